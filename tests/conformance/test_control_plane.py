@@ -94,7 +94,7 @@ async def test_what_has_an_owner_goes_with_it(kubectl: Kubectl) -> None:
     await kubectl("wait", "configmap/owned", "--for=delete", "--timeout=20s")
 
 
-async def test_watches_go_on_after_the_api_server_was_killed(
+async def test_watches_continue_after_the_api_server_was_killed(
     control_plane: RealControlPlane, client: AsyncClient
 ) -> None:
     fields = {"metadata.name": "seen"}
@@ -120,7 +120,7 @@ async def test_nothing_is_left_running(tmp_path: Path) -> None:
     assert programs() == {}
 
 
-async def test_a_program_that_ends_too_soon_is_told_with_its_last_words(tmp_path: Path) -> None:
+async def test_early_end_of_a_program_is_reported_with_its_last_output(tmp_path: Path) -> None:
     (tmp_path / "etcd").write_text("no folder")
     with pytest.raises(PlatformError, match="etcd"):
         async with RealControlPlane(tmp_path, PROGRAMS):

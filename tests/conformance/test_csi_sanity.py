@@ -84,7 +84,7 @@ async def node(
         yield programs
 
 
-async def test_csi_sanity_has_nothing_to_object(
+async def test_csi_sanity_passes(
     controller: Path, node: NodePrograms, efs: EmbeddedEfs, system: FileSystemId, folder: Path
 ) -> None:
     parameters = {"provisioningMode": "efs-ap", "fileSystemId": system, "directoryPerms": "700"}

@@ -25,7 +25,7 @@ POD = "spec.template.spec"
 WORKER_IMAGE = f"{MANAGER}.{POD}.containers.0.env.3.value"
 
 
-async def test_helm_finds_no_fault_in_it() -> None:
+async def test_helm_reports_no_error_in_the_chart() -> None:
     answer = await helm("lint", "--strict", str(CHART))
     assert answer.status == 0, answer.output
     assert "0 chart(s) failed" in answer.output
@@ -33,7 +33,9 @@ async def test_helm_finds_no_fault_in_it() -> None:
 
 @pytest.mark.parametrize("csi", [False, True], ids=["without", "csi"])
 @pytest.mark.parametrize("platform", Platform)
-async def test_it_gives_what_is_rendered_for_the_same_settings(platform: Platform, csi: bool) -> None:
+async def test_chart_gives_the_rendered_manifests_for_the_same_settings(
+    platform: Platform, csi: bool
+) -> None:
     options = RenderOptions(
         platform=platform,
         namespace="storage",
@@ -67,7 +69,7 @@ async def test_it_gives_what_is_rendered_for_the_same_settings(platform: Platfor
     assert found == wanted
 
 
-async def test_nothing_but_the_platform_need_be_said() -> None:
+async def test_chart_requires_only_the_platform() -> None:
     wanted = render_manifests(RenderOptions(platform=Platform.OPENSHIFT))
     assert await objects({"platform": "openshift"}) == keyed([*wanted[1:]])
 
@@ -238,7 +240,7 @@ async def test_each_value_is_tried() -> None:
 
 
 @pytest.mark.parametrize("path", CHANGES)
-async def test_a_value_changes_what_it_says_and_nothing_else(path: str) -> None:
+async def test_value_changes_only_what_it_documents(path: str) -> None:
     change = CHANGES[path]
     before = dict(_leaves(await objects(change.base)))
     after = dict(_leaves(await objects(_merged(change.base, path, change.value))))
@@ -256,7 +258,7 @@ async def test_a_value_changes_what_it_says_and_nothing_else(path: str) -> None:
     ],
     ids=["monitoring", "observing"],
 )
-async def test_a_switch_adds_objects_of_the_operator_s_assets(
+async def test_switch_adds_objects_of_the_operator_assets(
     values: Mapping[str, Any], names: tuple[str, ...]
 ) -> None:
     found = await objects(values, namespace="storage")
@@ -279,14 +281,14 @@ async def test_a_switch_adds_objects_of_the_operator_s_assets(
         pytest.param({"csi": {"classReferences": ["a/b"]}}, "classReferences", id="a text as a reference"),
     ],
 )
-async def test_mistakes_are_refused_by_name(values: Mapping[str, Any], field: str) -> None:
+async def test_invalid_values_are_refused_by_name(values: Mapping[str, Any], field: str) -> None:
     answer = await template(values)
     assert answer.status != 0
     assert "values don't meet the specifications" in answer.errors
     assert field in answer.errors
 
 
-async def test_a_release_is_installed_upgraded_and_removed(kubectl: Kubectl) -> None:
+async def test_release_is_installed_upgraded_and_removed(kubectl: Kubectl) -> None:
     release = ("efs", str(CHART), "--namespace", "charted", "--set", "storageClass.name=charted")
 
     async def run(*arguments: str) -> str:
@@ -318,7 +320,7 @@ async def test_a_release_is_installed_upgraded_and_removed(kubectl: Kubectl) -> 
     await kubectl("delete", "crd/sharedvolumes.aws-efs.managed.openshift.io", "namespace/charted")
 
 
-async def test_the_commands_of_its_page_do_what_it_says(kubectl: Kubectl) -> None:
+async def test_documented_helm_commands_work(kubectl: Kubectl) -> None:
     install, upgrade, uninstall = commands_for("docs/helm.md", "tests/conformance/test_helm_chart.py")
 
     async def workloads_after(command: Command) -> set[str]:

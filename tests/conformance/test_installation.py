@@ -41,7 +41,7 @@ async def test_the_api_server_knows_every_field_of_the_operator(
 
 
 @pytest.mark.parametrize("output", ["yaml", "json"])
-async def test_applying_again_changes_nothing(installed: Kubectl, output: str) -> None:
+async def test_second_apply_changes_nothing(installed: Kubectl, output: str) -> None:
     manifests = render(*OPTIONS, "--output", output)
     again = await installed("apply", "-f", "-", stdin=manifests)
     assert [line for line in again.splitlines() if not line.endswith(" unchanged")] == []

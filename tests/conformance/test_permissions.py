@@ -147,12 +147,12 @@ def _table(rules: dict[str, list[Call]]) -> list[Any]:
 
 
 @pytest.mark.parametrize(("account", "call"), _table(ALLOWED))
-async def test_a_call_that_the_code_makes_is_allowed(client: AsyncClient, account: str, call: Call) -> None:
+async def test_calls_of_the_code_are_allowed(client: AsyncClient, account: str, call: Call) -> None:
     assert await _may(client, account, call)
 
 
 @pytest.mark.parametrize(("account", "call"), _table(REFUSED))
-async def test_what_the_code_does_not_need_is_refused(client: AsyncClient, account: str, call: Call) -> None:
+async def test_unneeded_calls_are_refused(client: AsyncClient, account: str, call: Call) -> None:
     assert not await _may(client, account, call)
 
 

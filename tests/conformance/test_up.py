@@ -74,7 +74,7 @@ def test_up_serves_the_real_one_by_the_variable_and_ends_it(tmp_path: Path) -> N
         up.wait()
 
 
-def test_a_folder_without_the_programs_is_named(tmp_path: Path) -> None:
+def test_directory_without_the_programs_is_named(tmp_path: Path) -> None:
     answer = subprocess.run(
         [sys.executable, "-m", "kube_efs", "up", _option(), str(tmp_path)],
         cwd=tmp_path,

@@ -30,7 +30,7 @@ def test_every_block_is_run_or_says_why_not(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_tests_that_pages_name_are_there(page: str) -> None:
+def test_tests_that_pages_quote_exist(page: str) -> None:
     named = re.findall(r"\b(?:lab/)?tests/[\w/]+(?:\.py)?", (ROOT / page).read_text())
     assert [path for path in named if not (ROOT / path).exists()] == []
 
@@ -65,14 +65,16 @@ def test_what_make_is_told_in_a_page_it_can_do(page: str) -> None:
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if page not in INSTALLING and any(one.is_run for one in blocks_of(page))]
 )
-async def test_the_sessions_do_what_is_shown(page: str, cluster: EmbeddedCluster, tmp_path: Path) -> None:
+async def test_sessions_print_the_documented_output(
+    page: str, cluster: EmbeddedCluster, tmp_path: Path
+) -> None:
     await _run(page, cluster, tmp_path)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the embedded cluster needs root")
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("page", sorted(INSTALLING))
-async def test_the_sessions_that_install_do_what_is_shown(
+async def test_installation_sessions_print_the_documented_output(
     page: str, bare_cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:
     await run_page(list(read_blocks(page, _BEFORE)), tmp_path, environment_of(bare_cluster, tmp_path))
@@ -167,7 +169,7 @@ async def test_a_page_s_commands_share_a_shell_and_a_folder(tmp_path: Path) -> N
         pytest.param("$ sleep 60", "not done in", id="a command that hangs"),
     ],
 )
-async def test_a_page_that_misleads_fails(session: str, complaint: str, tmp_path: Path) -> None:
+async def test_page_with_wrong_output_fails(session: str, complaint: str, tmp_path: Path) -> None:
     blocks = list(read_blocks("page", f"```console\n{session}\n```"))
     with pytest.raises(AssertionError) as caught:
         await run_page(blocks, tmp_path, dict(os.environ), seconds=0.5 if "sleep" in session else 60)

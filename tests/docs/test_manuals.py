@@ -84,7 +84,7 @@ def test_each_command_has_a_page_with_all_its_options(pages: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("groff") is None, reason="needs groff")
-def test_groff_finds_no_fault_in_the_pages(pages: Path) -> None:
+def test_groff_reports_no_error_in_the_pages(pages: Path) -> None:
     files = sorted(map(str, pages.iterdir()))
     checked = subprocess.run(
         ["groff", "-man", "-Tutf8", "-ww", "-z", *files],

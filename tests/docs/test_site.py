@@ -63,7 +63,7 @@ def test_the_site_fetches_nothing(site: Path) -> None:
         pytest.param("See [this](../nowhere.yaml).", "nowhere.yaml", id="a file that is not there"),
     ],
 )
-def test_a_link_that_leads_nowhere_fails(page: str, complaint: str, tmp_path: Path) -> None:
+def test_broken_link_fails(page: str, complaint: str, tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "scripts").mkdir()
     shutil.copy(ROOT / "mkdocs.yml", tmp_path)

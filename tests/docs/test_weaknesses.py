@@ -25,7 +25,7 @@ def _rows(page: str) -> Iterator[tuple[int, list[str]]]:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_each_weakness_is_answered_by_tests_that_there_are(page: str, tests: set[str]) -> None:
+def test_each_weakness_names_existing_tests(page: str, tests: set[str]) -> None:
     rows = dict(_rows(page))
     assert sorted(rows) == list(range(1, PAGES[page] + 1))
     assert [number for number, names in rows.items() if not names] == []

@@ -31,9 +31,7 @@ def cluster_settings() -> dict[str, str]:
     return {"KUBE_EFS_LEASE_DURATION_SECONDS": "120", "KUBE_EFS_LEASE_RENEW_SECONDS": "90"}
 
 
-async def test_a_burst_with_an_api_server_that_goes_away_in_its_middle(
-    cluster: Cluster, plane: ControlPlane
-) -> None:
+async def test_burst_is_served_despite_an_api_server_outage(cluster: Cluster, plane: ControlPlane) -> None:
     first, second = cluster.file_system_ids
     await asyncio.gather(steps.tunnel_up(cluster, first), steps.tunnel_up(cluster, second))
     burst = await Burst.of(cluster, MANY)
@@ -47,7 +45,7 @@ async def test_a_burst_with_an_api_server_that_goes_away_in_its_middle(
         assert reader.reconnects == 0
 
 
-async def test_claims_deleted_just_before_the_api_server_goes_are_reclaimed(
+async def test_claims_deleted_just_before_an_api_server_outage_are_reclaimed(
     cluster: Cluster, plane: ControlPlane
 ) -> None:
     burst = await Burst.of(cluster)

@@ -228,7 +228,7 @@ async def provisioned(cluster: Cluster, name: str) -> tuple[Claims, str, str]:
 # --- the example of the AWS driver's users
 
 
-async def test_the_seed_s_pod_writes_through_the_mount_and_another_reads(cluster: Cluster, aws: Aws) -> None:
+async def test_pod_of_the_older_example_writes_and_another_reads(cluster: Cluster, aws: Aws) -> None:
     claims, system = await Claims.of(cluster), cluster.file_system_ids[0]
     space = claims.namespace
     await cluster.client.create(csi_steps.seed_class(system))
@@ -294,7 +294,7 @@ async def drivers(cluster: Cluster) -> list[dict[str, Any]]:
     return found["spec"]["drivers"] or []
 
 
-async def test_the_kubelet_tells_the_cluster_of_the_driver(cluster: Cluster) -> None:
+async def test_kubelet_registers_the_driver_in_the_cluster(cluster: Cluster) -> None:
     instance = "i-0123456789abcdef0"
     topology = "topology.kubernetes.io/zone"
     registered = [{"name": DRIVER, "nodeID": instance, "topologyKeys": [topology]}]
@@ -328,7 +328,7 @@ async def test_pods_of_one_access_point_share_its_tunnel(cluster: Cluster) -> No
     await pods_gone(cluster, claims.namespace, "two")
 
 
-async def test_a_claim_that_a_pod_has_twice_is_mounted_once(cluster: Cluster) -> None:
+async def test_claim_used_twice_by_a_pod_is_mounted_once(cluster: Cluster) -> None:
     claims, _, point = await provisioned(cluster, "twice")
     script = "echo hello > /one/file && grep hello /two/file"
     await create(cluster, claims.namespace, pod_with("twice", script, name="both", mounts=("/one", "/two")))
@@ -346,7 +346,7 @@ async def test_a_read_only_claim_cannot_be_written(cluster: Cluster) -> None:
     assert not (folder / "new").exists()
 
 
-async def test_a_path_of_a_file_system_is_mounted_without_an_access_point(cluster: Cluster) -> None:
+async def test_path_of_a_file_system_is_mounted_without_an_access_point(cluster: Cluster) -> None:
     claims, system = await Claims.of(cluster), cluster.file_system_ids[1]
     folder = cluster.efs.folder(system) / "teams/blue"
     folder.mkdir(parents=True)
@@ -356,7 +356,7 @@ async def test_a_path_of_a_file_system_is_mounted_without_an_access_point(cluste
     assert (folder / "file").read_text() == "hello\n"
 
 
-async def test_what_cannot_be_mounted_is_told_and_mounted_once_it_can(cluster: Cluster) -> None:
+async def test_failed_mount_is_reported_and_retried_until_it_succeeds(cluster: Cluster) -> None:
     claims, system = await Claims.of(cluster), cluster.file_system_ids[1]
     await static_volume(cluster, claims, "later", f"{system}:/later")
     await create(cluster, claims.namespace, pod_with("later", "echo hello > /data/file", name="early"))
@@ -368,7 +368,7 @@ async def test_what_cannot_be_mounted_is_told_and_mounted_once_it_can(cluster: C
     await in_phase(cluster, claims.namespace, "early", "Succeeded")
 
 
-async def test_an_access_point_that_is_not_there_lets_nobody_in(cluster: Cluster) -> None:
+async def test_missing_access_point_refuses_every_mount(cluster: Cluster) -> None:
     claims, system = await Claims.of(cluster), cluster.file_system_ids[0]
     point = "fsap-00000000000000000"
     await static_volume(cluster, claims, "nowhere", f"{system}::{point}")
@@ -377,7 +377,7 @@ async def test_an_access_point_that_is_not_there_lets_nobody_in(cluster: Cluster
     await pods_gone(cluster, claims.namespace, "lost")
 
 
-async def test_a_driver_that_was_killed_does_not_stop_pods_and_unmounts_when_it_is_back(
+async def test_killed_driver_does_not_stop_pods_and_unmounts_after_its_restart(
     cluster: Cluster,
 ) -> None:
     claims, volume, point = await provisioned(cluster, "steady")

@@ -51,7 +51,9 @@ async def _access_point(aws: Aws, volume: Volume) -> Mapping[str, Any]:
 # --- the example of the AWS driver's users
 
 
-async def test_the_seed_s_claim_gets_what_csi_provisioner_would_make(cluster: Cluster, aws: Aws) -> None:
+async def test_claim_of_the_older_example_gets_the_volume_of_csi_provisioner(
+    cluster: Cluster, aws: Aws
+) -> None:
     claims, system = await Claims.of(cluster), await aws.file_system()
     await cluster.client.create(csi_steps.seed_class(system))
     await cluster.client.create(csi_steps.seed_claim(claims.namespace))
@@ -137,7 +139,7 @@ async def test_ids_come_from_the_range_one_for_each_volume(cluster: Cluster, aws
     await claims.bound("three")
 
 
-async def test_a_claim_that_waits_for_its_pod_is_served_when_there_is_one(cluster: Cluster, aws: Aws) -> None:
+async def test_claim_that_waits_for_its_pod_is_served_when_the_pod_exists(cluster: Cluster, aws: Aws) -> None:
     claims, system = await Claims.of(cluster), await aws.file_system()
     name = await csi_steps.new_class(
         cluster.client, binding_mode="WaitForFirstConsumer", parameters={"fileSystemId": system}
@@ -187,7 +189,7 @@ async def test_a_claim_that_waits_for_its_pod_is_served_when_there_is_one(cluste
         ),
     ],
 )
-async def test_the_directory_is_what_the_class_says(
+async def test_directory_matches_its_class(
     cluster: Cluster, aws: Aws, parameters: dict[str, str], path: str
 ) -> None:
     claims, system = await Claims.of(cluster), await aws.file_system()
@@ -200,7 +202,7 @@ async def test_the_directory_is_what_the_class_says(
     assert (await _access_point(aws, volume))["RootDirectory"]["Path"] == expected
 
 
-async def test_a_directory_volume_has_no_access_point_and_goes_with_its_claim(
+async def test_directory_volume_has_no_access_point_and_is_removed_with_its_claim(
     cluster: Cluster, aws: Aws
 ) -> None:
     claims, system = await Claims.of(cluster), cluster.file_system_ids[0]
@@ -327,7 +329,7 @@ LATE: dict[str, tuple[dict[str, str], str]] = {
 }
 
 
-async def test_what_is_wrong_with_a_class_is_told_before_aws_is_asked(cluster: Cluster, aws: Aws) -> None:
+async def test_invalid_class_is_reported_before_any_aws_call(cluster: Cluster, aws: Aws) -> None:
     claims, system = await Claims.of(cluster), await aws.file_system()
     counted = [f'{CALLS}{operation}"' for operation in ("CreateAccessPoint", "DescribeAccessPoints")]
     before = [await steps.metric(cluster.controller, start) for start in counted]
@@ -345,7 +347,7 @@ async def test_what_is_wrong_with_a_class_is_told_before_aws_is_asked(cluster: C
     await claims.delete(*(f"data-{number}" for number in range(len(cases))))
 
 
-async def test_what_has_no_effect_is_told_and_does_no_harm(cluster: Cluster, aws: Aws) -> None:
+async def test_parameter_without_effect_is_reported_and_harmless(cluster: Cluster, aws: Aws) -> None:
     claims, system = await Claims.of(cluster), await aws.file_system()
     parameters = {"fileSystemId": system, "basePaht": "/x", "ensureUniqueDirectory": "no"}
     name = await csi_steps.new_class(cluster.client, parameters=parameters)
@@ -363,7 +365,7 @@ async def test_what_has_no_effect_is_told_and_does_no_harm(cluster: Cluster, aws
     assert "spec.volumeAttributesClassName: 'gold' has no effect on EFS" in told
 
 
-async def test_a_claim_s_mode_that_no_volume_can_have_is_told(cluster: Cluster, aws: Aws) -> None:
+async def test_unsupported_access_mode_of_a_claim_is_reported(cluster: Cluster, aws: Aws) -> None:
     claims, system = await Claims.of(cluster), await aws.file_system()
     name = await csi_steps.new_class(cluster.client, parameters={"fileSystemId": system})
     body = claims.body("data", name)
@@ -375,7 +377,7 @@ async def test_a_claim_s_mode_that_no_volume_can_have_is_told(cluster: Cluster, 
     assert "spec.volumeMode: 'Block' cannot be served by NFS" in await claims.warning("data")
 
 
-async def test_a_file_system_that_is_not_there_is_waited_for(cluster: Cluster) -> None:
+async def test_claim_waits_for_a_missing_file_system(cluster: Cluster) -> None:
     claims, missing = await Claims.of(cluster), "fs-0123456789abcdef0"
     name = await csi_steps.new_class(cluster.client, parameters={"fileSystemId": missing})
     await claims.create(name, "data")
@@ -429,7 +431,7 @@ def _with_secret(system: FileSystemId, namespace: str, **parameters: str) -> dic
 
 
 @pytest.mark.parametrize("mode", ["by DNS", "one address", "an address for each zone"])
-async def test_a_volume_of_another_account_tells_nodes_how_to_reach_it(
+async def test_volume_of_another_account_contains_how_to_reach_it(
     cluster: Cluster, aws: Aws, mode: str
 ) -> None:
     claims, system = await Claims.of(cluster), cluster.file_system_ids[1]
@@ -508,7 +510,7 @@ async def test_claims_of_one_name_reuse_their_access_point_one_after_the_other(
     assert len(await aws.ids(system)) == 2
 
 
-async def test_an_access_point_stays_until_its_last_volume_is_gone(cluster: Cluster, aws: Aws) -> None:
+async def test_access_point_is_kept_until_its_last_volume_is_deleted(cluster: Cluster, aws: Aws) -> None:
     claims, system = await Claims.of(cluster), await aws.file_system()
     name = await csi_steps.new_class(cluster.client, parameters={"fileSystemId": system})
     volume = await claims.provisioned(name, "data")
@@ -536,7 +538,7 @@ async def test_an_access_point_stays_until_its_last_volume_is_gone(cluster: Clus
     assert await aws.ids(system) == set()
 
 
-async def test_a_handle_that_names_another_file_system_removes_nothing(cluster: Cluster, aws: Aws) -> None:
+async def test_handle_of_another_file_system_removes_nothing(cluster: Cluster, aws: Aws) -> None:
     claims, system = await Claims.of(cluster), await aws.file_system()
     name = await csi_steps.new_class(cluster.client, parameters={"fileSystemId": system})
     handle = csi_steps.handle_of(await claims.provisioned(name, "data"))
@@ -570,7 +572,7 @@ async def _removing_directories(cluster: Cluster) -> AsyncIterator[None]:
         yield
 
 
-async def test_directories_go_with_access_points_where_told_so_and_nobody_else_uses_them(
+async def test_unused_directories_are_removed_with_access_points_if_configured(
     cluster: Cluster, aws: Aws
 ) -> None:
     claims, system = await Claims.of(cluster), cluster.file_system_ids[0]
@@ -617,7 +619,7 @@ async def test_directories_go_with_access_points_where_told_so_and_nobody_else_u
 # --- many at once
 
 
-async def test_a_hundred_claims_cost_a_hundred_calls_and_share_no_id(cluster: Cluster, aws: Aws) -> None:
+async def test_hundred_claims_cost_a_hundred_calls_and_share_no_id(cluster: Cluster, aws: Aws) -> None:
     claims, system = await Claims.of(cluster), await aws.file_system()
     name = await csi_steps.new_class(cluster.client, parameters={"fileSystemId": system})
     counted = [f'{CALLS}{operation}"' for operation in ("CreateAccessPoint", "DescribeAccessPoints")]
@@ -639,7 +641,7 @@ async def test_a_hundred_claims_cost_a_hundred_calls_and_share_no_id(cluster: Cl
 
 
 @pytest.mark.parametrize("made", [1, 20], ids=["at the first", "after twenty"])
-async def test_a_killed_controller_makes_no_access_point_twice(cluster: Cluster, aws: Aws, made: int) -> None:
+async def test_killed_controller_creates_no_access_point_twice(cluster: Cluster, aws: Aws, made: int) -> None:
     # After a crash removals would wait for claims of other tests.
     await steps.delete_waiting_claims(cluster.client)
     claims, system = await Claims.of(cluster), await aws.file_system()

@@ -141,7 +141,7 @@ async def test_only_what_is_below_the_base_is_removed(
     assert found.exists() is not goes
 
 
-async def test_nothing_is_written_where_the_mount_was(cluster: Cluster, mounted: MountedController) -> None:
+async def test_nothing_is_written_below_a_missing_mount(cluster: Cluster, mounted: MountedController) -> None:
     claims = await Claims.of(cluster)
     name = await directory_steps.new_class(cluster.client, provisioner=PROVISIONER)
     before = await claims.provisioned(name, "before")
@@ -186,7 +186,7 @@ async def test_a_restart_of_the_mounted_controller_gives_no_gid_twice(
     assert {volume.gid for volume in volumes} == {4000, 4001, 4002, 4003}
 
 
-async def test_without_the_mount_the_controller_says_so_and_ends(
+async def test_controller_without_its_mount_reports_it_and_ends(
     cluster: Cluster, mounted: MountedController, cluster_folder: Path
 ) -> None:
     changes = {"KUBE_EFS_DIRECTORY_MOUNT": "", "KUBE_EFS_LEASE_NAME": "another"}

@@ -71,7 +71,7 @@ async def _examine(plane: RealControlPlane, account: str = "") -> dict[str, list
     return found
 
 
-async def test_what_is_rendered_gives_every_right(plane: RealControlPlane) -> None:
+async def test_rendered_manifests_grant_every_permission(plane: RealControlPlane) -> None:
     found = await _examine(plane)
     assert "rbac/missing" not in found
     # Pods are not made here, and nobody leads: that is told, and nothing else.
@@ -79,7 +79,7 @@ async def test_what_is_rendered_gives_every_right(plane: RealControlPlane) -> No
     assert "controller/no-leader" in found
 
 
-async def test_a_verb_that_is_missing_is_named(plane: RealControlPlane, kubectl: Kubectl) -> None:
+async def test_missing_verb_is_named(plane: RealControlPlane, kubectl: Kubectl) -> None:
     before = await kubectl("get", *_ROLE, "-o", "yaml")
     role = yaml.safe_load(before)
     rule = next(one for one in role["rules"] if one["resources"] == ["persistentvolumes"])
@@ -130,7 +130,7 @@ async def test_constraints_are_used_by_name_or_by_a_role(plane: RealControlPlane
         await kubectl("patch", "scc", NODE, "--type=merge", "-p", users)
 
 
-async def test_what_an_account_may_not_see_is_said_and_all_else_is_checked(plane: RealControlPlane) -> None:
+async def test_missing_permission_is_reported_and_all_else_is_checked(plane: RealControlPlane) -> None:
     found = await _examine(plane, TUNNEL)
     assert "rbac/missing" not in found
     assert "targets/missing" in found  # the one thing that tunnels may read

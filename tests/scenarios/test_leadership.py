@@ -103,7 +103,7 @@ async def pair(replicas: list[Replica]) -> Pair:
     return await steps.eventually(look, what="one replica leads")
 
 
-async def test_the_one_that_waits_is_ready_and_does_nothing(cluster: Cluster, pair: Pair) -> None:
+async def test_standby_controller_is_ready_and_idle(cluster: Cluster, pair: Pair) -> None:
     client, namespace = cluster.client, await steps.new_namespace(cluster.client)
     storage_class = await steps.new_class(client, default_file_system_id="auto")
     await client.create(steps.claim(namespace, "one", storage_class, {"volume_name": "one"}))
@@ -155,7 +155,7 @@ Loss = Callable[[Cluster, Pair], Awaitable[None]]
         pytest.param(_suspend_for_too_long, 1, "while a worker runs", id="stands still for too long"),
     ],
 )
-async def test_the_other_goes_on_when_the_leader(
+async def test_standby_continues_when_the_leader(
     cluster: Cluster, pair: Pair, lose: Loss, exit_code: int, moment: str
 ) -> None:
     burst = await Burst.of(cluster)
@@ -176,7 +176,7 @@ async def test_the_other_goes_on_when_the_leader(
         )
 
 
-async def test_a_leader_that_ends_in_order_hands_over_before_its_lease_is_over(
+async def test_leader_that_ends_in_order_hands_over_before_its_lease_expires(
     cluster: Cluster, pair: Pair
 ) -> None:
     async with _history(cluster) as history:

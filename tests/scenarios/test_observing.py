@@ -74,7 +74,7 @@ async def _status(cluster: Cluster) -> dict[str, Any]:
     return answer
 
 
-async def test_a_claim_is_told_that_its_volume_holds_more_than_it_asks_for(cluster: Cluster) -> None:
+async def test_claim_gets_an_event_when_its_volume_exceeds_the_request(cluster: Cluster) -> None:
     await _grant(cluster)
     claims = await Claims.of(cluster)
     file_system_id = cluster.file_system_ids[0]
@@ -94,7 +94,7 @@ async def test_a_claim_is_told_that_its_volume_holds_more_than_it_asks_for(clust
     assert len(await steps.messages(cluster.client, claims.namespace, "data", "VolumeOverRequest")) == 1
 
 
-async def test_command_and_page_say_the_same_of_a_volume_behind_an_access_point(cluster: Cluster) -> None:
+async def test_command_and_page_agree_about_a_volume_behind_an_access_point(cluster: Cluster) -> None:
     await _grant(cluster)
     claims = await Claims.of(cluster)
     parameters = {"fileSystemId": cluster.file_system_ids[0]}

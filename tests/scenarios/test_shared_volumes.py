@@ -72,7 +72,7 @@ async def _absent(cluster: Cluster) -> AsyncGenerator[None, None]:
 # --- the README's session
 
 
-async def test_the_readme_s_session(cluster: Cluster) -> None:
+async def test_session_of_the_readme_works(cluster: Cluster) -> None:
     volumes = await SharedVolumes.of(cluster)
     kubectl, namespace = volumes.kubectl, volumes.namespace
 
@@ -133,7 +133,7 @@ async def test_data_outlives_shared_volumes_and_is_shared(cluster: Cluster) -> N
     await one.removed("sv2")
 
 
-async def test_volume_and_claim_are_those_of_the_older_system(cluster: Cluster) -> None:
+async def test_volume_and_claim_match_the_older_system(cluster: Cluster) -> None:
     volumes = await SharedVolumes.of(cluster)
     owner = await volumes.create()
     await volumes.bound()
@@ -189,7 +189,7 @@ async def test_two_namespaces_share_an_access_point(cluster: Cluster) -> None:
     await other.removed()
 
 
-async def test_several_of_one_namespace_are_apart(cluster: Cluster) -> None:
+async def test_several_shared_volumes_of_a_namespace_are_separate(cluster: Cluster) -> None:
     volumes = await SharedVolumes.of(cluster)
     await volumes.create("one")
     await volumes.create("same")
@@ -212,7 +212,7 @@ async def test_several_of_one_namespace_are_apart(cluster: Cluster) -> None:
 
 
 @pytest.mark.real_only("the embedded API server evaluates no rules")
-async def test_an_edit_is_refused_where_the_api_server_can(cluster: Cluster) -> None:
+async def test_edit_is_refused_if_the_api_server_has_rules(cluster: Cluster) -> None:
     volumes = await SharedVolumes.of(cluster)
     await volumes.create()
     await volumes.in_phase(READY)
@@ -230,7 +230,7 @@ async def test_an_edit_is_refused_where_the_api_server_can(cluster: Cluster) -> 
     ("field", "value", "kept"),
     [("fileSystemID", "fs-99999999", FILE_SYSTEM), ("accessPointID", OTHER_POINT, ACCESS_POINT)],
 )
-async def test_an_edit_is_undone_and_told(cluster: Cluster, field: str, value: str, kept: str) -> None:
+async def test_edit_is_undone_and_reported(cluster: Cluster, field: str, value: str, kept: str) -> None:
     await define(cluster, enforced=False)
     volumes = await SharedVolumes.of(cluster)
     owner = await volumes.create()
@@ -250,7 +250,7 @@ async def test_an_edit_is_undone_and_told(cluster: Cluster, field: str, value: s
     await volumes.removed()
 
 
-async def test_an_edit_that_nobody_saw_is_undone(cluster: Cluster) -> None:
+async def test_edit_without_a_running_controller_is_undone(cluster: Cluster) -> None:
     await define(cluster, enforced=False)
     volumes = await SharedVolumes.of(cluster)
     await volumes.create()
@@ -264,7 +264,7 @@ async def test_an_edit_that_nobody_saw_is_undone(cluster: Cluster) -> None:
 
 
 @pytest.mark.real_only("the embedded API server evaluates no rules")
-async def test_an_edit_that_can_not_be_undone_is_told(cluster: Cluster) -> None:
+async def test_edit_that_cannot_be_undone_is_reported(cluster: Cluster) -> None:
     await define(cluster, enforced=False)
     volumes = await SharedVolumes.of(cluster)
     await volumes.create()
@@ -283,7 +283,7 @@ async def test_an_edit_that_can_not_be_undone_is_told(cluster: Cluster) -> None:
 # --- what goes comes back
 
 
-async def test_a_claim_that_was_deleted_by_hand_comes_back_and_binds(cluster: Cluster) -> None:
+async def test_manually_deleted_claim_is_recreated_and_bound(cluster: Cluster) -> None:
     volumes = await SharedVolumes.of(cluster)
     await volumes.create()
     first = await volumes.bound()
@@ -299,7 +299,7 @@ async def test_a_claim_that_was_deleted_by_hand_comes_back_and_binds(cluster: Cl
     await volumes.removed()
 
 
-async def test_a_claim_in_use_that_was_deleted_comes_back_after_its_pods(cluster: Cluster) -> None:
+async def test_deleted_claim_in_use_is_recreated_after_its_pods_end(cluster: Cluster) -> None:
     volumes = await SharedVolumes.of(cluster)
     await volumes.create()
     first = await volumes.bound()
@@ -314,7 +314,7 @@ async def test_a_claim_in_use_that_was_deleted_comes_back_after_its_pods(cluster
     await volumes.removed()
 
 
-async def test_claim_and_volume_that_were_deleted_come_back(cluster: Cluster) -> None:
+async def test_deleted_claim_and_volume_are_recreated(cluster: Cluster) -> None:
     volumes = await SharedVolumes.of(cluster)
     owner = await volumes.create()
     await volumes.bound()
@@ -336,7 +336,7 @@ async def test_claim_and_volume_that_were_deleted_come_back(cluster: Cluster) ->
     await volumes.removed()
 
 
-async def test_a_volume_that_was_torn_away_comes_back_to_its_claim(cluster: Cluster) -> None:
+async def test_volume_removed_without_its_finalizers_is_recreated_for_its_claim(cluster: Cluster) -> None:
     volumes = await SharedVolumes.of(cluster)
     owner = await volumes.create()
     claim, before = await volumes.bound(), await volumes.volume()
@@ -357,7 +357,7 @@ async def test_a_volume_that_was_torn_away_comes_back_to_its_claim(cluster: Clus
     await volumes.removed()
 
 
-async def test_labels_come_back(cluster: Cluster) -> None:
+async def test_removed_labels_are_restored(cluster: Cluster) -> None:
     volumes = await SharedVolumes.of(cluster)
     owner = await volumes.create()
     await volumes.bound()
@@ -398,7 +398,7 @@ async def test_deletion_waits_for_pods_and_names_them(cluster: Cluster) -> None:
     await volumes.gone()
 
 
-async def test_a_new_one_of_the_name_is_not_what_the_old_one_was(cluster: Cluster) -> None:
+async def test_new_shared_volume_of_the_same_name_is_independent_of_the_old_one(cluster: Cluster) -> None:
     volumes = await SharedVolumes.of(cluster)
     await volumes.create()
     await volumes.bound()
@@ -414,7 +414,7 @@ async def test_a_new_one_of_the_name_is_not_what_the_old_one_was(cluster: Cluste
     await volumes.removed()
 
 
-async def test_deletions_without_a_controller_are_finished_when_it_returns(cluster: Cluster) -> None:
+async def test_deletions_without_a_controller_are_finished_after_its_restart(cluster: Cluster) -> None:
     volumes = await SharedVolumes.of(cluster)
     for name in ("one", "two"):
         await volumes.create(name)
@@ -429,7 +429,7 @@ async def test_deletions_without_a_controller_are_finished_when_it_returns(clust
     await volumes.gone("two")
 
 
-async def test_a_killed_controller_goes_on_where_it_was(cluster: Cluster) -> None:
+async def test_killed_controller_continues_after_its_restart(cluster: Cluster) -> None:
     volumes = await SharedVolumes.of(cluster)
     names = [f"sv{number}" for number in range(20)]
     for name in names:
@@ -446,7 +446,7 @@ async def test_a_killed_controller_goes_on_where_it_was(cluster: Cluster) -> Non
         await volumes.gone(name)
 
 
-async def test_the_definition_takes_everything_with_it(cluster: Cluster) -> None:
+async def test_deletion_of_the_definition_deletes_all_its_objects(cluster: Cluster) -> None:
     one, other = await SharedVolumes.of(cluster), await SharedVolumes.of(cluster)
     for volumes in (one, other):
         await volumes.create()
@@ -464,7 +464,7 @@ async def test_the_definition_takes_everything_with_it(cluster: Cluster) -> None
     await one.removed()
 
 
-async def test_a_namespace_takes_its_shared_volumes_with_it(cluster: Cluster) -> None:
+async def test_deletion_of_a_namespace_deletes_its_shared_volumes(cluster: Cluster) -> None:
     volumes = await SharedVolumes.of(cluster)
     owner = await volumes.create()
     await volumes.bound()
@@ -486,7 +486,7 @@ async def test_a_namespace_takes_its_shared_volumes_with_it(cluster: Cluster) ->
 # --- what belongs to others
 
 
-async def test_names_that_two_namespaces_can_mean_are_not_mixed_up(cluster: Cluster) -> None:
+async def test_ambiguous_names_of_two_namespaces_are_kept_apart(cluster: Cluster) -> None:
     one = await SharedVolumes.named(cluster, "clash-a")
     other = await SharedVolumes.named(cluster, "clash")
     await one.create("b")
@@ -518,7 +518,7 @@ async def _is_none(volumes: SharedVolumes, name: str) -> bool:
     return await volumes.get(name) is None
 
 
-async def test_a_claim_of_somebody_else_is_left_alone(cluster: Cluster) -> None:
+async def test_foreign_claim_is_not_changed(cluster: Cluster) -> None:
     volumes = await SharedVolumes.of(cluster)
     uid = await claim_by_hand(volumes, cluster, "pvc-sv1")
 
@@ -535,7 +535,7 @@ async def test_a_claim_of_somebody_else_is_left_alone(cluster: Cluster) -> None:
     await volumes.delete_claim()
 
 
-async def test_no_other_claim_gets_the_volume(cluster: Cluster) -> None:
+async def test_other_claims_cannot_bind_the_volume(cluster: Cluster) -> None:
     thief = await SharedVolumes.of(cluster)
     await claim_by_hand(thief, cluster, "any-volume-will-do")
     volumes = await SharedVolumes.of(cluster)
@@ -576,7 +576,7 @@ def _left_by_the_older_system(owner_namespace: str, *, legacy: bool) -> Persiste
 
 
 @pytest.mark.parametrize("legacy", [True, False], ids=["of early versions", "of the last version"])
-async def test_what_the_older_system_left_is_taken_over_untouched(cluster: Cluster, legacy: bool) -> None:
+async def test_objects_of_the_older_system_are_adopted_unchanged(cluster: Cluster, legacy: bool) -> None:
     volumes = await SharedVolumes.of(cluster)
     namespace, owner = volumes.namespace, volumes.owner("sv1")
     volume = _left_by_the_older_system(namespace, legacy=legacy)
@@ -612,7 +612,7 @@ async def test_what_the_older_system_left_is_taken_over_untouched(cluster: Clust
 # --- limits
 
 
-async def test_a_namespace_is_limited_by_its_annotation(cluster: Cluster) -> None:
+async def test_annotation_limits_a_namespace(cluster: Cluster) -> None:
     volumes = await SharedVolumes.of(cluster, **{ANNOTATION: f"{OTHER_POINT}, fs-0000000b"})
     await volumes.create("no")
     await volumes.create("point", access_point=OTHER_POINT)
@@ -630,7 +630,7 @@ async def test_a_namespace_is_limited_by_its_annotation(cluster: Cluster) -> Non
         await volumes.removed(name)
 
 
-async def test_a_namespace_is_limited_by_settings(cluster: Cluster) -> None:
+async def test_settings_limit_a_namespace(cluster: Cluster) -> None:
     volumes = await SharedVolumes.named(cluster, "limited-by-settings", **{ANNOTATION: "*"})
     await volumes.create("no")
     await volumes.create("yes", file_system="fs-0000000a")
@@ -646,7 +646,7 @@ async def test_a_namespace_is_limited_by_settings(cluster: Cluster) -> None:
 # --- what cannot be
 
 
-async def test_ids_that_the_driver_cannot_mount_are_told(cluster: Cluster) -> None:
+async def test_ids_that_the_driver_cannot_mount_are_reported(cluster: Cluster) -> None:
     volumes = await SharedVolumes.of(cluster)
     await volumes.create(file_system="fs-1")
     assert (
@@ -657,7 +657,7 @@ async def test_ids_that_the_driver_cannot_mount_are_told(cluster: Cluster) -> No
     await volumes.removed()
 
 
-async def test_long_names_are_served_and_too_long_ones_told(cluster: Cluster) -> None:
+async def test_long_names_are_served_and_names_over_the_limit_are_reported(cluster: Cluster) -> None:
     volumes = await SharedVolumes.of(cluster)
     long, too_long = "l" * 100, "t" * 249
 
@@ -681,7 +681,7 @@ async def test_long_names_are_served_and_too_long_ones_told(cluster: Cluster) ->
     ],
     ids=["half a spec", "no id", "no spec"],
 )
-async def test_the_definition_refuses_what_is_malformed(cluster: Cluster, spec: str, told: str) -> None:
+async def test_definition_refuses_malformed_objects(cluster: Cluster, spec: str, told: str) -> None:
     volumes = await SharedVolumes.of(cluster)
     body = f"{SEED.split('spec:')[0]}spec: {spec}\n"
 

@@ -6,7 +6,7 @@ import sys
 _SEEDS = 100
 
 
-def test_nothing_that_must_always_hold_is_broken() -> None:
+def test_simulation_breaks_no_invariant() -> None:
     # A process of its own: what a run does is to depend on its seed alone.
     command = [sys.executable, "-m", "tests.simulation", "--seeds", str(_SEEDS), "--jobs", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)

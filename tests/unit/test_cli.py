@@ -39,7 +39,7 @@ def test_help_lists_the_commands_for_people_and_hides_the_worker() -> None:
     assert " worker " not in answer.stdout
 
 
-def test_version_is_the_package_s() -> None:
+def test_version_matches_the_package() -> None:
     assert _run("--version").stdout == f"kube-efs {version('kube-efs')}\n"
 
 
@@ -67,7 +67,7 @@ def test_bad_settings_exit_with_2_and_no_traceback(command: str) -> None:
     assert "Traceback" not in answer.stderr
 
 
-def test_a_missing_kubeconfig_exits_with_2_and_names_the_file() -> None:
+def test_missing_kubeconfig_exits_with_2_and_names_the_file() -> None:
     answer = _run("status", "--kubeconfig", "/nowhere/kubeconfig")
     assert answer.returncode == 2
     assert answer.stderr.startswith("error: KUBECONFIG: ")
@@ -75,7 +75,7 @@ def test_a_missing_kubeconfig_exits_with_2_and_names_the_file() -> None:
     assert "Traceback" not in answer.stderr
 
 
-def test_a_cluster_that_does_not_answer_exits_with_1_and_one_line(tmp_path: Path) -> None:
+def test_unresponsive_cluster_exits_with_1_and_one_line(tmp_path: Path) -> None:
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(_NOBODY)
     answer = _run("status", "--kubeconfig", str(kubeconfig))
@@ -85,12 +85,12 @@ def test_a_cluster_that_does_not_answer_exits_with_1_and_one_line(tmp_path: Path
 
 
 @pytest.mark.parametrize("module", ["asyncio", "pydantic", "lightkube", "kopf", "aiobotocore", "rich.table"])
-def test_help_loads_nothing_heavy(module: str) -> None:
+def test_help_imports_no_heavy_modules(module: str) -> None:
     code = f"import sys, kube_efs.cli; sys.exit({module!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == 0
 
 
-def test_a_worker_s_pod_loads_little(tmp_path: Path) -> None:
+def test_worker_pod_imports_few_modules(tmp_path: Path) -> None:
     code = (
         f"import sys; sys.argv = ['kube-efs', 'worker', 'make', '--root', {str(tmp_path)!r}, '--', '/a']\n"
         "from kube_efs.__main__ import main\n"

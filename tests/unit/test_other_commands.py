@@ -24,7 +24,7 @@ def _app(*found: EntryPoint) -> typer.Typer:
     return app
 
 
-def test_a_command_is_taken_by_its_entry_point() -> None:
+def test_command_is_found_by_its_entry_point() -> None:
     point = EntryPoint("hello", f"{__name__}:HELLO", GROUP)
     app = typer.Typer()
     manuals = add_commands(app, [point])
@@ -33,14 +33,14 @@ def test_a_command_is_taken_by_its_entry_point() -> None:
 
 
 @pytest.mark.parametrize("command", [["up"], ["up", "--empty"], ["demo", "--output", "json"]])
-def test_without_the_lab_its_commands_say_how_to_get_it(command: list[str]) -> None:
+def test_commands_of_the_lab_say_how_to_install_it(command: list[str]) -> None:
     result = CliRunner().invoke(_app(), command)
     assert isinstance(result.exception, PlatformError)
     assert result.exception.value == command[0]
     assert result.exception.remedy == "in a checkout of kube-efs run `make setup`, or `pip install ./lab`"
 
 
-def test_the_help_names_them_all_the_same() -> None:
+def test_help_lists_the_commands_of_a_missing_lab() -> None:
     shown = CliRunner().invoke(_app(), ["--help"]).output
     assert "up" in shown
     assert "(needs the lab)" in " ".join(shown.replace("│", " ").split())

@@ -39,7 +39,7 @@ def _modules() -> list[str]:
     return sorted(module.name for module in pkgutil.walk_packages(kube_efs.__path__, "kube_efs."))
 
 
-def test_the_version_is_the_changelog_s_newest() -> None:
+def test_version_is_the_newest_in_the_changelog() -> None:
     version = tomllib.loads(_text("pyproject.toml"))["project"]["version"]
     newest = re.search(r"^## \[(\d+\.\d+\.\d+)\]", _text("CHANGELOG.md"), flags=re.MULTILINE)
     assert newest is not None
@@ -99,7 +99,7 @@ def _declared(project: str = "pyproject.toml", *extras: str) -> set[str]:
     return {_canonical(requirement) for requirement in [*declared["dependencies"], *optional]} - {"kube-efs"}
 
 
-def test_every_import_is_of_a_declared_dependency() -> None:
+def test_every_imported_package_is_a_declared_dependency() -> None:
     assert _imported("src") - _declared() == set()
     assert _imported("lab/src") - _declared() - _declared(_LAB) == set()
     around = _imported("tests") | _imported("lab/tests") | _imported("scripts") | _imported("bench")
@@ -111,17 +111,17 @@ def test_every_dependency_of_the_lab_is_imported() -> None:
     assert _declared(_LAB) - _imported("lab/src") - run_as_programs == set()
 
 
-def test_the_lab_is_of_the_product_s_version() -> None:
+def test_lab_has_the_version_of_the_product() -> None:
     versions = {tomllib.loads(_text(name))["project"]["version"] for name in ("pyproject.toml", _LAB)}
     assert len(versions) == 1
 
 
-def test_the_readme_shows_both_commands_before_anything_else() -> None:
+def test_readme_begins_with_both_commands() -> None:
     first_block = _text("README.md").split("```")[1]
     assert re.findall(r"^make \w+", first_block, flags=re.MULTILINE) == ["make demo", "make test"]
 
 
-def test_the_settings_page_is_that_of_the_code() -> None:
+def test_settings_page_matches_the_code() -> None:
     check = subprocess.run(
         [sys.executable, "scripts/settings_table.py", "--check"],
         cwd=ROOT,
@@ -132,7 +132,7 @@ def test_the_settings_page_is_that_of_the_code() -> None:
     assert check.returncode == 0, check.stderr
 
 
-def test_every_layer_is_in_the_design_page() -> None:
+def test_design_page_lists_every_layer() -> None:
     page = _text("docs/design.md")
     layers = [
         path.name for path in (ROOT / "src/kube_efs").iterdir() if path.is_dir() and path.name[0] != "_"
@@ -143,12 +143,12 @@ def test_every_layer_is_in_the_design_page() -> None:
 @pytest.mark.parametrize(
     "page", sorted(path.relative_to(ROOT).as_posix() for path in _tracked() if path.suffix == ".md")
 )
-def test_links_between_pages_lead_somewhere(page: str) -> None:
+def test_links_between_pages_have_targets(page: str) -> None:
     links = re.findall(r"\]\(([^)#:\s]+)(?:#[^)\s]*)?\)", _text(page))
     assert [link for link in links if not ((ROOT / page).parent / link).exists()] == []
 
 
-def test_no_index_and_no_path_of_a_machine_is_in_the_tree() -> None:
+def test_tree_contains_no_index_url_and_no_local_path() -> None:
     # Written in parts, so that this file does not contain what it looks for.
     unwanted = re.compile(
         "|".join(["pypi" + r"\.org", "pythonhosted" + r"\.org", "find" + "-links", "index" + "-url"])
@@ -169,7 +169,7 @@ def test_constraints_pin_one_version_each() -> None:
     assert len({line.partition("==")[0].lower() for line in lines}) == len(lines)
 
 
-def test_the_constraints_lie_within_the_declared_ranges() -> None:
+def test_constraints_are_within_the_declared_ranges() -> None:
     project = tomllib.loads(_text("pyproject.toml"))["project"]
     declared = [*project["dependencies"], *chain(*project["optional-dependencies"].values())]
     pins = dict(line.split("==") for line in _text("constraints.txt").splitlines())
@@ -187,7 +187,7 @@ def test_public_names_exist(name: str) -> None:
 @pytest.mark.parametrize(
     "package", [name for name in _modules() if (ROOT / "src" / name.replace(".", "/")).is_dir()]
 )
-def test_a_package_begins_with_its_charter_and_holds_no_program(package: str) -> None:
+def test_package_has_a_docstring_and_contains_no_program(package: str) -> None:
     tree = ast.parse((ROOT / "src" / package.replace(".", "/") / "__init__.py").read_text(encoding="utf-8"))
     assert ast.get_docstring(tree)
     programs = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)

@@ -99,7 +99,7 @@ def test_sockets_have_short_absolute_paths(monkeypatch: pytest.MonkeyPatch, text
         ),
     ],
 )
-def test_a_variable_is_read(
+def test_variable_is_read(
     monkeypatch: pytest.MonkeyPatch, name: str, text: str, field: str, value: object
 ) -> None:
     monkeypatch.setenv(name, text)
@@ -136,7 +136,7 @@ def test_a_variable_is_read(
         pytest.param("KUBE_EFS_WORKER_BATCH", "0", "use 1 to 10000", id="an empty batch"),
     ],
 )
-def test_a_bad_value_is_refused_with_its_name_and_remedy(
+def test_invalid_value_is_refused_with_its_name_and_remedy(
     monkeypatch: pytest.MonkeyPatch, name: str, text: str, told: str
 ) -> None:
     monkeypatch.setenv(name, text)
@@ -162,7 +162,7 @@ def test_a_host_name_that_cannot_be_used_is_told_as_the_variables_that_replace_i
     assert "use a node's name" in told
 
 
-def test_all_bad_variables_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_invalid_variables_are_named_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBE_EFS_PROBE_INTERVAL_SECONDS", "-1")
     monkeypatch.setenv("KUBE_EFS_HEALTH_PORT", "http")
     monkeypatch.setenv("KUBE_EFS_ZONE", "us/east")
@@ -185,7 +185,7 @@ def test_all_bad_variables_are_named_at_once(monkeypatch: pytest.MonkeyPatch) ->
         pytest.param("15", "2", "2", id="no time for a second try"),
     ],
 )
-def test_times_of_the_lease_must_fit_together(
+def test_lease_durations_must_be_consistent(
     monkeypatch: pytest.MonkeyPatch, duration: str, renew: str, retry: str
 ) -> None:
     monkeypatch.setenv("KUBE_EFS_LEASE_DURATION_SECONDS", duration)
@@ -222,11 +222,11 @@ def faults(monkeypatch: pytest.MonkeyPatch, **variables: str) -> list[str]:
     return [line.strip() for line in rest] or [first]
 
 
-def test_without_a_word_there_are_no_directory_volumes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_directory_volumes_are_off_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
     assert given(monkeypatch).directory_provisioners == ()
 
 
-def test_the_variables_of_the_older_system_make_one_provisioner(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_of_the_older_system_configure_one_provisioner(monkeypatch: pytest.MonkeyPatch) -> None:
     (one,) = given(monkeypatch, **PAIR, DNS_NAME="", AWS_REGION="us-west-2").directory_provisioners
     assert (one.name, one.file_system_id) == ("example.com/aws-efs", "fs-47a2c22e")
     assert (one.dns_name, one.path, one.base, one.mount) == (None, None, None, None)
@@ -298,7 +298,7 @@ def test_there_may_be_a_list_of_provisioners_besides(monkeypatch: pytest.MonkeyP
         ),
     ],
 )
-def test_a_list_of_provisioners_is_read_strictly(
+def test_list_of_provisioners_is_parsed_strictly(
     monkeypatch: pytest.MonkeyPatch, text: str, told: str
 ) -> None:
     (fault,) = faults(monkeypatch, KUBE_EFS_DIRECTORY_PROVISIONERS=text)
@@ -384,7 +384,7 @@ def test_a_list_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
         ),
     ],
 )
-def test_no_two_provisioners_have_one_name(
+def test_provisioner_names_must_be_unique(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], twice: str
 ) -> None:
     assert faults(monkeypatch, **{**PAIR, **variables}) == [
@@ -398,7 +398,7 @@ def test_tunnel_volumes_that_are_not_made_take_no_name(monkeypatch: pytest.Monke
     assert [one.name for one in settings.directory_provisioners] == [name]
 
 
-def test_what_is_missing_is_told_with_what_is_malformed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_and_malformed_variables_are_reported_together(monkeypatch: pytest.MonkeyPatch) -> None:
     found = faults(
         monkeypatch, FILE_SYSTEM_ID="47a2c22e", AWS_REGION="us west", KUBE_EFS_BACKENDS="directory"
     )
@@ -418,13 +418,13 @@ def test_rules_over_several_variables_are_told_together(monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("name", ["example.com/aws-efs", "aws_efs", "Example.com/AWS.efs", "a", "a/b"])
-def test_names_that_kubernetes_takes_for_provisioners(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_valid_provisioner_names_are_accepted(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     (one,) = given(monkeypatch, **{**PAIR, "PROVISIONER_NAME": name}).directory_provisioners
     assert one.name == name
 
 
 @pytest.mark.parametrize("name", ["a b", "a/b/c", "/a", "a/", "-a", "a_", "x" * 64, "a_b.com/efs", "a\n"])
-def test_names_that_kubernetes_does_not_take(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_invalid_provisioner_names_are_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     (fault,) = faults(monkeypatch, **{**PAIR, "PROVISIONER_NAME": name})
     assert "is not a valid provisioner name; use a name such as example.com/aws-efs" in fault
 
@@ -436,7 +436,7 @@ def test_a_server_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch, name: str) 
 
 
 @pytest.mark.parametrize("name", ["efs.example.com:/x", "a b", "-a", "a..b"])
-def test_what_is_no_server_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_invalid_server_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     assert faults(monkeypatch, **PAIR, DNS_NAME=name) == [
         f"DNS_NAME: {name!r} is not a valid DNS name; use a DNS name"
     ]
@@ -528,7 +528,7 @@ def test_what_other_processes_would_not_take_is_refused(
     assert complaint in str(caught.value)
 
 
-def test_a_key_in_the_wrong_place_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_misplaced_key_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     secret = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
     monkeypatch.setenv("KUBE_EFS_CONTROLLER_SETTINGS", f'{{"AWS_SECRET_ACCESS_KEY": "{secret}"}}')
     with pytest.raises(InvalidSetting) as caught:

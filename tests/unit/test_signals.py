@@ -19,12 +19,12 @@ async def _in_groups(*faults: Exception) -> None:
             tasks.create_task(fail(fault))
 
 
-async def test_what_ends_by_itself_is_no_error() -> None:
+async def test_task_that_ends_by_itself_is_not_an_error() -> None:
     await run_until_told_to_stop(asyncio.sleep(0))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_who_is_told_to_stop_is_cancelled_without_an_error(number: int) -> None:
+async def test_stop_signal_cancels_without_an_error(number: int) -> None:
     async def work() -> None:
         os.kill(os.getpid(), number)
         await asyncio.Event().wait()
@@ -38,7 +38,7 @@ async def test_a_fault_is_raised_as_it_is() -> None:
         await run_until_told_to_stop(_in_groups(NotYet("is not there")))
 
 
-async def test_of_several_faults_the_first_is_raised() -> None:
+async def test_first_of_several_errors_is_raised() -> None:
     with pytest.raises(KubeUnavailable, match="is down"):
         await run_until_told_to_stop(_in_groups(KubeUnavailable("is down"), NotYet("is not there")))
 

@@ -29,14 +29,14 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_who_asks_together_gets_one_answer() -> None:
+async def test_concurrent_callers_share_one_answer() -> None:
     clock = Clock()
     clock.may_answer.set()
     shared = SingleFlight(clock.ask)
     assert await asyncio.gather(*(shared() for _ in range(10))) == [1] * 10
 
 
-async def test_question_under_way_is_too_old_for_who_comes_later() -> None:
+async def test_later_caller_does_not_use_a_running_call() -> None:
     clock = Clock()
     shared = SingleFlight(clock.ask)
     first = asyncio.create_task(shared())
@@ -69,7 +69,7 @@ async def test_who_is_cancelled_takes_the_answer_from_nobody() -> None:
     assert await tasks[1] == 1
 
 
-async def test_error_goes_to_all_who_asked_and_to_nobody_after() -> None:
+async def test_error_is_raised_to_all_waiting_callers_and_no_later_one() -> None:
     clock = Clock()
     clock.error = ValueError("is down")
     clock.may_answer.set()
@@ -80,7 +80,7 @@ async def test_error_goes_to_all_who_asked_and_to_nobody_after() -> None:
     assert await shared() == 2
 
 
-async def test_answer_that_nobody_waits_for_any_more_does_no_harm() -> None:
+async def test_answer_without_waiting_callers_is_ignored() -> None:
     clock = Clock()
     shared = SingleFlight(clock.ask)
     lonely = asyncio.create_task(shared())

@@ -82,7 +82,7 @@ async def test_a_claim_waits_for_a_full_range_until_a_volume_is_deleted(cluster:
     assert (await claims.bound("four")).gid == freed
 
 
-async def test_a_failure_gives_the_gid_to_the_next_claim(cluster: Cluster) -> None:
+async def test_gid_of_a_failed_claim_goes_to_the_next_claim(cluster: Cluster) -> None:
     claims, name = await Claims.of(cluster), await directory_steps.new_class(cluster.client, **one_gid(3100))
     async with directory_steps.switched_off(cluster.controller):
         await claims.create(name, "blocked")
@@ -99,7 +99,7 @@ async def test_a_failure_gives_the_gid_to_the_next_claim(cluster: Cluster) -> No
     assert (await claims.bound("blocked")).gid == 3100
 
 
-async def test_a_restart_catches_up_and_gives_no_gid_twice(cluster: Cluster) -> None:
+async def test_restarted_controller_catches_up_and_assigns_no_gid_twice(cluster: Cluster) -> None:
     claims = await Claims.of(cluster)
     name = await directory_steps.new_class(cluster.client, gidMin="3200", gidMax="3209")
     await claims.create(name, "one", "two", "three")
@@ -152,7 +152,7 @@ async def test_a_retained_directory_keeps_its_gid_when_its_volume_is_deleted_by_
     assert not await claims.volumes()
 
 
-async def test_gids_of_other_directories_and_volumes_are_not_given_out(cluster: Cluster) -> None:
+async def test_gids_of_other_directories_and_volumes_are_not_assigned(cluster: Cluster) -> None:
     claims = await Claims.of(cluster)
     by_hand = cluster.efs.folder(directory_steps.file_system(cluster)) / "made-by-hand"
     by_hand.mkdir()

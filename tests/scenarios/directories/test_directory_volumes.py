@@ -215,7 +215,7 @@ async def _runs(cluster: Cluster, served: Served, source: PodVolume, script: str
     assert await steps.eventually(ended, what=f"pod {name} ends") == "Succeeded"
 
 
-async def test_tls_leads_through_the_tunnel(cluster: Cluster, served: Served) -> None:
+async def test_tls_volume_uses_the_tunnel(cluster: Cluster, served: Served) -> None:
     system, volume = directory_steps.file_system(cluster), served.volumes["tls"]
     port = await steps.port_of(cluster, system)
     assert volume.nfs == NfsSource(server="127.0.0.1", path=f"/tls-{volume.name}")
@@ -265,7 +265,7 @@ MALFORMED: Mapping[str, tuple[dict[str, str], str]] = {
 
 
 @pytest.mark.parametrize(("parameters", "text"), MALFORMED.values(), ids=MALFORMED.keys())
-async def test_a_malformed_parameter_is_told_and_the_claim_left_as_it_is(
+async def test_malformed_parameter_is_reported_and_the_claim_is_not_changed(
     cluster: Cluster, parameters: dict[str, str], text: str
 ) -> None:
     claims, name = await Claims.of(cluster), await directory_steps.new_class(cluster.client, **parameters)
@@ -309,7 +309,7 @@ UNSERVABLE = {
 
 
 @pytest.mark.parametrize(("change", "text"), UNSERVABLE.values(), ids=UNSERVABLE.keys())
-async def test_a_claim_for_what_cannot_be_is_told(cluster: Cluster, change: Any, text: str) -> None:
+async def test_unsupported_claim_is_reported(cluster: Cluster, change: Any, text: str) -> None:
     claims, name = await Claims.of(cluster), await directory_steps.new_class(cluster.client)
     claim = claims.body("data", name)
     change(claim)
@@ -357,7 +357,7 @@ async def test_a_claim_that_was_given_to_us_for_anothers_class_is_told(cluster: 
 # --- what goes with a volume, and what does not
 
 
-async def test_the_directory_goes_with_the_claim(cluster: Cluster, served: Served) -> None:
+async def test_directory_is_removed_with_its_claim(cluster: Cluster, served: Served) -> None:
     root = cluster.efs.folder(directory_steps.file_system(cluster))
     found = directory_steps.folder(cluster, served.volumes["options"])
     (found / "deep" / "er").mkdir(parents=True)
@@ -369,7 +369,7 @@ async def test_the_directory_goes_with_the_claim(cluster: Cluster, served: Serve
     await steps.trash_is_empty(root)
 
 
-async def test_a_volume_with_tls_goes_with_its_claim(served: Served) -> None:
+async def test_tls_volume_is_removed_with_its_claim(served: Served) -> None:
     await served.claims.removed("tls")
 
 
@@ -507,9 +507,7 @@ async def test_a_volume_behind_a_link_waits_until_somebody_has_looked(
 
 
 @pytest.mark.parametrize("place", ["another file system", "another server", "loopback of nobody"])
-async def test_a_volume_of_another_server_yields_the_event_and_is_let_go(
-    cluster: Cluster, place: str
-) -> None:
+async def test_volume_of_another_server_is_reported_and_released(cluster: Cluster, place: str) -> None:
     root = cluster.efs.folder(directory_steps.file_system(cluster))
     (root / "foreign").mkdir(exist_ok=True)
     server = {
@@ -529,7 +527,7 @@ async def test_a_volume_of_another_server_yields_the_event_and_is_let_go(
     assert (root / "foreign").is_dir()
 
 
-async def test_a_volume_without_nfs_is_told_and_let_go(cluster: Cluster) -> None:
+async def test_volume_without_nfs_is_reported_and_released(cluster: Cluster) -> None:
     volume = directory_steps.released_volume("no-nfs", None)
     assert volume.spec
     volume.spec.hostPath = HostPathVolumeSource(path="/nowhere")

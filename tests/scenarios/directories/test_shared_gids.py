@@ -91,7 +91,7 @@ async def test_a_gid_is_free_for_the_neighbour_when_its_volume_is_gone(cluster: 
     await steps.eventually(is_served, what="the neighbour serves its claim", seconds=LOOK_SECONDS)
 
 
-async def test_a_group_that_was_changed_by_hand_is_told_of(cluster: Cluster, neighbour: Program) -> None:
+async def test_manually_changed_group_is_reported(cluster: Cluster, neighbour: Program) -> None:
     ours, theirs = await _classes(cluster, 52000, 52999)
     claims = await Claims.of(cluster)
     one = await claims.provisioned(ours, "one")

@@ -47,7 +47,7 @@ BAD_DAYS = {
 
 
 @pytest.mark.parametrize("bad_day", BAD_DAYS.values(), ids=BAD_DAYS.keys())
-async def test_a_burst_on_a_bad_day(
+async def test_burst_is_served_despite_api_server_faults(
     cluster: Cluster, api: FaultyApi, bad_day: Callable[[], Callable[[Call], Fault | None]]
 ) -> None:
     burst = await Burst.of(cluster)
@@ -77,7 +77,7 @@ async def test_a_burst_while_watches_break_in_the_middle_of_a_line(cluster: Clus
     assert broken > 10
 
 
-async def test_what_happens_while_watches_expire_is_caught_up(cluster: Cluster, api: FaultyApi) -> None:
+async def test_changes_while_watches_expire_are_caught_up(cluster: Cluster, api: FaultyApi) -> None:
     client, namespace = cluster.client, await steps.new_namespace(cluster.client)
     storage_class = await steps.new_class(client, default_file_system_id="auto")
     await client.create(steps.claim(namespace, "old", storage_class, {"volume_name": "old"}))

@@ -51,7 +51,7 @@ async def _first_pods_are_gone(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-async def test_claims_cost_a_write_each_and_those_of_few_workers(
+async def test_claims_cost_one_write_each_plus_those_of_few_workers(
     cluster: Cluster, plane: FaultyPlane, kind: str
 ) -> None:
     storage_class, claims = await CLASSES[kind](cluster), await Claims.of(cluster)

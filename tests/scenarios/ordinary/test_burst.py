@@ -11,7 +11,7 @@ from tests.scenarios.steps import Cluster
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def test_a_burst_needs_few_worker_pods(cluster: Cluster) -> None:
+async def test_burst_uses_few_worker_pods(cluster: Cluster) -> None:
     burst = await Burst.of(cluster, MANY)
     async with steps.worker_pods(cluster) as pods:
         await burst.create()
@@ -22,7 +22,7 @@ async def test_a_burst_needs_few_worker_pods(cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("moment", MOMENTS.values(), ids=MOMENTS.keys())
-async def test_a_killed_controller_loses_and_doubles_nothing(cluster: Cluster, moment: Moment) -> None:
+async def test_killed_controller_loses_and_duplicates_nothing(cluster: Cluster, moment: Moment) -> None:
     burst = await Burst.of(cluster)
     await burst.create()
     await burst.reaches(moment)
@@ -33,7 +33,7 @@ async def test_a_killed_controller_loses_and_doubles_nothing(cluster: Cluster, m
     await burst.served()
 
 
-async def test_no_permission_was_missing_in_all_that(cluster: Cluster) -> None:
+async def test_burst_needs_no_missing_permission(cluster: Cluster) -> None:
     # Some refusals are only logged: that of an event after a restart, for one.
     for program in (cluster.controller, cluster.tunnel):
         written = await asyncio.to_thread(program.log_file.read_text)

@@ -29,7 +29,7 @@ IMPOSTORS = {
 
 
 @pytest.mark.parametrize(("certificate", "words"), IMPOSTORS.values(), ids=IMPOSTORS.keys())
-async def test_an_impostor_gets_nothing(
+async def test_server_with_a_wrong_certificate_receives_no_data(
     cluster: Cluster, certificate: Callable[[Cluster, FileSystemId], ServerCertificate], words: str
 ) -> None:
     impostor, honest = cluster.file_system_ids

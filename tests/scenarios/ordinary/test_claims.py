@@ -17,7 +17,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 LABELS = "spec.selector.matchLabels"
 
 
-async def test_a_claim_gets_a_volume_behind_the_tunnel(cluster: Cluster) -> None:
+async def test_claim_gets_a_volume_behind_the_tunnel(cluster: Cluster) -> None:
     client, namespace = cluster.client, await steps.new_namespace(cluster.client)
     storage_class = await steps.new_class(client, default_file_system_id="auto")
     await client.create(
@@ -120,7 +120,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize(("labels", "parameters", "expected"), REFUSALS.values(), ids=REFUSALS.keys())
-async def test_a_refused_claim_is_told_why(
+async def test_refused_claim_gets_an_event_with_the_reason(
     cluster: Cluster, labels: dict[str, str] | None, parameters: dict[str, str], expected: str
 ) -> None:
     client, namespace = cluster.client, await steps.new_namespace(cluster.client)
@@ -137,7 +137,7 @@ async def test_a_refused_claim_is_told_why(
     assert await steps.volumes_of(client, namespace) == []
 
 
-async def test_a_refused_claim_is_served_once_its_class_is_corrected(cluster: Cluster) -> None:
+async def test_refused_claim_is_served_after_its_class_is_corrected(cluster: Cluster) -> None:
     client, namespace = cluster.client, await steps.new_namespace(cluster.client)
     storage_class = await steps.new_class(client)
     await client.create(steps.claim(namespace, "early", storage_class, {"volume_name": "early"}))
@@ -159,7 +159,7 @@ async def test_a_refused_claim_is_served_once_its_class_is_corrected(cluster: Cl
     assert REJECT_REASON not in found
 
 
-async def test_claims_of_other_classes_are_left_alone(cluster: Cluster) -> None:
+async def test_claims_of_other_classes_are_not_changed(cluster: Cluster) -> None:
     client, namespace = cluster.client, await steps.new_namespace(cluster.client)
     other = StorageClass(metadata={"name": f"other-{namespace}"}, provisioner="example.com/other")  # type: ignore[arg-type]
     await client.create(other)
@@ -175,7 +175,7 @@ async def test_claims_of_other_classes_are_left_alone(cluster: Cluster) -> None:
     assert await steps.messages(client, namespace, "foreign", "ProvisioningFailed") == []
 
 
-async def test_two_claims_of_one_name_share_the_directory_until_the_last_goes(cluster: Cluster) -> None:
+async def test_two_claims_of_one_name_share_the_directory_until_the_last_is_deleted(cluster: Cluster) -> None:
     client, namespace = cluster.client, await steps.new_namespace(cluster.client)
     storage_class = await steps.new_class(client, default_file_system_id="auto")
     for name in ("one", "two"):

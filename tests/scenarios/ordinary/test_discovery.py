@@ -50,7 +50,7 @@ async def test_a_claim_cannot_take_a_root_without_its_key(cluster: Cluster) -> N
     assert found.status.phase == "Pending"
 
 
-async def test_a_file_system_that_goes_takes_its_port_and_root_and_disturbs_nobody(cluster: Cluster) -> None:
+async def test_deleted_file_system_loses_its_port_and_root_and_affects_no_other(cluster: Cluster) -> None:
     first, second = cluster.file_system_ids
     third = FileSystemId(await cluster.efs.create_file_system("third"))
     ports = {system: await steps.port_of(cluster, system) for system in (first, second, third)}
@@ -70,7 +70,7 @@ async def test_a_file_system_that_goes_takes_its_port_and_root_and_disturbs_nobo
     await cluster.efs.delete_file_system(fourth)
 
 
-async def test_the_port_of_a_static_volume_without_annotation_is_not_given_away(cluster: Cluster) -> None:
+async def test_port_of_a_static_volume_without_annotation_is_not_reassigned(cluster: Cluster) -> None:
     client, third = cluster.client, FileSystemId(await cluster.efs.create_file_system("third"))
     port = await steps.port_of(cluster, third)
     await client.create(_static_volume("static-localhost", port, server="localhost"))
@@ -86,7 +86,7 @@ async def test_the_port_of_a_static_volume_without_annotation_is_not_given_away(
         await client.delete(PersistentVolume, "static-localhost")
 
 
-async def test_a_port_that_nobody_knows_is_told_of(cluster: Cluster) -> None:
+async def test_port_of_an_unknown_owner_is_reported(cluster: Cluster) -> None:
     client, name = cluster.client, "static-unknown"
     # Not one that is still reserved for a file system of the tests before.
     known = (await steps.published_targets(cluster)).ports.values()
@@ -105,13 +105,13 @@ async def test_a_port_that_nobody_knows_is_told_of(cluster: Cluster) -> None:
         await client.delete(PersistentVolume, name)
 
 
-async def test_a_deleted_config_map_comes_back_with_the_same_ports(cluster: Cluster) -> None:
+async def test_deleted_config_map_is_recreated_with_the_same_ports(cluster: Cluster) -> None:
     before = await steps.published_targets(cluster)
     await cluster.client.delete(ConfigMap, CONFIG_MAP_NAME, namespace=cluster.namespace)
     await steps.eventually(lambda: _is_published(cluster, before), what="the ConfigMap is as before")
 
 
-async def test_a_deleted_config_map_costs_no_port_when_no_controller_runs(cluster: Cluster) -> None:
+async def test_config_map_deleted_without_a_controller_keeps_its_ports(cluster: Cluster) -> None:
     before = await steps.published_targets(cluster)
     for system in before.targets:
         await steps.bound_volume(cluster.client, cluster.namespace, root_name(system))
@@ -123,7 +123,7 @@ async def test_a_deleted_config_map_costs_no_port_when_no_controller_runs(cluste
         await steps.eventually(lambda: _is_published(cluster, before), what="the ConfigMap is as before")
 
 
-async def test_auto_stays_with_the_data_when_a_file_system_comes(cluster: Cluster) -> None:
+async def test_auto_keeps_the_file_system_of_the_data_when_another_appears(cluster: Cluster) -> None:
     client, namespace = cluster.client, await steps.new_namespace(cluster.client)
     storage_class = await steps.new_class(client, reclaim_policy="Retain", default_file_system_id="auto")
     await cluster.client.create(
@@ -142,7 +142,7 @@ async def test_auto_stays_with_the_data_when_a_file_system_comes(cluster: Cluste
     assert other.file_system_id == min(cluster.file_system_ids)
 
 
-async def test_auto_says_which_mount_target_is_missing(cluster: Cluster) -> None:
+async def test_auto_reports_the_missing_mount_target(cluster: Cluster) -> None:
     client, namespace = cluster.client, await steps.new_namespace(cluster.client)
     third = FileSystemId(await cluster.efs.create_file_system("third"))
     await steps.port_of(cluster, third)
@@ -166,7 +166,9 @@ async def test_auto_says_which_mount_target_is_missing(cluster: Cluster) -> None
     await _delete(cluster, third)
 
 
-async def test_a_moved_mount_target_is_followed_and_other_tunnels_are_not_cut(cluster: Cluster) -> None:
+async def test_tunnel_follows_a_moved_mount_target_and_other_tunnels_are_not_interrupted(
+    cluster: Cluster,
+) -> None:
     first, second = cluster.file_system_ids
     port = await steps.port_of(cluster, second)
     own_zone = ZoneName("us-east-1a")
@@ -185,7 +187,7 @@ async def test_a_moved_mount_target_is_followed_and_other_tunnels_are_not_cut(cl
         assert reader.reconnects == 0
 
 
-async def test_a_tampered_config_map_is_put_right(cluster: Cluster) -> None:
+async def test_tampered_config_map_is_repaired(cluster: Cluster) -> None:
     before = await steps.published_targets(cluster)
     first = cluster.file_system_ids[0]
     found = await cluster.client.get(ConfigMap, CONFIG_MAP_NAME, namespace=cluster.namespace)

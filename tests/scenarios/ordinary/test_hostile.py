@@ -39,7 +39,7 @@ async def test_a_hostile_file_system_id_is_refused_by_somebody(cluster: Cluster,
     assert await steps.volumes_of(client, namespace) == []
 
 
-async def test_the_claim_after_all_of_them_is_served(cluster: Cluster) -> None:
+async def test_claim_after_hostile_input_is_served(cluster: Cluster) -> None:
     client, namespace = cluster.client, await steps.new_namespace(cluster.client)
     storage_class = await steps.new_class(client, default_file_system_id="auto")
     await client.create(steps.claim(namespace, "next", storage_class, {"volume_name": "next"}))
@@ -61,7 +61,7 @@ HOSTILE_ENTRIES = {
 }
 
 
-async def test_hostile_entries_are_left_out_and_the_others_go_on(cluster: Cluster) -> None:
+async def test_hostile_entries_are_omitted_and_others_are_kept(cluster: Cluster) -> None:
     for system in cluster.file_system_ids:
         await steps.tunnel_up(cluster, system)
     configuration = cluster.folder / "tunnel" / "stunnel.conf"
@@ -88,7 +88,7 @@ async def test_hostile_entries_are_left_out_and_the_others_go_on(cluster: Cluste
     await steps.eventually(lambda: _nothing_told(cluster), what="the ConfigMap is put right")
 
 
-async def test_secrets_and_configuration_are_readable_by_their_owner_only(cluster: Cluster) -> None:
+async def test_only_the_owner_can_read_secrets_and_configuration(cluster: Cluster) -> None:
     private: list[Path] = [cluster.folder / "tunnel" / "stunnel.conf", cluster.kubeconfig]
     for path in private:
         assert path.stat().st_mode & 0o777 == 0o600, path

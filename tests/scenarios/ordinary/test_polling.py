@@ -16,7 +16,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 _LISTING = "/2015-02-01/file-systems"
 
 
-async def test_a_claim_for_an_unknown_file_system_is_served_once_it_appears(cluster: Cluster) -> None:
+async def test_claim_for_an_unknown_file_system_is_served_when_it_appears(cluster: Cluster) -> None:
     client = cluster.client
     namespace, storage_class = await steps.new_namespace(client), await steps.new_class(client)
     listing = asyncio.Lock()

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 @pytest.mark.parametrize("name", ["controller", "tunnel"])
-async def test_a_process_tells_its_health_and_metrics(cluster: Cluster, name: str) -> None:
+async def test_process_serves_its_health_and_metrics(cluster: Cluster, name: str) -> None:
     program: Program = getattr(cluster, name)
     if name == "controller":  # one that waits to lead is ready, and is not while it then reads its lists
         await steps.bound_volume(cluster.client, cluster.namespace, root_name(cluster.file_system_ids[0]))
@@ -35,7 +35,7 @@ async def test_a_process_tells_its_health_and_metrics(cluster: Cluster, name: st
     assert await steps.metric(program, "kube_efs_build_info") == 1
 
 
-async def test_the_controller_tells_its_metrics_over_tls_too(cluster: Cluster, tmp_path: Path) -> None:
+async def test_controller_serves_its_metrics_over_tls(cluster: Cluster, tmp_path: Path) -> None:
     authority, port = Authority.create(), free_port()
     pem = authority.issue(["127.0.0.1"]).secret_pem()
     for name in ("tls.crt", "tls.key"):
@@ -59,7 +59,7 @@ async def test_the_controller_tells_its_metrics_over_tls_too(cluster: Cluster, t
 
 
 @pytest.mark.parametrize("name", ["controller", "tunnel"])
-async def test_a_process_ends_in_order_when_told_to(cluster: Cluster, name: str) -> None:
+async def test_process_ends_in_order_on_a_signal(cluster: Cluster, name: str) -> None:
     program: Program = getattr(cluster, name)
     async with asyncio.timeout(5):  # kube-efs promises this to the kubelet
         assert await program.stop() == 0
@@ -67,7 +67,7 @@ async def test_a_process_ends_in_order_when_told_to(cluster: Cluster, name: str)
     await program.ready()
 
 
-async def test_the_lease_is_free_at_once_after_an_orderly_end(cluster: Cluster) -> None:
+async def test_lease_is_released_by_an_orderly_end(cluster: Cluster) -> None:
     await cluster.controller.stop()
     lease = await cluster.client.get(Lease, "kube-efs-controller", namespace=cluster.namespace)
     await cluster.controller.start()
@@ -98,7 +98,7 @@ async def test_a_failed_worker_is_kept_and_reported_and_the_claim_served_later(c
     await steps.bound_volume(client, namespace, "blocked")
 
 
-async def test_what_was_claimed_and_deleted_while_the_controller_was_off_is_caught_up(
+async def test_controller_catches_up_on_claims_created_and_deleted_without_it(
     cluster: Cluster,
 ) -> None:
     client, namespace = cluster.client, await steps.new_namespace(cluster.client)

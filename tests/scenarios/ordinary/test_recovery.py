@@ -14,7 +14,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 SIZE_BYTES = 64 * 1024 * 1024
 
 
-async def test_a_reader_goes_on_when_stunnel_is_killed(cluster: Cluster) -> None:
+async def test_reader_continues_when_stunnel_is_killed(cluster: Cluster) -> None:
     system = cluster.file_system_ids[0]
     await steps.tunnel_up(cluster, system)
     before = await _stunnel_pid(cluster)
@@ -26,7 +26,7 @@ async def test_a_reader_goes_on_when_stunnel_is_killed(cluster: Cluster) -> None
     assert after != before
 
 
-async def test_a_killed_agent_is_replaced_without_a_cut(cluster: Cluster) -> None:
+async def test_killed_agent_is_replaced_without_an_interruption(cluster: Cluster) -> None:
     system = cluster.file_system_ids[0]
     await steps.tunnel_up(cluster, system)
     port, stunnel = await steps.port_of(cluster, system), await _stunnel_pid(cluster)
@@ -41,7 +41,7 @@ async def test_a_killed_agent_is_replaced_without_a_cut(cluster: Cluster) -> Non
     assert await steps.port_of(cluster, system) == port
 
 
-async def test_agent_and_stunnel_killed_together_come_back(cluster: Cluster) -> None:
+async def test_agent_and_stunnel_killed_together_are_restarted(cluster: Cluster) -> None:
     system = cluster.file_system_ids[0]
     await steps.tunnel_up(cluster, system)
     stunnel = await _stunnel_pid(cluster)
@@ -53,7 +53,7 @@ async def test_agent_and_stunnel_killed_together_come_back(cluster: Cluster) -> 
     await steps.tunnel_up(cluster, system)
 
 
-async def test_tunnels_come_up_without_an_api_server(cluster: Cluster) -> None:
+async def test_tunnels_start_without_an_api_server(cluster: Cluster) -> None:
     system = cluster.file_system_ids[0]
     await steps.tunnel_up(cluster, system)
     stunnel = await _stunnel_pid(cluster)

@@ -20,7 +20,7 @@ from kube_efs.provisioning.workers.trash import TRASH
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def test_the_data_goes_with_its_claim(cluster: Cluster) -> None:
+async def test_data_is_removed_with_its_claim(cluster: Cluster) -> None:
     namespace, folder = await _claimed(cluster, "data")
     volume = await steps.bound_volume(cluster.client, namespace, "data")
     (folder / "deep" / "er").mkdir(parents=True)
@@ -35,7 +35,7 @@ async def test_the_data_goes_with_its_claim(cluster: Cluster) -> None:
     await steps.trash_is_empty(cluster.efs.folder(_system(cluster)))
 
 
-async def test_what_links_lead_to_is_not_touched(cluster: Cluster, tmp_path: Path) -> None:
+async def test_targets_of_links_are_not_removed(cluster: Cluster, tmp_path: Path) -> None:
     namespace, folder = await _claimed(cluster, "links")
     volume = await steps.bound_volume(cluster.client, namespace, "links")
     precious = cluster.efs.folder(_system(cluster)) / "precious"
@@ -53,7 +53,7 @@ async def test_what_links_lead_to_is_not_touched(cluster: Cluster, tmp_path: Pat
 
 
 @pytest.mark.parametrize("level", ["directory", "namespace"])
-async def test_a_directory_replaced_by_a_link_is_refused(cluster: Cluster, level: str) -> None:
+async def test_removal_of_a_directory_replaced_by_a_link_is_refused(cluster: Cluster, level: str) -> None:
     namespace, folder = await _claimed(cluster, "swapped")
     volume = await steps.bound_volume(cluster.client, namespace, "swapped")
     victim = cluster.efs.folder(_system(cluster)) / f"victim-{level}"
@@ -89,7 +89,7 @@ async def test_volume_above_a_directory_does_not_keep_it(cluster: Cluster, path:
     await cluster.client.delete(PersistentVolume, above)
 
 
-async def test_a_directory_above_another_volumes_stays(cluster: Cluster) -> None:
+async def test_directory_above_another_volume_is_kept(cluster: Cluster) -> None:
     namespace, folder = await _claimed(cluster, "above")
     volume = await steps.bound_volume(cluster.client, namespace, "above")
     await cluster.client.create(
@@ -107,7 +107,7 @@ async def test_a_directory_above_another_volumes_stays(cluster: Cluster) -> None
     ["/", "/{namespace}", "/kube-system/data", "/{namespace}/a/b", "/{namespace}/..", "/{namespace}/Data"],
     ids=["the root", "the namespace", "another namespace", "too deep", "dots", "not a volume_name"],
 )
-async def test_a_forged_volume_removes_nothing(cluster: Cluster, path: str) -> None:
+async def test_forged_volume_removes_nothing(cluster: Cluster, path: str) -> None:
     namespace = await steps.new_namespace(cluster.client)
     root = cluster.efs.folder(_system(cluster))
     kept = [root / "kube-system" / "data", root / namespace / "a" / "b", root / namespace / "Data"]
@@ -124,7 +124,7 @@ async def test_a_forged_volume_removes_nothing(cluster: Cluster, path: str) -> N
     await steps.gone(cluster.client, f"forged-{namespace}")
 
 
-async def test_volumes_of_other_provisioners_and_policies_are_left_alone(cluster: Cluster) -> None:
+async def test_volumes_of_other_provisioners_and_policies_are_not_changed(cluster: Cluster) -> None:
     namespace = await steps.new_namespace(cluster.client)
     folder = cluster.efs.folder(_system(cluster)) / namespace / "kept"
     folder.mkdir(parents=True)
@@ -149,7 +149,7 @@ async def test_volumes_of_other_provisioners_and_policies_are_left_alone(cluster
     assert await _exists(cluster, f"retained-{namespace}")
 
 
-async def test_a_removal_interrupted_half_way_is_finished(cluster: Cluster) -> None:
+async def test_interrupted_removal_is_finished(cluster: Cluster) -> None:
     namespace, folder = await _claimed(cluster, "half")
     volume = await steps.bound_volume(cluster.client, namespace, "half")
     trash = cluster.efs.folder(_system(cluster)) / TRASH
@@ -162,7 +162,7 @@ async def test_a_removal_interrupted_half_way_is_finished(cluster: Cluster) -> N
     await steps.trash_is_empty(cluster.efs.folder(_system(cluster)))
 
 
-async def test_nobody_waits_for_a_huge_trash_to_be_emptied(cluster: Cluster) -> None:
+async def test_claims_do_not_wait_for_a_huge_trash(cluster: Cluster) -> None:
     namespace, huge = await _claimed(cluster, "huge")
     other, small = await _claimed(cluster, "small")
     first = await steps.bound_volume(cluster.client, namespace, "huge")
@@ -187,7 +187,7 @@ async def test_nobody_waits_for_a_huge_trash_to_be_emptied(cluster: Cluster) -> 
     await steps.trash_is_empty(cluster.efs.folder(_system(cluster)))
 
 
-async def test_a_file_that_cannot_be_removed_is_told_of_until_it_can(cluster: Cluster) -> None:
+async def test_file_that_cannot_be_removed_is_reported_until_it_can(cluster: Cluster) -> None:
     namespace, folder = await _claimed(cluster, "held")
     volume = await steps.bound_volume(cluster.client, namespace, "held")
     (folder / "file").touch()
@@ -221,7 +221,7 @@ async def test_a_file_that_cannot_be_removed_is_told_of_until_it_can(cluster: Cl
     await steps.eventually(well, what="the metric says that nothing is stuck")
 
 
-async def test_a_controller_killed_while_removing_converges(cluster: Cluster) -> None:
+async def test_controller_killed_during_a_removal_converges(cluster: Cluster) -> None:
     namespace, folder = await _claimed(cluster, "killed")
     volume = await steps.bound_volume(cluster.client, namespace, "killed")
     async with steps.worker_pods(cluster) as pods:

@@ -146,7 +146,7 @@ def exceptions_of_botocore() -> Iterator[type[Exception]]:
             yield candidate
 
 
-def test_every_exception_of_botocore_is_placed() -> None:
+def test_every_botocore_exception_is_mapped() -> None:
     unplaced = {
         kind.__name__
         for kind in exceptions_of_botocore()
@@ -157,7 +157,9 @@ def test_every_exception_of_botocore_is_placed() -> None:
 
 
 @pytest.mark.parametrize(("kind", "expected"), EXPECTED.items(), ids=lambda kind: kind.__name__)
-def test_a_call_without_an_answer(kind: type[Exception], expected: type[KubeEfsError]) -> None:
+def test_botocore_exception_becomes_a_typed_error(
+    kind: type[Exception], expected: type[KubeEfsError]
+) -> None:
     error = made(kind)
 
     result = translated(error)
@@ -170,11 +172,11 @@ def test_a_call_without_an_answer(kind: type[Exception], expected: type[KubeEfsE
     "error",
     [TimeoutError(), aiohttp.ClientPayloadError("cut off"), ConnectionResetError("gone")],
 )
-def test_what_slips_through_from_the_http_client_is_unavailability(error: Exception) -> None:
+def test_untranslated_http_client_errors_are_unavailability(error: Exception) -> None:
     assert type(translated(error)) is AwsUnavailable
 
 
-def test_a_time_out_says_so() -> None:
+def test_timeout_error_mentions_the_timeout() -> None:
     assert str(translated(TimeoutError())) == "DescribeMountTargets: 'fs-1' was not answered in time"
 
 
@@ -210,7 +212,7 @@ def test_a_time_out_says_so() -> None:
         ("Unheard", 418, AwsUnavailable),
     ],
 )  # fmt: skip
-def test_an_answer_with_an_error_code(code: str, status: int, expected: type[KubeEfsError]) -> None:
+def test_error_code_is_mapped_to_an_error(code: str, status: int, expected: type[KubeEfsError]) -> None:
     result = translated(answered(code, status))
 
     assert type(result) is expected
@@ -218,7 +220,7 @@ def test_an_answer_with_an_error_code(code: str, status: int, expected: type[Kub
     assert "so it is" not in str(result)
 
 
-def test_every_error_that_efs_documents_becomes_an_aws_error() -> None:
+def test_every_documented_efs_error_becomes_an_aws_error() -> None:
     efs = botocore.session.get_session().get_service_model("efs")
     codes = {
         (shape.name, shape.metadata.get("error", {}).get("httpStatusCode", 400))
@@ -239,7 +241,7 @@ def test_every_error_that_efs_documents_becomes_an_aws_error() -> None:
     assert AwsDenied not in results.values()
 
 
-def test_a_denial_names_the_missing_iam_action_or_the_credentials() -> None:
+def test_denial_names_the_missing_iam_action_or_the_credentials() -> None:
     assert "allow elasticfilesystem:DescribeMountTargets to the role" in str(
         translated(answered("AccessDenied"))
     )
@@ -247,7 +249,7 @@ def test_a_denial_names_the_missing_iam_action_or_the_credentials() -> None:
     assert "give this process valid AWS credentials" in str(translated(boto.NoCredentialsError()))
 
 
-def test_what_was_made_before_is_named() -> None:
+def test_already_exists_error_names_the_existing_object() -> None:
     error = {"Code": "AccessPointAlreadyExists", "Message": "there is one"}
     response = {"Error": error, "AccessPointId": "fsap-0123456789abcdef0"}
     result = translated(boto.ClientError(response, "CreateAccessPoint"))
@@ -256,7 +258,7 @@ def test_what_was_made_before_is_named() -> None:
     assert result.existing == "fsap-0123456789abcdef0"
 
 
-def test_the_code_of_an_error_is_found_before_and_after_translation() -> None:
+def test_error_code_is_found_before_and_after_translation() -> None:
     foreign = answered("FileSystemAlreadyExists")
 
     assert error_code(foreign) == error_code(translated(foreign)) == "FileSystemAlreadyExists"
@@ -270,7 +272,7 @@ def test_the_code_of_an_error_is_found_before_and_after_translation() -> None:
     [KeyError("hidden"), RecursionError("hidden"), ExceptionGroup("hidden", [ValueError("hidden")])],
     ids=lambda error: type(error).__name__,
 )
-def test_what_nobody_has_thought_of_is_an_odd_answer_with_its_class_alone(error: Exception) -> None:
+def test_unexpected_exception_is_reported_by_its_class_only(error: Exception) -> None:
     with pytest.raises(AwsOddAnswer) as caught, aws_errors("Call", subject="fs-1"):
         raise error
 
@@ -279,7 +281,7 @@ def test_what_nobody_has_thought_of_is_an_odd_answer_with_its_class_alone(error:
 
 
 @pytest.mark.parametrize("error", [AwsDenied("no"), InvalidSetting("no"), asyncio.CancelledError()])
-def test_errors_of_kube_efs_and_cancellation_pass(error: BaseException) -> None:
+def test_kube_efs_errors_and_cancellation_pass_unchanged(error: BaseException) -> None:
     with pytest.raises(type(error)) as caught, aws_errors("Call"):
         raise error
 
@@ -299,7 +301,7 @@ def test_errors_of_kube_efs_and_cancellation_pass(error: BaseException) -> None:
         ["A"],
     ],
 )
-def test_what_is_no_code_is_not_shown(code: object) -> None:
+def test_invalid_error_code_is_not_shown(code: object) -> None:
     error = boto.ClientError(
         {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": 400}}, "DescribeMountTargets"
     )
@@ -309,7 +311,7 @@ def test_what_is_no_code_is_not_shown(code: object) -> None:
 
 
 @pytest.mark.parametrize("response", [{}, {"Error": None}, {"Error": "text", "ResponseMetadata": []}])
-def test_an_error_without_its_parts_is_translated_too(response: dict[str, Any]) -> None:
+def test_incomplete_error_is_translated(response: dict[str, Any]) -> None:
     error = boto.ClientError({}, "DescribeMountTargets")
     error.response = response
 
@@ -333,7 +335,7 @@ def test_an_error_without_its_parts_is_translated_too(response: dict[str, Any]) 
     ],
     ids=["refused", "reset", "unknown name", "TLS", "an HTTP answer that is broken"],
 )
-def test_why_nobody_answered_is_told_in_the_words_of_the_system(error: Exception, reason: str) -> None:
+def test_connection_error_contains_the_message_of_the_system(error: Exception, reason: str) -> None:
     result = translated(error)
 
     assert type(result) is AwsUnavailable

@@ -102,7 +102,7 @@ def addresses(discovery: Discovery) -> dict[str, list[str]]:
     return {fs: [t.address for t in system.mount_targets] for fs, system in discovery.file_systems.items()}
 
 
-async def test_a_poll_gives_file_systems_with_their_mount_targets() -> None:
+async def test_poll_returns_file_systems_with_their_mount_targets() -> None:
     catalogue = Catalogue(FakeEfs(FS1, FS2), 300)
     assert catalogue.discovery == Discovery()
     assert not catalogue.discovery.complete
@@ -115,7 +115,7 @@ async def test_a_poll_gives_file_systems_with_their_mount_targets() -> None:
     assert catalogue.last_error is None
 
 
-async def test_one_failing_mount_target_call_keeps_the_last_known_and_updates_the_others() -> None:
+async def test_failed_mount_target_call_keeps_the_last_known_and_updates_others() -> None:
     efs = FakeEfs(FS1, FS2)
     catalogue = Catalogue(efs, 300)
     await catalogue.refresh()
@@ -135,7 +135,7 @@ async def test_one_failing_mount_target_call_keeps_the_last_known_and_updates_th
     assert "ThrottlingException" in entry["error"]
 
 
-async def test_a_new_file_system_whose_mount_targets_are_unknown_is_unclear_until_they_are_known() -> None:
+async def test_new_file_system_is_unclear_until_its_mount_targets_are_known() -> None:
     efs = FakeEfs(FS1, FS2)
     efs.target_errors[FS2] = AwsUnavailable("was not answered")
     catalogue = Catalogue(efs, 300)
@@ -148,7 +148,7 @@ async def test_a_new_file_system_whose_mount_targets_are_unknown_is_unclear_unti
     assert (second.usable, second.unclear) == ((FS1, FS2), frozenset())
 
 
-async def test_a_file_system_that_goes_between_the_two_calls_is_gone() -> None:
+async def test_file_system_deleted_between_the_two_calls_is_omitted() -> None:
     efs = FakeEfs(FS1, FS2)
     catalogue = Catalogue(efs, 300)
     await catalogue.refresh()
@@ -161,7 +161,7 @@ async def test_a_file_system_that_goes_between_the_two_calls_is_gone() -> None:
 
 
 @pytest.mark.parametrize("listed", [(), (FS1,)], ids=["an empty list", "a list without one"])
-async def test_a_file_system_that_a_listing_leaves_out_stays_while_it_is_there(
+async def test_file_system_omitted_from_a_list_is_kept_while_it_exists(
     listed: tuple[FileSystemId, ...],
 ) -> None:
     efs = FakeEfs(FS1, FS2)
@@ -180,7 +180,7 @@ async def test_a_file_system_that_a_listing_leaves_out_stays_while_it_is_there(
     assert addresses(await catalogue.refresh())[FS2] == ["10.0.0.8"]
 
 
-async def test_a_file_system_that_is_left_out_and_cannot_be_asked_for_stays() -> None:
+async def test_omitted_file_system_is_kept_when_its_lookup_fails() -> None:
     efs = FakeEfs(FS1)
     catalogue = Catalogue(efs, 300)
     before = await catalogue.refresh()
@@ -189,7 +189,7 @@ async def test_a_file_system_that_is_left_out_and_cannot_be_asked_for_stays() ->
         assert await catalogue.refresh() == before
 
 
-async def test_a_file_system_that_is_left_out_and_not_found_is_gone() -> None:
+async def test_omitted_file_system_is_removed_when_it_is_not_found() -> None:
     efs = FakeEfs(FS1, FS2)
     catalogue = Catalogue(efs, 300)
     await catalogue.refresh()
@@ -198,7 +198,7 @@ async def test_a_file_system_that_is_left_out_and_not_found_is_gone() -> None:
     assert catalogue.last_error is None
 
 
-async def test_a_file_system_that_may_not_be_asked_for_is_gone_when_it_is_left_out_twice() -> None:
+async def test_file_system_without_lookup_permission_is_removed_when_omitted_twice() -> None:
     efs = FakeEfs(FS1, FS2)
     catalogue = Catalogue(efs, 300)
     before = await catalogue.refresh()
@@ -208,7 +208,7 @@ async def test_a_file_system_that_may_not_be_asked_for_is_gone_when_it_is_left_o
     assert (await catalogue.refresh()).usable == (FS1,)
 
 
-async def test_after_a_restart_what_the_cluster_refers_to_is_unclear_until_it_is_listed() -> None:
+async def test_after_a_restart_referenced_file_systems_are_unclear_until_listed() -> None:
     efs = FakeEfs(FS1)
     listed, efs.systems = efs.systems, {}
     catalogue = Catalogue(efs, 300)
@@ -223,7 +223,7 @@ async def test_after_a_restart_what_the_cluster_refers_to_is_unclear_until_it_is
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-async def test_mount_targets_that_are_gone_all_at_once_are_believed_the_second_time(restarted: bool) -> None:
+async def test_disappearance_of_all_mount_targets_needs_a_second_answer(restarted: bool) -> None:
     efs = FakeEfs(FS1)
     catalogue = Catalogue(efs, 300)
     catalogue.expected = lambda: {FS1}
@@ -241,7 +241,7 @@ async def test_mount_targets_that_are_gone_all_at_once_are_believed_the_second_t
     assert addresses(await catalogue.refresh()) == {FS1: ["10.0.0.1"]}
 
 
-async def test_a_failing_listing_keeps_everything_and_its_age_grows() -> None:
+async def test_failed_listing_keeps_everything_and_its_age_grows() -> None:
     efs, clock = FakeEfs(FS1), Clock()
     catalogue = Catalogue(efs, 300, clock=clock)
     assert (catalogue.age_seconds, catalogue.last_error) == (None, None)
@@ -266,7 +266,7 @@ async def test_a_failing_listing_keeps_everything_and_its_age_grows() -> None:
     assert (catalogue.age_seconds, catalogue.last_error) == (0, None)
 
 
-async def test_an_error_that_is_no_failure_of_aws_is_not_hidden() -> None:
+async def test_error_that_is_not_from_aws_is_raised() -> None:
     class Broken(FakeEfs):
         async def file_systems(self) -> tuple[FileSystem, ...]:
             raise ZeroDivisionError
@@ -275,7 +275,7 @@ async def test_an_error_that_is_no_failure_of_aws_is_not_hidden() -> None:
         await Catalogue(Broken(), 300).refresh()
 
 
-async def test_refreshes_that_come_during_a_poll_share_the_next_one() -> None:
+async def test_refreshes_during_a_poll_share_the_next_one() -> None:
     efs = FakeEfs(FS1)
     catalogue = Catalogue(efs, 300)
     efs.open.clear()
@@ -294,7 +294,7 @@ async def test_refreshes_that_come_during_a_poll_share_the_next_one() -> None:
     assert all(discovery.usable == (FS1, FS2) for discovery in seen_late)
 
 
-async def test_a_refresh_that_is_given_up_does_not_cheat_the_others_of_their_poll() -> None:
+async def test_cancelled_refresh_does_not_cancel_the_poll_of_others() -> None:
     efs = FakeEfs(FS1)
     catalogue = Catalogue(efs, 300)
     efs.open.clear()
@@ -307,7 +307,7 @@ async def test_a_refresh_that_is_given_up_does_not_cheat_the_others_of_their_pol
     assert (await second).usable == (FS1,)
 
 
-async def test_a_reader_gets_the_newest_at_once_and_never_an_old_one() -> None:
+async def test_reader_gets_the_newest_state_at_once_and_never_an_old_one() -> None:
     efs = FakeEfs()
     catalogue = Catalogue(efs, 300)
     changes = catalogue.changes()
@@ -325,7 +325,7 @@ async def test_a_reader_gets_the_newest_at_once_and_never_an_old_one() -> None:
     assert (await asyncio.wait_for(anext(catalogue.changes()), 5)).usable == (FS1, FS2, FS3)
 
 
-async def test_a_reader_is_not_woken_when_only_data_grew() -> None:
+async def test_reader_is_not_notified_when_only_the_size_grew() -> None:
     efs = FakeEfs(FS1)
     catalogue = Catalogue(efs, 300)
     await catalogue.refresh()
@@ -344,7 +344,7 @@ async def test_a_reader_is_not_woken_when_only_data_grew() -> None:
     assert (await asyncio.wait_for(waiting, 5)).usable == ()
 
 
-async def test_what_changed_is_logged() -> None:
+async def test_changes_are_logged() -> None:
     efs = FakeEfs(FS1, FS2)
     catalogue = Catalogue(efs, 300)
     await catalogue.refresh()
@@ -367,7 +367,7 @@ async def test_what_changed_is_logged() -> None:
     ]
 
 
-async def test_the_order_in_which_aws_lists_mount_targets_is_no_change() -> None:
+async def test_order_of_mount_targets_is_not_a_change() -> None:
     efs = FakeEfs(FS1)
     pair = (target(FS1, "10.0.0.1"), target(FS1, "10.0.0.2"))
     catalogue = Catalogue(efs, 300)
@@ -378,7 +378,7 @@ async def test_the_order_in_which_aws_lists_mount_targets_is_no_change() -> None
     assert compare(before, await catalogue.refresh()) == DiscoveryChange()
 
 
-async def test_running_polls_at_every_interval_and_sooner_after_a_failure() -> None:
+async def test_catalogue_polls_at_each_interval_and_sooner_after_a_failure() -> None:
     efs, clock = FakeEfs(FS1), Clock()
     catalogue = Catalogue(efs, 300, clock=clock, sleep=clock.sleep)
     async with running(catalogue):
@@ -392,7 +392,7 @@ async def test_running_polls_at_every_interval_and_sooner_after_a_failure() -> N
     assert efs.listings == 3
 
 
-async def test_a_stuck_poll_shows_in_the_health_and_a_failing_one_does_not() -> None:
+async def test_health_shows_a_stuck_poll_but_not_a_failed_one() -> None:
     efs, clock = FakeEfs(FS1), Clock()
     efs.listing_error = AwsUnavailable("was not answered")
     catalogue = Catalogue(efs, 300, clock=clock, sleep=clock.sleep)
@@ -407,7 +407,7 @@ async def test_a_stuck_poll_shows_in_the_health_and_a_failing_one_does_not() -> 
     assert catalogue.health() == Health()
 
 
-async def test_metrics_tell_count_age_and_failures() -> None:
+async def test_metrics_show_count_age_and_failures() -> None:
     registry, clock, efs = CollectorRegistry(), Clock(), FakeEfs(FS1, FS2)
     catalogue = Catalogue(efs, 300, metrics=AwsMetrics(registry), clock=clock)
     assert math.isnan(registry.get_sample_value("kube_efs_discovery_age_seconds") or 0)

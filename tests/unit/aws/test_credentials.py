@@ -217,7 +217,7 @@ FROM_OWN_ROLE = CredentialSource(kind=SourceKind.WEB_IDENTITY, target="arn:own",
         ),
     ],
 )
-def test_the_order_of_sources(
+def test_credential_sources_have_a_fixed_order(
     iam: IamOptions, environment: dict[str, str], sources: list[CredentialSource], tmp_path: Path
 ) -> None:
     files = ProfileFiles(credentials=tmp_path / "none", config=tmp_path / "neither")
@@ -233,21 +233,21 @@ def test_the_order_of_sources(
         pytest.param("[other]\naws_access_key_id = AKIA\n", (INSTANCE_ROLE,), id="another profile"),
     ],
 )
-def test_the_default_profile_is_used_when_it_has_keys(
+def test_default_profile_is_used_when_it_has_keys(
     file: str, text: str, sources: tuple[CredentialSource, ...], options: CredentialOptions, tmp_path: Path
 ) -> None:
     (tmp_path / file).write_text(text)
     assert order_sources(IamOptions(), {}, options.files) == sources
 
 
-def test_a_profile_file_that_makes_no_sense_is_not_skipped(options: CredentialOptions) -> None:
+def test_invalid_profile_file_is_an_error(options: CredentialOptions) -> None:
     options.files.credentials.write_text(f"aws_secret_access_key = {SECRET}\n")
     with pytest.raises(InvalidSetting) as caught:
         order_sources(IamOptions(), {}, options.files)
     assert str(caught.value) == f"AWS profile file: {str(options.files.credentials)!r} cannot be read"
 
 
-def test_profile_files_are_those_of_the_user_unless_the_environment_names_others() -> None:
+def test_profile_files_are_in_the_home_directory_unless_the_environment_names_others() -> None:
     home = Path(pwd.getpwuid(os.getuid()).pw_dir)
     assert ProfileFiles.of({"HOME": "/elsewhere"}) == ProfileFiles(
         credentials=home / ".aws/credentials", config=home / ".aws/config"
@@ -257,7 +257,7 @@ def test_profile_files_are_those_of_the_user_unless_the_environment_names_others
     )
 
 
-def test_a_user_whom_the_image_does_not_know_has_profile_files_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_user_unknown_to_the_image_has_profile_files(monkeypatch: pytest.MonkeyPatch) -> None:
     # What pods run as: OpenShift gives each namespace ids of its own.
     monkeypatch.setattr("kube_efs.aws.credential_sources.getuid", lambda: 1_000_660_000)
     assert ProfileFiles.of({}) == ProfileFiles(
@@ -268,7 +268,9 @@ def test_a_user_whom_the_image_does_not_know_has_profile_files_too(monkeypatch: 
 # Each source
 
 
-async def test_the_instance_role_by_imdsv2(aws: FakeAws, options: CredentialOptions) -> None:
+async def test_instance_role_credentials_are_read_with_imdsv2(
+    aws: FakeAws, options: CredentialOptions
+) -> None:
     roles = "/latest/meta-data/iam/security-credentials/"
     aws.documents = {roles: "node-role\n", f"{roles}node-role": json.dumps({"Code": "Success", **DOCUMENT})}
     assert await load_credentials(INSTANCE_ROLE, options) == LOADED
@@ -292,7 +294,7 @@ async def test_the_instance_role_by_imdsv2(aws: FakeAws, options: CredentialOpti
         pytest.param("r/../x", "", AwsOddAnswer, "an invalid role name", id="not a role's name"),
     ],
 )
-async def test_an_instance_without_credentials_says_why(
+async def test_instance_without_credentials_reports_the_reason(
     role: str | None,
     document: str,
     kind: type[KubeEfsError],
@@ -306,19 +308,19 @@ async def test_an_instance_without_credentials_says_why(
         await load_credentials(INSTANCE_ROLE, options)
 
 
-async def test_container_credentials(aws: FakeAws, options: CredentialOptions) -> None:
+async def test_container_credentials_are_loaded(aws: FakeAws, options: CredentialOptions) -> None:
     aws.documents = {CONTAINER.target: json.dumps(DOCUMENT)}
     assert await load_credentials(CONTAINER, options) == LOADED
     assert "Authorization" not in aws.headers
 
 
 @pytest.mark.parametrize("uri", ["@evil.example/x", ".evil.example", "http://evil.example"])
-async def test_a_uri_cannot_lead_elsewhere(uri: str, options: CredentialOptions) -> None:
+async def test_relative_uri_cannot_select_another_host(uri: str, options: CredentialOptions) -> None:
     with pytest.raises(InvalidSetting, match="has no absolute path"):
         await load_credentials(CredentialSource(kind=SourceKind.CONTAINER, target=uri), options)
 
 
-async def test_pod_identity_sends_the_token_of_the_file_without_its_line_break(
+async def test_pod_identity_sends_the_token_without_its_line_break(
     aws: FakeAws, options: CredentialOptions, pod_identity: CredentialSource
 ) -> None:
     aws.documents = {"/v1/credentials": json.dumps(DOCUMENT)}
@@ -326,7 +328,7 @@ async def test_pod_identity_sends_the_token_of_the_file_without_its_line_break(
     assert aws.headers["Authorization"] == POD_TOKEN
 
 
-async def test_a_refusal_of_the_agent_is_told_without_the_token(
+async def test_refusal_of_the_agent_is_reported_without_the_token(
     aws: FakeAws, options: CredentialOptions, pod_identity: CredentialSource
 ) -> None:
     aws.refusal = f"AccessDeniedException for {POD_TOKEN}"
@@ -338,14 +340,14 @@ async def test_a_refusal_of_the_agent_is_told_without_the_token(
     assert aws.requests == ["GET /v1/credentials"] * 3
 
 
-async def test_the_token_goes_to_no_other_host(
+async def test_token_is_sent_to_no_other_host(
     options: CredentialOptions, pod_identity: CredentialSource
 ) -> None:
     with pytest.raises(InvalidSetting, match=r"must not be called, because 'evil\.example' is not"):
         await load_credentials(replace(pod_identity, target="http://evil.example/"), options)
 
 
-async def test_a_token_with_a_line_break_inside_is_not_sent(
+async def test_token_with_an_inner_line_break_is_not_sent(
     aws: FakeAws, options: CredentialOptions, pod_identity: CredentialSource, tmp_path: Path
 ) -> None:
     (tmp_path / "pod-token").write_text("half\r\nX-Forged: half")
@@ -356,7 +358,7 @@ async def test_a_token_with_a_line_break_inside_is_not_sent(
 
 
 @pytest.mark.parametrize("kind", [SourceKind.POD_IDENTITY, SourceKind.WEB_IDENTITY])
-async def test_a_missing_token_file_is_named(
+async def test_error_names_the_missing_token_file(
     kind: SourceKind, aws: FakeAws, options: CredentialOptions, tmp_path: Path
 ) -> None:
     file = str(tmp_path / "missing")
@@ -365,7 +367,9 @@ async def test_a_missing_token_file_is_named(
     assert caught.value.value == file
 
 
-async def test_web_identity(aws: FakeAws, options: CredentialOptions, web_identity: CredentialSource) -> None:
+async def test_web_identity_credentials_are_loaded(
+    aws: FakeAws, options: CredentialOptions, web_identity: CredentialSource
+) -> None:
     aws.documents = {"AssumeRoleWithWebIdentity": ""}
     assert await load_credentials(web_identity, options) == LOADED
     assert aws.form == {
@@ -378,7 +382,7 @@ async def test_web_identity(aws: FakeAws, options: CredentialOptions, web_identi
     assert "Authorization" not in aws.headers
 
 
-async def test_a_refused_web_identity_names_role_code_and_permission(
+async def test_refused_web_identity_names_role_code_and_permission(
     aws: FakeAws, options: CredentialOptions, web_identity: CredentialSource
 ) -> None:
     aws.refusal = f"Not authorized with {JWT}"
@@ -390,7 +394,7 @@ async def test_a_refused_web_identity_names_role_code_and_permission(
     )
 
 
-async def test_a_source_that_does_not_answer_in_time_is_given_up(
+async def test_source_that_does_not_answer_in_time_fails(
     options: CredentialOptions, pod_identity: CredentialSource
 ) -> None:
     with pytest.raises(AwsUnavailable, match="was not answered in time"):
@@ -469,11 +473,13 @@ def profiles(aws: FakeAws, options: CredentialOptions) -> CredentialOptions:
         pytest.param("both", _static("AKIABOTH"), id="keys before a role"),
     ],
 )
-async def test_keys_of_a_profile(name: str, expected: LoadedCredentials, profiles: CredentialOptions) -> None:
+async def test_profile_keys_are_loaded(
+    name: str, expected: LoadedCredentials, profiles: CredentialOptions
+) -> None:
     assert await load_credentials(_profile(name), profiles) == expected
 
 
-async def test_a_profile_with_a_role_assumes_it_with_its_external_id(
+async def test_profile_with_a_role_assumes_it_with_the_external_id(
     aws: FakeAws, profiles: CredentialOptions
 ) -> None:
     aws.documents = {"AssumeRole": ""}
@@ -482,9 +488,7 @@ async def test_a_profile_with_a_role_assumes_it_with_its_external_id(
     assert "Credential=AKIAKEYS/" in aws.headers["Authorization"]
 
 
-async def test_a_profile_without_keys_gets_the_instance_s_by_imdsv2(
-    aws: FakeAws, profiles: CredentialOptions
-) -> None:
+async def test_profile_without_keys_uses_the_instance_role(aws: FakeAws, profiles: CredentialOptions) -> None:
     roles = "/latest/meta-data/iam/security-credentials/"
     aws.documents = {roles: "r", f"{roles}r": json.dumps(DOCUMENT)}
     assert await load_credentials(_profile("nothing"), profiles) == LOADED
@@ -510,7 +514,7 @@ async def test_a_profile_without_keys_gets_the_instance_s_by_imdsv2(
         pytest.param("nothing", AwsError, "profile nothing", id="nothing, and no instance role either"),
     ],
 )
-async def test_an_unusable_profile_says_why(
+async def test_unusable_profile_reports_the_reason(
     name: str, kind: type[KubeEfsError], problem: str, profiles: CredentialOptions
 ) -> None:
     with pytest.raises(kind, match=problem) as caught:
@@ -522,7 +526,7 @@ async def test_an_unusable_profile_says_why(
 # The first that has some
 
 
-async def test_the_first_source_that_has_credentials_wins_and_the_others_are_told(
+async def test_first_source_with_credentials_wins_and_failed_sources_are_reported(
     aws: FakeAws,
     options: CredentialOptions,
     web_identity: CredentialSource,
@@ -537,7 +541,7 @@ async def test_the_first_source_that_has_credentials_wins_and_the_others_are_tol
     assert line["passed_over"].startswith("container credentials /ecs: was answered with status 404")
 
 
-async def test_when_none_has_credentials_every_source_is_named_with_its_reason(
+async def test_error_names_every_source_without_credentials_and_its_reason(
     aws: FakeAws, options: CredentialOptions, web_identity: CredentialSource
 ) -> None:
     iam = IamOptions(role_arn=ROLE, token_file=web_identity.token_file)
@@ -584,7 +588,7 @@ async def test_no_source_logs_a_secret(
     assert [secret for secret in (SECRET, SESSION, POD_TOKEN, JWT) if secret in logged] == []
 
 
-async def test_a_chosen_profile_is_not_replaced_by_another_identity(
+async def test_chosen_profile_is_not_replaced_by_another_identity(
     aws: FakeAws, profiles: CredentialOptions
 ) -> None:
     with pytest.raises(InvalidSetting, match="could not be found"):
@@ -593,7 +597,7 @@ async def test_a_chosen_profile_is_not_replaced_by_another_identity(
 
 
 @pytest.mark.parametrize("external_id", [None, "ticket-7"])
-async def test_a_role_of_another_account(external_id: str | None, aws: FakeAws) -> None:
+async def test_role_of_another_account_is_assumed(external_id: str | None, aws: FakeAws) -> None:
     aws.documents = {"AssumeRole": ""}
     own = AwsCredentials(access_key_id="AKIAOWN", secret_access_key=SECRET)
     async with AwsConnection(
@@ -608,7 +612,7 @@ async def test_a_role_of_another_account(external_id: str | None, aws: FakeAws) 
 
 @pytest.mark.parametrize("missing", ["AccessKeyId", "SecretAccessKey", "Token"])
 @pytest.mark.parametrize("value", [None, "", 7, ["x"], "two words", "new\nline", "\ud800", "x" * 65537])
-def test_an_answer_without_all_parts_is_refused(missing: str, value: object) -> None:
+def test_incomplete_answer_is_refused(missing: str, value: object) -> None:
     problem = "returned an invalid key, secret key or token" if value else "without key, secret key or token"
     with pytest.raises(AwsOddAnswer, match=problem):
         parse_credentials({**DOCUMENT, missing: value}, origin="instance role")
@@ -624,7 +628,7 @@ def test_an_answer_without_all_parts_is_refused(missing: str, value: object) -> 
         pytest.param(END, END, id="a time, as STS gives"),
     ],
 )
-def test_the_end_is_given_in_utc(expiration: object, expected: datetime | None) -> None:
+def test_expiration_is_in_utc(expiration: object, expected: datetime | None) -> None:
     loaded = parse_credentials({**DOCUMENT, "Expiration": expiration}, origin="instance role")
     assert loaded.expires_at == expected
 
@@ -637,7 +641,7 @@ _json = st.recursive(
 
 
 @given(document=_json, expiration=_json | st.datetimes() | st.datetimes(timezones=st.timezones()))
-def test_any_answer_gives_credentials_or_a_refusal_without_its_values(
+def test_any_answer_gives_credentials_or_an_error_without_values(
     document: object, expiration: object
 ) -> None:
     if isinstance(document, dict):
@@ -656,7 +660,7 @@ def _parsed(document: object) -> LoadedCredentials | AwsError:
         return error
 
 
-def test_nothing_secret_is_in_a_repr(options: CredentialOptions) -> None:
+def test_repr_contains_no_secret(options: CredentialOptions) -> None:
     shown = repr(LOADED) + repr(replace(options, environment={"AWS_SECRET_ACCESS_KEY": SECRET}))
     assert "ASIA1" in shown
     assert [secret for secret in (SECRET, SESSION) if secret in shown] == []

@@ -62,7 +62,7 @@ async def imds() -> AsyncIterator[tuple[FakeImds, str]]:
         yield fake, url
 
 
-async def test_the_instance_tells_who_and_where_it_is(imds: tuple[FakeImds, str]) -> None:
+async def test_metadata_gives_identity_and_location_of_the_instance(imds: tuple[FakeImds, str]) -> None:
     fake, url = imds
     async with InstanceMetadata(f"{url}/") as metadata:
         assert await metadata.identity() == InstanceIdentity(
@@ -73,7 +73,7 @@ async def test_the_instance_tells_who_and_where_it_is(imds: tuple[FakeImds, str]
     assert fake.tokens == ["token-0"]
 
 
-async def test_the_token_is_renewed_before_it_ends_and_when_it_was_taken_back(
+async def test_token_is_renewed_before_it_expires_and_after_it_was_revoked(
     imds: tuple[FakeImds, str],
 ) -> None:
     fake, url = imds
@@ -91,7 +91,7 @@ async def test_the_token_is_renewed_before_it_ends_and_when_it_was_taken_back(
         assert fake.tokens == ["token-0", "token-1", "token-2"]
 
 
-async def test_a_service_that_refuses_every_token_is_a_denial(imds: tuple[FakeImds, str]) -> None:
+async def test_refusal_of_every_token_is_a_denial(imds: tuple[FakeImds, str]) -> None:
     fake, url = imds
     fake.valid = NothingIsAdded()
     async with InstanceMetadata(url) as metadata:
@@ -105,7 +105,7 @@ class NothingIsAdded(set[str]):
         del element
 
 
-async def test_a_short_failure_is_tried_again_and_a_long_one_is_told(imds: tuple[FakeImds, str]) -> None:
+async def test_short_failure_is_retried_and_a_long_one_is_reported(imds: tuple[FakeImds, str]) -> None:
     fake, url = imds
     async with InstanceMetadata(url) as metadata:
         fake.failures_to_come = 2
@@ -116,14 +116,14 @@ async def test_a_short_failure_is_tried_again_and_a_long_one_is_told(imds: tuple
         assert fake.failures_to_come == 0
 
 
-async def test_nobody_there_is_unavailability_with_the_hint_about_hops() -> None:
+async def test_unreachable_service_is_unavailability_with_the_hop_limit_hint() -> None:
     async with InstanceMetadata("http://127.0.0.1:9") as metadata:
         with pytest.raises(AwsUnavailable, match="hop limit to 2") as caught:
             await metadata.identity()
     assert caught.value.value == "http://127.0.0.1:9/latest/api/token"
 
 
-async def test_an_entry_that_is_not_there_is_not_found(imds: tuple[FakeImds, str]) -> None:
+async def test_missing_entry_is_not_found(imds: tuple[FakeImds, str]) -> None:
     fake, url = imds
     del fake.entries["meta-data/placement/availability-zone-id"]
     async with InstanceMetadata(url) as metadata:
@@ -131,7 +131,7 @@ async def test_an_entry_that_is_not_there_is_not_found(imds: tuple[FakeImds, str
             await metadata.zone_id()
 
 
-async def test_interfaces_that_are_detached_or_odd_are_left_out(imds: tuple[FakeImds, str]) -> None:
+async def test_detached_and_invalid_interfaces_are_omitted(imds: tuple[FakeImds, str]) -> None:
     fake, url = imds
     fake.entries["meta-data/network/elsewhere/subnet-id"] = "subnet-0c"
     fake.entries[f"{MACS}/"] = "../../elsewhere/\n02:00:00:00:00:09/\n02:00:00:00:00:02/"
@@ -140,7 +140,7 @@ async def test_interfaces_that_are_detached_or_odd_are_left_out(imds: tuple[Fake
 
 
 @pytest.mark.parametrize("document", ["<html>", "[]", '{"region": "eu-west-1"}'])
-async def test_a_document_without_sense_is_unavailability(imds: tuple[FakeImds, str], document: str) -> None:
+async def test_invalid_document_is_unavailability(imds: tuple[FakeImds, str], document: str) -> None:
     fake, url = imds
     fake.entries["dynamic/instance-identity/document"] = document
     async with InstanceMetadata(url) as metadata:
@@ -148,7 +148,7 @@ async def test_a_document_without_sense_is_unavailability(imds: tuple[FakeImds, 
             await metadata.identity()
 
 
-async def test_a_document_with_a_hostile_region_is_refused_and_not_quoted(imds: tuple[FakeImds, str]) -> None:
+async def test_hostile_region_is_refused_and_not_quoted(imds: tuple[FakeImds, str]) -> None:
     fake, url = imds
     fake.entries["dynamic/instance-identity/document"] = DOCUMENT.replace('eu-west-1"', 'evil/../"', 1)
     async with InstanceMetadata(url) as metadata:
@@ -157,7 +157,7 @@ async def test_a_document_with_a_hostile_region_is_refused_and_not_quoted(imds: 
     assert "evil" not in "".join(traceback.format_exception(caught.value))
 
 
-async def test_without_settings_everything_comes_from_the_instance(imds: tuple[FakeImds, str]) -> None:
+async def test_without_settings_all_values_come_from_the_instance(imds: tuple[FakeImds, str]) -> None:
     async with InstanceMetadata(imds[1]) as metadata:
         assert await resolve_region(metadata) == "eu-west-1"
         assert await resolve_location(metadata) == NodeLocation(
@@ -169,7 +169,7 @@ async def test_without_settings_everything_comes_from_the_instance(imds: tuple[F
         )
 
 
-async def test_settings_win_part_by_part(imds: tuple[FakeImds, str]) -> None:
+async def test_each_setting_overrides_its_part(imds: tuple[FakeImds, str]) -> None:
     async with InstanceMetadata(imds[1]) as metadata:
         location = await resolve_location(
             metadata, zone=ZoneName("eu-west-1c"), subnets=[SubnetId("subnet-9")]
@@ -183,7 +183,9 @@ async def test_settings_win_part_by_part(imds: tuple[FakeImds, str]) -> None:
     )
 
 
-async def test_the_instance_is_not_asked_when_all_is_set(imds: tuple[FakeImds, str]) -> None:
+async def test_instance_metadata_is_not_read_when_all_settings_are_present(
+    imds: tuple[FakeImds, str],
+) -> None:
     fake, url = imds
     async with InstanceMetadata(url) as metadata:
         assert await resolve_region(metadata, region=Region("us-east-1")) == "us-east-1"
@@ -202,7 +204,7 @@ async def test_the_instance_is_not_asked_when_all_is_set(imds: tuple[FakeImds, s
         (Region("us-east-1"), ZoneName("us-east-1a"), "KUBE_EFS_SUBNETS"),
     ],
 )
-async def test_what_is_neither_set_nor_told_names_the_variable(
+async def test_missing_value_names_its_variable(
     region: Region | None, zone: ZoneName | None, variable: str
 ) -> None:
     async with InstanceMetadata("http://127.0.0.1:9") as metadata:
@@ -213,7 +215,7 @@ async def test_what_is_neither_set_nor_told_names_the_variable(
     assert isinstance(caught.value.__cause__, AwsUnavailable)
 
 
-async def test_an_instance_without_subnets_names_the_variable(imds: tuple[FakeImds, str]) -> None:
+async def test_instance_without_subnets_names_the_variable(imds: tuple[FakeImds, str]) -> None:
     fake, url = imds
     fake.entries[f"{MACS}/"] = ""
     async with InstanceMetadata(url) as metadata:
@@ -222,7 +224,7 @@ async def test_an_instance_without_subnets_names_the_variable(imds: tuple[FakeIm
     assert caught.value.field == "KUBE_EFS_SUBNETS"
 
 
-async def test_a_region_that_publishes_no_zone_id_is_fine(imds: tuple[FakeImds, str]) -> None:
+async def test_missing_zone_id_is_accepted(imds: tuple[FakeImds, str]) -> None:
     fake, url = imds
     del fake.entries["meta-data/placement/availability-zone-id"]
     async with InstanceMetadata(url) as metadata:
@@ -230,7 +232,7 @@ async def test_a_region_that_publishes_no_zone_id_is_fine(imds: tuple[FakeImds, 
 
 
 @pytest.mark.parametrize("odd", ["<html>", "{", '{"region": "x y"}'])
-async def test_the_start_waits_while_answers_are_odd(imds: tuple[FakeImds, str], odd: str) -> None:
+async def test_start_waits_while_answers_are_invalid(imds: tuple[FakeImds, str], odd: str) -> None:
     fake, url = imds
     fake.entries["dynamic/instance-identity/document"] = odd
     pauses = []
@@ -245,13 +247,13 @@ async def test_the_start_waits_while_answers_are_odd(imds: tuple[FakeImds, str],
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60]
 
 
-async def test_the_start_does_not_wait_for_what_only_a_setting_can_tell() -> None:
+async def test_start_does_not_wait_for_values_that_only_a_setting_provides() -> None:
     async with InstanceMetadata("http://127.0.0.1:9") as metadata:
         with pytest.raises(InvalidSetting, match="set AWS_REGION"):
             await until_valid(lambda: resolve_region(metadata))
 
 
-async def test_the_vpcs_of_an_instance(imds: tuple[FakeImds, str]) -> None:
+async def test_vpcs_of_an_instance_are_listed(imds: tuple[FakeImds, str]) -> None:
     fake, url = imds
     for number, vpc in ((1, "vpc-0a"), (2, "vpc-0b"), (3, "vpc-0a")):
         fake.entries[f"{MACS}/02:00:00:00:00:0{number}/vpc-id"] = vpc
@@ -260,7 +262,7 @@ async def test_the_vpcs_of_an_instance(imds: tuple[FakeImds, str]) -> None:
 
 
 @pytest.mark.parametrize("vpc", [None, "no vpc"])
-async def test_vpcs_that_are_not_told_are_not_known(imds: tuple[FakeImds, str], vpc: str | None) -> None:
+async def test_missing_vpcs_are_unknown(imds: tuple[FakeImds, str], vpc: str | None) -> None:
     fake, url = imds
     if vpc:
         fake.entries[f"{MACS}/02:00:00:00:00:01/vpc-id"] = vpc
@@ -268,6 +270,6 @@ async def test_vpcs_that_are_not_told_are_not_known(imds: tuple[FakeImds, str], 
         assert await find_vpcs(metadata) == frozenset()
 
 
-async def test_without_metadata_no_vpc_is_known() -> None:
+async def test_vpcs_are_unknown_without_metadata() -> None:
     async with InstanceMetadata("http://127.0.0.1:1") as metadata:
         assert await find_vpcs(metadata) == frozenset()

@@ -7,7 +7,7 @@ from kube_efs.aws.network_acls import AclRule, NetworkAcl, parse_network_acl
 from kube_efs.model.efs.ids import SubnetId
 
 
-def test_what_is_about_tcp_is_read_in_the_order_of_numbers() -> None:
+def test_tcp_entries_are_read_in_the_order_of_rule_numbers() -> None:
     entries = [
         {
             "RuleNumber": 32767,
@@ -42,7 +42,7 @@ def test_what_is_about_tcp_is_read_in_the_order_of_numbers() -> None:
     )
 
 
-def test_an_interface_has_all_of_its_addresses_and_groups() -> None:
+def test_interface_has_all_addresses_and_groups() -> None:
     entry = {
         "SubnetId": "subnet-1",
         "PrivateIpAddresses": [{"PrivateIpAddress": "10.0.0.4"}, {"PrivateIpAddress": "10.0.0.5"}],

@@ -354,7 +354,7 @@ def _methods(of: object) -> set[str]:
     }
 
 
-def test_every_public_call_is_among_them(world: World) -> None:
+def test_every_public_call_is_tested(world: World) -> None:
     assert world.gateway is not None
     parts = {name: part for name, part in vars(world.gateway).items() if not name.startswith("_")}
     public = {f"{name}.{method}" for name, part in parts.items() for method in _methods(part)}
@@ -363,7 +363,7 @@ def test_every_public_call_is_among_them(world: World) -> None:
 
 @pytest.mark.parametrize("status", [200, 400, 500])
 @pytest.mark.parametrize("body", ODD_BODIES)
-def test_no_call_raises_anything_else(body: str, status: int, world: World) -> None:
+def test_calls_raise_only_typed_errors_for_invalid_answers(body: str, status: int, world: World) -> None:
     assert world.gateway is not None
     world.answer = Answer(status=status, body=ODD_BODIES[body])
     world.judge(_calls(world.gateway))
@@ -371,7 +371,7 @@ def test_no_call_raises_anything_else(body: str, status: int, world: World) -> N
 
 @given(answer=ANSWERS)
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_call_raises_anything_else_whatever_is_answered(answer: Answer, world: World) -> None:
+def test_calls_raise_only_typed_errors_for_any_answer(answer: Answer, world: World) -> None:
     assert world.gateway is not None
     world.answer = answer
     world.judge(_calls(world.gateway))
@@ -439,7 +439,7 @@ def _sources(world: World) -> dict[str, Callable[[], Awaitable[object]]]:
 
 
 @pytest.mark.parametrize("body", ODD_BODIES)
-def test_no_source_of_credentials_raises_anything_else(body: str, world: World) -> None:
+def test_credential_sources_raise_only_typed_errors_for_invalid_answers(body: str, world: World) -> None:
     world.answer = Answer(body=ODD_BODIES[body])
     world.judge(_sources(world))
 
@@ -447,6 +447,6 @@ def test_no_source_of_credentials_raises_anything_else(body: str, world: World) 
 @given(answer=ANSWERS)
 @example(answer=Answer(status=403, body=ODD_BODIES["an error with a code"]))
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_source_raises_anything_else_whatever_is_answered(answer: Answer, world: World) -> None:
+def test_credential_sources_raise_only_typed_errors_for_any_answer(answer: Answer, world: World) -> None:
     world.answer = answer
     world.judge(_sources(world))

@@ -25,13 +25,13 @@ MOUNT_TARGET = {
 }
 
 
-def test_a_file_system() -> None:
+def test_file_system_is_parsed() -> None:
     assert parse_file_system(FILE_SYSTEM) == FileSystem(
         file_system_id=FileSystemId("fs-0123456789abcdef0"), name="apps", size_bytes=6144
     )
 
 
-def test_a_one_zone_file_system_without_a_name() -> None:
+def test_one_zone_file_system_without_a_name_is_parsed() -> None:
     entry = {
         "FileSystemId": "fs-1",
         "Name": "",
@@ -44,7 +44,7 @@ def test_a_one_zone_file_system_without_a_name() -> None:
     )
 
 
-def test_a_mount_target() -> None:
+def test_mount_target_is_parsed() -> None:
     assert parse_mount_target(MOUNT_TARGET) == MountTarget(
         mount_target_id=MountTargetId("fsmt-0a"),
         file_system_id=FileSystemId("fs-0123456789abcdef0"),
@@ -57,7 +57,7 @@ def test_a_mount_target() -> None:
     )
 
 
-def test_a_mount_target_with_an_ipv6_address_only() -> None:
+def test_mount_target_with_only_an_ipv6_address_is_parsed() -> None:
     entry = {key: value for key, value in MOUNT_TARGET.items() if key != "IpAddress"}
 
     assert parse_mount_target({**entry, "Ipv6Address": "2001:DB8::5"}).address == "2001:db8::5"
@@ -72,7 +72,7 @@ def test_a_mount_target_with_an_ipv6_address_only() -> None:
         ({"AvailabilityZoneName": "us-east-1a; rm"}, "AvailabilityZoneName"),
     ],
 )
-def test_a_malformed_file_system_is_refused(broken: dict[str, Any], field: str) -> None:
+def test_malformed_file_system_is_refused(broken: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidValue) as caught:
         parse_file_system({**FILE_SYSTEM, **broken})
 
@@ -89,7 +89,7 @@ def test_a_malformed_file_system_is_refused(broken: dict[str, Any], field: str) 
         ({"LifeCycleState": None}, "LifeCycleState"),
     ],
 )
-def test_a_malformed_mount_target_is_refused(broken: dict[str, Any], field: str) -> None:
+def test_malformed_mount_target_is_refused(broken: dict[str, Any], field: str) -> None:
     with pytest.raises(InvalidValue) as caught:
         parse_mount_target({**MOUNT_TARGET, **broken})
 

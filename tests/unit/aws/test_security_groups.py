@@ -48,11 +48,11 @@ _NETWORK = ipaddress.ip_network("10.0.0.0/16")
         pytest.param({"IpProtocol": "icmp", "FromPort": -1, "ToPort": -1}, [], id="ICMP"),
     ],
 )
-def test_what_a_group_lets_in(entry: dict[str, Any], permissions: list[Permission]) -> None:
+def test_security_group_allows_its_sources(entry: dict[str, Any], permissions: list[Permission]) -> None:
     group = parse_security_group({"GroupId": "sg-0", "IpPermissions": [entry]})
     assert group.group_id == "sg-0"
     assert group.permissions == tuple(permissions)
 
 
-def test_a_group_without_rules_lets_nobody_in() -> None:
+def test_security_group_without_rules_allows_nothing() -> None:
     assert parse_security_group({"GroupId": "sg-0"}).permissions == ()

@@ -20,11 +20,11 @@ from bench.results import Clock, Results, read_results, write_results
         pytest.param(plain("memory", 5, "MB"), "", None, id="no goal"),
     ],
 )
-def test_a_goal_is_judged(figure: Figure, goal: str, met: bool | None) -> None:
+def test_goal_is_evaluated(figure: Figure, goal: str, met: bool | None) -> None:
     assert (figure.goal, figure.met) == (goal, met)
 
 
-def test_a_missed_goal_and_a_failure_stand_in_the_page() -> None:
+def test_page_shows_missed_goals_and_failures() -> None:
     missed = at_most("pods", 12_345, 6, "pods", "of | one burst")
     results = Results(rows={"workers": Clock().outcome([missed], "TimeoutError: no more")})
 
@@ -37,7 +37,7 @@ def test_a_missed_goal_and_a_failure_stand_in_the_page() -> None:
     assert "old" not in page
 
 
-def test_newer_rows_take_the_place_of_older_ones_and_others_stay(tmp_path: Path) -> None:
+def test_newer_rows_replace_older_ones_and_others_are_kept(tmp_path: Path) -> None:
     file = tmp_path / "latest.json"
     assert read_results(file) == Results(rows={})
     first, second, third = (Clock().outcome([plain("one", number)], "") for number in range(3))
@@ -48,6 +48,6 @@ def test_newer_rows_take_the_place_of_older_ones_and_others_stay(tmp_path: Path)
     assert read_results(file) == Results(rows={"a": first, "b": third})
 
 
-def test_the_page_is_that_of_the_results() -> None:
+def test_page_matches_the_results() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert updated(page, read_results()) == page

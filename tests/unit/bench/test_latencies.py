@@ -24,22 +24,22 @@ def test_classes_are_mixed_evenly(weights: dict[str, int], count: int, names: st
     assert "".join(spread(weights, count)) == names
 
 
-def test_the_mix_is_exact_over_whole_rounds() -> None:
+def test_mix_is_exact_over_complete_rounds() -> None:
     assert Counter(spread({"a": 5, "b": 2, "c": 3}, 1_000)) == {"a": 500, "b": 200, "c": 300}
 
 
 @pytest.mark.parametrize(
     ("percent", "wanted"), [(0, 1.0), (50, 5.0), (51, 6.0), (90, 9.0), (99, 10.0), (100, 10.0)]
 )
-def test_a_percentile_is_one_of_the_values(percent: float, wanted: float) -> None:
+def test_percentile_is_one_of_the_values(percent: float, wanted: float) -> None:
     assert percentile([float(number) for number in range(1, 11)], percent) == wanted
 
 
-def test_nothing_has_no_percentile() -> None:
+def test_empty_list_has_no_percentile() -> None:
     assert percentile([], 50) is None
 
 
-def test_time_counts_from_the_moment_that_a_claim_was_due() -> None:
+def test_time_is_measured_from_the_due_time_of_a_claim() -> None:
     timings = [
         Timing(name="1", storage_class="b", due=1.0, bound=1.5),
         Timing(name="2", storage_class="b", due=2.0),
@@ -84,6 +84,6 @@ def test_classes_have_weights(texts: list[str], mix: dict[str, int]) -> None:
 @pytest.mark.parametrize(
     "text", ["", "=3", "efs-sc=0", "efs-sc=-1", "efs-sc=1.5", "efs-sc=many", "efs-sc=000"]
 )
-def test_other_weights_are_refused(text: str) -> None:
+def test_invalid_weights_are_refused(text: str) -> None:
     with pytest.raises(InvalidValue):
         parse_mix([text])

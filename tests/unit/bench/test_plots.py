@@ -19,11 +19,11 @@ _SVG = "{http://www.w3.org/2000/svg}"
         (5, [0, 1, 2, 3, 4, 5]),
     ],
 )
-def test_scales_are_round_and_reach_the_most(most: float, scale: list[float]) -> None:
+def test_scales_are_round_and_include_the_maximum(most: float, scale: list[float]) -> None:
     assert _scale(most) == pytest.approx(scale)
 
 
-def test_a_curve_becomes_a_drawing_of_its_points() -> None:
+def test_curve_is_drawn_from_its_points() -> None:
     lines = (Line(name="a<b", points=((0, 0), (5, 100))), Line(name="c", points=((0, 0), (10, 50))))
     drawing = ElementTree.fromstring(
         plot(Curve(name="claims", title="claims & volumes", x="seconds", y="claims", lines=lines))

@@ -117,7 +117,7 @@ def asking_for(file_system: str) -> Claim:
 NAMELESS = replace(claim(), match_labels={})
 
 
-async def test_a_claim_is_served_once() -> None:
+async def test_claim_is_served_once() -> None:
     async with scene() as here:
         await here.see(claim())
         await here.see(claim())
@@ -128,7 +128,7 @@ async def test_a_claim_is_served_once() -> None:
         assert (here.volumes, here.count("succeeded"), here.waiting) == (["u1"], 1, 0)
 
 
-async def test_a_list_is_all_there_is() -> None:
+async def test_list_replaces_all_known_claims() -> None:
     async with scene() as here:
         here.world.classes.clear()
         here.world.index.classes.clear()
@@ -149,13 +149,13 @@ async def test_a_list_is_all_there_is() -> None:
         pytest.param(replace(claim(), storage_class="other"), id="another class"),
     ],
 )
-async def test_what_wants_nothing_gets_nothing(seen: Claim) -> None:
+async def test_claim_that_needs_no_volume_gets_none(seen: Claim) -> None:
     async with scene() as here:
         await here.see(seen)
         assert (here.volumes, here.told.lines) == ([], [])
 
 
-async def test_a_refusal_is_said_once_whatever_comes_by() -> None:
+async def test_refusal_is_reported_once() -> None:
     async with scene() as here:
         await here.see(NAMELESS)
         # Our own annotation, a foreign one, other news.
@@ -168,7 +168,7 @@ async def test_a_refusal_is_said_once_whatever_comes_by() -> None:
         assert (here.count("refused"), here.waiting) == (1, 0)
 
 
-async def test_late_news_from_before_the_annotation_repeat_nothing() -> None:
+async def test_event_from_before_the_annotation_repeats_no_refusal() -> None:
     async with scene() as here:
         await here.see(NAMELESS)
         await here.see(replace(NAMELESS, resource_version="2"))
@@ -177,19 +177,19 @@ async def test_late_news_from_before_the_annotation_repeat_nothing() -> None:
         assert here.told.lines == [f"refused {MISSING}"]
 
 
-async def test_a_restarted_controller_does_not_repeat_the_refusal() -> None:
+async def test_restarted_controller_does_not_repeat_the_refusal() -> None:
     async with scene() as here:
         await here.see(replace(NAMELESS, rejection=MISSING))
         assert here.told.lines == []
 
 
-async def test_another_reason_is_said_anew() -> None:
+async def test_refusal_for_another_reason_is_reported_again() -> None:
     async with scene() as here:
         await here.see(replace(NAMELESS, rejection="something else"))
         assert here.told.lines == [f"refused {MISSING}"]
 
 
-async def test_whoever_removes_the_annotation_asks_again() -> None:
+async def test_removal_of_the_annotation_repeats_the_refusal() -> None:
     async with scene() as here:
         await here.see(NAMELESS)
         await here.see(replace(NAMELESS, rejection=MISSING))
@@ -198,7 +198,7 @@ async def test_whoever_removes_the_annotation_asks_again() -> None:
 
 
 @pytest.mark.parametrize("is_marked", [True, False], ids=["annotation seen", "annotation not seen yet"])
-async def test_a_class_that_was_corrected_serves_whom_it_refused(is_marked: bool) -> None:
+async def test_corrected_class_serves_its_refused_claims(is_marked: bool) -> None:
     async with scene() as here:
         here.world.index.classes["efs"] = replace(EFS, parameters={})
         await here.see(claim())
@@ -216,21 +216,21 @@ async def test_a_class_that_was_corrected_serves_whom_it_refused(is_marked: bool
         assert here.volumes == ["u1"]
 
 
-async def test_annotations_that_a_copied_claim_has_brought_along_are_left_on_a_claim_of_a_directory() -> None:
+async def test_copied_refusal_annotations_are_left_on_a_directory_claim() -> None:
     async with scene() as here:
         await here.world.scan()
         await here.see(directory_claim(rejection=MISSING))
         assert here.told.lines == ["provisioning", "provisioned"]
 
 
-async def test_a_claim_with_another_selector_is_looked_at_again() -> None:
+async def test_claim_with_a_changed_selector_is_retried() -> None:
     async with scene() as here:
         await here.see(NAMELESS)
         await here.see(replace(claim(), rejection=MISSING))
         assert here.told.lines[1:] == ["accepted", "provisioning", "provisioned"]
 
 
-async def test_a_refusal_that_cannot_be_written_is_tried_again() -> None:
+async def test_failed_write_of_a_refusal_is_retried() -> None:
     async with scene(backoff_seconds=0.01) as here:
         here.told.fault = KubeUnavailable("is down")
         await here.see(NAMELESS)
@@ -240,7 +240,7 @@ async def test_a_refusal_that_cannot_be_written_is_tried_again() -> None:
             await asyncio.sleep(0.001)
 
 
-async def test_a_file_system_that_appears_serves_whoever_waits_for_it() -> None:
+async def test_new_file_system_serves_the_claims_that_wait_for_it() -> None:
     async with scene() as here:
         await here.see(asking_for("fs-9"))
         assert (here.told.lines, here.waiting, here.count("retried")) == ([f"failed {UNKNOWN}"], 1, 1)
@@ -251,7 +251,7 @@ async def test_a_file_system_that_appears_serves_whoever_waits_for_it() -> None:
         assert (here.volumes, here.waiting) == (["u1"], 0)
 
 
-async def test_a_failure_is_tried_again_after_the_back_off_and_not_before() -> None:
+async def test_failure_is_retried_after_the_backoff_and_not_before() -> None:
     async with scene(backoff_seconds=0.1) as here:
         faults = iter([KubeUnavailable("is down")])
 
@@ -272,7 +272,7 @@ async def test_a_failure_is_tried_again_after_the_back_off_and_not_before() -> N
         assert here.told.lines == ["provisioning", "failed is down", "provisioning", "provisioned"]
 
 
-async def test_a_claim_that_is_deleted_waits_no_more() -> None:
+async def test_deleted_claim_no_longer_waits() -> None:
     async with scene(backoff_seconds=0.02) as here:
         await here.see(asking_for("fs-9"))
         here.claims.gone(asking_for("fs-9"))
@@ -281,7 +281,7 @@ async def test_a_claim_that_is_deleted_waits_no_more() -> None:
         assert here.waiting == 0
 
 
-async def test_one_claim_that_hangs_does_not_hold_up_the_others() -> None:
+async def test_hanging_claim_does_not_delay_others() -> None:
     async with scene() as here:
         here.world.moment.on_moment = lambda _: 10_000 if here.world.moment.passed == ["before make"] else 0
         await here.see(claim("slow"), claim("quick", volume_name="other"))
@@ -309,7 +309,7 @@ def remove(here: Scene, volume: Volume) -> None:
     here.world.index.removed_volume(volume, with_directory=True)
 
 
-async def test_a_range_that_is_full_is_told_of_and_counted() -> None:
+async def test_full_range_is_reported_and_counted() -> None:
     async with scene() as here:
         await full(here)
         (line,) = here.told.lines
@@ -321,7 +321,7 @@ async def test_a_range_that_is_full_is_told_of_and_counted() -> None:
         assert here.registry.get_sample_value("kube_efs_gid_range_full_total", labels) == 1
 
 
-async def test_a_group_that_is_free_again_serves_whom_it_was_missing_for_and_nobody_else() -> None:
+async def test_freed_group_retries_only_the_claims_that_need_it() -> None:
     async with scene() as here:
         await here.see(asking_for("fs-9"))
         volume, *_ = await full(here)
@@ -335,7 +335,7 @@ async def test_a_group_that_is_free_again_serves_whom_it_was_missing_for_and_nob
         assert here.told.lines == ["provisioning", "provisioned"]
 
 
-async def test_of_two_that_wait_for_a_group_the_other_goes_on_waiting() -> None:
+async def test_one_of_two_waiting_claims_gets_the_freed_group() -> None:
     async with scene() as here:
         volume, other, _ = await full(here)
         await here.see(directory_claim(5))
@@ -346,7 +346,7 @@ async def test_of_two_that_wait_for_a_group_the_other_goes_on_waiting() -> None:
         assert here.told.lines.count("provisioned") == 2
 
 
-async def test_a_claim_that_is_gone_is_not_served_when_a_group_is_free() -> None:
+async def test_deleted_claim_is_not_served_when_a_group_is_free() -> None:
     async with scene() as here:
         volume, *_ = await full(here)
         here.claims.gone(directory_claim(4))
@@ -356,7 +356,7 @@ async def test_a_claim_that_is_gone_is_not_served_when_a_group_is_free() -> None
         assert here.told.lines == []
 
 
-async def test_a_refused_directory_claim_is_not_marked_and_comes_back_without_a_word() -> None:
+async def test_refused_directory_claim_is_not_annotated_and_is_retried_without_an_event() -> None:
     async with scene() as here:
         await here.world.scan()
         here.world.index.classes[AWS_EFS.name] = replace(AWS_EFS, parameters={"gidMin": "1"})
@@ -372,13 +372,13 @@ async def test_a_refused_directory_claim_is_not_marked_and_comes_back_without_a_
         assert here.told.lines[1:] == ["provisioning", "provisioned"]
 
 
-async def test_a_refused_tunnel_claim_is_marked() -> None:
+async def test_refused_tunnel_claim_is_annotated() -> None:
     async with scene() as here:
         await here.see(NAMELESS)
         assert here.told.marks == [True]
 
 
-async def test_a_claim_is_looked_at_again_when_kubernetes_has_given_it_to_us() -> None:
+async def test_claim_is_retried_when_kubernetes_assigns_it_to_us() -> None:
     async with scene() as here:
         await here.see(replace(claim(), storage_provisioner="other.example/efs"))
         assert here.told.lines == []
@@ -386,7 +386,7 @@ async def test_a_claim_is_looked_at_again_when_kubernetes_has_given_it_to_us() -
         assert here.volumes == ["u1"]
 
 
-async def test_a_class_that_appears_serves_whoever_waits_for_it() -> None:
+async def test_new_class_serves_the_claims_that_wait_for_it() -> None:
     async with scene() as here:
         here.world.index.classes.clear()
         await here.see(replace(claim(), storage_provisioner=EFS.provisioner))
@@ -421,7 +421,7 @@ def failing_once(here: Scene, at: str, error: KubeEfsError) -> None:
         pytest.param("after make", WorkerFailed("no answer"), id="the worker pod is not heard of again"),
     ],
 )
-async def test_volume_that_may_have_been_begun_is_made_although_its_claim_is_gone(
+async def test_volume_of_an_unclear_creation_is_created_for_a_deleted_claim(
     at: str, error: KubeEfsError
 ) -> None:
     async with scene(backoff_seconds=0) as here:
@@ -433,7 +433,7 @@ async def test_volume_that_may_have_been_begun_is_made_although_its_claim_is_gon
         assert here.volumes == ["u1"]
 
 
-async def test_nothing_is_begun_for_a_claim_that_is_gone() -> None:
+async def test_nothing_is_started_for_a_deleted_claim() -> None:
     async with scene(backoff_seconds=0) as here:
         failing_once(here, "before make", NotYet("is not there yet"))
         here.claims.seen(claim())
@@ -444,7 +444,7 @@ async def test_nothing_is_begun_for_a_claim_that_is_gone() -> None:
         assert here.volumes == []
 
 
-async def test_unclear_creation_is_repeated_where_it_was_tried_though_the_class_has_changed() -> None:
+async def test_unclear_creation_is_repeated_in_place_after_the_class_changed() -> None:
     """Another file system would give the claim a second volume if the first one is made after all."""
     async with scene(backoff_seconds=0) as here:
         failing_once(here, "after create", KubeUnavailable("no answer"))
@@ -457,7 +457,7 @@ async def test_unclear_creation_is_repeated_where_it_was_tried_though_the_class_
         assert here.volumes == ["u1"]
 
 
-async def test_a_volume_that_an_earlier_leader_may_have_asked_for_is_waited_for() -> None:
+async def test_claim_waits_for_a_volume_that_an_earlier_leader_can_have_requested() -> None:
     async with scene() as here:
         await here.see(asking_for("fs-9"))
         here.claims.expect_late_volumes()
@@ -477,7 +477,7 @@ async def test_a_volume_that_an_earlier_leader_may_have_asked_for_is_waited_for(
         pytest.param(directory_claim(), id="with a directory of its own"),
     ],
 )
-async def test_a_volume_in_a_directory_of_its_own_is_not_waited_for(unshared: Claim) -> None:
+async def test_claim_with_its_own_directory_does_not_wait_for_late_volumes(unshared: Claim) -> None:
     async with scene() as here:
         await here.see(unshared)
         here.claims.expect_late_volumes()

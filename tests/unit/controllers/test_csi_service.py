@@ -41,7 +41,7 @@ class Refreshed(Accounts):
             raise AwsUnavailable("is away", field="DescribeAccessPoints")
 
 
-async def test_a_look_that_fails_is_followed_by_the_next(eventually: Eventually) -> None:
+async def test_failed_refresh_is_followed_by_the_next(eventually: Eventually) -> None:
     world, accounts = CsiWorld(), Refreshed()
     backend = CsiBackend(volumes=world.volumes, references=world.texts)
     service = CsiService(volumes=world.volumes, backend=backend, accounts=accounts, refresh_seconds=0.001)
@@ -56,7 +56,7 @@ async def test_a_look_that_fails_is_followed_by_the_next(eventually: Eventually)
         await looking
 
 
-async def test_access_points_that_others_have_removed_are_forgotten() -> None:
+async def test_access_points_deleted_by_others_are_forgotten() -> None:
     world = CsiWorld(quota=1)
     account = await world.accounts.of(None)
     await world.volumes.create(request("pvc-1"))
@@ -82,9 +82,7 @@ async def _serve(stack: AsyncExitStack, kube: AsyncClient, endpoint: str) -> Non
     await serve_csi(endpoint, settings, kube, aws, ControllerMetrics(registry), registry, Duties(registry))
 
 
-async def test_the_socket_is_served_until_the_controller_ends(
-    kube: AsyncClient, eventually: Eventually
-) -> None:
+async def test_socket_is_served_until_the_controller_ends(kube: AsyncClient, eventually: Eventually) -> None:
     with tempfile.TemporaryDirectory(prefix="csi-") as name:
         socket = Path(name) / "csi.sock"
         async with AsyncExitStack() as stack:
@@ -109,7 +107,7 @@ async def test_the_socket_is_served_until_the_controller_ends(
         assert not socket.exists()
 
 
-async def test_an_endpoint_that_cannot_be_had_ends_the_controller(kube: AsyncClient) -> None:
+async def test_endpoint_that_cannot_be_bound_ends_the_controller(kube: AsyncClient) -> None:
     async with AsyncExitStack() as stack:
         with pytest.raises(BaseExceptionGroup) as caught:
             await _serve(stack, kube, "unix:///no/such/folder/csi.sock")

@@ -84,7 +84,7 @@ ONLY_DIRECTORIES = (BackendName.DIRECTORY,)
 
 
 @as_root
-async def test_a_mounted_file_system_is_found_by_its_server_and_used(mount: Mount) -> None:
+async def test_mounted_file_system_is_found_by_its_server_and_used(mount: Mount) -> None:
     point = mount(f"{SERVER}:/x")
     async with directory_services(configured(backends=ONLY_DIRECTORIES), REGION) as (one,):
         assert one.provisioner == DirectoryProvisioner(
@@ -97,7 +97,7 @@ async def test_a_mounted_file_system_is_found_by_its_server_and_used(mount: Moun
 
 
 @as_root
-async def test_directories_may_be_made_deeper_than_what_is_mounted(mount: Mount) -> None:
+async def test_directories_can_be_created_below_the_mount(mount: Mount) -> None:
     point = mount(f"{SERVER}:/x")
     async with directory_services(configured(path="/x/pvs"), REGION) as (one,):
         assert str(one.provisioner.base) == "/x/pvs"
@@ -108,7 +108,7 @@ async def test_directories_may_be_made_deeper_than_what_is_mounted(mount: Mount)
 
 
 @as_root
-async def test_each_provisioner_has_its_own(mount: Mount) -> None:
+async def test_each_provisioner_has_its_own_mount(mount: Mount) -> None:
     mount(f"{SERVER}:/x")
     point = mount("efs.example.com:/y")
     other = DirectoryProvisionerSettings(
@@ -125,7 +125,7 @@ async def test_each_provisioner_has_its_own(mount: Mount) -> None:
 
 
 @as_root
-async def test_a_mount_point_and_path_that_are_given_are_taken(mount: Mount) -> None:
+async def test_configured_mount_point_and_path_are_used(mount: Mount) -> None:
     point = mount("127.0.0.1:/")
     settings = configured(mount=point, path="/exported", backends=ONLY_DIRECTORIES)
     async with directory_services(settings, REGION) as (one,):
@@ -134,7 +134,7 @@ async def test_a_mount_point_and_path_that_are_given_are_taken(mount: Mount) -> 
 
 
 @pytest.mark.parametrize(("path", "base"), [(None, "/"), ("/pvs", "/pvs")])
-async def test_without_a_mount_worker_pods_do_the_work(path: str | None, base: str) -> None:
+async def test_worker_pods_are_used_without_a_mount(path: str | None, base: str) -> None:
     with capture_logs() as logs:
         async with directory_services(configured(path=path), REGION) as (one,):
             assert (str(one.provisioner.base), one.mounted) == (base, None)
@@ -153,7 +153,7 @@ async def test_without_a_mount_worker_pods_do_the_work(path: str | None, base: s
     ]
 
 
-async def test_without_a_mount_and_worker_pods_nothing_can_be_done() -> None:
+async def test_start_fails_without_a_mount_and_worker_pods() -> None:
     with pytest.raises(PlatformError) as caught:
         async with directory_services(configured(backends=ONLY_DIRECTORIES), REGION):
             pass
@@ -161,19 +161,19 @@ async def test_without_a_mount_and_worker_pods_nothing_can_be_done() -> None:
     assert caught.value.problem.startswith("is not mounted in this pod")
 
 
-async def test_a_mount_point_that_is_given_must_be_one(tmp_path: Path) -> None:
+async def test_configured_mount_point_must_be_a_mount(tmp_path: Path) -> None:
     with pytest.raises(PlatformError) as caught:
         async with directory_services(configured(mount=tmp_path), REGION):
             pass
     assert (caught.value.field, caught.value.value) == ("mount path", str(tmp_path))
 
 
-async def test_the_server_is_named_as_the_region_s_partition_does() -> None:
+async def test_server_has_the_dns_suffix_of_the_partition() -> None:
     async with directory_services(configured(), Region("cn-north-1")) as (one,):
         assert one.provisioner.server == "fs-1.efs.cn-north-1.amazonaws.com.cn"
 
 
-async def test_no_provisioners_are_no_fault() -> None:
+async def test_settings_without_provisioners_are_valid() -> None:
     settings = ControllerSettings(backends=(BackendName.TUNNEL,))
     async with directory_services(settings, REGION) as services:
         assert services == ()
@@ -187,7 +187,7 @@ async def permitted() -> Permit:
 
 
 @pytest.mark.parametrize("is_mounted", [True, False], ids=["mounted", "worker pods"])
-async def test_a_backend_works_where_its_file_system_is(is_mounted: bool) -> None:
+async def test_backend_uses_the_mount_or_the_worker_pods(is_mounted: bool) -> None:
     here, workers = Folders(Moments()), Folders(Moments())
     backend = directory_backend(
         DirectoryService(provisioner=PROVISIONER, mounted=here if is_mounted else None),
@@ -204,7 +204,7 @@ async def test_a_backend_works_where_its_file_system_is(is_mounted: bool) -> Non
     assert (here.removed, workers.removed) == (([data], []) if is_mounted else ([], [data]))
 
 
-async def test_a_backend_without_hands_is_a_fault() -> None:
+async def test_backend_without_mount_and_workers_is_an_error() -> None:
     with pytest.raises(PlatformError) as caught:
         directory_backend(
             DirectoryService(provisioner=PROVISIONER, mounted=None),
@@ -290,7 +290,7 @@ FILE_SYSTEM = {
         ),
     ],
 )
-async def test_the_check_says_what_aws_says_and_is_never_fatal(
+async def test_file_system_check_reports_the_aws_error_and_is_never_fatal(
     response: Callable[[], web.Response], event: str, told: str
 ) -> None:
     async def answer(request: web.Request) -> web.Response:
@@ -305,7 +305,7 @@ async def test_the_check_says_what_aws_says_and_is_never_fatal(
     assert told in str(line.get("state", line.get("reason")))
 
 
-async def test_an_aws_that_does_not_answer_is_not_waited_for() -> None:
+async def test_file_system_check_does_not_wait_for_a_hanging_aws_call() -> None:
     is_over = asyncio.Event()
 
     async def answer(request: web.Request) -> web.Response:

@@ -62,7 +62,7 @@ async def events(kube: AsyncClient) -> list[dict[str, Any]]:
     return [event.to_dict() async for event in kube.list(Event, namespace="default")]
 
 
-async def test_a_refusal_is_an_event_and_the_contract_s_annotations(
+async def test_refusal_gives_an_event_and_the_annotations_of_the_contract(
     kube: AsyncClient, told: ProvisioningEvents, claim: Claim, eventually: Eventually
 ) -> None:
     await told.refused(claim, "because", marked=True)
@@ -77,7 +77,7 @@ async def test_a_refusal_is_an_event_and_the_contract_s_annotations(
     assert event["involvedObject"]["uid"] == claim.uid
 
 
-async def test_what_is_taken_back_leaves_no_trace(
+async def test_withdrawn_refusal_leaves_no_annotation(
     kube: AsyncClient, told: ProvisioningEvents, claim: Claim
 ) -> None:
     await told.refused(claim, "because", marked=True)
@@ -85,7 +85,7 @@ async def test_what_is_taken_back_leaves_no_trace(
     assert await annotations(kube) == {"owner": "somebody"}
 
 
-async def test_a_new_claim_of_that_name_is_not_marked(
+async def test_new_claim_of_the_same_name_is_not_annotated(
     kube: AsyncClient, told: ProvisioningEvents, claim: Claim
 ) -> None:
     with pytest.raises(KubeInvalid):
@@ -93,7 +93,7 @@ async def test_a_new_claim_of_that_name_is_not_marked(
     assert await annotations(kube) == {"owner": "somebody"}
 
 
-async def test_a_refusal_that_is_not_to_be_written_is_an_event_only(
+async def test_refusal_without_annotation_is_only_an_event(
     kube: AsyncClient, told: ProvisioningEvents, claim: Claim
 ) -> None:
     await told.refused(claim, "because", marked=False)
@@ -103,7 +103,7 @@ async def test_a_refusal_that_is_not_to_be_written_is_an_event_only(
     assert await annotations(kube) == {"owner": "somebody"}
 
 
-async def test_a_claim_that_is_gone_is_no_error(
+async def test_deleted_claim_is_not_an_error(
     kube: AsyncClient, told: ProvisioningEvents, claim: Claim
 ) -> None:
     await told.refused(replace(claim, name="gone"), "because", marked=True)
@@ -131,7 +131,7 @@ class _Plan:
         raise NotImplementedError
 
 
-async def test_every_event_has_its_words(kube: AsyncClient, told: ProvisioningEvents, claim: Claim) -> None:
+async def test_every_event_has_its_message(kube: AsyncClient, told: ProvisioningEvents, claim: Claim) -> None:
     plan = _Plan(claim)
     told.provisioning(plan)
     told.failed(claim, KubeUnavailable("is down", field="pod"), retry_seconds=60)

@@ -33,12 +33,12 @@ def of_directories(**parameters: str) -> StorageClass:
         pytest.param(of_driver(directoryPerms="rwx"), None, id="a driver's class that is refused"),
     ],
 )
-def test_the_ids_of_a_class(storage_class: StorageClass, expected: tuple[int, int] | None) -> None:
+def test_id_range_of_a_class_is_found(storage_class: StorageClass, expected: tuple[int, int] | None) -> None:
     found = gid_range(storage_class)
     assert found == (GidRange(minimum=expected[0], maximum=expected[1]) if expected else None)
 
 
-def test_the_metrics_follow_classes_and_ids() -> None:
+def test_metrics_follow_classes_and_ids() -> None:
     registry, index = CollectorRegistry(), VolumeIndex()
     watch_gid_ranges(ControllerMetrics(registry), index, {"example.com/aws-efs"})
     slow = {"storage_class": "slow"}

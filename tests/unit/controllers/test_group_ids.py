@@ -95,7 +95,7 @@ def scene() -> Scene:
     return Scene()
 
 
-async def test_two_volumes_with_one_id_are_both_told_of_once(scene: Scene) -> None:
+async def test_two_volumes_with_one_id_get_one_event_each(scene: Scene) -> None:
     for _ in range(2):
         scene.index.replace_volumes([volume("a"), volume("b")])
     assert await scene.events_about() == [
@@ -112,7 +112,7 @@ async def test_two_volumes_with_one_id_are_both_told_of_once(scene: Scene) -> No
     ]
 
 
-async def test_a_directory_whose_group_was_changed_by_hand_is_seen(scene: Scene) -> None:
+async def test_directory_with_a_manually_changed_group_is_found(scene: Scene) -> None:
     scene.index.replace_volumes([volume("a", 2000), volume("b", 2001)])
     scene.look(a=2000, b=2001)
     assert await scene.events_about() == []
@@ -127,19 +127,19 @@ async def test_a_directory_whose_group_was_changed_by_hand_is_seen(scene: Scene)
     assert scene.shared == 0
 
 
-async def test_a_directory_of_nobody_is_told_of_on_the_volume(scene: Scene) -> None:
+async def test_directory_without_a_volume_is_reported_on_the_volume_with_its_id(scene: Scene) -> None:
     scene.index.put_volume(volume("a"))
     scene.look(a=2000, other=2000)
     assert await scene.events_about() == ["PersistentVolume a", "PersistentVolumeClaim claim-of-a"]
 
 
-async def test_volumes_of_one_directory_share_its_id_by_nature(scene: Scene) -> None:
+async def test_volumes_of_one_directory_can_share_its_id(scene: Scene) -> None:
     both = NfsSource(server="efs.example.com", path="/pvs/a")
     scene.index.replace_volumes([volume("a"), volume("b", nfs=both)])
     assert (await scene.events_about(), scene.shared) == ([], 0)
 
 
-async def test_volumes_of_others_are_not_told_of(scene: Scene) -> None:
+async def test_foreign_volumes_are_not_reported(scene: Scene) -> None:
     foreign = volume("b", provisioned_by="example.com/other")
     scene.index.replace_volumes([volume("a"), foreign])
     assert await scene.events_about() == ["PersistentVolume a", "PersistentVolumeClaim claim-of-a"]
@@ -150,7 +150,7 @@ async def test_volumes_of_others_are_not_told_of(scene: Scene) -> None:
     [("csi", ["PersistentVolume a"]), ("fixed", [])],
     ids=["given", "the same for all"],
 )
-async def test_an_access_point_that_another_cluster_made_with_the_same_id_is_seen(
+async def test_access_point_of_another_cluster_with_the_same_id_is_found(
     scene: Scene, storage_class: str, told: list[str]
 ) -> None:
     through = volume(

@@ -77,7 +77,7 @@ def context(client: AsyncClient, loaded: Callable[[], None]) -> LeaderContext:
         "/apis/storage.k8s.io/v1/storageclasses",
     ],
 )
-async def test_it_is_ready_once_all_lists_were_read(
+async def test_controller_is_ready_when_all_lists_are_read(
     kube: AsyncClient,
     cluster: SingleConfig,
     path: str,

@@ -57,7 +57,7 @@ async def test_every_key_is_handled() -> None:
     assert sorted(handler.handled) == ["a", "b", "c"]
 
 
-async def test_keys_do_not_wait_for_each_other() -> None:
+async def test_keys_are_handled_concurrently() -> None:
     handler = Handler()
     handler.gate.clear()
     async with open_queue(handler) as queue:
@@ -69,7 +69,7 @@ async def test_keys_do_not_wait_for_each_other() -> None:
         await until_idle(queue)
 
 
-async def test_a_key_is_handled_by_one_at_a_time_and_once_more_for_all_that_came_meanwhile() -> None:
+async def test_key_is_handled_once_at_a_time_and_once_more_for_additions_meanwhile() -> None:
     handler = Handler()
     handler.gate.clear()
     async with open_queue(handler) as queue:
@@ -85,7 +85,7 @@ async def test_a_key_is_handled_by_one_at_a_time_and_once_more_for_all_that_came
     assert handler.most == {"a": 1}
 
 
-async def test_adding_twice_before_it_starts_is_once() -> None:
+async def test_key_added_twice_before_the_start_is_handled_once() -> None:
     handler = Handler()
     async with open_queue(handler) as queue:
         queue.add("a")
@@ -94,7 +94,7 @@ async def test_adding_twice_before_it_starts_is_once() -> None:
     assert handler.handled == ["a"]
 
 
-async def test_a_key_comes_back_after_the_delay_it_asked_for() -> None:
+async def test_key_is_handled_again_after_its_delay() -> None:
     handler = Handler()
     delays = iter([0.02, 0.01, None])
     handler.answer = lambda _: next(delays)
@@ -104,7 +104,7 @@ async def test_a_key_comes_back_after_the_delay_it_asked_for() -> None:
     assert handler.handled == ["a", "a", "a"]
 
 
-async def test_a_key_that_waits_for_its_time_is_not_handled_before() -> None:
+async def test_delayed_key_is_not_handled_early() -> None:
     handler = Handler()
     handler.answer = lambda _: 3600
     async with open_queue(handler) as queue:
@@ -114,7 +114,7 @@ async def test_a_key_that_waits_for_its_time_is_not_handled_before() -> None:
         assert (handler.handled, queue.waiting) == (["a"], 1)
 
 
-async def test_adding_a_key_that_waits_handles_it_now_and_only_once() -> None:
+async def test_adding_a_delayed_key_handles_it_now_and_only_once() -> None:
     handler = Handler()
     delays = iter([0.05, None, None])
     handler.answer = lambda _: next(delays)
@@ -128,7 +128,7 @@ async def test_adding_a_key_that_waits_handles_it_now_and_only_once() -> None:
         assert handler.handled == ["a", "a"]
 
 
-async def test_what_came_meanwhile_goes_before_the_delay() -> None:
+async def test_addition_meanwhile_overrides_the_delay() -> None:
     handler = Handler()
     handler.gate.clear()
     delays = iter([3600, None])
@@ -142,7 +142,7 @@ async def test_what_came_meanwhile_goes_before_the_delay() -> None:
     assert handler.handled == ["a", "a"]
 
 
-async def test_a_fault_stops_neither_its_key_nor_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_error_stops_neither_its_key_nor_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_module, "_FAULT_DELAY_SECONDS", 0.01)
     handler = Handler()
     faults = iter([ZeroDivisionError("once")])
@@ -161,7 +161,7 @@ async def test_a_fault_stops_neither_its_key_nor_the_others(monkeypatch: pytest.
     assert [(line["event"], line["key"]) for line in logs] == [("handler-failed", "a")]
 
 
-async def test_the_end_cancels_what_runs_and_what_waits() -> None:
+async def test_close_cancels_running_and_waiting_keys() -> None:
     handler = Handler()
     async with open_queue(handler) as queue:
         handler.answer = lambda _: 0.01

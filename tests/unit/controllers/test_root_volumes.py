@@ -66,7 +66,7 @@ def versions(objects: Mapping[str, dict[str, Any]]) -> dict[str, str]:
     return {name: body["metadata"]["resourceVersion"] for name, body in objects.items()}
 
 
-async def test_both_are_made_as_the_contract_says(here: Installation) -> None:
+async def test_root_claim_and_volume_match_the_contract(here: Installation) -> None:
     await here.follow(fs_1=20490)
     claim, volume = (await here.claims())["efs-stunnel-fs-1"], (await here.volumes())["efs-stunnel-fs-1"]
     assert claim["metadata"]["annotations"] == {"volume.beta.kubernetes.io/storage-provisioner": PROVISIONER}
@@ -94,20 +94,20 @@ async def test_both_are_made_as_the_contract_says(here: Installation) -> None:
     }
 
 
-async def test_each_has_a_key_of_its_own(here: Installation) -> None:
+async def test_each_root_volume_has_its_own_key(here: Installation) -> None:
     await here.follow(fs_1=20490, fs_2=20491)
     keys = {claim["spec"]["selector"]["matchLabels"]["root_key"] for claim in (await here.claims()).values()}
     assert len(keys) == 2
 
 
-async def test_what_is_right_is_not_written_again(here: Installation) -> None:
+async def test_correct_objects_are_not_written_again(here: Installation) -> None:
     await here.follow(fs_1=20490)
     before = versions(await here.claims()), versions(await here.volumes())
     await here.follow(fs_1=20490)
     assert (versions(await here.claims()), versions(await here.volumes())) == before
 
 
-async def test_what_a_crash_left_out_is_made_up_for(here: Installation, kube: AsyncClient) -> None:
+async def test_objects_missing_after_a_crash_are_created(here: Installation, kube: AsyncClient) -> None:
     await here.follow(fs_1=20490)
     await kube.delete(PersistentVolume, "efs-stunnel-fs-1")
     await _forget_finalizers(kube, PersistentVolume, "efs-stunnel-fs-1")
@@ -116,7 +116,7 @@ async def test_what_a_crash_left_out_is_made_up_for(here: Installation, kube: As
     assert volume["spec"]["claimRef"]["uid"] == claim["metadata"]["uid"]
 
 
-async def test_a_new_claim_is_tied_to_the_volume_that_is_there(here: Installation, kube: AsyncClient) -> None:
+async def test_new_claim_is_bound_to_the_existing_volume(here: Installation, kube: AsyncClient) -> None:
     await here.follow(fs_1=20490)
     old = (await here.claims())["efs-stunnel-fs-1"]
     await kube.delete(PersistentVolumeClaim, "efs-stunnel-fs-1", namespace="default")
@@ -137,7 +137,7 @@ async def test_a_new_claim_is_tied_to_the_volume_that_is_there(here: Installatio
         pytest.param({"spec": {"claimRef": {"uid": "another"}}}, id="the claim"),
     ],
 )
-async def test_what_others_have_changed_is_mended(
+async def test_foreign_changes_are_repaired(
     here: Installation, kube: AsyncClient, patch: dict[str, Any]
 ) -> None:
     await here.follow(fs_1=20490)
@@ -151,13 +151,15 @@ async def test_what_others_have_changed_is_mended(
     assert after["spec"]["claimRef"]["uid"] == before["spec"]["claimRef"]["uid"]
 
 
-async def test_a_port_that_has_changed_is_followed(here: Installation) -> None:
+async def test_root_volume_follows_a_changed_port(here: Installation) -> None:
     await here.follow(fs_1=20490)
     await here.follow(fs_1=20495)
     assert (await here.volumes())["efs-stunnel-fs-1"]["spec"]["mountOptions"] == ["port=20495"]
 
 
-async def test_a_file_system_that_is_gone_takes_only_its_own(here: Installation, kube: AsyncClient) -> None:
+async def test_only_the_root_of_the_deleted_file_system_is_removed(
+    here: Installation, kube: AsyncClient
+) -> None:
     await here.follow(fs_1=20490, fs_2=20491)
     await _create_claim(kube, "data", "efs")
     kept = versions(await here.volumes())["efs-stunnel-fs-2"]
@@ -168,7 +170,7 @@ async def test_a_file_system_that_is_gone_takes_only_its_own(here: Installation,
     assert here.released == ["efs-stunnel-fs-1"]
 
 
-async def test_root_volumes_of_another_installation_are_left_alone(
+async def test_root_volumes_of_another_installation_are_not_changed(
     here: Installation, kube: AsyncClient
 ) -> None:
     other = RootVolumes(
@@ -181,9 +183,7 @@ async def test_root_volumes_of_another_installation_are_left_alone(
     assert set(_living(await here.volumes())) == {"efs-stunnel-fs-9"}
 
 
-async def test_one_that_cannot_be_made_does_not_hold_up_the_others(
-    here: Installation, kube: AsyncClient
-) -> None:
+async def test_failed_root_volume_does_not_delay_others(here: Installation, kube: AsyncClient) -> None:
     await _create_claim(kube, "efs-stunnel-fs-1", "somebody-s-own")
     with pytest.raises(KubeAlreadyExists):
         await here.follow(fs_1=20490, fs_2=20491)

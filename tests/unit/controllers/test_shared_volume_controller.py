@@ -168,7 +168,7 @@ READY, FAILED = SharedVolumePhase.READY, SharedVolumePhase.FAILED
 IN_ORDER = ["hold", "status Pending", "make_volume", "make_claim", "status Ready"]
 
 
-async def test_a_new_one_is_served_in_five_writes() -> None:
+async def test_new_shared_volume_is_served_with_five_writes() -> None:
     async with scene() as one:
         one.controller.seen(OWNER)
         assert (await one.is_in(READY)).claim_name == "pvc-sv1"
@@ -182,7 +182,7 @@ async def test_a_new_one_is_served_in_five_writes() -> None:
         assert one.sample("sharedvolume_info", namespace="proj2", sharedvolume="sv1") == 1
 
 
-async def test_one_that_is_served_costs_no_write() -> None:
+async def test_served_shared_volume_costs_no_write() -> None:
     async with scene() as one:
         one.controller.seen(OWNER)
         await one.is_in(READY)
@@ -194,7 +194,7 @@ async def test_one_that_is_served_costs_no_write() -> None:
 
 
 @pytest.mark.parametrize("written", ["hold", "status Pending", "make_volume", "make_claim"])
-async def test_what_others_do_at_the_same_time_is_looked_at_again(written: str) -> None:
+async def test_concurrent_change_causes_another_reconcile(written: str) -> None:
     async with scene() as one:
         one.api.faults[written] = [KubeConflict("has changed")]
         one.controller.seen(OWNER)
@@ -203,7 +203,7 @@ async def test_what_others_do_at_the_same_time_is_looked_at_again(written: str) 
         assert not [text for text in one.events.told if text.startswith("Warning")]
 
 
-async def test_a_refusal_of_the_api_server_is_told_and_tried_again() -> None:
+async def test_refusal_of_the_api_server_is_reported_and_retried() -> None:
     async with scene(backoff_seconds=0.05) as one:
         one.api.faults["make_claim"] = [KubeDenied("exceeded quota: 0"), KubeDenied("exceeded quota: 0")]
         one.controller.seen(OWNER)
@@ -214,14 +214,14 @@ async def test_a_refusal_of_the_api_server_is_told_and_tried_again() -> None:
 
 
 @pytest.mark.parametrize("written", ["get", "status Pending", "status Ready"])
-async def test_an_api_server_that_is_away_is_asked_again(written: str) -> None:
+async def test_request_is_retried_while_the_api_server_is_unavailable(written: str) -> None:
     async with scene(backoff_seconds=0.05) as one:
         one.api.faults[written] = [KubeUnavailable("is away")]
         one.controller.seen(OWNER)
         await one.is_in(READY)
 
 
-async def test_an_edit_is_put_back_with_a_word() -> None:
+async def test_edit_is_undone_with_an_event() -> None:
     async with scene() as one:
         one.controller.seen(OWNER)
         await one.is_in(READY)
@@ -236,7 +236,7 @@ async def test_an_edit_is_put_back_with_a_word() -> None:
         assert one.sample("kube_efs_shared_volume_edits_undone_total") == 1
 
 
-async def test_an_edit_that_cannot_be_put_back_is_told() -> None:
+async def test_edit_that_cannot_be_undone_is_reported() -> None:
     async with scene() as one:
         one.controller.seen(OWNER)
         await one.is_in(READY)
@@ -249,7 +249,7 @@ async def test_an_edit_that_cannot_be_put_back_is_told() -> None:
         assert (status.matches, status.claim_name) == (False, "pvc-sv1")
 
 
-async def test_a_deletion_waits_and_says_for_what() -> None:
+async def test_deletion_waits_and_reports_the_reason() -> None:
     async with scene(backoff_seconds=0.05) as one:
         one.controller.seen(OWNER)
         await one.is_in(READY)
@@ -267,7 +267,7 @@ async def test_a_deletion_waits_and_says_for_what() -> None:
         assert one.sample("sharedvolume_info", namespace="proj2", sharedvolume="sv1") is None
 
 
-async def test_a_refused_deletion_goes_on_and_is_told() -> None:
+async def test_refused_deletion_is_reported_and_retried() -> None:
     async with scene(backoff_seconds=0.05) as one:
         one.api.shared = replace(NEW, deleting=True, finalizers=(FINALIZER,))
         one.api.claimed = _claim(ClaimPhase.BOUND)
@@ -277,7 +277,7 @@ async def test_a_refused_deletion_goes_on_and_is_told() -> None:
         await one.until(lambda: "remove_claim" in one.api.writes)
 
 
-async def test_what_is_not_allowed_is_not_made() -> None:
+async def test_forbidden_shared_volume_creates_nothing() -> None:
     async with scene(limits=Limits(others=Allowance(frozenset()))) as one:
         one.controller.seen(OWNER)
         status = await one.is_in(FAILED)
@@ -285,7 +285,7 @@ async def test_what_is_not_allowed_is_not_made() -> None:
         assert "make_volume" not in one.api.writes
 
 
-async def test_other_limits_let_the_namespace_s_own_try_again() -> None:
+async def test_changed_limits_retry_the_shared_volumes_of_the_namespace() -> None:
     async with scene() as one:
         one.api.allowed = ""
         one.controller.seen(OWNER)
@@ -308,7 +308,7 @@ class _Told:
         self.namespaces.append(namespace)
 
 
-async def test_a_namespace_s_annotation_is_followed_and_nothing_else_of_it(
+async def test_only_the_limit_annotation_of_a_namespace_is_watched(
     kube: AsyncClient, eventually: Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
 ) -> None:
     told, numbers = _Told(), itertools.count()
@@ -336,7 +336,7 @@ async def test_a_namespace_s_annotation_is_followed_and_nothing_else_of_it(
     await asyncio.gather(watch, return_exceptions=True)
 
 
-async def test_room_that_is_made_lets_the_failed_try_again() -> None:
+async def test_freed_name_retries_failed_shared_volumes() -> None:
     async with scene() as one:
         one.api.there = MarkedVolume(
             volume=Volume(name=OWNER.volume_name), marks=marks_of(Owner(namespace="a", name="b"))
@@ -348,7 +348,7 @@ async def test_room_that_is_made_lets_the_failed_try_again() -> None:
         await one.is_in(READY)
 
 
-async def test_only_what_is_known_is_looked_at() -> None:
+async def test_only_listed_shared_volumes_are_reconciled() -> None:
     async with scene() as one:
         one.controller.touched(OWNER)
         one.controller.look_at_all()
@@ -360,7 +360,7 @@ async def test_only_what_is_known_is_looked_at() -> None:
         assert one.sample("kube_efs_shared_volumes", phase="Ready") == 0
 
 
-async def test_a_fight_over_an_object_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_conflict_with_another_client_ends_in_failed(monkeypatch: pytest.MonkeyPatch) -> None:
     async with scene() as one:
         stolen = MarkedVolume(volume=Volume(name=OWNER.volume_name), marks=marks_of(OWNER))
 

@@ -143,14 +143,14 @@ async def world(kube: AsyncClient) -> AsyncIterator[World]:
         yield World(kube, recorder)
 
 
-async def test_a_leader_looks_at_every_trash_once(world: World) -> None:
+async def test_leader_checks_every_trash_once(world: World) -> None:
     async with running(world):
         assert world.bin.rounds == [A, B, C]
         await world.later(24 * 3600)
         assert world.bin.rounds == [A, B, C]
 
 
-async def test_a_removal_is_followed_by_one_round_for_all_of_its_burst(world: World) -> None:
+async def test_burst_of_removals_causes_one_round(world: World) -> None:
     world.bin.speed = 100
     async with running(world):
         for _ in range(30):
@@ -160,7 +160,7 @@ async def test_a_removal_is_followed_by_one_round_for_all_of_its_burst(world: Wo
         assert world.sample("entries", B) == 0
 
 
-async def test_file_systems_take_turns_two_at_a_time(world: World) -> None:
+async def test_two_file_systems_at_a_time_are_emptied(world: World) -> None:
     world.bin.left = {A: 6, B: 2, C: 1}
     async with running(world):
         assert world.bin.left == {A: 0, B: 0, C: 0}
@@ -169,7 +169,7 @@ async def test_file_systems_take_turns_two_at_a_time(world: World) -> None:
     assert world.bin.rounds[-3:] == [A, A, A]
 
 
-async def test_what_comes_while_a_round_runs_gets_another_one(world: World) -> None:
+async def test_removal_during_a_round_causes_another_round(world: World) -> None:
     world.bin.gate.clear()
     async with running(world):
         world.bin.throw_away(A)
@@ -182,7 +182,7 @@ async def test_what_comes_while_a_round_runs_gets_another_one(world: World) -> N
     assert world.bin.left[A] == 0
 
 
-async def test_a_new_file_system_is_looked_at_and_one_that_is_gone_is_forgotten(world: World) -> None:
+async def test_new_file_system_is_checked_and_a_deleted_one_is_forgotten(world: World) -> None:
     async with running(world):
         new = FileSystemId("fs-new")
         world.bin.left[new] = world.bin.stuck[new] = 0
@@ -192,7 +192,7 @@ async def test_a_new_file_system_is_looked_at_and_one_that_is_gone_is_forgotten(
         assert (world.sample("entries", new), world.sample("entries", A)) == (0, None)
 
 
-async def test_what_is_stuck_is_told_and_tried_again_less_and_less_often(
+async def test_stuck_trash_is_reported_and_retried_with_growing_pauses(
     world: World, eventually: Eventually
 ) -> None:
     world.bin.left, world.bin.stuck = {A: 5, B: 0, C: 0}, {A: 2, B: 0, C: 0}
@@ -229,7 +229,7 @@ async def test_what_is_stuck_is_told_and_tried_again_less_and_less_often(
     )
 
 
-async def test_a_removal_does_not_wait_for_the_pause_of_what_is_stuck(world: World) -> None:
+async def test_removal_does_not_wait_for_the_pause_of_stuck_trash(world: World) -> None:
     world.bin.left[A] = world.bin.stuck[A] = 1
     async with running(world):
         await world.later(60)
@@ -240,7 +240,7 @@ async def test_a_removal_does_not_wait_for_the_pause_of_what_is_stuck(world: Wor
         assert world.sample("entries", A) == 1
 
 
-async def test_a_round_that_fails_is_told_only_of_a_trash_that_is_not_empty(
+async def test_failed_round_is_reported_only_for_a_trash_that_is_not_empty(
     world: World, eventually: Eventually
 ) -> None:
     world.bin.error = WorkerFailed("did not end after 360 s", field="worker pod", value="efs-empty-x")
@@ -271,7 +271,7 @@ async def test_a_round_that_fails_is_told_only_of_a_trash_that_is_not_empty(
     )
 
 
-async def test_a_fault_ends_neither_the_rounds_nor_the_controller(world: World) -> None:
+async def test_error_stops_neither_the_rounds_nor_the_controller(world: World) -> None:
     world.bin.error = ZeroDivisionError()
     with capture_logs() as logs:
         async with running(world):
@@ -282,7 +282,7 @@ async def test_a_fault_ends_neither_the_rounds_nor_the_controller(world: World) 
     assert len([one for one in logs if one["log_level"] == "error"]) == 3
 
 
-async def test_a_round_without_any_success_is_not_repeated_at_once(world: World) -> None:
+async def test_round_without_success_is_not_repeated_at_once(world: World) -> None:
     world.bin.left[A], world.bin.speed = 3, 0
     async with running(world):
         assert world.bin.rounds.count(A) == 1
@@ -291,7 +291,7 @@ async def test_a_round_without_any_success_is_not_repeated_at_once(world: World)
         assert world.bin.rounds.count(A) == 4
 
 
-async def test_the_object_of_events_is_found_by_its_name(kube: AsyncClient) -> None:
+async def test_object_of_events_is_found_by_its_name(kube: AsyncClient) -> None:
     spec = PersistentVolumeClaimSpec(
         accessModes=["ReadWriteMany"], resources=VolumeResourceRequirements(requests={"storage": "1Gi"})
     )
@@ -304,7 +304,7 @@ async def test_the_object_of_events_is_found_by_its_name(kube: AsyncClient) -> N
     assert (missing.name, missing.uid) == ("other", "")
 
 
-async def test_trash_waits_for_the_root_volume_that_its_pods_mount() -> None:
+async def test_trash_waits_for_the_root_volume_of_its_pods() -> None:
     index = VolumeIndex()
     index.targets = TunnelTargets(targets={A: TunnelTarget(file_system_id=A, port=20490)})
     assert not trash_rounds._with_root(index)

@@ -136,7 +136,7 @@ async def agreed(scene: Scene, ports: dict[str, int]) -> bool:
     return await scene.ports() == ports and scene.controller.settled.is_set()
 
 
-async def test_a_discovery_becomes_the_config_map_and_root_volumes(
+async def test_discovery_writes_the_config_map_and_root_volumes(
     kube: AsyncClient, eventually: Eventually
 ) -> None:
     async with running(kube) as here:
@@ -156,9 +156,7 @@ async def test_a_discovery_becomes_the_config_map_and_root_volumes(
     assert here.index.targets.port_of(FS2) == 20491
 
 
-async def test_ports_are_those_of_the_config_map_that_was_there(
-    kube: AsyncClient, eventually: Eventually
-) -> None:
+async def test_ports_of_an_existing_config_map_are_kept(kube: AsyncClient, eventually: Eventually) -> None:
     await write(kube, document({FS2: 20490, FS1: 20497}))
     async with running(kube) as here:
         assert here.index.targets.port_of(FS1) == 20497
@@ -166,7 +164,7 @@ async def test_ports_are_those_of_the_config_map_that_was_there(
         await eventually(lambda: agreed(here, {"fs-1": 20497, "fs-2": 20490, "fs-3": 20491}))
 
 
-async def test_the_config_map_is_written_on_a_change_only(kube: AsyncClient, eventually: Eventually) -> None:
+async def test_config_map_is_written_only_on_a_change(kube: AsyncClient, eventually: Eventually) -> None:
     async with running(kube) as here:
         here.controller.discovered(discovery(system(FS1)))
         await eventually(lambda: agreed(here, {"fs-1": 20490}))
@@ -199,7 +197,7 @@ async def test_the_config_map_is_written_on_a_change_only(kube: AsyncClient, eve
         ),
     ],
 )
-async def test_what_others_write_is_put_right(kube: AsyncClient, eventually: Eventually, text: str) -> None:
+async def test_foreign_writes_are_reverted(kube: AsyncClient, eventually: Eventually, text: str) -> None:
     async with running(kube) as here:
         here.controller.discovered(discovery(system(FS1), system(FS2)))
         wanted = {"fs-1": 20490, "fs-2": 20491}
@@ -214,7 +212,7 @@ async def test_what_others_write_is_put_right(kube: AsyncClient, eventually: Eve
         await eventually(lambda: agreed(here, wanted))
 
 
-async def test_a_deleted_config_map_comes_back_with_the_same_ports(
+async def test_deleted_config_map_is_recreated_with_the_same_ports(
     kube: AsyncClient, eventually: Eventually
 ) -> None:
     await write(kube, document({FS1: 20497}))
@@ -225,7 +223,7 @@ async def test_a_deleted_config_map_comes_back_with_the_same_ports(
         await eventually(lambda: agreed(here, {"fs-1": 20497}))
 
 
-async def test_a_config_map_that_is_deleted_before_aws_has_answered_comes_back_as_it_was(
+async def test_config_map_deleted_before_the_first_aws_answer_is_restored(
     kube: AsyncClient, eventually: Eventually
 ) -> None:
     await write(kube, document({FS1: 20497, FS2: 20490}))
@@ -247,7 +245,7 @@ def static(port: int, server: str = "127.0.0.1") -> Volume:
 
 
 @pytest.mark.parametrize("server", ["127.0.0.1", "localhost", "127.1"])
-async def test_the_port_of_a_volume_without_annotation_stays_its_file_system_s(
+async def test_file_system_keeps_the_port_of_a_volume_without_annotation(
     kube: AsyncClient, eventually: Eventually, server: str
 ) -> None:
     # The second file system had the first port; it goes, and the first one must not get it.
@@ -262,7 +260,7 @@ async def test_the_port_of_a_volume_without_annotation_stays_its_file_system_s(
         await eventually(lambda: agreed(here, {"fs-1": 20491, "fs-2": 20490, "fs-3": 20492}))
 
 
-async def test_without_a_config_map_a_port_that_nobody_knows_is_nobody_s(
+async def test_port_of_an_unknown_owner_is_not_assigned_without_a_config_map(
     kube: AsyncClient, eventually: Eventually
 ) -> None:
     async with running(kube, volumes=(static(20490), volume(FS2, 20491))) as here:
@@ -271,7 +269,7 @@ async def test_without_a_config_map_a_port_that_nobody_knows_is_nobody_s(
         assert here.unknown == {"static"}
 
 
-async def test_roots_of_unclear_file_systems_stay_when_the_config_map_is_lost(
+async def test_roots_of_unclear_file_systems_are_kept_when_the_config_map_is_lost(
     kube: AsyncClient, eventually: Eventually
 ) -> None:
     async with running(kube) as here:
@@ -287,7 +285,9 @@ async def test_roots_of_unclear_file_systems_stay_when_the_config_map_is_lost(
         await eventually(lambda: agreed(here, {"fs-1": 20490, "fs-2": 20491, "fs-3": 20492}))
 
 
-async def test_a_bad_entry_costs_nobody_else_its_port(kube: AsyncClient, eventually: Eventually) -> None:
+async def test_invalid_entry_does_not_change_the_ports_of_others(
+    kube: AsyncClient, eventually: Eventually
+) -> None:
     await write(kube, document({FS1: 20497, FS2: 20498}).replace("20498", "'no port'"))
     with capture_logs() as logs:
         async with running(kube) as here:
@@ -296,7 +296,7 @@ async def test_a_bad_entry_costs_nobody_else_its_port(kube: AsyncClient, eventua
     assert ("target-rejected", "fs-2") in [(line["event"], line.get("entry")) for line in logs]
 
 
-async def test_an_unreadable_config_map_is_rewritten_with_the_ports_that_volumes_carry(
+async def test_unreadable_config_map_is_rewritten_with_the_ports_of_the_volumes(
     kube: AsyncClient, eventually: Eventually
 ) -> None:
     await write(kube, "{")
@@ -307,7 +307,7 @@ async def test_an_unreadable_config_map_is_rewritten_with_the_ports_that_volumes
 
 
 @pytest.mark.parametrize("is_there", [False, True])
-async def test_what_an_earlier_leader_writes_late_keeps_its_ports(kube: AsyncClient, is_there: bool) -> None:
+async def test_late_write_of_an_earlier_leader_keeps_its_ports(kube: AsyncClient, is_there: bool) -> None:
     if is_there:
         await write(kube, document({FS3: 20492}))
     here = Scene(kube)
@@ -331,7 +331,7 @@ async def test_what_an_earlier_leader_writes_late_keeps_its_ports(kube: AsyncCli
     assert await here.ports() == {"fs-1": 20491, "fs-2": 20490, "fs-3": 20492}
 
 
-async def test_a_late_write_that_the_watch_has_shown_keeps_its_ports(
+async def test_late_write_seen_by_the_watch_keeps_its_ports(
     kube: AsyncClient, eventually: Eventually
 ) -> None:
     async with running(kube) as here:
@@ -345,7 +345,7 @@ async def test_a_late_write_that_the_watch_has_shown_keeps_its_ports(
         await eventually(lambda: agreed(here, {"fs-1": 20491, "fs-2": 20490}))
 
 
-async def test_a_file_system_that_comes_back_is_reserved_no_more(
+async def test_port_of_a_returning_file_system_is_no_longer_reserved(
     kube: AsyncClient, eventually: Eventually
 ) -> None:
     await write(kube, document({FS2: 20490}))
@@ -358,7 +358,7 @@ async def test_a_file_system_that_comes_back_is_reserved_no_more(
         assert "reserved-ports.yaml" not in await here.config_map()
 
 
-async def test_nothing_is_touched_before_aws_has_answered(kube: AsyncClient) -> None:
+async def test_nothing_is_changed_before_the_first_aws_answer(kube: AsyncClient) -> None:
     text = document({FS1: 20490})
     await write(kube, text)
     async with running(kube) as here:
@@ -372,9 +372,7 @@ async def test_nothing_is_touched_before_aws_has_answered(kube: AsyncClient) -> 
         assert here.news == 0
 
 
-async def test_a_file_system_that_is_unclear_stays_as_it_was(
-    kube: AsyncClient, eventually: Eventually
-) -> None:
+async def test_file_system_of_unclear_state_is_not_changed(kube: AsyncClient, eventually: Eventually) -> None:
     async with running(kube) as here:
         here.controller.discovered(discovery(system(FS1), system(FS2)))
         await eventually(lambda: agreed(here, {"fs-1": 20490, "fs-2": 20491}))
@@ -384,7 +382,7 @@ async def test_a_file_system_that_is_unclear_stays_as_it_was(
         assert await here.version() == before
 
 
-async def test_a_file_system_that_is_gone_leaves_with_its_root(
+async def test_deleted_file_system_is_removed_with_its_root(
     kube: AsyncClient, eventually: Eventually
 ) -> None:
     async with running(kube) as here:
@@ -406,7 +404,7 @@ async def test_a_file_system_that_is_gone_leaves_with_its_root(
         await eventually(is_alone)
 
 
-async def test_no_volume_can_get_a_port_while_it_is_being_given_away(
+async def test_volume_cannot_get_a_port_while_it_is_reassigned(
     kube: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await write(kube, document({FS1: 20490, FS2: 20491}))
@@ -425,7 +423,7 @@ async def test_no_volume_can_get_a_port_while_it_is_being_given_away(
     assert here.index.targets.ports == {FS1: 20490, FS3: 20491}
 
 
-async def test_a_root_that_cannot_be_made_keeps_nobody_from_the_ports(
+async def test_failed_root_volume_does_not_block_the_ports(
     kube: AsyncClient, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tunnel_targets, "_RETRY_SECONDS", 0.01)

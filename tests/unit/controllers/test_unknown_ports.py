@@ -23,7 +23,7 @@ def static(name: str) -> Volume:
     return Volume(name=name, uid=f"uid-of-{name}", nfs=source, mount_options=("port=20497",))
 
 
-def test_each_is_counted_and_told_of_once_while_it_lasts() -> None:
+def test_each_unknown_port_is_counted_and_reported_once_while_it_lasts() -> None:
     events, registry = Noting(), CollectorRegistry()
     ports = UnknownPorts(events, ControllerMetrics(registry))
     ports.update([static("a")])

@@ -137,7 +137,7 @@ async def test_usage_is_in_the_metrics_and_in_the_config_map(world: World) -> No
     assert world.scales.asked == [["/large", "/small"]]
 
 
-async def test_a_claim_is_told_once_that_it_is_over_and_once_that_it_is_not(
+async def test_claim_gets_one_event_when_over_its_request_and_one_when_below(
     world: World, eventually: Eventually
 ) -> None:
     await world.volume("data")
@@ -158,7 +158,7 @@ async def test_a_claim_is_told_once_that_it_is_over_and_once_that_it_is_not(
     ]
 
 
-async def test_the_next_leader_says_nothing_again(world: World, eventually: Eventually) -> None:
+async def test_next_leader_repeats_no_event(world: World, eventually: Eventually) -> None:
     await world.volume("data")
     world.scales.sizes = {"/data": 2 * MIB}
     await world.rounds.round()
@@ -174,7 +174,7 @@ async def test_the_next_leader_says_nothing_again(world: World, eventually: Even
     assert await world.events() == ["data Warning VolumeOverRequest 1"]
 
 
-async def test_what_was_not_reached_is_given_to_the_next_pod(world: World) -> None:
+async def test_unmeasured_directories_go_to_the_next_pod(world: World) -> None:
     for name in ("a", "b", "c"):
         await world.volume(name)
         world.scales.sizes[f"/{name}"] = 1
@@ -183,7 +183,7 @@ async def test_what_was_not_reached_is_given_to_the_next_pod(world: World) -> No
     assert world.scales.asked == [["/a", "/b", "/c"], ["/c"]]
 
 
-async def test_a_volume_that_cannot_be_measured_keeps_its_last_size_and_others_get_theirs(
+async def test_volume_that_cannot_be_measured_keeps_its_last_size(
     world: World,
 ) -> None:
     await world.volume("a")
@@ -197,7 +197,7 @@ async def test_a_volume_that_cannot_be_measured_keeps_its_last_size_and_others_g
     assert failed == 1
 
 
-async def test_a_file_system_that_does_not_answer_ends_its_part_of_the_round(world: World) -> None:
+async def test_unresponsive_file_system_ends_its_part_of_the_round(world: World) -> None:
     await world.volume("a")
     world.scales.error = WorkerFailed("did not end", field="worker pod", value="efs-usage")
     await world.rounds.round()
@@ -206,7 +206,7 @@ async def test_a_file_system_that_does_not_answer_ends_its_part_of_the_round(wor
     assert world.sample("requested_bytes", "a") == MIB
 
 
-async def test_a_whole_file_system_is_not_looked_through(world: World) -> None:
+async def test_whole_file_system_is_not_measured(world: World) -> None:
     await world.volume("all")
     whole = world.index.volumes["pv-all"]
     world.index.put_volume(replace(whole, nfs=NfsSource(server="127.0.0.1", path="/")))
@@ -216,7 +216,7 @@ async def test_a_whole_file_system_is_not_looked_through(world: World) -> None:
     assert world.sample("requested_bytes", "all") is None
 
 
-async def test_volumes_that_are_gone_are_forgotten(world: World) -> None:
+async def test_deleted_volumes_are_forgotten(world: World) -> None:
     await world.volume("a")
     world.scales.sizes = {"/a": 1}
     await world.rounds.round()
@@ -226,7 +226,7 @@ async def test_volumes_that_are_gone_are_forgotten(world: World) -> None:
     assert await world.parts.store.load() == {}
 
 
-async def test_a_round_writes_the_config_map_twice_at_most(
+async def test_round_writes_the_config_map_at_most_twice(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written = []
@@ -245,7 +245,7 @@ async def test_a_round_writes_the_config_map_twice_at_most(
     assert written == [1, 20]
 
 
-def test_never_measured_ones_come_first_then_the_oldest() -> None:
+def test_unmeasured_volumes_are_first_then_the_oldest() -> None:
     def one(name: str) -> Measurable:
         location = Location(file_system_id=FS, directory=parse_directory(f"/{name}"))
         claim = ClaimReference(namespace="default", name=name)
@@ -261,12 +261,12 @@ def test_never_measured_ones_come_first_then_the_oldest() -> None:
     assert [each.name for each in ordered] == ["never", "never-too", "early", "late"]
 
 
-def test_nobody_measures_what_has_no_tunnel() -> None:
+def test_volume_without_a_tunnel_is_not_measured() -> None:
     location = Location(file_system_id=FS, directory=Directory())
     assert meters([None], VolumeIndex(), None)(location) is None
 
 
-def test_pods_end_by_themselves_before_they_are_ended() -> None:
+def test_measuring_pods_end_before_their_timeout() -> None:
     settings = load(
         ControllerSettings,
         KUBE_EFS_USAGE_ENTRIES_PER_SECOND="50",
@@ -277,14 +277,14 @@ def test_pods_end_by_themselves_before_they_are_ended() -> None:
     assert measuring_terms(settings) == expected
 
 
-async def test_a_document_that_cannot_be_read_is_made_anew(world: World) -> None:
+async def test_unreadable_document_is_recreated(world: World) -> None:
     await world.client.create(
         ConfigMap(metadata=ObjectMeta(namespace="default", name="efs-usage"), data={"usage.json": "{"})
     )
     assert await world.rounds._take_over() == 0
 
 
-async def test_a_fault_ends_a_round_and_not_the_controller(world: World, eventually: Eventually) -> None:
+async def test_error_ends_the_round_but_not_the_controller(world: World, eventually: Eventually) -> None:
     rounds = UsageRounds(world.parts, MeasuringTerms(), interval_seconds=0.01)
     await world.volume("a")
     world.scales.sizes = {"/a": 1}
@@ -305,7 +305,9 @@ async def test_a_fault_ends_a_round_and_not_the_controller(world: World, eventua
         await running
 
 
-async def test_an_api_server_that_refuses_is_no_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_refused_write_does_not_stop_the_measurement(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def refuse(*_: object) -> None:
         raise KubeDenied("may not be written", field="ConfigMap", value="efs-usage")
 

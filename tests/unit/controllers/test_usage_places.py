@@ -12,7 +12,7 @@ def volume(handle: str, *, driver: str = "efs.csi.aws.com", secret: tuple[str, s
     return Volume(name="pv", csi=CsiSource(driver=driver, handle=handle), deletion_secret=secret)
 
 
-async def test_a_volume_lies_where_its_access_point_leads_to() -> None:
+async def test_volume_is_located_at_the_root_of_its_access_point() -> None:
     world = CsiWorld()
     made = await world.volumes.create(request("pvc-1", basePath="/teams"))
     places = AccessPointPlaces(world.accounts)
@@ -34,11 +34,11 @@ async def test_a_volume_lies_where_its_access_point_leads_to() -> None:
         pytest.param(Volume(name="pv"), id="no volume of CSI"),
     ],
 )
-async def test_what_is_not_known_is_nowhere(other: Volume) -> None:
+async def test_unknown_volume_has_no_location(other: Volume) -> None:
     assert await AccessPointPlaces(CsiWorld().accounts).locate(other) is None
 
 
-async def test_a_refusal_is_not_asked_for_again_for_each_volume() -> None:
+async def test_refused_request_is_not_repeated_for_each_volume() -> None:
     world, now = CsiWorld(), 0.0
     made = volume(str((await CsiWorld().volumes.create(request("pvc-1"))).handle))
     world.api.faults["list"] = AwsDenied("is not allowed", field="DescribeAccessPoints", value=FS)

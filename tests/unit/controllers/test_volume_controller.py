@@ -78,7 +78,7 @@ async def scene(backoff_seconds: float = 3600) -> AsyncIterator[Scene]:
         yield made
 
 
-async def test_a_released_volume_goes() -> None:
+async def test_released_volume_is_removed() -> None:
     async with scene() as here:
         (volume,) = await here.bound("u1")
         here.volumes.seen(volume)
@@ -89,7 +89,7 @@ async def test_a_released_volume_goes() -> None:
         assert here.count("succeeded") == 1
 
 
-async def test_late_news_of_a_volume_that_is_gone_change_nothing() -> None:
+async def test_late_event_of_a_deleted_volume_changes_nothing() -> None:
     async with scene() as here:
         (volume,) = await here.bound("u1")
         await here.release(volume)
@@ -101,7 +101,7 @@ async def test_late_news_of_a_volume_that_is_gone_change_nothing() -> None:
         assert not here.world.index.volumes
 
 
-async def test_what_was_released_while_nobody_watched_is_taken_up() -> None:
+async def test_volume_released_without_a_watch_is_removed() -> None:
     async with scene() as here:
         one, other = await here.bound("u1", "u2")
         released = replace(one, phase=VolumePhase.RELEASED)
@@ -112,7 +112,7 @@ async def test_what_was_released_while_nobody_watched_is_taken_up() -> None:
         assert here.told.lines == ["shared fs-1:/team/example"]
 
 
-async def test_a_list_without_a_volume_means_it_is_gone() -> None:
+async def test_volume_missing_from_a_list_is_deleted() -> None:
     async with scene() as here:
         one, other = await here.bound("u1", "u2")
         here.volumes.listed([other])
@@ -120,14 +120,14 @@ async def test_a_list_without_a_volume_means_it_is_gone() -> None:
         assert one.name not in here.world.index.volumes
 
 
-async def test_a_retained_volume_stays_and_nobody_is_bothered() -> None:
+async def test_retained_volume_is_kept_without_an_event() -> None:
     async with scene() as here:
         volume = await here.world.provision(claim(policy="Retain"))
         await here.release(volume)
         assert (here.there, here.told.lines) == ([volume.name], [])
 
 
-async def test_a_failure_is_tried_again_after_the_back_off() -> None:
+async def test_failed_removal_is_retried_after_the_backoff() -> None:
     async with scene(backoff_seconds=0.05) as here:
         (volume,) = await here.bound("u1")
         faults = iter([KubeUnavailable("is down")])
@@ -147,7 +147,7 @@ async def test_a_failure_is_tried_again_after_the_back_off() -> None:
         assert here.told.lines == ["not is down", "removed fs-1:/team/example"]
 
 
-async def test_a_file_system_that_is_gone_is_asked_for_at_the_pace_of_the_back_off() -> None:
+async def test_deleted_file_system_is_looked_up_at_the_pace_of_the_backoff() -> None:
     async with scene() as here:
         (volume,) = await here.bound("u1")
         here.world.index.targets = TunnelTargets()
@@ -162,7 +162,7 @@ def below(volume: Volume) -> Volume:
     return replace(volume, name="near", uid="n", provisioned_by=None, claim=None, nfs=source)
 
 
-async def test_a_refused_volume_is_looked_at_again_when_another_goes() -> None:
+async def test_refused_volume_is_retried_when_another_is_deleted() -> None:
     async with scene() as here:
         (volume,) = await here.bound("u1")
         near = below(volume)
@@ -178,7 +178,7 @@ async def test_a_refused_volume_is_looked_at_again_when_another_goes() -> None:
         assert (here.there, here.told.lines[1:]) == ([], ["removed fs-1:/team/example"])
 
 
-async def test_another_that_goes_just_after_it_was_asked_for_is_not_missed() -> None:
+async def test_deletion_just_after_the_check_is_not_missed() -> None:
     async with scene() as here:
         (volume,) = await here.bound("u1")
         near = below(volume)
@@ -204,7 +204,7 @@ async def test_another_that_goes_just_after_it_was_asked_for_is_not_missed() -> 
 # --- the finalizer
 
 
-async def test_volumes_of_the_older_systems_are_held_from_the_first_list_on() -> None:
+async def test_volumes_of_the_older_systems_get_the_finalizer_at_the_first_list() -> None:
     async with scene() as here:
         volumes = [replace(one, finalizers=()) for one in await here.bound("u1", "u2")]
         foreign = replace(volumes[0], name="foreign", uid="f", provisioned_by="other.example/efs")
@@ -218,7 +218,7 @@ async def test_volumes_of_the_older_systems_are_held_from_the_first_list_on() ->
         assert here.told.lines == []
 
 
-async def test_a_volume_that_cannot_be_held_yet_is_tried_again() -> None:
+async def test_failed_write_of_the_finalizer_is_retried() -> None:
     async with scene(backoff_seconds=0.01) as here:
         (volume,) = await here.bound("u1")
         volume = replace(volume, finalizers=())
@@ -240,7 +240,7 @@ async def test_a_volume_that_cannot_be_held_yet_is_tried_again() -> None:
         assert here.told.lines == []
 
 
-async def test_a_volume_that_is_held_already_bothers_nobody() -> None:
+async def test_volume_with_the_finalizer_is_not_written() -> None:
     async with scene() as here:
         (volume,) = await here.bound("u1")
         here.world.moment.passed.clear()
@@ -250,7 +250,7 @@ async def test_a_volume_that_is_held_already_bothers_nobody() -> None:
         assert here.world.moment.passed == []
 
 
-async def test_a_volume_that_somebody_deletes_goes_after_its_claim() -> None:
+async def test_deleted_volume_is_removed_after_its_claim() -> None:
     async with scene() as here:
         (volume,) = await here.bound("u1")
         deleted = replace(volume, deleting=True)
@@ -262,7 +262,7 @@ async def test_a_volume_that_somebody_deletes_goes_after_its_claim() -> None:
         assert (here.there, here.told.lines) == ([], ["removed fs-1:/team/example"])
 
 
-async def test_a_retained_volume_that_somebody_deletes_is_let_go() -> None:
+async def test_finalizer_of_a_deleted_retained_volume_is_removed() -> None:
     async with scene() as here:
         (volume,) = await here.bound("u1")
         await here.release(replace(volume, deleting=True, reclaim_policy=ReclaimPolicy.RETAIN))

@@ -159,9 +159,7 @@ def storage_class(**parameters: str) -> StorageClassResource:
 AUTO = storage_class(default_file_system_id="auto")
 
 
-async def test_claims_that_are_there_and_claims_that_come_get_volumes(
-    kube: AsyncClient, eventually: Eventually
-) -> None:
+async def test_existing_and_new_claims_get_volumes(kube: AsyncClient, eventually: Eventually) -> None:
     await kube.create(AUTO)
     await kube.create(claim("early"))
     async with running(kube) as here:
@@ -173,7 +171,7 @@ async def test_claims_that_are_there_and_claims_that_come_get_volumes(
         await eventually(is_done)
 
 
-async def test_a_claim_waits_for_its_class(kube: AsyncClient, eventually: Eventually) -> None:
+async def test_claim_waits_for_its_class(kube: AsyncClient, eventually: Eventually) -> None:
     async with running(kube) as here:
         await kube.create(claim("data"))
         await asyncio.sleep(0.1)
@@ -182,9 +180,7 @@ async def test_a_claim_waits_for_its_class(kube: AsyncClient, eventually: Eventu
         await eventually(here.made_for)
 
 
-async def test_a_class_that_was_replaced_serves_whom_it_refused(
-    kube: AsyncClient, eventually: Eventually
-) -> None:
+async def test_replaced_class_serves_its_refused_claims(kube: AsyncClient, eventually: Eventually) -> None:
     await kube.create(storage_class())
     async with running(kube) as here:
         await kube.create(claim("data"))
@@ -202,7 +198,7 @@ async def test_a_class_that_was_replaced_serves_whom_it_refused(
         assert not await rejected()
 
 
-async def test_a_class_that_is_gone_is_forgotten(kube: AsyncClient, eventually: Eventually) -> None:
+async def test_deleted_class_is_forgotten(kube: AsyncClient, eventually: Eventually) -> None:
     await kube.create(AUTO)
     async with running(kube) as here:
         assert set(here.index.classes) == {"efs"}
@@ -214,7 +210,7 @@ async def test_a_class_that_is_gone_is_forgotten(kube: AsyncClient, eventually: 
         await eventually(is_forgotten)
 
 
-async def test_volumes_are_known_and_forgotten(kube: AsyncClient, eventually: Eventually) -> None:
+async def test_volumes_are_indexed_and_forgotten(kube: AsyncClient, eventually: Eventually) -> None:
     async with running(kube) as here:
         await kube.create(build_volume(_volume("pv")))
 
@@ -230,7 +226,9 @@ async def test_volumes_are_known_and_forgotten(kube: AsyncClient, eventually: Ev
         assert here.targets.pokes == 0
 
 
-async def test_a_released_volume_goes_with_its_directory(kube: AsyncClient, eventually: Eventually) -> None:
+async def test_released_volume_is_removed_with_its_directory(
+    kube: AsyncClient, eventually: Eventually
+) -> None:
     await kube.create(AUTO)
     async with running(kube) as here:
         await kube.create(claim("data"))
@@ -250,7 +248,7 @@ async def test_a_released_volume_goes_with_its_directory(kube: AsyncClient, even
 
 
 @pytest.mark.parametrize("kind", ["claim", "volume"])
-async def test_a_root_that_goes_concerns_the_targets(
+async def test_deleted_root_is_reported_to_the_targets(
     kube: AsyncClient, eventually: Eventually, kind: str
 ) -> None:
     async with running(kube) as here:

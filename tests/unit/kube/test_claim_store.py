@@ -44,7 +44,7 @@ async def annotate(kube: AsyncClient, key: str, value: str) -> None:
     await kube.patch(PersistentVolumeClaim, "data", patch, namespace="default", patch_type=PatchType.MERGE)
 
 
-async def test_of_many_controllers_one_chooses(kube: AsyncClient, claim: Claim) -> None:
+async def test_one_of_many_controllers_chooses(kube: AsyncClient, claim: Claim) -> None:
     store = ClaimStore(kube)
     choices = [FileSystemId(f"fs-{number}") for number in range(8)]
     results = await asyncio.gather(
@@ -57,13 +57,13 @@ async def test_of_many_controllers_one_chooses(kube: AsyncClient, claim: Claim) 
     await store.record_file_system(claim, recorded)
 
 
-async def test_another_change_of_the_claim_does_not_matter(kube: AsyncClient, claim: Claim) -> None:
+async def test_unrelated_change_of_the_claim_does_not_matter(kube: AsyncClient, claim: Claim) -> None:
     await annotate(kube, "volume.kubernetes.io/storage-provisioner", "example.com/efs")
     await ClaimStore(kube).record_file_system(claim, FS1)
     assert (await live(kube)).file_system == FS1
 
 
-async def test_a_choice_is_changed_only_by_who_knows_it(kube: AsyncClient, claim: Claim) -> None:
+async def test_choice_is_changed_only_by_a_writer_that_has_read_it(kube: AsyncClient, claim: Claim) -> None:
     store = ClaimStore(kube)
     await store.record_file_system(claim, FS1)
     with pytest.raises(NotYet, match="'fs-1' is recorded for claim default/data"):
@@ -77,7 +77,7 @@ async def test_a_choice_is_changed_only_by_who_knows_it(kube: AsyncClient, claim
 
 
 @pytest.mark.parametrize("text", ["the first one", "fs-2", "fs-2/of-another-claim"])
-async def test_what_was_not_recorded_for_this_very_claim_counts_as_no_choice(
+async def test_choice_recorded_for_another_claim_is_ignored(
     kube: AsyncClient, claim: Claim, text: str
 ) -> None:
     await annotate(kube, CHOSEN_FILE_SYSTEM, text)
@@ -86,11 +86,11 @@ async def test_what_was_not_recorded_for_this_very_claim_counts_as_no_choice(
     assert (await live(kube)).file_system == FS1
 
 
-async def test_a_claim_that_is_gone_is_no_error(kube: AsyncClient, claim: Claim) -> None:
+async def test_deleted_claim_is_not_an_error(kube: AsyncClient, claim: Claim) -> None:
     await ClaimStore(kube).record_file_system(replace(claim, name="gone"), FS1)
 
 
-async def test_a_new_claim_of_that_name_gets_no_record(kube: AsyncClient, claim: Claim) -> None:
+async def test_new_claim_of_the_same_name_gets_no_record(kube: AsyncClient, claim: Claim) -> None:
     await ClaimStore(kube).record_file_system(replace(claim, uid=ClaimUid("of-a-former-one")), FS1)
     found = await kube.get(PersistentVolumeClaim, "data", namespace="default")
     assert not (found.metadata and found.metadata.annotations)

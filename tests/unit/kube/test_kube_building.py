@@ -47,11 +47,11 @@ def test_volume(manifest: SnapshotAssertion) -> None:
     assert rendered(build_volume(VOLUME)) == manifest
 
 
-def test_a_volume_is_read_as_it_was_built() -> None:
+def test_built_volume_is_read_back() -> None:
     assert read_volume(build_volume(VOLUME).to_dict()) == VOLUME
 
 
-def test_a_volume_of_nobody_has_no_empty_fields() -> None:
+def test_volume_without_a_claim_has_no_empty_fields() -> None:
     body = build_volume(Volume(name="pv")).to_dict()
     assert body["metadata"] == {"name": "pv", "annotations": {}}
     assert not {"claimRef", "nfs"} & body["spec"].keys()

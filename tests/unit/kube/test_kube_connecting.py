@@ -23,21 +23,21 @@ def written(folder: Path, document: object) -> Path:
     return path
 
 
-async def test_the_current_context_is_taken(tmp_path: Path) -> None:
+async def test_current_context_is_used(tmp_path: Path) -> None:
     config = load_config(written(tmp_path, kubeconfig()))
     assert (config.cluster.server, config.namespace) == ("http://127.0.0.1:1", "team")
     async with connect(config) as client:
         assert client.namespace == "team"
 
 
-async def test_a_context_without_a_user_is_enough(tmp_path: Path) -> None:
+async def test_context_without_a_user_is_accepted(tmp_path: Path) -> None:
     contexts = [{"name": "x", "context": {"cluster": "c"}}]
     config = load_config(written(tmp_path, kubeconfig(contexts=contexts)))
     async with connect(config) as client:
         assert client.namespace == "default"
 
 
-def test_the_environment_is_looked_at_without_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_is_used_without_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", str(written(tmp_path, kubeconfig())))
     assert load_config().context_name == "x"
 
@@ -57,14 +57,14 @@ def test_the_environment_is_looked_at_without_a_file(tmp_path: Path, monkeypatch
         pytest.param(kubeconfig(**{"current-context": None}), id="no current context"),
     ],
 )
-def test_a_file_that_cannot_be_used(tmp_path: Path, document: object) -> None:
+def test_unusable_file_is_refused(tmp_path: Path, document: object) -> None:
     with pytest.raises(InvalidSetting) as caught:
         load_config(written(tmp_path, document))
     assert caught.value.field == "KUBECONFIG"
     assert caught.value.problem.startswith("cannot be used (")
 
 
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+def test_missing_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidSetting) as caught:
         load_config(tmp_path / "none")
     assert f"{tmp_path}/none not found" in caught.value.problem
@@ -77,7 +77,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         pytest.param({"server": "https://x", "certificate-authority": "gone.crt"}, id="no such authority"),
     ],
 )
-def test_a_cluster_that_cannot_be_connected_to(tmp_path: Path, cluster: dict[str, str]) -> None:
+def test_invalid_cluster_is_refused(tmp_path: Path, cluster: dict[str, str]) -> None:
     config = load_config(written(tmp_path, kubeconfig(clusters=[{"name": "c", "cluster": cluster}])))
     with pytest.raises(InvalidSetting) as caught:
         connect(config)

@@ -70,7 +70,7 @@ async def client_of(server: Server, *, timeout_seconds: float = SECONDS) -> Asyn
         yield client
 
 
-async def test_requests_one_after_another_share_a_connection() -> None:
+async def test_sequential_requests_share_a_connection() -> None:
     server = Server(OK, REFUSED, OK)
     async with client_of(server) as client:
         answers = [await client.get("/") for _ in range(3)]
@@ -82,7 +82,7 @@ async def test_requests_one_after_another_share_a_connection() -> None:
     assert server.connections == 1
 
 
-async def test_a_request_goes_out_as_the_client_has_made_it() -> None:
+async def test_request_is_sent_as_the_client_built_it() -> None:
     server = Server(OK)
     async with client_of(server) as client:
         await client.get("/api/v1/pods?labelSelector=app%3Defs%2Cb%20in%20(c%2Bd)", headers={"X-Own": "1"})
@@ -98,14 +98,14 @@ async def test_a_request_goes_out_as_the_client_has_made_it() -> None:
     assert names == ["accept-encoding", "connection", "content-length", "host"]
 
 
-async def test_a_packed_answer_is_unpacked() -> None:
+async def test_compressed_answer_is_decompressed() -> None:
     body = gzip.compress(b"a list of pods")
     head = f"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nContent-Length: {len(body)}\r\n\r\n"
     async with client_of(Server(head.encode() + body)) as client:
         assert (await client.get("/")).text == "a list of pods"
 
 
-async def test_a_redirection_is_not_followed() -> None:
+async def test_redirect_is_not_followed() -> None:
     server = Server(b"HTTP/1.1 302 Found\r\nLocation: /elsewhere\r\nContent-Length: 0\r\n\r\n")
     async with client_of(server) as client:
         assert (await client.get("/")).status_code == 302
@@ -113,7 +113,7 @@ async def test_a_redirection_is_not_followed() -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "POST"])
-async def test_what_breaks_a_connection_is_sent_once(method: str) -> None:
+async def test_request_on_a_broken_connection_is_sent_once(method: str) -> None:
     server = Server(OK, None, OK)
     async with client_of(server) as client:
         await client.get("/")
@@ -122,7 +122,7 @@ async def test_what_breaks_a_connection_is_sent_once(method: str) -> None:
     assert len(server.requests) == 2
 
 
-async def test_an_answer_that_breaks_off_is_an_error() -> None:
+async def test_truncated_answer_is_an_error() -> None:
     class Breaking(Server):
         async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await _head(reader)
@@ -134,7 +134,7 @@ async def test_an_answer_that_breaks_off_is_an_error() -> None:
             await client.get("/")
 
 
-async def test_an_answer_that_does_not_come_is_not_waited_for() -> None:
+async def test_missing_answer_times_out() -> None:
     server = Server(b"")
     async with client_of(server, timeout_seconds=0.1) as client:
         with pytest.raises(httpx2.ReadTimeout):
@@ -142,7 +142,7 @@ async def test_an_answer_that_does_not_come_is_not_waited_for() -> None:
         await server.closed.wait()
 
 
-async def test_where_nobody_listens_there_is_no_connection() -> None:
+async def test_closed_port_is_a_connection_error() -> None:
     async with await asyncio.start_server(Server(OK).serve, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
     async with httpx2.AsyncClient(transport=Connections(ssl.create_default_context())) as client:
@@ -150,7 +150,7 @@ async def test_where_nobody_listens_there_is_no_connection() -> None:
             await client.get(f"http://127.0.0.1:{port}/")
 
 
-async def test_an_answer_that_is_not_read_to_its_end_closes_its_connection() -> None:
+async def test_partly_read_answer_closes_its_connection() -> None:
     server = Server(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n")
     async with client_of(server) as client:
         async with client.stream("GET", "/?watch=true") as answer:
@@ -159,7 +159,7 @@ async def test_an_answer_that_is_not_read_to_its_end_closes_its_connection() -> 
         await server.closed.wait()
 
 
-async def test_a_proxy_leads_there() -> None:
+async def test_request_goes_through_the_proxy() -> None:
     server = Server(OK)
     async with listening(server.serve) as address:
         transport = Connections(ssl.create_default_context(), f"http://name:word@{address}")
@@ -170,7 +170,7 @@ async def test_a_proxy_leads_there() -> None:
     assert "Proxy-Authorization: Basic bmFtZTp3b3Jk\r\n" in head
 
 
-async def test_a_proxy_that_refuses_is_named_as_one() -> None:
+async def test_refusal_of_the_proxy_names_the_proxy() -> None:
     server = Server(b"HTTP/1.1 407 Who are you\r\nContent-Length: 0\r\n\r\n")
     async with listening(server.serve) as address:
         transport = Connections(ssl.create_default_context(), f"http://{address}")
@@ -180,7 +180,7 @@ async def test_a_proxy_that_refuses_is_named_as_one() -> None:
 
 
 @pytest.mark.parametrize("cancel", [pytest.param(True, id="cancelled"), pytest.param(False, id="broken off")])
-async def test_a_handshake_that_ends_closes_its_connection(cancel: bool) -> None:
+async def test_interrupted_handshake_closes_its_connection(cancel: bool) -> None:
     begun, closed = asyncio.Event(), asyncio.Event()
 
     async def never_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

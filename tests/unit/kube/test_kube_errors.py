@@ -63,7 +63,7 @@ async def refused(client_of: ClientOf, response: httpx2.Response) -> KubeEfsErro
         (418, "Teapot", KubeUnavailable, DOWN),
     ],
 )
-async def test_a_refusal_of_the_api_server(
+async def test_refusal_of_the_api_server_is_translated(
     client_of: ClientOf, code: int, reason: str, kind: type[KubeError], remedy: str
 ) -> None:
     error = await refused(client_of, httpx2.Response(code, json=status(code, reason, "because")))
@@ -110,7 +110,7 @@ async def test_a_refusal_of_the_api_server(
         ),
     ],
 )
-async def test_a_refusal_of_somebody_in_between(
+async def test_refusal_of_an_intermediary_is_translated(
     client_of: ClientOf, response: httpx2.Response, kind: type[KubeError], text: str
 ) -> None:
     error = await refused(client_of, response)
@@ -126,7 +126,9 @@ async def test_a_refusal_of_somebody_in_between(
         pytest.param(httpx2.Response(502, json=[]), id="a refusal of another shape"),
     ],
 )
-async def test_an_answer_that_is_not_kubernetes(client_of: ClientOf, response: httpx2.Response) -> None:
+async def test_answer_that_is_not_from_kubernetes_is_translated(
+    client_of: ClientOf, response: httpx2.Response
+) -> None:
     error = await refused(client_of, response)
     assert type(error) is KubeUnavailable
     assert error.problem.startswith("did not answer with a Kubernetes response (")
@@ -158,13 +160,13 @@ def test_every_error_of_the_http_library_is_translated(kind: type[Exception]) ->
         (httpx2.ConnectError("no route"), f"pod a: could not be reached (no route){DOWN}"),
     ],
 )
-def test_no_answer_at_all(error: Exception, text: str) -> None:
+def test_missing_answer_is_translated(error: Exception, text: str) -> None:
     with pytest.raises(KubeUnavailable) as caught, translated("pod a"):
         raise error
     assert str(caught.value) == text
 
 
-def test_a_kubeconfig_s_fault_is_a_setting_s() -> None:
+def test_kubeconfig_error_is_an_invalid_setting() -> None:
     with pytest.raises(InvalidSetting) as caught, translated("pod a"):
         raise ConfigError("token file gone")
     assert str(caught.value) == (
@@ -173,6 +175,6 @@ def test_a_kubeconfig_s_fault_is_a_setting_s() -> None:
     )
 
 
-def test_faults_of_our_own_are_not_dressed_up() -> None:
+def test_internal_errors_are_not_translated() -> None:
     with pytest.raises(ZeroDivisionError), translated("pod a"):
         raise ZeroDivisionError

@@ -36,7 +36,7 @@ async def written(client: AsyncClient, namespace: str = "default") -> list[Event
     return [event async for event in client.list(Event, namespace=namespace)]
 
 
-async def test_an_event_names_its_object_and_who_says_so(kube: AsyncClient) -> None:
+async def test_event_names_its_object_and_its_reporter(kube: AsyncClient) -> None:
     async with recorder(kube) as events_of:
         events_of.publish(CLAIM, EventType.WARNING, "ProvisioningFailed", "no such file system")
     (event,) = await written(kube)
@@ -59,23 +59,21 @@ async def test_an_event_names_its_object_and_who_says_so(kube: AsyncClient) -> N
     assert body["firstTimestamp"] == body["lastTimestamp"]
 
 
-async def test_repetitions_are_counted_even_when_they_come_at_once(kube: AsyncClient) -> None:
+async def test_concurrent_repetitions_are_counted(kube: AsyncClient) -> None:
     async with recorder(kube) as events_of:
         for _ in range(5):
             events_of.publish(CLAIM, EventType.NORMAL, "Provisioning", "again")
     assert [event.count for event in await written(kube)] == [5]
 
 
-async def test_a_restarted_process_goes_on_counting(kube: AsyncClient) -> None:
+async def test_restarted_process_continues_counting(kube: AsyncClient) -> None:
     for _ in range(3):
         async with recorder(kube) as events_of:
             events_of.publish(CLAIM, EventType.NORMAL, "Provisioning", "again")
     assert [event.count for event in await written(kube)] == [3]
 
 
-async def test_an_event_that_the_server_has_forgotten_is_made_anew(
-    kube: AsyncClient, eventually: Eventually
-) -> None:
+async def test_expired_event_is_recreated(kube: AsyncClient, eventually: Eventually) -> None:
     async with recorder(kube) as events_of:
         events_of.publish(CLAIM, EventType.NORMAL, "Provisioning", "again")
         await eventually(lambda: written(kube))
@@ -95,7 +93,7 @@ async def test_an_event_that_the_server_has_forgotten_is_made_anew(
         pytest.param(CLAIM, "Failed", "y", id="another message"),
     ],
 )
-async def test_what_differs_is_another_event(
+async def test_different_object_reason_or_message_is_another_event(
     kube: AsyncClient, subject: Subject, reason: str, message: str
 ) -> None:
     async with recorder(kube) as events_of:
@@ -104,7 +102,7 @@ async def test_what_differs_is_another_event(
     assert [event.count for event in await written(kube)] == [1, 1]
 
 
-async def test_an_object_without_a_namespace_has_its_events_in_default(kube: AsyncClient) -> None:
+async def test_events_of_cluster_scoped_objects_are_in_default(kube: AsyncClient) -> None:
     volume = Subject(api_version="v1", kind="PersistentVolume", name="pv", uid="u")
     async with recorder(kube) as events_of:
         events_of.publish(volume, EventType.NORMAL, "DirectoryKept", "kept")
@@ -112,7 +110,7 @@ async def test_an_object_without_a_namespace_has_its_events_in_default(kube: Asy
     assert "namespace" not in event.involvedObject.to_dict()
 
 
-async def test_long_messages_and_names_are_cut(kube: AsyncClient) -> None:
+async def test_long_messages_and_names_are_truncated(kube: AsyncClient) -> None:
     long = replace(CLAIM, name="a" * 199 + ".b" * 20)
     async with recorder(kube) as events_of:
         events_of.publish(long, EventType.NORMAL, "Provisioning", "x" * 2000)
@@ -122,7 +120,7 @@ async def test_long_messages_and_names_are_cut(kube: AsyncClient) -> None:
     assert (event.metadata.name or "").startswith("a" * 199 + ".")
 
 
-async def test_what_the_server_refuses_is_logged_and_the_next_is_written(kube: AsyncClient) -> None:
+async def test_refused_event_is_logged_and_the_next_is_written(kube: AsyncClient) -> None:
     with capture_logs() as logs:
         async with recorder(kube) as events_of:
             events_of.publish(replace(CLAIM, namespace="gone"), EventType.NORMAL, "Provisioning", "x")
@@ -133,7 +131,7 @@ async def test_what_the_server_refuses_is_logged_and_the_next_is_written(kube: A
 
 
 @pytest.mark.parametrize(("failures", "is_written"), [(1, True), (2, True), (3, False)])
-async def test_what_the_server_fails_to_write_is_tried_again(
+async def test_failed_write_is_retried(
     client_of: ClientOf,
     monkeypatch: pytest.MonkeyPatch,
     failures: int,
@@ -158,7 +156,7 @@ async def test_what_the_server_fails_to_write_is_tried_again(
     assert ("event-not-written" in [line["event"] for line in logs]) is not is_written
 
 
-async def test_publishing_never_waits_and_never_fails(client_of: ClientOf) -> None:
+async def test_publish_never_waits_and_never_fails(client_of: ClientOf) -> None:
     client = client_of(_never)
     events_of = recorder(client)
     with capture_logs() as logs:
@@ -173,7 +171,7 @@ async def test_publishing_never_waits_and_never_fails(client_of: ClientOf) -> No
     await client.close()
 
 
-async def test_the_end_waits_only_a_moment_for_a_server_that_hangs(
+async def test_shutdown_waits_only_briefly_for_a_hanging_server(
     client_of: ClientOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "_FLUSH_SECONDS", 0.05)
@@ -190,7 +188,7 @@ async def _never(_: httpx2.Request) -> httpx2.Response:
     raise AssertionError
 
 
-async def test_no_part_of_a_secret_is_in_an_event(kube: AsyncClient) -> None:
+async def test_event_contains_no_part_of_a_secret(kube: AsyncClient) -> None:
     secret = "FwoGZXIvYXdzE" + "aB3dE5gH7j" * 300
     async with recorder(kube) as events_of:
         events_of.publish(

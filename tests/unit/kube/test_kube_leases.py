@@ -61,7 +61,7 @@ async def turns(client: AsyncClient) -> None:
         await spec(client)
 
 
-async def test_the_first_candidate_leads(kube: AsyncClient) -> None:
+async def test_first_candidate_leads(kube: AsyncClient) -> None:
     leader = candidate(kube, "a", Clock())
     async with asyncio.timeout(5):
         await leader.acquire()
@@ -72,7 +72,7 @@ async def test_the_first_candidate_leads(kube: AsyncClient) -> None:
     assert (found.holderIdentity, found.leaseDurationSeconds, found.leaseTransitions) == ("a", 15, 0)
 
 
-async def test_the_second_waits_from_the_last_change_that_it_saw(kube: AsyncClient) -> None:
+async def test_second_candidate_waits_from_the_last_observed_change(kube: AsyncClient) -> None:
     clock = Clock()
     first, second = candidate(kube, "a", clock), candidate(kube, "b", clock)
     await first.acquire()
@@ -88,7 +88,7 @@ async def test_the_second_waits_from_the_last_change_that_it_saw(kube: AsyncClie
     assert (found.holderIdentity, found.leaseTransitions) == ("b", 1)
 
 
-async def test_each_renewal_makes_the_second_wait_anew(kube: AsyncClient) -> None:
+async def test_each_renewal_restarts_the_wait_of_the_second_candidate(kube: AsyncClient) -> None:
     clock = Clock()
     first, second = candidate(kube, "a", clock), candidate(kube, "b", clock)
     await first.acquire()
@@ -100,7 +100,7 @@ async def test_each_renewal_makes_the_second_wait_anew(kube: AsyncClient) -> Non
         assert not keeping.done()
 
 
-async def test_how_long_a_lease_holds_is_its_holder_s_word(kube: AsyncClient) -> None:
+async def test_lease_lasts_for_the_duration_that_its_holder_wrote(kube: AsyncClient) -> None:
     clock = Clock()
     slow = Leadership(
         kube, LeaseTerms(namespace="default", name="lead", identity="a", duration_seconds=60), clock
@@ -113,7 +113,7 @@ async def test_how_long_a_lease_holds_is_its_holder_s_word(kube: AsyncClient) ->
         assert not waiting.done()
 
 
-async def test_a_restarted_leader_takes_its_own_lease_at_once(kube: AsyncClient) -> None:
+async def test_restarted_leader_takes_its_own_lease_at_once(kube: AsyncClient) -> None:
     await candidate(kube, "a", Clock()).acquire()
     again = candidate(kube, "a", Clock())
     async with asyncio.timeout(5):
@@ -122,7 +122,7 @@ async def test_a_restarted_leader_takes_its_own_lease_at_once(kube: AsyncClient)
     assert (await spec(kube)).leaseTransitions == 0
 
 
-async def test_a_released_lease_is_taken_at_once(kube: AsyncClient) -> None:
+async def test_released_lease_is_taken_at_once(kube: AsyncClient) -> None:
     first = candidate(kube, "a", Clock())
     await first.acquire()
     first.release_at_end()
@@ -135,14 +135,14 @@ async def test_a_released_lease_is_taken_at_once(kube: AsyncClient) -> None:
     assert not second.follows_a_crash
 
 
-async def test_nobody_releases_what_another_holds(kube: AsyncClient) -> None:
+async def test_candidate_does_not_release_the_lease_of_another(kube: AsyncClient) -> None:
     first = candidate(kube, "a", Clock())
     await first.acquire()
     await candidate(kube, "b", Clock()).release()
     assert (await spec(kube)).holderIdentity == "a"
 
 
-async def test_of_candidates_at_one_moment_one_leads(kube: AsyncClient) -> None:
+async def test_one_of_several_concurrent_candidates_leads(kube: AsyncClient) -> None:
     clock = Clock()
     several = [candidate(kube, identity, clock) for identity in "abcde"]
     tasks = [asyncio.create_task(one.acquire()) for one in several]
@@ -155,7 +155,7 @@ async def test_of_candidates_at_one_moment_one_leads(kube: AsyncClient) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_a_lease_that_another_has_taken_is_lost(kube: AsyncClient) -> None:
+async def test_lease_taken_by_another_is_lost(kube: AsyncClient) -> None:
     clock = Clock()
     leader = candidate(kube, "a", clock)
     await leader.acquire()
@@ -170,7 +170,7 @@ async def test_a_lease_that_another_has_taken_is_lost(kube: AsyncClient) -> None
     assert "leadership-lost" in [line["event"] for line in logs]
 
 
-async def test_a_lease_that_was_deleted_is_made_again(kube: AsyncClient, eventually: Eventually) -> None:
+async def test_deleted_lease_is_recreated(kube: AsyncClient, eventually: Eventually) -> None:
     leader = candidate(kube, "a", Clock())
     await leader.acquire()
     async with running(leader.keep()) as keeping:
@@ -187,7 +187,7 @@ async def _holders(client: AsyncClient) -> list[str | None]:
     ]
 
 
-async def test_a_release_that_hangs_delays_the_end_for_a_moment_only(client_of: ClientOf) -> None:
+async def test_hanging_release_delays_the_end_only_briefly(client_of: ClientOf) -> None:
     async def hang(_: httpx2.Request) -> httpx2.Response:
         await asyncio.Event().wait()
         raise AssertionError
@@ -199,7 +199,9 @@ async def test_a_release_that_hangs_delays_the_end_for_a_moment_only(client_of: 
 
 
 @pytest.mark.parametrize("code", [500, 409, 403])
-async def test_who_cannot_renew_gives_up_before_others_may_take_over(client_of: ClientOf, code: int) -> None:
+async def test_leader_that_cannot_renew_stops_before_others_can_take_over(
+    client_of: ClientOf, code: int
+) -> None:
     clock = Clock()
 
     async def refuse(_: httpx2.Request) -> httpx2.Response:
@@ -216,7 +218,7 @@ async def test_who_cannot_renew_gives_up_before_others_may_take_over(client_of: 
     assert clock.now - 1000 <= 11
 
 
-async def test_a_renewal_that_hangs_ends_with_the_deadline(client_of: ClientOf) -> None:
+async def test_hanging_renewal_ends_at_the_deadline(client_of: ClientOf) -> None:
     async def hang(_: httpx2.Request) -> httpx2.Response:
         await asyncio.Event().wait()
         raise AssertionError
@@ -233,7 +235,7 @@ async def test_a_renewal_that_hangs_ends_with_the_deadline(client_of: ClientOf) 
             await Leadership(client, short, time.monotonic).keep()
 
 
-async def test_a_renewal_that_hangs_leaves_time_for_another(
+async def test_hanging_renewal_leaves_time_for_another(
     kube: AsyncClient, client_of: ClientOf, eventually: Eventually
 ) -> None:
     requests = 0
@@ -262,7 +264,7 @@ async def test_a_renewal_that_hangs_leaves_time_for_another(
         assert not keeping.done()
 
 
-async def test_a_leader_counts_from_before_it_asked(client_of: ClientOf) -> None:
+async def test_lease_time_starts_before_the_request(client_of: ClientOf) -> None:
     clock = Clock()
 
     async def answer_late(request: httpx2.Request) -> httpx2.Response:
@@ -281,7 +283,7 @@ async def test_a_leader_counts_from_before_it_asked(client_of: ClientOf) -> None
     assert not leader.is_leader
 
 
-async def test_a_release_that_fails_only_costs_time(client_of: ClientOf) -> None:
+async def test_failed_release_of_the_lease_is_only_logged(client_of: ClientOf) -> None:
     async def refuse(_: httpx2.Request) -> httpx2.Response:
         raise httpx2.ConnectError("down")
 
@@ -291,7 +293,7 @@ async def test_a_release_that_fails_only_costs_time(client_of: ClientOf) -> None
     assert [line["event"] for line in logs] == ["lease-not-released"]
 
 
-async def test_requests_of_a_crashed_leader_are_known_to_all_that_lead_while_they_are_possible(
+async def test_all_later_leaders_know_that_requests_of_a_crashed_leader_are_possible(
     kube: AsyncClient,
 ) -> None:
     clock = Clock()
@@ -313,7 +315,7 @@ async def test_requests_of_a_crashed_leader_are_known_to_all_that_lead_while_the
     assert not (await spec(kube)).holderIdentity
 
 
-async def test_a_lease_that_is_left_to_expire_is_not_released(kube: AsyncClient) -> None:
+async def test_lease_left_to_expire_is_not_released(kube: AsyncClient) -> None:
     leader = candidate(kube, "a", Clock())
     await leader.acquire()
     leader.leave_to_expire()

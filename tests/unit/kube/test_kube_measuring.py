@@ -52,7 +52,7 @@ async def test_requests_are_counted_by_verb_and_code(method: str, query: str, co
     assert measured.value("request_seconds_sum", verb=verb, resource="pods") == 2.0
 
 
-async def test_a_request_without_an_answer_counts_too() -> None:
+async def test_request_without_an_answer_is_counted() -> None:
     measured = Measured(httpx2.ConnectError("refused"))
     with pytest.raises(httpx2.ConnectError):
         await measured.send("GET")
@@ -78,5 +78,5 @@ async def test_a_request_without_an_answer_counts_too() -> None:
         pytest.param("/", "", id="the root"),
     ],
 )
-def test_what_a_path_leads_to(path: str, resource: str) -> None:
+def test_resource_is_read_from_the_path(path: str, resource: str) -> None:
     assert resource_of(path) == resource

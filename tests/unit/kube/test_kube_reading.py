@@ -36,7 +36,7 @@ CLAIM: dict[str, Any] = {
 }
 
 
-def test_a_claim() -> None:
+def test_claim_is_read() -> None:
     assert read_claim(CLAIM) == Claim(
         namespace="team",
         name="efs-example",
@@ -52,7 +52,7 @@ def test_a_claim() -> None:
     )
 
 
-def test_a_claim_of_which_only_the_name_is_known() -> None:
+def test_claim_with_only_a_name_is_read() -> None:
     bare = {"metadata": {"name": "c", "namespace": "team", "uid": "u"}}
     assert read_claim(bare) == Claim(namespace="team", name="c", uid=ClaimUid("u"))
 
@@ -121,11 +121,11 @@ def with_annotations(**annotations: str) -> dict[str, Any]:
         pytest.param(with_annotations(rejected="true"), "rejection", "", id="rejected without a reason"),
     ],
 )
-def test_a_field_of_a_claim(body: dict[str, Any], field: str, value: object) -> None:
+def test_each_claim_field_is_read(body: dict[str, Any], field: str, value: object) -> None:
     assert getattr(read_claim(body), field) == value
 
 
-def test_a_storage_class() -> None:
+def test_storage_class_is_read() -> None:
     body = {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "StorageClass",
@@ -146,12 +146,12 @@ def test_a_storage_class() -> None:
     )
 
 
-def test_a_storage_class_with_nothing_but_its_provisioner() -> None:
+def test_storage_class_with_only_a_provisioner_is_read() -> None:
     body = {"metadata": {"name": "c"}, "provisioner": "p", "parameters": None}
     assert read_storage_class(body) == StorageClass(name="c", provisioner="p")
 
 
-def test_a_volume_of_the_older_system() -> None:
+def test_volume_of_the_older_system_is_read() -> None:
     body = {
         "metadata": {
             "name": "efs-stunnel-fs-1-team-example-abcde",
@@ -190,7 +190,7 @@ def test_a_volume_of_the_older_system() -> None:
     )
 
 
-def test_a_volume_of_efs_provisioner() -> None:
+def test_volume_of_efs_provisioner_is_read() -> None:
     body = {
         "metadata": {
             "name": "pvc-4a2b",
@@ -231,12 +231,12 @@ def test_a_volume_of_efs_provisioner() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "-1", "2147483648", "2000.0", "two", " 2000", "9" * 5000])
-def test_a_group_id_that_the_kubelet_would_not_take_is_none(text: str) -> None:
+def test_group_id_that_the_kubelet_refuses_is_none(text: str) -> None:
     body = {"metadata": {"name": "pv", "annotations": {"pv.beta.kubernetes.io/gid": text}}}
     assert read_volume(body).gid is None
 
 
-def test_a_csi_volume_that_is_tied_to_a_claim_by_name() -> None:
+def test_csi_volume_bound_to_a_claim_by_name_is_read() -> None:
     body = {
         "metadata": {"name": "pv", "deletionTimestamp": "2026-11-21T12:00:00Z"},
         "spec": {
@@ -253,7 +253,7 @@ def test_a_csi_volume_that_is_tied_to_a_claim_by_name() -> None:
     )
 
 
-def test_a_volume_without_a_policy_keeps_its_data() -> None:
+def test_volume_without_a_policy_keeps_its_data() -> None:
     # The API's own default for volumes; for classes it is Delete.
     assert read_volume({"metadata": {"name": "pv"}}).reclaim_policy is ReclaimPolicy.RETAIN
 
@@ -270,7 +270,7 @@ def test_a_volume_without_a_policy_keeps_its_data() -> None:
         pytest.param({"volume.beta.kubernetes.io/mount-options": ""}, (), id="the annotation, empty"),
     ],
 )
-def test_mount_options_are_those_that_the_kubelet_uses(
+def test_mount_options_are_read_as_the_kubelet_does(
     annotations: dict[str, str], options: tuple[str, ...]
 ) -> None:
     body = {"metadata": {"name": "pv", "annotations": annotations}, "spec": {"mountOptions": ["hard"]}}

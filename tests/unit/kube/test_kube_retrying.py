@@ -63,7 +63,7 @@ def answer(code: int, **headers: str) -> httpx2.Response:
         pytest.param("GET", httpx2.ReadTimeout("time-out"), id="reading, no answer came"),
     ],
 )
-async def test_what_is_sent_again(method: str, failure: Outcome) -> None:
+async def test_transient_errors_are_retried(method: str, failure: Outcome) -> None:
     server = Server(failure, failure, answer(200))
     assert (await server.send(method)).status_code == 200
     assert [(request.method, request.content) for request in server.requests] == [(method, b"body")] * 3
@@ -84,7 +84,7 @@ async def test_what_is_sent_again(method: str, failure: Outcome) -> None:
         ),
     ],
 )
-async def test_what_is_final(method: str, failure: Outcome) -> None:
+async def test_permanent_errors_are_not_retried(method: str, failure: Outcome) -> None:
     server = Server(failure, answer(200))
     assert await outcome_of(server, method) is failure
     assert len(server.requests) == 1
@@ -107,7 +107,7 @@ async def outcome_of(server: Server, method: str) -> Outcome:
         pytest.param(REFUSED, [0.25, 0.5, 1, 2], id="longer each time when nobody listens"),
     ],
 )
-async def test_how_long_is_waited(failure: Outcome, least: list[float]) -> None:
+async def test_retry_delay_grows_and_follows_retry_after(failure: Outcome, least: list[float]) -> None:
     server = Server(failure)
     assert await outcome_of(server, "POST") is failure
     assert sum(server.waits) <= PATIENCE
@@ -116,7 +116,7 @@ async def test_how_long_is_waited(failure: Outcome, least: list[float]) -> None:
     assert len(server.waits) >= len(least)
 
 
-async def test_each_repetition_says_why() -> None:
+async def test_each_retry_logs_its_reason() -> None:
     server = Server(REFUSED, answer(429, Retry_After="1"), answer(200))
     with capture_logs() as logs:
         await server.send()
@@ -154,7 +154,7 @@ async def proxy() -> AsyncIterator[str]:
         pytest.param({"HTTPS_PROXY": "http://{}"}, None, id="one for https only"),
     ],
 )
-async def test_the_proxy_that_the_environment_names(
+async def test_proxy_is_read_from_the_environment(
     environment: dict[str, str], found: str | None, proxy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"):

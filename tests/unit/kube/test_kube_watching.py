@@ -59,7 +59,7 @@ async def reading(client: AsyncClient, **scope: Any) -> AsyncIterator[Reader]:
         yield Reader(stream)
 
 
-async def test_what_there_is_then_every_change(kube: AsyncClient) -> None:
+async def test_watch_gives_the_list_then_every_change(kube: AsyncClient) -> None:
     await kube.create(secret("a"))
     async with reading(kube) as reader:
         assert await reader.next() == "listed a"
@@ -78,7 +78,7 @@ async def test_what_there_is_then_every_change(kube: AsyncClient) -> None:
         pytest.param({"fields": {"metadata.name": "a"}}, "listed a", id="a field"),
     ],
 )
-async def test_scope(kube: AsyncClient, scope: dict[str, Any], seen: str) -> None:
+async def test_watch_is_limited_to_its_scope(kube: AsyncClient, scope: dict[str, Any], seen: str) -> None:
     for each in (
         secret("a"),
         secret("b", labels={"component": "x"}),
@@ -89,7 +89,7 @@ async def test_scope(kube: AsyncClient, scope: dict[str, Any], seen: str) -> Non
         assert await reader.next() == seen
 
 
-async def test_a_long_list_comes_in_pages_each_read_before_the_next(client_of: ClientOf) -> None:
+async def test_long_list_is_read_page_by_page(client_of: ClientOf) -> None:
     server = _Scripted(
         [_listing("a", "b", version="5", further="page-2"), _listing("c", version="5"), _events()]
     )
@@ -106,7 +106,7 @@ async def test_a_long_list_comes_in_pages_each_read_before_the_next(client_of: C
     assert {one["limit"] for one in server.requests} == {"500"}
 
 
-async def test_a_list_whose_pages_expire_is_begun_anew(client_of: ClientOf) -> None:
+async def test_list_with_expired_pages_is_restarted(client_of: ClientOf) -> None:
     refused = httpx2.Response(410, json={"kind": "Status", "code": 410, "message": "too old"})
     server = _Scripted([_listing("a", version="5", further="page-2"), refused, _listing("b", version="9")])
     async with client_of(server) as client, reading(client) as reader:
@@ -114,7 +114,7 @@ async def test_a_list_whose_pages_expire_is_begun_anew(client_of: ClientOf) -> N
     assert [one.get("continue") for one in server.requests] == [None, "page-2", None]
 
 
-async def test_changes_are_what_the_reader_makes_of_the_objects(client_of: ClientOf) -> None:
+async def test_reader_converts_the_changed_objects(client_of: ClientOf) -> None:
     server = _Scripted(
         [_listing("a", version="5"), _events(_event("ADDED", "b", "6"), _event("DELETED", "a", "7"))]
     )
@@ -123,7 +123,7 @@ async def test_changes_are_what_the_reader_makes_of_the_objects(client_of: Clien
     assert seen == [Listed(("a",)), Applied("b"), Deleted("a")]
 
 
-async def test_an_expired_version_is_listed_anew(client_of: ClientOf) -> None:
+async def test_expired_version_causes_a_new_list(client_of: ClientOf) -> None:
     server = _Scripted(
         [_listing("a", version="5"), _gone(), _listing("b", version="9"), _events(_event("ADDED", "c", "10"))]
     )
@@ -134,7 +134,7 @@ async def test_an_expired_version_is_listed_anew(client_of: ClientOf) -> None:
     assert server.versions == [None, "5", None, "9"]
 
 
-async def test_a_version_that_is_refused_at_once_is_listed_anew(client_of: ClientOf) -> None:
+async def test_refused_version_causes_a_new_list(client_of: ClientOf) -> None:
     refused = httpx2.Response(410, json={"kind": "Status", "code": 410, "message": "too old"})
     server = _Scripted([_listing("a", version="5"), refused, _listing("b", version="9")])
     async with client_of(server) as client, reading(client) as reader:
@@ -151,7 +151,7 @@ async def test_a_version_that_is_refused_at_once_is_listed_anew(client_of: Clien
         pytest.param(httpx2.Response(200, text='{"type": "ADDED", "obj'), id="half a line"),
     ],
 )
-async def test_after_a_failure_the_watch_goes_on_where_it_was(
+async def test_watch_continues_after_a_failure(
     client_of: ClientOf, fault: httpx2.Response | Exception
 ) -> None:
     server = _Scripted(
@@ -169,9 +169,7 @@ async def test_after_a_failure_the_watch_goes_on_where_it_was(
     assert [(line["event"], line["resource"]) for line in logs] == [("watch-interrupted", "Secret")] * 2
 
 
-async def test_pauses_grow_while_nothing_comes_of_it(
-    client_of: ClientOf, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_pauses_grow_while_requests_fail(client_of: ClientOf, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[float] = []
 
     async def note(seconds: float) -> None:
@@ -188,7 +186,7 @@ async def test_pauses_grow_while_nothing_comes_of_it(
     ] == [True] * 10
 
 
-async def test_a_connection_that_died_without_a_word_is_given_up(
+async def test_silently_broken_connection_is_closed(
     client_of: ClientOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watching, "_WATCH_SECONDS", (0, 0))
@@ -199,9 +197,7 @@ async def test_a_connection_that_died_without_a_word_is_given_up(
     assert server.versions == [None, "5", "5"]
 
 
-async def test_a_server_that_comes_back_is_followed_again(
-    api_server: ApiServer, cluster: SingleConfig
-) -> None:
+async def test_watch_continues_when_the_server_returns(api_server: ApiServer, cluster: SingleConfig) -> None:
     async with connect(cluster) as client, reading(client) as reader:
         assert await reader.next() == "listed "
         await api_server.stop()
@@ -214,7 +210,7 @@ async def test_a_server_that_comes_back_is_followed_again(
                 seen = await reader.next()
 
 
-async def test_the_reader_stops_when_it_likes(kube: AsyncClient) -> None:
+async def test_reader_can_be_cancelled(kube: AsyncClient) -> None:
     async with reading(kube) as reader:
         await reader.next()
         waiting = asyncio.create_task(reader.next())

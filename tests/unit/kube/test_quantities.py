@@ -23,10 +23,10 @@ from kube_efs.kube.quantities import parse_quantity
         (0.25, Fraction(1, 4)),
     ],
 )
-def test_quantities_have_a_value(text: object, value: Fraction) -> None:
+def test_valid_quantity_has_a_value(text: object, value: Fraction) -> None:
     assert parse_quantity(text) == value
 
 
 @pytest.mark.parametrize("text", ["", "Gi", "1 Gi", "1gi", "1.2.3", "0x1", "1Gi ", None, True, ["1"]])
-def test_what_is_no_quantity_is_none(text: object) -> None:
+def test_invalid_quantity_is_none(text: object) -> None:
     assert parse_quantity(text) is None

@@ -51,14 +51,14 @@ async def _made(kube: AsyncClient) -> SharedVolume:
     return read_shared_volume(await kube.create(SharedVolumeResource(**body)))
 
 
-async def test_what_there_is_not(store: SharedVolumeStore) -> None:
+async def test_missing_objects_are_none(store: SharedVolumeStore) -> None:
     assert await store.get(OWNER) is None
     assert await store.volume(OWNER) is None
     assert await store.claim(OWNER) is None
     assert await store.annotation("nowhere", "key") is None
 
 
-async def test_the_finalizer_comes_and_goes(kube: AsyncClient, store: SharedVolumeStore) -> None:
+async def test_finalizer_is_added_and_removed(kube: AsyncClient, store: SharedVolumeStore) -> None:
     shared = await _made(kube)
     assert (shared.owner, shared.source, shared.finalizers, shared.status.phase) == (OWNER, SOURCE, (), None)
 
@@ -74,7 +74,7 @@ async def test_the_finalizer_comes_and_goes(kube: AsyncClient, store: SharedVolu
     assert after.finalizers == ()
 
 
-async def test_one_that_is_gone_can_be_let_go(kube: AsyncClient, store: SharedVolumeStore) -> None:
+async def test_deleted_object_can_be_released(kube: AsyncClient, store: SharedVolumeStore) -> None:
     held = await store.hold(await _made(kube))
     await kube.delete(SharedVolumeResource, OWNER.name, namespace=OWNER.namespace)
     leaving = await store.get(OWNER)
@@ -85,7 +85,7 @@ async def test_one_that_is_gone_can_be_let_go(kube: AsyncClient, store: SharedVo
     await store.let_go(held)
 
 
-async def test_the_status_is_read_as_it_was_written(kube: AsyncClient, store: SharedVolumeStore) -> None:
+async def test_written_status_is_read_back(kube: AsyncClient, store: SharedVolumeStore) -> None:
     shared = await _made(kube)
     written = await store.write_status(shared, READY)
     assert written.status == READY
@@ -94,7 +94,7 @@ async def test_the_status_is_read_as_it_was_written(kube: AsyncClient, store: Sh
     assert (await store.write_status(written, failed)).status == failed
 
 
-async def test_a_condition_s_time_is_that_of_its_change(kube: AsyncClient, store: SharedVolumeStore) -> None:
+async def test_condition_has_the_time_of_its_last_change(kube: AsyncClient, store: SharedVolumeStore) -> None:
     long_ago = "2001-01-01T00:00:00Z"
     written = await store.write_status(await _made(kube), READY)
     aged = replace(written, since=dict.fromkeys(written.since, long_ago))
@@ -103,15 +103,13 @@ async def test_a_condition_s_time_is_that_of_its_change(kube: AsyncClient, store
     assert bound.since["Bound"] != long_ago
 
 
-async def test_a_spec_is_put_back(kube: AsyncClient, store: SharedVolumeStore) -> None:
+async def test_spec_is_restored(kube: AsyncClient, store: SharedVolumeStore) -> None:
     shared = await _made(kube)
     other = replace(SOURCE, file_system_id="fs-99999999")
     assert (await store.restore(shared, other)).source == other
 
 
-async def test_volume_and_claim_are_read_as_they_were_made(
-    kube: AsyncClient, store: SharedVolumeStore
-) -> None:
+async def test_created_volume_and_claim_are_read_back(kube: AsyncClient, store: SharedVolumeStore) -> None:
     shared = await _made(kube)
     volume = await store.make_volume(shared, None)
     claim = await store.make_claim(shared)
@@ -126,7 +124,7 @@ async def test_volume_and_claim_are_read_as_they_were_made(
     assert claim.claim.storage_class == volume.volume.storage_class == "efs-sc"
 
 
-async def test_a_volume_is_tied_and_untied(kube: AsyncClient, store: SharedVolumeStore) -> None:
+async def test_volume_is_bound_and_unbound(kube: AsyncClient, store: SharedVolumeStore) -> None:
     shared = await _made(kube)
     volume, claim = await store.make_volume(shared, None), await store.make_claim(shared)
 
@@ -139,7 +137,7 @@ async def test_a_volume_is_tied_and_untied(kube: AsyncClient, store: SharedVolum
     assert (loose.volume.claim.name, loose.volume.claim.uid) == ("pvc-sv1", None)
 
 
-async def test_marks_are_repaired_and_labels_of_others_stay(
+async def test_marks_are_repaired_and_other_labels_are_kept(
     kube: AsyncClient, store: SharedVolumeStore
 ) -> None:
     shared = await _made(kube)
@@ -160,7 +158,7 @@ async def test_marks_are_repaired_and_labels_of_others_stay(
     assert (await store.mark_claim(OWNER, claim)).marks == marks_of(OWNER)
 
 
-async def test_only_the_object_that_was_seen_is_removed(kube: AsyncClient, store: SharedVolumeStore) -> None:
+async def test_only_the_observed_object_is_deleted(kube: AsyncClient, store: SharedVolumeStore) -> None:
     shared = await _made(kube)
     volume, claim = await store.make_volume(shared, None), await store.make_claim(shared)
 
@@ -187,9 +185,7 @@ def _pod(name: str, claim: str, node: str | None) -> Pod:
     )
 
 
-async def test_users_are_pods_on_a_node_that_have_the_claim(
-    kube: AsyncClient, store: SharedVolumeStore
-) -> None:
+async def test_users_are_scheduled_pods_with_the_claim(kube: AsyncClient, store: SharedVolumeStore) -> None:
     for pod in (
         _pod("b", "pvc-sv1", "node"),
         _pod("a", "pvc-sv1", "node"),
@@ -200,13 +196,13 @@ async def test_users_are_pods_on_a_node_that_have_the_claim(
     assert await store.users(OWNER) == ("a", "b")
 
 
-async def test_an_annotation_of_a_namespace(kube: AsyncClient, store: SharedVolumeStore) -> None:
+async def test_namespace_annotation_is_read(kube: AsyncClient, store: SharedVolumeStore) -> None:
     await kube.create(Namespace(metadata=ObjectMeta(name="team", annotations={"key": ""})))
     assert await store.annotation("team", "key") == ""
     assert await store.annotation("team", "other") is None
 
 
-def test_what_older_definitions_let_through_is_read() -> None:
+def test_objects_that_older_definitions_accepted_are_read() -> None:
     body = {"metadata": {"name": "sv1", "namespace": "default", "uid": "u"}, "status": {"phase": "Odd"}}
     shared = read_shared_volume(body)
     assert shared.source == Source(file_system_id="", access_point_id="")

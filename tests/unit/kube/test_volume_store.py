@@ -26,7 +26,7 @@ VOLUME = Volume(
 )
 
 
-async def test_what_was_created_is_read_back(kube: AsyncClient) -> None:
+async def test_created_volume_is_read_back(kube: AsyncClient) -> None:
     store = VolumeStore(kube)
     created = await store.create(VOLUME)
     assert created.uid
@@ -34,7 +34,7 @@ async def test_what_was_created_is_read_back(kube: AsyncClient) -> None:
     assert (await store.get("pv")).uid == created.uid
 
 
-async def test_a_name_is_given_once(kube: AsyncClient) -> None:
+async def test_duplicate_name_is_refused(kube: AsyncClient) -> None:
     store = VolumeStore(kube)
     await store.create(VOLUME)
     with pytest.raises(KubeAlreadyExists) as caught:
@@ -42,7 +42,7 @@ async def test_a_name_is_given_once(kube: AsyncClient) -> None:
     assert str(caught.value) == ('volume pv: answered 409 (persistentvolumes "pv" already exists)')
 
 
-async def test_what_is_not_there(kube: AsyncClient) -> None:
+async def test_missing_volume_is_not_found_and_can_be_deleted(kube: AsyncClient) -> None:
     store = VolumeStore(kube)
     with pytest.raises(KubeNotFound) as caught:
         await store.get("pv")
@@ -50,7 +50,7 @@ async def test_what_is_not_there(kube: AsyncClient) -> None:
     await store.delete(VOLUME)
 
 
-async def test_what_the_api_server_does_not_accept(kube: AsyncClient) -> None:
+async def test_volume_that_the_api_server_refuses_is_an_error(kube: AsyncClient) -> None:
     with pytest.raises(KubeInvalid):
         await VolumeStore(kube).create(replace(VOLUME, name="No Name"))
 
@@ -80,20 +80,20 @@ async def unprotected(kube: AsyncClient, store: VolumeStore) -> Volume:
     return await store.get("pv")
 
 
-async def test_a_new_volume_is_held_from_the_start(kube: AsyncClient) -> None:
+async def test_new_volume_has_the_finalizer_from_the_start(kube: AsyncClient) -> None:
     store = VolumeStore(kube)
     created = await store.create(HELD)
     assert FINALIZER in created.finalizers
     assert FINALIZER in (await store.get("pv")).finalizers
 
 
-async def test_deleting_takes_the_finalizer_away_too(kube: AsyncClient) -> None:
+async def test_deletion_removes_the_finalizer(kube: AsyncClient) -> None:
     store = VolumeStore(kube)
     await store.delete(await unprotected(kube, store))
     assert not await is_there(store)
 
 
-async def test_another_volume_of_the_same_name_is_left_alone(kube: AsyncClient) -> None:
+async def test_deletion_spares_a_newer_volume_of_the_same_name(kube: AsyncClient) -> None:
     store = VolumeStore(kube)
     earlier = await unprotected(kube, store)
     await store.delete(earlier)
@@ -103,7 +103,7 @@ async def test_another_volume_of_the_same_name_is_left_alone(kube: AsyncClient) 
     assert await store.get("pv") == later
 
 
-async def test_a_volume_that_somebody_has_deleted_goes_when_it_is_released(kube: AsyncClient) -> None:
+async def test_deleted_volume_disappears_when_the_finalizer_is_removed(kube: AsyncClient) -> None:
     store = VolumeStore(kube)
     await unprotected(kube, store)
     await kube.delete(PersistentVolume, "pv")
@@ -113,7 +113,7 @@ async def test_a_volume_that_somebody_has_deleted_goes_when_it_is_released(kube:
     assert not await is_there(store)
 
 
-async def test_a_volume_that_is_being_deleted_is_deleted_to_the_end(kube: AsyncClient) -> None:
+async def test_deletion_of_a_terminating_volume_is_completed(kube: AsyncClient) -> None:
     store = VolumeStore(kube)
     await unprotected(kube, store)
     await kube.delete(PersistentVolume, "pv")
@@ -121,7 +121,7 @@ async def test_a_volume_that_is_being_deleted_is_deleted_to_the_end(kube: AsyncC
     assert not await is_there(store)
 
 
-async def test_finalizers_of_others_are_left_to_them(kube: AsyncClient) -> None:
+async def test_foreign_finalizers_are_kept(kube: AsyncClient) -> None:
     store = VolumeStore(kube)
     created = await store.create(VOLUME)
     await hold(kube, FOREIGN)
@@ -134,7 +134,7 @@ async def test_finalizers_of_others_are_left_to_them(kube: AsyncClient) -> None:
     assert not await is_there(store)
 
 
-async def test_a_volume_is_protected_once(kube: AsyncClient) -> None:
+async def test_protection_adds_the_finalizer_once(kube: AsyncClient) -> None:
     store = VolumeStore(kube)
     created = await store.create(VOLUME)
     for _ in range(2):
@@ -143,14 +143,14 @@ async def test_a_volume_is_protected_once(kube: AsyncClient) -> None:
 
 
 @pytest.mark.parametrize("change", [VolumeStore.protect, VolumeStore.release, VolumeStore.delete])
-async def test_a_volume_that_is_gone_is_no_error(
+async def test_deleted_volume_is_not_an_error(
     kube: AsyncClient, change: Callable[[VolumeStore, Volume], Awaitable[None]]
 ) -> None:
     await change(VolumeStore(kube), replace(HELD, uid="u"))
 
 
 @pytest.mark.parametrize("change", [VolumeStore.protect, VolumeStore.release])
-async def test_a_new_volume_of_that_name_is_left_alone(
+async def test_change_of_the_finalizer_spares_a_newer_volume_of_the_same_name(
     kube: AsyncClient, change: Callable[[VolumeStore, Volume], Awaitable[None]]
 ) -> None:
     store = VolumeStore(kube)
@@ -160,7 +160,9 @@ async def test_a_new_volume_of_that_name_is_left_alone(
     assert await store.get("pv") == created
 
 
-async def test_thousands_do_not_take_all_connections(client_of: Callable[[Answer], AsyncClient]) -> None:
+async def test_thousands_of_requests_do_not_use_all_connections(
+    client_of: Callable[[Answer], AsyncClient],
+) -> None:
     under_way, most = set[str](), 0
 
     async def answer(request: httpx2.Request) -> httpx2.Response:

@@ -4,7 +4,7 @@ from kube_efs.model.claims import Claim, ClaimPhase
 from kube_efs.model.efs.ids import ClaimUid
 
 
-def test_key_is_what_people_call_it() -> None:
+def test_claim_key_is_namespace_and_name() -> None:
     assert Claim(namespace="team", name="data", uid=ClaimUid("u")).key == "team/data"
 
 
@@ -18,7 +18,7 @@ def test_key_is_what_people_call_it() -> None:
         pytest.param(ClaimPhase.LOST, "", False, False, id="lost"),
     ],
 )
-def test_a_volume_is_wanted_only_while_it_is_missing(
+def test_claim_wants_a_volume_only_while_pending_and_unbound(
     phase: ClaimPhase, volume_name: str, deleting: bool, wants: bool
 ) -> None:
     claim = Claim(

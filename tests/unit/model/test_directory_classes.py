@@ -53,18 +53,20 @@ def slow(parameters: Mapping[str, str]) -> StorageClass:
         ),
     ],
 )
-def test_range(parameters: Mapping[str, str], gids: GidRange | None) -> None:
+def test_class_has_the_gid_range_of_its_parameters(
+    parameters: Mapping[str, str], gids: GidRange | None
+) -> None:
     assert parse_class(slow(parameters)) == DirectoryClass(gids=gids, tls=False)
 
 
 @pytest.mark.parametrize("text", TRUE)
-def test_every_spelling_of_true(text: str) -> None:
+def test_go_spellings_of_true_are_accepted(text: str) -> None:
     taken = parse_class(slow({"gidAllocate": text, "tls": text}))
     assert taken == DirectoryClass(gids=DEFAULT, tls=True)
 
 
 @pytest.mark.parametrize("text", FALSE)
-def test_every_spelling_of_false(text: str) -> None:
+def test_go_spellings_of_false_are_accepted(text: str) -> None:
     assert parse_class(slow({"gidAllocate": text, "TLS": text})) == DirectoryClass(gids=None, tls=False)
 
 
@@ -73,7 +75,7 @@ def test_every_spelling_of_false(text: str) -> None:
 
 @pytest.mark.parametrize("parameter", ["gidAllocate", "tls"])
 @pytest.mark.parametrize("text", ["yes", "no", "tRUE", "on", "true ", "2"])
-def test_what_is_neither_true_nor_false(parameter: str, text: str) -> None:
+def test_invalid_boolean_is_refused(parameter: str, text: str) -> None:
     refused(
         {parameter: text},
         field=f"StorageClass slow parameters.{parameter}",
@@ -83,7 +85,7 @@ def test_what_is_neither_true_nor_false(parameter: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("parameter", ["gidAllocate", "tls"])
-def test_an_empty_boolean(parameter: str) -> None:
+def test_empty_boolean_is_refused(parameter: str) -> None:
     refused(
         {parameter: ""},
         field=f"StorageClass slow parameters.{parameter}",
@@ -116,7 +118,7 @@ def test_an_empty_boolean(parameter: str) -> None:
         pytest.param("99999999999999999999", id="more than 64 bits"),
     ],
 )
-def test_no_group_id(parameter: str, text: str) -> None:
+def test_invalid_group_id_is_refused(parameter: str, text: str) -> None:
     refused(
         {parameter: text},
         field=f"StorageClass slow parameters.{parameter}",
@@ -127,7 +129,7 @@ def test_no_group_id(parameter: str, text: str) -> None:
 
 
 @pytest.mark.parametrize("parameter", ["gidMin", "gidMax"])
-def test_an_empty_group_id(parameter: str) -> None:
+def test_empty_group_id_is_refused(parameter: str) -> None:
     refused(
         {parameter: ""},
         field=f"StorageClass slow parameters.{parameter}",
@@ -136,7 +138,7 @@ def test_an_empty_group_id(parameter: str) -> None:
     )
 
 
-def test_more_digits_than_python_reads() -> None:
+def test_group_id_with_too_many_digits_for_python_is_refused() -> None:
     with pytest.raises(ClaimRefused, match="is not a valid group ID") as caught:
         parse_class(slow({"gidMin": "9" * 10_000}))
     assert len(str(caught.value)) < 500
@@ -145,7 +147,7 @@ def test_more_digits_than_python_reads() -> None:
 @pytest.mark.parametrize(
     ("minimum", "maximum"), [("40000", "39999"), ("50000", "40000"), ("2147483647", "2000")]
 )
-def test_a_turned_range_is_refused_with_both_limits(minimum: str, maximum: str) -> None:
+def test_reversed_range_is_refused_with_both_limits(minimum: str, maximum: str) -> None:
     refused(
         {"gidMin": minimum, "gidMax": maximum},
         field="StorageClass slow parameters.gidMax",
@@ -166,7 +168,7 @@ def test_a_turned_range_is_refused_with_both_limits(minimum: str, maximum: str) 
     ],
     ids=["the minimum", "the maximum", "the allocation", "what has no effect", "tls", "an unknown one"],
 )
-def test_a_parameter_that_is_there_twice(parameters: Mapping[str, str], first: str, second: str) -> None:
+def test_duplicate_parameter_is_refused(parameters: Mapping[str, str], first: str, second: str) -> None:
     refused(
         parameters,
         field="StorageClass slow parameters",
@@ -204,7 +206,7 @@ TEXTS = st.one_of(
 
 
 @given(TEXTS, TEXTS)
-def test_ranges_are_those_of_the_older_system(low: str, high: str) -> None:
+def test_gid_ranges_match_the_older_system(low: str, high: str) -> None:
     minimum, maximum = gid_of(low), gid_of(high)
     parameters = slow({"gidMin": low, "gidMax": high})
     if minimum is None or maximum is None or maximum < minimum:
@@ -215,7 +217,7 @@ def test_ranges_are_those_of_the_older_system(low: str, high: str) -> None:
 
 
 @given(st.text())
-def test_booleans_are_those_of_the_older_system(text: str) -> None:
+def test_booleans_match_the_older_system(text: str) -> None:
     try:
         taken = parse_class(slow({"gidAllocate": text}))
     except ClaimRefused:
@@ -235,11 +237,11 @@ def test_booleans_are_those_of_the_older_system(text: str) -> None:
         pytest.param({"gidAllocate": "false", "gidMin": "3000"}, id="a good limit without effect"),
     ],
 )
-def test_nothing_odd(parameters: Mapping[str, str]) -> None:
+def test_valid_parameters_have_no_warnings(parameters: Mapping[str, str]) -> None:
     assert oddities(slow(parameters)) == ()
 
 
-def test_unknown_parameters_are_told_as_they_are_written() -> None:
+def test_warning_quotes_unknown_parameters_as_written() -> None:
     told = oddities(slow({"gidMin": "3000", "Archive": "yes", "gid": "7"}))
     remedy = "known are gidMin, gidMax, gidAllocate and tls"
     assert [str(one) for one in told] == [
@@ -257,7 +259,9 @@ def test_unknown_parameters_are_told_as_they_are_written() -> None:
     ],
     ids=["a bad minimum", "a bad maximum", "a turned range"],
 )
-def test_bad_limits_without_effect(limits: Mapping[str, str], parameter: str, text: str) -> None:
+def test_invalid_limits_without_effect_are_reported(
+    limits: Mapping[str, str], parameter: str, text: str
+) -> None:
     (told,) = oddities(slow({"gidAllocate": "false", **limits}))
     assert str(told) == (
         f"StorageClass slow parameters.{parameter}: {text}, "
@@ -265,6 +269,6 @@ def test_bad_limits_without_effect(limits: Mapping[str, str], parameter: str, te
     )
 
 
-def test_a_class_that_is_refused_has_no_oddities() -> None:
+def test_refused_class_has_no_warnings() -> None:
     with pytest.raises(ClaimRefused, match="is neither true nor false"):
         oddities(slow({"gidAllocate": "maybe", "archive": "x"}))

@@ -63,7 +63,7 @@ def based_at(path: str) -> DirectoryProvisioner:
 # --- what is asked for
 
 
-def test_the_class_and_the_claim_of_the_readme() -> None:
+def test_readme_class_and_claim_are_served() -> None:
     request = parse_request(CLAIM, SLOW, PROVISIONER, TARGETS)
     assert str(request.location) == f"fs-47a2c22e:/persistentvolumes/efs-pvc-{UID}"
     assert request.gids == GidRange(minimum=40000, maximum=50000)
@@ -72,7 +72,7 @@ def test_the_class_and_the_claim_of_the_readme() -> None:
     assert request.mount_options == ("vers=4.1",)
 
 
-def test_a_stateful_set_s_claims_get_a_directory_each() -> None:
+def test_each_stateful_set_claim_gets_its_own_directory() -> None:
     claims = [replace(CLAIM, name=f"efs-web-{n}", uid=ClaimUid(f"{UID[:-1]}{n}")) for n in range(3)]
     requests = [parse_request(claim, SLOW, PROVISIONER, TARGETS) for claim in claims]
     assert [request.location.directory.parts[-1] for request in requests] == [
@@ -80,11 +80,11 @@ def test_a_stateful_set_s_claims_get_a_directory_each() -> None:
     ]
 
 
-def test_an_open_class_takes_no_group_id() -> None:
+def test_class_without_gid_allocation_uses_no_group_id() -> None:
     assert parse_request(CLAIM, OPEN, PROVISIONER, TARGETS).gids is None
 
 
-def test_only_tls_needs_a_tunnel() -> None:
+def test_only_tls_classes_need_a_tunnel() -> None:
     assert parse_request(CLAIM, SLOW, PROVISIONER, TunnelTargets()).port is None
     assert parse_request(CLAIM, TLS, PROVISIONER, TARGETS).port == 20490
     with pytest.raises(NotYet) as caught:
@@ -127,14 +127,14 @@ def test_only_tls_needs_a_tunnel() -> None:
     ],
 )
 @pytest.mark.parametrize("of_class", [SLOW, OPEN, TLS], ids=["slow", "open", "tls"])
-def test_refused_claims(fields: dict[str, Any], text: str, of_class: StorageClass) -> None:
+def test_unsupported_claims_are_refused(fields: dict[str, Any], text: str, of_class: StorageClass) -> None:
     with pytest.raises(ClaimRefused) as caught:
         parse_request(replace(CLAIM, **fields), of_class, PROVISIONER, TARGETS)
     assert str(caught.value) == text
     assert caught.value.field == text.partition(": ")[0]
 
 
-def test_a_malformed_class_is_refused_with_its_claims() -> None:
+def test_claims_of_a_malformed_class_are_refused() -> None:
     with pytest.raises(
         ClaimRefused,
         match=(
@@ -146,7 +146,7 @@ def test_a_malformed_class_is_refused_with_its_claims() -> None:
 
 
 @pytest.mark.parametrize("option", ["port=2049", "addr=10.0.0.4", "mountport=1", "hard,port=2049"])
-def test_a_class_with_tls_may_not_lead_past_the_tunnel(option: str) -> None:
+def test_tls_class_cannot_bypass_the_tunnel(option: str) -> None:
     of_class = replace(TLS, mount_options=("hard", option))
     with pytest.raises(ClaimRefused) as caught:
         parse_request(CLAIM, of_class, PROVISIONER, TARGETS)
@@ -158,7 +158,7 @@ def test_a_class_with_tls_may_not_lead_past_the_tunnel(option: str) -> None:
 # --- the volume
 
 
-def test_the_volume_of_the_contract() -> None:
+def test_directory_volume_matches_the_contract() -> None:
     volume = volume_for(parse_request(CLAIM, SLOW, PROVISIONER, TARGETS), gid=40000)
     assert volume == Volume(
         name="pvc-557b4436-ed73-11e6-84b3-06a700dda5f5",
@@ -181,7 +181,7 @@ def test_the_volume_of_the_contract() -> None:
     assert volume.claim.resource_version == "7"  # not compared, since it changes with the claim
 
 
-def test_a_volume_with_tls_differs_only_in_the_way_to_the_server() -> None:
+def test_tls_volume_differs_only_in_server_and_port() -> None:
     plain = volume_for(parse_request(CLAIM, SLOW, PROVISIONER, TARGETS), gid=40000)
     tunnelled = volume_for(parse_request(CLAIM, TLS, PROVISIONER, TARGETS), gid=40000)
     assert plain.nfs is not None
@@ -193,7 +193,7 @@ def test_a_volume_with_tls_differs_only_in_the_way_to_the_server() -> None:
     )
 
 
-def test_a_volume_of_an_open_class_has_no_group_id() -> None:
+def test_volume_of_a_class_without_gid_allocation_has_no_group_id() -> None:
     assert volume_for(parse_request(CLAIM, OPEN, PROVISIONER, TARGETS), gid=None).gid is None
 
 
@@ -210,7 +210,7 @@ def test_a_volume_of_an_open_class_has_no_group_id() -> None:
     ],
     ids=["the default", "one option", "more options"],
 )
-def test_the_class_s_mount_options_replace_the_default(
+def test_class_mount_options_replace_the_default(
     options: tuple[str, ...], plain: tuple[str, ...], tunnelled: tuple[str, ...]
 ) -> None:
     for of_class, expected in ((SLOW, plain), (TLS, tunnelled)):
@@ -218,7 +218,7 @@ def test_the_class_s_mount_options_replace_the_default(
         assert volume_for(request, gid=2000).mount_options == expected
 
 
-def test_without_tls_mount_options_are_the_class_s_own_matter() -> None:
+def test_class_without_tls_can_set_any_mount_option() -> None:
     request = parse_request(CLAIM, replace(SLOW, mount_options=("port=2049",)), PROVISIONER, TARGETS)
     assert volume_for(request, gid=2000).mount_options == ("port=2049",)
 
@@ -234,7 +234,7 @@ def test_without_tls_mount_options_are_the_class_s_own_matter() -> None:
     ],
     ids=["access modes", "no access mode", "a huge size", "an odd size", "no class"],
 )
-def test_what_the_claim_says_is_carried_over_as_it_is(fields: dict[str, Any]) -> None:
+def test_claim_fields_are_copied_unchanged(fields: dict[str, Any]) -> None:
     volume = volume_for(parse_request(replace(CLAIM, **fields), SLOW, PROVISIONER, TARGETS), gid=2000)
     carried = {
         "access_modes": volume.access_modes,
@@ -245,7 +245,7 @@ def test_what_the_claim_says_is_carried_over_as_it_is(fields: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("policy", [ReclaimPolicy.DELETE, ReclaimPolicy.RETAIN])
-def test_the_reclaim_policy_is_the_class_s(policy: ReclaimPolicy) -> None:
+def test_volume_has_the_reclaim_policy_of_its_class(policy: ReclaimPolicy) -> None:
     request = parse_request(CLAIM, replace(SLOW, reclaim_policy=policy), PROVISIONER, TARGETS)
     assert volume_for(request, gid=2000).reclaim_policy is policy
 
@@ -258,12 +258,12 @@ def test_the_reclaim_policy_is_the_class_s(policy: ReclaimPolicy) -> None:
         ("/a/b", f"/a/b/data-pvc-{UID}"),
     ],
 )
-def test_paths_below_the_base(base: str, path: str) -> None:
+def test_volume_path_is_below_the_base(base: str, path: str) -> None:
     request = parse_request(replace(CLAIM, name="data"), SLOW, based_at(base), TARGETS)
     assert volume_for(request, gid=2000).nfs == NfsSource(server=SERVER, path=path)
 
 
-def test_what_the_directory_gets() -> None:
+def test_directory_permissions_depend_on_the_group() -> None:
     assert permissions_for(40000) == Permissions(mode=0o2771, uid=None, gid=40000, enforced=True)
     assert permissions_for(None) == Permissions(mode=0o777, uid=None, gid=None, enforced=True)
 
@@ -276,7 +276,7 @@ UIDS = st.uuids().map(str).map(ClaimUid)
 
 
 @given(NAMES, UIDS)
-def test_directories_have_names_that_a_file_system_takes(name: str, uid: ClaimUid) -> None:
+def test_directory_names_are_valid_file_names(name: str, uid: ClaimUid) -> None:
     claim = replace(CLAIM, name=name, uid=uid)
     made = directory_name(claim)
     assert len(made.encode()) <= 255
@@ -297,19 +297,19 @@ def test_claims_never_share_a_directory(one: str, other: str, uid: ClaimUid, oth
 @pytest.mark.parametrize(
     ("length", "is_whole"), [(1, True), (213, True), (214, True), (215, False), (253, False)]
 )
-def test_a_claim_s_name_of_up_to_214_characters_is_kept(length: int, is_whole: bool) -> None:
+def test_claim_name_of_up_to_214_characters_is_kept(length: int, is_whole: bool) -> None:
     made = directory_name(replace(CLAIM, name="n" * length))
     assert made.startswith("n" * min(length, 205))
     assert (made == f"{'n' * length}-pvc-{UID}") is is_whole
     assert (len(made) == 255) is (length >= 214)
 
 
-def test_a_long_name_once_given_never_changes() -> None:
+def test_long_names_never_change() -> None:
     # A new version of kube-efs must find the directories that an old one made.
     assert directory_name(replace(CLAIM, name="n" * 215)) == f"{'n' * 205}-407c5c50-pvc-{UID}"
 
 
-def test_long_names_that_differ_at_the_end_differ() -> None:
+def test_long_names_that_differ_at_the_end_give_different_directories() -> None:
     names = {directory_name(replace(CLAIM, name="n" * 250 + end)) for end in ("", "a", "b", "c")}
     assert len(names) == 4
 
@@ -332,7 +332,7 @@ def test_long_names_that_differ_at_the_end_differ() -> None:
         ("", None),
     ],
 )
-def test_the_volume_that_a_directory_was_made_for(directory: str, volume: str | None) -> None:
+def test_directory_name_gives_its_volume(directory: str, volume: str | None) -> None:
     assert volume_of_directory(directory) == volume
 
 
@@ -362,7 +362,7 @@ def at(path: str) -> Volume:
     st.lists(st.sampled_from(["a", "b", "..b", "é"]), max_size=3),
     st.sampled_from([SLOW, OPEN, TLS]),
 )
-def test_what_was_made_can_be_removed(
+def test_created_directory_can_be_removed(
     name: str, uid: ClaimUid, base: list[str], of_class: StorageClass
 ) -> None:
     provisioner = replace(PROVISIONER, base=Directory(tuple(base)))
@@ -411,7 +411,7 @@ def test_directories_below_the_base_are_removed(base: str, path: str) -> None:
         pytest.param("/a/b", "/a/b/" + "d" * 256, id="a name that cannot be"),
     ],
 )
-def test_nothing_else_is_removed(base: str, path: str) -> None:
+def test_removal_outside_the_base_is_refused(base: str, path: str) -> None:
     with pytest.raises(RemovalRefused) as caught:
         removable_location(at(path), based_at(base))
     error = caught.value
@@ -431,7 +431,7 @@ def test_nothing_else_is_removed(base: str, path: str) -> None:
         pytest.param(on("127.0.0.1", file_system_id="fs-47a2c22e"), id="behind the tunnel"),
     ],
 )
-def test_volumes_on_the_provisioner_s_file_system(volume: Volume) -> None:
+def test_volumes_on_the_file_system_of_the_provisioner_can_be_removed(volume: Volume) -> None:
     assert str(removable_location(volume, based_at("/a/b"))) == f"fs-47a2c22e:/a/b/data-pvc-{UID}"
 
 
@@ -459,7 +459,7 @@ REMOVED_FROM = (
         pytest.param(on(SERVER, file_system_id="fs-1"), id="the server and another file system"),
     ],
 )
-def test_volumes_elsewhere_are_left_alone(volume: Volume) -> None:
+def test_removal_is_refused_for_volumes_on_other_servers(volume: Volume) -> None:
     assert volume.nfs is not None
     with pytest.raises(RemovalRefused) as caught:
         removable_location(volume, based_at("/a/b"))
@@ -472,7 +472,7 @@ def test_volumes_elsewhere_are_left_alone(volume: Volume) -> None:
     )
 
 
-def test_a_server_of_one_s_own_may_be_loopback_but_not_another_file_system_s_tunnel() -> None:
+def test_provisioner_server_can_be_loopback_but_not_the_tunnel_of_another_file_system() -> None:
     provisioner = replace(based_at("/a/b"), server="127.0.0.1")
     assert str(removable_location(on("127.0.0.1"), provisioner)) == f"fs-47a2c22e:/a/b/data-pvc-{UID}"
     with pytest.raises(RemovalRefused, match=r"^spec\.nfs\.server: '127\.0\.0\.1' is not where"):
@@ -482,14 +482,14 @@ def test_a_server_of_one_s_own_may_be_loopback_but_not_another_file_system_s_tun
 @pytest.mark.parametrize(
     "csi", [None, CsiSource(handle="fs-47a2c22e:/a/b/d")], ids=["no source", "a CSI volume"]
 )
-def test_a_volume_without_nfs_is_refused(csi: CsiSource | None) -> None:
+def test_removal_is_refused_for_a_volume_without_nfs(csi: CsiSource | None) -> None:
     with pytest.raises(RemovalRefused) as caught:
         removable_location(replace(RELEASED, nfs=None, csi=csi), PROVISIONER)
     assert str(caught.value) == f"volume: 'pvc-{UID}' has no spec.nfs; remove the volume manually"
 
 
 @given(st.lists(st.sampled_from(["a", "b", "c", ".", "..", "", "\n"]), max_size=6).map("/".join))
-def test_whatever_is_removable_is_strictly_below_the_base(path: str) -> None:
+def test_removable_directories_are_strictly_below_the_base(path: str) -> None:
     try:
         location = removable_location(at(f"/{path}"), based_at("/a/b"))
     except RemovalRefused:
@@ -509,9 +509,9 @@ def test_whatever_is_removable_is_strictly_below_the_base(path: str) -> None:
         ("/a/b/pv/foo", False),
     ],
 )
-def test_directories_that_are_named_for_their_volume(path: str, expected: bool) -> None:
+def test_directory_named_after_its_volume_is_recognized(path: str, expected: bool) -> None:
     assert is_conventional(at(path)) is expected
 
 
-def test_a_volume_without_a_directory_is_named_for_nothing() -> None:
+def test_volume_without_a_directory_has_no_named_directory() -> None:
     assert not is_conventional(replace(RELEASED, nfs=None))

@@ -37,7 +37,7 @@ def go_integer(text: str) -> int | None:
 @example("2000\n")
 @example("0" * 5000 + "2000")
 @example("9" * 5000)
-def test_integers_are_those_of_go_up_to_ten_digits(text: str) -> None:
+def test_integers_match_go_up_to_ten_digits(text: str) -> None:
     expected = go_integer(text)
     if expected is not None and abs(expected) >= 10**10:
         expected = None
@@ -45,15 +45,15 @@ def test_integers_are_those_of_go_up_to_ten_digits(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["1", "t", "T", "TRUE", "true", "True"])
-def test_true(text: str) -> None:
+def test_go_spelling_of_true_is_read(text: str) -> None:
     assert read_boolean(text) is True
 
 
 @pytest.mark.parametrize("text", ["0", "f", "F", "FALSE", "false", "False"])
-def test_false(text: str) -> None:
+def test_go_spelling_of_false_is_read(text: str) -> None:
     assert read_boolean(text) is False
 
 
 @pytest.mark.parametrize("text", ["", " ", "yes", "no", "tRUE", "true ", "on", "01", "2", "none"])
-def test_neither(text: str) -> None:
+def test_text_that_is_not_a_boolean_gives_none(text: str) -> None:
     assert read_boolean(text) is None

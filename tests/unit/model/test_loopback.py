@@ -40,7 +40,7 @@ from kube_efs.model.loopback import is_loopback, ports_of
         " 127.0.0.1 ",
     ],
 )
-def test_servers_that_are_the_node_itself(server: str) -> None:
+def test_loopback_servers_are_recognized(server: str) -> None:
     assert is_loopback(server)
 
 
@@ -63,7 +63,7 @@ def test_servers_that_are_the_node_itself(server: str) -> None:
         "9" * 5000,
     ],
 )
-def test_servers_elsewhere(server: str) -> None:
+def test_other_servers_are_not_loopback(server: str) -> None:
     assert not is_loopback(server)
 
 
@@ -82,11 +82,11 @@ def test_servers_elsewhere(server: str) -> None:
         pytest.param(("report=20490", "clientport=1", "port"), (), id="other options"),
     ],
 )
-def test_ports(options: tuple[str, ...], ports: tuple[int, ...]) -> None:
+def test_ports_are_read_from_mount_options(options: tuple[str, ...], ports: tuple[int, ...]) -> None:
     assert ports_of(options) == ports
 
 
 @given(st.text(), st.lists(st.text()))
-def test_no_text_makes_reading_fail(server: str, options: list[str]) -> None:
+def test_any_text_is_read_without_an_error(server: str, options: list[str]) -> None:
     is_loopback(server)
     assert all(0 < port < 65536 for port in ports_of(["port=" + one for one in options]))

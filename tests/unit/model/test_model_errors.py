@@ -20,7 +20,7 @@ def _drawn_tree() -> dict[str, str]:
     return parents
 
 
-def test_the_tree_in_the_docstring_is_that_of_the_classes() -> None:
+def test_docstring_shows_the_tree_of_error_classes() -> None:
     classes = {
         name: cls.__base__.__name__
         for name, cls in vars(errors).items()
@@ -29,7 +29,7 @@ def test_the_tree_in_the_docstring_is_that_of_the_classes() -> None:
     assert _drawn_tree() == classes
 
 
-def test_every_error_says_when_it_is_meant() -> None:
+def test_every_error_has_a_docstring() -> None:
     undocumented = [
         cls.__name__ for cls in vars(errors).values() if inspect.isclass(cls) and not cls.__dict__["__doc__"]
     ]
@@ -62,22 +62,22 @@ def test_every_error_says_when_it_is_meant() -> None:
         ),
     ],
 )
-def test_text(error: KubeEfsError, text: str) -> None:
+def test_error_text_contains_field_value_and_remedy(error: KubeEfsError, text: str) -> None:
     assert str(error) == text
 
 
-def test_a_value_of_a_few_lines_that_stands_for_gigabytes_stays_short() -> None:
+def test_short_yaml_that_expands_to_gigabytes_gives_a_short_text() -> None:
     value: list[object] = ["x" * 1000]
     for _ in range(30):
         value = [value] * 10
     assert len(shown(value)) < 10_000
 
 
-def test_a_huge_number_is_named_and_not_written() -> None:
+def test_huge_number_is_described_not_printed() -> None:
     assert shown(10**5000) == "a huge int"
 
 
-def test_a_long_text_is_cut_in_the_middle() -> None:
+def test_long_text_is_truncated_in_the_middle() -> None:
     text = shown("a" * 10_000 + "end")
     assert len(text) <= 200
     assert text.endswith("aend'")

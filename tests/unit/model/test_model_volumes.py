@@ -41,7 +41,7 @@ def nfs(path: str = "/team/data", *, server: str = "127.0.0.1") -> NfsSource:
         pytest.param(("port=" + "9" * 5000,), None, id="more digits than Python reads"),
     ],
 )
-def test_port(options: tuple[str, ...], port: int | None) -> None:
+def test_volume_port_is_read_from_its_mount_options(options: tuple[str, ...], port: int | None) -> None:
     assert Volume(name="v", mount_options=options).port == port
 
 
@@ -113,7 +113,7 @@ def test_port(options: tuple[str, ...], port: int | None) -> None:
         pytest.param(Volume(name="v"), None, id="neither NFS nor CSI"),
     ],
 )
-def test_locate(volume: Volume, location: str | None) -> None:
+def test_volume_location_is_found(volume: Volume, location: str | None) -> None:
     found = locate(volume, TARGETS)
     assert (str(found) if found else None) == location
 
@@ -128,7 +128,7 @@ def test_locate(volume: Volume, location: str | None) -> None:
         pytest.param("fs-1.efs.us-east-1.amazonaws.com", "fs-1:/a", id="AWS's own names need no telling"),
     ],
 )
-def test_servers_are_told_by_the_settings(server: str, location: str | None) -> None:
+def test_settings_map_servers_to_file_systems(server: str, location: str | None) -> None:
     servers = {"efs.example.com": FS2, "10.0.0.4": FS2}
     found = locate(Volume(name="v", nfs=nfs("/a", server=server)), TARGETS, servers)
     assert (str(found) if found else None) == location
@@ -138,7 +138,7 @@ def test_servers_are_told_by_the_settings(server: str, location: str | None) -> 
     ("path", "is_child"),
     [("/pvs/a", True), ("/pvs/a/b", False), ("/pvs", False), ("/", False), ("/pvs2", False), ("/b/a", False)],
 )
-def test_a_child_lies_directly_inside(path: str, is_child: bool) -> None:
+def test_child_is_directly_inside_its_parent(path: str, is_child: bool) -> None:
     base = Location(file_system_id=FS1, directory=parse_directory("/pvs"))
     location = Location(file_system_id=FS1, directory=parse_directory(path))
     assert location.is_child_of(base) is is_child
@@ -155,13 +155,13 @@ def test_a_child_lies_directly_inside(path: str, is_child: bool) -> None:
         ("/../team/data", "/team/data"),
     ],
 )
-def test_a_path_is_read_as_the_kernel_reads_it(written: str, meant: str) -> None:
+def test_path_is_normalized_as_the_kernel_does(written: str, meant: str) -> None:
     volume = Volume(name="v", nfs=nfs(written), file_system_id="fs-1")
     assert str(locate(volume, TARGETS)) == f"fs-1:{meant}"
 
 
 @given(st.text(), st.text(), st.text(), st.text())
-def test_no_volume_is_too_odd_to_be_located(server: str, path: str, annotation: str, handle: str) -> None:
+def test_any_volume_is_located_without_an_error(server: str, path: str, annotation: str, handle: str) -> None:
     locate(Volume(name="v", nfs=nfs(path), file_system_id=annotation), TARGETS)
     locate(Volume(name="v", nfs=nfs(path, server=server)), TARGETS)
     locate(Volume(name="v", csi=CsiSource(handle=handle)), TARGETS)

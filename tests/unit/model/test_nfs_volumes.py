@@ -22,17 +22,17 @@ def test_other_mount_options_are_kept(options: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("option", ["port=1", "port", "addr=10.0.0.4", "mountport=1", "hard,soft", "a\nb"])
-def test_what_leads_past_the_tunnel_is_refused(option: str) -> None:
+def test_mount_options_that_bypass_the_tunnel_are_refused(option: str) -> None:
     with pytest.raises(ClaimRefused, match="cannot be combined with the tunnel; leave it out") as caught:
         tunnel_mount_options(class_with("hard", option))
     assert (caught.value.field, caught.value.value) == ("StorageClass efs mountOptions", option)
 
 
-def test_the_port_of_a_tunnel() -> None:
+def test_tunnel_port_is_found_for_a_file_system() -> None:
     assert tunnel_port(FS1, TARGETS) == 20490
 
 
-def test_a_tunnel_that_is_not_there_yet_is_waited_for() -> None:
+def test_claim_waits_for_a_missing_tunnel() -> None:
     with pytest.raises(NotYet) as caught:
         tunnel_port(FS2, TARGETS)
     assert str(caught.value) == (

@@ -77,7 +77,7 @@ def secret_of(seed: int, length: int, alphabet: str = _WORD) -> str:
         *("csi.storage.k8s.io/serviceAccount.tokens", "password_text", "2token"),
     ],
 )
-def test_names_of_secrets(name: str) -> None:
+def test_names_of_secrets_are_recognized(name: str) -> None:
     assert is_secret_name(name)
 
 
@@ -97,7 +97,7 @@ def test_names_of_secrets(name: str) -> None:
         *("ca.crt", "caBundle", "certificate", "tls.crt", "uid", "digest", "session", "NO_PROXY_BYPASS"),
     ],
 )
-def test_names_of_other_things(name: str) -> None:
+def test_other_names_are_not_secret(name: str) -> None:
     assert not is_secret_name(name)
 
 
@@ -184,7 +184,7 @@ _NOISE = st.text(alphabet=string.ascii_letters + " .,:;=\n\t/-_", max_size=60)
 
 @pytest.mark.parametrize("frame", {**_NAMED, **_SHAPED}.values(), ids={**_NAMED, **_SHAPED}.keys())
 @pytest.mark.parametrize("length", [10, 39, 40, 41, 64, 199, 201, 500, 5000])
-def test_a_secret_of_any_length_is_removed_in_every_frame(frame: Callable[[str], str], length: int) -> None:
+def test_secrets_of_any_length_are_removed_in_every_format(frame: Callable[[str], str], length: int) -> None:
     secret = secret_of(length, length)
     clean = text_without_secrets(frame(secret))
 
@@ -196,7 +196,7 @@ def test_a_secret_of_any_length_is_removed_in_every_frame(frame: Callable[[str],
 @settings(deadline=None)
 @example(frame=("cut element", _NAMED["cut element"]), secret="5ZCrIB1uGN", before="", after=" :")
 @given(frame=_FRAMES, secret=_SECRETS, before=_NOISE, after=_NOISE)
-def test_a_secret_in_any_frame_is_removed_amid_other_text(
+def test_secret_in_any_format_is_removed_from_other_text(
     frame: tuple[str, Callable[[str], str]], secret: str, before: str, after: str
 ) -> None:
     clean = text_without_secrets(f"{before}\n{frame[1](secret)}\n{after}")
@@ -206,7 +206,7 @@ def test_a_secret_in_any_frame_is_removed_amid_other_text(
 
 @settings(deadline=None)
 @given(frame=_FRAMES, secret=_SECRETS, before=st.integers(0, 6000), limit=st.integers(0, 3000))
-def test_no_cut_leaves_a_part_of_a_secret(
+def test_truncation_leaves_no_part_of_a_secret(
     frame: tuple[str, Callable[[str], str]], secret: str, before: int, limit: int
 ) -> None:
     text = f"{'lorem ipsum ' * (before // 12)}\n{frame[1](secret)}\n{'dolor ' * 2000}"
@@ -219,26 +219,26 @@ def test_no_cut_leaves_a_part_of_a_secret(
 
 @settings(deadline=None)
 @given(st.text() | st.text(alphabet="a\"'\\:={}[]<>/&;,| \n-tokenpassword%2"))
-def test_removing_twice_is_removing_once(text: str) -> None:
+def test_removing_secrets_twice_changes_nothing(text: str) -> None:
     once = text_without_secrets(text)
 
     assert text_without_secrets(once) == once
 
 
 @given(st.text(max_size=300), st.integers(0, 400))
-def test_what_is_shorter_is_not_cut(text: str, limit: int) -> None:
+def test_short_text_is_not_truncated(text: str, limit: int) -> None:
     clean = text_without_secrets(text)
 
     assert (shortened(text, limit) == clean) == (len(clean) <= limit)
 
 
-def test_an_unnamed_aws_secret_key_is_removed_after_any_separator() -> None:
+def test_aws_secret_key_without_a_name_is_removed_after_any_separator() -> None:
     key = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
     for text in (key, f"key {key}, sorry", f"a-{key}", f"x={key}", f"[{key}]"):
         assert key[4:20] not in text_without_secrets(text)
 
 
-def test_a_private_key_is_removed_as_secrets_and_kubeconfigs_have_it() -> None:
+def test_private_key_is_removed_as_encoded_in_secrets_and_kubeconfigs() -> None:
     key = _private_key()
     encoded = base64.b64encode(key.encode()).decode()
     for text in (encoded, f"client-key-data: {encoded}", f"x {encoded} y", json.dumps({"a": key})):
@@ -294,19 +294,19 @@ def _certificate() -> str:
         "https://sts.us-east-1.amazonaws.com/?Action=GetCallerIdentity",
     ],
 )
-def test_what_administrators_need_stays(text: str) -> None:
+def test_text_that_administrators_need_is_kept(text: str) -> None:
     assert text_without_secrets(text) == text
     assert shortened(text, 1000) == text
 
 
-def test_certificates_stay() -> None:
+def test_certificates_are_kept() -> None:
     certificate = _certificate()
     encoded = base64.b64encode(certificate.encode() * 2).decode()
     for text in (certificate, json.dumps({"ca.crt": certificate}), f"caBundle: {encoded}", encoded[:801]):
         assert text_without_secrets(text) == text
 
 
-def test_a_key_beside_certificates_does_not() -> None:
+def test_private_key_next_to_certificates_is_removed() -> None:
     bundle = _certificate() + _private_key()
     encoded = base64.b64encode(bundle.encode()).decode()
 
@@ -321,7 +321,7 @@ def test_a_key_beside_certificates_does_not() -> None:
 @pytest.mark.parametrize(
     "form", [str, repr, json.dumps, quote_plus, lambda secret: quote(secret, safe="")], ids=range(5)
 )
-def test_a_known_secret_is_removed_in_every_form_and_nowhere_else(form: Callable[[str], str]) -> None:
+def test_known_secret_is_removed_in_every_encoding_and_nowhere_else(form: Callable[[str], str]) -> None:
     secret = 'a "short" & ünusual\none'
     with hidden_here([secret]):
         clean = text_without_secrets(f"before {form(secret)} after")
@@ -331,12 +331,12 @@ def test_a_known_secret_is_removed_in_every_form_and_nowhere_else(form: Callable
     assert "nusual" in text_without_secrets(f"before {form(secret)} after")
 
 
-def test_a_known_secret_of_one_letter_does_not_grow_the_text() -> None:
+def test_known_secret_of_one_letter_does_not_lengthen_the_text() -> None:
     with hidden_here(["e", "r", "m", "", "true"]):
         assert text_without_secrets(f"true {REMOVED} e") == f"t[removed]u[removed] {REMOVED} [removed]"
 
 
-def test_a_known_secret_across_a_cut_is_removed() -> None:
+def test_known_secret_across_a_truncation_is_removed() -> None:
     secret = secret_of(3, 5000, string.ascii_lowercase)
     with hidden_here([secret]):
         for before in range(0, 300, 7):
@@ -344,7 +344,7 @@ def test_a_known_secret_across_a_cut_is_removed() -> None:
             assert not set(clean.split("...")[0].removesuffix(REMOVED)) - set("x[removed]y")
 
 
-def test_many_known_secrets_before_a_cut_hide_nothing_else() -> None:
+def test_many_known_secrets_before_a_truncation_hide_nothing_else() -> None:
     secret = secret_of(4, 5000, string.ascii_lowercase)
     with hidden_here([secret]):
         clean = shortened(f"{secret} " * 10 + "Y" * 10_000, 200)
@@ -357,9 +357,7 @@ def test_many_known_secrets_before_a_cut_hide_nothing_else() -> None:
 
 @pytest.mark.parametrize("frame", _NAMED.values(), ids=_NAMED.keys())
 @pytest.mark.parametrize("length", [40, 190, 250, 5000])
-def test_no_part_of_a_secret_is_left_in_the_text_of_an_error(
-    frame: Callable[[str], str], length: int
-) -> None:
+def test_error_text_contains_no_part_of_a_secret(frame: Callable[[str], str], length: int) -> None:
     secret = secret_of(length, length)
     for error in (
         InvalidValue("is not valid", field="mountOptions", value=frame(secret)),
@@ -370,7 +368,7 @@ def test_no_part_of_a_secret_is_left_in_the_text_of_an_error(
         assert not _traces(secret, str(error))
 
 
-def test_a_known_secret_that_an_error_cuts_is_removed() -> None:
+def test_known_secret_that_an_error_truncates_is_removed() -> None:
     secret = secret_of(5, 700, string.ascii_lowercase)
     with hidden_here([secret]):
         text = str(InvalidValue("is not valid", value=f"externalId is {secret} there"))
@@ -428,7 +426,7 @@ _HARD = (
 
 
 @pytest.mark.parametrize("part", _HARD)
-def test_the_time_grows_with_the_length_only(part: str) -> None:
+def test_removal_time_is_linear_in_the_length(part: str) -> None:
     def seconds(length: int) -> float:
         text = part * (length // len(part))
         began = time.process_time()
@@ -441,7 +439,7 @@ def test_the_time_grows_with_the_length_only(part: str) -> None:
 
 
 @pytest.mark.parametrize("known", [[], ["planted-secret"]], ids=["none", "one"])
-def test_what_is_cut_off_costs_nothing(known: list[str]) -> None:
+def test_truncated_text_costs_no_time(known: list[str]) -> None:
     def seconds(action: Callable[[], str]) -> float:
         began = time.process_time()
         action()

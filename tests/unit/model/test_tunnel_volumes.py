@@ -85,7 +85,7 @@ def claim(labels: Mapping[str, str] | None = None, **fields: Any) -> Claim:
 # --- what is served
 
 
-def test_the_example_of_the_readme_is_served() -> None:
+def test_readme_example_is_served() -> None:
     request = parse_request(claim(), AUTO, DISCOVERED)
     assert str(request.location) == "fs-1:/team/example"
     assert request.reclaim_policy is ReclaimPolicy.DELETE
@@ -119,7 +119,9 @@ def test_the_example_of_the_readme_is_served() -> None:
         ),
     ],
 )
-def test_file_system(labels: Mapping[str, str], parameters: Mapping[str, str], file_system: str) -> None:
+def test_claim_selects_its_file_system(
+    labels: Mapping[str, str], parameters: Mapping[str, str], file_system: str
+) -> None:
     request = parse_request(claim(labels), storage_class(**parameters), DISCOVERED)
     assert request.location.file_system_id == file_system
 
@@ -133,18 +135,20 @@ def test_file_system(labels: Mapping[str, str], parameters: Mapping[str, str], f
         ("Retain", ReclaimPolicy.DELETE, ReclaimPolicy.RETAIN),
     ],
 )
-def test_reclaim_policy(label: str | None, policy: ReclaimPolicy, expected: ReclaimPolicy) -> None:
+def test_volume_has_the_reclaim_policy_of_its_claim_or_class(
+    label: str | None, policy: ReclaimPolicy, expected: ReclaimPolicy
+) -> None:
     labels = {"reclaim_policy": label} if label else {}
     asked = parse_request(claim(labels), storage_class(policy, default_file_system_id="auto"), DISCOVERED)
     assert asked.reclaim_policy is expected
 
 
-def test_the_class_s_mount_options_are_kept() -> None:
+def test_volume_keeps_the_mount_options_of_its_class() -> None:
     hard = replace(AUTO, mount_options=("hard", "timeo=600"))
     assert parse_request(claim(), hard, DISCOVERED).mount_options == ("hard", "timeo=600")
 
 
-def test_root_claims_are_none_of_its_business() -> None:
+def test_root_claims_are_not_served() -> None:
     assert not is_served(claim({"root_key": "0123456789"}))
     assert is_served(claim())
     assert is_served(claim(match_labels=None))
@@ -293,7 +297,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("asking", "of_class", "text"), REFUSED)
-def test_refused(asking: Claim, of_class: StorageClass, text: str) -> None:
+def test_invalid_claim_is_refused(asking: Claim, of_class: StorageClass, text: str) -> None:
     with pytest.raises(ClaimRefused) as caught:
         parse_request(asking, of_class, DISCOVERED)
     assert str(caught.value) == text
@@ -334,7 +338,7 @@ def test_refused(asking: Claim, of_class: StorageClass, text: str) -> None:
         ),
     ],
 )
-def test_what_may_appear_is_waited_for(
+def test_claim_waits_for_a_file_system_that_can_appear(
     labels: Mapping[str, str], of_class: StorageClass, discovered: ClusterView, text: str
 ) -> None:
     with pytest.raises(NotYet) as caught:
@@ -342,19 +346,19 @@ def test_what_may_appear_is_waited_for(
     assert str(caught.value) == text
 
 
-def test_class_parameters() -> None:
+def test_class_parameters_are_parsed() -> None:
     parsed = parse_class(storage_class(default_file_system_id="fs-2", file_system_ids=" fs-1 ,, fs-2 "))
     assert (parsed.default, parsed.allowed) == ("fs-2", ("fs-1", "fs-2"))
 
 
 @pytest.mark.parametrize("text", ["", " ", ",", " , "])
-def test_empty_parameters_are_as_good_as_none(text: str) -> None:
+def test_empty_parameters_count_as_missing(text: str) -> None:
     parsed = parse_class(storage_class(default_file_system_id=" ", file_system_ids=text))
     assert (parsed.default, parsed.allowed) == (None, None)
 
 
 @given(st.text())
-def test_no_volume_name_leads_out_of_the_namespace(name: str) -> None:
+def test_volume_name_cannot_leave_the_directory_of_the_namespace(name: str) -> None:
     try:
         request = parse_request(claim({"volume_name": name}), AUTO, DISCOVERED)
     except InvalidValue:
@@ -484,7 +488,7 @@ LISTED = storage_class(default_file_system_id="auto", file_system_ids="fs-9,fs-1
         ),
     ],
 )
-def test_auto_chooses(seen: ClusterView, of_class: StorageClass, chosen: FileSystemId) -> None:
+def test_auto_chooses_a_file_system(seen: ClusterView, of_class: StorageClass, chosen: FileSystemId) -> None:
     assert parse_request(claim(), of_class, seen).location.file_system_id == chosen
 
 
@@ -541,7 +545,7 @@ def test_auto_chooses(seen: ClusterView, of_class: StorageClass, chosen: FileSys
         ),
     ],
 )
-def test_auto_waits_and_says_for_what(seen: ClusterView, of_class: StorageClass, text: str) -> None:
+def test_auto_waits_and_reports_the_reason(seen: ClusterView, of_class: StorageClass, text: str) -> None:
     with pytest.raises(NotYet) as caught:
         parse_request(claim(), of_class, seen)
     assert str(caught.value) == text
@@ -551,7 +555,7 @@ def chosen(asking: Claim, of_class: StorageClass, seen: ClusterView) -> FileSyst
     return parse_request(asking, of_class, seen).location.file_system_id
 
 
-def test_a_recorded_choice_stands_while_it_can_be_used() -> None:
+def test_recorded_choice_is_kept_while_its_file_system_is_usable() -> None:
     asking = claim(file_system=FS2)
     assert chosen(asking, AUTO, DISCOVERED) == FS2
     assert chosen(claim({"file_system_id": "fs-1"}, file_system=FS2), AUTO, DISCOVERED) == FS1
@@ -564,7 +568,7 @@ def test_a_recorded_choice_stands_while_it_can_be_used() -> None:
 
 
 @pytest.mark.parametrize("of_class", [AUTO, storage_class(default_file_system_id="fs-1")])
-def test_a_choice_is_not_changed_while_the_volume_of_an_earlier_controller_can_appear(
+def test_choice_is_kept_while_the_volume_of_an_earlier_controller_can_appear(
     of_class: StorageClass,
 ) -> None:
     asking = claim(file_system=FS3)
@@ -577,7 +581,7 @@ def test_a_choice_is_not_changed_while_the_volume_of_an_earlier_controller_can_a
 
 
 @pytest.mark.parametrize("other", [{"file_system": FS2}, {"labels": {"file_system_id": "fs-2"}}])
-def test_a_claim_follows_another_one_of_its_directory_whose_volume_can_still_appear(
+def test_claim_chooses_as_another_claim_of_its_directory_whose_volume_can_still_appear(
     other: dict[str, Any],
 ) -> None:
     first = claim(other.pop("labels", None), uid=ClaimUid("of-the-first"), **other)
@@ -602,7 +606,7 @@ _SYSTEMS = st.dictionaries(
 
 
 @given(_SYSTEMS, _HOLDINGS, st.booleans())
-def test_auto_never_hides_data_and_never_chooses_what_cannot_be_reached(
+def test_auto_never_hides_data_and_never_chooses_an_unreachable_file_system(
     systems: dict[FileSystemId, tuple[str | None, bool]],
     holdings: dict[FileSystemId, Volume],
     knows_vpc: bool,
@@ -632,7 +636,7 @@ def test_auto_never_hides_data_and_never_chooses_what_cannot_be_reached(
 # --- the volume
 
 
-def test_the_volume_of_the_contract() -> None:
+def test_tunnel_volume_matches_the_contract() -> None:
     asking = claim({"reclaim_policy": "Retain", "other": "label"})
     request = parse_request(asking, replace(AUTO, mount_options=("hard",)), DISCOVERED)
     volume = volume_for(request, port=20490, provisioner=PROVISIONER)
@@ -660,7 +664,7 @@ _VOLUME_NAMES = st.from_regex(r"[a-z0-9_]{1,63}", fullmatch=True)
 
 
 @given(_NAMESPACES, _VOLUME_NAMES, st.uuids().map(str), st.integers(0, 3))
-def test_names_are_those_that_kubernetes_accepts(namespace: str, name: str, uid: str, attempt: int) -> None:
+def test_kubernetes_accepts_the_volume_names(namespace: str, name: str, uid: str, attempt: int) -> None:
     asking = claim({"volume_name": name}, namespace=namespace, uid=ClaimUid(uid))
     request = parse_request(asking, AUTO, DISCOVERED)
     given_name = volume_name(request, attempt)
@@ -669,25 +673,25 @@ def test_names_are_those_that_kubernetes_accepts(namespace: str, name: str, uid:
     assert given_name == volume_name(parse_request(asking, AUTO, DISCOVERED), attempt)
 
 
-def test_the_longest_name_fits() -> None:
+def test_longest_claim_name_gives_a_valid_volume_name() -> None:
     longest = FileSystemId("fs-" + "f" * 40)
     discovered = view(system(longest, mount_target(longest)))
     asking = claim({"volume_name": "_" * 63}, namespace="n" * 63)
     assert len(volume_name(parse_request(asking, AUTO, discovered))) <= 253
 
 
-def test_another_claim_and_another_attempt_have_other_names() -> None:
+def test_another_claim_and_another_attempt_get_different_names() -> None:
     one = parse_request(claim(), AUTO, DISCOVERED)
     other = parse_request(claim(uid=ClaimUid("other")), AUTO, DISCOVERED)
     assert len({volume_name(one), volume_name(one, 1), volume_name(one, 2), volume_name(other)}) == 4
 
 
-def test_a_name_once_given_never_changes() -> None:
+def test_volume_names_never_change() -> None:
     # A new version of kube-efs must find the volumes that an old one made.
     assert volume_name(parse_request(claim(), AUTO, DISCOVERED)) == "efs-stunnel-fs-1-team-example-ddxoz"
 
 
-def test_root_name() -> None:
+def test_root_volume_name_contains_the_file_system_id() -> None:
     assert root_name(FS1) == "efs-stunnel-fs-1"
 
 
@@ -703,7 +707,7 @@ RELEASED = Volume(
 )
 
 
-def test_the_claim_s_directory_may_be_removed() -> None:
+def test_directory_of_the_claim_can_be_removed() -> None:
     assert str(removable_location(RELEASED)) == "fs-1:/team/example"
 
 
@@ -726,7 +730,7 @@ def test_the_claim_s_directory_may_be_removed() -> None:
         pytest.param(replace(RELEASED, nfs=NfsSource(server="127.0.0.1", path="/a\nb")), id="a newline"),
     ],
 )
-def test_a_volume_that_does_not_tell_its_directory_is_left_alone(volume: Volume) -> None:
+def test_removal_is_refused_for_a_volume_without_a_directory_behind_a_tunnel(volume: Volume) -> None:
     with pytest.raises(RemovalRefused) as caught:
         removable_location(volume)
     assert str(caught.value) == (
@@ -751,7 +755,7 @@ def test_a_volume_that_does_not_tell_its_directory_is_left_alone(volume: Volume)
         pytest.param("/team/a b", id="a space"),
     ],
 )
-def test_only_the_claim_s_directory_is_removed(path: str) -> None:
+def test_removal_is_refused_for_paths_other_than_the_directory_of_the_claim(path: str) -> None:
     with pytest.raises(RemovalRefused) as caught:
         removable_location(replace(RELEASED, nfs=NfsSource(server="127.0.0.1", path=path)))
     assert str(caught.value) == (
@@ -760,13 +764,13 @@ def test_only_the_claim_s_directory_is_removed(path: str) -> None:
     )
 
 
-def test_nothing_is_removed_without_a_claim() -> None:
+def test_removal_is_refused_for_a_volume_without_a_claim() -> None:
     with pytest.raises(RemovalRefused):
         removable_location(replace(RELEASED, claim=None))
 
 
 @given(st.text(), st.text())
-def test_whatever_is_removable_has_the_shape_of_the_contract(namespace: str, path: str) -> None:
+def test_removable_paths_match_the_contract(namespace: str, path: str) -> None:
     volume = replace(
         RELEASED,
         claim=ClaimReference(namespace=namespace, name="data"),

@@ -27,12 +27,14 @@ NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
         pytest.param(500, False, True, True, id="perhaps less than before"),
     ],
 )
-def test_over_request(used: int, complete: bool, was_over: bool, expected: bool) -> None:
+def test_volume_is_over_its_request_with_hysteresis(
+    used: int, complete: bool, was_over: bool, expected: bool
+) -> None:
     size = TreeSize(used_bytes=used, entries=1, complete=complete)
     assert is_over(size, 1000, was_over=was_over) is expected
 
 
-def test_nothing_is_over_no_request() -> None:
+def test_volume_without_a_request_is_never_over() -> None:
     assert not is_over(TreeSize(used_bytes=1, entries=1), 0, was_over=False)
 
 
@@ -52,11 +54,11 @@ def test_nothing_is_over_no_request() -> None:
         ),
     )
 )
-def test_what_is_written_can_be_read(known: dict[str, VolumeUsage]) -> None:
+def test_rendered_usage_is_read_back(known: dict[str, VolumeUsage]) -> None:
     assert parse_usage(render_usage(known)) == known
 
 
-def test_the_fullest_volumes_are_kept_where_there_is_no_room_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fullest_volumes_are_kept_when_the_document_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(usage, "_DOCUMENT_MAX_CHARACTERS", 1000)
     known = {
         f"pvc-{number}": VolumeUsage(size=TreeSize(used_bytes=number, entries=1), measured_at=NOW)
@@ -82,7 +84,7 @@ def test_the_fullest_volumes_are_kept_where_there_is_no_room_for_all(monkeypatch
         '{"volumes": {"a": ["x", 1, 1, 1, 1]}}',
     ],
 )
-def test_what_is_no_document(text: str) -> None:
+def test_invalid_usage_document_is_refused(text: str) -> None:
     with pytest.raises(InvalidValue, match="is not a usage document"):
         parse_usage(text)
 
@@ -99,5 +101,5 @@ def test_what_is_no_document(text: str) -> None:
         (2048 * 1024**5, "2048.0 PiB"),
     ],
 )
-def test_sizes_in_words(size: int, words: str) -> None:
+def test_sizes_are_formatted(size: int, words: str) -> None:
     assert in_words(size) == words

@@ -57,7 +57,7 @@ DATA = at("/team/example")
 # --- which claims are planned
 
 
-async def test_a_claim_of_ours_is_planned(world: World) -> None:
+async def test_our_claim_is_planned(world: World) -> None:
     plan = world.engine.plan(claim())
     assert plan is not None
     assert (await plan.locations(), plan.claim) == ((DATA,), claim())
@@ -75,32 +75,32 @@ async def test_a_claim_of_ours_is_planned(world: World) -> None:
         pytest.param(replace(claim(), match_labels={"root_key": "x", "volume_name": "a"}), id="a root claim"),
     ],
 )
-def test_what_is_none_of_its_business_is_left_alone(world: World, wanted: Claim) -> None:
+def test_claim_that_needs_no_volume_of_ours_is_not_planned(world: World, wanted: Claim) -> None:
     assert world.engine.plan(wanted) is None
 
 
-def test_a_class_of_another_provisioner_is_left_alone(world: World) -> None:
+def test_class_of_another_provisioner_is_ignored(world: World) -> None:
     world.index.classes["efs"] = replace(EFS, provisioner="other.example/efs")
     assert world.engine.plan(claim()) is None
 
 
-def test_a_claim_that_waits_for_its_pod_is_waited_with(world: World) -> None:
+def test_claim_that_waits_for_its_pod_is_not_served(world: World) -> None:
     world.index.classes["efs"] = replace(EFS, waits_for_consumer=True)
     assert world.engine.plan(claim()) is None
     assert world.engine.plan(replace(claim(), selected_node="node-1")) is not None
 
 
-async def test_a_claim_that_has_a_volume_is_left_alone(world: World) -> None:
+async def test_claim_with_a_volume_is_not_planned(world: World) -> None:
     await world.provision(claim())
     assert world.engine.plan(claim()) is None
 
 
-def test_a_refusal_goes_to_whoever_asked(world: World) -> None:
+def test_refusal_is_raised_to_the_caller(world: World) -> None:
     with pytest.raises(ClaimRefused):
         world.engine.plan(replace(claim(), match_labels={}))
 
 
-def test_a_file_system_without_a_port_is_waited_for(world: World) -> None:
+def test_claim_waits_for_the_port_of_its_file_system(world: World) -> None:
     world.index.targets = TunnelTargets()
     with pytest.raises(NotYet) as caught:
         world.engine.plan(claim())
@@ -109,7 +109,7 @@ def test_a_file_system_without_a_port_is_waited_for(world: World) -> None:
     )
 
 
-def test_a_file_system_that_is_not_there_is_waited_for(world: World) -> None:
+def test_claim_waits_for_a_missing_file_system(world: World) -> None:
     world.index.discovery = Discovery(complete=True)
     with pytest.raises(NotYet):
         world.engine.plan(claim())
@@ -126,14 +126,14 @@ def test_a_file_system_that_is_not_there_is_waited_for(world: World) -> None:
         pytest.param("other.example/efs", False, id="to another"),
     ],
 )
-def test_a_claim_is_served_by_whom_kubernetes_has_given_it_to(
+def test_claim_is_served_by_the_provisioner_in_its_annotation(
     world: World, given_to: str | None, is_planned: bool
 ) -> None:
     plan = world.engine.plan(replace(claim(), storage_provisioner=given_to))
     assert (plan is not None) is is_planned
 
 
-def test_a_class_that_is_missing_is_told_of_to_whoever_waits_for_us(world: World) -> None:
+def test_missing_class_is_reported_on_a_claim_assigned_to_us(world: World) -> None:
     world.index.classes.clear()
     with pytest.raises(NotYet) as caught:
         world.engine.plan(replace(claim(), storage_provisioner=PROVISIONER))
@@ -160,7 +160,7 @@ def test_a_class_that_belongs_to_another_by_now_is_told_of(world: World, now: st
     )
 
 
-def test_root_claims_are_nobody_s_to_complain_about(world: World) -> None:
+def test_root_claims_cause_no_refusal(world: World) -> None:
     root = replace(claim(), storage_class="efs-stunnel-system", storage_provisioner=PROVISIONER)
     assert world.engine.plan(root) is None
 
@@ -173,14 +173,14 @@ def test_root_claims_are_nobody_s_to_complain_about(world: World) -> None:
         pytest.param(replace(claim(), storage_class="other"), False, id="unknown class"),
     ],
 )
-def test_only_tunnel_claims_are_marked_when_refused(world: World, wanted: Claim, is_marked: bool) -> None:
+def test_only_refused_tunnel_claims_are_annotated(world: World, wanted: Claim, is_marked: bool) -> None:
     assert world.engine.marks_refused(wanted) is is_marked
 
 
 # --- provisioning
 
 
-async def test_directory_first_then_the_volume(world: World) -> None:
+async def test_directory_is_created_before_the_volume(world: World) -> None:
     volume = await world.provision(claim())
     assert world.moment.passed == ["before make", "after make", "before create", "after create"]
     assert world.folders.there == {DATA}
@@ -189,14 +189,14 @@ async def test_directory_first_then_the_volume(world: World) -> None:
 
 
 @pytest.mark.parametrize("wanted", [claim(), directory_claim()], ids=["tunnel", "directory"])
-async def test_every_new_volume_is_held_by_the_finalizer(world: World, wanted: Claim) -> None:
+async def test_every_new_volume_has_the_finalizer(world: World, wanted: Claim) -> None:
     await world.scan()
     volume = await world.provision(wanted)
     assert volume.finalizers == (FINALIZER,)
     assert not world.engine.is_unprotected(volume)
 
 
-async def test_a_volume_of_its_own_is_found_again(world: World) -> None:
+async def test_claim_finds_its_existing_volume(world: World) -> None:
     plan = world.engine.plan(claim())
     assert plan is not None
     first = await world.engine.provision(plan)
@@ -204,7 +204,7 @@ async def test_a_volume_of_its_own_is_found_again(world: World) -> None:
     assert list(world.store.volumes) == [first.name]
 
 
-async def test_a_name_of_somebody_else_s_is_passed_by(world: World) -> None:
+async def test_name_of_a_foreign_volume_is_skipped(world: World) -> None:
     plan = world.engine.plan(claim())
     assert isinstance(plan, TunnelPlan)
     taken = [replace(plan.volume(attempt), claim=None) for attempt in range(2)]
@@ -215,7 +215,7 @@ async def test_a_name_of_somebody_else_s_is_passed_by(world: World) -> None:
     assert [world.store.volumes[volume.name] for volume in taken] == taken
 
 
-async def test_when_every_name_is_taken_it_says_so(world: World) -> None:
+async def test_error_is_raised_when_every_name_is_taken(world: World) -> None:
     plan = world.engine.plan(claim())
     assert isinstance(plan, TunnelPlan)
     for attempt in range(4):
@@ -283,7 +283,7 @@ def test_whatever_fails_a_claim_gets_one_volume_of_one_name(
 
 
 @given(st.lists(st.integers(0, 5), min_size=20, max_size=20))
-def test_two_controllers_at_once_make_one_volume(pauses: list[int]) -> None:
+def test_two_concurrent_controllers_create_one_volume(pauses: list[int]) -> None:
     async def scenario() -> None:
         world = World()
         old, new = world.engine, world.start()
@@ -302,7 +302,7 @@ def test_two_controllers_at_once_make_one_volume(pauses: list[int]) -> None:
 # --- reclaiming
 
 
-async def test_a_released_volume_goes_with_its_directory(world: World) -> None:
+async def test_released_volume_is_removed_with_its_directory(world: World) -> None:
     (volume,) = await world.released([claim()])
     world.moment.passed.clear()
     done = await world.engine.reclaim(volume)
@@ -369,7 +369,9 @@ async def test_what_is_not_to_go_stays(world: World, changes: dict[str, object])
 @pytest.mark.parametrize(
     "changes", [*NOT_TO_GO, pytest.param({"uid": "another"}, id="a new volume of that name")]
 )
-async def test_the_api_server_has_the_last_word(world: World, changes: dict[str, object]) -> None:
+async def test_volume_that_changed_in_the_api_server_is_not_removed(
+    world: World, changes: dict[str, object]
+) -> None:
     world.add(RELEASED)
     world.folders.there.add(DATA)
     world.store.volumes["pv"] = replace(RELEASED, **changes)  # type: ignore[arg-type]
@@ -377,7 +379,7 @@ async def test_the_api_server_has_the_last_word(world: World, changes: dict[str,
     assert (set(world.store.volumes), world.folders.there) == ({"pv"}, {DATA})
 
 
-async def test_a_volume_that_is_gone_takes_nothing_with_it(world: World) -> None:
+async def test_deleted_volume_removes_no_data(world: World) -> None:
     world.add(RELEASED)
     world.folders.there.add(DATA)
     world.store.volumes.clear()
@@ -386,7 +388,7 @@ async def test_a_volume_that_is_gone_takes_nothing_with_it(world: World) -> None
     assert not world.index.volumes
 
 
-async def test_a_volume_of_another_shape_is_refused(world: World) -> None:
+async def test_volume_of_another_shape_is_refused(world: World) -> None:
     volume = replace(RELEASED, nfs=NfsSource(server="127.0.0.1", path="/team"))
     world.add(volume)
     world.folders.there.add(at("/team"))
@@ -411,7 +413,7 @@ async def test_a_volume_of_another_shape_is_refused(world: World) -> None:
         ),
     ],
 )
-async def test_a_directory_that_another_volume_uses_is_kept(world: World, other: dict[str, object]) -> None:
+async def test_directory_used_by_another_volume_is_kept(world: World, other: dict[str, object]) -> None:
     sharer = replace(RELEASED, name="sharer", uid="s", **{"phase": VolumePhase.BOUND, **other})  # type: ignore[arg-type]
     world.add(RELEASED, sharer)
     world.folders.there.add(DATA)
@@ -561,7 +563,7 @@ async def test_what_lies_apart_is_in_nobody_s_way(world: World, path: str, file_
     assert done.data is DataFate.REMOVED
 
 
-async def test_a_file_system_that_is_gone_is_waited_for(world: World) -> None:
+async def test_removal_waits_for_a_missing_file_system(world: World) -> None:
     world.add(RELEASED)
     world.index.targets = TunnelTargets()
     with pytest.raises(NotYet) as caught:
@@ -768,7 +770,7 @@ async def test_a_volume_of_a_namesake_on_another_server_is_its_own_to_let_go(
         ),
     ],
 )
-async def test_what_is_ours_is_protected(world: World, volume: Volume, is_unprotected: bool) -> None:
+async def test_our_volumes_are_protected(world: World, volume: Volume, is_unprotected: bool) -> None:
     world.add(volume)
     assert world.engine.is_unprotected(volume) is is_unprotected
     await world.engine.protect(volume)

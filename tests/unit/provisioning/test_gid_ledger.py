@@ -10,14 +10,14 @@ from kube_efs.provisioning.gid_ledger import GidIndex
 THREE = GidRange(minimum=2000, maximum=2002)
 
 
-def test_the_lowest_free_one_is_taken_and_freed_ones_are_taken_first() -> None:
+def test_lowest_free_group_is_assigned_and_freed_groups_first() -> None:
     index = GidIndex()
     assert [index.take(THREE, name) for name in "abc"] == [2000, 2001, 2002]
     index.release("b")
     assert index.take(THREE, "d") == 2001
 
 
-def test_a_used_up_range_gives_nothing_until_one_is_released() -> None:
+def test_full_range_gives_no_group_until_one_is_released() -> None:
     index = GidIndex()
     for name in "abc":
         index.take(THREE, name)
@@ -27,20 +27,20 @@ def test_a_used_up_range_gives_nothing_until_one_is_released() -> None:
     assert index.take(THREE, "d") == 2002
 
 
-def test_a_holder_gets_the_same_one_again() -> None:
+def test_holder_gets_the_same_group_again() -> None:
     index = GidIndex()
     index.take(THREE, "a")
     assert [index.take(THREE, "b"), index.take(THREE, "b")] == [2001, 2001]
 
 
-def test_a_holder_whose_group_is_outside_the_range_gets_one_inside() -> None:
+def test_holder_of_a_group_outside_the_range_gets_one_inside() -> None:
     index = GidIndex()
     index.hold(50, "a")
     assert index.take(THREE, "a") == 2000
     assert index.holders(50) == frozenset()
 
 
-def test_a_holder_who_shares_its_group_gets_one_of_its_own() -> None:
+def test_holder_of_a_shared_group_gets_its_own() -> None:
     index = GidIndex()
     for name in "ab":
         index.hold(2000, name)
@@ -48,7 +48,7 @@ def test_a_holder_who_shares_its_group_gets_one_of_its_own() -> None:
     assert [index.take(THREE, "b"), index.take(THREE, "a")] == [2001, 2000]
 
 
-def test_a_group_that_two_hold_is_free_when_both_are_gone() -> None:
+def test_group_with_two_holders_is_free_when_both_release_it() -> None:
     index = GidIndex()
     for name in "ab":
         index.hold(2000, name)
@@ -58,13 +58,13 @@ def test_a_group_that_two_hold_is_free_when_both_are_gone() -> None:
     assert index.take(THREE, "d") == 2000
 
 
-def test_what_was_held_elsewhere_is_not_taken() -> None:
+def test_group_held_elsewhere_is_not_assigned() -> None:
     index = GidIndex()
     index.take(GidRange(minimum=2001, maximum=3000), "other class")
     assert [index.take(THREE, "a"), index.take(THREE, "b")] == [2000, 2002]
 
 
-def test_releasing_somebody_unknown_changes_nothing() -> None:
+def test_release_of_an_unknown_holder_changes_nothing() -> None:
     index = GidIndex()
     index.take(THREE, "a")
     index.release("b")
@@ -77,7 +77,7 @@ def kept(index: GidIndex) -> int:
     return sum(1 + len(cursor.freed) + len(cursor.is_freed) for cursor in cursors)
 
 
-def test_classes_that_have_gone_leave_nothing_behind() -> None:
+def test_deleted_classes_leave_nothing_behind() -> None:
     index = GidIndex()
     index.take(THREE, "a")
     index.release("a")
@@ -146,7 +146,7 @@ TestAllocation = Allocation.TestCase
 
 
 @given(st.lists(st.integers(min_value=0, max_value=999), unique=True, max_size=400))
-def test_released_groups_come_back_lowest_first(released: list[int]) -> None:
+def test_released_groups_are_reused_lowest_first(released: list[int]) -> None:
     index, wide = GidIndex(), GidRange(minimum=2000, maximum=2999)
     for number in range(1000):
         index.take(wide, str(number))

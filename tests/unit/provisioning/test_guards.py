@@ -189,7 +189,7 @@ async def test_policy_that_becomes_retain_before_the_volume_is_terminating_wins(
     assert (world.folders.there, world.store.volumes["pv"].deleting) == ({DATA}, False)
 
 
-async def test_policy_that_becomes_retain_in_the_queue_of_workers_is_heeded(world: World) -> None:
+async def test_policy_that_becomes_retain_in_the_queue_of_workers_is_respected(world: World) -> None:
     def retain(moment: str) -> int:
         if moment == "before confirm":
             changed = replace(world.store.volumes["pv"], reclaim_policy=ReclaimPolicy.RETAIN)
@@ -355,7 +355,7 @@ def _noting(asked: list[bool]) -> Callable[[KubeEfsError, bool], Awaitable[bool]
     return again
 
 
-async def test_volume_that_the_api_server_refused_is_in_nobodys_way(world: World) -> None:
+async def test_volume_refused_by_the_api_server_blocks_no_removal(world: World) -> None:
     def refuse(moment: str) -> int:
         if moment == "before create":
             raise KubeDenied("answered 403", field="volume")
@@ -411,7 +411,7 @@ async def test_volumes_of_unknown_file_systems_that_have_gone_unseen_are_no_obst
     assert done.data is DataFate.REMOVED
 
 
-async def test_old_answer_is_not_acted_upon() -> None:
+async def test_old_answer_is_ignored() -> None:
     """A process that was stopped between the answer and the act must ask again."""
     now = 0.0
 

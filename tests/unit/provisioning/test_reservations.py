@@ -56,7 +56,7 @@ async def holding(reservation: AbstractAsyncContextManager[object]) -> AsyncIter
         await holder.cancel()
 
 
-async def test_many_make_one_directory_at_a_time() -> None:
+async def test_many_callers_can_create_one_directory_concurrently() -> None:
     hands = Reservations()
     async with holding(hands.making(DATA)) as one, holding(hands.making(DATA)) as other:
         assert (one.holds, other.holds) == (True, True)
@@ -75,7 +75,7 @@ APART = [
 
 
 @pytest.mark.parametrize("path", NEAR)
-async def test_a_removal_waits_for_every_maker(path: str) -> None:
+async def test_removal_waits_for_every_creation(path: str) -> None:
     hands = Reservations()
     async with (
         holding(hands.making(DATA)) as one,
@@ -92,7 +92,7 @@ async def test_a_removal_waits_for_every_maker(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", NEAR)
-async def test_a_maker_waits_for_the_removal(path: str) -> None:
+async def test_creation_waits_for_the_removal(path: str) -> None:
     hands = Reservations()
     async with holding(hands.removing(DATA)) as removal, holding(hands.making(at(path))) as maker:
         assert not maker.holds
@@ -112,7 +112,7 @@ async def test_removals_go_one_by_one(path: str) -> None:
 
 
 @pytest.mark.parametrize("location", APART)
-async def test_what_lies_apart_waits_for_nothing(location: Location) -> None:
+async def test_unrelated_directories_do_not_wait(location: Location) -> None:
     hands = Reservations()
     async with (
         holding(hands.removing(DATA)),
@@ -123,7 +123,7 @@ async def test_what_lies_apart_waits_for_nothing(location: Location) -> None:
 
 
 @pytest.mark.parametrize("kind", ["making", "removing"])
-async def test_whoever_is_cancelled_holds_nothing_any_more(kind: str) -> None:
+async def test_cancelled_caller_releases_its_directory(kind: str) -> None:
     hands = Reservations()
     async with holding(getattr(hands, kind)(DATA)) as holder, holding(hands.removing(DATA)) as waiting:
         assert not waiting.holds
@@ -132,7 +132,7 @@ async def test_whoever_is_cancelled_holds_nothing_any_more(kind: str) -> None:
         assert waiting.holds
 
 
-async def test_whoever_waits_and_is_cancelled_leaves_no_trace() -> None:
+async def test_cancelled_waiter_leaves_no_entry() -> None:
     hands = Reservations()
     async with holding(hands.making(DATA)) as maker:
         async with holding(hands.removing(DATA)):
@@ -144,7 +144,7 @@ async def test_whoever_waits_and_is_cancelled_leaves_no_trace() -> None:
         assert removal.holds
 
 
-async def test_a_failure_inside_lets_go() -> None:
+async def test_failure_releases_the_directory() -> None:
     hands = Reservations()
     for reservation in (hands.making(DATA), hands.removing(DATA)):
         with pytest.raises(ZeroDivisionError):

@@ -76,7 +76,7 @@ class Clusters:
         return await self.worlds[which].provision(self.claim(which, number))
 
 
-async def test_claims_of_two_clusters_at_one_time_share_no_id(tmp_path: Path) -> None:
+async def test_concurrent_claims_of_two_clusters_get_different_ids(tmp_path: Path) -> None:
     clusters = Clusters(tmp_path, gids=(2000, 2999))
     await clusters.scan()
     made = await asyncio.gather(
@@ -86,7 +86,7 @@ async def test_claims_of_two_clusters_at_one_time_share_no_id(tmp_path: Path) ->
     assert all(clusters.group_of(volume) == volume.gid for volume in made)
 
 
-async def test_a_range_is_not_full_when_the_volumes_of_the_other_are_gone(tmp_path: Path) -> None:
+async def test_range_is_not_full_when_the_other_cluster_deleted_its_volumes(tmp_path: Path) -> None:
     """The other one is a Deployment of the same cluster, so its volumes are known; it has another base."""
     one = Clusters(tmp_path, gids=(2000, 2000)).worlds[0]
     await one.scan()

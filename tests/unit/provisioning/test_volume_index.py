@@ -47,7 +47,7 @@ _STEPS = st.lists(st.tuples(st.booleans(), _LOCATIONS, _NAMES), max_size=30)
 
 
 @given(_STEPS, _LOCATIONS, _NAMES)
-def test_the_index_says_what_looking_at_every_volume_says(
+def test_index_agrees_with_a_scan_of_every_volume(
     steps: list[tuple[bool, Location, str]], asked: Location, name: str
 ) -> None:
     index, users = DirectoryIndex(), set[tuple[Location, str]]()
@@ -74,7 +74,7 @@ def test_the_index_says_what_looking_at_every_volume_says(
 # --- volumes
 
 
-def test_a_volume_is_found_by_its_claim_and_its_directory() -> None:
+def test_volume_is_found_by_its_claim_and_its_directory() -> None:
     index = VolumeIndex()
     index.put_volume(volume("pv"))
     assert index.volume_of(ClaimUid("c")) == volume("pv")
@@ -83,7 +83,7 @@ def test_a_volume_is_found_by_its_claim_and_its_directory() -> None:
     assert index.directories.sharers(at("/team/data"), "") == {"pv"}
 
 
-def test_a_changed_volume_replaces_what_was_known() -> None:
+def test_changed_volume_replaces_the_known_one() -> None:
     index = VolumeIndex()
     index.put_volume(volume("pv"))
     index.put_volume(volume("pv", path="/team/moved", claim="d"))
@@ -92,7 +92,7 @@ def test_a_changed_volume_replaces_what_was_known() -> None:
     assert index.directories.sharers(at("/team/moved"), "") == {"pv"}
 
 
-def test_a_volume_that_is_gone_is_gone_everywhere() -> None:
+def test_deleted_volume_is_removed_from_every_lookup() -> None:
     index = VolumeIndex()
     index.put_volume(volume("pv"))
     index.drop_volume(volume("pv"))
@@ -103,14 +103,14 @@ def test_a_volume_that_is_gone_is_gone_everywhere() -> None:
     assert index.ports_in_use() == {}
 
 
-def test_news_of_an_older_volume_of_that_name_change_nothing() -> None:
+def test_event_of_an_older_volume_of_the_same_name_changes_nothing() -> None:
     index = VolumeIndex()
     index.put_volume(volume("pv", uid="new"))
     index.drop_volume(volume("pv", uid="old"))
     assert index.volumes == {"pv": volume("pv", uid="new")}
 
 
-def test_a_volume_that_was_removed_does_not_come_back_by_late_news() -> None:
+def test_late_event_does_not_restore_a_removed_volume() -> None:
     index = VolumeIndex()
     index.put_volume(volume("pv"))
     index.removed_volume(volume("pv"), with_directory=True)
@@ -120,7 +120,7 @@ def test_a_volume_that_was_removed_does_not_come_back_by_late_news() -> None:
     assert index.directories.sharers(at("/team/data"), "") == frozenset()
 
 
-def test_a_new_volume_of_a_removed_one_s_name_is_seen() -> None:
+def test_new_volume_with_the_name_of_a_removed_one_is_indexed() -> None:
     index = VolumeIndex()
     index.put_volume(volume("pv"))
     index.removed_volume(volume("pv"), with_directory=True)
@@ -129,7 +129,7 @@ def test_a_new_volume_of_a_removed_one_s_name_is_seen() -> None:
     assert index.volumes == {"pv": volume("pv", uid="new")}
 
 
-def test_the_directory_of_a_volume_to_come_is_in_use() -> None:
+def test_directory_of_an_expected_volume_is_in_use() -> None:
     index = VolumeIndex()
     index.expect_volume(volume("pv"))
     index.replace_volumes([])
@@ -141,7 +141,7 @@ def test_the_directory_of_a_volume_to_come_is_in_use() -> None:
     assert index.ports_in_use() == {}
 
 
-def test_a_list_that_is_older_than_a_volume_does_not_remove_it() -> None:
+def test_list_older_than_a_volume_does_not_remove_it() -> None:
     index = VolumeIndex()
     index.expect_volume(volume("pv"))
     index.made_volume(volume("pv"))
@@ -150,7 +150,7 @@ def test_a_list_that_is_older_than_a_volume_does_not_remove_it() -> None:
     assert index.directories.sharers(at("/team/data"), "") == {"pv"}
 
 
-def test_a_list_that_is_newer_than_a_volume_s_first_news_does() -> None:
+def test_list_newer_than_the_first_event_of_a_volume_removes_it() -> None:
     index = VolumeIndex()
     index.expect_volume(volume("pv"))
     index.made_volume(volume("pv"))
@@ -160,7 +160,7 @@ def test_a_list_that_is_newer_than_a_volume_s_first_news_does() -> None:
     assert index.directories.sharers(at("/team/data"), "") == frozenset()
 
 
-def test_an_answer_does_not_undo_what_a_watch_has_shown() -> None:
+def test_answer_does_not_undo_what_a_watch_has_shown() -> None:
     index = VolumeIndex()
     bound = replace(volume("pv"), phase=VolumePhase.BOUND)
     index.expect_volume(volume("pv"))
@@ -171,7 +171,7 @@ def test_an_answer_does_not_undo_what_a_watch_has_shown() -> None:
     assert index.volumes == {"pv": volume("pv", uid="new")}
 
 
-def test_a_name_that_is_expected_elsewhere_leaves_nothing_behind() -> None:
+def test_name_expected_elsewhere_leaves_nothing_behind() -> None:
     index = VolumeIndex()
     index.expect_volume(volume("pv", path="/team/a"))
     index.expect_volume(volume("pv", path="/team/b"))
@@ -179,7 +179,7 @@ def test_a_name_that_is_expected_elsewhere_leaves_nothing_behind() -> None:
     assert not any(index.directories.related(at("/team")).values())
 
 
-def test_a_list_is_all_there_is() -> None:
+def test_list_replaces_all_known_volumes() -> None:
     index = VolumeIndex()
     index.put_volume(volume("a", claim="a"))
     index.put_volume(volume("b", claim="b"))
@@ -188,13 +188,13 @@ def test_a_list_is_all_there_is() -> None:
     assert index.directories.sharers(at("/team/data"), "b") == {"c"}
 
 
-def test_a_root_volume_is_nobody_s_neighbour() -> None:
+def test_root_volume_is_not_a_neighbour() -> None:
     index = VolumeIndex()
     index.put_volume(replace(volume("root", path="/"), storage_class=ROOT_CLASS))
     assert not any(index.directories.related(at("/team/data")).values())
 
 
-def test_a_root_volume_tells_the_port_of_its_file_system() -> None:
+def test_root_volume_gives_the_port_of_its_file_system() -> None:
     index = VolumeIndex()
     index.put_volume(replace(volume("root", path="/"), storage_class=ROOT_CLASS))
     assert index.ports_in_use() == {20490: PortUse(owners=frozenset({FS1}), root=True)}
@@ -245,7 +245,7 @@ def test_ports_that_volumes_carry() -> None:
 
 
 @pytest.mark.parametrize("phase", VolumePhase)
-def test_a_port_is_in_use_whatever_has_become_of_the_volume(phase: VolumePhase) -> None:
+def test_port_is_in_use_in_every_phase_of_the_volume(phase: VolumePhase) -> None:
     index = VolumeIndex()
     index.put_volume(replace(static("pv", "port=20497"), phase=phase, deleting=True))
     assert index.ports_in_use() == {20497: UNKNOWN}
@@ -268,7 +268,7 @@ def test_volumes_of_unknown_port() -> None:
     assert [one.name for one in index.volumes_of_unknown_port()] == ["unknown"]
 
 
-def test_a_volume_of_a_file_system_that_is_gone_is_still_known_by_its_port() -> None:
+def test_volume_of_a_deleted_file_system_is_still_known_by_its_port() -> None:
     index = VolumeIndex()
     index.put_volume(static("pv", "port=20490", server="localhost"))
     index.targets = TunnelTargets(reserved={FS2: 20490})
@@ -276,7 +276,7 @@ def test_a_volume_of_a_file_system_that_is_gone_is_still_known_by_its_port() -> 
     assert [one.name for one in index.volumes_at(at("/team/data", FS2))] == ["pv"]
 
 
-def test_a_volume_known_by_its_port_only_follows_the_ports() -> None:
+def test_volume_known_only_by_its_port_follows_the_ports() -> None:
     index = VolumeIndex()
     index.put_volume(replace(volume("pv"), file_system_id=None))
     assert index.location_of("pv") is None
@@ -287,7 +287,7 @@ def test_a_volume_known_by_its_port_only_follows_the_ports() -> None:
     assert index.directories.sharers(at("/team/data", FS2), "") == frozenset()
 
 
-def test_a_server_s_name_that_says_nothing_is_known_from_the_settings() -> None:
+def test_settings_identify_a_server_with_a_custom_name() -> None:
     direct = replace(volume("pv"), file_system_id=None, nfs=NfsSource(server="efs.example.com", path="/a"))
     for index, location in (
         (VolumeIndex(), None),
@@ -332,14 +332,14 @@ def test_groups_of_volumes_are_in_use() -> None:
     assert free(index) == 2002
 
 
-def test_a_removed_volume_frees_its_group_with_its_directory() -> None:
+def test_removed_volume_frees_its_group_with_its_directory() -> None:
     index = looking()
     index.put_volume(with_gid("a", 2000))
     index.removed_volume(with_gid("a", 2000), with_directory=True)
     assert free(index) == 2000
 
 
-def test_a_removed_volume_leaves_its_group_to_its_directory() -> None:
+def test_removed_volume_leaves_its_group_to_its_directory() -> None:
     index = looking()
     index.put_volume(with_gid("a", 2000))
     index.removed_volume(with_gid("a", 2000), with_directory=False)
@@ -348,7 +348,7 @@ def test_a_removed_volume_leaves_its_group_to_its_directory() -> None:
     assert not index.volumes
 
 
-def test_a_volume_that_vanishes_leaves_its_group_to_its_directory_until_that_is_gone() -> None:
+def test_group_of_a_deleted_volume_stays_with_its_directory_until_that_is_removed() -> None:
     index = looking()
     index.put_volume(with_gid("a", 2000))
     index.drop_volume(with_gid("a", 2000))
@@ -377,7 +377,7 @@ def test_a_volume_where_nobody_looks_takes_its_group_with_it(path: str) -> None:
     assert free(index) == 2000
 
 
-def test_an_id_that_another_controller_has_is_held_until_the_next_look_shows_its_directory() -> None:
+def test_id_of_another_controller_is_held_until_the_next_scan_shows_its_directory() -> None:
     index = looking()
     index.gid_ledger.taken_by_another(2000, at("/pvs/a"))
     assert (free(index), index.gids.shared) == (2001, frozenset())
@@ -387,7 +387,7 @@ def test_an_id_that_another_controller_has_is_held_until_the_next_look_shows_its
     assert free(index) == 2000
 
 
-def test_an_id_that_a_directory_was_given_by_hand_is_shared_until_one_of_both_is_gone() -> None:
+def test_manually_assigned_id_is_shared_until_one_of_both_is_removed() -> None:
     index = looking()
     told: list[int] = []
     index.gids.on_shared = told.append
@@ -444,13 +444,13 @@ def failing(index: VolumeIndex, name: str, error: Exception, within: GidRange = 
 
 
 @pytest.mark.parametrize("error", [GidTaken("belongs to another"), WorkerRefused("has a link in the way")])
-def test_a_group_is_given_back_when_no_directory_was_made(error: WorkerFailed) -> None:
+def test_group_is_released_when_no_directory_was_created(error: WorkerFailed) -> None:
     index = looking()
     assert failing(index, "a", error) == 2000
     assert free(index) == 2000
 
 
-def test_a_group_is_held_after_a_failure_until_a_look_finds_no_directory() -> None:
+def test_group_is_held_after_a_failure_until_a_scan_finds_no_directory() -> None:
     index = looking()
     assert failing(index, "a", WorkerFailed("was killed")) == 2000
     assert free(index) == 2001
@@ -458,7 +458,7 @@ def test_a_group_is_held_after_a_failure_until_a_look_finds_no_directory() -> No
     assert free(index) == 2000
 
 
-def test_a_group_is_held_after_a_success_until_a_look_finds_no_directory() -> None:
+def test_group_is_held_after_a_success_until_a_scan_finds_no_directory() -> None:
     index = looking()
     with index.gid_ledger.taking(RANGE, "a", at("/pvs/a")):
         pass
@@ -474,7 +474,7 @@ def test_a_group_that_a_directory_had_before_stays_with_it_when_the_block_fails(
     assert free(index) == 2001
 
 
-def test_a_range_that_is_full_is_no_group() -> None:
+def test_full_range_gives_no_group() -> None:
     index = looking()
     one = GidRange(minimum=2000, maximum=2000)
     index.put_volume(with_gid("a", 2000))
@@ -498,7 +498,7 @@ def test_nothing_is_known_at_first() -> None:
         pytest.param(ReclaimPolicy.RETAIN, ReclaimPolicy.DELETE, True, id="to go after all"),
     ],
 )
-def test_removal_may_be_ordered_once_a_volume_is_terminating_with_the_policy_delete(
+def test_removal_can_start_when_a_volume_is_terminating_with_the_policy_delete(
     before: ReclaimPolicy | None, terminating: ReclaimPolicy, may_be: bool
 ) -> None:
     index = VolumeIndex()

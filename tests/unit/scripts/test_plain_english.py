@@ -14,7 +14,7 @@ def _words(page: str) -> list[str]:
     return [one.word for one in findings(prose_of_page(page))]
 
 
-def test_tree_has_no_such_word() -> None:
+def test_tree_contains_no_word_of_the_list() -> None:
     check = subprocess.run(
         [sys.executable, "scripts/plain_english.py"], cwd=ROOT, capture_output=True, text=True, check=False
     )
@@ -69,7 +69,7 @@ def test_only_prose_of_modules_is_checked(module: str, words: list[str]) -> None
     assert [one.word for one in findings(prose_of_module(module))] == words
 
 
-def test_line_of_a_finding_in_a_module_is_that_of_the_file() -> None:
+def test_finding_in_a_module_has_the_line_of_the_file() -> None:
     [found] = findings(prose_of_module('"""One.\n\nTwo.\n"""\n\nVALUE = 1  # as anybody tells\n'))
     assert (found.line, found.word) == (6, "tells")
 

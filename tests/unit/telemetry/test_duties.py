@@ -41,7 +41,7 @@ def failures(registry: CollectorRegistry, duty: str) -> float | None:
     return registry.get_sample_value("kube_efs_duty_failures_total", {"duty": duty})
 
 
-async def test_a_duty_that_fails_is_started_anew_after_longer_and_longer_pauses(
+async def test_failed_task_is_restarted_after_growing_pauses(
     duties: Duties, clock: Clock, registry: CollectorRegistry
 ) -> None:
     times = 0
@@ -58,7 +58,7 @@ async def test_a_duty_that_fails_is_started_anew_after_longer_and_longer_pauses(
     assert failures(registry, "rounds") == 9
 
 
-async def test_after_a_long_life_the_pause_is_short_again(duties: Duties, clock: Clock) -> None:
+async def test_pause_is_short_again_after_a_long_run(duties: Duties, clock: Clock) -> None:
     lives = iter([0.0, 0.0, 61.0])
 
     async def lives_for_a_while() -> None:
@@ -72,7 +72,7 @@ async def test_after_a_long_life_the_pause_is_short_again(duties: Duties, clock:
     assert clock.slept == [1, 2, 1]
 
 
-async def test_an_error_of_one_ends_no_other(registry: CollectorRegistry) -> None:
+async def test_error_of_one_task_ends_no_other(registry: CollectorRegistry) -> None:
     # With real pauses: the other duty goes on meanwhile.
     duties, turns = Duties(registry), 0
     failed = asyncio.Event()
@@ -95,7 +95,7 @@ async def test_an_error_of_one_ends_no_other(registry: CollectorRegistry) -> Non
     assert duties.problems == ("one: failed (ValueError, KeyError) and is retried",)
 
 
-async def test_it_is_told_with_class_and_place_and_never_with_its_text(duties: Duties) -> None:
+async def test_error_is_reported_with_class_and_place_but_not_its_text(duties: Duties) -> None:
     async def fails_once() -> None:
         if not duties.problems:
             raise ValueError("planted-secret")
@@ -109,7 +109,7 @@ async def test_it_is_told_with_class_and_place_and_never_with_its_text(duties: D
     assert "planted-secret" not in str(logs)
 
 
-async def test_a_problem_is_over_when_it_has_not_come_again_for_a_while(duties: Duties, clock: Clock) -> None:
+async def test_problem_ends_when_it_does_not_recur_for_a_while(duties: Duties, clock: Clock) -> None:
     duties.note("rounds", ValueError(), retry_seconds=10)
     clock.now += 69
     assert list(duties.problems) == ["rounds: failed (ValueError) and is retried"]
@@ -117,7 +117,7 @@ async def test_a_problem_is_over_when_it_has_not_come_again_for_a_while(duties: 
     assert list(duties.problems) == []
 
 
-async def test_a_duty_can_be_cancelled_at_work_and_in_a_pause() -> None:
+async def test_task_can_be_cancelled_while_running_and_in_a_pause() -> None:
     duties, began = Duties(CollectorRegistry()), asyncio.Event()
 
     async def works() -> None:

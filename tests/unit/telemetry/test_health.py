@@ -14,7 +14,7 @@ async def get(server: HealthServer, path: str) -> tuple[int, str]:
         return response.status, await response.text()
 
 
-async def test_a_healthy_process_answers_200_on_a_free_port() -> None:
+async def test_healthy_process_answers_200_on_a_free_port() -> None:
     async with HealthServer("127.0.0.1", 0, new_registry()) as server:
         assert server.port > 0
         assert await get(server, "/healthz") == (200, '{"ok": true, "reasons": []}')
@@ -22,7 +22,7 @@ async def test_a_healthy_process_answers_200_on_a_free_port() -> None:
         assert (await get(server, "/other"))[0] == 404
 
 
-async def test_a_failing_process_answers_503_with_the_reasons() -> None:
+async def test_failing_process_answers_503_with_the_reasons() -> None:
     server = HealthServer(
         "127.0.0.1",
         0,
@@ -51,7 +51,7 @@ async def test_metrics_and_further_pages_are_served() -> None:
         assert await get(server, "/status") == (200, '{"tunnels": 2}')
 
 
-async def test_a_port_that_is_taken_is_an_invalid_setting() -> None:
+async def test_port_in_use_is_an_invalid_setting() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(InvalidSetting, match="cannot be bound") as caught:
@@ -61,14 +61,14 @@ async def test_a_port_that_is_taken_is_an_invalid_setting() -> None:
     assert caught.value.value == f"127.0.0.1:{port}"
 
 
-async def test_the_port_is_free_again_after_the_end() -> None:
+async def test_port_is_free_after_the_end() -> None:
     async with HealthServer("127.0.0.1", 0, new_registry()) as server:
         port = server.port
     async with HealthServer("127.0.0.1", port, new_registry()) as server:
         assert server.port == port
 
 
-def test_a_heart_that_stops_beating_is_a_failure() -> None:
+def test_missing_heartbeat_is_a_failure() -> None:
     now = [100.0]
     heart = Heartbeat("discovery", max_age_seconds=30, clock=lambda: now[0])
 

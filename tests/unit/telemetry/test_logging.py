@@ -32,7 +32,7 @@ def lines_of(stream: io.StringIO) -> list[dict[str, object]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def test_a_line_is_one_json_object_with_time_level_logger_event_and_fields() -> None:
+def test_line_is_one_json_object_with_time_level_logger_event_and_fields() -> None:
     stream = io.StringIO()
     configure("INFO", stream=stream)
 
@@ -50,7 +50,7 @@ def test_a_line_is_one_json_object_with_time_level_logger_event_and_fields() -> 
     }
 
 
-def test_libraries_go_through_the_same_chain() -> None:
+def test_log_lines_of_libraries_use_the_same_chain() -> None:
     stream = io.StringIO()
     configure("INFO", stream=stream)
 
@@ -74,7 +74,7 @@ def test_secrets_in_fields_and_tracebacks_are_removed() -> None:
     assert "ValueError: password=[removed]" in str(lines_of(stream)[0]["exception"])
 
 
-def test_a_terminal_gets_text_in_colours_and_without_them_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminal_gets_text_with_or_without_colors(monkeypatch: pytest.MonkeyPatch) -> None:
     coloured, plain = Terminal(), Terminal()
     monkeypatch.delenv("NO_COLOR", raising=False)
     configure("INFO", stream=coloured)
@@ -88,7 +88,7 @@ def test_a_terminal_gets_text_in_colours_and_without_them_when_asked(monkeypatch
     assert "port=20490" in plain.getvalue()
 
 
-def test_levels_below_the_configured_one_and_noise_are_left_out() -> None:
+def test_levels_below_the_configured_one_and_noise_are_omitted() -> None:
     stream = io.StringIO()
     configure("debug", stream=stream)
     structlog.get_logger().debug("shown")
@@ -113,7 +113,7 @@ def test_configuring_again_replaces_the_stream() -> None:
 
 
 @pytest.mark.parametrize("text", ["LOUD", "", "NOTSET", "20"])
-def test_an_unknown_level_is_refused_with_the_choices(text: str) -> None:
+def test_unknown_level_is_refused_with_the_choices(text: str) -> None:
     with pytest.raises(InvalidSetting, match="use one of DEBUG, INFO") as caught:
         parse_level(text)
 
@@ -144,7 +144,7 @@ def _raise_huge() -> None:
         pytest.param("\x00" * _HUGE, id="what JSON needs more room for"),
     ],
 )
-def test_a_line_is_bounded_whatever_is_put_into_it(field: object) -> None:
+def test_line_length_is_bounded_for_any_input(field: object) -> None:
     with logged() as stream:
         structlog.get_logger().info("request", first=field, second=field, port=20490)
         logging.getLogger("library").info("got %s", field if isinstance(field, str) else "x" * _HUGE)
@@ -156,7 +156,7 @@ def test_a_line_is_bounded_whatever_is_put_into_it(field: object) -> None:
     assert re.search(r"characters\)|more entries\)|1000000 bytes|\[removed\]", str(lines[0]))
 
 
-def test_a_traceback_is_bounded_and_keeps_its_frames() -> None:
+def test_traceback_is_bounded_and_keeps_its_frames() -> None:
     with logged() as stream:
         try:
             _raise_huge()
@@ -186,7 +186,7 @@ def test_groups_of_groups_of_exceptions_are_bounded() -> None:
     assert "aB3dE5gH" not in stream.getvalue()
 
 
-def test_variables_with_the_names_of_secrets_are_known_by_value(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_of_variables_with_secret_names_are_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DB_PASS", "hunter22")
     monkeypatch.setenv("KUBE_EFS_TOKEN_FILE", "/var/run/token")
     with logged() as stream:
@@ -195,7 +195,7 @@ def test_variables_with_the_names_of_secrets_are_known_by_value(monkeypatch: pyt
     assert lines_of(stream)[0]["reason"] == "login with [removed] failed, see /var/run/token"
 
 
-def test_a_line_that_cannot_be_formatted_is_lost_without_its_arguments(
+def test_line_that_cannot_be_formatted_is_dropped_without_its_arguments(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     with logged() as stream:

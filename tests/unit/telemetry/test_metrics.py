@@ -17,7 +17,9 @@ GROUPS = [ApiServerMetrics, AwsMetrics, ControllerMetrics, CsiMetrics, TunnelMet
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_all_names_begin_with_the_name_of_the_product(group: Callable[[CollectorRegistry], object]) -> None:
+def test_all_metric_names_begin_with_the_name_of_the_product(
+    group: Callable[[CollectorRegistry], object],
+) -> None:
     registry = CollectorRegistry()
     group(registry)
 
@@ -38,7 +40,7 @@ def test_all_groups_and_the_process_figures_fit_in_one_registry() -> None:
     assert 'kube_efs_build_info{version="' in text
 
 
-def test_a_count_is_found_under_its_labels() -> None:
+def test_count_is_found_by_its_labels() -> None:
     registry = CollectorRegistry()
     metrics = ControllerMetrics(registry)
 

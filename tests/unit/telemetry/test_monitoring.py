@@ -56,7 +56,7 @@ def expressions() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("name", "expression"), list(expressions()))
-def test_rules_and_pictures_are_of_metrics_that_there_are(name: str, expression: str) -> None:
+def test_rules_and_panels_use_existing_metrics(name: str, expression: str) -> None:
     known = series()
     used = re.findall(r"\b(?:kube_efs|sharedvolume)_\w+", expression)
     assert used, name
@@ -68,7 +68,7 @@ def test_rules_and_pictures_are_of_metrics_that_there_are(name: str, expression:
     assert set(re.findall(r'(\w+)(?:!|=)[=~]?"', expression)) <= labels
 
 
-def test_captions_of_pictures_name_labels_that_their_series_keep() -> None:
+def test_panel_captions_use_labels_of_their_series() -> None:
     known = series()
     captions = 0
     for panel in DASHBOARD["panels"]:
@@ -86,7 +86,7 @@ def test_captions_of_pictures_name_labels_that_their_series_keep() -> None:
     assert captions
 
 
-def test_what_alerts_say_names_labels_that_they_have() -> None:
+def test_alert_messages_use_labels_of_the_alert() -> None:
     known = series()
     for alert in alerts():
         used = re.findall(r"\bkube_efs_\w+", alert["expr"])
@@ -96,7 +96,7 @@ def test_what_alerts_say_names_labels_that_they_have() -> None:
         assert alert["labels"]["severity"] in {"info", "warning", "critical"}
 
 
-def test_every_alert_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() -> None:
+def test_every_alert_has_a_firing_and_a_silent_test_case() -> None:
     fires: dict[str, set[bool]] = {}
     for case in yaml.safe_load(CASES.read_text())["tests"]:
         for check in case["alert_rule_test"]:
@@ -127,7 +127,7 @@ def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Debian: prometheus) is missing")
-def test_prometheus_understands_every_picture(tmp_path: Path) -> None:
+def test_prometheus_parses_the_query_of_every_panel(tmp_path: Path) -> None:
     asked = [
         target["expr"].replace("$__rate_interval", "5m").replace("$namespace", ".*")
         for panel in DASHBOARD["panels"]
@@ -161,7 +161,7 @@ def test_kustomize_builds_all_of_it_with_the_dashboard() -> None:
     assert built["ConfigMap"]["metadata"]["labels"]["grafana_dashboard"] == "1"
 
 
-def test_what_is_generated_is_up_to_date() -> None:
+def test_generated_files_are_up_to_date() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "scripts.monitoring", "--check"],
         cwd=PROJECT,
@@ -173,7 +173,7 @@ def test_what_is_generated_is_up_to_date() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_dashboard_has_no_overlaps_and_no_number_twice() -> None:
+def test_dashboard_has_no_overlaps_and_no_duplicate_ids() -> None:
     found = DASHBOARD["panels"]
     assert len({panel["id"] for panel in found}) == len(found)
     taken: set[tuple[int, int]] = set()

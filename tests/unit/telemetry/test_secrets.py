@@ -25,7 +25,7 @@ JWT = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJzeXN0ZW0ifQ.c2lnbmF0dXJl"
         "x-aws-ec2-metadata-token",
     ],
 )
-def test_a_field_with_a_secret_name_is_removed_at_any_depth(key: str) -> None:
+def test_field_with_a_secret_name_is_removed_at_any_depth(key: str) -> None:
     assert without_secrets({key: "s3cr3t"}) == {key: REMOVED}
     assert without_secrets({"outer": [{key: {"inner": "s3cr3t"}}]}) == {"outer": [{key: REMOVED}]}
 
@@ -42,7 +42,7 @@ def test_a_field_with_a_secret_name_is_removed_at_any_depth(key: str) -> None:
         "tokens_left",
     ],
 )
-def test_a_field_with_another_name_is_kept(key: str) -> None:
+def test_field_with_another_name_is_kept(key: str) -> None:
     assert without_secrets({key: "pvc-0f3b"}) == {key: "pvc-0f3b"}
 
 
@@ -78,7 +78,7 @@ def test_a_field_with_another_name_is_kept(key: str) -> None:
         pytest.param("password=hunter2&user=me", f"password={REMOVED}&user=me", id="query of an address"),
     ],
 )
-def test_a_secret_inside_a_text_is_removed(text: str, expected: str) -> None:
+def test_secret_inside_a_text_is_removed(text: str, expected: str) -> None:
     assert text_without_secrets(text) == expected
 
 
@@ -92,11 +92,11 @@ def test_a_secret_inside_a_text_is_removed(text: str, expected: str) -> None:
         "fs-0123456789abcdef0.efs.us-east-1.amazonaws.com:2049",
     ],
 )
-def test_ordinary_texts_are_left_alone(text: str) -> None:
+def test_ordinary_texts_are_not_changed(text: str) -> None:
     assert text_without_secrets(text) == text
 
 
-def test_what_json_cannot_express_becomes_clean_text() -> None:
+def test_values_that_json_cannot_express_become_clean_text() -> None:
     class Credentials:
         def __repr__(self) -> str:
             return f"Credentials(secret_key={AWS_SECRET!r})"
@@ -104,7 +104,7 @@ def test_what_json_cannot_express_becomes_clean_text() -> None:
     assert without_secrets({"used": Credentials()}) == {"used": f"Credentials(secret_key='{REMOVED}')"}
 
 
-def test_a_value_that_contains_itself_ends() -> None:
+def test_recursive_value_is_truncated() -> None:
     loop: dict[str, object] = {}
     loop["again"] = loop
 
@@ -112,13 +112,13 @@ def test_a_value_that_contains_itself_ends() -> None:
 
 
 @given(st.text())
-def test_removing_twice_is_removing_once(text: str) -> None:
+def test_removing_secrets_twice_changes_nothing(text: str) -> None:
     once = text_without_secrets(text)
 
     assert text_without_secrets(once) == once
 
 
-def test_a_number_that_json_refuses_is_only_named() -> None:
+def test_number_that_json_refuses_is_only_described() -> None:
     assert without_secrets({"size": 10**100_000, "port": 20490}) == {"size": "a huge int", "port": 20490}
 
 
@@ -139,6 +139,6 @@ def test_an_object_that_cannot_say_what_it_is_costs_no_line() -> None:
     assert without_secrets({"odd": Odd()}) == {"odd": "a Odd that cannot be shown (ValueError)"}
 
 
-def test_counts_and_flags_with_the_names_of_secrets_stay() -> None:
+def test_counts_and_flags_with_secret_names_are_kept() -> None:
     fields = {"tokens": 3, "automountServiceAccountToken": True, "password": None, "secret": ""}
     assert without_secrets(fields) == fields

@@ -53,7 +53,7 @@ async def eventually_answers(server: SecureMetrics, authority: Authority) -> str
                 await asyncio.sleep(0.02)
 
 
-async def test_metrics_are_served_with_the_certificate_of_the_folder(tmp_path: Path) -> None:
+async def test_metrics_are_served_with_the_certificate_of_the_directory(tmp_path: Path) -> None:
     authority = Authority.create()
     certify(authority, tmp_path)
     async with serving(tmp_path) as server:
@@ -63,7 +63,7 @@ async def test_metrics_are_served_with_the_certificate_of_the_folder(tmp_path: P
             await ask(server, Authority.create())
 
 
-async def test_a_certificate_that_comes_later_is_used_and_so_is_its_successor(tmp_path: Path) -> None:
+async def test_later_and_renewed_certificates_are_used(tmp_path: Path) -> None:
     first, second = Authority.create(), Authority.create()
     async with serving(tmp_path) as server:
         with pytest.raises(aiohttp.ClientError):
@@ -74,7 +74,7 @@ async def test_a_certificate_that_comes_later_is_used_and_so_is_its_successor(tm
         await eventually_answers(server, second)
 
 
-async def test_a_broken_certificate_leaves_the_one_before(tmp_path: Path) -> None:
+async def test_invalid_certificate_keeps_the_previous_one(tmp_path: Path) -> None:
     authority = Authority.create()
     certify(authority, tmp_path)
     async with serving(tmp_path) as server:
@@ -91,9 +91,7 @@ async def test_a_broken_certificate_leaves_the_one_before(tmp_path: Path) -> Non
         pytest.param(TlsTerms(version="1.3"), {"TLSv1.3"}, id="the newest only"),
     ],
 )
-async def test_nothing_older_than_tls_1_2_is_spoken(
-    tmp_path: Path, terms: TlsTerms, spoken: set[str]
-) -> None:
+async def test_versions_before_tls_1_2_are_refused(tmp_path: Path, terms: TlsTerms, spoken: set[str]) -> None:
     authority = Authority.create()
     certify(authority, tmp_path)
     async with serving(tmp_path, terms) as server:
@@ -103,7 +101,7 @@ async def test_nothing_older_than_tls_1_2_is_spoken(
     assert found - {""} == spoken
 
 
-async def test_ciphers_are_those_that_are_chosen(tmp_path: Path) -> None:
+async def test_configured_ciphers_are_used(tmp_path: Path) -> None:
     authority, chosen = Authority.create(), "ECDHE-ECDSA-CHACHA20-POLY1305"
     certify(authority, tmp_path)
     async with serving(tmp_path, TlsTerms(ciphers=f"UNKNOWN-TO-ALL,{chosen}")) as server:
@@ -131,7 +129,7 @@ async def shake_hands(
     return connection.version() or "", cipher[0] if cipher else ""
 
 
-async def test_a_port_that_cannot_be_had_is_told(tmp_path: Path) -> None:
+async def test_port_that_cannot_be_bound_is_reported(tmp_path: Path) -> None:
     async with serving(tmp_path) as server:
         taken = SecureMetrics("127.0.0.1", server.port, tmp_path, CollectorRegistry())
         with pytest.raises(InvalidSetting, match="KUBE_EFS_METRICS_PORT"):

@@ -72,7 +72,7 @@ _WAYS = {
 
 @pytest.mark.parametrize("configure", ["", _CONFIGURE], ids=["before logs are set up", "afterwards"])
 @pytest.mark.parametrize("way", _WAYS.values(), ids=_WAYS.keys())
-def test_what_nobody_catches_is_logged_without_secrets(way: str, configure: str, tmp_path: Path) -> None:
+def test_uncaught_exception_is_logged_without_secrets(way: str, configure: str, tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text(_START + configure + textwrap.dedent(way))
     ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
@@ -87,7 +87,7 @@ def test_what_nobody_catches_is_logged_without_secrets(way: str, configure: str,
     assert ("in fail" in text and "ValueError: DB_PASS=[removed]" in text) or "Odd: <exception str()" in text
 
 
-def test_a_command_that_fails_prints_no_traceback_of_pythons(tmp_path: Path) -> None:
+def test_failed_command_prints_no_python_traceback(tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text(
         _START.replace("catch_uncaught()", "")
@@ -103,7 +103,7 @@ def test_a_command_that_fails_prints_no_traceback_of_pythons(tmp_path: Path) -> 
     assert "Traceback" not in ended.stderr.replace(json.dumps(line["exception"])[1:-1], "")
 
 
-def test_a_worker_that_fails_prints_no_traceback_of_pythons(tmp_path: Path) -> None:
+def test_failed_worker_prints_no_python_traceback(tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text(
         _START.replace("catch_uncaught()", "")

@@ -28,7 +28,7 @@ from kube_efs.model.errors import InvalidSetting
         pytest.param("Ġ:ĺ", {"Ġ": "ĺ"}, id="code points whose low bytes are separators"),
     ],
 )
-def test_grammar(text: str, tags: dict[str, str]) -> None:
+def test_tag_grammar_is_parsed(text: str, tags: dict[str, str]) -> None:
     assert {tag.key: tag.value for tag in split_tags(text)} == tags
 
 
@@ -60,13 +60,13 @@ REMEDY = r"; use key:value key:value, with \ before blanks and colons"
         ),
     ],
 )
-def test_refused(text: str, message: str) -> None:
+def test_invalid_tags_are_refused(text: str, message: str) -> None:
     with pytest.raises(InvalidSetting) as caught:
         parse_tags(text)
     assert str(caught.value) == f"--tags: {message}{REMEDY}"
 
 
-def test_no_more_tags_than_efs_takes_beside_the_driver_s_own() -> None:
+def test_tags_beyond_the_efs_limit_are_refused() -> None:
     most = " ".join(f"k{number}" for number in range(45))
     origin = VolumeOrigin(claim_name="c", claim_namespace="n", volume_name="v")
     assert len(tags_for(origin, parse_tags(most))) == 50
@@ -74,7 +74,7 @@ def test_no_more_tags_than_efs_takes_beside_the_driver_s_own() -> None:
         parse_tags(f"{most} one")
 
 
-def test_what_is_not_known_of_the_claim_is_no_tag() -> None:
+def test_unknown_claim_metadata_gives_no_tag() -> None:
     assert [tag.key for tag in tags_for(VolumeOrigin(), ())] == [
         "efs.csi.aws.com/cluster",
         "efs.csi.aws.com/requested-bytes",
@@ -89,13 +89,13 @@ def escaped(text: str) -> str:
 
 
 @given(st.dictionaries(PARTS.filter(lambda key: not key[0].isspace()), PARTS))
-def test_any_tags_can_be_written(tags: dict[str, str]) -> None:
+def test_any_tags_can_be_escaped(tags: dict[str, str]) -> None:
     text = " ".join(f"{escaped(key)}:{escaped(value)}" for key, value in tags.items())
     assert split_tags(text) == tuple(Tag(key=key, value=value) for key, value in tags.items())
 
 
 @given(st.text() | st.text(r"ab:\ "))
-def test_any_text_is_refused_or_gives_tags_that_efs_takes(text: str) -> None:
+def test_any_text_is_refused_or_gives_valid_tags(text: str) -> None:
     try:
         tags = parse_tags(text)
     except InvalidSetting:

@@ -88,13 +88,13 @@ def request(
         ),  # 1 + 58 + 1 + 40
     ],
 )
-def test_directory(parameters: Mapping[str, str], path: str) -> None:
+def test_volume_directory_is_built_from_the_class(parameters: Mapping[str, str], path: str) -> None:
     asked = request(parameters)
     assert str(volume_directory(asked)) == path
     assert volume_directory(asked) == volume_directory(request(parameters)), "a retry finds it again"
 
 
-def test_a_volume_that_is_not_named_by_a_uid_has_a_suffix_of_its_own() -> None:
+def test_volume_not_named_after_a_uid_gets_its_own_suffix() -> None:
     one, other = (
         volume_directory(request({"subPathPattern": "a"}, name=name)) for name in ("vol-1", "vol-2")
     )
@@ -105,7 +105,7 @@ def test_a_volume_that_is_not_named_by_a_uid_has_a_suffix_of_its_own() -> None:
 @pytest.mark.parametrize(
     "name", ["n" * 65, "a/b", "..", ".hidden", "a b", "é", "a\nb", "-rf", "\udc80", "$(x)"]
 )
-def test_a_name_that_is_no_plain_one_is_stood_for_by_its_hash(name: str) -> None:
+def test_hash_replaces_an_unsafe_volume_name(name: str) -> None:
     digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()
     assert str(volume_directory(request(name=name))) == f"/{digest}"
     assert client_token(request(name=name), FS1) == digest
@@ -145,7 +145,7 @@ REFUSED_DIRECTORIES = [
 
 
 @pytest.mark.parametrize(("parameters", "message"), REFUSED_DIRECTORIES)
-def test_refused_directories(parameters: Mapping[str, str], message: str) -> None:
+def test_invalid_directory_is_refused(parameters: Mapping[str, str], message: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         volume_directory(request(parameters))
     assert str(caught.value) == f"root directory: {message}"
@@ -153,7 +153,7 @@ def test_refused_directories(parameters: Mapping[str, str], message: str) -> Non
 
 
 @pytest.mark.parametrize("variable", ["PVC.name", "PVC.namespace", "PV.name"])
-def test_a_variable_without_a_value_could_be_another_s_directory(variable: str) -> None:
+def test_variable_without_a_value_is_refused(variable: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         volume_directory(request({"subPathPattern": f"${{.{variable}}}"}, origin=VolumeOrigin()))
     assert str(caught.value) == (
@@ -161,20 +161,20 @@ def test_a_variable_without_a_value_could_be_another_s_directory(variable: str) 
     )
 
 
-def test_values_are_not_expanded_again() -> None:
+def test_variable_values_are_not_expanded_again() -> None:
     nested = VolumeOrigin(claim_name="${.PV.name}", volume_name="pv")
     with pytest.raises(InvalidArgument, match="is not accepted by EFS"):
         volume_directory(request({"subPathPattern": "${.PVC.name}"}, origin=nested))
 
 
-def test_a_volume_needs_a_name() -> None:
+def test_volume_without_a_name_is_refused() -> None:
     with pytest.raises(InvalidArgument) as caught:
         volume_directory(request(name=""))
     assert str(caught.value) == "name: is missing; give the volume a name"
 
 
 class TestDirectoriesWithoutAccessPoint:
-    def test_they_may_be_deep(self) -> None:
+    def test_plain_directories_can_be_deeper_than_access_points(self) -> None:
         asked = request({"provisioningMode": "efs-dir", "basePath": "/a/b/c/d/e"})
         assert str(volume_directory(asked)) == f"/a/b/c/d/e/{NAME}"
 
@@ -198,7 +198,7 @@ class TestDirectoriesWithoutAccessPoint:
             ),
         ],
     )
-    def test_refused(self, parameters: Mapping[str, str], message: str) -> None:
+    def test_directory_outside_basepath_is_refused(self, parameters: Mapping[str, str], message: str) -> None:
         with pytest.raises(InvalidArgument) as caught:
             volume_directory(request({"provisioningMode": "efs-dir", **parameters}))
         assert str(caught.value) == f"root directory: {message}"
@@ -217,7 +217,7 @@ HOSTILE = st.lists(
     claim=HOSTILE | st.text(),
     name=st.text(min_size=1),
 )
-def test_any_directory_is_one_that_efs_takes_and_lies_in_its_base(
+def test_any_directory_is_valid_for_efs_and_inside_its_base(
     mode: ProvisioningMode, base: str, pattern: str | None, unique: bool, claim: str, name: str
 ) -> None:
     parameters: dict[str, str] = {"provisioningMode": mode, "basePath": base}
@@ -245,7 +245,7 @@ def test_any_directory_is_one_that_efs_takes_and_lies_in_its_base(
 # --- requests
 
 
-def test_the_request_for_an_access_point() -> None:
+def test_access_point_request_matches_the_class() -> None:
     asked = request({"basePath": "/b"}, required_bytes=5 << 30)
     assert access_point_request(asked, FS1, PosixUser(uid=1000, gid=50000)) == AccessPointRequest(
         client_token=NAME,
@@ -266,12 +266,12 @@ def test_the_request_for_an_access_point() -> None:
 @pytest.mark.parametrize(
     ("given", "sent"), [("700", "700"), ("0777", "777"), ("007", "007"), ("2771", "2771")]
 )
-def test_permissions(given: str, sent: str) -> None:
+def test_access_point_has_the_permissions_of_the_class(given: str, sent: str) -> None:
     made = access_point_request(request({"directoryPerms": given}), FS1, PosixUser(uid=1, gid=1))
     assert made.permissions == sent
 
 
-def test_tags_of_the_driver_win_and_can_be_left_out_altogether() -> None:
+def test_driver_tags_override_class_tags_and_can_be_disabled() -> None:
     cluster = Tag(key="efs.csi.aws.com/cluster", value="blue")
     tagged = access_point_request(request(), FS1, PosixUser(uid=1, gid=1), (cluster, Tag(key="team")))
     assert tagged.tags[0] == cluster
@@ -283,11 +283,11 @@ def test_tags_of_the_driver_win_and_can_be_left_out_altogether() -> None:
 # --- client tokens
 
 
-def test_the_token_is_the_volume_s_name_on_any_file_system() -> None:
+def test_creation_token_is_the_volume_name_on_any_file_system() -> None:
     assert client_token(request(), FS1) == client_token(request(), FS2) == NAME
 
 
-def test_a_token_for_reuse_is_the_claim_s() -> None:
+def test_creation_token_for_reuse_identifies_the_claim() -> None:
     reusing = request({"reuseAccessPoint": "true"})
     token = client_token(reusing, FS1)
     assert token == hashlib.sha256(f"{FS1}/team/data".encode()).hexdigest()
@@ -299,7 +299,7 @@ def test_a_token_for_reuse_is_the_claim_s() -> None:
 
 
 @pytest.mark.parametrize("missing", ["claim_name", "claim_namespace"])
-def test_reuse_needs_to_know_the_claim(missing: str) -> None:
+def test_reuse_requires_the_claim_metadata(missing: str) -> None:
     origin = replace(ORIGIN, **{missing: ""})
     with pytest.raises(InvalidArgument) as caught:
         client_token(request({"reuseAccessPoint": "true"}, origin=origin), FS1)
@@ -310,7 +310,7 @@ def test_reuse_needs_to_know_the_claim(missing: str) -> None:
 
 
 @given(st.text(min_size=1))
-def test_any_name_gives_a_token_that_efs_takes(name: str) -> None:
+def test_any_name_gives_a_creation_token_that_efs_accepts(name: str) -> None:
     token = client_token(request(name=name), FS1)
     assert 1 <= len(token) <= 64
     assert token.isascii()
@@ -347,7 +347,7 @@ CLASS = {"basePath": "/tenant", "gidRangeStart": "50000", "gidRangeEnd": "50010"
         pytest.param({"file_system_id": FS2}, {"fileSystemId": f"{FS1},{FS2}"}, id="another of the pool"),
     ],
 )
-def test_an_access_point_that_fits(found: Mapping[str, Any], parameters: Mapping[str, str]) -> None:
+def test_matching_access_point_is_reused(found: Mapping[str, Any], parameters: Mapping[str, str]) -> None:
     check_existing(replace(FOUND, **found), request({**CLASS, **parameters}))
 
 
@@ -389,7 +389,7 @@ DIFFERENT = [
 
 
 @pytest.mark.parametrize(("found", "parameters", "message"), DIFFERENT)
-def test_an_access_point_that_differs(
+def test_different_access_point_is_refused(
     found: Mapping[str, Any], parameters: Mapping[str, str], message: str
 ) -> None:
     with pytest.raises(ExistingVolumeDiffers) as caught:
@@ -398,7 +398,7 @@ def test_an_access_point_that_differs(
     assert caught.value.code is RpcCode.ALREADY_EXISTS
 
 
-def test_the_same_name_with_another_size() -> None:
+def test_same_name_with_another_size_is_refused() -> None:
     found = replace(FOUND, tags={"efs.csi.aws.com/requested-bytes": "1024"})
     check_existing(found, request(CLASS, required_bytes=1024))
     with pytest.raises(ExistingVolumeDiffers) as caught:

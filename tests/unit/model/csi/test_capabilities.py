@@ -12,7 +12,7 @@ REFUSED_MODES = {AccessMode.UNKNOWN, AccessMode.MULTI_NODE_SINGLE_WRITER}
 
 
 @pytest.mark.parametrize("mode", sorted(set(AccessMode) - REFUSED_MODES))
-def test_access_modes(mode: AccessMode) -> None:
+def test_access_modes_are_mapped(mode: AccessMode) -> None:
     check_capabilities([VolumeCapability(access_mode=mode)])
     assert mode.reads_only == mode.endswith("READER_ONLY")
 
@@ -52,14 +52,14 @@ CROSS = "set crossaccount in the provisioner secret or the volume's attributes"
         ),
     ],
 )
-def test_refused(capabilities: list[VolumeCapability], message: str) -> None:
+def test_unsupported_capability_is_refused(capabilities: list[VolumeCapability], message: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         check_capabilities(capabilities)
     assert str(caught.value) == message
     assert caught.value.code is RpcCode.INVALID_ARGUMENT
 
 
-def test_file_system_types() -> None:
+def test_file_system_type_is_checked() -> None:
     check_file_system_types([VolumeCapability(), VolumeCapability(file_system_type="efs")])
     for kind in ("nfs", "ext4", "s3files", "EFS"):
         with pytest.raises(InvalidArgument) as caught:

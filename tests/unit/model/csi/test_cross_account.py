@@ -41,7 +41,7 @@ TARGETS = [
         ),
     ],
 )
-def test_secrets(secret: Mapping[str, str], role: CrossAccountRole | None) -> None:
+def test_provisioner_secret_is_parsed(secret: Mapping[str, str], role: CrossAccountRole | None) -> None:
     assert parse_provisioner_secret(secret) == role
 
 
@@ -65,7 +65,7 @@ def test_secrets(secret: Mapping[str, str], role: CrossAccountRole | None) -> No
         ),
     ],
 )
-def test_refused_secrets_are_not_shown(secret: Mapping[str, str], message: str) -> None:
+def test_error_does_not_contain_the_refused_secret(secret: Mapping[str, str], message: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         parse_provisioner_secret(secret)
     assert str(caught.value) == message
@@ -73,7 +73,7 @@ def test_refused_secrets_are_not_shown(secret: Mapping[str, str], message: str) 
     assert caught.value.__cause__ is None
 
 
-def test_an_external_id_is_not_shown() -> None:
+def test_error_does_not_contain_the_external_id() -> None:
     assert "hunter2" not in repr(CrossAccountRole(role_arn=ARN, external_id="hunter2"))
 
 
@@ -94,14 +94,16 @@ def test_an_external_id_is_not_shown() -> None:
         ),
     ],
 )
-def test_what_volumes_say(by_zone_id: bool, zone: str | None, context: Mapping[str, str]) -> None:
+def test_volume_attributes_contain_the_cross_account_addresses(
+    by_zone_id: bool, zone: str | None, context: Mapping[str, str]
+) -> None:
     role = CrossAccountRole(role_arn=ARN, by_zone_id=by_zone_id)
     name = ZoneName(zone) if zone else None
     assert render_attributes(cross_account_attributes(role, name, FS, TARGETS)) == context
     assert needs_targets(role) is not by_zone_id
 
 
-def test_no_mount_target() -> None:
+def test_cross_account_volume_without_mount_target_is_refused() -> None:
     with pytest.raises(NoMountTarget) as caught:
         cross_account_attributes(ROLE, None, FS)
     assert str(caught.value) == (

@@ -53,7 +53,7 @@ def parsed(
     return parse_claim(claim, storage_class, required_bytes=5, has_driver_tags=False)
 
 
-def test_the_driver_is_told_name_size_and_claim() -> None:
+def test_request_has_name_size_and_claim() -> None:
     request = parsed()
     assert (request.volume.name, request.volume.required_bytes) == (NAME, 5)
     origin = request.volume.origin
@@ -61,7 +61,7 @@ def test_the_driver_is_told_name_size_and_claim() -> None:
     assert (request.secret, request.oddities) == (None, ())
 
 
-def test_the_volume_is_the_claim_s_and_the_class_s() -> None:
+def test_volume_takes_fields_from_claim_and_class() -> None:
     claim = replace(CLAIM, attributes_class="gold")
     source = CsiSource(handle="efs:fs-0123456789abcdef0::fsap-0123456789abcdef0")
     assert volume_for(parsed(claim), source, "us-east-1a") == Volume(
@@ -87,7 +87,7 @@ def test_the_volume_is_the_claim_s_and_the_class_s() -> None:
         pytest.param("${pvc.uid}", "$x", ("${pvc.uid}", "$x"), id="others stay"),
     ],
 )
-def test_the_secret_is_named_as_csi_provisioner_reads_it(
+def test_secret_reference_is_read_as_csi_provisioner_does(
     namespace: str, name: str, expected: tuple[str, str]
 ) -> None:
     request = parsed(parameters={NAMESPACE: namespace, SECRET: name})
@@ -96,7 +96,7 @@ def test_the_secret_is_named_as_csi_provisioner_reads_it(
 
 
 @pytest.mark.parametrize("given", [SECRET, NAMESPACE])
-def test_half_a_secret_is_refused(given: str) -> None:
+def test_incomplete_secret_reference_is_refused(given: str) -> None:
     with pytest.raises(ClaimRefused) as caught:
         parsed(parameters={given: "x"})
     assert caught.value.field == f"StorageClass efs parameters.{given}"
@@ -113,7 +113,7 @@ def test_half_a_secret_is_refused(given: str) -> None:
         pytest.param({"access_modes": ("ReadMostly",)}, "StorageClass efs access mode", id="an odd mode"),
     ],
 )
-def test_what_no_volume_can_be_is_refused(changes: dict[str, Any], field: str) -> None:
+def test_unsupported_claim_is_refused(changes: dict[str, Any], field: str) -> None:
     with pytest.raises(ClaimRefused) as caught:
         parsed(replace(CLAIM, **changes))
     assert caught.value.field.startswith(field)
@@ -122,11 +122,11 @@ def test_what_no_volume_can_be_is_refused(changes: dict[str, Any], field: str) -
 @pytest.mark.parametrize(
     "mode", ["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"], ids=str
 )
-def test_every_mode_of_kubernetes_is_served(mode: str) -> None:
+def test_every_kubernetes_access_mode_is_served(mode: str) -> None:
     assert parsed(replace(CLAIM, access_modes=(mode,))).claim.access_modes == (mode,)
 
 
-def test_a_wrong_class_is_named_with_its_parameter() -> None:
+def test_error_names_the_class_and_its_parameter() -> None:
     with pytest.raises(ClaimRefused) as caught:
         parsed(parameters={"directoryPerms": "rwx"})
     assert str(caught.value) == (
@@ -135,12 +135,12 @@ def test_a_wrong_class_is_named_with_its_parameter() -> None:
     )
 
 
-def test_the_flag_of_another_account_is_no_mount_option() -> None:
+def test_cross_account_flag_is_not_a_mount_option() -> None:
     with pytest.raises(ClaimRefused, match="crossaccount"):
         parsed(storage_class=replace(CLASS, mount_options=("crossaccount",)))
 
 
-def test_what_has_no_effect_is_told() -> None:
+def test_fields_without_effect_cause_a_warning() -> None:
     request = parsed(replace(CLAIM, attributes_class="gold"), parameters={"basepath": "/x"})
     assert request.oddities == (
         "parameter: 'basepath' is not known and has no effect; did you mean basePath?",

@@ -30,7 +30,7 @@ def given_parameters(**changes: str | None) -> dict[str, str]:
     return {name: text for name, text in {**MINIMAL, **changes}.items() if text is not None}
 
 
-def test_the_defaults() -> None:
+def test_minimal_class_has_the_default_parameters() -> None:
     assert parse_parameters(MINIMAL) == VolumeParameters(
         provisioning=ProvisioningMode.ACCESS_POINT,
         file_systems=(FS1,),
@@ -50,7 +50,7 @@ def test_the_defaults() -> None:
     assert (DEFAULT_GIDS.minimum, DEFAULT_GIDS.maximum) == (50_000, 7_000_000)
 
 
-def test_the_class_of_the_seed() -> None:
+def test_class_of_the_older_driver_example_is_parsed() -> None:
     parameters = parse_parameters(
         {
             "provisioningMode": "efs-ap",
@@ -113,19 +113,19 @@ def test_the_class_of_the_seed() -> None:
         pytest.param({"csi.storage.k8s.io/pvc/name": "x"}, "oddities", (), id="what the sidecar adds"),
     ],
 )
-def test_accepted(changes: Mapping[str, str | None], field: str, value: object) -> None:
+def test_valid_parameters_are_parsed(changes: Mapping[str, str | None], field: str, value: object) -> None:
     parameters = parse_parameters(given_parameters(**changes))
     assert getattr(parameters, field) == value
     assert parameters.oddities == ()
 
 
 @pytest.mark.parametrize("text", ["1", "t", "T", "TRUE", "true", "True"])
-def test_true(text: str) -> None:
+def test_go_spelling_of_true_is_read(text: str) -> None:
     assert parse_parameters(given_parameters(reuseAccessPoint=text)).reuses_access_point
 
 
 @pytest.mark.parametrize("text", ["0", "f", "F", "FALSE", "false", "False"])
-def test_false(text: str) -> None:
+def test_go_spelling_of_false_is_read(text: str) -> None:
     assert not parse_parameters(given_parameters(enableTagging=text)).tagged
 
 
@@ -150,13 +150,15 @@ SECRET = FileSystemReference(kind=ReferenceKind.SECRET, namespace="infra", name=
         ),
     ],
 )
-def test_references(changes: Mapping[str, str], reference: FileSystemReference) -> None:
+def test_reference_to_a_file_system_is_parsed(
+    changes: Mapping[str, str], reference: FileSystemReference
+) -> None:
     parameters = given_parameters(**{"fileSystemId": None, **changes})
     assert parse_parameters(parameters).file_systems == reference
 
 
 @pytest.mark.parametrize("reference", [CONFIG, SECRET])
-def test_what_is_referenced_is_checked(reference: FileSystemReference) -> None:
+def test_referenced_file_system_is_validated(reference: FileSystemReference) -> None:
     assert parse_referenced(f" {FS1}\n", reference) == (FS1,)
     for nothing in (None, "", " \n"):
         with pytest.raises(InvalidArgument) as caught:
@@ -166,7 +168,7 @@ def test_what_is_referenced_is_checked(reference: FileSystemReference) -> None:
         )
 
 
-def test_a_secret_s_value_is_in_no_error() -> None:
+def test_error_does_not_contain_the_value_of_a_secret() -> None:
     with pytest.raises(InvalidArgument) as caught:
         parse_referenced("hunter2", SECRET)
     error = caught.value
@@ -323,14 +325,14 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("changes", "message"), REFUSED)
-def test_refused(changes: Mapping[str, str | None], message: str) -> None:
+def test_invalid_parameters_are_refused(changes: Mapping[str, str | None], message: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         parse_parameters(given_parameters(**changes))
     assert str(caught.value) == message
     assert caught.value.code is RpcCode.INVALID_ARGUMENT
 
 
-def test_tags_of_the_driver_need_tagging() -> None:
+def test_default_tags_require_tagging() -> None:
     off = given_parameters(enableTagging="false")
     assert not parse_parameters(off).tagged
     with pytest.raises(InvalidArgument) as caught:
@@ -352,7 +354,7 @@ def test_tags_of_the_driver_need_tagging() -> None:
         pytest.param({"gid": "x", "gidRangeStart": "x"}, "gid", id="gid before the range"),
     ],
 )
-def test_the_first_fault_is_told(changes: Mapping[str, str], message: str) -> None:
+def test_first_invalid_parameter_is_reported(changes: Mapping[str, str], message: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         parse_parameters(given_parameters(**changes))
     assert caught.value.field == message
@@ -383,13 +385,13 @@ ODD = [
 
 
 @pytest.mark.parametrize(("changes", "message"), ODD)
-def test_oddities(changes: Mapping[str, str], message: str) -> None:
+def test_parameters_without_effect_cause_a_warning(changes: Mapping[str, str], message: str) -> None:
     parameters = parse_parameters(given_parameters(**changes))
     assert [str(odd) for odd in parameters.oddities] == [message]
     assert parameters.unique
 
 
-def test_the_claim_that_the_sidecar_tells() -> None:
+def test_claim_is_read_from_the_sidecar_metadata() -> None:
     parameters = {
         "csi.storage.k8s.io/pvc/name": "data",
         "csi.storage.k8s.io/pvc/namespace": "team",
@@ -406,7 +408,7 @@ TEXTS = st.text() | st.sampled_from(["", "1", "50000", "true", "/a", "${.PV.name
 
 
 @given(st.dictionaries(st.sampled_from(KEYS) | st.text(), TEXTS))
-def test_any_parameters_are_refused_or_hold_what_the_driver_relies_on(changes: dict[str, str]) -> None:
+def test_any_parameters_are_refused_or_valid(changes: dict[str, str]) -> None:
     try:
         parameters = parse_parameters({**MINIMAL, **changes})
     except InvalidArgument:

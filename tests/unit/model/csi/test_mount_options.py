@@ -71,7 +71,7 @@ def plan(
         ),
     ],
 )
-def test_options_of_the_kernel(flags: tuple[str, ...], options: str) -> None:
+def test_mount_flags_become_kernel_options(flags: tuple[str, ...], options: str) -> None:
     planned = plan(*flags)
     assert planned.options() == options
     assert planned.options(20049) == f"{options},port=20049"
@@ -88,7 +88,7 @@ def test_options_of_the_kernel(flags: tuple[str, ...], options: str) -> None:
         (FS, "fd00::1", "[fd00::1]:/"),
     ],
 )
-def test_sources(handle: str, server: str, source: str) -> None:
+def test_mount_source_is_built_from_the_handle_and_the_server(handle: str, server: str, source: str) -> None:
     assert plan(handle=handle).source(server) == source
 
 
@@ -105,13 +105,13 @@ def test_sources(handle: str, server: str, source: str) -> None:
         pytest.param({"mode": AccessMode.SINGLE_NODE_SINGLE_WRITER}, DEFAULTS, id="one pod"),
     ],
 )
-def test_reading_only(wanted: dict[str, Any], options: str) -> None:
+def test_read_only_requests_add_ro(wanted: dict[str, Any], options: str) -> None:
     planned = plan(**wanted)
     assert planned.options() == options
     assert planned.read_only is options.startswith("ro")
 
 
-def test_a_read_only_request_cannot_be_undone() -> None:
+def test_mount_flags_cannot_undo_a_read_only_request() -> None:
     assert plan("rw", "ro", read_only=True).options() == f"ro,{DEFAULTS}"
     assert plan("ro").read_only
 
@@ -130,7 +130,7 @@ def test_a_read_only_request_cannot_be_undone() -> None:
         pytest.param(WITH_AP, {}, ("iam", "tls"), True, AP, id="an access point and IAM"),
     ],
 )
-def test_encryption(
+def test_flags_and_attributes_select_encryption(
     handle: str, attributes: dict[str, str], flags: tuple[str, ...], encrypted: bool, access_point: str | None
 ) -> None:
     planned = plan(*flags, handle=handle, attributes=attributes)
@@ -153,14 +153,16 @@ def test_encryption(
         ),
     ],
 )
-def test_identity(flags: tuple[str, ...], identity: IamIdentity | None) -> None:
+def test_flags_and_attributes_select_the_identity(
+    flags: tuple[str, ...], identity: IamIdentity | None
+) -> None:
     planned = plan(*flags)
     assert planned.iam == identity
     assert planned.oddities == ()
     assert planned.options() == DEFAULTS, "the kernel is not told"
 
 
-def test_what_else_the_tunnel_is_told() -> None:
+def test_flags_for_the_tunnel_are_not_kernel_options() -> None:
     planned = plan("az=us-east-1a", "region=us-east-1", "ocsp", "verify=2", "mounttargetip=FD00::0:1")
     assert planned.zone == ZoneName("us-east-1a")
     assert planned.region == Region("us-east-1")
@@ -233,14 +235,16 @@ def test_what_else_the_tunnel_is_told() -> None:
         ),
     ],
 )
-def test_oddities(handle: str, attributes: dict[str, str], flags: tuple[str, ...], message: str) -> None:
+def test_flags_without_effect_cause_a_warning(
+    handle: str, attributes: dict[str, str], flags: tuple[str, ...], message: str
+) -> None:
     planned = plan(*flags, handle=handle, attributes=attributes)
     assert [str(odd) for odd in planned.oddities] == [message]
     assert planned.encrypted
     assert planned.options() == DEFAULTS
 
 
-def test_an_access_point_given_as_flag_is_that_of_the_plan() -> None:
+def test_access_point_flag_selects_the_access_point() -> None:
     assert str(plan(f"accesspoint={AP}", handle=f"{FS}:/p").handle) == f"efs:{FS}:/p:{AP}"
 
 
@@ -363,7 +367,9 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("handle", "attributes", "flags", "message"), REFUSED)
-def test_refused(handle: str, attributes: dict[str, str], flags: tuple[str, ...], message: str) -> None:
+def test_invalid_flags_are_refused(
+    handle: str, attributes: dict[str, str], flags: tuple[str, ...], message: str
+) -> None:
     with pytest.raises(InvalidArgument) as caught:
         plan(*flags, handle=handle, attributes=attributes)
     assert str(caught.value) == f"mount flags: {message}"
@@ -378,7 +384,7 @@ def test_refused(handle: str, attributes: dict[str, str], flags: tuple[str, ...]
         ({"crossaccount": "true"}, ("mounttargetip=10.0.0.1",)),
     ],
 )
-def test_an_address_and_the_look_up_of_another_account(
+def test_mount_target_address_excludes_cross_account_lookup(
     attributes: dict[str, str], flags: tuple[str, ...]
 ) -> None:
     with pytest.raises(InvalidArgument) as caught:
@@ -388,7 +394,7 @@ def test_an_address_and_the_look_up_of_another_account(
     )
 
 
-def test_capabilities_are_looked_at() -> None:
+def test_plan_checks_the_capabilities() -> None:
     with pytest.raises(InvalidArgument, match="'CrossAccount' is not allowed"):
         plan("CrossAccount")
     with pytest.raises(InvalidArgument, match="'MULTI_NODE_SINGLE_WRITER' is not supported"):
@@ -404,9 +410,7 @@ WORDS = ["ro", "rw", "port", "bind", "x", "=", ",", " ", "\n", "$", "'", "1", "/
     st.lists(st.text() | st.lists(st.sampled_from(WORDS), max_size=4).map("".join), max_size=4),
     st.booleans(),
 )
-def test_any_flags_are_refused_or_give_options_that_cannot_be_read_as_two(
-    flags: list[str], read_only: bool
-) -> None:
+def test_any_flags_are_refused_or_give_unambiguous_options(flags: list[str], read_only: bool) -> None:
     try:
         planned = plan(*flags, read_only=read_only)
     except InvalidArgument:

@@ -49,7 +49,7 @@ NONE = VolumeAttributes()
         pytest.param({"crossaccount": "false"}, NONE, id="the same account"),
     ],
 )
-def test_accepted(attributes: Mapping[str, str], expected: VolumeAttributes) -> None:
+def test_valid_attributes_are_parsed(attributes: Mapping[str, str], expected: VolumeAttributes) -> None:
     assert parse_attributes(attributes) == expected
 
 
@@ -126,14 +126,14 @@ NO_MAP = 'use {"ZONE":"ADDRESS"}'
         ),
     ],
 )
-def test_refused(attributes: Mapping[str, str], message: str) -> None:
+def test_invalid_attributes_are_refused(attributes: Mapping[str, str], message: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         parse_attributes(attributes)
     assert str(caught.value) == message
     assert caught.value.code is RpcCode.INVALID_ARGUMENT
 
 
-def test_a_deep_map_is_refused_and_not_a_crash() -> None:
+def test_deeply_nested_map_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="is not a JSON object"):
         parse_attributes({"mounttargetipmap": "[" * 100_000})
 
@@ -158,7 +158,7 @@ MAP = VolumeAttributes(addresses=by_zone(**{"use1-az2": "10.0.0.2", "us-east-1a"
         ),
     ],
 )
-def test_the_address_for_a_node(
+def test_address_is_selected_by_the_zone_of_the_node(
     attributes: VolumeAttributes, zones: tuple[str, ...], address: str | None, is_far: bool
 ) -> None:
     assert attributes.address_in(*zones) == address
@@ -184,7 +184,7 @@ ATTRIBUTES = st.builds(
 
 
 @given(ATTRIBUTES)
-def test_parsing_what_was_rendered_gives_the_same_attributes(attributes: VolumeAttributes) -> None:
+def test_rendered_attributes_parse_to_the_same_value(attributes: VolumeAttributes) -> None:
     assert parse_attributes(render_attributes(attributes)) == attributes
 
 
@@ -192,7 +192,7 @@ KEYS = st.sampled_from(["encryptInTransit", "mounttargetip", "mounttargetipmap",
 
 
 @given(st.dictionaries(KEYS | st.text(), st.text() | st.sampled_from(["true", "10.0.0.1", '{"a":"::1"}'])))
-def test_any_attributes_are_refused_or_hold_addresses(given_attributes: dict[str, str]) -> None:
+def test_any_attributes_are_refused_or_contain_addresses(given_attributes: dict[str, str]) -> None:
     try:
         attributes = parse_attributes(given_attributes)
     except InvalidArgument:

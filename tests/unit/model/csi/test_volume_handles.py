@@ -33,7 +33,7 @@ FORMS = [
 
 @pytest.mark.parametrize("prefix", ["", "efs:"])
 @pytest.mark.parametrize(("text", "parts", "access_point", "canonical"), FORMS)
-def test_accepted(
+def test_valid_handle_is_parsed(
     prefix: str, text: str, parts: tuple[str, ...], access_point: AccessPointId | None, canonical: str
 ) -> None:
     handle = parse_volume_handle(prefix + text)
@@ -42,7 +42,7 @@ def test_accepted(
 
 
 @pytest.mark.parametrize("digits", ["0" * 8, "0123456789abcdef0", "f" * 40])
-def test_lengths_of_ids(digits: str) -> None:
+def test_ids_of_valid_lengths_are_accepted(digits: str) -> None:
     handle = parse_volume_handle(f"fs-{digits}::fsap-{digits}")
     assert (handle.file_system_id, handle.access_point_id) == (f"fs-{digits}", f"fsap-{digits}")
 
@@ -88,7 +88,7 @@ MALFORMED = [
 
 
 @pytest.mark.parametrize(("text", "problem", "value"), MALFORMED)
-def test_refused(text: str, problem: str, value: str | None) -> None:
+def test_malformed_handle_is_refused(text: str, problem: str, value: str | None) -> None:
     with pytest.raises(InvalidArgument) as caught:
         parse_volume_handle(text)
     error = caught.value
@@ -112,7 +112,7 @@ OWN = VolumeHandle(
         pytest.param((), "efs:fs-abcd1234:/./base/team/pvc-1", id="below the root"),
     ],
 )
-def test_a_directory_of_a_claim_tells_its_base(base: tuple[str, ...], text: str) -> None:
+def test_handle_of_a_claim_directory_contains_its_base(base: tuple[str, ...], text: str) -> None:
     handle = VolumeHandle(file_system_id=FS, directory=OWN.directory, base=Directory(base))
     assert str(handle) == text
     assert parse_volume_handle(text) == handle
@@ -134,7 +134,7 @@ def test_a_directory_of_a_claim_tells_its_base(base: tuple[str, ...], text: str)
         pytest.param("efs:fs-abcd1234:/a\n/./../b", id="with a line break that is resolved away"),
     ],
 )
-def test_what_people_write_is_never_taken_for_a_directory_of_a_claim(text: str) -> None:
+def test_handwritten_handle_is_never_read_as_a_claim_directory(text: str) -> None:
     assert parse_volume_handle(text).base is None
 
 
@@ -146,7 +146,7 @@ def test_what_people_write_is_never_taken_for_a_directory_of_a_claim(text: str) 
         pytest.param(("base", "a"), ("base",), AP, id="in an access point"),
     ],
 )
-def test_a_directory_of_a_claim_is_below_its_base(
+def test_claim_directory_must_be_below_its_base(
     directory: tuple[str, ...], base: tuple[str, ...], access_point: AccessPointId | None
 ) -> None:
     with pytest.raises(InvalidArgument, match="is not below its base"):
@@ -158,7 +158,7 @@ def test_a_directory_of_a_claim_is_below_its_base(
         )
 
 
-def test_a_colon_cannot_be_in_a_handle_s_path() -> None:
+def test_handle_path_cannot_contain_a_colon() -> None:
     with pytest.raises(InvalidArgument, match="has a colon"):
         VolumeHandle(file_system_id=FS, directory=Directory(("a:b",)))
 
@@ -191,7 +191,7 @@ OF_CLAIMS = st.builds(
 
 
 @given(STATIC | OF_CLAIMS)
-def test_parsing_what_was_written_gives_the_same_handle(handle: VolumeHandle) -> None:
+def test_written_handle_parses_to_the_same_value(handle: VolumeHandle) -> None:
     assert parse_volume_handle(str(handle)) == handle
 
 
@@ -203,7 +203,7 @@ HOSTILE = st.lists(
 
 
 @given(st.text() | HOSTILE)
-def test_any_text_is_refused_or_read_as_one_canonical_handle(text: str) -> None:
+def test_any_text_is_refused_or_gives_one_canonical_handle(text: str) -> None:
     try:
         handle = parse_volume_handle(text)
     except InvalidArgument:

@@ -18,13 +18,13 @@ PATHS = st.one_of(
 
 
 @given(st.lists(NAMES, max_size=8))
-def test_parsing_what_was_printed_gives_the_same_directory(names: list[str]) -> None:
+def test_printed_directory_parses_to_the_same_value(names: list[str]) -> None:
     directory = Directory(tuple(names))
     assert parse_directory(str(directory)) == directory
 
 
 @given(PATHS)
-def test_an_accepted_path_leads_nowhere_else(path: str) -> None:
+def test_accepted_path_is_canonical(path: str) -> None:
     try:
         directory = parse_directory(path)
     except InvalidValue:
@@ -48,7 +48,7 @@ def test_an_accepted_path_leads_nowhere_else(path: str) -> None:
         pytest.param("/" + "é" * 127, ("é" * 127,), id="254 bytes"),
     ],
 )
-def test_accepted(path: str, parts: tuple[str, ...]) -> None:
+def test_valid_path_is_parsed(path: str, parts: tuple[str, ...]) -> None:
     assert parse_directory(path).parts == parts
 
 
@@ -73,7 +73,7 @@ def test_accepted(path: str, parts: tuple[str, ...]) -> None:
         pytest.param("/a" * 2048, "is too long", id="4096 bytes"),
     ],
 )
-def test_refused(path: object, problem: str) -> None:
+def test_invalid_path_is_refused(path: object, problem: str) -> None:
     with pytest.raises(InvalidValue) as caught:
         parse_directory(path, field="spec.nfs.path")
     error = caught.value
@@ -82,14 +82,14 @@ def test_refused(path: object, problem: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\nb"])
-def test_a_child_stays_below_its_parent(name: str) -> None:
+def test_child_is_below_its_parent(name: str) -> None:
     with pytest.raises(InvalidValue) as caught:
         Directory(("team",)) / name
     assert caught.value.value == name
 
 
 @given(NEAR, NEAR)
-def test_relation_is_what_the_ancestors_say(one: Directory, other: Directory) -> None:
+def test_relation_agrees_with_the_ancestors(one: Directory, other: Directory) -> None:
     relation = one.relation_to(other)
     assert (relation is Relation.SAME) == (one == other)
     assert (relation is Relation.ABOVE) == (one in other.ancestors)
@@ -97,22 +97,22 @@ def test_relation_is_what_the_ancestors_say(one: Directory, other: Directory) ->
 
 
 @given(NEAR, NEAR)
-def test_relation_seen_from_the_other_is_the_opposite(one: Directory, other: Directory) -> None:
+def test_relation_is_reversed_from_the_other_side(one: Directory, other: Directory) -> None:
     opposite = {Relation.ABOVE: Relation.BELOW, Relation.BELOW: Relation.ABOVE}
     relation = one.relation_to(other)
     assert other.relation_to(one) is opposite.get(relation, relation)
 
 
 @given(NEAR, st.lists(NAMES, min_size=1, max_size=4))
-def test_a_directory_is_above_all_that_begins_with_it(top: Directory, names: list[str]) -> None:
+def test_directory_is_above_paths_that_begin_with_it(top: Directory, names: list[str]) -> None:
     assert top.relation_to(Directory((*top.parts, *names))) is Relation.ABOVE
 
 
-def test_a_name_that_begins_alike_is_apart() -> None:
+def test_names_with_a_common_prefix_are_unrelated() -> None:
     assert parse_directory("/data2").relation_to(parse_directory("/data")) is Relation.APART
 
 
-def test_ancestors_begin_with_the_root_and_end_above_the_directory() -> None:
+def test_ancestors_go_from_the_root_to_the_parent() -> None:
     assert list(map(str, parse_directory("/a/b").ancestors)) == ["/", "/a"]
     assert Directory().ancestors == ()
     assert Directory().is_root

@@ -32,12 +32,12 @@ FS1, FS2, FS3 = (FileSystemId(f"fs-{number}") for number in (1, 2, 3))
         ("eusc-de-east-1", "amazonaws.eu"),
     ],
 )
-def test_dns_name_ends_as_the_partition_does(region: str, suffix: str) -> None:
+def test_dns_name_has_the_suffix_of_the_partition(region: str, suffix: str) -> None:
     assert dns_suffix(Region(region)) == suffix
     assert dns_name(FS1, Region(region)) == f"fs-1.efs.{region}.{suffix}"
 
 
-def test_dns_name_takes_a_suffix_of_the_administrator() -> None:
+def test_dns_name_uses_the_configured_suffix() -> None:
     assert dns_name(FS1, Region("us-east-1"), "example.org") == "fs-1.efs.us-east-1.example.org"
 
 
@@ -52,7 +52,7 @@ def test_dns_name_takes_a_suffix_of_the_administrator() -> None:
         (LifeCycleState.ERROR, False),
     ],
 )
-def test_only_what_can_be_read_and_written_is_usable(state: LifeCycleState, usable: bool) -> None:
+def test_file_system_is_usable_only_in_available_states(state: LifeCycleState, usable: bool) -> None:
     target = MountTarget(
         mount_target_id=MountTargetId("fsmt-1"),
         file_system_id=FS1,
@@ -66,11 +66,11 @@ def test_only_what_can_be_read_and_written_is_usable(state: LifeCycleState, usab
     assert Discovery(file_systems={FS1: system}).usable == ((FS1,) if usable else ())
 
 
-def test_usable_file_systems_are_in_order() -> None:
+def test_usable_file_systems_are_sorted() -> None:
     systems = {fs: FileSystem(file_system_id=fs) for fs in (FS3, FS1, FS2)}
     assert Discovery(file_systems=systems).usable == (FS1, FS2, FS3)
 
 
-def test_nothing_is_known_before_the_first_poll() -> None:
+def test_discovery_is_empty_before_the_first_poll() -> None:
     assert not Discovery().complete
     assert Discovery().usable == ()

@@ -19,7 +19,7 @@ from kube_efs.model.errors import InvalidValue
         pytest.param(parse_zone_name, "us-west-2-lax-1a", id="local zone"),
     ],
 )
-def test_ids_of_the_field_are_taken_as_they_are(parse: Callable[[object], str], text: str) -> None:
+def test_valid_file_system_ids_are_accepted_unchanged(parse: Callable[[object], str], text: str) -> None:
     assert parse(text) == text
 
 
@@ -45,7 +45,7 @@ _FILE_SYSTEM_REMEDY = "use fs- and up to 40 digits and letters"
         pytest.param(["fs-1"], id="a list"),
     ],
 )
-def test_anything_else_is_no_file_system(value: object) -> None:
+def test_invalid_file_system_id_is_refused(value: object) -> None:
     with pytest.raises(InvalidValue) as caught:
         parse_file_system_id(value, field="key")
     error = caught.value
@@ -61,7 +61,7 @@ def test_anything_else_is_no_file_system(value: object) -> None:
         (parse_zone_name, "-a", "zone", "use a name such as us-east-1a"),
     ],
 )
-def test_the_other_ids_say_what_they_are(
+def test_errors_name_the_kind_of_id(
     parse: Callable[[object], str], value: str, field: str, remedy: str
 ) -> None:
     with pytest.raises(InvalidValue) as caught:
@@ -70,7 +70,7 @@ def test_the_other_ids_say_what_they_are(
 
 
 @given(st.one_of(st.text(), st.from_regex(r"(fs|subnet)-\w+\s?")))
-def test_what_is_accepted_is_harmless_everywhere(text: str) -> None:
+def test_accepted_ids_contain_only_safe_characters(text: str) -> None:
     for parse in (parse_file_system_id, parse_subnet_id, parse_region, parse_zone_name):
         try:
             accepted = parse(text)

@@ -63,15 +63,15 @@ EXAMPLE = targets(
 )
 
 
-def test_the_document_is_that_of_the_contract_letter_by_letter() -> None:
+def test_document_matches_the_contract_exactly() -> None:
     assert render_targets(EXAMPLE, last_update=NOON) == CONTRACT
 
 
-def test_the_older_system_s_document_is_read() -> None:
+def test_document_of_the_older_system_is_read() -> None:
     assert parse_targets(CONTRACT) == (EXAMPLE, ())
 
 
-def test_names_and_order_in_the_document() -> None:
+def test_document_has_names_and_a_fixed_order() -> None:
     several = targets(target(FS2, 20490, {"subnet-a": "fd00::4"}), target(FS1, 20491, name="Ärger: #1\n"))
     document = render_targets(several, last_update=NOON.astimezone(timezone(timedelta(hours=9))))
     assert document == (
@@ -88,7 +88,7 @@ def test_names_and_order_in_the_document() -> None:
     )
 
 
-def test_the_zones_document() -> None:
+def test_zones_document_is_rendered() -> None:
     zones = targets(zones={"subnet-b": "us-east-1b", "subnet-a": "us-east-1a"})
     assert render_zones(zones) == "subnet-a: us-east-1a\nsubnet-b: us-east-1b\n"
 
@@ -124,7 +124,7 @@ def _targets(draw: st.DrawFn) -> TunnelTargets:
 
 
 @given(_targets())
-def test_what_was_written_is_read_back(written: TunnelTargets) -> None:
+def test_written_document_is_read_back(written: TunnelTargets) -> None:
     text = render_targets(written, last_update=NOON)
     assert parse_targets(text, render_zones(written)) == (written, ())
 
@@ -140,9 +140,7 @@ def _crowded(draw: st.DrawFn) -> TunnelTargets:
 
 
 @given(_crowded(), _crowded())
-def test_joining_changes_no_port_of_ours_and_gives_none_twice(
-    ours: TunnelTargets, theirs: TunnelTargets
-) -> None:
+def test_merge_keeps_our_ports_and_duplicates_none(ours: TunnelTargets, theirs: TunnelTargets) -> None:
     both = joined(ours, theirs)
 
     assert both.ports.items() >= ours.ports.items()
@@ -152,7 +150,7 @@ def test_joining_changes_no_port_of_ours_and_gives_none_twice(
     assert {theirs.ports[fs] for fs in left_out} <= set(ours.ports.values())
 
 
-def test_an_empty_document_has_no_targets() -> None:
+def test_empty_document_has_no_targets() -> None:
     assert parse_targets("") == (TunnelTargets(), ())
     assert parse_targets("efs_stunnel_targets:\nlast_update: x\n") == (TunnelTargets(), ())
 
@@ -171,7 +169,7 @@ def test_an_empty_document_has_no_targets() -> None:
         pytest.param("efs_stunnel_targets: ''", "efs_stunnel_targets", "is not a mapping", id="empty text"),
     ],
 )
-def test_a_document_that_cannot_be_read(text: str, field: str, problem: str) -> None:
+def test_unreadable_document_is_refused(text: str, field: str, problem: str) -> None:
     with pytest.raises(InvalidValue) as caught:
         parse_targets(text)
     assert caught.value.field == field
@@ -261,7 +259,7 @@ def _address(text: str) -> str:
         ),
     ],
 )
-def test_a_bad_entry_is_left_out_and_the_others_stay(entry: str, field: str, problem: str) -> None:
+def test_invalid_entry_is_omitted_and_others_are_kept(entry: str, field: str, problem: str) -> None:
     found, rejections = parse_targets(f"efs_stunnel_targets:\n{GOOD}  {entry}\n")
     assert found == targets(target(FileSystemId("fs-9"), 20499, {"subnet-a": "10.0.0.9"}))
     (rejection,) = rejections
@@ -269,7 +267,7 @@ def test_a_bad_entry_is_left_out_and_the_others_stay(entry: str, field: str, pro
     assert str(rejection.error)
 
 
-def test_of_two_entries_with_one_port_the_second_is_out() -> None:
+def test_second_entry_with_the_same_port_is_omitted() -> None:
     found, rejections = parse_targets(
         "efs_stunnel_targets: {fs-2: {stunnel_port: 1025}, fs-1: {stunnel_port: 1025}}"
     )
@@ -277,7 +275,7 @@ def test_of_two_entries_with_one_port_the_second_is_out() -> None:
     assert [rejection.entry for rejection in rejections] == ["fs-1"]
 
 
-def test_lines_that_stand_for_gigabytes_are_refused_in_a_few_words() -> None:
+def test_yaml_that_expands_to_gigabytes_is_refused_with_a_short_error() -> None:
     bomb = "a0: &a0 [x]\n" + "".join(
         f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]\n" for level in range(1, 15)
     )
@@ -288,14 +286,14 @@ def test_lines_that_stand_for_gigabytes_are_refused_in_a_few_words() -> None:
     assert len(str(rejection.error)) < 1000
 
 
-def test_a_bad_zone_leaves_the_targets_and_the_other_zones() -> None:
+def test_invalid_zone_keeps_the_targets_and_the_other_zones() -> None:
     found, rejections = parse_targets(CONTRACT, "subnet-a: us-east-1a\nsubnet-b: 'no zone'\nx: us-east-1a\n")
     assert found.targets == EXAMPLE.targets
     assert found.zone_by_subnet == {"subnet-a": "us-east-1a"}
     assert [rejection.entry for rejection in rejections] == ["zones.yaml: subnet-b", "zones.yaml: x"]
 
 
-def test_zones_that_cannot_be_read_leave_the_targets() -> None:
+def test_unreadable_zones_keep_the_targets() -> None:
     found, rejections = parse_targets(CONTRACT, "[")
     assert found == EXAMPLE
     assert [rejection.entry for rejection in rejections] == ["zones.yaml"]
@@ -327,7 +325,7 @@ _DOCUMENTS = st.recursive(
 
 
 @given(st.text() | _DOCUMENTS.map(lambda document: str(yaml.safe_dump(document))))
-def test_no_text_makes_reading_fail_otherwise(text: str) -> None:
+def test_any_text_gives_targets_or_a_typed_error(text: str) -> None:
     try:
         parse_targets(text, text)
     except InvalidValue:
@@ -378,35 +376,35 @@ def carried(owners: Mapping[int, FileSystemId | None]) -> dict[int, PortUse]:
     }
 
 
-def test_new_file_systems_get_the_lowest_ports_in_order() -> None:
+def test_new_file_systems_get_the_lowest_free_ports() -> None:
     found = follow_discovery(TunnelTargets(), discovery(system(FS3), system(FS1)), base_port=BASE)
     assert ports(found) == {"fs-1": 20490, "fs-3": 20491}
 
 
-def test_a_gap_is_filled_and_others_stay_where_they_are() -> None:
+def test_free_port_between_others_is_reused() -> None:
     current = targets(target(FS1, 20490), target(FS3, 20492))
     found = follow_discovery(current, discovery(system(FS1), system(FS2), system(FS3)), base_port=BASE)
     assert ports(found) == {"fs-1": 20490, "fs-2": 20491, "fs-3": 20492}
 
 
-def test_a_known_port_stays_though_the_base_has_changed() -> None:
+def test_known_port_is_kept_after_the_base_port_changes() -> None:
     found = follow_discovery(
         targets(target(FS1, 20490)), discovery(system(FS1), system(FS2)), base_port=30000
     )
     assert ports(found) == {"fs-1": 20490, "fs-2": 30000}
 
 
-def test_a_file_system_that_is_gone_leaves() -> None:
+def test_deleted_file_system_is_removed_from_the_targets() -> None:
     current = targets(target(FS1, 20490, {"subnet-a": "10.0.0.1"}), zones={"subnet-a": "us-east-1a"})
     assert follow_discovery(current, discovery(), base_port=BASE) == TunnelTargets()
 
 
 @pytest.mark.parametrize("state", [LifeCycleState.CREATING, LifeCycleState.DELETING, LifeCycleState.ERROR])
-def test_a_file_system_that_holds_no_data_has_no_tunnel(state: LifeCycleState) -> None:
+def test_file_system_that_is_not_usable_gets_no_tunnel(state: LifeCycleState) -> None:
     assert ports(follow_discovery(TunnelTargets(), discovery(system(FS1, state=state)), base_port=BASE)) == {}
 
 
-def test_a_returning_file_system_gets_the_port_that_its_volumes_carry() -> None:
+def test_returning_file_system_gets_the_port_of_its_volumes() -> None:
     found = follow_discovery(
         targets(target(FS1, 20490)),
         discovery(system(FS1), system(FS2)),
@@ -416,7 +414,7 @@ def test_a_returning_file_system_gets_the_port_that_its_volumes_carry() -> None:
     assert ports(found) == {"fs-1": 20490, "fs-2": 20495}
 
 
-def test_a_port_that_volumes_of_another_file_system_carry_is_not_given_away() -> None:
+def test_port_of_another_file_systems_volumes_is_not_assigned() -> None:
     found = follow_discovery(
         TunnelTargets(),
         discovery(system(FS1)),
@@ -427,14 +425,14 @@ def test_a_port_that_volumes_of_another_file_system_carry_is_not_given_away() ->
 
 
 @pytest.mark.parametrize("port", [0, 80, 1023, 65536, 99999])
-def test_a_port_that_nodes_would_refuse_is_not_taken_from_a_volume(port: int) -> None:
+def test_invalid_port_is_not_taken_from_a_volume(port: int) -> None:
     found = follow_discovery(
         TunnelTargets(), discovery(system(FS1)), base_port=BASE, ports_in_use=carried({port: FS1})
     )
     assert ports(found) == {"fs-1": 20490}
 
 
-def test_no_port_is_left() -> None:
+def test_discovery_is_refused_when_no_port_is_free() -> None:
     with pytest.raises(InvalidValue) as caught:
         follow_discovery(TunnelTargets(), discovery(system(FS1), system(FS2)), base_port=65535)
     error = caught.value
@@ -445,7 +443,7 @@ def test_no_port_is_left() -> None:
     )
 
 
-def test_addresses_names_and_zones_follow() -> None:
+def test_addresses_names_and_zones_follow_the_discovery() -> None:
     current = targets(
         target(FS1, 20490, {"subnet-a": "10.0.0.1", "subnet-b": "10.0.1.1"}, name="old"),
         zones={"subnet-a": "us-east-1a", "subnet-b": "us-east-1b"},
@@ -458,13 +456,13 @@ def test_addresses_names_and_zones_follow() -> None:
     )
 
 
-def test_a_mount_target_that_takes_no_connections_is_left_out() -> None:
+def test_unavailable_mount_target_is_omitted() -> None:
     deleting = system(FS1, addresses={"subnet-a": "10.0.0.1"}, target_state=LifeCycleState.DELETING)
     found = follow_discovery(TunnelTargets(), discovery(deleting), base_port=BASE)
     assert found == targets(target(FS1, 20490))
 
 
-def test_an_unclear_file_system_keeps_all_that_was_known() -> None:
+def test_file_system_of_unclear_state_keeps_its_known_targets() -> None:
     current = targets(
         target(FS1, 20490, {"subnet-a": "10.0.0.1"}, name="data"), zones={"subnet-a": "us-east-1a"}
     )
@@ -484,7 +482,7 @@ _STEPS = st.lists(st.builds(_Step, present=_SOME, unclear=_SOME, volumes_made_fo
 
 
 @given(_STEPS)
-def test_whatever_comes_and_goes_no_volume_ever_leads_to_another_s_data(steps: list[_Step]) -> None:
+def test_no_sequence_of_changes_leads_a_volume_to_other_data(steps: list[_Step]) -> None:
     current, in_use = TunnelTargets(), dict[int, FileSystemId]()
     for step in steps:
         systems = [system(fs) for fs in step.present - step.unclear]
@@ -510,14 +508,14 @@ def test_whatever_comes_and_goes_no_volume_ever_leads_to_another_s_data(steps: l
         current = found
 
 
-def test_a_port_whose_owner_nobody_knows_is_given_to_nobody() -> None:
+def test_port_of_an_unknown_owner_is_not_assigned() -> None:
     found = follow_discovery(
         TunnelTargets(), discovery(system(FS1)), base_port=BASE, ports_in_use=carried({20490: None})
     )
     assert ports(found) == {"fs-1": 20491}
 
 
-def test_a_port_that_two_file_systems_claim_is_given_to_neither() -> None:
+def test_port_of_two_file_systems_is_assigned_to_neither() -> None:
     both = {20490: PortUse(owners=frozenset({FS1, FS2}))}
     found = follow_discovery(
         TunnelTargets(), discovery(system(FS1), system(FS2)), base_port=BASE, ports_in_use=both
@@ -534,7 +532,7 @@ def test_a_port_that_two_file_systems_claim_is_given_to_neither() -> None:
         pytest.param(PortUse(owners=frozenset({FS1}), unnamed=True), id="another and none"),
     ],
 )
-def test_a_file_system_that_goes_and_comes_back_has_its_port(use: PortUse) -> None:
+def test_returning_file_system_has_its_earlier_port(use: PortUse) -> None:
     # Its number is the second, so that another would get the port first.
     in_use = {20490: use}
     gone = follow_discovery(
@@ -548,12 +546,12 @@ def test_a_file_system_that_goes_and_comes_back_has_its_port(use: PortUse) -> No
     assert (ports(back), back.reserved) == ({"fs-1": 20491, "fs-2": 20490}, {})
 
 
-def test_a_port_is_free_once_no_volume_carries_it() -> None:
+def test_port_is_free_when_no_volume_uses_it() -> None:
     gone = TunnelTargets(reserved={FS2: 20490})
     assert ports(follow_discovery(gone, discovery(system(FS1)), base_port=BASE)) == {"fs-1": 20490}
 
 
-def test_a_config_map_that_contradicts_all_volumes_is_not_believed() -> None:
+def test_volumes_override_a_config_map_that_contradicts_them() -> None:
     swapped = targets(target(FS1, 20491), target(FS2, 20490))
     found = follow_discovery(
         swapped,
@@ -564,20 +562,20 @@ def test_a_config_map_that_contradicts_all_volumes_is_not_believed() -> None:
     assert ports(found) == {"fs-1": 20490, "fs-2": 20491}
 
 
-def test_the_port_of_the_root_volume_wins_over_older_ones() -> None:
+def test_port_of_the_root_volume_overrides_older_ports() -> None:
     in_use = carried({20490: FS1}) | {20495: PortUse(owners=frozenset({FS1}), root=True)}
     found = follow_discovery(TunnelTargets(), discovery(system(FS1)), base_port=BASE, ports_in_use=in_use)
     assert ports(found) == {"fs-1": 20495}
 
 
 @pytest.mark.parametrize("state", LifeCycleState)
-def test_a_known_file_system_stays_until_it_is_being_deleted(state: LifeCycleState) -> None:
+def test_known_file_system_is_kept_until_its_deletion_starts(state: LifeCycleState) -> None:
     found = follow_discovery(targets(target(FS1, 20490)), discovery(system(FS1, state=state)), base_port=BASE)
     is_deleted = state in {LifeCycleState.DELETING, LifeCycleState.DELETED}
     assert ports(found) == ({} if is_deleted else {"fs-1": 20490})
 
 
-def test_reserved_ports_that_cannot_be_read_leave_the_others() -> None:
+def test_unreadable_reserved_port_does_not_affect_others() -> None:
     text = "{fs-2: 20491, fs-34a3p3: 20499, fs-3: 20490, fs-4: 80, 'no id': 20492, fs-5: 20491}"
     found, rejections = parse_targets(CONTRACT, "", text)
     assert found.targets == EXAMPLE.targets
@@ -593,7 +591,7 @@ def test_reserved_ports_that_cannot_be_read_leave_the_others() -> None:
     assert (found, [one.entry for one in rejections]) == (EXAMPLE, ["reserved-ports.yaml"])
 
 
-def test_port_and_file_system_look_each_other_up() -> None:
+def test_port_and_file_system_can_be_looked_up() -> None:
     several = targets(target(FS1, 20490), target(FS2, 20491))
     assert (several.port_of(FS2), several.port_of(FS3)) == (20491, None)
     assert (several.file_system_at(20491), several.file_system_at(1)) == (FS2, None)

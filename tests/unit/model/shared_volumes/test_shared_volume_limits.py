@@ -24,12 +24,12 @@ SOURCE = Source(file_system_id="fs-1", access_point_id="fsap-2")
         (" , ", False),
     ],
 )
-def test_what_an_allowance_permits(text: str, permits: bool) -> None:
+def test_allowance_permits_its_ids(text: str, permits: bool) -> None:
     assert parse_allowance(text, field="x").permits(SOURCE) is permits
 
 
 @pytest.mark.parametrize("text", ["fs-", "fs-1;fs-2", "fs-1/fsap-2", "all", "fs-G", "fs-1\x00"])
-def test_what_is_no_allowance(text: str) -> None:
+def test_invalid_allowance_is_refused(text: str) -> None:
     with pytest.raises(InvalidValue) as caught:
         parse_allowance(text, field="here")
     assert caught.value.field == "here"
@@ -37,7 +37,7 @@ def test_what_is_no_allowance(text: str) -> None:
 
 
 @given(st.frozensets(st.from_regex(r"(fs|fsap)-[0-9a-f]{1,40}", fullmatch=True), min_size=1))
-def test_an_allowance_reads_what_it_shows(ids: frozenset[str]) -> None:
+def test_printed_allowance_parses_to_the_same_value(ids: frozenset[str]) -> None:
     assert parse_allowance(str(Allowance(ids)), field="x") == Allowance(ids)
 
 
@@ -55,13 +55,13 @@ NOTHING, ONE = Allowance(frozenset()), Allowance(frozenset({"fs-1"}))
         pytest.param(Limits(by_namespace={"other": NOTHING}), None, Allowance(), id="settings limit another"),
     ],
 )
-def test_who_says_what_a_namespace_may_use(
+def test_settings_and_annotation_determine_the_allowance(
     limits: Limits, annotation: str | None, allowance: Allowance
 ) -> None:
     assert limits.allowance("team", annotation) == allowance
 
 
-def test_a_refusal_says_what_is_allowed() -> None:
+def test_refusal_lists_the_allowed_ids() -> None:
     with pytest.raises(InvalidValue) as caught:
         Limits(others=Allowance(frozenset({"fs-9", "fsap-8"}))).check("team", None, SOURCE)
     assert str(caught.value) == (
@@ -70,7 +70,7 @@ def test_a_refusal_says_what_is_allowed() -> None:
     )
 
 
-def test_an_annotation_that_cannot_be_read_allows_nothing() -> None:
+def test_invalid_annotation_allows_nothing() -> None:
     with pytest.raises(InvalidValue) as caught:
         Limits().check("team", "everything", SOURCE)
     assert f"annotation {ANNOTATION} of namespace team: 'everything' is not a valid ID" in str(caught.value)

@@ -144,7 +144,7 @@ LEGACY = volume(
         ),
     ],
 )
-def test_the_next_step(found: Found, step: Step) -> None:
+def test_next_step_depends_on_the_found_objects(found: Found, step: Step) -> None:
     assert decide(found) is step
 
 
@@ -248,7 +248,7 @@ def test_the_next_step(found: Found, step: Step) -> None:
         ),
     ],
 )
-def test_the_status_when_nothing_can_be_done(found: Found, phase: SharedVolumePhase, told: str) -> None:
+def test_status_reports_why_no_step_is_possible(found: Found, phase: SharedVolumePhase, told: str) -> None:
     status = decide(found)
     assert isinstance(status, Status)
     assert status.phase is phase
@@ -256,7 +256,7 @@ def test_the_status_when_nothing_can_be_done(found: Found, phase: SharedVolumePh
     assert status.generation == found.shared.generation
 
 
-def test_ready_names_the_claim_and_clears_what_was_wrong() -> None:
+def test_ready_names_the_claim_and_clears_the_error() -> None:
     before = replace(PENDING, phase=SharedVolumePhase.FAILED, message="was wrong")
     found = Found(shared=replace(BEGUN, status=before), volume=VOLUME, claim=CLAIM)
     assert decide(found) == Status(
@@ -264,20 +264,20 @@ def test_ready_names_the_claim_and_clears_what_was_wrong() -> None:
     )
 
 
-def test_ready_is_not_bound() -> None:
+def test_ready_does_not_mean_bound() -> None:
     status = decide(Found(shared=BEGUN, volume=VOLUME, claim=claim(phase=ClaimPhase.PENDING)))
     assert isinstance(status, Status)
     assert (status.phase, status.bound) == (SharedVolumePhase.READY, False)
 
 
-def test_a_failure_keeps_the_claim_s_name() -> None:
+def test_failure_keeps_the_claim_name() -> None:
     found = Found(shared=replace(BEGUN, status=replace(PENDING, claim_name="pvc-sv1")))
     assert failed(found, "no quota").claim_name == "pvc-sv1"
     assert failed(found, "no quota").message == "no quota"
     assert failed(replace(found, shared=LEAVING), "x").phase is SharedVolumePhase.DELETING
 
 
-def test_one_that_somebody_else_holds_is_left_alone() -> None:
+def test_object_with_another_finalizer_is_not_changed() -> None:
     leaving = replace(LEAVING, finalizers=("example.com/backup",))
     assert decide(Found(shared=leaving, volume=VOLUME, claim=CLAIM)) == leaving.status
 
@@ -298,7 +298,7 @@ claims = st.none() | st.builds(
 
 
 @given(st.sampled_from([NEW, HELD, BEGUN, LEAVING]), volumes, claims)
-def test_steps_end_and_touch_nothing_of_others(
+def test_steps_terminate_and_change_no_foreign_objects(
     shared: SharedVolume, found_volume: MarkedVolume | None, found_claim: MarkedClaim | None
 ) -> None:
     found: Found | None = Found(shared=shared, volume=found_volume, claim=found_claim)

@@ -33,22 +33,22 @@ def volume(owner: Owner = SV1, marks: Marks | None = None, **fields: object) -> 
     return MarkedVolume(volume=made, marks=marks_of(owner) if marks is None else marks)
 
 
-def test_names_are_those_of_the_older_system() -> None:
+def test_names_match_the_older_system() -> None:
     assert (SV1.volume_name, SV1.claim_name, str(SV1)) == ("pv-proj2-sv1", "pvc-sv1", "proj2/sv1")
 
 
 @given(owners)
-def test_a_claim_s_name_tells_its_owner(owner: Owner) -> None:
+def test_owner_is_read_from_the_claim_name(owner: Owner) -> None:
     assert owner_of_claim(owner.namespace, owner.claim_name) == owner
 
 
 @pytest.mark.parametrize("name", ["pvc-", "data", "pv-x", ""])
-def test_names_that_no_shared_volume_s_claim_has(name: str) -> None:
+def test_other_claim_names_have_no_owner(name: str) -> None:
     assert owner_of_claim("team", name) is None
 
 
 @given(owners)
-def test_names_pass_exactly_when_the_api_server_takes_them(owner: Owner) -> None:
+def test_names_are_valid_exactly_when_the_api_server_accepts_them(owner: Owner) -> None:
     if max(len(owner.volume_name), len(owner.claim_name)) <= 253:
         owner.check()
     else:
@@ -56,7 +56,7 @@ def test_names_pass_exactly_when_the_api_server_takes_them(owner: Owner) -> None
             owner.check()
 
 
-def test_a_name_that_is_too_long_is_told_with_its_remedy() -> None:
+def test_error_for_a_long_name_contains_the_remedy() -> None:
     with pytest.raises(InvalidValue) as caught:
         Owner(namespace="team", name="x" * 247).check()
     assert caught.value.field == "metadata.name"
@@ -64,7 +64,7 @@ def test_a_name_that_is_too_long_is_told_with_its_remedy() -> None:
 
 
 @given(owners)
-def test_labels_are_what_kubernetes_takes(owner: Owner) -> None:
+def test_labels_are_valid_for_kubernetes(owner: Owner) -> None:
     for value in marks_of(owner).labels.values():
         assert len(value) <= 63
         assert value[0].isalnum()
@@ -72,7 +72,7 @@ def test_labels_are_what_kubernetes_takes(owner: Owner) -> None:
 
 
 @given(owners, owners)
-def test_marks_name_their_owner_and_no_other(one: Owner, other: Owner) -> None:
+def test_marks_identify_exactly_one_owner(one: Owner, other: Owner) -> None:
     assume(one != other)
     marks = marks_of(one)
     assert marks.names(one)
@@ -82,7 +82,7 @@ def test_marks_name_their_owner_and_no_other(one: Owner, other: Owner) -> None:
     assert not replace(marks, annotations={}).names(other)
 
 
-def test_marks_are_found_among_labels_and_annotations_of_others() -> None:
+def test_marks_are_found_among_other_labels_and_annotations() -> None:
     marks = marks_among({**LABELS, "app": "web"}, {OWNER_NAME: "sv1", "note": "x"})
     assert marks == Marks(labels=LABELS, annotations={OWNER_NAME: "sv1"})
     assert not marks_among({"app": "web"}, {})
@@ -107,7 +107,7 @@ LONG = Owner(namespace="team", name="l" * 64)
         pytest.param(LONG, replace(marks_of(LONG), annotations={}), False, id="a shortened name only"),
     ],
 )
-def test_when_marks_have_to_be_repaired(owner: Owner, marks: Marks, suffice: bool) -> None:
+def test_incomplete_marks_must_be_repaired(owner: Owner, marks: Marks, suffice: bool) -> None:
     assert marks.suffice_for(owner) is suffice
 
 
@@ -131,7 +131,9 @@ OTHER = Marks(labels={**LABELS, OWNER_NAME: "other"})
         ),
     ],
 )
-def test_whose_a_volume_is(marks: Marks | None, claim: ClaimReference | None, is_ours: bool) -> None:
+def test_marks_determine_the_owner_of_a_volume(
+    marks: Marks | None, claim: ClaimReference | None, is_ours: bool
+) -> None:
     assert volume(marks=marks, claim=claim).belongs_to(SV1) is is_ours
 
 
@@ -148,19 +150,21 @@ def test_whose_a_volume_is(marks: Marks | None, claim: ClaimReference | None, is
         pytest.param("", ("accesspoint=fsap-2",), None, id="empty"),
     ],
 )
-def test_where_a_volume_leads(handle: str, options: tuple[str, ...], source: tuple[str, str] | None) -> None:
+def test_handle_determines_the_source(
+    handle: str, options: tuple[str, ...], source: tuple[str, str] | None
+) -> None:
     found = volume(csi=CsiSource(handle=handle), mount_options=options).source
     assert (found and (found.file_system_id, found.access_point_id)) == source
 
 
-def test_a_volume_of_another_kind_leads_nowhere() -> None:
+def test_volume_of_another_kind_has_no_source() -> None:
     assert volume(csi=None, mount_options=("accesspoint=fsap-2",)).source is None
 
 
 @given(
     st.from_regex(r"fs-[0-9a-f]{8,40}", fullmatch=True), st.from_regex(r"fsap-[0-9a-f]{8,40}", fullmatch=True)
 )
-def test_a_handle_leads_to_what_it_was_made_of(file_system_id: str, access_point_id: str) -> None:
+def test_handle_parses_to_its_source(file_system_id: str, access_point_id: str) -> None:
     source = Source(file_system_id=file_system_id, access_point_id=access_point_id)
     source.check()
     assert volume(csi=CsiSource(handle=source.handle)).source == source
@@ -174,7 +178,7 @@ def test_a_handle_leads_to_what_it_was_made_of(file_system_id: str, access_point
         (("", ""), "spec.fileSystemID: is not a valid file system ID"),
     ],
 )
-def test_ids_that_no_driver_takes(source: tuple[str, str], told: str) -> None:
+def test_invalid_ids_are_refused(source: tuple[str, str], told: str) -> None:
     with pytest.raises(InvalidValue) as caught:
         Source(file_system_id=source[0], access_point_id=source[1]).check()
     assert told in str(caught.value)

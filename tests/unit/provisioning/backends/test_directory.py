@@ -92,7 +92,7 @@ async def release(world: World, volume: Volume, **changes: object) -> Volume:
 # --- making
 
 
-async def test_a_volume_is_a_directory_with_a_group_of_its_own(world: World) -> None:
+async def test_volume_is_a_directory_with_its_own_group(world: World) -> None:
     volumes = [await world.provision(one) for one in (ONE, TWO)]
     assert [volume.gid for volume in volumes] == [2000, 2001]
     assert volumes[0].nfs == NfsSource(server="efs.example.com", path=f"/pvs/data-pvc-{ONE.uid}")
@@ -102,7 +102,7 @@ async def test_a_volume_is_a_directory_with_a_group_of_its_own(world: World) -> 
     }
 
 
-async def test_a_class_may_do_without_groups(world: World) -> None:
+async def test_class_can_disable_groups(world: World) -> None:
     use_class(world, gidAllocate="false")
     volume = await world.provision(ONE)
     assert volume.gid is None
@@ -258,7 +258,7 @@ async def test_directory_keeps_the_group_that_an_unclear_request_for_its_volume_
     assert world.folders.permissions[place_of(ONE)].gid == 2000
 
 
-async def test_a_volume_that_is_there_is_found_again(world: World) -> None:
+async def test_existing_volume_is_found_again(world: World) -> None:
     plan = world.engine.plan(ONE)
     assert plan is not None
     first = await world.engine.provision(plan)
@@ -274,7 +274,7 @@ async def test_a_volume_that_is_there_is_found_again(world: World) -> None:
         pytest.param(None, id="no NFS volume"),
     ],
 )
-async def test_a_volume_that_leads_elsewhere_is_no_success(world: World, nfs: NfsSource | None) -> None:
+async def test_volume_with_another_target_is_an_error(world: World, nfs: NfsSource | None) -> None:
     plan = world.engine.plan(ONE)
     assert isinstance(plan, DirectoryPlan)
     foreign = replace(plan.volume(0), nfs=nfs, gid=2002)
@@ -364,7 +364,7 @@ async def test_a_group_is_free_when_its_volume_is_gone_and_not_before(world: Wor
     assert (await world.provision(THREE)).gid == 2000
 
 
-async def test_the_class_may_be_gone_when_its_volumes_are_deleted(world: World) -> None:
+async def test_volumes_can_be_deleted_after_their_class(world: World) -> None:
     released = await release(world, await world.provision(ONE))
     world.index.classes.clear()
     await world.engine.reclaim(released)
@@ -415,7 +415,7 @@ async def test_a_directory_of_another_name_is_removed_with_a_word_about_it(world
         pytest.param(None, id="no NFS volume"),
     ],
 )
-async def test_what_is_not_below_the_base_is_refused(world: World, nfs: NfsSource | None) -> None:
+async def test_path_outside_the_base_is_refused(world: World, nfs: NfsSource | None) -> None:
     released = await release(world, await world.provision(ONE), nfs=nfs)
     with pytest.raises(RemovalRefused):
         await world.engine.reclaim(released)
@@ -449,7 +449,7 @@ def orphans(world: World) -> float | None:
     return world.registry.get_sample_value("kube_efs_directories_without_volume", labels)
 
 
-async def test_nothing_is_made_before_the_directories_were_read() -> None:
+async def test_nothing_is_created_before_the_directories_are_read() -> None:
     world = World()
     with pytest.raises(NotYet) as caught:
         world.engine.plan(ONE)
@@ -458,13 +458,13 @@ async def test_nothing_is_made_before_the_directories_were_read() -> None:
     assert world.engine.plan(ONE) is not None
 
 
-async def test_a_claim_that_cannot_be_had_is_refused_whatever_was_read() -> None:
+async def test_unsupported_claim_is_refused_before_the_directories_are_read() -> None:
     with pytest.raises(ClaimRefused):
         World().engine.plan(replace(ONE, match_labels={}))
 
 
 @pytest.mark.parametrize("name", ["by hand", "new\nline", "\udcff", f"data-pvc-{TWO.uid}"])
-async def test_groups_of_directories_are_not_given_out(world: World, name: str) -> None:
+async def test_groups_of_existing_directories_are_not_assigned(world: World, name: str) -> None:
     put(world, name, 2000)
     await world.scan()
     assert (await world.provision(ONE)).gid == 2001
@@ -505,7 +505,7 @@ def _lines(logs: list[EventDict], event: str) -> list[str]:
     return [line["location"] for line in logs if line["event"] == event]
 
 
-async def test_a_file_system_that_does_not_answer_is_read_later() -> None:
+async def test_unresponsive_file_system_is_read_later() -> None:
     world = World()
     faults = iter([WorkerFailed("did not answer"), WorkerFailed("did not answer")])
 
@@ -525,7 +525,7 @@ async def test_a_file_system_that_does_not_answer_is_read_later() -> None:
 # --- classes
 
 
-async def test_what_is_odd_about_a_class_is_said_once(world: World) -> None:
+async def test_class_warning_is_reported_once(world: World) -> None:
     use_class(world, gidAllocate="false", gidMin="many", archiveOnDelete="true")
     with capture_logs() as logs:
         for one in (ONE, TWO):

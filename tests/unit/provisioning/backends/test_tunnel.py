@@ -51,7 +51,7 @@ async def test_a_volume_has_the_port_that_its_file_system_has_when_it_is_made(wo
     assert (await world.engine.provision(plan)).loopback_ports == {20999}
 
 
-async def test_a_choice_is_recorded_before_anything_is_made(world: World) -> None:
+async def test_choice_is_recorded_before_anything_is_created(world: World) -> None:
     plan = world.engine.plan(claim("data"))
     assert isinstance(plan, TunnelPlan)
     answers: list[KubeEfsError] = [KubeDenied("is denied", field="claim"), NotYet("has changed")]
@@ -71,7 +71,7 @@ async def test_a_choice_is_recorded_before_anything_is_made(world: World) -> Non
     assert world.choices == {plan.claim.uid: plan.request.location.file_system_id}
 
 
-async def test_what_was_begun_for_a_claim_that_is_gone_is_finished_without_a_record(world: World) -> None:
+async def test_creation_for_a_deleted_claim_is_finished_without_a_record(world: World) -> None:
     plan = world.engine.plan(claim("data"))
     assert plan is not None
     await world.engine.provision(plan, is_begun=True)
@@ -79,7 +79,7 @@ async def test_what_was_begun_for_a_claim_that_is_gone_is_finished_without_a_rec
     assert world.folders.there
 
 
-async def test_the_choice_of_a_claim_itself_is_not_recorded(world: World) -> None:
+async def test_choice_made_by_the_claim_is_not_recorded(world: World) -> None:
     asking = claim("data")
     labels = {**(asking.match_labels or {}), "file_system_id": FS2}
     plan = world.engine.plan(replace(asking, match_labels=labels))
@@ -88,7 +88,7 @@ async def test_the_choice_of_a_claim_itself_is_not_recorded(world: World) -> Non
     assert not world.choices
 
 
-async def test_what_an_earlier_controller_has_chosen_stands(world: World) -> None:
+async def test_choice_of_an_earlier_controller_is_kept(world: World) -> None:
     asking = replace(claim("data"), file_system=FS0)
     world.index.maybe_begun = {asking.uid: asking}
     with pytest.raises(NotYet, match="'fs-0' was chosen by an earlier controller"):
@@ -130,7 +130,7 @@ def test_a_claim_gets_the_data_of_its_directory_wherever_a_new_file_system_sorts
     assert place_of(world) == FS2
 
 
-def test_a_claim_waits_while_its_data_cannot_be_reached(world: World) -> None:
+def test_claim_waits_while_its_data_is_unreachable(world: World) -> None:
     see(world, FS2)
     make(world, ReclaimPolicy.RETAIN, VolumePhase.RELEASED)
     world.index.discovery = Discovery(
@@ -140,7 +140,7 @@ def test_a_claim_waits_while_its_data_cannot_be_reached(world: World) -> None:
         place_of(world)
 
 
-def test_a_file_system_of_the_controller_s_own_vpc_is_preferred(world: World) -> None:
+def test_file_system_in_the_vpc_of_the_controller_is_preferred(world: World) -> None:
     found = {
         fs: replace(reachable(fs), mount_targets=(replace(reachable(fs).mount_targets[0], vpc_id=vpc),))
         for fs, vpc in ((FS1, VpcId("vpc-b")), (FS2, VpcId("vpc-a")))

@@ -78,16 +78,14 @@ def mask() -> Iterator[Callable[[int], None]]:
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077, 0o777])
-def test_modes_are_as_asked_whatever_the_umask(
-    tmp_path: Path, mask: Callable[[int], None], umask: int
-) -> None:
+def test_modes_do_not_depend_on_the_umask(tmp_path: Path, mask: Callable[[int], None], umask: int) -> None:
     mask(umask)
     assert make(tmp_path, "/team/data")
     assert (mode(tmp_path / "team"), mode(tmp_path / "team/data")) == (0o755, 0o777)
     assert os.umask(umask) == umask
 
 
-def test_a_directory_that_is_there_keeps_its_mode_and_contents(tmp_path: Path) -> None:
+def test_existing_directory_keeps_its_mode_and_contents(tmp_path: Path) -> None:
     (tmp_path / "team/data").mkdir(parents=True)
     (tmp_path / "team/data/file").write_text("kept")
     (tmp_path / "team/data").chmod(0o700)
@@ -97,7 +95,7 @@ def test_a_directory_that_is_there_keeps_its_mode_and_contents(tmp_path: Path) -
     assert (tmp_path / "team/data/file").read_text() == "kept"
 
 
-def test_the_root_is_always_there(tmp_path: Path) -> None:
+def test_root_always_exists(tmp_path: Path) -> None:
     assert not make_directory(tmp_path, ROOT, PLAIN)
 
 
@@ -141,7 +139,9 @@ _PATHS = st.lists(_NAMES, min_size=1, max_size=4).map(lambda names: "/" + "/".jo
 
 
 @given(_PATHS)
-def test_any_name_is_made_and_removed_literally(tmp_path_factory: pytest.TempPathFactory, path: str) -> None:
+def test_any_name_is_created_and_removed_literally(
+    tmp_path_factory: pytest.TempPathFactory, path: str
+) -> None:
     root = tmp_path_factory.mktemp("root")
     try:
         directory = parse_directory(path)
@@ -173,7 +173,7 @@ def access(path: Path) -> tuple[int, int, int]:
         pytest.param(Permissions(mode=0o2771, uid=0, gid=2**32 - 2), (0o2771, 0, 2**32 - 2), id="largest"),
     ],
 )
-def test_a_new_directory_has_the_mode_and_owners_asked_for(
+def test_new_directory_has_the_requested_mode_and_owners(
     tmp_path: Path,
     mask: Callable[[int], None],
     umask: int,
@@ -198,7 +198,7 @@ def test_force_changes_a_directory_that_is_there_but_for_its_contents(tmp_path: 
 
 
 @needs_root
-def test_without_force_a_directory_that_is_there_keeps_its_owners(tmp_path: Path) -> None:
+def test_existing_directory_keeps_its_owners_without_force(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir(mode=0o711)
     assert not make(tmp_path, "/data", Permissions(mode=0o2771, uid=7, gid=2001))
     assert access(tmp_path / "data") == (0o711, 0, 0)
@@ -225,7 +225,7 @@ def _refused(*_: object) -> None:
 
 
 @pytest.mark.parametrize("call", ["fchown", "fchmod"])
-def test_what_the_server_refuses_leaves_no_new_directory(
+def test_refusal_of_the_server_leaves_no_new_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     # No file system here refuses root.
@@ -244,7 +244,7 @@ def test_what_the_server_refuses_leaves_no_new_directory(
     ids=["owners", "mode"],
 )
 @needs_root
-def test_what_the_server_ignores_is_noticed(
+def test_change_that_the_server_ignores_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, found: str
 ) -> None:
     monkeypatch.setattr(os, call, lambda *_: None)
@@ -257,7 +257,7 @@ def test_what_the_server_ignores_is_noticed(
     assert tree(tmp_path) == set()
 
 
-def test_a_directory_that_was_there_stays_when_the_server_refuses(
+def test_existing_directory_is_kept_when_the_server_refuses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "data").mkdir()
@@ -290,7 +290,9 @@ def test_a_new_directory_that_somebody_uses_stays_when_the_server_refuses(
     assert tree(tmp_path) == ({"data", "data/file"} if what == "a file in it" else {"data", "moved"})
 
 
-def test_nobody_comes_in_before_the_owners_are_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_directory_is_inaccessible_until_its_owners_are_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     seen = []
     change = os.fchown
 
@@ -385,7 +387,7 @@ OTHERS = {"team", "team/other", "team/other/file", "team2", "team2/data", "team2
 DATA = {"team/data", "team/data/deep", "team/data/deep/file"}
 
 
-def test_a_directory_goes_with_all_that_is_in_it_and_nothing_else(root: Path, outside: Path) -> None:
+def test_directory_is_removed_with_its_contents_and_nothing_else(root: Path, outside: Path) -> None:
     data = root / "team/data"
     (data / "link").symlink_to(outside)
     (data / "deep/link").symlink_to("../../other")
@@ -398,13 +400,13 @@ def test_a_directory_goes_with_all_that_is_in_it_and_nothing_else(root: Path, ou
     assert tree(outside) == {"precious", "precious/file"}
 
 
-def test_a_directory_that_is_not_there_is_no_error(root: Path) -> None:
+def test_missing_directory_is_not_an_error(root: Path) -> None:
     assert not remove(root, "/team/none")
     assert not remove(root, "/none/none")
     assert tree(root) == OTHERS | DATA
 
 
-def test_twice_is_as_good_as_once(root: Path) -> None:
+def test_second_removal_changes_nothing(root: Path) -> None:
     assert remove(root, "/team/data")
     assert not remove(root, "/team/data")
     assert tree(root) == OTHERS
@@ -421,7 +423,7 @@ def test_twice_is_as_good_as_once(root: Path) -> None:
         pytest.param("/team2/data", "/tea", id="beside a base that begins alike"),
     ],
 )
-def test_only_what_is_strictly_inside_the_base_goes(root: Path, path: str, base: str) -> None:
+def test_only_paths_strictly_inside_the_base_are_removed(root: Path, path: str, base: str) -> None:
     with pytest.raises(RemovalRefused) as caught:
         remove(root, path, base)
     assert str(caught.value) == (
@@ -432,7 +434,7 @@ def test_only_what_is_strictly_inside_the_base_goes(root: Path, path: str, base:
 
 
 @pytest.mark.parametrize("path", [f"/{TRASH}", f"/{TRASH}/something"])
-def test_the_trash_is_not_a_directory_to_remove(root: Path, path: str) -> None:
+def test_removal_of_the_trash_directory_is_refused(root: Path, path: str) -> None:
     with pytest.raises(RemovalRefused) as caught:
         remove(root, path)
     assert caught.value.problem == "is the trash directory"
@@ -508,7 +510,7 @@ def mounted(tmp_path: Path) -> Iterator[Callable[..., None]]:
 @pytest.mark.parametrize(
     ("at", "path"), [("team/data", "/team/data"), ("team", "/team/data")], ids=["the leaf", "its parent"]
 )
-def test_another_file_system_is_refused(root: Path, mounted: Callable[..., None], at: str, path: str) -> None:
+def test_other_file_system_is_refused(root: Path, mounted: Callable[..., None], at: str, path: str) -> None:
     mounted(root / at)
     (root / path[1:]).mkdir(exist_ok=True)
     with pytest.raises(RemovalRefused) as caught:
@@ -519,7 +521,7 @@ def test_another_file_system_is_refused(root: Path, mounted: Callable[..., None]
 
 @needs_root
 @pytest.mark.parametrize("same", [False, True], ids=["another file system", "the same one, mounted again"])
-def test_what_is_mounted_deeper_inside_is_not_entered(
+def test_nested_mount_is_not_entered(
     root: Path, outside: Path, mounted: Callable[..., None], same: bool
 ) -> None:
     mounted(root / "team/data/deep", bound=outside / "precious" if same else None)
@@ -610,7 +612,7 @@ def test_a_removal_only_renames(root: Path) -> None:
     assert not move(root, "/team/data", tenant="4fa1")
 
 
-def test_what_an_interrupted_run_has_left_goes_with_the_next(root: Path, outside: Path) -> None:
+def test_next_run_removes_what_an_interrupted_run_left(root: Path, outside: Path) -> None:
     (root / TRASH / "old/deep").mkdir(parents=True)
     (root / TRASH / "old/deep/file").touch()
     (root / TRASH / "file").touch()
@@ -629,7 +631,7 @@ def test_what_interrupted_runs_have_left_can_be_removed_alone(root: Path, outsid
     assert tree(outside) == {"precious", "precious/file"}
 
 
-def test_a_run_that_is_killed_leaves_the_directory_whole_or_gone(root: Path) -> None:
+def test_killed_run_leaves_the_directory_complete_or_removed(root: Path) -> None:
     """Kill it at every system call that changes something; the next run finishes the work."""
     for step in range(1, 30):
         data = root / "team/data"
@@ -667,7 +669,7 @@ empty_trash(Path(sys.argv[1]), lambda: True)
     return subprocess.run([sys.executable, "-c", program, str(root)], check=False).returncode == 0
 
 
-def test_no_depth_is_too_deep(root: Path) -> None:
+def test_directory_of_any_depth_is_removed(root: Path) -> None:
     """Deeper than Python's stack, a path's length and the number of open files allow."""
     here = os.open(root / "team/data", os.O_RDONLY | os.O_DIRECTORY)
     for _ in range(3000):
@@ -680,7 +682,7 @@ def test_no_depth_is_too_deep(root: Path) -> None:
     assert tree(root) == OTHERS
 
 
-def test_a_name_of_full_length_goes_too(root: Path) -> None:
+def test_directory_with_a_name_of_full_length_is_removed(root: Path) -> None:
     name = "é" * 127
     (root / "team" / name).mkdir()
     assert remove(root, f"/team/{name}")
@@ -691,7 +693,7 @@ def _open_descriptors() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-def test_no_descriptor_is_left_open(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_descriptors_are_closed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = _open_descriptors()
     (root / "x").symlink_to("team")
     make(root, "/team/new/deep")

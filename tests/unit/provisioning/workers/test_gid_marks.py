@@ -39,13 +39,13 @@ def test_an_id_goes_to_the_first_directory_only(tmp_path: Path) -> None:
     assert (gid_of(tmp_path, "/pvs/a"), gid_of(tmp_path, "/pvs/b")) == (2000, 2001)
 
 
-def test_the_same_directory_may_be_made_again(tmp_path: Path) -> None:
+def test_directory_can_be_created_again(tmp_path: Path) -> None:
     for _ in range(2):
         make(tmp_path, "/pvs/a")
     assert gid_of(tmp_path, "/pvs/a") == 2000
 
 
-def test_an_id_is_free_when_its_directory_is_gone(tmp_path: Path) -> None:
+def test_id_is_free_when_its_directory_is_removed(tmp_path: Path) -> None:
     make(tmp_path, "/pvs/a")
     move_to_trash(tmp_path, parse_directory("/pvs/a"), base=parse_directory("/pvs"))
     make(tmp_path, "/pvs/b")

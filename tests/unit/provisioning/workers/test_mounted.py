@@ -73,7 +73,7 @@ async def found(source: str = f"{SERVER}:/") -> Mounted:
 @pytest.mark.parametrize(
     ("source", "base"), [("/", "/"), ("/persistentvolumes", "/persistentvolumes"), ("/a//b/", "/a/b")]
 )
-async def test_the_server_s_mount_is_found(mount: Mount, source: str, base: str) -> None:
+async def test_mount_of_the_server_is_found(mount: Mount, source: str, base: str) -> None:
     mount(f"{SERVER}.cn:/", "china")
     point = mount(f"{SERVER}:{source}", "a b")
     mounted = await find_mounted(FILE_SYSTEM, server=SERVER)
@@ -85,7 +85,7 @@ async def test_the_server_s_mount_is_found(mount: Mount, source: str, base: str)
     assert (mounted.device, mounted.inode) == (point.stat().st_dev, point.stat().st_ino)
 
 
-async def test_of_several_mounts_the_first_is_taken_and_that_is_said(mount: Mount) -> None:
+async def test_first_of_several_mounts_is_used_and_logged(mount: Mount) -> None:
     first = mount(f"{SERVER}:/b", "first")
     second = mount(f"{SERVER}:/a", "second")
     with capture_logs() as logs:
@@ -96,7 +96,7 @@ async def test_of_several_mounts_the_first_is_taken_and_that_is_said(mount: Moun
     ]
 
 
-async def test_without_a_mount_of_the_server_all_mounts_are_told(mount: Mount) -> None:
+async def test_error_lists_all_mounts_when_the_server_is_not_mounted(mount: Mount) -> None:
     other = mount(f"{SERVER}.cn:/", "china")
     with pytest.raises(PlatformError) as caught:
         await find_mounted(FILE_SYSTEM, server=SERVER)
@@ -133,7 +133,7 @@ async def test_a_mount_from_the_server_itself_knows_better_what_is_mounted(mount
     assert [(log["event"], log["said"]) for log in logs] == [("mount-has-another-directory", "/elsewhere")]
 
 
-async def test_of_several_mounts_the_one_of_the_base_is_taken(mount: Mount) -> None:
+async def test_mount_of_the_base_is_used_among_several(mount: Mount) -> None:
     mount(f"{SERVER}:/b", "first")
     second = mount(f"{SERVER}:/a", "second")
     with capture_logs() as logs:
@@ -144,7 +144,7 @@ async def test_of_several_mounts_the_one_of_the_base_is_taken(mount: Mount) -> N
     assert caught.value.problem.startswith("is not mounted with its directory /c in this pod, which has ")
 
 
-async def test_a_base_may_lie_deeper_than_what_is_mounted(mount: Mount) -> None:
+async def test_base_can_be_below_the_mount(mount: Mount) -> None:
     root = mount(f"{SERVER}:/", "root")
     part = mount(f"{SERVER}:/a", "part")
     for base, expected in [("/b/c", (root, "/")), ("/a/b", (part, "/a")), ("/ab", (root, "/"))]:
@@ -166,7 +166,7 @@ async def test_a_base_may_lie_deeper_than_what_is_mounted(mount: Mount) -> None:
     ],
     ids=["nothing mounted", "no export mounted"],
 )
-async def test_a_mount_path_without_an_export_is_an_error(
+async def test_mount_path_without_an_export_is_an_error(
     mount: Mount, tmp_path: Path, source: str | None, problem: str, remedy: str
 ) -> None:
     point = mount(source, "x") if source else tmp_path
@@ -177,7 +177,7 @@ async def test_a_mount_path_without_an_export_is_an_error(
     assert error.problem.startswith(f"{problem}, which has ")
 
 
-async def test_a_mount_that_another_covers_is_an_error(mount: Mount) -> None:
+async def test_covered_mount_is_an_error(mount: Mount) -> None:
     point = mount(f"{SERVER}:/", "x")
     mount("none", "x")
     with pytest.raises(PlatformError) as caught:
@@ -188,7 +188,7 @@ async def test_a_mount_that_another_covers_is_an_error(mount: Mount) -> None:
 # --- working
 
 
-async def test_directories_are_made_listed_and_removed_below_the_mount(mount: Mount) -> None:
+async def test_directories_are_created_listed_and_removed_below_the_mount(mount: Mount) -> None:
     point = mount(f"{SERVER}:/a/b", "x")
     async with working(await found()) as directories:
         await directories.make(at("/a/b/data-pvc-U"), OWNED)
@@ -203,7 +203,7 @@ async def test_directories_are_made_listed_and_removed_below_the_mount(mount: Mo
     assert [entry.name for entry in (point / TRASH).glob("*/*")] == ["file"]
 
 
-async def test_plain_directories_have_their_mode_whatever_the_umask(mount: Mount) -> None:
+async def test_mode_of_plain_directories_does_not_depend_on_the_umask(mount: Mount) -> None:
     point = mount(f"{SERVER}:/", "x")
     former = os.umask(0o077)
     try:
@@ -234,7 +234,7 @@ async def test_many_removals_at_once_are_all_done(mount: Mount) -> None:
     assert logs == []
 
 
-async def test_nested_directories_are_legal(mount: Mount) -> None:
+async def test_nested_directories_are_accepted(mount: Mount) -> None:
     point = mount(f"{SERVER}:/a/b", "x")
     (point / "pv/foo").mkdir(parents=True)
     async with working(await found()) as directories:
@@ -252,7 +252,7 @@ async def test_nested_directories_are_legal(mount: Mount) -> None:
         pytest.param("/a/c", id="beside the mount"),
     ],
 )
-async def test_nothing_outside_the_mount_is_touched(mount: Mount, path: str) -> None:
+async def test_nothing_outside_the_mount_is_changed(mount: Mount, path: str) -> None:
     point = mount(f"{SERVER}:/a/b", "x")
     for name in ("c/d", "pv", "d", "foo/pv", "a/b"):
         (point / name).mkdir(parents=True)
@@ -323,7 +323,7 @@ async def test_each_directory_is_measured_where_it_is_mounted_and_no_mount_in_it
     assert "No such file or directory" in measured[2].problem
 
 
-async def test_a_link_is_not_passed(mount: Mount, tmp_path: Path) -> None:
+async def test_link_is_not_followed(mount: Mount, tmp_path: Path) -> None:
     point = mount(f"{SERVER}:/", "x")
     (tmp_path / "outside/data").mkdir(parents=True)
     (point / "link").symlink_to(tmp_path / "outside")
@@ -437,7 +437,7 @@ RESTART = "restart the pod, so that its volumes are mounted again"
         ),
     ],
 )
-async def test_nothing_is_written_when_the_mount_is_another(
+async def test_nothing_is_written_when_the_mount_changed(
     mount: Mount, change: Callable[[Mount, Path], object], problem: str
 ) -> None:
     point = mount(f"{SERVER}:/", "x")
@@ -475,7 +475,7 @@ def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     answers.set()
 
 
-async def test_a_server_that_does_not_answer_is_an_error_and_bounded(
+async def test_unresponsive_server_is_an_error_within_a_bounded_time(
     mount: Mount, hanging: threading.Event
 ) -> None:
     point, other = mount(f"{SERVER}:/", "x"), mount(f"{OTHER_SERVER}:/", "y")
@@ -495,7 +495,7 @@ async def test_a_server_that_does_not_answer_is_an_error_and_bounded(
     assert (other / "data").is_dir()
 
 
-async def test_what_was_given_up_before_it_began_is_not_done_later(
+async def test_operation_cancelled_before_its_start_is_not_done_later(
     mount: Mount, hanging: threading.Event
 ) -> None:
     point = mount(f"{SERVER}:/", "x")
@@ -508,9 +508,7 @@ async def test_what_was_given_up_before_it_began_is_not_done_later(
         assert not (point / "late").exists()
 
 
-async def test_an_attempt_that_was_given_up_never_has_the_last_word(
-    mount: Mount, hanging: threading.Event
-) -> None:
+async def test_cancelled_attempt_never_overrides_a_later_one(mount: Mount, hanging: threading.Event) -> None:
     point = mount(f"{SERVER}:/", "x")
     async with working(await found(), seconds=0.3) as directories:
         with pytest.raises(WorkerFailed, match="did not answer"):

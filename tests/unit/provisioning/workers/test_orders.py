@@ -46,7 +46,7 @@ def test_an_item_survives_the_command_line_and_kubernetes(item: Item) -> None:
 @pytest.mark.parametrize(
     "path", ["/$(HOME)", "/$$(HOME)", "/$", "/$$", "/a$HOME", "/$(HOME", "/$()", "/$$$(HOME)"]
 )
-def test_no_variable_is_put_in_the_place_of_a_path(path: str) -> None:
+def test_kubernetes_expands_no_variable_in_an_escaped_path(path: str) -> None:
     (escaped,) = _escaped([path])
     assert expand(escaped, {"HOME": "/root", "": "x"}) == path
 
@@ -149,7 +149,7 @@ def test_children_survive_the_log(children: list[FoundDirectory]) -> None:
 
 
 @given(_CHILDREN, st.data())
-def test_a_log_that_was_cut_is_noticed(children: list[FoundDirectory], data: st.DataObject) -> None:
+def test_truncated_log_is_detected(children: list[FoundDirectory], data: st.DataObject) -> None:
     lines = list(render_children(children))
     del lines[data.draw(st.integers(0, len(children)))]
     assert parse_children(lines) is None

@@ -117,7 +117,7 @@ async def leave(
     await set_status(client, name, {"phase": phase})
 
 
-async def test_a_directory_is_made_and_removed_by_a_pod_that_is_deleted_then(
+async def test_pod_creates_and_removes_a_directory_and_is_deleted(
     kube: AsyncClient, kubelet: Kubelet, eventually: Eventually
 ) -> None:
     async with deadline(), pool_of(kube) as pool:
@@ -137,7 +137,7 @@ async def test_a_directory_is_made_and_removed_by_a_pod_that_is_deleted_then(
     assert re.fullmatch(r"efs-clean-fs-1-team-data-[a-z0-9]{5}", names[1])
 
 
-async def test_a_burst_costs_a_few_pods_and_one_at_a_time_a_file_system(
+async def test_burst_uses_few_pods_and_one_at_a_time_for_each_file_system(
     kube: AsyncClient, kubelet: Kubelet
 ) -> None:
     wanted = [at(f"/team/d{number}", f"fs-{number % 2}") for number in range(100)]
@@ -148,7 +148,7 @@ async def test_a_burst_costs_a_few_pods_and_one_at_a_time_a_file_system(
     assert kubelet.most_at_once == {"fs-0": 1, "fs-1": 1}
 
 
-async def test_what_arrives_while_a_pod_runs_goes_with_the_next(kube: AsyncClient, kubelet: Kubelet) -> None:
+async def test_request_during_a_pod_goes_to_the_next_pod(kube: AsyncClient, kubelet: Kubelet) -> None:
     kubelet.gate.clear()
     async with deadline(), pool_of(kube) as pool, asyncio.TaskGroup() as tasks:
         tasks.create_task(pool.make(at("/a"), PLAIN))
@@ -163,14 +163,14 @@ async def test_what_arrives_while_a_pod_runs_goes_with_the_next(kube: AsyncClien
     assert kubelet.most_at_once == {"fs-1": 1}
 
 
-async def test_a_pod_is_given_no_more_than_the_most(kube: AsyncClient, kubelet: Kubelet) -> None:
+async def test_pod_gets_at_most_the_maximum_of_directories(kube: AsyncClient, kubelet: Kubelet) -> None:
     async with deadline(), pool_of(kube, replace(OPTIONS, batch_max=3)) as pool:
         await asyncio.gather(*(pool.make(at(f"/d{number}"), PLAIN) for number in range(7)))
     assert [len(arguments[5:]) for arguments in kubelet.arguments] == [3, 3, 1]
     assert kubelet.most_at_once == {"fs-1": 1}
 
 
-async def test_a_pod_makes_or_removes(kube: AsyncClient, kubelet: Kubelet) -> None:
+async def test_pod_either_creates_or_removes(kube: AsyncClient, kubelet: Kubelet) -> None:
     async with deadline(), pool_of(kube) as pool:
         await asyncio.gather(
             pool.remove(at("/a"), ROOT, stands),
@@ -185,7 +185,7 @@ async def test_a_pod_makes_or_removes(kube: AsyncClient, kubelet: Kubelet) -> No
 
 
 @needs_root
-async def test_directories_have_their_own_groups_in_one_pod(kube: AsyncClient, kubelet: Kubelet) -> None:
+async def test_directories_in_one_pod_have_their_own_groups(kube: AsyncClient, kubelet: Kubelet) -> None:
     async with deadline(), pool_of(kube) as pool:
         await asyncio.gather(
             *(
@@ -211,9 +211,7 @@ async def test_directories_have_their_own_groups_in_one_pod(kube: AsyncClient, k
     ]
 
 
-async def test_what_is_asked_differently_is_done_by_different_pods(
-    kube: AsyncClient, kubelet: Kubelet
-) -> None:
+async def test_jobs_with_different_options_use_different_pods(kube: AsyncClient, kubelet: Kubelet) -> None:
     async with deadline(), pool_of(kube) as pool:
         await asyncio.gather(
             pool.make(at("/a"), PLAIN),
@@ -233,7 +231,7 @@ async def test_what_is_asked_differently_is_done_by_different_pods(
 
 
 @pytest.mark.parametrize("path", ["/other/a", "/base", "/"])
-async def test_what_is_not_inside_the_base_costs_no_pod(kube: AsyncClient, path: str) -> None:
+async def test_path_outside_the_base_creates_no_pod(kube: AsyncClient, path: str) -> None:
     async with deadline(), pool_of(kube) as pool:
         with pytest.raises(RemovalRefused):
             await pool.remove(at(path), parse_directory("/base"), stands)
@@ -247,7 +245,7 @@ async def test_kubernetes_replaces_nothing_in_paths(kube: AsyncClient, kubelet: 
     assert [f"/{found.name}" for found in kubelet.root("fs-1").iterdir()] == [path]
 
 
-async def test_children_come_from_the_log_of_a_pod_that_is_deleted_then(
+async def test_children_are_read_from_the_log_of_a_pod_and_the_pod_is_deleted(
     kube: AsyncClient, kubelet: Kubelet, eventually: Eventually
 ) -> None:
     gids = {}
@@ -268,7 +266,7 @@ async def test_children_come_from_the_log_of_a_pod_that_is_deleted_then(
     assert re.fullmatch(r"efs-list-fs-1-base-[a-z0-9]{5}", name_of(kubelet.pods[0]))
 
 
-async def test_many_children_are_all_there(kube: AsyncClient, kubelet: Kubelet) -> None:
+async def test_long_list_of_children_is_complete(kube: AsyncClient, kubelet: Kubelet) -> None:
     names = [f"claim-pvc-{number:040}" for number in range(3000)]
     for name in names:
         (kubelet.root("fs-1") / name).mkdir()
@@ -276,7 +274,7 @@ async def test_many_children_are_all_there(kube: AsyncClient, kubelet: Kubelet) 
         assert [child.name for child in await pool.children(at("/"))] == names
 
 
-async def test_a_log_that_was_cut_is_no_list(
+async def test_truncated_log_is_not_a_list(
     kube: AsyncClient, kubelet: Kubelet, eventually: Eventually
 ) -> None:
     kubelet.ending = lambda _: ("Succeeded", "")
@@ -290,7 +288,7 @@ async def test_a_log_that_was_cut_is_no_list(
     )
 
 
-async def test_a_list_that_fails_says_why(kube: AsyncClient, kubelet: Kubelet) -> None:
+async def test_failed_list_reports_the_reason(kube: AsyncClient, kubelet: Kubelet) -> None:
     (kubelet.root("fs-1") / "base").touch()
     async with deadline(), pool_of(kube) as pool:
         with pytest.raises(WorkerFailed) as caught:
@@ -299,7 +297,7 @@ async def test_a_list_that_fails_says_why(kube: AsyncClient, kubelet: Kubelet) -
     assert "could not be listed (Not a directory)" in caught.value.problem
 
 
-async def test_a_directory_that_fails_does_not_fail_the_others(kube: AsyncClient, kubelet: Kubelet) -> None:
+async def test_failed_directory_does_not_fail_others(kube: AsyncClient, kubelet: Kubelet) -> None:
     (kubelet.root("fs-1") / "bad").touch()
     async with deadline(), pool_of(kube) as pool:
         good, bad = await asyncio.gather(
@@ -323,7 +321,7 @@ async def test_a_directory_that_fails_does_not_fail_the_others(kube: AsyncClient
         pytest.param('{"complete": false, "failed": {}}', '{"complete": false, "failed": {}}', id="no room"),
     ],
 )
-async def test_a_pod_that_failed_without_a_reason_fails_all(
+async def test_pod_that_failed_without_a_reason_fails_all_directories(
     kube: AsyncClient, kubelet: Kubelet, message: str, said: str
 ) -> None:
     kubelet.ending = lambda _: ("Failed", message)
@@ -339,7 +337,7 @@ async def test_a_pod_that_failed_without_a_reason_fails_all(
     assert "worker-failed" in [line["event"] for line in logs]
 
 
-async def test_after_a_pod_without_a_report_the_next_ones_get_half_as_many_directories(
+async def test_pods_after_one_without_a_report_get_half_as_many_directories(
     kube: AsyncClient, kubelet: Kubelet
 ) -> None:
     """A pod that has too much to do in its time would fail with the same directories for ever."""
@@ -355,7 +353,7 @@ async def test_after_a_pod_without_a_report_the_next_ones_get_half_as_many_direc
     assert [len(arguments[5:]) for arguments in kubelet.arguments] == [8, 4, 2, 2, 4, 2, 2]
 
 
-async def test_a_directory_that_ends_its_pod_does_not_fail_the_others_for_ever(
+async def test_directory_that_ends_its_pod_does_not_fail_others_indefinitely(
     kube: AsyncClient, kubelet: Kubelet
 ) -> None:
     kubelet.ending = lambda pod: ("Failed", "") if "/d0" in _directories_of(pod) else None
@@ -369,7 +367,7 @@ async def test_a_directory_that_ends_its_pod_does_not_fail_the_others_for_ever(
             paths = {path for path, error in zip(asked, errors, strict=True) if error is not None}
 
 
-async def test_only_what_is_known_to_be_done_counts_as_done(kube: AsyncClient, kubelet: Kubelet) -> None:
+async def test_only_confirmed_directories_count_as_done(kube: AsyncClient, kubelet: Kubelet) -> None:
     kubelet.ending = lambda _: ("Failed", '{"complete": false, "failed": {"/a": "full"}}')
     async with deadline(), pool_of(kube) as pool:
         errors = await asyncio.gather(
@@ -381,7 +379,7 @@ async def test_only_what_is_known_to_be_done_counts_as_done(kube: AsyncClient, k
     ]
 
 
-async def test_a_pod_that_was_evicted_says_why(kube: AsyncClient, eventually: Eventually) -> None:
+async def test_evicted_pod_reports_the_reason(kube: AsyncClient, eventually: Eventually) -> None:
     async with deadline(), pool_of(kube) as pool:
         making = asyncio.create_task(pool.make(at("/a"), PLAIN))
         await eventually(lambda: pods(kube))
@@ -392,7 +390,7 @@ async def test_a_pod_that_was_evicted_says_why(kube: AsyncClient, eventually: Ev
     assert caught.value.problem == "failed (disk pressure)"
 
 
-async def test_a_pod_that_somebody_deletes_is_noticed(kube: AsyncClient, eventually: Eventually) -> None:
+async def test_deletion_of_a_pod_is_detected(kube: AsyncClient, eventually: Eventually) -> None:
     async with deadline(), pool_of(kube) as pool:
         making = asyncio.create_task(pool.make(at("/a"), PLAIN))
         await eventually(lambda: begun(kube))
@@ -406,7 +404,7 @@ async def test_a_pod_that_somebody_deletes_is_noticed(kube: AsyncClient, eventua
     )
 
 
-async def test_a_pod_that_never_starts_is_given_up(kube: AsyncClient, eventually: Eventually) -> None:
+async def test_pod_that_never_starts_times_out(kube: AsyncClient, eventually: Eventually) -> None:
     impatient = replace(OPTIONS, timeout_seconds=0, start_seconds=0.2)
     async with deadline(), pool_of(kube, impatient) as pool:
         with pytest.raises(WorkerFailed) as caught:
@@ -418,7 +416,7 @@ async def test_a_pod_that_never_starts_is_given_up(kube: AsyncClient, eventually
     )
 
 
-async def test_a_pod_of_a_former_leader_is_waited_for(kube: AsyncClient, kubelet: Kubelet) -> None:
+async def test_pod_of_a_former_leader_is_awaited(kube: AsyncClient, kubelet: Kubelet) -> None:
     kubelet.gate.clear()
     kubelet.ending = lambda pod: ("Succeeded", "") if name_of(pod) == "former" else None
     await leave(kube, "former", "Running")
@@ -437,16 +435,14 @@ async def pool_idle(kubelet: Kubelet) -> None:
     assert len(kubelet.pods) == 1
 
 
-async def test_another_file_system_s_pod_is_not_waited_for(kube: AsyncClient, kubelet: Kubelet) -> None:
+async def test_pod_of_another_file_system_is_not_awaited(kube: AsyncClient, kubelet: Kubelet) -> None:
     kubelet.ending = lambda pod: ("Running", "") if name_of(pod) == "former" else None
     await leave(kube, "former", "Running", file_system="fs-2")
     async with deadline(), pool_of(kube) as pool:
         await pool.make(at("/a"), PLAIN)
 
 
-async def test_a_pod_of_a_former_leader_that_never_ends_is_deleted(
-    kube: AsyncClient, kubelet: Kubelet
-) -> None:
+async def test_pod_of_a_former_leader_that_never_ends_is_deleted(kube: AsyncClient, kubelet: Kubelet) -> None:
     kubelet.ending = lambda pod: ("Running", "") if name_of(pod) == "former" else None
     await leave(kube, "former", "Pending")
     async with deadline(), pool_of(kube, replace(OPTIONS, timeout_seconds=1, start_seconds=1)) as pool:
@@ -455,7 +451,7 @@ async def test_a_pod_of_a_former_leader_that_never_ends_is_deleted(
     assert ("worker-overdue", "former") in [(line["event"], line.get("pod")) for line in logs]
 
 
-async def test_pods_that_succeeded_for_a_former_leader_go_and_failed_ones_stay(
+async def test_succeeded_pods_of_a_former_leader_are_deleted_and_failed_ones_kept(
     kube: AsyncClient, eventually: Eventually
 ) -> None:
     await leave(kube, "done", "Succeeded")
@@ -468,7 +464,7 @@ async def test_pods_that_succeeded_for_a_former_leader_go_and_failed_ones_stay(
         await eventually(is_tidy)
 
 
-async def test_the_newest_three_failed_pods_are_kept(
+async def test_newest_three_failed_pods_are_kept(
     kube: AsyncClient, kubelet: Kubelet, eventually: Eventually
 ) -> None:
     await leave(kube, "other-file-system", "Failed", file_system="fs-2")
@@ -485,7 +481,7 @@ async def test_the_newest_three_failed_pods_are_kept(
     assert "other-file-system" in await pods(kube)
 
 
-async def test_a_caller_that_gives_up_leaves_the_queue(kube: AsyncClient, kubelet: Kubelet) -> None:
+async def test_cancelled_caller_leaves_the_queue(kube: AsyncClient, kubelet: Kubelet) -> None:
     async with deadline(), pool_of(kube) as pool:
         given_up = asyncio.create_task(pool.make(at("/given-up"), PLAIN))
         await asyncio.sleep(0)
@@ -494,7 +490,7 @@ async def test_a_caller_that_gives_up_leaves_the_queue(kube: AsyncClient, kubele
     assert [arguments[5:] for arguments in kubelet.arguments] == [["/wanted"]]
 
 
-async def test_at_the_end_nobody_waits_any_more(kube: AsyncClient, eventually: Eventually) -> None:
+async def test_close_ends_all_waiting_calls(kube: AsyncClient, eventually: Eventually) -> None:
     async with deadline():
         async with pool_of(kube) as pool:
             making = asyncio.create_task(pool.make(at("/a"), PLAIN))
@@ -540,7 +536,7 @@ async def lossy(cluster: SingleConfig) -> AsyncIterator[tuple[AsyncClient, _Loss
 
 
 @pytest.mark.parametrize("is_sent_again", [False, True], ids=["lost", "sent again"])
-async def test_a_pod_whose_creation_was_not_confirmed_is_waited_for_all_the_same(
+async def test_pod_of_an_unconfirmed_creation_is_awaited(
     lossy: tuple[AsyncClient, _Lossy],
     kubelet: Kubelet,
     is_sent_again: bool,
@@ -559,7 +555,7 @@ async def test_a_pod_whose_creation_was_not_confirmed_is_waited_for_all_the_same
     assert (kubelet.root("fs-1") / "b").is_dir()
 
 
-async def test_a_pod_that_was_never_made_fails_its_directories(lossy: tuple[AsyncClient, _Lossy]) -> None:
+async def test_pod_that_was_never_created_fails_its_directories(lossy: tuple[AsyncClient, _Lossy]) -> None:
     client, transport = lossy
     transport.refuse = lambda request: httpx2.Response(503) if request.method == "POST" else None
     async with deadline(), pool_of(client) as pool:
@@ -568,7 +564,7 @@ async def test_a_pod_that_was_never_made_fails_its_directories(lossy: tuple[Asyn
     assert caught.value.problem == "was deleted before it ended, or was never created"
 
 
-async def test_a_log_that_cannot_be_read_is_reported_as_such(
+async def test_unreadable_log_is_reported(
     lossy: tuple[AsyncClient, _Lossy], kubelet: Kubelet, eventually: Eventually
 ) -> None:
     client, transport = lossy
@@ -580,7 +576,7 @@ async def test_a_log_that_cannot_be_read_is_reported_as_such(
     assert caught.value.field == f"log of worker pod {name_of(kubelet.pods[0])}"
 
 
-async def test_a_pod_that_is_refused_is_reported_as_such(lossy: tuple[AsyncClient, _Lossy]) -> None:
+async def test_refused_pod_is_reported(lossy: tuple[AsyncClient, _Lossy]) -> None:
     client, transport = lossy
     refusal = {"kind": "Status", "code": 403, "message": "no pods for you"}
     transport.refuse = lambda request: (
@@ -592,7 +588,7 @@ async def test_a_pod_that_is_refused_is_reported_as_such(lossy: tuple[AsyncClien
 
 
 @given(st.lists(st.text(min_size=1), max_size=5), st.sampled_from(Action), st.integers(1, 40))
-def test_pod_names_are_those_that_kubernetes_accepts(parts: list[str], action: Action, digits: int) -> None:
+def test_kubernetes_accepts_the_pod_names(parts: list[str], action: Action, digits: int) -> None:
     file_system_id = FileSystemId("fs-" + "f" * digits)
     name = worker_objects._pod_name(file_system_id, action, Directory(tuple(parts)))
     assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name)
@@ -602,7 +598,7 @@ def test_pod_names_are_those_that_kubernetes_accepts(parts: list[str], action: A
     assert name.startswith(f"efs-{word}-{file_system_id}"[:50])
 
 
-async def test_directories_are_measured_by_a_pod_of_its_own(
+async def test_separate_pod_measures_directories(
     kube: AsyncClient, kubelet: Kubelet, eventually: Eventually
 ) -> None:
     folder = kubelet.root("fs-1") / "data"
@@ -621,14 +617,14 @@ async def test_directories_are_measured_by_a_pod_of_its_own(
     assert "could not be measured (No such file or directory)" in problem
 
 
-async def test_no_claim_waits_for_a_pod_that_measures(kube: AsyncClient, kubelet: Kubelet) -> None:
+async def test_claims_do_not_wait_for_a_measuring_pod(kube: AsyncClient, kubelet: Kubelet) -> None:
     await leave(kube, "efs-usage-fs-1-data-abcde", "Running", arguments="worker measure --root /efs -- /data")
     async with deadline(), pool_of(kube) as pool:
         await pool.make(at("/data"), PLAIN)
     assert (kubelet.root("fs-1") / "data").is_dir()
 
 
-async def test_the_trash_is_emptied_by_a_pod_of_its_own(
+async def test_separate_pod_empties_the_trash(
     kube: AsyncClient, kubelet: Kubelet, eventually: Eventually
 ) -> None:
     root = kubelet.root("fs-1")
@@ -646,7 +642,7 @@ async def test_the_trash_is_emptied_by_a_pod_of_its_own(
     assert kubelet.arguments[1][:3] == ["worker", "empty", "--root"]
 
 
-async def test_neither_claim_nor_removal_waits_for_a_pod_that_empties_the_trash(
+async def test_claims_and_removals_do_not_wait_for_the_pod_that_empties_the_trash(
     kube: AsyncClient, kubelet: Kubelet
 ) -> None:
     await leave(kube, "efs-empty-fs-1-abcde", "Running", arguments="worker empty --root /efs -- /")
@@ -656,7 +652,7 @@ async def test_neither_claim_nor_removal_waits_for_a_pod_that_empties_the_trash(
     assert not (kubelet.root("fs-1") / "data").exists()
 
 
-async def test_removals_of_other_processes_are_noticed(kube: AsyncClient, eventually: Eventually) -> None:
+async def test_removals_of_other_processes_are_detected(kube: AsyncClient, eventually: Eventually) -> None:
     removed: list[str] = []
     async with deadline(), pool_of(kube) as pool:
         pool.on_removed(removed.append)
@@ -693,9 +689,7 @@ async def test_removal_of_a_pod_that_was_deleted_and_went_on_is_noticed_once(
     assert removed == ["fs-2"]
 
 
-async def test_a_trash_of_which_nothing_is_said_is_not_taken_for_empty(
-    kube: AsyncClient, kubelet: Kubelet
-) -> None:
+async def test_unreported_trash_is_not_considered_empty(kube: AsyncClient, kubelet: Kubelet) -> None:
     kubelet.ending = lambda _: ("Succeeded", "")
     async with deadline(), pool_of(kube) as pool:
         with pytest.raises(WorkerFailed) as caught:
@@ -812,7 +806,7 @@ async def test_order_is_confirmed_when_its_pod_is_there_and_has_not_begun(
     assert not (kubelet.root("fs-1") / "data").exists()
 
 
-async def test_order_that_stands_no_more_fails_alone(kube: AsyncClient, kubelet: Kubelet) -> None:
+async def test_withdrawn_order_fails_alone(kube: AsyncClient, kubelet: Kubelet) -> None:
     async def withdrawn() -> None:
         raise RemovalRefused("is retained", field="volume")
 
@@ -830,9 +824,7 @@ async def test_order_that_stands_no_more_fails_alone(kube: AsyncClient, kubelet:
 
 
 @pytest.mark.parametrize("path", ["/team", "/team/data", "/team/data/deep"])
-async def test_pod_of_another_pool_that_runs_is_waited_for(
-    kube: AsyncClient, kubelet: Kubelet, path: str
-) -> None:
+async def test_running_pod_of_another_pool_is_awaited(kube: AsyncClient, kubelet: Kubelet, path: str) -> None:
     kubelet.gate.clear()
     kubelet.ending = lambda pod: ("Succeeded", "") if name_of(pod) == "former" else None
     await leave(kube, "former", "Running", arguments=f"worker remove --root /efs -- {path}")

@@ -42,7 +42,7 @@ def pod(tmp_path: Path) -> Pod:
     return Pod(tmp_path)
 
 
-def test_make_and_remove(pod: Pod, capsys: pytest.CaptureFixture[str]) -> None:
+def test_worker_creates_and_removes_directories(pod: Pod, capsys: pytest.CaptureFixture[str]) -> None:
     assert pod.run("make", "/team/a", "/team/b") == 0
     assert pod.message == '{"complete": true, "failed": {}}'
     assert sorted(path.name for path in (pod.root / "team").iterdir()) == ["a", "b"]
@@ -54,7 +54,7 @@ def test_make_and_remove(pod: Pod, capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-def test_one_failure_leaves_the_others(pod: Pod) -> None:
+def test_failure_of_one_item_does_not_affect_others(pod: Pod) -> None:
     (pod.root / "team").mkdir()
     (pod.root / "team/file").touch()
     assert pod.run("make", "/team/a", "/team/file", "relative", "/team/b") == 1
@@ -82,7 +82,7 @@ def test_names_are_taken_literally(pod: Pod, path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["-rf", "--root=/", "--help", ""])
-def test_what_looks_like_an_option_is_a_bad_path(pod: Pod, path: str) -> None:
+def test_path_that_looks_like_an_option_is_invalid(pod: Pod, path: str) -> None:
     assert pod.run("remove", path) == 1
     report = parse_report(pod.message)
     assert report is not None
@@ -158,7 +158,7 @@ def test_owners_of_a_directory_that_is_there_change_by_force_only(
         ("7:8:a", "7:8:a", "path: '7:8:a' is not an absolute path"),
     ],
 )
-def test_failures_are_told_by_path(pod: Pod, item: str, path: str, reason: str) -> None:
+def test_failures_are_reported_by_path(pod: Pod, item: str, path: str, reason: str) -> None:
     (pod.root / "file").touch()
     assert pod.run("make", item) == 1
     report = parse_report(pod.message)
@@ -168,7 +168,7 @@ def test_failures_are_told_by_path(pod: Pod, item: str, path: str, reason: str) 
     assert why.startswith(reason)
 
 
-def test_owners_mean_nothing_to_a_removal(pod: Pod) -> None:
+def test_removal_ignores_owners(pod: Pod) -> None:
     (pod.root / "a").mkdir()
     assert pod.run("remove", "7:8:/a") == 1
     assert (pod.root / "a").is_dir()
@@ -209,7 +209,7 @@ def test_a_link_is_not_listed(pod: Pod) -> None:
         pytest.param(["make", "--root", "/efs", "--mode=-1", "/a"], id="a negative mode"),
     ],
 )
-def test_wrong_usage_is_exit_code_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main(arguments)
     assert caught.value.code == 2
@@ -247,7 +247,7 @@ def test_the_message_fits_and_can_be_read_whatever_failed(failed: dict[str, str]
 
 
 @pytest.mark.parametrize("length", range(10, 60, 7))
-def test_as_many_reasons_are_given_as_there_is_room_for(length: int) -> None:
+def test_message_contains_as_many_reasons_as_fit(length: int) -> None:
     failed = {f"/team/{number}": "x" * length for number in range(500)}
     message = render_report(failed)
     assert 4096 - length - 30 < len(message.encode()) <= 4096
@@ -256,7 +256,7 @@ def test_as_many_reasons_are_given_as_there_is_room_for(length: int) -> None:
     assert not report.complete
 
 
-def test_a_path_that_has_no_room_is_not_taken_for_done() -> None:
+def test_path_omitted_from_the_message_is_not_counted_as_done() -> None:
     report = parse_report(render_report({"/" + "é" * 2000: "why"}))
     assert report == WorkerReport(failed={}, complete=False)
 
@@ -276,7 +276,7 @@ def test_a_path_that_has_no_room_is_not_taken_for_done() -> None:
         json.dumps({"complete": True, "failed": {"/a": "x"}})[:-5],
     ],
 )
-def test_what_is_no_report(message: str) -> None:
+def test_invalid_report_is_refused(message: str) -> None:
     assert parse_report(message) is None
 
 
@@ -318,7 +318,7 @@ def test_the_trash_is_emptied_and_what_is_left_is_in_the_log(
         ("/", "trash directory: '.kube-efs-trash' is not a directory"),
     ],
 )
-def test_a_trash_that_cannot_be_emptied_is_a_failure(pod: Pod, path: str, reason: str) -> None:
+def test_trash_that_cannot_be_emptied_is_a_failure(pod: Pod, path: str, reason: str) -> None:
     pod.trash.touch()
     assert pod.run("empty", path) == 1
     report = parse_report(pod.message)

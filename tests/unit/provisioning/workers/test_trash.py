@@ -71,7 +71,7 @@ def _open_descriptors() -> int:
 
 
 @given(st.from_regex(r"[a-z0-9]{0,12}", fullmatch=True), st.none() | st.integers(0, 2**64 - 1))
-def test_a_name_says_whose_the_entry_is(tenant: str, inode: int | None) -> None:
+def test_entry_name_contains_its_tenant(tenant: str, inode: int | None) -> None:
     name = entry_name(tenant, inode)
     assert tenant_of(name) == tenant
     assert trash._inode_meant(name) == inode
@@ -268,7 +268,7 @@ def test_an_entry_in_which_nothing_goes_costs_a_limited_number_of_steps(folder: 
     assert looks < 1100
 
 
-def test_what_another_removes_meanwhile_is_no_failure(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entry_removed_concurrently_is_not_a_failure(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pod of a former leader may work on the same trash."""
     for number in range(5):
         (entry(folder, "a", 3) / f"below-{number}").mkdir()
@@ -323,7 +323,7 @@ def test_what_there_is_no_time_for_is_done_by_later_runs(folder: Path) -> None:
     assert all(report.removed for report in reports)
 
 
-def test_without_time_nothing_is_touched(folder: Path) -> None:
+def test_nothing_is_removed_without_time_left(folder: Path) -> None:
     entry(folder, "a", 3)
     assert emptied(folder, lambda: False) == TrashReport(entries=1)
 

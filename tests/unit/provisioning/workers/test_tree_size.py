@@ -43,7 +43,7 @@ def all_kinds(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_it_is_what_du_counts(all_kinds: Path) -> None:
+def test_size_matches_du(all_kinds: Path) -> None:
     found = measure_tree(all_kinds, ALL, unhurried())
     shown = subprocess.run(
         ["du", "--summarize", "--block-size=1", str(all_kinds / "all")],
@@ -62,13 +62,13 @@ def test_the_file_system_itself_can_be_measured(all_kinds: Path) -> None:
 
 
 @pytest.mark.parametrize("path", ["/missing", "/all/link-to-folder", "/all/first", "/all/link-to-folder/x"])
-def test_what_is_no_directory_cannot_be_measured(all_kinds: Path, path: str) -> None:
+def test_only_directories_can_be_measured(all_kinds: Path, path: str) -> None:
     with pytest.raises(WorkerFailed, match="could not be measured") as failure:
         measure_tree(all_kinds, parse_directory(path), unhurried())
     assert failure.value.value == path
 
 
-def test_a_tree_of_any_depth_costs_no_more_than_so_many_descriptors(tmp_path: Path) -> None:
+def test_measurement_of_any_depth_uses_a_bounded_number_of_descriptors(tmp_path: Path) -> None:
     here = os.open(tmp_path, os.O_RDONLY)
     for _ in range(300):
         os.mkdir("d", dir_fd=here)
@@ -103,7 +103,7 @@ def test_the_pace_is_kept_and_the_time_too() -> None:
     assert steps == pytest.approx(200, abs=10)
 
 
-def test_what_takes_too_long_is_known_in_part(tmp_path: Path) -> None:
+def test_measurement_that_times_out_gives_a_partial_size(tmp_path: Path) -> None:
     for number in range(200):
         fill(tmp_path / str(number), 10)
     clock = Clock()
@@ -121,7 +121,7 @@ def test_directories_are_measured_one_after_the_other_and_a_missing_one_is_said(
     assert "No such file or directory" in found[1].problem
 
 
-def test_what_there_is_no_time_for_is_left_out(all_kinds: Path) -> None:
+def test_directories_without_time_left_are_omitted(all_kinds: Path) -> None:
     assert list(measure_all(all_kinds, [ALL], MeasuringTerms(total_seconds=0))) == []
 
 

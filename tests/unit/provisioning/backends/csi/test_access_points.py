@@ -92,12 +92,12 @@ def foreign(scene: Scene, name: str, gid: int, file_system_id: FileSystemId = FS
     [AwsDenied("is not allowed", field="create"), AwsLimitReached("is full", field="create")],
     ids=["denied", "full"],
 )
-async def test_a_creation_that_aws_refuses_holds_no_id(scene: Scene, error: KubeEfsError) -> None:
+async def test_creation_refused_by_aws_holds_no_id(scene: Scene, error: KubeEfsError) -> None:
     await scene.fail(request(**NARROW), error)
     assert scene.held == set()
 
 
-async def test_a_lost_answer_is_followed_by_the_same_access_point(scene: Scene) -> None:
+async def test_retry_after_a_lost_answer_gives_the_same_access_point(scene: Scene) -> None:
     await scene.lose(request(**NARROW))
     assert scene.held == {1000}
     assert (await scene.create(request("pvc-2", **NARROW))).user == PosixUser(uid=1001, gid=1001)
@@ -156,7 +156,7 @@ async def test_an_id_of_a_creation_that_nobody_repeats_is_settled_by_a_later_lis
 
 @pytest.mark.parametrize("reuse", ["true", "false"])
 @pytest.mark.parametrize("is_restarted", [True, False], ids=["after a restart", "at once"])
-async def test_a_volume_gets_no_second_access_point_on_another_file_system(
+async def test_volume_gets_no_second_access_point_on_another_file_system(
     reuse: str, is_restarted: bool
 ) -> None:
     scene = Scene(quota=1)
@@ -198,7 +198,7 @@ async def test_an_unclear_creation_moves_on_once_it_can_no_longer_be_carried_out
     assert made.file_system_id == OTHER
 
 
-async def test_an_access_point_that_is_being_deleted_is_given_to_nobody(scene: Scene) -> None:
+async def test_access_point_being_deleted_is_not_reused(scene: Scene) -> None:
     made = await scene.create(request(**NARROW))
     scene.api.points[made.access_point_id] = replace(made, leaving=True)
     with pytest.raises(VolumePending, match="is being deleted"):
@@ -220,7 +220,7 @@ async def test_an_access_point_that_cannot_be_the_volume_s_holds_no_id(scene: Sc
 # --- deletions
 
 
-async def test_a_deletion_without_an_answer_is_repeated_until_it_is_known(scene: Scene) -> None:
+async def test_deletion_without_an_answer_is_repeated_until_it_is_confirmed(scene: Scene) -> None:
     made = await scene.create(request(**NARROW))
     scene.api.lost.add("delete")
     with pytest.raises(AwsUnavailable):
@@ -300,7 +300,7 @@ async def test_roots_come_from_a_listing_that_began_after_the_question(scene: Sc
         assert late in await one
 
 
-async def test_roots_leave_out_what_is_being_deleted(scene: Scene) -> None:
+async def test_roots_omit_access_points_being_deleted(scene: Scene) -> None:
     made = await scene.create(request())
     scene.api.points[made.access_point_id] = replace(made, leaving=True)
     assert await scene.points.roots(FS) == ()
@@ -322,7 +322,7 @@ async def test_a_listing_takes_nothing_back_that_happened_meanwhile(scene: Scene
         await scene.create(request("pvc-4", **NARROW))
 
 
-async def test_a_listing_that_fails_is_begun_anew_for_the_next(scene: Scene) -> None:
+async def test_failed_listing_is_restarted_for_the_next_caller(scene: Scene) -> None:
     scene.api.faults["list"] = AwsUnavailable("is away", field="list")
     with pytest.raises(AwsUnavailable):
         await scene.points.roots(FS)

@@ -56,18 +56,18 @@ async def test_a_plan_gives_the_volume_once_there_is_one(backend: CsiBackend) ->
     assert (wanted.name, plan.place_of(wanted)) == (NAME, f"efs:{FS}::fsap-{1:017x}")
 
 
-async def test_the_size_is_counted_in_bytes(world: CsiWorld, backend: CsiBackend) -> None:
+async def test_size_is_in_bytes(world: CsiWorld, backend: CsiBackend) -> None:
     await made(backend)
     (point,) = world.api.points.values()
     assert point.tags["efs.csi.aws.com/requested-bytes"] == str(5 * 1024**3)
 
 
 @pytest.mark.parametrize("form", [f"efs:{FS}::fsap-{1:017x}", f"{FS}::fsap-{1:017x}"], ids=["new", "old"])
-async def test_a_volume_that_leads_to_the_same_is_adopted(backend: CsiBackend, form: str) -> None:
+async def test_volume_with_the_same_target_is_adopted(backend: CsiBackend, form: str) -> None:
     await (await made(backend)).adopt(volume(form))
 
 
-async def test_a_volume_that_leads_elsewhere_is_not_adopted(backend: CsiBackend) -> None:
+async def test_volume_with_another_target_is_not_adopted(backend: CsiBackend) -> None:
     with pytest.raises(KubeAlreadyExists, match="leads to another location"):
         await (await made(backend)).adopt(volume(f"efs:{FS}::fsap-{2:017x}"))
 
@@ -84,7 +84,7 @@ async def test_a_handle_that_says_nothing_is_for_people(backend: CsiBackend, han
     assert caught.value.field == "spec.csi.volumeHandle"
 
 
-async def test_what_was_made_is_removed(world: CsiWorld, backend: CsiBackend) -> None:
+async def test_created_access_point_is_deleted(world: CsiWorld, backend: CsiBackend) -> None:
     wanted = (await made(backend)).volume(0)
     removal = await backend.removal(wanted)
     assert (removal.with_directory, removal.access_point) == (False, parse_volume_handle(handle_of(wanted)))
@@ -109,7 +109,7 @@ async def test_a_role_is_read_for_making_and_for_removing(world: CsiWorld, backe
     assert None not in world.accounts.roles
 
 
-def test_what_is_odd_about_a_class_is_logged_once(backend: CsiBackend) -> None:
+def test_class_warning_is_logged_once(backend: CsiBackend) -> None:
     odd = StorageClass(name="odd", provisioner="x", parameters={**CLASS.parameters, "sizeLimit": "1"})
     with capture_logs() as logs:
         plans = [backend.plan(CLAIM, odd) for _ in range(3)]
@@ -117,7 +117,7 @@ def test_what_is_odd_about_a_class_is_logged_once(backend: CsiBackend) -> None:
     assert [len(plan.oddities) for plan in plans] == [1, 1, 1]
 
 
-async def test_a_failure_leaves_the_plan_to_be_tried_again(world: CsiWorld, backend: CsiBackend) -> None:
+async def test_failed_plan_can_be_retried(world: CsiWorld, backend: CsiBackend) -> None:
     plan = backend.plan(CLAIM, CLASS)
     world.api.faults["create"] = AwsUnavailable("is away", field="create")
     with pytest.raises(AwsUnavailable):

@@ -18,7 +18,7 @@ SHARED = {"subPathPattern": "both", "ensureUniqueDirectory": "false", "uid": "7"
 PLAIN = {"provisioningMode": "efs-dir", "gidRangeStart": "5", "gidRangeEnd": "9", "basePath": "/b"}
 
 
-async def test_a_directory_volume_has_ids_of_its_own_and_gives_them_back() -> None:
+async def test_directory_volume_has_its_own_ids_and_releases_them() -> None:
     world = CsiWorld()
     plain = {"provisioningMode": "efs-dir", "gidRangeStart": "5", "gidRangeEnd": "6", "basePath": "/b"}
     made = [await world.volumes.create(request(f"pvc-{number}", **plain)) for number in (1, 2)]
@@ -63,7 +63,7 @@ async def test_volumes_of_one_directory_have_its_ids_even_when_others_have_them(
     assert (await second).directory_id == 5
 
 
-async def test_a_controller_that_has_just_started_learns_which_ids_directories_have() -> None:
+async def test_controller_reads_the_ids_of_directories_at_the_start() -> None:
     plain = {"provisioningMode": "efs-dir", "gidRangeStart": "5", "gidRangeEnd": "6", "basePath": "/b"}
     before, world = CsiWorld(), CsiWorld()
     await before.volumes.create(request("pvc-1", **plain))
@@ -91,7 +91,7 @@ async def test_ids_of_directories_that_others_have_removed_are_free_once_the_ran
     assert world.folders.made[f"{FS}:/b/pvc-4"].gid == 5
 
 
-async def test_a_directory_that_could_not_be_made_costs_no_second_id() -> None:
+async def test_failed_directory_does_not_use_a_second_id() -> None:
     world = CsiWorld()
     plain = {"provisioningMode": "efs-dir", "gidRangeStart": "5", "gidRangeEnd": "6"}
     world.folders.fault = WorkerFailed("has failed", field="pod")
@@ -191,7 +191,7 @@ async def test_id_that_another_directory_was_made_with_is_not_given(monkeypatch:
 
 
 @pytest.mark.parametrize("subdirectory", ["", "team/"])
-async def test_link_in_the_place_of_directories_of_others_hinders_nobody(
+async def test_link_in_place_of_foreign_directories_blocks_no_claim(
     subdirectory: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world, asked = CsiWorld(is_alone=False), []

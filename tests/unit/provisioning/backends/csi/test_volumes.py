@@ -33,7 +33,7 @@ LEAVING = {"phase": VolumePhase.RELEASED, "reclaim_policy": ReclaimPolicy.DELETE
 SHARED = {"subPathPattern": "both", "ensureUniqueDirectory": "false", "uid": "7", "gid": "7"}
 
 
-async def test_an_access_point_is_made_once_whoever_repeats_it() -> None:
+async def test_access_point_is_created_once_despite_retries() -> None:
     world = CsiWorld()
     first = await world.volumes.create(request())
     assert await world.volumes.create(request()) == first
@@ -98,7 +98,7 @@ async def test_volumes_of_another_account_say_how_they_are_reached(
     assert world.accounts.roles == [role]
 
 
-async def test_nothing_is_made_when_the_file_system_cannot_be_reached() -> None:
+async def test_nothing_is_created_when_the_file_system_is_unreachable() -> None:
     world = CsiWorld()
     world.gateway.states = [LifeCycleState.CREATING] * 3
     with pytest.raises(NoMountTarget, match="has no mount target that is available"):
@@ -107,7 +107,7 @@ async def test_nothing_is_made_when_the_file_system_cannot_be_reached() -> None:
 
 
 @pytest.mark.parametrize("fault", ["file_system", "list"])
-async def test_nothing_is_made_when_a_look_fails(fault: str) -> None:
+async def test_nothing_is_created_when_a_lookup_fails(fault: str) -> None:
     world = CsiWorld()
     world.api.faults[fault] = AwsUnavailable("is away", field=fault)
     with pytest.raises(AwsUnavailable):
@@ -115,14 +115,14 @@ async def test_nothing_is_made_when_a_look_fails(fault: str) -> None:
     assert not world.api.points
 
 
-async def test_what_no_volume_can_have_costs_no_call() -> None:
+async def test_unsupported_request_causes_no_aws_call() -> None:
     world = CsiWorld()
     with pytest.raises(InvalidArgument, match="too deep"):
         await world.volumes.create(request(basePath="/a/b/c/d"))
     assert not world.api.calls
 
 
-async def test_a_pool_is_filled_in_order_and_then_refused() -> None:
+async def test_pool_is_filled_in_order_and_then_refused() -> None:
     world = CsiWorld(quota=1)
     names = [request(f"pvc-{number}", fileSystemId=f"{FS},{OTHER}") for number in range(3)]
     made = [(await world.volumes.create(one)).handle.file_system_id for one in names[:2]]
@@ -131,7 +131,7 @@ async def test_a_pool_is_filled_in_order_and_then_refused() -> None:
         await world.volumes.create(names[2])
 
 
-async def test_a_file_system_may_stand_in_another_object() -> None:
+async def test_file_system_can_be_read_from_another_object() -> None:
     world = CsiWorld()
     wanted = request(fileSystemId="-", fileSystemIdConfigRef="team/efs/id")
     with pytest.raises(InvalidArgument, match=r"ConfigMap team/efs data\.id: is missing or empty"):
@@ -143,7 +143,7 @@ async def test_a_file_system_may_stand_in_another_object() -> None:
 # --- what is removed
 
 
-async def test_an_access_point_goes_and_its_directory_stays() -> None:
+async def test_access_point_is_deleted_and_its_directory_is_kept() -> None:
     world = CsiWorld()
     handle = (await world.volumes.create(request())).handle
     await world.volumes.delete(handle)
@@ -152,14 +152,14 @@ async def test_an_access_point_goes_and_its_directory_stays() -> None:
     await world.volumes.delete(handle)
 
 
-async def test_a_volume_without_an_access_point_of_ours_is_left_alone() -> None:
+async def test_volume_without_our_access_point_is_not_changed() -> None:
     world = CsiWorld()
     await world.volumes.delete(VolumeHandle(file_system_id=FS, directory=parse_directory("/a")))
     assert not world.api.calls
     assert not world.folders.removed
 
 
-async def test_an_access_point_of_another_file_system_is_left_alone() -> None:
+async def test_access_point_of_another_file_system_is_not_deleted() -> None:
     world = CsiWorld()
     made = (await world.volumes.create(request())).handle
     with pytest.raises(RemovalRefused, match=f"belongs to {FS}"):
@@ -168,7 +168,7 @@ async def test_an_access_point_of_another_file_system_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize("form", ["efs:{}::{}", "{}::{}", "efs:{}:/below:{}"], ids=["same", "old", "a path"])
-async def test_an_access_point_stays_while_another_volume_leads_through_it(form: str) -> None:
+async def test_access_point_is_kept_while_another_volume_uses_it(form: str) -> None:
     world = CsiWorld()
     handle = (await world.volumes.create(request())).handle
     world.note("going", handle, **LEAVING)
@@ -196,7 +196,7 @@ async def test_a_volume_whose_release_has_not_been_seen_is_no_reason_to_wait() -
     assert not world.api.points
 
 
-async def test_an_access_point_that_is_about_to_go_is_given_to_nobody() -> None:
+async def test_access_point_about_to_be_deleted_is_not_reused() -> None:
     world = CsiWorld()
     again = {"reuseAccessPoint": "true"}
     handle = (await world.volumes.create(request("pvc-1", **again))).handle
@@ -212,7 +212,7 @@ async def test_an_access_point_that_is_about_to_go_is_given_to_nobody() -> None:
 # --- directories of access points
 
 
-async def test_a_directory_goes_with_its_access_point_where_told_so() -> None:
+async def test_directory_is_removed_with_its_access_point_if_configured() -> None:
     world = CsiWorld(removes_directories=True)
     handle = (await world.volumes.create(request(basePath="/base"))).handle
     await world.volumes.delete(handle)
@@ -255,7 +255,7 @@ async def test_volume_that_leads_into_a_directory_through_an_access_point_above_
     assert not world.folders.removed
 
 
-async def test_the_root_of_the_file_system_always_stays() -> None:
+async def test_root_of_the_file_system_is_never_removed() -> None:
     world = CsiWorld(removes_directories=True)
     handle = (await world.volumes.create(request(**(SHARED | {"subPathPattern": ""})))).handle
     await world.volumes.delete(handle)
@@ -327,7 +327,7 @@ async def test_ids_of_access_points_of_other_replicas_are_known_in_time() -> Non
 # --- volumes without access points
 
 
-async def test_without_worker_pods_there_are_access_points_only() -> None:
+async def test_without_worker_pods_only_access_points_are_supported() -> None:
     world = CsiWorld(has_workers=False)
     await world.volumes.create(request())
     with pytest.raises(PlatformError, match="put tunnel into the controller's KUBE_EFS_BACKENDS"):
