@@ -28,7 +28,7 @@ from fake_efs.service import EmbeddedEfs
 from kube_efs.aws.connection import AwsConnection, AwsOptions, Service
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import NodeStub
-from kube_efs.model.ids import FileSystemId
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.tunnels.api.client import TunnelClient, connect_tunnels
 from kube_efs.tunnels.status import TunnelState
 from kube_efs_lab.program import Program

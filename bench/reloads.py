@@ -22,7 +22,7 @@ from tests.integration.tunnel_node import (
     target,
 )
 
-from kube_efs.model.ids import Region
+from kube_efs.model.efs.ids import Region
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.status import TunnelState
 

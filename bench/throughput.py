@@ -15,7 +15,7 @@ from tests.integration.nfs_backend import Authority, free_address
 from tests.integration.tunnel_node import document, free_port, host_of, listening, running, target
 
 from fake_efs.process import ChildProcess
-from kube_efs.model.ids import Region
+from kube_efs.model.efs.ids import Region
 from kube_efs.tunnels.options import TunnelOptions
 
 _BLOCK: Final = bytes(1 << 20)

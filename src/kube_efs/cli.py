@@ -291,7 +291,7 @@ def create_a_file_system(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be made.")] = False,
 ) -> None:
     """Make a file system for a cluster, with security group and mount targets; may be repeated."""
-    from kube_efs.model.ids import parse_subnet_id
+    from kube_efs.model.efs.ids import parse_subnet_id
     from kube_efs.operator.file_systems import Wanted, create_file_system
 
     wanted = Wanted(
@@ -336,7 +336,7 @@ def destroy(
 async def _in_aws(region: str | None, work: "Callable[[AwsGateway], Awaitable[_Answer]]") -> _Answer:
     from kube_efs.aws.connection import AwsOptions
     from kube_efs.aws.gateway import AwsGateway
-    from kube_efs.model.ids import parse_region
+    from kube_efs.model.efs.ids import parse_region
 
     async with AwsGateway(AwsOptions(region=parse_region(region, field="AWS_REGION"))) as gateway:
         return await work(gateway)

@@ -22,8 +22,8 @@ from tests.scenarios.directory_steps import Claims
 from kube_efs.csi.mounting import NodeMount
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import NodeStub
-from kube_efs.model.directories import Directory, parse_directory
-from kube_efs.model.ids import FileSystemId
+from kube_efs.model.efs.directories import Directory, parse_directory
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.volumes import Volume
 from kube_efs.mounts.mountinfo import read_mountinfo
 from kube_efs.tunnels.api.client import connect_tunnels

@@ -22,7 +22,7 @@ from tests.chaos.planting import planted
 from tests.scenarios import csi_steps, directory_steps, steps
 from tests.scenarios.directory_steps import Claims
 
-from kube_efs.model.directories import parse_directory
+from kube_efs.model.efs.directories import parse_directory
 from kube_efs.model.errors import KubeEfsError, PlatformError
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.provisioning.workers.pod_objects import LABELS as WORKER_LABELS

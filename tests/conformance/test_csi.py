@@ -18,7 +18,7 @@ from fake_efs.aws_api import AwsApi
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import ControllerStub
-from kube_efs.model.ids import FileSystemId, Region
+from kube_efs.model.efs.ids import FileSystemId, Region
 from kube_efs_lab.real_control_plane import RealControlPlane, ServiceAccountName
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

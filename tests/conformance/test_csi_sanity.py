@@ -19,7 +19,7 @@ from fake_efs.aws_api import CREDENTIALS
 from fake_efs.service import EmbeddedEfs
 from kube_efs.aws.connection import AwsOptions
 from kube_efs.aws.gateway import AwsGateway
-from kube_efs.model.ids import FileSystemId, Region
+from kube_efs.model.efs.ids import FileSystemId, Region
 from kube_efs.mounts.mountinfo import read_mountinfo
 from kube_efs.tunnels.api.client import connect_tunnels
 from kube_efs_lab.real_control_plane import RealControlPlane

@@ -25,9 +25,9 @@ from kube_efs.kube.errors import translated
 from kube_efs.kube.leases import Leadership, LeaseTerms
 from kube_efs.kube.references import References
 from kube_efs.kube.watching import Listed, follow
-from kube_efs.model.csi_parameters import FileSystemReference, ReferenceKind
+from kube_efs.model.csi.parameters import FileSystemReference, ReferenceKind
+from kube_efs.model.efs.targets import CONFIG_MAP_NAME
 from kube_efs.model.errors import KubeDenied
-from kube_efs.model.targets import CONFIG_MAP_NAME
 from kube_efs.settings import DEFAULT_LEASE
 from kube_efs_lab.real_control_plane import RealControlPlane, ServiceAccountName
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from kube_efs.aws.credential_sources import CredentialOptions, ProfileFiles
-from kube_efs.model.ids import Region
+from kube_efs.model.efs.ids import Region
 from kube_efs.tunnels.options import ClientInfo, OnDemandOptions
 from kube_efs.tunnels.promises import PortRange
 from kube_efs.tunnels.sockets.verdicts import IdlePolicy

@@ -14,20 +14,20 @@ from tests.serving import answering, serving
 from fake_efs.aws_api import AwsApi
 from kube_efs.aws.connection import AwsCredentials, AwsOptions
 from kube_efs.aws.gateway import AwsGateway
-from kube_efs.model.access_point_tags import Tag
-from kube_efs.model.access_points import (
+from kube_efs.model.csi.access_point_tags import Tag
+from kube_efs.model.csi.access_points import (
     AccessPoint,
     AccessPointRequest,
     PosixUser,
     VolumeRequest,
     access_point_request,
 )
-from kube_efs.model.csi_errors import ExistingVolumeDiffers
-from kube_efs.model.csi_parameters import parse_parameters
+from kube_efs.model.csi.errors import ExistingVolumeDiffers
+from kube_efs.model.csi.parameters import parse_parameters
+from kube_efs.model.csi.root_directories import VolumeOrigin
+from kube_efs.model.csi.volume_handles import VolumeHandle
+from kube_efs.model.efs.ids import FileSystemId, Region
 from kube_efs.model.errors import AwsLimitReached, AwsUnavailable, GidRangeFull, RemovalRefused
-from kube_efs.model.ids import FileSystemId, Region
-from kube_efs.model.root_directories import VolumeOrigin
-from kube_efs.model.volume_handles import VolumeHandle
 from kube_efs.provisioning.backends.csi.access_points import AccessPoints
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.telemetry.metrics import AwsMetrics

@@ -18,12 +18,12 @@ from tests.serving import answering, serving
 from kube_efs.aws.catalogue import Catalogue
 from kube_efs.aws.connection import AwsCredentials, AwsOptions
 from kube_efs.aws.gateway import AwsGateway
-from kube_efs.model.access_points import AccessPointRequest, PosixUser
-from kube_efs.model.directories import Directory
+from kube_efs.model.csi.access_points import AccessPointRequest, PosixUser
+from kube_efs.model.csi.volume_handles import AccessPointId
+from kube_efs.model.efs.directories import Directory
+from kube_efs.model.efs.file_systems import LifeCycleState
+from kube_efs.model.efs.ids import FileSystemId, Region, SubnetId, ZoneName
 from kube_efs.model.errors import AwsDenied, AwsError, AwsNotFound, AwsThrottled, AwsUnavailable
-from kube_efs.model.file_systems import LifeCycleState
-from kube_efs.model.ids import FileSystemId, Region, SubnetId, ZoneName
-from kube_efs.model.volume_handles import AccessPointId
 from kube_efs.telemetry.metrics import AwsMetrics
 
 REGION = Region("us-east-1")

@@ -15,8 +15,8 @@ from kube_efs.aws.connection import AwsConnection, Service
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.aws.network import AwsNetwork
 from kube_efs.aws.owned import one_of_each_zone
+from kube_efs.model.efs.ids import Region, SubnetId, ZoneName
 from kube_efs.model.errors import InvalidValue
-from kube_efs.model.ids import Region, SubnetId, ZoneName
 from kube_efs.operator.file_systems import Wanted, create_file_system, destroy
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -28,12 +28,12 @@ from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import NodeStub
 from kube_efs.csi.server import UnixEndpoint, serving
 from kube_efs.csi.statistics import Statistics
-from kube_efs.model.capabilities import AccessMode, VolumeCapability
+from kube_efs.model.csi.capabilities import AccessMode, VolumeCapability
+from kube_efs.model.csi.mount_options import plan_mount
+from kube_efs.model.csi.volume_attributes import parse_attributes
+from kube_efs.model.csi.volume_handles import parse_volume_handle
+from kube_efs.model.efs.ids import Region, ZoneName
 from kube_efs.model.errors import PlatformError
-from kube_efs.model.ids import Region, ZoneName
-from kube_efs.model.mount_options import plan_mount
-from kube_efs.model.volume_attributes import parse_attributes
-from kube_efs.model.volume_handles import parse_volume_handle
 from kube_efs.mounts.mount import SystemMounter
 from kube_efs.mounts.mountinfo import read_mountinfo
 from kube_efs.mounts.table import MountTable

@@ -36,7 +36,7 @@ from kube_efs.doctor.gathering.bundles import collect_cluster, collect_node
 from kube_efs.doctor.gathering.cluster import gather_cluster
 from kube_efs.doctor.gathering.node import NodeOptions, gather_node
 from kube_efs.doctor.run import examine_aws, examine_cluster
-from kube_efs.model.ids import FileSystemId
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.operator.manifests import Manifest, RenderOptions, render_manifests
 from kube_efs.operator.platforms import Platform
 from kube_efs_lab.cluster import EmbeddedCluster

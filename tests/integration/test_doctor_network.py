@@ -23,7 +23,7 @@ from kube_efs.doctor.facts import ClusterFacts, Facts, NodeObject
 from kube_efs.doctor.findings import Finding
 from kube_efs.doctor.gathering.attempts import Attempts
 from kube_efs.doctor.gathering.aws import gather_aws
-from kube_efs.model.ids import FileSystemId, Region, SubnetId
+from kube_efs.model.efs.ids import FileSystemId, Region, SubnetId
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

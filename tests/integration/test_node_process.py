@@ -20,8 +20,8 @@ from kube_efs.csi.protocol import registration_pb2 as reg
 from kube_efs.csi.protocol.csi_pb2_grpc import IdentityStub, NodeStub
 from kube_efs.csi.protocol.registration_pb2_grpc import RegistrationStub
 from kube_efs.csi.startup_taint import STARTUP_TAINT
+from kube_efs.model.efs.ids import Region, SubnetId, ZoneName
 from kube_efs.model.errors import PlatformError
-from kube_efs.model.ids import Region, SubnetId, ZoneName
 from kube_efs_lab.program import Program
 from tinykube.api import ApiServer
 

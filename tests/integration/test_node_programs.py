@@ -17,7 +17,7 @@ from fake_efs.service import EmbeddedEfs
 from kube_efs.aws.connection import AwsConnection, AwsOptions, Service
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import NodeStub
-from kube_efs.model.ids import FileSystemId, Region
+from kube_efs.model.efs.ids import FileSystemId, Region
 from kube_efs.mounts.mountinfo import read_mountinfo
 from kube_efs.tunnels.api.client import connect_tunnels
 from tinykube.api import ApiServer

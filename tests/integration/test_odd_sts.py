@@ -25,7 +25,7 @@ from tests.integration.tunnel_node import NEAR, document, free_port, host_of, st
 from tests.serving import serving
 
 from kube_efs.aws.credential_sources import IamOptions
-from kube_efs.model.ids import FileSystemId, Region
+from kube_efs.model.efs.ids import FileSystemId, Region
 from kube_efs.tunnels.api.client import connect_tunnels
 from kube_efs.tunnels.promises import Holder, TunnelSpec
 from kube_efs_lab.program import Program

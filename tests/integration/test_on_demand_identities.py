@@ -21,9 +21,9 @@ from fake_efs.identities import INSTANCE_ROLE
 from fake_efs.service import EmbeddedEfs
 from kube_efs.aws.connection import AwsConnection, AwsOptions, Service
 from kube_efs.aws.credential_sources import IamOptions, ProfileFiles
-from kube_efs.model.file_systems import MountTarget, dns_name
-from kube_efs.model.ids import FileSystemId, Region, ZoneName
-from kube_efs.model.volume_handles import AccessPointId
+from kube_efs.model.csi.volume_handles import AccessPointId
+from kube_efs.model.efs.file_systems import MountTarget, dns_name
+from kube_efs.model.efs.ids import FileSystemId, Region, ZoneName
 from kube_efs.tunnels.api.client import TunnelClient, connect_tunnels
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.promises import Holder, TunnelSpec

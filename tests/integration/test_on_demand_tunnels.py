@@ -37,6 +37,8 @@ from tests.integration.tunnel_node import (
 )
 
 from kube_efs.aws.credential_sources import IamOptions, ProfileFiles
+from kube_efs.model.csi.volume_handles import AccessPointId
+from kube_efs.model.efs.ids import FileSystemId, Region, SubnetId, ZoneName
 from kube_efs.model.errors import (
     AwsUnavailable,
     InvalidSetting,
@@ -45,8 +47,6 @@ from kube_efs.model.errors import (
     TunnelAgentUnavailable,
     TunnelNotReady,
 )
-from kube_efs.model.ids import FileSystemId, Region, SubnetId, ZoneName
-from kube_efs.model.volume_handles import AccessPointId
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.agent import TargetDocuments, TunnelAgent
 from kube_efs.tunnels.api.client import TunnelClient, connect_tunnels

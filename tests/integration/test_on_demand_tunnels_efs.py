@@ -12,7 +12,7 @@ from tests.integration.on_demand_options import on_demand_options
 from tests.integration.tunnel_node import agent_process, end, eventually, stunnels_of
 
 from fake_efs.service import EmbeddedEfs
-from kube_efs.model.ids import FileSystemId, Region
+from kube_efs.model.efs.ids import FileSystemId, Region
 from kube_efs.tunnels.api.client import connect_tunnels
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.promises import Holder, TunnelSpec

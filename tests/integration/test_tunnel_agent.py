@@ -29,8 +29,8 @@ from tests.integration.tunnel_node import (
     target,
 )
 
+from kube_efs.model.efs.ids import Region, SubnetId
 from kube_efs.model.errors import InvalidSetting, StunnelMissing
-from kube_efs.model.ids import Region, SubnetId
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.agent import TargetDocuments, TunnelAgent
 from kube_efs.tunnels.mount_targets import NodeLocation

@@ -24,9 +24,9 @@ from tests.integration.tunnel_node import (
     stunnels_of,
 )
 
+from kube_efs.model.csi.volume_handles import AccessPointId
+from kube_efs.model.efs.ids import FileSystemId, Region
 from kube_efs.model.errors import ConfigurationRejected, TunnelNotReady
-from kube_efs.model.ids import FileSystemId, Region
-from kube_efs.model.volume_handles import AccessPointId
 from kube_efs.tunnels.api.client import TunnelClient, connect_tunnels
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.promises import Holder, TunnelSpec

@@ -13,7 +13,7 @@ from tests.integration.nfs_backend import Authority
 from tests.integration.on_demand_options import on_demand_options
 from tests.integration.tunnel_node import eventually, stunnels_of
 
-from kube_efs.model.ids import FileSystemId
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.tunnels.api.client import connect_tunnels
 from kube_efs.tunnels.promises import Holder, TunnelSpec
 

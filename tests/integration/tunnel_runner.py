@@ -14,7 +14,7 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry
 from tests.integration.on_demand_options import on_demand_options
 
-from kube_efs.model.ids import Region
+from kube_efs.model.efs.ids import Region
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.agent import TargetDocuments, TunnelAgent
 from kube_efs.tunnels.options import TunnelOptions

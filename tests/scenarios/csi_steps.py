@@ -19,8 +19,8 @@ from tests.scenarios.steps import Cluster
 from fake_efs.aws_api import CREDENTIALS
 from kube_efs.aws.access_points import AwsAccessPoints
 from kube_efs.aws.connection import AwsConnection, AwsOptions, Service
-from kube_efs.model.ids import FileSystemId
-from kube_efs.model.volume_handles import VolumeHandle, parse_volume_handle
+from kube_efs.model.csi.volume_handles import VolumeHandle, parse_volume_handle
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.volumes import Volume
 from kube_efs_lab.program import Program
 

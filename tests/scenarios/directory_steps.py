@@ -25,7 +25,7 @@ from tests.scenarios.steps import Cluster
 
 from fake_efs.names import server_names
 from kube_efs.kube.reading import read_volume
-from kube_efs.model.ids import FileSystemId
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.volumes import PROVISIONED_BY, Volume, VolumePhase
 from kube_efs_lab.cluster import DIRECTORY_PROVISIONER
 from kube_efs_lab.program import Program

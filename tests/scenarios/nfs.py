@@ -11,7 +11,7 @@ from typing import Self
 
 from tests.scenarios.steps import Cluster, port_of
 
-from kube_efs.model.ids import FileSystemId
+from kube_efs.model.efs.ids import FileSystemId
 
 CHUNK_BYTES = 256 * 1024
 _TIMEOUT_MILLISECONDS = 5000

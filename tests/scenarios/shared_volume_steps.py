@@ -30,9 +30,9 @@ from kube_efs.kube.shared_volumes import (
     read_marked_volume,
     read_shared_volume,
 )
-from kube_efs.model.access_points import AccessPoint, AccessPointRequest, PosixUser
-from kube_efs.model.directories import parse_directory
-from kube_efs.model.shared_volumes import (
+from kube_efs.model.csi.access_points import AccessPoint, AccessPointRequest, PosixUser
+from kube_efs.model.efs.directories import parse_directory
+from kube_efs.model.shared_volumes.shared_volume import (
     GROUP,
     PLURAL,
     MarkedClaim,

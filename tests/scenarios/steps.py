@@ -32,9 +32,9 @@ from pydantic import TypeAdapter
 from fake_efs.service import EmbeddedEfs
 from kube_efs.kube.reading import read_volume
 from kube_efs.kube.watching import Applied, Change, Deleted, Listed, follow
-from kube_efs.model.directories import Directory, Relation
-from kube_efs.model.ids import FileSystemId
-from kube_efs.model.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, TunnelTargets, parse_targets
+from kube_efs.model.efs.directories import Directory, Relation
+from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.efs.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, TunnelTargets, parse_targets
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
 from kube_efs.model.volumes import PROVISIONED_BY, Volume
 from kube_efs.provisioning.workers.orders import Action, parse_order

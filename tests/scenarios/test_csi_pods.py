@@ -22,7 +22,7 @@ from tests.scenarios.csi_steps import DRIVER, Aws
 from tests.scenarios.directory_steps import Claims
 from tests.scenarios.steps import Cluster
 
-from kube_efs.model.volume_handles import AccessPointId
+from kube_efs.model.csi.volume_handles import AccessPointId
 from kube_efs.mounts.mountinfo import MountEntry, read_mountinfo
 from kube_efs.tunnels.status import TunnelState, TunnelStatus
 

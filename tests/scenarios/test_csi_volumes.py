@@ -24,8 +24,8 @@ from tests.scenarios.csi_steps import DRIVER, Aws
 from tests.scenarios.directory_steps import Claims
 from tests.scenarios.steps import Cluster
 
-from kube_efs.model.ids import FileSystemId
-from kube_efs.model.volume_handles import VolumeHandle
+from kube_efs.model.csi.volume_handles import VolumeHandle
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.volumes import FINALIZER, PROVISIONED_BY, Volume, VolumePhase
 from kube_efs_lab.node import IMAGE
 

@@ -29,8 +29,8 @@ from tests.scenarios.shared_volume_steps import (
 from tests.scenarios.steps import Cluster
 
 from kube_efs.kube.shared_volumes import SharedVolumeResource
-from kube_efs.model.shared_volume_limits import ANNOTATION
-from kube_efs.model.shared_volumes import (
+from kube_efs.model.shared_volumes.limits import ANNOTATION
+from kube_efs.model.shared_volumes.shared_volume import (
     FINALIZER,
     OWNED,
     OWNER_NAME,

@@ -15,7 +15,7 @@ from tests.simulation.targets import published
 from tests.simulation.themes import Theme
 from tests.simulation.virtual import VirtualLoop
 
-from kube_efs.model.directories import FoundDirectory, parse_directory
+from kube_efs.model.efs.directories import FoundDirectory, parse_directory
 from kube_efs.model.errors import GidTaken, KubeEfsError, RemovalRefused
 from kube_efs.model.trash import TrashReport
 from kube_efs.provisioning.workers import program

@@ -25,10 +25,11 @@ from kube_efs.kube import building
 from kube_efs.kube.claims import ClaimStore
 from kube_efs.kube.leases import Leadership
 from kube_efs.kube.volumes import VolumeStore
-from kube_efs.model import targets, tunnel_volumes
-from kube_efs.model.directories import Relation
+from kube_efs.model import tunnel_volumes
+from kube_efs.model.efs import targets
+from kube_efs.model.efs.directories import Relation
+from kube_efs.model.efs.targets import PortUse, TunnelTargets
 from kube_efs.model.errors import RemovalRefused
-from kube_efs.model.targets import PortUse, TunnelTargets
 from kube_efs.model.volumes import Volume
 from kube_efs.provisioning import engine as engines
 from kube_efs.provisioning import guards

@@ -23,11 +23,11 @@ from kube_efs.controllers.leading import LeaderContext, lead
 from kube_efs.controllers.process import _lease_terms, _while_leading
 from kube_efs.csi.controller import Controller
 from kube_efs.kube.leases import Leadership
-from kube_efs.model.directories import parse_directory
+from kube_efs.model.csi.volume_handles import VolumeHandle
 from kube_efs.model.directory_volumes import DirectoryProvisioner
-from kube_efs.model.file_systems import dns_name
-from kube_efs.model.ids import FileSystemId, Region, VpcId
-from kube_efs.model.volume_handles import VolumeHandle
+from kube_efs.model.efs.directories import parse_directory
+from kube_efs.model.efs.file_systems import dns_name
+from kube_efs.model.efs.ids import FileSystemId, Region, VpcId
 from kube_efs.provisioning.guards import Permit, Removal
 from kube_efs.settings import BackendName, ControllerSettings
 from kube_efs.telemetry.duties import Duties

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 from tests.simulation.apiserver import ApiServer, Body
 
-from kube_efs.model.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, parse_targets
+from kube_efs.model.efs.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, parse_targets
 
 
 def file_systems_by_port(config_map: Body | None) -> Mapping[int, str]:

@@ -30,8 +30,8 @@ from tests.simulation.efs import Efs, FileSystem, Folder, Parts, root_of
 from tests.simulation.history import History, Violation
 from tests.simulation.targets import file_systems_by_port
 
+from kube_efs.model.efs.targets import CONFIG_MAP_NAME
 from kube_efs.model.gids import GID_ANNOTATION
-from kube_efs.model.targets import CONFIG_MAP_NAME
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID, FILE_SYSTEM_LABEL, ROOT_CLASS
 
 MEANS = "simulation/means"

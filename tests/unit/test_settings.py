@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from kube_efs.model.errors import InvalidSetting
-from kube_efs.model.shared_volume_limits import Allowance, Limits
+from kube_efs.model.shared_volumes.limits import Allowance, Limits
 from kube_efs.settings import (
     BackendName,
     ControllerSettings,

@@ -16,7 +16,7 @@ import structlog
 
 from fake_efs.access_points import EmbeddedAccessPoint, RootFolder, ensure_root
 from fake_efs.nfs_server import NfsServer
-from kube_efs.model.volume_handles import AccessPointId
+from kube_efs.model.csi.volume_handles import AccessPointId
 
 # Longer than a client's lease: whoever comes back later has to open its files anew anyway.
 IDLE_SECONDS = 120.0

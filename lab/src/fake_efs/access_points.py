@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kube_efs.model.access_points import PosixUser
-from kube_efs.model.directories import Directory, parse_directory
+from kube_efs.model.csi.access_points import PosixUser
+from kube_efs.model.csi.volume_handles import AccessPointId, parse_access_point_id
+from kube_efs.model.efs.directories import Directory, parse_directory
+from kube_efs.model.efs.ids import FileSystemId, parse_file_system_id
 from kube_efs.model.errors import InvalidValue
-from kube_efs.model.ids import FileSystemId, parse_file_system_id
-from kube_efs.model.volume_handles import AccessPointId, parse_access_point_id
 
 _PARENT_MODE = 0o755
 _FOLLOW_NOTHING = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -8,9 +8,9 @@ from fake_efs.identities import Identities
 from fake_efs.policy import Client, Statement, check_policy, parse_policy
 from kube_efs.aws.connection import AwsConnection, Service
 from kube_efs.aws.file_system_policy import file_system_policy
+from kube_efs.model.csi.volume_handles import AccessPointId
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import AwsNotFound, InvalidValue
-from kube_efs.model.ids import FileSystemId
-from kube_efs.model.volume_handles import AccessPointId
 
 
 class Admission:

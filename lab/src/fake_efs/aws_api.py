@@ -9,7 +9,7 @@ from typing import Final, Self
 from fake_efs.process import ChildProcess, Starter, start_module
 from kube_efs.aws.connection import AwsConnection, AwsCredentials, AwsOptions, Service
 from kube_efs.aws.network import AwsNetwork, VpcId
-from kube_efs.model.ids import Region, SubnetId, ZoneName
+from kube_efs.model.efs.ids import Region, SubnetId, ZoneName
 
 ACCOUNT_ID: Final = "123456789012"  # moto's
 # The secret is removed from logs wherever it stands, so it is not a word of other names.

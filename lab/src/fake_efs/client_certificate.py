@@ -13,9 +13,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from fake_efs import der
+from kube_efs.model.csi.volume_handles import AccessPointId, parse_access_point_id
+from kube_efs.model.efs.ids import FileSystemId, parse_file_system_id
 from kube_efs.model.errors import InvalidValue
-from kube_efs.model.ids import FileSystemId, parse_file_system_id
-from kube_efs.model.volume_handles import AccessPointId, parse_access_point_id
 
 ACCESS_POINT_OID = x509.ObjectIdentifier("1.3.6.1.4.1.4843.7.1")
 IAM_OID = x509.ObjectIdentifier("1.3.6.1.4.1.4843.7.2")

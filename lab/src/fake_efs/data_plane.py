@@ -10,9 +10,9 @@ from fake_efs.admission import Admission
 from fake_efs.names import server_names
 from fake_efs.served_file_system import ServedFileSystem
 from fake_efs.tls_front import TlsFront
+from kube_efs.model.efs.file_systems import FileSystem, dns_name
+from kube_efs.model.efs.ids import FileSystemId, MountTargetId, Region
 from kube_efs.model.errors import AwsError, InvalidValue, KubeEfsError, NotYet
-from kube_efs.model.file_systems import FileSystem, dns_name
-from kube_efs.model.ids import FileSystemId, MountTargetId, Region
 from tiny_ca.authority import Authority
 
 POLL_SECONDS = 0.5

@@ -14,8 +14,8 @@ from typing import Final
 from fake_efs.aws_api import ACCOUNT_ID, CREDENTIALS
 from fake_efs.client_certificate import IamSignature
 from kube_efs.aws.connection import AwsCredentials
+from kube_efs.model.efs.ids import FileSystemId, Region
 from kube_efs.model.errors import InvalidValue
-from kube_efs.model.ids import FileSystemId, Region
 from kube_efs.tunnels.on_demand.signature import ConnectRequest, sign
 
 INSTANCE_ROLE: Final = "kube-efs-node"

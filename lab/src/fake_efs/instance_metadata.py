@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from aiohttp import web
 
 from kube_efs.aws.connection import AwsCredentials
-from kube_efs.model.ids import Region, SubnetId, ZoneName
+from kube_efs.model.efs.ids import Region, SubnetId, ZoneName
 
 _TOKEN_SECONDS = range(1, 21601)
 _TTL_HEADER = "X-aws-ec2-metadata-token-ttl-seconds"

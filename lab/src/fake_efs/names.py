@@ -1,7 +1,7 @@
 """The names that a file system's mount targets prove by their certificate."""
 
-from kube_efs.model.file_systems import dns_name
-from kube_efs.model.ids import FileSystemId, Region
+from kube_efs.model.efs.file_systems import dns_name
+from kube_efs.model.efs.ids import FileSystemId, Region
 
 
 def server_names(file_system_id: FileSystemId, region: Region) -> tuple[str, str]:

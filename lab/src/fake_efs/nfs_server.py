@@ -10,7 +10,7 @@ from typing import Self
 import structlog
 
 from fake_efs.process import ChildProcess
-from kube_efs.model.access_points import PosixUser
+from kube_efs.model.csi.access_points import PosixUser
 from kube_efs.model.errors import InvalidSetting, PlatformError
 from kube_efs.tunnels.probe import probe
 

@@ -14,9 +14,9 @@ from fake_efs.client_certificate import ClientCertificate
 from fake_efs.nfs_server import NfsServer
 from fake_efs.tls_front import TlsFront
 from fake_efs.tls_stream import server_context
+from kube_efs.model.efs.file_systems import MountTarget
+from kube_efs.model.efs.ids import FileSystemId, MountTargetId
 from kube_efs.model.errors import NotYet
-from kube_efs.model.file_systems import MountTarget
-from kube_efs.model.ids import FileSystemId, MountTargetId
 from tiny_ca.authority import ServerCertificate
 
 log = structlog.get_logger()

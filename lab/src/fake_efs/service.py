@@ -29,10 +29,10 @@ from fake_efs.process import Starter, start_module
 from fake_efs.remembering import RememberingConnection
 from fake_efs.tls_front import Condition, Traffic
 from kube_efs.aws.gateway import AwsGateway
+from kube_efs.model.csi.volume_handles import AccessPointId
+from kube_efs.model.efs.file_systems import FileSystem, MountTarget
+from kube_efs.model.efs.ids import FileSystemId, MountTargetId, Region, ZoneName
 from kube_efs.model.errors import AwsNotFound, InvalidValue
-from kube_efs.model.file_systems import FileSystem, MountTarget
-from kube_efs.model.ids import FileSystemId, MountTargetId, Region, ZoneName
-from kube_efs.model.volume_handles import AccessPointId
 from tiny_ca.authority import Authority, ServerCertificate
 
 DEFAULT_REGION = Region("us-east-1")

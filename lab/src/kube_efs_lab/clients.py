@@ -5,7 +5,7 @@ import ssl
 from dataclasses import dataclass
 from pathlib import Path
 
-from kube_efs.model.directories import Directory
+from kube_efs.model.efs.directories import Directory
 from kube_efs.model.errors import PlatformError, TunnelError
 
 _NFS_PORT = 2049

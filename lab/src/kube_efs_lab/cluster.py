@@ -18,7 +18,7 @@ from lightkube import AsyncClient
 from fake_efs.process import Starter, start_module
 from fake_efs.service import EmbeddedEfs
 from kube_efs.kube.client import connect, load_config
-from kube_efs.model.ids import FileSystemId
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs_lab.control_plane import ControlPlane, EmbeddedControlPlane
 from kube_efs_lab.mounts_without_kernel import mount_program
 from kube_efs_lab.node import Surroundings, make_kubelet

@@ -6,9 +6,9 @@ from pathlib import Path
 from lightkube.resources.core_v1 import Pod
 
 from kube_efs.kube.errors import translated
+from kube_efs.model.csi.volume_handles import AccessPointId
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import InvalidValue, KubeNotFound
-from kube_efs.model.ids import FileSystemId
-from kube_efs.model.volume_handles import AccessPointId
 from kube_efs.report.values import ClusterReport, VolumeReport
 from kube_efs.tunnels.status import TunnelStatus
 from kube_efs_lab.cluster import EmbeddedCluster

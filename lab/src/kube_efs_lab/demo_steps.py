@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from lightkube.resources.core_v1 import PersistentVolumeClaim
 
 from kube_efs.kube.errors import translated
-from kube_efs.model.directories import Directory, parse_directory
+from kube_efs.model.efs.directories import Directory, parse_directory
+from kube_efs.model.efs.file_systems import dns_name
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import KubeEfsError, NotYet, TunnelError
-from kube_efs.model.file_systems import dns_name
-from kube_efs.model.ids import FileSystemId
 from kube_efs.report.reading import read_cluster
 from kube_efs.report.values import ClaimReport, ClusterReport, FileSystemReport, VolumeReport
 from kube_efs.tunnels.status import TunnelState

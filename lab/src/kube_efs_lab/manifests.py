@@ -10,7 +10,7 @@ from lightkube import AsyncClient
 from lightkube.codecs import from_dict
 
 from kube_efs.kube.errors import translated
-from kube_efs.model.ids import FileSystemId
+from kube_efs.model.efs.ids import FileSystemId
 
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import structlog
 
 from fake_efs.service import EmbeddedEfs
-from kube_efs.model.directories import parse_directory
+from kube_efs.model.efs.directories import parse_directory
 from kube_efs.model.errors import InvalidValue, KubeEfsError, PlatformError
 from kube_efs.model.volumes import LOOPBACK
 from kube_efs.tunnels.api.client import connect_tunnels

@@ -13,10 +13,10 @@ from lightkube.resources.core_v1 import ConfigMap
 import kube_efs
 from fake_efs.service import EmbeddedEfs
 from kube_efs.kube.errors import translated
-from kube_efs.model.directories import parse_directory
+from kube_efs.model.efs.directories import parse_directory
+from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.efs.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, parse_targets
 from kube_efs.model.errors import InvalidValue, KubeError
-from kube_efs.model.ids import FileSystemId
-from kube_efs.model.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, parse_targets
 from kube_efs.model.volumes import LOOPBACK
 from kube_efs.settings import own_image
 from kube_efs_lab.csi_calls import CsiCalls

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from fake_efs.access_points import Creation, EmbeddedAccessPoint, ensure_root, parse_access_point
-from kube_efs.model.access_points import PosixUser
-from kube_efs.model.directories import Directory
+from kube_efs.model.csi.access_points import PosixUser
+from kube_efs.model.csi.volume_handles import AccessPointId
+from kube_efs.model.efs.directories import Directory
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import InvalidValue
-from kube_efs.model.ids import FileSystemId
-from kube_efs.model.volume_handles import AccessPointId
 
 ACCESS_POINT = EmbeddedAccessPoint(
     access_point_id=AccessPointId("fsap-01234567"),

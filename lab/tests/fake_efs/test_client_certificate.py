@@ -19,9 +19,9 @@ from fake_efs.client_certificate import (
     check_validity,
     read_client_certificate,
 )
+from kube_efs.model.csi.volume_handles import AccessPointId
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import InvalidValue
-from kube_efs.model.ids import FileSystemId
-from kube_efs.model.volume_handles import AccessPointId
 
 Make = Callable[..., tuple[Any, Any]]
 

@@ -27,10 +27,10 @@ from fake_efs.tls_front import NFS_PORT
 from kube_efs.aws.connection import AwsConnection, AwsCredentials, AwsOptions, Service
 from kube_efs.aws.credential_loading import load_credentials
 from kube_efs.aws.credential_sources import CredentialOptions, CredentialSource, ProfileFiles, SourceKind
+from kube_efs.model.csi.volume_handles import AccessPointId
+from kube_efs.model.efs.file_systems import MountTarget, dns_name
+from kube_efs.model.efs.ids import FileSystemId, Region, ZoneName
 from kube_efs.model.errors import InvalidValue
-from kube_efs.model.file_systems import MountTarget, dns_name
-from kube_efs.model.ids import FileSystemId, Region, ZoneName
-from kube_efs.model.volume_handles import AccessPointId
 from kube_efs.tunnels.on_demand import certificate as certificates
 from kube_efs.tunnels.on_demand.certificate import CertificateSubject, ClientKey, make_certificate
 

@@ -12,7 +12,7 @@ from fake_efs.remembering import RememberingConnection
 from kube_efs.aws.connection import AwsConnection, Service
 from kube_efs.aws.file_system_policy import file_system_policy
 from kube_efs.aws.gateway import AwsGateway
-from kube_efs.model.ids import FileSystemId, Region
+from kube_efs.model.efs.ids import FileSystemId, Region
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 

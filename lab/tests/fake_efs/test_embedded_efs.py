@@ -23,9 +23,9 @@ from fake_efs.process import ChildProcess
 from fake_efs.service import EmbeddedEfs
 from fake_efs.tls_front import NFS_PORT, Condition
 from kube_efs.aws.connection import AwsConnection, AwsOptions
+from kube_efs.model.efs.file_systems import FileSystem, LifeCycleState, MountTarget, dns_name
+from kube_efs.model.efs.ids import FileSystemId, MountTargetId, Region, SubnetId, ZoneName
 from kube_efs.model.errors import InvalidValue, NotYet
-from kube_efs.model.file_systems import FileSystem, LifeCycleState, MountTarget, dns_name
-from kube_efs.model.ids import FileSystemId, MountTargetId, Region, SubnetId, ZoneName
 from tiny_ca.authority import Authority
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

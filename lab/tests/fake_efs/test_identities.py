@@ -10,8 +10,8 @@ from fake_efs.aws_api import CREDENTIALS
 from fake_efs.client_certificate import IamSignature
 from fake_efs.identities import Identities
 from kube_efs.aws.connection import AwsCredentials
+from kube_efs.model.efs.ids import FileSystemId, Region
 from kube_efs.model.errors import InvalidValue
-from kube_efs.model.ids import FileSystemId, Region
 from kube_efs.tunnels.on_demand.signature import ConnectRequest, sign
 
 REGION = Region("us-east-1")

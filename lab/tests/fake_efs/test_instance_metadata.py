@@ -15,7 +15,7 @@ from fake_efs.instance_metadata import (
     metadata,
 )
 from kube_efs.aws.connection import AwsCredentials
-from kube_efs.model.ids import Region, SubnetId, ZoneName
+from kube_efs.model.efs.ids import Region, SubnetId, ZoneName
 
 FIRST_MAC, SECOND_MAC = "02:00:7f:10:00:01", "02:00:7f:10:10:01"
 INSTANCE = Instance(

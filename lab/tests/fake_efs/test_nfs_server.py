@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fake_efs.nfs_server import check_platform, render_configuration
-from kube_efs.model.access_points import PosixUser
+from kube_efs.model.csi.access_points import PosixUser
 from kube_efs.model.errors import InvalidSetting, PlatformError
 
 EXPECTED = """\

@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 from fake_efs.service import EmbeddedEfs
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import InvalidValue, MountFailed
-from kube_efs.model.ids import FileSystemId
 from kube_efs.mounts.mount import SystemMounter
 from kube_efs.mounts.mountinfo import MountEntry, read_mountinfo
 from kube_efs_lab.mounts_without_kernel import mount_program

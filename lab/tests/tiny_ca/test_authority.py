@@ -5,7 +5,7 @@ from cryptography import x509
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
 from fake_efs.names import server_names
-from kube_efs.model.ids import FileSystemId, Region
+from kube_efs.model.efs.ids import FileSystemId, Region
 from tiny_ca.authority import Authority, ServerCertificate
 
 NAME = "fs-0123456789abcdef0.efs.eu-west-1.amazonaws.com"

@@ -19,7 +19,7 @@ import yaml
 from fake_efs.names import server_names
 from fake_efs.service import EmbeddedEfs
 from kube_efs.kube.client import connect, load_config
-from kube_efs.model.ids import FileSystemId
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs_lab.control_plane import EmbeddedControlPlane
 from kube_efs_lab.node import make_kubelet
 

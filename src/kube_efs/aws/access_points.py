@@ -4,9 +4,9 @@ from functools import partial
 
 from kube_efs.aws.connection import AwsConnection, Service
 from kube_efs.aws.responses import parse_access_point, understood, understood_one
-from kube_efs.model.access_points import AccessPoint, AccessPointRequest
-from kube_efs.model.ids import FileSystemId
-from kube_efs.model.volume_handles import AccessPointId
+from kube_efs.model.csi.access_points import AccessPoint, AccessPointRequest
+from kube_efs.model.csi.volume_handles import AccessPointId
+from kube_efs.model.efs.ids import FileSystemId
 
 _PAGE_SIZE = 1000  # the most that DescribeAccessPoints gives
 

@@ -17,9 +17,9 @@ from typing import Final, Protocol, TypeAlias
 import structlog
 from prometheus_client import CollectorRegistry
 
+from kube_efs.model.efs.file_systems import Discovery, FileSystem, MountTarget
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import AwsDenied, AwsNotFound, AwsUnavailable, KubeEfsError
-from kube_efs.model.file_systems import Discovery, FileSystem, MountTarget
-from kube_efs.model.ids import FileSystemId
 from kube_efs.telemetry.health import Health, Heartbeat
 from kube_efs.telemetry.metrics import AwsMetrics
 

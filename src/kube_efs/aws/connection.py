@@ -17,8 +17,8 @@ from prometheus_client import CollectorRegistry
 
 from kube_efs.aws.errors import OddAnswer, aws_errors, error_code, reading
 from kube_efs.aws.session import new_session
+from kube_efs.model.efs.ids import Region
 from kube_efs.model.errors import KubeEfsError
-from kube_efs.model.ids import Region
 from kube_efs.telemetry.metrics import AwsMetrics, Outcome
 
 # Clients get their methods at run time, from the descriptions of the services.

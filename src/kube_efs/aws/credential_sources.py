@@ -13,8 +13,8 @@ from types import MappingProxyType
 from typing import Any, Final, Self
 
 from kube_efs.aws.metadata import DEFAULT_ENDPOINT
+from kube_efs.model.efs.ids import Region
 from kube_efs.model.errors import InvalidSetting
-from kube_efs.model.ids import Region
 
 _DEFAULT_PROFILE: Final = "default"
 

@@ -28,6 +28,7 @@ from typing import Any, Final
 import aiohttp
 from botocore import exceptions as boto
 
+from kube_efs.model.csi.volume_handles import parse_access_point_id
 from kube_efs.model.errors import (
     AwsAlreadyExists,
     AwsDenied,
@@ -41,7 +42,6 @@ from kube_efs.model.errors import (
     InvalidValue,
     KubeEfsError,
 )
-from kube_efs.model.volume_handles import parse_access_point_id
 
 
 class OddAnswer(Exception):

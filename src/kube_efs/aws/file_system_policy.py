@@ -2,8 +2,8 @@
 
 from kube_efs.aws.connection import AwsConnection, Service
 from kube_efs.aws.errors import reading
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import AwsNotFound
-from kube_efs.model.ids import FileSystemId
 
 
 async def file_system_policy(connection: AwsConnection, file_system_id: FileSystemId) -> str | None:

@@ -14,9 +14,9 @@ from kube_efs.aws.network_acls import AwsNetworkAcls
 from kube_efs.aws.owned import AwsOwned
 from kube_efs.aws.responses import parse_file_system, parse_mount_target, understood, understood_one
 from kube_efs.aws.security_groups import AwsSecurityGroups
+from kube_efs.model.efs.file_systems import FileSystem, MountTarget
+from kube_efs.model.efs.ids import FileSystemId, MountTargetId, SubnetId, ZoneName
 from kube_efs.model.errors import AwsError, AwsNotFound
-from kube_efs.model.file_systems import FileSystem, MountTarget
-from kube_efs.model.ids import FileSystemId, MountTargetId, SubnetId, ZoneName
 from kube_efs.telemetry.metrics import AwsMetrics
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from kube_efs.aws.connection import AwsConnection
 from kube_efs.aws.errors import reading
 from kube_efs.aws.filters import list_by_ids
-from kube_efs.model.ids import SubnetId, parse_subnet_id
+from kube_efs.model.efs.ids import SubnetId, parse_subnet_id
 
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 

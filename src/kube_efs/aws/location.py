@@ -8,8 +8,8 @@ from typing import TypeVar
 import structlog
 
 from kube_efs.aws.metadata import InstanceIdentity, InstanceMetadata
+from kube_efs.model.efs.ids import Region, SubnetId, VpcId, ZoneName
 from kube_efs.model.errors import AwsError, AwsNotFound, AwsOddAnswer, InvalidSetting
-from kube_efs.model.ids import Region, SubnetId, VpcId, ZoneName
 
 log = structlog.get_logger()
 

@@ -15,8 +15,7 @@ from typing import Final, Self
 import aiohttp
 
 from kube_efs.aws.errors import aws_errors, reading
-from kube_efs.model.errors import AwsDenied, AwsError, AwsNotFound, AwsOddAnswer, AwsUnavailable, InvalidValue
-from kube_efs.model.ids import (
+from kube_efs.model.efs.ids import (
     Region,
     SubnetId,
     VpcId,
@@ -26,6 +25,7 @@ from kube_efs.model.ids import (
     parse_vpc_id,
     parse_zone_name,
 )
+from kube_efs.model.errors import AwsDenied, AwsError, AwsNotFound, AwsOddAnswer, AwsUnavailable, InvalidValue
 
 DEFAULT_ENDPOINT: Final = "http://169.254.169.254"
 

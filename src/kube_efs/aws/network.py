@@ -7,7 +7,7 @@ from typing import NewType
 from kube_efs.aws.connection import AwsConnection, Service
 from kube_efs.aws.errors import reading
 from kube_efs.aws.filters import list_by_ids
-from kube_efs.model.ids import SubnetId, ZoneName, parse_subnet_id, parse_zone_name
+from kube_efs.model.efs.ids import SubnetId, ZoneName, parse_subnet_id, parse_zone_name
 
 VpcId = NewType("VpcId", str)
 

@@ -14,7 +14,7 @@ from kube_efs.aws.errors import reading
 from kube_efs.aws.filters import list_by_ids
 from kube_efs.aws.interfaces import Address
 from kube_efs.aws.security_groups import Network
-from kube_efs.model.ids import SubnetId
+from kube_efs.model.efs.ids import SubnetId
 
 # The rule that denies what no other one is about; the API gives it this number, the console an asterisk.
 LAST_RULE: Final = 32767

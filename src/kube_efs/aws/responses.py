@@ -14,11 +14,11 @@ from typing import Any, Final, TypeVar
 import structlog
 
 from kube_efs.aws.errors import OddAnswer, cause_of, reading
-from kube_efs.model.access_points import AccessPoint, PosixUser
-from kube_efs.model.directories import parse_directory
-from kube_efs.model.errors import InvalidValue
-from kube_efs.model.file_systems import FileSystem, LifeCycleState, MountTarget
-from kube_efs.model.ids import (
+from kube_efs.model.csi.access_points import AccessPoint, PosixUser
+from kube_efs.model.csi.volume_handles import parse_access_point_id
+from kube_efs.model.efs.directories import parse_directory
+from kube_efs.model.efs.file_systems import FileSystem, LifeCycleState, MountTarget
+from kube_efs.model.efs.ids import (
     MountTargetId,
     ZoneName,
     parse_file_system_id,
@@ -26,8 +26,8 @@ from kube_efs.model.ids import (
     parse_vpc_id,
     parse_zone_name,
 )
-from kube_efs.model.targets import parse_address
-from kube_efs.model.volume_handles import parse_access_point_id
+from kube_efs.model.efs.targets import parse_address
+from kube_efs.model.errors import InvalidValue
 
 log = structlog.get_logger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeAlias
 from kube_efs.aws.connection import AwsConnection, Service
 from kube_efs.aws.errors import reading
 from kube_efs.aws.filters import list_by_ids
-from kube_efs.model.ids import MountTargetId
+from kube_efs.model.efs.ids import MountTargetId
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 _Entry: TypeAlias = Mapping[str, Any]

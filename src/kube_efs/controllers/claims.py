@@ -35,8 +35,8 @@ from kube_efs.controllers.queue import WorkQueue
 from kube_efs.kube.reading import read_claim, read_storage_class
 from kube_efs.kube.watching import Applied, Change, Deleted, Listed, follow
 from kube_efs.model.claims import Claim
+from kube_efs.model.efs.ids import ClaimUid
 from kube_efs.model.errors import ClaimRefused, GidRangeFull, KubeEfsError
-from kube_efs.model.ids import ClaimUid
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.provisioning.engine import Engine, Plan
 from kube_efs.provisioning.volume_index import VolumeIndex

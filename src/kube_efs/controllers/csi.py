@@ -11,10 +11,10 @@ from lightkube import AsyncClient
 from kube_efs.aws.connection import AwsOptions
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.kube.references import References
-from kube_efs.model.access_points import AccessPoint
-from kube_efs.model.cross_account import CrossAccountRole
+from kube_efs.model.csi.access_points import AccessPoint
+from kube_efs.model.csi.cross_account import CrossAccountRole
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import KubeEfsError
-from kube_efs.model.ids import FileSystemId
 from kube_efs.provisioning.backends.csi.access_points import AccessPoints
 from kube_efs.provisioning.backends.csi.accounts import Accounts
 from kube_efs.provisioning.backends.csi.claims import CsiBackend

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import structlog
 
 from kube_efs.aws.gateway import AwsGateway
-from kube_efs.model.directories import Directory
 from kube_efs.model.directory_volumes import DirectoryProvisioner
+from kube_efs.model.efs.directories import Directory
+from kube_efs.model.efs.file_systems import dns_name
+from kube_efs.model.efs.ids import Region
 from kube_efs.model.errors import KubeEfsError, PlatformError
-from kube_efs.model.file_systems import dns_name
-from kube_efs.model.ids import Region
 from kube_efs.provisioning.backends.directory import DirectoryBackend, ScanPace
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.contract import Directories

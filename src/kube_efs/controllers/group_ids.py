@@ -14,14 +14,14 @@ import structlog
 
 from kube_efs.kube.events import EventRecorder, EventType, Subject
 from kube_efs.model.claims import StorageClass
-from kube_efs.model.csi_claims import DRIVER
-from kube_efs.model.csi_parameters import parse_parameters
-from kube_efs.model.directories import parse_directory
+from kube_efs.model.csi.claims import DRIVER
+from kube_efs.model.csi.parameters import parse_parameters
+from kube_efs.model.csi.volume_handles import parse_access_point_id
 from kube_efs.model.directory_classes import parse_class
+from kube_efs.model.efs.directories import parse_directory
+from kube_efs.model.efs.ids import parse_file_system_id
 from kube_efs.model.errors import InvalidValue, KubeEfsError
 from kube_efs.model.gids import GidRange
-from kube_efs.model.ids import parse_file_system_id
-from kube_efs.model.volume_handles import parse_access_point_id
 from kube_efs.model.volumes import Location, Volume
 from kube_efs.provisioning.backends.csi.access_points import USER_OF
 from kube_efs.provisioning.volume_index import VolumeIndex

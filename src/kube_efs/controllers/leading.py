@@ -53,8 +53,8 @@ from kube_efs.kube.events import CONTROLLER, EventRecorder
 from kube_efs.kube.leases import Leadership
 from kube_efs.kube.usage_store import UsageStore
 from kube_efs.kube.volumes import VolumeStore
+from kube_efs.model.efs.ids import VpcId
 from kube_efs.model.errors import KubeError
-from kube_efs.model.ids import VpcId
 from kube_efs.provisioning.backends.directory import DirectoryBackend
 from kube_efs.provisioning.backends.tunnel import TunnelBackend
 from kube_efs.provisioning.engine import Backend, Engine

@@ -27,8 +27,8 @@ from kube_efs.controllers.directory_backends import check_file_system, directory
 from kube_efs.controllers.leading import LeaderContext, lead
 from kube_efs.kube.client import connect, load_config
 from kube_efs.kube.leases import Leadership, LeaseTerms
+from kube_efs.model.efs.ids import Region, VpcId
 from kube_efs.model.errors import KubeUnavailable
-from kube_efs.model.ids import Region, VpcId
 from kube_efs.report.reading import read_cluster
 from kube_efs.settings import BackendName, ControllerSettings
 from kube_efs.signals import run_until_told_to_stop

@@ -17,9 +17,9 @@ from kube_efs.kube.building import build_claim, build_volume
 from kube_efs.kube.errors import translated
 from kube_efs.kube.reading import read_claim, read_volume
 from kube_efs.model.claims import Claim, ReclaimPolicy
+from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.errors import KubeAlreadyExists, KubeError, KubeNotFound
-from kube_efs.model.ids import FileSystemId
-from kube_efs.model.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_LABEL, ROOT_CLASS, ROOT_KEY_LABEL, root_name
 from kube_efs.model.volumes import LOOPBACK, ClaimReference, NfsSource, Volume
 from kube_efs.provisioning.volume_index import VolumeIndex

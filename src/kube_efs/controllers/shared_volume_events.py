@@ -3,8 +3,8 @@
 import structlog
 
 from kube_efs.kube.events import EventRecorder, EventType, Subject
-from kube_efs.model.shared_volume_plan import Found, Step
-from kube_efs.model.shared_volumes import (
+from kube_efs.model.shared_volumes.plan import Found, Step
+from kube_efs.model.shared_volumes.shared_volume import (
     GROUP,
     KIND,
     VERSION,

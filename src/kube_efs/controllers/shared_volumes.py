@@ -18,9 +18,9 @@ from kube_efs.kube.shared_volume_store import SharedVolumeStore
 from kube_efs.kube.shared_volumes import SharedVolumeResource, read_marked_volume, read_owner
 from kube_efs.kube.watching import Applied, Deleted, Listed, follow
 from kube_efs.model.errors import KubeAlreadyExists, KubeConflict, KubeError, KubeNotFound
-from kube_efs.model.shared_volume_limits import ANNOTATION
-from kube_efs.model.shared_volume_plan import Found, decide, failed
-from kube_efs.model.shared_volumes import (
+from kube_efs.model.shared_volumes.limits import ANNOTATION
+from kube_efs.model.shared_volumes.plan import Found, decide, failed
+from kube_efs.model.shared_volumes.shared_volume import (
     OWNED,
     Owner,
     SharedVolume,

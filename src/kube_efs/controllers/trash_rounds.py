@@ -23,8 +23,8 @@ from lightkube.resources.core_v1 import PersistentVolumeClaim
 
 from kube_efs.kube.errors import translated
 from kube_efs.kube.events import EventRecorder, EventType, Subject
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import KubeEfsError, KubeError
-from kube_efs.model.ids import FileSystemId
 from kube_efs.model.trash import TRASH_EMPTIED, TRASH_NOT_EMPTIED, TrashReport
 from kube_efs.model.tunnel_volumes import root_name
 from kube_efs.provisioning.volume_index import VolumeIndex

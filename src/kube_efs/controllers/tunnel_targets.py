@@ -23,16 +23,9 @@ from kube_efs.controllers.root_volumes import RootVolumes
 from kube_efs.kube.building import build_config_map
 from kube_efs.kube.errors import translated
 from kube_efs.kube.watching import follow, only_object
-from kube_efs.model.errors import (
-    InvalidValue,
-    KubeAlreadyExists,
-    KubeConflict,
-    KubeEfsError,
-    KubeNotFound,
-)
-from kube_efs.model.file_systems import Discovery
-from kube_efs.model.ids import FileSystemId
-from kube_efs.model.targets import (
+from kube_efs.model.efs.file_systems import Discovery
+from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.efs.targets import (
     COMPONENT_LABELS,
     CONFIG_MAP_KEY,
     CONFIG_MAP_NAME,
@@ -46,6 +39,13 @@ from kube_efs.model.targets import (
     render_reserved,
     render_targets,
     render_zones,
+)
+from kube_efs.model.errors import (
+    InvalidValue,
+    KubeAlreadyExists,
+    KubeConflict,
+    KubeEfsError,
+    KubeNotFound,
 )
 from kube_efs.model.volumes import Volume
 from kube_efs.provisioning.volume_index import VolumeIndex

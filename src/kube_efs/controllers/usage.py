@@ -31,12 +31,12 @@ from kube_efs.kube.quantities import parse_quantity
 from kube_efs.kube.reading import read_claim
 from kube_efs.kube.usage_store import UsageStore
 from kube_efs.model.claims import Claim
-from kube_efs.model.csi_claims import DRIVER
+from kube_efs.model.csi.claims import DRIVER
+from kube_efs.model.csi.volume_handles import parse_volume_handle
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import AwsError, KubeEfsError
-from kube_efs.model.ids import FileSystemId
 from kube_efs.model.sizes import in_words
 from kube_efs.model.usage import OVER_REQUEST, WITHIN_REQUEST, MeasuredDirectory, VolumeUsage, is_over
-from kube_efs.model.volume_handles import parse_volume_handle
 from kube_efs.model.volumes import ClaimReference, Location, Volume
 from kube_efs.provisioning.backends.csi.accounts import Accounts
 from kube_efs.provisioning.volume_index import VolumeIndex

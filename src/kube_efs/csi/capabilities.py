@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from kube_efs.csi.protocol import csi_pb2
-from kube_efs.model.capabilities import AccessMode, VolumeCapability
+from kube_efs.model.csi.capabilities import AccessMode, VolumeCapability
 
 _MODES = csi_pb2.VolumeCapability.AccessMode.Mode
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from grpc import StatusCode
 
-from kube_efs.model.csi_errors import RequestRefused
+from kube_efs.model.csi.errors import RequestRefused
 from kube_efs.model.errors import (
     AwsAlreadyExists,
     AwsDenied,

@@ -13,13 +13,13 @@ import structlog
 from kube_efs.csi.capabilities import read_capability
 from kube_efs.csi.protocol import csi_pb2, csi_pb2_grpc
 from kube_efs.csi.server import Service
-from kube_efs.model.access_points import VolumeRequest
-from kube_efs.model.capabilities import check_capabilities, check_file_system_types
-from kube_efs.model.cross_account import parse_provisioner_secret
-from kube_efs.model.csi_errors import InvalidArgument, VolumeMissing, VolumePending
-from kube_efs.model.csi_parameters import parse_origin, parse_parameters
-from kube_efs.model.volume_attributes import render_attributes
-from kube_efs.model.volume_handles import parse_volume_handle
+from kube_efs.model.csi.access_points import VolumeRequest
+from kube_efs.model.csi.capabilities import check_capabilities, check_file_system_types
+from kube_efs.model.csi.cross_account import parse_provisioner_secret
+from kube_efs.model.csi.errors import InvalidArgument, VolumeMissing, VolumePending
+from kube_efs.model.csi.parameters import parse_origin, parse_parameters
+from kube_efs.model.csi.volume_attributes import render_attributes
+from kube_efs.model.csi.volume_handles import parse_volume_handle
 from kube_efs.model.volumes import ZONE_LABEL
 from kube_efs.provisioning.backends.csi.volumes import CsiVolume, CsiVolumes
 

@@ -34,11 +34,11 @@ import structlog
 
 from kube_efs.aws.credential_sources import IamOptions
 from kube_efs.csi.place import NodePlace
-from kube_efs.model.csi_errors import ExistingVolumeDiffers, InvalidArgument, NoMountTarget, VolumeInUse
+from kube_efs.model.csi.errors import ExistingVolumeDiffers, InvalidArgument, NoMountTarget, VolumeInUse
+from kube_efs.model.csi.mount_options import MountPlan
+from kube_efs.model.csi.volume_handles import parse_volume_handle
+from kube_efs.model.efs.file_systems import dns_name
 from kube_efs.model.errors import KubeEfsError, MountFailed, MountUnfinished, shown
-from kube_efs.model.file_systems import dns_name
-from kube_efs.model.mount_options import MountPlan
-from kube_efs.model.volume_handles import parse_volume_handle
 from kube_efs.mounts.mount import Mounter, to_its_end
 from kube_efs.mounts.mountinfo import MountEntry
 from kube_efs.tunnels.api.client import TunnelOnDemand

@@ -26,11 +26,11 @@ from kube_efs.csi.place import NodePlace
 from kube_efs.csi.protocol import csi_pb2, csi_pb2_grpc
 from kube_efs.csi.server import Service
 from kube_efs.csi.statistics import Statistics
-from kube_efs.model.capabilities import check_capabilities
-from kube_efs.model.csi_errors import InvalidArgument, VolumeMissing, VolumePending
-from kube_efs.model.mount_options import plan_mount
-from kube_efs.model.volume_attributes import parse_attributes
-from kube_efs.model.volume_handles import parse_volume_handle
+from kube_efs.model.csi.capabilities import check_capabilities
+from kube_efs.model.csi.errors import InvalidArgument, VolumeMissing, VolumePending
+from kube_efs.model.csi.mount_options import plan_mount
+from kube_efs.model.csi.volume_attributes import parse_attributes
+from kube_efs.model.csi.volume_handles import parse_volume_handle
 from kube_efs.model.volumes import ZONE_LABEL
 
 __all__ = ["Node", "NodeOptions", "node_service"]

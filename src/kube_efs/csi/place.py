@@ -13,8 +13,8 @@ from lightkube.resources.core_v1 import Node
 
 from kube_efs.aws.metadata import InstanceMetadata
 from kube_efs.kube.errors import translated
+from kube_efs.model.efs.ids import Region, ZoneName, parse_region, parse_zone_name
 from kube_efs.model.errors import AwsError, AwsNotFound, AwsOddAnswer, InvalidSetting, InvalidValue, KubeError
-from kube_efs.model.ids import Region, ZoneName, parse_region, parse_zone_name
 from kube_efs.model.volumes import ZONE_LABEL
 
 log = structlog.get_logger()

@@ -13,10 +13,10 @@ from kube_efs.doctor.constraints import Constraints, HostAccess
 from kube_efs.doctor.grants import Grant
 from kube_efs.doctor.node_facts import NodeFacts
 from kube_efs.model.claims import Claim, StorageClass
-from kube_efs.model.file_systems import FileSystem
-from kube_efs.model.ids import FileSystemId, MountTargetId, SubnetId
-from kube_efs.model.shared_volumes import SharedVolume
-from kube_efs.model.targets import Rejection, TunnelTargets
+from kube_efs.model.efs.file_systems import FileSystem
+from kube_efs.model.efs.ids import FileSystemId, MountTargetId, SubnetId
+from kube_efs.model.efs.targets import Rejection, TunnelTargets
+from kube_efs.model.shared_volumes.shared_volume import SharedVolume
 from kube_efs.model.volumes import Volume
 from kube_efs.tunnels.status import TunnelsStatus
 

@@ -15,7 +15,7 @@ from kube_efs.aws.network_acls import LAST_RULE, AclRefusal, NetworkAcl
 from kube_efs.aws.security_groups import Permission
 from kube_efs.doctor.checks.common import WITHOUT_AGENT
 from kube_efs.doctor.facts import AwsFacts, Facts, NodeObject
-from kube_efs.model.file_systems import MountTarget
+from kube_efs.model.efs.file_systems import MountTarget
 from kube_efs.tunnels.mount_targets import NFS_PORT
 
 # net.ipv4.ip_local_port_range of Linux, from which stunnel's connections get their own ports.

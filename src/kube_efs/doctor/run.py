@@ -24,8 +24,8 @@ from kube_efs.doctor.gathering.rights import missing_rights
 from kube_efs.doctor.grants import Manifest, grants_of
 from kube_efs.doctor.rendering import render_findings, render_tunnels, to_json
 from kube_efs.kube.client import connect, load_config
+from kube_efs.model.efs.ids import Region, parse_region
 from kube_efs.model.errors import InvalidValue
-from kube_efs.model.ids import Region, parse_region
 from kube_efs.report.tables import make_console
 from kube_efs.telemetry.logging import configure
 

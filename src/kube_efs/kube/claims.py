@@ -11,8 +11,8 @@ from lightkube.types import PatchType
 from kube_efs.kube.errors import translated
 from kube_efs.kube.reading import read_claim
 from kube_efs.model.claims import Claim
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import KubeConflict, KubeNotFound, NotYet
-from kube_efs.model.ids import FileSystemId
 from kube_efs.model.tunnel_volumes import CHOSEN_FILE_SYSTEM, REJECT_REASON, REJECTED
 
 # How often a claim may change while its file system is recorded.

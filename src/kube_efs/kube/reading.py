@@ -11,9 +11,9 @@ from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy, StorageClass
+from kube_efs.model.efs.ids import ClaimUid, FileSystemId, parse_file_system_id
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.gids import DIRECTORY_ID_ANNOTATION, GID_ANNOTATION, parse_gid
-from kube_efs.model.ids import ClaimUid, FileSystemId, parse_file_system_id
 from kube_efs.model.tunnel_volumes import CHOSEN_FILE_SYSTEM, FILE_SYSTEM_ID, REJECT_REASON, REJECTED
 from kube_efs.model.volumes import (
     DELETION_SECRET_NAME,

@@ -8,7 +8,7 @@ from lightkube import AsyncClient
 from lightkube.resources.core_v1 import ConfigMap, Secret
 
 from kube_efs.kube.errors import translated
-from kube_efs.model.csi_parameters import FileSystemReference, ReferenceKind
+from kube_efs.model.csi.parameters import FileSystemReference, ReferenceKind
 from kube_efs.model.errors import KubeNotFound
 
 

@@ -22,7 +22,7 @@ from kube_efs.kube.shared_volumes import (
     reference_patch,
 )
 from kube_efs.model.errors import KubeNotFound
-from kube_efs.model.shared_volumes import (
+from kube_efs.model.shared_volumes.shared_volume import (
     FINALIZER,
     MarkedClaim,
     MarkedVolume,

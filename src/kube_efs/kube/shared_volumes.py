@@ -20,7 +20,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim
 
 from kube_efs.kube.reading import Json, read_claim, read_volume
-from kube_efs.model.shared_volumes import (
+from kube_efs.model.shared_volumes.shared_volume import (
     ACCESS_MODES,
     GROUP,
     KIND,

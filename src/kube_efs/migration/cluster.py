@@ -21,10 +21,10 @@ from kube_efs.migration.manifests import Manifest, plain_claim, same_claim
 from kube_efs.migration.plan import ClusterState, Migration
 from kube_efs.migration.steps import Seen, Step
 from kube_efs.model.claims import ReclaimPolicy
-from kube_efs.model.csi_claims import DRIVER
+from kube_efs.model.csi.claims import DRIVER
+from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.efs.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, TunnelTargets, parse_targets
 from kube_efs.model.errors import KubeDenied, KubeNotFound
-from kube_efs.model.ids import FileSystemId
-from kube_efs.model.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, TunnelTargets, parse_targets
 from kube_efs.model.volumes import Volume
 
 

@@ -17,8 +17,8 @@ from kube_efs.migration.moving import move_claim
 from kube_efs.migration.outcomes import Outcome, as_json, done, failed, planned, refused, render
 from kube_efs.migration.plan import Direction, Migration, Refusal, Selection, plan
 from kube_efs.migration.steps import decide
+from kube_efs.model.efs.ids import FileSystemId, parse_file_system_id
 from kube_efs.model.errors import InvalidSetting, InvalidValue, KubeEfsError
-from kube_efs.model.ids import FileSystemId, parse_file_system_id
 from kube_efs.report.tables import make_console
 from kube_efs.settings import DEFAULT_NAMESPACE
 from kube_efs.telemetry.logging import configure

@@ -8,15 +8,15 @@ from kube_efs.migration.errors import MigrationRefused
 from kube_efs.migration.journal import ANNOTATION, Journal, write_journal
 from kube_efs.migration.manifests import Manifest, kept_volume, with_finalizer
 from kube_efs.model import tunnel_volumes
-from kube_efs.model.capabilities import VolumeCapability
 from kube_efs.model.claims import ReclaimPolicy
-from kube_efs.model.csi_claims import DRIVER
-from kube_efs.model.directories import Directory
+from kube_efs.model.csi.capabilities import VolumeCapability
+from kube_efs.model.csi.claims import DRIVER
+from kube_efs.model.csi.mount_options import plan_mount
+from kube_efs.model.csi.volume_attributes import VolumeAttributes
+from kube_efs.model.csi.volume_handles import VolumeHandle, parse_strict_file_system_id, parse_volume_handle
 from kube_efs.model.directory_volumes import is_conventional
+from kube_efs.model.efs.directories import Directory
 from kube_efs.model.errors import RemovalRefused
-from kube_efs.model.mount_options import plan_mount
-from kube_efs.model.volume_attributes import VolumeAttributes
-from kube_efs.model.volume_handles import VolumeHandle, parse_strict_file_system_id, parse_volume_handle
 from kube_efs.model.volumes import (
     DELETION_SECRET_NAME,
     DELETION_SECRET_NAMESPACE,

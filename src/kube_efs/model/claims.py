@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
-from kube_efs.model.ids import ClaimUid, FileSystemId
+from kube_efs.model.efs.ids import ClaimUid, FileSystemId
 
 
 class ReclaimPolicy(StrEnum):

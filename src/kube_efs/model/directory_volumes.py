@@ -9,13 +9,13 @@ import re
 from dataclasses import dataclass
 
 from kube_efs.model.claims import Claim, ReclaimPolicy, StorageClass
-from kube_efs.model.directories import NAME_MAX_BYTES, Directory, Permissions, Relation, parse_directory
 from kube_efs.model.directory_classes import parse_class
+from kube_efs.model.efs.directories import NAME_MAX_BYTES, Directory, Permissions, Relation, parse_directory
+from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.efs.targets import TunnelTargets
 from kube_efs.model.errors import ClaimRefused, InvalidValue, RemovalRefused
 from kube_efs.model.gids import GidRange
-from kube_efs.model.ids import FileSystemId
 from kube_efs.model.nfs_volumes import refuse_unservable, tunnel_mount_options, tunnel_port
-from kube_efs.model.targets import TunnelTargets
 from kube_efs.model.volumes import LOOPBACK, ClaimReference, Location, NfsSource, Volume
 
 DEFAULT_MOUNT_OPTIONS = ("vers=4.1",)

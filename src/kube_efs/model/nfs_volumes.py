@@ -1,9 +1,9 @@
 """The rules that every kind of NFS volume shares."""
 
 from kube_efs.model.claims import Claim, StorageClass
+from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.efs.targets import TunnelTargets
 from kube_efs.model.errors import ClaimRefused, NotYet
-from kube_efs.model.ids import FileSystemId
-from kube_efs.model.targets import TunnelTargets
 
 
 def refuse_unservable(claim: Claim) -> None:

@@ -12,12 +12,12 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from kube_efs.model.claims import Claim, ReclaimPolicy, StorageClass
-from kube_efs.model.directories import Directory
+from kube_efs.model.efs.directories import Directory
+from kube_efs.model.efs.file_systems import Discovery
+from kube_efs.model.efs.ids import ClaimUid, FileSystemId, VpcId, parse_file_system_id
+from kube_efs.model.efs.targets import LAST_PORT, TunnelTargets
 from kube_efs.model.errors import ClaimRefused, InvalidValue, NotYet, RemovalRefused
-from kube_efs.model.file_systems import Discovery
-from kube_efs.model.ids import ClaimUid, FileSystemId, VpcId, parse_file_system_id
 from kube_efs.model.nfs_volumes import refuse_unservable, tunnel_mount_options
-from kube_efs.model.targets import LAST_PORT, TunnelTargets
 from kube_efs.model.volumes import LOOPBACK, ClaimReference, Location, NfsSource, Volume, locate
 
 PREFIX = "efs-stunnel.gnuthought.com"

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Final
 
-from kube_efs.model.directories import Directory
+from kube_efs.model.efs.directories import Directory
 from kube_efs.model.errors import InvalidValue
 
 # A volume that swings around its request is reported once.

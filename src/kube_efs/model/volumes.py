@@ -9,11 +9,11 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from kube_efs.model.claims import ReclaimPolicy
-from kube_efs.model.directories import Directory, Relation, parse_directory
+from kube_efs.model.efs.directories import Directory, Relation, parse_directory
+from kube_efs.model.efs.ids import ClaimUid, FileSystemId, parse_file_system_id
+from kube_efs.model.efs.targets import TunnelTargets
 from kube_efs.model.errors import InvalidValue
-from kube_efs.model.ids import ClaimUid, FileSystemId, parse_file_system_id
 from kube_efs.model.loopback import is_loopback, ports_of
-from kube_efs.model.targets import TunnelTargets
 
 PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
 ZONE_LABEL = "topology.kubernetes.io/zone"

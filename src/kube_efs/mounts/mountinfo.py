@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
 
-from kube_efs.model.directories import Directory, parse_directory
+from kube_efs.model.efs.directories import Directory, parse_directory
 from kube_efs.model.errors import PlatformError
 
 MOUNTINFO = Path("/proc/self/mountinfo")

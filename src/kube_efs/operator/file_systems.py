@@ -15,9 +15,9 @@ from kube_efs.aws.gateway import AwsGateway
 from kube_efs.aws.owned import Owned, Subnet, creation_token, one_of_each_zone, owner_tag
 from kube_efs.kube.client import connect, load_config
 from kube_efs.kube.errors import translated
+from kube_efs.model.efs.file_systems import FileSystem
+from kube_efs.model.efs.ids import FileSystemId, SubnetId
 from kube_efs.model.errors import AwsNotFound, AwsUnavailable, InvalidSetting
-from kube_efs.model.file_systems import FileSystem
-from kube_efs.model.ids import FileSystemId, SubnetId
 
 Say = Callable[[str], None]
 

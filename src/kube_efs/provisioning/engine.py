@@ -22,6 +22,7 @@ import structlog
 
 from kube_efs.kube.volumes import VolumeStore
 from kube_efs.model.claims import Claim, ReclaimPolicy, StorageClass
+from kube_efs.model.efs.ids import ClaimUid
 from kube_efs.model.errors import (
     AwsDenied,
     AwsLimitReached,
@@ -35,7 +36,6 @@ from kube_efs.model.errors import (
     RemovalRefused,
     WorkerRefused,
 )
-from kube_efs.model.ids import ClaimUid
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.model.volumes import FINALIZER, Location, Volume, VolumePhase
 from kube_efs.provisioning.guards import DataKept, Guards, Order, Permit, Removal

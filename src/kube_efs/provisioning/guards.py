@@ -30,9 +30,11 @@ from typing import Final, Protocol
 import structlog
 
 from kube_efs.kube.volumes import VolumeStore
-from kube_efs.model.access_points import AccessPoint
-from kube_efs.model.cross_account import CrossAccountRole
-from kube_efs.model.directories import Directory, Relation
+from kube_efs.model.csi.access_points import AccessPoint
+from kube_efs.model.csi.cross_account import CrossAccountRole
+from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle, parse_volume_handle
+from kube_efs.model.efs.directories import Directory, Relation
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import (
     AwsDenied,
     AwsNotFound,
@@ -41,9 +43,7 @@ from kube_efs.model.errors import (
     NotYet,
     RemovalRefused,
 )
-from kube_efs.model.ids import FileSystemId
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
-from kube_efs.model.volume_handles import AccessPointId, VolumeHandle, parse_volume_handle
 from kube_efs.model.volumes import Location, Volume
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.single_flight import SingleFlight

@@ -6,9 +6,9 @@ from typing import TypeAlias, TypeVar
 
 from kube_efs.kube.shared_volume_store import SharedVolumeStore
 from kube_efs.model.errors import InvalidValue, KubeInvalid
-from kube_efs.model.shared_volume_limits import ANNOTATION, Limits
-from kube_efs.model.shared_volume_plan import Found, Step
-from kube_efs.model.shared_volumes import SharedVolume, SharedVolumePhase
+from kube_efs.model.shared_volumes.limits import ANNOTATION, Limits
+from kube_efs.model.shared_volumes.plan import Found, Step
+from kube_efs.model.shared_volumes.shared_volume import SharedVolume, SharedVolumePhase
 
 _T = TypeVar("_T")
 _Action: TypeAlias = Callable[[Found], Awaitable[Found | None]]

@@ -24,15 +24,15 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from kube_efs.model.claims import Claim, ReclaimPolicy, StorageClass
-from kube_efs.model.csi_claims import DRIVER
-from kube_efs.model.directories import Directory, Relation
+from kube_efs.model.csi.claims import DRIVER
+from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle, parse_volume_handle
+from kube_efs.model.efs.directories import Directory, Relation
+from kube_efs.model.efs.file_systems import Discovery
+from kube_efs.model.efs.ids import ClaimUid, FileSystemId, VpcId
+from kube_efs.model.efs.targets import PortUse, TunnelTargets
 from kube_efs.model.errors import InvalidValue
-from kube_efs.model.file_systems import Discovery
-from kube_efs.model.ids import ClaimUid, FileSystemId, VpcId
 from kube_efs.model.loopback import is_loopback
-from kube_efs.model.targets import PortUse, TunnelTargets
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
-from kube_efs.model.volume_handles import AccessPointId, VolumeHandle, parse_volume_handle
 from kube_efs.model.volumes import Location, Volume, locate, unlocated_directory
 from kube_efs.provisioning.gid_ledger import GidLedger
 

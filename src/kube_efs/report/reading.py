@@ -18,9 +18,9 @@ from kube_efs.kube.quantities import parse_quantity
 from kube_efs.kube.reading import read_claim, read_storage_class, read_volume
 from kube_efs.kube.usage_store import UsageStore
 from kube_efs.model.claims import Claim, StorageClass
-from kube_efs.model.csi_claims import DRIVER
-from kube_efs.model.errors import InvalidValue, KubeNotFound
-from kube_efs.model.targets import (
+from kube_efs.model.csi.claims import DRIVER
+from kube_efs.model.csi.volume_handles import VolumeHandle, parse_volume_handle
+from kube_efs.model.efs.targets import (
     CONFIG_MAP_KEY,
     CONFIG_MAP_NAME,
     ZONES_KEY,
@@ -28,9 +28,9 @@ from kube_efs.model.targets import (
     TunnelTargets,
     parse_targets,
 )
+from kube_efs.model.errors import InvalidValue, KubeNotFound
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.model.usage import OVER_REQUEST, VolumeUsage
-from kube_efs.model.volume_handles import VolumeHandle, parse_volume_handle
 from kube_efs.model.volumes import Volume, locate
 from kube_efs.report.values import (
     ClaimReport,

@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import AfterValidator, FilePath
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from kube_efs.model.ids import Region, ZoneName, parse_region, parse_zone_name
+from kube_efs.model.efs.ids import Region, ZoneName, parse_region, parse_zone_name
 from kube_efs.settings.fields import CommaList, DnsName, LabelName, matching, parsed, setting
 
 DEFAULT_NAMESPACE = "openshift-efs-stunnel"

@@ -6,7 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import model_validator
 
-from kube_efs.model.ids import FileSystemId, parse_file_system_id
+from kube_efs.model.efs.ids import FileSystemId, parse_file_system_id
 from kube_efs.settings.base import AwsSettings, CommonSettings, own_image
 from kube_efs.settings.csi import CsiSettings
 from kube_efs.settings.directories import (

@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import BeforeValidator
 from pydantic_settings import NoDecode
 
-from kube_efs.model.access_point_tags import Tag, parse_tags
+from kube_efs.model.csi.access_point_tags import Tag, parse_tags
 from kube_efs.model.errors import InvalidValue
 from kube_efs.settings.base import Environment
 from kube_efs.settings.fields import count, seconds, setting

@@ -7,8 +7,8 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict
 from pydantic_settings import NoDecode
 
-from kube_efs.model.directories import Directory, parse_directory
-from kube_efs.model.ids import FileSystemId, parse_file_system_id
+from kube_efs.model.efs.directories import Directory, parse_directory
+from kube_efs.model.efs.ids import FileSystemId, parse_file_system_id
 from kube_efs.settings.fields import DNS_NAME_PATTERN, matching, parsed, read_items, read_yaml
 
 # Qualified names, as Kubernetes takes them for provisioners: in any case, the domain left out or not.

@@ -9,8 +9,8 @@ import yaml
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import NoDecode
 
+from kube_efs.model.efs.ids import SubnetId, parse_subnet_id
 from kube_efs.model.errors import InvalidValue
-from kube_efs.model.ids import SubnetId, parse_subnet_id
 
 # unix(7) has room for 107 bytes; a socket is first bound under a name that is one byte longer.
 _LONGEST_SOCKET_BYTES = 106

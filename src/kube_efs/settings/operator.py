@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from kube_efs.model.ids import Region, parse_region
+from kube_efs.model.efs.ids import Region, parse_region
 from kube_efs.settings.base import CommonSettings, own_image
 from kube_efs.settings.fields import DnsName, count, matching, parsed, seconds, setting
 from kube_efs.settings.installed import InstalledSettings

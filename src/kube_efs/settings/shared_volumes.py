@@ -7,7 +7,7 @@ from pydantic import BeforeValidator, InstanceOf
 from pydantic_settings import NoDecode
 
 from kube_efs.model.errors import InvalidValue
-from kube_efs.model.shared_volume_limits import ANNOTATION, OTHERS, Allowance, Limits, parse_allowance
+from kube_efs.model.shared_volumes.limits import ANNOTATION, OTHERS, Allowance, Limits, parse_allowance
 from kube_efs.settings.base import Environment
 from kube_efs.settings.fields import read_yaml, setting
 

@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 import structlog
 from prometheus_client import CollectorRegistry
 
+from kube_efs.model.efs.targets import Rejection, parse_targets
 from kube_efs.model.errors import InvalidSetting, InvalidValue
-from kube_efs.model.targets import Rejection, parse_targets
 from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.health import Health, Heartbeat, combine
 from kube_efs.telemetry.metrics import TunnelMetrics

@@ -17,8 +17,7 @@ from typing import Final
 
 import structlog
 
-from kube_efs.model.errors import InvalidValue
-from kube_efs.model.targets import (
+from kube_efs.model.efs.targets import (
     Rejection,
     TunnelTarget,
     TunnelTargets,
@@ -26,6 +25,7 @@ from kube_efs.model.targets import (
     render_targets,
     render_zones,
 )
+from kube_efs.model.errors import InvalidValue
 from kube_efs.tunnels.files import write_atomically
 
 log = structlog.get_logger()

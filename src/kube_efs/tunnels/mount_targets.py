@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from types import MappingProxyType
 
-from kube_efs.model.ids import SubnetId, ZoneName
-from kube_efs.model.targets import TunnelTarget
+from kube_efs.model.efs.ids import SubnetId, ZoneName
+from kube_efs.model.efs.targets import TunnelTarget
 
 NFS_PORT = 2049
 _AT_ONCE = 32

@@ -4,7 +4,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from kube_efs.kube.events import EventRecorder, EventType, Subject
-from kube_efs.model.ids import FileSystemId
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.tunnels.mount_targets import Candidate
 from kube_efs.tunnels.plan import PlannedTunnel
 

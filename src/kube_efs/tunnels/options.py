@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from kube_efs.aws.credential_sources import CredentialOptions
-from kube_efs.model.ids import Region
+from kube_efs.model.efs.ids import Region
 from kube_efs.tunnels.mount_targets import NodeLocation
 from kube_efs.tunnels.promises import PortRange
 from kube_efs.tunnels.sockets.verdicts import IdlePolicy

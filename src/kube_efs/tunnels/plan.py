@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from kube_efs.model.efs.file_systems import dns_name
+from kube_efs.model.efs.ids import SubnetId
+from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.errors import InvalidSetting
-from kube_efs.model.file_systems import dns_name
-from kube_efs.model.ids import SubnetId
-from kube_efs.model.targets import TunnelTarget, TunnelTargets
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.config_map import Served
 from kube_efs.tunnels.mount_targets import (

@@ -16,8 +16,8 @@ from typing import Final, NewType
 import msgspec
 
 from kube_efs.aws.credential_sources import CredentialSource, IamOptions
-from kube_efs.model.errors import InvalidValue, NoTunnelPort
-from kube_efs.model.ids import (
+from kube_efs.model.csi.volume_handles import AccessPointId, parse_access_point_id
+from kube_efs.model.efs.ids import (
     FileSystemId,
     Region,
     ZoneName,
@@ -25,8 +25,8 @@ from kube_efs.model.ids import (
     parse_region,
     parse_zone_name,
 )
-from kube_efs.model.targets import parse_address
-from kube_efs.model.volume_handles import AccessPointId, parse_access_point_id
+from kube_efs.model.efs.targets import parse_address
+from kube_efs.model.errors import InvalidValue, NoTunnelPort
 
 Holder = NewType("Holder", str)
 

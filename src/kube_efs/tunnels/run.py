@@ -25,9 +25,9 @@ from kube_efs.aws.metadata import InstanceMetadata
 from kube_efs.kube.client import connect, load_config
 from kube_efs.kube.events import EventRecorder
 from kube_efs.kube.watching import follow, only_object
+from kube_efs.model.efs.ids import Region, ZoneName, parse_region, parse_subnet_id, parse_zone_name
+from kube_efs.model.efs.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, ZONES_KEY
 from kube_efs.model.errors import AwsError, InvalidSetting, InvalidValue
-from kube_efs.model.ids import Region, ZoneName, parse_region, parse_subnet_id, parse_zone_name
-from kube_efs.model.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, ZONES_KEY
 from kube_efs.settings import TunnelSettings
 from kube_efs.signals import run_until_told_to_stop
 from kube_efs.telemetry.duties import Duties

@@ -22,11 +22,11 @@ from fake_efs.instance_metadata import (
 )
 from fake_efs.tls_front import TlsFront
 from kube_efs.aws.connection import AwsConnection, AwsCredentials, AwsOptions, Service
+from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle
+from kube_efs.model.efs.file_systems import FileSystem, LifeCycleState, MountTarget
+from kube_efs.model.efs.ids import FileSystemId, MountTargetId, Region, SubnetId, ZoneName
+from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.errors import AwsNotFound
-from kube_efs.model.file_systems import FileSystem, LifeCycleState, MountTarget
-from kube_efs.model.ids import FileSystemId, MountTargetId, Region, SubnetId, ZoneName
-from kube_efs.model.targets import TunnelTarget, TunnelTargets
-from kube_efs.model.volume_handles import AccessPointId, VolumeHandle
 from tiny_ca.authority import Authority
 
 REGION = Region("us-east-1")

@@ -13,8 +13,14 @@ from tests.kernel.guest.efs import GuestEfs
 from tests.kernel.guest.node import Node
 
 from kube_efs.kube.client import connect, load_config
-from kube_efs.model.ids import FileSystemId
-from kube_efs.model.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, ZONES_KEY, render_targets, render_zones
+from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.efs.targets import (
+    CONFIG_MAP_KEY,
+    CONFIG_MAP_NAME,
+    ZONES_KEY,
+    render_targets,
+    render_zones,
+)
 from kube_efs.settings import DEFAULT_NAMESPACE
 from tinykube.api import ApiServer
 

@@ -19,7 +19,7 @@ from tests.kernel.guest.work import run
 
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import NodeStub
-from kube_efs.model.volume_handles import VolumeHandle
+from kube_efs.model.csi.volume_handles import VolumeHandle
 from kube_efs.mounts.mountinfo import read_mountinfo
 from kube_efs.settings import DEFAULT_NAMESPACE
 from kube_efs.tunnels.api.client import TunnelOnDemand, connect_tunnels

@@ -14,9 +14,9 @@ from tests.kernel.guest.machine import Machine
 from tests.kernel.guest.node import Node, start
 from tests.kernel.guest.work import run, working
 
-from kube_efs.model.directories import parse_directory
-from kube_efs.model.ids import FileSystemId
-from kube_efs.model.volume_handles import VolumeHandle
+from kube_efs.model.csi.volume_handles import VolumeHandle
+from kube_efs.model.efs.directories import parse_directory
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.tunnels.promises import Holder
 
 # An access point has a tunnel and an NFS server of its own, directories share one.

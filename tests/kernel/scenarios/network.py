@@ -8,7 +8,7 @@ from tests.kernel.guest.waiting import until
 from tests.kernel.guest.work import working
 
 from fake_efs.tls_front import Condition
-from kube_efs.model.ids import FileSystemId
+from kube_efs.model.efs.ids import FileSystemId
 
 # stunnel gives up 70 s after the kernel's last call, and a lease of 90 s is renewed after 60.
 _NOTICED_SECONDS = 300.0

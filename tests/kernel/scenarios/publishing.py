@@ -13,8 +13,8 @@ from tests.kernel.guest.node import IDLE_SECONDS, Modes, start
 from tests.kernel.guest.waiting import until
 from tests.kernel.guest.work import CommandFailed, run
 
-from kube_efs.model.directories import parse_directory
-from kube_efs.model.volume_handles import VolumeHandle
+from kube_efs.model.csi.volume_handles import VolumeHandle
+from kube_efs.model.efs.directories import parse_directory
 
 # What the kernel shows for the options of the AWS driver, and for those that it adds by itself.
 _OPTIONS = {

@@ -15,8 +15,8 @@ from tests.kernel.guest.node import Node, start
 from tests.kernel.guest.waiting import until
 from tests.kernel.guest.work import working
 
+from kube_efs.model.efs.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME
 from kube_efs.model.errors import PlatformError
-from kube_efs.model.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME
 from kube_efs.settings import DEFAULT_NAMESPACE
 
 

@@ -15,8 +15,8 @@ from tests.kernel.guest.node import Node
 from tests.kernel.guest.work import CommandFailed, run, working
 
 from fake_efs.tls_front import Condition
-from kube_efs.model.ids import FileSystemId
-from kube_efs.model.volume_handles import VolumeHandle
+from kube_efs.model.csi.volume_handles import VolumeHandle
+from kube_efs.model.efs.ids import FileSystemId
 
 _STEP_SECONDS = 60.0
 _WAITS_SECONDS = 5.0

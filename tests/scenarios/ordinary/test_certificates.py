@@ -8,7 +8,7 @@ from tests.scenarios import steps
 from tests.scenarios.steps import Cluster
 
 from fake_efs.names import server_names
-from kube_efs.model.ids import FileSystemId
+from kube_efs.model.efs.ids import FileSystemId
 from tiny_ca.authority import Authority, ServerCertificate
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

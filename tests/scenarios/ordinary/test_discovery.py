@@ -11,8 +11,8 @@ from tests.scenarios import csi_steps, steps
 from tests.scenarios.nfs import SlowReader
 from tests.scenarios.steps import Cluster
 
-from kube_efs.model.ids import FileSystemId, ZoneName
-from kube_efs.model.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, TunnelTargets
+from kube_efs.model.efs.ids import FileSystemId, ZoneName
+from kube_efs.model.efs.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, TunnelTargets
 from kube_efs.model.tunnel_volumes import root_name
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

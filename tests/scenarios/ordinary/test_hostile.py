@@ -10,7 +10,7 @@ from lightkube.resources.core_v1 import ConfigMap, PersistentVolumeClaim
 from tests.scenarios import steps
 from tests.scenarios.steps import Cluster
 
-from kube_efs.model.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME
+from kube_efs.model.efs.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

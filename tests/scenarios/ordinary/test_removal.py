@@ -14,7 +14,7 @@ from lightkube.resources.core_v1 import Event, PersistentVolume, PersistentVolum
 from tests.scenarios import steps
 from tests.scenarios.steps import Cluster
 
-from kube_efs.model.ids import FileSystemId
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.provisioning.workers.trash import TRASH
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

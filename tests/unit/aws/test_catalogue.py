@@ -9,9 +9,9 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from kube_efs.aws.catalogue import Catalogue, DiscoveryChange, compare
+from kube_efs.model.efs.file_systems import Discovery, FileSystem, LifeCycleState, MountTarget
+from kube_efs.model.efs.ids import FileSystemId, MountTargetId, SubnetId, ZoneName
 from kube_efs.model.errors import AwsDenied, AwsNotFound, AwsThrottled, AwsUnavailable, KubeEfsError
-from kube_efs.model.file_systems import Discovery, FileSystem, LifeCycleState, MountTarget
-from kube_efs.model.ids import FileSystemId, MountTargetId, SubnetId, ZoneName
 from kube_efs.telemetry.health import Health
 from kube_efs.telemetry.metrics import AwsMetrics
 

@@ -29,6 +29,7 @@ from kube_efs.aws.credential_sources import (
     order_sources,
 )
 from kube_efs.aws.credentials import assume_role, find_credentials
+from kube_efs.model.efs.ids import Region
 from kube_efs.model.errors import (
     AwsDenied,
     AwsError,
@@ -37,7 +38,6 @@ from kube_efs.model.errors import (
     InvalidSetting,
     KubeEfsError,
 )
-from kube_efs.model.ids import Region
 from kube_efs.telemetry.logging import configure
 
 SECRET = "je7MtGbClwBF/2Zp9Utk/h3yCo8nvbEXAMPLEKEY"

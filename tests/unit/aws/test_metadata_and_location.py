@@ -15,8 +15,8 @@ from kube_efs.aws.location import (
     until_valid,
 )
 from kube_efs.aws.metadata import InstanceIdentity, InstanceMetadata
+from kube_efs.model.efs.ids import Region, SubnetId, ZoneName
 from kube_efs.model.errors import AwsDenied, AwsNotFound, AwsOddAnswer, AwsUnavailable, InvalidSetting
-from kube_efs.model.ids import Region, SubnetId, ZoneName
 
 DOCUMENT = '{"region": "eu-west-1", "availabilityZone": "eu-west-1b", "instanceId": "i-0abc"}'
 MACS = "meta-data/network/interfaces/macs"

@@ -4,7 +4,7 @@ from ipaddress import ip_address, ip_network
 
 from kube_efs.aws.interfaces import Interface, parse_interface
 from kube_efs.aws.network_acls import AclRule, NetworkAcl, parse_network_acl
-from kube_efs.model.ids import SubnetId
+from kube_efs.model.efs.ids import SubnetId
 
 
 def test_what_is_about_tcp_is_read_in_the_order_of_numbers() -> None:

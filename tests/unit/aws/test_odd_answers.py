@@ -29,11 +29,11 @@ from kube_efs.aws.credentials import assume_role
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.aws.metadata import InstanceMetadata
 from kube_efs.aws.network import VpcId
-from kube_efs.model.access_points import AccessPointRequest, PosixUser
-from kube_efs.model.directories import parse_directory
+from kube_efs.model.csi.access_points import AccessPointRequest, PosixUser
+from kube_efs.model.csi.volume_handles import AccessPointId
+from kube_efs.model.efs.directories import parse_directory
+from kube_efs.model.efs.ids import FileSystemId, MountTargetId, Region, SubnetId, ZoneName
 from kube_efs.model.errors import KubeEfsError
-from kube_efs.model.ids import FileSystemId, MountTargetId, Region, SubnetId, ZoneName
-from kube_efs.model.volume_handles import AccessPointId
 from kube_efs.telemetry.logging import configure
 
 MARKER = "planted-4f9c-in-the-answer"

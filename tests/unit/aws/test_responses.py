@@ -3,9 +3,9 @@ from typing import Any
 import pytest
 
 from kube_efs.aws.responses import parse_file_system, parse_mount_target
+from kube_efs.model.efs.file_systems import FileSystem, LifeCycleState, MountTarget
+from kube_efs.model.efs.ids import FileSystemId, MountTargetId, SubnetId, VpcId, ZoneName
 from kube_efs.model.errors import InvalidValue
-from kube_efs.model.file_systems import FileSystem, LifeCycleState, MountTarget
-from kube_efs.model.ids import FileSystemId, MountTargetId, SubnetId, VpcId, ZoneName
 
 FILE_SYSTEM = {
     "FileSystemId": "fs-0123456789abcdef0",

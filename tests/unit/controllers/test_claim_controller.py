@@ -12,10 +12,10 @@ from tests.unit.provisioning.world import AWS_EFS, EFS, World, claim, directory_
 from kube_efs.controllers.claims import ClaimController
 from kube_efs.controllers.events import ProvisioningEvents
 from kube_efs.model.claims import Claim, ClaimPhase
+from kube_efs.model.efs.file_systems import Discovery
+from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.errors import KubeEfsError, KubeUnavailable, NotYet, WorkerFailed
-from kube_efs.model.file_systems import Discovery
-from kube_efs.model.ids import FileSystemId
-from kube_efs.model.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.volumes import Volume
 from kube_efs.provisioning.engine import Plan
 from kube_efs.telemetry.metrics import ControllerMetrics

@@ -18,8 +18,8 @@ from kube_efs.controllers.csi import Aws, CsiService
 from kube_efs.controllers.csi_socket import serve_csi
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import ControllerStub, IdentityStub
+from kube_efs.model.efs.ids import Region
 from kube_efs.model.errors import AwsUnavailable, InvalidSetting
-from kube_efs.model.ids import Region
 from kube_efs.provisioning.backends.csi.accounts import Accounts
 from kube_efs.provisioning.backends.csi.claims import CsiBackend
 from kube_efs.settings import ControllerSettings, load

@@ -23,10 +23,10 @@ from kube_efs.controllers.directory_backends import (
     directory_backend,
     directory_services,
 )
-from kube_efs.model.directories import Directory, Permissions, parse_directory
 from kube_efs.model.directory_volumes import DirectoryProvisioner
+from kube_efs.model.efs.directories import Directory, Permissions, parse_directory
+from kube_efs.model.efs.ids import FileSystemId, Region
 from kube_efs.model.errors import PlatformError
-from kube_efs.model.ids import FileSystemId, Region
 from kube_efs.model.volumes import Location, NfsSource, Volume
 from kube_efs.provisioning.guards import Order, Permit
 from kube_efs.provisioning.volume_index import VolumeIndex

@@ -18,9 +18,9 @@ from kube_efs.kube.claims import ClaimStore
 from kube_efs.kube.events import EventRecorder
 from kube_efs.kube.reading import read_claim
 from kube_efs.model.claims import Claim
-from kube_efs.model.directories import parse_directory
+from kube_efs.model.efs.directories import parse_directory
+from kube_efs.model.efs.ids import ClaimUid, FileSystemId
 from kube_efs.model.errors import KubeInvalid, KubeUnavailable, RemovalRefused
-from kube_efs.model.ids import ClaimUid, FileSystemId
 from kube_efs.model.volumes import Location, NfsSource, Volume
 from kube_efs.provisioning.engine import DataFate, Made, Reclaimed
 

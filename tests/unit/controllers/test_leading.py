@@ -21,7 +21,7 @@ from kube_efs.aws.gateway import AwsGateway
 from kube_efs.controllers.csi import Aws
 from kube_efs.controllers.leading import LeaderContext, lead
 from kube_efs.kube.leases import Leadership, LeaseTerms
-from kube_efs.model.ids import Region, VpcId
+from kube_efs.model.efs.ids import Region, VpcId
 from kube_efs.settings import ControllerSettings
 from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.metrics import AwsMetrics, ControllerMetrics, SharedVolumeMetrics, UsageMetrics

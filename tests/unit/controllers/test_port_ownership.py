@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from kube_efs.aws.catalogue import Catalogue
-from kube_efs.model.errors import AwsNotFound, AwsUnavailable
-from kube_efs.model.file_systems import FileSystem, LifeCycleState, MountTarget
-from kube_efs.model.ids import FileSystemId, MountTargetId, SubnetId
-from kube_efs.model.targets import (
+from kube_efs.model.efs.file_systems import FileSystem, LifeCycleState, MountTarget
+from kube_efs.model.efs.ids import FileSystemId, MountTargetId, SubnetId
+from kube_efs.model.efs.targets import (
     TunnelTargets,
     follow_discovery,
     parse_targets,
@@ -24,6 +23,7 @@ from kube_efs.model.targets import (
     render_targets,
     render_zones,
 )
+from kube_efs.model.errors import AwsNotFound, AwsUnavailable
 from kube_efs.model.tunnel_volumes import ROOT_CLASS, root_name
 from kube_efs.model.volumes import NfsSource, Volume
 from kube_efs.provisioning.volume_index import VolumeIndex

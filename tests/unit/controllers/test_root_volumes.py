@@ -13,9 +13,9 @@ from lightkube.types import PatchType
 
 from kube_efs.controllers.root_volumes import RootVolumes
 from kube_efs.kube.reading import read_volume
+from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.errors import KubeAlreadyExists
-from kube_efs.model.ids import FileSystemId
-from kube_efs.model.targets import TunnelTarget, TunnelTargets
 from kube_efs.provisioning.volume_index import VolumeIndex
 
 PROVISIONER = "gnuthought.com/efs-stunnel"

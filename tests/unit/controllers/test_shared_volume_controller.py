@@ -20,10 +20,10 @@ from kube_efs.controllers.shared_volumes import SharedVolumeController, watch_li
 from kube_efs.kube.events import EventRecorder
 from kube_efs.kube.shared_volume_store import SharedVolumeStore
 from kube_efs.model.claims import Claim, ClaimPhase
+from kube_efs.model.efs.ids import ClaimUid
 from kube_efs.model.errors import KubeConflict, KubeDenied, KubeInvalid, KubeUnavailable
-from kube_efs.model.ids import ClaimUid
-from kube_efs.model.shared_volume_limits import ANNOTATION, Allowance, Limits
-from kube_efs.model.shared_volumes import (
+from kube_efs.model.shared_volumes.limits import ANNOTATION, Allowance, Limits
+from kube_efs.model.shared_volumes.shared_volume import (
     FINALIZER,
     MarkedClaim,
     MarkedVolume,

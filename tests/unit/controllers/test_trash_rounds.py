@@ -15,9 +15,9 @@ from structlog.testing import capture_logs
 from kube_efs.controllers import trash_rounds
 from kube_efs.controllers.trash_rounds import Trashes, TrashRounds
 from kube_efs.kube.events import EventRecorder, Subject
+from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.errors import WorkerFailed
-from kube_efs.model.ids import FileSystemId
-from kube_efs.model.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.trash import StuckEntry, TrashReport
 from kube_efs.model.tunnel_volumes import ROOT_CLASS, root_name
 from kube_efs.model.volumes import Volume

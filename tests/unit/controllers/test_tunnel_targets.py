@@ -17,10 +17,10 @@ from kube_efs.controllers import tunnel_targets
 from kube_efs.controllers.root_volumes import RootVolumes
 from kube_efs.controllers.tunnel_targets import TunnelTargetsController
 from kube_efs.kube.reading import read_volume
+from kube_efs.model.efs.file_systems import Discovery, FileSystem, LifeCycleState, MountTarget
+from kube_efs.model.efs.ids import FileSystemId, MountTargetId, SubnetId, ZoneName
+from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets, parse_targets, render_targets
 from kube_efs.model.errors import InvalidValue, KubeAlreadyExists, KubeConflict
-from kube_efs.model.file_systems import Discovery, FileSystem, LifeCycleState, MountTarget
-from kube_efs.model.ids import FileSystemId, MountTargetId, SubnetId, ZoneName
-from kube_efs.model.targets import TunnelTarget, TunnelTargets, parse_targets, render_targets
 from kube_efs.model.volumes import NfsSource, Volume
 from kube_efs.provisioning.volume_index import VolumeIndex
 

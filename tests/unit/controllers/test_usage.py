@@ -24,9 +24,9 @@ from kube_efs.controllers.usage import (
 )
 from kube_efs.kube.events import EventRecorder
 from kube_efs.kube.usage_store import UsageStore
-from kube_efs.model.directories import Directory, parse_directory
+from kube_efs.model.efs.directories import Directory, parse_directory
+from kube_efs.model.efs.ids import ClaimUid, FileSystemId
 from kube_efs.model.errors import KubeDenied, WorkerFailed
-from kube_efs.model.ids import ClaimUid, FileSystemId
 from kube_efs.model.usage import MeasuredDirectory, TreeSize, VolumeUsage
 from kube_efs.model.volumes import ClaimReference, Location, NfsSource, Volume
 from kube_efs.provisioning.volume_index import VolumeIndex

@@ -10,8 +10,8 @@ from tests.unit.provisioning.world import EFS, World, claim
 from kube_efs.controllers.events import ProvisioningEvents
 from kube_efs.controllers.volumes import VolumeController
 from kube_efs.model.claims import ReclaimPolicy
+from kube_efs.model.efs.targets import TunnelTargets
 from kube_efs.model.errors import KubeEfsError, KubeUnavailable
-from kube_efs.model.targets import TunnelTargets
 from kube_efs.model.volumes import FINALIZER, NfsSource, Volume, VolumePhase
 from kube_efs.provisioning.engine import Reclaimed
 from kube_efs.telemetry.metrics import ControllerMetrics

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from kube_efs.csi.mounting import NodeMount, NodeVolumes, Publication, Use
 from kube_efs.csi.place import NodePlace
-from kube_efs.model.capabilities import AccessMode, VolumeCapability
+from kube_efs.model.csi.capabilities import AccessMode, VolumeCapability
+from kube_efs.model.csi.mount_options import plan_mount
+from kube_efs.model.csi.volume_attributes import parse_attributes
+from kube_efs.model.csi.volume_handles import parse_volume_handle
+from kube_efs.model.efs.ids import Region
 from kube_efs.model.errors import MountFailed, TunnelNotReady
-from kube_efs.model.ids import Region
-from kube_efs.model.mount_options import plan_mount
-from kube_efs.model.volume_attributes import parse_attributes
-from kube_efs.model.volume_handles import parse_volume_handle
 from kube_efs.mounts.table import MountTable
 from kube_efs.tunnels.api.client import TunnelOnDemand
 from kube_efs.tunnels.promises import Holder, TunnelSpec

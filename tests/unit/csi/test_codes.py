@@ -7,7 +7,8 @@ from grpc import StatusCode
 
 import kube_efs.model
 from kube_efs.csi.codes import code_of
-from kube_efs.model import csi_errors, errors
+from kube_efs.model import errors
+from kube_efs.model.csi import errors as csi_errors
 from kube_efs.model.errors import KubeEfsError
 
 
@@ -75,7 +76,7 @@ def test_an_error_that_nobody_foresaw_has_none() -> None:
 
 
 def test_no_error_of_the_tree_is_without_a_code() -> None:
-    for module in pkgutil.iter_modules(kube_efs.model.__path__, "kube_efs.model."):
+    for module in pkgutil.walk_packages(kube_efs.model.__path__, "kube_efs.model."):
         importlib.import_module(module.name)
     # RequestRefused itself is never raised; its children name their codes.
     ours = [kind for kind in _all_errors() if kind.__module__.startswith("kube_efs.model.")]

@@ -15,6 +15,7 @@ from tests.unit.provisioning.backends.csi.csi_world import FS, OTHER, CsiWorld
 from kube_efs.csi.controller import Controller, controller_service
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import ControllerStub
+from kube_efs.model.efs.ids import ZoneName
 from kube_efs.model.errors import (
     AwsDenied,
     AwsLimitReached,
@@ -23,7 +24,6 @@ from kube_efs.model.errors import (
     AwsUnavailable,
     KubeEfsError,
 )
-from kube_efs.model.ids import ZoneName
 
 # The generated type of a stub is that of calls that block, unless mypy sees the channel that it is made with.
 Stub = Any

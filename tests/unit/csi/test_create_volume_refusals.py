@@ -12,7 +12,7 @@ from tests.unit.provisioning.backends.csi.csi_world import FS, CsiWorld
 from kube_efs.csi.controller import Controller, controller_service
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import ControllerStub
-from kube_efs.model.csi_parameters import _KNOWN
+from kube_efs.model.csi.parameters import _KNOWN
 
 Parameters = dict[str, str]
 NEEDFUL = {"provisioningMode": "efs-ap", "fileSystemId": str(FS), "directoryPerms": "700"}

@@ -25,7 +25,7 @@ from kube_efs.csi.protocol.csi_pb2_grpc import (
     add_NodeServicer_to_server,
 )
 from kube_efs.csi.server import Service
-from kube_efs.model.csi_errors import ExistingVolumeDiffers
+from kube_efs.model.csi.errors import ExistingVolumeDiffers
 from kube_efs.model.errors import AwsDenied, AwsLimitReached, InvalidValue
 
 SECRET = "gh31-xk-external"

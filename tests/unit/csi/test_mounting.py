@@ -17,7 +17,7 @@ from kube_efs.csi.mounting import NodeVolumes, Publication, make_target, mount_o
 from kube_efs.csi.node import Node, NodeOptions
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.statistics import Statistics
-from kube_efs.model.csi_errors import VolumeInUse
+from kube_efs.model.csi.errors import VolumeInUse
 from kube_efs.model.errors import KubeEfsError, MountFailed, MountUnfinished
 
 Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]

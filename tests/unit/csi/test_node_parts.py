@@ -15,13 +15,13 @@ from kube_efs.aws.credential_sources import IamOptions
 from kube_efs.csi.mounting import NodeMount, direct_server, make_target, mount_of, remove_target, tunnel_spec
 from kube_efs.csi.node import Calls, parse_target, resolve_target
 from kube_efs.csi.place import NodePlace
-from kube_efs.model.capabilities import VolumeCapability
-from kube_efs.model.csi_errors import InvalidArgument, NoMountTarget, VolumePending
+from kube_efs.model.csi.capabilities import VolumeCapability
+from kube_efs.model.csi.errors import InvalidArgument, NoMountTarget, VolumePending
+from kube_efs.model.csi.mount_options import MountPlan, plan_mount
+from kube_efs.model.csi.volume_attributes import parse_attributes
+from kube_efs.model.csi.volume_handles import parse_volume_handle
+from kube_efs.model.efs.ids import Region, ZoneName
 from kube_efs.model.errors import MountFailed
-from kube_efs.model.ids import Region, ZoneName
-from kube_efs.model.mount_options import MountPlan, plan_mount
-from kube_efs.model.volume_attributes import parse_attributes
-from kube_efs.model.volume_handles import parse_volume_handle
 from kube_efs.tunnels.promises import Holder
 
 FS = "fs-0123456789abcdef0"

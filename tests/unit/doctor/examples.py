@@ -35,11 +35,11 @@ from kube_efs.doctor.node_facts import (
     TunnelFacts,
 )
 from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy, StorageClass
-from kube_efs.model.csi_claims import DRIVER
-from kube_efs.model.file_systems import FileSystem, LifeCycleState, MountTarget
-from kube_efs.model.ids import ClaimUid, FileSystemId, MountTargetId, SubnetId, ZoneName
-from kube_efs.model.shared_volumes import SharedVolume
-from kube_efs.model.targets import TunnelTarget, TunnelTargets
+from kube_efs.model.csi.claims import DRIVER
+from kube_efs.model.efs.file_systems import FileSystem, LifeCycleState, MountTarget
+from kube_efs.model.efs.ids import ClaimUid, FileSystemId, MountTargetId, SubnetId, ZoneName
+from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
+from kube_efs.model.shared_volumes.shared_volume import SharedVolume
 from kube_efs.model.volumes import ClaimReference, CsiSource, NfsSource, Volume, VolumePhase
 from kube_efs.settings import DEFAULT_PROVISIONER
 from kube_efs.tunnels.probe import ProbeResult

@@ -34,11 +34,11 @@ from kube_efs.doctor.grants import Account, Grant, Right
 from kube_efs.doctor.node_facts import CaFile, HandshakeOutcome, LoopbackMount, ProcessHealth
 from kube_efs.doctor.registry import TOPICS
 from kube_efs.model.claims import ClaimPhase, ReclaimPolicy, StorageClass
+from kube_efs.model.efs.file_systems import LifeCycleState
+from kube_efs.model.efs.ids import FileSystemId, ZoneName
+from kube_efs.model.efs.targets import Rejection
 from kube_efs.model.errors import InvalidValue
-from kube_efs.model.file_systems import LifeCycleState
-from kube_efs.model.ids import FileSystemId, ZoneName
-from kube_efs.model.shared_volumes import Owner, SharedVolume, SharedVolumePhase, Source, Status
-from kube_efs.model.targets import Rejection
+from kube_efs.model.shared_volumes.shared_volume import Owner, SharedVolume, SharedVolumePhase, Source, Status
 from kube_efs.model.volumes import VolumePhase
 from kube_efs.tunnels.probe import ProbeResult
 from kube_efs.tunnels.status import TunnelsStatus, TunnelState

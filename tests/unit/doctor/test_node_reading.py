@@ -13,8 +13,8 @@ from kube_efs.doctor.gathering.kernel import (
 )
 from kube_efs.doctor.gathering.stunnel_configuration import parse_configuration
 from kube_efs.doctor.node_facts import ConfiguredTunnel, LoopbackMount
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import PlatformError
-from kube_efs.model.ids import FileSystemId
 from kube_efs.mounts.mountinfo import parse_mountinfo
 from kube_efs.tunnels.stunnel.configuration import TunnelService, render_configuration
 

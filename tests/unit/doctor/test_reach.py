@@ -15,8 +15,8 @@ from kube_efs.aws.security_groups import Permission, SecurityGroup
 from kube_efs.doctor.diagnosis import diagnose
 from kube_efs.doctor.facts import AwsFacts, Facts, NodeObject
 from kube_efs.doctor.reach import EPHEMERAL, Verdict, judge_acls, judge_groups, ways
-from kube_efs.model.file_systems import MountTarget
-from kube_efs.model.ids import SubnetId
+from kube_efs.model.efs.file_systems import MountTarget
+from kube_efs.model.efs.ids import SubnetId
 
 _FIRST, _LAST = EPHEMERAL
 _ELSEWHERE = SubnetId("subnet-33333333")

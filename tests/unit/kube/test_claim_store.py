@@ -13,8 +13,8 @@ from lightkube.types import PatchType
 from kube_efs.kube.claims import ClaimStore
 from kube_efs.kube.reading import read_claim
 from kube_efs.model.claims import Claim
+from kube_efs.model.efs.ids import ClaimUid, FileSystemId
 from kube_efs.model.errors import NotYet
-from kube_efs.model.ids import ClaimUid, FileSystemId
 from kube_efs.model.tunnel_volumes import CHOSEN_FILE_SYSTEM
 
 FS1, FS2 = FileSystemId("fs-1"), FileSystemId("fs-2")

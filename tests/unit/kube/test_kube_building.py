@@ -10,7 +10,7 @@ from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 from kube_efs.kube.building import WorkerPod, build_claim, build_config_map, build_volume, build_worker_pod
 from kube_efs.kube.reading import read_claim, read_volume
 from kube_efs.model.claims import ReclaimPolicy
-from kube_efs.model.ids import ClaimUid
+from kube_efs.model.efs.ids import ClaimUid
 from kube_efs.model.volumes import ClaimReference, NfsSource, Volume
 
 

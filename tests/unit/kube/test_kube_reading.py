@@ -6,7 +6,7 @@ import pytest
 
 from kube_efs.kube.reading import read_claim, read_storage_class, read_volume
 from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy, StorageClass
-from kube_efs.model.ids import ClaimUid
+from kube_efs.model.efs.ids import ClaimUid
 from kube_efs.model.volumes import FINALIZER, ClaimReference, CsiSource, NfsSource, Volume, VolumePhase
 
 CLAIM: dict[str, Any] = {

@@ -18,9 +18,9 @@ from tests.unit.kube.shared_volume_definition import define
 
 from kube_efs.kube.shared_volume_store import SharedVolumeStore
 from kube_efs.kube.shared_volumes import SharedVolumeResource, read_shared_volume
+from kube_efs.model.efs.ids import ClaimUid
 from kube_efs.model.errors import KubeConflict
-from kube_efs.model.ids import ClaimUid
-from kube_efs.model.shared_volumes import (
+from kube_efs.model.shared_volumes.shared_volume import (
     FINALIZER,
     OWNED,
     Marks,

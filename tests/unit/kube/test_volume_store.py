@@ -12,8 +12,8 @@ from tests.unit.kube.conftest import Answer
 
 from kube_efs.kube.volumes import VolumeStore
 from kube_efs.model.claims import ReclaimPolicy
+from kube_efs.model.efs.ids import ClaimUid
 from kube_efs.model.errors import KubeAlreadyExists, KubeInvalid, KubeNotFound
-from kube_efs.model.ids import ClaimUid
 from kube_efs.model.volumes import FINALIZER, ClaimReference, NfsSource, Volume
 
 VOLUME = Volume(

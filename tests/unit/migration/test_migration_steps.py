@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kube_efs.migration.errors import ClaimInUse, MigrationRefused
 from kube_efs.migration.steps import Move, Seen, Step, Wait, decide
 from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy
-from kube_efs.model.ids import ClaimUid
+from kube_efs.model.efs.ids import ClaimUid
 from kube_efs.model.volumes import FINALIZER, ClaimReference, Volume, VolumePhase
 
 MOVE = Move(namespace="team", claim="data", source="old", target="new", policy=ReclaimPolicy.DELETE)

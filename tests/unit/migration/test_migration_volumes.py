@@ -22,10 +22,10 @@ from kube_efs.migration.plan import (
 )
 from kube_efs.migration.translating import csi_name
 from kube_efs.model.claims import ReclaimPolicy
-from kube_efs.model.directories import Relation
-from kube_efs.model.ids import FileSystemId
-from kube_efs.model.targets import TunnelTarget, TunnelTargets
-from kube_efs.model.volume_handles import parse_volume_handle
+from kube_efs.model.csi.volume_handles import parse_volume_handle
+from kube_efs.model.efs.directories import Relation
+from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.volumes import FINALIZER, PROVISIONED_BY, locate
 
 FS = FileSystemId("fs-0123456789abcdef0")

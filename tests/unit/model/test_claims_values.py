@@ -1,7 +1,7 @@
 import pytest
 
 from kube_efs.model.claims import Claim, ClaimPhase
-from kube_efs.model.ids import ClaimUid
+from kube_efs.model.efs.ids import ClaimUid
 
 
 def test_key_is_what_people_call_it() -> None:

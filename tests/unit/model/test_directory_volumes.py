@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kube_efs.model.claims import Claim, ReclaimPolicy, StorageClass
-from kube_efs.model.directories import Directory, Permissions, parse_directory
 from kube_efs.model.directory_volumes import (
     DirectoryProvisioner,
     directory_name,
@@ -21,10 +20,11 @@ from kube_efs.model.directory_volumes import (
     volume_name,
     volume_of_directory,
 )
+from kube_efs.model.efs.directories import Directory, Permissions, parse_directory
+from kube_efs.model.efs.ids import ClaimUid, FileSystemId
+from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.errors import ClaimRefused, NotYet, RemovalRefused
 from kube_efs.model.gids import GidRange
-from kube_efs.model.ids import ClaimUid, FileSystemId
-from kube_efs.model.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.volumes import ClaimReference, CsiSource, NfsSource, Volume, VolumePhase
 
 FS = FileSystemId("fs-47a2c22e")

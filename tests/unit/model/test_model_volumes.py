@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kube_efs.model.directories import parse_directory
-from kube_efs.model.ids import FileSystemId, SubnetId
-from kube_efs.model.targets import TunnelTarget, TunnelTargets
+from kube_efs.model.efs.directories import parse_directory
+from kube_efs.model.efs.ids import FileSystemId, SubnetId
+from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.volumes import CsiSource, Location, NfsSource, Volume, locate
 
 FS1, FS2 = FileSystemId("fs-1"), FileSystemId("fs-2")

@@ -3,10 +3,10 @@
 import pytest
 
 from kube_efs.model.claims import StorageClass
+from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.errors import ClaimRefused, NotYet
-from kube_efs.model.ids import FileSystemId
 from kube_efs.model.nfs_volumes import tunnel_mount_options, tunnel_port
-from kube_efs.model.targets import TunnelTarget, TunnelTargets
 
 FS1, FS2 = FileSystemId("fs-1"), FileSystemId("fs-2")
 TARGETS = TunnelTargets(targets={FS1: TunnelTarget(file_system_id=FS1, port=20490)})

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kube_efs.model.claims import Claim, ReclaimPolicy, StorageClass
+from kube_efs.model.efs.file_systems import Discovery, FileSystem, LifeCycleState, MountTarget
+from kube_efs.model.efs.ids import ClaimUid, FileSystemId, MountTargetId, SubnetId, VpcId
+from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.errors import ClaimRefused, InvalidValue, NotYet, RemovalRefused
-from kube_efs.model.file_systems import Discovery, FileSystem, LifeCycleState, MountTarget
-from kube_efs.model.ids import ClaimUid, FileSystemId, MountTargetId, SubnetId, VpcId
-from kube_efs.model.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.tunnel_volumes import (
     ClusterView,
     is_served,

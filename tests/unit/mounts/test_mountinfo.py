@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unmounting import unmount
 
-from kube_efs.model.directories import Directory, parse_directory
+from kube_efs.model.efs.directories import Directory, parse_directory
 from kube_efs.model.errors import InvalidValue, PlatformError
 from kube_efs.mounts import mountinfo
 from kube_efs.mounts.mountinfo import (

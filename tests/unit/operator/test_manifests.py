@@ -10,9 +10,9 @@ from syrupy.assertion import SnapshotAssertion
 from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 
 from kube_efs.csi.startup_taint import STARTUP_TAINT
-from kube_efs.model.csi_claims import DRIVER
+from kube_efs.model.csi.claims import DRIVER
+from kube_efs.model.efs.targets import CONFIG_MAP_NAME
 from kube_efs.model.errors import InvalidSetting
-from kube_efs.model.targets import CONFIG_MAP_NAME
 from kube_efs.operator.manifests import Manifest, RenderOptions, load_asset, render_manifests, render_text
 from kube_efs.operator.platforms import Platform
 from kube_efs.provisioning.workers.pod_objects import LABELS

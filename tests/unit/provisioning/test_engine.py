@@ -17,7 +17,10 @@ from tests.unit.provisioning.world import (
 )
 
 from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy
-from kube_efs.model.directories import parse_directory
+from kube_efs.model.efs.directories import parse_directory
+from kube_efs.model.efs.file_systems import Discovery
+from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.efs.targets import TunnelTargets
 from kube_efs.model.errors import (
     ClaimRefused,
     KubeAlreadyExists,
@@ -25,9 +28,6 @@ from kube_efs.model.errors import (
     NotYet,
     RemovalRefused,
 )
-from kube_efs.model.file_systems import Discovery
-from kube_efs.model.ids import FileSystemId
-from kube_efs.model.targets import TunnelTargets
 from kube_efs.model.volumes import (
     FINALIZER,
     ClaimReference,

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from structlog.testing import capture_logs
 
-from kube_efs.model.directories import parse_directory
+from kube_efs.model.efs.directories import parse_directory
+from kube_efs.model.efs.ids import ClaimUid, FileSystemId
 from kube_efs.model.gids import GidRange
-from kube_efs.model.ids import ClaimUid, FileSystemId
 from kube_efs.model.volumes import ClaimReference, Location, NfsSource, Volume
 from kube_efs.provisioning.volume_index import VolumeIndex
 

@@ -8,9 +8,12 @@ import pytest
 from tests.unit.provisioning.test_engine import DATA, FS1, RELEASED
 from tests.unit.provisioning.world import World, claim
 
-from kube_efs.model.access_points import AccessPoint
 from kube_efs.model.claims import ReclaimPolicy
-from kube_efs.model.directories import parse_directory
+from kube_efs.model.csi.access_points import AccessPoint
+from kube_efs.model.csi.volume_handles import AccessPointId
+from kube_efs.model.efs.directories import parse_directory
+from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.errors import (
     AwsDenied,
     AwsNotFound,
@@ -23,9 +26,6 @@ from kube_efs.model.errors import (
     RemovalRefused,
     WorkerFailed,
 )
-from kube_efs.model.ids import FileSystemId
-from kube_efs.model.targets import TunnelTarget, TunnelTargets
-from kube_efs.model.volume_handles import AccessPointId
 from kube_efs.model.volumes import FINALIZER, CsiSource, Location, NfsSource, Volume, VolumePhase
 from kube_efs.provisioning.backends.tunnel import TunnelPlan
 from kube_efs.provisioning.engine import DataFate

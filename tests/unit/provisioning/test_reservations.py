@@ -4,8 +4,8 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import pytest
 
-from kube_efs.model.directories import parse_directory
-from kube_efs.model.ids import FileSystemId
+from kube_efs.model.efs.directories import parse_directory
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning.guards import Reservations
 

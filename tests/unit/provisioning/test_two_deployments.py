@@ -18,9 +18,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tests.unit.provisioning.world import AWS_EFS, World, directory_claim
 
 from kube_efs.model.claims import Claim
-from kube_efs.model.directories import Directory, FoundDirectory, Permissions
+from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions
+from kube_efs.model.efs.ids import ClaimUid
 from kube_efs.model.errors import GidRangeFull
-from kube_efs.model.ids import ClaimUid
 from kube_efs.model.volumes import Location, NfsSource, Volume, VolumePhase
 from kube_efs.provisioning.workers import file_system
 from kube_efs.provisioning.workers.contract import Confirm

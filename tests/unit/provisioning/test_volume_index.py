@@ -6,11 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kube_efs.model.claims import ReclaimPolicy, StorageClass
-from kube_efs.model.directories import Directory, Relation, parse_directory
+from kube_efs.model.efs.directories import Directory, Relation, parse_directory
+from kube_efs.model.efs.ids import ClaimUid, FileSystemId
+from kube_efs.model.efs.targets import PortUse, TunnelTarget, TunnelTargets
 from kube_efs.model.errors import GidRangeFull, GidTaken, WorkerFailed, WorkerRefused
 from kube_efs.model.gids import GidRange
-from kube_efs.model.ids import ClaimUid, FileSystemId
-from kube_efs.model.targets import PortUse, TunnelTarget, TunnelTargets
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.model.volumes import ClaimReference, CsiSource, Location, NfsSource, Volume, VolumePhase
 from kube_efs.provisioning.volume_index import DirectoryIndex, VolumeIndex

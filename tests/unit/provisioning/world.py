@@ -9,17 +9,20 @@ from dataclasses import replace
 from prometheus_client import CollectorRegistry
 
 from kube_efs.kube.volumes import VolumeStore
-from kube_efs.model.access_points import AccessPoint
 from kube_efs.model.claims import Claim, StorageClass
-from kube_efs.model.cross_account import CrossAccountRole
-from kube_efs.model.directories import (
+from kube_efs.model.csi.access_points import AccessPoint
+from kube_efs.model.csi.cross_account import CrossAccountRole
+from kube_efs.model.directory_volumes import DirectoryProvisioner
+from kube_efs.model.efs.directories import (
     Directory,
     FoundDirectory,
     Permissions,
     Relation,
     parse_directory,
 )
-from kube_efs.model.directory_volumes import DirectoryProvisioner
+from kube_efs.model.efs.file_systems import Discovery, FileSystem, LifeCycleState, MountTarget
+from kube_efs.model.efs.ids import ClaimUid, FileSystemId, MountTargetId, SubnetId
+from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.errors import (
     GidTaken,
     KubeAlreadyExists,
@@ -28,9 +31,6 @@ from kube_efs.model.errors import (
     KubeUnavailable,
     WorkerFailed,
 )
-from kube_efs.model.file_systems import Discovery, FileSystem, LifeCycleState, MountTarget
-from kube_efs.model.ids import ClaimUid, FileSystemId, MountTargetId, SubnetId
-from kube_efs.model.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.volumes import FINALIZER, Location, Volume, VolumePhase
 from kube_efs.provisioning.backends.directory import DirectoryBackend, ScanPace
 from kube_efs.provisioning.backends.tunnel import TunnelBackend

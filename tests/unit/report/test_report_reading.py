@@ -9,7 +9,7 @@ from lightkube.resources.core_v1 import ConfigMap
 from kube_efs.kube.events import CONTROLLER, EventRecorder, EventType, Subject
 from kube_efs.kube.usage_store import UsageStore
 from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy, StorageClass
-from kube_efs.model.ids import ClaimUid
+from kube_efs.model.efs.ids import ClaimUid
 from kube_efs.model.usage import OVER_REQUEST, TreeSize, VolumeUsage
 from kube_efs.model.volumes import ClaimReference, CsiSource, NfsSource, Volume, VolumePhase
 from kube_efs.report.reading import ClusterState, describe, read_cluster

@@ -2,9 +2,9 @@
 
 import pytest
 
+from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.efs.targets import Rejection, TunnelTarget, TunnelTargets
 from kube_efs.model.errors import InvalidValue
-from kube_efs.model.ids import FileSystemId
-from kube_efs.model.targets import Rejection, TunnelTarget, TunnelTargets
 from kube_efs.tunnels.config_map import Served, follow, release
 
 FS_1, FS_2, FS_3 = (FileSystemId(f"fs-{number}") for number in (1, 2, 3))

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from kube_efs.model.ids import FileSystemId, SubnetId, ZoneName
-from kube_efs.model.targets import TunnelTarget, TunnelTargets
+from kube_efs.model.efs.ids import FileSystemId, SubnetId, ZoneName
+from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
 from kube_efs.tunnels.config_map import Served, load_served, save_served
 from kube_efs.tunnels.files import write_atomically
 

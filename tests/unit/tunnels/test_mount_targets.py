@@ -4,8 +4,8 @@ from types import MappingProxyType
 
 import pytest
 
-from kube_efs.model.ids import FileSystemId, Region, SubnetId, ZoneName
-from kube_efs.model.targets import TunnelTarget, TunnelTargets
+from kube_efs.model.efs.ids import FileSystemId, Region, SubnetId, ZoneName
+from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
 from kube_efs.tunnels.config_map import Served
 from kube_efs.tunnels.mount_targets import (
     Nearness,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from kube_efs.model.ids import FileSystemId, SubnetId, ZoneName
-from kube_efs.model.targets import TunnelTarget
+from kube_efs.model.efs.ids import FileSystemId, SubnetId, ZoneName
+from kube_efs.model.efs.targets import TunnelTarget
 from kube_efs.tunnels.mount_targets import Candidate, Nearness
 from kube_efs.tunnels.news import find_news
 from kube_efs.tunnels.plan import PlannedTunnel

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from kube_efs.model.efs.ids import FileSystemId, Region, SubnetId, ZoneName
+from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.errors import InvalidSetting, TunnelNotReady
-from kube_efs.model.ids import FileSystemId, Region, SubnetId, ZoneName
-from kube_efs.model.targets import TunnelTarget, TunnelTargets
 from kube_efs.tunnels.mount_targets import Candidate, Nearness, NodeLocation
 from kube_efs.tunnels.on_demand.tunnels import check_resolves
 from kube_efs.tunnels.options import TunnelOptions

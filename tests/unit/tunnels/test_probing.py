@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from prometheus_client import CollectorRegistry
 
-from kube_efs.model.ids import FileSystemId
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.probing import Prober
 from kube_efs.tunnels.stunnel.configuration import TunnelService

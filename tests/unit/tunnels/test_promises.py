@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from kube_efs.model.csi.volume_handles import AccessPointId
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import NoTunnelPort
-from kube_efs.model.ids import FileSystemId
-from kube_efs.model.volume_handles import AccessPointId
 from kube_efs.tunnels.promises import Holder, PortRange, Promises, TunnelSpec
 
 PORTS = PortRange(first=22049, last=22058)

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from kube_efs.aws.location import NodeLocation
+from kube_efs.model.efs.ids import Region, SubnetId, ZoneName
 from kube_efs.model.errors import InvalidSetting
-from kube_efs.model.ids import Region, SubnetId, ZoneName
 from kube_efs.tunnels.run import find_place
 
 HERE = NodeLocation(

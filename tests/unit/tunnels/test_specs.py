@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kube_efs.aws.credential_sources import IamOptions
+from kube_efs.model.csi.volume_handles import AccessPointId
+from kube_efs.model.efs.ids import FileSystemId, Region, ZoneName
 from kube_efs.model.errors import InvalidValue
-from kube_efs.model.ids import FileSystemId, Region, ZoneName
-from kube_efs.model.volume_handles import AccessPointId
 from kube_efs.tunnels.promises import TunnelSpec, parse_holder
 from kube_efs.tunnels.stunnel.configuration import TunnelService, check_service
 

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
+from kube_efs.model.efs.ids import FileSystemId, Region, SubnetId, ZoneName
+from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.errors import InvalidValue, PortTaken
-from kube_efs.model.ids import FileSystemId, Region, SubnetId, ZoneName
-from kube_efs.model.targets import TunnelTarget, TunnelTargets
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.config_map import Served, follow
 from kube_efs.tunnels.describing import Observations, TunnelRecorder, describe_tunnel

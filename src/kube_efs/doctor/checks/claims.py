@@ -19,13 +19,13 @@ from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
 from kube_efs.doctor.times import shown
 from kube_efs.model import directory_volumes
 from kube_efs.model.claims import ClaimPhase, StorageClass
-from kube_efs.model.csi_claims import parse_claim
-from kube_efs.model.directories import Directory
+from kube_efs.model.csi.claims import parse_claim
 from kube_efs.model.directory_volumes import DirectoryProvisioner
+from kube_efs.model.efs.directories import Directory
+from kube_efs.model.efs.file_systems import Discovery, FileSystem, LifeCycleState, MountTarget
+from kube_efs.model.efs.ids import FileSystemId, MountTargetId
+from kube_efs.model.efs.targets import TunnelTarget
 from kube_efs.model.errors import KubeEfsError
-from kube_efs.model.file_systems import Discovery, FileSystem, LifeCycleState, MountTarget
-from kube_efs.model.ids import FileSystemId, MountTargetId
-from kube_efs.model.targets import TunnelTarget
 from kube_efs.model.tunnel_volumes import ClusterView, is_served, parse_request
 
 _PENDING = broken("claim/pending", "A claim has no volume yet.")

@@ -7,12 +7,12 @@ from shlex import quote
 from typing import Final
 
 from kube_efs.doctor.facts import ClusterFacts, PodFacts, Workload
-from kube_efs.model.csi_claims import DRIVER
+from kube_efs.model.csi.claims import DRIVER
+from kube_efs.model.csi.volume_handles import parse_volume_handle
+from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.efs.targets import TunnelTargets
 from kube_efs.model.errors import InvalidValue, KubeEfsError
-from kube_efs.model.ids import FileSystemId
-from kube_efs.model.targets import TunnelTargets
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
-from kube_efs.model.volume_handles import parse_volume_handle
 from kube_efs.model.volumes import Volume, locate
 from kube_efs.settings import DEFAULT_PROVISIONER
 

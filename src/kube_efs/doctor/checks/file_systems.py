@@ -9,11 +9,11 @@ from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
 from kube_efs.doctor.policies import refused_without_identity
 from kube_efs.model import tunnel_volumes
 from kube_efs.model.claims import StorageClass
-from kube_efs.model.csi_parameters import parse_parameters
+from kube_efs.model.csi.parameters import parse_parameters
+from kube_efs.model.efs.file_systems import FileSystem
+from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.efs.targets import CONFIG_MAP_NAME
 from kube_efs.model.errors import InvalidValue
-from kube_efs.model.file_systems import FileSystem
-from kube_efs.model.ids import FileSystemId
-from kube_efs.model.targets import CONFIG_MAP_NAME
 
 _MISSING = broken("file-system/missing", "A class or volume names a file system that AWS does not have.")
 _STATE = broken("file-system/state", "A file system is in a state in which it cannot be used.")

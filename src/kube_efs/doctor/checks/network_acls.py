@@ -6,7 +6,7 @@ from types import MappingProxyType
 from kube_efs.doctor.facts import AwsFacts, Facts
 from kube_efs.doctor.findings import Finding, Kind, Subject, Topic, broken, unchecked
 from kube_efs.doctor.reach import EPHEMERAL, Judgement, Source, Verdict, judge_acls, ways
-from kube_efs.model.file_systems import MountTarget
+from kube_efs.model.efs.file_systems import MountTarget
 from kube_efs.tunnels.mount_targets import NFS_PORT
 
 _CLOSED = broken("network-acl/closed", "Network ACLs block the traffic between a node and a mount target.")

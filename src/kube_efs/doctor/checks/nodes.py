@@ -15,7 +15,7 @@ from kube_efs.doctor.checks.common import (
 from kube_efs.doctor.facts import ClusterFacts, Facts, PublishedStatus
 from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
 from kube_efs.doctor.times import shown, time_of
-from kube_efs.model.csi_claims import DRIVER
+from kube_efs.model.csi.claims import DRIVER
 from kube_efs.tunnels.status import TunnelState, TunnelStatus
 
 _SILENT = broken("agent/silent", "The tunnel agent of a node has not reported its state for minutes.")

@@ -7,8 +7,8 @@ from kube_efs.aws.security_groups import Permission, SecurityGroup
 from kube_efs.doctor.facts import AwsFacts, Facts
 from kube_efs.doctor.findings import Finding, Subject, Topic, broken, unchecked
 from kube_efs.doctor.reach import Source, Verdict, judge_groups, ways
-from kube_efs.model.file_systems import MountTarget
-from kube_efs.model.ids import FileSystemId
+from kube_efs.model.efs.file_systems import MountTarget
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.tunnels.mount_targets import NFS_PORT
 
 _CLOSED = broken("security-group/closed", "No security group of a mount target allows TCP 2049 from a node.")

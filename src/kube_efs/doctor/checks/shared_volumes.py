@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from kube_efs.doctor.checks.common import lasts
 from kube_efs.doctor.facts import Facts, SharedVolumeFacts
 from kube_efs.doctor.findings import Finding, Subject, Topic, broken
-from kube_efs.model.shared_volumes import SharedVolumePhase
+from kube_efs.model.shared_volumes.shared_volume import SharedVolumePhase
 
 _FAILED = broken("shared-volume/failed", "A SharedVolume has no volume. Its status gives the reason.")
 _TERMINATING = broken("shared-volume/terminating", "A deleted SharedVolume still exists.")

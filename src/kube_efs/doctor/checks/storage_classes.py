@@ -7,9 +7,9 @@ from kube_efs.doctor.facts import Facts
 from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
 from kube_efs.model import directory_classes, tunnel_volumes
 from kube_efs.model.claims import Claim, StorageClass
-from kube_efs.model.csi_claims import parse_claim
+from kube_efs.model.csi.claims import parse_claim
+from kube_efs.model.efs.ids import ClaimUid
 from kube_efs.model.errors import InvalidValue
-from kube_efs.model.ids import ClaimUid
 from kube_efs.model.nfs_volumes import tunnel_mount_options
 
 _PARAMETER = broken(

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from kube_efs.doctor.checks.common import controller_log, needs_tunnels
 from kube_efs.doctor.facts import Facts
 from kube_efs.doctor.findings import Finding, Subject, Topic, broken
-from kube_efs.model.targets import CONFIG_MAP_NAME
+from kube_efs.model.efs.targets import CONFIG_MAP_NAME
 
 _MISSING = broken("targets/missing", "The ConfigMap with the tunnel targets does not exist.")
 _UNREADABLE = broken("targets/unreadable", "The ConfigMap with the tunnel targets cannot be read.")

@@ -12,8 +12,8 @@ from kube_efs.aws.interfaces import Interface
 from kube_efs.aws.security_groups import Network, SecurityGroup
 from kube_efs.doctor.facts import Area, AwsFacts, NodeObject
 from kube_efs.doctor.gathering.attempts import Attempts
-from kube_efs.model.file_systems import FileSystem, MountTarget
-from kube_efs.model.ids import FileSystemId, MountTargetId, Region
+from kube_efs.model.efs.file_systems import FileSystem, MountTarget
+from kube_efs.model.efs.ids import FileSystemId, MountTargetId, Region
 
 # A user waits for the answer, and the library's own retries would take minutes.
 _ATTEMPTS: Final = 2

@@ -52,9 +52,9 @@ from kube_efs.doctor.gathering.objects import (
 from kube_efs.kube.errors import translated
 from kube_efs.kube.reading import read_storage_class
 from kube_efs.kube.shared_volumes import SharedVolumeResource
-from kube_efs.model.csi_claims import DRIVER
+from kube_efs.model.csi.claims import DRIVER
+from kube_efs.model.efs.targets import CONFIG_MAP_NAME
 from kube_efs.model.errors import KubeNotFound
-from kube_efs.model.targets import CONFIG_MAP_NAME
 from kube_efs.model.trash import TRASH_EMPTIED, TRASH_NOT_EMPTIED
 from kube_efs.tunnels.publishing import STATUS_LABELS
 

@@ -22,8 +22,8 @@ from kube_efs.doctor.facts import (
 from kube_efs.doctor.times import time_of
 from kube_efs.kube.reading import read_claim, read_volume
 from kube_efs.kube.shared_volumes import read_shared_volume
+from kube_efs.model.efs.targets import CONFIG_MAP_KEY, ZONES_KEY, parse_targets
 from kube_efs.model.errors import InvalidValue
-from kube_efs.model.targets import CONFIG_MAP_KEY, ZONES_KEY, parse_targets
 from kube_efs.tunnels.publishing import NODE_KEY, STATUS_KEY
 from kube_efs.tunnels.status import parse_status
 

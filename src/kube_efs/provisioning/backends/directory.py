@@ -8,7 +8,6 @@ from typing import NoReturn, Self
 import structlog
 
 from kube_efs.model.claims import Claim, StorageClass
-from kube_efs.model.directories import Directory
 from kube_efs.model.directory_classes import oddities
 from kube_efs.model.directory_volumes import (
     DirectoryProvisioner,
@@ -22,6 +21,7 @@ from kube_efs.model.directory_volumes import (
     volume_name,
     volume_of_directory,
 )
+from kube_efs.model.efs.directories import Directory
 from kube_efs.model.errors import (
     GidRangeFull,
     GidTaken,

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Self, TypeAlias
 
 from kube_efs.model.claims import Claim, StorageClass
-from kube_efs.model.directories import Permissions
+from kube_efs.model.efs.directories import Permissions
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import NotYet, RemovalRefused
-from kube_efs.model.ids import FileSystemId
 from kube_efs.model.nfs_volumes import tunnel_port
 from kube_efs.model.tunnel_volumes import (
     BASE,

@@ -3,8 +3,8 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeAlias
 
-from kube_efs.model.directories import Directory, FoundDirectory, Permissions
-from kube_efs.model.ids import FileSystemId
+from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.usage import MeasuredDirectory
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning.guards import Order, Removal

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from kube_efs.model.directories import Directory, FoundDirectory, Permissions, Relation
+from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions, Relation
 from kube_efs.model.errors import PlatformError, RemovalRefused, WorkerFailed, WorkerRefused
 from kube_efs.model.trash import TrashReport
 from kube_efs.provisioning.workers import gid_marks, trash

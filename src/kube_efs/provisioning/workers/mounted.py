@@ -18,7 +18,8 @@ from typing import Self, TypeVar
 
 import structlog
 
-from kube_efs.model.directories import Directory, FoundDirectory, Permissions, Relation
+from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions, Relation
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import (
     InvalidValue,
     PlatformError,
@@ -26,7 +27,6 @@ from kube_efs.model.errors import (
     WorkerFailed,
     WorkerRefused,
 )
-from kube_efs.model.ids import FileSystemId
 from kube_efs.model.trash import TrashReport, together
 from kube_efs.model.usage import MeasuredDirectory
 from kube_efs.model.volumes import Location

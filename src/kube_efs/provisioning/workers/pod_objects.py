@@ -11,8 +11,8 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Pod
 
 from kube_efs.kube.building import WORKER, WorkerPod, build_worker_pod
-from kube_efs.model.directories import Directory, Relation
-from kube_efs.model.ids import FileSystemId
+from kube_efs.model.efs.directories import Directory, Relation
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID, PREFIX, root_name
 from kube_efs.provisioning.workers.orders import Action, Item, Job, parse_order, render_arguments
 from kube_efs.settings import ControllerSettings

@@ -40,7 +40,8 @@ from lightkube.types import PatchType
 from kube_efs.kube.deleting import delete_exactly
 from kube_efs.kube.errors import translated
 from kube_efs.kube.watching import Applied, Change, Deleted, Listed, follow
-from kube_efs.model.directories import Directory
+from kube_efs.model.efs.directories import Directory
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import (
     KubeAlreadyExists,
     KubeConflict,
@@ -49,7 +50,6 @@ from kube_efs.model.errors import (
     KubeUnavailable,
     WorkerFailed,
 )
-from kube_efs.model.ids import FileSystemId
 from kube_efs.model.tunnel_volumes import root_name
 from kube_efs.provisioning.workers.orders import (
     Action,

@@ -14,9 +14,9 @@ from typing import Self
 
 from lightkube import AsyncClient
 
-from kube_efs.model.directories import Directory, FoundDirectory, Permissions
+from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import GidTaken, KubeEfsError, WorkerFailed, WorkerRefused
-from kube_efs.model.ids import FileSystemId
 from kube_efs.model.trash import TrashReport
 from kube_efs.model.usage import MeasuredDirectory
 from kube_efs.model.volumes import Location

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from kube_efs.model.directories import Directory, Permissions, parse_directory
+from kube_efs.model.efs.directories import Directory, Permissions, parse_directory
 from kube_efs.model.errors import (
     GidTaken,
     InvalidValue,

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from kube_efs.model.directories import Directory
+from kube_efs.model.efs.directories import Directory
 from kube_efs.model.errors import WorkerFailed
 from kube_efs.model.usage import MeasuredDirectory, TreeSize
 from kube_efs.provisioning.workers.orders import MeasuringTerms

@@ -4,11 +4,11 @@ from typing import Final
 
 from kube_efs.aws.credential_sources import IamOptions
 from kube_efs.model import errors
+from kube_efs.model.csi.volume_handles import AccessPointId
+from kube_efs.model.efs.ids import FileSystemId, Region, ZoneName
+from kube_efs.model.efs.targets import parse_address
 from kube_efs.model.errors import KubeEfsError, TunnelError, shown
-from kube_efs.model.ids import FileSystemId, Region, ZoneName
 from kube_efs.model.secrets import shortened
-from kube_efs.model.targets import parse_address
-from kube_efs.model.volume_handles import AccessPointId
 from kube_efs.tunnels.promises import TunnelSpec
 from kube_efs.tunnels.protocol import tunnels_pb2 as pb
 

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
-from kube_efs.model.ids import FileSystemId, Region
+from kube_efs.model.efs.ids import FileSystemId, Region
 from kube_efs.tunnels.on_demand.signature import ConnectRequest, sign
 from kube_efs.tunnels.options import ClientInfo
 

@@ -14,7 +14,7 @@ from functools import reduce
 from typing import Final
 from urllib.parse import urlencode
 
-from kube_efs.model.ids import FileSystemId, Region
+from kube_efs.model.efs.ids import FileSystemId, Region
 
 _ALGORITHM: Final = "AWS4-HMAC-SHA256"
 _SERVICE: Final = "elasticfilesystem"

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from kube_efs.model.efs.ids import FileSystemId, parse_file_system_id
+from kube_efs.model.efs.targets import LAST_PORT, parse_address
 from kube_efs.model.errors import InvalidValue
-from kube_efs.model.ids import FileSystemId, parse_file_system_id
-from kube_efs.model.targets import LAST_PORT, parse_address
 from kube_efs.tunnels.mount_targets import NFS_PORT
 
 _FIRST_PORT = 1024

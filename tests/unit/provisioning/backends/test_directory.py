@@ -19,7 +19,8 @@ from tests.unit.provisioning.world import (
 )
 
 from kube_efs.model.claims import Claim, ReclaimPolicy, StorageClass
-from kube_efs.model.directories import Directory, FoundDirectory, Permissions, parse_directory
+from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions, parse_directory
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import (
     ClaimRefused,
     GidRangeFull,
@@ -30,7 +31,6 @@ from kube_efs.model.errors import (
     RemovalRefused,
     WorkerFailed,
 )
-from kube_efs.model.ids import FileSystemId
 from kube_efs.model.volumes import FINALIZER, Location, NfsSource, Volume, VolumePhase
 from kube_efs.provisioning.backends.directory import DirectoryPlan, ScanPace
 from kube_efs.provisioning.engine import DataFate

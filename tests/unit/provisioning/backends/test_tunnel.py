@@ -6,10 +6,10 @@ import pytest
 from tests.unit.provisioning.world import EFS, FILE_SYSTEMS, PROVISIONER, World, claim, reachable
 
 from kube_efs.model.claims import ReclaimPolicy
+from kube_efs.model.efs.file_systems import Discovery
+from kube_efs.model.efs.ids import FileSystemId, VpcId
+from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.errors import KubeDenied, KubeEfsError, NotYet
-from kube_efs.model.file_systems import Discovery
-from kube_efs.model.ids import FileSystemId, VpcId
-from kube_efs.model.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.volumes import VolumePhase
 from kube_efs.provisioning.backends.tunnel import TunnelBackend, TunnelPlan
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unmounting import unmount
 
-from kube_efs.model.directories import Directory, FoundDirectory, Permissions, parse_directory
+from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions, parse_directory
 from kube_efs.model.errors import InvalidValue, PlatformError, RemovalRefused, WorkerFailed, WorkerRefused
 from kube_efs.model.trash import StuckEntry, TrashReport
 from kube_efs.provisioning.workers import file_system
@@ -649,7 +649,7 @@ def _removal_killed_at(root: Path, step: int) -> bool:
     program = f"""
 import os, sys
 from pathlib import Path
-from kube_efs.model.directories import parse_directory
+from kube_efs.model.efs.directories import parse_directory
 from kube_efs.provisioning.workers.file_system import empty_trash, move_to_trash
 left = [{step}]
 def killing(call):

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kube_efs.model.directories import Permissions, parse_directory
+from kube_efs.model.efs.directories import Permissions, parse_directory
 from kube_efs.model.errors import GidTaken, RemovalRefused, WorkerFailed
 from kube_efs.provisioning.workers import gid_marks
 from kube_efs.provisioning.workers.file_system import list_children, make_directory, move_to_trash

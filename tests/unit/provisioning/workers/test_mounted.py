@@ -14,9 +14,9 @@ from structlog.testing import capture_logs
 from tests.unit.provisioning.orders import stands
 from tests.unmounting import unmount
 
-from kube_efs.model.directories import Directory, FoundDirectory, Permissions, parse_directory
+from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions, parse_directory
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import InvalidValue, PlatformError, RemovalRefused, WorkerFailed, WorkerRefused
-from kube_efs.model.ids import FileSystemId
 from kube_efs.model.trash import TrashReport
 from kube_efs.model.volumes import Location
 from kube_efs.mounts.mountinfo import read_mountinfo

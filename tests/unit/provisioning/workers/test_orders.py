@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kube_efs.model.directories import Directory, FoundDirectory, parse_directory
+from kube_efs.model.efs.directories import Directory, FoundDirectory, parse_directory
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.trash import StuckEntry, TrashReport
 from kube_efs.provisioning.workers.orders import (

@@ -23,9 +23,9 @@ from structlog.testing import capture_logs
 from tests.unit.provisioning.orders import stands
 from tests.unit.provisioning.workers.kubelet import Kubelet, Logs, name_of, running, set_status
 
-from kube_efs.model.directories import Directory, FoundDirectory, Permissions, parse_directory
+from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions, parse_directory
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import KubeDenied, KubeUnavailable, RemovalRefused, WorkerFailed
-from kube_efs.model.ids import FileSystemId
 from kube_efs.model.trash import TrashReport
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID, PREFIX
 from kube_efs.model.volumes import Location

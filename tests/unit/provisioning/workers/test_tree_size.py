@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kube_efs.model.directories import Directory, parse_directory
+from kube_efs.model.efs.directories import Directory, parse_directory
 from kube_efs.model.errors import WorkerFailed
 from kube_efs.provisioning.workers.orders import MeasuringTerms
 from kube_efs.provisioning.workers.tree_size import Pace, measure_all, measure_tree

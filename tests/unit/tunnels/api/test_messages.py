@@ -5,7 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kube_efs.aws.credential_sources import IamOptions
-from kube_efs.model.csi_errors import InvalidArgument
+from kube_efs.model.csi.errors import InvalidArgument
+from kube_efs.model.csi.volume_handles import AccessPointId
+from kube_efs.model.efs.ids import FileSystemId, Region, ZoneName
 from kube_efs.model.errors import (
     AwsDenied,
     InvalidSetting,
@@ -15,8 +17,6 @@ from kube_efs.model.errors import (
     TunnelError,
     TunnelNotReady,
 )
-from kube_efs.model.ids import FileSystemId, Region, ZoneName
-from kube_efs.model.volume_handles import AccessPointId
 from kube_efs.tunnels.api.messages import parse_failure, parse_spec, render_failure, render_spec
 from kube_efs.tunnels.promises import TunnelSpec
 from kube_efs.tunnels.protocol import tunnels_pb2 as pb

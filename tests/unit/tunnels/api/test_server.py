@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 from tests.unit.logged import logged
 
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import KubeEfsError, TunnelError, TunnelNotReady
-from kube_efs.model.ids import FileSystemId
 from kube_efs.tunnels.api.client import connect_tunnels
 from kube_efs.tunnels.api.server import serving
 from kube_efs.tunnels.on_demand.tunnels import OnDemandTunnels

@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from prometheus_client import CollectorRegistry
 
 from kube_efs.aws.credential_sources import CredentialOptions, ProfileFiles
-from kube_efs.model.ids import FileSystemId, Region
-from kube_efs.model.volume_handles import AccessPointId
+from kube_efs.model.csi.volume_handles import AccessPointId
+from kube_efs.model.efs.ids import FileSystemId, Region
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.agent import TargetDocuments, TunnelAgent
 from kube_efs.tunnels.on_demand.certificate import ClientKey

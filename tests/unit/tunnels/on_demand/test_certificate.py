@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from fake_efs.client_certificate import ClientCertificate as Seen
 from fake_efs.client_certificate import read_client_certificate
 from kube_efs.aws.connection import AwsCredentials
-from kube_efs.model.ids import FileSystemId, Region
+from kube_efs.model.efs.ids import FileSystemId, Region
 from kube_efs.tunnels.on_demand import certificate as certificates
 from kube_efs.tunnels.on_demand.certificate import (
     IAM_OID,

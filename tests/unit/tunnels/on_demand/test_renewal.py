@@ -19,8 +19,8 @@ from kube_efs.aws.credential_sources import (
     ProfileFiles,
     SourceKind,
 )
+from kube_efs.model.efs.ids import FileSystemId, Region
 from kube_efs.model.errors import KubeEfsError, TunnelNotReady
-from kube_efs.model.ids import FileSystemId, Region
 from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.files import write_atomically

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kube_efs.aws.credential_sources import CredentialSource, IamOptions, SourceKind
-from kube_efs.model.ids import FileSystemId, Region, ZoneName
-from kube_efs.model.volume_handles import AccessPointId
+from kube_efs.model.csi.volume_handles import AccessPointId
+from kube_efs.model.efs.ids import FileSystemId, Region, ZoneName
 from kube_efs.tunnels.on_demand.store import load_promises, save_promises
 from kube_efs.tunnels.promises import Holder, Promise, Promises, TunnelSpec
 

@@ -16,10 +16,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from prometheus_client import CollectorRegistry
 
 from kube_efs.aws.credential_sources import CredentialOptions, ProfileFiles
+from kube_efs.model.csi.volume_handles import AccessPointId
+from kube_efs.model.efs.ids import FileSystemId, Region
+from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.errors import PortTaken, TunnelNotReady
-from kube_efs.model.ids import FileSystemId, Region
-from kube_efs.model.targets import TunnelTarget, TunnelTargets
-from kube_efs.model.volume_handles import AccessPointId
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.config_map import Served
 from kube_efs.tunnels.on_demand.certificate import ClientKey

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import InvalidValue
-from kube_efs.model.ids import FileSystemId
 from kube_efs.tunnels.stunnel.configuration import (
     CertificateFile,
     TunnelService,

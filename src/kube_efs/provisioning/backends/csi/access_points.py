@@ -19,8 +19,8 @@ from typing import Final
 import structlog
 
 from kube_efs.aws.access_points import AwsAccessPoints
-from kube_efs.model.access_point_tags import Tag
-from kube_efs.model.access_points import (
+from kube_efs.model.csi.access_point_tags import Tag
+from kube_efs.model.csi.access_points import (
     AccessPoint,
     AccessPointRequest,
     PosixUser,
@@ -29,8 +29,10 @@ from kube_efs.model.access_points import (
     check_existing,
     client_token,
 )
-from kube_efs.model.csi_errors import VolumePending
-from kube_efs.model.directories import Directory
+from kube_efs.model.csi.errors import VolumePending
+from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle
+from kube_efs.model.efs.directories import Directory
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import (
     AwsAlreadyExists,
     AwsError,
@@ -44,8 +46,6 @@ from kube_efs.model.errors import (
     RemovalRefused,
 )
 from kube_efs.model.gids import GidRange
-from kube_efs.model.ids import FileSystemId
-from kube_efs.model.volume_handles import AccessPointId, VolumeHandle
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.single_flight import SingleFlight

@@ -9,8 +9,8 @@ from typing import Self
 from kube_efs.aws.connection import AwsConnection, AwsOptions, LoadedCredentials
 from kube_efs.aws.credentials import assume_role
 from kube_efs.aws.gateway import AwsGateway
-from kube_efs.model.cross_account import CrossAccountRole
-from kube_efs.model.ids import FileSystemId
+from kube_efs.model.csi.cross_account import CrossAccountRole
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.provisioning.backends.csi.access_points import AccessPoints
 from kube_efs.telemetry.metrics import AwsMetrics
 

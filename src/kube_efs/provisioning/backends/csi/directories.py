@@ -14,13 +14,13 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from kube_efs.model.access_points import VolumeRequest
-from kube_efs.model.csi_parameters import VolumeParameters
-from kube_efs.model.directories import Directory, Permissions
+from kube_efs.model.csi.access_points import VolumeRequest
+from kube_efs.model.csi.parameters import VolumeParameters
+from kube_efs.model.csi.volume_handles import VolumeHandle
+from kube_efs.model.efs.directories import Directory, Permissions
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import AwsDenied, GidRangeFull, GidTaken, WorkerRefused
 from kube_efs.model.gids import GidRange
-from kube_efs.model.ids import FileSystemId
-from kube_efs.model.volume_handles import VolumeHandle
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning.backends.csi.accounts import Account
 from kube_efs.provisioning.guards import Order, Removal, Reservations

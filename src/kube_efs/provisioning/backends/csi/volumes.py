@@ -11,25 +11,25 @@ from typing import Final
 import structlog
 
 from kube_efs.kube.references import References
-from kube_efs.model.access_points import AccessPoint, VolumeRequest, check_reuse, volume_directory
-from kube_efs.model.cross_account import (
+from kube_efs.model.csi.access_points import AccessPoint, VolumeRequest, check_reuse, volume_directory
+from kube_efs.model.csi.cross_account import (
     CrossAccountRole,
     TargetAddress,
     cross_account_attributes,
     needs_targets,
 )
-from kube_efs.model.csi_errors import VolumePending
-from kube_efs.model.csi_parameters import (
+from kube_efs.model.csi.errors import VolumePending
+from kube_efs.model.csi.parameters import (
     FileSystemReference,
     ProvisioningMode,
     VolumeParameters,
     parse_referenced,
 )
+from kube_efs.model.csi.volume_attributes import VolumeAttributes
+from kube_efs.model.csi.volume_handles import VolumeHandle
+from kube_efs.model.efs.file_systems import MountTarget
+from kube_efs.model.efs.ids import FileSystemId, ZoneName
 from kube_efs.model.errors import NotYet, PlatformError
-from kube_efs.model.file_systems import MountTarget
-from kube_efs.model.ids import FileSystemId, ZoneName
-from kube_efs.model.volume_attributes import VolumeAttributes
-from kube_efs.model.volume_handles import VolumeHandle
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning.backends.csi.accounts import Account, Accounts
 from kube_efs.provisioning.backends.csi.directories import CsiDirectories

@@ -9,10 +9,14 @@ from kube_efs.aws.access_points import AwsAccessPoints
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.kube.references import References
 from kube_efs.kube.volumes import VolumeStore
-from kube_efs.model.access_points import AccessPoint, AccessPointRequest, VolumeRequest
-from kube_efs.model.cross_account import CrossAccountRole
-from kube_efs.model.csi_parameters import FileSystemReference, parse_parameters
-from kube_efs.model.directories import Directory, FoundDirectory, Permissions
+from kube_efs.model.csi.access_points import AccessPoint, AccessPointRequest, VolumeRequest
+from kube_efs.model.csi.cross_account import CrossAccountRole
+from kube_efs.model.csi.parameters import FileSystemReference, parse_parameters
+from kube_efs.model.csi.root_directories import VolumeOrigin
+from kube_efs.model.csi.volume_handles import AccessPointId
+from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions
+from kube_efs.model.efs.file_systems import FileSystem, LifeCycleState, MountTarget
+from kube_efs.model.efs.ids import FileSystemId, MountTargetId, SubnetId, ZoneName
 from kube_efs.model.errors import (
     AwsAlreadyExists,
     AwsNotFound,
@@ -20,10 +24,6 @@ from kube_efs.model.errors import (
     KubeEfsError,
     KubeNotFound,
 )
-from kube_efs.model.file_systems import FileSystem, LifeCycleState, MountTarget
-from kube_efs.model.ids import FileSystemId, MountTargetId, SubnetId, ZoneName
-from kube_efs.model.root_directories import VolumeOrigin
-from kube_efs.model.volume_handles import AccessPointId
 from kube_efs.model.volumes import CsiSource, Location, Volume
 from kube_efs.provisioning.backends.csi.access_points import AccessPoints
 from kube_efs.provisioning.backends.csi.accounts import Account, Accounts

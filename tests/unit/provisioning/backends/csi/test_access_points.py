@@ -6,17 +6,17 @@ from dataclasses import replace
 import pytest
 from tests.unit.provisioning.backends.csi.csi_world import FS, OTHER, Api, request
 
-from kube_efs.model.access_points import (
+from kube_efs.model.csi.access_points import (
     AccessPoint,
     AccessPointRequest,
     PosixUser,
     VolumeRequest,
     access_point_request,
 )
-from kube_efs.model.csi_errors import ExistingVolumeDiffers, VolumePending
+from kube_efs.model.csi.errors import ExistingVolumeDiffers, VolumePending
+from kube_efs.model.csi.volume_handles import VolumeHandle
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import AwsDenied, AwsLimitReached, AwsUnavailable, GidRangeFull, KubeEfsError
-from kube_efs.model.ids import FileSystemId
-from kube_efs.model.volume_handles import VolumeHandle
 from kube_efs.provisioning.backends.csi.access_points import AccessPoints
 from kube_efs.provisioning.volume_index import VolumeIndex
 

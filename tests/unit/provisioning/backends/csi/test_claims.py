@@ -2,13 +2,13 @@
 
 import pytest
 from structlog.testing import capture_logs
-from tests.unit.model.test_csi_claims import CLAIM, CLASS, NAME, NAMESPACE, SECRET
+from tests.unit.model.csi.test_csi_claims import CLAIM, CLASS, NAME, NAMESPACE, SECRET
 from tests.unit.provisioning.backends.csi.csi_world import FS, CsiWorld
 
 from kube_efs.model.claims import StorageClass
-from kube_efs.model.csi_errors import InvalidArgument
+from kube_efs.model.csi.errors import InvalidArgument
+from kube_efs.model.csi.volume_handles import parse_volume_handle
 from kube_efs.model.errors import AwsUnavailable, KubeAlreadyExists, NotYet, RemovalRefused
-from kube_efs.model.volume_handles import parse_volume_handle
 from kube_efs.model.volumes import CsiSource, Volume
 from kube_efs.provisioning.backends.csi.claims import CsiBackend, CsiMade
 from kube_efs.provisioning.guards import Order, Permit

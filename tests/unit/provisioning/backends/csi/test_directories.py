@@ -7,9 +7,9 @@ import pytest
 from tests.unit.provisioning.backends.csi.csi_world import FS, OTHER, CsiWorld, request
 
 from kube_efs.model.claims import ReclaimPolicy
-from kube_efs.model.directories import Directory, FoundDirectory, Permissions
+from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import GidRangeFull, GidTaken, RemovalRefused, WorkerFailed, WorkerRefused
-from kube_efs.model.ids import FileSystemId
 from kube_efs.model.volumes import Location, VolumePhase
 from kube_efs.provisioning.workers.contract import Confirm
 

@@ -6,11 +6,15 @@ from dataclasses import replace
 import pytest
 from tests.unit.provisioning.backends.csi.csi_world import FS, OTHER, CsiWorld, request
 
-from kube_efs.model.access_points import AccessPoint, AccessPointRequest
 from kube_efs.model.claims import ReclaimPolicy
-from kube_efs.model.cross_account import CrossAccountRole
-from kube_efs.model.csi_errors import InvalidArgument, NoMountTarget, VolumePending
-from kube_efs.model.directories import parse_directory
+from kube_efs.model.csi.access_points import AccessPoint, AccessPointRequest
+from kube_efs.model.csi.cross_account import CrossAccountRole
+from kube_efs.model.csi.errors import InvalidArgument, NoMountTarget, VolumePending
+from kube_efs.model.csi.volume_attributes import render_attributes
+from kube_efs.model.csi.volume_handles import VolumeHandle
+from kube_efs.model.efs.directories import parse_directory
+from kube_efs.model.efs.file_systems import LifeCycleState
+from kube_efs.model.efs.ids import ZoneName
 from kube_efs.model.errors import (
     AwsLimitReached,
     AwsThrottled,
@@ -22,10 +26,6 @@ from kube_efs.model.errors import (
     RemovalRefused,
     WorkerFailed,
 )
-from kube_efs.model.file_systems import LifeCycleState
-from kube_efs.model.ids import ZoneName
-from kube_efs.model.volume_attributes import render_attributes
-from kube_efs.model.volume_handles import VolumeHandle
 from kube_efs.model.volumes import Location, Volume, VolumePhase
 
 ROLE = CrossAccountRole(role_arn="arn:aws:iam::123456789012:role/storage")

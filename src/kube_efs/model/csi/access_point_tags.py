@@ -1,0 +1,120 @@
+"""Tags of access points: those that the driver is started with (``--tags``), and those of each volume."""
+
+import re
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kube_efs.model.csi.root_directories import VolumeOrigin
+from kube_efs.model.errors import InvalidSetting
+
+CLUSTER = "efs.csi.aws.com/cluster"  # IAM policies of the AWS driver ask for it
+REQUESTED_BYTES = "efs.csi.aws.com/requested-bytes"
+# As the drivers for EBS and others name them.
+CLAIM_NAME = "kubernetes.io/created-for/pvc/name"
+CLAIM_NAMESPACE = "kubernetes.io/created-for/pvc/namespace"
+VOLUME_NAME = "kubernetes.io/created-for/pv/name"
+
+_MAX_KEY, _MAX_VALUE = 128, 256  # characters, EFS API, type Tag
+_MAX_OF_OPERATOR = 45  # EFS takes 50 of a resource; the driver has five of its own
+_MARKS = frozenset("_.:/=+-@")
+# A backslash takes its special meaning from a blank, a colon or a backslash; before others it is itself.
+_TOKEN = re.compile(r"\\(?P<escaped>[ :\\])|(?P<end>\\\Z)|(?P<mark>[ :])|(?P<plain>.)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tag:
+    """A key and a value, which may be empty."""
+
+    key: str
+    value: str = ""
+
+
+def parse_tags(text: str) -> tuple[Tag, ...]:
+    r"""The tags of ``key:value key:value``; a key twice gets the last value.
+
+    ``\ ``, ``\:`` and ``\\`` stand for a blank, a colon and a backslash. Raises InvalidSetting for what
+    the AWS driver leaves out with a line in its log, since policies may depend on it, and for what EFS
+    would not take. Each escape is read once; the AWS driver reads ``\\`` twice, so that a backslash before
+    a blank or colon must be written four times there.
+    """
+    tags = split_tags(text)
+    for tag in tags:
+        _check(tag)
+    if len(tags) > _MAX_OF_OPERATOR:
+        raise _malformed(f"has more than {_MAX_OF_OPERATOR} tags", text)
+    return tags
+
+
+def split_tags(text: str) -> tuple[Tag, ...]:
+    """The tags, with any characters; raises InvalidSetting when the text does not follow the grammar."""
+    tags: dict[str, str] = {}
+    for parts in _split(text.lstrip()):
+        if len(parts) > 2:
+            raise _malformed("has a tag with more than one colon", text)
+        if not parts[0]:
+            raise _malformed("has a tag without a key", text)
+        tags[parts[0]] = parts[1] if len(parts) > 1 else ""
+    return tuple(Tag(key=key, value=value) for key, value in tags.items())
+
+
+def _split(text: str) -> Iterable[list[str]]:
+    parts, has_content = [""], False
+    for token in _TOKEN.finditer(text):
+        if token["end"]:
+            raise _malformed("ends in a lone backslash", text)
+        if token["mark"] == " ":
+            if has_content:
+                yield parts
+            parts, has_content = [""], False
+            continue
+        has_content = True
+        if token["mark"]:
+            parts.append("")
+        else:
+            parts[-1] += token["escaped"] or token["plain"]
+    if has_content:
+        yield parts
+
+
+def tags_for(origin: VolumeOrigin, driver_tags: Iterable[Tag], required_bytes: int = 0) -> tuple[Tag, ...]:
+    """The tags of a volume's access point; tags of the driver may override the others.
+
+    Beyond those of the AWS driver they tell the claim and the volume, so that what is left over can be
+    traced, and the size, so that the same name with another size is noticed.
+    """
+    tags = {
+        CLUSTER: "true",
+        CLAIM_NAME: origin.claim_name,
+        CLAIM_NAMESPACE: origin.claim_namespace,
+        VOLUME_NAME: origin.volume_name,
+        REQUESTED_BYTES: str(required_bytes),
+    }
+    known = {key: value for key, value in tags.items() if value}
+    merged = known | {tag.key: tag.value for tag in driver_tags}
+    return tuple(Tag(key=key, value=value) for key, value in merged.items())
+
+
+def _check(tag: Tag) -> None:
+    if len(tag.key) > _MAX_KEY or len(tag.value) > _MAX_VALUE:
+        raise _malformed(
+            f"is longer than {_MAX_KEY} characters for a key or {_MAX_VALUE} for a value", tag.key
+        )
+    if tag.key.lower().startswith("aws:"):
+        raise _malformed("is a key that AWS reserves", tag.key)
+    odd = [mark for mark in tag.key + tag.value if not _is_taken(mark)]
+    if odd:
+        raise _malformed(f"has a character that EFS does not accept in tags, {odd[0]!r}", tag.key)
+
+
+def _is_taken(character: str) -> bool:
+    return character in _MARKS or unicodedata.category(character)[0] in "LNZ"
+
+
+def _malformed(problem: str, value: str) -> InvalidSetting:
+    return InvalidSetting(
+        problem,
+        field="--tags",
+        value=value,
+        remedy=r"use key:value key:value, with \ before blanks and colons",
+    )

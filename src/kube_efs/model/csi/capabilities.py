@@ -1,0 +1,81 @@
+"""Volume capabilities of CSI, and which of them a volume on EFS has."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kube_efs.model.csi.errors import InvalidArgument
+
+_FILE_SYSTEM_TYPES = frozenset({"", "efs"})
+_CROSS_ACCOUNT = "crossaccount"
+
+
+class AccessMode(StrEnum):
+    """``VolumeCapability.AccessMode.Mode`` of the CSI specification."""
+
+    UNKNOWN = "UNKNOWN"
+    SINGLE_NODE_WRITER = "SINGLE_NODE_WRITER"
+    SINGLE_NODE_READER_ONLY = "SINGLE_NODE_READER_ONLY"
+    MULTI_NODE_READER_ONLY = "MULTI_NODE_READER_ONLY"
+    MULTI_NODE_SINGLE_WRITER = "MULTI_NODE_SINGLE_WRITER"
+    MULTI_NODE_MULTI_WRITER = "MULTI_NODE_MULTI_WRITER"
+    SINGLE_NODE_SINGLE_WRITER = "SINGLE_NODE_SINGLE_WRITER"
+    SINGLE_NODE_MULTI_WRITER = "SINGLE_NODE_MULTI_WRITER"
+
+    @property
+    def reads_only(self) -> bool:
+        """Whether the volume is read-only."""
+        return self in {AccessMode.SINGLE_NODE_READER_ONLY, AccessMode.MULTI_NODE_READER_ONLY}
+
+    @property
+    def is_for_one_pod(self) -> bool:
+        """Whether the volume is for one target of one node at a time: ReadWriteOncePod."""
+        return self is AccessMode.SINGLE_NODE_SINGLE_WRITER
+
+
+# The AWS driver serves the two that are not for readers or single pods only. One writer among several nodes
+# is left out: NFS cannot hold the others back, and no access mode of Kubernetes asks for it.
+_REFUSED_MODES = frozenset({AccessMode.UNKNOWN, AccessMode.MULTI_NODE_SINGLE_WRITER})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VolumeCapability:
+    """The requested use of a volume; ``mount_flags`` are the mount options of its class or volume."""
+
+    access_mode: AccessMode = AccessMode.MULTI_NODE_MULTI_WRITER
+    is_block: bool = False
+    file_system_type: str = ""
+    mount_flags: tuple[str, ...] = ()
+
+
+def check_capabilities(capabilities: Sequence[VolumeCapability]) -> None:
+    """Raises InvalidArgument when there are none, or EFS does not support one of them."""
+    if not capabilities:
+        raise InvalidArgument("are missing", field="volume capabilities", remedy="give at least one")
+    for capability in capabilities:
+        if capability.access_mode in _REFUSED_MODES:
+            raise InvalidArgument(
+                "is not supported",
+                field="access mode",
+                value=capability.access_mode.value,
+                remedy="use another, such as ReadWriteMany",
+            )
+    if any(capability.is_block for capability in capabilities):
+        remedy = "use volumeMode Filesystem"
+        raise InvalidArgument("is not supported", field="access type", value="block", remedy=remedy)
+    for flag in (flag for capability in capabilities for flag in capability.mount_flags):
+        if _CROSS_ACCOUNT in (option.strip().lower() for option in flag.split(",")):
+            remedy = "set crossaccount in the provisioner secret or the volume's attributes"
+            raise InvalidArgument("is not allowed", field="mount flags", value=flag, remedy=remedy)
+
+
+def check_file_system_types(capabilities: Sequence[VolumeCapability]) -> None:
+    """Raises InvalidArgument unless every ``fs_type`` is empty or ``efs``; only CreateVolume asks."""
+    for capability in capabilities:
+        if capability.file_system_type not in _FILE_SYSTEM_TYPES:
+            raise InvalidArgument(
+                "is not supported",
+                field="fs_type",
+                value=capability.file_system_type,
+                remedy="leave it out or use efs",
+            )

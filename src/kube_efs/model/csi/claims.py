@@ -1,0 +1,136 @@
+"""Claims as requests of the CSI driver, and its volumes as volumes of Kubernetes.
+
+What csi-provisioner does between a claim and the driver (external-provisioner 6.3, its README), so that one
+can follow the other: names, secrets and fields are the same.
+"""
+
+import re
+from dataclasses import dataclass
+
+from kube_efs.model.claims import Claim, ReclaimPolicy, StorageClass
+from kube_efs.model.csi.access_points import VolumeRequest
+from kube_efs.model.csi.capabilities import AccessMode, VolumeCapability, check_capabilities
+from kube_efs.model.csi.mount_flags import parse_mount_flags
+from kube_efs.model.csi.parameters import parse_parameters
+from kube_efs.model.csi.root_directories import VolumeOrigin
+from kube_efs.model.errors import ClaimRefused, InvalidValue
+from kube_efs.model.nfs_volumes import refuse_unservable
+from kube_efs.model.volumes import ClaimReference, CsiSource, Volume
+
+DRIVER = "efs.csi.aws.com"
+
+_SECRET_NAME = "csi.storage.k8s.io/provisioner-secret-name"  # noqa: S105
+_SECRET_NAMESPACE = "csi.storage.k8s.io/provisioner-secret-namespace"  # noqa: S105
+_VARIABLE = re.compile(r"\$\{(pv\.name|pvc\.name|pvc\.namespace)\}")
+_MODES = {
+    "ReadWriteOnce": AccessMode.SINGLE_NODE_WRITER,
+    "ReadOnlyMany": AccessMode.MULTI_NODE_READER_ONLY,
+    "ReadWriteMany": AccessMode.MULTI_NODE_MULTI_WRITER,
+    "ReadWriteOncePod": AccessMode.SINGLE_NODE_SINGLE_WRITER,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretReference:
+    """A Secret by namespace and name."""
+
+    namespace: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CsiRequest:
+    """What a claim asks the driver for; ``secret`` names the role to use, None for our own account."""
+
+    claim: Claim
+    volume: VolumeRequest
+    reclaim_policy: ReclaimPolicy
+    mount_options: tuple[str, ...]
+    secret: SecretReference | None
+    oddities: tuple[str, ...]
+
+
+def parse_claim(
+    claim: Claim, storage_class: StorageClass, *, required_bytes: int, has_driver_tags: bool
+) -> CsiRequest:
+    """What the claim asks for.
+
+    Raises ClaimRefused when it cannot be served until the claim or its class changes.
+    """
+    refuse_unservable(claim)
+    if claim.match_labels is not None:
+        remedy = "leave it out, each claim gets a volume of its own"
+        raise ClaimRefused("is not supported", field="spec.selector", remedy=remedy)
+    try:
+        parameters = parse_parameters(storage_class.parameters, has_driver_tags=has_driver_tags)
+        parse_mount_flags(storage_class.mount_options)
+        check_capabilities([VolumeCapability(access_mode=_mode(name)) for name in claim.access_modes])
+    except InvalidValue as error:
+        field = f"StorageClass {storage_class.name} {error.field}"
+        raise ClaimRefused(error.problem, field=field, value=error.value, remedy=error.remedy) from error
+    name = volume_name(claim)
+    origin = VolumeOrigin(claim_name=claim.name, claim_namespace=claim.namespace, volume_name=name)
+    oddities = [str(oddity) for oddity in parameters.oddities]
+    if claim.attributes_class:
+        oddities.append(f"spec.volumeAttributesClassName: {claim.attributes_class!r} has no effect on EFS")
+    return CsiRequest(
+        claim=claim,
+        volume=VolumeRequest(name=name, parameters=parameters, origin=origin, required_bytes=required_bytes),
+        reclaim_policy=storage_class.reclaim_policy,
+        mount_options=storage_class.mount_options,
+        secret=_secret(claim, storage_class),
+        oddities=tuple(oddities),
+    )
+
+
+def volume_name(claim: Claim) -> str:
+    """``pvc-<uid of the claim>``, as csi-provisioner names it."""
+    return f"pvc-{claim.uid}"
+
+
+def volume_for(request: CsiRequest, source: CsiSource, zone: str | None) -> Volume:
+    """The volume with that handle, which serves the request."""
+    claim, secret = request.claim, request.secret
+    return Volume(
+        name=volume_name(claim),
+        reclaim_policy=request.reclaim_policy,
+        storage_class=claim.storage_class or "",
+        provisioned_by=DRIVER,
+        claim=ClaimReference(
+            namespace=claim.namespace,
+            name=claim.name,
+            uid=claim.uid,
+            resource_version=claim.resource_version,
+        ),
+        csi=source,
+        zone=zone,
+        deletion_secret=(secret.namespace, secret.name) if secret else None,
+        attributes_class=claim.attributes_class,
+        mount_options=request.mount_options,
+        access_modes=claim.access_modes,
+        capacity=claim.requested_storage,
+    )
+
+
+def _mode(name: str) -> AccessMode:
+    return _MODES.get(name, AccessMode.UNKNOWN)
+
+
+def _secret(claim: Claim, storage_class: StorageClass) -> SecretReference | None:
+    name = storage_class.parameters.get(_SECRET_NAME, "")
+    namespace = storage_class.parameters.get(_SECRET_NAMESPACE, "")
+    if not name and not namespace:
+        return None
+    if not name or not namespace:
+        given = _SECRET_NAME if name else _SECRET_NAMESPACE
+        raise ClaimRefused(
+            "needs the other parameter too",
+            field=f"StorageClass {storage_class.name} parameters.{given}",
+            remedy=f"give both {_SECRET_NAME} and {_SECRET_NAMESPACE}",
+        )
+    values = {"pv.name": volume_name(claim), "pvc.name": claim.name, "pvc.namespace": claim.namespace}
+
+    def filled(text: str) -> str:
+        return _VARIABLE.sub(lambda found: values[found[1]], text)
+
+    return SecretReference(namespace=filled(namespace), name=filled(name))

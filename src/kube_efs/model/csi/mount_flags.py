@@ -1,0 +1,179 @@
+"""Mount flags, one by one: those of ``mount.efs``, those for the kernel, and those that are refused."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kube_efs.model.csi.cross_account import ROLE_ARN
+from kube_efs.model.csi.errors import InvalidArgument, refused_as_argument
+from kube_efs.model.csi.volume_handles import AccessPointId, parse_access_point_id
+from kube_efs.model.efs.ids import Region, ZoneName, parse_region, parse_zone_name
+from kube_efs.model.efs.targets import parse_address
+from kube_efs.model.errors import InvalidValue
+
+_FIELD = "mount flags"
+
+_SWITCHES = frozenset({"tls", "notls", "iam", "ocsp", "noocsp"})
+_SETTINGS = frozenset(
+    {"accesspoint", "az", "region", "mounttargetip", "awsprofile", "rolearn", "jwtpath", "verify", "tlsport"}
+)
+_WITHOUT_EFFECT = frozenset({"stunnel", "nodirects3read", "nos3readcache"})
+
+_PAST_TUNNEL = "would bypass the tunnel"
+_UNVERIFIED = "would weaken the verification of the server"
+_NO_MOUNT = "would not mount the volume"
+_REFUSED = {
+    **dict.fromkeys(("port", "addr", "mountport", "mountaddr", "mounthost", "clientaddr"), _PAST_TUNNEL),
+    **dict.fromkeys(("cafile", "capath"), _UNVERIFIED),
+    # What mount(8) takes for another operation than mounting, or for success before there is a mount.
+    **dict.fromkeys(("bind", "rbind", "move", "remount", "bg", "fake", "loop"), _NO_MOUNT),
+    **dict.fromkeys(("shared", "slave", "private", "unbindable"), _NO_MOUNT),
+    **dict.fromkeys(("rshared", "rslave", "rprivate", "runbindable"), _NO_MOUNT),
+    **dict.fromkeys(("netns", "azid", "crossaccount"), "is not allowed"),
+}
+
+# What mount(8), the kernel and a shell can only take as the one thing that was meant.
+_NAME = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,63}")
+_VALUE = re.compile(r"[A-Za-z0-9_.:/@%+-]{1,255}")
+_PROFILE = re.compile(r"[A-Za-z0-9_.@+-]{1,128}")
+_TOKEN_FILE = re.compile(r"(/[A-Za-z0-9_.-]*[A-Za-z0-9_-]){1,32}")  # no component is . or ..
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MountFlags:
+    """What the flags say; None and False where they say nothing. ``others`` are options for the kernel."""
+
+    tls: bool = False
+    notls: bool = False
+    iam: bool = False
+    ocsp: bool = False
+    access_point_id: AccessPointId | None = None
+    zone: ZoneName | None = None
+    region: Region | None = None
+    address: str | None = None
+    profile: str | None = None
+    role_arn: str | None = None
+    token_file: str | None = None
+    others: tuple[str, ...] = ()
+    oddities: tuple[InvalidValue, ...] = ()
+
+
+class _Flag(NamedTuple):
+    name: str
+    value: str | None
+
+    def __str__(self) -> str:
+        return self.name if self.value is None else f"{self.name}={self.value}"
+
+
+def parse_mount_flags(flags: Sequence[str]) -> MountFlags:
+    """The meaning of the flags; raises InvalidArgument for what is malformed, dangerous or contradictory.
+
+    A flag may hold several, with commas between, as users of ``mount.efs`` write them. Names may be in
+    capitals; values keep theirs, except those of access points.
+    """
+    own: dict[str, str | None] = {}
+    others: list[str] = []
+    oddities: list[InvalidValue] = []
+    for flag in _single_flags(flags):
+        if flag.name in _WITHOUT_EFFECT or flag.name.startswith("awscredsuri"):
+            oddities.append(_without_effect(flag))
+        elif flag.name in _SWITCHES | _SETTINGS:
+            _keep(own, flag)
+        else:
+            others.append(_checked_other(flag))
+    _check_together(own)
+    oddities += _ineffective(own)
+    return _understood(own, tuple(others), tuple(oddities))
+
+
+def _single_flags(flags: Iterable[str]) -> Iterator[_Flag]:
+    for flag in (part.strip(" ") for text in flags for part in text.split(",")):
+        if flag:
+            name, has_value, value = flag.partition("=")
+            yield _Flag(name.lower(), value if has_value else None)
+
+
+def _keep(own: dict[str, str | None], flag: _Flag) -> None:
+    if flag.name in _SWITCHES and flag.value is not None:
+        raise _refused(flag, "takes no value", f"use {flag.name}")
+    if flag.name in _SETTINGS and not flag.value:
+        raise _refused(flag, "needs a value", f"use {flag.name}=VALUE")
+    if own.setdefault(flag.name, flag.value) != flag.value:
+        raise _refused(flag, "is given twice with different values", "give it once")
+
+
+def _checked_other(flag: _Flag) -> str:
+    if flag.name in _REFUSED:
+        raise _refused(flag, _REFUSED[flag.name], "leave it out")
+    if not _NAME.fullmatch(flag.name) or (flag.value is not None and not _VALUE.fullmatch(flag.value)):
+        raise _refused(flag, "is malformed", "use NAME or NAME=VALUE, of letters, digits and _.:/@%+-")
+    return str(flag)
+
+
+def _check_together(own: dict[str, str | None]) -> None:
+    for one, other in (("tls", "notls"), ("ocsp", "noocsp")):
+        if one in own and other in own:
+            raise _refused(_Flag(one, None), f"contradicts {other}", "leave one of them out")
+    if "awsprofile" in own and "iam" not in own:
+        raise _refused(_Flag("awsprofile", own["awsprofile"]), "needs iam", "add iam")
+    if own.get("verify", "2") != "2":
+        raise _refused(_Flag("verify", own["verify"]), _UNVERIFIED, "leave it out")
+
+
+def _ineffective(own: dict[str, str | None]) -> Iterator[InvalidValue]:
+    if "tlsport" in own:  # the tunnel is shared, and its agent gives the port
+        yield _without_effect(_Flag("tlsport", own["tlsport"]))
+    pair = {"rolearn", "jwtpath"} & own.keys()
+    if pair and not ("iam" in own and len(pair) == 2):
+        name = min(pair)
+        yield InvalidValue(
+            "has no effect",
+            field=_FIELD,
+            value=name,
+            remedy="use iam, rolearn and jwtpath together",
+        )
+
+
+def _understood(
+    own: dict[str, str | None], others: tuple[str, ...], oddities: tuple[InvalidValue, ...]
+) -> MountFlags:
+    access_point, zone, region, address = (
+        own.get(n) for n in ("accesspoint", "az", "region", "mounttargetip")
+    )
+    if "tlsport" in own and not re.fullmatch(r"[0-9]{1,5}", own["tlsport"] or ""):
+        raise _refused(_Flag("tlsport", own["tlsport"]), "is not a valid port", "leave it out")
+    with refused_as_argument():
+        return MountFlags(
+            tls="tls" in own,
+            notls="notls" in own,
+            iam="iam" in own,
+            ocsp="ocsp" in own,
+            access_point_id=parse_access_point_id(access_point.lower(), field=_FIELD)
+            if access_point
+            else None,
+            zone=parse_zone_name(zone, field=_FIELD) if zone else None,
+            region=parse_region(region, field=_FIELD) if region else None,
+            address=parse_address(address, field=_FIELD) if address else None,
+            profile=_matching(_PROFILE, own, "awsprofile"),
+            role_arn=_matching(ROLE_ARN, own, "rolearn"),
+            token_file=_matching(_TOKEN_FILE, own, "jwtpath"),
+            others=others,
+            oddities=oddities,
+        )
+
+
+def _matching(pattern: re.Pattern[str], own: dict[str, str | None], name: str) -> str | None:
+    value = own.get(name)
+    if value is not None and not pattern.fullmatch(value):
+        raise _refused(_Flag(name, value), "is malformed", "use letters, digits and _.@/:+- only")
+    return value
+
+
+def _without_effect(flag: _Flag) -> InvalidValue:
+    return InvalidValue("has no effect", field=_FIELD, value=str(flag), remedy="leave it out")
+
+
+def _refused(flag: _Flag, problem: str, remedy: str) -> InvalidArgument:
+    return InvalidArgument(problem, field=_FIELD, value=str(flag), remedy=remedy)

@@ -1,0 +1,277 @@
+"""The StorageClass parameters of ``efs.csi.aws.com``, as CreateVolume gets them.
+
+Names and defaults are those of the AWS driver 3.4.1. Two things are new: ``provisioningMode: efs-dir``, a
+directory without an access point, and several file systems to fill one after the other, in ``fileSystemId``
+or ``fileSystemIds``, with commas between.
+
+Everything is checked here, before AWS is asked for anything. What the AWS driver ignores in silence is
+served as it does, and reported with a warning.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from enum import StrEnum
+
+from kube_efs.model.csi.errors import InvalidArgument, refused_as_argument
+from kube_efs.model.csi.parameter_texts import parse_boolean, parse_id
+from kube_efs.model.csi.root_directories import VolumeOrigin, check_pattern, parse_base
+from kube_efs.model.csi.volume_handles import parse_strict_file_system_id
+from kube_efs.model.efs.directories import Directory
+from kube_efs.model.efs.ids import FileSystemId, ZoneName, parse_zone_name
+from kube_efs.model.errors import InvalidValue
+from kube_efs.model.gids import GidRange
+
+# The range that the AWS driver's documentation names. Its code stops at 60000, which would make the ids, and
+# not EFS, the limit of a class with several file systems or without access points.
+DEFAULT_GIDS = GidRange(minimum=50_000, maximum=7_000_000)
+
+_SIDECAR_PREFIX = "csi.storage.k8s.io/"
+_CLAIM_NAME = f"{_SIDECAR_PREFIX}pvc/name"
+_CLAIM_NAMESPACE = f"{_SIDECAR_PREFIX}pvc/namespace"
+_VOLUME_NAME = f"{_SIDECAR_PREFIX}pv/name"
+
+_MODE = "provisioningMode"
+_FILE_SYSTEM, _FILE_SYSTEMS = "fileSystemId", "fileSystemIds"
+_CONFIG_REF, _SECRET_REF = "fileSystemIdConfigRef", "fileSystemIdSecretRef"
+_SOURCES = (_FILE_SYSTEM, _FILE_SYSTEMS, _CONFIG_REF, _SECRET_REF)
+_PERMISSIONS = "directoryPerms"
+_GID_FIRST, _GID_LAST = "gidRangeStart", "gidRangeEnd"
+_PATTERN, _UNIQUE = "subPathPattern", "ensureUniqueDirectory"
+_REUSE, _ZONE_AFFINITY, _TAGGING = "reuseAccessPoint", "enforceZoneAffinity", "enableTagging"
+_KNOWN = (
+    *(_MODE, *_SOURCES, _PERMISSIONS, "uid", "gid", _GID_FIRST, _GID_LAST, "basePath", _PATTERN, _UNIQUE),
+    *("az", _REUSE, _ZONE_AFFINITY, _TAGGING),
+)
+
+_OCTAL = re.compile(r"[0-7]{3,4}")
+_OBJECT_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+_DATA_KEY = re.compile(r"[A-Za-z0-9._-]{1,253}")
+
+
+class ProvisioningMode(StrEnum):
+    """What a volume is: an EFS access point, or a plain directory of the file system."""
+
+    ACCESS_POINT = "efs-ap"
+    DIRECTORY = "efs-dir"
+
+
+class ReferenceKind(StrEnum):
+    """The kinds of objects that a file system's id can be read from."""
+
+    CONFIG_MAP = "ConfigMap"
+    SECRET = "Secret"  # noqa: S105  # the name of a kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSystemReference:
+    """The reference to the ID of the file system: one key of one object."""
+
+    kind: ReferenceKind
+    namespace: str
+    name: str
+    key: str
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name} data.{self.key}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VolumeParameters:
+    """What a class says about its volumes.
+
+    ``file_systems`` are used in that order, or are in another object. A ``uid`` or ``gid`` of None is
+    taken from ``gids``; 0 is root. ``mode`` is that of the directory. A ``pattern`` of None names
+    the directory after the volume; ``unique`` says whether a suffix is added to a pattern. ``zone`` is
+    the zone whose mount target volumes of another account use. ``oddities`` are worth a warning.
+    """
+
+    provisioning: ProvisioningMode
+    file_systems: tuple[FileSystemId, ...] | FileSystemReference
+    mode: int
+    uid: int | None = None
+    gid: int | None = None
+    gids: GidRange = DEFAULT_GIDS
+    base: Directory = field(default_factory=Directory)
+    pattern: str | None = None
+    unique: bool = True
+    zone: ZoneName | None = None
+    reuses_access_point: bool = False
+    zone_affinity: bool = False
+    tagged: bool = True
+    oddities: tuple[InvalidValue, ...] = ()
+
+
+def parse_origin(parameters: Mapping[str, str]) -> VolumeOrigin:
+    """The claim that csi-provisioner says the volume is for."""
+    return VolumeOrigin(
+        claim_name=parameters.get(_CLAIM_NAME, ""),
+        claim_namespace=parameters.get(_CLAIM_NAMESPACE, ""),
+        volume_name=parameters.get(_VOLUME_NAME, ""),
+    )
+
+
+def parse_parameters(parameters: Mapping[str, str], *, has_driver_tags: bool = False) -> VolumeParameters:
+    """The values of the parameters; raises InvalidArgument for the first that cannot be served.
+
+    ``has_driver_tags``: whether the driver was started with tags of its own, which ``enableTagging:
+    "false"`` contradicts.
+    """
+    reuses = _boolean(parameters, _REUSE, default=False)
+    zone_affinity = _boolean(parameters, _ZONE_AFFINITY, default=False)
+    tagged = _boolean(parameters, _TAGGING, default=True)
+    if has_driver_tags and not tagged:
+        remedy = "leave it out, or set no KUBE_EFS_ACCESS_POINT_TAGS"
+        raise InvalidArgument(
+            "contradicts the tags of the driver", field=_TAGGING, value=parameters[_TAGGING], remedy=remedy
+        )
+    provisioning = _parse_mode(parameters)
+    pattern = parameters.get(_PATTERN)
+    if pattern is not None:
+        check_pattern(pattern, field=_PATTERN)
+    unique, oddities = _parse_unique(parameters)
+    return VolumeParameters(
+        provisioning=provisioning,
+        file_systems=_parse_source(parameters),
+        mode=_parse_permissions(parameters.get(_PERMISSIONS, "")),
+        uid=_optional_id(parameters, "uid"),
+        gid=_optional_id(parameters, "gid"),
+        gids=_parse_gids(parameters),
+        base=parse_base(parameters.get("basePath", ""), field="basePath"),
+        pattern=pattern,
+        unique=unique,
+        zone=_parse_zone(parameters.get("az", "")),
+        reuses_access_point=reuses,
+        zone_affinity=zone_affinity,
+        tagged=tagged,
+        oddities=(*oddities, *_unknown(parameters)),
+    )
+
+
+def parse_referenced(text: str | None, reference: FileSystemReference) -> tuple[FileSystemId, ...]:
+    """The file systems that the referenced key holds; None when there is no such key.
+
+    Raises InvalidArgument, which never shows what a Secret holds.
+    """
+    field = str(reference)
+    if text is None or not text.strip():
+        raise InvalidArgument("is missing or empty", field=field, remedy="set it to the file system's ID")
+    try:
+        return _parse_file_systems(text, field)
+    except InvalidArgument as error:
+        if reference.kind is ReferenceKind.CONFIG_MAP:
+            raise
+        # Not chained: tracebacks end in logs, and the cause has the value.
+        raise InvalidArgument(error.problem, field=field, remedy=error.remedy) from None
+
+
+def _parse_mode(parameters: Mapping[str, str]) -> ProvisioningMode:
+    text = parameters.get(_MODE)
+    try:
+        return ProvisioningMode(text or "")
+    except ValueError as error:
+        problem = "is missing" if text is None else "is not supported"
+        raise InvalidArgument(
+            problem, field=_MODE, value=text or "", remedy="use efs-ap or efs-dir"
+        ) from error
+
+
+def _parse_source(parameters: Mapping[str, str]) -> tuple[FileSystemId, ...] | FileSystemReference:
+    given = [name for name in _SOURCES if parameters.get(name, "").strip()]
+    if not given:
+        remedy = f"give one of {', '.join(_SOURCES)}"
+        raise InvalidArgument("is missing", field=_FILE_SYSTEM, remedy=remedy)
+    if len(given) > 1:
+        raise InvalidArgument(
+            "exclude each other", field=f"parameters {' and '.join(given)}", remedy="give one of them"
+        )
+    name, text = given[0], parameters[given[0]]
+    if name == _CONFIG_REF:
+        return _parse_reference(ReferenceKind.CONFIG_MAP, name, text)
+    if name == _SECRET_REF:
+        return _parse_reference(ReferenceKind.SECRET, name, text)
+    return _parse_file_systems(text, name)
+
+
+def _parse_file_systems(text: str, field: str) -> tuple[FileSystemId, ...]:
+    names = [name.strip() for name in text.split(",")]
+    ids = [parse_strict_file_system_id(name, field=field) for name in names if name]
+    if not ids:
+        remedy = "use an id such as fs-0123456789abcdef0"
+        raise InvalidArgument("is not a valid file system ID", field=field, value=text, remedy=remedy)
+    return tuple(dict.fromkeys(ids))
+
+
+def _parse_reference(kind: ReferenceKind, field: str, text: str) -> FileSystemReference:
+    parts = [part.strip() for part in text.split("/")]
+    checks = (_OBJECT_NAME, _OBJECT_NAME, _DATA_KEY)
+    if len(parts) != len(checks) or not all(map(re.Pattern.fullmatch, checks, parts)):
+        remedy = f"use NAMESPACE/NAME/KEY of a {kind}"
+        raise InvalidArgument("is not a valid reference", field=field, value=text, remedy=remedy)
+    namespace, name, key = parts
+    return FileSystemReference(kind=kind, namespace=namespace, name=name, key=key)
+
+
+def _parse_permissions(text: str) -> int:
+    if not _OCTAL.fullmatch(text):
+        problem = "is not a valid octal mode" if text else "is missing"
+        raise InvalidArgument(
+            problem, field=_PERMISSIONS, value=text, remedy="use three or four octal digits, such as 700"
+        )
+    return int(text, 8)
+
+
+def _optional_id(parameters: Mapping[str, str], name: str) -> int | None:
+    text = parameters.get(name)
+    return None if text is None else parse_id(text, field=name)
+
+
+def _parse_gids(parameters: Mapping[str, str]) -> GidRange:
+    first, last = parameters.get(_GID_FIRST), parameters.get(_GID_LAST)
+    if first is None and last is None:
+        return DEFAULT_GIDS
+    if first is None or last is None:
+        missing, other = (_GID_FIRST, _GID_LAST) if first is None else (_GID_LAST, _GID_FIRST)
+        raise InvalidArgument("is missing", field=missing, remedy=f"give it together with {other}")
+    minimum = parse_id(first, field=_GID_FIRST, least=1)
+    maximum = parse_id(last, field=_GID_LAST, least=1)
+    if maximum <= minimum:
+        remedy = f"use a number above {minimum}"
+        raise InvalidArgument(f"is not above {_GID_FIRST}", field=_GID_LAST, value=last, remedy=remedy)
+    return GidRange(minimum=minimum, maximum=maximum)
+
+
+def _parse_zone(text: str) -> ZoneName | None:
+    with refused_as_argument():
+        return parse_zone_name(text, field="az") if text else None
+
+
+def _parse_unique(parameters: Mapping[str, str]) -> tuple[bool, tuple[InvalidValue, ...]]:
+    try:
+        return _boolean(parameters, _UNIQUE, default=True), ()
+    except InvalidArgument as error:
+        # The AWS driver takes whatever is not false for true, and so serves such classes.
+        odd = InvalidValue(
+            "is not a boolean and counts as true", field=error.field, value=error.value, remedy=error.remedy
+        )
+        return True, (odd,)
+
+
+def _boolean(parameters: Mapping[str, str], name: str, *, default: bool) -> bool:
+    text = parameters.get(name)
+    return default if text is None else parse_boolean(text, field=name)
+
+
+def _unknown(parameters: Mapping[str, str]) -> list[InvalidValue]:
+    names = [name for name in parameters if name not in _KNOWN and not name.startswith(_SIDECAR_PREFIX)]
+    return [
+        InvalidValue("is not known and has no effect", field="parameter", value=name, remedy=_meant(name))
+        for name in sorted(names)
+    ]
+
+
+def _meant(name: str) -> str:
+    by_lower_case = {known.lower(): known for known in _KNOWN}
+    near = get_close_matches(name.lower()[:100], by_lower_case, n=1)
+    return f"did you mean {by_lower_case[near[0]]}?" if near else "leave it out"

@@ -1,0 +1,141 @@
+"""Where in a file system the directory of a new volume lies.
+
+The name is that of the AWS driver, except the suffix of ``subPathPattern``, which is derived from the
+volume's name instead of drawn at random: a repeated attempt names the same directory.
+"""
+
+import hashlib
+import posixpath
+import re
+import uuid
+from dataclasses import dataclass
+
+from kube_efs.model.csi.errors import InvalidArgument, refused_as_argument
+from kube_efs.model.efs.directories import Directory, Relation, parse_directory
+
+_MAX_BYTES = 100  # EFS: the path of an access point
+_MAX_ACCESS_POINT_DEPTH = 4  # EFS too
+_FORBIDDEN = frozenset("$#<>;`|&?{}^*")  # EFS, CreationInfo and Path of an access point
+
+_VARIABLE = re.compile(r"\$\{\.(PVC\.name|PVC\.namespace|PV\.name)\}")
+# What fits this is used as it is, in paths and client tokens; others are stood for by their hash.
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_UUID_AT_END = re.compile(r"(?:.*-)?([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
+_SUFFIXES = uuid.UUID("5a0c8f4e-7f0e-5d0b-9f43-2f6d7f3f8f11")  # any fixed one
+_PATH = "root directory"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VolumeOrigin:
+    """For which claim a volume is made, as far as csi-provisioner says it (``--extra-create-metadata``).
+
+    Empty strings mean that it does not.
+    """
+
+    claim_name: str = ""
+    claim_namespace: str = ""
+    volume_name: str = ""
+
+
+def plain_name(request_name: str) -> str:
+    """The request's name where it is harmless in paths and tokens, else its SHA-256 in hexadecimal.
+
+    At most 64 characters either way, which is what EFS takes as client token. Names from Kubernetes
+    (``pvc-`` and the claim's uid) are always used as they are.
+    """
+    if not request_name:
+        raise InvalidArgument("is missing", field="name", remedy="give the volume a name")
+    if _PLAIN_NAME.fullmatch(request_name):
+        return request_name
+    return hashlib.sha256(request_name.encode(errors="surrogatepass")).hexdigest()
+
+
+def check_pattern(pattern: str, *, field: str) -> None:
+    """Raises InvalidArgument when the pattern has another variable than the three, or a single brace."""
+    rest = _VARIABLE.sub("", pattern)
+    if "${" in rest or "}" in rest:
+        remedy = "use ${.PVC.name}, ${.PVC.namespace} and ${.PV.name} only"
+        raise InvalidArgument("has an unknown variable", field=field, value=pattern, remedy=remedy)
+
+
+def parse_base(text: str, *, field: str) -> Directory:
+    """The directory below which volumes lie; the slash at its start may be left out, empty is the root.
+
+    Doubled slashes, ``.`` and ``..`` are resolved as text. Raises InvalidArgument for what EFS does not
+    take as part of an access point's path.
+    """
+    return _resolved(text, field)
+
+
+def root_directory(
+    base: Directory, request_name: str, *, pattern: str | None, unique: bool, origin: VolumeOrigin
+) -> Directory:
+    """The directory of the volume of that request, below ``base``.
+
+    It is the base itself when an empty pattern and no suffix ask for it, as the AWS driver has it. Raises
+    InvalidArgument when the pattern leads out of the base, or the path is too long, and when a variable
+    has no value: the AWS driver puts nothing in its place, which can be another volume's directory.
+    """
+    if pattern is None:
+        name = plain_name(request_name)
+    else:
+        name = _expanded(pattern, origin)
+        name = f"{name}-{_suffix(request_name)}" if unique else name
+    directory = _resolved(f"{base}/{name}", _PATH)
+    if directory.relation_to(base) not in {Relation.BELOW, Relation.SAME}:
+        remedy = "leave out .. in subPathPattern"
+        raise InvalidArgument("leads out of basePath", field=_PATH, value=str(directory), remedy=remedy)
+    if len(str(directory).encode()) > _MAX_BYTES:
+        remedy = f"use at most {_MAX_BYTES} bytes for basePath and subPathPattern"
+        raise InvalidArgument("is too long", field=_PATH, value=str(directory), remedy=remedy)
+    return directory
+
+
+def check_access_point_root(directory: Directory) -> None:
+    """Raises InvalidArgument for a directory deeper than EFS makes for an access point."""
+    if len(directory.parts) > _MAX_ACCESS_POINT_DEPTH:
+        remedy = f"use at most {_MAX_ACCESS_POINT_DEPTH} levels for basePath and subPathPattern"
+        raise InvalidArgument("is too deep", field=_PATH, value=str(directory), remedy=remedy)
+
+
+def check_own_directory(directory: Directory, base: Directory) -> None:
+    """Raises InvalidArgument unless the directory can be one volume's own, and be named in its handle."""
+    if directory.relation_to(base) is not Relation.BELOW:
+        remedy = "use a subPathPattern that is not empty"
+        raise InvalidArgument("is not below basePath", field=_PATH, value=str(directory), remedy=remedy)
+    if ":" in str(directory):
+        remedy = "leave the colon out of basePath and subPathPattern"
+        raise InvalidArgument("has a colon", field=_PATH, value=str(directory), remedy=remedy)
+
+
+def _expanded(pattern: str, origin: VolumeOrigin) -> str:
+    check_pattern(pattern, field="subPathPattern")
+    values = {
+        "PVC.name": origin.claim_name,
+        "PVC.namespace": origin.claim_namespace,
+        "PV.name": origin.volume_name,
+    }
+
+    def value(match: re.Match[str]) -> str:
+        if not values[match[1]]:
+            remedy = "run csi-provisioner with --extra-create-metadata"
+            raise InvalidArgument("has no value", field="subPathPattern", value=match[0], remedy=remedy)
+        return values[match[1]]
+
+    return _VARIABLE.sub(value, pattern)
+
+
+def _suffix(request_name: str) -> str:
+    match = _UUID_AT_END.fullmatch(plain_name(request_name))
+    return match[1] if match else str(uuid.uuid5(_SUFFIXES, plain_name(request_name)))
+
+
+def _resolved(text: str, field: str) -> Directory:
+    with refused_as_argument():
+        # normpath keeps two slashes at the start, as POSIX says.
+        directory = parse_directory(posixpath.normpath(f"/{text.lstrip('/')}"), field=field)
+    for part in directory.parts:
+        if part.startswith(".") or not _FORBIDDEN.isdisjoint(part):
+            remedy = f"begin no name with a dot, and use none of {''.join(sorted(_FORBIDDEN))}"
+            raise InvalidArgument("is not accepted by EFS", field=field, value=str(directory), remedy=remedy)
+    return directory

@@ -1,0 +1,146 @@
+"""Volume handles: what ``spec.csi.volumeHandle`` and the CSI field ``volume_id`` say.
+
+::
+
+    [efs:]FSID[:PATH[:APID]]
+
+The forms of all versions of the AWS driver are read: before 3.0 its controller wrote ``FSID::APID``, since
+then ``efs:FSID::APID``; users write the other forms for their own volumes.
+
+A directory that was made for a claim (``provisioningMode: efs-dir``) is written ``efs:FSID:/BASE/./NAME``.
+The ``/./`` marks where the class's base ends, as it does for ``rsync --relative``. The AWS driver reads
+``/BASE/NAME`` from it, so such volumes can be mounted by either driver; and only what carries the mark is
+ever taken for a directory that may be removed with its volume.
+"""
+
+import posixpath
+import re
+from dataclasses import dataclass, field, replace
+from typing import NewType
+
+from kube_efs.model.csi.errors import InvalidArgument, refused_as_argument
+from kube_efs.model.efs.directories import Directory, Relation, parse_directory
+from kube_efs.model.efs.ids import FileSystemId
+
+AccessPointId = NewType("AccessPointId", str)
+
+VOLUME_ID = "volume id"
+_TYPE = "efs"
+_OTHER_STORE = "s3files"
+_END_OF_BASE = "/./"
+_FILE_SYSTEM_ID = re.compile(r"fs-[0-9a-f]{8,40}")
+_ACCESS_POINT_ID = re.compile(r"fsap-[0-9a-f]{8,40}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VolumeHandle:
+    """Where a volume lies.
+
+    ``directory`` is seen from the access point's root if there is one, else from the file system's.
+    ``base`` is set when the directory was made for a claim: it lies strictly below, and may be removed
+    with the volume. Raises InvalidArgument for parts that no handle can express.
+    """
+
+    file_system_id: FileSystemId
+    directory: Directory = field(default_factory=Directory)
+    access_point_id: AccessPointId | None = None
+    base: Directory | None = None
+
+    def __post_init__(self) -> None:
+        if ":" in str(self.directory):
+            raise InvalidArgument(
+                "has a colon, which separates the parts of a handle",
+                field="directory",
+                value=str(self.directory),
+                remedy="use another name",
+            )
+        if self.base is not None and (
+            self.access_point_id or self.directory.relation_to(self.base) is not Relation.BELOW
+        ):
+            raise InvalidArgument(
+                "is not below its base", field="directory", value=str(self.directory), remedy="name a child"
+            )
+
+    def __str__(self) -> str:
+        path = "" if self.directory.is_root else str(self.directory)
+        if self.base is not None:
+            path = _marked(self.directory, self.base)
+        fields = [_TYPE, self.file_system_id, path, self.access_point_id or ""]
+        return ":".join(fields).rstrip(":")
+
+
+def parse_volume_handle(text: str) -> VolumeHandle:
+    """The parts of a handle; raises InvalidArgument.
+
+    A relative path is one from the root, and ``.`` and ``..`` are resolved as text without ever leading
+    above it. Differs from the AWS driver in what could forge a mount option or a line of a configuration
+    file (control characters, names too long), which is refused, and in volumes of S3 Files, which are not
+    served.
+    """
+    if not text:
+        raise InvalidArgument("is missing", field=VOLUME_ID, remedy="give the volume's handle")
+    fields = _without_type(text)
+    if len(fields) > 3:
+        raise _malformed("has too many fields", text)
+    file_system_id, path, access_point_id = (*fields, "", "")[:3]
+    with refused_as_argument():
+        directory = _cleaned(path)
+    handle = VolumeHandle(
+        file_system_id=parse_strict_file_system_id(file_system_id, field=VOLUME_ID),
+        directory=directory,
+        access_point_id=parse_access_point_id(access_point_id, field=VOLUME_ID) if access_point_id else None,
+    )
+    return _with_base(handle, path, text)
+
+
+def _without_type(text: str) -> list[str]:
+    fields = text.split(":")
+    kind = fields[0]
+    if kind == _OTHER_STORE:
+        raise _malformed("is a volume of Amazon S3 Files, which is not supported", text)
+    if kind == _TYPE and len(fields) > 1:
+        return fields[1:]
+    if not kind.startswith("fs-") and len(fields) > 1:
+        raise _malformed("is of an unknown type", text)
+    return fields
+
+
+def parse_strict_file_system_id(text: str, *, field: str) -> FileSystemId:
+    """The id, ``fs-`` and 8 to 40 hexadecimal digits in small letters; raises InvalidArgument."""
+    if not _FILE_SYSTEM_ID.fullmatch(text):
+        remedy = "use an id such as fs-0123456789abcdef0"
+        raise InvalidArgument("is not a valid file system ID", field=field, value=text, remedy=remedy)
+    return FileSystemId(text)
+
+
+def parse_access_point_id(text: str, *, field: str) -> AccessPointId:
+    """The id, ``fsap-`` and 8 to 40 hexadecimal digits in small letters; raises InvalidArgument."""
+    if not _ACCESS_POINT_ID.fullmatch(text):
+        remedy = "use an id such as fsap-0123456789abcdef0"
+        raise InvalidArgument("is not a valid access point ID", field=field, value=text, remedy=remedy)
+    return AccessPointId(text)
+
+
+def _cleaned(path: str) -> Directory:
+    # normpath keeps two slashes at the start, as POSIX says; one from the root is meant here.
+    return parse_directory(posixpath.normpath(f"/{path.lstrip('/')}"), field=VOLUME_ID)
+
+
+def _with_base(handle: VolumeHandle, path: str, text: str) -> VolumeHandle:
+    before, mark, _ = path.partition(_END_OF_BASE)
+    base = Directory(handle.directory.parts[: before.count("/")])
+    if not mark or handle.access_point_id or handle.directory.relation_to(base) is not Relation.BELOW:
+        return handle
+    marked = replace(handle, base=base)
+    # What is not exactly as it is written here was written by a user, who must remove it.
+    return marked if str(marked) == text else handle
+
+
+def _marked(directory: Directory, base: Directory) -> str:
+    own = "/".join(directory.parts[len(base.parts) :])
+    return f"{'' if base.is_root else base}{_END_OF_BASE}{own}"
+
+
+def _malformed(problem: str, text: str) -> InvalidArgument:
+    remedy = "use [efs:]FILE_SYSTEM[:PATH[:ACCESS_POINT]]"
+    return InvalidArgument(problem, field=VOLUME_ID, value=text, remedy=remedy)

@@ -1,0 +1,110 @@
+"""EFS as AWS describes it: file systems and their mount targets."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+from kube_efs.model.efs.ids import FileSystemId, MountTargetId, Region, SubnetId, VpcId, ZoneName
+
+# The endpoints of each partition; all other regions, us-gov-* too, use amazonaws.com.
+_DNS_SUFFIXES = MappingProxyType(
+    {
+        "cn-north-1": "amazonaws.com.cn",
+        "cn-northwest-1": "amazonaws.com.cn",
+        "eusc-de-east-1": "amazonaws.eu",
+        "eu-isoe-west-1": "cloud.adc-e.uk",
+        "us-iso-east-1": "c2s.ic.gov",
+        "us-iso-west-1": "c2s.ic.gov",
+        "us-isob-east-1": "sc2s.sgov.gov",
+        "us-isob-west-1": "sc2s.sgov.gov",
+        "us-isof-east-1": "csp.hci.ic.gov",
+        "us-isof-south-1": "csp.hci.ic.gov",
+    }
+)
+
+
+class LifeCycleState(StrEnum):
+    """State of a file system or mount target, as the EFS API names it (``LifeCycleState``)."""
+
+    CREATING = "creating"
+    AVAILABLE = "available"
+    UPDATING = "updating"
+    DELETING = "deleting"
+    DELETED = "deleted"
+    ERROR = "error"
+
+    @property
+    def usable(self) -> bool:
+        """Whether data can be read and written; ``updating`` changes throughput, not access."""
+        return self in {LifeCycleState.AVAILABLE, LifeCycleState.UPDATING}
+
+    @property
+    def ending(self) -> bool:
+        """Whether it goes for good."""
+        return self in {LifeCycleState.DELETING, LifeCycleState.DELETED}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MountTarget:
+    """An address in one subnet under which a file system can be reached on TCP port 2049.
+
+    ``zone_id`` is the zone's name that all accounts share (``use1-az1``), None if AWS did not report it.
+    """
+
+    mount_target_id: MountTargetId
+    file_system_id: FileSystemId
+    subnet_id: SubnetId
+    zone: ZoneName | None
+    address: str
+    state: LifeCycleState
+    zone_id: ZoneName | None = None
+    vpc_id: VpcId | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSystem:
+    """An EFS file system with the mount targets that were last seen.
+
+    ``zone`` is set for One Zone file systems only; ``name`` is the Name tag.
+    """
+
+    file_system_id: FileSystemId
+    name: str | None = None
+    state: LifeCycleState = LifeCycleState.AVAILABLE
+    zone: ZoneName | None = None
+    size_bytes: int | None = None
+    mount_targets: tuple[MountTarget, ...] = ()
+
+    @property
+    def usable_mount_targets(self) -> tuple[MountTarget, ...]:
+        """The mount targets that accept connections."""
+        return tuple(target for target in self.mount_targets if target.state.usable)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Discovery:
+    """Every file system of the region at one moment; ``complete`` once a poll has succeeded.
+
+    ``unclear`` are those whose existence or mount targets are not known for certain. A file system that is in
+    neither is gone for certain.
+    """
+
+    file_systems: Mapping[FileSystemId, FileSystem] = field(default_factory=lambda: MappingProxyType({}))
+    unclear: frozenset[FileSystemId] = frozenset()
+    complete: bool = False
+
+    @property
+    def usable(self) -> tuple[FileSystemId, ...]:
+        """Ids of the file systems that can hold volumes, in order."""
+        return tuple(sorted(fs for fs, system in self.file_systems.items() if system.state.usable))
+
+
+def dns_suffix(region: Region) -> str:
+    """The domain that endpoints of this region end in (efs-utils, ``dns_name_suffix``)."""
+    return _DNS_SUFFIXES.get(region, "amazonaws.com")
+
+
+def dns_name(file_system_id: FileSystemId, region: Region, suffix: str | None = None) -> str:
+    """The file system's DNS name, which is also the name in its server certificate."""
+    return f"{file_system_id}.efs.{region}.{suffix or dns_suffix(region)}"

@@ -1,0 +1,396 @@
+"""The tunnel targets of a cluster: the document that the controller writes and every node reads.
+
+It is the value of the key ``efs-stunnel.yaml`` in the ConfigMap ``efs-stunnel`` and its format is that of
+openshift-efs-stunnel (``README.md`` of that project). Ports are handed out here, once for the whole
+cluster, because persistent volumes carry them.
+
+A volume reaches whatever file system its port leads to. So a port that any volume carries is given to one
+file system only: the one whose port it has always been. Three sources tell which one that is: the ConfigMap
+(``targets`` and, for file systems that are gone, ``reserved``), and the annotations of the volumes. Where
+none of them names one, the port belongs to no file system and stays unused until the volume is gone or
+annotated.
+"""
+
+import ipaddress
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from types import MappingProxyType
+
+import yaml
+
+from kube_efs.model.efs.file_systems import Discovery, FileSystem
+from kube_efs.model.efs.ids import (
+    FileSystemId,
+    SubnetId,
+    ZoneName,
+    parse_file_system_id,
+    parse_subnet_id,
+    parse_zone_name,
+)
+from kube_efs.model.errors import InvalidValue, shown
+
+CONFIG_MAP_NAME = "efs-stunnel"
+CONFIG_MAP_KEY = "efs-stunnel.yaml"
+ZONES_KEY = "zones.yaml"
+RESERVED_KEY = "reserved-ports.yaml"
+COMPONENT_LABELS = MappingProxyType({"component": "efs-stunnel"})
+LAST_PORT = 65535
+_LOWEST_PORT = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunnelTarget:
+    """One file system as the nodes see it: its loopback port, and an address for each subnet."""
+
+    file_system_id: FileSystemId
+    port: int
+    address_by_subnet: Mapping[SubnetId, str] = field(default_factory=lambda: MappingProxyType({}))
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rejection:
+    """An entry that was left out, and why; the others are not affected."""
+
+    entry: str
+    error: InvalidValue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PortUse:
+    """Who carries a port: the file systems that the annotations of its volumes name.
+
+    ``unnamed`` says whether volumes without a readable annotation carry it too, and ``root`` whether the root
+    volume of a file system does.
+    """
+
+    owners: frozenset[FileSystemId] = frozenset()
+    unnamed: bool = False
+    root: bool = False
+
+    @property
+    def owner(self) -> FileSystemId | None:
+        """The one file system that is named; None when none is, or several are."""
+        return next(iter(self.owners)) if len(self.owners) == 1 else None
+
+    def is_foreign_to(self, file_system_id: FileSystemId) -> bool:
+        """Whether every volume that carries it is of another file system."""
+        return not self.unnamed and bool(self.owners) and file_system_id not in self.owners
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunnelTargets:
+    """All targets by file system, and the zone of each subnet as far as it is known.
+
+    ``reserved`` are the ports of file systems that are gone while volumes still carry them.
+    """
+
+    targets: Mapping[FileSystemId, TunnelTarget] = field(default_factory=lambda: MappingProxyType({}))
+    zone_by_subnet: Mapping[SubnetId, ZoneName] = field(default_factory=lambda: MappingProxyType({}))
+    reserved: Mapping[FileSystemId, int] = field(default_factory=lambda: MappingProxyType({}))
+
+    def port_of(self, file_system_id: FileSystemId) -> int | None:
+        """The loopback port of this file system on every node; None when it has none."""
+        target = self.targets.get(file_system_id)
+        return target.port if target else None
+
+    def file_system_at(self, port: int) -> FileSystemId | None:
+        """The file system whose port this is, even if it is gone; None when it belongs to none."""
+        return next((fs for fs, own in self.ports.items() if own == port), None)
+
+    @property
+    def ports(self) -> Mapping[FileSystemId, int]:
+        """The port of each file system, also of those that are gone."""
+        return {**self.reserved, **{fs: target.port for fs, target in self.targets.items()}}
+
+    def file_system_with(self, address: str) -> FileSystemId | None:
+        """The file system of the mount target at this address; None when there is none."""
+        return next(
+            (fs for fs, one in self.targets.items() if address in one.address_by_subnet.values()), None
+        )
+
+
+def joined(ours: TunnelTargets, theirs: TunnelTargets) -> TunnelTargets:
+    """Ours, and of theirs the file systems whose name and port ours do not have."""
+    taken = set(ours.ports.values())
+    new = {fs for fs, port in theirs.ports.items() if fs not in ours.ports and port not in taken}
+    return TunnelTargets(
+        targets=MappingProxyType(
+            {**ours.targets, **{fs: one for fs, one in theirs.targets.items() if fs in new}}
+        ),
+        zone_by_subnet=MappingProxyType({**theirs.zone_by_subnet, **ours.zone_by_subnet}),
+        reserved=MappingProxyType(
+            {**ours.reserved, **{fs: port for fs, port in theirs.reserved.items() if fs in new}}
+        ),
+    )
+
+
+def remaining(before: TunnelTargets, after: TunnelTargets) -> TunnelTargets:
+    """The targets of before whose port stays theirs, and what is reserved after."""
+    targets = {fs: one for fs, one in before.targets.items() if after.port_of(fs) == one.port}
+    return replace(before, targets=MappingProxyType(targets), reserved=after.reserved)
+
+
+def follow_discovery(
+    current: TunnelTargets,
+    discovery: Discovery,
+    *,
+    base_port: int,
+    ports_in_use: Mapping[int, PortUse] = MappingProxyType({}),
+) -> TunnelTargets:
+    """The targets after a discovery.
+
+    A known file system keeps its port, and while it is unclear all that was known of it. One that is gone
+    leaves the targets; its port stays ``reserved`` while volumes carry it. A new or returning one gets the
+    port that only its volumes carry, else the lowest from ``base_port`` up that neither another file system
+    nor any volume has: a port given away under a volume would lead its readers to the data of another volume.
+
+    Raises InvalidValue when no port is left.
+    """
+    present = {fs for fs, system in discovery.file_systems.items() if _is_present(system, current)}
+    unclear = (current.targets.keys() & discovery.unclear) - present
+    ports = _assign_ports(present | unclear, current.ports, base_port, ports_in_use)
+    targets = {fs: replace(current.targets[fs], port=ports[fs]) for fs in unclear}
+    zones = {**_known_zones(current, targets.values()), **_zones(discovery, present)}
+    for file_system_id in present:
+        system = discovery.file_systems[file_system_id]
+        targets[file_system_id] = TunnelTarget(
+            file_system_id=file_system_id,
+            port=ports[file_system_id],
+            name=system.name,
+            address_by_subnet=_addresses(system),
+        )
+    reserved = {
+        fs: port
+        for fs, port in current.ports.items()
+        if fs not in targets and port in ports_in_use and not ports_in_use[port].is_foreign_to(fs)
+    }
+    return TunnelTargets(
+        targets=MappingProxyType(dict(sorted(targets.items()))),
+        zone_by_subnet=MappingProxyType(zones),
+        reserved=MappingProxyType(reserved),
+    )
+
+
+def _is_present(system: FileSystem, current: TunnelTargets) -> bool:
+    """Whether it has a tunnel: a new one once it can hold data, a known one until it is being deleted."""
+    known = system.file_system_id in current.targets
+    return system.state.usable or (known and not system.state.ending)
+
+
+def _assign_ports(
+    wanted: Collection[FileSystemId],
+    known: Mapping[FileSystemId, int],
+    base_port: int,
+    ports_in_use: Mapping[int, PortUse],
+) -> dict[FileSystemId, int]:
+    """A port for each file system, whatever their order: known ones, then carried ones, then free ones."""
+    own = {fs: port for fs, port in known.items() if not ports_in_use.get(port, PortUse()).is_foreign_to(fs)}
+    ports = {fs: port for fs, port in own.items() if fs in wanted}
+    taken = {port for fs, port in own.items() if fs in wanted or port in ports_in_use}
+    # The root volume's port was published last; of others, none is better than another.
+    carried = sorted(ports_in_use.items(), key=lambda item: (not item[1].root, item[0]))
+    for port, use in carried:
+        owner = use.owner
+        is_open = port not in taken and _LOWEST_PORT <= port <= LAST_PORT
+        if owner is not None and owner in wanted and owner not in ports and is_open:
+            ports[owner] = port
+            taken.add(port)
+    free = (port for port in range(base_port, LAST_PORT + 1) if port not in taken | ports_in_use.keys())
+    for file_system_id in sorted(set(wanted) - ports.keys()):
+        ports[file_system_id] = next(free, 0)
+    if 0 in ports.values():
+        raise InvalidValue(
+            "has no free port above it",
+            field="BASE_STUNNEL_PORT",
+            value=base_port,
+            remedy="use a lower base port",
+        )
+    return ports
+
+
+def _known_zones(current: TunnelTargets, targets: Iterable[TunnelTarget]) -> dict[SubnetId, ZoneName]:
+    subnets = {subnet for target in targets for subnet in target.address_by_subnet}
+    return {subnet: zone for subnet, zone in current.zone_by_subnet.items() if subnet in subnets}
+
+
+def _addresses(system: FileSystem) -> Mapping[SubnetId, str]:
+    return MappingProxyType({target.subnet_id: target.address for target in system.usable_mount_targets})
+
+
+def _zones(discovery: Discovery, among: Collection[FileSystemId]) -> dict[SubnetId, ZoneName]:
+    return {
+        target.subnet_id: target.zone
+        for file_system_id in among
+        for target in discovery.file_systems[file_system_id].usable_mount_targets
+        if target.zone
+    }
+
+
+def render_targets(targets: TunnelTargets, *, last_update: datetime) -> str:
+    """The document for ``efs-stunnel.yaml``; ``last_update`` is written in UTC to the second."""
+    entries = {
+        str(fs): {
+            **({"name": target.name} if target.name else {}),
+            "stunnel_port": target.port,
+            "mount_target_ip_by_subnet": dict(sorted(target.address_by_subnet.items())),
+        }
+        for fs, target in sorted(targets.targets.items())
+    }
+    stamp = last_update.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return yaml.safe_dump({"efs_stunnel_targets": entries, "last_update": stamp}, sort_keys=False)
+
+
+def render_zones(targets: TunnelTargets) -> str:
+    """The document for ``zones.yaml``: the zone of each subnet, which the older format has no place for."""
+    return yaml.safe_dump({str(subnet): str(zone) for subnet, zone in sorted(targets.zone_by_subnet.items())})
+
+
+def render_reserved(targets: TunnelTargets) -> str:
+    """The document for ``reserved-ports.yaml``: ports of file systems that are gone."""
+    return yaml.safe_dump({str(fs): port for fs, port in sorted(targets.reserved.items())})
+
+
+def parse_targets(
+    text: str, zones_text: str = "", reserved_text: str = ""
+) -> tuple[TunnelTargets, tuple[Rejection, ...]]:
+    """The targets of a document, and the entries that had to be left out.
+
+    Raises InvalidValue when the document as a whole cannot be read. A bad entry is only left out, so
+    that one file system never takes the others with it; of two entries with one port the second is out.
+    """
+    document = _mapping(_load(text, CONFIG_MAP_KEY), CONFIG_MAP_KEY)
+    entries = _mapping(document.get("efs_stunnel_targets"), "efs_stunnel_targets")
+    targets: dict[FileSystemId, TunnelTarget] = {}
+    rejections: list[Rejection] = []
+    for key, entry in entries.items():
+        try:
+            target = _parse_target(key, entry)
+            if any(other.port == target.port for other in targets.values()):
+                raise InvalidValue(
+                    "is the port of another file system", field=f"{key}.stunnel_port", value=target.port
+                )
+        except InvalidValue as error:
+            rejections.append(Rejection(entry=_key(key), error=error))
+        else:
+            targets[target.file_system_id] = target
+    zones, bad_zones = _parse_zones(zones_text)
+    reserved, bad_ports = _parse_reserved(reserved_text, targets)
+    found = TunnelTargets(
+        targets=MappingProxyType(targets),
+        zone_by_subnet=MappingProxyType(zones),
+        reserved=MappingProxyType(reserved),
+    )
+    return found, (*rejections, *bad_zones, *bad_ports)
+
+
+def _load(text: str, what: str) -> object:
+    try:
+        return yaml.safe_load(text)
+    # ValueError: a date that is none; RecursionError: a thousand brackets. The library lets both through.
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise InvalidValue(
+            f"is not YAML ({error})", field=what, remedy="delete it; it is written again"
+        ) from error
+
+
+def _mapping(value: object, what: str) -> Mapping[object, object]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise InvalidValue("is not a mapping", field=what, value=value, remedy="see docs/tunnels.md")
+    return value
+
+
+def _key(key: object) -> str:
+    return key if isinstance(key, str) else shown(key)
+
+
+def _parse_target(key: object, entry: object) -> TunnelTarget:
+    file_system_id = parse_file_system_id(key)
+    body = _mapping(entry, str(file_system_id))
+    addresses = _mapping(body.get("mount_target_ip_by_subnet"), f"{key}.mount_target_ip_by_subnet")
+    name = body.get("name")
+    return TunnelTarget(
+        file_system_id=file_system_id,
+        port=_parse_port(body.get("stunnel_port"), f"{key}.stunnel_port"),
+        name=name if isinstance(name, str) and name else None,
+        address_by_subnet=MappingProxyType(
+            {
+                parse_subnet_id(subnet, field=f"{key}.mount_target_ip_by_subnet"): parse_address(
+                    address, field=f"{key}.mount_target_ip_by_subnet.{_key(subnet)}"
+                )
+                for subnet, address in addresses.items()
+            }
+        ),
+    )
+
+
+def _parse_port(value: object, field_name: str) -> int:
+    # bool is an int in Python, and `yes` a bool in YAML.
+    if isinstance(value, bool) or not isinstance(value, int) or not _LOWEST_PORT <= value <= LAST_PORT:
+        raise InvalidValue("is not a valid port", field=field_name, value=value, remedy="use 1024 to 65535")
+    return value
+
+
+def parse_address(value: object, *, field: str = "address") -> str:
+    """An IPv4 or IPv6 address in its shortest form; raises InvalidValue for names and anything else."""
+    try:
+        if not isinstance(value, str):
+            raise TypeError(value)
+        address = ipaddress.ip_address(value)
+    except (ValueError, TypeError) as error:
+        raise InvalidValue(
+            "is not an IP address", field=field, value=value, remedy="use an address, not a name"
+        ) from error
+    if getattr(address, "scope_id", None) is not None:
+        raise InvalidValue("has a zone index", field=field, value=value, remedy="use a global address")
+    if address.is_multicast or address.is_unspecified:
+        raise InvalidValue(
+            "is not the address of a host", field=field, value=value, remedy="use a mount target's address"
+        )
+    return str(address)
+
+
+def _parse_zones(text: str) -> tuple[dict[SubnetId, ZoneName], list[Rejection]]:
+    zones: dict[SubnetId, ZoneName] = {}
+    rejections: list[Rejection] = []
+    try:
+        entries = _mapping(_load(text, ZONES_KEY), ZONES_KEY)
+    except InvalidValue as error:
+        return {}, [Rejection(entry=ZONES_KEY, error=error)]
+    for subnet, zone in entries.items():
+        try:
+            zones[parse_subnet_id(subnet)] = parse_zone_name(zone)
+        except InvalidValue as error:
+            rejections.append(Rejection(entry=f"{ZONES_KEY}: {_key(subnet)}", error=error))
+    return zones, rejections
+
+
+def _parse_reserved(
+    text: str, targets: Mapping[FileSystemId, TunnelTarget]
+) -> tuple[dict[FileSystemId, int], list[Rejection]]:
+    reserved: dict[FileSystemId, int] = {}
+    rejections: list[Rejection] = []
+    try:
+        entries = _mapping(_load(text, RESERVED_KEY), RESERVED_KEY)
+    except InvalidValue as error:
+        return {}, [Rejection(entry=RESERVED_KEY, error=error)]
+    taken = {target.port for target in targets.values()}
+    for key, value in entries.items():
+        try:
+            file_system_id, port = (
+                parse_file_system_id(key),
+                _parse_port(value, f"{RESERVED_KEY}: {_key(key)}"),
+            )
+            if file_system_id in targets or port in taken:
+                raise InvalidValue(
+                    "is a port or file system of the targets", field=RESERVED_KEY, value=_key(key)
+                )
+        except InvalidValue as error:
+            rejections.append(Rejection(entry=f"{RESERVED_KEY}: {_key(key)}", error=error))
+        else:
+            reserved[file_system_id] = port
+            taken.add(port)
+    return reserved, rejections

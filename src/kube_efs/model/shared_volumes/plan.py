@@ -1,0 +1,202 @@
+"""What to do about one SharedVolume: the next step, or the status when there is none.
+
+After a step the same question is asked again of what is there then, so that a crash between two steps
+changes nothing.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+from kube_efs.model.claims import ClaimPhase
+from kube_efs.model.errors import InvalidValue
+from kube_efs.model.shared_volumes.shared_volume import (
+    FINALIZER,
+    MarkedClaim,
+    MarkedVolume,
+    SharedVolume,
+    SharedVolumePhase,
+    Status,
+)
+
+_SHOWN = 5
+
+
+class Step(Enum):
+    """One write."""
+
+    HOLD = auto()
+    """Give the SharedVolume the finalizer."""
+    BEGIN = auto()
+    """Write the phase Pending."""
+    RESTORE = auto()
+    """Put the spec back to what the volume leads to."""
+    MAKE_VOLUME = auto()
+    MAKE_CLAIM = auto()
+    TIE_VOLUME = auto()
+    """Reserve the volume for the claim of now, or for the one to come."""
+    MARK_VOLUME = auto()
+    MARK_CLAIM = auto()
+    REMOVE_VOLUME = auto()
+    REMOVE_CLAIM = auto()
+    LET_GO = auto()
+    """Take the finalizer away."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """Everything that the decision depends on.
+
+    ``refusal`` is why a volume must not be made, ``users`` the pods that hold the claim back from going; both
+    are looked up only where they matter.
+    """
+
+    shared: SharedVolume
+    volume: MarkedVolume | None = None
+    claim: MarkedClaim | None = None
+    refusal: str = ""
+    users: tuple[str, ...] = ()
+
+    @property
+    def own_volume(self) -> MarkedVolume | None:
+        """The volume, if it was made for this SharedVolume."""
+        return self.volume if self.volume and self.volume.belongs_to(self.shared.owner) else None
+
+    @property
+    def own_claim(self) -> MarkedClaim | None:
+        """The claim, if it was made for this SharedVolume."""
+        return self.claim if self.claim and self.claim.is_ours else None
+
+
+def decide(found: Found) -> Step | Status:
+    """The next step; the status to show when there is nothing to do, or nothing that can be done."""
+    if found.shared.deleting:
+        return _end(found)
+    try:
+        return _prepare(found) or _keep(found)
+    except InvalidValue as error:
+        return failed(found, str(error))
+
+
+def failed(found: Found, message: str) -> Status:
+    """The status after a failure; while deleting, what is in the way of the deletion."""
+    phase = SharedVolumePhase.DELETING if found.shared.deleting else SharedVolumePhase.FAILED
+    return _status(found, phase, message)
+
+
+def _end(found: Found) -> Step | Status:
+    if FINALIZER not in found.shared.finalizers:
+        return found.shared.status
+    claim, volume = found.own_claim, found.own_volume
+    if claim and not claim.claim.deleting:
+        return Step.REMOVE_CLAIM
+    if volume and not volume.volume.deleting:
+        return Step.REMOVE_VOLUME
+    if claim or volume:
+        return _status(found, SharedVolumePhase.DELETING, _waiting(found))
+    return Step.LET_GO
+
+
+def _prepare(found: Found) -> Step | None:
+    """The steps before volume and claim are changed; raises InvalidValue for an invalid request."""
+    shared, volume = found.shared, found.own_volume
+    shared.owner.check()
+    if found.volume and not volume:
+        raise _foreign("PersistentVolume", found.volume.volume.name, "delete it")
+    if found.claim and not found.own_claim:
+        raise _foreign("PersistentVolumeClaim", found.claim.claim.name, "delete it")
+    # One that is going says nothing of a SharedVolume that may be newer.
+    if volume and volume.source not in (None, shared.source) and not volume.volume.deleting:
+        return Step.RESTORE
+    shared.source.check()
+    if FINALIZER not in shared.finalizers:
+        return Step.HOLD
+    return Step.BEGIN if shared.status.phase is None else None
+
+
+def _keep(found: Found) -> Step | Status:
+    volume, claim = found.own_volume, found.own_claim
+    if (volume and volume.volume.deleting) or (claim and claim.claim.deleting):
+        return _status(found, SharedVolumePhase.PENDING, _waiting(found))
+    if volume is None:
+        return failed(found, found.refusal) if found.refusal else Step.MAKE_VOLUME
+    _check_binding(found, volume)
+    if _is_loose(found, volume):
+        return Step.TIE_VOLUME
+    return Step.MAKE_CLAIM if claim is None else _finish(found, volume, claim)
+
+
+def _finish(found: Found, volume: MarkedVolume, claim: MarkedClaim) -> Step | Status:
+    owner = found.shared.owner
+    if not volume.marks.suffice_for(owner):
+        return Step.MARK_VOLUME
+    if not claim.marks.suffice_for(owner):
+        return Step.MARK_CLAIM
+    return _status(found, SharedVolumePhase.READY, "")
+
+
+def _check_binding(found: Found, volume: MarkedVolume) -> None:
+    """See that volume and claim do not belong to others; raises InvalidValue."""
+    owner, reference = found.shared.owner, volume.volume.claim
+    if reference and (reference.namespace, reference.name) != (owner.namespace, owner.claim_name):
+        other = f"{reference.namespace}/{reference.name}"
+        remedy = "delete that claim, then this SharedVolume, and create it again"
+        raise InvalidValue(
+            f"is bound to claim {other}", field="PersistentVolume", value=owner.volume_name, remedy=remedy
+        )
+    if found.own_claim and found.own_claim.claim.volume_name != owner.volume_name:
+        raise InvalidValue(
+            f"is for volume {found.own_claim.claim.volume_name or 'any'}, not {owner.volume_name}",
+            field="PersistentVolumeClaim",
+            value=owner.claim_name,
+            remedy="delete it; it is created again",
+        )
+
+
+def _is_loose(found: Found, volume: MarkedVolume) -> bool:
+    """Whether the volume is not reserved, so that any claim could take it, or for one that is gone."""
+    reference = volume.volume.claim
+    if reference is None:
+        return True
+    return reference.uid is not None and (found.claim is None or found.claim.claim.uid != reference.uid)
+
+
+def _status(found: Found, phase: SharedVolumePhase, message: str) -> Status:
+    shared, volume, claim = found.shared, found.own_volume, found.own_claim
+    is_made = phase is SharedVolumePhase.READY
+    return replace(
+        shared.status,
+        phase=phase,
+        message=message,
+        claim_name=shared.owner.claim_name if is_made else shared.status.claim_name,
+        bound=bool(claim and volume and claim.claim.phase is ClaimPhase.BOUND),
+        matches=bool(volume and volume.source == shared.source),
+        generation=shared.generation,
+    )
+
+
+def _foreign(kind: str, name: str, remedy: str) -> InvalidValue:
+    problem = "exists already and was not created for this SharedVolume"
+    return InvalidValue(problem, field=kind, value=name, remedy=f"{remedy}, or use another name")
+
+
+def _waiting(found: Found) -> str:
+    claim, volume = found.own_claim, found.own_volume
+    goal = "" if found.shared.deleting else "; then it is created again"
+    if claim and claim.claim.deleting:
+        pods = f", which {_listed(found.users)}" if found.users else ""
+        return f"waits until claim {claim.claim.name} is gone{pods}{goal}"
+    if volume and claim:
+        remedy = f"; delete claim {claim.claim.name} when no pod uses it; then both are created again"
+        return f"volume {volume.volume.name} is being deleted and is removed with its claim{remedy}"
+    if volume:
+        held = ", ".join(volume.volume.finalizers)
+        why = f", which {held} holds" if held else ""
+        return f"waits until volume {volume.volume.name} is gone{why}{goal}"
+    return ""
+
+
+def _listed(pods: Sequence[str]) -> str:
+    more = f" and {len(pods) - _SHOWN} more" if len(pods) > _SHOWN else ""
+    noun, verb = ("pod", "uses") if len(pods) == 1 else ("pods", "use")
+    return f"{noun} {', '.join(pods[:_SHOWN])}{more} {verb}"

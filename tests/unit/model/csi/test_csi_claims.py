@@ -1,0 +1,148 @@
+"""Claims as csi-provisioner would hand them to the driver, and the volumes that it would write."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+
+from kube_efs.model.claims import Claim, ReclaimPolicy, StorageClass
+from kube_efs.model.csi.claims import (
+    DRIVER,
+    CsiRequest,
+    SecretReference,
+    parse_claim,
+    volume_for,
+    volume_name,
+)
+from kube_efs.model.efs.ids import ClaimUid
+from kube_efs.model.errors import ClaimRefused
+from kube_efs.model.volumes import ClaimReference, CsiSource, Volume
+
+CLAIM = Claim(
+    namespace="team",
+    name="data",
+    uid=ClaimUid("557b4436-ed73-11e6-84b3-06a700dda5f5"),
+    resource_version="7",
+    storage_class="efs",
+    access_modes=("ReadWriteMany",),
+    requested_storage="5Gi",
+)
+NAME = "pvc-557b4436-ed73-11e6-84b3-06a700dda5f5"
+CLASS = StorageClass(
+    name="efs",
+    provisioner=DRIVER,
+    parameters={
+        "provisioningMode": "efs-ap",
+        "fileSystemId": "fs-0123456789abcdef0",
+        "directoryPerms": "700",
+    },
+    mount_options=("tls",),
+)
+SECRET = "csi.storage.k8s.io/provisioner-secret-name"
+NAMESPACE = "csi.storage.k8s.io/provisioner-secret-namespace"
+
+
+def parsed(
+    claim: Claim = CLAIM,
+    storage_class: StorageClass = CLASS,
+    parameters: Mapping[str, str] = MappingProxyType({}),
+) -> CsiRequest:
+    storage_class = replace(storage_class, parameters={**storage_class.parameters, **parameters})
+    return parse_claim(claim, storage_class, required_bytes=5, has_driver_tags=False)
+
+
+def test_the_driver_is_told_name_size_and_claim() -> None:
+    request = parsed()
+    assert (request.volume.name, request.volume.required_bytes) == (NAME, 5)
+    origin = request.volume.origin
+    assert (origin.claim_name, origin.claim_namespace, origin.volume_name) == ("data", "team", NAME)
+    assert (request.secret, request.oddities) == (None, ())
+
+
+def test_the_volume_is_the_claim_s_and_the_class_s() -> None:
+    claim = replace(CLAIM, attributes_class="gold")
+    source = CsiSource(handle="efs:fs-0123456789abcdef0::fsap-0123456789abcdef0")
+    assert volume_for(parsed(claim), source, "us-east-1a") == Volume(
+        name=volume_name(CLAIM),
+        reclaim_policy=ReclaimPolicy.DELETE,
+        storage_class="efs",
+        provisioned_by="efs.csi.aws.com",
+        claim=ClaimReference(namespace="team", name="data", uid=CLAIM.uid),
+        csi=source,
+        zone="us-east-1a",
+        attributes_class="gold",
+        mount_options=("tls",),
+        access_modes=("ReadWriteMany",),
+        capacity="5Gi",
+    )
+
+
+@pytest.mark.parametrize(
+    ("namespace", "name", "expected"),
+    [
+        pytest.param("kube-system", "x-account", ("kube-system", "x-account"), id="as they are"),
+        pytest.param("${pvc.namespace}", "${pvc.name}-${pv.name}", ("team", f"data-{NAME}"), id="filled in"),
+        pytest.param("${pvc.uid}", "$x", ("${pvc.uid}", "$x"), id="others stay"),
+    ],
+)
+def test_the_secret_is_named_as_csi_provisioner_reads_it(
+    namespace: str, name: str, expected: tuple[str, str]
+) -> None:
+    request = parsed(parameters={NAMESPACE: namespace, SECRET: name})
+    assert request.secret == SecretReference(namespace=expected[0], name=expected[1])
+    assert volume_for(request, CsiSource(handle="x"), None).deletion_secret == expected
+
+
+@pytest.mark.parametrize("given", [SECRET, NAMESPACE])
+def test_half_a_secret_is_refused(given: str) -> None:
+    with pytest.raises(ClaimRefused) as caught:
+        parsed(parameters={given: "x"})
+    assert caught.value.field == f"StorageClass efs parameters.{given}"
+    assert caught.value.remedy == f"give both {SECRET} and {NAMESPACE}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        pytest.param({"match_labels": {}}, "spec.selector", id="a selector, though an empty one"),
+        pytest.param({"is_block": True}, "spec.volumeMode", id="a block device"),
+        pytest.param({"has_data_source": True}, "spec.dataSource", id="a copy"),
+        pytest.param({"access_modes": ()}, "StorageClass efs volume capabilities", id="no mode"),
+        pytest.param({"access_modes": ("ReadMostly",)}, "StorageClass efs access mode", id="an odd mode"),
+    ],
+)
+def test_what_no_volume_can_be_is_refused(changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(ClaimRefused) as caught:
+        parsed(replace(CLAIM, **changes))
+    assert caught.value.field.startswith(field)
+
+
+@pytest.mark.parametrize(
+    "mode", ["ReadWriteOnce", "ReadOnlyMany", "ReadWriteMany", "ReadWriteOncePod"], ids=str
+)
+def test_every_mode_of_kubernetes_is_served(mode: str) -> None:
+    assert parsed(replace(CLAIM, access_modes=(mode,))).claim.access_modes == (mode,)
+
+
+def test_a_wrong_class_is_named_with_its_parameter() -> None:
+    with pytest.raises(ClaimRefused) as caught:
+        parsed(parameters={"directoryPerms": "rwx"})
+    assert str(caught.value) == (
+        "StorageClass efs directoryPerms: 'rwx' is not a valid octal mode; use three or four octal digits, "
+        "such as 700"
+    )
+
+
+def test_the_flag_of_another_account_is_no_mount_option() -> None:
+    with pytest.raises(ClaimRefused, match="crossaccount"):
+        parsed(storage_class=replace(CLASS, mount_options=("crossaccount",)))
+
+
+def test_what_has_no_effect_is_told() -> None:
+    request = parsed(replace(CLAIM, attributes_class="gold"), parameters={"basepath": "/x"})
+    assert request.oddities == (
+        "parameter: 'basepath' is not known and has no effect; did you mean basePath?",
+        "spec.volumeAttributesClassName: 'gold' has no effect on EFS",
+    )

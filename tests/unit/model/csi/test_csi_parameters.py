@@ -1,0 +1,417 @@
+"""The parameters of classes of the CSI driver: a case for each row of the contract's table."""
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kube_efs.model.csi.errors import InvalidArgument, RpcCode
+from kube_efs.model.csi.parameters import (
+    DEFAULT_GIDS,
+    FileSystemReference,
+    ProvisioningMode,
+    ReferenceKind,
+    VolumeParameters,
+    parse_origin,
+    parse_parameters,
+    parse_referenced,
+)
+from kube_efs.model.csi.root_directories import VolumeOrigin
+from kube_efs.model.efs.directories import Directory
+from kube_efs.model.efs.ids import FileSystemId, ZoneName
+from kube_efs.model.gids import GidRange
+
+FS1, FS2 = FileSystemId("fs-0123456789abcdef0"), FileSystemId("fs-0123456789abcdef1")
+MINIMAL = {"provisioningMode": "efs-ap", "fileSystemId": FS1, "directoryPerms": "700"}
+
+
+def given_parameters(**changes: str | None) -> dict[str, str]:
+    return {name: text for name, text in {**MINIMAL, **changes}.items() if text is not None}
+
+
+def test_the_defaults() -> None:
+    assert parse_parameters(MINIMAL) == VolumeParameters(
+        provisioning=ProvisioningMode.ACCESS_POINT,
+        file_systems=(FS1,),
+        mode=0o700,
+        uid=None,
+        gid=None,
+        gids=DEFAULT_GIDS,
+        base=Directory(),
+        pattern=None,
+        unique=True,
+        zone=None,
+        reuses_access_point=False,
+        zone_affinity=False,
+        tagged=True,
+        oddities=(),
+    )
+    assert (DEFAULT_GIDS.minimum, DEFAULT_GIDS.maximum) == (50_000, 7_000_000)
+
+
+def test_the_class_of_the_seed() -> None:
+    parameters = parse_parameters(
+        {
+            "provisioningMode": "efs-ap",
+            "fileSystemId": "fs-09a658ebf884ec043",
+            "directoryPerms": "700",
+            "uid": "1000",
+            "gid": "1000",
+            "gidRangeStart": "1000",
+            "gidRangeEnd": "2000",
+            "basePath": "/dynamic_provisioning",
+        }
+    )
+    assert parameters == VolumeParameters(
+        provisioning=ProvisioningMode.ACCESS_POINT,
+        file_systems=(FileSystemId("fs-09a658ebf884ec043"),),
+        mode=0o700,
+        uid=1000,
+        gid=1000,
+        gids=GidRange(minimum=1000, maximum=2000),
+        base=Directory(("dynamic_provisioning",)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "value"),
+    [
+        pytest.param(
+            {"provisioningMode": "efs-dir"}, "provisioning", ProvisioningMode.DIRECTORY, id="efs-dir"
+        ),
+        pytest.param({"fileSystemId": f" {FS1} "}, "file_systems", (FS1,), id="blanks around an id"),
+        pytest.param({"fileSystemId": f"{FS1}, {FS2},"}, "file_systems", (FS1, FS2), id="several ids"),
+        pytest.param({"fileSystemId": f"{FS2},{FS1},{FS2}"}, "file_systems", (FS2, FS1), id="an id twice"),
+        pytest.param(
+            {"fileSystemId": None, "fileSystemIds": f"{FS1},{FS2}"}, "file_systems", (FS1, FS2), id="a pool"
+        ),
+        pytest.param({"directoryPerms": "0777"}, "mode", 0o777, id="four digits"),
+        pytest.param({"directoryPerms": "2771"}, "mode", 0o2771, id="setgid"),
+        pytest.param({"uid": "0"}, "uid", 0, id="root"),
+        pytest.param({"gid": "0"}, "gid", 0, id="root's group"),
+        pytest.param({"uid": "+007"}, "uid", 7, id="a sign and zeros"),
+        pytest.param({"uid": "4294967295"}, "uid", 4294967295, id="the largest uid"),
+        pytest.param(
+            {"gidRangeStart": "1", "gidRangeEnd": "2"}, "gids", GidRange(minimum=1, maximum=2), id="two gids"
+        ),
+        pytest.param(
+            {"gidRangeStart": "50000", "gidRangeEnd": "7000000"},
+            "gids",
+            GidRange(minimum=50000, maximum=7000000),
+            id="a wide range is not cut",
+        ),
+        pytest.param({"basePath": "a//b/../c/"}, "base", Directory(("a", "c")), id="a base to be cleaned"),
+        pytest.param({"basePath": "/"}, "base", Directory(), id="the root as base"),
+        pytest.param({"subPathPattern": ""}, "pattern", "", id="an empty pattern is a pattern"),
+        pytest.param({"ensureUniqueDirectory": "F"}, "unique", False, id="no suffix"),
+        pytest.param({"az": "us-east-1a"}, "zone", ZoneName("us-east-1a"), id="a zone"),
+        pytest.param({"az": ""}, "zone", None, id="an empty zone"),
+        pytest.param({"reuseAccessPoint": "TRUE"}, "reuses_access_point", True, id="reuse"),
+        pytest.param({"enforceZoneAffinity": "1"}, "zone_affinity", True, id="zone affinity"),
+        pytest.param({"enableTagging": "False"}, "tagged", False, id="no tags"),
+        pytest.param({"csi.storage.k8s.io/pvc/name": "x"}, "oddities", (), id="what the sidecar adds"),
+    ],
+)
+def test_accepted(changes: Mapping[str, str | None], field: str, value: object) -> None:
+    parameters = parse_parameters(given_parameters(**changes))
+    assert getattr(parameters, field) == value
+    assert parameters.oddities == ()
+
+
+@pytest.mark.parametrize("text", ["1", "t", "T", "TRUE", "true", "True"])
+def test_true(text: str) -> None:
+    assert parse_parameters(given_parameters(reuseAccessPoint=text)).reuses_access_point
+
+
+@pytest.mark.parametrize("text", ["0", "f", "F", "FALSE", "false", "False"])
+def test_false(text: str) -> None:
+    assert not parse_parameters(given_parameters(enableTagging=text)).tagged
+
+
+# --- file system ids that stand elsewhere
+
+CONFIG = FileSystemReference(kind=ReferenceKind.CONFIG_MAP, namespace="infra", name="efs", key="id")
+SECRET = FileSystemReference(kind=ReferenceKind.SECRET, namespace="infra", name="efs", key="id")
+
+
+@pytest.mark.parametrize(
+    ("changes", "reference"),
+    [
+        pytest.param({"fileSystemIdConfigRef": "infra/efs/id"}, CONFIG, id="a ConfigMap"),
+        pytest.param({"fileSystemIdSecretRef": " infra / efs / id "}, SECRET, id="a Secret, with blanks"),
+        pytest.param(
+            {"fileSystemIdConfigRef": " ", "fileSystemIdSecretRef": "infra/efs/id"},
+            SECRET,
+            id="a blank reference hides no other",
+        ),
+        pytest.param(
+            {"fileSystemId": " ", "fileSystemIdConfigRef": "infra/efs/id"}, CONFIG, id="beside a blank id"
+        ),
+    ],
+)
+def test_references(changes: Mapping[str, str], reference: FileSystemReference) -> None:
+    parameters = given_parameters(**{"fileSystemId": None, **changes})
+    assert parse_parameters(parameters).file_systems == reference
+
+
+@pytest.mark.parametrize("reference", [CONFIG, SECRET])
+def test_what_is_referenced_is_checked(reference: FileSystemReference) -> None:
+    assert parse_referenced(f" {FS1}\n", reference) == (FS1,)
+    for nothing in (None, "", " \n"):
+        with pytest.raises(InvalidArgument) as caught:
+            parse_referenced(nothing, reference)
+        assert str(caught.value) == (
+            f"{reference.kind} infra/efs data.id: is missing or empty; set it to the file system's ID"
+        )
+
+
+def test_a_secret_s_value_is_in_no_error() -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        parse_referenced("hunter2", SECRET)
+    error = caught.value
+    assert str(error) == (
+        "Secret infra/efs data.id: is not a valid file system ID; use an id such as fs-0123456789abcdef0"
+    )
+    assert "hunter2" not in repr(error.args)
+    assert error.__suppress_context__
+    with pytest.raises(InvalidArgument, match="hunter2"):
+        parse_referenced("hunter2", CONFIG)
+
+
+# --- what is refused
+
+EXCLUSIVE = "fileSystemId, fileSystemIds, fileSystemIdConfigRef, fileSystemIdSecretRef"
+NO_ID = "is not a valid user or group ID; use a whole number from"
+NO_FS = "is not a valid file system ID; use an id such as fs-0123456789abcdef0"
+REFUSED = [
+    pytest.param(
+        {"reuseAccessPoint": ""}, "reuseAccessPoint: is not a boolean; use true or false", id="reuse"
+    ),
+    pytest.param(
+        {"reuseAccessPoint": "yes"}, "reuseAccessPoint: 'yes' is not a boolean; use true or false", id="yes"
+    ),
+    pytest.param(
+        {"enforceZoneAffinity": " true"},
+        "enforceZoneAffinity: ' true' is not a boolean; use true or false",
+        id="a blank",
+    ),
+    pytest.param(
+        {"enableTagging": "tRUE"}, "enableTagging: 'tRUE' is not a boolean; use true or false", id="tRUE"
+    ),
+    pytest.param(
+        {"provisioningMode": None}, "provisioningMode: is missing; use efs-ap or efs-dir", id="no mode"
+    ),
+    pytest.param(
+        {"provisioningMode": "s3files-ap"},
+        "provisioningMode: 's3files-ap' is not supported; use efs-ap or efs-dir",
+        id="S3 Files",
+    ),
+    pytest.param(
+        {"provisioningMode": "EFS-AP"},
+        "provisioningMode: 'EFS-AP' is not supported; use efs-ap or efs-dir",
+        id="the mode in capitals",
+    ),
+    pytest.param({"fileSystemId": None}, f"fileSystemId: is missing; give one of {EXCLUSIVE}", id="no id"),
+    pytest.param({"fileSystemId": " "}, f"fileSystemId: is missing; give one of {EXCLUSIVE}", id="blank id"),
+    pytest.param(
+        {"fileSystemIdConfigRef": "a/b/c"},
+        "parameters fileSystemId and fileSystemIdConfigRef: exclude each other; give one of them",
+        id="an id and a reference",
+    ),
+    pytest.param(
+        {"fileSystemIds": FS2},
+        "parameters fileSystemId and fileSystemIds: exclude each other; give one of them",
+        id="an id and a pool",
+    ),
+    pytest.param({"fileSystemId": "fs-1"}, f"fileSystemId: 'fs-1' {NO_FS}", id="a short id"),
+    pytest.param({"fileSystemId": ","}, f"fileSystemId: ',' {NO_FS}", id="a comma alone"),
+    pytest.param(
+        {"fileSystemId": f"{FS1} {FS2}"}, f"fileSystemId: '{FS1} {FS2}' {NO_FS}", id="a blank between ids"
+    ),
+    pytest.param(
+        {"fileSystemId": None, "fileSystemIdConfigRef": "a/b"},
+        "fileSystemIdConfigRef: 'a/b' is not a valid reference; use NAMESPACE/NAME/KEY of a ConfigMap",
+        id="two parts",
+    ),
+    pytest.param(
+        {"fileSystemId": None, "fileSystemIdSecretRef": "a//c"},
+        "fileSystemIdSecretRef: 'a//c' is not a valid reference; use NAMESPACE/NAME/KEY of a Secret",
+        id="an empty part",
+    ),
+    pytest.param(
+        {"fileSystemId": None, "fileSystemIdSecretRef": "a/../c"},
+        "fileSystemIdSecretRef: 'a/../c' is not a valid reference; use NAMESPACE/NAME/KEY of a Secret",
+        id="a part that leads elsewhere",
+    ),
+    *(
+        pytest.param(
+            {"directoryPerms": text},
+            f"directoryPerms: {shown}; use three or four octal digits, such as 700",
+            id=f"permissions {text!r}",
+        )
+        for text, shown in [
+            (None, "is missing"),
+            ("", "is missing"),
+            ("77", "'77' is not a valid octal mode"),
+            ("00777", "'00777' is not a valid octal mode"),
+            ("789", "'789' is not a valid octal mode"),
+            ("rwx", "'rwx' is not a valid octal mode"),
+            ("700\n", "'700\\n' is not a valid octal mode"),
+        ]
+    ),
+    *(
+        pytest.param({name: text}, f"{name}: {text!r} {NO_ID} 0 to 4294967295", id=f"{name} {text!r}")
+        for name in ("uid", "gid")
+        for text in ("-1", "4294967296", "9" * 30, "1.0", "1_0", " 1", "1 ", "\u0661", "root", "0x10")
+    ),
+    pytest.param({"uid": ""}, f"uid: {NO_ID} 0 to 4294967295", id="an empty uid"),
+    pytest.param(
+        {"gidRangeStart": "1000"}, "gidRangeEnd: is missing; give it together with gidRangeStart", id="no end"
+    ),
+    pytest.param(
+        {"gidRangeEnd": "1000"}, "gidRangeStart: is missing; give it together with gidRangeEnd", id="no start"
+    ),
+    pytest.param(
+        {"gidRangeStart": "0", "gidRangeEnd": "10"},
+        f"gidRangeStart: '0' {NO_ID} 1 to 4294967295",
+        id="a range from 0",
+    ),
+    pytest.param(
+        {"gidRangeStart": "", "gidRangeEnd": "10"},
+        f"gidRangeStart: {NO_ID} 1 to 4294967295",
+        id="an empty start",
+    ),
+    pytest.param(
+        {"gidRangeStart": "10", "gidRangeEnd": "10"},
+        "gidRangeEnd: '10' is not above gidRangeStart; use a number above 10",
+        id="a range of one",
+    ),
+    pytest.param(
+        {"gidRangeStart": "10", "gidRangeEnd": "9", "uid": "1", "gid": "1"},
+        "gidRangeEnd: '9' is not above gidRangeStart; use a number above 10",
+        id="a bad range with fixed ids",
+    ),
+    pytest.param(
+        {"basePath": "/a{b"},
+        "basePath: '/a{b' is not accepted by EFS; begin no name with a dot, and use none of #$&*;<>?^`{|}",
+        id="a brace in the base",
+    ),
+    pytest.param(
+        {"basePath": "/a\nb"},
+        "basePath: '/a\\nb' has a control character or slash; use plain names",
+        id="a line",
+    ),
+    pytest.param(
+        {"subPathPattern": "${.PVC.uid}"},
+        "subPathPattern: '${.PVC.uid}' has an unknown variable; "
+        "use ${.PVC.name}, ${.PVC.namespace} and ${.PV.name} only",
+        id="another variable",
+    ),
+    pytest.param(
+        {"subPathPattern": "a}"},
+        "subPathPattern: 'a}' has an unknown variable; "
+        "use ${.PVC.name}, ${.PVC.namespace} and ${.PV.name} only",
+        id="an odd brace",
+    ),
+    pytest.param(
+        {"az": "us-east-1a,ro"},
+        "az: 'us-east-1a,ro' is not valid; use a name such as us-east-1a",
+        id="az",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), REFUSED)
+def test_refused(changes: Mapping[str, str | None], message: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        parse_parameters(given_parameters(**changes))
+    assert str(caught.value) == message
+    assert caught.value.code is RpcCode.INVALID_ARGUMENT
+
+
+def test_tags_of_the_driver_need_tagging() -> None:
+    off = given_parameters(enableTagging="false")
+    assert not parse_parameters(off).tagged
+    with pytest.raises(InvalidArgument) as caught:
+        parse_parameters(off, has_driver_tags=True)
+    assert str(caught.value) == (
+        "enableTagging: 'false' contradicts the tags of the driver; "
+        "leave it out, or set no KUBE_EFS_ACCESS_POINT_TAGS"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        pytest.param(
+            {"reuseAccessPoint": "x", "provisioningMode": "x"}, "reuseAccessPoint", id="booleans first"
+        ),
+        pytest.param({"provisioningMode": "x", "uid": "x"}, "provisioningMode", id="then the mode"),
+        pytest.param({"uid": "x", "gid": "x"}, "uid", id="uid before gid"),
+        pytest.param({"gid": "x", "gidRangeStart": "x"}, "gid", id="gid before the range"),
+    ],
+)
+def test_the_first_fault_is_told(changes: Mapping[str, str], message: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        parse_parameters(given_parameters(**changes))
+    assert caught.value.field == message
+
+
+# --- what is served all the same, with a warning
+
+ODD = [
+    pytest.param(
+        {"basepath": "/x"},
+        "parameter: 'basepath' is not known and has no effect; did you mean basePath?",
+        id="a name in small letters",
+    ),
+    pytest.param(
+        {"fileSytemId": "x"},
+        "parameter: 'fileSytemId' is not known and has no effect; did you mean fileSystemId?",
+        id="a misspelt name",
+    ),
+    pytest.param(
+        {"zzz": "x"}, "parameter: 'zzz' is not known and has no effect; leave it out", id="a foreign name"
+    ),
+    pytest.param(
+        {"ensureUniqueDirectory": "no"},
+        "ensureUniqueDirectory: 'no' is not a boolean and counts as true; use true or false",
+        id="no boolean",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "message"), ODD)
+def test_oddities(changes: Mapping[str, str], message: str) -> None:
+    parameters = parse_parameters(given_parameters(**changes))
+    assert [str(odd) for odd in parameters.oddities] == [message]
+    assert parameters.unique
+
+
+def test_the_claim_that_the_sidecar_tells() -> None:
+    parameters = {
+        "csi.storage.k8s.io/pvc/name": "data",
+        "csi.storage.k8s.io/pvc/namespace": "team",
+        "csi.storage.k8s.io/pv/name": "pvc-1",
+    }
+    assert parse_origin(parameters) == VolumeOrigin(
+        claim_name="data", claim_namespace="team", volume_name="pvc-1"
+    )
+    assert parse_origin({}) == VolumeOrigin()
+
+
+KEYS = ["uid", "gid", "gidRangeStart", "gidRangeEnd", "basePath", "subPathPattern", "az", "fileSystemId"]
+TEXTS = st.text() | st.sampled_from(["", "1", "50000", "true", "/a", "${.PV.name}", FS1, "a/b/c"])
+
+
+@given(st.dictionaries(st.sampled_from(KEYS) | st.text(), TEXTS))
+def test_any_parameters_are_refused_or_hold_what_the_driver_relies_on(changes: dict[str, str]) -> None:
+    try:
+        parameters = parse_parameters({**MINIMAL, **changes})
+    except InvalidArgument:
+        return
+    assert parameters.file_systems
+    assert 0 <= (parameters.uid or 0) < 2**32
+    assert 1 <= parameters.gids.minimum < parameters.gids.maximum < 2**32
+    assert not {".", ".."} & set(parameters.base.parts)

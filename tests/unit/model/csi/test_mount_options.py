@@ -1,0 +1,418 @@
+"""Mount flags and what a volume is mounted with: a case for each rule of the contract."""
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kube_efs.model.csi.capabilities import AccessMode, VolumeCapability
+from kube_efs.model.csi.errors import InvalidArgument, RpcCode
+from kube_efs.model.csi.mount_options import IamIdentity, MountPlan, plan_mount
+from kube_efs.model.csi.volume_attributes import parse_attributes
+from kube_efs.model.csi.volume_handles import parse_volume_handle
+from kube_efs.model.efs.ids import Region, ZoneName
+
+FS, AP = "fs-abcd1234", "fsap-0123456789abcdef0"
+WITH_AP = f"{FS}::{AP}"
+ARN = "arn:aws:iam::123456789012:role/Reader=A"
+DEFAULTS = "nfsvers=4.1,rsize=1048576,wsize=1048576,hard,timeo=600,retrans=2,noresvport,nosharecache"
+PLAIN = {"encryptInTransit": "false"}
+
+
+def plan(
+    *flags: str,
+    handle: str = FS,
+    attributes: dict[str, str] | None = None,
+    read_only: bool = False,
+    mode: AccessMode = AccessMode.MULTI_NODE_MULTI_WRITER,
+) -> MountPlan:
+    return plan_mount(
+        parse_volume_handle(handle),
+        parse_attributes(attributes or {}),
+        VolumeCapability(access_mode=mode, mount_flags=flags),
+        read_only=read_only,
+    )
+
+
+# --- options for the kernel
+
+
+@pytest.mark.parametrize(
+    ("flags", "options"),
+    [
+        pytest.param((), DEFAULTS, id="none"),
+        pytest.param(("tls",), DEFAULTS, id="tls, as in the seed"),
+        pytest.param(("rw", "noatime"), f"rw,noatime,{DEFAULTS}", id="others come first"),
+        pytest.param(("noatime", "noatime"), f"noatime,{DEFAULTS}", id="an option twice"),
+        pytest.param(("nconnect=4,noatime",), f"nconnect=4,noatime,{DEFAULTS}", id="two in one"),
+        pytest.param(("", " noatime ", ","), f"noatime,{DEFAULTS}", id="blanks"),
+        pytest.param(("NoATime", "Sec=SYS"), f"noatime,sec=SYS,{DEFAULTS}", id="values keep their case"),
+        *(
+            pytest.param(
+                (flag,), f"{flag},{DEFAULTS.replace(default, '').replace(',,', ',').strip(',')}", id=flag
+            )
+            for flag, default in [
+                ("nfsvers=4.0", "nfsvers=4.1"),
+                ("vers=4.1", "nfsvers=4.1"),
+                ("rsize=65536", "rsize=1048576"),
+                ("wsize=65536", "wsize=1048576"),
+                ("hard", "hard"),
+                ("soft", "hard"),
+                ("softerr", "hard"),
+                ("timeo=10", "timeo=600"),
+                ("retrans=5", "retrans=2"),
+                ("noresvport", "noresvport"),
+                ("resvport", "noresvport"),
+                ("sharecache", "nosharecache"),
+                ("nosharecache", "nosharecache"),
+            ]
+        ),
+    ],
+)
+def test_options_of_the_kernel(flags: tuple[str, ...], options: str) -> None:
+    planned = plan(*flags)
+    assert planned.options() == options
+    assert planned.options(20049) == f"{options},port=20049"
+
+
+@pytest.mark.parametrize(
+    ("handle", "server", "source"),
+    [
+        (FS, "127.0.0.1", "127.0.0.1:/"),
+        (f"{FS}:a/../b/", "127.0.0.1", "127.0.0.1:/b"),
+        (f"{FS}:/sub:{AP}", "127.0.0.1", "127.0.0.1:/sub"),
+        (f"efs:{FS}:/base/./name", "127.0.0.1", "127.0.0.1:/base/name"),
+        (FS, "fs-abcd1234.efs.us-east-1.amazonaws.com", "fs-abcd1234.efs.us-east-1.amazonaws.com:/"),
+        (FS, "fd00::1", "[fd00::1]:/"),
+    ],
+)
+def test_sources(handle: str, server: str, source: str) -> None:
+    assert plan(handle=handle).source(server) == source
+
+
+@pytest.mark.parametrize(
+    ("wanted", "options"),
+    [
+        pytest.param({"read_only": True}, f"ro,{DEFAULTS}", id="a read-only request"),
+        pytest.param(
+            {"mode": AccessMode.MULTI_NODE_READER_ONLY}, f"ro,{DEFAULTS}", id="readers on many nodes"
+        ),
+        pytest.param(
+            {"mode": AccessMode.SINGLE_NODE_READER_ONLY}, f"ro,{DEFAULTS}", id="readers on one node"
+        ),
+        pytest.param({"mode": AccessMode.SINGLE_NODE_SINGLE_WRITER}, DEFAULTS, id="one pod"),
+    ],
+)
+def test_reading_only(wanted: dict[str, Any], options: str) -> None:
+    planned = plan(**wanted)
+    assert planned.options() == options
+    assert planned.read_only is options.startswith("ro")
+
+
+def test_a_read_only_request_cannot_be_undone() -> None:
+    assert plan("rw", "ro", read_only=True).options() == f"ro,{DEFAULTS}"
+    assert plan("ro").read_only
+
+
+# --- the tunnel
+
+
+@pytest.mark.parametrize(
+    ("handle", "attributes", "flags", "encrypted", "access_point"),
+    [
+        pytest.param(FS, {}, (), True, None, id="by default"),
+        pytest.param(FS, {"encryptInTransit": "true"}, ("tls",), True, None, id="asked for twice"),
+        pytest.param(FS, PLAIN, (), False, None, id="not wanted"),
+        pytest.param(FS, PLAIN, ("notls",), False, None, id="not wanted, twice"),
+        pytest.param(WITH_AP, {}, (), True, AP, id="an access point"),
+        pytest.param(WITH_AP, {}, ("iam", "tls"), True, AP, id="an access point and IAM"),
+    ],
+)
+def test_encryption(
+    handle: str, attributes: dict[str, str], flags: tuple[str, ...], encrypted: bool, access_point: str | None
+) -> None:
+    planned = plan(*flags, handle=handle, attributes=attributes)
+    assert planned.encrypted is encrypted
+    assert planned.handle.access_point_id == access_point
+    assert planned.oddities == ()
+    assert planned.options() == DEFAULTS
+
+
+@pytest.mark.parametrize(
+    ("flags", "identity"),
+    [
+        pytest.param((), None, id="none"),
+        pytest.param(("iam",), IamIdentity(), id="the node's"),
+        pytest.param(("IAM", "awsprofile=Team"), IamIdentity(profile="Team"), id="a profile in capitals"),
+        pytest.param(
+            ("iam", f"rolearn={ARN}", "jwtpath=/var/run/Token", "awsprofile=x"),
+            IamIdentity(role_arn=ARN, token_file="/var/run/Token"),
+            id="a web identity wins over a profile",
+        ),
+    ],
+)
+def test_identity(flags: tuple[str, ...], identity: IamIdentity | None) -> None:
+    planned = plan(*flags)
+    assert planned.iam == identity
+    assert planned.oddities == ()
+    assert planned.options() == DEFAULTS, "the kernel is not told"
+
+
+def test_what_else_the_tunnel_is_told() -> None:
+    planned = plan("az=us-east-1a", "region=us-east-1", "ocsp", "verify=2", "mounttargetip=FD00::0:1")
+    assert planned.zone == ZoneName("us-east-1a")
+    assert planned.region == Region("us-east-1")
+    assert planned.checks_revocation
+    assert planned.attributes.address == "fd00::1"
+    assert planned.options() == DEFAULTS
+    assert not plan("noocsp").checks_revocation
+
+
+# --- what is served all the same, with a warning
+
+
+@pytest.mark.parametrize(
+    ("handle", "attributes", "flags", "message"),
+    [
+        pytest.param(
+            WITH_AP,
+            PLAIN,
+            (),
+            "encryptInTransit: 'false' has no effect, the volume has an access point and is encrypted; "
+            "leave it out",
+            id="an access point is always encrypted",
+        ),
+        pytest.param(
+            WITH_AP,
+            {},
+            (f"AccessPoint={AP.upper()}",),
+            "mount flags: 'accesspoint' is deprecated; put it into the volume handle",
+            id="an equal access point as flag",
+        ),
+        pytest.param(
+            FS,
+            {},
+            (f"accesspoint={AP}",),
+            "mount flags: 'accesspoint' is deprecated; put it into the volume handle",
+            id="an access point as flag only",
+        ),
+        *(
+            pytest.param(FS, {}, (flag,), f"mount flags: '{flag}' has no effect; leave it out", id=flag)
+            for flag in (
+                "awscredsuri=/v2/creds",
+                "awscredsurix",
+                "tlsport=20100",
+                "stunnel",
+                "nodirects3read",
+                "nos3readcache",
+            )
+        ),
+        pytest.param(
+            FS,
+            {"crossaccount": "true"},
+            ("az=us-east-1a",),
+            "mount flags: 'az=us-east-1a' has no effect, a file system of another account uses the "
+            "zone ID of the node; leave it out",
+            id="a zone and another account",
+        ),
+        pytest.param(
+            FS,
+            {},
+            (f"rolearn={ARN}", "jwtpath=/t"),
+            "mount flags: 'jwtpath' has no effect; use iam, rolearn and jwtpath together",
+            id="a web identity without iam",
+        ),
+        pytest.param(
+            FS,
+            {},
+            ("iam", f"rolearn={ARN}"),
+            "mount flags: 'rolearn' has no effect; use iam, rolearn and jwtpath together",
+            id="half a web identity",
+        ),
+    ],
+)
+def test_oddities(handle: str, attributes: dict[str, str], flags: tuple[str, ...], message: str) -> None:
+    planned = plan(*flags, handle=handle, attributes=attributes)
+    assert [str(odd) for odd in planned.oddities] == [message]
+    assert planned.encrypted
+    assert planned.options() == DEFAULTS
+
+
+def test_an_access_point_given_as_flag_is_that_of_the_plan() -> None:
+    assert str(plan(f"accesspoint={AP}", handle=f"{FS}:/p").handle) == f"efs:{FS}:/p:{AP}"
+
+
+# --- what is refused
+
+MALFORMED = "is malformed; use NAME or NAME=VALUE, of letters, digits and _.:/@%+-"
+REFUSED = [
+    pytest.param(
+        FS, PLAIN, ("tls",), "'tls' contradicts encryptInTransit: false; leave one of them out", id="tls"
+    ),
+    pytest.param(
+        WITH_AP,
+        PLAIN,
+        ("tls",),
+        "'tls' contradicts encryptInTransit: false; leave one of them out",
+        id="tls too",
+    ),
+    pytest.param(FS, {}, ("notls",), "'notls' contradicts TLS; set encryptInTransit to false", id="notls"),
+    pytest.param(
+        WITH_AP, PLAIN, ("notls",), "'notls' contradicts TLS; set encryptInTransit to false", id="notls ap"
+    ),
+    pytest.param(
+        FS, {}, ("notls", "tls"), "'tls' contradicts notls; leave one of them out", id="tls and notls"
+    ),
+    pytest.param(
+        FS, {}, ("ocsp", "noocsp"), "'ocsp' contradicts noocsp; leave one of them out", id="ocsp and noocsp"
+    ),
+    pytest.param(FS, PLAIN, ("iam",), "'iam' needs TLS; leave out encryptInTransit: false", id="iam"),
+    pytest.param(
+        FS,
+        PLAIN,
+        (f"accesspoint={AP}",),
+        f"'accesspoint={AP}' needs TLS; leave out encryptInTransit: false",
+        id="an access point in the clear",
+    ),
+    pytest.param(
+        WITH_AP,
+        {},
+        ("accesspoint=fsap-00000000",),
+        f"'accesspoint=fsap-00000000' is not that of the volume handle, {AP}; leave it out",
+        id="another access point",
+    ),
+    pytest.param(
+        FS,
+        {},
+        ("accesspoint=x",),
+        "'x' is not a valid access point ID; use an id such as fsap-0123456789abcdef0",
+        id="id",
+    ),
+    pytest.param(FS, {}, ("awsprofile=x",), "'awsprofile=x' needs iam; add iam", id="a profile without iam"),
+    pytest.param(
+        FS,
+        {"mounttargetip": "10.0.0.1"},
+        ("mounttargetip=10.0.0.2",),
+        "'mounttargetip=10.0.0.2' is not the attribute's, 10.0.0.1; leave it out",
+        id="two addresses",
+    ),
+    pytest.param(
+        FS, {}, ("az=a", "az=b"), "'az=b' is given twice with different values; give it once", id="two zones"
+    ),
+    pytest.param(FS, {}, ("az=a b",), "'a b' is not valid; use a name such as us-east-1a", id="no zone"),
+    pytest.param(FS, {}, ("region=-x",), "'-x' is not valid; use a name such as us-east-1", id="no region"),
+    pytest.param(
+        FS,
+        {},
+        ("mounttargetip=fs.example",),
+        "'fs.example' is not an IP address; use an address, not a name",
+        id="a name",
+    ),
+    *(
+        pytest.param(FS, {}, (flag,), f"'{flag}' {problem}; leave it out", id=flag)
+        for flag, problem in [
+            ("port=2049", "would bypass the tunnel"),
+            ("port=0", "would bypass the tunnel"),
+            ("addr=10.0.0.1", "would bypass the tunnel"),
+            ("mountport=1", "would bypass the tunnel"),
+            ("verify=0", "would weaken the verification of the server"),
+            ("verify=1", "would weaken the verification of the server"),
+            ("cafile=/tmp/ca", "would weaken the verification of the server"),
+            ("capath=/tmp", "would weaken the verification of the server"),
+            ("bind", "would not mount the volume"),
+            ("remount", "would not mount the volume"),
+            ("bg", "would not mount the volume"),
+            ("netns=/proc/1/ns/net", "is not allowed"),
+            ("azid=use1-az1", "is not allowed"),
+            ("crossaccount=1", "is not allowed"),
+            ("tlsport=x", "is not a valid port"),
+        ]
+    ),
+    pytest.param(FS, {}, ("tls=1",), "'tls=1' takes no value; use tls", id="a switch with a value"),
+    pytest.param(FS, {}, ("az",), "'az' needs a value; use az=VALUE", id="a setting without a value"),
+    pytest.param(FS, {}, ("az=",), "'az=' needs a value; use az=VALUE", id="a setting with an empty value"),
+    *(
+        pytest.param(FS, {}, (flag,), f"{flag!r} {MALFORMED}", id=f"malformed {number}")
+        for number, flag in enumerate(
+            [
+                "x=a=b",
+                "=x",
+                "x=",
+                "x y",
+                "x=$(id)",
+                "x=`id`",
+                "x;y",
+                "x=a\nb",
+                "x\x00",
+                "x=é",
+                'x="a"',
+                "-o",
+                "x=a|b",
+            ]
+        )
+    ),
+    *(
+        pytest.param(
+            FS, {}, ("iam", flag), f"'{flag}' is malformed; use letters, digits and _.@/:+- only", id=flag
+        )
+        for flag in ("rolearn=x", "jwtpath=token", "jwtpath=/a/../b", "jwtpath=/a b", "awsprofile=a b")
+    ),
+]
+
+
+@pytest.mark.parametrize(("handle", "attributes", "flags", "message"), REFUSED)
+def test_refused(handle: str, attributes: dict[str, str], flags: tuple[str, ...], message: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        plan(*flags, handle=handle, attributes=attributes)
+    assert str(caught.value) == f"mount flags: {message}"
+    assert caught.value.code is RpcCode.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize(
+    ("attributes", "flags"),
+    [
+        ({"crossaccount": "true", "mounttargetip": "10.0.0.1"}, ()),
+        ({"crossaccount": "true", "mounttargetipmap": '{"a":"10.0.0.1"}'}, ()),
+        ({"crossaccount": "true"}, ("mounttargetip=10.0.0.1",)),
+    ],
+)
+def test_an_address_and_the_look_up_of_another_account(
+    attributes: dict[str, str], flags: tuple[str, ...]
+) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        plan(*flags, attributes=attributes)
+    assert str(caught.value) == (
+        "volume attributes crossaccount and mounttargetip: exclude each other; give one of them"
+    )
+
+
+def test_capabilities_are_looked_at() -> None:
+    with pytest.raises(InvalidArgument, match="'CrossAccount' is not allowed"):
+        plan("CrossAccount")
+    with pytest.raises(InvalidArgument, match="'MULTI_NODE_SINGLE_WRITER' is not supported"):
+        plan(mode=AccessMode.MULTI_NODE_SINGLE_WRITER)
+
+
+SAFE = re.compile(r"[a-z0-9_][a-z0-9_.-]*(=[A-Za-z0-9_.:/@%+-]+)?")
+FORBIDDEN = {"port", "addr", "cafile", "netns", "crossaccount", "bind", "remount", "tls", "iam", "verify"}
+WORDS = ["ro", "rw", "port", "bind", "x", "=", ",", " ", "\n", "$", "'", "1", "/", "tls", "IAM", "K", "az=a"]
+
+
+@given(
+    st.lists(st.text() | st.lists(st.sampled_from(WORDS), max_size=4).map("".join), max_size=4),
+    st.booleans(),
+)
+def test_any_flags_are_refused_or_give_options_that_cannot_be_read_as_two(
+    flags: list[str], read_only: bool
+) -> None:
+    try:
+        planned = plan(*flags, read_only=read_only)
+    except InvalidArgument:
+        return
+    options = planned.options(20049).split(",")
+    assert all(SAFE.fullmatch(option) for option in options)
+    assert not FORBIDDEN & {option.partition("=")[0] for option in options[:-1]}
+    assert options[-1] == "port=20049"
+    assert not read_only or ("ro" in options and "rw" not in options)

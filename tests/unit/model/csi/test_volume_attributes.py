@@ -1,0 +1,201 @@
+"""Volume attributes: a case for each row of the contract's table."""
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kube_efs.model.csi.errors import InvalidArgument, RpcCode
+from kube_efs.model.csi.volume_attributes import (
+    VolumeAttributes,
+    ZoneAddress,
+    parse_attributes,
+    render_attributes,
+)
+from kube_efs.model.efs.ids import ZoneName
+
+
+def by_zone(**addresses: str) -> tuple[ZoneAddress, ...]:
+    return tuple(ZoneAddress(zone=ZoneName(zone), address=address) for zone, address in addresses.items())
+
+
+NONE = VolumeAttributes()
+
+
+@pytest.mark.parametrize(
+    ("attributes", "expected"),
+    [
+        pytest.param({}, NONE, id="nothing"),
+        pytest.param({"storage.kubernetes.io/csiProvisionerIdentity": "1-2-efs"}, NONE, id="the sidecar's"),
+        pytest.param({"csi.storage.k8s.io/pod.name": "web"}, NONE, id="the kubelet's"),
+        *(
+            pytest.param(
+                {"encryptInTransit": text}, VolumeAttributes(encrypted=value), id=f"encrypted {text}"
+            )
+            for value, texts in [(True, "1 t T true True TRUE"), (False, "0 f F false False FALSE")]
+            for text in texts.split()
+        ),
+        pytest.param({"ENCRYPTINTRANSIT": "f"}, VolumeAttributes(encrypted=False), id="a key in capitals"),
+        pytest.param({"mounttargetip": "10.0.0.1"}, VolumeAttributes(address="10.0.0.1"), id="IPv4"),
+        pytest.param({"MountTargetIp": "FD00::0:1"}, VolumeAttributes(address="fd00::1"), id="IPv6"),
+        pytest.param(
+            {"mounttargetipmap": '{"b": "10.0.0.2", "a": "10.0.0.1"}'},
+            VolumeAttributes(addresses=by_zone(a="10.0.0.1", b="10.0.0.2")),
+            id="a map",
+        ),
+        pytest.param({"mounttargetipmap": "{}"}, NONE, id="an empty map"),
+        pytest.param({"crossaccount": "1"}, VolumeAttributes(cross_account=True), id="another account"),
+        pytest.param({"crossaccount": "false"}, NONE, id="the same account"),
+    ],
+)
+def test_accepted(attributes: Mapping[str, str], expected: VolumeAttributes) -> None:
+    assert parse_attributes(attributes) == expected
+
+
+ONLY = "use encryptInTransit, mounttargetip, mounttargetipmap and crossaccount only"
+NO_MAP = 'use {"ZONE":"ADDRESS"}'
+
+
+@pytest.mark.parametrize(
+    ("attributes", "message"),
+    [
+        pytest.param(
+            {"path": "/a"},
+            "volume attribute: 'path' is not supported; put the path into the volume handle",
+            id="a path",
+        ),
+        pytest.param(
+            {"az": "x"}, f"volume attribute: 'az' is not supported; {ONLY}", id="az is a mount flag"
+        ),
+        pytest.param({"": ""}, f"volume attribute: is not supported; {ONLY}", id="no name"),
+        pytest.param(
+            {"crossaccount": "true", "crossAccount": "true"},
+            "volume attribute: 'crossAccount' is given twice; give it once",
+            id="in two spellings",
+        ),
+        pytest.param(
+            {"encryptInTransit": ""},
+            "encryptInTransit: is not a boolean; use true or false",
+            id="encryption empty",
+        ),
+        pytest.param(
+            {"encryptInTransit": "no"}, "encryptInTransit: 'no' is not a boolean; use true or false", id="no"
+        ),
+        pytest.param({"crossaccount": "y"}, "crossaccount: 'y' is not a boolean; use true or false", id="y"),
+        *(
+            pytest.param(
+                {"mounttargetip": text},
+                f"mounttargetip: {shown}is not an IP address; use an address, not a name",
+                id=f"address {text!r}",
+            )
+            for text, shown in [
+                ("", ""),
+                ("fs.example", "'fs.example' "),
+                ("10.0.0.1,ro", "'10.0.0.1,ro' "),
+                ("10.0.0.1\n", "'10.0.0.1\\n' "),
+                ("010.0.0.1", "'010.0.0.1' "),
+            ]
+        ),
+        pytest.param(
+            {"mounttargetip": "fe80::1%eth0,ro"},
+            "mounttargetip: 'fe80::1%eth0,ro' has a zone index; use a global address",
+            id="a zone index with an option",
+        ),
+        *(
+            pytest.param(
+                {"mounttargetipmap": text},
+                f"mounttargetipmap: {shown}is not a JSON object; {NO_MAP}",
+                id=name,
+            )
+            for name, text, shown in [
+                ("no text", "", ""),
+                ("a list", "[]", "'[]' "),
+                ("no JSON", "{a:1}", "'{a:1}' "),
+            ]
+        ),
+        pytest.param(
+            {"mounttargetipmap": '{"a": 1}'},
+            "mounttargetipmap: 1 is not an IP address; use an address, not a name",
+            id="a number in a map",
+        ),
+        pytest.param(
+            {"mounttargetipmap": '{"a,b": "10.0.0.1"}'},
+            "mounttargetipmap: 'a,b' is not valid; use a name such as us-east-1a",
+            id="a zone that is two options",
+        ),
+    ],
+)
+def test_refused(attributes: Mapping[str, str], message: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        parse_attributes(attributes)
+    assert str(caught.value) == message
+    assert caught.value.code is RpcCode.INVALID_ARGUMENT
+
+
+def test_a_deep_map_is_refused_and_not_a_crash() -> None:
+    with pytest.raises(InvalidArgument, match="is not a JSON object"):
+        parse_attributes({"mounttargetipmap": "[" * 100_000})
+
+
+MAP = VolumeAttributes(addresses=by_zone(**{"use1-az2": "10.0.0.2", "us-east-1a": "10.0.0.9"}))
+
+
+@pytest.mark.parametrize(
+    ("attributes", "zones", "address", "is_far"),
+    [
+        pytest.param(NONE, ("us-east-1a",), None, False, id="nothing said"),
+        pytest.param(MAP, ("use1-az2", "us-east-1a"), "10.0.0.2", False, id="the id before the name"),
+        pytest.param(MAP, ("use1-az7", "us-east-1a"), "10.0.0.9", False, id="the name"),
+        pytest.param(MAP, ("use1-az7", "us-east-1b"), "10.0.0.9", True, id="neither: always the same one"),
+        pytest.param(MAP, (), "10.0.0.9", True, id="a node without a zone"),
+        pytest.param(
+            VolumeAttributes(address="10.0.0.1", addresses=MAP.addresses),
+            ("use1-az2",),
+            "10.0.0.1",
+            False,
+            id="one address wins over the map",
+        ),
+    ],
+)
+def test_the_address_for_a_node(
+    attributes: VolumeAttributes, zones: tuple[str, ...], address: str | None, is_far: bool
+) -> None:
+    assert attributes.address_in(*zones) == address
+    assert attributes.is_far_from(*zones) is is_far
+
+
+ADDRESSES = st.ip_addresses().filter(lambda ip: not ip.is_multicast and not ip.is_unspecified).map(str)
+ZONES = st.from_regex(r"[a-z]{2}-[a-z]{4,9}-[1-9][a-f]|[a-z0-9]{3,5}-az[1-9]", fullmatch=True)
+ATTRIBUTES = st.builds(
+    lambda encrypted, address, addresses, cross: VolumeAttributes(
+        encrypted=encrypted,
+        address=address,
+        addresses=tuple(
+            ZoneAddress(zone=ZoneName(zone), address=addresses[zone]) for zone in sorted(addresses)
+        ),
+        cross_account=cross,
+    ),
+    st.none() | st.booleans(),
+    st.none() | ADDRESSES,
+    st.dictionaries(ZONES, ADDRESSES, max_size=4),
+    st.booleans(),
+)
+
+
+@given(ATTRIBUTES)
+def test_parsing_what_was_rendered_gives_the_same_attributes(attributes: VolumeAttributes) -> None:
+    assert parse_attributes(render_attributes(attributes)) == attributes
+
+
+KEYS = st.sampled_from(["encryptInTransit", "mounttargetip", "mounttargetipmap", "crossaccount"])
+
+
+@given(st.dictionaries(KEYS | st.text(), st.text() | st.sampled_from(["true", "10.0.0.1", '{"a":"::1"}'])))
+def test_any_attributes_are_refused_or_hold_addresses(given_attributes: dict[str, str]) -> None:
+    try:
+        attributes = parse_attributes(given_attributes)
+    except InvalidArgument:
+        return
+    address = attributes.address_in("a")
+    assert address is None or set(address) <= set("0123456789abcdef.:")

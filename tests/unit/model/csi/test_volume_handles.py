@@ -1,0 +1,213 @@
+"""Every form of volume handle that a version of the AWS driver has accepted or written."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kube_efs.model.csi.errors import InvalidArgument, RpcCode
+from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle, parse_volume_handle
+from kube_efs.model.efs.directories import Directory
+from kube_efs.model.efs.ids import FileSystemId
+
+FS = FileSystemId("fs-abcd1234")
+AP = AccessPointId("fsap-0123456789abcdef0")
+
+# The three-field forms of the contract's table, each also with the type before it.
+FORMS = [
+    pytest.param(FS, (), None, "efs:fs-abcd1234", id="a file system"),
+    pytest.param(f"{FS}:", (), None, "efs:fs-abcd1234", id="an empty path"),
+    pytest.param(f"{FS}::", (), None, "efs:fs-abcd1234", id="an empty access point"),
+    pytest.param(f"{FS}:/", (), None, "efs:fs-abcd1234", id="the root"),
+    pytest.param(f"{FS}:/p", ("p",), None, "efs:fs-abcd1234:/p", id="a path"),
+    pytest.param(f"{FS}:/p:", ("p",), None, "efs:fs-abcd1234:/p", id="a path and an empty access point"),
+    pytest.param(f"{FS}::{AP}", (), AP, f"efs:fs-abcd1234::{AP}", id="an access point"),
+    pytest.param(f"{FS}:/p:{AP}", ("p",), AP, f"efs:fs-abcd1234:/p:{AP}", id="a path in an access point"),
+    pytest.param(f"{FS}:/a/b/", ("a", "b"), None, "efs:fs-abcd1234:/a/b", id="a slash at the end"),
+    pytest.param(f"{FS}://a//b", ("a", "b"), None, "efs:fs-abcd1234:/a/b", id="doubled slashes"),
+    pytest.param(f"{FS}:/a/./b/../c", ("a", "c"), None, "efs:fs-abcd1234:/a/c", id="dots"),
+    pytest.param(f"{FS}:a/b", ("a", "b"), None, "efs:fs-abcd1234:/a/b", id="a relative path"),
+    pytest.param(f"{FS}:../../a", ("a",), None, "efs:fs-abcd1234:/a", id="never above the root"),
+    pytest.param(f"{FS}:.", (), None, "efs:fs-abcd1234", id="a dot"),
+]
+
+
+@pytest.mark.parametrize("prefix", ["", "efs:"])
+@pytest.mark.parametrize(("text", "parts", "access_point", "canonical"), FORMS)
+def test_accepted(
+    prefix: str, text: str, parts: tuple[str, ...], access_point: AccessPointId | None, canonical: str
+) -> None:
+    handle = parse_volume_handle(prefix + text)
+    assert handle == VolumeHandle(file_system_id=FS, directory=Directory(parts), access_point_id=access_point)
+    assert str(handle) == canonical
+
+
+@pytest.mark.parametrize("digits", ["0" * 8, "0123456789abcdef0", "f" * 40])
+def test_lengths_of_ids(digits: str) -> None:
+    handle = parse_volume_handle(f"fs-{digits}::fsap-{digits}")
+    assert (handle.file_system_id, handle.access_point_id) == (f"fs-{digits}", f"fsap-{digits}")
+
+
+MALFORMED = [
+    pytest.param("", "is missing", "", id="nothing"),
+    pytest.param("fs-abcd1234:/p:fsap-abcd1234:", "has too many fields", None, id="four fields"),
+    pytest.param("efs:fs-abcd1234:/p:fsap-abcd1234:x", "has too many fields", None, id="five fields"),
+    pytest.param("nfs:fs-abcd1234", "is of an unknown type", None, id="another type"),
+    pytest.param("EFS:fs-abcd1234", "is of an unknown type", None, id="the type in capitals"),
+    pytest.param(":fs-abcd1234", "is of an unknown type", None, id="an empty type"),
+    pytest.param(
+        "s3files:fs-abcd1234", "is a volume of Amazon S3 Files, which is not supported", None, id="S3 Files"
+    ),
+    pytest.param("efs", "is not a valid file system ID", "efs", id="a type without a colon"),
+    pytest.param("efs:", "is not a valid file system ID", "", id="a type alone"),
+    pytest.param("efs::/p", "is not a valid file system ID", "", id="no file system"),
+    pytest.param("vol-abcd1234", "is not a valid file system ID", "vol-abcd1234", id="another service's id"),
+    pytest.param("fs-abcd123", "is not a valid file system ID", "fs-abcd123", id="seven digits"),
+    pytest.param(f"fs-{'a' * 41}", "is not a valid file system ID", f"fs-{'a' * 41}", id="41 digits"),
+    pytest.param("fs-ABCD1234", "is not a valid file system ID", "fs-ABCD1234", id="capital digits"),
+    pytest.param("fs-abcd123g", "is not a valid file system ID", "fs-abcd123g", id="no hexadecimal digit"),
+    pytest.param(
+        "fs-abcd1234\n", "is not a valid file system ID", "fs-abcd1234\n", id="a line break at the end"
+    ),
+    pytest.param("fs-abcd1234,ro", "is not a valid file system ID", "fs-abcd1234,ro", id="an option"),
+    pytest.param(
+        "fs-abcd1234::fsap-1", "is not a valid access point ID", "fsap-1", id="a short access point"
+    ),
+    pytest.param(
+        "fs-abcd1234::fs-abcd1234", "is not a valid access point ID", "fs-abcd1234", id="no access point"
+    ),
+    pytest.param(
+        "fs-abcd1234::fsap-abcd1234,tls",
+        "is not a valid access point ID",
+        "fsap-abcd1234,tls",
+        id="two options",
+    ),
+    pytest.param(
+        "fs-abcd1234:/a\nconnect=evil", "has a control character or slash", "/a\nconnect=evil", id="a line"
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "problem", "value"), MALFORMED)
+def test_refused(text: str, problem: str, value: str | None) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        parse_volume_handle(text)
+    error = caught.value
+    assert (error.problem, error.field, error.code) == (problem, "volume id", RpcCode.INVALID_ARGUMENT)
+    assert error.value == (text if value is None else value)
+    assert error.remedy
+
+
+# --- directories made for claims
+
+OWN = VolumeHandle(
+    file_system_id=FS, directory=Directory(("base", "team", "pvc-1")), base=Directory(("base",))
+)
+
+
+@pytest.mark.parametrize(
+    ("base", "text"),
+    [
+        pytest.param(("base",), "efs:fs-abcd1234:/base/./team/pvc-1", id="below a base"),
+        pytest.param(("base", "team"), "efs:fs-abcd1234:/base/team/./pvc-1", id="two levels"),
+        pytest.param((), "efs:fs-abcd1234:/./base/team/pvc-1", id="below the root"),
+    ],
+)
+def test_a_directory_of_a_claim_tells_its_base(base: tuple[str, ...], text: str) -> None:
+    handle = VolumeHandle(file_system_id=FS, directory=OWN.directory, base=Directory(base))
+    assert str(handle) == text
+    assert parse_volume_handle(text) == handle
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param("fs-abcd1234:/base/./name", id="without the type"),
+        pytest.param("efs:fs-abcd1234:/base/./name/", id="with a slash at the end"),
+        pytest.param("efs:fs-abcd1234:/base/././name", id="with two marks"),
+        pytest.param("efs:fs-abcd1234:/base/./a/./name", id="with marks apart"),
+        pytest.param("efs:fs-abcd1234:/base/./../name", id="leading out"),
+        pytest.param("efs:fs-abcd1234:/base/./.", id="naming nothing"),
+        pytest.param("efs:fs-abcd1234:base/./name", id="relative"),
+        pytest.param("efs:fs-abcd1234:/base/./name:", id="with a colon at the end"),
+        pytest.param("efs:fs-abcd1234:/base/./name:fsap-abcd1234", id="in an access point"),
+        pytest.param("efs:fs-abcd1234:/base/name", id="without the mark"),
+        pytest.param("efs:fs-abcd1234:/a\n/./../b", id="with a line break that is resolved away"),
+    ],
+)
+def test_what_people_write_is_never_taken_for_a_directory_of_a_claim(text: str) -> None:
+    assert parse_volume_handle(text).base is None
+
+
+@pytest.mark.parametrize(
+    ("directory", "base", "access_point"),
+    [
+        pytest.param(("base",), ("base",), None, id="the base itself"),
+        pytest.param(("base2",), ("base",), None, id="beside it"),
+        pytest.param(("base", "a"), ("base",), AP, id="in an access point"),
+    ],
+)
+def test_a_directory_of_a_claim_is_below_its_base(
+    directory: tuple[str, ...], base: tuple[str, ...], access_point: AccessPointId | None
+) -> None:
+    with pytest.raises(InvalidArgument, match="is not below its base"):
+        VolumeHandle(
+            file_system_id=FS,
+            directory=Directory(directory),
+            base=Directory(base),
+            access_point_id=access_point,
+        )
+
+
+def test_a_colon_cannot_be_in_a_handle_s_path() -> None:
+    with pytest.raises(InvalidArgument, match="has a colon"):
+        VolumeHandle(file_system_id=FS, directory=Directory(("a:b",)))
+
+
+# --- any handle
+
+HEX = st.text("0123456789abcdef", min_size=8, max_size=40)
+NAMES = st.text(st.characters(exclude_characters="/:"), min_size=1, max_size=12).filter(
+    lambda name: name.isprintable() and name not in {".", ".."}
+)
+PARTS = st.lists(NAMES, max_size=4).map(tuple)
+STATIC = st.builds(
+    lambda fs, parts, ap: VolumeHandle(
+        file_system_id=FileSystemId(f"fs-{fs}"),
+        directory=Directory(parts),
+        access_point_id=AccessPointId(f"fsap-{ap}") if ap else None,
+    ),
+    HEX,
+    PARTS,
+    st.none() | HEX,
+)
+OF_CLAIMS = st.builds(
+    lambda fs, base, own: VolumeHandle(
+        file_system_id=FileSystemId(f"fs-{fs}"), directory=Directory(base + own), base=Directory(base)
+    ),
+    HEX,
+    PARTS,
+    PARTS.filter(bool),
+)
+
+
+@given(STATIC | OF_CLAIMS)
+def test_parsing_what_was_written_gives_the_same_handle(handle: VolumeHandle) -> None:
+    assert parse_volume_handle(str(handle)) == handle
+
+
+HOSTILE = st.lists(
+    st.sampled_from(
+        ["efs", "s3files", ":", "/", ".", "..", ",", "\n", "=", FS, AP, "fs-", "a", "é", "\x00", "\udc80"]
+    )
+).map("".join)
+
+
+@given(st.text() | HOSTILE)
+def test_any_text_is_refused_or_read_as_one_canonical_handle(text: str) -> None:
+    try:
+        handle = parse_volume_handle(text)
+    except InvalidArgument:
+        return
+    assert parse_volume_handle(str(handle)) == handle
+    assert str(handle).isprintable()
+    assert (handle.base is None) or str(handle) == text

@@ -1,0 +1,76 @@
+import pytest
+
+from kube_efs.model.efs.file_systems import (
+    Discovery,
+    FileSystem,
+    LifeCycleState,
+    MountTarget,
+    dns_name,
+    dns_suffix,
+)
+from kube_efs.model.efs.ids import FileSystemId, MountTargetId, Region, SubnetId
+
+FS1, FS2, FS3 = (FileSystemId(f"fs-{number}") for number in (1, 2, 3))
+
+
+# The list of efs-utils' efs-utils.conf (dns_name_suffix of each region's section).
+@pytest.mark.parametrize(
+    ("region", "suffix"),
+    [
+        ("us-east-1", "amazonaws.com"),
+        ("eu-central-2", "amazonaws.com"),
+        ("us-gov-west-1", "amazonaws.com"),
+        ("cn-north-1", "amazonaws.com.cn"),
+        ("cn-northwest-1", "amazonaws.com.cn"),
+        ("us-iso-east-1", "c2s.ic.gov"),
+        ("us-iso-west-1", "c2s.ic.gov"),
+        ("us-isob-east-1", "sc2s.sgov.gov"),
+        ("us-isob-west-1", "sc2s.sgov.gov"),
+        ("us-isof-east-1", "csp.hci.ic.gov"),
+        ("us-isof-south-1", "csp.hci.ic.gov"),
+        ("eu-isoe-west-1", "cloud.adc-e.uk"),
+        ("eusc-de-east-1", "amazonaws.eu"),
+    ],
+)
+def test_dns_name_ends_as_the_partition_does(region: str, suffix: str) -> None:
+    assert dns_suffix(Region(region)) == suffix
+    assert dns_name(FS1, Region(region)) == f"fs-1.efs.{region}.{suffix}"
+
+
+def test_dns_name_takes_a_suffix_of_the_administrator() -> None:
+    assert dns_name(FS1, Region("us-east-1"), "example.org") == "fs-1.efs.us-east-1.example.org"
+
+
+@pytest.mark.parametrize(
+    ("state", "usable"),
+    [
+        (LifeCycleState.AVAILABLE, True),
+        (LifeCycleState.UPDATING, True),
+        (LifeCycleState.CREATING, False),
+        (LifeCycleState.DELETING, False),
+        (LifeCycleState.DELETED, False),
+        (LifeCycleState.ERROR, False),
+    ],
+)
+def test_only_what_can_be_read_and_written_is_usable(state: LifeCycleState, usable: bool) -> None:
+    target = MountTarget(
+        mount_target_id=MountTargetId("fsmt-1"),
+        file_system_id=FS1,
+        subnet_id=SubnetId("subnet-a"),
+        zone=None,
+        address="10.0.0.1",
+        state=state,
+    )
+    system = FileSystem(file_system_id=FS1, state=state, mount_targets=(target,))
+    assert system.usable_mount_targets == ((target,) if usable else ())
+    assert Discovery(file_systems={FS1: system}).usable == ((FS1,) if usable else ())
+
+
+def test_usable_file_systems_are_in_order() -> None:
+    systems = {fs: FileSystem(file_system_id=fs) for fs in (FS3, FS1, FS2)}
+    assert Discovery(file_systems=systems).usable == (FS1, FS2, FS3)
+
+
+def test_nothing_is_known_before_the_first_poll() -> None:
+    assert not Discovery().complete
+    assert Discovery().usable == ()
