@@ -161,7 +161,7 @@ async def test_two_appliers_own_their_fields(client: AsyncClient) -> None:
     with pytest.raises(ApiError) as refusal:
         await client.apply(config_map("settings", a="9"), field_manager="second")
     assert refusal.value.status.code == 409
-    assert refusal.value.status.message == 'Apply failed with 1 conflict: conflict with "first": .data.a'
+    assert 'conflict with "first": .data.a' in (refusal.value.status.message or "")
     forced = await client.apply(config_map("settings", a="9"), field_manager="second", force=True)
     assert forced.data == {"a": "9"}, "second no longer applies b, and first no longer owns a"
 
@@ -215,7 +215,7 @@ async def test_what_a_volume_leads_to_cannot_be_changed(client: AsyncClient) -> 
         await client.patch(PersistentVolume, "v1", {"spec": {"nfs": {"path": "/elsewhere"}}})
     assert refusal.value.status.code == 422
     assert refusal.value.status.message is not None
-    assert "spec.persistentvolumesource is immutable after creation" in refusal.value.status.message
+    assert "spec.persistentvolumesource: is immutable" in refusal.value.status.message
 
 
 async def test_a_watch_tells_every_change_in_order(client: AsyncClient) -> None:

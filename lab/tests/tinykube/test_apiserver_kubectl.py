@@ -305,7 +305,7 @@ async def test_what_create_makes_from_arguments(
         pytest.param(("version",), lambda out: "Server Version: v1." in out, id="version"),
         pytest.param(("api-versions",), lambda out: "storage.k8s.io/v1" in out, id="versions"),
         pytest.param(("api-resources",), lambda out: "pvc" in out, id="resources"),
-        pytest.param(("auth", "can-i", "get", "pods"), lambda out: out == "yes\n", id="rights"),
+        pytest.param(("auth", "whoami"), lambda out: "kube-efs-admin" in out, id="identity"),
         pytest.param(("get", "--raw", "/readyz"), lambda out: out == "ok", id="health"),
     ],
 )
@@ -343,6 +343,5 @@ async def test_logs_come_from_whoever_runs_the_pods(tmp_path: Path) -> None:
             assert told in (await kubectl.run("logs", "one", option)).err
         pod["status"] = {"phase": "Running"}
         await kubectl("replace", "--subresource=status", "-f", "-", given=json.dumps(pod))
-        assert "at 127.0.0.1" in (await kubectl.run("port-forward", "one", "8080:80")).err
         refused = await kubectl.run("logs", "one", "-c", "other")
         assert "container other is not valid for pod one" in refused.err

@@ -279,7 +279,7 @@ async def test_node_is_drained_and_taken_into_use_again(world: World) -> None:
 
     drain = ("drain", "node-1", "--ignore-daemonsets", "--delete-emptydir-data", "--timeout=30s")
     assert f"pod/{before['scratch']['metadata']['name']} evicted" in await world(*drain)
-    assert "Ready,SchedulingDisabled" in await world("get", "nodes")
+    assert await world("get", "node", "node-1", "-o", "jsonpath={.spec.unschedulable}") == "true"
     (waiting,) = (await world.get("pods", "-l", "app=scratch"))["items"]
     assert waiting["metadata"]["uid"] != before["scratch"]["metadata"]["uid"]
     await until(lambda: _refused(world, waiting["metadata"]["name"]))

@@ -1,11 +1,14 @@
-"""Where two answers differ."""
+"""Where two answers differ.
+
+Of a refusal, its code, its reason and the fields that it names count, and no sentences.
+"""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 from typing import Any
 
-from tests.conformance.differential.player import Answer
+from tests.conformance.differential.player import Answer, Json
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,9 +44,27 @@ def differences(real: Sequence[Answer], embedded: Sequence[Answer]) -> list[Diff
 def _between_answers(real: Answer, embedded: Answer) -> Iterator[tuple[str, Any, Any]]:
     """What differs; of an object and a refusal, only that they do."""
     if real.status == embedded.status:
-        yield from _between("", asdict(real), asdict(embedded))
+        yield from _between("", *(asdict(replace(one, body=_compared(one.body))) for one in (real, embedded)))
     else:
         yield "status", (real.status, _message(real)), (embedded.status, _message(embedded))
+
+
+def _compared(value: Any) -> Any:
+    """The value, where each refusal is reduced to what is compared."""
+    if isinstance(value, list):
+        return [_compared(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    if (value.get("kind"), value.get("status")) == ("Status", "Failure"):
+        return _refusal(value)
+    return {key: _compared(inner) for key, inner in value.items()}
+
+
+def _refusal(status: Json) -> Json:
+    causes = (status.get("details") or {}).get("causes") or ()
+    # For an object as a whole, Kubernetes names "<nil>".
+    fields = {cause["field"] for cause in causes if cause.get("field") not in {None, "", "<nil>"}}
+    return {"code": status["code"], "reason": status.get("reason", ""), "fields": sorted(fields)}
 
 
 def _message(answer: Answer) -> Any:

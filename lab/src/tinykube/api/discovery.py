@@ -1,19 +1,13 @@
-"""What the server can do: versions, groups, resources, in the plain and the aggregated form."""
+"""What the server can do: versions, groups and resources."""
 
 from aiohttp import web
 
 from tinykube.api import openapi
-from tinykube.api.negotiation import JSON, parse_accept
+from tinykube.api.negotiation import JSON
 from tinykube.objects.json_types import Json
 from tinykube.objects.resources import SUBRESOURCE_KINDS, Registry, ResourceType
 from tinykube.objects.storage import encode
 
-_AGGREGATED = frozenset(
-    {
-        ("apidiscovery.k8s.io", "v2", "APIGroupDiscoveryList"),
-        ("apidiscovery.k8s.io", "v2beta1", "APIGroupDiscoveryList"),
-    }
-)
 _VERSION = {
     "major": "1",
     "minor": "36",
@@ -36,12 +30,7 @@ class Discovery:
     def answer(self, request: web.Request) -> web.Response:
         """The document at this path; plain 404 where there is none, as kube-apiserver does."""
         parts = [part for part in request.path.split("/") if part]
-        aggregated = _aggregated_form(request.headers.get("Accept", ""))
-        if parts in (["api"], ["apis"]) and aggregated:
-            groups = self._groups(core=parts == ["api"])
-            shown = _aggregated_list(groups, aggregated[1], self._registry)
-            return _json(shown, f"{JSON};g={aggregated[0]};v={aggregated[1]};as={aggregated[2]}")
-        if parts == ["openapi", "v2"] and JSON not in request.headers.get("Accept", JSON):
+        if parts == ["openapi", "v2"]:
             return web.Response(
                 body=openapi.document_v2_protobuf(), headers={"Content-Type": openapi.PROTOBUF}
             )
@@ -67,8 +56,6 @@ class Discovery:
 
     def _openapi(self, parts: list[str]) -> Json | None:
         match parts:
-            case ["v2"]:
-                return openapi.document_v2()
             case ["v3"]:
                 return openapi.index_v3(self._registry)
             case ["v3", "api" | "apis", *group, version]:
@@ -107,18 +94,8 @@ def page_not_found() -> web.Response:
     return web.Response(status=404, text="404 page not found\n")
 
 
-def _json(document: Json, content_type: str = JSON) -> web.Response:
-    return web.Response(body=encode(document), headers={"Content-Type": content_type})
-
-
-def _aggregated_form(accept: str) -> tuple[str, str, str] | None:
-    """The aggregated form that the client prefers to the plain one; None when there is none."""
-    for one in parse_accept(accept):
-        if one.conversion in _AGGREGATED:
-            return one.conversion
-        if not any(one.conversion):
-            return None
-    return None
+def _json(document: Json) -> web.Response:
+    return web.Response(body=encode(document), headers={"Content-Type": JSON})
 
 
 def _core_versions(host: str) -> Json:
@@ -155,48 +132,3 @@ def _kind_of(subresource: str) -> Json:
     """The type of a subresource that has one of its own."""
     found = SUBRESOURCE_KINDS.get(subresource)
     return dict(zip(("group", "version", "kind"), found, strict=True)) if found else {}
-
-
-def _aggregated_list(groups: dict[str, list[str]], version: str, registry: Registry) -> Json:
-    return {
-        "kind": "APIGroupDiscoveryList",
-        "apiVersion": f"apidiscovery.k8s.io/{version}",
-        "metadata": {},
-        "items": [
-            {
-                "metadata": {"name": group, "creationTimestamp": None}
-                if group
-                else {"creationTimestamp": None},
-                "versions": [
-                    {
-                        "version": group_version,
-                        "resources": [
-                            _aggregated_entry(resource)
-                            for resource in registry.in_version(group, group_version)
-                        ],
-                        "freshness": "Current",
-                    }
-                    for group_version in versions
-                ],
-            }
-            for group, versions in groups.items()
-        ],
-    }
-
-
-def _aggregated_entry(resource: ResourceType) -> Json:
-    response_kind = {"group": resource.group, "version": resource.version, "kind": resource.kind}
-    subresources = [
-        {"subresource": name, "responseKind": _kind_of(name) or response_kind, "verbs": list(verbs)}
-        for name, verbs in resource.subresources.items()
-    ]
-    return {
-        "resource": resource.plural,
-        "responseKind": response_kind,
-        "scope": "Namespaced" if resource.namespaced else "Cluster",
-        "singularResource": resource.singular,
-        "verbs": list(resource.verbs),
-        **({"shortNames": list(resource.short_names)} if resource.short_names else {}),
-        **({"categories": list(resource.categories)} if resource.categories else {}),
-        **({"subresources": subresources} if subresources else {}),
-    }

@@ -10,7 +10,7 @@ from tinykube.api.discovery import Discovery
 from tinykube.api.handlers import USER, ResourceHandlers
 from tinykube.api.negotiation import JSON
 from tinykube.api.paths import parse_resource_path
-from tinykube.objects.statuses import ApiError, internal_error, too_large, unauthorized
+from tinykube.objects.statuses import ApiError, internal_error, unauthorized
 from tinykube.objects.storage import encode
 from tinykube.objects.users import User, Users
 
@@ -58,7 +58,7 @@ async def _refusals(
     except ApiError as error:
         return _refusal(error)
     except web.HTTPRequestEntityTooLarge:
-        return _refusal(too_large(_BODY_LIMIT_BYTES))
+        return _refusal(ApiError(413, "RequestEntityTooLarge", f"limit is {_BODY_LIMIT_BYTES} bytes"))
     except ConnectionError:
         # The client went away in the middle of its answer; nobody is left to tell.
         raise
@@ -68,6 +68,6 @@ async def _refusals(
 
 
 def _refusal(error: ApiError) -> web.Response:
-    return web.Response(
-        status=error.code, body=encode(error.status) + b"\n", headers={"Content-Type": JSON, **error.headers}
-    )
+    retry = error.status.get("details", {}).get("retryAfterSeconds")
+    headers = {"Content-Type": JSON, **({"Retry-After": str(retry)} if retry else {})}
+    return web.Response(status=error.code, body=encode(error.status) + b"\n", headers=headers)

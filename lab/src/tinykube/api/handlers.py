@@ -1,7 +1,7 @@
 """Requests about resources: from an HTTP request to the service and back."""
 
 import random
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -13,7 +13,7 @@ from tinykube.api.negotiation import JSON, representation
 from tinykube.api.parameters import Parameters
 from tinykube.api.patching import patch_object
 from tinykube.api.paths import ResourcePath
-from tinykube.api.pod_commands import NOT_SERVED, PODS, PodCommands, run_command
+from tinykube.api.pod_commands import PodCommands, run_command
 from tinykube.api.pod_logs import PodLogs, stream_log
 from tinykube.api.queries import Selection, parse_list_query, parse_selection, parse_watch_query
 from tinykube.api.rendering import Renderer, event_line
@@ -37,8 +37,6 @@ from tinykube.objects.statuses import (
     ApiError,
     bad_request,
     method_not_allowed,
-    not_found,
-    not_implemented,
     success,
     unknown_resource,
 )
@@ -89,18 +87,23 @@ class Call:
         verbs = {"POST": "create", "PUT": "update", "PATCH": "patch"}
         return verbs.get(method) or ("delete" if name else "deletecollection")
 
-    def write_options(self, duplicates: Collection[str] = ()) -> WriteOptions:
-        """How to write; the manager's name is that of the client program unless given.
+    async def read_object(self) -> Json:
+        """The object in the body; raises 400 or 415."""
+        return parse_object(await self.request.read(), self.content_type)
 
-        ``duplicates`` are the paths of the fields that the body has twice.
-        """
+    @property
+    def content_type(self) -> str:
+        """The media type of the body; empty when the client does not say."""
+        return self.request.headers.get("Content-Type", "")
+
+    def write_options(self) -> WriteOptions:
+        """How to write; the manager's name is that of the client program unless given."""
         agent = self.request.headers.get("User-Agent", "").partition("/")[0]
         return WriteOptions(
             manager=self.parameters.text("fieldManager") or agent or "unknown",
             subresource=self.path.subresource,
-            dry_run=parse_dry_run(self.parameters, self.verb),
-            validation=parse_field_validation(self.parameters, self.verb),
-            duplicate_fields=tuple(duplicates),
+            dry_run=parse_dry_run(self.parameters),
+            validation=parse_field_validation(self.parameters),
         )
 
 
@@ -126,9 +129,7 @@ class ResourceHandlers:
         if resource is None or (path.namespace and not resource.namespaced):
             return self._nothing_there(path)
         if path.subresource and path.subresource not in resource.subresources:
-            if resource.group_resource == PODS and path.subresource in NOT_SERVED:
-                raise not_implemented(NOT_SERVED[path.subresource])
-            raise not_found(resource.subject(path.name)) if resource.custom else unknown_resource()
+            raise unknown_resource()
         call = Call(request=request, path=path, resource=resource, parameters=Parameters(request.query))
         _check_verb(call)
         if path.subresource == "exec":
@@ -153,9 +154,7 @@ class ResourceHandlers:
         return self._one(call, found)
 
     async def _create(self, call: Call) -> web.Response:
-        body, duplicates = parse_object(
-            await call.request.read(), call.request.headers.get("Content-Type", "")
-        )
+        body = await call.read_object()
         if call.path.subresource == "token":
             return self._issue_token(call, body)
         if call.path.subresource == "eviction":
@@ -164,7 +163,7 @@ class ResourceHandlers:
             return self._bind(call, body)
         if "list" not in call.resource.verbs:
             return _json(201, encode(answer_review(call.resource, body, call.request[USER])))
-        options = call.write_options(duplicates)
+        options = call.write_options()
         created = self._backend.service.create(call.resource, call.path.namespace, body, options)
         return _warned(self._one(call, created, code=201), options)
 
@@ -187,27 +186,22 @@ class ResourceHandlers:
         service = self._backend.service
         if call.verb == "get":
             return _json(200, encode(scale_of(service.get(call.resource, call.key).json)))
-        content, content_type = await call.request.read(), call.request.headers.get("Content-Type", "")
         if call.verb == "patch":
-            patch = parse_patch(content, content_type, custom=False)
+            patch = parse_patch(await call.request.read(), call.content_type, custom=False)
             written = patch_object(service, call.resource, call.key, patch, call.write_options()).stored
         else:
-            body, _ = parse_object(content, content_type)
+            body = await call.read_object()
             changed = scaling(lambda _: body)
             written = service.change(call.resource, call.key, changed, call.write_options())
         return _json(200, encode(scale_of(written.json)))
 
     async def _update(self, call: Call) -> web.Response:
-        body, duplicates = parse_object(
-            await call.request.read(), call.request.headers.get("Content-Type", "")
-        )
-        options = call.write_options(duplicates)
+        body, options = await call.read_object(), call.write_options()
         written = self._backend.service.update(call.resource, call.key, body, options)
         return _warned(self._one(call, written.stored, code=201 if written.created else 200), options)
 
     async def _patch(self, call: Call) -> web.Response:
-        content_type = call.request.headers.get("Content-Type", "")
-        patch = parse_patch(await call.request.read(), content_type, custom=call.resource.custom)
+        patch = parse_patch(await call.request.read(), call.content_type, custom=call.resource.custom)
         check_patch_options(patch, call.parameters)
         options, force = call.write_options(), call.parameters.flag("force")
         written = patch_object(self._backend.service, call.resource, call.key, patch, options, force=force)
@@ -222,7 +216,7 @@ class ResourceHandlers:
         if call.resource.returns_deleted or not deleted.gone:
             return self._one(call, deleted.stored)
         uid = deleted.stored.json["metadata"]["uid"]
-        return _json(200, encode(success(call.resource.subject(call.path.name).details(uid=uid))))
+        return _json(200, encode(success({**call.resource.subject(call.path.name).details, "uid": uid})))
 
     async def _delete_collection(self, call: Call) -> web.Response:
         options = await _delete_options(call)
@@ -270,10 +264,7 @@ class ResourceHandlers:
         accept = call.request.headers.get("Accept", "")
         text = call.parameters.text("includeObject")
         if text not in {"", *IncludeObject}:
-            raise bad_request(
-                f'Unable to convert to Table as requested: includeObject: Invalid value: "{text}": '
-                "must be 'Metadata', 'Object', 'None', or empty"
-            )
+            raise bad_request(f"includeObject must be one of {', '.join(IncludeObject)}")
         return Renderer(
             resource=call.resource,
             representation=representation(accept),
@@ -298,7 +289,7 @@ def _check_verb(call: Call) -> None:
 
 async def _delete_options(call: Call) -> DeleteOptions:
     content = await call.request.read()
-    return parse_delete_options(content, call.request.headers.get("Content-Type", ""), call.parameters)
+    return parse_delete_options(content, call.content_type, call.parameters)
 
 
 def _warned(response: web.Response, options: WriteOptions) -> web.Response:

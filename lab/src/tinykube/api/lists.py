@@ -5,15 +5,7 @@ from dataclasses import dataclass
 from tinykube.api.queries import ListQuery, Position, Selection
 from tinykube.objects.json_types import Json
 from tinykube.objects.statuses import ApiError, expired, version_too_large
-from tinykube.objects.storage import HistoryGone, ObjectKey, Store, Stored
-
-_CONTINUE_EXPIRED = (
-    "The provided continue parameter is too old to display a consistent list result. You can start a new "
-    "list without the continue parameter, or use the continue token in this response to retrieve the "
-    "remainder of the results. Continuing with the provided token results in an inconsistent list - objects "
-    "that were created, modified, or deleted between the time the first chunk was returned and now may show "
-    "up in the list."
-)
+from tinykube.objects.storage import HistoryGone, Store, Stored
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +65,8 @@ def _page(objects: list[Stored], revision: int, selection: Selection, limit: int
 
 
 def _expired(query: ListQuery, error: HistoryGone) -> ApiError:
-    if query.position is None:
-        return expired("The resourceVersion for the provided list is too old.")
-    refusal = expired(_CONTINUE_EXPIRED)
-    after = query.position.after
-    refusal.status["metadata"] = {"continue": Position(None, ObjectKey(*after)).token()}
+    """410; of a later page with a token for the rest of the list as it is now."""
+    refusal = expired(f"too old resource version, the oldest is {error.oldest}")
+    if query.position is not None:
+        refusal.status["metadata"] = {"continue": Position(None, query.position.after).token()}
     return refusal

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tinykube.objects.statuses import not_acceptable
+from tinykube.objects.statuses import ApiError
 
 JSON = "application/json"
 YAML = "application/yaml"
@@ -49,7 +49,7 @@ def representation(accept: str) -> Representation:
         found = _CONVERSIONS.get(one.conversion)
         if one.media_type in _ANY and found is not None:
             return found
-    raise not_acceptable([JSON])
+    raise ApiError(406, "NotAcceptable", f"objects are shown as {JSON} only")
 
 
 def _media_range(entry: str) -> tuple[MediaRange, float]:

@@ -40,13 +40,8 @@ def document_v3(registry: Registry, group: str, version: str) -> Json | None:
     }
 
 
-def document_v2() -> Json:
-    """The OpenAPI 2 document, empty, as JSON."""
-    return {"swagger": "2.0", "info": {"title": _TITLE, "version": "unversioned"}, "paths": {}}
-
-
 def document_v2_protobuf() -> bytes:
-    """The same in gnostic's protocol buffers, the only form that kubectl reads.
+    """The OpenAPI 2 document, empty, in gnostic's protocol buffers, the only form that kubectl reads.
 
     Fields of ``openapi.v2.Document``: 1 swagger, 2 info (1 title, 2 version).
     """

@@ -32,7 +32,7 @@ class Parameters:
         try:
             return int(text)
         except ValueError as error:
-            raise bad_request(f'strconv.ParseInt: parsing "{text}": invalid syntax') from error
+            raise bad_request(f"{name}={text} is not a number") from error
 
     def resource_version(self) -> int | None:
         """``resourceVersion``: None when unset, 0 for any version. Raises 400."""
@@ -40,8 +40,5 @@ class Parameters:
         if not text:
             return None
         if not text.isascii() or not text.isdigit():
-            problem = f'strconv.ParseUint: parsing "{text}": invalid syntax'
-            raise bad_request(
-                f'invalid resource version: resourceVersion: Invalid value: "{text}": {problem}'
-            )
+            raise bad_request(f"resourceVersion={text} is not a version")
         return int(text)

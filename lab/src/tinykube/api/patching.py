@@ -7,10 +7,10 @@ from tinykube.objects.json_types import Json, lookup
 from tinykube.objects.resources import ResourceType
 from tinykube.objects.scales import scaling
 from tinykube.objects.service import ObjectService, WriteOptions, Written
-from tinykube.objects.statuses import ApiError, bad_request, patch_failed
+from tinykube.objects.statuses import ApiError, bad_request
 from tinykube.objects.storage import ObjectKey
 from tinykube.patch.patches import PatchInvalid, json_patch, merge_patch
-from tinykube.patch.strategic_patch import MergeKeyMissing, strategic_merge_patch
+from tinykube.patch.strategic_patch import strategic_merge_patch
 
 
 def patch_object(
@@ -31,20 +31,17 @@ def patch_object(
         changed = scaling(changed)
     try:
         return Written(service.change(resource, key, changed, options), created=False)
-    except MergeKeyMissing as error:
-        raise ApiError(500, "", error.problem) from error
     except PatchInvalid as error:
         # What is no list of operations is the client's mistake, an operation that fails is a refusal.
         fits = patch.type is PatchType.JSON and isinstance(patch.content, list)
-        raise (patch_failed() if fits else bad_request(error.problem)) from error
+        raise (ApiError(422, "Invalid", str(error)) if fits else bad_request(str(error))) from error
 
 
 def _check_type(resource: ResourceType, patch: Patch) -> None:
     """An applied configuration must name the type of the URL."""
     api_version, kind = (lookup(patch.content, key) or "" for key in ("apiVersion", "kind"))
     if (api_version, kind) != (resource.api_version, resource.kind):
-        shown = api_version if "/" in api_version else f"/{api_version}"
-        raise bad_request(f"invalid object type: {shown}, Kind={kind}")
+        raise bad_request(f"{api_version} {kind} is not {resource.api_version} {resource.kind}")
 
 
 def _change(resource: ResourceType, patch: Patch) -> Callable[[Json], Json]:

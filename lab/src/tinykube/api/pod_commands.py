@@ -17,7 +17,6 @@ from tinykube.api.parameters import Parameters
 from tinykube.api.pod_logs import choose_container
 from tinykube.errors import TinykubeError
 from tinykube.objects.json_types import Json, lookup
-from tinykube.objects.resources import GroupResource
 from tinykube.objects.statuses import bad_request, internal_error
 from tinykube.objects.storage import Stored, encode
 
@@ -29,16 +28,6 @@ _NO_WEBSOCKET = (
     "commands in containers are served over WebSockets only: use kubectl 1.31 or newer, "
     "or set KUBECTL_REMOTE_COMMAND_WEBSOCKETS=true for kubectl 1.29 and 1.30"
 )
-
-
-PODS = GroupResource("", "pods")
-NOT_SERVED = {
-    "attach": "attaching to a container is not done in the embedded cluster: use kubectl logs -f, or exec",
-    "ephemeralcontainers": "ephemeral containers are not done in the embedded cluster: use kubectl exec",
-    "portforward": "ports are not forwarded in the embedded cluster: its pods have the network of this "
-    "machine, so what listens on a port is at 127.0.0.1",
-}
-"""What clients ask of pods that is refused, and what they are told."""
 
 
 class Channel(IntEnum):

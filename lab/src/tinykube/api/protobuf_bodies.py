@@ -1,22 +1,87 @@
 """Bodies in Kubernetes' protocol buffers, which ``kubectl create KIND`` and ``kubectl auth`` insist on.
 
-Only what these commands send is known here; everything else of this server is JSON.
+Only what they send for the kinds of the pages is known here; everything else is JSON. The numbers of fields
+are those of the ``generated.proto`` files of k8s.io/api and k8s.io/apimachinery.
 """
 
 import base64
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
-from tinykube.api.protobuf_messages import MESSAGES, Field, Message
 from tinykube.objects.json_types import Json, JsonValue
 from tinykube.objects.statuses import ApiError, bad_request
 
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 _MAGIC = b"k8s\x00"
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_VARINT, _BYTES = 0, 2
 
 
+class Field(NamedTuple):
+    """A field.
+
+    ``type`` (of a map's values) is text, bytes, skip, or the fields of a message.
+    """
+
+    name: str
+    type: "str | Message"
+    repeated: bool = False
+    is_map: bool = False
+
+
+Message: TypeAlias = Mapping[int, Field]
+
+
+def _message(**fields: tuple[int, "str | Message"]) -> Message:
+    return MappingProxyType({number: Field(name, kind) for name, (number, kind) in fields.items()})
+
+
+_OBJECT_META: Message = MappingProxyType(
+    {
+        **_message(
+            name=(1, "text"),
+            generateName=(2, "text"),
+            namespace=(3, "text"),
+            selfLink=(4, "skip"),
+            uid=(5, "text"),
+            resourceVersion=(6, "text"),
+            generation=(7, "skip"),
+            creationTimestamp=(8, "skip"),
+        ),
+        11: Field("labels", "text", is_map=True),
+        12: Field("annotations", "text", is_map=True),
+    }
+)
+_METADATA = {1: Field("metadata", _OBJECT_META)}
+_ROLE_REF = _message(apiGroup=(1, "text"), kind=(2, "text"), name=(3, "text"))
+_SUBJECT = _message(kind=(1, "text"), apiGroup=(2, "text"), name=(3, "text"), namespace=(4, "text"))
+_RULE: Message = MappingProxyType(
+    {
+        number: Field(name, "text", repeated=True)
+        for number, name in enumerate(
+            ("verbs", "apiGroups", "resources", "resourceNames", "nonResourceURLs"), start=1
+        )
+    }
+)
+_MESSAGES: Mapping[str, Message] = MappingProxyType(
+    {
+        "ConfigMap": {
+            **_METADATA,
+            2: Field("data", "text", is_map=True),
+            3: Field("binaryData", "bytes", is_map=True),
+        },
+        "Namespace": {**_METADATA, 2: Field("spec", "skip"), 3: Field("status", "skip")},
+        "Role": {**_METADATA, 2: Field("rules", _RULE, repeated=True)},
+        "RoleBinding": {
+            **_METADATA,
+            2: Field("subjects", _SUBJECT, repeated=True),
+            3: Field("roleRef", _ROLE_REF),
+        },
+        "Secret": {**_METADATA, 2: Field("data", "bytes", is_map=True), 3: Field("type", "text")},
+        "SelfSubjectReview": {**_METADATA, 2: Field("status", "skip")},
+        "ServiceAccount": _METADATA,
+    }
+)
 # runtime.Unknown: 1 type (1 apiVersion, 2 kind), 2 the object, 3 and 4 encoding and content type
 _ENVELOPE: Message = {
     1: Field("typeMeta", {1: Field("apiVersion", "text"), 2: Field("kind", "text")}),
@@ -34,7 +99,7 @@ def parse_protobuf(content: bytes) -> Json:
     try:
         envelope = _decode(memoryview(content)[len(_MAGIC) :], _ENVELOPE)
         type_meta = envelope.get("typeMeta", {})
-        message = MESSAGES.get(type_meta.get("kind", ""))
+        message = _MESSAGES.get(type_meta.get("kind", ""))
         if message is None:
             raise _unknown(f"objects of kind {type_meta.get('kind')}")
         raw = base64.b64decode(envelope.get("raw", ""))
@@ -73,28 +138,10 @@ def _decode(content: memoryview, message: Message) -> Json:
 
 
 def _value(value: _Wire, kind: "str | Message") -> JsonValue:
-    return _CONVERSIONS[kind](value) if isinstance(kind, str) else _decode(_as_bytes(value), kind)
-
-
-def _text(value: _Wire) -> JsonValue:
-    return bytes(_as_bytes(value)).decode()
-
-
-def _signed(value: _Wire) -> JsonValue:
-    """A number, of which negative ones are sent as their complement of 64 bits."""
-    if not isinstance(value, int):
-        return None
-    return value - (1 << 64) if value >> 63 else value
-
-
-_CONVERSIONS: Mapping[str, Callable[[_Wire], JsonValue]] = MappingProxyType(
-    {
-        "bytes": lambda value: base64.b64encode(_as_bytes(value)).decode(),
-        "flag": bool,
-        "number": _signed,
-        "text": _text,
-    }
-)
+    content = _as_bytes(value)
+    if not isinstance(kind, str):
+        return _decode(content, kind)
+    return base64.b64encode(content).decode() if kind == "bytes" else bytes(content).decode()
 
 
 def _as_bytes(value: _Wire) -> memoryview:
@@ -113,12 +160,9 @@ def _fields(content: memoryview) -> Iterator[tuple[int, _Wire]]:
             value, position = _varint(content, position)
             yield tag >> 3, value
             continue
-        if wire_type == _BYTES:
-            size, position = _varint(content, position)
-        elif wire_type in {_FIXED64, _FIXED32}:
-            size = 8 if wire_type == _FIXED64 else 4
-        else:
+        if wire_type != _BYTES:
             raise bad_request("malformed protocol buffers: unknown wire type")
+        size, position = _varint(content, position)
         if position + size > len(content):
             raise IndexError("cut off")
         yield tag >> 3, content[position : position + size]

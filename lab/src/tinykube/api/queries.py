@@ -8,19 +8,16 @@ from typing import Any, NamedTuple, Self
 
 from tinykube.api.parameters import Parameters
 from tinykube.objects.bodies import in_wire_form
-from tinykube.objects.field_selectors import FieldSelector, parse_field_selector
 from tinykube.objects.json_types import Json
 from tinykube.objects.resources import ResourceType
-from tinykube.objects.selectors import LabelSelector, SelectorInvalid, parse_label_selector
-from tinykube.objects.statuses import (
-    ApiError,
-    Cause,
-    Subject,
-    bad_request,
-    forbidden_field,
-    invalid_object,
-    not_supported,
+from tinykube.objects.selectors import (
+    FieldSelector,
+    LabelSelector,
+    SelectorInvalid,
+    parse_field_selector,
+    parse_label_selector,
 )
+from tinykube.objects.statuses import bad_request, invalid_option
 from tinykube.objects.storage import ObjectKey
 
 _TOKEN_VERSION = "meta.k8s.io/v1"  # noqa: S105 - the format's version, as in real continue tokens
@@ -72,15 +69,10 @@ def parse_selection(resource: ResourceType, namespace: str, name: str, parameter
             namespace=namespace,
             name=name,
             labels=parse_label_selector(parameters.text("labelSelector")),
-            fields=parse_field_selector(
-                parameters.text("fieldSelector"),
-                group=resource.group,
-                kind=resource.kind,
-                selectable_fields=resource.selectable_fields if resource.custom else None,
-            ),
+            fields=parse_field_selector(parameters.text("fieldSelector"), resource.group, resource.kind),
         )
     except SelectorInvalid as error:
-        raise bad_request(error.problem) from error
+        raise bad_request(str(error)) from error
 
 
 class Position(NamedTuple):
@@ -103,7 +95,7 @@ class Position(NamedTuple):
             namespace, _, name = content["start"].partition("/")
             revision = int(content["rv"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise bad_request(f"invalid continue token: continue key is not valid: {error}") from error
+            raise bad_request(f"continue is not a token of this server: {error}") from error
         return cls(None if revision == _LATEST else revision, ObjectKey(namespace, name))
 
 
@@ -133,7 +125,7 @@ def parse_list_query(selection: Selection, parameters: Parameters) -> ListQuery:
     if token and revision:
         raise bad_request("specifying resource version is not allowed when using continue")
     if match is VersionMatch.EXACT and revision == 0:
-        _refuse(forbidden_field(_MATCH, f'{_MATCH} "exact" is forbidden for resourceVersion "0"'))
+        raise invalid_option(_MATCH, "must not be Exact for any version")
     return ListQuery(
         selection=selection,
         revision=revision,
@@ -159,26 +151,16 @@ def parse_watch_query(selection: Selection, parameters: Parameters) -> WatchQuer
     initial_events = parameters.flag("sendInitialEvents") if "sendInitialEvents" in parameters else None
     match = VersionMatch(parameters.text(_MATCH))
     if initial_events is None and match:
-        _refuse(
-            forbidden_field(_MATCH, f"{_MATCH} is forbidden for watch unless sendInitialEvents is provided")
-        )
+        raise invalid_option(_MATCH, "needs sendInitialEvents")
     if initial_events is not None and match is not VersionMatch.NOT_OLDER_THAN:
-        _refuse(forbidden_field(_MATCH, f"sendInitialEvents requires setting {_MATCH} to NotOlderThan"))
+        raise invalid_option(_MATCH, "must be NotOlderThan with sendInitialEvents")
     return WatchQuery(
         selection=selection,
-        revision=_watch_revision(parameters),
+        revision=parameters.resource_version(),
         bookmarks=parameters.flag("allowWatchBookmarks"),
         initial_events=initial_events,
         timeout_seconds=parameters.number("timeoutSeconds"),
     )
-
-
-def _watch_revision(parameters: Parameters) -> int | None:
-    try:
-        return parameters.resource_version()
-    except ApiError as error:
-        # Only lists of kube-apiserver take what is no number for a mistake of the client.
-        raise ApiError(500, "", error.message.removeprefix("invalid resource version: ")) from error
 
 
 _MATCH = "resourceVersionMatch"
@@ -186,16 +168,8 @@ _MATCH = "resourceVersionMatch"
 
 def _parse_match(parameters: Parameters) -> VersionMatch:
     text = parameters.text(_MATCH)
-    causes = []
-    if text and not parameters.text("resourceVersion"):
-        causes.append(forbidden_field(_MATCH, f"{_MATCH} is forbidden unless resourceVersion is provided"))
     if text not in set(VersionMatch):
-        causes.append(not_supported(_MATCH, text, ["Exact", "NotOlderThan", ""]))
-    if causes:
-        _refuse(*causes)
+        raise invalid_option(_MATCH, "must be Exact or NotOlderThan")
+    if text and not parameters.text("resourceVersion"):
+        raise invalid_option(_MATCH, "needs a resourceVersion")
     return VersionMatch(text)
-
-
-def _refuse(*causes: Cause) -> None:
-    subject = Subject(group="meta.k8s.io", resource="listoptions", kind="ListOptions")
-    raise invalid_object(subject, causes)

@@ -1,30 +1,20 @@
 """The bodies of requests: objects, patches and options of deletion."""
 
+import json
 from dataclasses import dataclass
 from enum import StrEnum
 
 import yaml
 
-from tinykube.api.json_bodies import ParsedJson, parse_json
 from tinykube.api.negotiation import JSON, YAML
 from tinykube.api.parameters import Parameters
 from tinykube.api.protobuf_bodies import PROTOBUF, parse_protobuf
 from tinykube.objects.deletion import DeleteOptions
 from tinykube.objects.json_types import Json, JsonValue, lookup
 from tinykube.objects.service import FieldValidation
-from tinykube.objects.statuses import (
-    Subject,
-    bad_request,
-    forbidden_field,
-    invalid,
-    invalid_object,
-    not_supported,
-    required,
-    unsupported_media_type,
-    unsupported_patch,
-)
+from tinykube.objects.statuses import bad_request, invalid_option, unsupported_media_type
 
-_PROPAGATION = ("Orphan", "Background", "Foreground")
+_PROPAGATION = frozenset({None, "Orphan", "Background", "Foreground"})
 
 
 class PatchType(StrEnum):
@@ -44,20 +34,17 @@ class Patch:
     content: JsonValue
 
 
-def parse_object(content: bytes, content_type: str) -> tuple[Json, list[str]]:
-    """The object in a body, and the paths of fields that its JSON has twice.
-
-    JSON, YAML or, for some kinds, protocol buffers; raises 400 or 415.
-    """
+def parse_object(content: bytes, content_type: str) -> Json:
+    """The object in a body: JSON, YAML or, for some kinds, protocol buffers; raises 400 or 415."""
     media_type = _media_type(content_type)
     if media_type == PROTOBUF:
-        return parse_protobuf(content), []
+        return parse_protobuf(content)
     if media_type not in {"", JSON, YAML}:
         raise unsupported_media_type([JSON, YAML, PROTOBUF])
-    value, duplicates = (_yaml(content), []) if media_type == YAML else _json(content)
+    value = _yaml(content) if media_type == YAML else _json(content)
     if not isinstance(value, dict):
-        raise bad_request("the object provided is unrecognized (must be of type Object)")
-    return value, duplicates
+        raise bad_request("the body must be an object")
+    return value
 
 
 def parse_patch(content: bytes, content_type: str, *, custom: bool) -> Patch:
@@ -65,48 +52,39 @@ def parse_patch(content: bytes, content_type: str, *, custom: bool) -> Patch:
     accepted = [kind for kind in PatchType if not (custom and kind is PatchType.STRATEGIC)]
     media_type = _media_type(content_type)
     if media_type not in accepted:
-        raise unsupported_media_type(accepted) if custom else unsupported_patch()
+        raise unsupported_media_type(accepted)
     patch_type = PatchType(media_type)
-    value = _yaml(content) if patch_type is PatchType.APPLY else _json(content).value
+    value = _yaml(content) if patch_type is PatchType.APPLY else _json(content)
     return Patch(type=patch_type, content=value)
 
 
 def check_patch_options(patch: Patch, parameters: Parameters) -> None:
     """Raises 422 where the query does not fit the kind of patch."""
-    subject = _options("patch")
     applies = patch.type is PatchType.APPLY
     if applies and not parameters.text("fieldManager"):
-        raise invalid_object(subject, [required("fieldManager", "is required for apply patch")])
+        raise invalid_option("fieldManager", "is required for an apply patch")
     if not applies and parameters.flag("force"):
-        raise invalid_object(subject, [forbidden_field("force", "may not be specified for non-apply patch")])
+        raise invalid_option("force", "is for apply patches only")
 
 
 def parse_delete_options(content: bytes, content_type: str, parameters: Parameters) -> DeleteOptions:
     """The options of a delete request, from its body or else its query; raises 400 or 422."""
-    given = parse_object(content, content_type)[0] if content.strip() else None
+    given = parse_object(content, content_type) if content.strip() else None
     return _read_delete_options(_options_in_query(parameters) if given is None else given, parameters)
 
 
 def parse_eviction(eviction: Json, name: str, parameters: Parameters) -> DeleteOptions:
     """How the pod of this name is to be deleted; raises 400 for an Eviction of another one."""
-    given = lookup(eviction, "metadata", "name") or ""
-    if given != name:
-        raise bad_request("name in URL does not match name in Eviction object")
+    if lookup(eviction, "metadata", "name") != name:
+        raise bad_request("an Eviction names the pod of the URL")
     return _read_delete_options(eviction.get("deleteOptions") or {}, parameters)
 
 
 def _read_delete_options(options: Json, parameters: Parameters) -> DeleteOptions:
     """DeleteOptions as a value; raises 422. ``dryRun`` may be in the query."""
     propagation = options.get("propagationPolicy")
-    orphan = options.get("orphanDependents")
-    if propagation is not None and orphan is not None:
-        problem = "orphanDependents and deletionPropagation cannot be both set"
-        raise invalid_object(_options("delete"), [invalid("propagationPolicy", propagation, problem)])
-    if propagation is not None and propagation not in _PROPAGATION:
-        cause = not_supported("propagationPolicy", propagation, ["Foreground", "Background", "Orphan", "nil"])
-        raise invalid_object(_options("delete"), [cause])
-    if orphan is not None:
-        propagation = "Orphan" if orphan else "Background"
+    if propagation not in _PROPAGATION:
+        raise invalid_option("propagationPolicy", "must be Foreground, Background or Orphan")
     return DeleteOptions(
         grace_period_seconds=options.get("gracePeriodSeconds"),
         propagation=propagation,
@@ -117,44 +95,35 @@ def _read_delete_options(options: Json, parameters: Parameters) -> DeleteOptions
 
 
 def _options_in_query(parameters: Parameters) -> Json:
-    orphan = parameters.flag("orphanDependents") if "orphanDependents" in parameters else None
     return {
         "gracePeriodSeconds": parameters.number("gracePeriodSeconds"),
         "propagationPolicy": parameters.text("propagationPolicy") or None,
-        "orphanDependents": orphan,
     }
 
 
-def parse_dry_run(parameters: Parameters, verb: str = "delete") -> bool:
+def parse_dry_run(parameters: Parameters) -> bool:
     """Whether nothing is to be stored; raises 422 for anything but ``All``."""
     text = parameters.text("dryRun")
     if text not in {"", "All"}:
-        raise invalid_object(_options(verb), [not_supported("dryRun", [text], ["All"])])
+        raise invalid_option("dryRun", "must be All")
     return text == "All"
 
 
-def parse_field_validation(parameters: Parameters, verb: str) -> FieldValidation:
+def parse_field_validation(parameters: Parameters) -> FieldValidation:
     """What to do about unknown fields; raises 422 for an unknown ``fieldValidation``."""
-    text = parameters.text("fieldValidation")
-    if text not in {"", *FieldValidation}:
-        cause = not_supported("fieldValidation", text, ["", *sorted(FieldValidation)])
-        raise invalid_object(_options(verb), [cause])
-    return FieldValidation(text or FieldValidation.WARN)
-
-
-def _options(verb: str) -> Subject:
-    """What refusals of a request's options name, such as ``PatchOptions.meta.k8s.io``."""
-    kind = f"{verb.capitalize()}Options"
-    return Subject(group="meta.k8s.io", resource=kind.lower(), kind=kind)
+    try:
+        return FieldValidation(parameters.text("fieldValidation") or FieldValidation.WARN)
+    except ValueError:
+        raise invalid_option("fieldValidation", f"must be one of {', '.join(FieldValidation)}") from None
 
 
 def _media_type(content_type: str) -> str:
     return content_type.partition(";")[0].strip().lower()
 
 
-def _json(content: bytes) -> ParsedJson:
+def _json(content: bytes) -> JsonValue:
     try:
-        return parse_json(content)
+        return json.loads(content)
     except ValueError as error:
         raise bad_request(f"error decoding the body: {error}") from error
 

@@ -4,27 +4,16 @@ from tinykube.objects.json_types import Json
 from tinykube.objects.resources import ResourceType
 from tinykube.objects.users import User
 
-_RULES = {
-    "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
-    "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
-    "incomplete": False,
-}
-
 
 def answer_review(resource: ResourceType, review: Json, user: User) -> Json:
     """The review of that user with its status."""
-    match resource.kind:
-        case "SelfSubjectReview":
-            status: Json = {"userInfo": {"username": user.name, "groups": list(user.groups)}}
-        case "SelfSubjectRulesReview":
-            status = _RULES
-        case _:
-            status = {"allowed": True}
+    is_about_identity = resource.kind == "SelfSubjectReview"
+    identity: Json = {"userInfo": {"username": user.name, "groups": list(user.groups)}}
     return {
         **review,
         "kind": resource.kind,
         "apiVersion": resource.api_version,
         "metadata": review.get("metadata") or {},
         "spec": review.get("spec") or {},
-        "status": status,
+        "status": identity if is_about_identity else {"allowed": True},
     }

@@ -93,7 +93,7 @@ def _changes(store: Store, selection: Selection, revision: int) -> list[Change]:
     try:
         return store.changes_after(selection.resource.group_resource, revision)
     except HistoryGone as error:
-        raise expired(f"too old resource version: {revision} ({error.oldest})") from error
+        raise expired(f"too old resource version: {revision}, the oldest is {error.oldest}") from error
 
 
 def _event(change: Change, selection: Selection) -> WatchEvent | None:

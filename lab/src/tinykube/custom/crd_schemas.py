@@ -1,7 +1,8 @@
 """Structural schemas of custom resources: pruning, defaulting and validation.
 
 Limits: rules in CEL (``x-kubernetes-validations``) are not evaluated; that a schema is structural is not
-checked; of an embedded resource only the fields that its schema names are validated.
+checked, nor that the elements of sets and keyed lists differ; of an embedded resource only the fields that
+its schema names are validated.
 """
 
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from dataclasses import dataclass
 import jsonschema
 from jsonschema.protocols import Validator
 
-from tinykube.custom.schema_validation import causes_of, duplicates_in, validator_for
+from tinykube.custom.schema_validation import causes_of, validator_for
 from tinykube.errors import InvalidValue
 from tinykube.objects.json_types import Json, JsonValue
 from tinykube.objects.statuses import Cause
@@ -41,8 +42,8 @@ class StructuralSchema:
         return defaulted
 
     def validate(self, custom_object: Json) -> list[Cause]:
-        """Everything that is wrong with the object, in Kubernetes' words; empty when nothing is."""
-        return [*causes_of(self.validator, custom_object), *duplicates_in(custom_object, self.schema)]
+        """Everything that is wrong with the object; empty when nothing is."""
+        return list(causes_of(self.validator, custom_object))
 
 
 def compile_schema(schema: Json) -> StructuralSchema:

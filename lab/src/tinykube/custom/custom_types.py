@@ -28,7 +28,6 @@ def _type(definition: Json, version: Json) -> ResourceType:
     schema = lookup(version, "schema", "openAPIV3Schema") or {}
     compiled = compile_schema(schema)
     stored = f"{spec['group']}/{storage_version(definition)}"
-    selectable = [field["jsonPath"] for field in version.get("selectableFields") or ()]
     return ResourceType(
         group=spec["group"],
         version=version["name"],
@@ -43,12 +42,11 @@ def _type(definition: Json, version: Json) -> ResourceType:
         unconditional_update=False,
         counts_generations=True,
         custom=True,
-        selectable_fields=tuple(selectable),
         printer=printer_for_definition(version.get("additionalPrinterColumns") or ()),
         merge_rules=rules_from_schema(schema),
         form=_form(f"{spec['group']}/{version['name']}", stored) if len(spec["versions"]) > 1 else None,
         decode=_decoder(compiled),
-        strategy=Strategy(default=compiled.default, problems=lambda new, _: compiled.validate(new)),
+        strategy=Strategy(default=compiled.default, other_problems=lambda new, _: compiled.validate(new)),
     )
 
 

@@ -6,7 +6,6 @@ stay, since they mean something (``emptyDir: {}``).
 """
 
 import importlib
-import re
 import types
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple, Union, get_args, get_origin
 
 import msgspec
 
-from tinykube.objects.json_types import Json, JsonValue, go_kind
+from tinykube.objects.json_types import Json, JsonValue
 from tinykube.objects.statuses import Undecodable
 from tinykube.objects.times import canonical_micro_time, canonical_time
 
@@ -25,19 +24,19 @@ _CORE = "core"
 
 
 class _Kind(StrEnum):
-    """What JSON a field takes, in the words of Go's messages."""
+    """What JSON a field takes."""
 
     ANY = "any"
-    BOOL = "bool"
-    INT = "int"
-    INT_OR_TEXT = "intstr.IntOrString"
+    BOOL = "boolean"
+    INT = "integer"
+    INT_OR_TEXT = "integer or string"
     MAP = "map"
-    MICRO_TIME = "v1.MicroTime"
-    NUMBER = "float64"
+    MICRO_TIME = "time to the microsecond"
+    NUMBER = "number"
     OBJECT = "object"
     TEXT = "string"
-    TEXT_MAP = "map[string]string"
-    TIME = "v1.Time"
+    TEXT_MAP = "map of strings"
+    TIME = "time"
 
 
 _JSON_TYPES: Mapping[_Kind, tuple[type, ...]] = types.MappingProxyType(
@@ -51,7 +50,6 @@ _JSON_TYPES: Mapping[_Kind, tuple[type, ...]] = types.MappingProxyType(
         _Kind.NUMBER: (int, float),
         _Kind.OBJECT: (dict,),
         _Kind.TEXT: (str,),
-        _Kind.TEXT_MAP: (dict,),
         _Kind.TIME: (str,),
     }
 )
@@ -67,7 +65,6 @@ _KINDS: Mapping[object, _Kind] = types.MappingProxyType(
 )
 
 
-_INDEX = re.compile(r"\[[0-9]+\]")
 # The models say of maps only that they are maps; these are maps of texts.
 _TEXT_MAPS = frozenset(
     {
@@ -89,24 +86,12 @@ _TEXT_MAPS = frozenset(
 _MICRO_TIMES = frozenset({"acquireTime", "eventTime", "lastObservedTime", "renewTime"})
 
 
-class _Place(NamedTuple):
-    """Where a value is: in a field of which model, and at which path."""
-
-    model: str
-    path: str
-
-
 class _Field(NamedTuple):
     kind: _Kind
     model: type[msgspec.Struct] | None
     is_list: bool
     may_be_left_out: bool
     """Whether Go's encoder leaves it out when it is an empty list or map."""
-
-    @property
-    def go_type(self) -> str:
-        """The type of one value as Go's messages name it."""
-        return f"v1.{self.model.__name__}" if self.model else str(self.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,48 +125,40 @@ def _decode(value: JsonValue, model: type[msgspec.Struct], path: str, unknown: l
         if field is None:
             unknown.append(here)
         elif inner is not None and not (field.may_be_left_out and inner in ([], {})):
-            result[key] = _decode_field(inner, field, _Place(model.__name__, here), unknown)
+            result[key] = _decode_field(inner, field, here, unknown)
     return result
 
 
-def _decode_field(value: JsonValue, field: _Field, place: _Place, unknown: list[str]) -> JsonValue:
+def _decode_field(value: JsonValue, field: _Field, path: str, unknown: list[str]) -> JsonValue:
     if not field.is_list:
-        return _decode_one(value, field, place, unknown)
+        return _decode_one(value, field, path, unknown)
     if not isinstance(value, list):
-        raise _wrong_type(value, place, f"[]{field.go_type}")
+        raise Undecodable(f"{path} must be a list")
     return [
-        _decode_one(one, field, place._replace(path=f"{place.path}[{index}]"), unknown)
+        _decode_one(one, field, f"{path}[{index}]", unknown)
         for index, one in enumerate(value)
         if one is not None
     ]
 
 
-def _decode_one(value: JsonValue, field: _Field, place: _Place, unknown: list[str]) -> JsonValue:
+def _decode_one(value: JsonValue, field: _Field, path: str, unknown: list[str]) -> JsonValue:
     if not _fits(value, field.kind):
-        raise _wrong_type(value, place, field.go_type)
+        raise Undecodable(f"{path} must be of type {field.kind}")
     match field.kind:
-        case _Kind.TEXT_MAP:
-            for inner in value.values():
-                if not isinstance(inner, str):
-                    raise _wrong_type(inner, place, "string")
         case _Kind.TIME:
             return canonical_time(value)
         case _Kind.MICRO_TIME:
             return canonical_micro_time(value)
-    return value if field.model is None else _decode(value, field.model, place.path, unknown)
+    return value if field.model is None else _decode(value, field.model, path, unknown)
 
 
 def _fits(value: JsonValue, kind: _Kind) -> bool:
     # A bool is an int in Python, but never in JSON.
-    mistaken = isinstance(value, bool) and kind not in {_Kind.BOOL, _Kind.ANY}
-    return isinstance(value, _JSON_TYPES[kind]) and not mistaken
-
-
-def _wrong_type(value: JsonValue, place: _Place, go_type: str) -> Undecodable:
-    field = f"{place.model}.{_INDEX.sub('', place.path)}"
-    return Undecodable(
-        f"json: cannot unmarshal {go_kind(value)} into Go struct field {field} of type {go_type}"
-    )
+    if isinstance(value, bool) and kind not in {_Kind.BOOL, _Kind.ANY}:
+        return False
+    if kind is _Kind.TEXT_MAP:
+        return isinstance(value, dict) and all(isinstance(inner, str) for inner in value.values())
+    return isinstance(value, _JSON_TYPES[kind])
 
 
 @cache

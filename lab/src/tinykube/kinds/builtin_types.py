@@ -5,11 +5,20 @@ Only types are here that kube-efs, its pages and those who follow them use.
 
 from typing import Any
 
+from tinykube.kinds import access, core, definitions, pods, storage, workloads
 from tinykube.kinds.builtin_shapes import shape_of
-from tinykube.kinds.old_stateful_sets import old_form
-from tinykube.kinds.strategies import strategy_of
 from tinykube.objects.resources import ALL_VERBS, ResourceType
+from tinykube.objects.strategies import Strategy
 
+_STRATEGIES = {
+    **access.STRATEGIES,
+    **core.STRATEGIES,
+    **definitions.STRATEGIES,
+    **pods.STRATEGIES,
+    **storage.STRATEGIES,
+    **workloads.STRATEGIES,
+}
+_COMMON = Strategy()
 _WITHOUT_DELETE_COLLECTION = tuple(verb for verb in ALL_VERBS if verb != "deletecollection")
 
 
@@ -28,7 +37,7 @@ def _type(group_version: str, kind: str, plural: str, *short_names: str, **facts
         plural=plural,
         singular=kind.lower(),
         short_names=short_names,
-        strategy=strategy_of(group, kind),
+        strategy=_STRATEGIES.get((group, kind), _COMMON),
         **facts,
     )
 
@@ -121,7 +130,7 @@ def _workloads() -> list[ResourceType]:
         workload("apps/v1", "Deployment", "deployments", "deploy", scales=True),
         workload("apps/v1", "ReplicaSet", "replicasets", "rs", scales=True),
         stateful_sets,
-        old_form(stateful_sets),
+        workloads.old_form(stateful_sets),
     ]
 
 
@@ -146,9 +155,8 @@ def _storage() -> list[ResourceType]:
 def _access() -> list[ResourceType]:
     rbac, authorization = "rbac.authorization.k8s.io/v1", "authorization.k8s.io/v1"
 
-    def review(group_version: str, kind: str, *short_names: str, namespaced: bool = False) -> ResourceType:
-        plural = f"{kind.lower()}s"
-        return _type(group_version, kind, plural, *short_names, namespaced=namespaced, verbs=("create",))
+    def review(group_version: str, kind: str) -> ResourceType:
+        return _type(group_version, kind, f"{kind.lower()}s", namespaced=False, verbs=("create",))
 
     return [
         _type(rbac, "ClusterRoleBinding", "clusterrolebindings", namespaced=False, creates_on_update=True),
@@ -156,9 +164,7 @@ def _access() -> list[ResourceType]:
         _type(rbac, "RoleBinding", "rolebindings", creates_on_update=True),
         _type(rbac, "Role", "roles", creates_on_update=True),
         review("authentication.k8s.io/v1", "SelfSubjectReview"),
-        review(authorization, "LocalSubjectAccessReview", namespaced=True),
         review(authorization, "SelfSubjectAccessReview"),
-        review(authorization, "SelfSubjectRulesReview"),
         review(authorization, "SubjectAccessReview"),
     ]
 

@@ -1,21 +1,19 @@
-"""Namespaces, secrets, config maps, services and nodes."""
+"""Events, namespaces, nodes and secrets."""
 
 import base64
 import binascii
-from collections.abc import Callable, Iterator
-from uuid import UUID
+from collections.abc import Iterator
 
 from tinykube.kinds.defaulting import Defaults
 from tinykube.objects.deletion import DeletionRules
-from tinykube.objects.json_types import Json, json_equal, without
-from tinykube.objects.metadata import IMMUTABLE, with_metadata
-from tinykube.objects.names import config_key_problem, label_problem, service_name_problem
-from tinykube.objects.statuses import Cause, Undecodable, forbidden_field, invalid
+from tinykube.objects.json_types import Json, lookup, without
+from tinykube.objects.metadata import with_metadata
+from tinykube.objects.names import label_problem
+from tinykube.objects.statuses import Cause, Undecodable
 from tinykube.objects.strategies import Strategy
 from tinykube.objects.zero_objects import NO_NODE_STATUS
 
-_ADDRESS = ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy")
-_LAST_PORT = 65535
+_FREE_NAMESPACES = frozenset({"default", "kube-system"})
 _NAME_LABEL = "kubernetes.io/metadata.name"
 _NAMESPACE_FINALIZER = "kubernetes"
 
@@ -70,79 +68,23 @@ def _check_base64(value: object) -> None:
         raise Undecodable("illegal base64 data") from error
 
 
-def _secret_problems(new: Json, old: Json | None) -> Iterator[Cause]:
-    if old is not None and new["type"] != old["type"]:
-        yield invalid("type", new["type"], IMMUTABLE)
-    yield from _data_problems("data")(new, old)
+def _about_its_namespace(event: Json, _old: Json | None) -> Iterator[Cause]:
+    namespace = event["metadata"].get("namespace", "")
+    about = lookup(event, "involvedObject", "namespace") or ""
+    if about != namespace and (about or namespace not in _FREE_NAMESPACES):
+        yield Cause("involvedObject.namespace", "must be that of the event")
 
 
-def _data_problems(*fields: str) -> Callable[[Json, Json | None], Iterator[Cause]]:
-    """The rules for these maps of data: their keys, and that they stay as they are once immutable."""
-    problem = "field is immutable when `immutable` is set"
-
-    def problems(new: Json, old: Json | None) -> Iterator[Cause]:
-        for field in fields:
-            for key in new.get(field) or ():
-                if wrong := config_key_problem(key):
-                    yield invalid(f"{field}[{key}]", key, wrong)
-        if old is None or not old.get("immutable"):
-            return
-        if not new.get("immutable"):
-            yield forbidden_field("immutable", problem)
-        for field in fields:
-            if not json_equal(new.get(field) or {}, old.get(field) or {}):
-                yield forbidden_field(field, problem)
-
-    return problems
-
-
-def _port_defaults(port: Json) -> Json:
-    return {**port, "targetPort": port.get("targetPort") or port.get("port")}
-
-
-def _with_address(service: Json) -> Json:
-    """The new service with an address that nothing answers at: this cluster has no service network."""
-    spec = service["spec"]
-    if spec["type"] == "ExternalName":
-        return {**service, "status": {"loadBalancer": {}}}
-    number = UUID(service["metadata"]["uid"]).int
-    address = spec.get("clusterIP") or f"10.96.{number >> 8 & 0xFF}.{number & 0xFF}"
-    spec = {
-        "ipFamilies": ["IPv4"],
-        "ipFamilyPolicy": "SingleStack",
-        **spec,
-        "clusterIP": address,
-        "clusterIPs": [address],
+# Fields that Go's encoder writes even when they are empty; clients read them without asking.
+_EVENT_DEFAULTS = Defaults(
+    values={
+        "source": {},
+        "firstTimestamp": None,
+        "lastTimestamp": None,
+        "eventTime": None,
+        "reportingComponent": "",
+        "reportingInstance": "",
     }
-    return {**service, "spec": spec, "status": {"loadBalancer": {}}}
-
-
-def _with_old_address(new: Json, old: Json) -> Json:
-    kept = {key: old["spec"][key] for key in _ADDRESS if key in old["spec"]}
-    return {**new, "spec": {**kept, **new["spec"]}}
-
-
-def _service_problems(new: Json, _old: Json | None) -> Iterator[Cause]:
-    for index, port in enumerate(new["spec"].get("ports") or ()):
-        number = port.get("port") or 0
-        if not 1 <= number <= _LAST_PORT:
-            yield invalid(
-                f"spec.ports[{index}].port", number, f"must be between 1 and {_LAST_PORT}, inclusive"
-            )
-
-
-_SERVICE_DEFAULTS = Defaults(
-    values={"spec": {}},
-    inside={
-        "spec": Defaults(
-            values={
-                "type": "ClusterIP",
-                "sessionAffinity": "None",
-                "internalTrafficPolicy": "Cluster",
-            },
-            inside={"ports": Defaults(values={"protocol": "TCP"}, then=_port_defaults)},
-        )
-    },
 )
 
 
@@ -160,7 +102,11 @@ _NODE = Defaults(
 )
 
 STRATEGIES = {
-    ("", "ConfigMap"): Strategy(problems=_data_problems("data", "binaryData")),
+    ("", "Event"): Strategy(
+        default=_EVENT_DEFAULTS,
+        other_problems=_about_its_namespace,
+        deletion=DeletionRules(collects_dependents=False),
+    ),
     ("", "Namespace"): Strategy(
         name_rule=label_problem,
         default=_with_name_label,
@@ -169,12 +115,5 @@ STRATEGIES = {
         deletion=DeletionRules(held=_has_content, mark=_terminating, collects_dependents=False),
     ),
     ("", "Node"): Strategy(default=_NODE, prepare_create=lambda node: {**node, "status": NO_NODE_STATUS}),
-    ("", "Secret"): Strategy(default=_secret_defaults, problems=_secret_problems),
-    ("", "Service"): Strategy(
-        name_rule=service_name_problem,
-        default=_SERVICE_DEFAULTS,
-        prepare_create=_with_address,
-        prepare_update=_with_old_address,
-        problems=_service_problems,
-    ),
+    ("", "Secret"): Strategy(default=_secret_defaults, immutable=("type",)),
 }

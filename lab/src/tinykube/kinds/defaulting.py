@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from tinykube.objects.json_types import Json, JsonValue
-from tinykube.objects.quantities import PATTERN_PROBLEM, canonical_quantity
+from tinykube.objects.quantities import canonical_quantity
 from tinykube.objects.statuses import Undecodable
 
 _NOTHING: Mapping[str, JsonValue] = MappingProxyType({})
@@ -44,5 +44,5 @@ class Defaults:
 def _canonical(quantities: Json) -> Json:
     found = {name: canonical_quantity(text) for name, text in quantities.items()}
     if None in found.values():
-        raise Undecodable(PATTERN_PROBLEM)
+        raise Undecodable(f"{quantities} are not quantities such as 1Gi")
     return found

@@ -8,9 +8,8 @@ from tinykube.errors import InvalidValue
 from tinykube.kinds.defaulting import Defaults
 from tinykube.objects.deletion import DeletionRules
 from tinykube.objects.json_types import Json, lookup
-from tinykube.objects.metadata import IMMUTABLE, with_metadata
-from tinykube.objects.names import label_problem, subdomain_problem
-from tinykube.objects.statuses import Cause, invalid, not_supported, required
+from tinykube.objects.metadata import with_metadata
+from tinykube.objects.statuses import Cause
 from tinykube.objects.strategies import Strategy
 
 CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
@@ -78,82 +77,32 @@ def _with_cleanup(definition: Json) -> Json:
     return with_metadata(marked, finalizers=finalizers, deletionGracePeriodSeconds=None)
 
 
-def _problems(new: Json, old: Json | None) -> Iterator[Cause]:
+def _problems(new: Json, _old: Json | None) -> Iterator[Cause]:
     spec, names = new.get("spec") or {}, lookup(new, "spec", "names") or {}
-    wanted = f"{names.get('plural', '')}.{spec.get('group', '')}"
-    if new["metadata"].get("name") != wanted:
-        name = new["metadata"].get("name", "")
-        yield invalid("metadata.name", name, 'must be spec.names.plural+"."+spec.group')
-    yield from _group_problems(spec.get("group") or "")
-    yield from _name_problems(names)
-    scope = spec.get("scope") or ""
-    if scope not in {"Cluster", "Namespaced"}:
-        yield not_supported("spec.scope", scope, ["Cluster", "Namespaced"])
-    yield from _version_problems(spec.get("versions") or [])
-    if old is not None:
-        yield from _update_problems(spec, old["spec"])
-
-
-def _group_problems(group: str) -> Iterator[Cause]:
-    if not group:
-        yield required("spec.group")
-    elif problem := subdomain_problem(group):
-        yield invalid("spec.group", group, problem)
-    elif "." not in group:
-        yield invalid("spec.group", group, "should be a domain with at least one dot")
-
-
-def _name_problems(names: Json) -> Iterator[Cause]:
-    for field in ("plural", "singular", "kind", "listKind"):
-        value = names.get(field) or ""
-        if not value:
-            yield required(f"spec.names.{field}")
-        elif problem := label_problem(value.lower()):
-            yield invalid(f"spec.names.{field}", value, problem)
-    if names.get("kind") and names.get("kind") == names.get("listKind"):
-        yield invalid("spec.names.listKind", names["kind"], "kind and listKind may not be the same")
-
-
-def _version_problems(versions: list[Json]) -> Iterator[Cause]:
+    if new["metadata"].get("name") != f"{names.get('plural', '')}.{spec.get('group', '')}":
+        yield Cause("metadata.name", 'must be spec.names.plural+"."+spec.group')
+    if spec.get("scope") not in {"Cluster", "Namespaced"}:
+        yield Cause("spec.scope", "must be Cluster or Namespaced")
+    versions = spec.get("versions") or []
     for index, version in enumerate(versions):
-        field = f"spec.versions[{index}]"
-        if problem := label_problem(version.get("name") or ""):
-            yield invalid(f"{field}.name", version.get("name") or "", problem)
-        if lookup(version, "schema", "openAPIV3Schema") is None:
-            yield required(f"{field}.schema.openAPIV3Schema")
-        yield from _content_problems(field, version)
+        yield from _version_problems(f"spec.versions[{index}]", version)
     if sum(1 for version in versions if version.get("storage")) != 1:
-        yield invalid("spec.versions", versions, "must have exactly one version marked as storage version")
-    if not any(version.get("storage") for version in versions):
-        yield invalid("status.storedVersions", None, "must have at least one stored version")
+        yield Cause("spec.versions", "must have exactly one version marked as storage version")
 
 
-def _content_problems(field: str, version: Json) -> Iterator[Cause]:
+def _version_problems(field: str, version: Json) -> Iterator[Cause]:
     """What is wrong with the schema and the columns of a version."""
-    schema, columns = (
-        lookup(version, "schema", "openAPIV3Schema"),
-        version.get("additionalPrinterColumns") or (),
-    )
+    schema = lookup(version, "schema", "openAPIV3Schema")
+    if schema is None:
+        yield Cause(f"{field}.schema.openAPIV3Schema", "is required")
     try:
         compile_schema(schema or {})
     except InvalidValue as error:
-        yield invalid(f"{field}.schema.openAPIV3Schema", error.field, error.problem)
-    for index, column in enumerate(columns):
-        for name in ("name", "type", "jsonPath"):
-            if not column.get(name):
-                yield required(f"{field}.additionalPrinterColumns[{index}].{name}")
-                return
+        yield Cause(f"{field}.schema.{error.field}", error.problem)
     try:
-        printer_for_definition(columns)
-    except InvalidValue as error:
-        yield invalid(f"{field}.additionalPrinterColumns", error.value, error.problem)
-
-
-def _update_problems(spec: Json, before: Json) -> Iterator[Cause]:
-    pairs = (("group",), ("names", "plural"), ("names", "kind"), ("scope",))
-    for path in pairs:
-        if lookup(spec, *path) != lookup(before, *path):
-            yield invalid(".".join(("spec", *path)), lookup(spec, *path), IMMUTABLE)
+        printer_for_definition(version.get("additionalPrinterColumns") or ())
+    except (InvalidValue, KeyError) as error:
+        yield Cause(f"{field}.additionalPrinterColumns", str(error))
 
 
 STRATEGIES = {
@@ -169,7 +118,9 @@ STRATEGIES = {
         ),
         prepare_create=_unestablished,
         prepare_update=_with_stored_version,
-        problems=_problems,
+        required=("spec.group", "spec.names.plural", "spec.names.kind"),
+        immutable=("spec.group", "spec.names.plural", "spec.names.kind", "spec.scope"),
+        other_problems=_problems,
         deletion=DeletionRules(
             held=lambda definition: "deletionTimestamp" not in definition["metadata"],
             mark=_with_cleanup,

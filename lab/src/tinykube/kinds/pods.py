@@ -5,26 +5,10 @@ from collections.abc import Iterator
 from tinykube.kinds.defaulting import Defaults
 from tinykube.objects.deletion import DeletionRules
 from tinykube.objects.json_types import Json, json_equal, lookup, without
-from tinykube.objects.names import label_problem
-from tinykube.objects.statuses import (
-    Cause,
-    duplicate,
-    forbidden_field,
-    invalid,
-    missing,
-    not_supported,
-    required,
-)
+from tinykube.objects.statuses import Cause
 from tinykube.objects.strategies import Strategy
 
 _MUTABLE = ("activeDeadlineSeconds", "terminationGracePeriodSeconds", "tolerations", "schedulingGates")
-_ONLY_MUTABLE = (
-    "pod updates may not change fields other than `spec.containers[*].image`,"
-    "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` "
-    "(only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 "
-    "if it was previously negative)"
-)
-_RESTART_POLICIES = ("Always", "OnFailure", "Never")
 _READ_MODE = 0o644
 # What the admission plugin DefaultTolerationSeconds adds to every pod.
 _TOLERATIONS = tuple(
@@ -188,41 +172,8 @@ def _quality_of_service(spec: Json) -> str:
 
 
 def _problems(new: Json, old: Json | None) -> Iterator[Cause]:
-    spec = new["spec"]
-    yield from pod_spec_problems("spec", spec)
-    if old is not None and not json_equal(_fixed(spec), _fixed(old["spec"])):
-        yield forbidden_field("spec", _ONLY_MUTABLE)
-
-
-def pod_spec_problems(path: str, spec: Json) -> Iterator[Cause]:
-    """What is wrong with the spec of a pod or of a pod template at this path."""
-    if not spec.get("containers"):
-        yield required(f"{path}.containers")
-    seen: set[str] = set()
-    volumes = {volume.get("name") for volume in spec.get("volumes") or ()}
-    for field in ("initContainers", "containers"):
-        for index, container in enumerate(spec.get(field) or ()):
-            yield from _container_problems(f"{path}.{field}[{index}]", container, seen, volumes)
-    if spec["restartPolicy"] not in _RESTART_POLICIES:
-        yield not_supported(f"{path}.restartPolicy", spec["restartPolicy"], _RESTART_POLICIES)
-
-
-def _container_problems(path: str, container: Json, seen: set[str], volumes: set[str]) -> Iterator[Cause]:
-    name = container.get("name") or ""
-    if not name:
-        yield required(f"{path}.name")
-    elif problem := label_problem(name):
-        yield invalid(f"{path}.name", name, problem)
-    elif name in seen:
-        yield duplicate(f"{path}.name", name)
-    seen.add(name)
-    if not container.get("image"):
-        yield required(f"{path}.image")
-    for index, mount in enumerate(container.get("volumeMounts") or ()):
-        if mount.get("name") not in volumes:
-            yield missing(f"{path}.volumeMounts[{index}].name", mount.get("name", ""))
-        if not mount.get("mountPath"):
-            yield required(f"{path}.volumeMounts[{index}].mountPath")
+    if old is not None and not json_equal(_fixed(new["spec"]), _fixed(old["spec"])):
+        yield Cause("spec", f"is immutable but for images and {', '.join(_MUTABLE)}")
 
 
 def _fixed(spec: Json) -> Json:
@@ -250,7 +201,8 @@ STRATEGIES = {
         prepare_create=_prepare,
         prepare_update=_with_tolerations,
         prepare_status=_with_old_quality,
-        problems=_problems,
+        required=("spec.containers",),
+        other_problems=_problems,
         deletion=DeletionRules(grace=_grace),
     ),
 }

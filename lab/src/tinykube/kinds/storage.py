@@ -1,16 +1,37 @@
-"""The kinds of storage.k8s.io."""
+"""Claims, volumes, storage classes and CSI drivers, after their validation in kube-apiserver."""
 
 from collections.abc import Iterator
 
 from tinykube.kinds.defaulting import Defaults
-from tinykube.objects.json_types import Json, json_equal
-from tinykube.objects.label_syntax import label_key_problem
-from tinykube.objects.metadata import IMMUTABLE, with_metadata
-from tinykube.objects.statuses import Cause, invalid, not_supported, required
+from tinykube.objects.json_types import Json, json_equal, lookup, without
+from tinykube.objects.metadata import with_metadata
+from tinykube.objects.quantities import parse_quantity
+from tinykube.objects.statuses import Cause
 from tinykube.objects.strategies import Strategy
 
 _GROUP = "storage.k8s.io"
-_LIFECYCLE_MODES = ("Persistent", "Ephemeral")
+_CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"
+_SOURCES = ("csi", "hostPath", "local", "nfs")
+_CLAIM_DEFAULTS = Defaults(
+    values={"spec": {}},
+    inside={
+        "spec": Defaults(
+            values={"volumeMode": "Filesystem", "resources": {}},
+            inside={"resources": Defaults(quantities=("requests", "limits"))},
+        ),
+        "status": Defaults(quantities=("capacity", "allocatedResources")),
+    },
+)
+_VOLUME_DEFAULTS = Defaults(
+    values={"spec": {}},
+    inside={
+        "spec": Defaults(
+            values={"persistentVolumeReclaimPolicy": "Retain", "volumeMode": "Filesystem"},
+            inside={"hostPath": Defaults(values={"type": ""})},
+            quantities=("capacity",),
+        )
+    },
+)
 _CLASS_DEFAULTS = Defaults(values={"reclaimPolicy": "Delete", "volumeBindingMode": "Immediate"})
 _DRIVER_DEFAULTS = Defaults(
     values={"spec": {}},
@@ -30,28 +51,47 @@ _DRIVER_DEFAULTS = Defaults(
 )
 
 
-def _class_problems(new: Json, old: Json | None) -> Iterator[Cause]:
-    yield from _qualified_name_problems("provisioner", new.get("provisioner") or "")
-    for key in new.get("parameters") or {}:
-        if not key:
-            yield invalid("parameters", key, "field can not be empty.")
-    if new["reclaimPolicy"] not in {"Delete", "Retain"}:
-        yield not_supported("reclaimPolicy", new["reclaimPolicy"], ["Delete", "Retain"])
-    if new["volumeBindingMode"] not in {"Immediate", "WaitForFirstConsumer"}:
-        modes = ["Immediate", "WaitForFirstConsumer"]
-        yield not_supported("volumeBindingMode", new["volumeBindingMode"], modes)
+def _pending_claim(claim: Json) -> Json:
+    return {**claim, "status": {"phase": "Pending"}}
+
+
+def _claim_problems(new: Json, old: Json | None) -> Iterator[Cause]:
+    """A claim stays as it is, but for being bound once and, when bound, for the size it asks for."""
+    spec = new["spec"]
+    if (parse_quantity(lookup(spec, "resources", "requests", "storage")) or 0) <= 0:
+        yield Cause("spec.resources[storage]", "must be greater than zero")
     if old is None:
         return
-    for field in ("parameters", "provisioner", "reclaimPolicy", "volumeBindingMode"):
-        if not json_equal(new.get(field) or {}, old.get(field) or {}):
-            yield invalid(field, new.get(field), IMMUTABLE)
+    before = old["spec"]
+    free = [*(() if before.get("volumeName") else ("volumeName",)), *_class_may_be_set(new, old)]
+    if lookup(new, "status", "phase") == "Bound":
+        free += ["resources", "volumeAttributesClassName"]
+    if not json_equal(without(spec, *free), without(before, *free)):
+        yield Cause("spec", "is immutable but for resources.requests of bound claims")
 
 
-def _qualified_name_problems(field: str, name: str) -> Iterator[Cause]:
-    if not name:
-        yield required(field)
-    elif problem := label_key_problem(name.lower()):
-        yield invalid(field, name, problem)
+def _class_may_be_set(new: Json, old: Json) -> tuple[str, ...]:
+    """A class may be given later to a claim that has none (a default class that came afterwards)."""
+    had_none = old["spec"].get("storageClassName") is None
+    annotated = lookup(old, "metadata", "annotations", _CLASS_ANNOTATION)
+    wanted = new["spec"].get("storageClassName")
+    return ("storageClassName",) if had_none and wanted and annotated in (None, wanted) else ()
+
+
+def _pending_volume(volume: Json) -> Json:
+    now = volume["metadata"]["creationTimestamp"]
+    return {**volume, "status": {"phase": "Pending", "lastPhaseTransitionTime": now}}
+
+
+def _volume_problems(new: Json, old: Json | None) -> Iterator[Cause]:
+    """A volume has one source, which stays."""
+    given = [name for name in _SOURCES if name in new["spec"]]
+    if len(given) != 1:
+        yield Cause("spec", f"must have one volume type of {', '.join(_SOURCES)}")
+    if old is not None and any(
+        not json_equal(new["spec"].get(name), old["spec"].get(name)) for name in _SOURCES
+    ):
+        yield Cause("spec.persistentvolumesource", "is immutable after creation")
 
 
 def _with_generation(new: Json, old: Json) -> Json:
@@ -61,25 +101,27 @@ def _with_generation(new: Json, old: Json) -> Json:
     return with_metadata(new, generation=(old["metadata"].get("generation") or 0) + 1)
 
 
-def _driver_problems(new: Json, old: Json | None) -> Iterator[Cause]:
-    policies = ["File", "None", "ReadWriteOnceWithFSType"]
-    spec = new["spec"]
-    if spec["fsGroupPolicy"] not in policies:
-        yield not_supported("spec.fsGroupPolicy", spec["fsGroupPolicy"], policies)
-    for mode in spec["volumeLifecycleModes"]:
-        if mode not in _LIFECYCLE_MODES:
-            yield not_supported("spec.volumeLifecycleModes", mode, _LIFECYCLE_MODES)
-    if old is None:
-        return
-    # The path's spelling is Kubernetes' own.
-    for field, shown in (("attachRequired", "attachedRequired"), ("volumeLifecycleModes",) * 2):
-        if not json_equal(spec.get(field), old["spec"].get(field)):
-            yield invalid(f"spec.{shown}", spec.get(field), IMMUTABLE)
-
-
 STRATEGIES = {
-    (_GROUP, "StorageClass"): Strategy(default=_CLASS_DEFAULTS, problems=_class_problems),
+    ("", "PersistentVolumeClaim"): Strategy(
+        default=_CLAIM_DEFAULTS,
+        prepare_create=_pending_claim,
+        required=("spec.accessModes",),
+        other_problems=_claim_problems,
+    ),
+    ("", "PersistentVolume"): Strategy(
+        default=_VOLUME_DEFAULTS,
+        prepare_create=_pending_volume,
+        required=("spec.accessModes", "spec.capacity"),
+        other_problems=_volume_problems,
+    ),
+    (_GROUP, "StorageClass"): Strategy(
+        default=_CLASS_DEFAULTS,
+        required=("provisioner",),
+        immutable=("parameters", "provisioner", "reclaimPolicy", "volumeBindingMode"),
+    ),
     (_GROUP, "CSIDriver"): Strategy(
-        default=_DRIVER_DEFAULTS, prepare_update=_with_generation, problems=_driver_problems
+        default=_DRIVER_DEFAULTS,
+        prepare_update=_with_generation,
+        immutable=("spec.attachRequired", "spec.volumeLifecycleModes"),
     ),
 }

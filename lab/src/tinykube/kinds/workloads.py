@@ -1,18 +1,17 @@
 """The kinds of apps: their defaults and rules."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tinykube.kinds.defaulting import Defaults
-from tinykube.kinds.label_selectors import selector_problems
-from tinykube.kinds.pods import POD_SPEC, POD_TEMPLATE, pod_spec_problems
-from tinykube.objects.json_types import Json, json_equal, lookup
-from tinykube.objects.metadata import IMMUTABLE, label_problems
-from tinykube.objects.selectors import structured_label_selector
-from tinykube.objects.statuses import Cause, invalid, required
+from tinykube.kinds.pods import POD_TEMPLATE
+from tinykube.objects.json_types import Json, lookup
+from tinykube.objects.resources import Form, ResourceType
+from tinykube.objects.statuses import Cause
 from tinykube.objects.strategies import Strategy
 
-_NO_MATCH = "`selector` does not match template `labels`"
 _APPS = "apps"
+_OLD_VERSION = "v1beta1"
 
 
 def _rolling(**values: object) -> Defaults:
@@ -35,30 +34,12 @@ def _workload(strategy_field: str, rolling: Defaults, **values: object) -> Defau
     return Defaults(values={"spec": {}}, inside={"spec": spec})
 
 
-def _selector_problems(new: Json, old: Json | None) -> Iterator[Cause]:
-    """The selector must be there, fit the template and stay."""
-    selector = lookup(new, "spec", "selector")
+def _selector_problems(new: Json, _old: Json | None) -> Iterator[Cause]:
+    """The selector must fit the template. Expressions are not looked at."""
     labels = lookup(new, "spec", "template", "metadata", "labels") or {}
-    if not selector:
-        yield required("spec.selector")
-        yield invalid("spec.template.metadata.labels", labels, _NO_MATCH)
-    elif problems := list(selector_problems("spec.selector", selector)):
-        yield from problems
-    elif not structured_label_selector(selector).matches(labels):
-        yield invalid("spec.template.metadata.labels", labels, _NO_MATCH)
-    if old is not None and not json_equal(selector, lookup(old, "spec", "selector")):
-        yield invalid("spec.selector", selector, IMMUTABLE)
-    yield from _template_problems(new, old)
-
-
-def _template_problems(new: Json, _old: Json | None) -> Iterator[Cause]:
-    template = lookup(new, "spec", "template") or {}
-    yield from label_problems(lookup(template, "metadata", "labels") or {}, "spec.template.metadata.labels")
-    spec = template.get("spec") or POD_SPEC({})
-    # A StatefulSet's claims are volumes of its pods too.
-    claims = lookup(new, "spec", "volumeClaimTemplates") or ()
-    volumes = [*(spec.get("volumes") or ()), *({"name": lookup(one, "metadata", "name")} for one in claims)]
-    yield from pod_spec_problems("spec.template.spec", {**spec, "volumes": volumes})
+    selector = lookup(new, "spec", "selector") or {}
+    if not selector or not (selector.get("matchLabels") or {}).items() <= labels.items():
+        yield Cause("spec.template.metadata.labels", "must be labels that the selector selects")
 
 
 _NOBODY_SCHEDULED: Json = {
@@ -73,7 +54,9 @@ def _strategy(default: Defaults, status: Json | None = None) -> Strategy:
     return Strategy(
         default=default,
         prepare_create=lambda workload: {**workload, "status": status or {}},
-        problems=_selector_problems,
+        required=("spec.selector", "spec.template.spec.containers"),
+        immutable=("spec.selector",),
+        other_problems=_selector_problems,
     )
 
 
@@ -105,3 +88,25 @@ STRATEGIES = {
     ),
     (_APPS, "StatefulSet"): _strategy(_STATEFUL_SET, {"replicas": 0, "availableReplicas": 0}),
 }
+
+
+def old_form(current: ResourceType) -> ResourceType:
+    """StatefulSets of ``apps/v1beta1``, which Kubernetes has not served since 1.16, but old manifests have.
+
+    They are the same objects, but that the selector may be left out: it is then the labels of the template.
+    """
+    return replace(
+        current,
+        version=_OLD_VERSION,
+        form=Form(
+            from_stored=lambda stored: {**stored, "apiVersion": f"{_APPS}/{_OLD_VERSION}"},
+            to_stored=lambda given: {**_with_selector(given), "apiVersion": current.api_version},
+        ),
+    )
+
+
+def _with_selector(given: Json) -> Json:
+    spec = given.get("spec") or {}
+    labels = lookup(spec, "template", "metadata", "labels")
+    selector = {"selector": {"matchLabels": labels}} if labels and not spec.get("selector") else {}
+    return {**given, "spec": {**spec, **selector}}

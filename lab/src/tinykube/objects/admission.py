@@ -9,7 +9,7 @@ from tinykube.objects.json_types import Json, lookup
 from tinykube.objects.metadata import with_metadata
 from tinykube.objects.quantities import parse_quantity
 from tinykube.objects.resources import GroupKind, GroupResource, ResourceType
-from tinykube.objects.statuses import Cause, CauseReason, Subject, forbidden, not_found
+from tinykube.objects.statuses import Subject, forbidden, not_found
 from tinykube.objects.storage import ObjectKey, Store
 
 NAMESPACES = GroupResource("", "namespaces")
@@ -58,9 +58,7 @@ class Admission:
         storage_class = self._store.get(_STORAGE_CLASSES, ObjectKey("", name))
         if storage_class is None or not storage_class.json.get("allowVolumeExpansion"):
             raise forbidden(
-                resource.subject(new["metadata"]["name"]),
-                "only dynamically provisioned pvc can be resized and the storageclass that provisions "
-                "the pvc must support resize",
+                resource.subject(new["metadata"]["name"]), "its storage class does not allow expansion"
             )
 
     def check_deletion(self, resource: ResourceType, key: ObjectKey) -> None:
@@ -71,15 +69,10 @@ class Admission:
     def _check_namespace(self, resource: ResourceType, namespace: str, name: str) -> None:
         found = self._store.get(NAMESPACES, ObjectKey("", namespace))
         if found is None:
-            raise not_found(Subject(group="", resource="namespaces", kind="Namespace", name=namespace))
+            raise not_found(Subject(group="", resource="namespaces", name=namespace))
         if "deletionTimestamp" in found.json["metadata"]:
-            problem = f"unable to create new content in namespace {namespace} because it is being terminated"
-            cause = Cause(
-                reason=CauseReason.NAMESPACE_TERMINATING,
-                field="metadata.namespace",
-                message=f"namespace {namespace} is being terminated",
-            )
-            raise forbidden(resource.subject(name), problem, [cause])
+            problem = f"namespace {namespace} is being terminated"
+            raise forbidden(resource.subject(name), problem, field="metadata.namespace")
 
     def _with_token(self, resource: ResourceType, namespace: str, pod: Json) -> Json:
         """The pod with the token of its account; raises 403 when that is to come and is not there."""
@@ -88,10 +81,8 @@ class Admission:
         if not wants_token(pod, found.json if found else None):
             return pod
         if found is None:
-            missing = (
-                f'error looking up service account {namespace}/{name}: serviceaccount "{name}" not found'
-            )
-            raise forbidden(resource.subject(pod["metadata"].get("name", "")), missing)
+            subject = resource.subject(pod["metadata"].get("name", ""))
+            raise forbidden(subject, f"service account {namespace}/{name} not found")
         return with_token(pod)
 
     def _with_default_class(self, claim: Json) -> Json:

@@ -4,15 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tinykube.kinds.builtin_shapes import shape_of
-from tinykube.objects.json_types import Json, JsonValue, lookup, without
+from tinykube.objects.json_types import Json, JsonValue, without
 from tinykube.objects.resources import ResourceType
-from tinykube.objects.statuses import (
-    Subject,
-    Undecodable,
-    bad_request,
-    invalid,
-    invalid_object,
-)
+from tinykube.objects.statuses import Undecodable, bad_request
 
 
 def in_stored_form(resource: ResourceType, body: JsonValue) -> tuple[Json, list[str]]:
@@ -22,10 +16,10 @@ def in_stored_form(resource: ResourceType, body: JsonValue) -> tuple[Json, list[
 
     Raises:
         Undecodable: a value has a wrong type.
-        ApiError: 400 or 422 when it is an object of another type, or none.
+        ApiError: 400 when it is an object of another type, or none.
     """
     if not isinstance(body, dict):
-        raise bad_request(f"the object provided is unrecognized (must be of type {resource.kind})")
+        raise bad_request(f"the body must be an object of kind {resource.kind}")
     _check_type(resource, body)
     decoded, unknown = resource.decode(without(body, "metadata"))
     metadata, unknown_metadata = _decode_metadata(body.get("metadata"))
@@ -33,10 +27,7 @@ def in_stored_form(resource: ResourceType, body: JsonValue) -> tuple[Json, list[
         metadata = without(metadata, "namespace")
     head = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": metadata}
     new = {**head, **without(decoded, "kind", "apiVersion")}
-    unknown = [*unknown_metadata, *unknown]
-    return resource.form.to_stored(new) if resource.form else new, sorted(
-        unknown
-    ) if resource.custom else unknown
+    return resource.form.to_stored(new) if resource.form else new, sorted([*unknown_metadata, *unknown])
 
 
 def in_wire_form(resource: ResourceType, stored: Json) -> Json:
@@ -50,39 +41,15 @@ def decoding(resource: ResourceType) -> Iterator[None]:
     try:
         yield
     except Undecodable as error:
-        raise bad_request(
-            _cannot_be_handled(resource, resource.kind, resource.version, str(error))
-        ) from error
+        raise bad_request(f"{resource.kind} in version {resource.version} cannot be read: {error}") from error
 
 
 def _check_type(resource: ResourceType, body: Json) -> None:
-    kind, api_version = body.get("kind"), body.get("apiVersion")
-    if resource.custom and not kind:
-        problem = "Object 'Kind' is missing"
-        raise bad_request(f"the object provided is unrecognized (must be of type {resource.kind}): {problem}")
-    if api_version and api_version != resource.api_version:
-        problem = f'no kind "{kind}" is registered for version "{api_version}"'
-        raise bad_request(
-            f"the API version in the data ({api_version}) does not match the expected API version "
-            f"({resource.api_version})"
-            if resource.custom
-            else _cannot_be_handled(resource, kind or resource.kind, api_version, problem)
-        )
-    if kind and kind != resource.kind and resource.custom:
-        subject = Subject(group=resource.group, resource="", kind=kind, name=_name(body))
-        raise invalid_object(subject, [invalid("kind", kind, f"must be {resource.kind}")])
-    if kind and kind != resource.kind:
-        package = resource.group.partition(".")[0] or "core"
-        problem = f"converting ({resource.version}.{kind}) to ({package}.{resource.kind}): unknown conversion"
-        raise bad_request(_cannot_be_handled(resource, kind, resource.version, problem))
-
-
-def _name(body: Json) -> str:
-    return str(lookup(body, "metadata", "name") or "")
-
-
-def _cannot_be_handled(resource: ResourceType, kind: str, version: str, problem: str) -> str:
-    return f'{kind} in version "{version}" cannot be handled as a {resource.kind}: {problem}'
+    wanted = {"kind": resource.kind, "apiVersion": resource.api_version}
+    for field, value in wanted.items():
+        given = body.get(field)
+        if given != value and (given or (resource.custom and field == "kind")):
+            raise bad_request(f"{field} must be {value}, not {given or 'missing'}")
 
 
 def _decode_metadata(metadata: JsonValue) -> tuple[Json, list[str]]:
@@ -90,6 +57,6 @@ def _decode_metadata(metadata: JsonValue) -> tuple[Json, list[str]]:
     if metadata is None:
         return {}, []
     if not isinstance(metadata, dict):
-        raise Undecodable("json: cannot unmarshal into Go struct field metadata of type v1.ObjectMeta")
+        raise Undecodable("metadata must be an object")
     decoded, unknown = shape_of("meta", "v1", "ObjectMeta").decode(metadata, at="metadata")
     return {key: value for key, value in decoded.items() if value not in ("", {}, [])}, unknown

@@ -10,7 +10,8 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from tinykube.objects.json_types import Json, lookup
-from tinykube.objects.metadata import FOREGROUND, ORPHAN, timestamp, with_metadata
+from tinykube.objects.metadata import FOREGROUND, ORPHAN, with_metadata
+from tinykube.objects.times import timestamp
 
 _GC_FINALIZERS = {"Orphan": ORPHAN, "Foreground": FOREGROUND}
 

@@ -14,12 +14,6 @@ JsonValue: TypeAlias = Any
 """Any JSON value: None, bool, int, float, str, a list of values, or an object."""
 
 
-def go_kind(value: JsonValue) -> str:
-    """What Go's decoder calls a value of this kind."""
-    kinds = {bool: "bool", int: "number", float: "number", str: "string", list: "array", dict: "object"}
-    return kinds.get(type(value), "null")
-
-
 def json_equal(left: JsonValue, right: JsonValue) -> bool:
     """Whether two values are the same JSON; unlike ``==``, ``true`` is not ``1``."""
     if isinstance(left, dict) and isinstance(right, dict):

@@ -5,19 +5,18 @@ After ``k8s.io/apimachinery/pkg/api/validation/objectmeta.go`` and ``apiserver/p
 
 import secrets
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import datetime
 from uuid import uuid4
 
 from tinykube.objects.json_types import Json, JsonValue, without
-from tinykube.objects.label_syntax import label_key_problem, label_value_problem
-from tinykube.objects.names import path_segment_problem
-from tinykube.objects.statuses import Cause, CauseReason, forbidden_field, invalid, required
+from tinykube.objects.names import label_key_problem, label_value_problem, path_segment_problem
+from tinykube.objects.statuses import Cause
+from tinykube.objects.times import timestamp
 
 NameRule = Callable[[str], str]
 ORPHAN = "orphan"
 FOREGROUND = "foregroundDeletion"
 IMMUTABLE = "field is immutable"
-_STANDARD_FINALIZERS = frozenset({"kubernetes", ORPHAN, FOREGROUND})
 _ANNOTATIONS_LIMIT_BYTES = 256 * 1024
 _GENERATED_LENGTH = 5
 _GENERATED_NAME_LIMIT = 63
@@ -33,11 +32,6 @@ _SET_BY_SERVER = (
     "selfLink",
 )
 _KEPT_IN_UPDATES = ("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation")
-
-
-def timestamp(moment: datetime) -> str:
-    """RFC 3339 in UTC to the second, as all timestamps of metadata are."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def with_metadata(json_object: Json, **changes: JsonValue) -> Json:
@@ -81,87 +75,43 @@ def metadata_problems(json_object: Json, name_rule: NameRule) -> Iterator[Cause]
     metadata = json_object["metadata"]
     name, prefix = metadata.get("name", ""), metadata.get("generateName", "")
     if prefix and (problem := name_rule(prefix.rstrip("-") or prefix)):
-        yield invalid("metadata.generateName", prefix, problem)
-    if not name:
-        yield required("metadata.name", "name or generateName is required")
-    elif problem := name_rule(name) or path_segment_problem(name):
-        yield invalid("metadata.name", name, problem)
+        yield Cause("metadata.generateName", problem)
+    if problem := name_rule(name) or path_segment_problem(name):
+        yield Cause("metadata.name", problem if name else "name or generateName is required")
     yield from _common_problems(metadata)
-
-
-def finalizer_problems(json_object: Json) -> Iterator[Cause]:
-    """Finalizers of new built-in objects that are neither Kubernetes' own nor qualified by a domain."""
-    for index, finalizer in enumerate(json_object["metadata"].get("finalizers") or ()):
-        if "/" not in finalizer and finalizer not in _STANDARD_FINALIZERS:
-            yield invalid(
-                f"metadata.finalizers[{index}]",
-                finalizer,
-                "name is neither a standard finalizer name nor is it fully qualified",
-            )
-
-
-def finalizer_warnings(json_object: Json) -> Iterator[str]:
-    """What Kubernetes says of such finalizers of custom objects, where it does not refuse them."""
-    for finalizer in json_object["metadata"].get("finalizers") or ():
-        if "/" not in finalizer and finalizer not in _STANDARD_FINALIZERS:
-            yield (
-                f'metadata.finalizers: "{finalizer}": prefer a domain-qualified finalizer name to avoid '
-                "accidental conflicts with other finalizer writers"
-            )
 
 
 def metadata_update_problems(json_object: Json, old: Json) -> Iterator[Cause]:
     """What breaks the rules that updates of every kind follow."""
     metadata, before = json_object["metadata"], old["metadata"]
-    if before.get("deletionTimestamp"):
-        added = sorted(set(metadata.get("finalizers") or ()) - set(before.get("finalizers") or ()))
-        if added:
-            listed = ", ".join(f'"{name}"' for name in added)
-            yield forbidden_field(
-                "metadata.finalizers",
-                "no new finalizers can be added if the object is being deleted, "
-                f"found new finalizers []string{{{listed}}}",
-            )
+    added = set(metadata.get("finalizers") or ()) - set(before.get("finalizers") or ())
+    if before.get("deletionTimestamp") and added:
+        yield Cause("metadata.finalizers", f"{sorted(added)} cannot be added to what is being deleted")
     for field in ("name", "namespace", "uid"):
         if metadata.get(field) != before.get(field):
-            yield invalid(f"metadata.{field}", metadata.get(field, ""), IMMUTABLE)
+            yield Cause(f"metadata.{field}", IMMUTABLE)
     yield from _common_problems(metadata)
 
 
 def _common_problems(metadata: Json) -> Iterator[Cause]:
     yield from label_problems(metadata.get("labels") or {}, "metadata.labels")
-    yield from _annotation_problems(metadata.get("annotations") or {})
+    annotations = metadata.get("annotations") or {}
+    for key in annotations:
+        if problem := label_key_problem(key.lower()):
+            yield Cause("metadata.annotations", f"{key!r} {problem}")
+    if sum(len(key) + len(value) for key, value in annotations.items()) > _ANNOTATIONS_LIMIT_BYTES:
+        yield Cause("metadata.annotations", f"must not be longer than {_ANNOTATIONS_LIMIT_BYTES} bytes")
     for reference in metadata.get("ownerReferences") or ():
-        yield from _owner_problems(reference)
-    finalizers = metadata.get("finalizers") or ()
-    for finalizer in finalizers:
+        for key in ("apiVersion", "kind", "name", "uid"):
+            if not reference.get(key):
+                yield Cause(f"metadata.ownerReferences.{key}", "must not be empty")
+    for finalizer in metadata.get("finalizers") or ():
         if problem := label_key_problem(finalizer):
-            yield invalid("metadata.finalizers", finalizer, problem)
-    if ORPHAN in finalizers and FOREGROUND in finalizers:
-        problem = f"finalizer {ORPHAN} and {FOREGROUND} cannot be both set"
-        yield invalid("metadata.finalizers", finalizers, problem)
+            yield Cause("metadata.finalizers", f"{finalizer!r} {problem}")
 
 
 def label_problems(labels: Json, field: str) -> Iterator[Cause]:
     """What is wrong with these labels."""
     for key, value in labels.items():
-        if problem := label_key_problem(key):
-            yield invalid(field, key, problem)
-        if problem := label_value_problem(value):
-            yield invalid(field, value, problem)
-
-
-def _annotation_problems(annotations: Json) -> Iterator[Cause]:
-    for key in annotations:
-        if problem := label_key_problem(key.lower()):
-            yield invalid("metadata.annotations", key, problem)
-    if sum(len(key) + len(value) for key, value in annotations.items()) > _ANNOTATIONS_LIMIT_BYTES:
-        message = f"Too long: may not be more than {_ANNOTATIONS_LIMIT_BYTES} bytes"
-        yield Cause(reason=CauseReason.TOO_LONG, field="metadata.annotations", message=message)
-
-
-def _owner_problems(reference: Json) -> Iterator[Cause]:
-    rules = {"apiVersion": "version must not be empty", "kind": "must not be empty"}
-    for key in ("apiVersion", "kind", "name", "uid"):
-        if not reference.get(key):
-            yield invalid(f"metadata.ownerReferences.{key}", "", rules.get(key, "must not be empty"))
+        if problem := label_key_problem(key) or label_value_problem(value):
+            yield Cause(field, f"{key}={value}: {problem}")

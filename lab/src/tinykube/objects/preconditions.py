@@ -3,14 +3,7 @@
 from tinykube.objects.deletion import DeleteOptions
 from tinykube.objects.json_types import Json, lookup
 from tinykube.objects.resources import ResourceType
-from tinykube.objects.statuses import (
-    ApiError,
-    Subject,
-    bad_request,
-    conflict,
-    invalid,
-    invalid_object,
-)
+from tinykube.objects.statuses import ApiError, Cause, bad_request, conflict, invalid_object
 from tinykube.objects.storage import ObjectKey, Stored
 
 
@@ -24,11 +17,7 @@ def check_identity(resource: ResourceType, key: ObjectKey, new: Json) -> None:
     """The object must have the name, and may have no other namespace than that of the URL."""
     given = new["metadata"].get("name", "")
     if given != key.name:
-        raise bad_request(
-            f"the name of the object ({given}) does not match the name on the URL ({key.name})"
-            if given
-            else "name must be provided"
-        )
+        raise bad_request(f"the name of the object ({given}) is not that of the URL ({key.name})")
     check_namespace(resource, key.namespace, new)
 
 
@@ -36,44 +25,29 @@ def check_namespace(resource: ResourceType, namespace: str, new: Json) -> None:
     """The object may leave its namespace to the URL, but not name another one."""
     given = new["metadata"].get("namespace", "")
     if resource.namespaced and given not in {"", namespace}:
-        raise bad_request(
-            "the namespace of the provided object does not match the namespace sent on the request"
-        )
+        raise bad_request(f"the namespace of the object ({given}) is not that of the URL ({namespace})")
 
 
 def check_uid(resource: ResourceType, name: str, new: Json, old: Stored | None) -> None:
     """An update that names a uid is for that object only, and for no successor of the same name."""
     wanted, found = new["metadata"].get("uid"), old.json["metadata"]["uid"] if old else ""
     if wanted and wanted != found:
-        problem = f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}"
-        raise conflict(resource.subject(name), problem)
+        raise conflict(resource.subject(name), f"uid {wanted} is wanted and {found or 'none'} found")
 
 
 def check_version(resource: ResourceType, name: str, new: Json, old: Stored | None) -> None:
     """Optimistic concurrency: the version must be the current one, and given unless the kind lets it be."""
     wanted = new["metadata"].get("resourceVersion")
     if not wanted and old and not resource.unconditional_update:
-        cause = invalid("metadata.resourceVersion", 0, "must be specified for an update")
-        # Kubernetes names the resource here where all other invalid objects are named by their kind.
-        subject = Subject(group=resource.group, resource=resource.plural, kind=resource.plural, name=name)
-        raise invalid_object(subject, [cause])
+        cause = Cause("metadata.resourceVersion", "must be specified for an update")
+        raise invalid_object(resource.subject(name), [cause])
     if wanted and wanted != (str(old.revision) if old else ""):
         raise conflict(resource.subject(name))
 
 
 def check_deletion(resource: ResourceType, old: Stored, options: DeleteOptions) -> None:
     """A deletion may name the uid and the version that it is meant for."""
-    metadata = old.json["metadata"]
-    # Kubernetes names the kind here where all other conflicts name the resource.
-    subject = Subject(group=resource.group, resource=resource.kind, kind=resource.kind, name=old.key.name)
-    pairs = (
-        ("UID", options.uid, metadata["uid"], "deleted and then recreated"),
-        ("ResourceVersion", options.resource_version, metadata["resourceVersion"], "modified"),
-    )
-    for label, wanted, found, reason in pairs:
+    for field, wanted in (("uid", options.uid), ("resourceVersion", options.resource_version)):
+        found = old.json["metadata"][field]
         if wanted is not None and wanted != found:
-            raise conflict(
-                subject,
-                f"the {label} in the precondition ({wanted}) does not match the {label} in record ({found}). "
-                f"The object might have been {reason}",
-            )
+            raise conflict(resource.subject(old.key.name), f"{field} {wanted} is wanted and {found} found")

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
@@ -88,7 +88,6 @@ class ResourceType:
     returns_deleted: bool = False
     counts_generations: bool = False
     custom: bool = False
-    selectable_fields: tuple[str, ...] = ()
     list_kind: str = ""
     printer: Printer | None = None
     form: Form | None = None
@@ -129,7 +128,7 @@ class ResourceType:
 
     def subject(self, name: str = "") -> Subject:
         """What refusals about this resource name."""
-        return Subject(group=self.group, resource=self.plural, kind=self.kind, name=name)
+        return Subject(group=self.group, resource=self.plural, name=name)
 
     @cached_property
     def subresources(self) -> dict[str, tuple[str, ...]]:
@@ -143,8 +142,6 @@ class Registry:
 
     def __init__(self, types: Iterable[ResourceType]) -> None:
         self._types: dict[tuple[str, str, str], ResourceType] = {}
-        self.generation = 0
-        """Counts changes, so that what is derived from the types can be kept."""
         self.replace((), types)
 
     def replace(self, old: Iterable[ResourceType], new: Iterable[ResourceType]) -> None:
@@ -153,7 +150,6 @@ class Registry:
             self._types.pop((resource.group, resource.version, resource.plural), None)
         for resource in new:
             self._types[resource.group, resource.version, resource.plural] = resource
-        self.generation += 1
 
     def find(self, group: str, version: str, plural: str) -> ResourceType | None:
         """The type of that name; None when it is not served."""
@@ -165,13 +161,6 @@ class Registry:
         if found is None:
             raise unknown_resource()
         return found
-
-    def of_resource(self, resource: GroupResource) -> list[ResourceType]:
-        """Every served version of a resource."""
-        return [found for found in self._types.values() if found.group_resource == resource]
-
-    def __iter__(self) -> Iterator[ResourceType]:
-        return iter(list(self._types.values()))
 
     def groups(self) -> dict[str, list[str]]:
         """The groups in order of registration, with their versions, the preferred one first."""

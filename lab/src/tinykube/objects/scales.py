@@ -9,7 +9,7 @@ _SHOWN = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
 
 
 def scale_of(workload: Json) -> Json:
-    """The workload as a Scale (pkg/registry/apps)."""
+    """The workload as a Scale."""
     metadata = workload["metadata"]
     replicas = lookup(workload, "spec", "replicas")
     return {
@@ -17,10 +17,7 @@ def scale_of(workload: Json) -> Json:
         "apiVersion": "autoscaling/v1",
         "metadata": {key: metadata[key] for key in _SHOWN if key in metadata},
         "spec": {"replicas": replicas} if replicas else {},
-        "status": {
-            "replicas": lookup(workload, "status", "replicas") or 0,
-            "selector": _selector_text(lookup(workload, "spec", "selector")),
-        },
+        "status": {"replicas": lookup(workload, "status", "replicas") or 0},
     }
 
 
@@ -34,18 +31,3 @@ def scaling(change: Callable[[Json], Json]) -> Callable[[Json], Json]:
         return with_metadata({**workload, "spec": spec}, **({"resourceVersion": version} if version else {}))
 
     return changed
-
-
-def _selector_text(selector: Json | None) -> str:
-    """A structured label selector in the form that ``kubectl -l`` takes."""
-    if selector is None:
-        return "<none>"
-    terms = [(key, f"{key}={value}") for key, value in (selector.get("matchLabels") or {}).items()]
-    for expression in selector.get("matchExpressions") or ():
-        key, operator = expression["key"], expression["operator"]
-        values = ",".join(sorted(expression.get("values") or ()))
-        text = {"Exists": key, "DoesNotExist": f"!{key}"}.get(
-            operator, f"{key} {operator.lower()} ({values})"
-        )
-        terms.append((key, text))
-    return ",".join(text for _, text in sorted(terms)) or "<none>"

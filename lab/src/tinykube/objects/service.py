@@ -11,21 +11,17 @@ from itertools import chain
 from typing import NamedTuple
 
 from tinykube.objects.admission import Admission
-from tinykube.objects.bindings import bound_pod
 from tinykube.objects.bodies import decoding, in_stored_form, in_wire_form
 from tinykube.objects.deletion import DeleteOptions, begin_deletion, removed_by_update
-from tinykube.objects.evictions import evicted_pod
-from tinykube.objects.json_types import Json, json_equal, lookup, without
+from tinykube.objects.json_types import Json, json_equal, without
 from tinykube.objects.metadata import (
-    finalizer_problems,
-    finalizer_warnings,
     for_creation,
     for_update,
     metadata_problems,
     metadata_update_problems,
-    timestamp,
     with_metadata,
 )
+from tinykube.objects.pod_subresources import bound_pod, evicted_pod
 from tinykube.objects.preconditions import (
     check_deletion,
     check_identity,
@@ -36,20 +32,20 @@ from tinykube.objects.preconditions import (
 )
 from tinykube.objects.resources import ResourceType
 from tinykube.objects.statuses import (
+    ApiError,
     Cause,
     Undecodable,
     already_exists,
     invalid_object,
     not_found,
-    undeclared_fields,
-    undecodable_patch,
 )
 from tinykube.objects.storage import ObjectKey, Store, Stored
+from tinykube.objects.times import timestamp
 from tinykube.patch.ownership import Ownership, same_but_for_times
 
 
 class FieldValidation(StrEnum):
-    """What to do about fields that a type does not know, or that are given twice: the last one counts."""
+    """What to do about fields that a type does not know."""
 
     IGNORE = "Ignore"
     WARN = "Warn"
@@ -60,23 +56,21 @@ class FieldValidation(StrEnum):
 class WriteOptions:
     """How to write: on whose behalf, and to which subresource (if any).
 
-    ``dry_run`` stores nothing; ``validation`` says what to do about unknown and duplicate fields. What the
-    client is to be warned of is added to ``warnings``.
+    ``dry_run`` stores nothing; ``validation`` says what to do about unknown fields. What the client is to be
+    warned of is added to ``warnings``.
     """
 
     manager: str = "unknown"
     subresource: str = ""
     dry_run: bool = False
     validation: FieldValidation = FieldValidation.WARN
-    duplicate_fields: tuple[str, ...] = ()
     warnings: list[str] = field(default_factory=list)
 
     def judge(self, unknown_fields: Iterable[str]) -> None:
-        """Warn of these fields and of duplicate ones, or refuse them by raising Undecodable."""
-        found = [f'duplicate field "{path}"' for path in self.duplicate_fields]
-        found += [f'unknown field "{path}"' for path in unknown_fields]
+        """Warn of these fields, or refuse them by raising Undecodable."""
+        found = [f'unknown field "{path}"' for path in unknown_fields]
         if found and self.validation is FieldValidation.STRICT:
-            raise Undecodable(f"strict decoding error: {', '.join(found)}")
+            raise Undecodable(", ".join(found))
         if self.validation is FieldValidation.WARN:
             self.warnings.extend(found)
 
@@ -143,7 +137,7 @@ class ObjectService:
         try:
             new = _decoded(resource, wanted, options)
         except Undecodable as error:
-            raise undecodable_patch(wanted, str(error)) from error
+            raise invalid_object(resource.subject(key.name), [Cause("patch", str(error))]) from error
         check_identity(resource, key, new)
         return self._update(resource, old, new, options)
 
@@ -156,10 +150,8 @@ class ObjectService:
             raise not_found(resource.subject(key.name))
         with decoding(resource):
             config, unknown = in_stored_form(resource, applied)
-            if unknown:
-                subject = resource.subject(lookup(applied, "metadata", "name") or "")
-                kind = f"{resource.group}/{resource.version}, Kind={resource.kind}"
-                raise undeclared_fields(subject, kind, unknown)
+            if unknown:  # the code is that of kube-apiserver
+                raise ApiError(500, "", f"{resource.kind} has no such fields: {', '.join(unknown)}")
             check_identity(resource, key, config)
             if config["metadata"].get("resourceVersion"):
                 check_version(resource, key.name, config, old)
@@ -222,12 +214,9 @@ class ObjectService:
             name,
             strategy.problems(new, None),
             metadata_problems(new, strategy.name_rule),
-            () if resource.custom else finalizer_problems(new),
         )
-        options.warnings.extend(finalizer_warnings(new) if resource.custom else ())
-        if there := self._store.get(resource.group_resource, ObjectKey(namespace, name)):
-            deleting = "deletionTimestamp" in there.json["metadata"]
-            raise already_exists(resource.subject(name), deleting=deleting)
+        if self._store.get(resource.group_resource, ObjectKey(namespace, name)):
+            raise already_exists(resource.subject(name))
         return self._put(resource, new, None, dry_run=options.dry_run)
 
     def _replace(self, resource: ResourceType, old: Stored, new: Json, options: WriteOptions) -> Stored:

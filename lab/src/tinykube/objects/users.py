@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from tinykube.objects.json_types import Json, lookup
-from tinykube.objects.metadata import timestamp
 from tinykube.objects.resources import GroupResource
-from tinykube.objects.statuses import Subject, invalid, invalid_object, not_found
+from tinykube.objects.statuses import Subject, invalid_option, not_found
 from tinykube.objects.storage import ObjectKey, Store
+from tinykube.objects.times import timestamp
 
 _ISSUER = "https://kubernetes.default.svc"
 _ACCOUNTS = GroupResource("", "serviceaccounts")
@@ -70,7 +70,8 @@ class Users:
         spec = request.get("spec") or {}
         seconds = lookup(spec, "expirationSeconds") or _USUAL_SECONDS
         audiences = lookup(spec, "audiences") or [_ISSUER]
-        _check_duration(key.name, seconds)
+        if seconds < _SHORTEST_SECONDS:
+            raise invalid_option("spec.expirationSeconds", f"must be at least {_SHORTEST_SECONDS}")
         pod, pod_uid = self._bound_pod(key.namespace, lookup(spec, "boundObjectRef"))
         expires = now + timedelta(seconds=seconds)
         extended = pod is not None and seconds == POD_TOKEN_SECONDS
@@ -102,7 +103,7 @@ class Users:
         key = ObjectKey(namespace, reference.get("name", ""))
         uid = self._uid_of(_PODS, key)
         if uid is None or reference.get("uid") not in {None, uid}:
-            raise not_found(Subject(group="", resource="pods", kind="Pod", name=key.name))
+            raise not_found(Subject(group="", resource="pods", name=key.name))
         return key, uid
 
     def _is_good(self, ticket: _Ticket, now: datetime) -> bool:
@@ -120,10 +121,3 @@ class Users:
 
 def _key(found: Json) -> ObjectKey:
     return ObjectKey(found["metadata"]["namespace"], found["metadata"]["name"])
-
-
-def _check_duration(name: str, seconds: int) -> None:
-    if seconds < _SHORTEST_SECONDS:
-        subject = Subject(group="authentication.k8s.io", resource="", kind="TokenRequest", name=name)
-        problem = "may not specify a duration less than 10 minutes"
-        raise invalid_object(subject, [invalid("spec.expirationSeconds", seconds, problem)])

@@ -6,13 +6,11 @@ conflict, unless forced. The behaviour is that of ``sigs.k8s.io/structured-merge
 a manager's list of fields is never folded into ``ancient-changes``.
 """
 
-import json
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from typing import Final
 
 from tinykube.errors import TinykubeError
-from tinykube.objects.json_types import Json, JsonValue, json_equal, lookup, without
+from tinykube.objects.json_types import Json, JsonValue, json_equal, lookup
 from tinykube.objects.zero_objects import completed
 from tinykube.patch.field_sets import (
     Changes,
@@ -37,9 +35,6 @@ from tinykube.patch.managed_fields import (
 from tinykube.patch.merge_rules import Rules
 from tinykube.patch.patches import PatchInvalid
 
-_LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
-_BEFORE_FIRST_APPLY: Final = "before-first-apply"
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conflict:
@@ -55,27 +50,12 @@ class Conflict:
 
 
 class ApplyConflict(TinykubeError):
-    """Other managers own fields that were applied with other values; ``problem`` is Kubernetes' sentence."""
+    """Other managers own fields that were applied with other values."""
 
     def __init__(self, conflicts: Collection[Conflict]) -> None:
-        self.conflicts = tuple(sorted(conflicts, key=_in_kubernetes_order))
-        super().__init__(self._message())
-
-    def _message(self) -> str:
-        if len(self.conflicts) == 1:
-            (only,) = self.conflicts
-            return f"Apply failed with 1 conflict: conflict with {only.manager}: {only.field}"
-        lines: list[str] = []
-        for manager in sorted({conflict.manager for conflict in self.conflicts}):
-            lines.append(f"conflicts with {manager}:")
-            lines += [f"- {conflict.field}" for conflict in self.conflicts if conflict.manager == manager]
-        return f"Apply failed with {len(self.conflicts)} conflicts: " + "\n".join(lines)
-
-
-def _in_kubernetes_order(conflict: Conflict) -> tuple[str, list[tuple[bool, str]]]:
-    """By manager, then by path, where the fields of a map come before those further down."""
-    last = len(conflict.path) - 1
-    return conflict.manager, [(depth < last, element) for depth, element in enumerate(conflict.path)]
+        self.conflicts = tuple(sorted(conflicts, key=lambda one: (one.manager, one.field)))
+        listed = ", ".join(f"conflict with {one.manager}: {one.field}" for one in self.conflicts)
+        super().__init__(f"Apply failed with {len(self.conflicts)} conflicts: {listed}")
 
 
 def apply(
@@ -106,7 +86,7 @@ def apply(
         time=now,
         fields=_writable(fields_of(config, rules), ignored),
     )
-    known = owned(live) or _before_first_apply(before, manager, rules, now)
+    known = owned(live)
     previous = next((other for other in known if other.key == entry.key), None)
     others = [other for other in known if other.key != entry.key]
     kept = entry.fields.union(*(other.fields for other in others))
@@ -114,13 +94,13 @@ def apply(
     after = remove_fields(lay_over(before, config, rules), given_up, rules)
     changes = _writable_changes(_changes(before, after, rules), ignored)
     if not force:
-        _check_conflicts(before, others, changes, manager, rules)
+        _check_conflicts(others, changes)
     entry = entry.ownable()
     if live is not None and json_equal(before, after):
         # Who changes nothing but owners has no time, as in Kubernetes.
         entry = replace(entry, time=previous.time if previous else "")
     entries = [entry, *(other.less(changes.written | changes.removed) for other in others)]
-    return with_entries(_refreshed_last_applied(before, after, applied, manager), entries)
+    return with_entries(after, entries)
 
 
 def track_update(
@@ -159,60 +139,14 @@ def _changes(old: Json, new: Json, rules: Rules) -> Changes:
     return changes_between(completed(old, rules.zero), completed(new, rules.zero), rules)
 
 
-def _before_first_apply(live: Json, manager: FieldManager, rules: Rules, now: str) -> tuple[Entry, ...]:
-    """An owner for everything in an object that was written before owners were kept."""
-    if not live:
-        return ()
-    first = replace(manager, name=_BEFORE_FIRST_APPLY)
-    fields = _changes({}, live, rules).written
-    return (Entry(manager=first, operation=Operation.UPDATE, time=now, fields=fields).ownable(),)
-
-
-def _check_conflicts(
-    live: Json, others: Collection[Entry], changes: Changes, manager: FieldManager, rules: Rules
-) -> None:
+def _check_conflicts(others: Collection[Entry], changes: Changes) -> None:
     conflicts = [
         Conflict(manager=other.description, path=path)
         for other in others
         for path in other.fields & changes.written
     ]
-    if conflicts and manager.name == "kubectl":
-        allowed = _applied_by_client(live, rules)
-        conflicts = [conflict for conflict in conflicts if conflict.path not in allowed]
     if conflicts:
         raise ApplyConflict(conflicts)
-
-
-def _applied_by_client(live: Json, rules: Rules) -> FieldSet:
-    """Fields that kubectl's client-side apply set and nobody has changed since; they are kubectl's own."""
-    last = _last_applied(live)
-    if last is None:
-        return frozenset()
-    changes = _changes(last, live, rules)
-    return fields_of(last, rules) - changes.written - changes.removed
-
-
-def _last_applied(live: Json) -> Json | None:
-    try:
-        last = json.loads(lookup(live, "metadata", "annotations", _LAST_APPLIED) or "")
-    except ValueError:
-        return None
-    return last if isinstance(last, dict) else None
-
-
-def _refreshed_last_applied(before: Json, after: Json, applied: Json, manager: FieldManager) -> Json:
-    """The object with kubectl's annotation at what kubectl applies now, if it has the annotation.
-
-    Otherwise a later client-side apply would compare with a configuration that is out of date.
-    """
-    if manager.name != "kubectl" or _last_applied(before) is None:
-        return after
-    metadata = dict(applied.get("metadata", {}))
-    if "annotations" in metadata:
-        metadata["annotations"] = without(metadata["annotations"], _LAST_APPLIED)
-    text = json.dumps({**applied, "metadata": metadata}, separators=(",", ":"), sort_keys=True) + "\n"
-    annotations = {**(lookup(after, "metadata", "annotations") or {}), _LAST_APPLIED: text}
-    return {**after, "metadata": {**after["metadata"], "annotations": annotations}}
 
 
 def _writable(fields: FieldSet, ignored: Collection[str]) -> FieldSet:

@@ -53,18 +53,9 @@ def _lay_list_over(
 
 
 def _check_unambiguous(config: list[JsonValue], wanted: Collection[str], rules: Rules, path: Path) -> None:
-    for index, part in enumerate(config if rules.list_type is ListType.MAP else ()):
+    for part in config if rules.list_type is ListType.MAP else ():
         for key in rules.keys:
             if not isinstance(part, dict) or (key not in part and key not in rules.key_defaults):
-                raise PatchInvalid(
-                    f"failed to create typed patch object: {path_text(path)}: element {index}: "
-                    "associative list with keys has an element that omits key field "
-                    f'"{key}" (and doesn\'t have default value)'
-                )
-    elements = [element_of(part, rules) for part in config]
-    if len(elements) != len(wanted):
-        twice = next(element for element in elements if elements.count(element) > 1)
-        raise PatchInvalid(
-            f"failed to create typed patch object: {path_text(path)}: "
-            f"duplicate entries for key {path_text((twice,))}"
-        )
+                raise PatchInvalid(f"an element lacks its key {key}", field=path_text(path), value=part)
+    if len(config) != len(wanted):
+        raise PatchInvalid("two elements have the same key", field=path_text(path))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from tinykube.objects.bodies import in_wire_form
 from tinykube.objects.json_types import Json, json_equal, without
 from tinykube.objects.resources import ResourceType
-from tinykube.objects.statuses import ApiError, Cause, CauseReason, bad_request, manager_conflict
+from tinykube.objects.statuses import ApiError, Cause, bad_request
 from tinykube.patch.apply import ApplyConflict, apply, track_update
 from tinykube.patch.managed_fields import FieldManager
 from tinykube.patch.patches import PatchInvalid
@@ -50,7 +50,7 @@ class Ownership:
         except ApplyConflict as error:
             raise _refused(error) from error
         except PatchInvalid as error:
-            raise bad_request(error.problem) from error
+            raise bad_request(str(error)) from error
 
     @property
     def _field_manager(self) -> FieldManager:
@@ -82,11 +82,6 @@ def _without_times(json_object: Json) -> Json:
 
 def _refused(conflict: ApplyConflict) -> ApiError:
     causes = [
-        Cause(
-            reason=CauseReason.MANAGER_CONFLICT,
-            field=one.field,
-            message=f"conflict with {one.manager}",
-        )
-        for one in conflict.conflicts
+        Cause(one.field, f"conflict with {one.manager}", "FieldManagerConflict") for one in conflict.conflicts
     ]
-    return manager_conflict(causes, conflict.problem)
+    return ApiError(409, "Conflict", conflict.problem, causes=causes)

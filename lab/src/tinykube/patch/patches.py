@@ -3,7 +3,7 @@
 import jsonpatch
 
 from tinykube.errors import InvalidValue
-from tinykube.objects.json_types import Json, JsonValue, go_kind
+from tinykube.objects.json_types import Json, JsonValue
 
 
 class PatchInvalid(InvalidValue):
@@ -17,8 +17,7 @@ def merge_patch(target: Json, patch: JsonValue) -> Json:
         PatchInvalid: the patch is no JSON object.
     """
     if not isinstance(patch, dict):
-        problem = f"json: cannot unmarshal {go_kind(patch)} into Go value of type map[string]interface {{}}"
-        raise PatchInvalid(f"error decoding patch: {problem}", value=patch)
+        raise PatchInvalid("a merge patch must be a JSON object", value=patch)
     result = dict(target)
     for key, value in patch.items():
         if value is None:
@@ -38,8 +37,7 @@ def json_patch(target: Json, operations: JsonValue) -> Json:
         PatchInvalid: an operation is malformed, its path does not exist, or a test fails.
     """
     if not isinstance(operations, list) or not all(isinstance(operation, dict) for operation in operations):
-        problem = f"json: cannot unmarshal {go_kind(operations)} into Go value of type []handlers.jsonPatchOp"
-        raise PatchInvalid(f"error decoding patch: {problem}", value=operations)
+        raise PatchInvalid("a JSON patch must be a list of operations", value=operations)
     try:
         result = jsonpatch.apply_patch(target, [_lenient(operation) for operation in operations])
     except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException) as error:

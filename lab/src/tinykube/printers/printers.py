@@ -1,139 +1,169 @@
 """The columns of built-in kinds, as ``kubectl get`` shows them on a real cluster."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
 from typing import Final
 
-from tinykube.objects.json_types import Json, JsonValue, lookup
-from tinykube.printers.pod_printer import POD
-from tinykube.printers.storage_printers import STORAGE
-from tinykube.printers.tables import (
-    NONE,
-    UNKNOWN,
-    Cell,
-    Column,
-    Printer,
-    age,
-    age_of,
-    columns,
-    count,
-    name_of,
-    named,
-    text,
-)
+from tinykube.objects.json_types import Json, lookup
+from tinykube.printers.tables import Cell, Column, Printer, age, age_of, name_of, text
 
-_ROLE_PREFIX = "node-role.kubernetes.io/"
+_UNSET: Final = "<unset>"
+_ACCESS_MODES = {
+    "ReadWriteOnce": "RWO",
+    "ReadOnlyMany": "ROX",
+    "ReadWriteMany": "RWX",
+    "ReadWriteOncePod": "RWOP",
+}
+_DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 
 
 def printer_for(group: str, kind: str) -> Printer:
     """The printer of a built-in kind; name and age for one without columns here."""
-    return _PRINTERS.get((group, kind), NAME_AND_AGE)
+    return _PRINTERS.get((group, kind), _NAME_AND_AGE)
 
 
-def _node(node: Json, now: datetime) -> list[Cell]:
-    spec, status = node.get("spec", {}), node.get("status", {})
-    ready = next((c["status"] for c in status.get("conditions") or () if c.get("type") == "Ready"), None)
-    state = {None: "Unknown", "True": "Ready"}.get(ready, "NotReady")
-    addresses = {address["type"]: address["address"] for address in reversed(status.get("addresses") or ())}
+def _columns(*names: str, wide: tuple[str, ...] = ()) -> tuple[Column, ...]:
+    return (*(Column(name) for name in names), *(Column(name, priority=1) for name in wide))
+
+
+def _phase(json_object: Json) -> str:
+    deleted = lookup(json_object, "metadata", "deletionTimestamp")
+    return "Terminating" if deleted else text(json_object, "status", "phase")
+
+
+def _access_modes(modes: list[str] | None) -> str:
+    """The access modes in kubectl's short form, always in the same order."""
+    return ",".join(short for mode, short in _ACCESS_MODES.items() if mode in (modes or ()))
+
+
+def _volume(volume: Json, now: datetime) -> list[Cell]:
+    spec = volume.get("spec", {})
+    claim = spec.get("claimRef")
     return [
-        name_of(node),
-        f"{state},SchedulingDisabled" if spec.get("unschedulable") else state,
-        ",".join(_node_roles(lookup(node, "metadata", "labels") or {})) or NONE,
-        age_of(node, now),
-        text(status, "nodeInfo", "kubeletVersion"),
-        addresses.get("InternalIP", NONE),
-        addresses.get("ExternalIP", NONE),
-        *(
-            text(status, "nodeInfo", field, default=UNKNOWN)
-            for field in ("osImage", "kernelVersion", "containerRuntimeVersion")
-        ),
+        name_of(volume),
+        text(spec, "capacity", "storage"),
+        _access_modes(spec.get("accessModes")),
+        text(spec, "persistentVolumeReclaimPolicy"),
+        _phase(volume),
+        f"{claim.get('namespace', '')}/{claim.get('name', '')}" if claim else "",
+        text(spec, "storageClassName"),
+        text(spec, "volumeAttributesClassName", default=_UNSET),
+        text(volume, "status", "reason"),
+        age_of(volume, now),
+        text(spec, "volumeMode", default=_UNSET),
     ]
 
 
-def _node_roles(labels: Mapping[str, str]) -> list[str]:
-    roles = {label.removeprefix(_ROLE_PREFIX) for label in labels if label.startswith(_ROLE_PREFIX)}
-    roles.add(labels.get("kubernetes.io/role", ""))
-    return sorted(roles - {""})
+def _claim(claim: Json, now: datetime) -> list[Cell]:
+    spec, status = claim.get("spec", {}), claim.get("status", {})
+    return [
+        name_of(claim),
+        _phase(claim),
+        text(spec, "volumeName"),
+        text(status, "capacity", "storage"),
+        _access_modes(status.get("accessModes")),
+        text(spec, "storageClassName"),
+        text(spec, "volumeAttributesClassName", default=_UNSET),
+        age_of(claim, now),
+        text(spec, "volumeMode", default=_UNSET),
+    ]
+
+
+def _storage_class(storage_class: Json, now: datetime) -> list[Cell]:
+    annotations = lookup(storage_class, "metadata", "annotations") or {}
+    default = " (default)" if annotations.get(_DEFAULT_CLASS) == "true" else ""
+    return [
+        name_of(storage_class) + default,
+        text(storage_class, "provisioner"),
+        text(storage_class, "reclaimPolicy"),
+        text(storage_class, "volumeBindingMode"),
+        bool(storage_class.get("allowVolumeExpansion")),
+        age_of(storage_class, now),
+    ]
+
+
+def _pod(pod: Json, now: datetime) -> list[Cell]:
+    statuses = lookup(pod, "status", "containerStatuses") or ()
+    ready = sum(bool(status.get("ready")) for status in statuses)
+    return [
+        name_of(pod),
+        f"{ready}/{len(lookup(pod, 'spec', 'containers') or ())}",
+        _pod_status(pod, statuses),
+        str(sum(status.get("restartCount", 0) for status in statuses)),
+        age_of(pod, now),
+        text(pod, "status", "podIP", default="<none>"),
+        text(pod, "spec", "nodeName", default="<none>"),
+    ]
+
+
+def _pod_status(pod: Json, statuses: Sequence[Json]) -> str:
+    """The phase, or what is in its way."""
+    if lookup(pod, "metadata", "deletionTimestamp"):
+        return "Terminating"
+    states = [status.get("state") or {} for status in statuses]
+    reasons = (text(state, kind, "reason") for state in states for kind in ("waiting", "terminated"))
+    return next(filter(None, reasons), "") or text(pod, "status", "reason") or text(pod, "status", "phase")
 
 
 def _event(event: Json, now: datetime) -> list[Cell]:
-    subject, source = event.get("involvedObject") or {}, event.get("source") or {}
-    series = event.get("series") or {}
-    first_seen = _first(event, "firstTimestamp", "eventTime")
-    last_seen = event.get("lastTimestamp") or first_seen
-    reporter = (
-        source.get("component") or event.get("reportingComponent"),
-        source.get("host") or event.get("reportingInstance"),
-    )
-    name = subject.get("name")
+    about = event.get("involvedObject") or {}
     return [
-        age(series.get("lastObservedTime") or last_seen, now),
+        age(event.get("lastTimestamp") or event.get("eventTime"), now),
         text(event, "type"),
         text(event, "reason"),
-        text(subject, "kind").lower() + (f"/{name}" if name else ""),
-        text(subject, "fieldPath"),
-        ", ".join(filter(None, reporter)),
-        text(event, "message").strip(),
-        age(first_seen, now),
-        series.get("count") or event.get("count") or 1,
-        name_of(event),
+        f"{text(about, 'kind').lower()}/{text(about, 'name')}",
+        text(event, "message"),
     ]
 
 
-def _first(json_object: Json, *fields: str) -> JsonValue:
-    return next((json_object[field] for field in fields if json_object.get(field)), None)
-
-
-NAME_AND_AGE: Final = Printer(columns=columns("Name", "Age"), cells=named(lambda _: []))
-_NAME_AND_CREATION = Printer(
-    columns=(Column(name="Name", format="name"), Column(name="Created At", type="date")),
-    cells=lambda json_object, _: [name_of(json_object), text(json_object, "metadata", "creationTimestamp")],
+_NAME_AND_AGE: Final = Printer(
+    columns=_columns("Name", "Age"),
+    cells=lambda json_object, now: [name_of(json_object), age_of(json_object, now)],
 )
-_EVENT_COLUMNS = (
-    *(Column(name=name) for name in ("Last Seen", "Type", "Reason", "Object")),
-    *(Column(name=name, priority=1) for name in ("Subobject", "Source")),
-    Column(name="Message"),
-    *(Column(name=name, priority=1) for name in ("First Seen", "Count")),
-    Column(name="Name", format="name", priority=1),
-)
-_EVENT = Printer(columns=_EVENT_COLUMNS, cells=_event)
-
 _PRINTERS: Final[Mapping[tuple[str, str], Printer]] = MappingProxyType(
     {
-        ("", "ConfigMap"): Printer(
-            columns=columns("Name", "Data", "Age"), cells=named(lambda c: [count(c, "data", "binaryData")])
+        ("", "Event"): Printer(
+            columns=_columns("Last Seen", "Type", "Reason", "Object", "Message"), cells=_event
         ),
-        ("", "Event"): _EVENT,
-        ("", "Namespace"): Printer(
-            columns=columns("Name", "Status", "Age"), cells=named(lambda n: [text(n, "status", "phase")])
+        ("", "PersistentVolume"): Printer(
+            columns=_columns(
+                "Name",
+                "Capacity",
+                "Access Modes",
+                "Reclaim Policy",
+                "Status",
+                "Claim",
+                "StorageClass",
+                "VolumeAttributesClass",
+                "Reason",
+                "Age",
+                wide=("VolumeMode",),
+            ),
+            cells=_volume,
         ),
-        ("", "Node"): Printer(
-            columns=columns(
+        ("", "PersistentVolumeClaim"): Printer(
+            columns=_columns(
                 "Name",
                 "Status",
-                "Roles",
+                "Volume",
+                "Capacity",
+                "Access Modes",
+                "StorageClass",
+                "VolumeAttributesClass",
                 "Age",
-                "Version",
-                wide=("Internal-IP", "External-IP", "OS-Image", "Kernel-Version", "Container-Runtime"),
+                wide=("VolumeMode",),
             ),
-            cells=_node,
+            cells=_claim,
         ),
-        ("", "Pod"): POD,
-        ("", "Secret"): Printer(
-            columns=columns("Name", "Type", "Data", "Age"),
-            cells=named(lambda s: [text(s, "type"), count(s, "data")]),
+        ("", "Pod"): Printer(
+            columns=_columns("Name", "Ready", "Status", "Restarts", "Age", wide=("IP", "Node")), cells=_pod
         ),
-        ("", "ServiceAccount"): Printer(
-            columns=columns("Name", "Secrets", "Age"), cells=named(lambda a: [count(a, "secrets")])
+        ("storage.k8s.io", "StorageClass"): Printer(
+            columns=_columns(
+                "Name", "Provisioner", "ReclaimPolicy", "VolumeBindingMode", "AllowVolumeExpansion", "Age"
+            ),
+            cells=_storage_class,
         ),
-        ("apiextensions.k8s.io", "CustomResourceDefinition"): _NAME_AND_CREATION,
-        ("coordination.k8s.io", "Lease"): Printer(
-            columns=columns("Name", "Holder", "Age"),
-            cells=named(lambda lease: [text(lease, "spec", "holderIdentity")]),
-        ),
-        ("rbac.authorization.k8s.io", "ClusterRole"): _NAME_AND_CREATION,
-        ("rbac.authorization.k8s.io", "Role"): _NAME_AND_CREATION,
-        **STORAGE,
     }
 )

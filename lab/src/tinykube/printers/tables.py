@@ -2,22 +2,16 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 from typing import Final, TypeAlias
 
 from tinykube.objects.json_types import Json, lookup
+from tinykube.objects.times import parse_time
 
 Cell: TypeAlias = str | int | float | bool | None
 
-UNKNOWN: Final = "<unknown>"
-NONE: Final = "<none>"
-UNSET: Final = "<unset>"
-
-_MINUTE = 60
-_HOUR = 60 * _MINUTE
-_DAY = 24 * _HOUR
-_YEAR = 365 * _DAY
+_UNITS: Final = (("d", 24 * 3600), ("h", 3600), ("m", 60))
 
 
 class IncludeObject(StrEnum):
@@ -28,30 +22,21 @@ class IncludeObject(StrEnum):
     OBJECT = "Object"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Column:
     """The head of a column; kubectl shows those with a priority above 0 with ``-o wide`` only."""
 
     name: str
     type: str = "string"
-    format: str = ""
-    description: str = ""
     priority: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Printer:
-    """The columns of a kind and the cells of one object in them; ``now`` is what ages count to."""
+    """The columns of a kind, and the cells of one object in them; ``now`` is what ages count to."""
 
     columns: tuple[Column, ...]
     cells: Callable[[Json, datetime], list[Cell]]
-
-
-def columns(*names: str, wide: tuple[str, ...] = (), **types: str) -> tuple[Column, ...]:
-    """Columns of text, the first of them the name; ``wide`` ones follow. ``types`` names other types."""
-    shown = [Column(name=name, type=types.get(name, "string")) for name in names]
-    shown[0] = Column(name=names[0], format="name")
-    return (*shown, *(Column(name=name, priority=1) for name in wide))
 
 
 def table_for(
@@ -75,36 +60,26 @@ def table_for(
             {
                 "name": column.name,
                 "type": column.type,
-                "format": column.format,
-                "description": column.description,
+                "format": "" if index else "name",
+                "description": "",
                 "priority": column.priority,
             }
-            for column in printer.columns
+            for index, column in enumerate(printer.columns)
         ],
         "rows": [
-            {"cells": printer.cells(json_object, now), **_row_object(json_object, include_object)}
+            {"cells": printer.cells(json_object, now), "object": _shown(json_object, include_object)}
             for json_object in objects
         ],
     }
 
 
-def _row_object(json_object: Json, include_object: IncludeObject) -> Json:
+def _shown(json_object: Json, include_object: IncludeObject) -> Json | None:
     if include_object is IncludeObject.NONE:
-        return {"object": None}
+        return None
     if include_object is IncludeObject.OBJECT:
-        return {"object": json_object}
-    metadata = json_object.get("metadata", {})
-    return {"object": {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata}}
-
-
-def named(between: Callable[[Json], list[Cell]]) -> Callable[[Json, datetime], list[Cell]]:
-    """Cells that begin with the name and end with the age."""
-    return lambda json_object, now: [name_of(json_object), *between(json_object), age_of(json_object, now)]
-
-
-def count(json_object: Json, *fields: str) -> int:
-    """How many entries these lists or maps have together."""
-    return sum(len(json_object.get(field) or ()) for field in fields)
+        return json_object
+    metadata = json_object["metadata"]
+    return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata}
 
 
 def text(json_object: Json, *path: str, default: str = "") -> str:
@@ -114,7 +89,7 @@ def text(json_object: Json, *path: str, default: str = "") -> str:
 
 def name_of(json_object: Json) -> str:
     """The object's name."""
-    return str(lookup(json_object, "metadata", "name") or "")
+    return text(json_object, "metadata", "name")
 
 
 def age_of(json_object: Json, now: datetime) -> str:
@@ -123,42 +98,10 @@ def age_of(json_object: Json, now: datetime) -> str:
 
 
 def age(timestamp: str | None, now: datetime) -> str:
-    """How long ago this RFC 3339 time was, as kubectl writes it."""
+    """How long ago this RFC 3339 time was, in the largest unit that fits: 5s, 3m, 2d."""
     moment = parse_time(timestamp)
-    return UNKNOWN if moment is None else human_duration(now - moment)
-
-
-def parse_time(timestamp: object) -> datetime | None:
-    """The moment that an RFC 3339 text means; None for anything else. Without a zone it is UTC."""
-    if not isinstance(timestamp, str):
-        return None
-    try:
-        moment = datetime.fromisoformat(timestamp)
-    except ValueError:
-        return None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
-def human_duration(duration: timedelta) -> str:
-    """The duration in two or three significant figures: 5s, 3m20s, 2d3h, 3y45d.
-
-    A duration that is negative by less than two seconds is 0s, since clocks differ a little.
-    """
-    seconds = int(duration.total_seconds())
-    if seconds < -1:
-        return "<invalid>"
-    if seconds < 2 * _MINUTE:
-        return f"{max(seconds, 0)}s"
-    for below, unit, sign, rest, rest_sign in (
-        (10 * _MINUTE, _MINUTE, "m", 1, "s"),
-        (3 * _HOUR, _MINUTE, "m", 0, ""),
-        (8 * _HOUR, _HOUR, "h", _MINUTE, "m"),
-        (2 * _DAY, _HOUR, "h", 0, ""),
-        (8 * _DAY, _DAY, "d", _HOUR, "h"),
-        (2 * _YEAR, _DAY, "d", 0, ""),
-        (8 * _YEAR, _YEAR, "y", _DAY, "d"),
-    ):
-        if seconds < below:
-            remainder = seconds % unit // rest if rest else 0
-            return f"{seconds // unit}{sign}" + (f"{remainder}{rest_sign}" if remainder else "")
-    return f"{seconds // _YEAR}y"
+    if moment is None:
+        return "<unknown>"
+    seconds = max(int((now - moment).total_seconds()), 0)
+    unit, length = next((one for one in _UNITS if seconds >= one[1]), ("s", 1))
+    return f"{seconds // length}{unit}"

@@ -30,7 +30,9 @@ class Inside:
         Bootstrap(self.store, self.registry, self.service).create_namespaces()
 
     def type_of(self, plural: str) -> ResourceType:
-        return next(found for found in self.registry if found.plural == plural)
+        versions = [(group, one) for group, all_of_it in self.registry.groups().items() for one in all_of_it]
+        types = (found for group, version in versions for found in self.registry.in_version(group, version))
+        return next(found for found in types if found.plural == plural)
 
     def key(self, plural: str, name: str, namespace: str = "default") -> ObjectKey:
         return ObjectKey(namespace if self.type_of(plural).namespaced else "", name)

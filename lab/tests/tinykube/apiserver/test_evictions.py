@@ -59,6 +59,6 @@ def test_an_eviction_tells_how_to_delete() -> None:
 
 
 def test_an_eviction_of_another_pod_is_refused() -> None:
-    with pytest.raises(ApiError, match="does not match name in Eviction object") as caught:
+    with pytest.raises(ApiError, match="names the pod of the URL") as caught:
         parse_eviction({"metadata": {}}, "one", Parameters({}))
     assert caught.value.code == 400

@@ -57,7 +57,7 @@ def test_an_empty_merge_patch_changes_nothing(target: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("patch", [None, [], "text", 3])
 def test_a_merge_patch_is_an_object(patch: Any) -> None:
-    with pytest.raises(PatchInvalid, match=r"cannot unmarshal \w+ into Go value of type map"):
+    with pytest.raises(PatchInvalid, match="must be a JSON object"):
         merge_patch({}, patch)
 
 
@@ -87,8 +87,8 @@ def test_json_patch_applies_all_operations_to_a_copy() -> None:
 @pytest.mark.parametrize(
     ("operations", "problem"),
     [
-        pytest.param({"op": "add"}, "error decoding patch: json: cannot unmarshal", id="no list"),
-        pytest.param(["add"], "error decoding patch: json: cannot unmarshal", id="no operation"),
+        pytest.param({"op": "add"}, "a JSON patch must be a list of operations", id="no list"),
+        pytest.param(["add"], "a JSON patch must be a list of operations", id="no operation"),
         pytest.param(
             [{"op": "grow", "path": "/a"}], "the JSON patch cannot be applied", id="unknown operation"
         ),

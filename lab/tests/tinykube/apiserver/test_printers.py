@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from tinykube.printers.printers import printer_for
-from tinykube.printers.tables import Cell
+from tinykube.printers.tables import Cell, IncludeObject, age, table_for
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 META = {"name": "x", "creationTimestamp": "2026-11-21T11:58:00Z"}
@@ -69,17 +69,12 @@ def test_a_bound_claim() -> None:
     ("claim", "shown"),
     [
         pytest.param(
-            {"status": {"phase": "Pending", "capacity": {"storage": "1Gi"}}},
+            {"status": {"phase": "Pending"}},
             {"STATUS": "Pending", "VOLUME": "", "CAPACITY": "", "ACCESS MODES": "", "VOLUMEMODE": "<unset>"},
             id="pending",
         ),
-        pytest.param({**CLAIM, "status": {"phase": "Lost"}}, {"STATUS": "Lost", "CAPACITY": "0"}, id="lost"),
+        pytest.param({**CLAIM, "status": {"phase": "Lost"}}, {"STATUS": "Lost"}, id="lost"),
         pytest.param({**CLAIM, "metadata": DELETED}, {"STATUS": "Terminating"}, id="deleted"),
-        pytest.param(
-            {"metadata": {"annotations": {"volume.beta.kubernetes.io/storage-class": "old"}}},
-            {"STORAGECLASS": "old"},
-            id="class by the old annotation",
-        ),
     ],
 )
 def test_claims(claim: dict[str, Any], shown: dict[str, Cell]) -> None:
@@ -89,127 +84,42 @@ def test_claims(claim: dict[str, Any], shown: dict[str, Cell]) -> None:
 def test_a_default_storage_class() -> None:
     annotations = {"storageclass.kubernetes.io/is-default-class": "true"}
     assert cells(
-        "storage.k8s.io", "StorageClass", metadata={"annotations": annotations}, provisioner="p"
+        "storage.k8s.io",
+        "StorageClass",
+        metadata={"annotations": annotations},
+        provisioner="p",
+        reclaimPolicy="Delete",
     ) == {
         "NAME": "x (default)",
         "PROVISIONER": "p",
         "RECLAIMPOLICY": "Delete",
-        "VOLUMEBINDINGMODE": "Immediate",
+        "VOLUMEBINDINGMODE": "",
         "ALLOWVOLUMEEXPANSION": False,
         "AGE": "2m",
     }
 
 
-@pytest.mark.parametrize(
-    ("group", "event"),
-    [
-        pytest.param(
-            "",
-            {
-                "involvedObject": {"kind": "PersistentVolumeClaim", "name": "data"},
-                "message": " no such file system\n",
-                "source": {"component": "kube-efs", "host": "n1"},
-                "firstTimestamp": "2026-11-21T11:50:00Z",
-                "lastTimestamp": "2026-11-21T11:59:55Z",
-                "count": 3,
-            },
-            id="core event",
-        ),
-    ],
-)
-def test_events(group: str, event: dict[str, Any]) -> None:
-    shown = cells(group, "Event", type="Warning", reason="ProvisioningFailed", **event)
+def test_an_event() -> None:
+    shown = cells(
+        "",
+        "Event",
+        type="Warning",
+        reason="ProvisioningFailed",
+        involvedObject={"kind": "PersistentVolumeClaim", "name": "data"},
+        message="no such file system",
+        lastTimestamp="2026-11-21T11:59:55Z",
+    )
     assert list(shown.items()) == [
         ("LAST SEEN", "5s"),
         ("TYPE", "Warning"),
         ("REASON", "ProvisioningFailed"),
         ("OBJECT", "persistentvolumeclaim/data"),
-        ("SUBOBJECT", ""),
-        ("SOURCE", "kube-efs, n1"),
         ("MESSAGE", "no such file system"),
-        ("FIRST SEEN", "10m"),
-        ("COUNT", 3),
-        ("NAME", "x"),
     ]
 
 
-def test_a_single_event_counts_once_and_has_one_time() -> None:
-    shown = cells("", "Event", involvedObject={"kind": "Node"}, eventTime="2026-11-21T11:59:55.0Z")
-    assert shown.items() >= {"COUNT": 1, "LAST SEEN": "5s", "FIRST SEEN": "5s", "OBJECT": "node"}.items()
-
-
-def test_wide_columns_have_a_priority() -> None:
-    wide = [column.name for column in printer_for("", "Event").columns if column.priority]
-    assert wide == ["Subobject", "Source", "First Seen", "Count", "Name"]
-
-
-@pytest.mark.parametrize(
-    ("group", "kind", "json_object", "shown"),
-    [
-        ("", "Namespace", {"status": {"phase": "Active"}}, {"NAME": "x", "STATUS": "Active", "AGE": "2m"}),
-        ("", "ConfigMap", {"data": {"a": "", "b": ""}, "binaryData": {"c": ""}}, {"DATA": 3}),
-        ("", "Secret", {"type": "Opaque", "data": {"a": ""}}, {"TYPE": "Opaque", "DATA": 1}),
-        ("", "ServiceAccount", {}, {"SECRETS": 0}),
-        ("coordination.k8s.io", "Lease", {"spec": {"holderIdentity": "me"}}, {"HOLDER": "me"}),
-        ("storage.k8s.io", "CSINode", {"spec": {"drivers": [{}, {}]}}, {"DRIVERS": 2}),
-        (
-            "storage.k8s.io",
-            "CSIDriver",
-            {"spec": {"attachRequired": False, "volumeLifecycleModes": ["Persistent", "Ephemeral"]}},
-            {
-                "ATTACHREQUIRED": False,
-                "PODINFOONMOUNT": False,
-                "TOKENREQUESTS": "<unset>",
-                "MODES": "Persistent,Ephemeral",
-            },
-        ),
-        (
-            "storage.k8s.io",
-            "CSIDriver",
-            {"spec": {"tokenRequests": [{"audience": "sts"}, {"audience": "b"}]}},
-            {"ATTACHREQUIRED": True, "TOKENREQUESTS": "sts,b", "MODES": "<none>"},
-        ),
-        (
-            "",
-            "Node",
-            {
-                "metadata": {
-                    "labels": {"node-role.kubernetes.io/worker": "", "kubernetes.io/role": "control"}
-                },
-                "spec": {"unschedulable": True},
-                "status": {
-                    "conditions": [{"type": "Ready", "status": "True"}],
-                    "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
-                    "nodeInfo": {"kubeletVersion": "v1"},
-                },
-            },
-            {
-                "STATUS": "Ready,SchedulingDisabled",
-                "ROLES": "control,worker",
-                "VERSION": "v1",
-                "INTERNAL-IP": "10.0.0.1",
-                "EXTERNAL-IP": "<none>",
-                "OS-IMAGE": "<unknown>",
-            },
-        ),
-        ("", "Node", {}, {"STATUS": "Unknown", "ROLES": "<none>"}),
-        (
-            "",
-            "Node",
-            {"status": {"conditions": [{"type": "Ready", "status": "False"}]}},
-            {"STATUS": "NotReady"},
-        ),
-        (
-            "apiextensions.k8s.io",
-            "CustomResourceDefinition",
-            {},
-            {"NAME": "x", "CREATED AT": "2026-11-21T11:58:00Z"},
-        ),
-        ("example.com", "Unknown", {}, {"NAME": "x", "AGE": "2m"}),
-    ],
-)
-def test_other_kinds(group: str, kind: str, json_object: dict[str, Any], shown: dict[str, Cell]) -> None:
-    assert cells(group, kind, **json_object).items() >= shown.items()
+def test_other_kinds_show_name_and_age() -> None:
+    assert cells("example.com", "Unknown") == {"NAME": "x", "AGE": "2m"}
 
 
 def pod(statuses: list[dict[str, Any]] | None = None, **status: Any) -> dict[str, Any]:
@@ -217,14 +127,6 @@ def pod(statuses: list[dict[str, Any]] | None = None, **status: Any) -> dict[str
         "spec": {"containers": [{"name": "a"}, {"name": "b"}], "nodeName": "n1"},
         "status": {"phase": "Running", "containerStatuses": statuses or [], **status},
     }
-
-
-def init(*statuses: dict[str, Any], restart_policy: str | None = None) -> dict[str, Any]:
-    base = pod(phase="Pending", initContainerStatuses=list(statuses))
-    base["spec"]["initContainers"] = [
-        {"name": status["name"], "restartPolicy": restart_policy} for status in statuses
-    ]
-    return base
 
 
 RUNNING = {"state": {"running": {}}, "ready": True, "restartCount": 0}
@@ -235,12 +137,6 @@ RUNNING = {"state": {"running": {}}, "ready": True, "restartCount": 0}
     [
         pytest.param(pod([RUNNING, RUNNING]), "2/2", "Running", "0", id="running"),
         pytest.param({**pod([RUNNING]), "metadata": DELETED}, "1/2", "Terminating", "0", id="deleted"),
-        pytest.param(
-            {**pod(phase="Succeeded"), "metadata": DELETED}, "0/2", "Succeeded", "0", id="over, then deleted"
-        ),
-        pytest.param(
-            {**pod(reason="NodeLost"), "metadata": DELETED}, "0/2", "Unknown", "0", id="its node is lost"
-        ),
         pytest.param(pod(reason="Evicted", phase="Failed"), "0/2", "Evicted", "0", id="reason of the pod"),
         pytest.param(
             pod([{"state": {"waiting": {"reason": "ContainerCreating"}}}] * 2, phase="Pending"),
@@ -258,27 +154,6 @@ RUNNING = {"state": {"running": {}}, "ready": True, "restartCount": 0}
         ),
         pytest.param(
             pod(
-                [{"state": {"terminated": {"reason": "Completed"}}}, RUNNING],
-                conditions=[{"type": "Ready", "status": "True"}],
-            ),
-            "1/2",
-            "Running",
-            "0",
-            id="one completed, one runs",
-        ),
-        pytest.param(
-            pod([{"state": {"terminated": {"reason": "Completed"}}}, RUNNING]),
-            "1/2",
-            "NotReady",
-            "0",
-            id="one completed, one runs, not ready",
-        ),
-        pytest.param(
-            pod([{"state": {"terminated": {"exitCode": 3}}}]), "0/2", "ExitCode:3", "0", id="exit code"
-        ),
-        pytest.param(pod([{"state": {"terminated": {"signal": 9}}}]), "0/2", "Signal:9", "0", id="signal"),
-        pytest.param(
-            pod(
                 [
                     {
                         "state": {"waiting": {"reason": "CrashLoopBackOff"}},
@@ -289,49 +164,8 @@ RUNNING = {"state": {"running": {}}, "ready": True, "restartCount": 0}
             ),
             "0/2",
             "CrashLoopBackOff",
-            "4 (30s ago)",
+            "4",
             id="crash loop",
-        ),
-        pytest.param(
-            pod(phase="Pending", conditions=[{"type": "PodScheduled", "reason": "SchedulingGated"}]),
-            "0/2",
-            "SchedulingGated",
-            "0",
-            id="held back",
-        ),
-        pytest.param(
-            init(
-                {"name": "i", "state": {"terminated": {"exitCode": 0}}},
-                {"name": "j", "state": {"waiting": {"reason": "PodInitializing"}}},
-            ),
-            "0/2",
-            "Init:1/2",
-            "0",
-            id="second init container is next",
-        ),
-        pytest.param(
-            init({"name": "i", "state": {"terminated": {"exitCode": 2}}, "restartCount": 1}),
-            "0/2",
-            "Init:ExitCode:2",
-            "1",
-            id="init container failed",
-        ),
-        pytest.param(
-            init({"name": "i", "state": {"waiting": {"reason": "ErrImagePull"}}}),
-            "0/2",
-            "Init:ErrImagePull",
-            "0",
-            id="init container cannot start",
-        ),
-        pytest.param(
-            init(
-                {"name": "i", "started": True, "ready": True, "state": {"running": {}}},
-                restart_policy="Always",
-            ),
-            "1/3",
-            "Pending",
-            "0",
-            id="a sidecar runs",
         ),
     ],
 )
@@ -340,15 +174,48 @@ def test_pods(json_object: dict[str, Any], ready: str, status: str, restarts: st
     assert (shown["READY"], shown["STATUS"], shown["RESTARTS"]) == (ready, status, restarts)
 
 
-def test_the_wide_columns_of_a_pod() -> None:
-    json_object = pod(podIPs=[{"ip": "10.0.0.9"}], conditions=[{"type": "gate", "status": "True"}])
-    json_object["spec"]["readinessGates"] = [{"conditionType": "gate"}, {"conditionType": "other"}]
-    assert (
-        cells("", "Pod", **json_object).items()
-        >= {
-            "IP": "10.0.0.9",
-            "NODE": "n1",
-            "NOMINATED NODE": "<none>",
-            "READINESS GATES": "1/2",
-        }.items()
+@pytest.mark.parametrize(
+    ("timestamp", "text"),
+    [
+        pytest.param("2026-11-21T11:59:55Z", "5s", id="seconds"),
+        pytest.param("2026-11-21T11:58:55.500000Z", "1m", id="minutes"),
+        pytest.param("2026-11-21T12:59:55+01:00", "5s", id="another zone"),
+        pytest.param("2026-11-20T10:00:00Z", "1d", id="days"),
+        pytest.param("2026-11-21T12:00:01Z", "0s", id="of a clock that is ahead"),
+        pytest.param(None, "<unknown>", id="nothing"),
+        pytest.param("yesterday", "<unknown>", id="no time"),
+    ],
+)
+def test_ages(timestamp: str | None, text: str) -> None:
+    assert age(timestamp, NOW) == text
+
+
+@pytest.mark.parametrize(
+    ("include", "row_object"),
+    [
+        (IncludeObject.NONE, None),
+        (
+            IncludeObject.METADATA,
+            {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": META},
+        ),
+        (IncludeObject.OBJECT, {"metadata": META, "spec": {"a": 1}}),
+    ],
+)
+def test_a_table(include: IncludeObject, row_object: dict[str, Any] | None) -> None:
+    table = table_for(
+        printer_for("", "ConfigMap"),
+        [{"metadata": META, "spec": {"a": 1}}],
+        metadata={"resourceVersion": "7"},
+        include_object=include,
+        now=NOW,
     )
+    assert table == {
+        "kind": "Table",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": {"resourceVersion": "7"},
+        "columnDefinitions": [
+            {"name": "Name", "type": "string", "format": "name", "description": "", "priority": 0},
+            {"name": "Age", "type": "string", "format": "", "description": "", "priority": 0},
+        ],
+        "rows": [{"cells": ["x", "2m"], "object": row_object}],
+    }

@@ -39,11 +39,6 @@ def test_lists_and_messages_are_read_and_what_go_writes_though_it_is_not_set_is_
     }
 
 
-def test_numbers_have_signs() -> None:
-    found = parse_protobuf(body("authentication.k8s.io/v1", "TokenRequest", field(2, field(4, -5))))
-    assert found["spec"] == {"expirationSeconds": -5}
-
-
 def test_fields_that_are_not_known_are_refused_rather_than_lost() -> None:
     with pytest.raises(ApiError, match="a field of number 99") as caught:
         parse_protobuf(body("v1", "Secret", field(99, "more")))

@@ -82,16 +82,14 @@ def test_the_first_acceptable_form_wins(accept: str, expected: Representation) -
 
 
 def test_protocol_buffers_alone_are_not_answered() -> None:
-    with refused(406, "406: Not Acceptable"):
+    with refused(406, "application/json only"):
         representation("application/vnd.kubernetes.protobuf")
 
 
 def test_bodies_are_json_or_yaml() -> None:
-    assert parse_object(b'{"a": 1}', "application/json; charset=utf-8") == ({"a": 1}, [])
-    assert parse_object(b"a: 2026-01-01\n", "application/yaml") == ({"a": "2026-01-01"}, [])
-    twice = b'{"a": [{"b": 1, "b": 2}], "c": {}, "c": {}}'
-    assert parse_object(twice, "application/json") == ({"a": [{"b": 2}], "c": {}}, ["c", "a[0].b"])
-    with refused(415, "unknown format"):
+    assert parse_object(b'{"a": 1}', "application/json; charset=utf-8") == {"a": 1}
+    assert parse_object(b"a: 2026-01-01\n", "application/yaml") == {"a": "2026-01-01"}
+    with refused(415, "the body must be one of"):
         parse_object(b"{}", "text/plain")
     for content in (b"{", b"[]", b"1"):
         with refused(400, ""):
@@ -104,14 +102,14 @@ def test_patches_are_told_by_their_media_type() -> None:
     assert parse_patch(b"{}", PatchType.STRATEGIC, custom=False).type is PatchType.STRATEGIC
     with refused(415, "application/merge-patch+json"):
         parse_patch(b"{}", PatchType.STRATEGIC, custom=True)
-    with refused(415, "415: Unsupported Media Type"):
+    with refused(415, "application/strategic-merge-patch+json"):
         parse_patch(b"{}", "application/json", custom=False)
 
 
 def test_applying_needs_a_manager_and_only_applying_can_be_forced() -> None:
-    with refused(422, "fieldManager: Required value: is required for apply patch"):
+    with refused(422, "fieldManager: is required"):
         check_patch_options(Patch(type=PatchType.APPLY, content={}), Parameters({}))
-    with refused(422, "force: Forbidden: may not be specified for non-apply patch"):
+    with refused(422, "force: is for apply patches only"):
         check_patch_options(Patch(type=PatchType.MERGE, content={}), Parameters({"force": "true"}))
 
 
@@ -131,9 +129,6 @@ def test_applying_needs_a_manager_and_only_applying_can_be_forced() -> None:
             DeleteOptions(propagation="Orphan", grace_period_seconds=5),
             id="in the query",
         ),
-        pytest.param(
-            {"orphanDependents": True}, {}, DeleteOptions(propagation="Orphan"), id="the old way to orphan"
-        ),
         pytest.param({"dryRun": ["All"]}, {}, DeleteOptions(dry_run=True), id="a dry run"),
     ],
 )
@@ -145,12 +140,9 @@ def test_options_of_a_deletion(
 
 
 def test_unknown_options_are_refused() -> None:
-    both = b'{"propagationPolicy": "Orphan", "orphanDependents": true}'
-    with refused(422, "orphanDependents and deletionPropagation cannot be both set"):
-        parse_delete_options(both, "application/json", Parameters({}))
-    with refused(422, 'propagationPolicy: Unsupported value: "Sideways"'):
+    with refused(422, "propagationPolicy: must be"):
         parse_delete_options(b'{"propagationPolicy": "Sideways"}', "application/json", Parameters({}))
-    with refused(422, "dryRun: Unsupported value"):
+    with refused(422, "dryRun: must be All"):
         parse_dry_run(Parameters({"dryRun": "Some"}))
 
 
@@ -161,7 +153,7 @@ CONFIG_MAP = base64.b64decode(
 
 
 def test_what_kubectl_creates_is_read_from_protocol_buffers() -> None:
-    assert parse_object(CONFIG_MAP, PROTOBUF)[0] == {
+    assert parse_object(CONFIG_MAP, PROTOBUF) == {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": "settings"},

@@ -64,7 +64,6 @@ async def strategic_patches(play: Player) -> None:
     await patch("one finalizer less", less)
     await patch("no finalizers", {"metadata": {"finalizers": None}})
     await patch("what may not change", {"spec": {"nodeSelector": {"a": "b"}}})
-    await patch("a list entry without its key", {"spec": {"containers": [{"image": "x"}]}})
     await patch("tolerations", {"spec": {"tolerations": [{"key": "a", "operator": "Exists"}]}})
     ready = {"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-02T03:04:05Z"}
     await patch("a condition", {"status": {"conditions": [ready]}}, "pods/one/status")
@@ -99,8 +98,6 @@ async def applying(play: Player) -> None:
     await play.apply("apply another kind", path, {**body({}), "kind": "Secret"})
     await play.apply("apply without a kind", path, {"metadata": {"name": "one"}})
     await play.apply("apply an unknown field", path, {**body({}), "extra": 1})
-    await play.put("forget all managers", path, config_map("one", {"c": "1"}, managedFields=[{}]))
-    await play.apply("apply to what nobody owns", path, body({"c": "5"}))
     await play.apply(
         "apply labels and finalizers", path, body({}, labels={"x": "y"}, finalizers=["example.com/a"])
     )
@@ -133,13 +130,6 @@ async def owners_of_fields(play: Player) -> None:
     owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "none", "uid": "none"}
     labelled = config_map("one", labels={"a": "b"}, annotations={"c": "d"}, ownerReferences=[owner])
     await play.create("a config map with an owner", "configmaps", labelled, {"dryRun": "All"})
-    service = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": "one"},
-        "spec": {"clusterIP": "None", "ports": [{"port": 80, "name": "http"}], "selector": {"a": "b"}},
-    }
-    await play.create("a service", "services", service)
 
 
 async def applying_claims_and_volumes(play: Player) -> None:
