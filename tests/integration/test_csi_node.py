@@ -189,7 +189,7 @@ def mounted(target: Path) -> int:
     return sum(entry.mount_point == target for entry in read_mountinfo())
 
 
-async def test_a_volume_is_mounted_through_a_tunnel_and_goes_without_a_trace(
+async def test_a_volume_is_mounted_through_a_tunnel_and_leaves_nothing_behind(
     node: Served, mounter: FolderMounter, tunnels: TunnelClient
 ) -> None:
     await node.publish(volume=f"{FS}:/data")
@@ -278,7 +278,7 @@ async def test_something_else_on_the_target_is_left_alone(node: Served, tunnels:
     assert await holders_of(tunnels) == []
 
 
-async def test_a_mount_that_fails_leaves_nothing(node: Served, tunnels: TunnelClient) -> None:
+async def test_a_failed_mount_leaves_nothing_behind(node: Served, tunnels: TunnelClient) -> None:
     code, text = await refused(node.publish(volume=f"{FS}:/missing"))
 
     assert code is grpc.StatusCode.INTERNAL
@@ -287,7 +287,7 @@ async def test_a_mount_that_fails_leaves_nothing(node: Served, tunnels: TunnelCl
     assert await holders_of(tunnels) == []
 
 
-async def test_a_tunnel_that_cannot_be_had_is_told_and_leaves_nothing(node: Served) -> None:
+async def test_an_unavailable_tunnel_is_an_error_and_leaves_nothing_behind(node: Served) -> None:
     code, text = await refused(node.publish(context={}, flags=("region=mars-1",)))
 
     assert code is grpc.StatusCode.UNAVAILABLE
@@ -353,7 +353,7 @@ async def test_an_address_is_chosen_by_the_node_s_zone(node: Served, tunnels: Tu
 
 
 @pytest.mark.parametrize("name", ["a b", "back\\slash", "été", "deleted", "x (deleted)"])
-async def test_targets_may_have_odd_names(node: Served, tunnels: TunnelClient, name: str) -> None:
+async def test_targets_can_have_unusual_names(node: Served, tunnels: TunnelClient, name: str) -> None:
     await node.publish(node.target(name))
     await node.publish(node.target(name))
     assert mounted(node.target(name)) == 1
@@ -441,7 +441,7 @@ async def test_a_mount_that_takes_too_long_is_given_up_before_the_caller_does(
     assert await holders_of(tunnels) == []
 
 
-async def test_a_caller_that_goes_away_leaves_nothing(
+async def test_a_cancelled_call_leaves_nothing_behind(
     node: Served, mounter: FolderMounter, tunnels: TunnelClient, eventually: Eventually
 ) -> None:
     mounter.gate.clear()
@@ -489,7 +489,7 @@ async def test_a_volume_in_use_is_not_unmounted_and_keeps_its_tunnel(
     await node.unpublish()
 
 
-async def test_a_volume_in_use_is_taken_away_by_force_when_the_time_is_over(
+async def test_a_volume_in_use_is_unmounted_by_force_after_the_timeout(
     mounter: FolderMounter, tunnels: TunnelClient, place: Path
 ) -> None:
     unmount_options = UnmountOptions(timeout_seconds=2, force=True)
@@ -522,7 +522,7 @@ async def test_a_restarted_driver_knows_what_is_mounted_and_finds_what_is_not(
         await node.unpublish()
 
 
-async def test_who_is_no_mount_does_not_hold_a_tunnel_for_ever(node: Served, tunnels: TunnelClient) -> None:
+async def test_a_holder_without_a_mount_is_removed(node: Served, tunnels: TunnelClient) -> None:
     await node.publish()
     [holder] = await holders_of(tunnels)
     [tunnel] = await tunnels.tunnels()
@@ -535,7 +535,7 @@ async def test_who_is_no_mount_does_not_hold_a_tunnel_for_ever(node: Served, tun
     assert await holders_of(tunnels) == [holder]
 
 
-async def test_what_is_just_being_mounted_is_not_taken_for_gone(
+async def test_a_volume_that_is_being_mounted_keeps_its_holder(
     node: Served, mounter: FolderMounter, tunnels: TunnelClient, eventually: Eventually, agent: TunnelNode
 ) -> None:
     mounter.gate.clear()
@@ -551,7 +551,7 @@ async def test_what_is_just_being_mounted_is_not_taken_for_gone(
     await publishing
 
 
-async def test_a_mount_table_that_cannot_be_read_costs_nobody_a_tunnel(
+async def test_an_unreadable_mount_table_removes_no_holder(
     mounter: FolderMounter, tunnels: TunnelClient, place: Path
 ) -> None:
     def unreadable() -> tuple[bytes, bool]:
@@ -674,7 +674,7 @@ async def test_there_is_no_usage_where_nothing_is_mounted(node: Served) -> None:
         assert "has no volume mounted on it" in text
 
 
-async def test_the_node_says_who_and_where_it_is(
+async def test_the_node_reports_its_id_and_zone(
     mounter: FolderMounter, tunnels: TunnelClient, place: Path
 ) -> None:
     options = NodeOptions(attach_limit=7, has_statistics=True)
@@ -690,7 +690,7 @@ async def test_the_node_says_who_and_where_it_is(
     }
 
 
-async def test_without_the_opt_in_nobody_is_told_of_statistics(node: Served) -> None:
+async def test_statistics_are_announced_only_if_enabled(node: Served) -> None:
     answer = await node.stub.NodeGetCapabilities(csi.NodeGetCapabilitiesRequest())
     kinds = [one.rpc.type for one in answer.capabilities]
     assert kinds == [csi.NodeServiceCapability.RPC.SINGLE_NODE_MULTI_WRITER]

@@ -153,7 +153,7 @@ def certificate_in(options: TunnelOptions, name: str) -> x509.Certificate:
     return x509.load_pem_x509_certificate(path.read_bytes())
 
 
-async def test_a_tunnel_is_there_when_its_port_is_told(
+async def test_a_tunnel_works_when_its_port_is_returned(
     options: TunnelOptions, client: TunnelClient, backend: Backend, socket_path: Path
 ) -> None:
     spec = spec_at(backend, access_point_id=access_point(1))
@@ -174,7 +174,7 @@ async def test_a_tunnel_is_there_when_its_port_is_told(
         assert mode_of(options.certificates_path) == 0o700
 
 
-async def test_the_state_is_told_like_that_of_other_tunnels(
+async def test_the_status_includes_tunnels_on_demand(
     options: TunnelOptions, client: TunnelClient, backend: Backend
 ) -> None:
     async with serving(options) as node:
@@ -214,7 +214,7 @@ async def test_two_hundred_mounts_of_twenty_access_points_share_twenty_services_
         assert node.registry.get_sample_value("kube_efs_tunnels_configured") == 20
 
 
-async def test_one_more_tunnel_comes_quickly(
+async def test_one_more_tunnel_is_ready_quickly(
     options: TunnelOptions, client: TunnelClient, backend: Backend
 ) -> None:
     async with serving(replace(options, probe_interval_seconds=5)):
@@ -260,7 +260,7 @@ async def test_a_file_system_of_the_config_map_does_not_get_the_port_of_a_held_t
         assert other.connections == 0
 
 
-async def test_without_a_config_map_the_name_is_asked_for(
+async def test_without_a_config_map_stunnel_resolves_the_name(
     options: TunnelOptions, client: TunnelClient
 ) -> None:
     async with serving(options):
@@ -340,7 +340,9 @@ async def test_an_identity_is_signed_for(
         assert "hidden" not in options.reservations_path.read_text()
 
 
-async def test_no_port_left_is_told(options: TunnelOptions, client: TunnelClient, backend: Backend) -> None:
+async def test_a_full_port_range_is_an_error(
+    options: TunnelOptions, client: TunnelClient, backend: Backend
+) -> None:
     assert options.on_demand
     first = options.on_demand.ports.first
     on_demand = replace(options.on_demand, ports=PortRange(first=first, last=first))
@@ -374,7 +376,7 @@ async def test_a_released_tunnel_is_closed_when_it_has_been_idle_for_long_enough
         assert await client.ensure(spec, POD) == port
 
 
-async def test_a_holder_that_is_gone_is_forgotten_when_told_twice(
+async def test_a_missing_holder_is_removed_after_two_reconciliations(
     options: TunnelOptions, client: TunnelClient, backend: Backend
 ) -> None:
     async with serving(options):
@@ -390,7 +392,7 @@ async def test_a_holder_that_is_gone_is_forgotten_when_told_twice(
         assert tunnel.holders == {POD}
 
 
-async def test_an_agent_that_is_not_there_is_named_by_its_socket(socket_path: Path, backend: Backend) -> None:
+async def test_the_error_for_a_missing_agent_names_its_socket(socket_path: Path, backend: Backend) -> None:
     async with connect_tunnels(socket_path, timeout_seconds=2) as client:
         with pytest.raises(TunnelAgentUnavailable) as failed:
             await client.ensure(spec_at(backend), POD)
@@ -398,7 +400,7 @@ async def test_an_agent_that_is_not_there_is_named_by_its_socket(socket_path: Pa
     assert "kube-efs tunnel" in failed.value.remedy
 
 
-async def test_a_client_goes_on_with_the_next_agent(
+async def test_a_client_continues_with_the_next_agent(
     options: TunnelOptions, client: TunnelClient, backend: Backend
 ) -> None:
     async with serving(options):
@@ -423,7 +425,7 @@ async def test_a_client_goes_on_with_the_next_agent(
         pytest.param({}, "pod\n", id="a holder with a line break"),
     ],
 )
-async def test_what_is_malformed_gets_nowhere(
+async def test_malformed_requests_are_refused(
     spec: dict[str, Any], holder: str, options: TunnelOptions, socket_path: Path
 ) -> None:
     request = pb.EnsureRequest(spec=pb.Spec(**{"file_system_id": FS, **spec}), holder=holder)
@@ -435,7 +437,7 @@ async def test_what_is_malformed_gets_nowhere(
         assert not options.conf_path.exists()
 
 
-async def test_a_transfer_goes_on_through_a_kill_of_the_agent_and_ports_stay(
+async def test_a_transfer_continues_and_ports_stay_when_the_agent_is_killed(
     options: TunnelOptions, client: TunnelClient, backend: Backend, socket_path: Path
 ) -> None:
     specs = [spec_at(backend, access_point_id=access_point(number)) for number in range(3)]
@@ -457,7 +459,7 @@ async def test_a_transfer_goes_on_through_a_kill_of_the_agent_and_ports_stay(
                 await transfer
 
 
-async def test_the_end_of_the_agent_is_not_that_of_a_held_tunnel(
+async def test_a_held_tunnel_stays_when_the_agent_ends(
     options: TunnelOptions, client: TunnelClient, backend: Backend
 ) -> None:
     async with agent_process(options) as first:
@@ -501,7 +503,7 @@ async def test_an_agent_that_is_killed_at_any_moment_keeps_its_reservations(
             assert [tunnel.holders for tunnel in await client.tunnels()] == [{POD}]
 
 
-async def test_a_stunnel_that_stands_still_is_replaced(
+async def test_a_stunnel_that_hangs_is_replaced(
     options: TunnelOptions, client: TunnelClient, backend: Backend
 ) -> None:
     quick = replace(options, probe_timeout_seconds=0.2, stall_seconds=1)
@@ -515,7 +517,7 @@ async def test_a_stunnel_that_stands_still_is_replaced(
         assert stunnels_of(options.conf_path) == [node.pid]
 
 
-async def test_a_stunnel_that_is_doubted_without_reason_goes_on(
+async def test_a_stunnel_that_does_not_hang_continues_after_the_reload(
     options: TunnelOptions, client: TunnelClient, backend: Backend
 ) -> None:
     async with serving(options) as node:
@@ -543,7 +545,7 @@ async def test_stunnel_may_have_more_connections_than_containers_begin_with(
     assert files == min(hard, 65536)
 
 
-async def test_a_hundred_reloads_under_load_cut_nothing(
+async def test_a_hundred_reloads_under_load_break_no_connection(
     options: TunnelOptions, client: TunnelClient, backend: Backend
 ) -> None:
     async with serving(replace(options, probe_interval_seconds=5)) as node:
@@ -566,7 +568,7 @@ async def test_a_hundred_reloads_under_load_cut_nothing(
             for number in range(21, 101):
                 [first, *_] = certificates._renewals
                 certificates._renewals[first] = replace(certificates._renewals[first], due=datetime.now(UTC))
-                await certificates.renew_due(tunnels.each())
+                await certificates.renew_due(tunnels.all())
                 await eventually(partial(reloaded, number), f"reload {number}")
             stop.set()
             await asyncio.gather(*transfers)
@@ -611,7 +613,7 @@ async def test_stunnel_keeps_its_memory_over_reloads_with_connections_between(
     assert resident[-1] - resident[warm_up - 1] < tunnels * reloads * 4096, resident
 
 
-async def test_a_socket_that_cannot_be_had_is_told_at_the_start(
+async def test_a_socket_that_cannot_be_bound_is_an_error_at_the_start(
     options: TunnelOptions, tmp_path: Path
 ) -> None:
     assert options.on_demand

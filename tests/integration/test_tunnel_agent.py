@@ -59,7 +59,7 @@ def options(tmp_path: Path, authority: Authority) -> TunnelOptions:
     )
 
 
-async def test_tunnels_come_up_and_tell_how_they_are(options: TunnelOptions, authority: Authority) -> None:
+async def test_tunnels_start_and_report_their_state(options: TunnelOptions, authority: Authority) -> None:
     ports = free_port(), free_port()
     async with (
         Backend(authority, host_of("fs-1")) as one,
@@ -145,7 +145,7 @@ async def test_a_change_elsewhere_does_not_cut_a_running_transfer(
         assert node.tunnel("fs-1").port == ports[0]
 
 
-async def test_a_removed_tunnel_stays_while_it_is_used_and_its_port_is_not_given_away(
+async def test_a_removed_tunnel_and_its_port_stay_while_it_is_used(
     options: TunnelOptions, authority: Authority
 ) -> None:
     port = free_port()
@@ -261,7 +261,7 @@ async def test_a_port_that_is_taken_at_the_last_moment_leaves_out_one_tunnel(
     authority: Authority,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(keeper, "find_taken", lambda _ports, *, but_by: {})
+    monkeypatch.setattr(keeper, "find_taken", lambda _ports, *, except_by: {})
     port = free_port()
     with socket.socket() as taker:
         taker.bind(("127.0.0.1", 0))
@@ -278,7 +278,7 @@ async def test_a_port_that_is_taken_at_the_last_moment_leaves_out_one_tunnel(
             await node.until("fs-1", TunnelState.UP)
 
 
-async def test_a_stunnel_that_cannot_start_is_told_and_tried_again(
+async def test_a_failed_start_of_stunnel_is_reported_and_retried(
     options: TunnelOptions, authority: Authority, tmp_path: Path
 ) -> None:
     repaired, starts = tmp_path / "repaired", tmp_path / "starts"
@@ -341,7 +341,7 @@ async def test_hostile_entries_are_refused_and_nothing_else_is_affected(
         pytest.param("efs_stunnel_targets: 7", id="targets that are a number"),
     ],
 )
-async def test_a_document_that_is_garbage_keeps_the_last_good_one(
+async def test_the_last_valid_document_stays_after_an_invalid_one(
     text: str, options: TunnelOptions, authority: Authority
 ) -> None:
     port = free_port()
@@ -355,7 +355,7 @@ async def test_a_document_that_is_garbage_keeps_the_last_good_one(
         await eventually(lambda: not node.agent.status().problems, "no problem any more")
 
 
-async def test_no_targets_at_all_end_stunnel_and_are_no_failure(
+async def test_without_targets_stunnel_ends_and_the_agent_is_healthy(
     options: TunnelOptions, authority: Authority
 ) -> None:
     async with Backend(authority, host_of("fs-1")) as backend, running(options) as node:
@@ -367,7 +367,7 @@ async def test_no_targets_at_all_end_stunnel_and_are_no_failure(
         assert node.agent.status().tunnels == ()
 
 
-async def test_a_file_system_without_mount_targets_is_told_and_others_go_on(
+async def test_a_file_system_without_mount_targets_is_reported_and_affects_no_other(
     options: TunnelOptions, authority: Authority
 ) -> None:
     async with Backend(authority, host_of("fs-1")) as backend, running(options) as node:
@@ -399,7 +399,7 @@ async def test_authorities_that_become_unreadable_do_not_close_the_tunnels(
         await node.until("fs-2", TunnelState.DOWN)  # the backend is that of fs-1
 
 
-async def test_remembered_targets_are_served_without_any_document(
+async def test_stored_targets_are_served_without_a_document(
     options: TunnelOptions, authority: Authority
 ) -> None:
     port = free_port()
@@ -461,9 +461,7 @@ def test_settings_that_cannot_work_are_refused_at_the_start(
     assert text in str(refused.value)
 
 
-async def test_a_killed_agent_is_followed_by_one_that_takes_over(
-    options: TunnelOptions, authority: Authority
-) -> None:
+async def test_the_next_agent_takes_over_after_a_kill(options: TunnelOptions, authority: Authority) -> None:
     port = free_port()
     async with Backend(authority, host_of("fs-1")) as backend:
         targets = document(target("fs-1", port, a=backend.address))
@@ -540,7 +538,7 @@ MOMENTS: dict[str, Callable[[TunnelOptions], object]] = {
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-async def test_killed_at_any_moment_the_next_agent_converges(
+async def test_the_next_agent_converges_after_a_kill_at_any_moment(
     moment: str, options: TunnelOptions, authority: Authority
 ) -> None:
     port = free_port()

@@ -94,7 +94,7 @@ def no_space_for(pid: int) -> Iterator[None]:
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, most))
 
 
-async def test_a_disk_without_space_is_told_and_changes_nothing(
+async def test_a_full_disk_is_reported_and_changes_nothing(
     options: TunnelOptions, client: TunnelClient, backend: Backend
 ) -> None:
     async with agent_process(options, stops_stunnel=False) as agent:
@@ -114,18 +114,18 @@ async def test_a_disk_without_space_is_told_and_changes_nothing(
                     assert refused.value.problem == "cannot be written (File too large)"
                 await mount.call()
             assert options.reservations_path.read_bytes() == state
-            assert not list(options.folder.glob(".*"))
+            assert not list(options.directory.glob(".*"))
             assert await client.ensure(spec(backend), OTHER_POD) == port
             await mount.call()
             assert stunnels_of(options.conf_path) == [stunnel]
         await end(agent, signal.SIGKILL)
-    (options.folder / "run" / "tunnel.sock").unlink()
+    (options.directory / "run" / "tunnel.sock").unlink()
     async with agent_process(options):
         [tunnel] = await client.tunnels()
         assert (tunnel.port, tunnel.holders) == (port, frozenset({OTHER_POD}))
 
 
-async def test_a_stunnel_that_is_uninstalled_serves_on_and_is_missed_when_it_dies(
+async def test_a_removed_stunnel_program_continues_and_is_reported_after_its_end(
     options: TunnelOptions, client: TunnelClient, backend: Backend, tmp_path: Path
 ) -> None:
     program, hidden = tmp_path / "bin" / "stunnel", tmp_path / "hidden"
@@ -151,7 +151,7 @@ async def test_a_stunnel_that_is_uninstalled_serves_on_and_is_missed_when_it_die
             await client.release(holder)
 
 
-async def test_a_state_that_is_cut_off_costs_no_connection(
+async def test_a_truncated_state_breaks_no_connection(
     options: TunnelOptions, client: TunnelClient, backend: Backend
 ) -> None:
     async with agent_process(options, stops_stunnel=False) as first:
@@ -161,9 +161,9 @@ async def test_a_state_that_is_cut_off_costs_no_connection(
         async with connected(port) as mount, connected(last_port) as last_mount:
             await end(first, signal.SIGKILL)
             os.truncate(options.reservations_path, 100)
-            (options.folder / "run" / "tunnel.sock").unlink()
+            (options.directory / "run" / "tunnel.sock").unlink()
             async with running(options) as node:
-                await eventually((options.folder / "run" / "tunnel.sock").exists, "the socket")
+                await eventually((options.directory / "run" / "tunnel.sock").exists, "the socket")
                 [problem] = node.agent.status().problems
                 assert f"{options.reservations_path} cannot be read" in problem
                 assert await client.ensure(spec(backend), OTHER_POD) == port

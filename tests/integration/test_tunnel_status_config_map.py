@@ -45,7 +45,7 @@ async def _nodes(client: AsyncClient) -> tuple[NodeReport, ...]:
     return (await read_cluster(client, "default")).nodes
 
 
-async def test_a_node_tells_its_tunnels_their_changes_and_its_end(
+async def test_the_status_is_published_after_changes_and_removed_at_the_end(
     kube: AsyncClient, eventually: Eventually
 ) -> None:
     agent = _Agent()

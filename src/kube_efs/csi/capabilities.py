@@ -9,7 +9,7 @@ _MODES = csi_pb2.VolumeCapability.AccessMode.Mode
 
 
 def read_capability(message: csi_pb2.VolumeCapability) -> VolumeCapability:
-    """The value; an access mode that this version does not know is the unknown one."""
+    """The value; the access mode is UNKNOWN if this version does not know it."""
     number = message.access_mode.mode
     known: Mapping[int, str] = {value: name for name, value in _MODES.items()}
     try:

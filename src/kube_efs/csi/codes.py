@@ -1,7 +1,8 @@
 """Which gRPC status each error of kube-efs becomes.
 
-A sidecar goes by the code: after UNAVAILABLE, RESOURCE_EXHAUSTED, ABORTED and DEADLINE_EXCEEDED a volume may
-have been made, so csi-provisioner asks again with the same name; every other code says that nothing was.
+csi-provisioner decides by the code. After UNAVAILABLE, RESOURCE_EXHAUSTED, ABORTED and DEADLINE_EXCEEDED, a
+volume may exist, so it repeats the call with the same name. Every other code means that no volume was
+created.
 """
 
 from collections.abc import Mapping
@@ -55,7 +56,7 @@ _CODES: Final[Mapping[type, StatusCode]] = MappingProxyType(
         AwsDenied: StatusCode.PERMISSION_DENIED,
         AwsLimitReached: StatusCode.RESOURCE_EXHAUSTED,
         KubeError: StatusCode.UNAVAILABLE,
-        # NOT_FOUND and ALREADY_EXISTS would speak of the volume, and objects of Kubernetes are not volumes.
+        # NOT_FOUND and ALREADY_EXISTS are about the volume, and objects of Kubernetes are not volumes.
         KubeNotFound: StatusCode.FAILED_PRECONDITION,
         KubeAlreadyExists: StatusCode.ABORTED,
         KubeConflict: StatusCode.ABORTED,
@@ -69,7 +70,7 @@ _CODES: Final[Mapping[type, StatusCode]] = MappingProxyType(
         TunnelAgentUnavailable: StatusCode.UNAVAILABLE,
         WorkerFailed: StatusCode.UNAVAILABLE,
         MountFailed: StatusCode.INTERNAL,
-        # After this one the kubelet takes it that the volume may be mounted, and unmounts it in the end.
+        # With this code, the kubelet assumes that the volume may be mounted, and unmounts it later.
         MountUnfinished: StatusCode.DEADLINE_EXCEEDED,
         PlatformError: StatusCode.FAILED_PRECONDITION,
         TimeoutError: StatusCode.DEADLINE_EXCEEDED,

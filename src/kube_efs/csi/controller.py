@@ -41,7 +41,7 @@ class Controller(csi_pb2_grpc.ControllerServicer):
     async def ControllerGetCapabilities(
         self, request: csi_pb2.ControllerGetCapabilitiesRequest, context: object
     ) -> csi_pb2.ControllerGetCapabilitiesResponse:
-        """Volumes are made and deleted; without the second one, Kubernetes would send no ReadWriteOncePod."""
+        """Without SINGLE_NODE_MULTI_WRITER, Kubernetes sends no ReadWriteOncePod."""
         kinds = (_Rpc.CREATE_DELETE_VOLUME, _Rpc.SINGLE_NODE_MULTI_WRITER)
         return csi_pb2.ControllerGetCapabilitiesResponse(
             capabilities=[csi_pb2.ControllerServiceCapability(rpc=_Rpc(type=kind)) for kind in kinds]
@@ -55,14 +55,14 @@ class Controller(csi_pb2_grpc.ControllerServicer):
         role = parse_provisioner_secret(request.secrets)
         for oddity in wanted.parameters.oddities:
             log.warning("storage-class-odd", volume=request.name, oddity=str(oddity))
-        async with self._alone(request.name):
-            made = await self._volumes.create(wanted, role)
-        return csi_pb2.CreateVolumeResponse(volume=_volume(made, wanted.required_bytes))
+        async with self._exclusive(request.name):
+            created = await self._volumes.create(wanted, role)
+        return csi_pb2.CreateVolumeResponse(volume=_volume(created, wanted.required_bytes))
 
     async def DeleteVolume(
         self, request: csi_pb2.DeleteVolumeRequest, context: object
     ) -> csi_pb2.DeleteVolumeResponse:
-        """Nothing of the volume is left; what was never one of ours is left alone, without an error."""
+        """Delete the volume; a handle that is not ours is ignored, without an error."""
         role = parse_provisioner_secret(request.secrets)
         if not request.volume_id:
             raise InvalidArgument("is missing", field="volume_id", remedy="give the volume's handle")
@@ -71,14 +71,14 @@ class Controller(csi_pb2_grpc.ControllerServicer):
         except InvalidArgument as error:
             log.warning("volume-not-ours", volume=request.volume_id, reason=str(error))
             return csi_pb2.DeleteVolumeResponse()
-        async with self._alone(request.volume_id):
+        async with self._exclusive(request.volume_id):
             await self._volumes.delete(handle, role)
         return csi_pb2.DeleteVolumeResponse()
 
     async def ValidateVolumeCapabilities(
         self, request: csi_pb2.ValidateVolumeCapabilitiesRequest, context: object
     ) -> csi_pb2.ValidateVolumeCapabilitiesResponse:
-        """Whether the volume is there and can be used so; the message says why it cannot."""
+        """Whether the volume exists and has these capabilities; otherwise the message is the reason."""
         if not request.volume_id:
             raise InvalidArgument("is missing", field="volume_id", remedy="give the volume's handle")
         if not request.volume_capabilities:
@@ -104,10 +104,10 @@ class Controller(csi_pb2_grpc.ControllerServicer):
     async def ListVolumes(
         self, request: csi_pb2.ListVolumesRequest, context: object
     ) -> csi_pb2.ListVolumesResponse:
-        """Not offered: the volumes of an account may be tens of thousands, and Kubernetes does not ask.
+        """Not offered: an account can have tens of thousands of volumes, and Kubernetes does not need it.
 
-        UNIMPLEMENTED is what CSI asks for where a capability is not announced. It is declared all the same,
-        because the types of the protocol have every call as abstract.
+        CSI requires UNIMPLEMENTED for calls of a capability that is not announced. The method exists because
+        all calls are abstract in the types of the protocol.
         """
         raise NotImplementedError
 
@@ -118,7 +118,7 @@ class Controller(csi_pb2_grpc.ControllerServicer):
         raise NotImplementedError
 
     def _wanted(self, request: csi_pb2.CreateVolumeRequest) -> VolumeRequest:
-        """The request as a value; nothing is asked of AWS before all of it has been checked."""
+        """The request as a value; all of it is checked before the first request to AWS."""
         parameters = parse_parameters(request.parameters, has_driver_tags=self._has_driver_tags)
         if not request.name:
             raise InvalidArgument("is missing", field="name", remedy="give the volume a name")
@@ -136,8 +136,8 @@ class Controller(csi_pb2_grpc.ControllerServicer):
         )
 
     @asynccontextmanager
-    async def _alone(self, volume: str) -> AsyncIterator[None]:
-        """Refuse a second call for a volume while the first is still at work."""
+    async def _exclusive(self, volume: str) -> AsyncIterator[None]:
+        """Refuse a second call for a volume while the first one runs."""
         if volume in self._busy:
             raise VolumePending("is in use by an earlier call", field="volume", value=volume)
         self._busy.add(volume)
@@ -152,11 +152,11 @@ def controller_service(controller: Controller) -> Service:
     return partial(csi_pb2_grpc.add_ControllerServicer_to_server, controller)
 
 
-def _volume(made: CsiVolume, required_bytes: int) -> csi_pb2.Volume:
-    topology = [csi_pb2.Topology(segments={ZONE_LABEL: made.zone})] if made.zone else []
+def _volume(created: CsiVolume, required_bytes: int) -> csi_pb2.Volume:
+    topology = [csi_pb2.Topology(segments={ZONE_LABEL: created.zone})] if created.zone else []
     return csi_pb2.Volume(
         capacity_bytes=required_bytes,
-        volume_id=str(made.handle),
-        volume_context=render_attributes(made.attributes),
+        volume_id=str(created.handle),
+        volume_context=render_attributes(created.attributes),
         accessible_topology=topology,
     )

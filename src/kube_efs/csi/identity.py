@@ -1,4 +1,4 @@
-"""The Identity service: who the driver is, what it can do, and whether it is ready."""
+"""The Identity service: the name, the capabilities and the readiness of the driver."""
 
 from collections.abc import Callable
 from functools import partial
@@ -24,8 +24,9 @@ _Capability = csi_pb2.PluginCapability.Service
 class IdentityService(csi_pb2_grpc.IdentityServicer):
     """Answers as the AWS driver does, except that Probe reports the real state.
 
-    livenessprobe restarts the container after a Probe that is not ready, and csi-provisioner begins after one
-    that is: ``readiness`` speaks of what this process needs to serve, not of what may be away for a while.
+    livenessprobe restarts the container if Probe is not ready, and csi-provisioner starts when it is.
+    ``readiness`` therefore reports what this process itself needs, not services that may be unavailable for
+    a while.
     """
 
     def __init__(self, readiness: Callable[[], Health] = Health) -> None:
@@ -41,14 +42,14 @@ class IdentityService(csi_pb2_grpc.IdentityServicer):
     async def GetPluginCapabilities(
         self, request: csi_pb2.GetPluginCapabilitiesRequest, context: object
     ) -> csi_pb2.GetPluginCapabilitiesResponse:
-        """The same on controller and nodes: a Controller service, and volumes that are not everywhere."""
+        """The same on controller and nodes: a Controller service, and volumes with a topology."""
         kinds = (_Capability.CONTROLLER_SERVICE, _Capability.VOLUME_ACCESSIBILITY_CONSTRAINTS)
         return csi_pb2.GetPluginCapabilitiesResponse(
             capabilities=[csi_pb2.PluginCapability(service=_Capability(type=kind)) for kind in kinds]
         )
 
     async def Probe(self, request: csi_pb2.ProbeRequest, context: object) -> csi_pb2.ProbeResponse:
-        """Whether the process can serve; why not has no room in the answer, and is logged as it changes."""
+        """Whether the process can serve. The answer has no field for reasons; changes are logged."""
         health, before = self._readiness(), self._last
         self._last = health
         if health != before:
@@ -58,5 +59,5 @@ class IdentityService(csi_pb2_grpc.IdentityServicer):
 
 
 def identity_service(readiness: Callable[[], Health] = Health) -> Service:
-    """What ``serving`` takes."""
+    """The service, to be served."""
     return partial(csi_pb2_grpc.add_IdentityServicer_to_server, IdentityService(readiness))

@@ -1,11 +1,11 @@
-"""What every call gets, whatever its service: a decoded request, a line in the log, figures, a status code.
+"""For every call of every service: decodes the request, logs and counts the call, sets its status code.
 
-gRPC decodes a request before any service sees it, and answers UNKNOWN with a Python exception's text when it
-cannot, such as for text that is not UTF-8. The fault is the caller's, and callers that repeat a call after
-UNKNOWN would never stop. So requests are decoded here.
+gRPC itself decodes a request before the service gets it. If it cannot, for example because a text is not
+UTF-8, it answers UNKNOWN with the text of a Python exception. The caller has made the mistake, but callers
+repeat a call after UNKNOWN, without end. Requests are therefore decoded here.
 
-Requests have what users write into classes and volumes, which may be megabytes. They are shown short: what is
-left out is counted, and costs no time. What is secret is not shown at all.
+Requests contain the texts of users from classes and volumes, possibly megabytes. The log has only their
+beginning and the number of entries left out. Secrets are not logged.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
 _Serve: TypeAlias = Callable[[Message, _Context], Awaitable[Message]]
 
-# Kubelet and sidecars ask these over and over.
+# Kubelet and sidecars repeat these calls all the time.
 _ROUTINE: Final = frozenset(
     {
         "Probe",
@@ -49,7 +49,8 @@ _ROUTINE: Final = frozenset(
         "NodeGetVolumeStats",
     }
 )
-# Status messages travel in headers, of which gRPC takes 8 KiB in all, three bytes for one that is not ASCII.
+# Status messages are in headers. gRPC accepts 8 KiB of them, and writes three bytes for each byte of other
+# text.
 _MAX_MESSAGE_BYTES: Final = 2048
 _MAX_VOLUME: Final = 200
 # For the errors of codes.py that are not our own.
@@ -74,7 +75,7 @@ class RequestDecoder(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> _Handler:
-        """The service's own handler, given the bytes of the request."""
+        """The handler of the service, which receives the decoded request."""
         handler = await continuation(handler_call_details)
         if handler is None or handler.unary_unary is None or handler.request_deserializer is None:
             return handler
@@ -97,11 +98,11 @@ class RequestDecoder(grpc.aio.ServerInterceptor):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Outcome:
-    """How a call ended; ``unforeseen`` is an unexpected error."""
+    """How a call ended; ``unexpected`` is an error that has no code."""
 
     code: grpc.StatusCode = grpc.StatusCode.OK
     message: str = ""
-    unforeseen: Exception | None = None
+    unexpected: Exception | None = None
 
 
 class CallInterceptor(grpc.aio.ServerInterceptor):
@@ -116,26 +117,26 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_Handler]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> _Handler:
-        """The service's own handler with ours around it. gRPC refuses unknown methods."""
+        """The handler of the service, logged and counted. gRPC refuses unknown methods."""
         handler = await continuation(handler_call_details)
         if handler is None or handler.unary_unary is None:
             return handler
         method, serve = handler_call_details.method, cast("_Serve", handler.unary_unary)
 
-        async def serve_watched(request: Message, context: _Context) -> Message:
+        async def serve_logged(request: Message, context: _Context) -> Message:
             volume = getattr(request, "volume_id", "") or getattr(request, "name", "")
             with hidden_here(secrets_of(request)):
                 volume = {"volume": shortened(volume, _MAX_VOLUME)} if volume else {}
                 with bound_contextvars(method=method, **volume):
-                    return await self._watched(method, serve, request, context)
+                    return await self._serve_logged(method, serve, request, context)
 
         return grpc.unary_unary_rpc_method_handler(
-            serve_watched,
+            serve_logged,
             request_deserializer=handler.request_deserializer,
             response_serializer=handler.response_serializer,
         )
 
-    async def _watched(self, method: str, serve: _Serve, request: Message, context: _Context) -> Message:
+    async def _serve_logged(self, method: str, serve: _Serve, request: Message, context: _Context) -> Message:
         began, outcome = self._clock(), _Outcome()
         try:
             with self._metrics.running.labels(method).track_inprogress():
@@ -148,15 +149,15 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         except Exception as error:  # noqa: BLE001 - whatever it is, the caller gets a code
             outcome = _failure(error)
         finally:
-            self._note(method, request, outcome, self._clock() - began)
+            self._record(method, request, outcome, self._clock() - began)
         return await context.abort(outcome.code, outcome.message)
 
-    def _note(self, method: str, request: Message, outcome: _Outcome, seconds: float) -> None:
+    def _record(self, method: str, request: Message, outcome: _Outcome, seconds: float) -> None:
         self._metrics.calls.labels(method, outcome.code.name).inc()
         self._metrics.call_seconds.labels(method).observe(seconds)
         fields = {"request": shown_request(request), "seconds": round(seconds, 3), "code": outcome.code.name}
-        if outcome.unforeseen:
-            log.error("call-failed", **fields, exc_info=outcome.unforeseen)
+        if outcome.unexpected:
+            log.error("call-failed", **fields, exc_info=outcome.unexpected)
         elif outcome.message:
             log.warning("call-refused", **fields, reason=outcome.message)
         elif method.rpartition("/")[2] in _ROUTINE:
@@ -168,19 +169,19 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 def _failure(error: Exception) -> _Outcome:
     code = code_of(error)
     if code is None:
-        return _Outcome(code=grpc.StatusCode.INTERNAL, message=told(error), unforeseen=error)
+        return _Outcome(code=grpc.StatusCode.INTERNAL, message=told(error), unexpected=error)
     # The text of any other error is a library's.
     text = str(error) if isinstance(error, KubeEfsError) else _TEXTS[code]
     return _Outcome(code=code, message=_cut(text) or type(error).__name__)
 
 
 def _cut(text: str) -> str:
-    """The text as far as it arrives; a character has four bytes at most."""
+    """The text, cut to the maximum length; a character has at most four bytes."""
     return shortened(text, _MAX_MESSAGE_BYTES if text.isascii() else _MAX_MESSAGE_BYTES // 4)
 
 
 def shown_request(request: Message) -> dict[str, Any]:
-    """The fields of a request that are set, by their names in the protocol, without those that are secret."""
+    """The set fields of a request by their names in the protocol, without secret ones."""
     return {
         field.name: _shown(field, value)
         for field, value in request.ListFields()

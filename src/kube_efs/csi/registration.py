@@ -1,7 +1,7 @@
 """The registration of the node's driver: a socket in the directory that the kubelet watches.
 
-The kubelet asks there who serves, then calls NodeGetInfo on the driver's own socket and reports the outcome
-here. It tries again by itself after a failure. When the socket goes away, the driver is no longer registered.
+The kubelet requests the driver's name there, then calls NodeGetInfo on the driver's own socket and reports
+the result here. It retries after a failure. When the socket is removed, the driver is no longer registered.
 """
 
 import asyncio
@@ -20,14 +20,14 @@ __all__ = ["RegistrationService", "registration_endpoint", "registration_service
 
 log = structlog.get_logger()
 
-# What csi-node-driver-registrar says; the kubelet takes every 1.x.
+# The version of csi-node-driver-registrar; the kubelet accepts every 1.x.
 _VERSIONS: Final = ("1.0.0",)
 
 
 def registration_endpoint(folder: Path) -> UnixEndpoint:
-    """The socket in the kubelet's ``plugins_registry``, by the name that csi-node-driver-registrar gives it.
+    """The socket in the kubelet's ``plugins_registry``, with the name that csi-node-driver-registrar uses.
 
-    So that whichever of the two comes later replaces the other.
+    With the same name, the later one of the two replaces the other.
     """
     return UnixEndpoint(path=folder / f"{DRIVER_NAME}-reg.sock")
 
@@ -44,7 +44,7 @@ class RegistrationService(registration_pb2_grpc.RegistrationServicer):
         self._health = Health.failing("the kubelet has not registered the driver yet")
 
     def health(self) -> Health:
-        """Failing until the kubelet has registered the driver, and after it could not."""
+        """Failing until the kubelet has registered the driver, and after a failed registration."""
         return self._health
 
     async def GetInfo(
@@ -58,7 +58,7 @@ class RegistrationService(registration_pb2_grpc.RegistrationServicer):
     async def NotifyRegistrationStatus(
         self, request: registration_pb2.RegistrationStatus, context: object
     ) -> registration_pb2.RegistrationStatusResponse:
-        """Takes note of the outcome."""
+        """Record the result."""
         if request.plugin_registered:
             self._health = Health()
             self.registered.set()
@@ -72,5 +72,5 @@ class RegistrationService(registration_pb2_grpc.RegistrationServicer):
 
 
 def registration_service(registration: RegistrationService) -> Service:
-    """What ``serving`` takes."""
+    """The service, to be served."""
     return partial(registration_pb2_grpc.add_RegistrationServicer_to_server, registration)

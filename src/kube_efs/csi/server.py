@@ -25,9 +25,9 @@ Service = Callable[[grpc.aio.Server], None]
 # A socket's path has room for 107 bytes (unix(7)); it is first bound under a name that is one byte longer.
 _MAX_PATH_BYTES: Final = 106
 _FORMS: Final = "use unix:/path/to/csi.sock, unix:///path/to/csi.sock or tcp://127.0.0.1:10000"
-# Calls that run when the context closes have this long to end; SIGTERM leaves 5 s for everything.
+# The time for running calls when the context closes; after SIGTERM, there are 5 s for everything.
 _GRACE_SECONDS: Final = 3.0
-# Without this, a second process on the same port would silently get every other call.
+# Without this, a second process on the same port would silently receive a part of the calls.
 _OPTIONS: Final = (("grpc.so_reuseport", 0),)
 # Sidecars need not be root, but share a group with the driver (the pod's fsGroup).
 _SOCKET_MODE: Final = 0o660
@@ -63,7 +63,7 @@ Endpoint = UnixEndpoint | TcpEndpoint
 
 
 def parse_endpoint(text: str, *, field: str = "CSI_ENDPOINT", beyond_loopback: bool = False) -> Endpoint:
-    """The endpoint of a text such as ``unix:///csi/csi.sock``, ``unix:/csi/csi.sock`` or ``tcp://127.0.0.1:10000``.
+    """The endpoint of a text such as ``unix:///csi/csi.sock`` or ``tcp://127.0.0.1:10000``.
 
     As in the AWS driver, ``unix://tmp/csi.sock`` is ``/tmp/csi.sock``. A TCP endpoint is without encryption
     and without identity, so it must be on loopback unless ``beyond_loopback``. Raises InvalidSetting.
@@ -113,9 +113,8 @@ async def serving(
 ) -> AsyncIterator[str]:
     """Serves while the context is open; gives the address in the form of gRPC clients.
 
-    What is left of an earlier process's socket is replaced. When the context closes, new calls are refused
-    at once, running ones get some seconds and are then cancelled. Raises InvalidSetting when the endpoint
-    cannot be bound.
+    It replaces the socket of an earlier process. When the context closes, new calls are refused at once;
+    running ones are cancelled after some seconds. Raises InvalidSetting when the endpoint cannot be bound.
     """
     server = grpc.aio.server(interceptors=[RequestDecoder(), *interceptors], options=_OPTIONS)
     for add_to in services:
@@ -129,7 +128,7 @@ async def serving(
             hidden = _hidden_name(endpoint)
             _bind(server, _target(hidden), endpoint)
             await server.start()
-            with _shown(hidden, endpoint.path):
+            with _published(hidden, endpoint.path):
                 yield _target(endpoint.path)
     finally:
         await server.stop(_GRACE_SECONDS)
@@ -138,7 +137,7 @@ async def serving(
 def _bind(server: grpc.aio.Server, address: str, endpoint: Endpoint) -> int:
     try:
         return server.add_insecure_port(address)
-    except RuntimeError as error:  # all that gRPC says; the reason is in the library's own log
+    except RuntimeError as error:  # without a reason, which only gRPC's own log contains
         raise InvalidSetting(
             "cannot be bound",
             field="endpoint",
@@ -157,15 +156,15 @@ def _hidden_name(endpoint: UnixEndpoint) -> Path:
         raise InvalidSetting(
             "exists and is not a socket", field="endpoint", value=str(endpoint), remedy="remove it"
         )
-    return path.with_name(f".{path.name}")  # the kubelet passes over such names
+    return path.with_name(f".{path.name}")  # the kubelet ignores such names
 
 
 @contextmanager
-def _shown(hidden: Path, path: Path) -> Iterator[None]:
-    """Gives a served socket its name, in one step; takes the name away unless another process has it by then.
+def _published(hidden: Path, path: Path) -> Iterator[None]:
+    """Rename a served socket to its public name; at the end, remove it unless another process owns it then.
 
-    gRPC binds in place: the name would be gone or dead for a moment when a process is replaced, and the
-    process that ends would remove the socket of the one that has begun.
+    gRPC binds and removes by name. When a new process replaces an old one, there would be a moment without a
+    socket or with a dead one, and the old process would remove the socket of the new one.
     """
     hidden.chmod(_SOCKET_MODE)
     ours = hidden.stat().st_ino

@@ -1,7 +1,7 @@
-"""The taint that keeps pods away from a node until its driver serves.
+"""The taint that keeps pods off a node until its driver serves.
 
-Clusters add ``efs.csi.aws.com/agent-not-ready`` to new nodes, so that no pod comes before it can be given its
-volumes; the driver takes it away.
+Administrators add ``efs.csi.aws.com/agent-not-ready`` to new nodes, so that no pod is scheduled before its
+volumes can be mounted. The driver removes it.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _LONGEST_PAUSE_SECONDS: Final = 60.0
 async def remove_startup_taint(
     client: AsyncClient, node_name: str, *, pause_seconds: float = _PAUSE_SECONDS
 ) -> None:
-    """Remove the taint from the node, whatever its effects; try until that is done."""
+    """Remove the taint from the node, whatever its effect; retry until it is removed."""
     pause = pause_seconds
     while True:
         try:
@@ -49,7 +49,7 @@ async def _remove(client: AsyncClient, node_name: str) -> None:
         kept = [taint for taint in taints if taint.key != STARTUP_TAINT]
         if kept == taints:
             return
-        # The test refuses the patch when others have changed the taints in the meantime.
+        # The test operation refuses the patch if another client has changed the taints since.
         patch = [
             {"op": "test", "path": "/spec/taints", "value": _json(taints)},
             {"op": "replace", "path": "/spec/taints", "value": _json(kept)},

@@ -1,4 +1,4 @@
-"""How full volumes are and whether they answer, asked no more often than is of use."""
+"""The usage of volumes, and whether they answer; read again only after an interval."""
 
 import asyncio
 import time
@@ -10,13 +10,13 @@ from typing import Final
 from kube_efs.model.errors import MountFailed, MountUnfinished
 from kube_efs.mounts.usage import Usage, read_usage
 
-# The kubelet asks for one volume after another.
+# The kubelet requests one volume after the other, so one that hangs must not delay the others.
 _PATIENCE_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeStats:
-    """The last usage that is known; ``problem`` says why the last update failed, if it did."""
+    """The last known usage; ``problem`` is the reason if the last update failed."""
 
     usage: Usage
     problem: str = ""
@@ -29,7 +29,7 @@ class _Known:
 
 
 class Statistics:
-    """The usage of each target, read again after ``refresh_seconds``; answers are waited for a while."""
+    """The usage of each target, read again after ``refresh_seconds``, for at most ``patience_seconds``."""
 
     def __init__(
         self,
@@ -46,12 +46,12 @@ class Statistics:
         self._known: dict[Path, _Known] = {}
 
     async def report(self, target: Path) -> VolumeStats:
-        """What is known of the volume there; raises MountFailed while nothing is."""
+        """The usage of the volume at the target; raises MountFailed while no usage is known."""
         known = self._known.get(target)
         if known and self._clock() - known.since < self._refresh_seconds:
             return VolumeStats(usage=known.usage)
         try:
-            usage = await self._asked(target)
+            usage = await self._read(target)
         except MountFailed as error:
             if known is None:
                 raise
@@ -60,10 +60,10 @@ class Statistics:
         return VolumeStats(usage=usage)
 
     def forget(self, target: Path) -> None:
-        """Drop what is known of a target that is used no more."""
+        """Remove the usage of a target that is no longer used."""
         self._known.pop(target, None)
 
-    async def _asked(self, target: Path) -> Usage:
+    async def _read(self, target: Path) -> Usage:
         try:
             async with asyncio.timeout(self._patience_seconds):
                 return await self._ask(target)

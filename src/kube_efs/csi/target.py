@@ -69,7 +69,7 @@ def make_target(target: Path) -> None:
     except OSError as error:
         if fault := _PATH_ERRORS.get(error.errno or 0):
             raise _refused(target, *fault) from error
-        problem = f"cannot be made ({error.strerror})"
+        problem = f"cannot be created ({error.strerror})"
         raise MountFailed(problem, field="target_path", value=str(target)) from error
     if stat.S_ISLNK(mode):  # mount(8) would follow it
         raise _refused(target, *_LINK)

@@ -1,4 +1,4 @@
-"""What is mounted on this machine, as the kernel reports it, and the programs that mount and unmount.
+"""The mounts of this machine, as the kernel reports them, and the programs that mount and unmount.
 
-What to mount where is for others to say: claims, volumes and tunnels are not known here.
+Claims, volumes and tunnels do not belong here: callers decide what to mount and where.
 """

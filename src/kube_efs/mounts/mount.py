@@ -1,10 +1,10 @@
-"""Mounting and unmounting NFS, by mount(8) and umount(8).
+"""Mounts and unmounts NFS with mount(8) and umount(8).
 
-Both can wait indefinitely for a server that is gone. The limit is the caller's (``asyncio.timeout``): when a
-call is cancelled, the program is ended with all that it has started.
+Both can wait indefinitely for a server that does not answer. The caller sets the limit
+(``asyncio.timeout``): when a call is cancelled, the program is killed with all its children.
 
 A new mount gets a longer read-ahead. Since Linux 5.4 the default for NFS is 128 KiB, with which one reader
-gets a fraction of what EFS gives.
+gets a fraction of the throughput of EFS.
 """
 
 import asyncio
@@ -27,13 +27,14 @@ from kube_efs.mounts.table import MountTable
 
 log = structlog.get_logger()
 
-# A tunnel that has just come up, and an access point that EFS does not know everywhere yet (efs-utils, 3.3).
-_PASSING: Final = ("reset by peer", "access denied by server")
+# Temporary errors: a reload of stunnel reset the connection, or an access point is too new for this mount
+# target (efs-utils, 3.3).
+_TEMPORARY: Final = ("reset by peer", "access denied by server")
 _ATTEMPTS: Final = 3
 _BDI_DEVICES: Final = Path("/sys/class/bdi")
 _BLOCKS: Final = 15  # what Linux took before 5.4
 _RSIZE: Final = re.compile(r"(?:^|,)rsize=([0-9]{1,9})(?:,|$)")
-# A program that waits for a dead server can be killed, but need not be gone at once.
+# A program that waits for a dead server can be killed, but may take some time to end.
 _DYING_SECONDS: Final = 2.0
 _MOST_OUTPUT: Final = 1000
 
@@ -41,28 +42,28 @@ _T = TypeVar("_T")
 
 
 class Mounter(Protocol):
-    """What changes the mounts of this machine, and knows them.
+    """Changes the mounts of this machine, and reads them.
 
-    A call that is cancelled has ended what it began, as far as that can be done.
+    A cancelled call ends the programs that it has started, as far as possible.
     """
 
     async def mount(self, source: str, target: Path, options: str) -> None:
         """Mount an export such as ``127.0.0.1:/data`` there; raises MountFailed."""
 
     async def unmount(self, target: Path, *, force: bool = False, lazy: bool = False) -> None:
-        """Take the topmost mount away from there; raises MountFailed.
+        """Unmount the topmost mount of the target; raises MountFailed.
 
-        ``force`` gives up what is under way to a server that does not answer. ``lazy`` also removes what
-        is in use; the kernel keeps it for those who use it.
+        ``force`` aborts requests to a server that does not answer. ``lazy`` also removes a mount in use; the
+        kernel keeps it for the processes that use it.
         """
 
     @property
     def table(self) -> MountTable:
-        """What is mounted."""
+        """The mount table."""
 
 
 class SystemMounter:
-    """The kernel's NFS client, by the programs in ``PATH``."""
+    """The kernel's NFS client, through the programs in ``PATH``."""
 
     def __init__(
         self,
@@ -83,14 +84,14 @@ class SystemMounter:
         return self._table
 
     async def mount(self, source: str, target: Path, options: str) -> None:
-        """Mount it, trying again after what passes by itself."""
+        """Mount the export; temporary errors are retried."""
         for attempt in range(1, _ATTEMPTS):
             try:
                 await self._mount_once(source, target, options)
             except MountFailed as error:
-                if not any(text in error.problem for text in _PASSING):
+                if not any(text in error.problem for text in _TEMPORARY):
                     raise
-                log.info("mount-tried-again", target=str(target), source=source, reason=error.problem)
+                log.info("mount-retried", target=str(target), source=source, reason=error.problem)
                 await asyncio.sleep(self._pause(attempt))
             else:
                 return
@@ -98,7 +99,7 @@ class SystemMounter:
 
     async def _mount_once(self, source: str, target: Path, options: str) -> None:
         await _run(target, self._program, "-t", "nfs4", "-o", options, source)
-        # It serves its volume without a longer read-ahead, too.
+        # From here on, an error does not fail the mount, which also works with a shorter read-ahead.
         kibibytes = wanted_read_ahead(options)
         if kibibytes is None:
             return
@@ -111,13 +112,13 @@ class SystemMounter:
             await asyncio.to_thread(set_read_ahead, mount, kibibytes)
 
     async def unmount(self, target: Path, *, force: bool = False, lazy: bool = False) -> None:
-        """Unmount without a look at the target or a helper, either of which would wait for the server."""
+        """Unmount without access to the target and without a helper: both would wait for the server."""
         options = (*(["--force"] if force else []), *(["--lazy"] if lazy else []))
         await _run(target, self._unmounting, "--no-canonicalize", "--internal-only", *options)
 
 
 def _pause_seconds(attempt: int) -> float:
-    return 1.5**attempt + random.random()  # noqa: S311 - so that nodes do not ask together
+    return 1.5**attempt + random.random()  # noqa: S311 - so that nodes do not retry together
 
 
 async def _run(target: Path, program: str, *arguments: str) -> None:
@@ -134,7 +135,7 @@ def wanted_read_ahead(options: str) -> int | None:
 
 
 def set_read_ahead(mount: MountEntry, kibibytes: int, *, devices: Path = _BDI_DEVICES) -> None:
-    """Let the kernel read that much ahead on an NFS mount, if it lets us."""
+    """Set the read-ahead of an NFS mount, if the kernel permits it."""
     # Anything else, such as a bind-mounted directory, shares its device with mounts that are not ours.
     if not mount.file_system_type.startswith("nfs"):
         return
@@ -145,16 +146,16 @@ def set_read_ahead(mount: MountEntry, kibibytes: int, *, devices: Path = _BDI_DE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """How a program has ended; ``output`` is what it has said in all, on one line."""
+class ProgramResult:
+    """The exit status of a program, and all its output on one line."""
 
     status: int
     output: str
 
 
-async def run(program: str, *arguments: str) -> Ended:
+async def run(program: str, *arguments: str) -> ProgramResult:
     """Run it to its end; raises PlatformError when it cannot be run."""
-    # asyncio ends a program whose start is cancelled, but not what the program has started by then.
+    # When a start is cancelled, asyncio kills the program, but not the children that it has started by then.
     starting = asyncio.ensure_future(_start(program, *arguments))
     try:
         process = await asyncio.shield(starting)
@@ -168,7 +169,7 @@ async def run(program: str, *arguments: str) -> Ended:
         await _kill(program, process, ending)
         raise
     text = " ".join(output.decode(errors="replace").split())
-    return Ended(status=process.returncode or 0, output=text[:_MOST_OUTPUT])
+    return ProgramResult(status=process.returncode or 0, output=text[:_MOST_OUTPUT])
 
 
 async def _start(program: str, *arguments: str) -> Process:
@@ -194,20 +195,21 @@ async def _kill_started(program: str, starting: "asyncio.Future[Process]") -> No
 
 
 async def _kill(program: str, process: Process, ending: "asyncio.Future[tuple[bytes, bytes]]") -> None:
-    """End the program and what it has started; what does not die is left, since nothing more can be done."""
+    """Kill the program and its children; one that does not end is left, because nothing else can end it."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    await asyncio.wait([ending], timeout=_DYING_SECONDS)  # until all of them have gone
+    await asyncio.wait([ending], timeout=_DYING_SECONDS)  # until all of them have ended
     if not ending.done():
-        log.error("program-does-not-die", program=program, pid=process.pid)
+        log.error("program-not-killed", program=program, pid=process.pid)
         ending.cancel()
 
 
 async def run_to_completion(work: Coroutine[Any, Any, _T]) -> _T:
-    """Do all of it, however often the call is cancelled in the meantime; then the call is cancelled.
+    """Complete the work even if the call is cancelled, also several times; then cancel the call.
 
-    A thread continues when its call is cancelled, and must not change a target that the next call works on. A
-    call that undoes what it did because its time was over is cancelled again when its caller gives up.
+    A thread continues when its call is cancelled, and must not change a target that the next call works on.
+    A call that undoes its mount after a timeout is cancelled a second time when its caller gives up, and
+    must still complete.
     """
     task, cancelled = asyncio.ensure_future(work), None
     while not task.done():
@@ -216,6 +218,6 @@ async def run_to_completion(work: Coroutine[Any, Any, _T]) -> _T:
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled:
-        task.exception()  # it would be logged as never retrieved
+        task.exception()  # otherwise asyncio logs that it was never retrieved
         raise cancelled
     return task.result()

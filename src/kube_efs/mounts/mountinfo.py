@@ -1,8 +1,8 @@
 """``/proc/self/mountinfo`` as values; see proc_pid_mountinfo(5).
 
-The kernel gives the table away piece by piece. While other mounts come and go, a reader can miss one that is
-there all the time (before Linux 5.8 for certain, and reports continue). But poll(2) shows whether the table
-has changed since it was opened: what was read of one that has not is all of it.
+The kernel returns the table in pieces. While other mounts are added and removed, a reader can miss one that
+exists all the time (certainly before Linux 5.8, and there are later reports). poll(2) reports whether the
+table has changed since it was opened: if not, the reading is complete.
 """
 
 import os
@@ -58,10 +58,10 @@ class Export:
 
 
 def read_mountinfo(path: Path = MOUNTINFO) -> tuple[MountEntry, ...]:
-    """The mounts that this process sees, a later one above an earlier one; raises PlatformError.
+    """The mounts in the namespace of this process, a later one above an earlier one; raises PlatformError.
 
-    Read again as long as it changes in the meantime. Of a table that never stands still it gives what any of
-    the readings shows: none of them shows what was not there.
+    Reads again while the table changes. If it changes during every reading, the result contains the mounts
+    of all readings, because no reading contains a mount that did not exist.
     """
     found: dict[int, MountEntry] = {}
     try:
@@ -73,25 +73,25 @@ def read_mountinfo(path: Path = MOUNTINFO) -> tuple[MountEntry, ...]:
             shown = {entry.mount_id: entry for entry in entries}
             found = {number: entry for number, entry in found.items() if number not in shown} | shown
     except OSError as error:
-        raise unreadable(error, path) from error
+        raise table_unreadable(error, path) from error
     return tuple(found.values())
 
 
-def unreadable(error: OSError, path: Path) -> PlatformError:
-    """What to raise when the table cannot be read."""
+def table_unreadable(error: OSError, path: Path) -> PlatformError:
+    """The error for a table that cannot be read."""
     problem = f"cannot be read ({error.strerror})"
     return PlatformError(problem, field="mounts", value=str(path), remedy="mount /proc")
 
 
 def read_once(path: Path = MOUNTINFO) -> tuple[bytes, bool]:
-    """The table by one reading, and whether it stood still in the meantime; raises OSError."""
+    """One reading of the table, and whether the table did not change meanwhile; raises OSError."""
     with path.open("rb", buffering=0) as file:
         text = file.readall()
         return text, not has_changed(file)
 
 
 def has_changed(table: FileIO) -> bool:
-    """Whether anything was mounted or unmounted since the table was opened, or was asked about before."""
+    """Whether the mounts have changed since the table was opened, or since the last call."""
     changes = select.poll()
     changes.register(table, select.POLLPRI)
     return bool(changes.poll(0))
@@ -104,7 +104,7 @@ def parse_mountinfo(text: str) -> tuple[MountEntry, ...]:
 
 
 def lines_by_mount_point(text: bytes) -> Mapping[bytes, Sequence[bytes]]:
-    """The lines in their order, by mount point without escapes; nothing else of them is read."""
+    """The lines in their order, by mount point without escapes; the other fields are not parsed."""
     found: dict[bytes, list[bytes]] = {}
     for line in text.split(b"\n"):
         fields = line.split(b" ", _BEHIND_MOUNT_POINT)
@@ -137,7 +137,7 @@ def _parse_line(line: str) -> MountEntry | None:
 
 def _unescaped(text: str) -> str:
     r"""The field with each ``\ooo`` replaced by the byte that it stands for."""
-    if "\\" not in text:  # as nearly always: there may be thousands of lines
+    if "\\" not in text:  # the usual case, and there may be thousands of lines
         return text
     return os.fsdecode(_unescaped_bytes(os.fsencode(text)))
 
@@ -147,9 +147,9 @@ def _unescaped_bytes(text: bytes) -> bytes:
 
 
 def export_of(entry: MountEntry) -> Export | None:
-    """The export that is mounted there, its path cleaned lexically; None when the source has no server.
+    """The export of the mount, its path cleaned lexically; None when the source has no server.
 
-    ``root`` says nothing here: the kernel puts what of an NFS export is mounted into the source. Raises
+    ``root`` is not used: for NFS, the kernel writes the directory of the server into the source. Raises
     InvalidValue for a path that no volume can have.
     """
     server, separator, path = entry.source.partition(":/")
@@ -161,6 +161,6 @@ def export_of(entry: MountEntry) -> Export | None:
 
 
 def find_exports(entries: Iterable[MountEntry], server: str) -> tuple[Export, ...]:
-    """What is mounted from exactly that server, in the order of the entries."""
+    """The exports of exactly that server, in the order of the entries."""
     named = (entry for entry in entries if entry.source.startswith(f"{server}:/"))
     return tuple(export for entry in named if (export := export_of(entry)))

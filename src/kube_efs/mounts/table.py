@@ -1,21 +1,21 @@
-"""What is mounted where, read no more often than necessary, for many callers and while others mount.
+"""The mount table for many callers: read no more often than necessary, while other processes mount.
 
-**Is anything mounted here?** The kernel answers that exactly about one path (``is_mount_point``), and the
-table is not read at all. Only a kernel that cannot has its table read.
+**Is anything mounted at this path?** The kernel answers this exactly (``is_mount_point``), without the
+table. The table is read only if the kernel cannot answer.
 
-**What is mounted here?** Only the table says that. The kernel gives it away in pieces of a page. Each piece
-shows what is mounted at that moment, but between two of them other mounts come and go, and the reader can
-miss one that is there all the time (``mountinfo`` says when). So a reading is trusted in one direction: what
-it shows was mounted after the reading began, even if the table changed in the meantime. What it does not show
-is *not mounted* only if the table stood still, or if the kernel says the same of that path. Where the kernel
-does not say, several readings have to miss it. A foreign mount that comes and goes therefore makes nobody
-read again what one reading has shown.
+**What is mounted at this path?** Only the table contains this. The kernel returns it in pieces of a page.
+Each piece is correct at its moment, but between two pieces other mounts are added and removed, and the
+reader can miss one that exists all the time (see ``mountinfo``). A reading is therefore trusted in one
+direction. What it contains was mounted after the reading began, even if the table changed meanwhile. What it
+does not contain is *not mounted* only if the table did not change, or if the kernel confirms it for that
+path. If the kernel cannot answer, several readings must miss it. The mounts of other processes therefore do
+not cause another reading of what one reading has shown.
 
-**Sharing.** There is one reading at a time. A caller that asks while one is under way cannot use it: the part
-about its place may have been read before it asked. It waits for the next, which begins after its question,
-and all who asked in the meantime use the same. So no answer is older than its question, and twenty callers at
-once cost two readings. A line is parsed only if its mount point is the one asked about: to cut the mount
-point out of a line of bytes takes a twentieth of the time of parsing the line.
+**Sharing.** There is one reading at a time. A call that arrives during a reading cannot use it, because the
+part with its path may have been read before. It waits for the next one, which all calls that arrived
+meanwhile share. No answer is therefore older than its call, and twenty concurrent calls need two readings.
+Only lines with the requested mount point are parsed: to find the mount point in a line takes a twentieth of
+the time of parsing it.
 """
 
 import asyncio
@@ -34,13 +34,13 @@ from kube_efs.mounts.mountinfo import (
     lines_by_mount_point,
     parse_mountinfo,
     read_once,
-    unreadable,
+    table_unreadable,
 )
 from kube_efs.single_flight import SingleFlight
 
-# Of a table that changes all the time, and of a kernel that says nothing of a path.
+# If the table changes all the time and the kernel cannot answer for a path.
 _READINGS: Final = 5
-# Written behind a mount point that was removed in another mount namespace.
+# The kernel appends this to a mount point that was removed in another mount namespace.
 _REMOVED: Final = (b"//deleted", b" (deleted)")
 _OPENAT2: Final = 437  # include/uapi/asm-generic/unistd.h
 _RESOLVE_NO_XDEV: Final = 0x01  # include/uapi/linux/openat2.h
@@ -65,10 +65,10 @@ def is_mount_point(path: Path) -> bool | None:
     openat2(2) with RESOLVE_NO_XDEV opens a name in its parent directory and refuses with EXDEV to step from
     there onto another mount, bind mounts included. So one system call of some microseconds is exact, however
     many mounts there are and however fast they change. It stops before it enters the mounted file system.
-    stat(2), statx(2) and open(2) enter it, whatever their flags, and then wait indefinitely for an NFS server
-    that is gone. Python has no function for openat2, therefore ctypes, which adds 0.7 MB to the process; the
-    number of the call is the same on x86-64 and ARM. Kernels before 5.6 do not have it, and a sandbox may
-    forbid it: then there is no answer here, and the mount table has to give one.
+    stat(2), statx(2) and open(2) enter it, whatever their flags, and then wait indefinitely for an NFS
+    server that does not answer. Python has no function for openat2, therefore ctypes, which adds 0.7 MB to
+    the process; the number of the call is the same on x86-64 and ARM. Kernels before 5.6 do not have it, and
+    a sandbox may forbid it: then there is no answer here, and the mount table has to give one.
     """
     try:
         parent = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -96,21 +96,21 @@ def is_mount_point(path: Path) -> bool | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Reading:
-    """Lines by mount point; ``is_whole`` if the table stood still."""
+    """Lines by mount point; ``is_whole`` if the table did not change during the reading."""
 
     lines: Mapping[bytes, Sequence[bytes]]
     is_whole: bool
 
     def at(self, place: Path) -> tuple[MountEntry, ...]:
-        """What is mounted on that place, a later mount above an earlier one."""
+        """The mounts at that path, a later one above an earlier one."""
         return _parsed(self.lines.get(os.fsencode(place), ()))
 
     def shows(self, place: Path) -> bool:
-        """Whether a mount is there, or was there when its mount point was removed elsewhere."""
+        """Whether a mount is there, also if its mount point was removed in another namespace."""
         name = os.fsencode(place)
         return name in self.lines or any(name + mark in self.lines for mark in _REMOVED)
 
-    def naming(self, text: bytes) -> Iterator[MountEntry]:
+    def mentioning(self, text: bytes) -> Iterator[MountEntry]:
         """The mounts that have the text somewhere in their lines."""
         for lines in self.lines.values():
             yield from _parsed([line for line in lines if text in line])
@@ -119,8 +119,8 @@ class _Reading:
 class MountTable:
     """The mount table of this process; every method raises PlatformError when it cannot be read.
 
-    Places are absolute and their parents have no links. ``read`` gives the text and whether it stood still,
-    or raises OSError; ``ask`` says whether a path is a mount point, None where that cannot be known.
+    Paths are absolute and their parents have no links. ``read`` returns the text and whether the table did
+    not change, or raises OSError; ``ask`` returns whether a path is a mount point, None if that is unknown.
     """
 
     def __init__(
@@ -134,12 +134,12 @@ class MountTable:
         self._reading = SingleFlight(lambda: asyncio.to_thread(self._read_indexed))
 
     async def is_mounted(self, place: Path) -> bool:
-        """Whether anything is mounted there."""
+        """Whether anything is mounted at the path."""
         answer = await asyncio.to_thread(self._ask, place)
         return await self.mounted_at(place) is not None if answer is None else answer
 
     async def mounted_at(self, place: Path) -> MountEntry | None:
-        """What is visible there, of several mounts the last; None when nothing is mounted there."""
+        """The topmost mount at the path; None when nothing is mounted there."""
         answer = None
         for _ in range(_READINGS):
             answer = await asyncio.to_thread(self._ask, place)
@@ -161,7 +161,7 @@ class MountTable:
     async def mounted_among(
         self, places: Collection[Path], *, readings: int = _READINGS, pause_seconds: float = 0.0
     ) -> frozenset[Path]:
-        """Those where any of that many readings shows a mount, and those of which it stays unknown."""
+        """The paths that any of the readings shows as mounted, and those for which this stays unknown."""
         missing, is_sure = set(places), False
         for number in range(readings):
             await asyncio.sleep(pause_seconds if number else 0)
@@ -169,7 +169,7 @@ class MountTable:
             missing = {place for place in missing if not reading.shows(place)}
             is_sure |= reading.is_whole
         if not is_sure:
-            missing -= await asyncio.to_thread(self._not_denied, frozenset(missing))
+            missing -= await asyncio.to_thread(self._possibly_mounted, frozenset(missing))
         return frozenset(places) - missing
 
     async def mounted_from(self, source: str) -> tuple[MountEntry, ...]:
@@ -179,19 +179,19 @@ class MountTable:
         found: dict[int, MountEntry] = {}
         for _ in range(_READINGS):
             reading = await self._reading()
-            found |= {one.mount_id: one for one in reading.naming(server) if one.source == source}
+            found |= {one.mount_id: one for one in reading.mentioning(server) if one.source == source}
             if reading.is_whole:
                 break
         return tuple(found.values())
 
-    def _not_denied(self, places: Collection[Path]) -> frozenset[Path]:
+    def _possibly_mounted(self, places: Collection[Path]) -> frozenset[Path]:
         return frozenset(place for place in places if self._ask(place) is not False)
 
     def _read_indexed(self) -> _Reading:
         try:
             text, is_whole = self._read()
         except OSError as error:
-            raise unreadable(error, MOUNTINFO) from error
+            raise table_unreadable(error, MOUNTINFO) from error
         return _Reading(lines=lines_by_mount_point(text), is_whole=is_whole)
 
 

@@ -1,6 +1,7 @@
-"""How full a file system is, asked so that one that does not answer holds up nothing.
+"""The usage of a file system, read so that one that does not answer blocks nothing.
 
-By a program and not in a thread: one that waits for a dead server cannot be ended, and keeps the mount busy.
+A program reads it, not a thread: a thread that waits for a dead server cannot be ended, and keeps the mount
+busy.
 """
 
 import re
@@ -18,7 +19,7 @@ _ANSWER: Final = re.compile(r"[0-9]+( [0-9]+){5}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """What statfs(2) says; ``available`` is what users can have. EFS counts no inodes: zero."""
+    """The result of statfs(2); ``available`` is for users without privileges. EFS reports zero inodes."""
 
     total_bytes: int
     used_bytes: int
@@ -42,9 +43,9 @@ class Usage:
 
 
 async def read_usage(path: Path, *, program: str = "stat") -> Usage:
-    """The usage of what is mounted there, whenever it answers; raises MountFailed.
+    """The usage of the mount; waits until the server answers. Raises MountFailed.
 
-    When the call is cancelled nothing of it stays behind.
+    A cancelled call leaves no process behind.
     """
     ended = await run(program, "--file-system", f"--format={_FORMAT}", str(path))
     if ended.status or not _ANSWER.fullmatch(ended.output):

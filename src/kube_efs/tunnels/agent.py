@@ -30,9 +30,9 @@ from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.health import Health, Heartbeat, combine
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.api.server import serving
-from kube_efs.tunnels.config_map import Served, follow, load_served, release, save_served
-from kube_efs.tunnels.files import discard_unfinished
-from kube_efs.tunnels.mount_targets import try_addresses
+from kube_efs.tunnels.config_map import Served, apply_document, drop_lingering, load_served, save_served
+from kube_efs.tunnels.files import remove_temporary_files
+from kube_efs.tunnels.mount_targets import probe_addresses
 from kube_efs.tunnels.notifications import MountTargetNotification, find_notifications
 from kube_efs.tunnels.observations import MetricsRecorder, Observations, compute_status
 from kube_efs.tunnels.on_demand.renewal import ClientCertificates
@@ -75,7 +75,7 @@ class TunnelAgent:
         *,
         clock: Callable[[], float] = time.monotonic,
         read: Callable[[Collection[int]], PortReading | None] = read_ports,
-        tell: Callable[[MountTargetNotification], None] = lambda _: None,
+        notify: Callable[[MountTargetNotification], None] = lambda _: None,
         duties: Duties | None = None,
     ) -> None:
         _check_paths(options)
@@ -84,7 +84,7 @@ class TunnelAgent:
         self._metrics = metrics
         self._clock = clock
         self._read = read
-        self._tell = tell
+        self._notify = notify
         self._connections = ConnectionLog()
         self._keeper_changed = asyncio.Event()
         self._keeper = StunnelKeeper(options, metrics, self._connections, self._keeper_changed.set)
@@ -99,35 +99,35 @@ class TunnelAgent:
             self._on_demand = OnDemandTunnels(
                 options, options.on_demand, self._certificates, self._plan, clock, lambda: read(())
             )
-        self._remembering = asyncio.Lock()
+        self._saving = asyncio.Lock()
         self._document_problem = ""
-        self._seen = Observations()
-        self._idleness = IdlePorts()
-        self._standstill = StalledPorts()
+        self._observations = Observations()
+        self._idle_ports = IdlePorts()
+        self._stalled_ports = StalledPorts()
         self._heartbeats = tuple(
             Heartbeat(name, max_age_seconds=options.probe_interval_seconds + _STUCK_SECONDS)
             for name in ("the checks of mount targets", "the probes of tunnels")
         )
 
     async def run(self, documents: AsyncIterable[TargetDocuments]) -> None:
-        """Serve what the documents say until cancelled, then end stunnel.
+        """Serve the targets of the documents until cancelled, then end stunnel.
 
-        Starts with what was remembered; ``documents`` are requested again when following them has failed. If
-        this ends by an error of its own, or while a tunnel on demand is held, stunnel is left running: the
-        next agent takes it over, and no mounted volume notices.
+        Starts with the stored targets; after an error, ``documents`` are requested again. If this method
+        ends by an error, or while a tunnel on demand has a holder, stunnel continues: the next agent takes
+        it over, and no mount is interrupted.
         """
-        await self._remember_earlier()
+        await self._load_state()
         on_demand: AbstractAsyncContextManager[None] = nullcontext()
         if self._on_demand and self._options.on_demand:
             on_demand = serving(self._options.on_demand.socket_path, self._on_demand, self.status)
         try:
             async with on_demand, asyncio.TaskGroup() as tasks:
                 if self._on_demand:
-                    tasks.create_task(self._certificates.run(self._on_demand.each))
+                    tasks.create_task(self._certificates.run(self._on_demand.all))
                 keep, (targets, probes) = self._duties.keep, self._heartbeats
                 tasks.create_task(keep("stunnel", self._keeper.run))
                 tasks.create_task(keep("tunnel targets", lambda: self._follow_documents(documents)))
-                # A loop that fails is not stuck, and a restart of the process would not help it.
+                # A loop that fails is not stuck, and a restart of the process would not repair it.
                 tasks.create_task(
                     keep("mount targets", lambda: self._watch_mount_targets(targets), failed=targets.beat)
                 )
@@ -135,28 +135,28 @@ class TunnelAgent:
                     keep("tunnel probes", lambda: self._watch_tunnels(probes), failed=probes.beat)
                 )
         except asyncio.CancelledError:
-            await self._end()
+            await self._stop_stunnel()
             raise
 
-    async def _remember_earlier(self) -> None:
+    async def _load_state(self) -> None:
         for path in (self._options.conf_path, self._options.state_path, self._options.reservations_path):
-            await asyncio.to_thread(discard_unfinished, path)
+            await asyncio.to_thread(remove_temporary_files, path)
         self._plan.served = await asyncio.to_thread(load_served, self._options.state_path)
         if self._on_demand:
             await self._on_demand.load()
         if self._plan.served:
-            log.info("remembered-targets-served", targets=len(self._plan.served.document.targets))
+            log.info("stored-targets-served", targets=len(self._plan.served.document.targets))
         if self._plan.served or (self._on_demand and self._on_demand.reservations.tunnels):
             self._plan.apply()
 
-    async def _end(self) -> None:
+    async def _stop_stunnel(self) -> None:
         if self._on_demand and self._on_demand.reservations.holders:
             log.info("stunnel-left-running", pid=self._keeper.report.pid, reason="tunnels on demand are held")
         else:
             await self._keeper.stop()
 
     def status(self) -> TunnelsStatus:
-        """The state of every tunnel at the last look."""
+        """The state of every tunnel at the last check."""
         rejected = _reasons(self._plan.served.rejections if self._plan.served else ())
         problems = (
             self._document_problem,
@@ -164,7 +164,11 @@ class TunnelAgent:
             *(self._on_demand.problems if self._on_demand else ()),
             *self._duties.problems,
         )
-        seen = replace(self._seen, renewals=self._certificates.problems) if self._on_demand else self._seen
+        seen = (
+            replace(self._observations, renewals=self._certificates.problems)
+            if self._on_demand
+            else self._observations
+        )
         return TunnelsStatus(
             tunnels=tuple(compute_status(one, self._keeper.report, seen) for one in self._plan.tunnels),
             problems=tuple(filter(None, problems)),
@@ -172,13 +176,13 @@ class TunnelAgent:
         )
 
     def liveness(self) -> Health:
-        """Failing when a loop is stuck; a restart of the agent then leaves stunnel alone."""
+        """Failing when a loop is stuck; the restart of the agent that follows does not affect stunnel."""
         return combine(*(heartbeat.health() for heartbeat in self._heartbeats))
 
     def readiness(self) -> Health:
-        """Failing until targets are known and stunnel runs, if there is anything to serve.
+        """Failing until the targets are known, and while stunnel does not run although it has services.
 
-        Where tunnels are served on demand there may never be any targets.
+        An agent that serves tunnels on demand is ready without targets: there may never be any.
         """
         if self._plan.served is None and self._on_demand is None:
             return Health.failing("no tunnel targets have been seen yet")
@@ -195,110 +199,111 @@ class TunnelAgent:
                 log.warning("targets-unreadable", reason=str(error))
                 continue
             self._document_problem = ""
-            await self._serve(follow(self._plan.served or Served(), targets, rejections))
+            await self._serve(apply_document(self._plan.served or Served(), targets, rejections))
 
     async def _serve(self, served: Served) -> None:
         if served == self._plan.served:
             return
-        told = _reasons(self._plan.served.rejections) if self._plan.served else {}
+        known = _reasons(self._plan.served.rejections) if self._plan.served else {}
         for entry, reason in _reasons(served.rejections).items():
-            if told.get(entry) != reason:
+            if known.get(entry) != reason:
                 log.warning("target-rejected", entry=entry, reason=reason)
         self._plan.served = served
-        self._idleness = self._idleness.among(served.lingering_ports)
+        self._idle_ports = self._idle_ports.keep_only(served.lingering_ports)
         self._plan.apply()
-        await self._remember()
+        await self._save_targets()
 
-    async def _remember(self) -> None:
+    async def _save_targets(self) -> None:
         path = self._options.state_path
-        # One after the other and always the latest, so that an older state never ends on top.
-        async with self._remembering:
+        # One write at a time, and always of the latest state, so that an older one never replaces it.
+        async with self._saving:
             try:
                 await asyncio.to_thread(save_served, path, self._plan.served or Served())
             except OSError as error:
-                log.warning("targets-not-remembered", path=str(path), reason=error.strerror)
+                log.warning("targets-not-saved", path=str(path), reason=error.strerror)
 
     async def _watch_mount_targets(self, heartbeat: Heartbeat) -> None:
         while True:
-            await self._look_at_mount_targets()
+            await self._check_mount_targets()
             heartbeat.beat()
             await asyncio.sleep(self._options.probe_interval_seconds)
 
-    async def _look_at_mount_targets(self) -> None:
+    async def _check_mount_targets(self) -> None:
         options = self._options
         addresses = {candidate.address for tunnel in self._plan.tunnels for candidate in tunnel.candidates}
-        accepted = await try_addresses(addresses, timeout_seconds=options.connect_timeout_seconds)
+        accepted = await probe_addresses(addresses, timeout_seconds=options.connect_timeout_seconds)
         before = self._plan.reachability.down
         self._plan.reachability = self._plan.reachability.after(
             accepted, rounds_until_down=options.rounds_until_down, rounds_until_up=options.rounds_until_up
         )
         if before != self._plan.reachability.down:
             log.info("reachability-changed", down=sorted(self._plan.reachability.down))
-            for news in find_notifications(self._plan.tunnels, before, self._plan.reachability.down):
-                self._tell(news)
+            for notification in find_notifications(self._plan.tunnels, before, self._plan.reachability.down):
+                self._notify(notification)
             self._plan.apply()
 
     async def _watch_tunnels(self, heartbeat: Heartbeat) -> None:
         while True:
-            await self._look_at_tunnels()
+            await self._check_tunnels()
             heartbeat.beat()
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._options.probe_interval_seconds):
-                    await self._look_at_what_is_new()
+                    await self._probe_new_services()
 
-    async def _look_at_what_is_new(self) -> None:
-        """Probe the new services of stunnel after each action of the keeper, until cancelled."""
+    async def _probe_new_services(self) -> None:
+        """Probe the new services of stunnel after each change of the keeper's report, until cancelled."""
         while True:
             self._keeper_changed.clear()
             await self._prober.probe_new(self._keeper.report)
-            self._see(self._seen.connections)
+            self._record_observations(self._observations.connections)
             await self._keeper_changed.wait()
 
-    async def _look_at_tunnels(self) -> None:
+    async def _check_tunnels(self) -> None:
         await self._prober.probe_all(self._keeper.report)
-        # Counted after the probes, so that none of their connections is taken for a mount.
+        # After the probes: an open connection of a probe would count as that of a mount.
         ports = frozenset(service.port for service in self._keeper.report.loaded.values())
         reading = await asyncio.to_thread(self._read, ports)
-        self._see(reading.connections if reading else self._seen.connections)
-        self._replace_what_stands_still(reading)
+        self._record_observations(reading.connections if reading else self._observations.connections)
+        self._replace_stalled_stunnel(reading)
         await self._close_unused(reading)
         if self._on_demand:
-            await self._on_demand.look(reading)
-            self._certificates.remove_forgotten(self._keeper.report.loaded)
+            await self._on_demand.close_unused(reading)
+            self._certificates.remove_unused_files(self._keeper.report.loaded)
 
-    def _see(self, connections: Mapping[int, int]) -> None:
-        """Take in the last probes and what stunnel says in its log, and tell of both."""
+    def _record_observations(self, connections: Mapping[int, int]) -> None:
+        """Combine the last probes with the log of stunnel, for the status, the metrics and the log."""
         self._keeper.read_log()
         names = self._plan.services.keys()
-        self._connections.forget_all_but(names)
+        self._connections.keep_only(names)
         facts = {name: self._connections.facts(name) for name in names}
         probes = self._prober.results
         self._log_changes(probes)
-        self._seen = Observations(probes=probes, facts=facts, connections=connections)
+        self._observations = Observations(probes=probes, facts=facts, connections=connections)
         self._recorder.record(
-            (tunnel, compute_status(tunnel, self._keeper.report, self._seen)) for tunnel in self._plan.tunnels
+            (tunnel, compute_status(tunnel, self._keeper.report, self._observations))
+            for tunnel in self._plan.tunnels
         )
 
-    def _replace_what_stands_still(self, reading: PortReading | None) -> None:
+    def _replace_stalled_stunnel(self, reading: PortReading | None) -> None:
         ports = {service.port for service in self._plan.services.values()}
         now, limit = self._clock(), self._options.stall_seconds
-        self._standstill = self._standstill.after(reading, ports, now=now)
-        if self._standstill.lasts(limit, now=now):
-            log.warning("stunnel-accepts-nothing", pid=self._keeper.report.pid, seconds=limit)
+        self._stalled_ports = self._stalled_ports.after(reading, ports, now=now)
+        if self._stalled_ports.exceed(limit, now=now):
+            log.warning("stunnel-hangs", pid=self._keeper.report.pid, seconds=limit)
             self._keeper.reload_or_replace()
-            self._standstill = StalledPorts()
+            self._stalled_ports = StalledPorts()
 
     async def _close_unused(self, reading: PortReading | None) -> None:
-        """Close what has left the document and is unused according to this and earlier readings."""
+        """Close lingering tunnels that are unused in this reading and in earlier ones."""
         if self._plan.served:
             now = self._clock()
-            self._idleness = self._idleness.after(reading, self._plan.served.lingering_ports, now=now)
-            over = self._idleness.over(self._options.idle, now=now)
-            await self._serve(release(self._plan.served, over))
+            self._idle_ports = self._idle_ports.after(reading, self._plan.served.lingering_ports, now=now)
+            unused = self._idle_ports.unused(self._options.idle, now=now)
+            await self._serve(drop_lingering(self._plan.served, unused))
 
     def _log_changes(self, probes: Mapping[str, ProbeResult]) -> None:
         for name, result in probes.items():
-            before = self._seen.probes.get(name)
+            before = self._observations.probes.get(name)
             if before is None or before.ok != result.ok:
                 reason = self._connections.facts(name).reason or result.reason
                 if result.ok:

@@ -1,4 +1,4 @@
-"""How soon a process that has died is started again."""
+"""The back-off before a process that has ended is restarted."""
 
 from dataclasses import dataclass
 
@@ -9,12 +9,12 @@ _LONGEST_DELAY_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class RestartBackoff:
-    """How long to wait before the next start: nothing after a long life, doubling with each short one."""
+    """The delay before the next start: zero after a long run, doubled after each short one."""
 
     seconds: float = 0.0
 
     def after_life_of(self, lived_seconds: float) -> "RestartBackoff":
-        """The delay after one more death."""
+        """The delay after one more end."""
         if lived_seconds >= _SHORT_LIFE_SECONDS:
             return RestartBackoff()
         return RestartBackoff(min(max(self.seconds * 2, _FIRST_DELAY_SECONDS), _LONGEST_DELAY_SECONDS))

@@ -1,10 +1,10 @@
-"""What a node serves of the ConfigMap, as its documents come and go, and remembered on the disk.
+"""The targets of the ConfigMap that a node serves, and their copy on the disk.
 
-A tunnel in use is never closed, and its port is never given to another: a mounted
-volume would then read the data of another volume. So what leaves the document lingers until it is not used
-any more, and a newcomer to its port waits that long.
+A tunnel in use is never closed, and its port never leads to another file system: a mounted volume would then
+read the data of another volume. A target that leaves the document therefore lingers until it is unused, and
+a new target with the same port waits until then.
 
-The last good document is remembered, so that tunnels come up without the API server.
+The last valid document is stored, so that tunnels start without the API server.
 """
 
 import json
@@ -36,7 +36,7 @@ _NEVER: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """The last good document, what could not be taken from it, and what outlives it."""
+    """The last valid document, its rejected entries, and the lingering targets of earlier documents."""
 
     document: TunnelTargets = field(default_factory=TunnelTargets)
     rejections: tuple[Rejection, ...] = ()
@@ -56,13 +56,13 @@ class Served:
 
     @property
     def lingering_ports(self) -> frozenset[int]:
-        """The ports that are not given to another yet."""
+        """The ports that other targets cannot have yet."""
         return frozenset(target.port for target in self.lingering)
 
 
-def follow(served: Served, document: TunnelTargets, rejections: Iterable[Rejection]) -> Served:
+def apply_document(served: Served, document: TunnelTargets, rejections: Iterable[Rejection]) -> Served:
     """What to serve after a new document."""
-    document, rejections = _keep_known(served.document, document, tuple(rejections))
+    document, rejections = _keep_unreadable_entries(served.document, document, tuple(rejections))
     wanted = {_identity(target) for target in document.targets.values()}
     lingering = (*served.lingering, *served.current)
     return Served(
@@ -72,7 +72,7 @@ def follow(served: Served, document: TunnelTargets, rejections: Iterable[Rejecti
     )
 
 
-def release(served: Served, unused_ports: Collection[int]) -> Served:
+def drop_lingering(served: Served, unused_ports: Collection[int]) -> Served:
     """Without the lingering tunnels of these ports."""
     return replace(
         served, lingering=tuple(target for target in served.lingering if target.port not in unused_ports)
@@ -83,14 +83,14 @@ def _identity(target: TunnelTarget) -> tuple[str, int]:
     return target.file_system_id, target.port
 
 
-def _keep_known(
+def _keep_unreadable_entries(
     before: TunnelTargets, document: TunnelTargets, rejections: tuple[Rejection, ...]
 ) -> tuple[TunnelTargets, tuple[Rejection, ...]]:
-    """A document in which an entry that has become unreadable stays as it was, port included."""
+    """The document, in which an entry that is no longer readable stays as it was, with its port."""
     unreadable = {rejection.entry for rejection in rejections}
     kept = {fs: target for fs, target in before.targets.items() if fs in unreadable}
     owners = {target.port: fs for fs, target in kept.items()}
-    intruders = {fs: target for fs, target in document.targets.items() if target.port in owners}
+    conflicting = {fs: target for fs, target in document.targets.items() if target.port in owners}
     refused = tuple(
         Rejection(
             entry=fs,
@@ -98,14 +98,14 @@ def _keep_known(
                 f"is the port of {owners[target.port]}", field=f"{fs}.stunnel_port", value=target.port
             ),
         )
-        for fs, target in intruders.items()
+        for fs, target in conflicting.items()
     )
-    targets = {fs: target for fs, target in document.targets.items() if fs not in intruders} | kept
+    targets = {fs: target for fs, target in document.targets.items() if fs not in conflicting} | kept
     return replace(document, targets=MappingProxyType(targets)), (*rejections, *refused)
 
 
 def save_served(path: Path, served: Served) -> None:
-    """Remember the document and the lingering tunnels; raises OSError."""
+    """Store the document and the lingering tunnels; raises OSError."""
     state = {
         "version": _VERSION,
         "targets": _render(served.document),
@@ -116,13 +116,13 @@ def save_served(path: Path, served: Served) -> None:
 
 
 def load_served(path: Path) -> Served | None:
-    """What was remembered; None when there is nothing or it cannot be used, which is logged."""
+    """The stored targets; None without a file, or if it cannot be used, which is logged."""
     try:
         return _parse(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, InvalidValue) as error:
-        log.warning("remembered-targets-ignored", path=str(path), reason=str(error) or type(error).__name__)
+        log.warning("stored-targets-ignored", path=str(path), reason=str(error) or type(error).__name__)
         return None
 
 

@@ -1,4 +1,4 @@
-"""Files that are either old or new, never half of each."""
+"""Atomic writes: a file has its old content or its new content, never a part of each."""
 
 import asyncio
 import glob
@@ -12,10 +12,13 @@ from typing import ParamSpec
 Given = ParamSpec("Given")
 
 
-async def in_thread_to_the_end(
+async def write_to_completion(
     write: Callable[Given, None], *arguments: Given.args, **options: Given.kwargs
 ) -> None:
-    """Write in a thread; a cancelled caller continues only after the write has ended. Raises OSError."""
+    """Write in a thread; if the caller is cancelled, it continues only after the write has ended.
+
+    Otherwise the thread would continue, and could write after a later caller. Raises OSError.
+    """
     writing = asyncio.ensure_future(asyncio.to_thread(write, *arguments, **options))
     try:
         await asyncio.shield(writing)
@@ -29,10 +32,11 @@ async def in_thread_to_the_end(
 def write_atomically(path: Path, text: str, *, durable: bool = True) -> None:
     """Replace the file at ``path``; afterwards it has mode 0600.
 
-    If ``durable`` it also survives a power failure, for which the disk is waited for. Raises OSError when
-    the directory does not exist or is not writable.
+    If ``durable``, it also waits until the disk has the file, which then survives a power failure. Raises
+    OSError when the directory does not exist or is not writable.
     """
-    # mkstemp gives mode 0600 and refuses links, which matters in a directory such as /tmp.
+    # mkstemp creates the file with mode 0600 and follows no link, which is important in a directory such as
+    # /tmp.
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -46,15 +50,15 @@ def write_atomically(path: Path, text: str, *, durable: bool = True) -> None:
         raise
     if not durable:
         return
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(folder)
+        os.fsync(directory)
     finally:
-        os.close(folder)
+        os.close(directory)
 
 
-def discard_unfinished(path: Path) -> None:
-    """Remove what killed processes have left of new contents for this file, which no process writes now."""
+def remove_temporary_files(path: Path) -> None:
+    """Remove the temporary files of killed processes for this file; no process must be writing it."""
     for unfinished in path.parent.glob(f".{glob.escape(path.name)}.*"):
         with suppress(OSError):
             unfinished.unlink()

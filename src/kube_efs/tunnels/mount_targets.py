@@ -1,8 +1,8 @@
-"""Which mount targets serve a tunnel, in which order, and which of them accept connections.
+"""The mount targets of a tunnel, their order, and which of them accept connections.
 
-stunnel itself continues with the next address when one does not accept; the verdicts here only keep a dead
-one from being tried first by every new connection. One lost packet must not move a node to another zone, so
-they are made over several rounds.
+If an address does not accept a connection, stunnel itself uses the next one. The checks here only prevent
+that every new connection tries a dead mount target first. One lost packet must not move a node to another
+zone, so several rounds have to agree.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ _AT_ONCE = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLocation:
-    """Where this node is: the subnets of its network interfaces, its zone and that zone's id where known."""
+    """The location of this node: the subnets of its network interfaces, and its zone, if known."""
 
     subnets: frozenset[SubnetId] = field(default_factory=frozenset)
     zone: ZoneName | None = None
@@ -74,7 +74,7 @@ def rank_candidates(
 def choose_addresses(candidates: Collection[Candidate], unreachable: Collection[str]) -> tuple[str, ...]:
     """The addresses in the order to try them: reachable ones first, each group nearest first.
 
-    Unreachable ones stay in the list: the verdict may be out of date when stunnel connects.
+    Unreachable ones stay in the list: they may be reachable again when stunnel connects.
     """
     return tuple(
         candidate.address for candidate in sorted(candidates, key=lambda one: one.address in unreachable)
@@ -83,29 +83,29 @@ def choose_addresses(candidates: Collection[Candidate], unreachable: Collection[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reachability:
-    """The addresses that are held to be down, and how many rounds in a row spoke against each verdict."""
+    """The addresses that count as down, and how many rounds in a row had the other result."""
 
     down: frozenset[str] = field(default_factory=frozenset)
-    doubts: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    contrary_rounds: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
 
     def after(
         self, accepted: Mapping[str, bool], *, rounds_until_down: int, rounds_until_up: int
     ) -> "Reachability":
-        """The verdicts after one more round; addresses that were not tested are forgotten."""
+        """The state after one more round; addresses that were not tested are removed."""
         down: set[str] = set()
-        doubts: dict[str, int] = {}
+        contrary_rounds: dict[str, int] = {}
         for address, ok in accepted.items():
             was_down = address in self.down
-            doubt = self.doubts.get(address, 0) + 1 if ok == was_down else 0
-            flipped = doubt >= (rounds_until_up if was_down else rounds_until_down)
+            rounds = self.contrary_rounds.get(address, 0) + 1 if ok == was_down else 0
+            flipped = rounds >= (rounds_until_up if was_down else rounds_until_down)
             if was_down != flipped:
                 down.add(address)
-            if doubt and not flipped:
-                doubts[address] = doubt
-        return Reachability(down=frozenset(down), doubts=MappingProxyType(doubts))
+            if rounds and not flipped:
+                contrary_rounds[address] = rounds
+        return Reachability(down=frozenset(down), contrary_rounds=MappingProxyType(contrary_rounds))
 
 
-async def try_addresses(
+async def probe_addresses(
     addresses: Collection[str], *, timeout_seconds: float, port: int = NFS_PORT
 ) -> Mapping[str, bool]:
     """Which of the addresses accept a TCP connection within the time; all are tried at the same time."""

@@ -1,4 +1,4 @@
-"""The events about mount targets that this node cannot reach, and about those that it reaches again."""
+"""Events of the node about mount targets that it cannot reach, or reaches again."""
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
@@ -11,9 +11,10 @@ from kube_efs.tunnels.plan import PlannedTunnel
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MountTargetNotification:
-    """A mount target that accepts connections from this node again, or no more.
+    """A mount target accepts connections from this node again, or no longer.
 
-    ``instead`` is then the nearest of the file system that does, None if there is none.
+    In the second case, ``instead`` is the nearest mount target of the file system that does, None without
+    one.
     """
 
     file_system_id: FileSystemId
@@ -23,12 +24,12 @@ class MountTargetNotification:
 
     @property
     def reason(self) -> str:
-        """What ``kubectl describe`` shows as the reason."""
+        """The reason of the event."""
         return "MountTargetReachable" if self.is_reachable else "MountTargetUnreachable"
 
     @property
     def message(self) -> str:
-        """A sentence for users."""
+        """The message of the event."""
         subject = f"mount target {_place(self.mount_target)} of {self.file_system_id}"
         if self.is_reachable:
             return f"{subject} accepts connections again"
@@ -40,7 +41,7 @@ class MountTargetNotification:
 def find_notifications(
     plan: Iterable[PlannedTunnel], down_before: Collection[str], down: Collection[str]
 ) -> tuple[MountTargetNotification, ...]:
-    """What has changed for the file systems of these tunnels, each mount target once."""
+    """The changes for the file systems of these tunnels, each mount target once."""
     found: dict[tuple[FileSystemId, str], MountTargetNotification] = {}
     for tunnel in plan:
         file_system_id = tunnel.target.file_system_id
@@ -60,15 +61,15 @@ def find_notifications(
 
 
 def notify_by_events(recorder: EventRecorder, node: str) -> Callable[[MountTargetNotification], None]:
-    """Writes news as events of the node."""
-    # The kubelet, too, gives a node's name for its uid; kubectl describe asks for events by both.
+    """A function that publishes each notification as an event of the node."""
+    # As the kubelet does, with the name as the UID: kubectl describe selects events by both.
     subject = Subject(api_version="v1", kind="Node", name=node, uid=node)
 
-    def tell(news: MountTargetNotification) -> None:
-        kind = EventType.NORMAL if news.is_reachable else EventType.WARNING
-        recorder.publish(subject, kind, news.reason, news.message)
+    def notify(notification: MountTargetNotification) -> None:
+        kind = EventType.NORMAL if notification.is_reachable else EventType.WARNING
+        recorder.publish(subject, kind, notification.reason, notification.message)
 
-    return tell
+    return notify
 
 
 def _place(candidate: Candidate) -> str:

@@ -1,4 +1,4 @@
-"""From what is planned, loaded and observed to the state in status and metrics."""
+"""The status and the metrics of each tunnel: computed from the plan, the keeper's report and observations."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ from kube_efs.tunnels.stunnel.log import ServiceFacts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observations:
-    """What was seen: probes, log and failed renewals by service, open connections by port."""
+    """Probes, facts of the log and failed renewals by service; open connections by port."""
 
     probes: Mapping[str, ProbeResult] = field(default_factory=lambda: MappingProxyType({}))
     facts: Mapping[str, ServiceFacts] = field(default_factory=lambda: MappingProxyType({}))
@@ -36,7 +36,7 @@ def compute_status(tunnel: PlannedTunnel, report: KeeperReport, seen: Observatio
             file_system_id=tunnel.target.file_system_id,
             port=tunnel.target.port,
             state=state,
-            reason=_both(
+            reason=_join_reasons(
                 tunnel.obstacle, seen.renewals.get(tunnel.reservation.name, "") if tunnel.reservation else ""
             ),
             leaving=tunnel.leaving,
@@ -44,14 +44,14 @@ def compute_status(tunnel: PlannedTunnel, report: KeeperReport, seen: Observatio
         )
     facts = seen.facts.get(service.name, ServiceFacts())
     probed = seen.probes.get(service.name)
-    state, reason = _judge(service, report, probed, facts)
-    candidate = in_use(tunnel, facts)
+    state, reason = _evaluate(service, report, probed, facts)
+    candidate = find_mount_target_in_use(tunnel, facts)
     return TunnelStatus(
         file_system_id=service.file_system_id,
         port=service.port,
         state=state,
-        reason=_both(reason, seen.renewals.get(service.name, "")),
-        # Of what has no subnet the name may be all that is known before the first connection.
+        reason=_join_reasons(reason, seen.renewals.get(service.name, "")),
+        # A candidate without a subnet is a DNS name; its address is known after the first connection.
         address=candidate.address if candidate.subnet_id else facts.address or candidate.address,
         subnet_id=candidate.subnet_id,
         zone=candidate.zone or "",
@@ -66,7 +66,7 @@ def compute_status(tunnel: PlannedTunnel, report: KeeperReport, seen: Observatio
     )
 
 
-def _both(reason: str, renewal: str) -> str:
+def _join_reasons(reason: str, renewal: str) -> str:
     return "; ".join(filter(None, [reason, renewal]))
 
 
@@ -91,7 +91,7 @@ def _on_demand_fields(tunnel: PlannedTunnel) -> _OnDemandFields:
     }
 
 
-def _judge(
+def _evaluate(
     service: TunnelService, report: KeeperReport, probed: ProbeResult | None, facts: ServiceFacts
 ) -> tuple[TunnelState, str]:
     if error := report.left_out.get(service.name):
@@ -103,7 +103,7 @@ def _judge(
     return TunnelState.DOWN, facts.reason or probed.reason
 
 
-def in_use(tunnel: PlannedTunnel, facts: ServiceFacts) -> Candidate:
+def find_mount_target_in_use(tunnel: PlannedTunnel, facts: ServiceFacts) -> Candidate:
     """The mount target of the last connection, or else the one that is tried first."""
     by_address = {candidate.address: candidate for candidate in tunnel.candidates}
     first = tunnel.service.addresses[0] if tunnel.service else tunnel.candidates[0].address
@@ -111,7 +111,7 @@ def in_use(tunnel: PlannedTunnel, facts: ServiceFacts) -> Candidate:
 
 
 class MetricsRecorder:
-    """Keeps the metrics of each file system's tunnel, and removes those of tunnels that are gone."""
+    """Sets the metrics of each tunnel, and removes those of closed tunnels."""
 
     def __init__(self, metrics: TunnelMetrics) -> None:
         self._metrics = metrics
@@ -119,7 +119,7 @@ class MetricsRecorder:
         self._on_demand: set[tuple[str, str]] = set()
 
     def record(self, tunnels: Iterable[tuple[PlannedTunnel, TunnelStatus]]) -> None:
-        """Make the gauges those of these tunnels; a lingering one counts only for the open connections."""
+        """Set the gauges of these tunnels; a lingering tunnel of the ConfigMap has none."""
         described = tuple(tunnels)
         self._record_on_demand(tuple(one for one in described if one[1].on_demand))
         current = {
@@ -158,7 +158,7 @@ class MetricsRecorder:
         nearness = {candidate.address: candidate.nearness for candidate in plan.candidates}
         before = self._recorded.get(file_system)
         if before and (before.address, before.zone) != (status.address, status.zone):
-            self._remove_place(before)
+            self._remove_mount_target(before)
             if status.failed_over and before.address in nearness:
                 self._metrics.fail_overs.labels(file_system).inc()
         self._metrics.up.labels(file_system).set(status.state == TunnelState.UP)
@@ -172,9 +172,9 @@ class MetricsRecorder:
     def _remove(self, file_system: str) -> None:
         self._metrics.up.remove(file_system)
         self._metrics.failed_over.remove(file_system)
-        self._remove_place(self._recorded.pop(file_system))
+        self._remove_mount_target(self._recorded.pop(file_system))
 
-    def _remove_place(self, status: TunnelStatus) -> None:
+    def _remove_mount_target(self, status: TunnelStatus) -> None:
         if status.address:
             self._metrics.mount_target.remove(status.file_system_id, status.address, status.zone)
             self._metrics.in_own_zone.remove(status.file_system_id)

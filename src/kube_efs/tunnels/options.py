@@ -10,8 +10,8 @@ from kube_efs.tunnels.mount_targets import NodeLocation
 from kube_efs.tunnels.reservations import PortRange
 from kube_efs.tunnels.sockets.detection import IdlePolicy
 
-# From 20490 on the controller gives ports to file systems, of which an account has 1,000 at most unless AWS
-# raises that; and below 30000 no node port and no port of an outgoing connection gets in the way.
+# The controller assigns ports from 20490 on to file systems, of which an account has at most 1,000 unless AWS
+# raises the limit. Node ports and the ports of outgoing connections are above 30000.
 ON_DEMAND_PORTS: Final = PortRange(first=22049, last=23048)
 _SOURCE_MAX: Final = 100
 
@@ -33,9 +33,9 @@ class ClientInfo:
 class OnDemandOptions:
     """Settings of the tunnels on demand.
 
-    They are asked for at ``socket_path``. ``node`` is the host name for certificates, ``credentials`` say
-    how identities are asked for. An ensuring that takes longer than ``ensure_timeout_seconds`` fails. A
-    holder that two reconciliations ``orphan_seconds`` apart do not show is none any more.
+    The agent listens on ``socket_path``. ``node`` is the host name for certificates, ``credentials``
+    configure how identities are found. A call that takes longer than ``ensure_timeout_seconds`` fails. A
+    holder that two reconciliations ``orphan_seconds`` apart do not contain is removed.
     """
 
     socket_path: Path
@@ -44,7 +44,7 @@ class OnDemandOptions:
     client_info: ClientInfo
     ports: PortRange = ON_DEMAND_PORTS
     idle: IdlePolicy = field(default_factory=IdlePolicy)
-    # A kubelet waits two minutes; its user is to learn the reason before.
+    # A kubelet waits two minutes. The call must end earlier, so that the user gets the reason.
     ensure_timeout_seconds: float = 20.0
     orphan_seconds: float = 60.0
 
@@ -55,10 +55,10 @@ class TunnelOptions:
 
     ``stunnel_path`` None takes the first stunnel in the usual places; ``state_dir`` None the directory of
     ``conf_path``; ``dns_suffix`` None the region's own. ``rounds_until_down`` and ``rounds_until_up`` are
-    how many tests in a row, one each ``probe_interval_seconds``, turn the verdict on a mount target:
-    going back may be slower than fleeing, since it gains only nearness. A tunnel that is no longer asked
-    for is closed after ``rounds_until_closed`` looks at the node's connections, as far apart, without one.
-    A stunnel that has accepted nothing for ``stall_seconds`` must show that it still does anything.
+    how many checks in a row, one each ``probe_interval_seconds``, change the state of a mount target. The
+    return to a nearer one may take longer than the failover, because it is less urgent. A lingering tunnel
+    closes after ``rounds_until_closed`` readings, at the same interval, without a connection. A stunnel that
+    has accepted no connection for ``stall_seconds`` must reload its configuration, or it is replaced.
     """
 
     region: Region
@@ -82,32 +82,32 @@ class TunnelOptions:
 
     @property
     def idle(self) -> IdlePolicy:
-        """When a tunnel that has left the ConfigMap may go."""
+        """When a lingering tunnel can be closed."""
         rounds = self.rounds_until_closed
         return IdlePolicy(seconds=(rounds - 1) * self.probe_interval_seconds, readings=rounds)
 
     @property
-    def folder(self) -> Path:
-        """Where the log of stunnel and the remembered targets are kept."""
+    def directory(self) -> Path:
+        """The directory of the log of stunnel and of the state of this agent."""
         return self.state_dir or self.conf_path.parent
 
     @property
     def log_path(self) -> Path:
         """The log of stunnel; the part before the last rotation has ``.1`` at its end."""
-        return self.folder / f"{self.conf_path.stem}.log"
+        return self.directory / f"{self.conf_path.stem}.log"
 
     @property
     def state_path(self) -> Path:
-        """The remembered targets."""
-        return self.folder / f"{self.conf_path.stem}.targets.json"
+        """The stored targets."""
+        return self.directory / f"{self.conf_path.stem}.targets.json"
 
     @property
     def reservations_path(self) -> Path:
         """The reservations of tunnels on demand."""
         # The name stays: after an upgrade, the agent must find the file of the earlier version.
-        return self.folder / f"{self.conf_path.stem}.demands.json"
+        return self.directory / f"{self.conf_path.stem}.demands.json"
 
     @property
     def certificates_path(self) -> Path:
         """The directory of the client certificates."""
-        return self.folder / f"{self.conf_path.stem}.certificates"
+        return self.directory / f"{self.conf_path.stem}.certificates"

@@ -1,4 +1,4 @@
-"""The tunnels a node should have, each with its mount targets in order.
+"""The wanted tunnels of a node, each with its mount targets in order.
 
 Different tasks write the inputs of the plan: the agent writes documents and which mount targets are down,
 ``on_demand`` writes reservations and certificates. All inputs are in one ``NodePlan``, which imports none of
@@ -31,7 +31,7 @@ from kube_efs.tunnels.stunnel.keeper import StunnelKeeper
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedTunnel:
-    """A target, its mount targets from the nearest on, and its service unless ``obstacle`` says why not.
+    """A target, its mount targets, the nearest first, and its service, or the ``obstacle`` that prevents it.
 
     ``reservation`` is set for a tunnel on demand, whose name is that of its spec.
     """
@@ -45,11 +45,10 @@ class PlannedTunnel:
 
 
 class NodePlan:
-    """The plan of the moment, and what it follows from; each field has one writer.
+    """The current plan and its inputs; each input has one writer.
 
-    ``served`` is None before there was any document. ``reservations`` are on the disk and are served;
-    ``wanted`` are those as they will be as soon as the disk lets them. ``certificates`` are those of the
-    reservations, by name.
+    ``served`` is None before the first document. ``reservations`` are on the disk and are served; ``wanted``
+    are those after the next successful write. ``certificates`` are those of the reservations, by name.
     """
 
     def __init__(self, options: TunnelOptions, metrics: TunnelMetrics, keeper: StunnelKeeper) -> None:
@@ -70,7 +69,7 @@ class NodePlan:
 
     @property
     def config_map_ports(self) -> frozenset[int]:
-        """The ports of the ConfigMap's tunnels, those that are about to go included."""
+        """The ports of the ConfigMap's tunnels, lingering ones included."""
         served = self.served or Served()
         return served.lingering_ports.union(target.port for target in served.document.targets.values())
 
@@ -84,23 +83,23 @@ class NodePlan:
 
     @property
     def services(self) -> Mapping[str, TunnelService]:
-        """What stunnel is to listen for, by name."""
+        """The services that stunnel must serve, by name."""
         return {tunnel.service.name: tunnel.service for tunnel in self.tunnels if tunnel.service}
 
     def apply(self) -> None:
         """Compute the plan again and load it into stunnel."""
         served = self.served or Served()
-        self.tunnels = make_plan(served, self.reachability, self._options, self.on_demand_ports)
+        self.tunnels = plan_config_map_tunnels(served, self.reachability, self._options, self.on_demand_ports)
         if self.reservations.tunnels:
             self.tunnels += plan_on_demand_tunnels(
                 self.reservations, self.certificates, served, self.reachability, self._options
             )
         self._metrics.rejected_entries.set(len(served.rejections))
-        self._keeper.want(self.services.values())
+        self._keeper.set_services(self.services.values())
 
-    async def listening(self, name: str) -> None:
+    async def wait_until_listening(self, name: str) -> None:
         """Wait until stunnel listens for this tunnel; raises TunnelError when it cannot."""
-        await self._keeper.listening(name)
+        await self._keeper.wait_until_listening(name)
 
 
 def plan_on_demand_tunnels(
@@ -110,7 +109,7 @@ def plan_on_demand_tunnels(
     reachability: Reachability,
     options: TunnelOptions,
 ) -> tuple[PlannedTunnel, ...]:
-    """What to do for each tunnel on demand; one waits until it has a certificate."""
+    """The plan for each tunnel on demand; a tunnel without a certificate has no service yet."""
 
     def planned(tunnel: Reservation) -> PlannedTunnel:
         spec = tunnel.spec
@@ -144,15 +143,16 @@ def plan_on_demand_tunnels(
     return tuple(planned(tunnel) for _, tunnel in sorted(reservations.tunnels.items()))
 
 
-def make_plan(
+def plan_config_map_tunnels(
     served: Served,
     reachability: Reachability,
     options: TunnelOptions,
     on_demand_ports: Collection[int] = (),
 ) -> tuple[PlannedTunnel, ...]:
-    """What to do for each target of the document and each lingering one.
+    """The plan for each target of the document and each lingering one.
 
-    Ports of tunnels on demand are theirs: mounts hold them, and a port twice would make stunnel serve none.
+    A port of a tunnel on demand stays there: mounts depend on it, and with one port twice stunnel would
+    serve no tunnel at all.
     """
 
     def planned(
@@ -183,7 +183,7 @@ def make_plan(
         for target in served.current:
             yield planned(target, name=target.file_system_id)
         for target in served.lingering:
-            # A name of its own: the file system may be back in the document with another port.
+            # With the port in its name: the document may contain the file system again, with another port.
             yield planned(target, name=f"{target.file_system_id}-{target.port}", leaving=True)
         owners = {target.port: target.file_system_id for target in served.lingering}
         for target in served.waiting:
@@ -196,20 +196,19 @@ def make_plan(
 def find_candidates(
     spec: TunnelSpec, targets: TunnelTargets, options: TunnelOptions
 ) -> tuple[Candidate, ...]:
-    """What could serve the spec, the best first; never none.
+    """The mount targets that can serve the spec, the best first; at least one.
 
-    The mount targets that the cluster's controller has found come before DNS, since a tunnel can then turn
-    to the next one, in another zone too. Raises InvalidSetting when the id of the node's zone is needed and
-    not known.
+    The mount targets of the ConfigMap come before DNS, because a tunnel can fail over between them, also to
+    another zone. Raises InvalidSetting when the ID of the node's zone is needed and not known.
     """
     if spec.address is not None:
         return (_only(spec.address),)
     known = targets.targets.get(spec.file_system_id)
     if known and known.address_by_subnet and not spec.cross_account and _is_own_region(spec, options):
-        place = options.location
+        location = options.location
         if spec.zone is not None:
-            place = replace(place, subnets=frozenset(), zone=spec.zone)
-        return rank_candidates(known, place, targets.zone_by_subnet)
+            location = replace(location, subnets=frozenset(), zone=spec.zone)
+        return rank_candidates(known, location, targets.zone_by_subnet)
     name = server_name(spec, options)
     zone = options.location.zone_id if spec.cross_account else spec.zone
     if spec.cross_account and zone is None:
@@ -222,7 +221,7 @@ def find_candidates(
 
 
 def server_name(spec: TunnelSpec, options: TunnelOptions) -> str:
-    """The name that the certificate of the server must carry, whatever leads there."""
+    """The name that the server's certificate must contain, whichever address the tunnel uses."""
     suffix = options.dns_suffix if _is_own_region(spec, options) else None
     return dns_name(spec.file_system_id, spec.region or options.region, suffix)
 

@@ -1,4 +1,4 @@
-"""Which tunnels are probed when: each as soon as stunnel starts to serve it, and all of them periodically."""
+"""Probes each tunnel as soon as stunnel serves it, and all of them periodically."""
 
 import asyncio
 import itertools
@@ -16,7 +16,7 @@ _AT_ONCE: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Probed:
-    """A result, and what it is true of: the service as it was, in the stunnel of that pid."""
+    """A result, and what was probed: the service, and the pid of the stunnel that served it."""
 
     service: TunnelService
     pid: int | None
@@ -24,7 +24,7 @@ class _Probed:
 
 
 class Prober:
-    """Probes services and knows the last result of each, as long as it is served."""
+    """Probes services, and keeps the last result of each while stunnel serves it."""
 
     def __init__(self, metrics: TunnelMetrics, *, timeout_seconds: float) -> None:
         self._metrics = metrics
@@ -33,14 +33,14 @@ class Prober:
         self._xids = itertools.cycle(range(1, 2**32))
 
     async def probe_all(self, report: KeeperReport) -> None:
-        """Have a new result for each service that stunnel serves."""
-        self._known = await self._probed(report.loaded.values(), report.pid)
+        """Probe all services that stunnel serves."""
+        self._known = await self._probe(report.loaded.values(), report.pid)
 
     async def probe_new(self, report: KeeperReport) -> None:
-        """The same for those only that it did not serve so before, or that did not work then.
+        """Probe only services that are new or changed, or whose last probe failed.
 
-        A probe is a TLS handshake: with a thousand tunnels, one more must not cost a thousand of them. One
-        that failed may have been reset by the load itself.
+        A probe is a TLS handshake: with a thousand tunnels, one more must not cause a thousand handshakes. A
+        failed probe is repeated, because the load itself may have reset its connection.
         """
         known = {
             name: there
@@ -50,23 +50,23 @@ class Prober:
             and (there.service, there.pid) == (service, report.pid)
         }
         new = [service for name, service in report.loaded.items() if name not in known]
-        self._known = known | await self._probed(new, report.pid)
+        self._known = known | await self._probe(new, report.pid)
 
     @property
     def results(self) -> Mapping[str, ProbeResult]:
-        """How the last probe of each service ended."""
+        """The last result of each service."""
         return {name: one.result for name, one in self._known.items()}
 
-    async def _probed(self, services: Collection[TunnelService], pid: int | None) -> dict[str, _Probed]:
+    async def _probe(self, services: Collection[TunnelService], pid: int | None) -> dict[str, _Probed]:
         slots = asyncio.Semaphore(_AT_ONCE)
 
-        async def probed(service: TunnelService) -> _Probed:
+        async def probe_one(service: TunnelService) -> _Probed:
             async with slots:
                 timeout = self._timeout_seconds
                 result = await probe(service.port, timeout_seconds=timeout, xid=next(self._xids))
             return _Probed(service=service, pid=pid, result=result)
 
-        found = await asyncio.gather(*map(probed, services))
+        found = await asyncio.gather(*map(probe_one, services))
         for one in found:
             if one.result.ok and one.service.name == one.service.file_system_id:
                 self._metrics.probe_seconds.labels(one.service.file_system_id).observe(one.result.seconds)

@@ -1,8 +1,10 @@
-"""Which tunnels are asked for, by whom, and at which port: values, and what they become.
+"""Reservations of tunnels on demand as values: for what, by which holders, and at which port.
 
-A spec says what a tunnel on demand is for: what makes one service of stunnel differ from another. Equal specs
-share a tunnel. While it exists its port is the same, and belongs to no other tunnel. The port is chosen from
-the spec, so that a tunnel that was closed and is asked for again usually gets the port it had.
+A spec contains everything that distinguishes one service of stunnel from another. Equal specs share a
+tunnel. While a tunnel exists, its port does not change and belongs to no other tunnel. The port is derived
+from the spec, so a closed tunnel that is requested again usually gets the same port.
+
+The names of the fields are those of the file on the disk (``on_demand/store.py``), and must not change.
 """
 
 import hashlib
@@ -37,12 +39,12 @@ _NAME_DIGITS: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunnelSpec:
-    """Mounts with equal ones share a tunnel; raises InvalidValue for a malformed part.
+    """Mounts with equal specs share a tunnel; raises InvalidValue for an invalid part.
 
     ``iam`` None connects without an identity. ``region`` None is the node's own. With ``address`` only that
-    mount target is used, with ``zone`` those of the zone come first, and ``cross_account`` looks the file
-    system up by the name that begins with the id of the node's zone. ``checks_revocation`` asks OCSP for
-    the server's certificate.
+    mount target is used, with ``zone`` those of the zone come first. With ``cross_account``, DNS resolves
+    the name that begins with the ID of the node's zone. ``checks_revocation`` checks the server's
+    certificate with OCSP.
     """
 
     file_system_id: FileSystemId
@@ -71,13 +73,13 @@ class TunnelSpec:
 
     @property
     def name(self) -> str:
-        """The name of the service, the same for equal specs at any time in any process."""
+        """The name of the service, the same for equal specs in every process and every version."""
         return _name(self)
 
 
 @lru_cache(maxsize=2048)
 def _name(spec: TunnelSpec) -> str:
-    # Without what has its default, so that a field that comes with a later version changes no name.
+    # Without fields that have their default: a new field in a later version must not change existing names.
     given = {one.name: getattr(spec, one.name) for one in fields(spec)}
     given = {name: value for name, value in given.items() if value not in {None, False}}
     digest = hashlib.sha256(msgspec.json.encode(given, order="deterministic")).hexdigest()
@@ -85,7 +87,7 @@ def _name(spec: TunnelSpec) -> str:
 
 
 def parse_holder(text: str) -> Holder:
-    """Who holds a tunnel, such as a volume and where it is mounted; raises InvalidValue."""
+    """The name of a holder, for example a volume and its target; raises InvalidValue."""
     _check_text(text, field="holder")
     return Holder(text)
 
@@ -115,16 +117,16 @@ class PortRange:
         return self.last - self.first + 1
 
     def starting_at(self, key: str) -> Iterator[int]:
-        """All ports of the range, from one on that the key determines."""
+        """All ports of the range, beginning with one that the key determines."""
         start = int.from_bytes(hashlib.sha256(key.encode()).digest()[:8])
         return (self.first + (start + step) % len(self) for step in range(len(self)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservation:
-    """A tunnel that was asked for; without holders it stays until it has no connections.
+    """A reserved tunnel; without holders, it stays until it has no connections.
 
-    ``source`` is where the first credentials of its identity came from, and all later ones come from.
+    ``source`` gave the first credentials of its identity, and gives all later ones.
     """
 
     spec: TunnelSpec
@@ -140,7 +142,7 @@ class Reservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reservations:
-    """All tunnels on demand of a node, by name."""
+    """All reservations of a node, by the names of their tunnels."""
 
     tunnels: Mapping[str, Reservation] = field(default_factory=lambda: MappingProxyType({}))
 
@@ -151,7 +153,7 @@ class Reservations:
 
     @property
     def ports(self) -> frozenset[int]:
-        """The ports that are given away."""
+        """The reserved ports."""
         return frozenset(tunnel.port for tunnel in self.tunnels.values())
 
     @property
@@ -167,7 +169,7 @@ class Reservations:
     def hold(
         self, spec: TunnelSpec, holder: Holder, *, ports: PortRange, avoid: Collection[int]
     ) -> "Reservations":
-        """With one more holder, and a tunnel for it at a port not to ``avoid`` if there was none.
+        """Add a holder; a new tunnel gets a port that is not in ``avoid``.
 
         Raises NoTunnelPort.
         """
@@ -176,16 +178,16 @@ class Reservations:
         return self._with(replace(tunnel, holders=tunnel.holders | {holder}))
 
     def sign_from(self, name: str, source: CredentialSource | None) -> "Reservations":
-        """With this source of credentials for a tunnel."""
+        """Set the source of credentials of a tunnel."""
         return self._with(replace(self.tunnels[name], source=source))
 
     def release(self, holders: Collection[Holder]) -> "Reservations":
-        """Without these holders; their tunnels stay."""
-        gone = frozenset(holders)
-        return Reservations.of(replace(one, holders=one.holders - gone) for one in self.tunnels.values())
+        """Remove these holders; their tunnels stay."""
+        released = frozenset(holders)
+        return Reservations.of(replace(one, holders=one.holders - released) for one in self.tunnels.values())
 
     def close(self, names: Collection[str]) -> "Reservations":
-        """Without these tunnels, except those that are held."""
+        """Remove these tunnels, except those with holders."""
         return Reservations.of(one for name, one in self.tunnels.items() if one.holders or name not in names)
 
     def _with(self, tunnel: Reservation) -> "Reservations":

@@ -1,8 +1,8 @@
-"""The process ``kube-efs tunnel``: the agent, fed from the Kubernetes API and watched over HTTP.
+"""The process ``kube-efs tunnel``: the agent, its ConfigMap, its published status, its health endpoint.
 
-Where the node is, is remembered on its disk. Mounts wait for an agent that is started again. It must not
-depend on the instance's metadata just then, which may leave calls unanswered when a whole node comes up at
-once; and a node does not move.
+The location of the node is stored on its disk. Mounts wait for a restarted agent, and instance metadata may
+not answer while all processes of a node start. The location of a node never changes, so the stored one is
+valid.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from lightkube.resources.core_v1 import ConfigMap
 from prometheus_client import CollectorRegistry
 
 from kube_efs.aws.credential_sources import CredentialOptions, ProfileFiles
-from kube_efs.aws.location import NodeLocation as Place
+from kube_efs.aws.location import NodeLocation as InstanceLocation
 from kube_efs.aws.location import resolve_location, until_valid
 from kube_efs.aws.metadata import InstanceMetadata
 from kube_efs.kube.client import connect, load_config
@@ -67,9 +67,9 @@ async def _serve(
     settings: TunnelSettings,
     client: AsyncClient,
     registry: CollectorRegistry,
-    tell: Callable[[MountTargetNotification], None],
+    notify: Callable[[MountTargetNotification], None],
 ) -> None:
-    shown = _Shown()
+    shown = _HealthState()
     health = HealthServer(
         settings.health_host,
         settings.health_port,
@@ -79,10 +79,10 @@ async def _serve(
         pages={"/tunnels": lambda: asdict(shown.status())},
     )
     duties = Duties(registry)
-    # Checked while the location is requested: this takes as long as metadata answers are invalid.
+    # Before the agent exists: to find the location may take long, and the kubelet checks the health then too.
     async with health:
         metrics = TunnelMetrics(registry)
-        agent = shown.agent = TunnelAgent(await _options(settings), metrics, tell=tell, duties=duties)
+        agent = shown.agent = TunnelAgent(await _options(settings), metrics, notify=notify, duties=duties)
         log.info("tunnel-agent-started", node=settings.node_name, health_port=health.port)
         publishing = asyncio.create_task(
             duties.keep("status publishing", lambda: _publish(client, agent, settings))
@@ -95,8 +95,8 @@ async def _serve(
 
 
 @dataclass(slots=True)
-class _Shown:
-    """What the health endpoint shows, before there is an agent too."""
+class _HealthState:
+    """The answers of the health endpoint, also before the agent exists."""
 
     agent: TunnelAgent | None = None
 
@@ -125,14 +125,14 @@ async def _publish(client: AsyncClient, agent: TunnelAgent, settings: TunnelSett
 
 
 async def _options(settings: TunnelSettings) -> TunnelOptions:
-    place = await _place(settings)
+    location = await _find_location(settings)
     return TunnelOptions(
-        region=place.region,
+        region=location.region,
         dns_suffix=settings.dns_suffix,
         location=NodeLocation(
-            subnets=frozenset(place.subnets),
-            zone=place.zone,
-            zone_id=settings.zone_id or (ZoneName(place.zone_id) if place.zone_id else None),
+            subnets=frozenset(location.subnets),
+            zone=location.zone,
+            zone_id=settings.zone_id or (ZoneName(location.zone_id) if location.zone_id else None),
         ),
         stunnel_path=settings.stunnel_path,
         conf_path=settings.stunnel_conf_path,
@@ -140,53 +140,53 @@ async def _options(settings: TunnelSettings) -> TunnelOptions:
         state_dir=settings.state_dir,
         probe_interval_seconds=settings.probe_interval_seconds,
         connect_timeout_seconds=settings.connect_timeout_seconds,
-        on_demand=_on_demand_options(settings, place.region),
+        on_demand=_on_demand_options(settings, location.region),
     )
 
 
-async def _place(settings: TunnelSettings) -> Place:
-    """Where this node is: what is remembered never outweighs what is set."""
+async def _find_location(settings: TunnelSettings) -> InstanceLocation:
+    """The location of this node; settings have priority over metadata and over the stored location."""
     conf = settings.stunnel_conf_path
     path = (settings.state_dir or conf.parent) / f"{conf.stem}.place.json"
     async with InstanceMetadata(settings.metadata_endpoint) as metadata:
 
-        async def ask() -> Place:
+        async def request() -> InstanceLocation:
             return await resolve_location(
                 metadata, region=settings.region, zone=settings.zone, subnets=settings.subnets
             )
 
-        place = await until_valid(lambda: find_place(path, ask))
+        location = await until_valid(lambda: find_location(path, request))
     return replace(
-        place,
-        region=settings.region or place.region,
-        zone=settings.zone or place.zone,
-        subnets=tuple(settings.subnets) or place.subnets,
-        zone_id=None if settings.zone else place.zone_id,
+        location,
+        region=settings.region or location.region,
+        zone=settings.zone or location.zone,
+        subnets=tuple(settings.subnets) or location.subnets,
+        zone_id=None if settings.zone else location.zone_id,
     )
 
 
-async def find_place(path: Path, ask: Callable[[], Awaitable[Place]]) -> Place:
-    """What ``ask`` gives, or gave the last time if it cannot tell now.
+async def find_location(path: Path, request: Callable[[], Awaitable[InstanceLocation]]) -> InstanceLocation:
+    """The location from ``request``, or the stored one if the request fails.
 
-    Raises InvalidSetting and AwsError, as ``ask`` does, when nothing is remembered at ``path``.
+    Raises InvalidSetting and AwsError, as ``request`` does, if no location is stored at ``path``.
     """
-    known = await asyncio.to_thread(_load_place, path)
+    known = await asyncio.to_thread(_load_location, path)
     try:
-        place = await ask()
+        location = await request()
     except (InvalidSetting, AwsError) as error:
         if known is None:
             raise
-        log.warning("place-remembered", region=known.region, zone=known.zone, reason=str(error))
+        log.warning("stored-location-used", region=known.region, zone=known.zone, reason=str(error))
         return known
-    if place != known:
-        await asyncio.to_thread(_save_place, path, place)
-    return place
+    if location != known:
+        await asyncio.to_thread(_save_location, path, location)
+    return location
 
 
-def _load_place(path: Path) -> Place | None:
+def _load_location(path: Path) -> InstanceLocation | None:
     try:
         state = json.loads(path.read_text(encoding="utf-8"))
-        return Place(
+        return InstanceLocation(
             region=parse_region(state["region"]),
             zone=parse_zone_name(state["zone"]),
             subnets=tuple(map(parse_subnet_id, state["subnets"])),
@@ -196,15 +196,15 @@ def _load_place(path: Path) -> Place | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, InvalidValue) as error:
-        log.warning("remembered-place-ignored", path=str(path), reason=str(error) or type(error).__name__)
+        log.warning("stored-location-ignored", path=str(path), reason=str(error) or type(error).__name__)
         return None
 
 
-def _save_place(path: Path, place: Place) -> None:
+def _save_location(path: Path, location: InstanceLocation) -> None:
     try:
-        write_atomically(path, json.dumps(asdict(place)))
+        write_atomically(path, json.dumps(asdict(location)))
     except OSError as error:
-        log.warning("place-not-remembered", path=str(path), reason=error.strerror)
+        log.warning("location-not-saved", path=str(path), reason=error.strerror)
 
 
 def _on_demand_options(settings: TunnelSettings, region: Region) -> OnDemandOptions | None:
@@ -228,7 +228,7 @@ def _on_demand_options(settings: TunnelSettings, region: Region) -> OnDemandOpti
 
 @dataclass(frozen=True, slots=True)
 class _Documents(AsyncIterable[TargetDocuments]):
-    """The ConfigMap's documents as they come, from its present one on, each time that they are asked for."""
+    """The documents of the ConfigMap: for each iteration the current one, then each change."""
 
     client: AsyncClient
     namespace: str
@@ -238,7 +238,7 @@ class _Documents(AsyncIterable[TargetDocuments]):
 
 
 async def _documents(client: AsyncClient, namespace: str) -> AsyncGenerator[TargetDocuments, None]:
-    """A ConfigMap that is gone changes nothing on the nodes."""
+    """The documents; a deleted ConfigMap is no document, so the nodes continue with the last one."""
     fields = {"metadata.name": CONFIG_MAP_NAME}
     async for change in follow(client, ConfigMap, namespace=namespace, fields=fields):
         found = only_object(change)

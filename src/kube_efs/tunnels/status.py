@@ -1,4 +1,4 @@
-"""The state of a node's tunnels, as a value and as the JSON that nodes publish."""
+"""The status of a node's tunnels, as a value and as the JSON that nodes publish."""
 
 import json
 from dataclasses import asdict, dataclass
@@ -10,7 +10,7 @@ from kube_efs.model.errors import InvalidValue
 
 
 class TunnelState(StrEnum):
-    """What can be said of a tunnel in one word."""
+    """The state of a tunnel."""
 
     UP = "up"
     DOWN = "down"
@@ -23,12 +23,12 @@ class TunnelState(StrEnum):
 class TunnelStatus:
     """One tunnel of one node. Empty strings mean "not known".
 
-    ``address`` is the mount target that the last connection reached, before the first one the one that
-    is tried first. ``failed_over`` says that a nearer one exists. ``reason`` says why it is not up, or why
-    its certificate is not renewed. ``leaving`` marks a tunnel that is no longer asked for and stays until its
-    connections are closed; ``connections`` leaves out the agent's own probes. A tunnel on demand has a
-    ``name`` of its own, as there may be several for a file system, ``holders``, and a client certificate with
-    its end.
+    ``address`` is the mount target that the last connection reached, before the first one the one that is
+    tried first. ``failed_over`` says that a nearer one exists. ``reason`` says why it is not up, or why its
+    certificate is not renewed. ``leaving`` marks a tunnel that left the ConfigMap, or has no holder, and
+    stays until its connections are closed; ``connections`` does not include the agent's own probes. A tunnel
+    on demand has a ``name`` of its own, because a file system can have several, ``holders``, and the expiry
+    time of its client certificate.
     """
 
     file_system_id: str
@@ -54,7 +54,7 @@ class TunnelStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunnelsStatus:
-    """All tunnels of one node, and what is wrong apart from them."""
+    """All tunnels of one node, and its other problems."""
 
     tunnels: tuple[TunnelStatus, ...] = ()
     problems: tuple[str, ...] = ()
@@ -75,9 +75,9 @@ def render_status(status: TunnelsStatus, *, time: str = "") -> str:
 
 
 def parse_status(text: str) -> tuple[TunnelsStatus, str]:
-    """The status of a document and its time; raises InvalidValue when it is none.
+    """The status in a document, and its time; raises InvalidValue for another document.
 
-    Fields that this version does not know are left out, so that nodes may be newer than their reader.
+    Unknown fields are ignored: the agent of a node may be newer than the reader.
     """
     try:
         found = _DOCUMENT.validate_json(text)

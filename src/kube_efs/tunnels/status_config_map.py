@@ -1,4 +1,4 @@
-"""The state of a node's tunnels in the Kubernetes API, for ``kube-efs status``: a ConfigMap a node."""
+"""The ConfigMap with the status of a node's tunnels, for ``kube-efs status``: one for each node."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -21,37 +21,37 @@ STATUS_LABELS: Mapping[str, str] = MappingProxyType({"component": "efs-stunnel-s
 STATUS_KEY = "tunnels.json"
 NODE_KEY = "node"
 
-# A node that has said nothing for longer than this is down, or cut off from the API server.
+# A status that is older than this is from a node that is down, or that cannot reach the API server.
 _REFRESH_SECONDS = 60.0
 _REMOVE_SECONDS = 1.0
 
 
 async def publish_status(
     client: AsyncClient,
-    look: Callable[[], TunnelsStatus],
+    get_status: Callable[[], TunnelsStatus],
     *,
     namespace: str,
     node: str,
     interval_seconds: float,
 ) -> None:
-    """Write the status whenever it has changed, and now and then, until cancelled; then remove it."""
+    """Write the status after each change and periodically, until cancelled; then remove it."""
     name = f"efs-stunnel-status-{node}"
     written: TunnelsStatus | None = None
     next_refresh = 0.0
     loop = asyncio.get_running_loop()
     try:
         while True:
-            status = look()
-            due = _lasting(status) != written or loop.time() >= next_refresh
+            status = get_status()
+            due = _without_probe_times(status) != written or loop.time() >= next_refresh
             if due and await _write(client, namespace, name, node, status):
-                written, next_refresh = _lasting(status), loop.time() + _REFRESH_SECONDS
+                written, next_refresh = _without_probe_times(status), loop.time() + _REFRESH_SECONDS
             await asyncio.sleep(interval_seconds)
     finally:
         await _remove(client, namespace, name)
 
 
-def _lasting(status: TunnelsStatus) -> TunnelsStatus:
-    """The status without what differs at every look."""
+def _without_probe_times(status: TunnelsStatus) -> TunnelsStatus:
+    """The status without the fields that change with every probe."""
     return replace(status, tunnels=tuple(replace(tunnel, probe_seconds=None) for tunnel in status.tunnels))
 
 
@@ -73,7 +73,7 @@ async def _write(client: AsyncClient, namespace: str, name: str, node: str, stat
 
 
 async def _remove(client: AsyncClient, namespace: str, name: str) -> None:
-    """An agent that has ended must not look like a healthy one."""
+    """Remove the status: an agent that has ended must not look healthy."""
     try:
         async with asyncio.timeout(_REMOVE_SECONDS):
             with translated(f"ConfigMap {name}"):

@@ -89,7 +89,7 @@ async def agent_and_stunnel_are_killed_while_metadata_is_silent(machine: Machine
             _kill_stunnel(node.stunnels())
             await start(node.tunnel)
             await work.goes_on(seconds=_CONNECTED_SECONDS)
-        assert "place-remembered" in node.tunnel.log_file.read_text()
+        assert "stored-location-used" in node.tunnel.log_file.read_text()
     await machine.efs.metadata.start()
 
 

@@ -24,7 +24,7 @@ async def test_the_capabilities_are_those_of_the_aws_driver(connect: Connect) ->
     assert kinds == ["CONTROLLER_SERVICE", "VOLUME_ACCESSIBILITY_CONSTRAINTS"]
 
 
-async def test_a_probe_tells_whether_the_process_can_serve(connect: Connect) -> None:
+async def test_a_probe_reports_whether_the_process_can_serve(connect: Connect) -> None:
     health = Health.failing("the tunnel agent does not answer")
 
     async with connect(identity_service(lambda: health)) as channel:

@@ -16,7 +16,7 @@ def test_the_socket_has_the_name_that_the_registrar_of_the_older_system_gives_it
     assert endpoint.path == Path("/var/lib/kubelet/plugins_registry/efs.csi.aws.com-reg.sock")
 
 
-async def test_the_kubelet_is_told_what_to_register(connect: Connect) -> None:
+async def test_the_kubelet_gets_the_name_and_the_socket_of_the_driver(connect: Connect) -> None:
     async with connect(registration_service(RegistrationService(SOCKET))) as channel:
         info = await RegistrationStub(channel).GetInfo(protocol.InfoRequest())
 

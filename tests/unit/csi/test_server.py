@@ -53,14 +53,14 @@ def test_an_endpoint_is_read(text: str, endpoint: Endpoint) -> None:
         pytest.param("tcp://example.test:80", "is reachable from other machines", id="another machine"),
     ],
 )
-def test_what_is_no_endpoint_is_refused(text: str, problem: str) -> None:
+def test_an_invalid_endpoint_is_refused(text: str, problem: str) -> None:
     with pytest.raises(InvalidSetting, match=problem) as caught:
         parse_endpoint(text, field="--endpoint")
     assert (caught.value.field, caught.value.value) == ("--endpoint", text)
     assert "unix:///path/to/csi.sock" in caught.value.remedy
 
 
-def test_tcp_beyond_loopback_must_be_asked_for() -> None:
+def test_tcp_beyond_loopback_must_be_requested() -> None:
     endpoint = TcpEndpoint(host="0.0.0.0", port=80)
     assert parse_endpoint("tcp://0.0.0.0:80", beyond_loopback=True) == endpoint
 

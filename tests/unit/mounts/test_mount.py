@@ -50,7 +50,7 @@ async def test_an_export_is_mounted_by_its_arguments_alone(recording: tuple[Syst
     assert calls.read_text() == "-t|nfs4|-o|nfsvers=4.1,port=22049|127.0.0.1:/a b|/pods/a b|\n"
 
 
-async def test_a_target_is_unmounted_without_a_look_at_it(recording: tuple[SystemMounter, Path]) -> None:
+async def test_a_target_is_unmounted_without_access_to_it(recording: tuple[SystemMounter, Path]) -> None:
     mounting, calls = recording
     await mounting.unmount(TARGET)
     await mounting.unmount(TARGET, force=True)
@@ -62,7 +62,7 @@ async def test_a_target_is_unmounted_without_a_look_at_it(recording: tuple[Syste
     ]
 
 
-async def test_what_the_program_says_is_told(tmp_path: Path) -> None:
+async def test_the_error_contains_the_output_of_the_program(tmp_path: Path) -> None:
     failing = mounter(program(tmp_path, "echo mount.nfs4: access  denied >&2; echo twice; exit 32"))
     with pytest.raises(MountFailed) as caught:
         await failing.mount("127.0.0.1:/", TARGET, "hard")
@@ -81,7 +81,7 @@ async def test_what_the_program_says_is_told(tmp_path: Path) -> None:
         pytest.param("", 1, id="no reason"),
     ],
 )
-async def test_what_passes_by_itself_is_tried_again(tmp_path: Path, text: str, tries: int) -> None:
+async def test_temporary_errors_are_retried(tmp_path: Path, text: str, tries: int) -> None:
     calls = tmp_path / "calls"
     with pytest.raises(MountFailed):
         await mounter(program(tmp_path, f"echo x >> {calls}; echo '{text}'; exit 32")).mount(
@@ -115,7 +115,7 @@ async def test_a_mount_reads_the_table_once_and_stays_where_that_fails(
     assert [line["event"] for line in logs] == ["read-ahead-not-set"] * readings
 
 
-async def test_a_missing_program_is_the_machine_s_fault(tmp_path: Path) -> None:
+async def test_a_missing_program_is_a_platform_error(tmp_path: Path) -> None:
     with pytest.raises(PlatformError, match="cannot be run"):
         await mounter(str(tmp_path / "missing")).mount("a:/", TARGET, "hard")
 

@@ -73,7 +73,7 @@ def test_a_line_of_the_kernel() -> None:
         "510 400 0:50 / / rw -",
     ],
 )
-def test_an_odd_line_is_left_out(line: str) -> None:
+def test_an_invalid_line_is_ignored(line: str) -> None:
     assert [entry.mount_id for entry in parse_mountinfo(f"{ROOT}\n{line}\n{NFS}\n")] == [510, 523]
 
 
@@ -147,7 +147,7 @@ def test_whatever_the_kernel_writes_is_read(entries: list[MountEntry], optional:
 
 
 @given(st.text())
-def test_nothing_is_too_odd(text: str) -> None:
+def test_no_text_raises_an_error(text: str) -> None:
     parse_mountinfo(text)
 
 
@@ -157,7 +157,7 @@ def test_this_process_has_a_root_and_proc() -> None:
     assert found[Path("/proc")] == "proc"
 
 
-def test_bytes_that_are_no_text_are_read_too(tmp_path: Path) -> None:
+def test_bytes_that_are_not_utf8_are_read(tmp_path: Path) -> None:
     file = tmp_path / "mountinfo"
     file.write_bytes(b"1 2 0:5 / /a\xff rw - nfs4 s:/ rw\n")
     (entry,) = read_mountinfo(file)

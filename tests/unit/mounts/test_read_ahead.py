@@ -27,7 +27,7 @@ def test_fifteen_blocks_are_read_ahead(options: str, kibibytes: int | None) -> N
 @pytest.mark.parametrize(
     ("file_system_type", "value"), [("nfs4", "960\n"), pytest.param("ext4", "128\n", id="a bound folder's")]
 )
-def test_only_the_device_of_an_nfs_mount_is_told(tmp_path: Path, file_system_type: str, value: str) -> None:
+def test_the_read_ahead_is_set_for_nfs_mounts_only(tmp_path: Path, file_system_type: str, value: str) -> None:
     file = tmp_path / "0:50" / "read_ahead_kb"
     file.parent.mkdir()
     file.write_text("128\n")
@@ -35,7 +35,7 @@ def test_only_the_device_of_an_nfs_mount_is_told(tmp_path: Path, file_system_typ
     assert file.read_text() == value
 
 
-def test_a_kernel_that_does_not_let_us_is_only_mentioned(tmp_path: Path) -> None:
+def test_a_read_ahead_that_cannot_be_set_is_only_logged(tmp_path: Path) -> None:
     with capture_logs() as logs:
         set_read_ahead(MOUNT, 960, devices=tmp_path)
     [line] = logs

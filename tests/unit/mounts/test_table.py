@@ -193,7 +193,7 @@ async def question(mounts: MountTable) -> "asyncio.Task[frozenset[Path]]":
     return task
 
 
-async def test_who_asks_during_a_reading_shares_the_next_one(eventually: Eventually) -> None:
+async def test_calls_during_a_reading_share_the_next_one(eventually: Eventually) -> None:
     gated = Gated()
     mounts = MountTable(read=gated.read)
     first = await question(mounts)

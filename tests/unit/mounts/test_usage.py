@@ -28,7 +28,7 @@ def test_figures_are_those_of_df() -> None:
     )
 
 
-async def test_what_cannot_be_read_says_why(tmp_path: Path) -> None:
+async def test_a_failed_reading_contains_the_reason(tmp_path: Path) -> None:
     with pytest.raises(MountFailed) as caught:
         await read_usage(tmp_path / "a b")
     assert caught.value.problem.startswith("cannot be used (stat: cannot read file system information for")
@@ -37,7 +37,7 @@ async def test_what_cannot_be_read_says_why(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("answer", ["", "1 2 3", "1 2 3 4 5 -6", "a b c d e f"])
-async def test_an_answer_that_is_none_is_no_usage(tmp_path: Path, answer: str) -> None:
+async def test_an_invalid_answer_is_an_error(tmp_path: Path, answer: str) -> None:
     program = tmp_path / "stat"
     program.write_text(f"#!/bin/sh\necho '{answer}'\n")
     program.chmod(0o755)
@@ -45,7 +45,7 @@ async def test_an_answer_that_is_none_is_no_usage(tmp_path: Path, answer: str) -
         await read_usage(Path("/"), program=str(program))
 
 
-async def test_a_missing_program_is_the_machine_s_fault() -> None:
+async def test_a_missing_program_is_a_platform_error() -> None:
     with pytest.raises(PlatformError, match="cannot be run"):
         await read_usage(Path("/"), program="/nowhere/stat")
 

@@ -5,7 +5,7 @@ import pytest
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.targets import Rejection, TunnelTarget, TunnelTargets
 from kube_efs.model.errors import InvalidValue
-from kube_efs.tunnels.config_map import Served, follow, release
+from kube_efs.tunnels.config_map import Served, apply_document, drop_lingering
 
 FS_1, FS_2, FS_3 = (FileSystemId(f"fs-{number}") for number in (1, 2, 3))
 
@@ -27,7 +27,7 @@ def lingering(served: Served) -> dict[str, int]:
 def after(*documents: TunnelTargets) -> Served:
     served = Served()
     for one in documents:
-        served = follow(served, one, ())
+        served = apply_document(served, one, ())
     return served
 
 
@@ -59,7 +59,7 @@ def test_a_port_that_lingers_is_not_given_to_another() -> None:
     served = after(document(fs_1=20490), document(fs_2=20490))
     assert served.current == ()
     assert ports(served.waiting) == {"fs-2": 20490}
-    served = release(served, {20490})
+    served = drop_lingering(served, {20490})
     assert ports(served.current) == {"fs-2": 20490}
 
 
@@ -78,32 +78,34 @@ def test_a_new_port_is_served_beside_the_old_one() -> None:
 def test_ports_that_are_swapped_wait_for_each_other() -> None:
     served = after(document(fs_1=20490, fs_2=20491), document(fs_1=20491, fs_2=20490))
     assert served.current == ()
-    served = release(served, {20491})
+    served = drop_lingering(served, {20491})
     assert ports(served.current) == {"fs-1": 20491}
     assert ports(served.waiting) == {"fs-2": 20490}
 
 
 def test_of_an_unused_port_only_what_lingers_is_released() -> None:
     served = after(document(fs_1=20490, fs_2=20491), document(fs_2=20491))
-    assert release(served, {20491}) == served
-    assert lingering(release(served, {20490})) == {}
+    assert drop_lingering(served, {20491}) == served
+    assert lingering(drop_lingering(served, {20490})) == {}
 
 
 def test_an_entry_that_becomes_unreadable_stays_as_it_was() -> None:
-    served = follow(after(document(fs_1=20490, fs_2=20491)), document(fs_2=20491), [rejected(FS_1)])
+    served = apply_document(after(document(fs_1=20490, fs_2=20491)), document(fs_2=20491), [rejected(FS_1)])
     assert ports(served.current) == {"fs-1": 20490, "fs-2": 20491}
     assert served.lingering == ()
     assert [one.entry for one in served.rejections] == ["fs-1"]
 
 
 def test_nobody_takes_the_port_of_an_entry_that_became_unreadable() -> None:
-    served = follow(after(document(fs_1=20490)), document(fs_3=20490), [rejected(FS_1)])
+    served = apply_document(after(document(fs_1=20490)), document(fs_3=20490), [rejected(FS_1)])
     assert ports(served.current) == {"fs-1": 20490}
     assert str(served.rejections[1].error) == "fs-3.stunnel_port: 20490 is the port of fs-1"
 
 
 @pytest.mark.parametrize("entry", ["fs-2", "../../etc", ""])
-def test_an_unreadable_entry_that_was_never_known_is_only_told(entry: str) -> None:
-    served = follow(after(document(fs_1=20490)), document(fs_1=20490), [rejected(FileSystemId(entry))])
+def test_an_unreadable_entry_that_was_never_known_is_only_reported(entry: str) -> None:
+    served = apply_document(
+        after(document(fs_1=20490)), document(fs_1=20490), [rejected(FileSystemId(entry))]
+    )
     assert ports(served.current) == {"fs-1": 20490}
     assert [one.entry for one in served.rejections] == [entry]

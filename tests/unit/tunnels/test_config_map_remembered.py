@@ -30,14 +30,14 @@ SERVED = Served(
 )
 
 
-def test_what_was_served_is_remembered_lingering_tunnels_too(tmp_path: Path) -> None:
+def test_stored_targets_include_lingering_tunnels(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     save_served(path, SERVED)
     assert load_served(path) == SERVED
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_nothing_to_remember_is_no_news(tmp_path: Path) -> None:
+def test_a_missing_file_is_not_logged(tmp_path: Path) -> None:
     with capture_logs() as logs:
         assert load_served(tmp_path / "state.json") is None
     assert logs == []
@@ -71,22 +71,22 @@ def saved(**changes: object) -> str:
         pytest.param("\ud800".encode("utf-8", "surrogatepass").decode("latin-1"), id="not JSON"),
     ],
 )
-def test_a_state_that_cannot_be_used_is_ignored_and_told(text: str, tmp_path: Path) -> None:
+def test_an_invalid_file_is_ignored_and_logged(text: str, tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     path.write_text(text)
     with capture_logs() as logs:
         assert load_served(path) is None
     [line] = logs
-    assert (line["event"], line["path"]) == ("remembered-targets-ignored", str(path))
+    assert (line["event"], line["path"]) == ("stored-targets-ignored", str(path))
     assert line["reason"]
 
 
-def test_bytes_that_are_no_text_are_ignored_too(tmp_path: Path) -> None:
+def test_a_file_that_is_not_text_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "state.json").write_bytes(b"\xff\xfe\0")
     assert load_served(tmp_path / "state.json") is None
 
 
-def test_a_bad_entry_in_the_state_does_not_take_the_others_with_it(tmp_path: Path) -> None:
+def test_an_invalid_stored_entry_does_not_affect_the_others(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     path.write_text(
         saved(targets="efs_stunnel_targets: {fs-1: {stunnel_port: 20490}, ../x: {stunnel_port: 20491}}")

@@ -15,7 +15,7 @@ from kube_efs.tunnels.mount_targets import (
     rank_candidates,
 )
 from kube_efs.tunnels.options import TunnelOptions
-from kube_efs.tunnels.plan import make_plan
+from kube_efs.tunnels.plan import plan_config_map_tunnels
 
 FS = FileSystemId("fs-1")
 A, B, C, D = (SubnetId(f"subnet-{letter}") for letter in "abcd")
@@ -93,6 +93,8 @@ def test_unreachable_addresses_come_last_and_stay(unreachable: set[str], expecte
 )
 def test_the_certificate_must_name_the_file_system(region: str, suffix: str | None, host: str) -> None:
     served = Served(document=TunnelTargets(targets={FS: TARGET}))
-    [tunnel] = make_plan(served, Reachability(), TunnelOptions(region=Region(region), dns_suffix=suffix))
+    [tunnel] = plan_config_map_tunnels(
+        served, Reachability(), TunnelOptions(region=Region(region), dns_suffix=suffix)
+    )
     assert tunnel.service
     assert tunnel.service.check_host == host

@@ -12,11 +12,11 @@ from kube_efs.model.efs.ids import FileSystemId, Region, SubnetId, ZoneName
 from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.errors import InvalidValue, PortTaken
 from kube_efs.telemetry.metrics import TunnelMetrics
-from kube_efs.tunnels.config_map import Served, follow
+from kube_efs.tunnels.config_map import Served, apply_document
 from kube_efs.tunnels.mount_targets import NodeLocation, Reachability
 from kube_efs.tunnels.observations import MetricsRecorder, Observations, compute_status
 from kube_efs.tunnels.options import TunnelOptions
-from kube_efs.tunnels.plan import PlannedTunnel, make_plan
+from kube_efs.tunnels.plan import PlannedTunnel, plan_config_map_tunnels
 from kube_efs.tunnels.probe import ProbeResult
 from kube_efs.tunnels.status import (
     TunnelsStatus,
@@ -57,8 +57,8 @@ def document(fs: FileSystemId = FS, addresses: dict[SubnetId, str] | None = None
 def plan(*documents: TunnelTargets, down: frozenset[str] = frozenset()) -> tuple[PlannedTunnel, ...]:
     served = Served()
     for one in documents or (document(),):
-        served = follow(served, one, ())
-    return make_plan(served, Reachability(down=down), OPTIONS)
+        served = apply_document(served, one, ())
+    return plan_config_map_tunnels(served, Reachability(down=down), OPTIONS)
 
 
 def described(report: KeeperReport = LOADED, seen: Observations | None = None) -> TunnelStatus:

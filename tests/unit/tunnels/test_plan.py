@@ -11,7 +11,7 @@ from kube_efs.model.efs.ids import FileSystemId, Region, SubnetId, ZoneName
 from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.errors import InvalidSetting, TunnelNotReady
 from kube_efs.tunnels.mount_targets import Candidate, Nearness, NodeLocation
-from kube_efs.tunnels.on_demand.tunnels import check_resolves
+from kube_efs.tunnels.on_demand.tunnels import check_resolvable
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.plan import find_candidates, server_name
 from kube_efs.tunnels.reservations import TunnelSpec
@@ -64,17 +64,19 @@ NAME = "fs-1.efs.us-east-1.amazonaws.com"
         ),
     ],
 )
-def test_what_serves_a_spec(wanted: dict[str, Any], targets: TunnelTargets, addresses: list[str]) -> None:
+def test_mount_targets_of_a_spec(
+    wanted: dict[str, Any], targets: TunnelTargets, addresses: list[str]
+) -> None:
     spec = TunnelSpec(file_system_id=FS, **wanted)
     assert [one.address for one in find_candidates(spec, targets, OPTIONS)] == addresses
 
 
-def test_a_known_file_system_without_mount_targets_is_looked_up() -> None:
+def test_a_known_file_system_without_mount_targets_is_resolved_by_dns() -> None:
     empty = TunnelTargets(targets=MappingProxyType({FS: TunnelTarget(file_system_id=FS, port=20490)}))
     assert [one.address for one in find_candidates(TunnelSpec(file_system_id=FS), empty, OPTIONS)] == [NAME]
 
 
-def test_without_the_id_of_the_zone_no_file_system_of_another_account_is_found() -> None:
+def test_a_file_system_of_another_account_needs_the_zone_id() -> None:
     options = replace(OPTIONS, location=NodeLocation(zone=ZoneName("us-east-1b")))
     with pytest.raises(InvalidSetting, match=r"KUBE_EFS_ZONE_ID: is not set .*use1-az1"):
         find_candidates(TunnelSpec(file_system_id=FS, cross_account=True), KNOWN, options)
@@ -83,22 +85,22 @@ def test_without_the_id_of_the_zone_no_file_system_of_another_account_is_found()
 @pytest.mark.parametrize(
     "wanted", [{}, {"zone": "us-east-1c"}, {"address": "10.9.9.9"}, {"cross_account": True}]
 )
-def test_whatever_leads_there_the_certificate_must_have_the_file_systems_name(wanted: dict[str, Any]) -> None:
+def test_the_certificate_must_have_the_name_of_the_file_system(wanted: dict[str, Any]) -> None:
     assert server_name(TunnelSpec(file_system_id=FS, **wanted), OPTIONS) == NAME
 
 
-def test_the_suffix_that_is_set_is_that_of_the_own_region_only() -> None:
+def test_the_configured_dns_suffix_applies_to_the_own_region_only() -> None:
     options = replace(OPTIONS, dns_suffix="example.com")
     assert server_name(TunnelSpec(file_system_id=FS), options) == "fs-1.efs.us-east-1.example.com"
     other = TunnelSpec(file_system_id=FS, region=Region("us-west-2"))
     assert server_name(other, options) == "fs-1.efs.us-west-2.amazonaws.com"
 
 
-async def test_a_name_that_nobody_knows_is_told() -> None:
+async def test_a_name_that_dns_does_not_resolve_is_an_error() -> None:
     name = f"{FS}.efs.us-east-1.invalid"
     candidate = Candidate(address=name, subnet_id=SubnetId(""), zone=None, nearness=Nearness.OTHER_ZONE)
     with pytest.raises(TunnelNotReady) as failed:
-        await check_resolves(candidate)
+        await check_resolvable(candidate)
     assert failed.value.value == name
-    await check_resolves(replace(candidate, address="10.0.0.1"))
-    await check_resolves(replace(candidate, address="localhost"))
+    await check_resolvable(replace(candidate, address="10.0.0.1"))
+    await check_resolvable(replace(candidate, address="localhost"))

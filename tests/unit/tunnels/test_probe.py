@@ -102,12 +102,12 @@ async def test_an_accepted_call_is_good(answer: bytes) -> None:
         ),
     ],
 )
-async def test_any_other_answer_is_told(answer: bytes, reason: str) -> None:
+async def test_any_other_answer_is_a_failure_with_a_reason(answer: bytes, reason: str) -> None:
     result = await probe_against(answering(answer))
     assert (result.ok, result.reason) == (False, reason)
 
 
-async def test_silence_ends_with_the_time() -> None:
+async def test_a_probe_without_an_answer_ends_after_the_timeout() -> None:
     done = asyncio.Event()
 
     async def silent(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -120,7 +120,7 @@ async def test_silence_ends_with_the_time() -> None:
     assert (result.ok, result.reason) == (False, "no answer within 0.05 s")
 
 
-async def test_no_listener_is_told() -> None:
+async def test_a_port_without_a_listener_is_a_failure() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         result = await probe(unused.getsockname()[1], timeout_seconds=5, xid=XID)

@@ -72,7 +72,7 @@ def up(prober: Prober) -> Mapping[str, bool]:
     return {name: result.ok for name, result in prober.results.items()}
 
 
-async def test_only_a_tunnel_that_is_new_is_probed(servers: Servers, prober: Prober) -> None:
+async def test_only_new_tunnels_are_probed(servers: Servers, prober: Prober) -> None:
     await prober.probe_new(servers.report("fs-1", "fs-2"))
     assert servers.called() == ["fs-1", "fs-2"]
     await prober.probe_new(servers.report("fs-1", "fs-2", "fs-3"))
@@ -80,7 +80,7 @@ async def test_only_a_tunnel_that_is_new_is_probed(servers: Servers, prober: Pro
     assert up(prober) == {"fs-1": True, "fs-2": True, "fs-3": True}
 
 
-async def test_one_that_is_changed_or_served_by_another_stunnel_is_new(
+async def test_a_tunnel_that_changed_or_moved_to_another_stunnel_is_probed(
     servers: Servers, prober: Prober
 ) -> None:
     await prober.probe_new(servers.report("fs-1", "fs-2"))
@@ -92,7 +92,7 @@ async def test_one_that_is_changed_or_served_by_another_stunnel_is_new(
     assert servers.called() == ["fs-1", "fs-2"]
 
 
-async def test_one_that_is_no_longer_served_has_no_result_and_is_new_when_it_is_back(
+async def test_a_removed_tunnel_has_no_result_and_is_probed_when_it_is_back(
     servers: Servers, prober: Prober
 ) -> None:
     await prober.probe_new(servers.report("fs-1", "fs-2"))
@@ -103,7 +103,7 @@ async def test_one_that_is_no_longer_served_has_no_result_and_is_new_when_it_is_
     assert servers.called() == ["fs-2"]
 
 
-async def test_one_that_did_not_work_is_probed_again(servers: Servers, prober: Prober) -> None:
+async def test_a_tunnel_whose_probe_failed_is_probed_again(servers: Servers, prober: Prober) -> None:
     servers.broken.add("fs-1")
     await prober.probe_new(servers.report("fs-1", "fs-2"))
     assert up(prober) == {"fs-1": False, "fs-2": True}

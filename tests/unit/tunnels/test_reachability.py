@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from kube_efs.tunnels.mount_targets import Reachability, try_addresses
+from kube_efs.tunnels.mount_targets import Reachability, probe_addresses
 
 
 def after_rounds(rounds: str, *, down: int = 2, up: int = 3) -> str:
@@ -29,15 +29,15 @@ def after_rounds(rounds: str, *, down: int = 2, up: int = 3) -> str:
         pytest.param("--++-+++", "UDDDDDDU", id="a failure between starts the count anew"),
     ],
 )
-def test_verdicts_turn_after_some_rounds(rounds: str, verdicts: str) -> None:
+def test_the_state_of_a_mount_target_changes_after_some_rounds(rounds: str, verdicts: str) -> None:
     assert after_rounds(rounds) == verdicts
 
 
-def test_one_round_is_enough_where_one_is_asked_for() -> None:
+def test_one_round_is_enough_if_configured() -> None:
     assert after_rounds("-+-", down=1, up=1) == "DUD"
 
 
-def test_addresses_are_judged_apart_and_forgotten_when_gone() -> None:
+def test_addresses_are_independent_and_removed_when_untested() -> None:
     reachability = Reachability()
     for _ in range(2):
         reachability = reachability.after(
@@ -46,7 +46,7 @@ def test_addresses_are_judged_apart_and_forgotten_when_gone() -> None:
     assert reachability.down == {"a", "c"}
     reachability = reachability.after({"b": True, "c": False}, rounds_until_down=2, rounds_until_up=3)
     assert reachability.down == {"c"}
-    assert dict(reachability.doubts) == {}
+    assert dict(reachability.contrary_rounds) == {}
 
 
 async def test_listeners_accept_and_others_do_not() -> None:
@@ -55,7 +55,7 @@ async def test_listeners_accept_and_others_do_not() -> None:
 
     listener = await asyncio.start_server(drop, "127.0.0.1", 0)
     port = listener.sockets[0].getsockname()[1]
-    found = await try_addresses({"127.0.0.1", "127.0.0.2"}, timeout_seconds=5, port=port)
+    found = await probe_addresses({"127.0.0.1", "127.0.0.2"}, timeout_seconds=5, port=port)
     listener.close()
     await listener.wait_closed()
     assert dict(found) == {"127.0.0.1": True, "127.0.0.2": False}
@@ -68,9 +68,9 @@ async def test_a_listener_that_does_not_answer_is_unreachable() -> None:
         for filler in (first, second):  # a full queue drops further calls, as a lost host does
             filler.setblocking(False)
             filler.connect_ex(full.getsockname())
-        found = await try_addresses({"127.0.0.1"}, timeout_seconds=0.05, port=full.getsockname()[1])
+        found = await probe_addresses({"127.0.0.1"}, timeout_seconds=0.05, port=full.getsockname()[1])
     assert dict(found) == {"127.0.0.1": False}
 
 
 async def test_no_addresses_need_no_round() -> None:
-    assert dict(await try_addresses((), timeout_seconds=1)) == {}
+    assert dict(await probe_addresses((), timeout_seconds=1)) == {}

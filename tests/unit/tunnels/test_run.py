@@ -7,7 +7,7 @@ import pytest
 from kube_efs.aws.location import NodeLocation
 from kube_efs.model.efs.ids import Region, SubnetId, ZoneName
 from kube_efs.model.errors import InvalidSetting
-from kube_efs.tunnels.run import find_place
+from kube_efs.tunnels.run import find_location
 
 HERE = NodeLocation(
     region=Region("us-east-1"),
@@ -31,18 +31,18 @@ async def silence() -> NodeLocation:
     raise InvalidSetting("is not set and the instance metadata does not contain it", field="AWS_REGION")
 
 
-async def test_a_place_is_remembered_while_the_instance_is_silent(tmp_path: Path) -> None:
-    path = tmp_path / "place.json"
-    assert await find_place(path, here) == HERE
-    assert await find_place(path, silence) == HERE
+async def test_the_stored_location_is_used_without_metadata(tmp_path: Path) -> None:
+    path = tmp_path / "location.json"
+    assert await find_location(path, here) == HERE
+    assert await find_location(path, silence) == HERE
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-async def test_what_the_instance_tells_replaces_what_is_remembered(tmp_path: Path) -> None:
-    path = tmp_path / "place.json"
-    await find_place(path, here)
-    assert await find_place(path, elsewhere) == ELSEWHERE
-    assert await find_place(path, silence) == ELSEWHERE
+async def test_metadata_replace_the_stored_location(tmp_path: Path) -> None:
+    path = tmp_path / "location.json"
+    await find_location(path, here)
+    assert await find_location(path, elsewhere) == ELSEWHERE
+    assert await find_location(path, silence) == ELSEWHERE
 
 
 @pytest.mark.parametrize(
@@ -59,15 +59,15 @@ async def test_what_the_instance_tells_replaces_what_is_remembered(tmp_path: Pat
         ),
     ],
 )
-async def test_the_setting_is_asked_for_when_nothing_usable_is_remembered(
+async def test_without_metadata_and_a_stored_location_the_setting_is_required(
     tmp_path: Path, text: str | None
 ) -> None:
-    path = tmp_path / "place.json"
+    path = tmp_path / "location.json"
     if text is not None:
         path.write_text(text)
     with pytest.raises(InvalidSetting, match="the instance metadata does not contain it"):
-        await find_place(path, silence)
+        await find_location(path, silence)
 
 
-async def test_a_folder_that_cannot_be_written_keeps_nobody_from_his_place(tmp_path: Path) -> None:
-    assert await find_place(tmp_path / "missing" / "place.json", here) == HERE
+async def test_a_directory_that_is_not_writable_does_not_prevent_the_start(tmp_path: Path) -> None:
+    assert await find_location(tmp_path / "missing" / "location.json", here) == HERE

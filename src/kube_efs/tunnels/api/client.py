@@ -1,4 +1,4 @@
-"""Asking the tunnel agent of this node for tunnels."""
+"""The client of the tunnel agent's socket."""
 
 import asyncio
 from collections.abc import AsyncIterator, Collection
@@ -21,14 +21,14 @@ from kube_efs.tunnels.status import TunnelState
 if TYPE_CHECKING:  # the generated module has this name for type checkers only
     from kube_efs.tunnels.protocol.tunnels_pb2_grpc import TunnelsAsyncStub
 
-# The library's own pauses between attempts to connect grow to two minutes; the agent is back in one second.
+# The default pauses between attempts to connect grow to two minutes; an agent restarts in one second.
 _OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 50),
     ("grpc.max_reconnect_backoff_ms", 500),
 )
 _NOT_REACHED: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
-_PATIENCE_SECONDS: Final = 3.0
+_CONNECT_SECONDS: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,48 +62,48 @@ class TunnelClient:
         self._timeout_seconds = timeout_seconds
 
     async def ensure(self, spec: TunnelSpec, holder: Holder) -> int:
-        """The loopback port of a tunnel for this spec, which stays the holder's until it releases it."""
+        """The loopback port of a tunnel for this spec, which the holder holds until it releases it."""
         request = pb.EnsureRequest(spec=render_spec(spec), holder=holder)
-        async with self._reached():
+        async with self._connected():
             return (await self._stub.Ensure(request, timeout=self._timeout_seconds)).port
 
     async def release(self, holder: Holder) -> None:
         """Release all tunnels of the holder; having none is not an error."""
-        async with self._reached():
+        async with self._connected():
             await self._stub.Release(pb.ReleaseRequest(holder=holder), timeout=self._timeout_seconds)
 
     async def tunnels(self) -> tuple[TunnelOnDemand, ...]:
         """Every tunnel on demand, by name."""
-        async with self._reached():
+        async with self._connected():
             answer = await self._stub.List(pb.ListRequest(), timeout=self._timeout_seconds)
         return tuple(_parse(one) for one in answer.tunnels)
 
     async def reconcile(self, holders: Collection[Holder]) -> frozenset[Holder]:
-        """Say who all the holders are, those too that are still mounting; gives those that were forgotten.
+        """Send the full list of holders, also of those that are mounting; returns the removed holders.
 
-        A holder that is missing once is kept: the agent expects a second report a minute later.
+        The agent removes a missing holder only if a second list, a minute later, does not contain it either.
         """
         request = pb.ReconcileRequest(holders=sorted(holders))
-        async with self._reached():
+        async with self._connected():
             answer = await self._stub.Reconcile(request, timeout=self._timeout_seconds)
         return frozenset(map(Holder, answer.released))
 
     @asynccontextmanager
-    async def _reached(self) -> AsyncIterator[None]:
-        """An agent that is just being replaced is waited for a little, so that no mount fails for that."""
+    async def _connected(self) -> AsyncIterator[None]:
+        """Wait a short time for an agent that restarts, so that no mount fails; translate errors."""
         try:
             try:
-                async with asyncio.timeout(_PATIENCE_SECONDS):
+                async with asyncio.timeout(_CONNECT_SECONDS):
                     await self._channel.channel_ready()
             except TimeoutError as error:
-                raise self._unavailable(f"did not appear within {_PATIENCE_SECONDS:g} s") from error
+                raise self._unavailable(f"did not appear within {_CONNECT_SECONDS:g} s") from error
             yield
         except grpc.aio.AioRpcError as error:
             for key, value in error.trailing_metadata() or ():
                 if key == FAILURE_KEY and isinstance(value, bytes):
                     raise parse_failure(value) from error
             raise self._failure(error) from error
-        # The process ends while something is still undone.
+        # The channel was closed, because this process ends.
         except grpc.aio.UsageError as error:
             raise self._unavailable("is not called any more, because this process ends") from error
 
@@ -125,9 +125,10 @@ class TunnelClient:
 
 @asynccontextmanager
 async def connect_tunnels(socket: Path, *, timeout_seconds: float = 30.0) -> AsyncIterator[TunnelClient]:
-    """A client while the context is open; the agent need not be there yet, and may come and go.
+    """A client while the context is open; the agent may start later, and may restart.
 
-    ``timeout_seconds`` bounds each call; it is longer than the agent's own limit, which knows the reason.
+    ``timeout_seconds`` limits each call. It must be longer than the agent's own limit, because only the
+    agent's error contains the reason.
     """
     async with grpc.aio.insecure_channel(f"unix:{quote(str(socket))}", options=_OPTIONS) as channel:
         yield TunnelClient(socket, channel, timeout_seconds=timeout_seconds)

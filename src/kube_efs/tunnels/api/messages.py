@@ -1,4 +1,4 @@
-"""From the messages on the agent's socket to values, and back."""
+"""Converts the messages on the agent's socket to values, and back."""
 
 from typing import Final
 
@@ -22,7 +22,7 @@ def parse_spec(message: pb.Spec) -> TunnelSpec:
         access_point_id=AccessPointId(message.access_point_id) if message.access_point_id else None,
         iam=_parse_iam(message.iam) if message.HasField("iam") else None,
         region=Region(message.region) if message.region else None,
-        # Written in its shortest form, since equal specs share a tunnel.
+        # In its canonical form, because equal specs share a tunnel.
         address=parse_address(message.address) if message.address else None,
         zone=ZoneName(message.zone) if message.zone else None,
         cross_account=message.cross_account,
@@ -45,10 +45,11 @@ def render_spec(spec: TunnelSpec) -> pb.Spec:
 
 
 def render_failure(error: KubeEfsError) -> bytes:
-    """The error for the other side; its parts without secrets, and cut."""
+    """The error for the other side; its parts are cut and contain no secrets."""
     value = error.value if isinstance(error.value, str) else shown(error.value)
     failure = pb.Failure(
-        # Of what another module derived, the nearest class of the common tree.
+        # The nearest class of the tree of errors, because the other side may not know a class of another
+        # module.
         kind=next(kind.__name__ for kind in type(error).__mro__ if vars(errors).get(kind.__name__) is kind),
         problem=shortened(error.problem, 1000),
         field=shortened(error.field, 200),
@@ -59,7 +60,7 @@ def render_failure(error: KubeEfsError) -> bytes:
 
 
 def parse_failure(encoded: bytes) -> KubeEfsError:
-    """The error that the other side raised; of a kind that this version does not know, a TunnelError."""
+    """The error of the other side; a TunnelError for a class that this version does not know."""
     failure = pb.Failure.FromString(encoded)
     found = vars(errors).get(failure.kind)
     kind = found if isinstance(found, type) and issubclass(found, KubeEfsError) else TunnelError

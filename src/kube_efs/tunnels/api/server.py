@@ -33,9 +33,9 @@ log = structlog.get_logger()
 
 # SIGTERM leaves the agent 5 s for everything.
 _GRACE_SECONDS: Final = 1.0
-_FOLDER_MODE: Final = 0o750
+_DIRECTORY_MODE: Final = 0o750
 _SOCKET_MODE: Final = 0o600
-# Of status messages and failures gRPC takes 8 KiB in all.
+# gRPC accepts 8 KiB for status message and metadata together.
 _MAX_MESSAGE: Final = 500
 # Errors after which a repeated call may succeed, and those of them after which it does not. kube-efs node
 # gets the error itself, from the metadata; the code is for other clients.
@@ -48,14 +48,14 @@ _Context = grpc.aio.ServicerContext[object, object]
 
 @asynccontextmanager
 async def serving(
-    socket: Path, tunnels: OnDemandTunnels, look: Callable[[], TunnelsStatus]
+    socket: Path, tunnels: OnDemandTunnels, get_status: Callable[[], TunnelsStatus]
 ) -> AsyncIterator[None]:
-    """Answers on the socket while the context is open; ``look`` gives the state of the tunnels.
+    """Answers on the socket while the context is open; ``get_status`` gives the state of the tunnels.
 
     Only the user of this process and root may connect. Raises InvalidSetting when the socket cannot be bound.
     """
     server = grpc.aio.server()
-    add_TunnelsServicer_to_server(_Tunnels(tunnels, look), server)
+    add_TunnelsServicer_to_server(_Tunnels(tunnels, get_status), server)
     try:
         with _bound(server, socket):
             await server.start()
@@ -67,18 +67,20 @@ async def serving(
 
 @contextmanager
 def _bound(server: grpc.aio.Server, socket: Path) -> Iterator[None]:
-    """The server bound to a socket that no other user can open, which replaces an earlier one.
+    """Bind the server to a socket that no other user can open; it replaces the socket of an earlier agent.
 
-    It gets its name when its mode is right, and the name goes when this ends, unless it is a successor's.
+    The socket is bound with a hidden name and renamed after its mode is set, so no other user can connect at
+    any moment, and clients never find a dead socket. At the end, the name is removed unless a successor has
+    taken it.
     """
     hidden = socket.with_name(f".{socket.name}")
     try:
-        socket.parent.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
+        socket.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
         server.add_insecure_port(f"unix:{quote(str(hidden))}")
         hidden.chmod(_SOCKET_MODE)
         ours = hidden.stat().st_ino
         hidden.replace(socket)
-    except (OSError, RuntimeError) as error:  # gRPC says no more than the latter
+    except (OSError, RuntimeError) as error:  # gRPC raises only RuntimeError
         raise InvalidSetting(
             f"cannot be bound ({error})",
             field="KUBE_EFS_TUNNEL_SOCKET",
@@ -93,33 +95,33 @@ def _bound(server: grpc.aio.Server, socket: Path) -> Iterator[None]:
 
 
 class _Tunnels(TunnelsServicer):
-    def __init__(self, tunnels: OnDemandTunnels, look: Callable[[], TunnelsStatus]) -> None:
+    def __init__(self, tunnels: OnDemandTunnels, get_status: Callable[[], TunnelsStatus]) -> None:
         self._tunnels = tunnels
-        self._look = look
+        self._get_status = get_status
 
     async def Ensure(self, request: pb.EnsureRequest, context: _Context) -> pb.EnsureResponse:  # noqa: N802
         async def answer() -> pb.EnsureResponse:
             spec, holder = parse_spec(request.spec), parse_holder(request.holder)
             return pb.EnsureResponse(port=await self._tunnels.ensure(spec, holder))
 
-        return await _answered(context, answer)
+        return await _respond(context, answer)
 
     async def Release(self, request: pb.ReleaseRequest, context: _Context) -> pb.ReleaseResponse:  # noqa: N802
         async def answer() -> pb.ReleaseResponse:
             await self._tunnels.release(parse_holder(request.holder))
             return pb.ReleaseResponse()
 
-        return await _answered(context, answer)
+        return await _respond(context, answer)
 
     async def List(self, request: pb.ListRequest, context: _Context) -> pb.ListResponse:  # noqa: N802
         async def answer() -> pb.ListResponse:
-            status = {one.name: one for one in self._look().tunnels if one.on_demand}
+            status = {one.name: one for one in self._get_status().tunnels if one.on_demand}
             tunnels = self._tunnels.reservations.tunnels
             return pb.ListResponse(
                 tunnels=[_render(one, status.get(name)) for name, one in sorted(tunnels.items())]
             )
 
-        return await _answered(context, answer)
+        return await _respond(context, answer)
 
     async def Reconcile(  # noqa: N802
         self, request: pb.ReconcileRequest, context: _Context
@@ -128,18 +130,18 @@ class _Tunnels(TunnelsServicer):
             released = await self._tunnels.reconcile([parse_holder(one) for one in request.holders])
             return pb.ReconcileResponse(released=sorted(released))
 
-        return await _answered(context, answer)
+        return await _respond(context, answer)
 
 
-async def _answered(context: _Context, answer: Callable[[], Awaitable[_Answer]]) -> _Answer:
-    """The answer, or the call ended with the error's code and parts."""
+async def _respond(context: _Context, answer: Callable[[], Awaitable[_Answer]]) -> _Answer:
+    """Answer the call, or end it with the code and the parts of the error."""
     try:
         return await answer()
     except KubeEfsError as error:
         text = shortened(str(error), _MAX_MESSAGE)
         await context.abort(_code_of(error), text, ((FAILURE_KEY, render_failure(error)),))
     except Exception as error:
-        # gRPC would send the text of it to the caller.
+        # Without this, gRPC would send its text, which may contain secrets, to the caller.
         log.exception("call-failed")
         await context.abort(grpc.StatusCode.INTERNAL, told(error))
 

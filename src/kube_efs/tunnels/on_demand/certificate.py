@@ -1,8 +1,8 @@
-"""The client certificate by which a mount target knows what a connection is for.
+"""The client certificate of a tunnel: it shows a mount target what the connection is for.
 
-EFS does not ask who signed it: extensions say which file system and access point are meant, and carry a
-signature by the IAM identity. Subject, validity and extensions are those of efs-utils, byte for byte; only
-the serial number is a random one, because RFC 5280 (4.1.2.2) forbids efs-utils' zero.
+EFS does not check who signed the certificate. Its extensions name the file system and the access point, and
+contain a signature of the IAM identity. Subject, validity and extensions are those of efs-utils, byte for
+byte. Only the serial number is random, because RFC 5280 (4.1.2.2) forbids the zero of efs-utils.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ IAM_OID: Final = x509.ObjectIdentifier("1.3.6.1.4.1.4843.7.2")
 FILE_SYSTEM_OID: Final = x509.ObjectIdentifier("1.3.6.1.4.1.4843.7.3")
 CLIENT_INFO_OID: Final = x509.ObjectIdentifier("1.3.6.1.4.1.4843.7.4")
 
-# A clock that is a little ahead of EFS's must not make a certificate that is not valid yet.
+# If this clock is slightly ahead of that of EFS, the certificate must be valid nevertheless.
 _VALID_BEFORE: Final = timedelta(minutes=15)
 _VALID_AFTER: Final = timedelta(hours=3)
 _RENEWED_AFTER: Final = timedelta(hours=1)
@@ -114,7 +114,7 @@ def make_certificate(
     )
 
 
-def renewal_of(not_after: datetime, *, now: datetime) -> datetime:
+def renewal_time(not_after: datetime, *, now: datetime) -> datetime:
     """When to renew a certificate without credentials, which ends then: in an hour at most.
 
     At once when it is not valid yet, since the clock was ahead when it was made.
@@ -123,15 +123,16 @@ def renewal_of(not_after: datetime, *, now: datetime) -> datetime:
     return now if created_at - _VALID_BEFORE > now else min(created_at, now) + _RENEWED_AFTER
 
 
-def is_planned_ahead(renewal: datetime, *, now: datetime) -> bool:
-    """Whether a renewal is planned for later than any ever is: the clock was ahead when it was planned."""
+def is_too_far_ahead(renewal: datetime, *, now: datetime) -> bool:
+    """Whether a due time is later than any renewal interval allows: the clock was ahead when it was set."""
     return renewal - now > _RENEWED_AFTER
 
 
 def _renewal(created_at: datetime, credentials_expire_at: datetime | None) -> datetime:
-    """A third of the certificate's life, or half of what is left to the credentials, but not at once.
+    """After a third of the certificate's lifetime, or half of the remaining lifetime of the credentials.
 
-    Instance metadata gives the same credentials until shortly before they expire, therefore the lower limit.
+    There is a lower limit, because instance metadata return the same credentials until shortly before they
+    expire.
     """
     if credentials_expire_at is None:
         return created_at + _RENEWED_AFTER
@@ -186,7 +187,7 @@ def _iam(
         session_token=credentials.session_token,
         signed_at=signed_at,
     )
-    # The signature goes in as its 64 hexadecimal digits, not as the 32 bytes they stand for.
+    # The extension contains the 64 hexadecimal digits of the signature, not its 32 bytes.
     signature = sign(request, credentials.secret_access_key).encode()
     token = credentials.session_token
     return _der(

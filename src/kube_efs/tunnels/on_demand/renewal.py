@@ -1,16 +1,20 @@
-"""The client certificates of the tunnels on demand: made, kept in files for stunnel, renewed in time.
+"""The client certificates of tunnels on demand: creates them, stores them for stunnel, renews them in time.
 
-A certificate is a file with its key (mode 0600) that changes as a whole. The writer of stunnel.conf writes
-its end beside its path, so that a renewed one changes the configuration and is loaded like any other change.
+EFS refuses new connections with an expired certificate, and a mount whose connection breaks would then wait
+indefinitely. The rules are:
 
-Each tunnel has one date on which it is due. A success sets the next date, long before the certificate or its
-credentials end. A failure puts it off, for longer each time; the old certificate is used in the meantime, and
-the failures of one tunnel hold up no other. The clock is read every half minute at least, and a date that is
-further away than any ever is counts as due: both because clocks jump.
-
-Later credentials of a tunnel come from where the first ones came from, even when a better source has come up.
-The file of a closed tunnel is removed only when stunnel does not have it loaded any more: it refuses a
-configuration that names a missing file.
+* A certificate and its key are one file (mode 0600), which is replaced atomically. stunnel.conf contains the
+  number of the certificate next to its path. A renewed certificate therefore changes the configuration, and
+  is loaded as any other change.
+* Each tunnel has one due time. A success sets the next one, long before the certificate or its credentials
+  expire. A failure postpones it, longer each time. Until then stunnel uses the old certificate. A failure of
+  one tunnel does not delay the others.
+* Clocks jump. The clock is therefore read at least every half minute, and a due time that is further away
+  than any renewal interval counts as due.
+* The source of the first credentials of a tunnel gives all later ones, even if a source with a higher
+  priority appears. Otherwise a mount could silently get another identity.
+* The file of a closed tunnel is removed only after stunnel no longer has it loaded: stunnel refuses a
+  configuration that names a missing file, with all its services.
 """
 
 import asyncio
@@ -30,14 +34,14 @@ from kube_efs.aws.credential_sources import CredentialSource
 from kube_efs.model.errors import KubeEfsError, TunnelNotReady
 from kube_efs.telemetry.duties import Duties, kinds_of
 from kube_efs.telemetry.metrics import Outcome, TunnelMetrics
-from kube_efs.tunnels.files import in_thread_to_the_end, write_atomically
+from kube_efs.tunnels.files import write_atomically, write_to_completion
 from kube_efs.tunnels.on_demand.certificate import (
     CertificateSubject,
     ClientCertificate,
     ClientKey,
-    is_planned_ahead,
+    is_too_far_ahead,
     make_certificate,
-    renewal_of,
+    renewal_time,
 )
 from kube_efs.tunnels.options import OnDemandOptions, TunnelOptions
 from kube_efs.tunnels.reservations import Reservation, TunnelSpec
@@ -51,15 +55,15 @@ log = structlog.get_logger()
 _AT_ONCE: Final = 4
 _FIRST_DELAY: Final = timedelta(seconds=10)
 _LONGEST_DELAY: Final = timedelta(minutes=5)
-# A clock that jumps, as after the node was asleep, is noticed this late.
+# A clock that jumps, as after the node was suspended, is noticed after this time at the latest.
 _LONGEST_WAIT_SECONDS: Final = 30.0
-_RENEWAL_IDLE: Final = timedelta(hours=1)
+_IDLE_WAIT: Final = timedelta(hours=1)
 _DUTY: Final = "certificate renewal"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Renewal:
-    """When the next certificate is due, and the wait after one more failure."""
+    """When the next certificate is due, and the delay after the next failure."""
 
     due: datetime
     delay: timedelta = _FIRST_DELAY
@@ -70,7 +74,7 @@ def _utc_now() -> datetime:
 
 
 class ClientCertificates:
-    """The certificates by the names of their tunnels; ``on_renewed`` is called when there are new ones."""
+    """The certificates by the names of their tunnels; calls ``on_renewed`` after it has written new ones."""
 
     def __init__(
         self,
@@ -83,7 +87,7 @@ class ClientCertificates:
     ) -> None:
         self._duties = duties or Duties(CollectorRegistry())
         self._region = options.region
-        self._folder = options.certificates_path
+        self._directory = options.certificates_path
         self._on_demand = on_demand
         self._metrics = metrics
         self._on_renewed = on_renewed
@@ -98,20 +102,21 @@ class ClientCertificates:
 
     @property
     def files(self) -> Mapping[str, CertificateFile]:
-        """The certificates that there are."""
+        """The existing certificates."""
         return MappingProxyType(self._files)
 
     @property
     def problems(self) -> Mapping[str, str]:
-        """Why the last renewal has failed, where it has."""
+        """Why the last renewal failed, by tunnel."""
         return MappingProxyType(self._problems)
 
     def take_over(self, tunnels: Iterable[Reservation]) -> None:
-        """Use the certificates that an earlier agent left, until they are renewed.
+        """Use the certificates of an earlier agent until they are renewed.
 
-        That is due at once if it is not known when credentials end. The others keep their time: a renewal
-        has stunnel load its configuration, which resets what is just connecting, as all do after a start.
-        Files of no known tunnel are removed: that agent was killed before it wrote their reservation.
+        A certificate with credentials is due at once, because it is not known when they expire. The others
+        keep their due time: a renewal reloads stunnel, which resets connections that are being opened, and
+        after a start all mounts connect. Files of no known tunnel are removed: that agent was killed before
+        it wrote their reservation.
         """
         for tunnel in tunnels:
             path = self._path(tunnel.name)
@@ -119,35 +124,35 @@ class ClientCertificates:
                 self._files[tunnel.name] = _describe(path, path.read_bytes())
             self._sources[tunnel.name] = tunnel.source
             now, file = self._now(), self._files.get(tunnel.name)
-            due = now if file is None or tunnel.spec.iam else renewal_of(file.not_after, now=now)
+            due = now if file is None or tunnel.spec.iam else renewal_time(file.not_after, now=now)
             self._renewals[tunnel.name] = _Renewal(due=due)
         known = {self._path(name) for name in self._sources}
         with suppress(OSError):
-            for path in set(self._folder.iterdir()) - known:
+            for path in set(self._directory.iterdir()) - known:
                 path.unlink()
 
     async def ensure(self, spec: TunnelSpec, source: CredentialSource | None) -> CredentialSource | None:
-        """See that there is a certificate, and give where its credentials come from, None without any.
+        """Create a certificate unless it exists; returns the source of its credentials, None without any.
 
         Raises the errors of finding credentials, and TunnelNotReady when the file cannot be written.
         """
         if spec.name not in self._files:
-            self._sources[spec.name] = await self._obtain(spec, source)
+            self._sources[spec.name] = await self._renew(spec, source)
             self._wake.set()
             self._on_renewed()
         return self._sources.get(spec.name, source)
 
-    def forget_all_but(self, names: Collection[str]) -> None:
-        """Forget the certificates of closed tunnels; their files stay until they are no longer read."""
+    def keep_only(self, names: Collection[str]) -> None:
+        """Remove the certificates of all other tunnels; ``remove_unused_files`` removes their files later."""
         for name in (self._files.keys() | self._renewals.keys()) - set(names):
             for known in (self._files, self._renewals, self._sources, self._problems):
                 known.pop(name, None)
             self._forgotten.add(name)
 
-    def remove_forgotten(self, loaded: Collection[str]) -> None:
-        """Remove the files that are forgotten, and of no tunnel that stunnel has ``loaded``.
+    def remove_unused_files(self, loaded: Collection[str]) -> None:
+        """Remove the files of closed tunnels, except those that stunnel has ``loaded``.
 
-        It refuses a configuration that names a file which does not exist.
+        stunnel refuses a configuration that names a missing file.
         """
         for name in self._forgotten.difference(loaded):
             self._forgotten.remove(name)
@@ -156,10 +161,10 @@ class ClientCertificates:
                     self._path(name).unlink()
 
     async def run(self, tunnels: Callable[[], Iterable[Reservation]]) -> None:
-        """Renew what is due until cancelled; ``tunnels`` gives those of the moment."""
-        await self._duties.keep(_DUTY, lambda: self._renew_for_ever(tunnels))
+        """Renew the due certificates until cancelled; ``tunnels`` returns the current tunnels."""
+        await self._duties.keep(_DUTY, lambda: self._renew_periodically(tunnels))
 
-    async def _renew_for_ever(self, tunnels: Callable[[], Iterable[Reservation]]) -> None:
+    async def _renew_periodically(self, tunnels: Callable[[], Iterable[Reservation]]) -> None:
         while True:
             self._wake.clear()
             next_due = await self.renew_due(tunnels())
@@ -169,29 +174,29 @@ class ClientCertificates:
                     await self._wake.wait()
 
     async def renew_due(self, tunnels: Iterable[Reservation]) -> datetime:
-        """Make new certificates where it is time; gives when the next is due. A failure is retried."""
+        """Renew the due certificates; returns when the next one is due. A failure is retried."""
         slots = asyncio.Semaphore(_AT_ONCE)
 
         async def renewed(tunnel: Reservation) -> bool:
-            """Whether there is a new certificate. No error ends the renewals of others, foreseen or not."""
+            """Whether there is a new certificate. No error, expected or not, stops other renewals."""
             async with slots:
                 try:
-                    await self._obtain(tunnel.spec, tunnel.source)
+                    await self._renew(tunnel.spec, tunnel.source)
                 except Exception as error:  # noqa: BLE001 - logged, counted and retried
-                    self._put_off(tunnel.name, error)
+                    self._schedule_retry(tunnel.name, error)
                     return False
                 return True
 
         now = self._now()
         known = [tunnel for tunnel in tunnels if tunnel.name in self._renewals]
         dates = {tunnel.name: self._renewals[tunnel.name].due for tunnel in known}
-        due = [one for one in known if dates[one.name] <= now or is_planned_ahead(dates[one.name], now=now)]
+        due = [one for one in known if dates[one.name] <= now or is_too_far_ahead(dates[one.name], now=now)]
         if any(await asyncio.gather(*map(renewed, due))):
             self._on_renewed()
         left = (self._renewals[tunnel.name].due for tunnel in known if tunnel.name in self._renewals)
-        return min(left, default=now + _RENEWAL_IDLE)
+        return min(left, default=now + _IDLE_WAIT)
 
-    def _put_off(self, name: str, error: Exception) -> None:
+    def _schedule_retry(self, name: str, error: Exception) -> None:
         renewal = self._renewals.get(name)
         if renewal is None:  # closed in the meantime
             return
@@ -213,8 +218,8 @@ class ClientCertificates:
         if not is_foreseen:
             self._duties.note(_DUTY, error, retry_seconds=again_seconds)
 
-    async def _obtain(self, spec: TunnelSpec, source: CredentialSource | None) -> CredentialSource | None:
-        """Make a certificate; gives where its credentials come from."""
+    async def _renew(self, spec: TunnelSpec, source: CredentialSource | None) -> CredentialSource | None:
+        """Create a certificate; returns the source of its credentials."""
         try:
             source, loaded = await self._load(spec, source)
             await self._make(spec, loaded)
@@ -230,7 +235,7 @@ class ClientCertificates:
     ) -> "tuple[CredentialSource | None, LoadedCredentials | None]":
         if spec.iam is None:
             return None, None
-        # The client of AWS is 11 MB, which a node without such volumes need not have.
+        # The AWS client needs 11 MB of memory, which a node without such volumes does not need.
         from kube_efs.aws.credential_loading import load_credentials  # noqa: PLC0415
         from kube_efs.aws.credentials import find_credentials  # noqa: PLC0415
 
@@ -249,16 +254,16 @@ class ClientCertificates:
         )
         certificate = make_certificate(
             subject,
-            await self._client_key(),
+            await self._get_client_key(),
             now=self._now(),
             credentials=loaded.credentials if loaded else None,
             credentials_expire_at=loaded.expires_at if loaded else None,
         )
         path = self._path(spec.name)
-        # Or it could be removed after it was written, before it is known.
+        # Otherwise remove_unused_files could remove the new file before it is in _files.
         self._forgotten.discard(spec.name)
         try:
-            await in_thread_to_the_end(_write, path, certificate)
+            await write_to_completion(_write, path, certificate)
             self._files[spec.name] = _describe(path, certificate.secret_pem)
         except OSError as error:
             raise TunnelNotReady(
@@ -269,14 +274,14 @@ class ClientCertificates:
                 self._forgotten.add(spec.name)
         self._renewals[spec.name] = _Renewal(due=certificate.renew_at)
 
-    async def _client_key(self) -> ClientKey:
-        """The node's key, a new one for each agent; made once, for the first caller."""
+    async def _get_client_key(self) -> ClientKey:
+        """The key of this node, generated once for each agent; concurrent callers wait for the same one."""
         if self._key is None or (self._key.done() and (self._key.cancelled() or self._key.exception())):
             self._key = asyncio.create_task(ClientKey.generate())
         return await asyncio.shield(self._key)
 
     def _path(self, name: str) -> Path:
-        return self._folder / f"{name}.pem"
+        return self._directory / f"{name}.pem"
 
 
 def _describe(path: Path, pem: bytes) -> CertificateFile:
@@ -288,5 +293,5 @@ def _describe(path: Path, pem: bytes) -> CertificateFile:
 
 def _write(path: Path, certificate: ClientCertificate) -> None:
     path.parent.mkdir(mode=0o700, exist_ok=True)
-    # One that is lost with the power is created again, because its end cannot be read then.
+    # Not durable: after a power failure, an unreadable certificate is created again.
     write_atomically(path, certificate.secret_pem.decode(), durable=False)

@@ -1,4 +1,4 @@
-"""The signature by which EFS knows the IAM identity of a connection.
+"""The signature that proves the IAM identity of a connection to EFS.
 
 Signature Version 4 for the action ``Connect`` on a file system, as efs-utils makes it, which differs from
 the standard form (https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html)
@@ -40,7 +40,7 @@ class ConnectRequest:
 
 
 def canonical_request(request: ConnectRequest) -> str:
-    """The request in the form that is hashed; holds the session token, so it is for no log."""
+    """The request in the form that is hashed. It contains the session token: never log it."""
     query = {
         "Action": "Connect",
         "PublicKeyHash": request.public_key_hash,

@@ -39,10 +39,10 @@ class _PortOnly(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredReservations:
-    """What the disk says.
+    """The content of the file.
 
-    ``unreadable`` are entries that make no sense to this version, as they were found; ``unreadable_ports``
-    are theirs. ``problems`` say in words what could not be read.
+    ``unreadable`` are the entries that this version cannot read, as they were found; ``unreadable_ports`` are
+    their ports. ``problems`` describe what could not be read.
     """
 
     reservations: Reservations = field(default_factory=Reservations)
@@ -52,7 +52,7 @@ class StoredReservations:
 
 
 def save_reservations(path: Path, reservations: Reservations, unreadable: Iterable[bytes] = ()) -> None:
-    """Remember the tunnels, durably; raises OSError and then the file is the old one."""
+    """Write the tunnels durably; raises OSError, and then the file is unchanged."""
     tunnels = [
         msgspec.json.encode(one, order="deterministic") for _, one in sorted(reservations.tunnels.items())
     ]
@@ -62,7 +62,7 @@ def save_reservations(path: Path, reservations: Reservations, unreadable: Iterab
 
 
 def load_reservations(path: Path) -> StoredReservations:
-    """What was remembered; nothing when there is no file. Never raises: it reports all problems."""
+    """The stored reservations, none without a file. Raises nothing, but reports all problems."""
     found, problem = _read(path)
     if found is None and problem:
         log.error("on-demand-tunnels-unreadable", path=str(path), reason=problem)
@@ -100,7 +100,7 @@ def _read(path: Path) -> tuple[_File | None, str]:
 
 def _parse(raw: msgspec.Raw, others: Iterable[Reservation]) -> Reservation:
     tunnel = msgspec.json.decode(raw, type=Reservation)
-    # stunnel would serve none at all.
+    # With one port twice, stunnel would serve no tunnel at all.
     if any(tunnel.port == other.port or tunnel.spec == other.spec for other in others):
         raise InvalidValue("is given twice", field="port or spec", value=tunnel.port)
     return tunnel
@@ -117,7 +117,7 @@ def _previous(path: Path) -> Path:
 
 
 def _keep_previous(path: Path) -> None:
-    """A second name for the state that is about to be replaced, unless it is broken."""
+    """Give the current file a second name before it is replaced, unless it cannot be read."""
     found, _ = _read(path)
     if found is None:
         return

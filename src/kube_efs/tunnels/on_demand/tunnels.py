@@ -29,7 +29,7 @@ import structlog
 
 from kube_efs.aws.credential_sources import CredentialSource
 from kube_efs.model.errors import TunnelNotReady
-from kube_efs.tunnels.files import in_thread_to_the_end
+from kube_efs.tunnels.files import write_to_completion
 from kube_efs.tunnels.mount_targets import NFS_PORT, Candidate
 from kube_efs.tunnels.on_demand.renewal import ClientCertificates
 from kube_efs.tunnels.on_demand.store import StoredReservations, load_reservations, save_reservations
@@ -45,10 +45,10 @@ _RESOLVE_SECONDS = 3.0
 
 
 @dataclass(slots=True)
-class _Asked:
-    """How many ask for a tunnel at this moment; one of them prepares it, for all."""
+class _PendingCalls:
+    """The number of calls that request a tunnel at this moment; one of them prepares it for all."""
 
-    by: int = 0
+    count: int = 0
     preparing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
@@ -68,58 +68,58 @@ class OnDemandTunnels:
         self._on_demand = on_demand
         self._certificates = certificates
         self._plan = plan
-        # A view: what is renewed or forgotten shows there.
+        # A view, so the plan always has the current certificates.
         plan.certificates = certificates.files
         self._clock = clock
         self._read = read
-        self._remembered = StoredReservations()
+        self._stored = StoredReservations()
         self._changes = 0
-        self._changes_remembered = 0
-        self._remembering = asyncio.Lock()
-        self._asked: dict[str, _Asked] = {}
-        self._idleness = IdlePorts()
+        self._changes_saved = 0
+        self._saving = asyncio.Lock()
+        self._pending_calls: dict[str, _PendingCalls] = {}
+        self._idle_ports = IdlePorts()
         self._missing_since: dict[Holder, float] = {}
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What could not be read of the remembered state."""
-        return self._remembered.problems
+        """The parts of the stored state that could not be read."""
+        return self._stored.problems
 
     @property
     def reservations(self) -> Reservations:
         """The reservations that are on the disk and served."""
         return self._plan.reservations
 
-    def each(self) -> Collection[Reservation]:
-        """The tunnels of this moment."""
+    def all(self) -> Collection[Reservation]:
+        """The current reservations."""
         return self.reservations.tunnels.values()
 
     async def load(self) -> None:
         """Load the reservations and the certificates of an earlier agent."""
-        self._remembered = await asyncio.to_thread(load_reservations, self._options.reservations_path)
-        self._plan.reservations = self._plan.wanted = self._remembered.reservations
-        self._certificates.take_over(self.each())
+        self._stored = await asyncio.to_thread(load_reservations, self._options.reservations_path)
+        self._plan.reservations = self._plan.wanted = self._stored.reservations
+        self._certificates.take_over(self.all())
         if self.reservations.tunnels:
             log.info(
-                "on-demand-tunnels-remembered",
+                "on-demand-tunnels-loaded",
                 tunnels=len(self.reservations.tunnels),
                 holders=len(self.reservations.holders),
             )
 
     async def ensure(self, spec: TunnelSpec, holder: Holder) -> int:
-        """The port of a tunnel for this spec, which is the holder's too from now on.
+        """The port of a tunnel for this spec, which the holder holds from now on.
 
         stunnel listens on it when this returns. Raises TunnelError, AwsError for missing credentials, and
-        InvalidSetting. A holder whose tunnel did not come up in time is remembered all the same: a repeated
-        call continues from there, releasing ends it.
+        InvalidSetting. If the tunnel is not ready in time, the holder keeps the reservation: a repeated call
+        continues from there, and a release removes it.
         """
         spec = replace(spec, region=spec.region or self._options.region)
         limit = self._on_demand.ensure_timeout_seconds
         try:
             async with asyncio.timeout(limit):
-                with self._asking(spec.name):
+                with self._pending(spec.name):
                     port = await self._reserve(spec, holder)
-                await self._plan.listening(spec.name)
+                await self._plan.wait_until_listening(spec.name)
         except TimeoutError as error:
             raise TunnelNotReady(
                 f"was not ready within {limit:g} s",
@@ -132,125 +132,126 @@ class OnDemandTunnels:
     async def release(self, holder: Holder) -> None:
         """Release every tunnel of the holder; having none is not an error.
 
-        Raises TunnelNotReady when that cannot be remembered.
+        Raises TunnelNotReady when the change cannot be written to the disk.
         """
-        await self._remember(self._want(self._plan.wanted.release([holder])))
+        await self._save(self._change(self._plan.wanted.release([holder])))
 
     async def reconcile(self, holders: Collection[Holder]) -> frozenset[Holder]:
-        """Forget the holders that are not among these, in this call and in earlier ones for a while.
+        """Remove the holders that neither this call nor the calls of the last minute contain.
 
-        ``holders`` are all that there are, such as every mount of the node. Gives those forgotten.
-        Raises TunnelNotReady when that cannot be remembered.
+        ``holders`` is the full list, that is every mount of the node. Returns the removed ones.
+        Raises TunnelNotReady when the change cannot be written to the disk.
         """
         now = self._clock()
         absent = self._plan.wanted.holders.difference(holders)
         self._missing_since = {one: self._missing_since.get(one, now) for one in absent}
         waited = self._on_demand.orphan_seconds
-        gone = frozenset(one for one, since in self._missing_since.items() if now - since >= waited)
-        await self._remember(self._want(self._plan.wanted.release(gone)))
-        for holder in sorted(gone):
-            log.warning("orphan-released", holder=holder)
-        return gone
+        removed = frozenset(one for one, since in self._missing_since.items() if now - since >= waited)
+        await self._save(self._change(self._plan.wanted.release(removed)))
+        for holder in sorted(removed):
+            log.warning("holder-removed", holder=holder)
+        return removed
 
-    async def look(self, reading: PortReading | None) -> None:
-        """Close what nobody holds and, by this and many earlier readings, nobody uses.
+    async def close_unused(self, reading: PortReading | None) -> None:
+        """Close tunnels without holders that are unused in this reading and in many earlier ones.
 
-        Certificates that were made for a tunnel that has no holder are removed.
+        Also writes changes that an earlier call could not write, and removes certificates without a
+        reservation.
         """
         now = self._clock()
         unheld = self._plan.wanted.unheld
-        self._idleness = self._idleness.after(reading, unheld, now=now)
-        over = self._idleness.over(self._on_demand.idle, now=now)
-        closing = {name for port, name in unheld.items() if port in over and name not in self._asked}
+        self._idle_ports = self._idle_ports.after(reading, unheld, now=now)
+        over = self._idle_ports.unused(self._on_demand.idle, now=now)
+        closing = {name for port, name in unheld.items() if port in over and name not in self._pending_calls}
         if closing:
             log.info("on-demand-tunnels-closed", tunnels=sorted(closing))
-            self._want(self._plan.wanted.close(closing))
-        if self._changes_remembered < self._changes:
-            with suppress(TunnelNotReady):  # logged; the next look writes it
-                await self._remember(self._changes)
+            self._change(self._plan.wanted.close(closing))
+        if self._changes_saved < self._changes:
+            with suppress(TunnelNotReady):  # logged; the next check retries
+                await self._save(self._changes)
         self._forget_certificates()
 
     async def _reserve(self, spec: TunnelSpec, holder: Holder) -> int:
         ports = self._on_demand.ports
-        # One after the other, so that the first prepares for all who ask for the same.
-        async with self._asked[spec.name].preparing:
+        # One call at a time: the first one creates the certificate for all calls with this spec.
+        async with self._pending_calls[spec.name].preparing:
             source = await self._prepare(spec)
             avoid = () if spec.name in self._plan.wanted.tunnels else await self._unusable_ports()
             self._missing_since.pop(holder, None)
             held = self._plan.wanted.hold(spec, holder, ports=ports, avoid=avoid)
-            change = self._want(held.sign_from(spec.name, source))
-        await self._remember(change)
+            change = self._change(held.sign_from(spec.name, source))
+        await self._save(change)
         return self.reservations.tunnels[spec.name].port
 
     async def _prepare(self, spec: TunnelSpec) -> CredentialSource | None:
-        """See that there is a certificate and a way; gives where the credentials come from."""
+        """Check the address and ensure a certificate; returns the source of its credentials."""
         known = self._plan.wanted.tunnels.get(spec.name)
         if known is None and spec.name not in self._certificates.files:
             [first, *_] = find_candidates(spec, self._plan.targets, self._options)
-            await check_resolves(first)
+            await check_resolvable(first)
         return await self._certificates.ensure(spec, known.source if known else None)
 
     async def _unusable_ports(self) -> frozenset[int]:
-        """Ports that a new tunnel must not get: of other tunnels, and all that seem to be in use."""
+        """Ports that a new tunnel must not get: those of other tunnels, and all that may be in use."""
         reading = await asyncio.to_thread(self._read)
         if reading is None:
             raise TunnelNotReady("cannot be read", field="connections of the node", remedy="try again")
-        others = self._remembered.unreadable_ports.union(self._plan.config_map_ports)
+        others = self._stored.unreadable_ports.union(self._plan.config_map_ports)
         return others | reading.busy | reading.listening
 
-    def _want(self, wanted: Reservations) -> int:
-        """Change what is wanted; gives the number of the change, to be remembered."""
+    def _change(self, wanted: Reservations) -> int:
+        """Change what is wanted; returns the number of the change, for ``_save``."""
         if wanted != self._plan.wanted:
             self._plan.wanted = wanted
             self._changes += 1
-            # Who has held a tunnel between two looks has used it.
-            self._idleness = self._idleness.among(wanted.unheld)
+            # A holder between two readings may have used the tunnel: its idle time starts again.
+            self._idle_ports = self._idle_ports.keep_only(wanted.unheld)
         return self._changes
 
-    async def _remember(self, change: int) -> None:
+    async def _save(self, change: int) -> None:
         """Return when this change is on the disk and served; raises TunnelNotReady.
 
-        Those who wait for the disk at the same time are written together. A change that could not be
-        written stays wanted: a repeated call, the next change or the next look writes it.
+        Changes that wait for the disk at the same time share one write. A change that could not be written
+        stays in ``wanted``: a repeated call, the next change or the next check of the tunnels writes it.
         """
-        async with self._remembering:
-            if self._changes_remembered < change:
+        async with self._saving:
+            if self._changes_saved < change:
                 wanted, changes = self._plan.wanted, self._changes
                 await self._write(wanted)
-                self._plan.reservations, self._changes_remembered = wanted, changes
+                self._plan.reservations, self._changes_saved = wanted, changes
                 self._forget_certificates()
                 self._plan.apply()
 
     def _forget_certificates(self) -> None:
         known = self.reservations.tunnels.keys() | self._plan.wanted.tunnels.keys()
-        self._certificates.forget_all_but(known | self._asked.keys())
+        self._certificates.keep_only(known | self._pending_calls.keys())
 
     async def _write(self, reservations: Reservations) -> None:
         path = self._options.reservations_path
         try:
-            # No task may write the next state before this one is written.
-            await in_thread_to_the_end(save_reservations, path, reservations, self._remembered.unreadable)
+            # Also when cancelled: a write that continues in its thread could replace the next state.
+            await write_to_completion(save_reservations, path, reservations, self._stored.unreadable)
         except OSError as error:
-            log.warning("on-demand-tunnels-not-remembered", path=str(path), reason=error.strerror)
+            log.warning("on-demand-tunnels-not-saved", path=str(path), reason=error.strerror)
             raise TunnelNotReady(
                 f"cannot be written ({error.strerror})", field="state of the tunnels", value=str(path)
             ) from error
 
     @contextmanager
-    def _asking(self, name: str) -> Iterator[None]:
-        """While a call requests a tunnel, it is not closed."""
-        asked = self._asked.setdefault(name, _Asked())
-        asked.by += 1
+    def _pending(self, name: str) -> Iterator[None]:
+        """Keep the tunnel open while a call requests it."""
+        calls = self._pending_calls.setdefault(name, _PendingCalls())
+        calls.count += 1
         try:
             yield
         finally:
-            asked.by -= 1
-            if not asked.by:
-                del self._asked[name]
+            calls.count -= 1
+            if not calls.count:
+                del self._pending_calls[name]
 
 
-async def check_resolves(candidate: Candidate) -> None:
-    """Nothing when the candidate is an address or a name that DNS knows, else raises TunnelNotReady."""
+async def check_resolvable(candidate: Candidate) -> None:
+    """Raise TunnelNotReady unless the candidate is an address, or a name that DNS resolves."""
     with suppress(ValueError):
         ipaddress.ip_address(candidate.address)
         return

@@ -1,4 +1,4 @@
-"""What the tunnel agent and those who ask it for tunnels say to each other on its socket.
+"""The protocol of the tunnel agent's socket.
 
-Everything here but the ``.proto`` file is generated from it: ``make proto``.
+``make proto`` generates all files here from the ``.proto`` file.
 """

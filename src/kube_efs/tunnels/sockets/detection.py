@@ -1,12 +1,11 @@
-"""What several looks at the ports prove: that a tunnel is unused, and that stunnel hangs.
+"""Detects from several readings of the ports that a tunnel is unused, or that stunnel hangs.
 
-A reading of the kernel's tables can be torn while sockets come and go, so one reading proves nothing. A
-tunnel without a holder may be closed when every one of several good readings over some minutes showed no
-connection to it.
+While sockets open and close, a reading of the kernel's tables can miss a connection. One reading therefore
+proves nothing: to close a tunnel in use would break its mounts. A tunnel without a holder may close if
+several good readings over some minutes showed no connection to it.
 
-stunnel hangs when connections wait at one of its ports and are not accepted. It has one loop that
-accepts, so each mount of the node would hang. The kernel's table shows it without a call that could
-hang too.
+stunnel hangs if connections wait at one of its ports and are not accepted. It has one loop that accepts, so
+every mount of the node would hang. The kernel's table shows this; a test connection could hang itself.
 """
 
 from collections.abc import Collection, Mapping
@@ -18,7 +17,7 @@ from kube_efs.tunnels.sockets.ports import PortReading
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdlePolicy:
-    """For how long, and in how many readings, there must have been no connection."""
+    """How long, and in how many readings, a port must have no connection."""
 
     seconds: float = 180.0
     readings: int = 6
@@ -32,26 +31,26 @@ class _Streak:
 
 @dataclass(frozen=True, slots=True)
 class IdlePorts:
-    """The idle ports, each with the time of the first of its idle readings and their number."""
+    """The idle ports, each with the time of its first idle reading and the number of readings."""
 
     streaks: Mapping[int, _Streak] = field(default_factory=lambda: MappingProxyType({}))
 
     def after(self, reading: PortReading | None, unheld: Collection[int], *, now: float) -> "IdlePorts":
-        """After one more look at these ports; ``now`` is a monotonic time in seconds.
+        """The state after one more reading of these ports; ``now`` is a monotonic time in seconds.
 
-        A reading that failed (None) starts all over again.
+        After a failed reading (None), all ports start again.
         """
         if reading is None:
             return IdlePorts()
         idle = (port for port in unheld if port not in reading.busy)
         return IdlePorts(MappingProxyType({port: self._longer(port, now) for port in idle}))
 
-    def among(self, ports: Collection[int]) -> "IdlePorts":
-        """What is known of these ports; one that comes back later starts all over again."""
+    def keep_only(self, ports: Collection[int]) -> "IdlePorts":
+        """Remove all other ports; they start again if they come back."""
         return IdlePorts(MappingProxyType({port: one for port, one in self.streaks.items() if port in ports}))
 
-    def over(self, policy: IdlePolicy, *, now: float) -> frozenset[int]:
-        """The ports that have been idle for long enough."""
+    def unused(self, policy: IdlePolicy, *, now: float) -> frozenset[int]:
+        """The ports that have been idle for as long as the policy requires."""
         return frozenset(
             port
             for port, streak in self.streaks.items()
@@ -67,20 +66,20 @@ class IdlePorts:
 
 @dataclass(frozen=True, slots=True)
 class StalledPorts:
-    """Since when each port has had connections that wait, by all readings."""
+    """The ports where connections wait, each with the time of the first reading that showed it."""
 
     since: Mapping[int, float] = field(default_factory=lambda: MappingProxyType({}))
 
     def after(self, reading: PortReading | None, ports: Collection[int], *, now: float) -> "StalledPorts":
-        """After one more look at these ports; ``now`` is a monotonic time in seconds.
+        """The state after one more reading of these ports; ``now`` is a monotonic time in seconds.
 
-        A reading that failed (None) proves nothing.
+        A failed reading (None) changes nothing.
         """
         if reading is None:
             return self
         waiting = reading.unanswered.intersection(ports)
         return StalledPorts(MappingProxyType({port: self.since.get(port, now) for port in waiting}))
 
-    def lasts(self, seconds: float, *, now: float) -> bool:
-        """Whether connections to some port have waited in every reading for so long."""
+    def exceed(self, seconds: float, *, now: float) -> bool:
+        """Whether connections to a port have waited for so long in every reading."""
         return any(now - since >= seconds for since in self.since.values())

@@ -1,6 +1,6 @@
-"""The node's TCP ports: who listens, and who is connected.
+"""The node's TCP ports: which processes listen, and which connections exist.
 
-Everything here asks the kernel at once; call it in a thread.
+All functions block while they ask the kernel; call them in a thread.
 """
 
 import socket
@@ -31,12 +31,11 @@ _CONNECTED = frozenset({TcpState.ESTABLISHED})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortReading:
-    """The node's ports at one look.
+    """One reading of the node's ports.
 
-    ``connections`` are the established ones of each local port. ``busy`` are ports that a process is
-    connected to or connecting to, or that a mounted NFS file system of the kernel has for its server's:
-    between two attempts to connect, such a mount shows in no table of sockets. At ``unanswered`` ports
-    connections wait to be accepted.
+    ``connections`` counts the established ones of each local port. ``busy`` are ports with a connection,
+    also one that is being opened, and the server ports of the kernel's NFS mounts: between two attempts to
+    connect, such a mount has no socket. At ``unanswered`` ports, connections wait to be accepted.
     """
 
     connections: Mapping[int, int]
@@ -46,7 +45,7 @@ class PortReading:
 
 
 def parse_nfs_servers(text: str) -> frozenset[int]:
-    """The ports of the servers that the kernel's NFS client has (``/proc/fs/nfsfs/servers``).
+    """The server ports of the kernel's NFS client (``/proc/fs/nfsfs/servers``).
 
     A line is ``NV SERVER PORT USE HOSTNAME``, the port in hexadecimal digits.
     """
@@ -58,9 +57,9 @@ def parse_nfs_servers(text: str) -> frozenset[int]:
 
 
 def read_ports(expected: Collection[int] = ()) -> PortReading | None:
-    """One look at the ports; None when it failed, or does not show a listener that must be there.
+    """Read the ports once; None if the reading failed, or does not contain an expected listener.
 
-    ``expected`` are ports that are certainly listened on: a reading that misses one is torn.
+    stunnel certainly listens on the ``expected`` ports, so a reading without one of them is incomplete.
     """
     try:
         sockets = _sockets(_ALL)
@@ -90,26 +89,26 @@ def _count(sockets: Iterable[TcpSocket]) -> Mapping[int, int]:
 
 
 def listening_ports(pid: int) -> tuple[int, ...]:
-    """The ports that this process listens on, in the order of its descriptors; empty when it is gone."""
+    """The ports that this process listens on, in the order of its descriptors; empty when it has ended."""
     inodes = _socket_inodes(_PROC / str(pid))
     ports = {one.inode: one.local_port for one in _sockets(_LISTENING)} if inodes else {}
     return tuple(ports[inode] for inode in inodes if inode in ports)
 
 
-def find_taken(ports: Collection[int], *, but_by: int | None = None) -> Mapping[int, PortTaken]:
-    """Those of the ports that cannot be bound at 127.0.0.1, each with who has it.
+def find_taken(ports: Collection[int], *, except_by: int | None = None) -> Mapping[int, PortTaken]:
+    """The ports that cannot be bound at 127.0.0.1, each with an error that names its listener.
 
-    Those that the process ``but_by`` listens on do not count.
+    Ports of the process ``except_by`` do not count.
     """
     taken = frozenset(port for port in ports if not _can_listen(port))
-    if taken and but_by is not None:
-        taken = taken.difference(listening_ports(but_by))
-    return {port: port_taken(port) for port in taken}
+    if taken and except_by is not None:
+        taken = taken.difference(listening_ports(except_by))
+    return {port: port_taken_error(port) for port in taken}
 
 
 def _can_listen(port: int) -> bool:
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        # As stunnel does; else connections of the past (TIME_WAIT) would count as takers.
+        # As stunnel does: otherwise connections in TIME_WAIT would block the port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((_LOOPBACK, port))
@@ -118,8 +117,8 @@ def _can_listen(port: int) -> bool:
         return True
 
 
-def port_taken(port: int) -> PortTaken:
-    """The error for a port that another program has; it names that program if the kernel shows it to us."""
+def port_taken_error(port: int) -> PortTaken:
+    """The error for a port of another program; it names the program if this process may see it."""
     holder = _holder(port)
     return PortTaken(
         f"is taken by {holder}" if holder else "is taken by another program",
@@ -130,7 +129,7 @@ def port_taken(port: int) -> PortTaken:
 
 
 def _holder(port: int) -> str:
-    """Name and pid of the process that listens there; empty when the kernel does not show it to us."""
+    """Name and pid of the process that listens there; empty if this process may not see it."""
     inodes = {one.inode for one in _sockets(_LISTENING) if one.local_port == port}
     for process in _PROC.iterdir():
         if process.name.isdigit() and not inodes.isdisjoint(_socket_inodes(process)):
@@ -144,14 +143,14 @@ def _listens(one: TcpSocket) -> bool:
 
 
 def _sockets(states: Collection[TcpState]) -> tuple[TcpSocket, ...]:
-    # Those of IPv6 too: a wildcard one takes the IPv4 port as well.
+    # Also those of IPv6: a wildcard socket there also takes the IPv4 port.
     if sock_diag.is_available():
         return sock_diag.ask(states)
     return tuple(one for one in read_tables() if one.state in states)
 
 
 def _socket_inodes(process: Path) -> tuple[int, ...]:
-    """Of the sockets that a process has, in the order of their descriptors."""
+    """The inodes of a process's sockets, in the order of their descriptors."""
     inodes = {}
     with suppress(OSError):
         for handle in (process / "fd").iterdir():

@@ -1,7 +1,7 @@
-"""The node's TCP sockets as the kernel reports them (sock_diag(7), as ``ss`` asks it).
+"""The node's TCP sockets from the kernel's sock_diag(7), as ``ss`` uses it.
 
-It sends only the sockets in the states that were asked for. A look at the listeners takes some
-microseconds, where one at ``/proc/net/tcp`` takes milliseconds. No privilege is needed.
+The kernel sends only the sockets in the requested states. To read the listeners takes some microseconds;
+``/proc/net/tcp`` takes milliseconds. No privilege is needed.
 """
 
 import os
@@ -32,7 +32,7 @@ _ANSWER_SECONDS = 5.0
 
 @cache
 def is_available() -> bool:
-    """Whether this kernel, and who guards it, lets us ask; found out once."""
+    """Whether this kernel and its sandbox permit the call; tested once."""
     try:
         ask({TcpState.LISTEN})
     except OSError as error:

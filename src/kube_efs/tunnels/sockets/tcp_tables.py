@@ -1,7 +1,7 @@
 """The node's TCP sockets as the kernel's tables list them (``/proc/net/tcp``, proc_net(5)).
 
-A look costs the kernel a walk through all of its hash of connections, milliseconds on an idle node; see
-``sock_diag`` for the cheap way.
+For each reading, the kernel walks through its whole hash table of connections, which takes milliseconds even
+on an idle node. ``sock_diag`` is faster.
 """
 
 from collections.abc import Iterator

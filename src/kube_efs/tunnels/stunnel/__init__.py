@@ -1,5 +1,5 @@
 """The one stunnel of a node: its configuration, its process, its log, and the keeper of the three.
 
-What stunnel is to serve is given here as values; who wants it and why is not known. Nothing else starts
+The services come from ``plan`` as values; this package does not know why they exist. No other code starts
 stunnel, signals it or writes its file.
 """

@@ -1,7 +1,8 @@
 """stunnel.conf, from values that are checked once more where they enter the file.
 
-Keys and values are those of openshift-efs-stunnel; what differs says why. A line break or a stray
-character in this file could forge a service or switch verification off, therefore the second check.
+Keys and values are those of openshift-efs-stunnel; a comment gives the reason for each difference. A line
+break in a value could add a service to this file, or disable verification. The values are therefore checked
+a second time here, whatever their source.
 """
 
 import math
@@ -42,7 +43,7 @@ socket = r:TCP_KEEPCNT=3
 # delay = no where "connect" holds addresses only, so there is no name to look up later; "yes" would resolve
 # the whole list for each connection and hide an unusable entry until the first mount. The order of failover
 # is the same with both (tried with 5.68). A name needs "yes": looked up at each reload, one that is slow to
-# resolve would stop every tunnel of the node, and a mount target that has moved would not be found.
+# resolve would stop every tunnel of the node, and a mount target with a new address would not be found.
 # sni: left out, stunnel would send the address of the first "connect", which RFC 6066 (3) forbids.
 # sessionResume: stunnel 5.68 keeps a session for each service and never frees it at a reload. It grows by
 # 16 KiB a service and reload until its limit of memory ends it and cuts every mount. New in 5.60.
@@ -108,7 +109,7 @@ class TunnelService:
 def render_configuration(
     services: Iterable[TunnelService], *, ca_file: Path, connect_timeout_seconds: float
 ) -> str:
-    """The whole file, services by name; raises InvalidValue for a value that must not get in."""
+    """The whole file, services by name; raises InvalidValue for a value that the file must not contain."""
     timeout = max(1, math.ceil(connect_timeout_seconds))
     ordered = sorted(services, key=lambda service: service.name)
     return _GLOBAL + "".join(_render_service(service, ca_file, timeout) for service in ordered)
@@ -147,7 +148,7 @@ def _host_and_port(address: str) -> str:
 
 
 def check_service(service: TunnelService) -> None:
-    """Nothing when every value of the service may enter the file, else raises InvalidValue."""
+    """Raise InvalidValue if the file must not contain a value of the service."""
     parse_file_system_id(service.file_system_id)
     _check(_SECTION, service.name, field="section name", remedy="use fs-, digits, letters and dashes")
     # bool is an int in Python.
@@ -180,7 +181,7 @@ def _check_connect(service: TunnelService, address: str) -> None:
 
 
 def check_path(path: Path, *, field: str) -> Path:
-    """The path when it may enter the file; raises InvalidValue for spaces, line breaks and the like."""
+    """The path; raises InvalidValue if it has spaces, line breaks or other special characters."""
     _check(_PATH, str(path), field=field, remedy="use an absolute path of letters, digits and ./+@:=_-")
     return path
 

@@ -1,22 +1,31 @@
-"""Keeping one stunnel running with the services that are wanted.
+"""Keeps one stunnel running with the wanted services.
 
-``StunnelKeeper`` is level-triggered: whatever has happened (a new wish, a death, a port that became
-free), it compares what is wanted with what is loaded and does what is missing. Nothing else touches the
-process or its configuration file.
+All mounts of the node depend on this process, and one bad service can stop all of them: if stunnel cannot
+bind one port during a reload, it closes all its ports. The keeper therefore checks services before stunnel
+reads them, and leaves out those that stunnel refuses.
 
-A load is three steps: write the file, have stunnel read it (by SIGHUP, or by starting it), and read in the
-log how that went, because stunnel reports it nowhere else. The outcomes are:
+``StunnelKeeper`` is level-triggered. After any event (new services, the end of stunnel, a port that became
+free) it compares the wanted services with the loaded ones, and loads what is missing. No other code signals
+the process or writes its configuration file.
 
-* All services listen. The file and its services are what is loaded from now on.
-* A stunnel that was just started refuses the file, or cannot have a port. It is ended. The next start waits,
-  longer after each short life.
-* A running one refuses the file. It keeps its previous configuration.
-* A running one cannot have a port. Then it listens on none at all, so nothing counts as loaded.
-* A running one dies of it. It is restarted with the same file, which shows more.
-* It says nothing for seconds. That counts as a refusal. One that was asked as it accepted nothing is ended.
+A load has three steps: write the file, make stunnel read it (SIGHUP, or a start), and read the result in the
+log, because stunnel reports it nowhere else. The results are:
 
-Unless all listen, the service that stunnel names is left out, or all when it names none, and the others are
-loaded. What is left out is retried later.
+* All services listen. This file and its services are now the loaded ones.
+* A stunnel that was just started refuses the file, or cannot bind a port. The keeper ends it. The next start
+  waits, longer after each short life.
+* A running stunnel refuses the file. It keeps its previous configuration, and all its services.
+* A running stunnel cannot bind a port. It now listens on no port, so no service counts as loaded.
+* A running stunnel ends. The keeper starts it again with the same file, because its log then contains the
+  reason.
+* stunnel logs no result for seconds. This counts as a refusal. If the load was a test whether stunnel hangs,
+  the keeper ends it.
+
+Unless all services listen, the keeper leaves out the service that stunnel names, or all if it names none, and
+loads the others. It retries the services that it left out later.
+
+The keeper does not know the configuration of a stunnel that it takes over. The first load therefore always
+makes it reload; its open connections stay.
 """
 
 import asyncio
@@ -32,12 +41,12 @@ from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.backoff import RestartBackoff
 from kube_efs.tunnels.files import write_atomically
 from kube_efs.tunnels.options import TunnelOptions
-from kube_efs.tunnels.sockets.ports import find_taken, listening_ports, open_connections, port_taken
+from kube_efs.tunnels.sockets.ports import find_taken, listening_ports, open_connections, port_taken_error
 from kube_efs.tunnels.stunnel.configuration import TunnelService, check_service, render_configuration
 from kube_efs.tunnels.stunnel.log import (
     ConnectionLog,
-    Judge,
     Loaded,
+    LoadMonitor,
     LogFollower,
     Outcome,
     Unbindable,
@@ -49,8 +58,9 @@ log = structlog.get_logger()
 
 _LOAD_SECONDS = 5.0
 _LOG_POLL_SECONDS = 0.005
-# A caller that got a tunnel connects now, which the next load would reset. And of many who ask
-# at once, the first has its own load and all others have the second.
+# A reload resets connections that stunnel has not accepted yet, and a caller that just received a port
+# connects now. The pause also combines loads: of many calls at the same time, the first one causes one load,
+# and all others share the second.
 _QUIET_SECONDS = 0.1
 # SIGTERM leaves the agent 5 s for everything.
 _STOP_SECONDS = 3.0
@@ -58,7 +68,7 @@ _STOP_SECONDS = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeeperReport:
-    """What stunnel does now: its pid, the services it listens for, and why others are left out; by name."""
+    """The pid of stunnel, the services that it listens for, and why others are left out; by name."""
 
     pid: int | None = None
     loaded: Mapping[str, TunnelService] = field(default_factory=lambda: MappingProxyType({}))
@@ -81,7 +91,7 @@ _NOTHING = _Configuration()
 class StunnelKeeper:
     """Owns the stunnel process of the node.
 
-    ``report`` is what it has come to; ``on_change`` is called whenever that differs from before.
+    ``report`` is the current state; the keeper calls ``on_change`` after each change of it.
     """
 
     def __init__(
@@ -98,7 +108,7 @@ class StunnelKeeper:
         self._connections = connections
         self._on_change = on_change
         self._log = LogFollower(options.log_path, size_bytes=options.log_size_bytes)
-        self._judge: Judge | None = None
+        self._monitor: LoadMonitor | None = None
         self._process: StunnelProcess | None = None
         self._wanted: Mapping[str, TunnelService] | None = None
         self._written = ""
@@ -111,29 +121,29 @@ class StunnelKeeper:
         self._changed = asyncio.Event()
         self.report = KeeperReport()
 
-    def want(self, services: Iterable[TunnelService]) -> None:
-        """Make these the services to listen for, as soon as possible."""
+    def set_services(self, services: Iterable[TunnelService]) -> None:
+        """Set the services that stunnel must listen for; ``run`` loads them as soon as possible."""
         wanted = {service.name: service for service in services}
         if wanted != self._wanted:
             self._wanted = wanted
             self._wake.set()
 
     def reload_or_replace(self) -> None:
-        """Have stunnel read its configuration once more; one that does not even do that is replaced."""
+        """Make stunnel read its configuration again, and replace it if it does not: then it hangs."""
         self._must_reload = True
         self._wake.set()
 
     def read_log(self) -> None:
-        """Take in what stunnel has logged since the last time."""
+        """Read the new lines of stunnel's log."""
         lines = self._log.read()
         self._connections.feed(lines)
-        if self._judge:
-            self._judge.read(lines)
-        else:  # cutting may lose a line, which must not be the one a judge waits for
+        if self._monitor:
+            self._monitor.read(lines)
+        else:  # cutting may lose a line, and a monitor may wait for that line
             self._log.cut()
 
     async def run(self) -> None:
-        """Take over a stunnel that exists and keep it as wanted; leaves it running when cancelled."""
+        """Take over a running stunnel and load the wanted services; does not end stunnel when cancelled."""
         self._take_over()
         while True:
             await asyncio.sleep(self._quiet_until - asyncio.get_running_loop().time())
@@ -143,8 +153,8 @@ class StunnelKeeper:
                 async with asyncio.timeout(retry_seconds):
                     await self._wake.wait()
 
-    async def listening(self, name: str) -> None:
-        """Wait until stunnel listens for this service; raises the error for which it is left out."""
+    async def wait_until_listening(self, name: str) -> None:
+        """Wait until stunnel listens for this service; if it is left out, raise the reason."""
         while name not in self.report.loaded:
             if error := self.report.left_out.get(name):
                 raise error
@@ -156,70 +166,70 @@ class StunnelKeeper:
             await self._process.stop(timeout_seconds=_STOP_SECONDS)
 
     async def _converge(self) -> float | None:
-        """Do what is missing; gives the seconds until it is worth trying again, None when all is done."""
-        self._bury_the_dead()
+        """Load the wanted services; returns the seconds until a retry, None if none is needed."""
+        self._handle_exit()
         self._take_over()
         wanted = dict(self._wanted or {})
         if not wanted:
-            # stunnel cannot run without a service, so it is ended as soon as no connection is open. One that
-            # was taken over may have connections that are not known here.
-            if self._process and not await asyncio.to_thread(_is_used, self._process.pid):
+            # stunnel cannot run without a service, so it ends as soon as no connection is open. The kernel
+            # is asked, because a stunnel that was taken over may have connections that this agent never saw.
+            if self._process and not await asyncio.to_thread(_has_connections, self._process.pid):
                 await self.stop()
                 self._process, self._loaded = None, _NOTHING
         elif self._process is None:
             await asyncio.sleep(self._not_before - asyncio.get_running_loop().time())
-        left_out = await self._find_unfit(wanted.values())
+        left_out = await self._find_unusable(wanted.values())
         while services := [service for name, service in wanted.items() if name not in left_out]:
             outcome = await self._load(services)
             if isinstance(outcome, Loaded):
                 break
-            left_out |= await self._blame(outcome, services)
+            left_out |= await self._find_culprits(outcome, services)
         if self._process and self._loaded.text and self._written != self._loaded.text:
-            # The file is left as stunnel has it in use, so that it also starts with it.
+            # The file must be the one in use: the next agent, or a restart, starts stunnel with it.
             with suppress(OSError):
                 await self._write(self._loaded.text)
-        self._publish(left_out)
+        self._set_report(left_out)
         undone = left_out or (self._process and not wanted)
         return self._options.retry_seconds if undone else None
 
     def _take_over(self) -> None:
-        # Looked for more than once: what an earlier agent starts as it is killed is not seen at first.
+        # Before each load: an earlier agent that is being killed may start stunnel after the first search.
         if self._process is None:
             self._process = StunnelProcess.adopt(self._program, self._options.conf_path, self._wake.set)
 
-    def _bury_the_dead(self) -> None:
+    def _handle_exit(self) -> None:
         if self._process is None or not self._process.ended.is_set():
             return
         log.warning("stunnel-died", pid=self._process.pid, lived_seconds=round(self._process.age_seconds, 1))
         self._postpone_start(self._process)
         self._metrics.restarts.inc()
         self._process, self._loaded = None, _NOTHING
-        self._publish(self.report.left_out)
+        self._set_report(self.report.left_out)
 
     def _postpone_start(self, ended: StunnelProcess) -> None:
         self._delay = self._delay.after_life_of(ended.age_seconds)
         self._not_before = asyncio.get_running_loop().time() + self._delay.seconds
 
-    async def _find_unfit(self, services: Collection[TunnelService]) -> dict[str, KubeEfsError]:
-        """The services that must not or cannot be listened for, before stunnel sees them.
+    async def _find_unusable(self, services: Collection[TunnelService]) -> dict[str, KubeEfsError]:
+        """The services that stunnel must not read: with an invalid value, or with a port of another program.
 
-        A port that is taken is found here, since stunnel would stop listening on all the others.
+        With such a port, stunnel would close all its other ports too.
         """
-        unfit: dict[str, KubeEfsError] = {}
+        unusable: dict[str, KubeEfsError] = {}
         for service in services:
             try:
                 check_service(service)
             except InvalidValue as error:
-                unfit[service.name] = error
-        name_by_port = {service.port: service.name for service in services if service.name not in unfit}
-        # A loaded port has a listener: /proc is read only for ports that cannot be bound and are not known.
+                unusable[service.name] = error
+        name_by_port = {service.port: service.name for service in services if service.name not in unusable}
+        # Loaded ports are not tested: stunnel itself listens there.
         unknown = frozenset(name_by_port) - self._loaded.ports
         pid = self._process.pid if self._process else None
-        taken = await asyncio.to_thread(find_taken, unknown, but_by=pid)
-        return unfit | {name_by_port[port]: error for port, error in taken.items()}
+        taken = await asyncio.to_thread(find_taken, unknown, except_by=pid)
+        return unusable | {name_by_port[port]: error for port, error in taken.items()}
 
     async def _load(self, services: Collection[TunnelService]) -> Outcome:
-        """Have stunnel listen for exactly these; the outcomes are those at the top of this file."""
+        """Make stunnel listen for exactly these services; the top of this file lists the results."""
         text = render_configuration(
             services,
             ca_file=self._options.ca_file,
@@ -231,7 +241,7 @@ class StunnelKeeper:
         is_start = self._process is None
         try:
             await self._write(text)
-            self.read_log()  # what is there belongs to the past
+            self.read_log()  # older lines say nothing about this load
             if self._process:
                 self._process.reload()
                 self._metrics.reloads.inc()
@@ -241,11 +251,11 @@ class StunnelKeeper:
             process = self._process
         except OSError as error:
             return Unloadable(reason=f"{error.filename or self._program}: {error.strerror}")
-        judge = self._judge = Judge(text, {service.name for service in services})
-        outcome = await self._await_outcome(process, judge)
-        self._judge = None
-        if must_reload and judge.outcome is None and not process.ended.is_set():
-            # Its connections, which hang too, are created again by the mounts themselves.
+        monitor = self._monitor = LoadMonitor(text, {service.name for service in services})
+        outcome = await self._await_outcome(process, monitor)
+        self._monitor = None
+        if must_reload and monitor.outcome is None and not process.ended.is_set():
+            # stunnel hangs, and so do its connections. The kernel opens new ones for its mounts.
             await process.stop(timeout_seconds=_STOP_SECONDS)
         if isinstance(outcome, Loaded):
             self._loaded = _Configuration(text, MappingProxyType({one.name: one for one in services}))
@@ -255,48 +265,50 @@ class StunnelKeeper:
             self._process = None
             self._postpone_start(process)
         elif process.ended.is_set():
-            # One that was taken over as it started dies of SIGHUP; the start of the next one shows more.
-            self._bury_the_dead()
+            # SIGHUP ends a stunnel that was taken over before it had set its signal handler.
+            self._handle_exit()
             return await self._load(services)
         elif isinstance(outcome, Unbindable):
             self._loaded = _NOTHING
         return outcome
 
-    async def _await_outcome(self, process: StunnelProcess, judge: Judge) -> Outcome:
+    async def _await_outcome(self, process: StunnelProcess, monitor: LoadMonitor) -> Outcome:
         with suppress(TimeoutError):
             async with asyncio.timeout(_LOAD_SECONDS):
                 while True:
                     ended = process.ended.is_set()
                     self.read_log()
-                    if judge.outcome or ended:
-                        return judge.outcome or judge.ended()
+                    if monitor.outcome or ended:
+                        return monitor.outcome or monitor.ended()
                     await asyncio.sleep(_LOG_POLL_SECONDS)
         return Unloadable(reason=f"stunnel did not confirm it within {_LOAD_SECONDS:g} s")
 
-    async def _blame(self, outcome: Outcome, services: Collection[TunnelService]) -> dict[str, KubeEfsError]:
-        """The services to leave out after this outcome: the culprit, or all when stunnel names none."""
+    async def _find_culprits(
+        self, outcome: Outcome, services: Collection[TunnelService]
+    ) -> dict[str, KubeEfsError]:
+        """The services to leave out after this outcome: the one that stunnel names, or all."""
         by_name = {service.name: service for service in services}
         if isinstance(outcome, Unbindable) and outcome.culprit in by_name:
             port = by_name[outcome.culprit].port
-            return {outcome.culprit: await asyncio.to_thread(port_taken, port)}
+            return {outcome.culprit: await asyncio.to_thread(port_taken_error, port)}
         reason = outcome.reason if isinstance(outcome, Unloadable) else str(outcome)
         culprit = outcome.culprit if isinstance(outcome, Unloadable) else None
         error = ConfigurationRejected(f"stunnel does not accept its configuration ({reason})")
         return dict.fromkeys([culprit] if culprit in by_name else by_name, error)
 
     async def _write(self, text: str) -> None:
-        # One that is lost with the node's power is written again before stunnel is started.
+        # Not durable: after a power failure, the agent writes it again before it starts stunnel.
         await asyncio.to_thread(write_atomically, self._options.conf_path, text, durable=False)
         self._written = text
 
-    def _publish(self, left_out: Mapping[str, KubeEfsError]) -> None:
+    def _set_report(self, left_out: Mapping[str, KubeEfsError]) -> None:
         report = KeeperReport(
             pid=self._process.pid if self._process else None,
             loaded=self._loaded.services,
             left_out=MappingProxyType({name: left_out[name] for name in sorted(left_out)}),
         )
         self._metrics.configured.set(len(report.loaded))
-        if _shown(report) != _shown(self.report):
+        if _comparable(report) != _comparable(self.report):
             for name, error in report.left_out.items():
                 if str(error) != str(self.report.left_out.get(name)):
                     log.warning("tunnel-left-out", tunnel=name, reason=str(error))
@@ -308,10 +320,10 @@ class StunnelKeeper:
             self._on_change()
 
 
-def _is_used(pid: int) -> bool:
+def _has_connections(pid: int) -> bool:
     connections = open_connections()
     return any(connections.get(port) for port in listening_ports(pid))
 
 
-def _shown(report: KeeperReport) -> tuple[object, ...]:
+def _comparable(report: KeeperReport) -> tuple[object, ...]:
     return report.pid, report.loaded, {name: str(error) for name, error in report.left_out.items()}

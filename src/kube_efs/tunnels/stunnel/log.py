@@ -65,7 +65,7 @@ class LogFollower:
         self._offset = self._size()
 
     def read(self) -> tuple[LogLine, ...]:
-        """The whole lines since the last call, starting with what is written after the creation."""
+        """The complete lines since the last call; lines from before the creation are left out."""
         size = self._size()
         if size < self._offset:
             self._offset, self._rest = 0, b""
@@ -86,7 +86,7 @@ class LogFollower:
             return 0
 
     def cut(self) -> None:
-        """Move what has been read aside when there is much of it."""
+        """Move a log that is too long to a second file."""
         if self._offset <= self._size_bytes:
             return
         shutil.copyfile(self._path, self._path.with_name(f"{self._path.name}.1"))
@@ -101,7 +101,7 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unloadable:
-    """stunnel refused the file, in its own words; ``culprit`` is the section it is about, if it says so."""
+    """stunnel refused the file: its own text, and the section that it names as ``culprit``, if any."""
 
     reason: str
     culprit: str | None = None
@@ -109,7 +109,7 @@ class Unloadable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unbindable:
-    """A service's port could not be had. In this state stunnel listens on none of them."""
+    """stunnel could not bind a service's port. In this state it listens on no port."""
 
     culprit: str
 
@@ -118,7 +118,7 @@ Outcome = Loaded | Unloadable | Unbindable
 
 
 @dataclass(slots=True)
-class Judge:
+class LoadMonitor:
     """Reads the log of one start or reload; ``outcome`` is None until it is clear.
 
     ``configuration`` is the text that was written, ``sections`` the services in it.
@@ -131,7 +131,7 @@ class Judge:
     _errors: list[str] = field(default_factory=list)
 
     def read(self, lines: Iterable[LogLine]) -> None:
-        """Take in further lines; what comes after the outcome is of no interest."""
+        """Read further lines; those after the outcome are ignored."""
         for line in lines:
             if self.outcome is None:
                 self._read(line)
@@ -169,7 +169,7 @@ class Judge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceFacts:
-    """What the last connections of a service showed.
+    """What the log contains about the last connections of a service.
 
     ``reason`` is why the last one failed, empty when it did not; the others are of the last good one.
     ``peer`` is the subject of the server's certificate.
@@ -201,20 +201,20 @@ class ConnectionLog:
         """What is known about the service; all empty when it has had no connection."""
         return self._facts.get(service, ServiceFacts())
 
-    def forget_all_but(self, services: Iterable[str]) -> None:
-        """Drop what is known about services that are gone."""
+    def keep_only(self, services: Iterable[str]) -> None:
+        """Remove the facts about all other services."""
         kept = set(services)
         self._facts = {name: facts for name, facts in self._facts.items() if name in kept}
 
     def feed(self, lines: Iterable[LogLine]) -> None:
-        """Take in further lines, in their order."""
+        """Read further lines, in their order."""
         for line in lines:
             if accepted := _ACCEPTED.match(line.text):
-                self._remember(line.thread, _Connection(service=accepted["service"]))
+                self._add(line.thread, _Connection(service=accepted["service"]))
             elif connection := self._connections.get(line.thread):
                 self._follow(line, connection)
 
-    def _remember(self, thread: str, connection: _Connection) -> None:
+    def _add(self, thread: str, connection: _Connection) -> None:
         self._connections[thread] = connection
         if len(self._connections) > _MOST_CONNECTIONS:
             del self._connections[next(iter(self._connections))]
@@ -282,7 +282,7 @@ def _also(known: str, problem: str) -> str:
 
 
 def _explain(text: str, known: str) -> str:
-    """The problem in words; a line that says nothing new leaves it as it is."""
+    """The problem as text; a line without new information does not change it."""
     for pattern, explanation in _EXPLANATIONS:
         if found := pattern.match(text):
             return explanation(found, known)

@@ -1,7 +1,9 @@
-"""The stunnel process: finding the program, starting it, taking over a running one, ending it.
+"""The stunnel process: finds the program, starts it, takes over a running one, ends it.
 
-stunnel gets a session of its own and no pipe to the agent, so it lives on when the agent is killed; the
-next agent recognises it by its command line. It is watched through a pidfd, child or not.
+stunnel must survive its agent: if it ended, every mount of the node would wait. It therefore runs in a
+session of its own and has no pipe to the agent. The next agent finds it by its command line, which, unlike a
+pid file, cannot be stale. A pidfd reports its end, also of a stunnel that is not a child of this agent, and
+a signal through a pidfd never reaches another process that has got the same pid.
 """
 
 import asyncio
@@ -21,9 +23,10 @@ log = structlog.get_logger()
 
 USUAL_PATHS = (Path("/usr/local/bin/stunnel"), Path("/usr/bin/stunnel"))
 _PROC = Path("/proc")
-# stunnel takes about half as many connections, and containers often begin with 1024.
+# stunnel accepts about half as many connections, and the limit in containers is often 1024.
 _MOST_FILES: Final = 65536
-# It has a thread for each connection. With heaps of their own, what these free is of no use to the others.
+# stunnel has a thread for each connection. With a heap for each thread, no thread could use freed memory of
+# another.
 _ENVIRONMENT: Final = {"MALLOC_ARENA_MAX": "1"}
 
 
@@ -42,13 +45,13 @@ def find_stunnel(configured: Path | None, usual: Sequence[Path] = USUAL_PATHS) -
 
 
 class StunnelProcess:
-    """A running stunnel. ``ended`` is set as soon as it is gone, even if another agent started it."""
+    """A running stunnel. ``ended`` is set as soon as it ends, even if another agent started it."""
 
     def __init__(self, pid: int, on_end: Callable[[], None]) -> None:
-        """Watch the process; raises ProcessLookupError when it is gone already."""
+        """Watch the process; raises ProcessLookupError when it has ended already."""
         self.pid = pid
         self.ended = asyncio.Event()
-        self._tell = on_end
+        self._notify = on_end
         self._pidfd = os.pidfd_open(pid)
         self._loop = asyncio.get_running_loop()
         self._started = self._loop.time()
@@ -58,7 +61,8 @@ class StunnelProcess:
     def start(cls, program: Path, configuration: Path, log_path: Path, on_end: Callable[[], None]) -> Self:
         """Start it with its standard error at the end of the log; raises OSError."""
         _allow_files(_MOST_FILES)
-        # Not subprocess: its objects end or complain about the child that is meant to outlive them.
+        # Not subprocess: its objects end a child, or warn about one, that is still running when they are
+        # deleted.
         write = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         pid = os.posix_spawn(
             program,
@@ -76,9 +80,9 @@ class StunnelProcess:
 
     @classmethod
     def adopt(cls, program: Path, configuration: Path, on_end: Callable[[], None]) -> Self | None:
-        """The stunnel that an earlier agent left running with this configuration; None without one.
+        """The stunnel that an earlier agent started with this configuration; None without one.
 
-        Only a process of our own user that was started for this configuration is taken.
+        The process must belong to the user of this process.
         """
         for pid in _find_running(program, configuration):
             with suppress(ProcessLookupError):
@@ -93,11 +97,11 @@ class StunnelProcess:
         return self._loop.time() - self._started
 
     def reload(self) -> None:
-        """Make it read its configuration again; open connections live on."""
+        """Make it read its configuration again; open connections stay."""
         self._send(signal.SIGHUP)
 
     async def stop(self, *, timeout_seconds: float) -> None:
-        """End it, by force when the time is over; returns when it is gone."""
+        """End it, with SIGKILL after the timeout; returns when it has ended."""
         self._send(signal.SIGTERM)
         try:
             async with asyncio.timeout(timeout_seconds):
@@ -108,7 +112,7 @@ class StunnelProcess:
             await self.ended.wait()
 
     def _send(self, number: signal.Signals) -> None:
-        # The pid may belong to another process after the end; a pidfd never does.
+        # After the end, the pid may belong to another process, but never the pidfd.
         if not self.ended.is_set():
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._pidfd, number)
@@ -119,11 +123,11 @@ class StunnelProcess:
         with suppress(ChildProcessError):  # an adopted one is not our child
             os.waitpid(self.pid, os.WNOHANG)
         self.ended.set()
-        self._tell()
+        self._notify()
 
 
 def _allow_files(most: int) -> None:
-    """Let programs that are started from now on have so many files open, or as many as are permitted."""
+    """Raise the limit of open files for programs that this process starts, as far as permitted."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -135,7 +139,8 @@ def _find_running(program: Path, configuration: Path) -> Iterator[int]:
         with suppress(OSError):
             if process.name.isdigit() and process.stat().st_uid == os.geteuid():
                 command = (process / "cmdline").read_bytes().split(b"\0")
-                # The directory may differ: an upgrade can move the program, not its open connections.
+                # The directory of the program may differ: an upgrade can move it, but must not cut
+                # connections.
                 if command[1:] == [os.fsencode(configuration), b""] and (
                     Path(os.fsdecode(command[0])).name == program.name
                 ):

@@ -69,7 +69,7 @@ async def failures(socket: Path, error: Exception) -> list[KubeEfsError]:
     return ends
 
 
-async def test_an_error_that_nobody_foresaw_is_told_by_its_class_only(socket: Path) -> None:
+async def test_of_an_unexpected_error_callers_get_the_class_only(socket: Path) -> None:
     with logged() as stream:
         ends = await failures(socket, ValueError(f"DB_PASS={_SECRET}"))
 
@@ -79,7 +79,7 @@ async def test_an_error_that_nobody_foresaw_is_told_by_its_class_only(socket: Pa
     assert "aB3dE5gH" not in stream.getvalue()
 
 
-async def test_of_a_foreseen_error_no_part_of_a_secret_is_left(socket: Path) -> None:
+async def test_errors_contain_no_part_of_a_secret(socket: Path) -> None:
     error = TunnelNotReady(
         f"is not ready (<SessionToken>{_SECRET}</SessionToken>)",
         field=f"token={_SECRET}",

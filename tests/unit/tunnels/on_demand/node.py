@@ -95,11 +95,11 @@ class Stunnel:
     def ports(self) -> dict[int, TunnelService]:
         return {service.port: service for service in self.services.values()}
 
-    def want(self, services: Iterable[TunnelService]) -> None:
+    def set_services(self, services: Iterable[TunnelService]) -> None:
         self.services = {service.name: service for service in services}
         assert len(self.ports) == len(self.services), "a port twice: stunnel would listen on none"
 
-    async def listening(self, name: str) -> None:
+    async def wait_until_listening(self, name: str) -> None:
         if self.refusal:
             raise self.refusal
         assert name in self.services
@@ -208,22 +208,22 @@ class Node:
         return True
 
     async def look(self) -> Answer:
-        await self.agent._look_at_tunnels()
+        await self.agent._check_tunnels()
         return True
 
     async def look_at_mount_targets(self) -> Answer:
-        await self.agent._look_at_mount_targets()
+        await self.agent._check_mount_targets()
         return True
 
     async def end(self) -> Answer:
-        await self.agent._end()
+        await self.agent._stop_stunnel()
         return True
 
     def follow(self) -> None:
         """The agent is gone, whatever it did; the next one starts."""
         self.close()
         self.agent = self._next_agent()
-        self.run(self.agent._remember_earlier())
+        self.run(self.agent._load_state())
 
     def close(self) -> None:
         """Let nothing of the agent go on."""

@@ -91,7 +91,7 @@ def tunnel(spec: TunnelSpec, source: CredentialSource | None = None) -> Reservat
     return Reservation(spec=spec, port=22049, source=source)
 
 
-async def test_one_certificate_serves_all_who_ask_for_the_tunnel(node: Node) -> None:
+async def test_concurrent_calls_share_one_certificate(node: Node) -> None:
     assert await node.certificates.ensure(PLAIN, None) is None
     first = node.certificate(PLAIN)
     assert await node.certificates.ensure(PLAIN, None) is None
@@ -100,7 +100,7 @@ async def test_one_certificate_serves_all_who_ask_for_the_tunnel(node: Node) -> 
     assert node.outcomes() == (1, 0)
 
 
-async def test_it_is_renewed_after_an_hour_and_not_before(node: Node) -> None:
+async def test_a_certificate_is_renewed_after_an_hour_and_not_before(node: Node) -> None:
     await node.certificates.ensure(PLAIN, None)
     first, renewed = node.certificates.files[PLAIN.name], node.renewed
     node.now += timedelta(minutes=59)
@@ -125,7 +125,7 @@ async def test_the_source_of_the_first_credentials_gives_the_later_ones(node: No
     assert b"AKIATWO" in node.signer(SIGNED)
 
 
-async def test_failures_keep_the_old_one_and_are_tried_again_less_and_less_often(node: Node) -> None:
+async def test_failures_keep_the_old_certificate_and_are_retried_with_growing_delays(node: Node) -> None:
     node.keys("AKIAONE")
     source = await node.certificates.ensure(SIGNED, None)
     before = node.certificates.files[SIGNED.name]
@@ -144,14 +144,14 @@ async def test_failures_keep_the_old_one_and_are_tried_again_less_and_less_often
     assert b"AKIATWO" in node.signer(SIGNED)
 
 
-async def test_without_credentials_there_is_none(node: Node) -> None:
+async def test_without_credentials_there_is_no_certificate(node: Node) -> None:
     with pytest.raises(KubeEfsError, match="profile team"):
         await node.certificates.ensure(SIGNED, None)
     assert dict(node.certificates.files) == {}
     assert node.outcomes() == (0, 1)
 
 
-async def test_one_of_an_earlier_agent_serves_until_its_successor_is_there(tmp_path: Path) -> None:
+async def test_a_certificate_of_an_earlier_agent_is_used_until_its_renewal(tmp_path: Path) -> None:
     first, second = Node(tmp_path), Node(tmp_path)
     await first.certificates.ensure(PLAIN, None)
     second.now += timedelta(minutes=5)
@@ -164,7 +164,7 @@ async def test_one_of_an_earlier_agent_serves_until_its_successor_is_there(tmp_p
     assert second.certificates.files[PLAIN.name].not_after == second.now + timedelta(hours=3)
 
 
-async def test_one_with_credentials_is_renewed_at_once_by_the_next_agent(tmp_path: Path) -> None:
+async def test_a_certificate_with_credentials_is_renewed_at_once_by_the_next_agent(tmp_path: Path) -> None:
     first, second = Node(tmp_path), Node(tmp_path)
     first.keys("AKIAONE")
     source = await first.certificates.ensure(SIGNED, None)
@@ -176,7 +176,7 @@ async def test_one_with_credentials_is_renewed_at_once_by_the_next_agent(tmp_pat
 
 
 @pytest.mark.parametrize("ahead", [timedelta(minutes=16), timedelta(days=365)], ids=["a little", "much"])
-async def test_one_that_a_wrong_clock_has_made_is_renewed_at_once_by_the_next_agent(
+async def test_a_certificate_from_a_wrong_clock_is_renewed_at_once_by_the_next_agent(
     tmp_path: Path, ahead: timedelta
 ) -> None:
     first, second = Node(tmp_path), Node(tmp_path)
@@ -188,7 +188,7 @@ async def test_one_that_a_wrong_clock_has_made_is_renewed_at_once_by_the_next_ag
 
 
 @pytest.mark.parametrize("spec", [PLAIN, SIGNED], ids=["plain", "with credentials"])
-async def test_one_that_was_made_while_the_clock_was_ahead_is_renewed_once_it_is_right(
+async def test_a_certificate_from_a_clock_ahead_is_renewed_when_the_clock_is_right(
     node: Node, spec: TunnelSpec
 ) -> None:
     node.keys("AKIAONE")
@@ -200,7 +200,7 @@ async def test_one_that_was_made_while_the_clock_was_ahead_is_renewed_once_it_is
     assert node.certificate(spec).not_valid_after_utc == START + timedelta(hours=3)
 
 
-async def test_failed_renewal_that_was_planned_while_the_clock_was_ahead_is_tried_once_it_is_right(
+async def test_a_retry_that_a_clock_ahead_has_set_happens_when_the_clock_is_right(
     node: Node,
 ) -> None:
     node.keys("AKIAONE")
@@ -217,7 +217,7 @@ async def test_failed_renewal_that_was_planned_while_the_clock_was_ahead_is_trie
 @pytest.mark.parametrize(
     "content", [None, b"", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"]
 )
-async def test_one_that_is_lost_or_broken_is_made_anew(content: bytes | None, node: Node) -> None:
+async def test_a_missing_or_invalid_certificate_is_created_again(content: bytes | None, node: Node) -> None:
     path = node.options.certificates_path / f"{PLAIN.name}.pem"
     if content is not None:
         path.parent.mkdir()
@@ -228,28 +228,28 @@ async def test_one_that_is_lost_or_broken_is_made_anew(content: bytes | None, no
     assert node.certificate(PLAIN)
 
 
-async def test_that_of_a_tunnel_that_is_asked_for_again_stays(node: Node) -> None:
+async def test_the_file_of_a_tunnel_that_is_requested_again_stays(node: Node) -> None:
     await node.certificates.ensure(PLAIN, None)
-    node.certificates.forget_all_but([])
+    node.certificates.keep_only([])
     await node.certificates.ensure(PLAIN, None)
-    node.certificates.remove_forgotten([])
+    node.certificates.remove_unused_files([])
     assert node.certificate(PLAIN)
 
 
-async def test_that_of_a_closed_tunnel_is_removed_when_stunnel_needs_it_no_more(node: Node) -> None:
+async def test_the_file_of_a_closed_tunnel_is_removed_when_stunnel_has_unloaded_it(node: Node) -> None:
     await node.certificates.ensure(PLAIN, None)
     path = node.certificates.files[PLAIN.name].path
-    node.certificates.forget_all_but([])
-    node.certificates.remove_forgotten([PLAIN.name])
+    node.certificates.keep_only([])
+    node.certificates.remove_unused_files([PLAIN.name])
     assert path.exists()
-    node.certificates.remove_forgotten([])
+    node.certificates.remove_unused_files([])
     assert not path.exists()
     assert dict(node.certificates.files) == {}
     assert await node.certificates.renew_due([]) == START + timedelta(hours=1)
 
 
 @pytest.mark.parametrize("is_asked_again", [False, True])
-async def test_one_that_is_written_for_nobody_any_more_is_removed(
+async def test_a_file_that_is_written_after_its_tunnel_closed_is_removed(
     is_asked_again: bool, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began, may_end = threading.Event(), threading.Event()
@@ -268,17 +268,17 @@ async def test_one_that_is_written_for_nobody_any_more_is_removed(
         await asking
     if is_asked_again:
         await node.certificates.ensure(PLAIN, None)
-    node.certificates.remove_forgotten([])
+    node.certificates.remove_unused_files([])
     left = list(node.options.certificates_path.iterdir())
     assert left == [one.path for one in node.certificates.files.values()]
     assert bool(left) is is_asked_again
 
 
-async def test_one_that_was_just_written_is_not_removed_with_its_predecessor(
+async def test_a_new_file_is_not_removed_with_the_old_one(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await node.certificates.ensure(PLAIN, None)
-    node.certificates.forget_all_but([])
+    node.certificates.keep_only([])
     loop = asyncio.get_running_loop()
 
     def look_meanwhile(path: Path, text: str, **options: Any) -> None:
@@ -287,20 +287,20 @@ async def test_one_that_was_just_written_is_not_removed_with_its_predecessor(
         asyncio.run_coroutine_threadsafe(look(), loop).result(30)
 
     async def look() -> None:
-        node.certificates.remove_forgotten([])
+        node.certificates.remove_unused_files([])
 
     monkeypatch.setattr("kube_efs.tunnels.on_demand.renewal.write_atomically", look_meanwhile)
     await node.certificates.ensure(PLAIN, None)
     assert node.certificate(PLAIN)
 
 
-async def test_a_folder_that_cannot_be_written_is_told(node: Node) -> None:
+async def test_a_directory_that_is_not_writable_is_an_error(node: Node) -> None:
     node.options.certificates_path.write_text("in the way")
     with pytest.raises(TunnelNotReady, match=r"certificate: .* cannot be written"):
         await node.certificates.ensure(PLAIN, None)
 
 
-async def test_an_error_in_one_renewal_ends_no_other_and_is_told(
+async def test_an_error_in_one_renewal_is_reported_and_stops_no_other(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def unforeseen(source: CredentialSource, options: CredentialOptions) -> LoadedCredentials:
@@ -332,7 +332,7 @@ async def test_an_error_in_one_renewal_ends_no_other_and_is_told(
     assert node.certificates.problems == {}
 
 
-async def test_what_ends_the_rounds_of_renewals_begins_them_anew(node: Node) -> None:
+async def test_renewals_restart_after_an_unexpected_error(node: Node) -> None:
     asked = 0
 
     def tunnels() -> list[Reservation]:
@@ -354,20 +354,18 @@ async def test_what_ends_the_rounds_of_renewals_begins_them_anew(node: Node) -> 
     assert node.duty_failures() == 1
 
 
-async def test_a_failed_renewal_of_a_closed_tunnel_is_forgotten(node: Node) -> None:
+async def test_a_failed_renewal_of_a_closed_tunnel_is_not_retried(node: Node) -> None:
     node.keys("AKIAONE")
     source = await node.certificates.ensure(SIGNED, None)
     node.profiles.write_text("[other]\n")
     node.now += timedelta(hours=1)
     await node.certificates.renew_due([tunnel(SIGNED, source)])
     assert "certificate not renewed: profile team" in node.certificates.problems[SIGNED.name]
-    node.certificates.forget_all_but([])
+    node.certificates.keep_only([])
     assert node.certificates.problems == {}
 
 
-async def test_a_key_that_could_not_be_made_is_tried_again(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_failed_key_generation_is_retried(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     async def unforeseen() -> ClientKey:
         raise MemoryError
 

@@ -236,7 +236,7 @@ class Tunnels(RuleBasedStateMachine):
         """What nobody holds and nobody uses goes, sooner or later."""
         self.look([(IDLE.seconds, Sight.CLEAR)] * IDLE.readings)
         used = {one.port for one in self.node.stunnel.connections}
-        for tunnel in self.node.tunnels.each():
+        for tunnel in self.node.tunnels.all():
             assert tunnel.holders or tunnel.port in used
         served = self.node.agent._plan.served
         assert {one.port for one in served.lingering} <= used if served else True
@@ -370,7 +370,7 @@ class Tunnels(RuleBasedStateMachine):
     @invariant()
     def stunnel_listens_for_each_reservation(self) -> None:
         services = self.node.stunnel.services
-        for tunnel in self.node.tunnels.each():
+        for tunnel in self.node.tunnels.all():
             assert services[tunnel.name].port == tunnel.port
 
     @invariant()

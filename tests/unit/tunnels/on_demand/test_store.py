@@ -66,7 +66,9 @@ def test_no_file_is_no_problem(path: Path) -> None:
         pytest.param({"source": {"kind": "a friend"}}, id="a source of a later version"),
     ],
 )
-def test_one_broken_entry_costs_no_other_and_keeps_its_port(changes: dict[str, object], path: Path) -> None:
+def test_an_unreadable_entry_affects_no_other_and_keeps_its_port(
+    changes: dict[str, object], path: Path
+) -> None:
     save_reservations(path, BOTH)
     broken(path, **changes)
     found = load_reservations(path)
@@ -91,9 +93,7 @@ def test_of_two_entries_with_a_port_the_second_is_left_out(path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"version": 1}', "\0" * 100, '{"version": 1, "tunnels": 3}']
 )
-def test_a_file_that_is_broken_as_a_whole_is_told_and_the_state_before_is_taken(
-    text: str, path: Path
-) -> None:
+def test_the_previous_file_is_used_if_the_file_cannot_be_read(text: str, path: Path) -> None:
     save_reservations(path, Reservations.of([PLAIN]))
     save_reservations(path, BOTH)
     path.write_text(text)
@@ -106,14 +106,14 @@ def test_a_file_that_is_broken_as_a_whole_is_told_and_the_state_before_is_taken(
     assert load_reservations(path).reservations == Reservations.of([PLAIN])
 
 
-def test_another_version_is_read_as_far_as_it_goes(path: Path) -> None:
+def test_known_fields_of_another_version_are_read(path: Path) -> None:
     save_reservations(path, BOTH)
     state = json.loads(path.read_text())
     path.write_text(json.dumps({**state, "version": 2, "news": True}))
     assert load_reservations(path).reservations == BOTH
 
 
-def test_nothing_that_is_secret_is_there(path: Path) -> None:
+def test_the_file_contains_no_secret(path: Path) -> None:
     save_reservations(path, Reservations.of([replace(FULL, holders=frozenset())]))
     assert set(json.loads(path.read_text())["tunnels"][0]) == {"spec", "port", "holders", "source"}
 

@@ -40,7 +40,7 @@ QUIET = PortReading(connections={}, busy=frozenset(), listening=frozenset())
 
 
 class Certificates(ClientCertificates):
-    async def _client_key(self) -> ClientKey:
+    async def _get_client_key(self) -> ClientKey:
         return KEY
 
 
@@ -88,11 +88,11 @@ class Agent:
             options, on_demand, self.certificates, self.plan, lambda: self.now, lambda: self.reading
         )
 
-    def want(self, services: Iterable[TunnelService]) -> None:
+    def set_services(self, services: Iterable[TunnelService]) -> None:
         del services
         self.applied += 1
 
-    async def listening(self, name: str) -> None:
+    async def wait_until_listening(self, name: str) -> None:
         assert name in self.tunnels.reservations.tunnels
         assert name in load_reservations(self.path).reservations.tunnels
         if self.stuck:
@@ -103,7 +103,7 @@ class Agent:
     async def look(self, *, seconds: float = 0, times: int = 1, reading: PortReading | None = QUIET) -> None:
         for _ in range(times):
             self.now += seconds / times
-            await self.tunnels.look(reading)
+            await self.tunnels.close_unused(reading)
 
     @property
     def open(self) -> int:
@@ -130,7 +130,7 @@ async def test_the_next_agent_keeps_the_reservations(agent: Agent) -> None:
     assert after.tunnels.reservations.holders == {POD, OTHER}
 
 
-async def test_ports_that_anybody_uses_are_not_given(agent: Agent) -> None:
+async def test_ports_in_use_are_not_reserved(agent: Agent) -> None:
     agent.reading = PortReading(
         connections={}, busy=frozenset({22049, 22050}), listening=frozenset({22051, 22052})
     )
@@ -140,7 +140,7 @@ async def test_ports_that_anybody_uses_are_not_given(agent: Agent) -> None:
     assert {await agent.tunnels.ensure(spec(number), POD) for number in range(2)} == {22055, 22056}
 
 
-async def test_without_a_good_reading_no_new_tunnel_is_given_but_a_known_one_is(agent: Agent) -> None:
+async def test_without_a_good_reading_only_existing_tunnels_are_returned(agent: Agent) -> None:
     port = await agent.tunnels.ensure(spec(), POD)
     agent.reading = None
     assert await agent.tunnels.ensure(spec(), OTHER) == port
@@ -149,7 +149,7 @@ async def test_without_a_good_reading_no_new_tunnel_is_given_but_a_known_one_is(
     assert agent.open == 1
 
 
-async def test_certificate_of_a_tunnel_that_was_refused_goes_with_the_next_look(agent: Agent) -> None:
+async def test_the_next_check_removes_the_certificate_of_a_refused_tunnel(agent: Agent) -> None:
     await agent.tunnels.ensure(spec(), POD)
     kept = {one.path for one in agent.certificates.files.values()}
     agent.reading = None
@@ -158,11 +158,11 @@ async def test_certificate_of_a_tunnel_that_was_refused_goes_with_the_next_look(
     [folder] = {path.parent for path in kept}
     assert len(list(folder.iterdir())) == 2
     await agent.look()
-    agent.certificates.remove_forgotten([])
+    agent.certificates.remove_unused_files([])
     assert set(folder.iterdir()) == kept
 
 
-async def test_why_stunnel_does_not_listen_is_told_and_the_holder_may_ask_again(agent: Agent) -> None:
+async def test_the_caller_gets_the_reason_why_stunnel_does_not_listen_and_can_retry(agent: Agent) -> None:
     agent.refusal = PortTaken("is taken by another program")
     with pytest.raises(PortTaken):
         await agent.tunnels.ensure(spec(), POD)
@@ -171,7 +171,7 @@ async def test_why_stunnel_does_not_listen_is_told_and_the_holder_may_ask_again(
     assert agent.open == 1
 
 
-async def test_it_does_not_wait_for_ever(tmp_path: Path) -> None:
+async def test_a_call_ends_after_the_timeout(tmp_path: Path) -> None:
     agent = Agent(tmp_path, stuck=True)
     with pytest.raises(TunnelNotReady) as late:
         await agent.tunnels.ensure(spec(), POD)
@@ -199,7 +199,7 @@ async def test_a_reservation_that_cannot_be_written_is_refused(agent: Agent) -> 
     )
 
 
-async def test_a_look_writes_what_could_not_be_written(agent: Agent) -> None:
+async def test_the_next_check_writes_a_change_that_failed(agent: Agent) -> None:
     await agent.tunnels.ensure(spec(), POD)
     hidden = agent.path.with_name("elsewhere")
     agent.path.rename(hidden)
@@ -216,7 +216,7 @@ async def test_a_look_writes_what_could_not_be_written(agent: Agent) -> None:
     assert load_reservations(agent.path).reservations.tunnels == {}
 
 
-async def test_its_port_is_kept_for_who_asks_again(agent: Agent) -> None:
+async def test_a_repeated_call_gets_the_same_port(agent: Agent) -> None:
     agent.path.mkdir()
     with pytest.raises(TunnelNotReady):
         await agent.tunnels.ensure(spec(), POD)
@@ -233,7 +233,7 @@ async def test_concurrent_reservations_are_written_together(agent: Agent) -> Non
     assert agent.applied < 20
 
 
-async def test_a_tunnel_without_holders_goes_after_minutes_without_a_connection(agent: Agent) -> None:
+async def test_a_tunnel_without_holders_closes_after_minutes_without_a_connection(agent: Agent) -> None:
     await agent.tunnels.ensure(spec(), POD)
     await agent.look(seconds=600, times=60)
     assert agent.open == 1
@@ -246,7 +246,9 @@ async def test_a_tunnel_without_holders_goes_after_minutes_without_a_connection(
 
 
 @pytest.mark.parametrize("between", ["busy", "torn", "held"])
-async def test_what_speaks_against_it_starts_the_wait_anew(between: str, agent: Agent) -> None:
+async def test_a_connection_holder_or_failed_reading_restarts_the_idle_time(
+    between: str, agent: Agent
+) -> None:
     port = await agent.tunnels.ensure(spec(), POD)
     await agent.tunnels.release(POD)
     for _ in range(5):
@@ -261,7 +263,7 @@ async def test_what_speaks_against_it_starts_the_wait_anew(between: str, agent: 
     assert agent.open == 1
 
 
-async def test_a_tunnel_that_is_asked_for_at_the_moment_is_not_closed(agent: Agent) -> None:
+async def test_a_tunnel_is_not_closed_while_a_call_requests_it(agent: Agent) -> None:
     await agent.tunnels.ensure(spec(), POD)
     await agent.tunnels.release(POD)
     await agent.look(seconds=200, times=6)
@@ -281,7 +283,7 @@ async def test_a_tunnel_that_is_asked_for_at_the_moment_is_not_closed(agent: Age
         pytest.param([(0, []), (30, [POD]), (60, []), (90, [])], {POD}, id="back in between"),
     ],
 )
-async def test_orphans_need_two_readings(
+async def test_a_holder_is_removed_after_two_reconciliations(
     calls: list[tuple[float, list[Holder]]], left: set[Holder], agent: Agent
 ) -> None:
     await agent.tunnels.ensure(spec(), POD)
@@ -290,7 +292,7 @@ async def test_orphans_need_two_readings(
     assert agent.tunnels.reservations.holders == left
 
 
-async def test_who_asks_between_two_readings_is_no_orphan(agent: Agent) -> None:
+async def test_a_call_between_two_reconciliations_keeps_the_holder(agent: Agent) -> None:
     await agent.tunnels.ensure(spec(), POD)
     await agent.tunnels.reconcile([])
     agent.now = 59

@@ -16,10 +16,10 @@ def reading(*busy: int) -> PortReading:
 
 
 def after(*looks: tuple[float, PortReading | None]) -> bool:
-    idleness, now = IdlePorts(), 0.0
+    idle_ports, now = IdlePorts(), 0.0
     for now, found in looks:
-        idleness = idleness.after(found, [PORT], now=now)
-    return PORT in idleness.over(POLICY, now=now)
+        idle_ports = idle_ports.after(found, [PORT], now=now)
+    return PORT in idle_ports.unused(POLICY, now=now)
 
 
 def every(seconds: float, until: float) -> list[tuple[float, PortReading | None]]:
@@ -42,35 +42,35 @@ def test_when_it_closes(looks: list[tuple[float, PortReading | None]], *, closes
     assert after(*looks) == closes
 
 
-def test_a_tunnel_that_is_held_again_starts_anew() -> None:
-    idleness = IdlePorts()
+def test_a_tunnel_that_was_held_meanwhile_starts_again() -> None:
+    idle_ports = IdlePorts()
     for now in range(0, 180, 10):
-        idleness = idleness.after(reading(), [PORT], now=now)
-    idleness = idleness.after(reading(), [], now=180)
-    idleness = idleness.after(reading(), [PORT], now=190)
-    assert idleness.over(POLICY, now=190) == frozenset()
+        idle_ports = idle_ports.after(reading(), [PORT], now=now)
+    idle_ports = idle_ports.after(reading(), [], now=180)
+    idle_ports = idle_ports.after(reading(), [PORT], now=190)
+    assert idle_ports.unused(POLICY, now=190) == frozenset()
 
 
-def test_a_port_that_was_another_s_meanwhile_starts_anew() -> None:
-    idleness = IdlePorts()
+def test_a_port_that_was_removed_meanwhile_starts_again() -> None:
+    idle_ports = IdlePorts()
     for now in range(0, 180, 10):
-        idleness = idleness.after(reading(), [PORT], now=now)
-    idleness = idleness.among([PORT + 1]).after(reading(), [PORT], now=180)
-    assert idleness.over(POLICY, now=180) == frozenset()
+        idle_ports = idle_ports.after(reading(), [PORT], now=now)
+    idle_ports = idle_ports.keep_only([PORT + 1]).after(reading(), [PORT], now=180)
+    assert idle_ports.unused(POLICY, now=180) == frozenset()
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 100), st.sampled_from(["idle", "busy", "failed"])), max_size=60))
 def test_it_never_closes_within_three_minutes_of_a_connection_or_a_failure(
     looks: list[tuple[float, str]],
 ) -> None:
-    idleness, now, clear_since = IdlePorts(), 0.0, 0.0
+    idle_ports, now, clear_since = IdlePorts(), 0.0, 0.0
     for step, kind in looks:
         now += step
         found = {"idle": reading(), "busy": reading(PORT), "failed": None}[kind]
-        idleness = idleness.after(found, [PORT], now=now)
+        idle_ports = idle_ports.after(found, [PORT], now=now)
         if kind != "idle":
             clear_since = now
-        if PORT in idleness.over(POLICY, now=now):
+        if PORT in idle_ports.unused(POLICY, now=now):
             assert now - clear_since >= 180
 
 
@@ -90,10 +90,10 @@ def waiting(*ports: int) -> PortReading:
         pytest.param([], False, id="no reading yet"),
     ],
 )
-def test_stunnel_stands_still_when_connections_wait_in_all_readings(
+def test_stunnel_hangs_when_connections_wait_in_all_readings(
     readings: list[PortReading | None], lasts: bool
 ) -> None:
     found = StalledPorts()
     for number, reading in enumerate(readings):
         found = found.after(reading, {1, 2}, now=100.0 + number * 10)
-    assert found.lasts(30, now=100.0 + (len(readings) - 1) * 10) is lasts
+    assert found.exceed(30, now=100.0 + (len(readings) - 1) * 10) is lasts

@@ -39,7 +39,7 @@ def port_of(found: socket.socket) -> int:
     return int(found.getsockname()[1])
 
 
-def test_the_kernels_nfs_servers_tell_their_ports() -> None:
+def test_server_ports_of_kernel_mounts_are_parsed() -> None:
     table = "NV SERVER   PORT USE HOSTNAME\nv4 7f000001 5621   2 127.0.0.1\nv3 0a000001 801   1 10.0.0.1\n"
     assert parse_nfs_servers(table) == {22049, 2049}
 
@@ -49,7 +49,7 @@ def test_no_text_makes_it_raise(text: str) -> None:
     assert isinstance(parse_nfs_servers(text), frozenset)
 
 
-def test_one_look_tells_who_listens_and_who_is_connected(listener: socket.socket) -> None:
+def test_one_reading_shows_listeners_and_connections(listener: socket.socket) -> None:
     port = port_of(listener)
     with listener, socket.socket() as client:
         client.connect(("127.0.0.1", port))
@@ -73,7 +73,7 @@ def test_connections_that_wait_to_be_accepted_are_seen(listener: socket.socket) 
         assert port not in found.unanswered
 
 
-def test_a_reading_that_misses_a_listener_is_none(listener: socket.socket) -> None:
+def test_a_reading_without_an_expected_listener_fails(listener: socket.socket) -> None:
     port = port_of(listener)
     listener.close()
     assert read_ports([port]) is None
@@ -81,7 +81,7 @@ def test_a_reading_that_misses_a_listener_is_none(listener: socket.socket) -> No
 
 
 @pytest.mark.parametrize("error", [PermissionError(13, "denied"), ValueError("a table without its heading")])
-def test_a_look_that_fails_is_none(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_reading_is_none(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(states: object) -> tuple[TcpSocket, ...]:
         raise error
 
@@ -89,7 +89,7 @@ def test_a_look_that_fails_is_none(error: Exception, monkeypatch: pytest.MonkeyP
     assert read_ports() is None
 
 
-def test_a_port_that_only_a_mount_has_is_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_server_port_of_a_kernel_mount_is_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     servers = tmp_path / "servers"
     servers.write_text("NV SERVER   PORT USE HOSTNAME\nv4 7f000001 5621   2 127.0.0.1\n")
     monkeypatch.setattr(ports, "_NFS_SERVERS", servers)
@@ -125,7 +125,7 @@ def test_the_ports_of_a_process_come_by_descriptor_whoever_is_connected(listener
         assert ours == [port_of(one) for one in by_descriptor]
 
 
-def test_a_process_that_is_gone_listens_nowhere() -> None:
+def test_an_ended_process_listens_on_no_port() -> None:
     assert listening_ports(2**22 + 1) == ()
 
 
@@ -146,8 +146,8 @@ def test_a_taken_port_is_named_with_its_holder(listener: socket.socket) -> None:
 
 def test_what_a_process_itself_listens_on_is_not_taken_from_it(listener: socket.socket) -> None:
     with listener:
-        assert find_taken([port_of(listener)], but_by=os.getpid()) == {}
-        assert set(find_taken([port_of(listener)], but_by=1)) == {port_of(listener)}
+        assert find_taken([port_of(listener)], except_by=os.getpid()) == {}
+        assert set(find_taken([port_of(listener)], except_by=1)) == {port_of(listener)}
 
 
 def test_a_listener_on_all_addresses_takes_the_port_too() -> None:
@@ -157,7 +157,7 @@ def test_a_listener_on_all_addresses_takes_the_port_too() -> None:
         assert set(find_taken([port_of(everywhere)])) == {port_of(everywhere)}
 
 
-def test_connections_of_the_past_take_no_port(listener: socket.socket) -> None:
+def test_connections_in_time_wait_do_not_take_a_port(listener: socket.socket) -> None:
     port = port_of(listener)
     with socket.socket() as client:
         client.connect(("127.0.0.1", port))

@@ -37,7 +37,7 @@ def _ours(found: tuple[TcpSocket, ...], sockets: tuple[socket.socket, ...]) -> l
     return sorted((one for one in found if one.inode in inodes), key=lambda one: inodes.index(one.inode))
 
 
-def test_it_tells_of_the_same_sockets_as_the_tables(sockets: tuple[socket.socket, ...]) -> None:
+def test_it_returns_the_same_sockets_as_the_tables(sockets: tuple[socket.socket, ...]) -> None:
     asked = _ours(sock_diag.ask(frozenset(TcpState)), sockets)
     assert asked == _ours(read_tables(), sockets)
     listener, client, accepted = asked
@@ -54,7 +54,7 @@ def test_it_tells_of_the_same_sockets_as_the_tables(sockets: tuple[socket.socket
 @pytest.mark.parametrize(
     ("states", "told"), [({TcpState.LISTEN}, 1), ({TcpState.ESTABLISHED}, 2), ({TcpState.SYN_SENT}, 0)]
 )
-def test_only_the_states_that_were_asked_for_are_told(
+def test_only_sockets_in_the_requested_states_are_returned(
     states: set[TcpState], told: int, sockets: tuple[socket.socket, ...]
 ) -> None:
     found = sock_diag.ask(states)
@@ -62,7 +62,7 @@ def test_only_the_states_that_were_asked_for_are_told(
     assert len(_ours(found, sockets)) == told
 
 
-def test_more_sockets_than_fit_into_an_answer_are_all_told() -> None:
+def test_all_sockets_are_returned_if_they_need_several_answers() -> None:
     with ExitStack() as stack:
         many = tuple(stack.enter_context(socket.socket()) for _ in range(600))
         for one in many:
@@ -72,7 +72,7 @@ def test_more_sockets_than_fit_into_an_answer_are_all_told() -> None:
         assert [one.local_port for one in _ours(found, many)] == [one.getsockname()[1] for one in many]
 
 
-def test_a_kernel_that_does_not_know_the_question_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_without_support_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sock_diag, "_SOCK_DIAG_BY_FAMILY", 99)
     with pytest.raises(OSError, match="Invalid argument"):
         sock_diag.ask({TcpState.LISTEN})
@@ -85,9 +85,7 @@ def not_known_yet() -> Iterator[None]:
     sock_diag.is_available.cache_clear()
 
 
-def test_whether_it_can_be_asked_is_found_out_once(
-    not_known_yet: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_availability_is_tested_once(not_known_yet: None, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
 
     def refusing(states: object) -> tuple[TcpSocket, ...]:
@@ -99,5 +97,5 @@ def test_whether_it_can_be_asked_is_found_out_once(
     assert len(asked) == 1
 
 
-def test_this_kernel_can_be_asked(not_known_yet: None) -> None:
+def test_it_is_available_on_this_kernel(not_known_yet: None) -> None:
     assert sock_diag.is_available()

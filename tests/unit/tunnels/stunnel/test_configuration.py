@@ -166,7 +166,7 @@ def test_the_order_of_services_does_not_matter() -> None:
 
 
 @pytest.mark.parametrize(("seconds", "line"), [(0.2, "TIMEOUTconnect = 1"), (1.5, "TIMEOUTconnect = 2")])
-def test_parts_of_a_second_are_rounded_up_since_stunnel_knows_none(seconds: float, line: str) -> None:
+def test_fractions_of_a_second_are_rounded_up_for_stunnel(seconds: float, line: str) -> None:
     assert line in render(SERVICE, seconds=seconds).splitlines()
 
 
@@ -196,7 +196,7 @@ def test_parts_of_a_second_are_rounded_up_since_stunnel_knows_none(seconds: floa
         pytest.param({"check_host": ""}, "fs-1.checkHost", id="no host: any certificate would do"),
     ],
 )
-def test_bad_values_do_not_get_in(bad: dict[str, object], field: str) -> None:
+def test_invalid_values_are_refused(bad: dict[str, object], field: str) -> None:
     service = replace(SERVICE, **bad)  # type: ignore[arg-type]
     with pytest.raises(InvalidValue) as refused:
         check_service(service)
@@ -207,7 +207,7 @@ def test_bad_values_do_not_get_in(bad: dict[str, object], field: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["relative", "/a b", "/a\nb", "/a;b", "/a#b", ""])
-def test_paths_with_anything_special_do_not_get_in(path: str) -> None:
+def test_paths_with_special_characters_are_refused(path: str) -> None:
     with pytest.raises(InvalidValue, match=r"CA file: .*must not enter stunnel.conf; use an absolute path"):
         check_path(Path(path), field="CA file")
 

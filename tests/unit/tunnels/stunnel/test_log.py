@@ -98,7 +98,7 @@ def test_both_forms_of_lines_are_read(line: str, level: int, thread: str, text: 
 
 
 @pytest.mark.parametrize("line", ["", " ", "stunnel: command not found", "LOG5[0]: no time stamp"])
-def test_other_lines_are_not_stunnels(line: str) -> None:
+def test_lines_of_other_programs_are_ignored(line: str) -> None:
     assert parse_line(line) is None
 
 
@@ -109,7 +109,7 @@ def test_no_text_makes_it_raise(text: str) -> None:
     log.feed([*lines("LOG5[1]: Service [fs-1] accepted connection from x"), *([parsed] if parsed else [])])
 
 
-def test_a_good_connection_tells_address_protocol_cipher_and_peer() -> None:
+def test_a_good_connection_shows_address_protocol_cipher_and_peer() -> None:
     assert facts("fs-1", GOOD) == ServiceFacts(
         address="127.77.0.1",
         tls_version="TLSv1.3",
@@ -145,11 +145,11 @@ def test_a_good_connection_tells_address_protocol_cipher_and_peer() -> None:
         pytest.param("fs-6", HUNG, "the server does not answer the TLS handshake", id="a hung server"),
     ],
 )
-def test_failures_have_a_reason_for_people(service: str, text: str, reason: str) -> None:
+def test_failures_have_a_readable_reason(service: str, text: str, reason: str) -> None:
     assert facts(service, text).reason == reason
 
 
-def test_a_failure_keeps_what_was_good_and_a_success_ends_the_reason() -> None:
+def test_a_failure_keeps_the_facts_and_a_success_removes_the_reason() -> None:
     failed = WRONG_NAME.replace("fs-2]", "fs-1]")
     known = facts("fs-1", GOOD, failed)
     assert (known.tls_version, known.address) == ("TLSv1.3", "127.77.0.1")
@@ -157,7 +157,7 @@ def test_a_failure_keeps_what_was_good_and_a_success_ends_the_reason() -> None:
     assert facts("fs-1", failed, GOOD).reason == ""
 
 
-def test_connections_that_run_together_are_kept_apart() -> None:
+def test_concurrent_connections_are_not_mixed() -> None:
     log = ConnectionLog()
     for pair in zip(lines(WRONG_NAME), lines(UNTRUSTED), strict=False):
         log.feed(pair)
@@ -166,15 +166,15 @@ def test_connections_that_run_together_are_kept_apart() -> None:
     assert "not trusted" in log.facts("fs-3").reason
 
 
-def test_services_that_are_gone_are_forgotten() -> None:
+def test_facts_of_removed_services_are_removed() -> None:
     log = ConnectionLog()
     log.feed(lines(GOOD) + lines(UNTRUSTED))
-    log.forget_all_but(["fs-3"])
+    log.keep_only(["fs-3"])
     assert log.facts("fs-1") == ServiceFacts()
     assert log.facts("fs-3") != ServiceFacts()
 
 
-def test_connections_that_never_end_in_the_log_do_not_pile_up() -> None:
+def test_connections_without_an_end_in_the_log_are_limited() -> None:
     log = ConnectionLog()
     for number in range(20_000):
         log.feed([LogLine(level=5, thread=str(number), text="Service [fs-1] accepted connection from x:1")])
@@ -185,7 +185,7 @@ def texts(follower: LogFollower) -> list[str]:
     return [line.text for line in follower.read()]
 
 
-def test_the_follower_gives_whole_new_lines_only(tmp_path: Path) -> None:
+def test_the_follower_returns_complete_new_lines_only(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text("[.] before\n")
     follower = LogFollower(path, size_bytes=1000)
@@ -207,7 +207,7 @@ def test_the_follower_waits_for_a_file_that_is_not_there_yet(tmp_path: Path) -> 
     assert texts(follower) == ["one"]
 
 
-def test_the_follower_starts_anew_in_a_file_that_was_emptied(tmp_path: Path) -> None:
+def test_the_follower_starts_again_in_a_truncated_file(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text("[.] a long line of the past\n")
     follower = LogFollower(path, size_bytes=1000)
@@ -215,7 +215,7 @@ def test_the_follower_starts_anew_in_a_file_that_was_emptied(tmp_path: Path) -> 
     assert texts(follower) == ["one"]
 
 
-def test_a_log_that_has_grown_is_moved_aside_and_goes_on(tmp_path: Path) -> None:
+def test_a_long_log_is_moved_to_a_second_file_and_continues(tmp_path: Path) -> None:
     path = tmp_path / "log"
     follower = LogFollower(path, size_bytes=20)
     with path.open("a") as log:

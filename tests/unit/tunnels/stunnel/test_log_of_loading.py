@@ -2,7 +2,7 @@
 
 import pytest
 
-from kube_efs.tunnels.stunnel.log import Judge, Loaded, Outcome, Unbindable, Unloadable, parse_line
+from kube_efs.tunnels.stunnel.log import Loaded, LoadMonitor, Outcome, Unbindable, Unloadable, parse_line
 
 CONFIGURATION = """\
 foreground = yes
@@ -44,10 +44,10 @@ PORT_TAKEN = """\
 """
 
 
-def judge(text: str) -> Judge:
-    judge = Judge(CONFIGURATION, {"fs-1", "fs-2"})
-    judge.read(line for line in map(parse_line, text.splitlines()) if line)
-    return judge
+def monitor(text: str) -> LoadMonitor:
+    monitor = LoadMonitor(CONFIGURATION, {"fs-1", "fs-2"})
+    monitor.read(line for line in map(parse_line, text.splitlines()) if line)
+    return monitor
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,8 @@ def judge(text: str) -> Judge:
         ),
     ],
 )
-def test_the_log_tells_the_outcome(text: str, outcome: Outcome | None) -> None:
-    assert judge(text).outcome == outcome
+def test_the_log_contains_the_outcome(text: str, outcome: Outcome | None) -> None:
+    assert monitor(text).outcome == outcome
 
 
 @pytest.mark.parametrize(
@@ -100,5 +100,5 @@ def test_the_log_tells_the_outcome(text: str, outcome: Outcome | None) -> None:
         pytest.param("", "stunnel ended without a message", id="without one"),
     ],
 )
-def test_an_end_without_an_outcome_is_one_too(text: str, reason: str) -> None:
-    assert judge(text).ended() == Unloadable(reason=reason)
+def test_an_end_without_a_message_is_a_refusal(text: str, reason: str) -> None:
+    assert monitor(text).ended() == Unloadable(reason=reason)
