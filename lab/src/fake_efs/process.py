@@ -166,8 +166,10 @@ async def start_module(
 def _listening_ports(pid: int) -> list[int]:
     """The ports that the process listens on, in the order of its file descriptors; none when it is gone."""
     port_by_inode = {}
-    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
-        for line in Path(table).read_text(encoding="ascii").splitlines()[1:]:
+    for table in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
+        if not table.exists():  # tcp6, where the kernel has no IPv6
+            continue
+        for line in table.read_text(encoding="ascii").splitlines()[1:]:
             fields = line.split()
             if fields[3] == _LISTENS:
                 port_by_inode[f"socket:[{fields[9]}]"] = int(fields[1].rpartition(":")[2], 16)
