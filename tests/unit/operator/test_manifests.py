@@ -6,8 +6,6 @@ from typing import Any
 
 import pytest
 import yaml
-from syrupy.assertion import SnapshotAssertion
-from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 
 from kube_efs.csi.startup_taint import STARTUP_TAINT
 from kube_efs.model.csi.claims import DRIVER
@@ -34,16 +32,6 @@ PROCESSES = [
 ]
 
 
-class _YamlFile(SingleFileSnapshotExtension):
-    _write_mode = WriteMode.TEXT
-    file_extension = "yaml"
-
-
-@pytest.fixture
-def yaml_file(snapshot: SnapshotAssertion) -> SnapshotAssertion:
-    return snapshot.use_extension(_YamlFile)
-
-
 def _find(manifests: tuple[Manifest, ...], kind: str, name: str) -> Manifest:
     (found,) = [one for one in manifests if one["kind"] == kind and one["metadata"]["name"] == name]
     return found
@@ -64,14 +52,6 @@ def _strings(node: Any) -> Iterator[str]:
     elif isinstance(node, list):
         for value in node:
             yield from _strings(value)
-
-
-@pytest.mark.parametrize("csi", [False, True], ids=["without", "csi"])
-@pytest.mark.parametrize("platform", Platform)
-def test_installation_matches_the_snapshot(
-    platform: Platform, csi: bool, yaml_file: SnapshotAssertion
-) -> None:
-    assert render_text(RenderOptions(platform=platform, image=IMAGE, csi=csi), as_json=False) == yaml_file
 
 
 @pytest.mark.parametrize("platform", Platform)

@@ -1,0 +1,197 @@
+"""Every parameter of a class with every kind of value that it cannot have."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from kube_efs.model.csi.errors import InvalidArgument, RpcCode
+from kube_efs.model.csi.parameters import _KNOWN, parse_parameters
+from kube_efs.model.efs.ids import FileSystemId
+
+Parameters = Mapping[str, str | None]
+FS = FileSystemId("fs-0123456789abcdef0")
+VALID = {"provisioningMode": "efs-ap", "fileSystemId": FS, "directoryPerms": "700"}
+
+MODES = "use efs-ap or efs-dir"
+ID = "use an id such as fs-0123456789abcdef0"
+SOURCES = "give one of fileSystemId, fileSystemIds, fileSystemIdConfigRef, fileSystemIdSecretRef"
+OCTAL = "use three or four octal digits, such as 700"
+BOOLEAN = "use true or false"
+NUMBER = "is not a valid user or group ID; use a whole number from {} to 4294967295"
+NAMES = "is not accepted by EFS; begin no name with a dot, and use none of #$&*;<>?^`{|}"
+VARIABLES = "has an unknown variable; use ${.PVC.name}, ${.PVC.namespace} and ${.PV.name} only"
+TAGS = "leave it out, or set no KUBE_EFS_ACCESS_POINT_TAGS"
+
+
+def _of_file_systems(parameter: str) -> list[tuple[Parameters, str]]:
+    alone = {} if parameter == "fileSystemId" else {"fileSystemId": None}
+    malformed = {
+        "fs-x": "'fs-x'",
+        "0123456789abcdef0": "'0123456789abcdef0'",
+        "fs-0123456789ABCDEF0": "'fs-0123456789ABCDEF0'",
+        "fs-0123456": "'fs-0123456'",
+        f"fs-{'0' * 41}": f"'fs-{'0' * 41}'",
+        "fs-01234567\nx": r"'fs-01234567\nx'",
+        f"{FS},fs-x": "'fs-x'",
+        f"{FS} {FS}": f"'{FS} {FS}'",
+        ",": "','",
+        ",,": "',,'",
+    }
+    return [
+        ({**alone, parameter: value}, f"{parameter}: {shown} is not a valid file system ID; {ID}")
+        for value, shown in malformed.items()
+    ]
+
+
+def _of_references(parameter: str, kind: str) -> list[tuple[Parameters, str]]:
+    values = ("a", "a/b", "a/b/c/d", "a/ /c", "a//c", "a/../c", "A/b/c", "a/b/c d", "../b/c")
+    return [
+        *(
+            (
+                {"fileSystemId": None, parameter: value},
+                f"{parameter}: {value!r} is not a valid reference; use NAMESPACE/NAME/KEY of a {kind}",
+            )
+            for value in values
+        ),
+        (
+            {parameter: "a/b/c"},
+            f"parameters fileSystemId and {parameter}: exclude each other; give one of them",
+        ),
+    ]
+
+
+def _of_numbers(parameter: str, least: int, **beside: str) -> list[tuple[Parameters, str]]:
+    values = [
+        "root",
+        "-1",
+        "1.5",
+        " 1",
+        "1 ",
+        "1_0",
+        "0x1",
+        "\u0661",
+        "4294967296",
+        "9223372036854775808",
+        "9" * 30,
+    ]
+    rows = [(value, f"{value!r} ") for value in [*values, *map(str, range(least))]]
+    return [
+        ({parameter: value, **beside}, f"{parameter}: {shown}{NUMBER.format(least)}")
+        for value, shown in [("", ""), *rows]
+    ]
+
+
+def _of_booleans(parameter: str) -> list[tuple[Parameters, str]]:
+    values = {"": "", "yes": "'yes' ", "tRUE": "'tRUE' ", " true": "' true' ", "2": "'2' "}
+    return [
+        ({parameter: value}, f"{parameter}: {shown}is not a boolean; {BOOLEAN}")
+        for value, shown in values.items()
+    ]
+
+
+REFUSED: dict[str, list[tuple[Parameters, str]]] = {
+    "provisioningMode": [
+        ({"provisioningMode": None}, f"provisioningMode: is missing; {MODES}"),
+        ({"provisioningMode": ""}, f"provisioningMode: is not supported; {MODES}"),
+        *(
+            ({"provisioningMode": value}, f"provisioningMode: {value!r} is not supported; {MODES}")
+            for value in ("efs-db", "EFS-AP", "s3files-ap", "efs-ap ")
+        ),
+    ],
+    "fileSystemId": [
+        ({"fileSystemId": None}, f"fileSystemId: is missing; {SOURCES}"),
+        ({"fileSystemId": " "}, f"fileSystemId: is missing; {SOURCES}"),
+        *_of_file_systems("fileSystemId"),
+    ],
+    "fileSystemIds": [
+        (
+            {"fileSystemIds": FS},
+            "parameters fileSystemId and fileSystemIds: exclude each other; give one of them",
+        ),
+        *_of_file_systems("fileSystemIds"),
+    ],
+    "fileSystemIdConfigRef": _of_references("fileSystemIdConfigRef", "ConfigMap"),
+    "fileSystemIdSecretRef": _of_references("fileSystemIdSecretRef", "Secret"),
+    "directoryPerms": [
+        ({"directoryPerms": None}, f"directoryPerms: is missing; {OCTAL}"),
+        ({"directoryPerms": ""}, f"directoryPerms: is missing; {OCTAL}"),
+        *(
+            ({"directoryPerms": value}, f"directoryPerms: {value!r} is not a valid octal mode; {OCTAL}")
+            for value in ("rwx", "888", "789", "70", "700\n", "00700", "-700", " 700", "0o700")
+        ),
+    ],
+    "uid": _of_numbers("uid", 0),
+    "gid": _of_numbers("gid", 0),
+    "gidRangeStart": [
+        ({"gidRangeStart": "5"}, "gidRangeEnd: is missing; give it together with gidRangeStart"),
+        *_of_numbers("gidRangeStart", 1, gidRangeEnd="4294967295"),
+    ],
+    "gidRangeEnd": [
+        ({"gidRangeEnd": "5"}, "gidRangeStart: is missing; give it together with gidRangeEnd"),
+        *_of_numbers("gidRangeEnd", 1, gidRangeStart="1"),
+        *(
+            (
+                {"gidRangeStart": "5", "gidRangeEnd": value, **fixed},
+                f"gidRangeEnd: '{value}' is not above gidRangeStart; use a number above 5",
+            )
+            for value in "45"
+            for fixed in ({}, {"uid": "1", "gid": "1"})
+        ),
+    ],
+    "basePath": [
+        ({"basePath": "/a/.b"}, f"basePath: '/a/.b' {NAMES}"),
+        ({"basePath": "/a/b\n"}, r"basePath: '/a/b\n' has a control character or slash; use plain names"),
+        *(
+            ({"basePath": f"/a{character}b"}, f"basePath: '/a{character}b' {NAMES}")
+            for character in "$#<>;`|&?{}^*"
+        ),
+    ],
+    "subPathPattern": [
+        *(
+            ({"subPathPattern": pattern}, f"subPathPattern: {pattern!r} {VARIABLES}")
+            for pattern in (
+                "${.PVC.labels}",
+                "${.PVC.uid}",
+                "${.pvc.name}",
+                "${}",
+                "a}",
+                "${.PVC.name",
+                "${${.PV.name}}",
+            )
+        ),
+    ],
+    "az": [
+        ({"az": value}, f"az: {value!r} is not valid; use a name such as us-east-1a")
+        for value in ("us east", "US-EAST-1A", "us-east-1a,ro", "us-east-1a\n")
+    ],
+    "reuseAccessPoint": _of_booleans("reuseAccessPoint"),
+    "enforceZoneAffinity": _of_booleans("enforceZoneAffinity"),
+    "enableTagging": [
+        *_of_booleans("enableTagging"),
+        (
+            {"enableTagging": "false"},
+            f"enableTagging: 'false' contradicts the tags of the driver; {TAGS}",
+        ),
+    ],
+}
+
+
+def test_every_parameter_that_can_be_invalid_is_tested() -> None:
+    # Any text is a valid ensureUniqueDirectory.
+    assert {*REFUSED, "ensureUniqueDirectory"} == set(_KNOWN)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        pytest.param(changes, message, id=f"{name}-{number}")
+        for name, rows in REFUSED.items()
+        for number, (changes, message) in enumerate(rows)
+    ],
+)
+def test_invalid_parameter_is_refused(changes: Parameters, message: str) -> None:
+    given = {name: text for name, text in {**VALID, **changes}.items() if text is not None}
+    with pytest.raises(InvalidArgument) as caught:
+        parse_parameters(given, has_driver_tags=True)
+    assert str(caught.value) == message
+    assert caught.value.code is RpcCode.INVALID_ARGUMENT
