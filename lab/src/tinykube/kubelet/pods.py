@@ -119,10 +119,12 @@ class EmptyDir:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Files:
-    """Keys of a ConfigMap as files: paths of files by keys."""
+    """Keys of a ConfigMap or Secret as files: paths of files by keys, or each key under its own name."""
 
+    store: Store
     name: str
-    paths: Mapping[str, str]
+    paths: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    optional: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,12 +353,21 @@ def _read_source(found: models.Volume) -> VolumeSource:
         return Nfs(server=found.nfs.server, path=found.nfs.path, read_only=bool(found.nfs.readOnly))
     if found.hostPath is not None:
         return HostPath(path=found.hostPath.path, kind=found.hostPath.type or "")
-    if found.projected is not None:
-        sources = [_read_projection(item) for item in found.projected.sources or ()]
-        mode = 0o644 if found.projected.defaultMode is None else found.projected.defaultMode
-        return Projected(sources=tuple(source for source in sources if source is not None), mode=mode)
+    if found.projected is not None or found.secret is not None:
+        return _read_files(found.projected, found.secret)
     given = [kind for kind, value in found.to_dict().items() if kind != "name" and value is not None]
     return Unsupported(kind=given[0] if given else "empty")
+
+
+def _read_files(
+    projected: models.ProjectedVolumeSource | None, secret: models.SecretVolumeSource | None
+) -> Projected:
+    if projected is None:
+        name, optional = (secret and secret.secretName) or "", bool(secret and secret.optional)
+        return Projected(sources=(Files(store=Store.SECRET, name=name, optional=optional),))
+    sources = [_read_projection(item) for item in projected.sources or ()]
+    mode = 0o644 if projected.defaultMode is None else projected.defaultMode
+    return Projected(sources=tuple(source for source in sources if source is not None), mode=mode)
 
 
 def _read_projection(found: models.VolumeProjection) -> Files | AccountToken | PodFields | None:
@@ -368,7 +379,7 @@ def _read_projection(found: models.VolumeProjection) -> Files | AccountToken | P
         )
     if found.configMap is not None:
         paths = {item.key: item.path for item in found.configMap.items or ()}
-        return Files(name=found.configMap.name or "", paths=MappingProxyType(paths))
+        return Files(store=Store.CONFIG_MAP, name=found.configMap.name or "", paths=MappingProxyType(paths))
     if found.downwardAPI is not None:
         fields = (item for item in found.downwardAPI.items or () if item.fieldRef)
         return PodFields(

@@ -22,7 +22,6 @@ from tinykube.kubelet.pods import (
     Pod,
     PodFields,
     Projected,
-    Store,
     Unsupported,
     Volume,
     VolumeSource,
@@ -43,7 +42,7 @@ class EmptyDirs:
 
 
 class ProjectedVolumes:
-    """Tokens of service accounts, ConfigMaps and fields of the pod as files.
+    """Tokens of service accounts, ConfigMaps, Secrets and fields of the pod as files.
 
     They are written once, when the pod starts. A token that the API server itself put there outlives any
     trial; one that a person asked for with a short life is not renewed.
@@ -67,11 +66,13 @@ class ProjectedVolumes:
 
     async def _files(self, pod: Pod, source: Files | AccountToken | PodFields) -> Mapping[str, bytes]:
         match source:
-            case Files(name=name, paths=paths):
-                contents = await self._cluster.contents(pod.namespace, Store.CONFIG_MAP, name)
+            case Files(store=store, name=name, paths=paths, optional=optional):
+                contents = await self._cluster.contents(pod.namespace, store, name)
+                if contents is None and optional:
+                    return {}
                 if contents is None or not paths.keys() <= contents.keys():
-                    raise NotYet(f'configmap "{name}" has not all of the keys {", ".join(paths)}')
-                return {path: contents[key] for key, path in paths.items()}
+                    raise NotYet(f'{store} "{name}" is missing or has not all of the keys {", ".join(paths)}')
+                return {path: contents[key] for key, path in paths.items()} or contents
             case AccountToken(path=path):
                 return {path: (await self._cluster.token(pod, source)).encode()}
             case PodFields(paths=paths):

@@ -81,11 +81,15 @@ def test_grace(spec: dict[str, Any], metadata: dict[str, Any], seconds: float) -
             Projected(
                 sources=(
                     AccountToken(path="token", seconds=3607),
-                    Files(name="m", paths={"k": "p"}),
+                    Files(store=Store.CONFIG_MAP, name="m", paths={"k": "p"}),
                     PodFields(paths={"p": "f"}),
                 ),
                 mode=0o600,
             ),
+        ),
+        (
+            {"secret": {"secretName": "s", "optional": True}},
+            Projected(sources=(Files(store=Store.SECRET, name="s", optional=True),)),
         ),
         ({"configMap": {"name": "m"}}, Unsupported(kind="configMap")),
         ({"csi": {"driver": "efs.csi.aws.com"}}, Unsupported(kind="csi")),
@@ -96,6 +100,7 @@ def test_grace(spec: dict[str, Any], metadata: dict[str, Any], seconds: float) -
         "nfs",
         "claim",
         "projected",
+        "secret",
         "configMap",
         "another",
     ],

@@ -42,11 +42,7 @@ class Contents:
         self.bound = bound
 
     async def contents(self, namespace: str, store: Store, name: str) -> Mapping[str, bytes] | None:
-        return (
-            {"a": b"1", "b": b"2"}
-            if (namespace, store, name) == ("team", Store.CONFIG_MAP, "config")
-            else None
-        )
+        return {"a": b"1", "b": b"2"} if (namespace, name) == ("team", "config") else None
 
     async def token(self, pod: Pod, wanted: AccountToken) -> str:
         return f"{pod.service_account} for {wanted.seconds} s at {wanted.audience or 'the API server'}"
@@ -98,7 +94,10 @@ async def test_empty_dir_is_open_to_all_and_goes_with_its_pod(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     "source",
-    [Files(name="none", paths={"a": "a"}), Files(name="config", paths={"none": "a"})],
+    [
+        Files(store=Store.CONFIG_MAP, name="none", paths={"a": "a"}),
+        Files(store=Store.CONFIG_MAP, name="config", paths={"none": "a"}),
+    ],
     ids=["no such object", "no such key"],
 )
 async def test_files_that_are_not_there_yet(tmp_path: Path, source: Files) -> None:
@@ -178,7 +177,7 @@ async def test_projected_files_come_from_everywhere(tmp_path: Path) -> None:
         sources=(
             AccountToken(path="token", seconds=3607),
             AccountToken(path="other-token", audience="vault"),
-            Files(name="config", paths={"a": "ca.crt"}),
+            Files(store=Store.CONFIG_MAP, name="config", paths={"a": "ca.crt"}),
             PodFields(paths={"namespace": "metadata.namespace"}),
         ),
         mode=0o640,
@@ -203,6 +202,17 @@ async def test_projected_files_come_from_everywhere(tmp_path: Path) -> None:
 async def test_projected_files_stay_in_their_volume(tmp_path: Path, source: Any) -> None:
     with pytest.raises(InvalidValue, match="is not a name of a file"):
         await set_up(Projected(sources=(source,)), tmp_path)
+
+
+async def test_secret_has_all_its_keys_as_files(tmp_path: Path) -> None:
+    mounted = await set_up(Projected(sources=(Files(store=Store.SECRET, name="config"),)), tmp_path)
+    assert {path.name: path.read_text() for path in mounted.path.iterdir()} == {"a": "1", "b": "2"}
+
+
+async def test_optional_secret_that_is_missing_is_an_empty_directory(tmp_path: Path) -> None:
+    source = Files(store=Store.SECRET, name="none", optional=True)
+    mounted = await set_up(Projected(sources=(source,)), tmp_path)
+    assert list(mounted.path.iterdir()) == []
 
 
 async def test_other_kinds_are_refused(tmp_path: Path) -> None:
