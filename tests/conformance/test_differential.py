@@ -87,11 +87,6 @@ ALLOWED = (
         "the embedded binder does not note the version of a claim",
         path=r".*claimRef\.(f:)?resourceVersion",
     ),
-    Allowed(
-        "an event has its moment in its name; how often it is told and for which version is chance",
-        "binding-provisioned-at-once / it is told",
-        r"body\.items\[0\]\.(count|metadata\.name|involvedObject\.resourceVersion)",
-    ),
 )
 
 Story = Callable[[Player], Awaitable[None]]

@@ -91,8 +91,8 @@ async def test_a_failed_worker_is_kept_and_reported_and_the_claim_served_later(c
         async for pod in client.list(Pod, namespace=cluster.namespace, labels={"component": "efs-worker"})
         if pod.metadata and namespace in (pod.metadata.name or "")
     ]
-    assert pods
-    assert all(pod.status and pod.status.phase == "Failed" for pod in pods)
+    # Another attempt may have begun.
+    assert "Failed" in {pod.status.phase for pod in pods if pod.status}
 
     await asyncio.to_thread(in_the_way.unlink)
     await steps.bound_volume(client, namespace, "blocked")

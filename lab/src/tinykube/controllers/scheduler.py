@@ -22,6 +22,7 @@ from tinykube.controllers.binding import ReferClaim, SetClaim, on_top_of
 from tinykube.controllers.caches import Caches, Change
 from tinykube.controllers.matching import best_match
 from tinykube.controllers.values import (
+    DEFAULT_SCHEDULER,
     NO_PROVISIONER,
     SELECTED_NODE,
     Claim,
@@ -179,7 +180,8 @@ class Scheduler:
 
 
 def _wants_node(pod: Pod) -> bool:
-    return not (pod.node_name or pod.meta.deleting or pod.finished or pod.gated)
+    ours = pod.scheduler == DEFAULT_SCHEDULER
+    return ours and not (pod.node_name or pod.meta.deleting or pod.finished or pod.gated)
 
 
 def _subject(pod: Pod) -> ObjectReference:

@@ -32,6 +32,7 @@ PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
 BETA_STORAGE_PROVISIONER = "volume.beta.kubernetes.io/storage-provisioner"
 BETA_STORAGE_CLASS = "volume.beta.kubernetes.io/storage-class"
 NO_PROVISIONER = "kubernetes.io/no-provisioner"
+DEFAULT_SCHEDULER = "default-scheduler"
 CLAIM_PROTECTION = "kubernetes.io/pvc-protection"
 VOLUME_PROTECTION = "kubernetes.io/pv-protection"
 
@@ -206,6 +207,7 @@ class Pod:
     finished: bool = False
     ready: bool = False
     gated: bool = False
+    scheduler: str = DEFAULT_SCHEDULER
     unschedulable_message: str = ""
     claim_names: tuple[str, ...] = ()
     controller: Controller | None = None
@@ -290,6 +292,7 @@ def read_pod(found: core_v1.Pod) -> Pod:
         finished=status.phase in {"Succeeded", "Failed"},
         ready=ready is not None and ready.status == "True",
         gated=bool(spec.schedulingGates),
+        scheduler=spec.schedulerName or DEFAULT_SCHEDULER,
         unschedulable_message=(scheduled.message or "") if scheduled and scheduled.status == "False" else "",
         claim_names=tuple(claim.claimName for claim in claims if claim is not None),
         controller=_controller(found.metadata),

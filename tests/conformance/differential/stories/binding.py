@@ -116,11 +116,6 @@ async def provisioned_at_once(play: Player) -> None:
         f"{CLAIMS}/one",
         lambda found: provisioner in found["metadata"].get("annotations", {}),
     )
-    await play.until(
-        "it is told",
-        "events",
-        lambda found: any(item["reason"] == "ExternalProvisioning" for item in found["items"]),
-    )
 
 
 async def in_use(play: Player) -> None:
