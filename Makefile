@@ -13,7 +13,7 @@ INSTALLED := $(VENV)/.installed
 # What shares a cluster goes to one core (conftest.py), in this order.
 PYTEST := $(BIN)/pytest --timeout=300 --no-loadscope-reorder
 CORES := $(shell nproc)
-# What `make test` runs, the longest first. The scenarios of ordinary/ share a cluster, so they cost little.
+# What `make test` runs, the longest first. The scenarios of ordinary/ share a cluster and kill nothing, so they are quick.
 QUICK := tests/scenarios/ordinary tests/simulation tests/unit tests/docs/test_site.py tests/docs/test_manuals.py \
   tests/docs/test_weaknesses.py
 # On a real control plane, half of what a scenario takes is waiting; each worker has one of its own in memory.

@@ -24,7 +24,7 @@ settings.register_profile("any-machine", deadline=None, suppress_health_check=[H
 settings.load_profile("any-machine")
 
 _SCENARIOS = PurePosixPath("tests/scenarios")
-_SHARING = (_SCENARIOS / "directories", _SCENARIOS / "faults", _SCENARIOS / "ordinary")
+_SHARING = tuple(_SCENARIOS / folder for folder in ("crashes", "directories", "faults", "ordinary"))
 
 
 class ClusterScheduling(LoadFileScheduling):  # type: ignore[misc]  # the library has no types

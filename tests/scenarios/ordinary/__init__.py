@@ -1,1 +1,1 @@
-"""Scenarios that share one cluster: a package, so that pytest ends it with the last of them."""
+"""Quick scenarios, which ``make test`` runs; they share one cluster and kill nothing."""

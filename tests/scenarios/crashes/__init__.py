@@ -1,0 +1,1 @@
+"""Scenarios in which processes are killed, stopped or slow; they share one cluster."""

@@ -1,0 +1,5 @@
+"""One cluster for all the modules of this folder."""
+
+from tests.scenarios.sharing import cluster, plane, tidy
+
+__all__ = ["cluster", "plane", "tidy"]
