@@ -8,16 +8,15 @@ from datetime import datetime
 from aiohttp import web
 
 from tinykube.api.discovery import page_not_found
-from tinykube.api.lists import list_page
-from tinykube.api.negotiation import JSON, representation
-from tinykube.api.parameters import Parameters
-from tinykube.api.patching import patch_object
-from tinykube.api.paths import ResourcePath
-from tinykube.api.pod_commands import PodCommands, run_command
-from tinykube.api.pod_logs import PodLogs, stream_log
-from tinykube.api.queries import Selection, parse_list_query, parse_selection, parse_watch_query
+from tinykube.api.lists import Selection, list_page, parse_list_query, parse_selection, parse_watch_query
+from tinykube.api.pods import PodCommands, PodLogs, run_command, stream_log
 from tinykube.api.rendering import Renderer, event_line
-from tinykube.api.request_bodies import (
+from tinykube.api.requests import (
+    JSON,
+    Parameters,
+    Patch,
+    PatchType,
+    ResourcePath,
     check_patch_options,
     parse_delete_options,
     parse_dry_run,
@@ -25,14 +24,12 @@ from tinykube.api.request_bodies import (
     parse_field_validation,
     parse_object,
     parse_patch,
+    representation,
 )
-from tinykube.api.reviews import answer_review
 from tinykube.api.watches import EventType, watch_events
 from tinykube.objects.deletion import DeleteOptions
-from tinykube.objects.json_types import Json
 from tinykube.objects.resources import Registry, ResourceType
-from tinykube.objects.scales import scale_of, scaling
-from tinykube.objects.service import Deleted, ObjectService, WriteOptions
+from tinykube.objects.service import Deleted, ObjectService, WriteOptions, Written
 from tinykube.objects.statuses import (
     ApiError,
     bad_request,
@@ -41,8 +38,11 @@ from tinykube.objects.statuses import (
     unknown_resource,
 )
 from tinykube.objects.storage import ObjectKey, Store, Stored, encode
+from tinykube.objects.subresources import scale_of, scaling
 from tinykube.objects.users import User, Users
-from tinykube.printers.tables import IncludeObject
+from tinykube.objects.values import Json, lookup
+from tinykube.patch.patches import PatchInvalid, json_patch, merge_patch, strategic_merge_patch
+from tinykube.printers import IncludeObject
 
 USER = web.RequestKey("user", User)
 """Where a request keeps who has sent it."""
@@ -302,3 +302,58 @@ def _warned(response: web.Response, options: WriteOptions) -> web.Response:
 
 def _json(code: int, content: bytes) -> web.Response:
     return web.Response(status=code, body=content, headers={"Content-Type": JSON})
+
+
+def patch_object(
+    service: ObjectService,
+    resource: ResourceType,
+    key: ObjectKey,
+    patch: Patch,
+    options: WriteOptions,
+    *,
+    force: bool = False,
+) -> Written:
+    """The object after a patch; server-side apply may create it. Raises ApiError."""
+    if patch.type is PatchType.APPLY:
+        _check_type(resource, patch)
+        return service.apply(resource, key, patch.content, options, force=force)
+    changed = _change(resource, patch)
+    if options.subresource == "scale":
+        changed = scaling(changed)
+    try:
+        return Written(service.change(resource, key, changed, options), created=False)
+    except PatchInvalid as error:
+        # What is no list of operations is the client's mistake, an operation that fails is a refusal.
+        fits = patch.type is PatchType.JSON and isinstance(patch.content, list)
+        raise (ApiError(422, "Invalid", str(error)) if fits else bad_request(str(error))) from error
+
+
+def _check_type(resource: ResourceType, patch: Patch) -> None:
+    """An applied configuration must name the type of the URL."""
+    api_version, kind = (lookup(patch.content, key) or "" for key in ("apiVersion", "kind"))
+    if (api_version, kind) != (resource.api_version, resource.kind):
+        raise bad_request(f"{api_version} {kind} is not {resource.api_version} {resource.kind}")
+
+
+def _change(resource: ResourceType, patch: Patch) -> Callable[[Json], Json]:
+    match patch.type:
+        case PatchType.JSON:
+            return lambda current: json_patch(current, patch.content)
+        case PatchType.MERGE:
+            return lambda current: merge_patch(current, patch.content)
+        case _:
+            return lambda current: strategic_merge_patch(current, patch.content, resource.rules)
+
+
+def answer_review(resource: ResourceType, review: Json, user: User) -> Json:
+    """The review of that user with its status."""
+    is_about_identity = resource.kind == "SelfSubjectReview"
+    identity: Json = {"userInfo": {"username": user.name, "groups": list(user.groups)}}
+    return {
+        **review,
+        "kind": resource.kind,
+        "apiVersion": resource.api_version,
+        "metadata": review.get("metadata") or {},
+        "spec": review.get("spec") or {},
+        "status": identity if is_about_identity else {"allowed": True},
+    }

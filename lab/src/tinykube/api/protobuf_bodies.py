@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
-from tinykube.objects.json_types import Json, JsonValue
 from tinykube.objects.statuses import ApiError, bad_request
+from tinykube.objects.values import Json, JsonValue
 
 PROTOBUF = "application/vnd.kubernetes.protobuf"
 _MAGIC = b"k8s\x00"

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tinykube.api.lists import Page
-from tinykube.api.negotiation import Representation
+from tinykube.api.requests import Representation
 from tinykube.api.watches import EventType, WatchEvent
-from tinykube.objects.bodies import in_wire_form
-from tinykube.objects.json_types import Json
+from tinykube.objects.decoding import in_wire_form
 from tinykube.objects.resources import ResourceType
 from tinykube.objects.storage import Stored, encode
-from tinykube.printers.printers import printer_for
-from tinykube.printers.tables import IncludeObject, table_for
+from tinykube.objects.values import Json
+from tinykube.printers import IncludeObject, printer_for, table_for
 
 _INITIAL_EVENTS_END = {"k8s.io/initial-events-end": "true"}
 

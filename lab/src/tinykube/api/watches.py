@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from enum import StrEnum
 from typing import NamedTuple
 
-from tinykube.api.queries import Selection, WatchQuery
+from tinykube.api.lists import Selection, WatchQuery
 from tinykube.objects.statuses import expired, version_too_large
 from tinykube.objects.storage import Change, HistoryGone, Store, Stored
 

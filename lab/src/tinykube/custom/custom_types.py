@@ -2,16 +2,15 @@
 
 from collections.abc import Iterator
 
-from tinykube.custom.crd_schemas import StructuralSchema, compile_schema
-from tinykube.custom.custom_columns import printer_for_definition
+from tinykube.custom.schemas import StructuralSchema, compile_schema
 from tinykube.kinds.definitions import CLEANUP_FINALIZER, established, storage_version
 from tinykube.objects.deletion import DeleteOptions
-from tinykube.objects.json_types import Json, JsonValue, lookup
-from tinykube.objects.resources import Decoder, Form, GroupResource, Registry, ResourceType
+from tinykube.objects.resources import Decoder, Form, GroupResource, Registry, ResourceType, Strategy
 from tinykube.objects.service import ObjectService, WriteOptions
 from tinykube.objects.storage import Change, ObjectKey, Store
-from tinykube.objects.strategies import Strategy
+from tinykube.objects.values import Json, JsonValue, lookup
 from tinykube.patch.merge_rules import rules_from_schema
+from tinykube.printers import printer_for_definition
 
 DEFINITIONS = GroupResource("apiextensions.k8s.io", "customresourcedefinitions")
 _MANAGER = "kube-apiserver"

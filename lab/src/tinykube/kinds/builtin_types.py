@@ -5,13 +5,11 @@ Only types are here that kube-efs, its pages and those who follow them use.
 
 from typing import Any
 
-from tinykube.kinds import access, core, definitions, pods, storage, workloads
-from tinykube.kinds.builtin_shapes import shape_of
-from tinykube.objects.resources import ALL_VERBS, ResourceType
-from tinykube.objects.strategies import Strategy
+from tinykube.kinds import core, definitions, pods, storage, workloads
+from tinykube.objects.decoding import shape_of
+from tinykube.objects.resources import ALL_VERBS, ResourceType, Strategy
 
 _STRATEGIES = {
-    **access.STRATEGIES,
     **core.STRATEGIES,
     **definitions.STRATEGIES,
     **pods.STRATEGIES,

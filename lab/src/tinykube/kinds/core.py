@@ -1,4 +1,4 @@
-"""Events, namespaces, nodes and secrets."""
+"""Events, namespaces, nodes, secrets, roles and their bindings."""
 
 import base64
 import binascii
@@ -6,11 +6,10 @@ from collections.abc import Iterator
 
 from tinykube.kinds.defaulting import Defaults
 from tinykube.objects.deletion import DeletionRules
-from tinykube.objects.json_types import Json, lookup, without
-from tinykube.objects.metadata import with_metadata
-from tinykube.objects.names import label_problem
-from tinykube.objects.statuses import Cause, Undecodable
-from tinykube.objects.strategies import Strategy
+from tinykube.objects.metadata import label_problem, path_segment_problem, with_metadata
+from tinykube.objects.resources import Strategy
+from tinykube.objects.statuses import Cause
+from tinykube.objects.values import Json, Undecodable, lookup, without
 from tinykube.objects.zero_objects import NO_NODE_STATUS
 
 _FREE_NAMESPACES = frozenset({"default", "kube-system"})
@@ -101,6 +100,26 @@ _NODE = Defaults(
     },
 )
 
+
+_GROUP = "rbac.authorization.k8s.io"
+
+
+def _subject(subject: Json) -> Json:
+    if subject.get("kind") in {"User", "Group"} and not subject.get("apiGroup"):
+        return {**subject, "apiGroup": _GROUP}
+    return subject
+
+
+_ROLE = Strategy(name_rule=path_segment_problem)
+_BINDING = Strategy(
+    name_rule=path_segment_problem,
+    default=Defaults(
+        inside={"roleRef": Defaults(values={"apiGroup": _GROUP}), "subjects": Defaults(then=_subject)}
+    ),
+    immutable=("roleRef",),
+)
+
+
 STRATEGIES = {
     ("", "Event"): Strategy(
         default=_EVENT_DEFAULTS,
@@ -116,4 +135,8 @@ STRATEGIES = {
     ),
     ("", "Node"): Strategy(default=_NODE, prepare_create=lambda node: {**node, "status": NO_NODE_STATUS}),
     ("", "Secret"): Strategy(default=_secret_defaults, immutable=("type",)),
+    (_GROUP, "Role"): _ROLE,
+    (_GROUP, "ClusterRole"): _ROLE,
+    (_GROUP, "RoleBinding"): _BINDING,
+    (_GROUP, "ClusterRoleBinding"): _BINDING,
 }

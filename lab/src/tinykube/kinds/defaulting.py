@@ -4,9 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from tinykube.objects.json_types import Json, JsonValue
 from tinykube.objects.quantities import canonical_quantity
-from tinykube.objects.statuses import Undecodable
+from tinykube.objects.values import Json, JsonValue, Undecodable
 
 _NOTHING: Mapping[str, JsonValue] = MappingProxyType({})
 

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator
 
-from tinykube.custom.crd_schemas import compile_schema
-from tinykube.custom.custom_columns import printer_for_definition
+from tinykube.custom.schemas import compile_schema
 from tinykube.errors import InvalidValue
 from tinykube.kinds.defaulting import Defaults
 from tinykube.objects.deletion import DeletionRules
-from tinykube.objects.json_types import Json, lookup
 from tinykube.objects.metadata import with_metadata
+from tinykube.objects.resources import Strategy
 from tinykube.objects.statuses import Cause
-from tinykube.objects.strategies import Strategy
+from tinykube.objects.values import Json, lookup
+from tinykube.printers import printer_for_definition
 
 CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 """Held until every object of the type is gone."""

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 
 from tinykube.kinds.defaulting import Defaults
-from tinykube.objects.json_types import Json, json_equal, lookup, without
 from tinykube.objects.metadata import with_metadata
 from tinykube.objects.quantities import parse_quantity
+from tinykube.objects.resources import Strategy
 from tinykube.objects.statuses import Cause
-from tinykube.objects.strategies import Strategy
+from tinykube.objects.values import Json, json_equal, lookup, without
 
 _GROUP = "storage.k8s.io"
 _CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"

@@ -5,10 +5,9 @@ from dataclasses import replace
 
 from tinykube.kinds.defaulting import Defaults
 from tinykube.kinds.pods import POD_TEMPLATE
-from tinykube.objects.json_types import Json, lookup
-from tinykube.objects.resources import Form, ResourceType
+from tinykube.objects.resources import Form, ResourceType, Strategy
 from tinykube.objects.statuses import Cause
-from tinykube.objects.strategies import Strategy
+from tinykube.objects.values import Json, lookup
 
 _APPS = "apps"
 _OLD_VERSION = "v1beta1"

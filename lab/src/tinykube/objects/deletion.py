@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from tinykube.objects.json_types import Json, lookup
 from tinykube.objects.metadata import FOREGROUND, ORPHAN, with_metadata
-from tinykube.objects.times import timestamp
+from tinykube.objects.values import Json, lookup, timestamp
 
 _GC_FINALIZERS = {"Orphan": ORPHAN, "Foreground": FOREGROUND}
 

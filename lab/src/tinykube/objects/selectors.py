@@ -8,8 +8,8 @@ import re
 from dataclasses import dataclass
 
 from tinykube.errors import InvalidValue
-from tinykube.objects.json_types import Json, lookup
-from tinykube.objects.names import label_key_problem, label_value_problem
+from tinykube.objects.metadata import label_key_problem, label_value_problem
+from tinykube.objects.values import Json, lookup
 
 _BETWEEN_TERMS = re.compile(r",(?![^(]*\))")
 _LABEL_TERM = re.compile(

@@ -11,9 +11,8 @@ from itertools import chain
 from typing import NamedTuple
 
 from tinykube.objects.admission import Admission
-from tinykube.objects.bodies import decoding, in_stored_form, in_wire_form
+from tinykube.objects.decoding import decoding, in_stored_form, in_wire_form
 from tinykube.objects.deletion import DeleteOptions, begin_deletion, removed_by_update
-from tinykube.objects.json_types import Json, json_equal, without
 from tinykube.objects.metadata import (
     for_creation,
     for_update,
@@ -21,27 +20,20 @@ from tinykube.objects.metadata import (
     metadata_update_problems,
     with_metadata,
 )
-from tinykube.objects.pod_subresources import bound_pod, evicted_pod
-from tinykube.objects.preconditions import (
-    check_deletion,
-    check_identity,
-    check_is_new,
-    check_namespace,
-    check_uid,
-    check_version,
-)
 from tinykube.objects.resources import ResourceType
 from tinykube.objects.statuses import (
     ApiError,
     Cause,
-    Undecodable,
     already_exists,
+    bad_request,
+    conflict,
     invalid_object,
     not_found,
 )
 from tinykube.objects.storage import ObjectKey, Store, Stored
-from tinykube.objects.times import timestamp
-from tinykube.patch.ownership import Ownership, same_but_for_times
+from tinykube.objects.subresources import bound_pod, evicted_pod
+from tinykube.objects.values import Json, Undecodable, json_equal, lookup, timestamp, without
+from tinykube.patch.apply import Ownership, same_but_for_times
 
 
 class FieldValidation(StrEnum):
@@ -285,3 +277,49 @@ def _refuse(resource: ResourceType, name: str, *problems: Iterable[Cause]) -> No
     causes = list(chain(*problems))
     if causes:
         raise invalid_object(resource.subject(name), causes)
+
+
+def check_is_new(body: Json) -> None:
+    """An object to create has no version yet; the code is that of kube-apiserver."""
+    if lookup(body, "metadata", "resourceVersion"):
+        raise ApiError(500, "", "resourceVersion should not be set on objects to be created")
+
+
+def check_identity(resource: ResourceType, key: ObjectKey, new: Json) -> None:
+    """The object must have the name, and may have no other namespace than that of the URL."""
+    given = new["metadata"].get("name", "")
+    if given != key.name:
+        raise bad_request(f"the name of the object ({given}) is not that of the URL ({key.name})")
+    check_namespace(resource, key.namespace, new)
+
+
+def check_namespace(resource: ResourceType, namespace: str, new: Json) -> None:
+    """The object may leave its namespace to the URL, but not name another one."""
+    given = new["metadata"].get("namespace", "")
+    if resource.namespaced and given not in {"", namespace}:
+        raise bad_request(f"the namespace of the object ({given}) is not that of the URL ({namespace})")
+
+
+def check_uid(resource: ResourceType, name: str, new: Json, old: Stored | None) -> None:
+    """An update that names a uid is for that object only, and for no successor of the same name."""
+    wanted, found = new["metadata"].get("uid"), old.json["metadata"]["uid"] if old else ""
+    if wanted and wanted != found:
+        raise conflict(resource.subject(name), f"uid {wanted} is wanted and {found or 'none'} found")
+
+
+def check_version(resource: ResourceType, name: str, new: Json, old: Stored | None) -> None:
+    """Optimistic concurrency: the version must be the current one, and given unless the kind lets it be."""
+    wanted = new["metadata"].get("resourceVersion")
+    if not wanted and old and not resource.unconditional_update:
+        cause = Cause("metadata.resourceVersion", "must be specified for an update")
+        raise invalid_object(resource.subject(name), [cause])
+    if wanted and wanted != (str(old.revision) if old else ""):
+        raise conflict(resource.subject(name))
+
+
+def check_deletion(resource: ResourceType, old: Stored, options: DeleteOptions) -> None:
+    """A deletion may name the uid and the version that it is meant for."""
+    for name, wanted in (("uid", options.uid), ("resourceVersion", options.resource_version)):
+        found = old.json["metadata"][name]
+        if wanted is not None and wanted != found:
+            raise conflict(resource.subject(old.key.name), f"{name} {wanted} is wanted and {found} found")

@@ -7,7 +7,7 @@ sentences are for people, one for each refusal.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tinykube.objects.json_types import Json, JsonValue
+from tinykube.objects.values import Json, JsonValue
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +45,6 @@ class ApiError(Exception):
             **({"details": details} if details else {}),
             "code": code,
         }
-
-
-class Undecodable(Exception):
-    """A value is not of the type that its field has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

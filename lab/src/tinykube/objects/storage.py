@@ -12,8 +12,8 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
 
-from tinykube.objects.json_types import Json
 from tinykube.objects.resources import GroupResource
+from tinykube.objects.values import Json
 
 _HISTORY_CHANGES = 5_000
 

@@ -5,11 +5,10 @@ import secrets
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from tinykube.objects.json_types import Json, lookup
 from tinykube.objects.resources import GroupResource
 from tinykube.objects.statuses import Subject, invalid_option, not_found
 from tinykube.objects.storage import ObjectKey, Store
-from tinykube.objects.times import timestamp
+from tinykube.objects.values import Json, lookup, timestamp
 
 _ISSUER = "https://kubernetes.default.svc"
 _ACCOUNTS = GroupResource("", "serviceaccounts")

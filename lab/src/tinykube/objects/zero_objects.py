@@ -9,7 +9,7 @@ nothing.
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from tinykube.objects.json_types import Json
+from tinykube.objects.values import Json
 
 _NOTHING: Json = {}
 _PARTS: Json = {"spec": {}, "status": {}}

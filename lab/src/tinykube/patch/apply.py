@@ -1,39 +1,87 @@
-"""Server-side apply, and the book-keeping of field owners for all other writes.
+"""How an applied configuration is merged into the live object.
 
-An applied configuration is merged into the live object. Fields that its manager applied before and leaves out
-now are removed unless somebody else owns them too; fields that somebody else has set to another value are a
-conflict, unless forced. The behaviour is that of ``sigs.k8s.io/structured-merge-diff``, with one difference:
-a manager's list of fields is never folded into ``ancient-changes``.
+Maps are merged, keyed lists element by element, sets united; everything else is replaced.
 """
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from tinykube.errors import TinykubeError
-from tinykube.objects.json_types import Json, JsonValue, json_equal, lookup
+from tinykube.objects.decoding import in_wire_form
+from tinykube.objects.resources import ResourceType
+from tinykube.objects.statuses import ApiError, Cause, bad_request
+from tinykube.objects.values import Json, JsonValue, json_equal, lookup, without
 from tinykube.objects.zero_objects import completed
-from tinykube.patch.field_sets import (
-    Changes,
-    FieldSet,
-    Path,
-    changes_between,
-    fields_of,
-    path_text,
-    remove_fields,
-    with_parents,
-)
-from tinykube.patch.laying_over import lay_over
 from tinykube.patch.managed_fields import (
+    Changes,
     Entry,
     FieldManager,
+    FieldSet,
     Operation,
+    Path,
+    changes_between,
     disown,
+    element_of,
     entries_of,
+    fields_of,
     owned,
+    path_text,
+    remove_fields,
     with_entries,
+    with_parents,
 )
-from tinykube.patch.merge_rules import Rules
+from tinykube.patch.merge_rules import ListType, Rules
 from tinykube.patch.patches import PatchInvalid
+
+
+def lay_over(live: JsonValue, config: JsonValue, rules: Rules, path: Path = ()) -> JsonValue:
+    """The live value with the configuration laid over it.
+
+    Raises:
+        PatchInvalid: an element of a keyed list lacks a key, or two have the same.
+    """
+    if isinstance(config, dict) and not rules.atomic:
+        below = live if isinstance(live, dict) else {}
+        laid = {
+            key: lay_over(below.get(key), part, rules.child(key), (*path, f"f:{key}"))
+            for key, part in config.items()
+        }
+        return {**below, **laid}
+    if isinstance(config, list) and rules.list_type is not ListType.ATOMIC:
+        return _lay_list_over(live if isinstance(live, list) else [], config, rules, path)
+    return config
+
+
+def _lay_list_over(
+    live: list[JsonValue], config: list[JsonValue], rules: Rules, path: Path
+) -> list[JsonValue]:
+    """Elements in the order of the configuration; those that only the live list has keep their places."""
+    wanted = {element_of(part, rules): part for part in config}
+    _check_unambiguous(config, wanted, rules, path)
+    rest = [(element_of(part, rules), part) for part in live]
+    present = dict(reversed(rest))
+    shared = [element for element in wanted if element in present]
+    result: list[JsonValue] = []
+    for element, part in wanted.items():
+        while rest and rest[0][0] != element and not (shared and rest[0][0] == shared[0]):
+            passed, passed_part = rest.pop(0)
+            if passed not in wanted:
+                result.append(passed_part)
+        if element in present:
+            shared.remove(element)
+        if rest and rest[0][0] == element:
+            rest.pop(0)
+        result.append(lay_over(present.get(element), part, rules.element, (*path, element)))
+    return result + [part for element, part in rest if element not in wanted]
+
+
+def _check_unambiguous(config: list[JsonValue], wanted: Collection[str], rules: Rules, path: Path) -> None:
+    for part in config if rules.list_type is ListType.MAP else ():
+        for key in rules.keys:
+            if not isinstance(part, dict) or (key not in part and key not in rules.key_defaults):
+                raise PatchInvalid(f"an element lacks its key {key}", field=path_text(path), value=part)
+    if len(config) != len(wanted):
+        raise PatchInvalid("two elements have the same key", field=path_text(path))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,3 +209,79 @@ def _without_nulls(value: JsonValue) -> JsonValue:
     if isinstance(value, dict):
         return {key: _without_nulls(part) for key, part in value.items() if part is not None}
     return [_without_nulls(part) for part in value] if isinstance(value, list) else value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ownership:
+    """Who writes which resource, through which subresource, and when."""
+
+    resource: ResourceType
+    manager: str
+    subresource: str
+    now: str
+
+    def of_write(self, old: Json | None, new: Json) -> Json:
+        """The object to write with its ``managedFields`` brought up to date."""
+        tracked = track_update(
+            None if old is None else in_wire_form(self.resource, old),
+            in_wire_form(self.resource, new),
+            manager=self._field_manager,
+            rules=self.resource.rules,
+            now=self.now,
+            ignored=self._ignored(new),
+        )
+        return self.resource.form.to_stored(tracked) if self.resource.form else tracked
+
+    def of_apply(self, live: Json | None, applied: Json, *, force: bool) -> Json:
+        """The live object with the applied configuration merged in, both as the request's version shows them.
+
+        Raises 400 or 409.
+        """
+        try:
+            return apply(
+                live,
+                applied,
+                manager=self._field_manager,
+                force=force,
+                rules=self.resource.rules,
+                now=self.now,
+                ignored=self._ignored(applied),
+            )
+        except ApplyConflict as error:
+            raise _refused(error) from error
+        except PatchInvalid as error:
+            raise bad_request(str(error)) from error
+
+    @property
+    def _field_manager(self) -> FieldManager:
+        return FieldManager(
+            name=self.manager, api_version=self.resource.api_version, subresource=self.subresource
+        )
+
+    def _ignored(self, new: Json) -> tuple[str, ...]:
+        """Top-level fields that this (sub)resource does not write."""
+        if self.subresource != "status":
+            return ("status",) if self.resource.has_status else ()
+        written = {"status"} if self.resource.custom else {"status", "metadata"}
+        return tuple(field for field in new if field not in written)
+
+
+def same_but_for_times(new: Json, old: Json) -> bool:
+    """Whether nothing differs but the resource version and times in ``managedFields``."""
+    return json_equal(_without_times(new), _without_times(old))
+
+
+def _without_times(json_object: Json) -> Json:
+    metadata = json_object["metadata"]
+    entries = [without(entry, "time") for entry in metadata.get("managedFields") or ()]
+    return {
+        **json_object,
+        "metadata": {**without(metadata, "resourceVersion"), "managedFields": entries},
+    }
+
+
+def _refused(conflict: ApplyConflict) -> ApiError:
+    causes = [
+        Cause(one.field, f"conflict with {one.manager}", "FieldManagerConflict") for one in conflict.conflicts
+    ]
+    return ApiError(409, "Conflict", conflict.problem, causes=causes)

@@ -12,7 +12,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from tinykube.objects.json_types import Json, JsonValue
+from tinykube.objects.values import Json, JsonValue
 from tinykube.objects.zero_objects import zero_object
 
 

@@ -5,8 +5,8 @@ from datetime import timedelta
 import pytest
 from lab.tests.tinykube.apiserver.inside import Inside, refused
 
-from tinykube.objects.json_types import Json
 from tinykube.objects.users import ADMINISTRATOR, POD_TOKEN_SECONDS, User, Users
+from tinykube.objects.values import Json
 
 ACCOUNT = User(
     "system:serviceaccount:default:default",

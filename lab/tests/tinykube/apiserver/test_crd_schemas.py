@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinykube.custom.crd_schemas import compile_schema
+from tinykube.custom.schemas import compile_schema
 from tinykube.errors import InvalidValue
 
 Json = dict[str, Any]

@@ -3,8 +3,8 @@ from typing import Any
 import pytest
 from lab.tests.tinykube.apiserver.inside import Inside, refused
 
-from tinykube.objects.json_types import Json, lookup
 from tinykube.objects.service import FieldValidation, WriteOptions
+from tinykube.objects.values import Json, lookup
 
 SCHEMA: Json = {
     "type": "object",

@@ -3,11 +3,10 @@
 import pytest
 from lab.tests.tinykube.apiserver.inside import Inside
 
-from tinykube.api.parameters import Parameters
-from tinykube.api.request_bodies import parse_eviction
+from tinykube.api.requests import Parameters, parse_eviction
 from tinykube.objects.deletion import DeleteOptions
-from tinykube.objects.json_types import Json
 from tinykube.objects.statuses import ApiError
+from tinykube.objects.values import Json
 
 _POD: Json = {"metadata": {"name": "one"}, "spec": {"containers": [{"name": "main", "image": "any"}]}}
 

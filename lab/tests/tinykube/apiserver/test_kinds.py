@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from lab.tests.tinykube.apiserver.inside import Inside, refused
 
-from tinykube.objects.json_types import Json, lookup
+from tinykube.objects.values import Json, lookup
 
 
 def claim(**spec: Any) -> Json:

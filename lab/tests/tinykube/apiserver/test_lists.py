@@ -1,9 +1,8 @@
 import pytest
 from lab.tests.tinykube.apiserver.inside import Inside, refused
 
-from tinykube.api.lists import Page, list_page
-from tinykube.api.parameters import Parameters
-from tinykube.api.queries import Position, parse_list_query, parse_selection, parse_watch_query
+from tinykube.api.lists import Page, Position, list_page, parse_list_query, parse_selection, parse_watch_query
+from tinykube.api.requests import Parameters
 from tinykube.objects.storage import ObjectKey
 
 

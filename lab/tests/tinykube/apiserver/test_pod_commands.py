@@ -11,12 +11,12 @@ import aiohttp
 import pytest
 
 from tinykube.api import ApiServer
-from tinykube.api.parameters import Parameters
-from tinykube.api.pod_commands import Channel, Order, parse_order
+from tinykube.api.pods import Channel, Order, parse_order
+from tinykube.api.requests import Parameters
 from tinykube.errors import NotYet
-from tinykube.objects.json_types import Json
 from tinykube.objects.statuses import ApiError
 from tinykube.objects.storage import Stored
+from tinykube.objects.values import Json
 
 _V4, _V5 = "v4.channel.k8s.io", "v5.channel.k8s.io"
 

@@ -3,8 +3,7 @@ from typing import Any
 
 import pytest
 
-from tinykube.printers.printers import printer_for
-from tinykube.printers.tables import Cell, IncludeObject, age, table_for
+from tinykube.printers import Cell, IncludeObject, age, printer_for, table_for
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 META = {"name": "x", "creationTimestamp": "2026-11-21T11:58:00Z"}

@@ -8,18 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from lab.tests.tinykube.apiserver.inside import refused
 
-from tinykube.api.negotiation import Representation, representation
-from tinykube.api.parameters import Parameters
-from tinykube.api.paths import ResourcePath, parse_resource_path
 from tinykube.api.protobuf_bodies import PROTOBUF
-from tinykube.api.request_bodies import (
+from tinykube.api.requests import (
+    Parameters,
     Patch,
     PatchType,
+    Representation,
+    ResourcePath,
     check_patch_options,
     parse_delete_options,
     parse_dry_run,
     parse_object,
     parse_patch,
+    parse_resource_path,
+    representation,
 )
 from tinykube.objects.deletion import DeleteOptions
 from tinykube.objects.statuses import ApiError

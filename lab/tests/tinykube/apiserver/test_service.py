@@ -4,8 +4,8 @@ import pytest
 from lab.tests.tinykube.apiserver.inside import Inside, refused
 
 from tinykube.objects.deletion import DeleteOptions
-from tinykube.objects.json_types import Json
 from tinykube.objects.service import FieldValidation, WriteOptions
+from tinykube.objects.values import Json
 
 
 def config_map(name: str = "settings", **more: Any) -> Json:

@@ -2,8 +2,7 @@
 
 import pytest
 
-from tinykube.objects.statuses import Undecodable
-from tinykube.objects.times import canonical_micro_time, canonical_time
+from tinykube.objects.values import Undecodable, canonical_micro_time, canonical_time
 
 
 @pytest.mark.parametrize(

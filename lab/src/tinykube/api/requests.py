@@ -1,18 +1,159 @@
-"""The bodies of requests: objects, patches and options of deletion."""
+"""What a request says: its path and parameters, the form of the answer that it wants, and its body."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from urllib.parse import unquote
 
 import yaml
 
-from tinykube.api.negotiation import JSON, YAML
-from tinykube.api.parameters import Parameters
 from tinykube.api.protobuf_bodies import PROTOBUF, parse_protobuf
 from tinykube.objects.deletion import DeleteOptions
-from tinykube.objects.json_types import Json, JsonValue, lookup
 from tinykube.objects.service import FieldValidation
-from tinykube.objects.statuses import bad_request, invalid_option, unsupported_media_type
+from tinykube.objects.statuses import ApiError, bad_request, invalid_option, unsupported_media_type
+from tinykube.objects.values import Json, JsonValue, lookup
+
+# Below a namespace's name these are parts of the namespace object itself, not resources in it.
+_NAMESPACE_SUBRESOURCES = frozenset({"status", "finalize"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourcePath:
+    """A path such as ``/apis/GROUP/VERSION/namespaces/NAMESPACE/RESOURCE/NAME/SUBRESOURCE``."""
+
+    group: str
+    version: str
+    resource: str
+    namespace: str = ""
+    name: str = ""
+    subresource: str = ""
+
+
+def parse_resource_path(raw_path: str) -> ResourcePath | None:
+    """What a percent-encoded path names; None when it is not the path of a resource."""
+    parts = [unquote(part) for part in raw_path.strip("/").split("/")]
+    if parts[0] == "api" and len(parts) >= 3:
+        group, version, rest = "", parts[1], parts[2:]
+    elif parts[0] == "apis" and len(parts) >= 4:
+        group, version, rest = parts[1], parts[2], parts[3:]
+    else:
+        return None
+    namespace = ""
+    if rest[0] == "namespaces" and len(rest) > 1:
+        namespace = rest[1]
+        if len(rest) > 2 and rest[2] not in _NAMESPACE_SUBRESOURCES:
+            rest = rest[2:]
+        else:
+            namespace = ""
+    resource, name, subresource = (*rest, "", "")[:3]
+    if len(rest) > 3 or not resource:
+        return None
+    return ResourcePath(
+        group=group,
+        version=version,
+        resource=resource,
+        namespace=namespace,
+        name=name,
+        subresource=subresource,
+    )
+
+
+_FALSE = frozenset({"0", "false"})
+
+
+class Parameters:
+    """Query parameters by name; one that is missing is empty, as for kube-apiserver."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self._values = values
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._values
+
+    def text(self, name: str) -> str:
+        """The parameter as it is."""
+        return self._values.get(name, "")
+
+    def flag(self, name: str) -> bool:
+        """The parameter as a truth value: whatever is there is true, but for 0 and false."""
+        return name in self._values and self.text(name).lower() not in _FALSE
+
+    def number(self, name: str) -> int | None:
+        """The parameter as a whole number; None when empty. Raises 400."""
+        text = self.text(name)
+        if not text:
+            return None
+        try:
+            return int(text)
+        except ValueError as error:
+            raise bad_request(f"{name}={text} is not a number") from error
+
+    def resource_version(self) -> int | None:
+        """``resourceVersion``: None when unset, 0 for any version. Raises 400."""
+        text = self.text("resourceVersion")
+        if not text:
+            return None
+        if not text.isascii() or not text.isdigit():
+            raise bad_request(f"resourceVersion={text} is not a version")
+        return int(text)
+
+
+JSON = "application/json"
+YAML = "application/yaml"
+_ANY = frozenset({JSON, "application/*", "*/*"})
+
+
+class Representation(StrEnum):
+    """How objects are shown."""
+
+    OBJECT = "object"
+    TABLE = "table"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaRange:
+    """One entry of an Accept header; ``parameters`` without ``q``."""
+
+    media_type: str
+    parameters: Mapping[str, str]
+
+    @property
+    def conversion(self) -> tuple[str, str, str]:
+        """Group, version and kind that the answer is to be converted to; empty for as it is."""
+        return tuple(self.parameters.get(key, "") for key in ("g", "v", "as"))  # type: ignore[return-value]
+
+
+_CONVERSIONS = {
+    ("meta.k8s.io", "v1", "Table"): Representation.TABLE,
+    ("", "", ""): Representation.OBJECT,
+}
+
+
+def parse_accept(header: str) -> list[MediaRange]:
+    """The entries of an Accept header, most wanted first."""
+    ranges = [_media_range(entry) for entry in header.split(",") if entry.strip()]
+    return [one for one, _ in sorted(ranges, key=lambda pair: -pair[1])]
+
+
+def representation(accept: str) -> Representation:
+    """How to show objects. Raises 406 when neither JSON nor a table in JSON is acceptable."""
+    for one in parse_accept(accept or "*/*"):
+        found = _CONVERSIONS.get(one.conversion)
+        if one.media_type in _ANY and found is not None:
+            return found
+    raise ApiError(406, "NotAcceptable", f"objects are shown as {JSON} only")
+
+
+def _media_range(entry: str) -> tuple[MediaRange, float]:
+    media_type, *parts = (part.strip() for part in entry.split(";"))
+    parameters = dict(part.split("=", 1) for part in parts if "=" in part)
+    try:
+        quality = float(parameters.pop("q", "1"))
+    except ValueError:
+        quality = 0.0
+    return MediaRange(media_type=media_type.lower(), parameters=parameters), quality
+
 
 _PROPAGATION = frozenset({None, "Orphan", "Background", "Foreground"})
 
