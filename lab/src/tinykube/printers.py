@@ -1,11 +1,14 @@
-"""Server-side tables (``meta.k8s.io/v1`` Table): the columns that ``kubectl get`` shows."""
+"""Server-side tables (``meta.k8s.io/v1`` Table): the columns that ``kubectl get`` shows.
+
+Of JSONPath, the paths of ``additionalPrinterColumns`` have members such as ``.spec.size`` and filters such as
+``[?(@.type=="Ready")]``. As in Kubernetes only the first result is shown.
+"""
 
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from itertools import chain
 from types import MappingProxyType
 from typing import Final, TypeAlias
@@ -16,14 +19,18 @@ from tinykube.objects.values import Json, JsonValue, lookup, parse_time
 Cell: TypeAlias = str | int | float | bool | None
 
 _UNITS: Final = (("d", 24 * 3600), ("h", 3600), ("m", 60))
-
-
-class IncludeObject(StrEnum):
-    """How much of each object its row carries (query parameter ``includeObject``)."""
-
-    NONE = "None"
-    METADATA = "Metadata"
-    OBJECT = "Object"
+_UNSET: Final = "<unset>"
+_ACCESS_MODES = {
+    "ReadWriteOnce": "RWO",
+    "ReadOnlyMany": "ROX",
+    "ReadWriteMany": "RWX",
+    "ReadWriteOncePod": "RWOP",
+}
+_DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
+_STEP = re.compile(
+    r"""\.(?P<name>[^.\[\]\\]+)|\[\?\(\s*@\.(?P<key>\w+)\s*==\s*(?P<quote>['"])(?P<value>[^'"]*)(?P=quote)\s*\)\]"""
+)
+_AGE_COLUMN: Json = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +55,6 @@ def table_for(
     objects: Iterable[Json],
     *,
     metadata: Mapping[str, str],
-    include_object: IncludeObject,
     now: datetime,
 ) -> Json:
     """A Table of these objects.
@@ -71,19 +77,9 @@ def table_for(
             for index, column in enumerate(printer.columns)
         ],
         "rows": [
-            {"cells": printer.cells(json_object, now), "object": _shown(json_object, include_object)}
-            for json_object in objects
+            {"cells": printer.cells(json_object, now), "object": json_object} for json_object in objects
         ],
     }
-
-
-def _shown(json_object: Json, include_object: IncludeObject) -> Json | None:
-    if include_object is IncludeObject.NONE:
-        return None
-    if include_object is IncludeObject.OBJECT:
-        return json_object
-    metadata = json_object["metadata"]
-    return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata}
 
 
 def text(json_object: Json, *path: str, default: str = "") -> str:
@@ -111,23 +107,16 @@ def age(timestamp: str | None, now: datetime) -> str:
     return f"{seconds // length}{unit}"
 
 
-_UNSET: Final = "<unset>"
-_ACCESS_MODES = {
-    "ReadWriteOnce": "RWO",
-    "ReadOnlyMany": "ROX",
-    "ReadWriteMany": "RWX",
-    "ReadWriteOncePod": "RWOP",
-}
-_DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
-
-
 def printer_for(group: str, kind: str) -> Printer:
     """The printer of a built-in kind; name and age for one without columns here."""
     return _PRINTERS.get((group, kind), _NAME_AND_AGE)
 
 
-def _columns(*names: str, wide: tuple[str, ...] = ()) -> tuple[Column, ...]:
-    return (*(Column(name) for name in names), *(Column(name, priority=1) for name in wide))
+def _columns(names: str, wide: str = "") -> tuple[Column, ...]:
+    return (
+        *(Column(name) for name in names.split(", ")),
+        *(Column(name, priority=1) for name in wide.split(", ") if name),
+    )
 
 
 def _phase(json_object: Json) -> str:
@@ -221,61 +210,38 @@ def _event(event: Json, now: datetime) -> list[Cell]:
 
 
 _NAME_AND_AGE: Final = Printer(
-    columns=_columns("Name", "Age"),
+    columns=_columns("Name, Age"),
     cells=lambda json_object, now: [name_of(json_object), age_of(json_object, now)],
 )
 _PRINTERS: Final[Mapping[tuple[str, str], Printer]] = MappingProxyType(
     {
-        ("", "Event"): Printer(
-            columns=_columns("Last Seen", "Type", "Reason", "Object", "Message"), cells=_event
-        ),
+        ("", "Event"): Printer(columns=_columns("Last Seen, Type, Reason, Object, Message"), cells=_event),
         ("", "PersistentVolume"): Printer(
             columns=_columns(
-                "Name",
-                "Capacity",
-                "Access Modes",
-                "Reclaim Policy",
-                "Status",
-                "Claim",
-                "StorageClass",
-                "VolumeAttributesClass",
-                "Reason",
-                "Age",
-                wide=("VolumeMode",),
+                "Name, Capacity, Access Modes, Reclaim Policy, Status, Claim, StorageClass, "
+                "VolumeAttributesClass, Reason, Age",
+                wide="VolumeMode",
             ),
             cells=_volume,
         ),
         ("", "PersistentVolumeClaim"): Printer(
             columns=_columns(
-                "Name",
-                "Status",
-                "Volume",
-                "Capacity",
-                "Access Modes",
-                "StorageClass",
-                "VolumeAttributesClass",
-                "Age",
-                wide=("VolumeMode",),
+                "Name, Status, Volume, Capacity, Access Modes, StorageClass, VolumeAttributesClass, Age",
+                wide="VolumeMode",
             ),
             cells=_claim,
         ),
         ("", "Pod"): Printer(
-            columns=_columns("Name", "Ready", "Status", "Restarts", "Age", wide=("IP", "Node")), cells=_pod
+            columns=_columns("Name, Ready, Status, Restarts, Age", wide="IP, Node"), cells=_pod
         ),
         ("storage.k8s.io", "StorageClass"): Printer(
             columns=_columns(
-                "Name", "Provisioner", "ReclaimPolicy", "VolumeBindingMode", "AllowVolumeExpansion", "Age"
+                "Name, Provisioner, ReclaimPolicy, VolumeBindingMode, AllowVolumeExpansion, Age"
             ),
             cells=_storage_class,
         ),
     }
 )
-
-
-_STEP = re.compile(
-    r"""\.(?P<name>[^.\[\]\\]+)|\[\?\(\s*@\.(?P<key>\w+)\s*==\s*(?P<quote>['"])(?P<value>[^'"]*)(?P=quote)\s*\)\]"""
-)
-_AGE_COLUMN: Json = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
 
 
 def printer_for_definition(additional_columns: Sequence[Json]) -> Printer:

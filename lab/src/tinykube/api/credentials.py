@@ -11,6 +11,8 @@ import yaml
 
 from tiny_ca.authority import Authority
 
+_NAME = "kube-efs"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerIdentity:
@@ -36,9 +38,6 @@ def make_identity(host: str) -> ServerIdentity:
     authority = Authority.create("kube-efs embedded cluster")
     certificate = authority.issue(("localhost", host, "kubernetes.default.svc"))
     return ServerIdentity(ca_pem=authority.pem.encode(), secret_pem=certificate.secret_pem())
-
-
-_NAME = "kube-efs"
 
 
 def render_kubeconfig(*, url: str, ca_pem: bytes, token: str, namespace: str = "default") -> str:

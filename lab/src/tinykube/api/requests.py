@@ -6,16 +6,19 @@ from dataclasses import dataclass
 from enum import StrEnum
 from urllib.parse import unquote
 
-import yaml
-
 from tinykube.api.protobuf_bodies import PROTOBUF, parse_protobuf
 from tinykube.objects.deletion import DeleteOptions
-from tinykube.objects.service import FieldValidation
 from tinykube.objects.statuses import ApiError, bad_request, invalid_option, unsupported_media_type
 from tinykube.objects.values import Json, JsonValue, lookup
 
 # Below a namespace's name these are parts of the namespace object itself, not resources in it.
 _NAMESPACE_SUBRESOURCES = frozenset({"status", "finalize"})
+_FALSE = frozenset({"0", "false"})
+JSON = "application/json"
+_ANY = frozenset({JSON, "application/*", "*/*"})
+# Group, version and kind that an answer is to be converted to.
+_FORMS = {("meta.k8s.io", "v1", "Table"): True, ("", "", ""): False}
+_PROPAGATION = frozenset({None, "Orphan", "Background", "Foreground"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,9 +62,6 @@ def parse_resource_path(raw_path: str) -> ResourcePath | None:
     )
 
 
-_FALSE = frozenset({"0", "false"})
-
-
 class Parameters:
     """Query parameters by name; one that is missing is empty, as for kube-apiserver."""
 
@@ -99,63 +99,18 @@ class Parameters:
         return int(text)
 
 
-JSON = "application/json"
-YAML = "application/yaml"
-_ANY = frozenset({JSON, "application/*", "*/*"})
+def wants_table(accept: str) -> bool:
+    """Whether objects are to be shown as a table; raises 406 when neither this nor JSON is acceptable.
 
-
-class Representation(StrEnum):
-    """How objects are shown."""
-
-    OBJECT = "object"
-    TABLE = "table"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MediaRange:
-    """One entry of an Accept header; ``parameters`` without ``q``."""
-
-    media_type: str
-    parameters: Mapping[str, str]
-
-    @property
-    def conversion(self) -> tuple[str, str, str]:
-        """Group, version and kind that the answer is to be converted to; empty for as it is."""
-        return tuple(self.parameters.get(key, "") for key in ("g", "v", "as"))  # type: ignore[return-value]
-
-
-_CONVERSIONS = {
-    ("meta.k8s.io", "v1", "Table"): Representation.TABLE,
-    ("", "", ""): Representation.OBJECT,
-}
-
-
-def parse_accept(header: str) -> list[MediaRange]:
-    """The entries of an Accept header, most wanted first."""
-    ranges = [_media_range(entry) for entry in header.split(",") if entry.strip()]
-    return [one for one, _ in sorted(ranges, key=lambda pair: -pair[1])]
-
-
-def representation(accept: str) -> Representation:
-    """How to show objects. Raises 406 when neither JSON nor a table in JSON is acceptable."""
-    for one in parse_accept(accept or "*/*"):
-        found = _CONVERSIONS.get(one.conversion)
-        if one.media_type in _ANY and found is not None:
+    The first form that is served counts: clients of Kubernetes name them in order.
+    """
+    for entry in (accept or JSON).split(","):
+        media_type, *parts = (part.strip() for part in entry.split(";"))
+        given = dict(part.split("=", 1) for part in parts if "=" in part)
+        found = _FORMS.get((given.get("g", ""), given.get("v", ""), given.get("as", "")))
+        if media_type.lower() in _ANY and found is not None:
             return found
     raise ApiError(406, "NotAcceptable", f"objects are shown as {JSON} only")
-
-
-def _media_range(entry: str) -> tuple[MediaRange, float]:
-    media_type, *parts = (part.strip() for part in entry.split(";"))
-    parameters = dict(part.split("=", 1) for part in parts if "=" in part)
-    try:
-        quality = float(parameters.pop("q", "1"))
-    except ValueError:
-        quality = 0.0
-    return MediaRange(media_type=media_type.lower(), parameters=parameters), quality
-
-
-_PROPAGATION = frozenset({None, "Orphan", "Background", "Foreground"})
 
 
 class PatchType(StrEnum):
@@ -176,27 +131,25 @@ class Patch:
 
 
 def parse_object(content: bytes, content_type: str) -> Json:
-    """The object in a body: JSON, YAML or, for some kinds, protocol buffers; raises 400 or 415."""
+    """The object in a body: JSON or, for some kinds, protocol buffers; raises 400 or 415."""
     media_type = _media_type(content_type)
     if media_type == PROTOBUF:
         return parse_protobuf(content)
-    if media_type not in {"", JSON, YAML}:
-        raise unsupported_media_type([JSON, YAML, PROTOBUF])
-    value = _yaml(content) if media_type == YAML else _json(content)
+    if media_type not in {"", JSON}:
+        raise unsupported_media_type([JSON, PROTOBUF])
+    value = _json(content)
     if not isinstance(value, dict):
         raise bad_request("the body must be an object")
     return value
 
 
 def parse_patch(content: bytes, content_type: str, *, custom: bool) -> Patch:
-    """The patch in a body; raises 400 or 415. Custom resources take no strategic merge patches."""
+    """The patch in a body, in JSON; raises 400 or 415. Custom resources take no strategic merge patches."""
     accepted = [kind for kind in PatchType if not (custom and kind is PatchType.STRATEGIC)]
     media_type = _media_type(content_type)
     if media_type not in accepted:
         raise unsupported_media_type(accepted)
-    patch_type = PatchType(media_type)
-    value = _yaml(content) if patch_type is PatchType.APPLY else _json(content)
-    return Patch(type=patch_type, content=value)
+    return Patch(type=PatchType(media_type), content=_json(content))
 
 
 def check_patch_options(patch: Patch, parameters: Parameters) -> None:
@@ -210,18 +163,16 @@ def check_patch_options(patch: Patch, parameters: Parameters) -> None:
 
 def parse_delete_options(content: bytes, content_type: str, parameters: Parameters) -> DeleteOptions:
     """The options of a delete request, from its body or else its query; raises 400 or 422."""
-    given = parse_object(content, content_type) if content.strip() else None
-    return _read_delete_options(_options_in_query(parameters) if given is None else given, parameters)
+    if content.strip():
+        return read_delete_options(parse_object(content, content_type), parameters)
+    in_query = {
+        "gracePeriodSeconds": parameters.number("gracePeriodSeconds"),
+        "propagationPolicy": parameters.text("propagationPolicy") or None,
+    }
+    return read_delete_options(in_query, parameters)
 
 
-def parse_eviction(eviction: Json, name: str, parameters: Parameters) -> DeleteOptions:
-    """How the pod of this name is to be deleted; raises 400 for an Eviction of another one."""
-    if lookup(eviction, "metadata", "name") != name:
-        raise bad_request("an Eviction names the pod of the URL")
-    return _read_delete_options(eviction.get("deleteOptions") or {}, parameters)
-
-
-def _read_delete_options(options: Json, parameters: Parameters) -> DeleteOptions:
+def read_delete_options(options: Json, parameters: Parameters) -> DeleteOptions:
     """DeleteOptions as a value; raises 422. ``dryRun`` may be in the query."""
     propagation = options.get("propagationPolicy")
     if propagation not in _PROPAGATION:
@@ -235,27 +186,12 @@ def _read_delete_options(options: Json, parameters: Parameters) -> DeleteOptions
     )
 
 
-def _options_in_query(parameters: Parameters) -> Json:
-    return {
-        "gracePeriodSeconds": parameters.number("gracePeriodSeconds"),
-        "propagationPolicy": parameters.text("propagationPolicy") or None,
-    }
-
-
 def parse_dry_run(parameters: Parameters) -> bool:
     """Whether nothing is to be stored; raises 422 for anything but ``All``."""
     text = parameters.text("dryRun")
     if text not in {"", "All"}:
         raise invalid_option("dryRun", "must be All")
     return text == "All"
-
-
-def parse_field_validation(parameters: Parameters) -> FieldValidation:
-    """What to do about unknown fields; raises 422 for an unknown ``fieldValidation``."""
-    try:
-        return FieldValidation(parameters.text("fieldValidation") or FieldValidation.WARN)
-    except ValueError:
-        raise invalid_option("fieldValidation", f"must be one of {', '.join(FieldValidation)}") from None
 
 
 def _media_type(content_type: str) -> str:
@@ -267,20 +203,3 @@ def _json(content: bytes) -> JsonValue:
         return json.loads(content)
     except ValueError as error:
         raise bad_request(f"error decoding the body: {error}") from error
-
-
-def _yaml(content: bytes) -> JsonValue:
-    try:
-        return yaml.load(content, Loader=_JsonLoader)  # noqa: S506 - a safe loader without dates
-    except (yaml.YAMLError, ValueError) as error:
-        raise bad_request(f"error decoding YAML: {error}") from error
-
-
-class _JsonLoader(yaml.SafeLoader):
-    """YAML's values that JSON has too: a time stamp stays the text it is."""
-
-
-_JsonLoader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}

@@ -12,20 +12,26 @@ from aiohttp import web
 
 from tinykube.api.credentials import make_identity, render_kubeconfig, write_kubeconfig
 from tinykube.api.discovery import Discovery
-from tinykube.api.handlers import USER, Backend, ResourceHandlers
-from tinykube.api.pods import NoPodCommands, NoPodLogs, PodCommands, PodLogs
+from tinykube.api.handlers import USER, ResourceHandlers
+from tinykube.api.pods import PodCommands, PodLogs
 from tinykube.api.requests import JSON, parse_resource_path
 from tinykube.custom.custom_types import CustomTypes
 from tinykube.kinds.builtin_types import builtin_types
 from tinykube.objects.admission import NAMESPACES, Admission
 from tinykube.objects.resources import GroupResource, Registry
 from tinykube.objects.service import ObjectService, WriteOptions
-from tinykube.objects.statuses import ApiError, internal_error, unauthorized
+from tinykube.objects.statuses import ApiError, internal_error
 from tinykube.objects.storage import Change, ObjectKey, Store, encode
-from tinykube.objects.users import User, Users
+from tinykube.objects.users import Users
 from tinykube.objects.values import Json
 
+log = structlog.get_logger()
+
+_HEALTH = frozenset({"/healthz", "/livez", "/readyz"})
+_BODY_LIMIT_BYTES = 3 * 1024 * 1024  # as kube-apiserver's
 _SHUTDOWN_SECONDS = 1.0
+_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+_OPTIONS = WriteOptions(manager="kube-apiserver")
 
 
 def _now() -> datetime:
@@ -57,20 +63,18 @@ class ApiServer:
         registry = Registry(builtin_types())
         service = ObjectService(self._store, Admission(self._store), clock)
         users = Users(self._store, self.token)
-        self.backend = Backend(
+        CustomTypes(self._store, registry, service)
+        self._bootstrap = Bootstrap(self._store, registry, service)
+        handlers = ResourceHandlers(
             store=self._store,
             registry=registry,
             service=service,
             clock=clock,
             users=users,
-            pod_logs=pod_logs or NoPodLogs(),
-            pod_commands=pod_commands or NoPodCommands(),
+            pod_logs=pod_logs,
+            pod_commands=pod_commands,
         )
-        CustomTypes(self._store, registry, service)
-        self._bootstrap = Bootstrap(self._store, registry, service)
-        self._application = make_application(
-            users, clock, Discovery(registry), ResourceHandlers(self.backend)
-        )
+        self._application = make_application(users, Discovery(registry), handlers)
         self._runner: web.AppRunner | None = None
 
     @property
@@ -134,22 +138,18 @@ class ApiServer:
         await self.stop()
 
 
-log = structlog.get_logger()
-
-_HEALTH = frozenset({"/healthz", "/livez", "/readyz"})
-_BODY_LIMIT_BYTES = 3 * 1024 * 1024  # as kube-apiserver's
-
-
-def make_application(
-    users: Users, clock: Callable[[], datetime], discovery: Discovery, resources: ResourceHandlers
-) -> web.Application:
+def make_application(users: Users, discovery: Discovery, resources: ResourceHandlers) -> web.Application:
     """The web application; everything but health and version wants a token."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         if request.path in _HEALTH:
             return web.Response(text="ok")
         if request.path != "/version":
-            request[USER] = _authenticate(request, users, clock())
+            scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+            user = users.find(token.strip()) if scheme.lower() == "bearer" else None
+            if user is None:
+                raise ApiError(401, "Unauthorized", "Unauthorized")
+            request[USER] = user
         path = parse_resource_path(request.rel_url.raw_path)
         if path is not None:
             return await resources.handle(request, path)
@@ -158,14 +158,6 @@ def make_application(
     application = web.Application(client_max_size=_BODY_LIMIT_BYTES, middlewares=[_refusals])
     application.router.add_route("*", "/{path:.*}", answer)
     return application
-
-
-def _authenticate(request: web.Request, users: Users, now: datetime) -> User:
-    scheme, _, token = request.headers.get("Authorization", "").partition(" ")
-    user = users.find(token.strip(), now) if scheme.lower() == "bearer" else None
-    if user is None:
-        raise unauthorized()
-    return user
 
 
 @web.middleware
@@ -191,10 +183,6 @@ def _refusal(error: ApiError) -> web.Response:
     retry = error.status.get("details", {}).get("retryAfterSeconds")
     headers = {"Content-Type": JSON, **({"Retry-After": str(retry)} if retry else {})}
     return web.Response(status=error.code, body=encode(error.status) + b"\n", headers=headers)
-
-
-_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
-_OPTIONS = WriteOptions(manager="kube-apiserver")
 
 
 class Bootstrap:

@@ -10,11 +10,29 @@ from tinykube.objects.metadata import label_problem, path_segment_problem, with_
 from tinykube.objects.resources import Strategy
 from tinykube.objects.statuses import Cause
 from tinykube.objects.values import Json, Undecodable, lookup, without
-from tinykube.objects.zero_objects import NO_NODE_STATUS
 
 _FREE_NAMESPACES = frozenset({"default", "kube-system"})
 _NAME_LABEL = "kubernetes.io/metadata.name"
 _NAMESPACE_FINALIZER = "kubernetes"
+_NO_NODE_STATUS: Json = {
+    "daemonEndpoints": {"kubeletEndpoint": {"Port": 0}},
+    "nodeInfo": dict.fromkeys(
+        (
+            "architecture",
+            "bootID",
+            "containerRuntimeVersion",
+            "kernelVersion",
+            "kubeProxyVersion",
+            "kubeletVersion",
+            "machineID",
+            "operatingSystem",
+            "osImage",
+            "systemUUID",
+        ),
+        "",
+    ),
+}
+"""What the status of a node holds even before its kubelet has written anything."""
 
 
 def _with_name_label(namespace: Json) -> Json:
@@ -94,9 +112,9 @@ def _allocatable(status: Json) -> Json:
 
 
 _NODE = Defaults(
-    values={"status": NO_NODE_STATUS},
+    values={"status": _NO_NODE_STATUS},
     inside={
-        "status": Defaults(values=NO_NODE_STATUS, quantities=("capacity", "allocatable"), then=_allocatable)
+        "status": Defaults(values=_NO_NODE_STATUS, quantities=("capacity", "allocatable"), then=_allocatable)
     },
 )
 
@@ -133,7 +151,7 @@ STRATEGIES = {
         prepare_update=_with_old_finalizers,
         deletion=DeletionRules(held=_has_content, mark=_terminating, collects_dependents=False),
     ),
-    ("", "Node"): Strategy(default=_NODE, prepare_create=lambda node: {**node, "status": NO_NODE_STATUS}),
+    ("", "Node"): Strategy(default=_NODE, prepare_create=lambda node: {**node, "status": _NO_NODE_STATUS}),
     ("", "Secret"): Strategy(default=_secret_defaults, immutable=("type",)),
     (_GROUP, "Role"): _ROLE,
     (_GROUP, "ClusterRole"): _ROLE,

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from functools import cache
 from typing import Any, NamedTuple, Union, get_args, get_origin
 
@@ -24,79 +23,35 @@ from tinykube.objects.values import (
     Json,
     JsonValue,
     Undecodable,
-    canonical_micro_time,
     canonical_time,
     without,
 )
 
 _CORE = "core"
-
-
-class _Kind(StrEnum):
-    """What JSON a field takes."""
-
-    ANY = "any"
-    BOOL = "boolean"
-    INT = "integer"
-    INT_OR_TEXT = "integer or string"
-    MAP = "map"
-    MICRO_TIME = "time to the microsecond"
-    NUMBER = "number"
-    OBJECT = "object"
-    TEXT = "string"
-    TEXT_MAP = "map of strings"
-    TIME = "time"
-
-
-_JSON_TYPES: Mapping[_Kind, tuple[type, ...]] = types.MappingProxyType(
+_TEXT_MAP = "map of strings"
+_KINDS: Mapping[object, tuple[str, tuple[type, ...]]] = types.MappingProxyType(
     {
-        _Kind.ANY: (object,),
-        _Kind.BOOL: (bool,),
-        _Kind.INT: (int,),
-        _Kind.INT_OR_TEXT: (int, str),
-        _Kind.MAP: (dict,),
-        _Kind.MICRO_TIME: (str,),
-        _Kind.NUMBER: (int, float),
-        _Kind.OBJECT: (dict,),
-        _Kind.TEXT: (str,),
-        _Kind.TIME: (str,),
+        bool: ("boolean", (bool,)),
+        datetime: ("time", (str,)),
+        dict: ("map", (dict,)),
+        float: ("number", (int, float)),
+        int: ("integer", (int,)),
+        str: ("string", (str,)),
     }
 )
-_KINDS: Mapping[object, _Kind] = types.MappingProxyType(
-    {
-        bool: _Kind.BOOL,
-        datetime: _Kind.TIME,
-        dict: _Kind.MAP,
-        float: _Kind.NUMBER,
-        int: _Kind.INT,
-        str: _Kind.TEXT,
-    }
-)
-
-
+"""The word for a type of the models, and what JSON it takes."""
 # The models say of maps only that they are maps; these are maps of texts.
 _TEXT_MAPS = frozenset(
     {
-        "annotations",
-        "binaryData",
-        "data",
-        "labels",
-        "matchLabels",
-        "nodeSelector",
-        "parameters",
-        "selector",
-        "stringData",
-        "volumeAttributes",
+        *("annotations", "binaryData", "data", "labels", "matchLabels", "nodeSelector", "parameters"),
+        *("selector", "stringData", "volumeAttributes"),
     }
 )
 
 
-# Nor do they tell times to the second from those to the microsecond.
-_MICRO_TIMES = frozenset({"acquireTime", "eventTime", "lastObservedTime", "renewTime"})
-
-
 class _Field(NamedTuple):
-    kind: _Kind
+    kind: str
+    types: tuple[type, ...]
     model: type[msgspec.Struct] | None
     is_list: bool
     may_be_left_out: bool
@@ -133,41 +88,26 @@ def _decode(value: JsonValue, model: type[msgspec.Struct], path: str, unknown: l
         field = fields.get(key)
         if field is None:
             unknown.append(here)
-        elif inner is not None and not (field.may_be_left_out and inner in ([], {})):
-            result[key] = _decode_field(inner, field, here, unknown)
+        elif inner is None or (field.may_be_left_out and inner in ([], {})):
+            continue
+        elif not field.is_list:
+            result[key] = _decode_one(inner, field, here, unknown)
+        elif isinstance(inner, list):
+            given = ((index, one) for index, one in enumerate(inner) if one is not None)
+            result[key] = [_decode_one(one, field, f"{here}[{index}]", unknown) for index, one in given]
+        else:
+            raise Undecodable(f"{here} must be a list")
     return result
 
 
-def _decode_field(value: JsonValue, field: _Field, path: str, unknown: list[str]) -> JsonValue:
-    if not field.is_list:
-        return _decode_one(value, field, path, unknown)
-    if not isinstance(value, list):
-        raise Undecodable(f"{path} must be a list")
-    return [
-        _decode_one(one, field, f"{path}[{index}]", unknown)
-        for index, one in enumerate(value)
-        if one is not None
-    ]
-
-
 def _decode_one(value: JsonValue, field: _Field, path: str, unknown: list[str]) -> JsonValue:
-    if not _fits(value, field.kind):
-        raise Undecodable(f"{path} must be of type {field.kind}")
-    match field.kind:
-        case _Kind.TIME:
-            return canonical_time(value)
-        case _Kind.MICRO_TIME:
-            return canonical_micro_time(value)
-    return value if field.model is None else _decode(value, field.model, path, unknown)
-
-
-def _fits(value: JsonValue, kind: _Kind) -> bool:
     # A bool is an int in Python, but never in JSON.
-    if isinstance(value, bool) and kind not in {_Kind.BOOL, _Kind.ANY}:
-        return False
-    if kind is _Kind.TEXT_MAP:
-        return isinstance(value, dict) and all(isinstance(inner, str) for inner in value.values())
-    return isinstance(value, _JSON_TYPES[kind])
+    fits = isinstance(value, field.types) and (not isinstance(value, bool) or int not in field.types)
+    if not fits or (field.kind == _TEXT_MAP and not all(isinstance(one, str) for one in value.values())):
+        raise Undecodable(f"{path} must be of type {field.kind}")
+    if field.kind == "time":
+        return canonical_time(value)
+    return value if field.model is None else _decode(value, field.model, path, unknown)
 
 
 @cache
@@ -189,18 +129,16 @@ def _field(name: str, annotation: Any, source: str) -> _Field:  # noqa: ANN401 -
     given = [one for one in alternatives if one is not type(None)]
     leave = len(given) < len(alternatives) and ("List[" in source or "dict" in source)
     if set(given) == {int, str}:
-        return _Field(_Kind.INT_OR_TEXT, None, is_list=False, may_be_left_out=leave)
+        return _Field("integer or string", (int, str), None, is_list=False, may_be_left_out=leave)
     is_list = get_origin(given[0]) is list
     element = get_args(given[0])[0] if is_list else given[0]
     element = get_origin(element) or element
     if isinstance(element, type) and issubclass(element, msgspec.Struct):
-        return _Field(_Kind.OBJECT, element, is_list=is_list, may_be_left_out=leave)
-    kind = _KINDS.get(element, _Kind.ANY)
-    if kind is _Kind.MAP and leave and name in _TEXT_MAPS:
-        kind = _Kind.TEXT_MAP
-    if kind is _Kind.TIME and name in _MICRO_TIMES:
-        kind = _Kind.MICRO_TIME
-    return _Field(kind, None, is_list=is_list, may_be_left_out=leave)
+        return _Field("object", (dict,), element, is_list=is_list, may_be_left_out=leave)
+    kind, accepted = _KINDS.get(element, ("any", (object,)))
+    if kind == "map" and leave and name in _TEXT_MAPS:
+        kind = _TEXT_MAP
+    return _Field(kind, accepted, None, is_list=is_list, may_be_left_out=leave)
 
 
 def in_stored_form(resource: ResourceType, body: JsonValue) -> tuple[Json, list[str]]:
@@ -214,7 +152,10 @@ def in_stored_form(resource: ResourceType, body: JsonValue) -> tuple[Json, list[
     """
     if not isinstance(body, dict):
         raise bad_request(f"the body must be an object of kind {resource.kind}")
-    _check_type(resource, body)
+    for field, wanted in {"kind": resource.kind, "apiVersion": resource.api_version}.items():
+        named = body.get(field)
+        if named != wanted and (named or (resource.custom and field == "kind")):
+            raise bad_request(f"{field} must be {wanted}, not {named or 'missing'}")
     decoded, unknown = resource.decode(without(body, "metadata"))
     metadata, unknown_metadata = _decode_metadata(body.get("metadata"))
     if not resource.namespaced:
@@ -236,14 +177,6 @@ def decoding(resource: ResourceType) -> Iterator[None]:
         yield
     except Undecodable as error:
         raise bad_request(f"{resource.kind} in version {resource.version} cannot be read: {error}") from error
-
-
-def _check_type(resource: ResourceType, body: Json) -> None:
-    wanted = {"kind": resource.kind, "apiVersion": resource.api_version}
-    for field, value in wanted.items():
-        given = body.get(field)
-        if given != value and (given or (resource.custom and field == "kind")):
-            raise bad_request(f"{field} must be {value}, not {given or 'missing'}")
 
 
 def _decode_metadata(metadata: JsonValue) -> tuple[Json, list[str]]:

@@ -18,6 +18,24 @@ _LABEL_NAME = re.compile(_LABEL)
 _QUALIFIED = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
 _NAME_LIMIT = 253
 _LABEL_LIMIT = 63
+NameRule = Callable[[str], str]
+ORPHAN = "orphan"
+FOREGROUND = "foregroundDeletion"
+IMMUTABLE = "field is immutable"
+_GENERATED_LENGTH = 5
+_GENERATED_NAME_LIMIT = 63
+# Without vowels and look-alikes, so that no words come out (apimachinery/pkg/util/rand).
+_GENERATED_CHARACTERS = "bcdfghjklmnpqrstvwxz2456789"
+_SET_BY_SERVER = (
+    "uid",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "generation",
+    "resourceVersion",
+    "selfLink",
+)
+_KEPT_IN_UPDATES = ("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation")
 
 
 def subdomain_problem(name: str) -> str:
@@ -39,46 +57,20 @@ def path_segment_problem(name: str) -> str:
 
 
 def label_key_problem(key: str) -> str:
-    """The key of a label or annotation: a name, after an optional domain and a slash."""
+    """The key of a label, or a finalizer: a name, after an optional domain and a slash."""
     prefix, slash, name = key.rpartition("/")
-    fits = len(name) <= _LABEL_LIMIT and _QUALIFIED.fullmatch(name)
-    if fits and not (slash and subdomain_problem(prefix)):
-        return ""
-    return (
-        "must be letters, digits, '-', '_' and '.', at most 63 of them, that begin and end with a letter "
-        "or digit, after an optional domain and '/'"
-    )
+    problem = label_value_problem(name) if name else "must not be empty"
+    return problem or (subdomain_problem(prefix) if slash else "")
 
 
 def label_value_problem(value: str) -> str:
     """The value of a label."""
-    if not value or (len(value) <= _LABEL_LIMIT and _QUALIFIED.fullmatch(value)):
-        return ""
+    fits = not value or (len(value) <= _LABEL_LIMIT and _QUALIFIED.fullmatch(value))
     return (
-        "must be letters, digits, '-', '_' and '.', at most 63 of them, that begin and end with a letter "
-        "or digit"
+        ""
+        if fits
+        else f"must be at most {_LABEL_LIMIT} letters, digits, '-', '_' and '.' between two of them"
     )
-
-
-NameRule = Callable[[str], str]
-ORPHAN = "orphan"
-FOREGROUND = "foregroundDeletion"
-IMMUTABLE = "field is immutable"
-_ANNOTATIONS_LIMIT_BYTES = 256 * 1024
-_GENERATED_LENGTH = 5
-_GENERATED_NAME_LIMIT = 63
-# Without vowels and look-alikes, so that no words come out (apimachinery/pkg/util/rand).
-_GENERATED_CHARACTERS = "bcdfghjklmnpqrstvwxz2456789"
-_SET_BY_SERVER = (
-    "uid",
-    "creationTimestamp",
-    "deletionTimestamp",
-    "deletionGracePeriodSeconds",
-    "generation",
-    "resourceVersion",
-    "selfLink",
-)
-_KEPT_IN_UPDATES = ("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation")
 
 
 def with_metadata(json_object: Json, **changes: JsonValue) -> Json:
@@ -141,13 +133,9 @@ def metadata_update_problems(json_object: Json, old: Json) -> Iterator[Cause]:
 
 
 def _common_problems(metadata: Json) -> Iterator[Cause]:
-    yield from label_problems(metadata.get("labels") or {}, "metadata.labels")
-    annotations = metadata.get("annotations") or {}
-    for key in annotations:
-        if problem := label_key_problem(key.lower()):
-            yield Cause("metadata.annotations", f"{key!r} {problem}")
-    if sum(len(key) + len(value) for key, value in annotations.items()) > _ANNOTATIONS_LIMIT_BYTES:
-        yield Cause("metadata.annotations", f"must not be longer than {_ANNOTATIONS_LIMIT_BYTES} bytes")
+    for key, value in (metadata.get("labels") or {}).items():
+        if problem := label_key_problem(key) or label_value_problem(value):
+            yield Cause("metadata.labels", f"{key}={value}: {problem}")
     for reference in metadata.get("ownerReferences") or ():
         for key in ("apiVersion", "kind", "name", "uid"):
             if not reference.get(key):
@@ -155,10 +143,3 @@ def _common_problems(metadata: Json) -> Iterator[Cause]:
     for finalizer in metadata.get("finalizers") or ():
         if problem := label_key_problem(finalizer):
             yield Cause("metadata.finalizers", f"{finalizer!r} {problem}")
-
-
-def label_problems(labels: Json, field: str) -> Iterator[Cause]:
-    """What is wrong with these labels."""
-    for key, value in labels.items():
-        if problem := label_key_problem(key) or label_value_problem(value):
-            yield Cause(field, f"{key}={value}: {problem}")

@@ -14,37 +14,44 @@ from tinykube.objects.values import Json, json_equal, lookup
 from tinykube.patch.merge_rules import Rules, rules_for
 from tinykube.printers import Printer
 
-
-def _unchanged(json_object: Json) -> Json:
-    return json_object
-
-
-def _new(new: Json, _old: Json) -> Json:
-    return new
-
-
-def _no_problems(_new: Json, _old: Json | None) -> Iterable[Cause]:
-    return ()
+ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
+SUBRESOURCE_VERBS = {
+    "status": ("get", "patch", "update"),
+    "finalize": ("update",),
+    "log": ("get",),
+    "binding": ("create",),
+    "eviction": ("create",),
+    "exec": ("create", "get"),
+    "scale": ("get", "patch"),
+    "token": ("create",),
+}
+SUBRESOURCE_KINDS = {
+    "eviction": ("policy", "v1", "Eviction"),
+    "exec": ("", "v1", "PodExecOptions"),
+    "scale": ("autoscaling", "v1", "Scale"),
+    "token": ("authentication.k8s.io", "v1", "TokenRequest"),
+}
+"""Group, version and kind of the subresources that are no part of their object."""
+_VERSION = re.compile(r"v(?P<major>[1-9][0-9]*)(?:(?P<stage>alpha|beta)(?P<minor>[1-9][0-9]*))?")
+_STAGES = {None: 2, "beta": 1, "alpha": 0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
     """The rules of one kind. Functions take objects as immutable and give new ones.
 
-    ``default`` fills in what a client left out. ``prepare_create``, ``prepare_update`` (new, old) and, for
-    statuses alone, ``prepare_status`` (new, old) set what only the server sets. ``required`` and
-    ``immutable`` are paths of fields that must be given, or stay as they are; ``other_problems`` (new, old
-    or None) says what else is not acceptable.
+    ``default`` fills in what a client left out. ``prepare_create`` and ``prepare_update`` (new, old) set what
+    only the server sets. ``required`` and ``immutable`` are paths of fields that must be given, or stay as
+    they are; ``other_problems`` (new, old or None) says what else is not acceptable.
     """
 
     name_rule: NameRule = subdomain_problem
-    default: Callable[[Json], Json] = _unchanged
-    prepare_create: Callable[[Json], Json] = _unchanged
-    prepare_update: Callable[[Json, Json], Json] = _new
-    prepare_status: Callable[[Json, Json], Json] = _new
+    default: Callable[[Json], Json] = lambda given: given
+    prepare_create: Callable[[Json], Json] = lambda new: new
+    prepare_update: Callable[[Json, Json], Json] = lambda new, _: new
     required: tuple[str, ...] = ()
     immutable: tuple[str, ...] = ()
-    other_problems: Callable[[Json, Json | None], Iterable[Cause]] = _no_problems
+    other_problems: Callable[[Json, Json | None], Iterable[Cause]] = lambda _new, _old: ()
     deletion: DeletionRules = field(default_factory=DeletionRules)
 
     def problems(self, new: Json, old: Json | None) -> Iterator[Cause]:
@@ -57,28 +64,6 @@ class Strategy:
             if not json_equal(after or None, before or None):
                 yield Cause(path, IMMUTABLE)
         yield from self.other_problems(new, old)
-
-
-ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
-SUBRESOURCE_VERBS = {
-    "status": ("get", "patch", "update"),
-    "finalize": ("update",),
-    "log": ("get",),
-    "binding": ("create",),
-    "eviction": ("create",),
-    "exec": ("create", "get"),
-    "scale": ("get", "patch", "update"),
-    "token": ("create",),
-}
-SUBRESOURCE_KINDS = {
-    "eviction": ("policy", "v1", "Eviction"),
-    "exec": ("", "v1", "PodExecOptions"),
-    "scale": ("autoscaling", "v1", "Scale"),
-    "token": ("authentication.k8s.io", "v1", "TokenRequest"),
-}
-"""Group, version and kind of the subresources that are no part of their object."""
-_VERSION = re.compile(r"v(?P<major>[1-9][0-9]*)(?:(?P<stage>alpha|beta)(?P<minor>[1-9][0-9]*))?")
-_STAGES = {None: 2, "beta": 1, "alpha": 0}
 
 
 class GroupKind(NamedTuple):
@@ -97,10 +82,6 @@ class GroupResource(NamedTuple):
 
 Decoder: TypeAlias = Callable[[Json], tuple[Json, list[str]]]
 """Gives what a type knows of a body, and the paths of the fields that it does not know; raises 400."""
-
-
-def _undecoded(body: Json) -> tuple[Json, list[str]]:
-    return body, []
 
 
 class Form(NamedTuple):
@@ -137,7 +118,7 @@ class ResourceType:
     list_kind: str = ""
     printer: Printer | None = None
     form: Form | None = None
-    decode: Decoder = _undecoded
+    decode: Decoder
     merge_rules: Rules | None = None
     strategy: Strategy = field(default_factory=Strategy)
 

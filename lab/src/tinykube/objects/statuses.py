@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from tinykube.objects.values import Json, JsonValue
 
+MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
+
 
 @dataclass(frozen=True, slots=True)
 class Cause:
@@ -71,14 +73,6 @@ def not_found(subject: Subject) -> ApiError:
     return ApiError(404, "NotFound", f"{subject} not found", **subject.details)
 
 
-def already_exists(subject: Subject) -> ApiError:
-    """409 on create: the name is taken, perhaps by an object that is about to go."""
-    return ApiError(409, "AlreadyExists", f"{subject} already exists", **subject.details)
-
-
-MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
-
-
 def conflict(subject: Subject, problem: str = MODIFIED) -> ApiError:
     """409 on a write: a precondition does not hold, above all the resource version."""
     message = f"Operation cannot be fulfilled on {subject}: {problem}"
@@ -106,11 +100,6 @@ def forbidden(subject: Subject, problem: str, field: str = "") -> ApiError:
 def bad_request(message: str) -> ApiError:
     """400: the request cannot be understood."""
     return ApiError(400, "BadRequest", message)
-
-
-def unauthorized() -> ApiError:
-    """401: no token, or another one."""
-    return ApiError(401, "Unauthorized", "Unauthorized")
 
 
 def unknown_resource() -> ApiError:

@@ -122,10 +122,6 @@ class Store:
         chosen = objects if not namespace else [key for key in objects if key.namespace == namespace]
         return [objects[key] for key in sorted(chosen)]
 
-    def has_any(self, resource: GroupResource) -> bool:
-        """Whether there is any object of the resource."""
-        return bool(self._collection(resource).objects)
-
     def put(self, resource: GroupResource, json_object: Json) -> Stored:
         """Store an object under a new revision, which becomes its ``metadata.resourceVersion``."""
         collection = self._collection(resource)

@@ -7,6 +7,8 @@ from tinykube.objects.metadata import with_metadata
 from tinykube.objects.statuses import Subject, bad_request, conflict
 from tinykube.objects.values import Json, lookup, timestamp
 
+_SHOWN = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+
 
 def bound_pod(pod: Json, binding: Json, subject: Subject, now: datetime) -> Json:
     """The pod on the node that the Binding names; raises 400, or 409 when it cannot go there."""
@@ -39,9 +41,6 @@ def _with_condition(pod: Json, now: datetime, **condition: str) -> Json:
     others = [one for one in status.get("conditions") or () if one.get("type") != condition["type"]]
     times = {"lastProbeTime": None, "lastTransitionTime": timestamp(now)}
     return {**pod, "status": {**status, "conditions": [*others, {**condition, "status": "True", **times}]}}
-
-
-_SHOWN = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
 
 
 def scale_of(workload: Json) -> Json:

@@ -57,17 +57,9 @@ def parse_time(text: object) -> datetime | None:
 
 
 def canonical_time(text: str) -> str:
-    """The time to the second; raises Undecodable."""
-    return timestamp(_moment(text))
-
-
-def canonical_micro_time(text: str) -> str:
-    """The time to the microsecond; raises Undecodable."""
-    return _moment(text).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
-def _moment(text: str) -> datetime:
+    """The time in UTC, to the microsecond where it is not a whole second; raises Undecodable."""
     moment = parse_time(text)
     if moment is None:
         raise Undecodable(f"{text!r} is not a time in RFC 3339")
-    return moment.astimezone(UTC)
+    moment = moment.astimezone(UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if moment.microsecond else timestamp(moment)

@@ -1,21 +1,22 @@
-"""How an applied configuration is merged into the live object.
+"""Server-side apply, and the book-keeping of field owners for all other writes.
 
-Maps are merged, keyed lists element by element, sets united; everything else is replaced.
+An applied configuration is merged into the live object. Fields that its manager applied before and leaves out
+now are removed unless somebody else owns them too; fields that somebody else has set to another value are a
+conflict, unless forced. The behaviour is that of ``sigs.k8s.io/structured-merge-diff``, with two differences:
+a manager's list of fields is never folded into ``ancient-changes``, and ``spec`` and the like, which are
+always there in Go, have an owner as maps have.
 """
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from tinykube.errors import TinykubeError
 from tinykube.objects.decoding import in_wire_form
 from tinykube.objects.resources import ResourceType
 from tinykube.objects.statuses import ApiError, Cause, bad_request
 from tinykube.objects.values import Json, JsonValue, json_equal, lookup, without
-from tinykube.objects.zero_objects import completed
 from tinykube.patch.managed_fields import (
     Changes,
     Entry,
-    FieldManager,
     FieldSet,
     Operation,
     Path,
@@ -34,11 +35,102 @@ from tinykube.patch.merge_rules import ListType, Rules
 from tinykube.patch.patches import PatchInvalid
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writer:
+    """Who writes objects of a type, through which subresource (if any), and when."""
+
+    resource: ResourceType
+    name: str
+    subresource: str = ""
+    now: str
+
+    def apply(self, live: Json | None, applied: Json, *, force: bool) -> Json:
+        """The live object (None: there is none yet) after this manager has applied its configuration.
+
+        Both are as the request's version shows them. Fields that the (sub)resource does not write get no
+        owner; putting the old ones back is for the caller. Raises 400 for ``managedFields`` in the
+        configuration and for ambiguous keyed lists, 409 for conflicts.
+        """
+        if lookup(applied, "metadata", "managedFields") is not None:
+            raise bad_request("metadata.managedFields must be nil")
+        rules = self.resource.rules
+        before, config = disown(live), _without_nulls(applied)
+        entry = self._entry(Operation.APPLY, self._writable(fields_of(config, rules)))
+        known = owned(live)
+        previous = next((other for other in known if other.key == entry.key), None)
+        others = [other for other in known if other.key != entry.key]
+        kept = entry.fields.union(*(other.fields for other in others))
+        given_up = with_parents(previous.fields) - with_parents(kept) if previous else frozenset()
+        try:
+            after = remove_fields(lay_over(before, config, rules), given_up, rules)
+        except PatchInvalid as error:
+            raise bad_request(str(error)) from error
+        changes = self._changes(before, after)
+        if not force:
+            _check_conflicts(others, changes.written)
+        entry = entry.ownable()
+        if live is not None and json_equal(before, after):
+            # Who changes nothing but owners has no time, as in Kubernetes.
+            entry = replace(entry, time=previous.time if previous else "")
+        entries = [entry, *(other.less(changes.written | changes.removed) for other in others)]
+        return with_entries(after, entries)
+
+    def write(self, old: Json | None, new: Json) -> Json:
+        """The stored form of a create (``old`` is None), update or patch, with its owners brought up to date.
+
+        A request may set ``managedFields`` itself (kubectl does, to move from client-side to server-side
+        apply), except through a subresource; ``[{}]`` does away with them. Objects without any stay so.
+        """
+        before = in_wire_form(self.resource, old) if old is not None else None
+        tracked = self._tracked(before, in_wire_form(self.resource, new))
+        return self.resource.form.to_stored(tracked) if self.resource.form else tracked
+
+    def _tracked(self, old: Json | None, new: Json) -> Json:
+        requested = lookup(new, "metadata", "managedFields")
+        after = disown(new)
+        if requested == [{}] and not self.subresource:
+            return after
+        known = () if self.subresource else entries_of(requested)
+        known = known or owned(old)
+        if old is not None and not known:
+            return after
+        changes = self._changes(disown(old), after)
+        written = self._entry(Operation.UPDATE, changes.written).ownable()
+        entries = {entry.key: entry.less(changes.written | changes.removed) for entry in known}
+        if written.fields:
+            previous = entries.get(written.key)
+            fields = written.fields | (previous.fields if previous else frozenset())
+            entries[written.key] = replace(written, fields=fields)
+        return with_entries(after, entries.values())
+
+    def _entry(self, operation: Operation, fields: FieldSet) -> Entry:
+        return Entry(
+            manager=self.name,
+            operation=operation,
+            api_version=self.resource.api_version,
+            subresource=self.subresource,
+            time=self.now,
+            fields=fields,
+        )
+
+    def _changes(self, old: Json, new: Json) -> Changes:
+        return Changes(*map(self._writable, changes_between(old, new, self.resource.rules)))
+
+    def _writable(self, fields: FieldSet) -> FieldSet:
+        return frozenset(path for path in fields if path and self._writes(path[0].removeprefix("f:")))
+
+    def _writes(self, field: str) -> bool:
+        """Whether the (sub)resource writes this top-level field."""
+        if self.subresource != "status":
+            return field != "status" or not self.resource.has_status
+        return field == "status" or (field == "metadata" and not self.resource.custom)
+
+
 def lay_over(live: JsonValue, config: JsonValue, rules: Rules, path: Path = ()) -> JsonValue:
     """The live value with the configuration laid over it.
 
-    Raises:
-        PatchInvalid: an element of a keyed list lacks a key, or two have the same.
+    Maps are merged, keyed lists element by element, sets united; everything else is replaced. Raises
+    PatchInvalid when an element of a keyed list lacks a key, or two have the same.
     """
     if isinstance(config, dict) and not rules.atomic:
         below = live if isinstance(live, dict) else {}
@@ -84,186 +176,27 @@ def _check_unambiguous(config: list[JsonValue], wanted: Collection[str], rules: 
         raise PatchInvalid("two elements have the same key", field=path_text(path))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Conflict:
-    """A field that this manager (in the words of a message) owns and the applied configuration changes."""
-
-    manager: str
-    path: Path
-
-    @property
-    def field(self) -> str:
-        """The field as a message names it."""
-        return path_text(self.path)
-
-
-class ApplyConflict(TinykubeError):
-    """Other managers own fields that were applied with other values."""
-
-    def __init__(self, conflicts: Collection[Conflict]) -> None:
-        self.conflicts = tuple(sorted(conflicts, key=lambda one: (one.manager, one.field)))
-        listed = ", ".join(f"conflict with {one.manager}: {one.field}" for one in self.conflicts)
-        super().__init__(f"Apply failed with {len(self.conflicts)} conflicts: {listed}")
-
-
-def apply(
-    live: Json | None,
-    applied: Json,
-    *,
-    manager: FieldManager,
-    force: bool,
-    rules: Rules,
-    now: str,
-    ignored: Collection[str] = (),
-) -> Json:
-    """The live object (None: there is none yet) after this manager has applied its configuration.
-
-    ``ignored`` names top-level fields that the request cannot write, such as ``status`` outside of the
-    status subresource; they are not owned, and putting the old ones back is for the caller.
-
-    Raises:
-        ApplyConflict: other managers own some of the fields with other values, and ``force`` is not set.
-        PatchInvalid: the configuration carries ``managedFields``, or a keyed list in it is ambiguous.
-    """
-    if lookup(applied, "metadata", "managedFields") is not None:
-        raise PatchInvalid("metadata.managedFields must be nil", field="metadata.managedFields")
-    before, config = disown(live), _without_nulls(applied)
-    entry = Entry(
-        manager=manager,
-        operation=Operation.APPLY,
-        time=now,
-        fields=_writable(fields_of(config, rules), ignored),
+def _check_conflicts(others: Collection[Entry], written: FieldSet) -> None:
+    """Raises 409 when others own some of these fields."""
+    found = sorted(
+        (other.description, path_text(path)) for other in others for path in other.fields & written
     )
-    known = owned(live)
-    previous = next((other for other in known if other.key == entry.key), None)
-    others = [other for other in known if other.key != entry.key]
-    kept = entry.fields.union(*(other.fields for other in others))
-    given_up = with_parents(previous.fields) - with_parents(kept) if previous else frozenset()
-    after = remove_fields(lay_over(before, config, rules), given_up, rules)
-    changes = _writable_changes(_changes(before, after, rules), ignored)
-    if not force:
-        _check_conflicts(others, changes)
-    entry = entry.ownable()
-    if live is not None and json_equal(before, after):
-        # Who changes nothing but owners has no time, as in Kubernetes.
-        entry = replace(entry, time=previous.time if previous else "")
-    entries = [entry, *(other.less(changes.written | changes.removed) for other in others)]
-    return with_entries(after, entries)
-
-
-def track_update(
-    old: Json | None,
-    new: Json,
-    *,
-    manager: FieldManager,
-    rules: Rules,
-    now: str,
-    ignored: Collection[str] = (),
-) -> Json:
-    """The new object of a create (``old`` is None), update or patch, with its owners brought up to date.
-
-    A request may set ``managedFields`` itself (kubectl does, to move from client-side to server-side apply),
-    except through a subresource; ``[{}]`` does away with them. Objects without any stay so.
-    """
-    requested = lookup(new, "metadata", "managedFields")
-    after = disown(new)
-    if requested == [{}] and not manager.subresource:
-        return after
-    known = () if manager.subresource else entries_of(requested)
-    known = known or owned(old)
-    if old is not None and not known:
-        return after
-    changes = _writable_changes(_changes(disown(old), after, rules), ignored)
-    written = Entry(manager=manager, operation=Operation.UPDATE, time=now, fields=changes.written).ownable()
-    entries = {entry.key: entry.less(changes.written | changes.removed) for entry in known}
-    if written.fields:
-        previous = entries.get(written.key)
-        fields = written.fields | (previous.fields if previous else frozenset())
-        entries[written.key] = replace(written, fields=fields)
-    return with_entries(after, entries.values())
-
-
-def _changes(old: Json, new: Json, rules: Rules) -> Changes:
-    return changes_between(completed(old, rules.zero), completed(new, rules.zero), rules)
-
-
-def _check_conflicts(others: Collection[Entry], changes: Changes) -> None:
-    conflicts = [
-        Conflict(manager=other.description, path=path)
-        for other in others
-        for path in other.fields & changes.written
-    ]
-    if conflicts:
-        raise ApplyConflict(conflicts)
-
-
-def _writable(fields: FieldSet, ignored: Collection[str]) -> FieldSet:
-    return frozenset(path for path in fields if path and path[0].removeprefix("f:") not in ignored)
-
-
-def _writable_changes(changes: Changes, ignored: Collection[str]) -> Changes:
-    return Changes(written=_writable(changes.written, ignored), removed=_writable(changes.removed, ignored))
+    if found:
+        listed = ", ".join(f"conflict with {manager}: {field}" for manager, field in found)
+        raise ApiError(
+            409,
+            "Conflict",
+            f"Apply failed with {len(found)} conflicts: {listed}",
+            causes=[
+                Cause(field, f"conflict with {manager}", "FieldManagerConflict") for manager, field in found
+            ],
+        )
 
 
 def _without_nulls(value: JsonValue) -> JsonValue:
     if isinstance(value, dict):
         return {key: _without_nulls(part) for key, part in value.items() if part is not None}
     return [_without_nulls(part) for part in value] if isinstance(value, list) else value
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ownership:
-    """Who writes which resource, through which subresource, and when."""
-
-    resource: ResourceType
-    manager: str
-    subresource: str
-    now: str
-
-    def of_write(self, old: Json | None, new: Json) -> Json:
-        """The object to write with its ``managedFields`` brought up to date."""
-        tracked = track_update(
-            None if old is None else in_wire_form(self.resource, old),
-            in_wire_form(self.resource, new),
-            manager=self._field_manager,
-            rules=self.resource.rules,
-            now=self.now,
-            ignored=self._ignored(new),
-        )
-        return self.resource.form.to_stored(tracked) if self.resource.form else tracked
-
-    def of_apply(self, live: Json | None, applied: Json, *, force: bool) -> Json:
-        """The live object with the applied configuration merged in, both as the request's version shows them.
-
-        Raises 400 or 409.
-        """
-        try:
-            return apply(
-                live,
-                applied,
-                manager=self._field_manager,
-                force=force,
-                rules=self.resource.rules,
-                now=self.now,
-                ignored=self._ignored(applied),
-            )
-        except ApplyConflict as error:
-            raise _refused(error) from error
-        except PatchInvalid as error:
-            raise bad_request(str(error)) from error
-
-    @property
-    def _field_manager(self) -> FieldManager:
-        return FieldManager(
-            name=self.manager, api_version=self.resource.api_version, subresource=self.subresource
-        )
-
-    def _ignored(self, new: Json) -> tuple[str, ...]:
-        """Top-level fields that this (sub)resource does not write."""
-        if self.subresource != "status":
-            return ("status",) if self.resource.has_status else ()
-        written = {"status"} if self.resource.custom else {"status", "metadata"}
-        return tuple(field for field in new if field not in written)
 
 
 def same_but_for_times(new: Json, old: Json) -> bool:
@@ -278,10 +211,3 @@ def _without_times(json_object: Json) -> Json:
         **json_object,
         "metadata": {**without(metadata, "resourceVersion"), "managedFields": entries},
     }
-
-
-def _refused(conflict: ApplyConflict) -> ApiError:
-    causes = [
-        Cause(one.field, f"conflict with {one.manager}", "FieldManagerConflict") for one in conflict.conflicts
-    ]
-    return ApiError(409, "Conflict", conflict.problem, causes=causes)

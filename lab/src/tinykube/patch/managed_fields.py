@@ -1,10 +1,15 @@
-"""Who owns which fields of an object, as ``metadata.managedFields`` records it (``FieldsV1``)."""
+"""Who owns which fields of an object, as ``metadata.managedFields`` records it (``FieldsV1``).
+
+A path is a tuple of elements in the form that FieldsV1 writes them: ``f:spec`` a field, ``k:{"name":"a"}``
+the element of a keyed list, ``v:"x"`` an element of a set. What counts as one field is for the merge rules to
+say: an atomic map or list is one, with all that is in it. Null is a value like any other.
+"""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from tinykube.objects.values import Json, JsonValue, json_equal, lookup, without
 from tinykube.patch.merge_rules import DEFAULT, ListType, Rules
@@ -17,12 +22,11 @@ _ABSENT: Final = object()
 _NOTHING = (_ABSENT, DEFAULT)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
-    """What differs between two objects; whole subtrees are listed with everything in them."""
+class Changes(NamedTuple):
+    """The fields that differ between two objects; whole subtrees are listed with everything in them."""
 
-    written: FieldSet = field(default_factory=frozenset)
-    removed: FieldSet = field(default_factory=frozenset)
+    written: FieldSet
+    removed: FieldSet
 
 
 def children_of(value: JsonValue, rules: Rules) -> dict[str, tuple[JsonValue, Rules]] | None:
@@ -183,39 +187,31 @@ class Operation(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FieldManager:
-    """Who writes: the name (``fieldManager`` of the request), and through which version and subresource."""
+class Entry:
+    """The fields that a manager (``fieldManager`` of its requests) owns, by one version and subresource.
 
-    name: str
+    ``time`` is when it last changed them (RFC 3339; empty: never).
+    """
+
+    manager: str
+    operation: Operation
     api_version: str
     subresource: str = ""
-
-
-EntryKey: TypeAlias = tuple[str, Operation, str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """The fields that one manager owns; ``time`` is when it last changed them (RFC 3339; empty: never)."""
-
-    manager: FieldManager
-    operation: Operation
     time: str
     fields: FieldSet
 
     @property
-    def key(self) -> EntryKey:
+    def key(self) -> tuple[str, Operation, str, str]:
         """What tells entries apart; one who applies keeps its entry when it goes to another version."""
-        version = "" if self.operation is Operation.APPLY else self.manager.api_version
-        return (self.manager.name, self.operation, version, self.manager.subresource)
+        version = "" if self.operation is Operation.APPLY else self.api_version
+        return (self.manager, self.operation, version, self.subresource)
 
     @property
     def description(self) -> str:
         """The manager as a conflict's message names it."""
-        manager = self.manager
-        through = f' with subresource "{manager.subresource}"' if manager.subresource else ""
-        using = f" using {manager.api_version}" if self.operation is Operation.UPDATE else ""
-        return f'"{manager.name}"{through}{using}'
+        through = f' with subresource "{self.subresource}"' if self.subresource else ""
+        using = f" using {self.api_version}" if self.operation is Operation.UPDATE else ""
+        return f'"{self.manager}"{through}{using}'
 
     def less(self, fields: FieldSet) -> "Entry":
         """The entry without these fields."""
@@ -228,25 +224,20 @@ class Entry:
 
 def entries_of(managed_fields: object) -> tuple[Entry, ...]:
     """The entries of a ``managedFields`` list; none at all when there is anything wrong with it."""
-    if not isinstance(managed_fields, list):
-        return ()
     try:
-        return tuple(_entry(encoded) for encoded in managed_fields)
+        return tuple(
+            Entry(
+                manager=encoded.get("manager", ""),
+                operation=Operation(encoded["operation"]),
+                api_version=encoded["apiVersion"],
+                subresource=encoded.get("subresource", ""),
+                time=encoded.get("time", ""),
+                fields=from_fields_v1(encoded["fieldsV1"]),
+            )
+            for encoded in (managed_fields if isinstance(managed_fields, list) else ())
+        )
     except (KeyError, TypeError, ValueError, AttributeError):
         return ()
-
-
-def _entry(encoded: Json) -> Entry:
-    return Entry(
-        manager=FieldManager(
-            name=encoded.get("manager", ""),
-            api_version=encoded["apiVersion"],
-            subresource=encoded.get("subresource", ""),
-        ),
-        operation=Operation(encoded["operation"]),
-        time=encoded.get("time", ""),
-        fields=from_fields_v1(encoded["fieldsV1"]),
-    )
 
 
 def owned(json_object: Json | None) -> tuple[Entry, ...]:
@@ -273,13 +264,12 @@ def with_entries(json_object: Json, entries: Iterable[Entry]) -> Json:
 
 
 def _encoded(entry: Entry) -> Json:
-    manager = entry.manager
     encoded: Json = {
-        "manager": manager.name,
+        "manager": entry.manager,
         "operation": str(entry.operation),
-        "apiVersion": manager.api_version,
+        "apiVersion": entry.api_version,
         **({"time": entry.time} if entry.time else {}),
         "fieldsType": "FieldsV1",
         "fieldsV1": to_fields_v1(entry.fields),
     }
-    return {**encoded, "subresource": manager.subresource} if manager.subresource else encoded
+    return {**encoded, "subresource": entry.subresource} if entry.subresource else encoded

@@ -1,4 +1,10 @@
-"""JSON patches (RFC 6902), JSON merge patches (RFC 7386) and strategic merge patches."""
+"""JSON patches (RFC 6902), JSON merge patches (RFC 7386) and strategic merge patches.
+
+kubectl sends strategic merge patches for built-in kinds. Unlike in a merge patch, lists of objects are merged
+by a key of their elements, and directives say what cannot be said by values alone: ``$patch`` (replace,
+delete), ``$retainKeys``, ``$deleteFromPrimitiveList/FIELD`` and ``$setElementOrder/FIELD``. The behaviour is
+that of ``k8s.io/apimachinery/pkg/util/strategicpatch``.
+"""
 
 from collections.abc import Callable
 
@@ -7,6 +13,11 @@ import jsonpatch
 from tinykube.errors import InvalidValue
 from tinykube.objects.values import Json, JsonValue, json_equal, without
 from tinykube.patch.merge_rules import Rules
+
+_PATCH = "$patch"
+_RETAIN = "$retainKeys"
+_DELETE = "$deleteFromPrimitiveList/"
+_ORDER = "$setElementOrder/"
 
 
 class PatchInvalid(InvalidValue):
@@ -42,7 +53,7 @@ def json_patch(target: Json, operations: JsonValue) -> Json:
     if not isinstance(operations, list) or not all(isinstance(operation, dict) for operation in operations):
         raise PatchInvalid("a JSON patch must be a list of operations", value=operations)
     try:
-        result = jsonpatch.apply_patch(target, [_lenient(operation) for operation in operations])
+        result = jsonpatch.apply_patch(target, operations)
     except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException) as error:
         raise PatchInvalid(f"the JSON patch cannot be applied: {error}") from error
     except (TypeError, KeyError, AttributeError) as error:
@@ -51,20 +62,6 @@ def json_patch(target: Json, operations: JsonValue) -> Json:
     if not isinstance(result, dict):
         raise PatchInvalid("the JSON patch leaves no JSON object", value=result)
     return result
-
-
-def _lenient(operation: Json) -> Json:
-    """The operation as kube-apiserver takes it: ``replace`` sets a member of a map that is not there too."""
-    last = str(operation.get("path", "")).rpartition("/")[2]
-    if operation.get("op") == "replace" and last and not last.isdigit():
-        return {**operation, "op": "add"}
-    return operation
-
-
-_PATCH = "$patch"
-_RETAIN = "$retainKeys"
-_DELETE = "$deleteFromPrimitiveList/"
-_ORDER = "$setElementOrder/"
 
 
 def strategic_merge_patch(target: Json, patch: JsonValue, rules: Rules) -> Json:

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from lab.tests.tinykube.apiserver.inside import Inside, refused
 
-from tinykube.api.lists import Selection, WatchQuery, parse_selection
+from tinykube.api.lists import Selection, parse_selection
 from tinykube.api.requests import Parameters
-from tinykube.api.watches import WatchEvent, watch_events
+from tinykube.api.watches import WatchEvent, WatchQuery, watch_events
 from tinykube.objects.values import Json
 
 
