@@ -18,8 +18,7 @@ from yarl import URL
 
 from kube_efs.kube.client import load_config
 from kube_efs_lab.control_plane import ControlPlane
-from tinykube.api.certificates import make_identity
-from tinykube.api.kubeconfig import render_kubeconfig, write_kubeconfig
+from tinykube.api.credentials import make_identity, render_kubeconfig, write_kubeconfig
 from tinykube.kubelet.kubelet import Kubelet
 
 _HOST = "127.0.0.1"

@@ -25,8 +25,7 @@ from lightkube import AsyncClient
 
 from fake_efs.process import ChildProcess
 from kube_efs.kube.client import connect, load_config
-from tinykube.api.certificates import make_identity
-from tinykube.api.kubeconfig import render_kubeconfig, write_kubeconfig
+from tinykube.api.credentials import make_identity, render_kubeconfig, write_kubeconfig
 
 _HOST = "127.0.0.1"
 _ISSUER = "https://kubernetes.default.svc"

@@ -19,8 +19,7 @@ from kube_efs_lab.control_plane import ControlPlane, EmbeddedControlPlane
 from kube_efs_lab.manifests import apply
 from kube_efs_lab.programs import NAMESPACE, NODE
 from kube_efs_lab.real_control_plane import ControlPlanes, RealControlPlane, ServiceAccountName
-from tinykube.api.certificates import make_identity
-from tinykube.api.kubeconfig import write_kubeconfig
+from tinykube.api.credentials import make_identity, write_kubeconfig
 from tinykube.controllers.running import run_scheduler
 from tinykube.kubelet.kubelet import Kubelet
 

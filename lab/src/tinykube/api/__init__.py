@@ -5,7 +5,7 @@ server-side apply, validation, defaulting, admission, tables, custom resources. 
 kubelet do with the objects does not: they are clients like all others. ``ApiServer`` is the public face.
 """
 
-from tinykube.api.pod_logs import PodLogs
+from tinykube.api.pods import PodLogs
 from tinykube.api.server import ApiServer
 
 __all__ = ["ApiServer", "PodLogs"]

@@ -1,12 +1,13 @@
-"""What the server can do: versions, groups and resources."""
+"""What the server can do: versions, groups, resources, and as much OpenAPI as kubectl asks for."""
+
+import hashlib
 
 from aiohttp import web
 
-from tinykube.api import openapi
-from tinykube.api.negotiation import JSON
-from tinykube.objects.json_types import Json
+from tinykube.api.requests import JSON
 from tinykube.objects.resources import SUBRESOURCE_KINDS, Registry, ResourceType
 from tinykube.objects.storage import encode
+from tinykube.objects.values import Json
 
 _VERSION = {
     "major": "1",
@@ -19,6 +20,11 @@ _VERSION = {
     "compiler": "",
     "platform": "linux",
 }
+_PROTOBUF = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+_TITLE = "Kubernetes"
+# kubectl asks before it applies: does PATCH of this kind know ``fieldValidation`` and ``dryRun``? Fields of
+# kinds are not published here, nor how patches merge, which kubectl has built in.
+_PATCH_PARAMETERS = ("dryRun", "fieldManager", "fieldValidation", "force")
 
 
 class Discovery:
@@ -29,53 +35,41 @@ class Discovery:
 
     def answer(self, request: web.Request) -> web.Response:
         """The document at this path; plain 404 where there is none, as kube-apiserver does."""
-        parts = [part for part in request.path.split("/") if part]
-        if parts == ["openapi", "v2"]:
-            return web.Response(
-                body=openapi.document_v2_protobuf(), headers={"Content-Type": openapi.PROTOBUF}
-            )
-        document = (
-            self._openapi(parts[1:]) if parts[:1] == ["openapi"] else self._document(parts, request.host)
-        )
-        return page_not_found() if document is None else _json(document)
-
-    def _document(self, parts: list[str], host: str) -> Json | None:
-        match parts:
+        document: Json | None = None
+        match [part for part in request.path.split("/") if part]:
             case ["version"]:
-                return _VERSION
+                document = _VERSION
             case ["api"]:
-                return _core_versions(host)
+                addresses = [{"clientCIDR": "0.0.0.0/0", "serverAddress": request.host}]
+                document = {
+                    "kind": "APIVersions",
+                    "versions": ["v1"],
+                    "serverAddressByClientCIDRs": addresses,
+                }
             case ["apis"]:
-                return self._group_list()
-            case ["apis", group]:
-                return self._group(group)
-            case ["api" | "apis", *group, version] if (parts[0] == "api") == (not group):
-                return self._resources("/".join(group), version)
-            case _:
-                return None
+                groups = [group for name in self._registry.groups() if (group := self._group(name))]
+                document = {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
+            case ["apis", name]:
+                group = self._group(name)
+                document = group and {"kind": "APIGroup", "apiVersion": "v1", **group}
+            case ["api" | "apis" as root, *group, version] if (root == "api") == (not group):
+                document = self._resources("/".join(group), version)
+            case ["openapi", "v2"]:
+                return web.Response(body=_document_v2(), headers={"Content-Type": _PROTOBUF})
+            case ["openapi", "v3"]:
+                document = _index_v3(self._registry)
+            case ["openapi", "v3", "api" | "apis", *group, version]:
+                document = _document_v3(self._registry, "/".join(group), version)
+        if document is None:
+            return page_not_found()
+        return web.Response(body=encode(document), headers={"Content-Type": JSON})
 
-    def _openapi(self, parts: list[str]) -> Json | None:
-        match parts:
-            case ["v3"]:
-                return openapi.index_v3(self._registry)
-            case ["v3", "api" | "apis", *group, version]:
-                return openapi.document_v3(self._registry, "/".join(group), version)
-            case _:
-                return None
-
-    def _group_list(self) -> Json:
-        groups = [_group(group, versions) for group, versions in self._groups(core=False).items()]
-        return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
-
-    def _group(self, group: str) -> Json | None:
-        versions = self._groups(core=False).get(group)
-        return (
-            None if versions is None else {"kind": "APIGroup", "apiVersion": "v1", **_group(group, versions)}
-        )
-
-    def _groups(self, *, core: bool) -> dict[str, list[str]]:
-        groups = self._registry.groups()
-        return {group: versions for group, versions in groups.items() if (group == "") == core}
+    def _group(self, name: str) -> Json | None:
+        """A group with its versions; None for the core group and for those that are not served."""
+        if not name or (versions := self._registry.groups().get(name)) is None:
+            return None
+        entries = [{"groupVersion": f"{name}/{version}", "version": version} for version in versions]
+        return {"name": name, "versions": entries, "preferredVersion": entries[0]}
 
     def _resources(self, group: str, version: str) -> Json | None:
         types = self._registry.in_version(group, version)
@@ -94,23 +88,6 @@ def page_not_found() -> web.Response:
     return web.Response(status=404, text="404 page not found\n")
 
 
-def _json(document: Json) -> web.Response:
-    return web.Response(body=encode(document), headers={"Content-Type": JSON})
-
-
-def _core_versions(host: str) -> Json:
-    return {
-        "kind": "APIVersions",
-        "versions": ["v1"],
-        "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": host}],
-    }
-
-
-def _group(group: str, versions: list[str]) -> Json:
-    entries = [{"groupVersion": f"{group}/{version}", "version": version} for version in versions]
-    return {"name": group, "versions": entries, "preferredVersion": entries[0]}
-
-
 def _plain_entries(resource: ResourceType) -> list[Json]:
     shared = {"singularName": "", "namespaced": resource.namespaced, "kind": resource.kind}
     main = {
@@ -122,13 +99,68 @@ def _plain_entries(resource: ResourceType) -> list[Json]:
         **({"categories": list(resource.categories)} if resource.categories else {}),
     }
     subresources = [
-        {"name": f"{resource.plural}/{name}", **shared, **_kind_of(name), "verbs": list(verbs)}
+        {
+            "name": f"{resource.plural}/{name}",
+            **shared,
+            **dict(zip(("group", "version", "kind"), SUBRESOURCE_KINDS.get(name, ()), strict=False)),
+            "verbs": list(verbs),
+        }
         for name, verbs in resource.subresources.items()
     ]
     return [main, *subresources]
 
 
-def _kind_of(subresource: str) -> Json:
-    """The type of a subresource that has one of its own."""
-    found = SUBRESOURCE_KINDS.get(subresource)
-    return dict(zip(("group", "version", "kind"), found, strict=True)) if found else {}
+def _index_v3(registry: Registry) -> Json:
+    """The document of ``/openapi/v3``: where each group version's own document is."""
+    paths: Json = {}
+    for group, versions in registry.groups().items():
+        for version in versions:
+            name = f"apis/{group}/{version}" if group else f"api/{version}"
+            document = _document_v3(registry, group, version)
+            digest = hashlib.sha256(encode(document)).hexdigest()
+            paths[name] = {"serverRelativeURL": f"/openapi/v3/{name}?hash={digest[:32].upper()}"}
+    return {"paths": paths}
+
+
+def _document_v3(registry: Registry, group: str, version: str) -> Json | None:
+    """The OpenAPI 3 document of one group version; None when it is not served."""
+    types = registry.in_version(group, version)
+    if not types:
+        return None
+    return {
+        "openapi": "3.0.0",
+        "info": {"title": _TITLE, "version": "unversioned"},
+        "paths": {_path(one): {"patch": _patching(one)} for one in types if "patch" in one.verbs},
+        "components": {"schemas": {}},
+    }
+
+
+def _document_v2() -> bytes:
+    """The OpenAPI 2 document, empty, in gnostic's protocol buffers, the only form that kubectl reads.
+
+    Fields of ``openapi.v2.Document``: 1 swagger, 2 info (1 title, 2 version).
+    """
+    info = _text_field(1, _TITLE) + _text_field(2, "unversioned")
+    return _text_field(1, "2.0") + bytes([2 << 3 | 2, len(info)]) + info
+
+
+def _text_field(number: int, text: str) -> bytes:
+    return bytes([number << 3 | 2, len(text)]) + text.encode()
+
+
+def _path(resource: ResourceType) -> str:
+    root = f"/apis/{resource.group}" if resource.group else "/api"
+    scope = "/namespaces/{namespace}" if resource.namespaced else ""
+    return f"{root}/{resource.version}{scope}/{resource.plural}/{{name}}"
+
+
+def _patching(resource: ResourceType) -> Json:
+    kind = {"group": resource.group, "version": resource.version, "kind": resource.kind}
+    return {
+        "parameters": [
+            {"name": name, "in": "query", "schema": {"type": "string"}} for name in _PATCH_PARAMETERS
+        ],
+        "responses": {"200": {"description": "OK"}},
+        "x-kubernetes-action": "patch",
+        "x-kubernetes-group-version-kind": kind,
+    }

@@ -8,31 +8,27 @@ from datetime import datetime
 from aiohttp import web
 
 from tinykube.api.discovery import page_not_found
-from tinykube.api.lists import list_page
-from tinykube.api.negotiation import JSON, representation
-from tinykube.api.parameters import Parameters
-from tinykube.api.patching import patch_object
-from tinykube.api.paths import ResourcePath
-from tinykube.api.pod_commands import PodCommands, run_command
-from tinykube.api.pod_logs import PodLogs, stream_log
-from tinykube.api.queries import Selection, parse_list_query, parse_selection, parse_watch_query
+from tinykube.api.lists import Selection, list_page, parse_selection
+from tinykube.api.pods import PodCommands, PodLogs, run_command, stream_log
 from tinykube.api.rendering import Renderer, event_line
-from tinykube.api.request_bodies import (
+from tinykube.api.requests import (
+    JSON,
+    Parameters,
+    Patch,
+    PatchType,
+    ResourcePath,
     check_patch_options,
     parse_delete_options,
     parse_dry_run,
-    parse_eviction,
-    parse_field_validation,
     parse_object,
     parse_patch,
+    read_delete_options,
+    wants_table,
 )
-from tinykube.api.reviews import answer_review
-from tinykube.api.watches import EventType, watch_events
+from tinykube.api.watches import EventType, parse_watch_query, watch_events
 from tinykube.objects.deletion import DeleteOptions
-from tinykube.objects.json_types import Json
 from tinykube.objects.resources import Registry, ResourceType
-from tinykube.objects.scales import scale_of, scaling
-from tinykube.objects.service import Deleted, ObjectService, WriteOptions
+from tinykube.objects.service import ObjectService, WriteOptions, Written
 from tinykube.objects.statuses import (
     ApiError,
     bad_request,
@@ -41,25 +37,15 @@ from tinykube.objects.statuses import (
     unknown_resource,
 )
 from tinykube.objects.storage import ObjectKey, Store, Stored, encode
+from tinykube.objects.subresources import scale_of, scaling
 from tinykube.objects.users import User, Users
-from tinykube.printers.tables import IncludeObject
+from tinykube.objects.values import Json, lookup
+from tinykube.patch.patches import PatchInvalid, json_patch, merge_patch, strategic_merge_patch
 
 USER = web.RequestKey("user", User)
 """Where a request keeps who has sent it."""
 _WATCH_SECONDS = (1800, 3600)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backend:
-    """What the handlers work on."""
-
-    store: Store
-    registry: Registry
-    service: ObjectService
-    clock: Callable[[], datetime]
-    users: Users
-    pod_logs: PodLogs
-    pod_commands: PodCommands
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,12 +70,15 @@ class Call:
             if name:
                 return "get"
             return "watch" if self.parameters.flag("watch") else "list"
-        verbs = {"POST": "create", "PUT": "update", "PATCH": "patch"}
-        return verbs.get(method) or ("delete" if name else "deletecollection")
+        return _VERBS.get(method) or ("delete" if name else "deletecollection")
 
     async def read_object(self) -> Json:
         """The object in the body; raises 400 or 415."""
         return parse_object(await self.request.read(), self.content_type)
+
+    async def delete_options(self) -> DeleteOptions:
+        """How to delete; raises 400 or 422."""
+        return parse_delete_options(await self.request.read(), self.content_type, self.parameters)
 
     @property
     def content_type(self) -> str:
@@ -103,16 +92,32 @@ class Call:
             manager=self.parameters.text("fieldManager") or agent or "unknown",
             subresource=self.path.subresource,
             dry_run=parse_dry_run(self.parameters),
-            validation=parse_field_validation(self.parameters),
+            strict=self.parameters.text("fieldValidation") == "Strict",
         )
 
 
+@dataclass(frozen=True, kw_only=True)
 class ResourceHandlers:
-    """Answers requests about resources."""
+    """Answers requests about resources, with what they are answered from."""
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-        self._answers: dict[str, Callable[[Call], Awaitable[web.StreamResponse]]] = {
+    store: Store
+    registry: Registry
+    service: ObjectService
+    clock: Callable[[], datetime]
+    users: Users
+    pod_logs: PodLogs | None
+    pod_commands: PodCommands | None
+
+    async def handle(self, request: web.Request, path: ResourcePath) -> web.StreamResponse:
+        """The answer to a request; raises ApiError."""
+        resource = self.registry.find(path.group, path.version, path.resource)
+        if resource is None or (path.namespace and not resource.namespaced):
+            return self._nothing_there(path)
+        if path.subresource and path.subresource not in resource.subresources:
+            raise unknown_resource()
+        call = Call(request=request, path=path, resource=resource, parameters=Parameters(request.query))
+        _check_verb(call)
+        answers: dict[str, Callable[[Call], Awaitable[web.StreamResponse]]] = {
             "get": self._get,
             "list": self._list,
             "watch": self._watch,
@@ -122,117 +127,83 @@ class ResourceHandlers:
             "delete": self._delete,
             "deletecollection": self._delete_collection,
         }
-
-    async def handle(self, request: web.Request, path: ResourcePath) -> web.StreamResponse:
-        """The answer to a request; raises ApiError."""
-        resource = self._backend.registry.find(path.group, path.version, path.resource)
-        if resource is None or (path.namespace and not resource.namespaced):
-            return self._nothing_there(path)
-        if path.subresource and path.subresource not in resource.subresources:
-            raise unknown_resource()
-        call = Call(request=request, path=path, resource=resource, parameters=Parameters(request.query))
-        _check_verb(call)
-        if path.subresource == "exec":
-            found = self._backend.service.get(resource, call.key)
-            return await run_command(request, found, self._backend.pod_commands)
-        if path.subresource == "scale":
-            return await self._scale(call)
-        return await self._answers[call.verb](call)
+        match path.subresource:
+            case "exec":
+                return await run_command(request, self.service.get(resource, call.key), self.pod_commands)
+            case "scale":
+                return await self._scale(call)
+        return await answers[call.verb](call)
 
     def _nothing_there(self, path: ResourcePath) -> web.Response:
         """404 in the two forms of kube-apiserver: for what a built-in version lacks, and for all else."""
-        if any(
-            not resource.custom for resource in self._backend.registry.in_version(path.group, path.version)
-        ):
+        if any(not resource.custom for resource in self.registry.in_version(path.group, path.version)):
             raise unknown_resource()
         return page_not_found()
 
     async def _get(self, call: Call) -> web.StreamResponse:
-        found = self._backend.service.get(call.resource, call.key)
+        found = self.service.get(call.resource, call.key)
         if call.path.subresource == "log":
-            return await stream_log(call.request, found, self._backend.pod_logs)
+            return await stream_log(call.request, found, self.pod_logs)
         return self._one(call, found)
 
     async def _create(self, call: Call) -> web.Response:
-        body = await call.read_object()
-        if call.path.subresource == "token":
-            return self._issue_token(call, body)
-        if call.path.subresource == "eviction":
-            return self._evict(call, body)
-        if call.path.subresource:
-            return self._bind(call, body)
-        if "list" not in call.resource.verbs:
-            return _json(201, encode(answer_review(call.resource, body, call.request[USER])))
-        options = call.write_options()
-        created = self._backend.service.create(call.resource, call.path.namespace, body, options)
-        return _warned(self._one(call, created, code=201), options)
-
-    def _bind(self, call: Call, body: Json) -> web.Response:
-        options = call.write_options()
-        self._backend.service.bind(call.resource, call.key, body, dry_run=options.dry_run)
-        return _json(201, encode({**success(), "code": 201}))
-
-    def _evict(self, call: Call, body: Json) -> web.Response:
-        options = parse_eviction(body, call.path.name, call.parameters)
-        self._backend.service.evict(call.resource, call.key, options)
-        return _json(201, encode({**success(), "code": 201}))
-
-    def _issue_token(self, call: Call, body: Json) -> web.Response:
-        account = self._backend.service.get(call.resource, call.key).json
-        issued = self._backend.users.issue(account, body, self._backend.clock())
-        return _json(201, encode(issued))
+        body, resource = await call.read_object(), call.resource
+        match call.path.subresource:
+            case "token":
+                account = self.service.get(resource, call.key)
+                return _json(201, encode(self.users.issue(account, body, self.clock())))
+            case "eviction":
+                if lookup(body, "metadata", "name") != call.path.name:
+                    raise bad_request("an Eviction names the pod of the URL")
+                options = read_delete_options(body.get("deleteOptions") or {}, call.parameters)
+                self.service.evict(resource, call.key, options)
+                return _json(201, encode({**success(), "code": 201}))
+            case "binding":
+                self.service.bind(resource, call.key, body, dry_run=parse_dry_run(call.parameters))
+                return _json(201, encode({**success(), "code": 201}))
+        if "list" not in resource.verbs:
+            return _json(201, encode(answer_review(resource, body, call.request[USER])))
+        created = self.service.create(resource, call.path.namespace, body, call.write_options())
+        return self._one(call, created, code=201)
 
     async def _scale(self, call: Call) -> web.Response:
-        service = self._backend.service
         if call.verb == "get":
-            return _json(200, encode(scale_of(service.get(call.resource, call.key).json)))
-        if call.verb == "patch":
-            patch = parse_patch(await call.request.read(), call.content_type, custom=False)
-            written = patch_object(service, call.resource, call.key, patch, call.write_options()).stored
-        else:
-            body = await call.read_object()
-            changed = scaling(lambda _: body)
-            written = service.change(call.resource, call.key, changed, call.write_options())
-        return _json(200, encode(scale_of(written.json)))
+            return _json(200, encode(scale_of(self.service.get(call.resource, call.key).json)))
+        patch = parse_patch(await call.request.read(), call.content_type, custom=False)
+        written = patch_object(self.service, call.resource, call.key, patch, call.write_options())
+        return _json(200, encode(scale_of(written.stored.json)))
 
     async def _update(self, call: Call) -> web.Response:
-        body, options = await call.read_object(), call.write_options()
-        written = self._backend.service.update(call.resource, call.key, body, options)
-        return _warned(self._one(call, written.stored, code=201 if written.created else 200), options)
+        body = await call.read_object()
+        written = self.service.update(call.resource, call.key, body, call.write_options())
+        return self._one(call, written.stored, code=201 if written.created else 200)
 
     async def _patch(self, call: Call) -> web.Response:
         patch = parse_patch(await call.request.read(), call.content_type, custom=call.resource.custom)
         check_patch_options(patch, call.parameters)
-        options, force = call.write_options(), call.parameters.flag("force")
-        written = patch_object(self._backend.service, call.resource, call.key, patch, options, force=force)
-        return _warned(self._one(call, written.stored, code=201 if written.created else 200), options)
+        force = call.parameters.flag("force")
+        written = patch_object(
+            self.service, call.resource, call.key, patch, call.write_options(), force=force
+        )
+        return self._one(call, written.stored, code=201 if written.created else 200)
 
     async def _delete(self, call: Call) -> web.Response:
-        options = await _delete_options(call)
-        deleted = self._backend.service.delete(call.resource, call.key, options)
-        return self._deleted(call, deleted)
-
-    def _deleted(self, call: Call, deleted: Deleted) -> web.Response:
+        deleted = self.service.delete(call.resource, call.key, await call.delete_options())
         if call.resource.returns_deleted or not deleted.gone:
             return self._one(call, deleted.stored)
         uid = deleted.stored.json["metadata"]["uid"]
         return _json(200, encode(success({**call.resource.subject(call.path.name).details, "uid": uid})))
 
     async def _delete_collection(self, call: Call) -> web.Response:
-        options = await _delete_options(call)
-        page = list_page(self._backend.store, parse_list_query(self._selection(call), call.parameters))
+        options = await call.delete_options()
+        page = list_page(self.store, self._selection(call), call.parameters)
         for stored in page.items:
-            try:
-                self._backend.service.delete(call.resource, stored.key, options)
-            except ApiError as error:
-                if error.code != 404:
-                    raise
+            self.service.delete(call.resource, stored.key, options)
         return _json(200, self._renderer(call).page(page))
 
     async def _list(self, call: Call) -> web.Response:
         renderer = self._renderer(call)
-        query = parse_list_query(self._selection(call), call.parameters)
-        return _json(200, renderer.page(list_page(self._backend.store, query)))
+        return _json(200, renderer.page(list_page(self.store, self._selection(call), call.parameters)))
 
     async def _watch(self, call: Call) -> web.StreamResponse:
         renderer = self._renderer(call)
@@ -242,13 +213,13 @@ class ResourceHandlers:
         await response.prepare(call.request)
         first = True
         try:
-            async for events in watch_events(self._backend.store, query, seconds):
+            async for events in watch_events(self.store, query, seconds):
                 lines = []
                 for event in events:
                     lines.append(renderer.event(event, first=first))
                     first = False
                 await response.write(b"".join(lines))
-                renderer = replace(renderer, now=self._backend.clock())
+                renderer = replace(renderer, now=self.clock())
         except ApiError as error:
             await response.write(event_line(EventType.ERROR, encode(error.status)))
         await response.write_eof()
@@ -261,16 +232,8 @@ class ResourceHandlers:
         return _json(code, self._renderer(call).one(stored) + b"\n")
 
     def _renderer(self, call: Call) -> Renderer:
-        accept = call.request.headers.get("Accept", "")
-        text = call.parameters.text("includeObject")
-        if text not in {"", *IncludeObject}:
-            raise bad_request(f"includeObject must be one of {', '.join(IncludeObject)}")
-        return Renderer(
-            resource=call.resource,
-            representation=representation(accept),
-            include_object=IncludeObject(text) if text else IncludeObject.METADATA,
-            now=self._backend.clock(),
-        )
+        table = wants_table(call.request.headers.get("Accept", ""))
+        return Renderer(resource=call.resource, table=table, now=self.clock())
 
 
 def _check_verb(call: Call) -> None:
@@ -287,18 +250,54 @@ def _check_verb(call: Call) -> None:
         raise method_not_allowed()
 
 
-async def _delete_options(call: Call) -> DeleteOptions:
-    content = await call.request.read()
-    return parse_delete_options(content, call.content_type, call.parameters)
-
-
-def _warned(response: web.Response, options: WriteOptions) -> web.Response:
-    """The answer with its warnings, each in a header of its own (RFC 7234) that kubectl shows."""
-    for text in dict.fromkeys(options.warnings):
-        escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-        response.headers.add("Warning", f'299 - "{escaped}"')
-    return response
-
-
 def _json(code: int, content: bytes) -> web.Response:
     return web.Response(status=code, body=content, headers={"Content-Type": JSON})
+
+
+def patch_object(
+    service: ObjectService,
+    resource: ResourceType,
+    key: ObjectKey,
+    patch: Patch,
+    options: WriteOptions,
+    *,
+    force: bool = False,
+) -> Written:
+    """The object after a patch; server-side apply may create it. Raises ApiError."""
+    content = patch.content
+
+    def changed(current: Json) -> Json:
+        match patch.type:
+            case PatchType.JSON:
+                return json_patch(current, content)
+            case PatchType.MERGE:
+                return merge_patch(current, content)
+            case _:
+                return strategic_merge_patch(current, content, resource.rules)
+
+    if patch.type is PatchType.APPLY:
+        api_version, kind = (lookup(content, key) or "" for key in ("apiVersion", "kind"))
+        if (api_version, kind) != (resource.api_version, resource.kind):
+            raise bad_request(f"{api_version} {kind} is not {resource.api_version} {resource.kind}")
+        return service.apply(resource, key, content, options, force=force)
+    change = scaling(changed) if options.subresource == "scale" else changed
+    try:
+        return Written(service.change(resource, key, change, options), created=False)
+    except PatchInvalid as error:
+        # What is no list of operations is the client's mistake, an operation that fails is a refusal.
+        fits = patch.type is PatchType.JSON and isinstance(content, list)
+        raise (ApiError(422, "Invalid", str(error)) if fits else bad_request(str(error))) from error
+
+
+def answer_review(resource: ResourceType, review: Json, user: User) -> Json:
+    """The review of that user with its status."""
+    is_about_identity = resource.kind == "SelfSubjectReview"
+    identity: Json = {"userInfo": {"username": user.name, "groups": list(user.groups)}}
+    return {
+        **review,
+        "kind": resource.kind,
+        "apiVersion": resource.api_version,
+        "metadata": review.get("metadata") or {},
+        "spec": review.get("spec") or {},
+        "status": identity if is_about_identity else {"allowed": True},
+    }

@@ -1,11 +1,91 @@
 """Lists: which objects, as of which revision, and in which pages."""
 
+import base64
+import json
 from dataclasses import dataclass
+from typing import Any, NamedTuple, Self
 
-from tinykube.api.queries import ListQuery, Position, Selection
-from tinykube.objects.json_types import Json
-from tinykube.objects.statuses import ApiError, expired, version_too_large
-from tinykube.objects.storage import HistoryGone, Store, Stored
+from tinykube.api.requests import Parameters
+from tinykube.objects.decoding import in_wire_form
+from tinykube.objects.resources import ResourceType
+from tinykube.objects.selectors import (
+    Requirement,
+    SelectorInvalid,
+    parse_field_selector,
+    parse_label_selector,
+)
+from tinykube.objects.statuses import bad_request, expired, version_too_large
+from tinykube.objects.storage import HistoryGone, ObjectKey, Store, Stored
+from tinykube.objects.values import Json, lookup
+
+_TOKEN_VERSION = "meta.k8s.io/v1"  # noqa: S105 - the format's version, as in real continue tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Objects of one type: those of a namespace (empty: all), a name (empty: all), and the selectors."""
+
+    resource: ResourceType
+    namespace: str = ""
+    name: str = ""
+    labels: tuple[Requirement, ...] = ()
+    fields: tuple[Requirement, ...] = ()
+
+    @property
+    def selective(self) -> bool:
+        """Whether anything but the namespace restricts it."""
+        return bool(self.name or self.labels or self.fields)
+
+    def includes(self, stored: Json) -> bool:
+        """Whether this stored object is meant."""
+        metadata = stored["metadata"]
+        if self.namespace and metadata.get("namespace") != self.namespace:
+            return False
+        if not self.selective:
+            return True
+        labels, shown = metadata.get("labels") or {}, in_wire_form(self.resource, stored)
+        return (
+            (not self.name or metadata["name"] == self.name)
+            and all(one.holds(labels.get(one.key)) for one in self.labels)
+            # A field that is not there has the empty value.
+            and all(one.holds(str(lookup(shown, *one.key.split(".")) or "")) for one in self.fields)
+        )
+
+
+def parse_selection(resource: ResourceType, namespace: str, name: str, parameters: Parameters) -> Selection:
+    """The selection of a request; raises 400 where a selector cannot be understood."""
+    try:
+        return Selection(
+            resource=resource,
+            namespace=namespace,
+            name=name,
+            labels=parse_label_selector(parameters.text("labelSelector")),
+            fields=parse_field_selector(parameters.text("fieldSelector"), resource.group, resource.kind),
+        )
+    except SelectorInvalid as error:
+        raise bad_request(str(error)) from error
+
+
+class Position(NamedTuple):
+    """Where a paged list goes on: the snapshot's revision and the last key given."""
+
+    revision: int
+    after: ObjectKey
+
+    def token(self) -> str:
+        """The opaque ``continue`` token."""
+        content = {"v": _TOKEN_VERSION, "rv": self.revision, "start": "/".join(self.after)}
+        return base64.urlsafe_b64encode(json.dumps(content).encode()).decode().rstrip("=")
+
+    @classmethod
+    def parse(cls, token: str) -> Self:
+        """The position that a token means; raises 400."""
+        try:
+            content: Any = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+            namespace, _, name = content["start"].partition("/")
+            return cls(int(content["rv"]), ObjectKey(namespace, name))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise bad_request(f"continue is not a token of this server: {error}") from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,45 +108,35 @@ class Page:
         return found
 
 
-def list_page(store: Store, query: ListQuery) -> Page:
-    """The page that a query asks for; raises 410 when its snapshot is forgotten, 504 for the future."""
-    selection, position = query.selection, query.position
-    revision = _revision(store, query)
+def list_page(store: Store, selection: Selection, parameters: Parameters) -> Page:
+    """The page that a request asks for; raises 400, 410 when its snapshot is forgotten, 504 for the future.
+
+    Lists are of the latest version: an older one that is asked for is only the oldest that would do.
+    """
+    oldest, token = parameters.resource_version(), parameters.text("continue")
+    limit = max(parameters.number("limit") or 0, 0)
+    if token and oldest:
+        raise bad_request("specifying resource version is not allowed when using continue")
+    if oldest is not None and oldest > store.revision:
+        raise version_too_large(oldest, store.revision)
+    position = Position.parse(token) if token else None
+    revision = position.revision if position else None
     try:
         objects = store.snapshot(selection.resource.group_resource, selection.namespace, revision=revision)
     except HistoryGone as error:
-        raise _expired(query, error) from error
-    if position is not None:
-        objects = [stored for stored in objects if stored.key > position.after]
-    return _page(objects, revision or store.revision, selection, query.limit)
-
-
-def _revision(store: Store, query: ListQuery) -> int | None:
-    """The revision to read at; None for the latest."""
-    if query.position is not None:
-        return query.position.revision
-    if query.revision is not None and query.revision > store.revision:
-        raise version_too_large(query.revision, store.revision)
-    return query.revision if query.exact else None
-
-
-def _page(objects: list[Stored], revision: int, selection: Selection, limit: int | None) -> Page:
-    chosen = [stored for stored in objects if selection.includes(stored.json)]
-    if limit is None or len(chosen) <= limit:
+        raise expired(f"too old resource version, the oldest is {error.oldest}") from error
+    chosen = [
+        stored
+        for stored in objects
+        if (position is None or stored.key > position.after) and selection.includes(stored.json)
+    ]
+    revision = revision or store.revision
+    if not limit or len(chosen) <= limit:
         return Page(items=chosen, revision=revision)
-    items = chosen[:limit]
     return Page(
-        items=items,
+        items=chosen[:limit],
         revision=revision,
-        next_page=Position(revision, items[-1].key),
+        next_page=Position(revision, chosen[limit - 1].key),
         # As in Kubernetes, whose pages cannot count what a selector would still leave out.
         remaining=None if selection.selective else len(chosen) - limit,
     )
-
-
-def _expired(query: ListQuery, error: HistoryGone) -> ApiError:
-    """410; of a later page with a token for the rest of the list as it is now."""
-    refusal = expired(f"too old resource version, the oldest is {error.oldest}")
-    if query.position is not None:
-        refusal.status["metadata"] = {"continue": Position(None, query.position.after).token()}
-    return refusal

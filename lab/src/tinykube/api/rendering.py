@@ -1,4 +1,4 @@
-"""Answers: objects, lists and watch events as bytes, in the representation that the client wants."""
+"""Answers: objects, lists and watch events as bytes, in the form that the client wants."""
 
 import json
 from collections.abc import Iterable
@@ -6,37 +6,34 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from tinykube.api.lists import Page
-from tinykube.api.negotiation import Representation
 from tinykube.api.watches import EventType, WatchEvent
-from tinykube.objects.bodies import in_wire_form
-from tinykube.objects.json_types import Json
+from tinykube.objects.decoding import in_wire_form
 from tinykube.objects.resources import ResourceType
 from tinykube.objects.storage import Stored, encode
-from tinykube.printers.printers import printer_for
-from tinykube.printers.tables import IncludeObject, table_for
+from tinykube.objects.values import Json
+from tinykube.printers import printer_for, table_for
 
 _INITIAL_EVENTS_END = {"k8s.io/initial-events-end": "true"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renderer:
-    """Shows objects of one type in one representation at one moment."""
+    """Shows objects of one type in one form at one moment."""
 
     resource: ResourceType
-    representation: Representation
-    include_object: IncludeObject
+    table: bool
     now: datetime
 
     def one(self, stored: Stored) -> bytes:
         """The answer to a request about one object."""
-        if self.representation is Representation.TABLE:
+        if self.table:
             version = stored.json["metadata"].get("resourceVersion", "")
             return encode(self._table([self._wire(stored)], {"resourceVersion": version}))
         return self._encoded(stored)
 
     def page(self, page: Page) -> bytes:
         """The answer to a list request."""
-        if self.representation is Representation.TABLE:
+        if self.table:
             return encode(self._table((self._wire(stored) for stored in page.items), page.metadata))
         items = [self._item(stored) for stored in page.items]
         # Lists of custom resources come from another encoder, which writes the empty text too.
@@ -45,10 +42,10 @@ class Renderer:
 
     def event(self, event: WatchEvent, *, first: bool) -> bytes:
         """One line of a watch; the first table of a watch has the column heads, as in Kubernetes."""
-        if self.representation is Representation.OBJECT and event.stored is not None:
+        if not self.table and event.stored is not None:
             return event_line(event.type, self._encoded(event.stored))
         wire = self._bookmark(event) if event.stored is None else self._wire(event.stored)
-        if self.representation is Representation.TABLE:
+        if self.table:
             table = self._table([wire], {"resourceVersion": wire["metadata"]["resourceVersion"]})
             wire = table if first else {**table, "columnDefinitions": None}
         return event_line(event.type, encode(wire))
@@ -75,9 +72,7 @@ class Renderer:
 
     def _table(self, objects: Iterable[Json], metadata: Json) -> Json:
         printer = self.resource.printer or printer_for(self.resource.group, self.resource.kind)
-        return table_for(
-            printer, objects, metadata=metadata, include_object=self.include_object, now=self.now
-        )
+        return table_for(printer, objects, metadata=metadata, now=self.now)
 
 
 def event_line(event_type: EventType, shown: bytes) -> bytes:

@@ -1,31 +1,37 @@
 """The embedded API server as a thing that is started and stopped."""
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import structlog
 from aiohttp import web
 
-from tinykube.api.certificates import make_identity
+from tinykube.api.credentials import make_identity, render_kubeconfig, write_kubeconfig
 from tinykube.api.discovery import Discovery
-from tinykube.api.front import make_application
-from tinykube.api.handlers import Backend, ResourceHandlers
-from tinykube.api.kubeconfig import render_kubeconfig, write_kubeconfig
-from tinykube.api.pod_commands import NoPodCommands, PodCommands
-from tinykube.api.pod_logs import NoPodLogs, PodLogs
+from tinykube.api.handlers import USER, ResourceHandlers
+from tinykube.api.pods import PodCommands, PodLogs
+from tinykube.api.requests import JSON, parse_resource_path
 from tinykube.custom.custom_types import CustomTypes
 from tinykube.kinds.builtin_types import builtin_types
-from tinykube.objects.admission import Admission
-from tinykube.objects.bootstrap import Bootstrap
-from tinykube.objects.resources import Registry
-from tinykube.objects.service import ObjectService
-from tinykube.objects.storage import Store
+from tinykube.objects.admission import NAMESPACES, Admission
+from tinykube.objects.resources import GroupResource, Registry
+from tinykube.objects.service import ObjectService, WriteOptions
+from tinykube.objects.statuses import ApiError, internal_error
+from tinykube.objects.storage import Change, ObjectKey, Store, encode
 from tinykube.objects.users import Users
+from tinykube.objects.values import Json
 
+log = structlog.get_logger()
+
+_HEALTH = frozenset({"/healthz", "/livez", "/readyz"})
+_BODY_LIMIT_BYTES = 3 * 1024 * 1024  # as kube-apiserver's
 _SHUTDOWN_SECONDS = 1.0
+_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+_OPTIONS = WriteOptions(manager="kube-apiserver")
 
 
 def _now() -> datetime:
@@ -57,20 +63,18 @@ class ApiServer:
         registry = Registry(builtin_types())
         service = ObjectService(self._store, Admission(self._store), clock)
         users = Users(self._store, self.token)
-        self.backend = Backend(
+        CustomTypes(self._store, registry, service)
+        self._bootstrap = Bootstrap(self._store, registry, service)
+        handlers = ResourceHandlers(
             store=self._store,
             registry=registry,
             service=service,
             clock=clock,
             users=users,
-            pod_logs=pod_logs or NoPodLogs(),
-            pod_commands=pod_commands or NoPodCommands(),
+            pod_logs=pod_logs,
+            pod_commands=pod_commands,
         )
-        CustomTypes(self._store, registry, service)
-        self._bootstrap = Bootstrap(self._store, registry, service)
-        self._application = make_application(
-            users, clock, Discovery(registry), ResourceHandlers(self.backend)
-        )
+        self._application = make_application(users, Discovery(registry), handlers)
         self._runner: web.AppRunner | None = None
 
     @property
@@ -132,3 +136,75 @@ class ApiServer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.stop()
+
+
+def make_application(users: Users, discovery: Discovery, resources: ResourceHandlers) -> web.Application:
+    """The web application; everything but health and version wants a token."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if request.path in _HEALTH:
+            return web.Response(text="ok")
+        if request.path != "/version":
+            scheme, _, token = request.headers.get("Authorization", "").partition(" ")
+            user = users.find(token.strip()) if scheme.lower() == "bearer" else None
+            if user is None:
+                raise ApiError(401, "Unauthorized", "Unauthorized")
+            request[USER] = user
+        path = parse_resource_path(request.rel_url.raw_path)
+        if path is not None:
+            return await resources.handle(request, path)
+        return discovery.answer(request)
+
+    application = web.Application(client_max_size=_BODY_LIMIT_BYTES, middlewares=[_refusals])
+    application.router.add_route("*", "/{path:.*}", answer)
+    return application
+
+
+@web.middleware
+async def _refusals(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Turn refusals into their Status; a fault of this server is logged and answered with 500."""
+    try:
+        return await handler(request)
+    except ApiError as error:
+        return _refusal(error)
+    except web.HTTPRequestEntityTooLarge:
+        return _refusal(ApiError(413, "RequestEntityTooLarge", f"limit is {_BODY_LIMIT_BYTES} bytes"))
+    except ConnectionError:
+        # The client went away in the middle of its answer; nobody is left to tell.
+        raise
+    except Exception as error:
+        log.exception("api_request_failed", method=request.method, path=request.path)
+        return _refusal(internal_error(f"{type(error).__name__}: {error}"))
+
+
+def _refusal(error: ApiError) -> web.Response:
+    retry = error.status.get("details", {}).get("retryAfterSeconds")
+    headers = {"Content-Type": JSON, **({"Retry-After": str(retry)} if retry else {})}
+    return web.Response(status=error.code, body=encode(error.status) + b"\n", headers=headers)
+
+
+class Bootstrap:
+    """Creates what nobody asks for: the first namespaces, and in each namespace the service account."""
+
+    def __init__(self, store: Store, registry: Registry, service: ObjectService) -> None:
+        self._store = store
+        self._registry = registry
+        self._service = service
+        store.subscribe(self._on_change)
+
+    def create_namespaces(self) -> None:
+        """Create the namespaces that are not there yet."""
+        for name in _NAMESPACES:
+            self._ensure("namespaces", ObjectKey("", name))
+
+    def _on_change(self, resource: GroupResource, change: Change) -> None:
+        if resource == NAMESPACES and change.old is None:
+            self._ensure("serviceaccounts", ObjectKey(change.new.key.name, "default"))
+
+    def _ensure(self, plural: str, key: ObjectKey) -> None:
+        resource = self._registry.get("", "v1", plural)
+        if self._store.get(resource.group_resource, key) is None:
+            body: Json = {"metadata": {"name": key.name}}
+            self._service.create(resource, key.namespace, body, _OPTIONS)

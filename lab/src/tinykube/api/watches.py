@@ -7,13 +7,16 @@ event that carries a 410.
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
-from tinykube.api.queries import Selection, WatchQuery
-from tinykube.objects.statuses import expired, version_too_large
+from tinykube.api.lists import Selection
+from tinykube.api.requests import Parameters
+from tinykube.objects.statuses import expired, invalid_option, version_too_large
 from tinykube.objects.storage import Change, HistoryGone, Store, Stored
 
+_MATCH = "resourceVersionMatch"
 _BOOKMARK_SECONDS = 60.0
 _BOOKMARK_BEFORE_END_SECONDS = 2.0
 
@@ -35,6 +38,34 @@ class WatchEvent(NamedTuple):
     revision: int
     stored: Stored | None = None
     initial_events_end: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchQuery:
+    """A watch: of what, from when, and what is sent besides changes."""
+
+    selection: Selection
+    revision: int | None = None
+    bookmarks: bool = False
+    initial_events: bool | None = None
+    timeout_seconds: int | None = None
+
+
+def parse_watch_query(selection: Selection, parameters: Parameters) -> WatchQuery:
+    """The watch that a request asks for; raises 400 or 422."""
+    initial_events = parameters.flag("sendInitialEvents") if "sendInitialEvents" in parameters else None
+    match = parameters.text(_MATCH)
+    if initial_events is None and match:
+        raise invalid_option(_MATCH, "needs sendInitialEvents")
+    if initial_events is not None and match != "NotOlderThan":
+        raise invalid_option(_MATCH, "must be NotOlderThan with sendInitialEvents")
+    return WatchQuery(
+        selection=selection,
+        revision=parameters.resource_version(),
+        bookmarks=parameters.flag("allowWatchBookmarks"),
+        initial_events=initial_events,
+        timeout_seconds=parameters.number("timeoutSeconds"),
+    )
 
 
 async def watch_events(

@@ -28,7 +28,6 @@ OWNING: tuple[Kind, ...] = (
     core_v1.ServiceAccount,
     apps_v1.DaemonSet,
     apps_v1.Deployment,
-    apps_v1.ReplicaSet,
     apps_v1.StatefulSet,
     coordination_v1.Lease,
     rbac_authorization_v1.ClusterRole,

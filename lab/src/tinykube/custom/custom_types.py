@@ -1,20 +1,16 @@
 """Resource types that CustomResourceDefinitions add while the server runs."""
 
-from collections.abc import Iterator
-
-from tinykube.custom.crd_schemas import StructuralSchema, compile_schema
-from tinykube.custom.custom_columns import printer_for_definition
-from tinykube.kinds.definitions import CLEANUP_FINALIZER, established, storage_version
+from tinykube.custom.schemas import compile_schema
+from tinykube.kinds.definitions import CLEANUP_FINALIZER, storage_version
 from tinykube.objects.deletion import DeleteOptions
-from tinykube.objects.json_types import Json, JsonValue, lookup
-from tinykube.objects.resources import Decoder, Form, GroupResource, Registry, ResourceType
+from tinykube.objects.resources import Form, GroupResource, Registry, ResourceType, Strategy
 from tinykube.objects.service import ObjectService, WriteOptions
 from tinykube.objects.storage import Change, ObjectKey, Store
-from tinykube.objects.strategies import Strategy
+from tinykube.objects.values import Json, lookup
 from tinykube.patch.merge_rules import rules_from_schema
+from tinykube.printers import printer_for_definition
 
 DEFINITIONS = GroupResource("apiextensions.k8s.io", "customresourcedefinitions")
-_MANAGER = "kube-apiserver"
 
 
 def types_of(definition: Json) -> list[ResourceType]:
@@ -45,7 +41,7 @@ def _type(definition: Json, version: Json) -> ResourceType:
         printer=printer_for_definition(version.get("additionalPrinterColumns") or ()),
         merge_rules=rules_from_schema(schema),
         form=_form(f"{spec['group']}/{version['name']}", stored) if len(spec["versions"]) > 1 else None,
-        decode=_decoder(compiled),
+        decode=compiled.decode,
         strategy=Strategy(default=compiled.default, other_problems=lambda new, _: compiled.validate(new)),
     )
 
@@ -56,28 +52,6 @@ def _form(api_version: str, stored: str) -> Form:
         from_stored=lambda json_object: {**json_object, "apiVersion": api_version},
         to_stored=lambda json_object: {**json_object, "apiVersion": stored},
     )
-
-
-def _decoder(schema: StructuralSchema) -> Decoder:
-    def decode(body: Json) -> tuple[Json, list[str]]:
-        pruned = schema.prune(body)
-        return pruned, list(_pruned_paths(body, pruned))
-
-    return decode
-
-
-def _pruned_paths(before: JsonValue, after: JsonValue, path: str = "") -> Iterator[str]:
-    """The paths of the fields that are in one value and no longer in the other."""
-    if isinstance(before, dict) and isinstance(after, dict):
-        for key, value in before.items():
-            here = f"{path}.{key}" if path else key
-            if key in after:
-                yield from _pruned_paths(value, after[key], here)
-            else:
-                yield here
-    elif isinstance(before, list) and isinstance(after, list):
-        for index, (value, kept) in enumerate(zip(before, after, strict=False)):
-            yield from _pruned_paths(value, kept, f"{path}[{index}]")
 
 
 class CustomTypes:
@@ -92,8 +66,6 @@ class CustomTypes:
     def _on_change(self, resource: GroupResource, change: Change) -> None:
         if resource == DEFINITIONS:
             self._register(change)
-            if change.old is None:
-                self._establish(change.new.key)
             if "deletionTimestamp" in change.new.json["metadata"] and not change.deleted:
                 self._delete_objects(change.new.json)
                 self._release_if_empty(change.new.json)
@@ -103,14 +75,6 @@ class CustomTypes:
     def _register(self, change: Change) -> None:
         old = types_of(change.old.json) if change.old else []
         self._registry.replace(old, [] if change.deleted else types_of(change.new.json))
-
-    def _establish(self, key: ObjectKey) -> None:
-        options = WriteOptions(manager=_MANAGER, subresource="status")
-        self._service.change(self._definitions, key, established, options)
-
-    @property
-    def _definitions(self) -> ResourceType:
-        return self._registry.get(DEFINITIONS.group, "v1", DEFINITIONS.resource)
 
     def _ending_definition(self, resource: GroupResource) -> Json | None:
         """The definition of a resource, if it is being deleted."""
@@ -127,11 +91,12 @@ class CustomTypes:
     def _release_if_empty(self, definition: Json) -> None:
         """Let the definition go when no object of its type is left."""
         spec, key = definition["spec"], ObjectKey("", definition["metadata"]["name"])
-        if self._store.has_any(GroupResource(spec["group"], spec["names"]["plural"])):
+        if self._store.snapshot(GroupResource(spec["group"], spec["names"]["plural"])):
             return
         held = self._store.get(DEFINITIONS, key)
         if held is not None and CLEANUP_FINALIZER in (held.json["metadata"].get("finalizers") or ()):
-            self._service.change(self._definitions, key, _without_cleanup, WriteOptions(manager=_MANAGER))
+            definitions = self._registry.get(DEFINITIONS.group, "v1", DEFINITIONS.resource)
+            self._service.change(definitions, key, _without_cleanup, WriteOptions(manager="kube-apiserver"))
 
 
 def _without_cleanup(definition: Json) -> Json:

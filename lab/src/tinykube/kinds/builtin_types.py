@@ -3,15 +3,15 @@
 Only types are here that kube-efs, its pages and those who follow them use.
 """
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
-from tinykube.kinds import access, core, definitions, pods, storage, workloads
-from tinykube.kinds.builtin_shapes import shape_of
-from tinykube.objects.resources import ALL_VERBS, ResourceType
-from tinykube.objects.strategies import Strategy
+from tinykube.kinds import core, definitions, pods, storage, workloads
+from tinykube.objects.decoding import shape_of
+from tinykube.objects.resources import ALL_VERBS, ResourceType, Strategy
 
 _STRATEGIES = {
-    **access.STRATEGIES,
     **core.STRATEGIES,
     **definitions.STRATEGIES,
     **pods.STRATEGIES,
@@ -19,16 +19,102 @@ _STRATEGIES = {
     **workloads.STRATEGIES,
 }
 _COMMON = Strategy()
-_WITHOUT_DELETE_COLLECTION = tuple(verb for verb in ALL_VERBS if verb != "deletecollection")
+_FACTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "cluster": {"namespaced": False},
+        "status": {"has_status": True},
+        "generations": {"counts_generations": True},
+        "upsert": {"creates_on_update": True},
+        "versioned": {"unconditional_update": False},
+        "returned": {"returns_deleted": True},
+    }
+)
+"""In what a type differs from others; see ``ResourceType``."""
 
 
 def builtin_types() -> tuple[ResourceType, ...]:
     """Every built-in type, group by group."""
-    return (*_core(), *_workloads(), *_storage(), *_access(), *_rest())
+    admission, authorization = "admissionregistration.k8s.io/v1", "authorization.k8s.io/v1"
+    rbac, storage_group, extensions = "rbac.authorization.k8s.io/v1", "storage.k8s.io/v1", ("api-extensions",)
+    stateful_sets = _workload("StatefulSet", "statefulsets sts", "scale")
+    return (
+        _type("v1", "ConfigMap", "configmaps cm"),
+        _type("v1", "Endpoints", "endpoints ep", "upsert"),
+        _type("v1", "Event", "events ev", "upsert"),
+        _type(
+            "v1",
+            "Namespace",
+            "namespaces ns",
+            "cluster status returned",
+            subresources="finalize",
+            verbs=tuple(verb for verb in ALL_VERBS if verb != "deletecollection"),
+        ),
+        _type("v1", "Node", "nodes no", "cluster status"),
+        _type("v1", "PersistentVolumeClaim", "persistentvolumeclaims pvc", "status returned"),
+        _type("v1", "PersistentVolume", "persistentvolumes pv", "cluster status returned"),
+        _type(
+            "v1",
+            "Pod",
+            "pods po",
+            "status generations returned",
+            subresources="binding eviction exec log",
+            categories=("all",),
+        ),
+        _type("v1", "Secret", "secrets"),
+        _type("v1", "ServiceAccount", "serviceaccounts sa", "returned", subresources="token"),
+        _type("v1", "Service", "services svc", "status upsert returned", categories=("all",)),
+        _workload("DaemonSet", "daemonsets ds"),
+        _workload("Deployment", "deployments deploy", "scale"),
+        stateful_sets,
+        workloads.old_form(stateful_sets),
+        _type(storage_group, "CSIDriver", "csidrivers", "cluster versioned returned"),
+        _type(storage_group, "CSINode", "csinodes", "cluster versioned returned"),
+        _type(storage_group, "StorageClass", "storageclasses sc", "cluster returned"),
+        _type(rbac, "ClusterRoleBinding", "clusterrolebindings", "cluster upsert"),
+        _type(rbac, "ClusterRole", "clusterroles", "cluster upsert"),
+        _type(rbac, "RoleBinding", "rolebindings", "upsert"),
+        _type(rbac, "Role", "roles", "upsert"),
+        _review("authentication.k8s.io/v1", "SelfSubjectReview"),
+        _review(authorization, "SelfSubjectAccessReview"),
+        _review(authorization, "SubjectAccessReview"),
+        _type(
+            admission,
+            "ValidatingAdmissionPolicy",
+            "validatingadmissionpolicies",
+            "cluster status generations",
+            categories=extensions,
+        ),
+        _type(
+            admission,
+            "ValidatingAdmissionPolicyBinding",
+            "validatingadmissionpolicybindings",
+            "cluster generations",
+            categories=extensions,
+        ),
+        _type("coordination.k8s.io/v1", "Lease", "leases", "upsert versioned"),
+        _type(
+            "apiextensions.k8s.io/v1",
+            "CustomResourceDefinition",
+            "customresourcedefinitions crd crds",
+            "cluster status versioned generations",
+            categories=extensions,
+        ),
+    )
 
 
-def _type(group_version: str, kind: str, plural: str, *short_names: str, **facts: Any) -> ResourceType:  # noqa: ANN401 - checked by ResourceType
+def _type(
+    group_version: str,
+    kind: str,
+    names: str,
+    facts: str = "",
+    *,
+    subresources: str = "",
+    categories: tuple[str, ...] = (),
+    verbs: tuple[str, ...] = ALL_VERBS,
+) -> ResourceType:
+    """The type of these names (the plural and the short ones), with these of the facts above."""
     group, _, version = group_version.rpartition("/")
+    plural, *short_names = names.split()
     return ResourceType(
         decode=shape_of(group, version, kind).decode,
         group=group,
@@ -36,172 +122,18 @@ def _type(group_version: str, kind: str, plural: str, *short_names: str, **facts
         kind=kind,
         plural=plural,
         singular=kind.lower(),
-        short_names=short_names,
+        short_names=tuple(short_names),
+        categories=categories,
+        verbs=verbs,
+        other_subresources=tuple(subresources.split()),
         strategy=_STRATEGIES.get((group, kind), _COMMON),
-        **facts,
+        **{name: value for fact in facts.split() for name, value in _FACTS[fact].items()},
     )
 
 
-def _core() -> list[ResourceType]:
-    return [
-        _type("v1", "ConfigMap", "configmaps", "cm"),
-        _type("v1", "Endpoints", "endpoints", "ep", creates_on_update=True),
-        _type("v1", "Event", "events", "ev", creates_on_update=True),
-        _type(
-            "v1",
-            "Namespace",
-            "namespaces",
-            "ns",
-            namespaced=False,
-            has_status=True,
-            other_subresources=("finalize",),
-            verbs=_WITHOUT_DELETE_COLLECTION,
-            returns_deleted=True,
-        ),
-        _type("v1", "Node", "nodes", "no", namespaced=False, has_status=True),
-        _type(
-            "v1",
-            "PersistentVolumeClaim",
-            "persistentvolumeclaims",
-            "pvc",
-            has_status=True,
-            returns_deleted=True,
-        ),
-        _type(
-            "v1",
-            "PersistentVolume",
-            "persistentvolumes",
-            "pv",
-            namespaced=False,
-            has_status=True,
-            returns_deleted=True,
-        ),
-        _type(
-            "v1",
-            "Pod",
-            "pods",
-            "po",
-            categories=("all",),
-            has_status=True,
-            counts_generations=True,
-            other_subresources=("binding", "eviction", "exec", "log"),
-            returns_deleted=True,
-        ),
-        _type("v1", "Secret", "secrets"),
-        _type(
-            "v1",
-            "ServiceAccount",
-            "serviceaccounts",
-            "sa",
-            other_subresources=("token",),
-            returns_deleted=True,
-        ),
-        _type(
-            "v1",
-            "Service",
-            "services",
-            "svc",
-            categories=("all",),
-            has_status=True,
-            creates_on_update=True,
-            returns_deleted=True,
-        ),
-    ]
+def _workload(kind: str, names: str, subresources: str = "") -> ResourceType:
+    return _type("apps/v1", kind, names, "status generations", subresources=subresources, categories=("all",))
 
 
-def _workloads() -> list[ResourceType]:
-    def workload(
-        group_version: str, kind: str, plural: str, *short_names: str, scales: bool = False
-    ) -> ResourceType:
-        return _type(
-            group_version,
-            kind,
-            plural,
-            *short_names,
-            categories=("all",),
-            has_status=True,
-            other_subresources=("scale",) if scales else (),
-            counts_generations=True,
-        )
-
-    stateful_sets = workload("apps/v1", "StatefulSet", "statefulsets", "sts", scales=True)
-    return [
-        workload("apps/v1", "DaemonSet", "daemonsets", "ds"),
-        workload("apps/v1", "Deployment", "deployments", "deploy", scales=True),
-        workload("apps/v1", "ReplicaSet", "replicasets", "rs", scales=True),
-        stateful_sets,
-        workloads.old_form(stateful_sets),
-    ]
-
-
-def _storage() -> list[ResourceType]:
-    group = "storage.k8s.io/v1"
-    return [
-        _type(
-            group,
-            "CSIDriver",
-            "csidrivers",
-            namespaced=False,
-            unconditional_update=False,
-            returns_deleted=True,
-        ),
-        _type(
-            group, "CSINode", "csinodes", namespaced=False, unconditional_update=False, returns_deleted=True
-        ),
-        _type(group, "StorageClass", "storageclasses", "sc", namespaced=False, returns_deleted=True),
-    ]
-
-
-def _access() -> list[ResourceType]:
-    rbac, authorization = "rbac.authorization.k8s.io/v1", "authorization.k8s.io/v1"
-
-    def review(group_version: str, kind: str) -> ResourceType:
-        return _type(group_version, kind, f"{kind.lower()}s", namespaced=False, verbs=("create",))
-
-    return [
-        _type(rbac, "ClusterRoleBinding", "clusterrolebindings", namespaced=False, creates_on_update=True),
-        _type(rbac, "ClusterRole", "clusterroles", namespaced=False, creates_on_update=True),
-        _type(rbac, "RoleBinding", "rolebindings", creates_on_update=True),
-        _type(rbac, "Role", "roles", creates_on_update=True),
-        review("authentication.k8s.io/v1", "SelfSubjectReview"),
-        review(authorization, "SelfSubjectAccessReview"),
-        review(authorization, "SubjectAccessReview"),
-    ]
-
-
-def _rest() -> list[ResourceType]:
-    admission = "admissionregistration.k8s.io/v1"
-    return [
-        _type(
-            admission,
-            "ValidatingAdmissionPolicy",
-            "validatingadmissionpolicies",
-            categories=("api-extensions",),
-            namespaced=False,
-            has_status=True,
-            counts_generations=True,
-        ),
-        _type(
-            admission,
-            "ValidatingAdmissionPolicyBinding",
-            "validatingadmissionpolicybindings",
-            categories=("api-extensions",),
-            namespaced=False,
-            counts_generations=True,
-        ),
-        _type(
-            "coordination.k8s.io/v1", "Lease", "leases", creates_on_update=True, unconditional_update=False
-        ),
-        _type(
-            "apiextensions.k8s.io/v1",
-            "CustomResourceDefinition",
-            "customresourcedefinitions",
-            "crd",
-            "crds",
-            categories=("api-extensions",),
-            namespaced=False,
-            has_status=True,
-            unconditional_update=False,
-            counts_generations=True,
-        ),
-    ]
+def _review(group_version: str, kind: str) -> ResourceType:
+    return _type(group_version, kind, f"{kind.lower()}s", "cluster", verbs=("create",))

@@ -1,4 +1,4 @@
-"""Events, namespaces, nodes and secrets."""
+"""Events, namespaces, nodes, secrets, roles and their bindings."""
 
 import base64
 import binascii
@@ -6,16 +6,33 @@ from collections.abc import Iterator
 
 from tinykube.kinds.defaulting import Defaults
 from tinykube.objects.deletion import DeletionRules
-from tinykube.objects.json_types import Json, lookup, without
-from tinykube.objects.metadata import with_metadata
-from tinykube.objects.names import label_problem
-from tinykube.objects.statuses import Cause, Undecodable
-from tinykube.objects.strategies import Strategy
-from tinykube.objects.zero_objects import NO_NODE_STATUS
+from tinykube.objects.metadata import label_problem, path_segment_problem, with_metadata
+from tinykube.objects.resources import Strategy
+from tinykube.objects.statuses import Cause
+from tinykube.objects.values import Json, Undecodable, lookup, without
 
 _FREE_NAMESPACES = frozenset({"default", "kube-system"})
 _NAME_LABEL = "kubernetes.io/metadata.name"
 _NAMESPACE_FINALIZER = "kubernetes"
+_NO_NODE_STATUS: Json = {
+    "daemonEndpoints": {"kubeletEndpoint": {"Port": 0}},
+    "nodeInfo": dict.fromkeys(
+        (
+            "architecture",
+            "bootID",
+            "containerRuntimeVersion",
+            "kernelVersion",
+            "kubeProxyVersion",
+            "kubeletVersion",
+            "machineID",
+            "operatingSystem",
+            "osImage",
+            "systemUUID",
+        ),
+        "",
+    ),
+}
+"""What the status of a node holds even before its kubelet has written anything."""
 
 
 def _with_name_label(namespace: Json) -> Json:
@@ -95,11 +112,31 @@ def _allocatable(status: Json) -> Json:
 
 
 _NODE = Defaults(
-    values={"status": NO_NODE_STATUS},
+    values={"status": _NO_NODE_STATUS},
     inside={
-        "status": Defaults(values=NO_NODE_STATUS, quantities=("capacity", "allocatable"), then=_allocatable)
+        "status": Defaults(values=_NO_NODE_STATUS, quantities=("capacity", "allocatable"), then=_allocatable)
     },
 )
+
+
+_GROUP = "rbac.authorization.k8s.io"
+
+
+def _subject(subject: Json) -> Json:
+    if subject.get("kind") in {"User", "Group"} and not subject.get("apiGroup"):
+        return {**subject, "apiGroup": _GROUP}
+    return subject
+
+
+_ROLE = Strategy(name_rule=path_segment_problem)
+_BINDING = Strategy(
+    name_rule=path_segment_problem,
+    default=Defaults(
+        inside={"roleRef": Defaults(values={"apiGroup": _GROUP}), "subjects": Defaults(then=_subject)}
+    ),
+    immutable=("roleRef",),
+)
+
 
 STRATEGIES = {
     ("", "Event"): Strategy(
@@ -114,6 +151,10 @@ STRATEGIES = {
         prepare_update=_with_old_finalizers,
         deletion=DeletionRules(held=_has_content, mark=_terminating, collects_dependents=False),
     ),
-    ("", "Node"): Strategy(default=_NODE, prepare_create=lambda node: {**node, "status": NO_NODE_STATUS}),
+    ("", "Node"): Strategy(default=_NODE, prepare_create=lambda node: {**node, "status": _NO_NODE_STATUS}),
     ("", "Secret"): Strategy(default=_secret_defaults, immutable=("type",)),
+    (_GROUP, "Role"): _ROLE,
+    (_GROUP, "ClusterRole"): _ROLE,
+    (_GROUP, "RoleBinding"): _BINDING,
+    (_GROUP, "ClusterRoleBinding"): _BINDING,
 }

@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from tinykube.objects.json_types import Json, JsonValue
-from tinykube.objects.quantities import canonical_quantity
-from tinykube.objects.statuses import Undecodable
+from lightkube.utils.quantity import parse_quantity
+
+from tinykube.objects.values import Json, JsonValue, Undecodable
 
 _NOTHING: Mapping[str, JsonValue] = MappingProxyType({})
 
@@ -17,7 +17,7 @@ class Defaults:
 
     ``values`` are set where a key is missing, null or empty text. ``inside`` are the defaults of nested
     objects that are there (after ``values``), or of every object of a list. ``then`` completes what depends
-    on other fields. ``quantities`` names maps of quantities, which are written in their canonical form.
+    on other fields. ``quantities`` names maps of quantities, which are written as text.
     """
 
     values: Mapping[str, JsonValue] = field(default_factory=lambda: _NOTHING)
@@ -37,12 +37,16 @@ class Defaults:
                 result[key] = [defaults(one) if isinstance(one, dict) else one for one in value]
         for key in self.quantities:
             if isinstance(result.get(key), dict):
-                result[key] = _canonical(result[key])
+                result[key] = _texts(result[key])
         return self.then(result) if self.then else result
 
 
-def _canonical(quantities: Json) -> Json:
-    found = {name: canonical_quantity(text) for name, text in quantities.items()}
-    if None in found.values():
-        raise Undecodable(f"{quantities} are not quantities such as 1Gi")
-    return found
+def _texts(quantities: Json) -> Json:
+    """Quantities as text, as whole numbers may come without quotes; raises Undecodable."""
+    texts = {name: str(value) for name, value in quantities.items()}
+    try:
+        for text in texts.values():
+            parse_quantity(text)
+    except ValueError as error:
+        raise Undecodable(f"{quantities} are not quantities such as 1Gi") from error
+    return texts

@@ -2,19 +2,18 @@
 
 from collections.abc import Iterator
 
-from tinykube.custom.crd_schemas import compile_schema
-from tinykube.custom.custom_columns import printer_for_definition
+from tinykube.custom.schemas import compile_schema
 from tinykube.errors import InvalidValue
 from tinykube.kinds.defaulting import Defaults
 from tinykube.objects.deletion import DeletionRules
-from tinykube.objects.json_types import Json, lookup
 from tinykube.objects.metadata import with_metadata
+from tinykube.objects.resources import Strategy
 from tinykube.objects.statuses import Cause
-from tinykube.objects.strategies import Strategy
+from tinykube.objects.values import Json, lookup
+from tinykube.printers import printer_for_definition
 
 CLEANUP_FINALIZER = "customresourcecleanup.apiextensions.k8s.io"
 """Held until every object of the type is gone."""
-_NO_STATUS: Json = {"conditions": None, "acceptedNames": {"plural": "", "kind": ""}}
 
 
 def _name_defaults(names: Json) -> Json:
@@ -30,31 +29,23 @@ def _condition(kind: str, reason: str, message: str, now: str) -> Json:
     return {"lastTransitionTime": now, "message": message, "reason": reason, "status": "True", "type": kind}
 
 
-def established(definition: Json) -> Json:
-    """The definition with its names accepted and established, as Kubernetes' own controllers write it."""
+def _established(definition: Json) -> Json:
+    """A new definition: unlike in Kubernetes, its names are accepted at once."""
     now = definition["metadata"]["creationTimestamp"]
     conditions = [
         _condition("NamesAccepted", "NoConflicts", "no conflicts found", now),
         _condition("Established", "InitialNamesAccepted", "the initial names have been accepted", now),
     ]
-    status = {**definition["status"], "acceptedNames": definition["spec"]["names"], "conditions": conditions}
-    return {**definition, "status": status}
+    return _with_accepted_names({**definition, "status": {"conditions": conditions}})
 
 
-def _unestablished(definition: Json) -> Json:
-    return _with_stored_version({**definition, "status": _NO_STATUS})
-
-
-def _with_stored_version(definition: Json, old: Json | None = None) -> Json:
-    """The definition with a status that knows the version it is stored in, and its names once accepted."""
+def _with_accepted_names(definition: Json, _old: Json | None = None) -> Json:
+    """The definition with a status that has its names, and every version it has been stored in."""
     status, stored = definition.get("status") or {}, storage_version(definition)
     versions = status.get("storedVersions") or []
     added = [stored] if stored and stored not in versions else []
-    accepted = lookup(definition, "spec", "names") if old else status.get("acceptedNames")
-    return {
-        **definition,
-        "status": {**status, "acceptedNames": accepted, "storedVersions": [*versions, *added]},
-    }
+    names = lookup(definition, "spec", "names")
+    return {**definition, "status": {**status, "acceptedNames": names, "storedVersions": [*versions, *added]}}
 
 
 def storage_version(definition: Json) -> str:
@@ -68,13 +59,7 @@ def _with_cleanup(definition: Json) -> Json:
     finalizers = definition["metadata"].get("finalizers") or []
     if CLEANUP_FINALIZER not in finalizers:
         finalizers = [*finalizers, CLEANUP_FINALIZER]
-    now = definition["metadata"]["deletionTimestamp"]
-    message = "CustomResourceDefinition marked for deletion; CustomResource deletion will begin soon"
-    terminating = _condition("Terminating", "InstanceDeletionPending", message, now)
-    status = definition.get("status") or {}
-    others = [one for one in status.get("conditions") or () if one.get("type") != "Terminating"]
-    marked = {**definition, "status": {**status, "conditions": [*others, terminating]}}
-    return with_metadata(marked, finalizers=finalizers, deletionGracePeriodSeconds=None)
+    return with_metadata(definition, finalizers=finalizers, deletionGracePeriodSeconds=None)
 
 
 def _problems(new: Json, _old: Json | None) -> Iterator[Cause]:
@@ -116,8 +101,8 @@ STRATEGIES = {
                 )
             },
         ),
-        prepare_create=_unestablished,
-        prepare_update=_with_stored_version,
+        prepare_create=_established,
+        prepare_update=_with_accepted_names,
         required=("spec.group", "spec.names.plural", "spec.names.kind"),
         immutable=("spec.group", "spec.names.plural", "spec.names.kind", "spec.scope"),
         other_problems=_problems,

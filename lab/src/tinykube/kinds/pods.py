@@ -1,32 +1,15 @@
-"""Pods, and the pod templates inside workloads: defaults, quality of service, grace, immutability."""
+"""Pods, and the pod templates inside workloads: defaults, grace, immutability."""
 
 from collections.abc import Iterator
 
 from tinykube.kinds.defaulting import Defaults
 from tinykube.objects.deletion import DeletionRules
-from tinykube.objects.json_types import Json, json_equal, lookup, without
+from tinykube.objects.resources import Strategy
 from tinykube.objects.statuses import Cause
-from tinykube.objects.strategies import Strategy
+from tinykube.objects.values import Json, json_equal, lookup, without
 
 _MUTABLE = ("activeDeadlineSeconds", "terminationGracePeriodSeconds", "tolerations", "schedulingGates")
 _READ_MODE = 0o644
-# What the admission plugin DefaultTolerationSeconds adds to every pod.
-_TOLERATIONS = tuple(
-    {
-        "key": f"node.kubernetes.io/{condition}",
-        "operator": "Exists",
-        "effect": "NoExecute",
-        "tolerationSeconds": 300,
-    }
-    for condition in ("not-ready", "unreachable")
-)
-
-
-def _pull_policy(container: Json) -> Json:
-    image = container.get("image", "")
-    tag = image.rsplit("/", 1)[-1].partition(":")[2] if "@" not in image else "digest"
-    policy = "Always" if tag in {"", "latest"} else "IfNotPresent"
-    return {**container, "imagePullPolicy": container.get("imagePullPolicy") or policy}
 
 
 def _volume_source(volume: Json) -> Json:
@@ -53,7 +36,6 @@ _CONTAINER = Defaults(
         "resources": _RESOURCES,
         "startupProbe": _PROBE,
     },
-    then=_pull_policy,
 )
 _DOWNWARD = Defaults(values={"defaultMode": _READ_MODE}, inside={"items": _FIELD_REF})
 _VOLUME = Defaults(
@@ -84,13 +66,6 @@ def _service_account(spec: Json) -> Json:
     return {**spec, "serviceAccountName": name, "serviceAccount": name} if name else spec
 
 
-def _host_ports(spec: Json) -> Json:
-    if not spec.get("hostNetwork"):
-        return spec
-    port = Defaults(then=lambda one: {**one, "hostPort": one.get("hostPort") or one.get("containerPort")})
-    return Defaults(inside={"containers": Defaults(inside={"ports": port})})(spec)
-
-
 POD_SPEC = Defaults(
     values={
         "dnsPolicy": "ClusterFirst",
@@ -100,75 +75,27 @@ POD_SPEC = Defaults(
         "terminationGracePeriodSeconds": 30,
     },
     inside={"containers": _CONTAINER, "initContainers": _CONTAINER, "volumes": _VOLUME},
-    then=lambda spec: _host_ports(_service_account(spec)),
+    then=_service_account,
 )
 POD_TEMPLATE = Defaults(values={"metadata": {}, "spec": {}}, inside={"spec": POD_SPEC})
 
 
-def _requests_as_limits(container: Json) -> Json:
-    limits = lookup(container, "resources", "limits")
-    if not limits:
-        return container
-    resources = container["resources"]
-    return {
-        **container,
-        "resources": {**resources, "requests": {**limits, **(resources.get("requests") or {})}},
-    }
-
-
-def _addresses(status: Json) -> Json:
-    """The status with the list of addresses that the older field stands for."""
-    address = status.get("podIP")
-    return {**status, "podIPs": [{"ip": address}]} if address and not status.get("podIPs") else status
-
-
-# Go's encoder writes these times even when they have never been set.
-_CONDITION = Defaults(values={"lastProbeTime": None, "lastTransitionTime": None})
-_EACH_REQUESTS = Defaults(then=_requests_as_limits)
 _POD = Defaults(
     values={"spec": {}},
     inside={
-        "spec": Defaults(
-            values={"enableServiceLinks": True},
-            inside={"containers": _EACH_REQUESTS, "initContainers": _EACH_REQUESTS},
-            then=POD_SPEC,
+        "spec": Defaults(values={"enableServiceLinks": True}, then=POD_SPEC),
+        # Go's encoder writes these times even when they have never been set.
+        "status": Defaults(
+            inside={"conditions": Defaults(values={"lastProbeTime": None, "lastTransitionTime": None})}
         ),
-        "status": Defaults(inside={"conditions": _CONDITION}, then=_addresses),
     },
 )
 
 
 def _prepare(pod: Json) -> Json:
     """A new pod as the strategy and the admission plugins complete it."""
-    spec = {"preemptionPolicy": "PreemptLowerPriority", "priority": 0, **pod["spec"]}
-    spec = _service_account({"serviceAccountName": "default", **spec})
-    status = {"phase": "Pending", "qosClass": _quality_of_service(spec)}
-    return _with_tolerations({**pod, "spec": spec, "status": status})
-
-
-def _with_tolerations(pod: Json, _old: Json | None = None) -> Json:
-    given = pod["spec"].get("tolerations") or []
-    taken = {toleration.get("key") for toleration in given}
-    added = [toleration for toleration in _TOLERATIONS if toleration["key"] not in taken]
-    return {**pod, "spec": {**pod["spec"], "tolerations": [*given, *added]}}
-
-
-def _with_old_quality(status: Json, old: Json) -> Json:
-    kept = old.get("qosClass")
-    return {**status, "qosClass": kept} if kept and not status.get("qosClass") else status
-
-
-def _quality_of_service(spec: Json) -> str:
-    """``Guaranteed`` when every container's requests equal its limits of cpu and memory."""
-    containers = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
-    resources = [container.get("resources") or {} for container in containers]
-    if not any(one.get("requests") or one.get("limits") for one in resources):
-        return "BestEffort"
-    guaranteed = all(
-        {"cpu", "memory"} <= set(one.get("limits") or ()) and json_equal(one.get("requests"), one["limits"])
-        for one in resources
-    )
-    return "Guaranteed" if guaranteed else "Burstable"
+    spec = _service_account({"serviceAccountName": "default", **pod["spec"]})
+    return {**pod, "spec": spec, "status": {"phase": "Pending"}}
 
 
 def _problems(new: Json, old: Json | None) -> Iterator[Cause]:
@@ -199,8 +126,6 @@ STRATEGIES = {
     ("", "Pod"): Strategy(
         default=_POD,
         prepare_create=_prepare,
-        prepare_update=_with_tolerations,
-        prepare_status=_with_old_quality,
         required=("spec.containers",),
         other_problems=_problems,
         deletion=DeletionRules(grace=_grace),

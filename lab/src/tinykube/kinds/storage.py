@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator
 
+from lightkube.utils.quantity import parse_quantity
+
 from tinykube.kinds.defaulting import Defaults
-from tinykube.objects.json_types import Json, json_equal, lookup, without
 from tinykube.objects.metadata import with_metadata
-from tinykube.objects.quantities import parse_quantity
+from tinykube.objects.resources import Strategy
 from tinykube.objects.statuses import Cause
-from tinykube.objects.strategies import Strategy
+from tinykube.objects.values import Json, json_equal, lookup, without
 
 _GROUP = "storage.k8s.io"
 _CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"
@@ -56,7 +57,7 @@ def _pending_claim(claim: Json) -> Json:
 
 
 def _claim_problems(new: Json, old: Json | None) -> Iterator[Cause]:
-    """A claim stays as it is, but for being bound once and, when bound, for the size it asks for."""
+    """A claim stays as it is, but for being bound once."""
     spec = new["spec"]
     if (parse_quantity(lookup(spec, "resources", "requests", "storage")) or 0) <= 0:
         yield Cause("spec.resources[storage]", "must be greater than zero")
@@ -64,10 +65,8 @@ def _claim_problems(new: Json, old: Json | None) -> Iterator[Cause]:
         return
     before = old["spec"]
     free = [*(() if before.get("volumeName") else ("volumeName",)), *_class_may_be_set(new, old)]
-    if lookup(new, "status", "phase") == "Bound":
-        free += ["resources", "volumeAttributesClassName"]
     if not json_equal(without(spec, *free), without(before, *free)):
-        yield Cause("spec", "is immutable but for resources.requests of bound claims")
+        yield Cause("spec", "is immutable")
 
 
 def _class_may_be_set(new: Json, old: Json) -> tuple[str, ...]:

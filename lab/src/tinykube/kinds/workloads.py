@@ -5,31 +5,18 @@ from dataclasses import replace
 
 from tinykube.kinds.defaulting import Defaults
 from tinykube.kinds.pods import POD_TEMPLATE
-from tinykube.objects.json_types import Json, lookup
-from tinykube.objects.resources import Form, ResourceType
+from tinykube.objects.resources import Form, ResourceType, Strategy
 from tinykube.objects.statuses import Cause
-from tinykube.objects.strategies import Strategy
+from tinykube.objects.values import Json, lookup
 
 _APPS = "apps"
 _OLD_VERSION = "v1beta1"
 
 
-def _rolling(**values: object) -> Defaults:
-    """The defaults of an update strategy: rolling, with these parameters."""
-
-    def complete(strategy: Json) -> Json:
-        if strategy["type"] != "RollingUpdate":
-            return strategy
-        given = strategy.get("rollingUpdate") or {}
-        return {**strategy, "rollingUpdate": {**values, **given}}
-
-    return Defaults(values={"type": "RollingUpdate"}, then=complete)
-
-
-def _workload(strategy_field: str, rolling: Defaults, **values: object) -> Defaults:
+def _workload(strategy_field: str, **values: object) -> Defaults:
     spec = Defaults(
-        values={"revisionHistoryLimit": 10, strategy_field: {}, **values},
-        inside={"template": POD_TEMPLATE, strategy_field: rolling},
+        values={strategy_field: {}, **values},
+        inside={"template": POD_TEMPLATE, strategy_field: Defaults(values={"type": "RollingUpdate"})},
     )
     return Defaults(values={"spec": {}}, inside={"spec": spec})
 
@@ -60,33 +47,12 @@ def _strategy(default: Defaults, status: Json | None = None) -> Strategy:
     )
 
 
-_STATEFUL_SET = _workload(
-    "updateStrategy",
-    _rolling(partition=0),
-    replicas=1,
-    podManagementPolicy="OrderedReady",
-    persistentVolumeClaimRetentionPolicy={"whenDeleted": "Retain", "whenScaled": "Retain"},
-)
 STRATEGIES = {
-    (_APPS, "DaemonSet"): _strategy(
-        _workload("updateStrategy", _rolling(maxUnavailable=1, maxSurge=0)), _NOBODY_SCHEDULED
+    (_APPS, "DaemonSet"): _strategy(_workload("updateStrategy"), _NOBODY_SCHEDULED),
+    (_APPS, "Deployment"): _strategy(_workload("strategy", replicas=1)),
+    (_APPS, "StatefulSet"): _strategy(
+        _workload("updateStrategy", replicas=1), {"replicas": 0, "availableReplicas": 0}
     ),
-    (_APPS, "Deployment"): _strategy(
-        _workload(
-            "strategy",
-            _rolling(maxUnavailable="25%", maxSurge="25%"),
-            replicas=1,
-            progressDeadlineSeconds=600,
-        )
-    ),
-    (_APPS, "ReplicaSet"): _strategy(
-        Defaults(
-            values={"spec": {}},
-            inside={"spec": Defaults(values={"replicas": 1}, inside={"template": POD_TEMPLATE})},
-        ),
-        {"replicas": 0},
-    ),
-    (_APPS, "StatefulSet"): _strategy(_STATEFUL_SET, {"replicas": 0, "availableReplicas": 0}),
 }
 
 

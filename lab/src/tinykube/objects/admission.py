@@ -1,16 +1,15 @@
 """Admission: what else must hold, or is added, before an object is created or deleted.
 
 These are the admission plugins of kube-apiserver that users of storage notice: NamespaceLifecycle,
-DefaultStorageClass, StorageObjectInUseProtection, PersistentVolumeClaimResize and ServiceAccount.
+DefaultStorageClass, StorageObjectInUseProtection and ServiceAccount.
 """
 
-from tinykube.objects.account_volumes import wants_token, with_token
-from tinykube.objects.json_types import Json, lookup
-from tinykube.objects.metadata import with_metadata
-from tinykube.objects.quantities import parse_quantity
+from tinykube.objects.metadata import generated_name, with_metadata
 from tinykube.objects.resources import GroupKind, GroupResource, ResourceType
 from tinykube.objects.statuses import Subject, forbidden, not_found
 from tinykube.objects.storage import ObjectKey, Store
+from tinykube.objects.users import POD_TOKEN_SECONDS
+from tinykube.objects.values import Json, lookup
 
 NAMESPACES = GroupResource("", "namespaces")
 _ACCOUNTS = GroupResource("", "serviceaccounts")
@@ -25,6 +24,9 @@ _PROTECTION = {
     _CLAIM: "kubernetes.io/pvc-protection",
     GroupKind("", "PersistentVolume"): "kubernetes.io/pv-protection",
 }
+_ROOT_CA = "kube-root-ca.crt"
+_MOUNT_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
+_CONTAINERS = ("initContainers", "containers")
 
 
 class Admission:
@@ -47,20 +49,6 @@ class Admission:
                 new = with_metadata(new, finalizers=[*finalizers, protection])
         return new
 
-    def check_update(self, resource: ResourceType, new: Json, old: Json) -> None:
-        """Raises 403 for a bound claim that grows although its class does not allow it."""
-        if resource.group_kind != _CLAIM or lookup(old, "status", "phase") != "Bound":
-            return
-        size, before = (lookup(claim, "spec", "resources", "requests", "storage") for claim in (new, old))
-        if (parse_quantity(size) or 0) <= (parse_quantity(before) or 0):
-            return
-        name = lookup(new, "spec", "storageClassName") or ""
-        storage_class = self._store.get(_STORAGE_CLASSES, ObjectKey("", name))
-        if storage_class is None or not storage_class.json.get("allowVolumeExpansion"):
-            raise forbidden(
-                resource.subject(new["metadata"]["name"]), "its storage class does not allow expansion"
-            )
-
     def check_deletion(self, resource: ResourceType, key: ObjectKey) -> None:
         """Raises 403 for the namespaces that every cluster has."""
         if resource.group_resource == NAMESPACES and key.name in _IMMORTAL_NAMESPACES:
@@ -78,12 +66,12 @@ class Admission:
         """The pod with the token of its account; raises 403 when that is to come and is not there."""
         name = pod["spec"]["serviceAccountName"]
         found = self._store.get(_ACCOUNTS, ObjectKey(namespace, name))
-        if not wants_token(pod, found.json if found else None):
+        if not _wants_token(pod, found.json if found else {}):
             return pod
         if found is None:
             subject = resource.subject(pod["metadata"].get("name", ""))
             raise forbidden(subject, f"service account {namespace}/{name} not found")
-        return with_token(pod)
+        return _mount_token(pod)
 
     def _with_default_class(self, claim: Json) -> Json:
         """The claim with the default class, if it names none and is not annotated the old way."""
@@ -103,3 +91,43 @@ class Admission:
 def _is_default(storage_class: Json) -> bool:
     annotations = storage_class["metadata"].get("annotations") or {}
     return "true" in (annotations.get(_DEFAULT_CLASS), annotations.get(_DEFAULT_CLASS_BETA))
+
+
+def _wants_token(pod: Json, account: Json) -> bool:
+    """Whether the pod gets the token: the pod's own word counts more than its account's."""
+    said = (one.get("automountServiceAccountToken") for one in (pod["spec"], account))
+    return next((bool(word) for word in said if word is not None), True)
+
+
+def _mount_token(pod: Json) -> Json:
+    """The pod with a token mounted in each container that has nothing else at that path."""
+    spec = pod["spec"]
+    name = generated_name("kube-api-access-")
+    mounted = {key: [_mounted(one, name) for one in spec[key]] for key in _CONTAINERS if spec.get(key)}
+    if all(mounted[key] == spec[key] for key in mounted):
+        return pod
+    volumes = [*(spec.get("volumes") or ()), _volume(name)]
+    return {**pod, "spec": {**spec, **mounted, "volumes": volumes}}
+
+
+def _mounted(container: Json, volume: str) -> Json:
+    mounts = container.get("volumeMounts") or []
+    if any(mount.get("mountPath") == _MOUNT_PATH for mount in mounts):
+        return container
+    return {
+        **container,
+        "volumeMounts": [*mounts, {"name": volume, "readOnly": True, "mountPath": _MOUNT_PATH}],
+    }
+
+
+def _volume(name: str) -> Json:
+    namespace = {
+        "path": "namespace",
+        "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"},
+    }
+    sources: list[Json] = [
+        {"serviceAccountToken": {"expirationSeconds": POD_TOKEN_SECONDS, "path": "token"}},
+        {"configMap": {"name": _ROOT_CA, "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
+        {"downwardAPI": {"items": [namespace]}},
+    ]
+    return {"name": name, "projected": {"sources": sources, "defaultMode": 0o644}}

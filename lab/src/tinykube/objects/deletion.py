@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from tinykube.objects.json_types import Json, lookup
 from tinykube.objects.metadata import FOREGROUND, ORPHAN, with_metadata
-from tinykube.objects.times import timestamp
+from tinykube.objects.values import Json, lookup, timestamp
 
 _GC_FINALIZERS = {"Orphan": ORPHAN, "Foreground": FOREGROUND}
 
@@ -54,17 +53,21 @@ def begin_deletion(
     json_object: Json, options: DeleteOptions, rules: DeletionRules, now: datetime
 ) -> Deletion:
     """What a delete request does to this object now; preconditions have been checked."""
-    grace = _grace(json_object, options, rules)
-    if grace is _PENDING:
-        return Deletion(None, remove=False)
+    metadata, asked = json_object["metadata"], options.grace_period_seconds
+    granted = metadata.get("deletionGracePeriodSeconds") or 0
+    seconds: int | None = None  # for kinds without grace, or where it has run out already
+    if rules.grace is not None and "deletionTimestamp" not in metadata:
+        seconds = rules.grace(json_object, asked)
+    elif rules.grace is not None and granted:
+        if asked is None or asked >= granted:
+            return Deletion(None, remove=False)
+        seconds = asked
     changed = _with_gc_finalizer(json_object, options) if rules.collects_dependents else json_object
     held = bool(changed["metadata"].get("finalizers")) or rules.held(changed)
-    if grace.seconds is not None:
-        marked = rules.mark(_marked(changed, grace.seconds, now, rules))
-        return Deletion(marked, remove=not held and grace.seconds == 0)
-    if held:
-        return Deletion(rules.mark(_marked(changed, 0, now, rules)), remove=False)
-    return Deletion(None, remove=True)
+    if seconds is None and not held:
+        return Deletion(None, remove=True)
+    marked = rules.mark(_marked(changed, seconds or 0, now, rules))
+    return Deletion(marked, remove=seconds == 0 and not held)
 
 
 def removed_by_update(new: Json, old: Json, rules: DeletionRules) -> bool:
@@ -76,30 +79,6 @@ def removed_by_update(new: Json, old: Json, rules: DeletionRules) -> bool:
         and not new["metadata"].get("finalizers")
         and not rules.held(new)
     )
-
-
-class _Grace(NamedTuple):
-    """Seconds to grant; None for kinds without grace, or where it has run out already."""
-
-    seconds: int | None
-
-
-_PENDING = _Grace(-1)
-_NONE = _Grace(None)
-
-
-def _grace(json_object: Json, options: DeleteOptions, rules: DeletionRules) -> _Grace:
-    asked = options.grace_period_seconds
-    if asked is not None and asked < 0:
-        asked = 1
-    if rules.grace is None:
-        return _NONE
-    if "deletionTimestamp" not in json_object["metadata"]:
-        return _Grace(rules.grace(json_object, asked))
-    granted = json_object["metadata"].get("deletionGracePeriodSeconds") or 0
-    if not granted:
-        return _NONE
-    return _PENDING if asked is None or asked >= granted else _Grace(asked)
 
 
 def _marked(json_object: Json, grace_seconds: int, now: datetime, rules: DeletionRules) -> Json:

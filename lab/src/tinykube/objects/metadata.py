@@ -3,21 +3,25 @@
 After ``k8s.io/apimachinery/pkg/api/validation/objectmeta.go`` and ``apiserver/pkg/registry/rest``.
 """
 
+import re
 import secrets
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from uuid import uuid4
 
-from tinykube.objects.json_types import Json, JsonValue, without
-from tinykube.objects.names import label_key_problem, label_value_problem, path_segment_problem
 from tinykube.objects.statuses import Cause
-from tinykube.objects.times import timestamp
+from tinykube.objects.values import Json, JsonValue, timestamp, without
 
+_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_SUBDOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+_LABEL_NAME = re.compile(_LABEL)
+_QUALIFIED = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
+_NAME_LIMIT = 253
+_LABEL_LIMIT = 63
 NameRule = Callable[[str], str]
 ORPHAN = "orphan"
 FOREGROUND = "foregroundDeletion"
 IMMUTABLE = "field is immutable"
-_ANNOTATIONS_LIMIT_BYTES = 256 * 1024
 _GENERATED_LENGTH = 5
 _GENERATED_NAME_LIMIT = 63
 # Without vowels and look-alikes, so that no words come out (apimachinery/pkg/util/rand).
@@ -32,6 +36,41 @@ _SET_BY_SERVER = (
     "selfLink",
 )
 _KEPT_IN_UPDATES = ("creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation")
+
+
+def subdomain_problem(name: str) -> str:
+    """An RFC 1123 subdomain, as most names are."""
+    fits = len(name) <= _NAME_LIMIT and _SUBDOMAIN.fullmatch(name)
+    return "" if fits else f"must be a lowercase RFC 1123 subdomain of at most {_NAME_LIMIT} characters"
+
+
+def label_problem(name: str) -> str:
+    """An RFC 1123 label, as names of namespaces are."""
+    fits = len(name) <= _LABEL_LIMIT and _LABEL_NAME.fullmatch(name)
+    return "" if fits else f"must be a lowercase RFC 1123 label of at most {_LABEL_LIMIT} characters"
+
+
+def path_segment_problem(name: str) -> str:
+    """Anything that can stand in a path, as names of RBAC objects are."""
+    fits = name not in {".", ".."} and "/" not in name and "%" not in name
+    return "" if fits else "must not be '.' or '..', nor contain '/' or '%'"
+
+
+def label_key_problem(key: str) -> str:
+    """The key of a label, or a finalizer: a name, after an optional domain and a slash."""
+    prefix, slash, name = key.rpartition("/")
+    problem = label_value_problem(name) if name else "must not be empty"
+    return problem or (subdomain_problem(prefix) if slash else "")
+
+
+def label_value_problem(value: str) -> str:
+    """The value of a label."""
+    fits = not value or (len(value) <= _LABEL_LIMIT and _QUALIFIED.fullmatch(value))
+    return (
+        ""
+        if fits
+        else f"must be at most {_LABEL_LIMIT} letters, digits, '-', '_' and '.' between two of them"
+    )
 
 
 def with_metadata(json_object: Json, **changes: JsonValue) -> Json:
@@ -94,13 +133,9 @@ def metadata_update_problems(json_object: Json, old: Json) -> Iterator[Cause]:
 
 
 def _common_problems(metadata: Json) -> Iterator[Cause]:
-    yield from label_problems(metadata.get("labels") or {}, "metadata.labels")
-    annotations = metadata.get("annotations") or {}
-    for key in annotations:
-        if problem := label_key_problem(key.lower()):
-            yield Cause("metadata.annotations", f"{key!r} {problem}")
-    if sum(len(key) + len(value) for key, value in annotations.items()) > _ANNOTATIONS_LIMIT_BYTES:
-        yield Cause("metadata.annotations", f"must not be longer than {_ANNOTATIONS_LIMIT_BYTES} bytes")
+    for key, value in (metadata.get("labels") or {}).items():
+        if problem := label_key_problem(key) or label_value_problem(value):
+            yield Cause("metadata.labels", f"{key}={value}: {problem}")
     for reference in metadata.get("ownerReferences") or ():
         for key in ("apiVersion", "kind", "name", "uid"):
             if not reference.get(key):
@@ -108,10 +143,3 @@ def _common_problems(metadata: Json) -> Iterator[Cause]:
     for finalizer in metadata.get("finalizers") or ():
         if problem := label_key_problem(finalizer):
             yield Cause("metadata.finalizers", f"{finalizer!r} {problem}")
-
-
-def label_problems(labels: Json, field: str) -> Iterator[Cause]:
-    """What is wrong with these labels."""
-    for key, value in labels.items():
-        if problem := label_key_problem(key) or label_value_problem(value):
-            yield Cause(field, f"{key}={value}: {problem}")

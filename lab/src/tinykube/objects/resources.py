@@ -2,16 +2,17 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
-from tinykube.objects.json_types import Json
-from tinykube.objects.statuses import Subject, unknown_resource
-from tinykube.objects.strategies import Strategy
+from tinykube.objects.deletion import DeletionRules
+from tinykube.objects.metadata import IMMUTABLE, NameRule, subdomain_problem
+from tinykube.objects.statuses import Cause, Subject, unknown_resource
+from tinykube.objects.values import Json, json_equal, lookup
 from tinykube.patch.merge_rules import Rules, rules_for
-from tinykube.printers.tables import Printer
+from tinykube.printers import Printer
 
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 SUBRESOURCE_VERBS = {
@@ -21,7 +22,7 @@ SUBRESOURCE_VERBS = {
     "binding": ("create",),
     "eviction": ("create",),
     "exec": ("create", "get"),
-    "scale": ("get", "patch", "update"),
+    "scale": ("get", "patch"),
     "token": ("create",),
 }
 SUBRESOURCE_KINDS = {
@@ -33,6 +34,36 @@ SUBRESOURCE_KINDS = {
 """Group, version and kind of the subresources that are no part of their object."""
 _VERSION = re.compile(r"v(?P<major>[1-9][0-9]*)(?:(?P<stage>alpha|beta)(?P<minor>[1-9][0-9]*))?")
 _STAGES = {None: 2, "beta": 1, "alpha": 0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strategy:
+    """The rules of one kind. Functions take objects as immutable and give new ones.
+
+    ``default`` fills in what a client left out. ``prepare_create`` and ``prepare_update`` (new, old) set what
+    only the server sets. ``required`` and ``immutable`` are paths of fields that must be given, or stay as
+    they are; ``other_problems`` (new, old or None) says what else is not acceptable.
+    """
+
+    name_rule: NameRule = subdomain_problem
+    default: Callable[[Json], Json] = lambda given: given
+    prepare_create: Callable[[Json], Json] = lambda new: new
+    prepare_update: Callable[[Json, Json], Json] = lambda new, _: new
+    required: tuple[str, ...] = ()
+    immutable: tuple[str, ...] = ()
+    other_problems: Callable[[Json, Json | None], Iterable[Cause]] = lambda _new, _old: ()
+    deletion: DeletionRules = field(default_factory=DeletionRules)
+
+    def problems(self, new: Json, old: Json | None) -> Iterator[Cause]:
+        """What is not acceptable about a new object, or about an update of an old one."""
+        for path in self.required:
+            if not lookup(new, *path.split(".")):
+                yield Cause(path, "is required")
+        for path in self.immutable if old is not None else ():
+            after, before = (lookup(one, *path.split(".")) for one in (new, old))
+            if not json_equal(after or None, before or None):
+                yield Cause(path, IMMUTABLE)
+        yield from self.other_problems(new, old)
 
 
 class GroupKind(NamedTuple):
@@ -51,10 +82,6 @@ class GroupResource(NamedTuple):
 
 Decoder: TypeAlias = Callable[[Json], tuple[Json, list[str]]]
 """Gives what a type knows of a body, and the paths of the fields that it does not know; raises 400."""
-
-
-def _undecoded(body: Json) -> tuple[Json, list[str]]:
-    return body, []
 
 
 class Form(NamedTuple):
@@ -91,7 +118,7 @@ class ResourceType:
     list_kind: str = ""
     printer: Printer | None = None
     form: Form | None = None
-    decode: Decoder = _undecoded
+    decode: Decoder
     merge_rules: Rules | None = None
     strategy: Strategy = field(default_factory=Strategy)
 

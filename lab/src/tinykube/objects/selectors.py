@@ -8,8 +8,7 @@ import re
 from dataclasses import dataclass
 
 from tinykube.errors import InvalidValue
-from tinykube.objects.json_types import Json, lookup
-from tinykube.objects.names import label_key_problem, label_value_problem
+from tinykube.objects.metadata import label_key_problem, label_value_problem
 
 _BETWEEN_TERMS = re.compile(r",(?![^(]*\))")
 _LABEL_TERM = re.compile(
@@ -44,41 +43,19 @@ class Requirement:
     negated: bool = False
 
     def holds(self, value: str | None) -> bool:
-        """Whether this value, or that there is none, fulfils it."""
+        """Whether this value, or that there is none, fulfils it; a missing label is in no set."""
         fits = value is not None if self.values is None else value in self.values
         return fits != self.negated
 
 
-@dataclass(frozen=True, slots=True)
-class LabelSelector:
-    """Requirements that must all hold; none at all selects everything."""
-
-    requirements: tuple[Requirement, ...] = ()
-
-    def matches(self, labels: Json) -> bool:
-        """Whether an object with these labels is selected; a missing label is in no set."""
-        return all(one.holds(labels.get(one.key)) for one in self.requirements)
-
-
-@dataclass(frozen=True, slots=True)
-class FieldSelector:
-    """Requirements that must all hold; none at all selects everything."""
-
-    requirements: tuple[Requirement, ...] = ()
-
-    def matches(self, json_object: Json) -> bool:
-        """Whether this object is selected; a field that is not there has the empty value."""
-        return all(one.holds(_text(json_object, one.key)) for one in self.requirements)
-
-
-def parse_label_selector(text: str) -> LabelSelector:
-    """The selector that a ``labelSelector`` query parameter means; raises SelectorInvalid."""
+def parse_label_selector(text: str) -> tuple[Requirement, ...]:
+    """What a ``labelSelector`` query parameter requires; raises SelectorInvalid."""
     terms = _BETWEEN_TERMS.split(text) if text.strip() else []
-    return LabelSelector(tuple(map(_label_requirement, terms)))
+    return tuple(map(_label_requirement, terms))
 
 
-def parse_field_selector(text: str, group: str, kind: str) -> FieldSelector:
-    """The selector that a ``fieldSelector`` query parameter means for objects of this kind.
+def parse_field_selector(text: str, group: str, kind: str) -> tuple[Requirement, ...]:
+    """What a ``fieldSelector`` query parameter requires of objects of this kind.
 
     Raises SelectorInvalid, also when the kind cannot be selected by that field.
     """
@@ -92,7 +69,7 @@ def parse_field_selector(text: str, group: str, kind: str) -> FieldSelector:
             )
         negated = found["operator"] == "!="
         requirements.append(Requirement(found["field"], frozenset({found["value"]}), negated))
-    return FieldSelector(tuple(requirements))
+    return tuple(requirements)
 
 
 def _label_requirement(term: str) -> Requirement:
@@ -109,8 +86,3 @@ def _label_requirement(term: str) -> Requirement:
         raise SelectorInvalid(problem, field="labelSelector", value=term)
     negated = bool(found["absent"]) or found["equals"] == "!=" or found["set"] == "notin"
     return Requirement(found["key"], values, negated)
-
-
-def _text(json_object: Json, field: str) -> str:
-    value = lookup(json_object, *field.split("."))
-    return "" if value is None else str(value)

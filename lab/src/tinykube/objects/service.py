@@ -4,16 +4,14 @@ All methods are synchronous, so that each runs as one transaction on the event l
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
-from enum import StrEnum
 from itertools import chain
 from typing import NamedTuple
 
 from tinykube.objects.admission import Admission
-from tinykube.objects.bodies import decoding, in_stored_form, in_wire_form
+from tinykube.objects.decoding import decoding, in_stored_form, in_wire_form
 from tinykube.objects.deletion import DeleteOptions, begin_deletion, removed_by_update
-from tinykube.objects.json_types import Json, json_equal, without
 from tinykube.objects.metadata import (
     for_creation,
     for_update,
@@ -21,58 +19,33 @@ from tinykube.objects.metadata import (
     metadata_update_problems,
     with_metadata,
 )
-from tinykube.objects.pod_subresources import bound_pod, evicted_pod
-from tinykube.objects.preconditions import (
-    check_deletion,
-    check_identity,
-    check_is_new,
-    check_namespace,
-    check_uid,
-    check_version,
-)
 from tinykube.objects.resources import ResourceType
 from tinykube.objects.statuses import (
     ApiError,
     Cause,
-    Undecodable,
-    already_exists,
+    bad_request,
+    conflict,
     invalid_object,
     not_found,
 )
 from tinykube.objects.storage import ObjectKey, Store, Stored
-from tinykube.objects.times import timestamp
-from tinykube.patch.ownership import Ownership, same_but_for_times
-
-
-class FieldValidation(StrEnum):
-    """What to do about fields that a type does not know."""
-
-    IGNORE = "Ignore"
-    WARN = "Warn"
-    STRICT = "Strict"
+from tinykube.objects.subresources import bound_pod, evicted_pod
+from tinykube.objects.values import Json, Undecodable, json_equal, lookup, timestamp, without
+from tinykube.patch.apply import Writer, same_but_for_times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
     """How to write: on whose behalf, and to which subresource (if any).
 
-    ``dry_run`` stores nothing; ``validation`` says what to do about unknown fields. What the client is to be
-    warned of is added to ``warnings``.
+    ``dry_run`` stores nothing; ``strict`` refuses fields that the type does not know, which are left out
+    else.
     """
 
     manager: str = "unknown"
     subresource: str = ""
     dry_run: bool = False
-    validation: FieldValidation = FieldValidation.WARN
-    warnings: list[str] = field(default_factory=list)
-
-    def judge(self, unknown_fields: Iterable[str]) -> None:
-        """Warn of these fields, or refuse them by raising Undecodable."""
-        found = [f'unknown field "{path}"' for path in unknown_fields]
-        if found and self.validation is FieldValidation.STRICT:
-            raise Undecodable(", ".join(found))
-        if self.validation is FieldValidation.WARN:
-            self.warnings.extend(found)
+    strict: bool = False
 
 
 class Written(NamedTuple):
@@ -106,26 +79,27 @@ class ObjectService:
 
     def create(self, resource: ResourceType, namespace: str, body: Json, options: WriteOptions) -> Stored:
         """A new object from what the client sent."""
-        check_is_new(body)
+        if lookup(body, "metadata", "resourceVersion"):  # the code is that of kube-apiserver
+            raise ApiError(500, "", "resourceVersion should not be set on objects to be created")
         with decoding(resource):
             new = _decoded(resource, body, options)
-        check_namespace(resource, namespace, new)
-        new = self._ownership(resource, options).of_write(None, new)
+        _check_namespace(resource, namespace, new)
+        new = self._writer(resource, options).write(None, new)
         return self._create(resource, namespace, new, options)
 
     def update(self, resource: ResourceType, key: ObjectKey, body: Json, options: WriteOptions) -> Written:
         """The object replaced by what the client sent, or made anew where its kind allows that."""
         with decoding(resource):
             new = _decoded(resource, body, options)
-        check_identity(resource, key, new)
+        _check_identity(resource, key, new)
         old = self._store.get(resource.group_resource, key)
-        check_uid(resource, key.name, new, old)
+        _check_uid(resource, key.name, new, old)
         if old is not None:
             return Written(self._update(resource, old, new, options), created=False)
         if not resource.creates_on_update or options.subresource:
             raise not_found(resource.subject(key.name))
-        check_version(resource, key.name, new, None)
-        new = self._ownership(resource, options).of_write(None, new)
+        _check_version(resource, key.name, new, None)
+        new = self._writer(resource, options).write(None, new)
         return Written(self._create(resource, key.namespace, new, options), created=True)
 
     def change(
@@ -138,7 +112,7 @@ class ObjectService:
             new = _decoded(resource, wanted, options)
         except Undecodable as error:
             raise invalid_object(resource.subject(key.name), [Cause("patch", str(error))]) from error
-        check_identity(resource, key, new)
+        _check_identity(resource, key, new)
         return self._update(resource, old, new, options)
 
     def apply(
@@ -152,11 +126,11 @@ class ObjectService:
             config, unknown = in_stored_form(resource, applied)
             if unknown:  # the code is that of kube-apiserver
                 raise ApiError(500, "", f"{resource.kind} has no such fields: {', '.join(unknown)}")
-            check_identity(resource, key, config)
+            _check_identity(resource, key, config)
             if config["metadata"].get("resourceVersion"):
-                check_version(resource, key.name, config, old)
+                _check_version(resource, key.name, config, old)
             live = in_wire_form(resource, old.json) if old else None
-            merged = self._ownership(resource, options).of_apply(live, applied, force=force)
+            merged = self._writer(resource, options).apply(live, applied, force=force)
             new = _decoded(resource, merged, options)
         if old is None:
             return Written(self._create(resource, key.namespace, new, options), created=True)
@@ -171,16 +145,14 @@ class ObjectService:
     def evict(self, resource: ResourceType, key: ObjectKey, options: DeleteOptions) -> None:
         """Have a pod end as by ``delete``, and its status say why; raises 409 when it is another pod."""
         old = self.get(resource, key)
-        check_deletion(resource, old, options)
-        told = self._put(resource, evicted_pod(old.json, self._clock()), old, dry_run=options.dry_run)
-        if options.resource_version is not None:
-            options = replace(options, resource_version=told.json["metadata"]["resourceVersion"])
-        self.delete(resource, key, options)
+        _check_deletion(resource, old, options)
+        self._put(resource, evicted_pod(old.json, self._clock()), old, dry_run=options.dry_run)
+        self.delete(resource, key, replace(options, resource_version=None))  # which has just moved on
 
     def delete(self, resource: ResourceType, key: ObjectKey, options: DeleteOptions) -> Deleted:
         """The object removed, or marked as being deleted while something holds it."""
         old = self.get(resource, key)
-        check_deletion(resource, old, options)
+        _check_deletion(resource, old, options)
         self._admission.check_deletion(resource, key)
         deletion = begin_deletion(old.json, options, resource.strategy.deletion, self._clock())
         last = old
@@ -191,14 +163,14 @@ class ObjectService:
         return Deleted(last, gone=deletion.remove)
 
     def _update(self, resource: ResourceType, old: Stored, new: Json, options: WriteOptions) -> Stored:
-        check_version(resource, old.key.name, new, old)
-        new = self._ownership(resource, options).of_write(old.json, new)
+        _check_version(resource, old.key.name, new, old)
+        new = self._writer(resource, options).write(old.json, new)
         return self._replace(resource, old, new, options)
 
-    def _ownership(self, resource: ResourceType, options: WriteOptions) -> Ownership:
-        return Ownership(
+    def _writer(self, resource: ResourceType, options: WriteOptions) -> Writer:
+        return Writer(
             resource=resource,
-            manager=options.manager,
+            name=options.manager,
             subresource=options.subresource,
             now=timestamp(self._clock()),
         )
@@ -216,7 +188,8 @@ class ObjectService:
             metadata_problems(new, strategy.name_rule),
         )
         if self._store.get(resource.group_resource, ObjectKey(namespace, name)):
-            raise already_exists(resource.subject(name))
+            subject = resource.subject(name)
+            raise ApiError(409, "AlreadyExists", f"{subject} already exists", **subject.details)
         return self._put(resource, new, None, dry_run=options.dry_run)
 
     def _replace(self, resource: ResourceType, old: Stored, new: Json, options: WriteOptions) -> Stored:
@@ -230,7 +203,6 @@ class ObjectService:
             metadata_update_problems(new, old.json),
             strategy.problems(new, old.json),
         )
-        self._admission.check_update(resource, new, old.json)
         if removed_by_update(new, old.json, strategy.deletion) and not options.dry_run:
             return Stored(self._store.remove(resource.group_resource, old.key).revision, new)
         return self._put(resource, new, old, dry_run=options.dry_run)
@@ -243,14 +215,8 @@ class ObjectService:
             metadata = new["metadata"]
             if resource.custom:
                 metadata = {**old["metadata"], "managedFields": metadata.get("managedFields", [])}
-            status = new.get("status")
-            if status is not None:
-                status = resource.strategy.prepare_status(status, old.get("status") or {})
-            return {
-                **without(old, "status"),
-                "metadata": metadata,
-                **({} if status is None else {"status": status}),
-            }
+            status = {"status": new["status"]} if new.get("status") is not None else {}
+            return {**without(old, "status"), "metadata": metadata, **status}
         if resource.has_status:
             new = {**without(new, "status"), **({"status": old["status"]} if "status" in old else {})}
         return new if subresource else resource.strategy.prepare_update(new, old)
@@ -266,7 +232,8 @@ class ObjectService:
 
 def _decoded(resource: ResourceType, body: Json, options: WriteOptions) -> Json:
     decoded, unknown = in_stored_form(resource, body)
-    options.judge(unknown)
+    if unknown and options.strict:
+        raise Undecodable(", ".join(f'unknown field "{path}"' for path in unknown))
     return resource.strategy.default(decoded)
 
 
@@ -285,3 +252,42 @@ def _refuse(resource: ResourceType, name: str, *problems: Iterable[Cause]) -> No
     causes = list(chain(*problems))
     if causes:
         raise invalid_object(resource.subject(name), causes)
+
+
+def _check_namespace(resource: ResourceType, namespace: str, new: Json) -> None:
+    """The object may leave its namespace to the URL, but not name another one."""
+    given = new["metadata"].get("namespace", "")
+    if resource.namespaced and given not in {"", namespace}:
+        raise bad_request(f"the namespace of the object ({given}) is not that of the URL ({namespace})")
+
+
+def _check_identity(resource: ResourceType, key: ObjectKey, new: Json) -> None:
+    given = new["metadata"].get("name", "")
+    if given != key.name:
+        raise bad_request(f"the name of the object ({given}) is not that of the URL ({key.name})")
+    _check_namespace(resource, key.namespace, new)
+
+
+def _check_uid(resource: ResourceType, name: str, new: Json, old: Stored | None) -> None:
+    """An update that names a uid is for that object only, and for no successor of the same name."""
+    wanted, found = new["metadata"].get("uid"), old.json["metadata"]["uid"] if old else ""
+    if wanted and wanted != found:
+        raise conflict(resource.subject(name), f"uid {wanted} is wanted and {found or 'none'} found")
+
+
+def _check_version(resource: ResourceType, name: str, new: Json, old: Stored | None) -> None:
+    """Optimistic concurrency: the version must be the current one, and given unless the kind lets it be."""
+    wanted = new["metadata"].get("resourceVersion")
+    if not wanted and old and not resource.unconditional_update:
+        cause = Cause("metadata.resourceVersion", "must be specified for an update")
+        raise invalid_object(resource.subject(name), [cause])
+    if wanted and wanted != (str(old.revision) if old else ""):
+        raise conflict(resource.subject(name))
+
+
+def _check_deletion(resource: ResourceType, old: Stored, options: DeleteOptions) -> None:
+    """A deletion may name the uid and the version that it is meant for."""
+    for name, wanted in (("uid", options.uid), ("resourceVersion", options.resource_version)):
+        found = old.json["metadata"][name]
+        if wanted is not None and wanted != found:
+            raise conflict(resource.subject(old.key.name), f"{name} {wanted} is wanted and {found} found")

@@ -7,7 +7,9 @@ sentences are for people, one for each refusal.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tinykube.objects.json_types import Json, JsonValue
+from tinykube.objects.values import Json, JsonValue
+
+MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +49,6 @@ class ApiError(Exception):
         }
 
 
-class Undecodable(Exception):
-    """A value is not of the type that its field has."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
     """What a refusal is about: an object of a resource, or the resource itself."""
@@ -73,14 +71,6 @@ class Subject:
 def not_found(subject: Subject) -> ApiError:
     """404: the object does not exist."""
     return ApiError(404, "NotFound", f"{subject} not found", **subject.details)
-
-
-def already_exists(subject: Subject) -> ApiError:
-    """409 on create: the name is taken, perhaps by an object that is about to go."""
-    return ApiError(409, "AlreadyExists", f"{subject} already exists", **subject.details)
-
-
-MODIFIED = "the object has been modified; please apply your changes to the latest version and try again"
 
 
 def conflict(subject: Subject, problem: str = MODIFIED) -> ApiError:
@@ -110,11 +100,6 @@ def forbidden(subject: Subject, problem: str, field: str = "") -> ApiError:
 def bad_request(message: str) -> ApiError:
     """400: the request cannot be understood."""
     return ApiError(400, "BadRequest", message)
-
-
-def unauthorized() -> ApiError:
-    """401: no token, or another one."""
-    return ApiError(401, "Unauthorized", "Unauthorized")
 
 
 def unknown_resource() -> ApiError:

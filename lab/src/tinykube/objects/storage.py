@@ -12,8 +12,8 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import NamedTuple
 
-from tinykube.objects.json_types import Json
 from tinykube.objects.resources import GroupResource
+from tinykube.objects.values import Json
 
 _HISTORY_CHANGES = 5_000
 
@@ -121,10 +121,6 @@ class Store:
         objects = collection.objects if revision is None else self._as_of(collection, revision)
         chosen = objects if not namespace else [key for key in objects if key.namespace == namespace]
         return [objects[key] for key in sorted(chosen)]
-
-    def has_any(self, resource: GroupResource) -> bool:
-        """Whether there is any object of the resource."""
-        return bool(self._collection(resource).objects)
 
     def put(self, resource: GroupResource, json_object: Json) -> Stored:
         """Store an object under a new revision, which becomes its ``metadata.resourceVersion``."""

@@ -1,12 +1,164 @@
-"""The entries of ``metadata.managedFields``: which manager owns which fields, and since when."""
+"""Who owns which fields of an object, as ``metadata.managedFields`` records it (``FieldsV1``).
 
-from collections.abc import Iterable
+A path is a tuple of elements in the form that FieldsV1 writes them: ``f:spec`` a field, ``k:{"name":"a"}``
+the element of a keyed list, ``v:"x"`` an element of a set. What counts as one field is for the merge rules to
+say: an atomic map or list is one, with all that is in it. Null is a value like any other.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
-from tinykube.objects.json_types import Json, lookup, without
-from tinykube.patch.field_sets import FieldSet, from_fields_v1, to_fields_v1
+from tinykube.objects.values import Json, JsonValue, json_equal, lookup, without
+from tinykube.patch.merge_rules import DEFAULT, ListType, Rules
+
+Path: TypeAlias = tuple[str, ...]
+FieldSet: TypeAlias = frozenset[Path]
+
+_SELF = "."
+_ABSENT: Final = object()
+_NOTHING = (_ABSENT, DEFAULT)
+
+
+class Changes(NamedTuple):
+    """The fields that differ between two objects; whole subtrees are listed with everything in them."""
+
+    written: FieldSet
+    removed: FieldSet
+
+
+def children_of(value: JsonValue, rules: Rules) -> dict[str, tuple[JsonValue, Rules]] | None:
+    """The parts of a value that are fields of their own; None when it is one field itself.
+
+    Of list elements with the same key the first counts.
+    """
+    if isinstance(value, dict) and not rules.atomic:
+        return {f"f:{key}": (part, rules.child(key)) for key, part in value.items()}
+    if isinstance(value, list) and rules.list_type is not ListType.ATOMIC:
+        return {element_of(part, rules): (part, rules.element) for part in reversed(value)}
+    return None
+
+
+def element_of(value: JsonValue, rules: Rules) -> str:
+    """The path element of one element of a set or keyed list."""
+    if rules.list_type is ListType.SET or not isinstance(value, dict):
+        return f"v:{_compact(value)}"
+    return f"k:{_compact({key: value.get(key, rules.key_defaults.get(key)) for key in sorted(rules.keys)})}"
+
+
+def fields_of(value: JsonValue, rules: Rules) -> FieldSet:
+    """Every field that an applied configuration sets."""
+    return frozenset(_fields(value, rules, ()))
+
+
+def _fields(value: JsonValue, rules: Rules, path: Path) -> Iterator[Path]:
+    for element, (part, part_rules) in (children_of(value, rules) or {}).items():
+        below = (*path, element)
+        is_entry = rules.elements is not None and element.removeprefix("f:") not in rules.fields
+        if is_entry or part == {} or children_of(part, part_rules) is None:
+            yield below
+        yield from _fields(part, part_rules, below)
+
+
+def changes_between(old: Json, new: Json, rules: Rules) -> Changes:
+    """The fields written and removed on the way from one object to the other."""
+    written: set[Path] = set()
+    removed: set[Path] = set()
+
+    def compare(before: JsonValue, after: JsonValue, inner: Rules, path: Path) -> None:
+        parts_before, parts_after = children_of(before, inner), children_of(after, inner)
+        # A null that becomes a map or list, or was one, is a map or list without parts.
+        is_leaf = not all(
+            parts is not None or value is None
+            for value, parts in ((before, parts_before), (after, parts_after))
+        )
+        if after is _ABSENT:
+            removed.add(path)
+        elif before is _ABSENT or (is_leaf and not json_equal(before, after)):
+            written.add(path)
+        parts_before, parts_after = parts_before or {}, parts_after or {}
+        for element, (_, part_rules) in {**parts_before, **parts_after}.items():
+            part_before, part_after = (
+                parts.get(element, _NOTHING)[0] for parts in (parts_before, parts_after)
+            )
+            compare(part_before, part_after, part_rules, (*path, element))
+
+    compare(old, new, rules, ())
+    return Changes(written=frozenset(written), removed=frozenset(removed))
+
+
+def with_parents(fields: FieldSet) -> FieldSet:
+    """The set and all named fields on the way to its members."""
+    return fields | {
+        path[:depth] for path in fields for depth in range(1, len(path)) if path[depth - 1].startswith("f:")
+    }
+
+
+def remove_fields(value: JsonValue, fields: FieldSet, rules: Rules, path: Path = ()) -> JsonValue:
+    """The value without these fields and everything in them."""
+    if children_of(value, rules) is None or not fields:
+        return value
+    if isinstance(value, dict):
+        return {
+            key: remove_fields(part, fields, rules.child(key), (*path, f"f:{key}"))
+            for key, part in value.items()
+            if (*path, f"f:{key}") not in fields
+        }
+    return [
+        remove_fields(part, fields, rules.element, (*path, element_of(part, rules)))
+        for part in value
+        if (*path, element_of(part, rules)) not in fields
+    ]
+
+
+def to_fields_v1(fields: FieldSet) -> Json:
+    """The set as FieldsV1: a tree, where ``.`` marks a member that has members below it."""
+    tree: Json = {}
+    for path in sorted(fields):
+        node = tree
+        for element in path:
+            node = node.setdefault(element, {})
+        node[_SELF] = {}
+    return _without_needless_marks(tree)
+
+
+def _without_needless_marks(node: Mapping[str, Json]) -> Json:
+    if node.keys() == {_SELF}:
+        return {}
+    return {element: _without_needless_marks(below) for element, below in node.items()}
+
+
+def from_fields_v1(tree: Json) -> FieldSet:
+    """The set that FieldsV1 means."""
+    return frozenset(_members(tree, ()))
+
+
+def _members(node: Json, path: Path) -> Iterable[Path]:
+    if path and (not node or _SELF in node):
+        yield path
+    for element, below in node.items():
+        if element != _SELF:
+            yield from _members(below, (*path, element))
+
+
+def path_text(path: Path) -> str:
+    """The path as Kubernetes writes it for people: ``.spec.containers[name="a"].image``."""
+    return "".join(_element_text(element) for element in path)
+
+
+def _element_text(element: str) -> str:
+    kind, _, rest = element.partition(":")
+    if kind == "k":
+        keys = json.loads(rest).items()
+        return f"[{','.join(f'{key}={json.dumps(value, ensure_ascii=False)}' for key, value in keys)}]"
+    return {"f": f".{rest}", "v": f"[={rest}]"}.get(kind, f"[{rest}]")
+
+
+def _compact(value: JsonValue) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+
 
 # Nobody owns what identifies the object or is the server's to set.
 _NOBODYS: Final[FieldSet] = frozenset(
@@ -35,39 +187,31 @@ class Operation(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FieldManager:
-    """Who writes: the name (``fieldManager`` of the request), and through which version and subresource."""
+class Entry:
+    """The fields that a manager (``fieldManager`` of its requests) owns, by one version and subresource.
 
-    name: str
+    ``time`` is when it last changed them (RFC 3339; empty: never).
+    """
+
+    manager: str
+    operation: Operation
     api_version: str
     subresource: str = ""
-
-
-EntryKey: TypeAlias = tuple[str, Operation, str, str]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """The fields that one manager owns; ``time`` is when it last changed them (RFC 3339; empty: never)."""
-
-    manager: FieldManager
-    operation: Operation
     time: str
     fields: FieldSet
 
     @property
-    def key(self) -> EntryKey:
+    def key(self) -> tuple[str, Operation, str, str]:
         """What tells entries apart; one who applies keeps its entry when it goes to another version."""
-        version = "" if self.operation is Operation.APPLY else self.manager.api_version
-        return (self.manager.name, self.operation, version, self.manager.subresource)
+        version = "" if self.operation is Operation.APPLY else self.api_version
+        return (self.manager, self.operation, version, self.subresource)
 
     @property
     def description(self) -> str:
         """The manager as a conflict's message names it."""
-        manager = self.manager
-        through = f' with subresource "{manager.subresource}"' if manager.subresource else ""
-        using = f" using {manager.api_version}" if self.operation is Operation.UPDATE else ""
-        return f'"{manager.name}"{through}{using}'
+        through = f' with subresource "{self.subresource}"' if self.subresource else ""
+        using = f" using {self.api_version}" if self.operation is Operation.UPDATE else ""
+        return f'"{self.manager}"{through}{using}'
 
     def less(self, fields: FieldSet) -> "Entry":
         """The entry without these fields."""
@@ -80,25 +224,20 @@ class Entry:
 
 def entries_of(managed_fields: object) -> tuple[Entry, ...]:
     """The entries of a ``managedFields`` list; none at all when there is anything wrong with it."""
-    if not isinstance(managed_fields, list):
-        return ()
     try:
-        return tuple(_entry(encoded) for encoded in managed_fields)
+        return tuple(
+            Entry(
+                manager=encoded.get("manager", ""),
+                operation=Operation(encoded["operation"]),
+                api_version=encoded["apiVersion"],
+                subresource=encoded.get("subresource", ""),
+                time=encoded.get("time", ""),
+                fields=from_fields_v1(encoded["fieldsV1"]),
+            )
+            for encoded in (managed_fields if isinstance(managed_fields, list) else ())
+        )
     except (KeyError, TypeError, ValueError, AttributeError):
         return ()
-
-
-def _entry(encoded: Json) -> Entry:
-    return Entry(
-        manager=FieldManager(
-            name=encoded.get("manager", ""),
-            api_version=encoded["apiVersion"],
-            subresource=encoded.get("subresource", ""),
-        ),
-        operation=Operation(encoded["operation"]),
-        time=encoded.get("time", ""),
-        fields=from_fields_v1(encoded["fieldsV1"]),
-    )
 
 
 def owned(json_object: Json | None) -> tuple[Entry, ...]:
@@ -125,13 +264,12 @@ def with_entries(json_object: Json, entries: Iterable[Entry]) -> Json:
 
 
 def _encoded(entry: Entry) -> Json:
-    manager = entry.manager
     encoded: Json = {
-        "manager": manager.name,
+        "manager": entry.manager,
         "operation": str(entry.operation),
-        "apiVersion": manager.api_version,
+        "apiVersion": entry.api_version,
         **({"time": entry.time} if entry.time else {}),
         "fieldsType": "FieldsV1",
         "fieldsV1": to_fields_v1(entry.fields),
     }
-    return {**encoded, "subresource": manager.subresource} if manager.subresource else encoded
+    return {**encoded, "subresource": entry.subresource} if entry.subresource else encoded

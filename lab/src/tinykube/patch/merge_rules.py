@@ -12,8 +12,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from tinykube.objects.json_types import Json, JsonValue
-from tinykube.objects.zero_objects import zero_object
+from tinykube.objects.values import Json, JsonValue
 
 
 class ListType(StrEnum):
@@ -31,8 +30,7 @@ class Rules:
     ``fields`` has the rules of named fields; ``elements`` those of every other key of a map and of every
     element of a list. ``list_type``, ``keys`` and ``atomic`` are for server-side apply; ``key_defaults`` are
     the values of keys that an element may leave out. ``merge_key`` (for lists of objects) and ``merge_set``
-    (for lists of plain values) are for strategic merge patches, whose rules differ in places. ``zero`` is
-    what a whole object holds before anybody has set anything.
+    (for lists of plain values) are for strategic merge patches, whose rules differ in places.
     """
 
     fields: Mapping[str, "Rules"] = field(default_factory=lambda: MappingProxyType({}))
@@ -43,7 +41,6 @@ class Rules:
     atomic: bool = False
     merge_key: str = ""
     merge_set: bool = False
-    zero: Json = field(default_factory=dict)
 
     def child(self, name: str) -> "Rules":
         """The rules of the value under this key of a map."""
@@ -79,60 +76,37 @@ def _keyed(*keys: str, of: Rules = DEFAULT, **key_defaults: str) -> Rules:
 
 _METADATA = _struct(finalizers=_SET, ownerReferences=_keyed("uid", of=_ATOMIC))
 _CONDITIONS = _struct(conditions=_keyed("type"))
-_SOURCE = _struct(
-    configMapKeyRef=_ATOMIC,
-    fieldRef=_ATOMIC,
-    fileKeyRef=_ATOMIC,
-    resourceFieldRef=_ATOMIC,
-    secretKeyRef=_ATOMIC,
-)
-# Strategic merge patches replace the claims of a container's resources.
-_RESOURCES = _struct(claims=replace(_keyed("name"), merge_key=""))
 _CONTAINERS = _keyed(
     "name",
     of=_struct(
-        env=_keyed("name", of=_struct(valueFrom=_SOURCE)),
+        env=_keyed(
+            "name",
+            of=_struct(
+                valueFrom=_struct(
+                    configMapKeyRef=_ATOMIC, fieldRef=_ATOMIC, resourceFieldRef=_ATOMIC, secretKeyRef=_ATOMIC
+                )
+            ),
+        ),
         ports=_keyed("containerPort", "protocol", protocol="TCP"),
-        resources=_RESOURCES,
-        volumeDevices=_keyed("devicePath"),
         volumeMounts=_keyed("mountPath"),
     ),
 )
 _CLAIM_SPEC = _struct(dataSource=_ATOMIC, selector=_ATOMIC)
-_VOLUME_TYPES = ("cephfs", "cinder", "flexVolume", "iscsi", "rbd", "scaleIO", "storageos")
-_SECRETS_OF_VOLUMES = {name: _struct(secretRef=_ATOMIC) for name in _VOLUME_TYPES}
-_VOLUMES = _keyed(
-    "name",
-    of=_struct(
-        **_SECRETS_OF_VOLUMES,
-        csi=_struct(nodePublishSecretRef=_ATOMIC),
-        ephemeral=_struct(volumeClaimTemplate=_struct(metadata=_METADATA, spec=_CLAIM_SPEC)),
-    ),
-)
 _POD_SPEC = _struct(
     affinity=_struct(nodeAffinity=_struct(requiredDuringSchedulingIgnoredDuringExecution=_ATOMIC)),
     containers=_CONTAINERS,
-    ephemeralContainers=_CONTAINERS,
-    hostAliases=_keyed("ip"),
     imagePullSecrets=_keyed("name", of=_ATOMIC),
     initContainers=_CONTAINERS,
     nodeSelector=_ATOMIC,
-    resourceClaims=_keyed("name"),
-    resources=_RESOURCES,
-    schedulingGates=_keyed("name"),
-    topologySpreadConstraints=_keyed("topologyKey", "whenUnsatisfiable", of=_struct(labelSelector=_ATOMIC)),
-    volumes=_VOLUMES,
+    volumes=_keyed("name", of=_struct(csi=_struct(nodePublishSecretRef=_ATOMIC))),
 )
 _POD_STATUS = _struct(
     conditions=_keyed("type"),
-    hostIPs=Rules(merge_key="ip"),
     podIPs=_keyed("ip"),
-    resourceClaimStatuses=_keyed("name"),
 )
 _POD_TEMPLATE = _struct(metadata=_METADATA, spec=_POD_SPEC)
 _WORKLOAD_SPEC = _struct(selector=_ATOMIC, template=_POD_TEMPLATE)
 _VOLUME_SPEC = _struct(
-    **_SECRETS_OF_VOLUMES,
     csi=_struct(
         controllerExpandSecretRef=_ATOMIC,
         controllerPublishSecretRef=_ATOMIC,
@@ -168,7 +142,6 @@ _KINDS: Final[Mapping[tuple[str, str], Rules]] = MappingProxyType(
         ("apiextensions.k8s.io", "CustomResourceDefinition"): _kind(status=_CONDITIONS),
         ("apps", "DaemonSet"): _kind(spec=_WORKLOAD_SPEC, status=_CONDITIONS),
         ("apps", "Deployment"): _kind(spec=_WORKLOAD_SPEC, status=_CONDITIONS),
-        ("apps", "ReplicaSet"): _kind(spec=_WORKLOAD_SPEC, status=_CONDITIONS),
         ("apps", "StatefulSet"): _kind(spec=_WORKLOAD_SPEC, status=_CONDITIONS),
         ("rbac.authorization.k8s.io", "ClusterRoleBinding"): _kind(roleRef=_ATOMIC),
         ("rbac.authorization.k8s.io", "RoleBinding"): _kind(roleRef=_ATOMIC),
@@ -182,7 +155,7 @@ _KINDS: Final[Mapping[tuple[str, str], Rules]] = MappingProxyType(
 
 def rules_for(group: str, kind: str) -> Rules:
     """The rules of a built-in kind; those of its metadata alone when nothing else is special about it."""
-    return replace(_KINDS.get((group, kind), _ANY_KIND), zero=zero_object(group, kind))
+    return _KINDS.get((group, kind), _ANY_KIND)
 
 
 def rules_from_schema(schema: Json) -> Rules:

@@ -6,16 +6,16 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from tinykube.api.server import Bootstrap
 from tinykube.custom.custom_types import CustomTypes
 from tinykube.kinds.builtin_types import builtin_types
 from tinykube.objects.admission import Admission
-from tinykube.objects.bootstrap import Bootstrap
 from tinykube.objects.deletion import DeleteOptions
-from tinykube.objects.json_types import Json
 from tinykube.objects.resources import Registry, ResourceType
 from tinykube.objects.service import Deleted, ObjectService, WriteOptions
 from tinykube.objects.statuses import ApiError
 from tinykube.objects.storage import ObjectKey, Store, Stored
+from tinykube.objects.values import Json
 
 
 class Inside:

@@ -1,12 +1,11 @@
 """Tokens of service accounts: how pods come by them, and whom the server takes their bearers for."""
 
-from datetime import timedelta
-
 import pytest
 from lab.tests.tinykube.apiserver.inside import Inside, refused
 
-from tinykube.objects.json_types import Json
-from tinykube.objects.users import ADMINISTRATOR, POD_TOKEN_SECONDS, User, Users
+from tinykube.objects.storage import ObjectKey
+from tinykube.objects.users import ADMINISTRATOR, User, Users
+from tinykube.objects.values import Json
 
 ACCOUNT = User(
     "system:serviceaccount:default:default",
@@ -24,57 +23,25 @@ def pod(**spec: object) -> Json:
     return {"metadata": {"name": "web"}, "spec": {"containers": [container], **spec}}
 
 
-def issue(inside: Inside, users: Users, **spec: object) -> str:
-    issued = users.issue(inside.get("serviceaccounts", "default"), {"spec": spec}, inside.now)
-    return str(issued["status"]["token"])
-
-
-def bound_to(found: Json) -> Json:
-    return {"kind": "Pod", "apiVersion": "v1", "name": "web", "uid": found["metadata"]["uid"]}
+def issue(inside: Inside, users: Users) -> str:
+    account = inside.service.get(inside.type_of("serviceaccounts"), ObjectKey("default", "default"))
+    return str(users.issue(account, {}, inside.now)["status"]["token"])
 
 
 def test_bearers_are_recognised(inside: Inside, users: Users) -> None:
     token = issue(inside, users)
-    assert users.find(token, inside.now) == ACCOUNT
-    assert users.find("the administrator's", inside.now) == ADMINISTRATOR
-    assert users.find("", inside.now) is None
-    assert users.find(token[:-1], inside.now) is None
-
-
-def test_a_token_ends_with_its_time(inside: Inside, users: Users) -> None:
-    token = issue(inside, users, expirationSeconds=600)
-    assert users.find(token, inside.now + timedelta(seconds=599)) == ACCOUNT
-    assert users.find(token, inside.now + timedelta(seconds=600)) is None
+    assert users.find(token) == ACCOUNT
+    assert users.find("the administrator's") == ADMINISTRATOR
+    assert users.find("") is None
+    assert users.find(token[:-1]) is None
 
 
 def test_a_token_ends_with_its_account(inside: Inside, users: Users) -> None:
     token = issue(inside, users)
     inside.delete("serviceaccounts", "default")
-    assert users.find(token, inside.now) is None
+    assert users.find(token) is None
     inside.create("serviceaccounts", {"metadata": {"name": "default"}})
-    assert users.find(token, inside.now) is None
-
-
-def test_a_pods_token_lives_as_long_as_the_pod(inside: Inside, users: Users) -> None:
-    made = inside.create("pods", pod())
-    token = issue(inside, users, expirationSeconds=POD_TOKEN_SECONDS, boundObjectRef=bound_to(made))
-    assert users.find(token, inside.now + timedelta(days=100)) == ACCOUNT
-    inside.delete("pods", "web")
-    assert users.find(token, inside.now) is None
-
-
-def test_a_token_for_somebody_else_is_not_good_here(inside: Inside, users: Users) -> None:
-    assert users.find(issue(inside, users, audiences=["vault"]), inside.now) is None
-
-
-def test_requests_that_cannot_be_met(inside: Inside, users: Users) -> None:
-    with refused(422, "spec.expirationSeconds: must be at least 600"):
-        issue(inside, users, expirationSeconds=599)
-    with refused(404, 'pods "web" not found'):
-        issue(inside, users, boundObjectRef={"kind": "Pod", "name": "web", "uid": "x"})
-    inside.create("pods", pod())
-    with refused(404, 'pods "web" not found'):
-        issue(inside, users, boundObjectRef={"kind": "Pod", "name": "web", "uid": "another"})
+    assert users.find(token) is None
 
 
 def test_pods_get_the_token_where_nothing_else_is(inside: Inside) -> None:

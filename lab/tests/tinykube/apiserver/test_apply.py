@@ -4,15 +4,17 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from lab.tests.tinykube.apiserver.inside import refused
 
-from tinykube.patch.apply import ApplyConflict, apply, track_update
-from tinykube.patch.managed_fields import FieldManager, disown, owned
-from tinykube.patch.merge_rules import rules_for
-from tinykube.patch.patches import PatchInvalid
+from tinykube.kinds.builtin_types import builtin_types
+from tinykube.objects.resources import Registry
+from tinykube.objects.statuses import ApiError
+from tinykube.patch.apply import Writer
+from tinykube.patch.managed_fields import disown, owned
 
 Json = dict[str, Any]
 
-RULES = rules_for("", "Pod")
+PODS = Registry(builtin_types()).get("", "v1", "pods")
 HEAD = {"apiVersion": "v1", "kind": "Pod"}
 FIRST, LATER = "2026-11-21T10:00:00Z", "2026-11-21T11:00:00Z"
 
@@ -24,13 +26,11 @@ def config(spec: Json | None = None, **metadata: Any) -> Json:
 def applied(
     live: Json | None, wanted: Json, name: str = "a", *, force: bool = False, now: str = FIRST
 ) -> Json:
-    manager = FieldManager(name=name, api_version="v1")
-    return apply(live, wanted, manager=manager, force=force, rules=RULES, now=now)
+    return Writer(resource=PODS, name=name, now=now).apply(live, wanted, force=force)
 
 
 def updated(old: Json | None, new: Json, name: str = "u", *, now: str = FIRST, subresource: str = "") -> Json:
-    manager = FieldManager(name=name, api_version="v1", subresource=subresource)
-    return track_update(old, new, manager=manager, rules=RULES, now=now)
+    return Writer(resource=PODS, name=name, subresource=subresource, now=now).write(old, new)
 
 
 def owners(json_object: Json) -> dict[tuple[str, str], Json]:
@@ -94,28 +94,24 @@ def test_what_the_server_filled_in_stays_with_its_element_only() -> None:
 
 def test_one_conflict_is_named() -> None:
     live = applied(None, config(labels={"x": "1"}))
-    with pytest.raises(ApplyConflict) as refusal:
+    message = 'Apply failed with 1 conflicts: conflict with "a": .metadata.labels.x'
+    with refused(409, message) as refusal:
         applied(live, config(labels={"x": "2"}), "b")
-    assert refusal.value.problem == 'Apply failed with 1 conflicts: conflict with "a": .metadata.labels.x'
-    assert [(conflict.manager, conflict.field) for conflict in refusal.value.conflicts] == [
-        ('"a"', ".metadata.labels.x")
+    assert refusal.error.status["details"]["causes"] == [
+        {"reason": "FieldManagerConflict", "message": 'conflict with "a"', "field": ".metadata.labels.x"}
     ]
 
 
 def test_many_conflicts_are_named_by_manager() -> None:
     live = applied(None, config({"containers": [{"name": "c", "image": "x"}], "hostNetwork": True}))
-    live = updated(live, config({**live["spec"], "hostPID": True}), "z", subresource="status")
-    with pytest.raises(ApplyConflict) as refusal:
+    live = updated(live, config({**live["spec"], "hostPID": True}), "z")
+    message = 'conflict with "a": .spec.containers[name="c"].image, conflict with "a": .spec.hostNetwork, '
+    with refused(409, f'{message}conflict with "z" using v1: .spec.hostPID'):
         applied(
             live,
             config({"containers": [{"name": "c", "image": "y"}], "hostNetwork": False, "hostPID": False}),
             "b",
         )
-    assert [(conflict.manager, conflict.field) for conflict in refusal.value.conflicts] == [
-        ('"a"', '.spec.containers[name="c"].image'),
-        ('"a"', ".spec.hostNetwork"),
-        ('"z" with subresource "status" using v1', ".spec.hostPID"),
-    ]
 
 
 def test_force_takes_over() -> None:
@@ -163,16 +159,13 @@ def test_a_subresource_has_its_own_entry_and_cannot_set_owners() -> None:
     status = {**live, "status": {"phase": "Running"}}
     status["metadata"] = {**live["metadata"], "managedFields": []}
     entries = owned(updated(live, status, subresource="status"))
-    assert [(entry.manager.subresource, len(entry.fields)) for entry in entries] == [("", 1), ("status", 1)]
+    assert [(entry.subresource, len(entry.fields)) for entry in entries] == [("", 2), ("status", 2)]
 
 
-def test_ignored_fields_have_no_owner() -> None:
-    manager = FieldManager(name="a", api_version="v1")
+def test_fields_that_a_request_cannot_write_get_no_owner() -> None:
     wanted = {**config({"hostNetwork": True}), "status": {"phase": "Running"}}
-    live = apply(None, wanted, manager=manager, force=False, rules=RULES, now=FIRST, ignored={"status"})
-    assert owners(live) == {("a", "Apply"): {"f:spec": {"f:hostNetwork": {}}}}
-    live = track_update(None, wanted, manager=manager, rules=RULES, now=FIRST, ignored={"status"})
-    assert owners(live) == {("a", "Update"): {"f:spec": {"f:hostNetwork": {}}}}
+    assert owners(applied(None, wanted)) == {("a", "Apply"): {"f:spec": {"f:hostNetwork": {}}}}
+    assert owners(updated(None, wanted)) == {("u", "Update"): {"f:spec": {".": {}, "f:hostNetwork": {}}}}
 
 
 def test_owners_can_be_set_and_done_away_with() -> None:
@@ -224,9 +217,8 @@ def test_elements_keep_their_places() -> None:
     ],
 )
 def test_refused_configurations(wanted: Json, problem: str) -> None:
-    with pytest.raises(PatchInvalid) as refusal:
+    with refused(400, problem):
         applied(None, wanted)
-    assert problem in str(refusal.value)
 
 
 TEXT = st.sampled_from("12")
@@ -286,8 +278,9 @@ def test_a_conflict_means_that_another_value_was_wanted(live: Json, wanted: Json
     live = updated(None, live)
     try:
         result = applied(live, wanted)
-    except ApplyConflict as conflict:
-        assert all(found.manager == '"u" using v1' for found in conflict.conflicts)  # noqa: PT017
+    except ApiError as conflict:
+        causes = conflict.status["details"]["causes"]
+        assert {found["message"] for found in causes} == {'conflict with "u" using v1'}
     else:
         labels = live["metadata"].get("labels", {})
         assert {**labels, **wanted["metadata"].get("labels", {})} == result["metadata"].get("labels", {})

@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tinykube.objects.json_types import Json
-from tinykube.objects.pod_subresources import bound_pod
 from tinykube.objects.statuses import ApiError, Subject
+from tinykube.objects.subresources import bound_pod
+from tinykube.objects.values import Json
 
 _NOW = datetime(2026, 1, 31, 12, tzinfo=UTC)
 _SUBJECT = Subject(group="", resource="pods", name="worker")

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tinykube.custom.custom_columns import printer_for_definition
 from tinykube.errors import InvalidValue
+from tinykube.printers import printer_for_definition
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 SHARED_VOLUME = {

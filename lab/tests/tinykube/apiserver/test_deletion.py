@@ -4,7 +4,7 @@ from typing import Any
 import pytest
 
 from tinykube.objects.deletion import DeleteOptions, DeletionRules, begin_deletion, removed_by_update
-from tinykube.objects.json_types import Json
+from tinykube.objects.values import Json
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PLAIN = DeletionRules()

@@ -3,11 +3,9 @@
 import pytest
 from lab.tests.tinykube.apiserver.inside import Inside
 
-from tinykube.api.parameters import Parameters
-from tinykube.api.request_bodies import parse_eviction
 from tinykube.objects.deletion import DeleteOptions
-from tinykube.objects.json_types import Json
 from tinykube.objects.statuses import ApiError
+from tinykube.objects.values import Json
 
 _POD: Json = {"metadata": {"name": "one"}, "spec": {"containers": [{"name": "main", "image": "any"}]}}
 
@@ -50,15 +48,3 @@ def test_a_trial_changes_nothing(running: Inside) -> None:
     before = running.get("pods", "one")
     _evict(running, dry_run=True)
     assert running.get("pods", "one") == before
-
-
-def test_an_eviction_tells_how_to_delete() -> None:
-    given = {"metadata": {"name": "one"}, "deleteOptions": {"gracePeriodSeconds": 5, "dryRun": ["All"]}}
-    options = parse_eviction(given, "one", Parameters({}))
-    assert (options.grace_period_seconds, options.dry_run) == (5, True)
-
-
-def test_an_eviction_of_another_pod_is_refused() -> None:
-    with pytest.raises(ApiError, match="names the pod of the URL") as caught:
-        parse_eviction({"metadata": {}}, "one", Parameters({}))
-    assert caught.value.code == 400

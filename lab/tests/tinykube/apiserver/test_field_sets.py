@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tinykube.patch.field_sets import (
+from tinykube.patch.managed_fields import (
     changes_between,
     fields_of,
     from_fields_v1,

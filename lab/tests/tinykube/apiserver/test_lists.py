@@ -1,16 +1,16 @@
 import pytest
 from lab.tests.tinykube.apiserver.inside import Inside, refused
 
-from tinykube.api.lists import Page, list_page
-from tinykube.api.parameters import Parameters
-from tinykube.api.queries import Position, parse_list_query, parse_selection, parse_watch_query
+from tinykube.api.lists import Page, Position, list_page, parse_selection
+from tinykube.api.requests import Parameters
+from tinykube.api.watches import parse_watch_query
 from tinykube.objects.storage import ObjectKey
 
 
 def page(inside: Inside, **query: str) -> Page:
     parameters = Parameters(query)
     selection = parse_selection(inside.type_of("configmaps"), "default", "", parameters)
-    return list_page(inside.store, parse_list_query(selection, parameters))
+    return list_page(inside.store, selection, parameters)
 
 
 def names(found: Page) -> list[str]:
@@ -45,24 +45,18 @@ def test_selected_pages_do_not_claim_to_know_how_many_remain(five: Inside) -> No
     assert names(second) == ["n2", "n4"]
 
 
-def test_a_forgotten_page_offers_to_go_on_with_the_latest(five: Inside) -> None:
+def test_a_forgotten_page_is_expired(five: Inside) -> None:
     first = page(five, limit="2")
     five.delete("configmaps", "n3")
     five.store.compact()
-    with refused(410, "too old resource version") as refusal:
+    with refused(410, "too old resource version"):
         page(five, limit="2", **{"continue": first.metadata["continue"]})
-    going_on = refusal.error.status["metadata"]["continue"]
-    assert names(page(five, **{"continue": going_on})) == ["n2", "n4"]
 
 
-def test_an_exact_version_is_listed_as_it_was(five: Inside) -> None:
+def test_a_version_is_the_oldest_that_would_do(five: Inside) -> None:
     version = str(five.store.revision)
     five.delete("configmaps", "n0")
-    exact = page(five, resourceVersion=version, resourceVersionMatch="Exact")
-    assert names(exact) == ["n0", "n1", "n2", "n3", "n4"]
-    assert exact.metadata["resourceVersion"] == version
-    newer = page(five, resourceVersion=version, resourceVersionMatch="NotOlderThan")
-    assert names(newer) == names(page(five, resourceVersion="0")) == ["n1", "n2", "n3", "n4"]
+    assert names(page(five, resourceVersion=version)) == ["n1", "n2", "n3", "n4"]
 
 
 @pytest.mark.parametrize(
@@ -70,17 +64,6 @@ def test_an_exact_version_is_listed_as_it_was(five: Inside) -> None:
     [
         ({"resourceVersion": "999"}, 504, "Too large resource version: 999"),
         ({"resourceVersion": "x"}, 400, "resourceVersion=x"),
-        ({"resourceVersionMatch": "Exact"}, 422, "resourceVersionMatch: needs a resourceVersion"),
-        (
-            {"resourceVersion": "0", "resourceVersionMatch": "Exact"},
-            422,
-            "must not be Exact",
-        ),
-        (
-            {"resourceVersion": "5", "resourceVersionMatch": "Near"},
-            422,
-            "must be Exact or NotOlderThan",
-        ),
         ({"continue": "!"}, 400, "continue is not a token"),
         ({"limit": "many"}, 400, "limit=many is not a number"),
         ({"labelSelector": "a in"}, 400, "is not a label selector"),
@@ -109,7 +92,7 @@ def test_impossible_watches_are_refused(inside: Inside, query: dict[str, str], t
 
 
 def test_positions_survive_their_token() -> None:
-    for position in (Position(7, ObjectKey("ns", "a")), Position(None, ObjectKey("", "cluster-wide"))):
+    for position in (Position(7, ObjectKey("ns", "a")), Position(8, ObjectKey("", "cluster-wide"))):
         assert Position.parse(position.token()) == position
 
 

@@ -9,7 +9,6 @@ from tinykube.patch.merge_rules import DEFAULT, ListType, rules_for, rules_from_
         ("", "Pod", "spec.containers", ("name",)),
         ("", "Pod", "spec.containers[].ports", ("containerPort", "protocol")),
         ("", "Pod", "spec.containers[].volumeMounts", ("mountPath",)),
-        ("", "Pod", "spec.topologySpreadConstraints", ("topologyKey", "whenUnsatisfiable")),
         ("", "Service", "spec.ports", ("port", "protocol")),
         ("", "PersistentVolumeClaim", "status.conditions", ("type",)),
         ("apps", "DaemonSet", "spec.template.spec.volumes", ("name",)),

@@ -11,12 +11,12 @@ import aiohttp
 import pytest
 
 from tinykube.api import ApiServer
-from tinykube.api.parameters import Parameters
-from tinykube.api.pod_commands import Channel, Order, parse_order
+from tinykube.api.pods import Channel, container_for_command
+from tinykube.api.requests import Parameters
 from tinykube.errors import NotYet
-from tinykube.objects.json_types import Json
 from tinykube.objects.statuses import ApiError
 from tinykube.objects.storage import Stored
+from tinykube.objects.values import Json
 
 _V4, _V5 = "v4.channel.k8s.io", "v5.channel.k8s.io"
 
@@ -30,11 +30,6 @@ def _pod(state: Json | None = None, *, node: str = "node-a") -> Stored:
         "status": {"containerStatuses": statuses},
     }
     return Stored(1, body)
-
-
-def test_an_order_is_read_from_the_query() -> None:
-    query = Parameters({"stdin": "true", "tty": "false"})
-    assert parse_order(_pod(), query, ("sh", "-c")) == Order(container="main", argv=("sh", "-c"), reads=True)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +54,7 @@ def test_what_cannot_be_run_is_refused(
     pod: Stored, query: dict[str, str], argv: tuple[str, ...], told: str
 ) -> None:
     with pytest.raises(ApiError) as caught:
-        parse_order(pod, Parameters(query), argv)
+        container_for_command(pod, Parameters(query), argv)
     assert caught.value.code == 400
     assert told in caught.value.message
 

@@ -3,8 +3,7 @@ from typing import Any
 
 import pytest
 
-from tinykube.printers.printers import printer_for
-from tinykube.printers.tables import Cell, IncludeObject, age, table_for
+from tinykube.printers import Cell, age, printer_for, table_for
 
 NOW = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
 META = {"name": "x", "creationTimestamp": "2026-11-21T11:58:00Z"}
@@ -190,25 +189,9 @@ def test_ages(timestamp: str | None, text: str) -> None:
     assert age(timestamp, NOW) == text
 
 
-@pytest.mark.parametrize(
-    ("include", "row_object"),
-    [
-        (IncludeObject.NONE, None),
-        (
-            IncludeObject.METADATA,
-            {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": META},
-        ),
-        (IncludeObject.OBJECT, {"metadata": META, "spec": {"a": 1}}),
-    ],
-)
-def test_a_table(include: IncludeObject, row_object: dict[str, Any] | None) -> None:
-    table = table_for(
-        printer_for("", "ConfigMap"),
-        [{"metadata": META, "spec": {"a": 1}}],
-        metadata={"resourceVersion": "7"},
-        include_object=include,
-        now=NOW,
-    )
+def test_a_table() -> None:
+    shown = {"metadata": META, "spec": {"a": 1}}
+    table = table_for(printer_for("", "ConfigMap"), [shown], metadata={"resourceVersion": "7"}, now=NOW)
     assert table == {
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",
@@ -217,5 +200,5 @@ def test_a_table(include: IncludeObject, row_object: dict[str, Any] | None) -> N
             {"name": "Name", "type": "string", "format": "name", "description": "", "priority": 0},
             {"name": "Age", "type": "string", "format": "", "description": "", "priority": 0},
         ],
-        "rows": [{"cells": ["x", "2m"], "object": row_object}],
+        "rows": [{"cells": ["x", "2m"], "object": shown}],
     }

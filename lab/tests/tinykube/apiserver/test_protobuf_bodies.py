@@ -1,9 +1,6 @@
 """Bodies as ``kubectl create`` sends them."""
 
-import pytest
-
 from tinykube.api.protobuf_bodies import parse_protobuf
-from tinykube.objects.statuses import ApiError
 
 
 def varint(number: int) -> bytes:
@@ -37,9 +34,3 @@ def test_lists_and_messages_are_read_and_what_go_writes_though_it_is_not_set_is_
         "metadata": {"name": "one"},
         "rules": [{"verbs": ["get", "list"], "apiGroups": [""], "resources": ["pods"]}],
     }
-
-
-def test_fields_that_are_not_known_are_refused_rather_than_lost() -> None:
-    with pytest.raises(ApiError, match="a field of number 99") as caught:
-        parse_protobuf(body("v1", "Secret", field(99, "more")))
-    assert caught.value.code == 415

@@ -4,8 +4,8 @@ import pytest
 from lab.tests.tinykube.apiserver.inside import Inside, refused
 
 from tinykube.objects.deletion import DeleteOptions
-from tinykube.objects.json_types import Json
-from tinykube.objects.service import FieldValidation, WriteOptions
+from tinykube.objects.service import WriteOptions
+from tinykube.objects.values import Json
 
 
 def config_map(name: str = "settings", **more: Any) -> Json:
@@ -230,16 +230,11 @@ def test_a_name_is_taken_until_its_object_is_gone(inside: Inside) -> None:
         inside.create("configmaps", config_map())
 
 
-@pytest.mark.parametrize(
-    ("validation", "warned"),
-    [(FieldValidation.IGNORE, []), (FieldValidation.WARN, ['unknown field "extra"'])],
-)
-def test_unknown_fields_are_dropped(inside: Inside, validation: FieldValidation, warned: list[str]) -> None:
-    options = WriteOptions(validation=validation)
-    body = {**config_map(), "extra": 1}
-    created = inside.service.create(inside.type_of("configmaps"), "default", body, options)
-    assert "extra" not in created.json
-    assert options.warnings == warned
+def test_unknown_fields_are_dropped_unless_the_client_is_strict(inside: Inside) -> None:
+    body, resource = {**config_map(), "extra": 1}, inside.type_of("configmaps")
+    with refused(400, 'unknown field "extra"'):
+        inside.service.create(resource, "default", body, WriteOptions(strict=True))
+    assert "extra" not in inside.service.create(resource, "default", body, WriteOptions()).json
 
 
 def apply_config_map(inside: Inside, manager: str = "a", **fields: Any) -> Json:

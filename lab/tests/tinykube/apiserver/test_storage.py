@@ -2,9 +2,9 @@ import asyncio
 
 import pytest
 
-from tinykube.objects.json_types import Json
 from tinykube.objects.resources import GroupResource
 from tinykube.objects.storage import HistoryGone, ObjectKey, Store
+from tinykube.objects.values import Json
 
 THINGS = GroupResource("example.com", "things")
 OTHERS = GroupResource("example.com", "others")

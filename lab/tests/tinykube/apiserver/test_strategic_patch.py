@@ -4,8 +4,7 @@ from typing import Any
 import pytest
 
 from tinykube.patch.merge_rules import rules_for
-from tinykube.patch.patches import PatchInvalid
-from tinykube.patch.strategic_patch import strategic_merge_patch
+from tinykube.patch.patches import PatchInvalid, strategic_merge_patch
 
 POD = {
     "metadata": {"name": "web", "finalizers": ["a", "b"]},

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 from lab.tests.tinykube.apiserver.inside import Inside, refused
 
-from tinykube.api.parameters import Parameters
-from tinykube.api.queries import Selection, WatchQuery, parse_selection
-from tinykube.api.watches import WatchEvent, watch_events
-from tinykube.objects.json_types import Json
+from tinykube.api.lists import Selection, parse_selection
+from tinykube.api.requests import Parameters
+from tinykube.api.watches import WatchEvent, WatchQuery, watch_events
+from tinykube.objects.values import Json
 
 
 def config_map(name: str, colour: str = "red") -> Json:

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from lab.tests.tinykube.apiserver.inside import Inside, refused
 
-from tinykube.api.patching import patch_object
-from tinykube.api.request_bodies import parse_patch
-from tinykube.objects.bodies import in_wire_form
-from tinykube.objects.json_types import Json
-from tinykube.objects.scales import scale_of, scaling
+from tinykube.api.handlers import patch_object
+from tinykube.api.requests import parse_patch
+from tinykube.objects.decoding import in_wire_form
 from tinykube.objects.service import WriteOptions
+from tinykube.objects.subresources import scale_of, scaling
+from tinykube.objects.values import Json
 
 TEMPLATE = {
     "metadata": {"labels": {"app": "web"}},

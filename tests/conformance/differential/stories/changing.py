@@ -37,7 +37,6 @@ async def patches(play: Player) -> None:
     )
     await json_patch("fail a test", {"op": "test", "path": "/data/d", "value": "4"})
     await json_patch("remove what is not there", {"op": "remove", "path": "/data/none"})
-    await json_patch("replace what is not there", {"op": "replace", "path": "/data/none", "value": "1"})
     await json_patch("add far down", {"op": "add", "path": "/none/below", "value": "1"})
     await json_patch("do the unknown", {"op": "frobnicate", "path": "/data/d"})
     await json_patch("move", {"op": "move", "from": "/data/d", "path": "/data/e"})

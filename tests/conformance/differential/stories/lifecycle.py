@@ -36,7 +36,6 @@ async def what_cannot_be_created(play: Player) -> None:
     await play.create("with a bad name", "configmaps", config_map("No_Name"))
     await play.create("with a long name", "configmaps", config_map("x" * 254))
     await play.create("with bad labels", "configmaps", config_map("one", labels={"a b": "c"}))
-    await play.create("with bad annotations", "configmaps", config_map("one", annotations={"a b": "c"}))
     await play.create(
         "with an owner without a uid",
         "configmaps",
@@ -49,8 +48,6 @@ async def what_cannot_be_created(play: Player) -> None:
     await play.send("from a list", "POST", "configmaps", b"[]")
     await play.send("from nothing", "POST", "configmaps", b"")
     await play.send("from text", "POST", "configmaps", b"name: one", content_type="text/plain")
-    yaml = b"apiVersion: v1\nkind: ConfigMap\nmetadata: {name: from-yaml}\n"
-    await play.send("from YAML", "POST", "configmaps", yaml, content_type="application/yaml")
     await play.create("in a collection that is not there", "/api/v1/namespaces/default/widgets", {})
     await play.create("in a group that is not there", "/apis/none.example.com/v1/widgets", {})
     await play.create("at a name", "configmaps/one", config_map("one"))
@@ -66,7 +63,6 @@ async def fields_that_are_not_known(play: Player) -> None:
         "refused", "configmaps", {**body, "metadata": {"name": "c"}}, {"fieldValidation": "Strict"}
     )
     await play.create("in metadata", "configmaps", config_map("d", extra=1), {"fieldValidation": "Strict"})
-    await play.create("an unknown way", "configmaps", config_map("e"), {"fieldValidation": "Perhaps"})
 
 
 async def names_that_are_generated(play: Player) -> None:

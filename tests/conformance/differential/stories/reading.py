@@ -36,8 +36,6 @@ async def lists_and_selectors(play: Player) -> None:
         await play.get(f"bad fields: {selector}", "secrets", {"fieldSelector": selector})
     await play.get("pods by phase", "pods", {"fieldSelector": "status.phase=Pending,spec.nodeName="})
     await play.get("an empty list", "leases")
-    await play.get("an unknown version match", "secrets", {"resourceVersionMatch": "Whatever"})
-    await play.get("a match without a version", "secrets", {"resourceVersionMatch": "Exact"})
     await play.get("a version that is no number", "secrets", {"resourceVersion": "garbage"})
     await play.get("any version", "secrets", {"resourceVersion": "0"})
     await play.get("a version of the future", "secrets", {"resourceVersion": "99999999999"})
@@ -106,10 +104,6 @@ async def tables(play: Player) -> None:
     claimed = await play.create("create a claim", "persistentvolumeclaims", claim("one"))
     await play.get("a claim", "persistentvolumeclaims/one", accept=TABLE)
     await play.get("claims", "persistentvolumeclaims", accept=TABLE)
-    await play.get(
-        "claims without objects", "persistentvolumeclaims", {"includeObject": "None"}, accept=TABLE
-    )
-    await play.get("claims with objects", "persistentvolumeclaims", {"includeObject": "Object"}, accept=TABLE)
     await play.create("create a volume", "persistentvolumes", volume(play.namespace, "other"))
     await play.until(
         "it is available",
@@ -119,7 +113,6 @@ async def tables(play: Player) -> None:
     await play.get("a volume", f"persistentvolumes/{play.namespace}", accept=TABLE)
     await play.create("create a pod", "pods", pod("one"))
     await play.get("a pod", "pods/one", accept=TABLE)
-    await play.get("an unknown includeObject", "secrets", {"includeObject": "Some"}, accept=TABLE)
     await play.get("what nobody accepts", "pods/one", accept="text/html")
     await play.get("a table or else JSON", "pods/one", accept=f"{TABLE},application/json")
     await play.get("what is not there as a table", "pods/none", accept=TABLE)

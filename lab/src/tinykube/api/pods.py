@@ -1,25 +1,26 @@
-"""The ``exec`` subresource of pods: a command in a container, over a WebSocket (RFC 6455).
+"""The subresources ``log`` and ``exec`` of pods, whose work is done by whoever runs the pods.
 
-Each binary message begins with the number of a channel; the last message of the server, on the channel for
-errors, is a ``Status`` with the command's exit code (k8s.io/apimachinery, package ``util/remotecommand``).
-Version 5 lets the client close a channel, which version 4 has no words for.
+A command in a container is served over a WebSocket (RFC 6455). Each binary message begins with the number of
+a channel; the last message of the server, on the channel for errors, is a ``Status`` with the command's exit
+code (k8s.io/apimachinery, package ``util/remotecommand``). Version 5 lets the client close a channel, which
+version 4 has no words for.
 """
 
 import asyncio
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol
 
 from aiohttp import WSMsgType, web
 
-from tinykube.api.parameters import Parameters
-from tinykube.api.pod_logs import choose_container
+from tinykube.api.requests import Parameters
 from tinykube.errors import TinykubeError
-from tinykube.objects.json_types import Json, lookup
 from tinykube.objects.statuses import bad_request, internal_error
 from tinykube.objects.storage import Stored, encode
+from tinykube.objects.values import Json, lookup
 
+_OF_TIMES = {"timestamps": "--timestamps", "sinceSeconds": "--since", "sinceTime": "--since-time"}
 _PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
 _CHUNK_BYTES = 32 * 1024
 # What a command has left behind may keep its outputs open for ever.
@@ -28,6 +29,49 @@ _NO_WEBSOCKET = (
     "commands in containers are served over WebSockets only: use kubectl 1.31 or newer, "
     "or set KUBECTL_REMOTE_COMMAND_WEBSOCKETS=true for kubectl 1.29 and 1.30"
 )
+
+
+class PodLogs(Protocol):
+    """The source of container logs."""
+
+    def read(
+        self, namespace: str, name: str, container: str, *, follow: bool, tail_lines: int | None
+    ) -> AsyncIterator[bytes]:
+        """What the container wrote so far, and with ``follow`` what it writes until it ends."""
+
+
+async def stream_log(request: web.Request, pod: Stored, logs: PodLogs | None) -> web.StreamResponse:
+    """The answer to a request for a container's log; raises 400 when the container is not clear."""
+    parameters = Parameters(request.query)
+    container = choose_container(pod, parameters.text("container"))
+    for name, option in _OF_TIMES.items():
+        if parameters.flag(name):
+            raise bad_request(f"lines of logs have no times in the embedded cluster: leave out {option}")
+    response = web.StreamResponse(headers={"Content-Type": "text/plain"})
+    await response.prepare(request)
+    if logs is not None:
+        follow, tail_lines = parameters.flag("follow"), parameters.number("tailLines")
+        chunks = logs.read(*pod.key, container, follow=follow, tail_lines=tail_lines)
+        async for chunk in chunks:
+            await response.write(chunk)
+    await response.write_eof()
+    return response
+
+
+def choose_container(pod: Stored, wanted: str) -> str:
+    """The container of that name, the only one for an empty name; raises 400 when it is not clear."""
+    names = [one.get("name", "") for one in lookup(pod.json, "spec", "containers") or []]
+    init_names = [one.get("name", "") for one in lookup(pod.json, "spec", "initContainers") or []]
+    if wanted in {*names, *init_names}:
+        return wanted
+    if wanted:
+        raise bad_request(f"container {wanted} is not valid for pod {pod.key.name}")
+    if len(names) != 1:
+        choices = " ".join(names)
+        raise bad_request(
+            f"a container name must be specified for pod {pod.key.name}, choose one of: [{choices}]"
+        )
+    return str(names[0])
 
 
 class Channel(IntEnum):
@@ -64,27 +108,32 @@ class PodCommands(Protocol):
         """The command, which ends with its context at the latest; raises TinykubeError or OSError."""
 
 
-class NoPodCommands:
-    """Where nobody runs pods."""
+async def run_command(request: web.Request, pod: Stored, commands: PodCommands | None) -> web.StreamResponse:
+    """Run what the request asks for, with the client at the other end; raises 400."""
+    parameters, argv = Parameters(request.query), tuple(request.query.getall("command", ()))
+    container = container_for_command(pod, parameters, argv)
+    if commands is None:
+        raise bad_request(f"nobody runs pod {pod.key.name} here")
+    socket = web.WebSocketResponse(protocols=_PROTOCOLS)
+    if not socket.can_prepare(request):
+        raise bad_request(_NO_WEBSOCKET)
+    offered = {one.strip() for one in request.headers.get("Sec-WebSocket-Protocol", "").split(",")}
+    if not offered & {*_PROTOCOLS}:
+        raise bad_request(f"offer one of the protocols {', '.join(_PROTOCOLS)} in Sec-WebSocket-Protocol")
+    await socket.prepare(request)
+    try:
+        running = commands.run_command(*pod.key, container, argv, reads=parameters.flag("stdin"))
+        async with running as command:
+            status = ended(await _serve(socket, command))
+    except (TinykubeError, OSError) as error:
+        status = internal_error(f"error executing command in container: {error}").status
+    await _send(socket, Channel.ERROR, encode(status))
+    await socket.close()
+    return socket
 
-    def run_command(
-        self, namespace: str, name: str, container: str, argv: tuple[str, ...], *, reads: bool
-    ) -> AbstractAsyncContextManager[Command]:
-        """Always refused."""
-        raise bad_request(f"nobody runs pod {name} here")
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
-    """What is to be run."""
-
-    container: str
-    argv: tuple[str, ...]
-    reads: bool
-
-
-def parse_order(pod: Stored, parameters: Parameters, argv: tuple[str, ...]) -> Order:
-    """The order in a request; raises 400 for what cannot be run in this pod now."""
+def container_for_command(pod: Stored, parameters: Parameters, argv: tuple[str, ...]) -> str:
+    """The container to run the command in; raises 400 for what cannot be run now."""
     container = choose_container(pod, parameters.text("container"))
     if not argv:
         raise bad_request("you must specify at least one command for the container")
@@ -95,38 +144,7 @@ def parse_order(pod: Stored, parameters: Parameters, argv: tuple[str, ...]) -> O
     state = _state(pod.json, container)
     if state != "running":
         raise bad_request(f"container {container} of pod {pod.key.name} is not running: it is {state}")
-    return Order(
-        container=container,
-        argv=argv,
-        reads=parameters.flag("stdin"),
-    )
-
-
-async def run_command(request: web.Request, pod: Stored, commands: PodCommands) -> web.StreamResponse:
-    """Run what the request asks for, with the client at the other end; raises 400."""
-    order = parse_order(pod, Parameters(request.query), tuple(request.query.getall("command", ())))
-    socket = web.WebSocketResponse(protocols=_PROTOCOLS)
-    if not socket.can_prepare(request):
-        raise bad_request(_NO_WEBSOCKET)
-    offered = {one.strip() for one in request.headers.get("Sec-WebSocket-Protocol", "").split(",")}
-    if not offered & {*_PROTOCOLS}:
-        raise bad_request(f"offer one of the protocols {', '.join(_PROTOCOLS)} in Sec-WebSocket-Protocol")
-    await socket.prepare(request)
-    await _send(socket, Channel.ERROR, encode(await _run(socket, pod, order, commands)))
-    await socket.close()
-    return socket
-
-
-async def _run(socket: web.WebSocketResponse, pod: Stored, order: Order, commands: PodCommands) -> Json:
-    """The Status that the command comes to."""
-    key = pod.key
-    try:
-        async with commands.run_command(
-            key.namespace, key.name, order.container, order.argv, reads=order.reads
-        ) as command:
-            return ended(await _serve(socket, command))
-    except (TinykubeError, OSError) as error:
-        return internal_error(f"error executing command in container: {error}").status
+    return container
 
 
 def ended(code: int) -> Json:

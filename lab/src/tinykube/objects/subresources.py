@@ -1,10 +1,13 @@
-"""The subresources ``binding`` and ``eviction`` of pods, after pkg/registry/core/pod/storage."""
+"""Subresources in a form of their own: ``binding`` and ``eviction`` of pods, ``scale`` of workloads."""
 
+from collections.abc import Callable
 from datetime import datetime
 
-from tinykube.objects.json_types import Json, lookup
+from tinykube.objects.metadata import with_metadata
 from tinykube.objects.statuses import Subject, bad_request, conflict
-from tinykube.objects.times import timestamp
+from tinykube.objects.values import Json, lookup, timestamp
+
+_SHOWN = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
 
 
 def bound_pod(pod: Json, binding: Json, subject: Subject, now: datetime) -> Json:
@@ -38,3 +41,28 @@ def _with_condition(pod: Json, now: datetime, **condition: str) -> Json:
     others = [one for one in status.get("conditions") or () if one.get("type") != condition["type"]]
     times = {"lastProbeTime": None, "lastTransitionTime": timestamp(now)}
     return {**pod, "status": {**status, "conditions": [*others, {**condition, "status": "True", **times}]}}
+
+
+def scale_of(workload: Json) -> Json:
+    """The workload as a Scale."""
+    metadata = workload["metadata"]
+    replicas = lookup(workload, "spec", "replicas")
+    return {
+        "kind": "Scale",
+        "apiVersion": "autoscaling/v1",
+        "metadata": {key: metadata[key] for key in _SHOWN if key in metadata},
+        "spec": {"replicas": replicas} if replicas else {},
+        "status": {"replicas": lookup(workload, "status", "replicas") or 0},
+    }
+
+
+def scaling(change: Callable[[Json], Json]) -> Callable[[Json], Json]:
+    """A change of Scales as a change of workloads, to be refused when it names another version."""
+
+    def changed(workload: Json) -> Json:
+        scale = change(scale_of(workload))
+        spec = {**workload["spec"], "replicas": lookup(scale, "spec", "replicas") or 0}
+        version = lookup(scale, "metadata", "resourceVersion")
+        return with_metadata({**workload, "spec": spec}, **({"resourceVersion": version} if version else {}))
+
+    return changed

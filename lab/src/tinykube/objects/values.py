@@ -1,10 +1,11 @@
-"""JSON as the API server holds it.
+"""JSON and times, as the API server holds them.
 
 Objects are plain dictionaries and are immutable by convention: whoever was handed one never changes it,
 and a function that "changes" an object returns a new one, which may share parts with the old one.
 """
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 Json: TypeAlias = dict[str, Any]
@@ -12,6 +13,10 @@ Json: TypeAlias = dict[str, Any]
 
 JsonValue: TypeAlias = Any
 """Any JSON value: None, bool, int, float, str, a list of values, or an object."""
+
+
+class Undecodable(Exception):
+    """A value is not of the type that its field has."""
 
 
 def json_equal(left: JsonValue, right: JsonValue) -> bool:
@@ -35,3 +40,26 @@ def lookup(value: JsonValue, *path: str) -> JsonValue:
             return None
         value = value.get(key)
     return value
+
+
+def timestamp(moment: datetime) -> str:
+    """The moment to the second, as all times of metadata are."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def parse_time(text: object) -> datetime | None:
+    """The moment that an RFC 3339 text means; None for anything else."""
+    try:
+        moment = datetime.fromisoformat(text) if isinstance(text, str) else None
+    except ValueError:
+        return None
+    return moment if moment and moment.tzinfo else None
+
+
+def canonical_time(text: str) -> str:
+    """The time in UTC, to the microsecond where it is not a whole second; raises Undecodable."""
+    moment = parse_time(text)
+    if moment is None:
+        raise Undecodable(f"{text!r} is not a time in RFC 3339")
+    moment = moment.astimezone(UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ") if moment.microsecond else timestamp(moment)

@@ -1,1 +1,0 @@
-"""Server-side tables: the columns that ``kubectl get`` shows of the built-in kinds."""
