@@ -30,7 +30,7 @@ ROOT_KEY_LABEL = "root_key"
 FILE_SYSTEM_LABEL = "file_system_id"
 BASE = Directory()
 
-_VOLUME_NAME = re.compile(r"[a-z0-9_]+")
+_VOLUME_NAME = re.compile(r"[a-z0-9_-]+")
 _LABELS = "spec.selector.matchLabels"
 _OWNED_POLICIES = {ReclaimPolicy.DELETE, ReclaimPolicy.RETAIN}
 
@@ -154,10 +154,10 @@ def _refuse_unserved(claim: Claim) -> None:
 
 def _parse_volume_name(text: str | None) -> str:
     if text is None:
-        remedy = "name the directory with a-z, 0-9 and _"
+        remedy = "name the directory with a-z, 0-9, _ and -"
         raise ClaimRefused("is missing", field=f"{_LABELS}.volume_name", remedy=remedy)
     if not _VOLUME_NAME.fullmatch(text):
-        remedy = "use only a-z, 0-9 and _"
+        remedy = "use only a-z, 0-9, _ and -"
         raise ClaimRefused("is not allowed", field=f"{_LABELS}.volume_name", value=text, remedy=remedy)
     return text
 

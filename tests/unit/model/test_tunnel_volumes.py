@@ -167,43 +167,43 @@ REFUSED = [
     pytest.param(
         claim(match_labels={}),
         AUTO,
-        f"{LABELS}.volume_name: is missing; name the directory with a-z, 0-9 and _",
+        f"{LABELS}.volume_name: is missing; name the directory with a-z, 0-9, _ and -",
         id="no volume_name",
     ),
     pytest.param(
         claim({"volume_name": ""}),
         AUTO,
-        f"{LABELS}.volume_name: is not allowed; use only a-z, 0-9 and _",
+        f"{LABELS}.volume_name: is not allowed; use only a-z, 0-9, _ and -",
         id="an empty volume_name",
     ),
     pytest.param(
         claim({"volume_name": "My-Data"}),
         AUTO,
-        f"{LABELS}.volume_name: 'My-Data' is not allowed; use only a-z, 0-9 and _",
+        f"{LABELS}.volume_name: 'My-Data' is not allowed; use only a-z, 0-9, _ and -",
         id="a volume_name with other characters",
     ),
     pytest.param(
         claim({"volume_name": ".."}),
         AUTO,
-        f"{LABELS}.volume_name: '..' is not allowed; use only a-z, 0-9 and _",
+        f"{LABELS}.volume_name: '..' is not allowed; use only a-z, 0-9, _ and -",
         id="the parent as volume_name",
     ),
     pytest.param(
         claim({"volume_name": "a/b"}),
         AUTO,
-        f"{LABELS}.volume_name: 'a/b' is not allowed; use only a-z, 0-9 and _",
+        f"{LABELS}.volume_name: 'a/b' is not allowed; use only a-z, 0-9, _ and -",
         id="a path as volume_name",
     ),
     pytest.param(
         claim({"volume_name": "a\n"}),
         AUTO,
-        f"{LABELS}.volume_name: 'a\\n' is not allowed; use only a-z, 0-9 and _",
+        f"{LABELS}.volume_name: 'a\\n' is not allowed; use only a-z, 0-9, _ and -",
         id="a newline at the end",
     ),
     pytest.param(
         claim({"volume_name": "a;rm"}),
         AUTO,
-        f"{LABELS}.volume_name: 'a;rm' is not allowed; use only a-z, 0-9 and _",
+        f"{LABELS}.volume_name: 'a;rm' is not allowed; use only a-z, 0-9, _ and -",
         id="shell characters",
     ),
     pytest.param(
@@ -364,7 +364,7 @@ def test_volume_name_cannot_leave_the_directory_of_the_namespace(name: str) -> N
     except InvalidValue:
         return
     assert request.location.directory.parts == ("team", name)
-    assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789_")
+    assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789_-")
 
 
 # --- which file system auto chooses
@@ -660,7 +660,7 @@ def test_tunnel_volume_matches_the_contract() -> None:
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*")
 _NAMESPACES = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True)
-_VOLUME_NAMES = st.from_regex(r"[a-z0-9_]{1,63}", fullmatch=True)
+_VOLUME_NAMES = st.from_regex(r"[a-z0-9_-]{1,63}", fullmatch=True)
 
 
 @given(_NAMESPACES, _VOLUME_NAMES, st.uuids().map(str), st.integers(0, 3))
@@ -781,4 +781,4 @@ def test_removable_paths_match_the_contract(namespace: str, path: str) -> None:
     except RemovalRefused:
         return
     assert location.directory.parts == (namespace, path)
-    assert re.fullmatch("[a-z0-9_]+", path)
+    assert re.fullmatch("[a-z0-9_-]+", path)
