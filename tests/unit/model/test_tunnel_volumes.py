@@ -270,10 +270,11 @@ REFUSED = [
         id="a clone",
     ),
     pytest.param(
-        claim(has_match_expressions=True),
-        AUTO,
-        "spec.selector.matchExpressions: is not supported; use matchLabels only",
-        id="match expressions",
+        claim(),
+        storage_class(default_file_system_id="fs-1", file_system_ids="fs-2,fs-3"),
+        "StorageClass efs parameters.default_file_system_id: 'fs-1' is not in file_system_ids; "
+        "add it there, or use another default",
+        id="default that the class does not allow",
     ),
     pytest.param(
         claim(),
@@ -344,6 +345,21 @@ def test_claim_waits_for_a_file_system_that_can_appear(
     with pytest.raises(NotYet) as caught:
         parse_request(claim(labels), of_class, discovered)
     assert str(caught.value) == text
+
+
+@pytest.mark.parametrize("label", ["", "auto"])
+@pytest.mark.parametrize(("default", "chosen"), [("fs-2", "fs-2"), ("auto", "fs-1")])
+def test_empty_label_and_auto_mean_the_default_of_the_class(label: str, default: str, chosen: str) -> None:
+    of_class = storage_class(default_file_system_id=default)
+    request = parse_request(claim({"file_system_id": label}), of_class, DISCOVERED)
+    assert request.location.file_system_id == chosen
+    assert request.is_chosen is (default == "auto")
+
+
+def test_label_may_name_a_file_system_although_the_default_is_not_allowed() -> None:
+    of_class = storage_class(default_file_system_id="fs-1", file_system_ids="fs-2")
+    request = parse_request(claim({"file_system_id": "fs-2"}), of_class, DISCOVERED)
+    assert request.location.file_system_id == "fs-2"
 
 
 def test_class_parameters_are_parsed() -> None:
