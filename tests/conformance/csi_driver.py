@@ -51,6 +51,8 @@ class Driver:
             "KUBE_EFS_HEALTH_HOST": "127.0.0.1",
             "KUBE_EFS_HEALTH_PORT": "0",
             "PROVISION_BACKOFF_INTERVAL": "1",
+            # csi-sanity requests another size under a name that is in use; only a tag shows the size.
+            "KUBE_EFS_VOLUME_TAGS": "true",
         }
 
     @asynccontextmanager

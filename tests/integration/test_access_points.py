@@ -14,7 +14,7 @@ from tests.serving import answering, serving
 from fake_efs.aws_api import AwsApi
 from kube_efs.aws.connection import AwsCredentials, AwsOptions
 from kube_efs.aws.gateway import AwsGateway
-from kube_efs.model.csi.access_point_tags import Tag
+from kube_efs.model.csi.access_point_tags import DEFAULT_TAGS, Tag, TagPolicy
 from kube_efs.model.csi.access_points import (
     AccessPoint,
     AccessPointRequest,
@@ -52,7 +52,7 @@ class Account:
         self._metrics = metrics
         self.points = self.controller()
 
-    def controller(self, *, quota: int = 10_000, tags: tuple[Tag, ...] = ()) -> AccessPoints:
+    def controller(self, *, quota: int = 10_000, tags: TagPolicy = DEFAULT_TAGS) -> AccessPoints:
         """Another controller, which knows nothing yet."""
         self.index = VolumeIndex()
         self.points = AccessPoints(self.gateway.access_points, self.index, quota=quota, tags=tags)
@@ -102,7 +102,7 @@ def wanted(file_system_id: FileSystemId, name: str = "pvc-1", **parameters: str)
 
 async def test_the_access_point_is_what_the_class_asks_for(account: Account) -> None:
     file_system_id = await account.file_system()
-    account.controller(tags=(Tag(key="team", value="storage"),))
+    account.controller(tags=TagPolicy(of_driver=(Tag(key="team", value="storage"),)))
     made = await account.points.create(wanted(file_system_id), [file_system_id])
     assert (made.file_system_id, str(made.directory), made.user, made.client_token) == (
         file_system_id,

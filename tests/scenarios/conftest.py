@@ -32,6 +32,12 @@ def cluster_settings() -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
+def driver_policy() -> str | None:
+    """The IAM policy of kube-efs; None: everything is allowed."""
+    return None
+
+
+@pytest.fixture(scope="module")
 def cluster_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where everything is written."""
     return tmp_path_factory.mktemp("cluster")
@@ -52,10 +58,14 @@ def plane(pytestconfig: pytest.Config, cluster_folder: Path, control_planes: Con
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def cluster(
-    plane: ControlPlane, cluster_folder: Path, cluster_settings: dict[str, str]
+    plane: ControlPlane, cluster_folder: Path, cluster_settings: dict[str, str], driver_policy: str | None
 ) -> AsyncGenerator[Cluster, None]:
     """A fresh cluster with two file systems, ``first`` and ``second``."""
     async with EmbeddedCluster(
-        cluster_folder, settings=cluster_settings, control_plane=plane, starter=fork_module
+        cluster_folder,
+        settings=cluster_settings,
+        control_plane=plane,
+        starter=fork_module,
+        driver_policy=driver_policy,
     ) as running:
         yield running

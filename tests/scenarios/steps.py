@@ -389,6 +389,10 @@ async def tunnel_up(cluster: Cluster, file_system_id: FileSystemId) -> TunnelSta
 
 async def metric(program: Program, start: str) -> float:
     """The sum of all samples of a process's metrics whose line begins so."""
+    return sum(float(line.rpartition(" ")[2]) for line in await samples(program, start))
+
+
+async def samples(program: Program, start: str) -> list[str]:
+    """The lines of a process's metrics that begin so."""
     async with aiohttp.ClientSession() as session, session.get(f"{program.health_url}/metrics") as answer:
-        lines = (await answer.text()).splitlines()
-    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(start))
+        return [line for line in (await answer.text()).splitlines() if line.startswith(start)]

@@ -1,6 +1,7 @@
 """Claims of the CSI driver's classes, served without sidecars: what is made, in AWS too, and what goes."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -24,6 +25,7 @@ from tests.scenarios.csi_steps import DRIVER, Aws
 from tests.scenarios.directory_steps import Claims
 from tests.scenarios.steps import Cluster
 
+from fake_efs.policy import managed_policy
 from kube_efs.model.csi.volume_handles import VolumeHandle
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.volumes import FINALIZER, PROVISIONED_BY, Volume, VolumePhase
@@ -33,6 +35,14 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 ROLE = "arn:aws:iam::123456789012:role/storage"
 CALLS = 'kube_efs_aws_calls_total{operation="'
+
+
+@pytest.fixture(scope="module")
+def driver_policy() -> str:
+    """What most users of EKS attach, and what file systems of other accounts need besides."""
+    policy = json.loads(managed_policy())
+    policy["Statement"].append({"Effect": "Allow", "Action": "sts:AssumeRole", "Resource": "*"})
+    return json.dumps(policy)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -90,19 +100,24 @@ async def test_claim_of_the_older_example_gets_the_volume_of_csi_provisioner(
         "CreationInfo": {"OwnerUid": 1000, "OwnerGid": 1000, "Permissions": "700"},
     }
     assert point["ClientToken"] == name
-    assert {tag["Key"]: tag["Value"] for tag in point["Tags"]} == {
-        "efs.csi.aws.com/cluster": "true",
-        "efs.csi.aws.com/requested-bytes": str(5 * 1024**3),
-        "kubernetes.io/created-for/pv/name": name,
-        "kubernetes.io/created-for/pvc/name": "efs-claim-1",
-        "kubernetes.io/created-for/pvc/namespace": claims.namespace,
-    }
+    assert {tag["Key"]: tag["Value"] for tag in point["Tags"]} == {"efs.csi.aws.com/cluster": "true"}
     told = await csi_steps.events(cluster, claims, "efs-claim-1", "ProvisioningSucceeded")
     assert told == [f"Volume {name} is ready at efs:{system}::{point['AccessPointId']}"]
 
     await csi_steps.removed(cluster, claims, "efs-claim-1")
     assert await aws.described(system) == []
     await cluster.client.delete(StorageClass, "efs-sc-1")
+
+
+async def test_managed_policy_allows_every_call(cluster: Cluster, aws: Aws) -> None:
+    claims, system = await Claims.of(cluster), await aws.file_system()
+    name = await csi_steps.new_class(cluster.client, parameters={"fileSystemId": system})
+    await claims.provisioned(name, "managed")
+    await csi_steps.removed(cluster, claims, "managed")
+    assert await aws.described(system) == []
+    samples = await steps.samples(cluster.controller, "kube_efs_aws_calls_total")
+    assert [one for one in samples if "AccessDenied" in one or "UnauthorizedOperation" in one] == []
+    assert [one for one in samples if 'operation="DeleteAccessPoint",outcome="succeeded"' in one]
 
 
 async def test_retain_keeps_volume_and_access_point(cluster: Cluster, aws: Aws) -> None:

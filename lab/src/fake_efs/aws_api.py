@@ -26,11 +26,21 @@ class AwsApi:
         self.endpoint_url = endpoint_url
 
     @classmethod
-    async def start(cls, log_file: Path, starter: Starter = start_module) -> Self:
-        """Run the server on a free loopback port; raises PlatformError."""
+    async def start(
+        cls, log_file: Path, starter: Starter = start_module, *, driver_policy: str | None = None
+    ) -> Self:
+        """Run the server on a free loopback port; raises PlatformError.
+
+        ``driver_policy`` is the text of the identity policy of ``DRIVER``, who may do everything without.
+        """
         changes_file = log_file.with_suffix(".changes")
         changes_file.write_bytes(b"")
-        process = await starter(_MODULE, str(changes_file), environment=os.environ, log_file=log_file)
+        arguments = [str(changes_file)]
+        if driver_policy is not None:
+            policy_file = log_file.with_suffix(".policy.json")
+            policy_file.write_text(driver_policy)
+            arguments.append(str(policy_file))
+        process = await starter(_MODULE, *arguments, environment=os.environ, log_file=log_file)
         try:
             port = await process.listening_port(timeout_seconds=_READY_SECONDS)
         except BaseException:

@@ -28,6 +28,10 @@ class Credentials:
 CREDENTIALS: Final = Credentials(access_key_id="embedded", secret_access_key="nobodys-secret")  # noqa: S106
 
 
+# Those of a CSI driver whose calls a policy restricts.
+DRIVER: Final = Credentials(access_key_id="driver", secret_access_key="nobodys-secret-either")  # noqa: S106
+
+
 class AwsCalls(Protocol):
     """One service of the AWS API."""
 
@@ -97,15 +101,20 @@ class RememberingClient:
 
 @asynccontextmanager
 async def aws_client(
-    service: str, endpoint_url: str, region: str, *, call_seconds: float = _CALL_SECONDS
+    service: str,
+    endpoint_url: str,
+    region: str,
+    *,
+    credentials: Credentials = CREDENTIALS,
+    call_seconds: float = _CALL_SECONDS,
 ) -> AsyncIterator[AwsClient]:
     """A client of a service, by the library's name of it, while the context is open."""
     opening = get_session().create_client(
         service,
         region_name=region,
         endpoint_url=endpoint_url,
-        aws_access_key_id=CREDENTIALS.access_key_id,
-        aws_secret_access_key=CREDENTIALS.secret_access_key,
+        aws_access_key_id=credentials.access_key_id,
+        aws_secret_access_key=credentials.secret_access_key,
     )
     async with opening as client:
         yield AwsClient(client, call_seconds)

@@ -19,6 +19,9 @@ from moto.efs.responses import EFSResponse
 from moto.moto_api._internal import mock_random
 from moto.server import main as serve
 
+from fake_efs.authorization import enforce
+from fake_efs.policy import parse_policy
+
 ACCESS_POINTS_MAX = 10_000
 
 _DIGITS = 17
@@ -126,7 +129,8 @@ def _noted(change: Callable[..., Any], file: Path) -> Callable[..., Any]:
 def main() -> None:
     """Serve on a free loopback port, without a line for each request: a cluster may run for days.
 
-    The argument is the file that tells of changes; see ``note_changes``.
+    The arguments are the file that grows with each change, see ``note_changes``, and the file of the driver's
+    policy if it has one.
     """
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
     # moto finds a service by the module of its class, so a class of our own cannot take its place.
@@ -134,7 +138,10 @@ def main() -> None:
         for name, method in vars(ours).items():
             if not name.startswith("_"):
                 setattr(theirs, name, method)
-    note_changes(Path(sys.argv[1]))
+    changes_file, *policy_file = map(Path, sys.argv[1:])
+    note_changes(changes_file)
+    if policy_file:
+        enforce(parse_policy(policy_file[0].read_text(), of_identity=True))
     serve(["-H", "127.0.0.1", "-p", "0"])
 
 

@@ -18,11 +18,12 @@ from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials as SigningCredentials
 
 from fake_efs.aws_api import ACCOUNT_ID
-from fake_efs.aws_client import CREDENTIALS, Credentials
+from fake_efs.aws_client import CREDENTIALS, DRIVER, Credentials
 from fake_efs.client_certificate import IamSignature
 from fake_efs.errors import InvalidValue
 
 INSTANCE_ROLE: Final = "kube-efs-node"
+DRIVER_ARN: Final = f"arn:aws:iam::{ACCOUNT_ID}:user/driver"
 
 _SIGNATURE_LIFE: Final = timedelta(days=1)  # X-Amz-Expires of what is signed
 _CLOCK_SKEW: Final = timedelta(minutes=5)
@@ -48,7 +49,10 @@ class Identities:
     def __init__(self, region: str, *, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self._region = region
         self._clock = clock
-        self._account = Identity(arn=f"arn:aws:iam::{ACCOUNT_ID}:user/embedded", credentials=CREDENTIALS)
+        self._users = (
+            Identity(arn=f"arn:aws:iam::{ACCOUNT_ID}:user/embedded", credentials=CREDENTIALS),
+            Identity(arn=DRIVER_ARN, credentials=DRIVER),
+        )
         self._sessions: tuple[Identity, ...] = ()
 
     def instance_credentials(self) -> tuple[Credentials, datetime]:
@@ -78,7 +82,7 @@ class Identities:
         return identity.arn
 
     def _identity_of(self, signature: IamSignature) -> Identity:
-        for identity in (self._account, *self._sessions):
+        for identity in (*self._users, *self._sessions):
             known = identity.credentials
             if (known.access_key_id, known.session_token) == (
                 signature.access_key_id,

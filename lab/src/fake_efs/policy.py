@@ -1,27 +1,33 @@
-"""Policies of file systems: whether one lets a client mount.
+"""Policies: those of file systems, for mounts, and those of identities, for calls of the API.
 
 A file system without a policy is open to every client that reaches a mount target. With one, anonymous
 clients need a statement that allows them ("Using IAM to control access to file systems" of the EFS guide);
 identities of the embedded account, all of which are administrators, need only that no statement denies
-them. Of the actions only ClientMount is looked at. What is not understood lets nobody in.
+them. What is not understood lets nobody in.
 """
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from importlib.resources import files
 from typing import Any, Final
 
 from fake_efs.aws_api import ACCOUNT_ID
 from fake_efs.errors import InvalidValue
 
-_ACTION: Final = "elasticfilesystem:clientmount"
-_FIELD: Final = "file system policy"
+_MOUNT: Final = "elasticfilesystem:clientmount"
+_FIELD: Final = "policy"
 _ACCOUNT: Final = frozenset({ACCOUNT_ID, f"arn:aws:iam::{ACCOUNT_ID}:root"})
 _EVERYBODY: Final = "*"
+_NULL: Final = "Null"
+_FOR_ALL: Final = "ForAllValues:"
 # Operators whose values may all be compared as text with wildcards.
-_OPERATORS: Final = frozenset({"Bool", "StringEquals", "StringLike", "ArnEquals", "ArnLike"})
+_TEXT_OPERATORS: Final = frozenset({"Bool", "StringEquals", "StringLike", "ArnEquals", "ArnLike"})
 _STATEMENT_KEYS: Final = frozenset({"Sid", "Effect", "Principal", "Action", "Resource", "Condition"})
+
+# The values of each condition key, whose name is in lower case.
+Context = Mapping[str, frozenset[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,49 +43,67 @@ class Client:
         return frozenset({_EVERYBODY} if self.arn is None else {_EVERYBODY, self.arn, *_ACCOUNT})
 
     @property
-    def context(self) -> Mapping[str, str]:
+    def context(self) -> Context:
         """The values of condition keys; a mount target is the only way in, and speaks TLS only."""
         values = {"aws:securetransport": "true", "elasticfilesystem:accessedviamounttarget": "true"}
         if self.access_point_arn:
             values["elasticfilesystem:accesspointarn"] = self.access_point_arn
-        return values
+        return {key: frozenset({value}) for key, value in values.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyCondition:
+    """An operator, and the patterns of which the values of a condition key must fit one."""
+
+    operator: str
+    key: str
+    patterns: tuple[str, ...]
+
+    def holds(self, context: Context) -> bool:
+        """Whether it holds; ForAllValues holds without a value, too."""
+        values = context.get(self.key, frozenset())
+        if self.operator == _NULL:
+            return (not values) is (self.patterns == ("true",))
+        fitting = [any(fnmatchcase(value, pattern) for pattern in self.patterns) for value in values]
+        return all(fitting) if self.operator.startswith(_FOR_ALL) else any(fitting)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statement:
-    """One statement; ``conditions`` are condition keys with the patterns of which one must fit."""
+    """One statement; ``principals`` are empty in the policy of an identity."""
 
     allows: bool
     principals: frozenset[str]
     actions: tuple[str, ...]
-    conditions: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    conditions: tuple[PolicyCondition, ...] = ()
 
-    def applies_to(self, client: Client) -> bool:
-        """Whether this statement speaks of this client's mounting."""
-        context = client.context
-        return (
-            not self.principals.isdisjoint(client.principals)
-            and any(fnmatchcase(_ACTION, action) for action in self.actions)
-            and all(
-                key in context and any(fnmatchcase(context[key], pattern) for pattern in patterns)
-                for key, patterns in self.conditions
-            )
+    def covers(self, action: str, context: Context) -> bool:
+        """Whether it is about this action, in lower case, under these circumstances."""
+        return any(fnmatchcase(action, pattern) for pattern in self.actions) and all(
+            condition.holds(context) for condition in self.conditions
         )
 
 
-def parse_policy(text: str) -> tuple[Statement, ...]:
-    """The statements of a policy; raises InvalidValue for what this evaluation does not know."""
+def parse_policy(text: str, *, of_identity: bool = False) -> tuple[Statement, ...]:
+    """The statements of a file system's policy, or of an identity's, which names no principals.
+
+    Raises InvalidValue for what this evaluation does not know.
+    """
     try:
         statements = json.loads(text)["Statement"]
         entries = statements if isinstance(statements, list) else [statements]
-        return tuple(_statement(entry) for entry in entries)
+        return tuple(_statement(entry, of_identity=of_identity) for entry in entries)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InvalidValue(f"cannot be read ({type(error).__name__})", field=_FIELD, value=text) from error
 
 
 def check_policy(statements: tuple[Statement, ...], client: Client) -> None:
     """Raises InvalidValue when a policy of these statements does not let the client mount."""
-    applying = [statement for statement in statements if statement.applies_to(client)]
+    applying = [
+        statement
+        for statement in statements
+        if not statement.principals.isdisjoint(client.principals) and statement.covers(_MOUNT, client.context)
+    ]
     who = client.arn or "a client without IAM signature"
     if any(not statement.allows for statement in applying):
         raise InvalidValue("is denied ClientMount", field=_FIELD, value=who)
@@ -89,19 +113,32 @@ def check_policy(statements: tuple[Statement, ...], client: Client) -> None:
         )
 
 
-def _statement(entry: Mapping[str, Any]) -> Statement:
+def managed_policy() -> str:
+    """The text of AmazonEFSCSIDriverPolicy, which AWS manages and most users of EKS attach."""
+    return files(__package__).joinpath("AmazonEFSCSIDriverPolicy.json").read_text(encoding="utf-8")
+
+
+def is_allowed(statements: tuple[Statement, ...], action: str, context: Context) -> bool:
+    """Whether an identity with this policy may call an action, such as ``efs:CreateAccessPoint``."""
+    covering = [statement.allows for statement in statements if statement.covers(action.lower(), context)]
+    return bool(covering) and all(covering)
+
+
+def _statement(entry: Mapping[str, Any], *, of_identity: bool) -> Statement:
     if unknown := entry.keys() - _STATEMENT_KEYS:
         raise _not_known(min(unknown))
     if entry["Effect"] not in {"Allow", "Deny"}:
         raise _not_known(entry["Effect"])
+    if of_identity and ("Principal" in entry or entry["Resource"] != "*"):
+        raise _not_known(entry.get("Principal", entry["Resource"]))
     conditions = [
-        (key.lower(), _patterns(operator, values))
+        PolicyCondition(operator=operator, key=key.lower(), patterns=_patterns(operator, values))
         for operator, keys in entry.get("Condition", {}).items()
         for key, values in keys.items()
     ]
     return Statement(
         allows=entry["Effect"] == "Allow",
-        principals=_principals(entry["Principal"]),
+        principals=frozenset() if of_identity else _principals(entry["Principal"]),
         actions=tuple(action.lower() for action in _texts(entry["Action"])),
         conditions=tuple(conditions),
     )
@@ -118,10 +155,10 @@ def _principals(value: object) -> frozenset[str]:
 
 
 def _patterns(operator: str, values: object) -> tuple[str, ...]:
-    if operator not in _OPERATORS:
+    if operator != _NULL and operator.removeprefix(_FOR_ALL) not in _TEXT_OPERATORS:
         raise _not_known(operator)
     texts = _texts(values)
-    return tuple(text.lower() for text in texts) if operator == "Bool" else texts
+    return tuple(text.lower() for text in texts) if operator in {"Bool", _NULL} else texts
 
 
 def _texts(value: object) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import structlog
 from fake_efs.access_points import ensure_root
 from fake_efs.admission import Admission
 from fake_efs.aws_api import ACCOUNT_ID, AwsApi, Subnet, create_subnets
-from fake_efs.aws_client import CREDENTIALS, RememberingClient, aws_client
+from fake_efs.aws_client import CREDENTIALS, DRIVER, RememberingClient, aws_client
 from fake_efs.data_plane import POLL_SECONDS, DataPlane
 from fake_efs.errors import AwsNotFound, InvalidValue
 from fake_efs.file_systems import FileSystem, MountTarget, is_usable, read_mount_target
@@ -45,6 +45,9 @@ class EmbeddedEfs:
     data plane follows within ``poll_seconds``. Everything it writes is below ``work_dir``; what is left
     there after closing is of no further use, since the API forgets its file systems. Opening raises
     PlatformError when this machine lacks something.
+
+    With ``driver_policy``, the text of an identity policy, the credentials of ``environment`` allow these
+    calls only; without, they are an administrator's.
     """
 
     def __init__(
@@ -54,7 +57,9 @@ class EmbeddedEfs:
         region: str = DEFAULT_REGION,
         poll_seconds: float = POLL_SECONDS,
         starter: Starter = start_module,
+        driver_policy: str | None = None,
     ) -> None:
+        self._driver_policy = driver_policy
         self.region = region
         self.authority = Authority.create()
         self.work_dir = work_dir.absolute()
@@ -86,7 +91,9 @@ class EmbeddedEfs:
         self.ca_file.write_text(self.authority.pem)
         addresses = LoopbackRange.acquire()
         self._exit_stack.callback(addresses.release)
-        self._api = api = await AwsApi.start(self.work_dir / "aws-api.log", self._starter)
+        self._api = api = await AwsApi.start(
+            self.work_dir / "aws-api.log", self._starter, driver_policy=self._driver_policy
+        )
         self._exit_stack.push_async_callback(api.stop)
         self.endpoint_url = api.endpoint_url
         opening = aws_client("efs", api.endpoint_url, self.region)
@@ -117,9 +124,10 @@ class EmbeddedEfs:
 
     def environment(self) -> Mapping[str, str]:
         """The environment variables that point an AWS client here, and away from any real account."""
+        credentials = CREDENTIALS if self._driver_policy is None else DRIVER
         return {
-            "AWS_ACCESS_KEY_ID": CREDENTIALS.access_key_id,
-            "AWS_SECRET_ACCESS_KEY": CREDENTIALS.secret_access_key,
+            "AWS_ACCESS_KEY_ID": credentials.access_key_id,
+            "AWS_SECRET_ACCESS_KEY": credentials.secret_access_key,
             "AWS_REGION": self.region,
             "AWS_DEFAULT_REGION": self.region,
             "AWS_ENDPOINT_URL": self.endpoint_url,

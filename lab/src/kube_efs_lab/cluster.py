@@ -50,8 +50,8 @@ class EmbeddedCluster:
     ``file_systems`` are the names of those that are there at the start, ``file_system_ids`` their ids in
     this order. ``starter`` starts the processes that are programs in Python: moto's server and kube-efs's,
     whose settings ``settings`` override. Unless ``installed``, none of kube-efs's runs, nor is anything of it
-    in the API: pods do, once somebody installs it. Opening raises PlatformError when this machine lacks
-    something.
+    in the API: pods do, once somebody installs it. ``driver_policy`` is the text of kube-efs's IAM policy;
+    without one it may call everything. Opening raises PlatformError when this machine lacks something.
     """
 
     def __init__(
@@ -63,6 +63,7 @@ class EmbeddedCluster:
         control_plane: ControlPlane | None = None,
         installed: bool = True,
         starter: Starter = start_module,
+        driver_policy: str | None = None,
     ) -> None:
         self.folder = folder
         self.namespace = NAMESPACE
@@ -72,6 +73,7 @@ class EmbeddedCluster:
         self._settings = dict(settings or {})
         self._installed = installed
         self._starter = starter
+        self._driver_policy = driver_policy
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
@@ -100,7 +102,9 @@ class EmbeddedCluster:
         ports = self._stack.enter_context(reserved_ports())
         plane, self.efs = await _together(
             self._stack.enter_async_context(self._control_plane),
-            self._stack.enter_async_context(EmbeddedEfs(self.folder / "efs", starter=self._starter)),
+            self._stack.enter_async_context(
+                EmbeddedEfs(self.folder / "efs", starter=self._starter, driver_policy=self._driver_policy)
+            ),
         )
         self.client = await self._stack.enter_async_context(self.connect())
         await asyncio.to_thread(kernel_has_nfs)  # which the kubelet is not to wait for

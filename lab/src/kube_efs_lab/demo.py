@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
+from fake_efs.policy import managed_policy
 from kube_efs.report.tables import (
     claims_table,
     make_console,
@@ -57,7 +58,7 @@ async def _walk(folder: Path, programs: Path | None, console: Console) -> tuple[
     console.print("Starting a Kubernetes API, a node, an AWS API, NFS servers, and kube-efs on them ...")
     async with (
         plane_for(folder, folder / "kubeconfig", programs) as plane,
-        EmbeddedCluster(folder, control_plane=plane) as cluster,
+        EmbeddedCluster(folder, control_plane=plane, driver_policy=managed_policy()) as cluster,
     ):
         demo = Demo(cluster)
         async for check in demo.provision():

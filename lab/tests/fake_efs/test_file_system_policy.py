@@ -76,8 +76,7 @@ def test_refusals_say_who_and_what_helps() -> None:
     with pytest.raises(InvalidValue) as caught:
         check_policy(parse_policy(policy(allow(ROOT))), ANYBODY)
     assert str(caught.value) == (
-        "file system policy: 'a client without IAM signature' is not allowed ClientMount; "
-        "mount with the option iam"
+        "policy: 'a client without IAM signature' is not allowed ClientMount; mount with the option iam"
     )
     with pytest.raises(InvalidValue, match=f"'{ROLE}' is denied ClientMount"):
         check_policy(parse_policy(policy(deny(principal=ROLE))), SIGNED)
@@ -105,7 +104,7 @@ def test_refusals_say_who_and_what_helps() -> None:
 def test_what_is_not_understood_is_refused(text: str, reason: str) -> None:
     with pytest.raises(InvalidValue, match=reason) as caught:
         parse_policy(text)
-    assert caught.value.field == "file system policy"
+    assert caught.value.field == "policy"
 
 
 @given(st.recursive(st.none() | st.booleans() | st.text(max_size=5), st.lists, max_leaves=8))

@@ -333,7 +333,6 @@ def _asks(claim: Claim) -> tuple[object, ...]:
     return (
         claim.storage_class,
         claim.match_labels,
-        claim.has_match_expressions,
         claim.access_modes,
         claim.requested_storage,
         claim.selected_node,

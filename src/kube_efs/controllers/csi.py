@@ -11,6 +11,7 @@ from lightkube import AsyncClient
 from kube_efs.aws.connection import AwsOptions
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.kube.references import References
+from kube_efs.model.csi.access_point_tags import TagPolicy
 from kube_efs.model.csi.access_points import AccessPoint
 from kube_efs.model.csi.cross_account import CrossAccountRole
 from kube_efs.model.efs.ids import FileSystemId
@@ -67,7 +68,7 @@ async def open_accounts(
             gateway.access_points,
             index,
             quota=settings.access_point_quota,
-            tags=settings.access_point_tags,
+            tags=TagPolicy(of_driver=settings.access_point_tags, describes_volume=settings.volume_tags),
             is_alone=_is_alone(settings),
         )
 

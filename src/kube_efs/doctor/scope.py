@@ -8,7 +8,7 @@ from kube_efs.doctor.checks.file_systems import file_systems_of
 from kube_efs.doctor.facts import ClusterFacts
 from kube_efs.doctor.findings import Finding, Subject
 from kube_efs.model.claims import Claim
-from kube_efs.model.tunnel_volumes import FILE_SYSTEM_LABEL
+from kube_efs.model.tunnel_volumes import named_file_system
 
 # Of these, only the claim's own matter; everything else matters to every claim.
 _PARTICULAR: Final = frozenset(
@@ -61,7 +61,7 @@ def _places(claim: Claim, cluster: ClusterFacts) -> Iterator[Subject]:
             if file_system_id:
                 yield Subject("FileSystem", file_system_id)
             return
-    asked_for = (claim.match_labels or {}).get(FILE_SYSTEM_LABEL)
+    asked_for = named_file_system(claim)
     if asked_for:
         yield Subject("FileSystem", asked_for)
         return

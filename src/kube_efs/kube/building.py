@@ -4,9 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lightkube.models.core_v1 import (
+    Affinity,
     Container,
     CSIPersistentVolumeSource,
     NFSVolumeSource,
+    NodeAffinity,
     NodeSelector,
     NodeSelectorRequirement,
     NodeSelectorTerm,
@@ -178,10 +180,22 @@ def build_worker_pod(worker: WorkerPod) -> Pod:
             enableServiceLinks=False,
             serviceAccountName=worker.service_account,
             terminationGracePeriodSeconds=5,
+            nodeSelector={"kubernetes.io/os": "linux"},
+            affinity=_with_tunnels(),
             containers=[_worker_container(worker)],
             volumes=[PodVolume(name=_WORKER_VOLUME, persistentVolumeClaim=claim)],
         ),
     )
+
+
+def _with_tunnels() -> Affinity:
+    """Only nodes on which the tunnels run, too: elsewhere the pod would wait for its mount in vain."""
+    ordinary = NodeSelectorRequirement(
+        key="eks.amazonaws.com/compute-type", operator="NotIn", values=["fargate", "hybrid"]
+    )
+    term = NodeSelectorTerm(matchExpressions=[ordinary])
+    required = NodeSelector(nodeSelectorTerms=[term])
+    return Affinity(nodeAffinity=NodeAffinity(requiredDuringSchedulingIgnoredDuringExecution=required))
 
 
 def _worker_container(worker: WorkerPod) -> Container:

@@ -59,7 +59,6 @@ def read_claim(body: Json) -> Claim:
         storage_class=annotations.get(_BETA_CLASS, spec.get("storageClassName")),
         volume_name=spec.get("volumeName") or "",
         match_labels=None if selector is None else MappingProxyType(dict(selector.get("matchLabels") or {})),
-        has_match_expressions=bool((selector or {}).get("matchExpressions")),
         access_modes=tuple(spec.get("accessModes") or ()),
         requested_storage=((spec.get("resources") or {}).get("requests") or {}).get("storage", "1Gi"),
         is_block=spec.get("volumeMode") == "Block",

@@ -55,7 +55,6 @@ class Claim:
     storage_class: str | None = None
     volume_name: str = ""
     match_labels: Mapping[str, str] | None = None
-    has_match_expressions: bool = False
     access_modes: tuple[str, ...] = ()
     requested_storage: str = "1Gi"
     is_block: bool = False

@@ -30,7 +30,7 @@ ROOT_KEY_LABEL = "root_key"
 FILE_SYSTEM_LABEL = "file_system_id"
 BASE = Directory()
 
-_VOLUME_NAME = re.compile(r"[a-z0-9_]+")
+_VOLUME_NAME = re.compile(r"[a-z0-9_-]+")
 _LABELS = "spec.selector.matchLabels"
 _OWNED_POLICIES = {ReclaimPolicy.DELETE, ReclaimPolicy.RETAIN}
 
@@ -120,6 +120,15 @@ def is_served(claim: Claim) -> bool:
     return ROOT_KEY_LABEL not in (claim.match_labels or {})
 
 
+def named_file_system(claim: Claim) -> str | None:
+    """The file system that the claim's label asks for; None where the class decides.
+
+    As in openshift-efs-stunnel, an empty label and ``auto`` stand for the default of the class.
+    """
+    named = (claim.match_labels or {}).get(FILE_SYSTEM_LABEL)
+    return None if named in {"", DefaultFileSystem.AUTO} else named
+
+
 def parse_request(claim: Claim, storage_class: StorageClass, view: ClusterView) -> TunnelRequest:
     """What the claim asks for.
 
@@ -135,7 +144,7 @@ def parse_request(claim: Claim, storage_class: StorageClass, view: ClusterView) 
     is_auto = parse_class(storage_class).default is DefaultFileSystem.AUTO
     return TunnelRequest(
         claim=claim,
-        is_chosen=is_auto and FILE_SYSTEM_LABEL not in labels,
+        is_chosen=is_auto and named_file_system(claim) is None,
         location=Location(file_system_id=file_system_id, directory=directory),
         reclaim_policy=policy,
         mount_options=tunnel_mount_options(storage_class),
@@ -144,20 +153,16 @@ def parse_request(claim: Claim, storage_class: StorageClass, view: ClusterView) 
 
 def _refuse_unserved(claim: Claim) -> None:
     refuse_unservable(claim)
-    if claim.has_match_expressions:
-        raise ClaimRefused(
-            "is not supported", field="spec.selector.matchExpressions", remedy="use matchLabels only"
-        )
     if claim.match_labels is None:
         raise ClaimRefused("is missing", field="spec.selector", remedy="give matchLabels with a volume_name")
 
 
 def _parse_volume_name(text: str | None) -> str:
     if text is None:
-        remedy = "name the directory with a-z, 0-9 and _"
+        remedy = "name the directory with a-z, 0-9, _ and -"
         raise ClaimRefused("is missing", field=f"{_LABELS}.volume_name", remedy=remedy)
     if not _VOLUME_NAME.fullmatch(text):
-        remedy = "use only a-z, 0-9 and _"
+        remedy = "use only a-z, 0-9, _ and -"
         raise ClaimRefused("is not allowed", field=f"{_LABELS}.volume_name", value=text, remedy=remedy)
     return text
 
@@ -182,7 +187,7 @@ def _choose_file_system(
     another one. A choice by ``auto`` is therefore recorded on the claim, and after a crash it is not changed
     while the volume of the earlier leader can still appear.
     """
-    rules, named = parse_class(storage_class), (claim.match_labels or {}).get(FILE_SYSTEM_LABEL)
+    rules, named = parse_class(storage_class), named_file_system(claim)
     if named is not None:
         return _known(_allowed_file_system(named, rules, storage_class), view.discovery)
     if rules.default is DefaultFileSystem.AUTO:
@@ -243,12 +248,11 @@ def _choose_automatically(
 def _begun_by_others(claim: Claim, view: ClusterView) -> set[str | None]:
     """The file systems where an earlier leader may have requested volumes of the claim's directory."""
     return {
-        labels.get(FILE_SYSTEM_LABEL, one.file_system)
+        named_file_system(one) or one.file_system
         for one in view.maybe_begun.values()
-        for labels in (one.match_labels or {},)
         if one.uid != claim.uid
         and one.namespace == claim.namespace
-        and labels.get("volume_name") == (claim.match_labels or {}).get("volume_name")
+        and (one.match_labels or {}).get("volume_name") == (claim.match_labels or {}).get("volume_name")
     }
 
 
@@ -324,6 +328,13 @@ def _default_file_system(rules: TunnelClass, storage_class: StorageClass) -> Fil
             "is missing",
             field=f"{_LABELS}.{FILE_SYSTEM_LABEL}",
             remedy=f"give it, or set default_file_system_id in StorageClass {storage_class.name}",
+        )
+    if rules.allowed is not None and rules.default not in rules.allowed:
+        raise ClaimRefused(
+            "is not in file_system_ids",
+            field=f"StorageClass {storage_class.name} parameters.default_file_system_id",
+            value=rules.default,
+            remedy="add it there, or use another default",
         )
     return FileSystemId(rules.default)
 

@@ -54,6 +54,14 @@ class CsiSettings(Environment):
         accepts="`key:value key:value`",
         shown="none",
     )
+    volume_tags: bool = setting(
+        "KUBE_EFS_VOLUME_TAGS",
+        False,
+        "Whether access points also have tags of the claim, the volume and the requested size."
+        " AmazonEFSCSIDriverPolicy denies such tags.",
+        accepts="true or false",
+        shown="`false`",
+    )
     access_point_refresh_seconds: float = seconds(
         "KUBE_EFS_ACCESS_POINT_REFRESH_SECONDS",
         900,

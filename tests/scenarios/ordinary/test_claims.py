@@ -74,17 +74,17 @@ REFUSALS = {
     "no volume_name": (
         {"tier": "gold"},
         {},
-        f"{LABELS}.volume_name: is missing; name the directory with a-z, 0-9 and _",
+        f"{LABELS}.volume_name: is missing; name the directory with a-z, 0-9, _ and -",
     ),
     "upper-case volume_name": (
         {"volume_name": "Example"},
         {},
-        f"{LABELS}.volume_name: 'Example' is not allowed; use only a-z, 0-9 and _",
+        f"{LABELS}.volume_name: 'Example' is not allowed; use only a-z, 0-9, _ and -",
     ),
     "volume_name with a dot": (
         {"volume_name": "a..b"},
         {},
-        f"{LABELS}.volume_name: 'a..b' is not allowed; use only a-z, 0-9 and _",
+        f"{LABELS}.volume_name: 'a..b' is not allowed; use only a-z, 0-9, _ and -",
     ),
     "bad reclaim_policy": (
         {"volume_name": "a", "reclaim_policy": "Recycle"},

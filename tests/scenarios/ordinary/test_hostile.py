@@ -24,7 +24,8 @@ async def test_a_hostile_volume_name_is_refused_by_somebody(cluster: Cluster, na
     if await _is_taken(cluster, steps.claim(namespace, "hostile", storage_class, {"volume_name": name})):
         text = await steps.warning(client, namespace, "hostile")
         assert (
-            text == f"spec.selector.matchLabels.volume_name: {name!r} is not allowed; use only a-z, 0-9 and _"
+            text
+            == f"spec.selector.matchLabels.volume_name: {name!r} is not allowed; use only a-z, 0-9, _ and -"
         )
     assert await steps.volumes_of(client, namespace) == []
 

@@ -640,8 +640,12 @@ NOTHING = [
     pytest.param(
         ex.cluster(nodes=(replace(ex.NODE, ready=False),), statuses=()), id="a node that is not ready"
     ),
-    pytest.param(
-        ex.cluster(nodes=(replace(ex.NODE, compute="fargate"),), statuses=()), id="a machine without agents"
+    *(
+        pytest.param(
+            ex.cluster(nodes=(replace(ex.NODE, compute=compute),), statuses=()),
+            id=f"{compute} node",
+        )
+        for compute in ("fargate", "hybrid", "windows")
     ),
     pytest.param(
         ex.cluster(

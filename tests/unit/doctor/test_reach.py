@@ -121,7 +121,7 @@ def test_what_would_have_to_be_known_is_told() -> None:
     ("compute", "expected"),
     [
         pytest.param("fargate", [], id="takes no pods of ours"),
-        pytest.param("hybrid", ["security-group/closed"], id="is outside of EC2, so has no groups"),
+        pytest.param("hybrid", [], id="is outside of EC2"),
         pytest.param("", ["security-group/not-judged"], id="is an instance of another account"),
     ],
 )

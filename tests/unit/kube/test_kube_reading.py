@@ -106,9 +106,9 @@ def with_annotations(**annotations: str) -> dict[str, Any]:
         pytest.param(with_spec(selector={}), "match_labels", {}, id="an empty selector"),
         pytest.param(
             with_spec(selector={"matchExpressions": [{"key": "a", "operator": "Exists"}]}),
-            "has_match_expressions",
-            True,
-            id="expressions",
+            "match_labels",
+            {},
+            id="expressions are ignored",
         ),
         pytest.param(with_spec(volumeMode="Block"), "is_block", True, id="a block device"),
         pytest.param(

@@ -119,11 +119,6 @@ def test_only_tls_classes_need_a_tunnel() -> None:
             "spec.selector: is not supported; leave it out, each claim gets a directory of its own",
             id="a selector with labels",
         ),
-        pytest.param(
-            {"match_labels": {}, "has_match_expressions": True},
-            "spec.selector: is not supported; leave it out, each claim gets a directory of its own",
-            id="a selector with expressions",
-        ),
     ],
 )
 @pytest.mark.parametrize("of_class", [SLOW, OPEN, TLS], ids=["slow", "open", "tls"])

@@ -167,43 +167,43 @@ REFUSED = [
     pytest.param(
         claim(match_labels={}),
         AUTO,
-        f"{LABELS}.volume_name: is missing; name the directory with a-z, 0-9 and _",
+        f"{LABELS}.volume_name: is missing; name the directory with a-z, 0-9, _ and -",
         id="no volume_name",
     ),
     pytest.param(
         claim({"volume_name": ""}),
         AUTO,
-        f"{LABELS}.volume_name: is not allowed; use only a-z, 0-9 and _",
+        f"{LABELS}.volume_name: is not allowed; use only a-z, 0-9, _ and -",
         id="an empty volume_name",
     ),
     pytest.param(
         claim({"volume_name": "My-Data"}),
         AUTO,
-        f"{LABELS}.volume_name: 'My-Data' is not allowed; use only a-z, 0-9 and _",
+        f"{LABELS}.volume_name: 'My-Data' is not allowed; use only a-z, 0-9, _ and -",
         id="a volume_name with other characters",
     ),
     pytest.param(
         claim({"volume_name": ".."}),
         AUTO,
-        f"{LABELS}.volume_name: '..' is not allowed; use only a-z, 0-9 and _",
+        f"{LABELS}.volume_name: '..' is not allowed; use only a-z, 0-9, _ and -",
         id="the parent as volume_name",
     ),
     pytest.param(
         claim({"volume_name": "a/b"}),
         AUTO,
-        f"{LABELS}.volume_name: 'a/b' is not allowed; use only a-z, 0-9 and _",
+        f"{LABELS}.volume_name: 'a/b' is not allowed; use only a-z, 0-9, _ and -",
         id="a path as volume_name",
     ),
     pytest.param(
         claim({"volume_name": "a\n"}),
         AUTO,
-        f"{LABELS}.volume_name: 'a\\n' is not allowed; use only a-z, 0-9 and _",
+        f"{LABELS}.volume_name: 'a\\n' is not allowed; use only a-z, 0-9, _ and -",
         id="a newline at the end",
     ),
     pytest.param(
         claim({"volume_name": "a;rm"}),
         AUTO,
-        f"{LABELS}.volume_name: 'a;rm' is not allowed; use only a-z, 0-9 and _",
+        f"{LABELS}.volume_name: 'a;rm' is not allowed; use only a-z, 0-9, _ and -",
         id="shell characters",
     ),
     pytest.param(
@@ -270,10 +270,11 @@ REFUSED = [
         id="a clone",
     ),
     pytest.param(
-        claim(has_match_expressions=True),
-        AUTO,
-        "spec.selector.matchExpressions: is not supported; use matchLabels only",
-        id="match expressions",
+        claim(),
+        storage_class(default_file_system_id="fs-1", file_system_ids="fs-2,fs-3"),
+        "StorageClass efs parameters.default_file_system_id: 'fs-1' is not in file_system_ids; "
+        "add it there, or use another default",
+        id="default that the class does not allow",
     ),
     pytest.param(
         claim(),
@@ -346,6 +347,21 @@ def test_claim_waits_for_a_file_system_that_can_appear(
     assert str(caught.value) == text
 
 
+@pytest.mark.parametrize("label", ["", "auto"])
+@pytest.mark.parametrize(("default", "chosen"), [("fs-2", "fs-2"), ("auto", "fs-1")])
+def test_empty_label_and_auto_mean_the_default_of_the_class(label: str, default: str, chosen: str) -> None:
+    of_class = storage_class(default_file_system_id=default)
+    request = parse_request(claim({"file_system_id": label}), of_class, DISCOVERED)
+    assert request.location.file_system_id == chosen
+    assert request.is_chosen is (default == "auto")
+
+
+def test_label_may_name_a_file_system_although_the_default_is_not_allowed() -> None:
+    of_class = storage_class(default_file_system_id="fs-1", file_system_ids="fs-2")
+    request = parse_request(claim({"file_system_id": "fs-2"}), of_class, DISCOVERED)
+    assert request.location.file_system_id == "fs-2"
+
+
 def test_class_parameters_are_parsed() -> None:
     parsed = parse_class(storage_class(default_file_system_id="fs-2", file_system_ids=" fs-1 ,, fs-2 "))
     assert (parsed.default, parsed.allowed) == ("fs-2", ("fs-1", "fs-2"))
@@ -364,7 +380,7 @@ def test_volume_name_cannot_leave_the_directory_of_the_namespace(name: str) -> N
     except InvalidValue:
         return
     assert request.location.directory.parts == ("team", name)
-    assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789_")
+    assert set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789_-")
 
 
 # --- which file system auto chooses
@@ -660,7 +676,7 @@ def test_tunnel_volume_matches_the_contract() -> None:
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*")
 _NAMESPACES = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True)
-_VOLUME_NAMES = st.from_regex(r"[a-z0-9_]{1,63}", fullmatch=True)
+_VOLUME_NAMES = st.from_regex(r"[a-z0-9_-]{1,63}", fullmatch=True)
 
 
 @given(_NAMESPACES, _VOLUME_NAMES, st.uuids().map(str), st.integers(0, 3))
@@ -781,4 +797,4 @@ def test_removable_paths_match_the_contract(namespace: str, path: str) -> None:
     except RemovalRefused:
         return
     assert location.directory.parts == (namespace, path)
-    assert re.fullmatch("[a-z0-9_]+", path)
+    assert re.fullmatch("[a-z0-9_-]+", path)

@@ -309,8 +309,10 @@ def test_node_driver_uses_the_directories_of_the_kubelet(kubelet: str) -> None:
     assert f"{mounted[str(socket.parent)]}/{socket.name}" == environment["DRIVER_REG_SOCK_PATH"]
 
 
-def test_node_driver_tolerates_all_taints_and_avoids_unsupported_nodes() -> None:
-    pod = _workload(Platform.KUBERNETES, "efs-csi-node")
+@pytest.mark.parametrize("daemon_set", ["efs-csi-node", "efs-stunnel"])
+def test_daemon_sets_tolerate_all_taints_and_avoid_unsupported_nodes(daemon_set: str) -> None:
+    pod = _workload(Platform.KUBERNETES, daemon_set)
+    assert pod["nodeSelector"] == {"kubernetes.io/os": "linux"}
     # The startup taint among them.
     assert pod["tolerations"] == [{"operator": "Exists"}], STARTUP_TAINT
     (term,) = pod["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"][

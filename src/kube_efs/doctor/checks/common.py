@@ -19,7 +19,7 @@ from kube_efs.settings import DEFAULT_PROVISIONER
 # Everything that kube-efs does for a claim or volume is done sooner, unless something is wrong.
 PATIENCE: Final = timedelta(seconds=60)
 # Machines that take none of its pods, so have no tunnels.
-WITHOUT_AGENT: Final = frozenset({"fargate", "windows"})
+WITHOUT_AGENT: Final = frozenset({"fargate", "hybrid", "windows"})
 _COMMANDS: Final = frozenset({"controller", "tunnel", "node", "operator"})
 
 

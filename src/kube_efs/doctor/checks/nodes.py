@@ -28,7 +28,6 @@ _NO_DRIVER = broken("driver/not-registered", "The kubelet of a node does not kno
 # Agents write at least once a minute.
 _AGENTS: Final = "efs-stunnel"
 _SILENCE: Final = timedelta(minutes=3)
-_WITHOUT_DRIVER: Final = WITHOUT_AGENT | {"hybrid"}
 _NOT_WORKING: Final = frozenset({TunnelState.DOWN, TunnelState.REJECTED, TunnelState.NO_MOUNT_TARGET})
 
 
@@ -126,7 +125,7 @@ def _tunnel(
 def _without_driver(cluster: ClusterFacts) -> Iterator[Finding]:
     is_wanted = any(is_ours(one) and one.command == "node" for one in cluster.workloads or ())
     for node in cluster.nodes or ():
-        if is_wanted and node.ready and node.compute not in _WITHOUT_DRIVER and DRIVER not in node.drivers:
+        if is_wanted and node.ready and node.compute not in WITHOUT_AGENT and DRIVER not in node.drivers:
             yield Finding(
                 kind=_NO_DRIVER,
                 subject=Subject("Node", node.name),

@@ -4,13 +4,14 @@ import re
 import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from kube_efs.model.csi.root_directories import VolumeOrigin
 from kube_efs.model.errors import InvalidSetting
 
 CLUSTER = "efs.csi.aws.com/cluster"  # IAM policies of the AWS driver ask for it
 REQUESTED_BYTES = "efs.csi.aws.com/requested-bytes"
-# As the drivers for EBS and others name them.
+# Of the claim and the volume, as other CSI drivers name them.
 CLAIM_NAME = "kubernetes.io/created-for/pvc/name"
 CLAIM_NAMESPACE = "kubernetes.io/created-for/pvc/namespace"
 VOLUME_NAME = "kubernetes.io/created-for/pv/name"
@@ -28,6 +29,36 @@ class Tag:
 
     key: str
     value: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TagPolicy:
+    """The tags of all access points, unless the class has ``enableTagging: "false"``.
+
+    ``CLUSTER`` is always there and by default the only one: AmazonEFSCSIDriverPolicy denies
+    CreateAccessPoint with any other key. ``of_driver`` are the tags of ``--tags``. With
+    ``describes_volume`` the claim, the volume and the requested size are tags too.
+    """
+
+    of_driver: tuple[Tag, ...] = ()
+    describes_volume: bool = False
+
+    def tags(self, origin: VolumeOrigin, required_bytes: int) -> tuple[Tag, ...]:
+        """The tags of a volume's access point; those of the driver may override the others."""
+        tags = {CLUSTER: "true"}
+        if self.describes_volume:
+            tags |= {
+                CLAIM_NAME: origin.claim_name,
+                CLAIM_NAMESPACE: origin.claim_namespace,
+                VOLUME_NAME: origin.volume_name,
+                REQUESTED_BYTES: str(required_bytes),
+            }
+        known = {key: value for key, value in tags.items() if value}
+        merged = known | {tag.key: tag.value for tag in self.of_driver}
+        return tuple(Tag(key=key, value=value) for key, value in merged.items())
+
+
+DEFAULT_TAGS: Final = TagPolicy()
 
 
 def parse_tags(text: str) -> tuple[Tag, ...]:
@@ -75,24 +106,6 @@ def _split(text: str) -> Iterable[list[str]]:
             parts[-1] += token["escaped"] or token["plain"]
     if has_content:
         yield parts
-
-
-def tags_for(origin: VolumeOrigin, driver_tags: Iterable[Tag], required_bytes: int = 0) -> tuple[Tag, ...]:
-    """The tags of a volume's access point; tags of the driver may override the others.
-
-    Beyond those of the AWS driver they tell the claim and the volume, so that what is left over can be
-    traced, and the size, so that the same name with another size is noticed.
-    """
-    tags = {
-        CLUSTER: "true",
-        CLAIM_NAME: origin.claim_name,
-        CLAIM_NAMESPACE: origin.claim_namespace,
-        VOLUME_NAME: origin.volume_name,
-        REQUESTED_BYTES: str(required_bytes),
-    }
-    known = {key: value for key, value in tags.items() if value}
-    merged = known | {tag.key: tag.value for tag in driver_tags}
-    return tuple(Tag(key=key, value=value) for key, value in merged.items())
 
 
 def _check(tag: Tag) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from kube_efs.model.csi.access_point_tags import REQUESTED_BYTES, Tag, tags_for
+from kube_efs.model.csi.access_point_tags import DEFAULT_TAGS, REQUESTED_BYTES, Tag, TagPolicy
 from kube_efs.model.csi.errors import ExistingVolumeDiffers, InvalidArgument
 from kube_efs.model.csi.parameters import ProvisioningMode, VolumeParameters
 from kube_efs.model.csi.root_directories import (
@@ -88,18 +88,17 @@ def volume_directory(request: VolumeRequest) -> Directory:
 
 
 def access_point_request(
-    request: VolumeRequest, file_system_id: FileSystemId, user: PosixUser, driver_tags: tuple[Tag, ...] = ()
+    request: VolumeRequest, file_system_id: FileSystemId, user: PosixUser, tags: TagPolicy = DEFAULT_TAGS
 ) -> AccessPointRequest:
     """What to make for the volume; ``user`` has the ids that the class gives or that were allocated."""
     parameters = request.parameters
-    tags = tags_for(request.origin, driver_tags, request.required_bytes) if parameters.tagged else ()
     return AccessPointRequest(
         client_token=client_token(request, file_system_id),
         file_system_id=file_system_id,
         directory=volume_directory(request),
         permissions=f"{parameters.mode:03o}",
         user=user,
-        tags=tags,
+        tags=tags.tags(request.origin, request.required_bytes) if parameters.tagged else (),
     )
 
 

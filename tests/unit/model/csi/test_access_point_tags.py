@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kube_efs.model.csi.access_point_tags import Tag, parse_tags, split_tags, tags_for
+from kube_efs.model.csi.access_point_tags import DEFAULT_TAGS, Tag, TagPolicy, parse_tags, split_tags
 from kube_efs.model.csi.root_directories import VolumeOrigin
 from kube_efs.model.errors import InvalidSetting
 
@@ -69,13 +69,19 @@ def test_invalid_tags_are_refused(text: str, message: str) -> None:
 def test_tags_beyond_the_efs_limit_are_refused() -> None:
     most = " ".join(f"k{number}" for number in range(45))
     origin = VolumeOrigin(claim_name="c", claim_namespace="n", volume_name="v")
-    assert len(tags_for(origin, parse_tags(most))) == 50
+    policy = TagPolicy(of_driver=parse_tags(most), describes_volume=True)
+    assert len(policy.tags(origin, 1)) == 50
     with pytest.raises(InvalidSetting, match="has more than 45 tags"):
         parse_tags(f"{most} one")
 
 
+def test_default_tag_is_the_only_one_that_the_managed_policy_allows() -> None:
+    origin = VolumeOrigin(claim_name="c", claim_namespace="n", volume_name="v")
+    assert DEFAULT_TAGS.tags(origin, 1) == (Tag(key="efs.csi.aws.com/cluster", value="true"),)
+
+
 def test_unknown_claim_metadata_gives_no_tag() -> None:
-    assert [tag.key for tag in tags_for(VolumeOrigin(), ())] == [
+    assert [tag.key for tag in TagPolicy(describes_volume=True).tags(VolumeOrigin(), 0)] == [
         "efs.csi.aws.com/cluster",
         "efs.csi.aws.com/requested-bytes",
     ]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kube_efs.model.csi.access_point_tags import Tag
+from kube_efs.model.csi.access_point_tags import Tag, TagPolicy
 from kube_efs.model.csi.access_points import (
     AccessPoint,
     AccessPointRequest,
@@ -247,7 +247,8 @@ def test_any_directory_is_valid_for_efs_and_inside_its_base(
 
 def test_access_point_request_matches_the_class() -> None:
     asked = request({"basePath": "/b"}, required_bytes=5 << 30)
-    assert access_point_request(asked, FS1, PosixUser(uid=1000, gid=50000)) == AccessPointRequest(
+    tags = TagPolicy(describes_volume=True)
+    assert access_point_request(asked, FS1, PosixUser(uid=1000, gid=50000), tags) == AccessPointRequest(
         client_token=NAME,
         file_system_id=FS1,
         directory=Directory(("b", NAME)),
@@ -273,7 +274,8 @@ def test_access_point_has_the_permissions_of_the_class(given: str, sent: str) ->
 
 def test_driver_tags_override_class_tags_and_can_be_disabled() -> None:
     cluster = Tag(key="efs.csi.aws.com/cluster", value="blue")
-    tagged = access_point_request(request(), FS1, PosixUser(uid=1, gid=1), (cluster, Tag(key="team")))
+    tags = TagPolicy(of_driver=(cluster, Tag(key="team")))
+    tagged = access_point_request(request(), FS1, PosixUser(uid=1, gid=1), tags)
     assert tagged.tags[0] == cluster
     assert tagged.tags[-1] == Tag(key="team", value="")
     untagged = access_point_request(request({"enableTagging": "false"}), FS1, PosixUser(uid=1, gid=1))

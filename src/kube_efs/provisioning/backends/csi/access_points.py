@@ -19,7 +19,7 @@ from typing import Final
 import structlog
 
 from kube_efs.aws.access_points import AwsAccessPoints
-from kube_efs.model.csi.access_point_tags import Tag
+from kube_efs.model.csi.access_point_tags import DEFAULT_TAGS, TagPolicy
 from kube_efs.model.csi.access_points import (
     AccessPoint,
     AccessPointRequest,
@@ -95,7 +95,7 @@ class AccessPoints:
         index: VolumeIndex,
         *,
         quota: int,
-        tags: tuple[Tag, ...] = (),
+        tags: TagPolicy = DEFAULT_TAGS,
         is_alone: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

@@ -9,6 +9,7 @@ from kube_efs.aws.access_points import AwsAccessPoints
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.kube.references import References
 from kube_efs.kube.volumes import VolumeStore
+from kube_efs.model.csi.access_point_tags import TagPolicy
 from kube_efs.model.csi.access_points import AccessPoint, AccessPointRequest, VolumeRequest
 from kube_efs.model.csi.cross_account import CrossAccountRole
 from kube_efs.model.csi.parameters import FileSystemReference, parse_parameters
@@ -219,7 +220,8 @@ class CsiWorld:
         self.api = self.gateway.api
         self.index = VolumeIndex()
         self.store = Listed(self.index)
-        points = AccessPoints(self.api, self.index, quota=quota, is_alone=is_alone, clock=clock)
+        tags = TagPolicy(describes_volume=True)
+        points = AccessPoints(self.api, self.index, quota=quota, tags=tags, is_alone=is_alone, clock=clock)
         self.accounts = OneAccount(Account(gateway=self.gateway, access_points=points))
         guards = self.guards = Guards(index=self.index, store=self.store, roots=self.roots)
         directories = CsiDirectories(
