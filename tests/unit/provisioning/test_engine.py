@@ -142,7 +142,7 @@ def test_missing_class_is_reported_on_a_claim_assigned_to_us(world: World) -> No
 
 
 @pytest.mark.parametrize("given_to", [None, "other.example/efs"], ids=["nobody yet", "another"])
-def test_a_class_that_is_missing_is_no_business_of_ours_otherwise(world: World, given_to: str | None) -> None:
+def test_missing_class_of_a_claim_not_assigned_to_us_is_ignored(world: World, given_to: str | None) -> None:
     world.index.classes.clear()
     assert world.engine.plan(replace(claim(), storage_provisioner=given_to)) is None
 
@@ -150,7 +150,7 @@ def test_a_class_that_is_missing_is_no_business_of_ours_otherwise(world: World, 
 @pytest.mark.parametrize(
     "now", ["other.example/efs", DIRECTORY_PROVISIONER.name], ids=["another", "another of ours"]
 )
-def test_a_class_that_belongs_to_another_by_now_is_told_of(world: World, now: str) -> None:
+def test_class_with_a_changed_provisioner_is_reported(world: World, now: str) -> None:
     world.index.classes["efs"] = replace(EFS, provisioner=now)
     with pytest.raises(NotYet) as caught:
         world.engine.plan(replace(claim(), storage_provisioner=PROVISIONER))
@@ -251,7 +251,7 @@ _FAULTS = st.lists(st.tuples(st.integers(1, 8), st.sampled_from([KubeUnavailable
 
 
 @given(faults=_FAULTS, taken=st.integers(0, 3))
-def test_whatever_fails_a_claim_gets_one_volume_of_one_name(
+def test_claim_gets_exactly_one_volume_despite_failures(
     faults: list[tuple[int, type[BaseException]]], taken: int
 ) -> None:
     async def scenario() -> None:
@@ -358,7 +358,7 @@ NOT_TO_GO = [
         pytest.param({"provisioned_by": "other.example/efs"}, id="another provisioner's"),
     ],
 )
-async def test_what_is_not_to_go_stays(world: World, changes: dict[str, object]) -> None:
+async def test_volume_that_must_not_be_removed_is_kept(world: World, changes: dict[str, object]) -> None:
     volume = replace(RELEASED, **changes)  # type: ignore[arg-type]
     world.add(volume)
     world.folders.there.add(DATA)
@@ -424,7 +424,7 @@ async def test_directory_used_by_another_volume_is_kept(world: World, other: dic
     assert (set(world.store.volumes), world.folders.there) == ({"sharer"}, {DATA})
 
 
-async def test_a_sharer_whose_end_was_missed_does_not_count(world: World) -> None:
+async def test_unnoticed_deletion_of_a_sharer_does_not_keep_the_directory(world: World) -> None:
     world.add(RELEASED, replace(RELEASED, name="sharer", uid="s"))
     world.folders.there.add(DATA)
     del world.store.volumes["sharer"]
@@ -434,7 +434,7 @@ async def test_a_sharer_whose_end_was_missed_does_not_count(world: World) -> Non
     assert world.folders.there == set()
 
 
-async def test_a_sharer_that_goes_while_it_is_looked_up_is_no_fault(world: World) -> None:
+async def test_sharer_deleted_during_its_lookup_does_not_keep_the_directory(world: World) -> None:
     sharer = replace(RELEASED, name="sharer", uid="s")
     world.add(RELEASED, sharer)
     gets = 0
@@ -494,7 +494,7 @@ async def test_volume_above_a_directory_does_not_keep_it(world: World, above: Vo
 
 
 @pytest.mark.parametrize("path", ["/team", "/team/example/deep"])
-async def test_a_neighbour_whose_end_was_missed_is_in_nobody_s_way(world: World, path: str) -> None:
+async def test_unnoticed_deletion_of_a_related_volume_blocks_no_removal(world: World, path: str) -> None:
     near = replace(RELEASED, name="near", uid="n", nfs=NfsSource(server="127.0.0.1", path=path))
     world.add(RELEASED, near)
     del world.store.volumes["near"]
@@ -503,7 +503,7 @@ async def test_a_neighbour_whose_end_was_missed_is_in_nobody_s_way(world: World,
     assert done.data is DataFate.REMOVED
 
 
-async def test_data_stays_for_a_volume_whose_making_was_not_confirmed(world: World) -> None:
+async def test_data_is_kept_for_a_volume_with_unconfirmed_creation(world: World) -> None:
     world.add(RELEASED)
     world.folders.there.add(DATA)
 
@@ -523,7 +523,7 @@ async def test_data_stays_for_a_volume_whose_making_was_not_confirmed(world: Wor
     assert world.folders.there == {DATA}
 
 
-async def test_data_goes_though_a_volume_was_to_be_made_that_never_was(world: World) -> None:
+async def test_data_is_removed_when_the_expected_volume_was_never_created(world: World) -> None:
     world.add(RELEASED)
     world.folders.there.add(DATA)
 
@@ -542,7 +542,7 @@ async def test_data_goes_though_a_volume_was_to_be_made_that_never_was(world: Wo
     assert done.data is DataFate.REMOVED
 
 
-async def test_data_stays_for_a_volume_that_is_newer_than_the_last_list(world: World) -> None:
+async def test_data_is_kept_for_a_volume_newer_than_the_last_list(world: World) -> None:
     world.add(RELEASED)
     listed = list(world.store.volumes.values())
     made = await world.provision(claim("u2"))
@@ -555,7 +555,7 @@ async def test_data_stays_for_a_volume_that_is_newer_than_the_last_list(world: W
 @pytest.mark.parametrize(
     ("path", "file_system"), [("/team/example2", "fs-1"), ("/team/exampl", "fs-1"), ("/team", "fs-2")]
 )
-async def test_what_lies_apart_is_in_nobody_s_way(world: World, path: str, file_system: str) -> None:
+async def test_unrelated_directory_blocks_no_removal(world: World, path: str, file_system: str) -> None:
     apart = replace(RELEASED, nfs=NfsSource(server="127.0.0.1", path=path), file_system_id=file_system)
     world.add(RELEASED, replace(apart, name="apart", uid="a", provisioned_by=None))
     done = await world.engine.reclaim(RELEASED)
@@ -594,7 +594,7 @@ def test_sharers_released_at_one_moment_remove_the_directory_once(pauses: list[i
 
 
 @given(st.lists(st.integers(0, 5), min_size=20, max_size=20))
-def test_a_claim_that_comes_while_its_directory_goes_finds_it_there(pauses: list[int]) -> None:
+def test_claim_created_during_a_removal_has_its_directory(pauses: list[int]) -> None:
     async def scenario() -> None:
         world = World()
         (old,) = await world.released([claim("u1")])
@@ -608,7 +608,7 @@ def test_a_claim_that_comes_while_its_directory_goes_finds_it_there(pauses: list
 
 
 @given(_FAULTS)
-def test_whatever_fails_a_released_volume_goes_once_and_its_directory_before_it(
+def test_released_volume_is_removed_once_after_its_directory_despite_failures(
     faults: list[tuple[int, type[BaseException]]],
 ) -> None:
     async def scenario() -> None:
@@ -630,7 +630,7 @@ def test_whatever_fails_a_released_volume_goes_once_and_its_directory_before_it(
     asyncio.run(scenario())
 
 
-async def test_retained_data_serves_the_next_claim_of_that_name(world: World) -> None:
+async def test_retained_data_is_available_to_the_next_claim_of_that_name(world: World) -> None:
     (kept,) = await world.released([claim("u1", policy="Retain")])
     assert await world.engine.reclaim(kept) is None
     volume = await world.provision(claim("u2"))
@@ -651,7 +651,7 @@ DIRECTORY_VOLUME = replace(
 )
 
 
-async def test_a_released_volume_that_somebody_deletes_takes_its_directory_with_it(world: World) -> None:
+async def test_deleted_volume_in_phase_released_is_removed_with_its_directory(world: World) -> None:
     world.add(HELD)
     world.folders.there.add(DATA)
     done = await world.engine.reclaim(HELD)
@@ -681,7 +681,7 @@ async def test_a_released_volume_that_somebody_deletes_takes_its_directory_with_
         ),
     ],
 )
-async def test_a_volume_that_somebody_deletes_is_let_go_and_its_data_stays(
+async def test_deletion_of_a_volume_is_completed_and_its_data_kept(
     world: World, changes: dict[str, object], reason: str
 ) -> None:
     volume = replace(HELD, **changes)  # type: ignore[arg-type]
@@ -695,7 +695,7 @@ async def test_a_volume_that_somebody_deletes_is_let_go_and_its_data_stays(
     assert (world.store.volumes, world.folders.there, world.folders.removed) == ({}, {DATA}, [])
 
 
-async def test_a_neighbour_s_directory_keeps_the_data_and_lets_the_volume_go(world: World) -> None:
+async def test_deletion_of_a_volume_keeps_data_with_a_nested_volume(world: World) -> None:
     world.add(HELD, near_at("/team/example/deep"))
     world.folders.there.add(DATA)
     done = await world.engine.reclaim(HELD)
@@ -704,7 +704,7 @@ async def test_a_neighbour_s_directory_keeps_the_data_and_lets_the_volume_go(wor
     assert (set(world.store.volumes), world.folders.there) == ({"near"}, {DATA})
 
 
-async def test_a_volume_in_use_is_left_alone_though_somebody_deletes_it(world: World) -> None:
+async def test_deleted_volume_in_use_is_not_changed(world: World) -> None:
     bound = replace(HELD, phase=VolumePhase.BOUND)
     world.add(bound)
     assert await world.engine.reclaim(bound) is None
@@ -719,7 +719,9 @@ async def test_a_volume_in_use_is_left_alone_though_somebody_deletes_it(world: W
         pytest.param({"uid": "another"}, id="a new volume of that name"),
     ],
 )
-async def test_a_volume_is_let_go_as_the_api_server_has_it(world: World, live: dict[str, object]) -> None:
+async def test_finalizer_is_kept_when_the_volume_changed_in_the_api_server(
+    world: World, live: dict[str, object]
+) -> None:
     seen = replace(HELD, reclaim_policy=ReclaimPolicy.RETAIN, phase=VolumePhase.RELEASED)
     world.add(seen)
     world.store.volumes["pv"] = replace(seen, **live)  # type: ignore[arg-type]
@@ -727,7 +729,7 @@ async def test_a_volume_is_let_go_as_the_api_server_has_it(world: World, live: d
     assert "before release" not in world.moment.passed
 
 
-async def test_a_guard_s_refusal_is_an_error_while_nobody_deletes_the_volume(world: World) -> None:
+async def test_refused_removal_of_a_volume_that_is_not_deleted_is_an_error(world: World) -> None:
     volume = replace(DIRECTORY_VOLUME, deleting=False, nfs=NfsSource(server="efs.example.com", path="/pvs"))
     world.add(volume)
     with pytest.raises(RemovalRefused):
@@ -739,7 +741,7 @@ NAMESAKE = replace(DIRECTORY_VOLUME, nfs=NfsSource(server="another.example.com",
 
 
 @pytest.mark.parametrize("policy", [ReclaimPolicy.DELETE, ReclaimPolicy.RETAIN])
-async def test_a_volume_of_a_namesake_on_another_server_is_its_own_to_let_go(
+async def test_volume_of_the_same_provisioner_on_another_server_is_not_changed(
     world: World, policy: ReclaimPolicy
 ) -> None:
     volume = replace(NAMESAKE, reclaim_policy=policy)

@@ -88,7 +88,7 @@ def test_deleted_classes_leave_nothing_behind() -> None:
     assert [index.take(THREE, "a"), index.take(THREE, "b")] == [2000, 2001]
 
 
-def test_a_group_that_comes_and_goes_is_kept_once() -> None:
+def test_repeatedly_freed_group_is_stored_once() -> None:
     index, wide = GidIndex(), GidRange(minimum=2000, maximum=2999)
     for name in "abc":
         index.take(wide, name)

@@ -160,7 +160,7 @@ def test_list_newer_than_the_first_event_of_a_volume_removes_it() -> None:
     assert index.directories.sharers(at("/team/data"), "") == frozenset()
 
 
-def test_answer_does_not_undo_what_a_watch_has_shown() -> None:
+def test_answer_does_not_undo_a_newer_watch_event() -> None:
     index = VolumeIndex()
     bound = replace(volume("pv"), phase=VolumePhase.BOUND)
     index.expect_volume(volume("pv"))
@@ -171,7 +171,7 @@ def test_answer_does_not_undo_what_a_watch_has_shown() -> None:
     assert index.volumes == {"pv": volume("pv", uid="new")}
 
 
-def test_name_expected_elsewhere_leaves_nothing_behind() -> None:
+def test_expected_volume_with_a_new_location_leaves_the_old_one() -> None:
     index = VolumeIndex()
     index.expect_volume(volume("pv", path="/team/a"))
     index.expect_volume(volume("pv", path="/team/b"))
@@ -188,7 +188,7 @@ def test_list_replaces_all_known_volumes() -> None:
     assert index.directories.sharers(at("/team/data"), "b") == {"c"}
 
 
-def test_root_volume_is_not_a_neighbour() -> None:
+def test_root_volume_is_not_related_to_other_directories() -> None:
     index = VolumeIndex()
     index.put_volume(replace(volume("root", path="/"), storage_class=ROOT_CLASS))
     assert not any(index.directories.related(at("/team/data")).values())
@@ -217,7 +217,7 @@ def static(
     )
 
 
-def test_ports_that_volumes_carry() -> None:
+def test_index_maps_ports_to_file_systems() -> None:
     index = VolumeIndex()
     for one in (
         volume("a", port=20490),
@@ -251,7 +251,7 @@ def test_port_is_in_use_in_every_phase_of_the_volume(phase: VolumePhase) -> None
     assert index.ports_in_use() == {20497: UNKNOWN}
 
 
-def test_volumes_of_unknown_port() -> None:
+def test_index_lists_volumes_of_unknown_ports() -> None:
     index = VolumeIndex()
     index.targets = TunnelTargets(
         targets={FS1: TunnelTarget(file_system_id=FS1, port=20490)}, reserved={FS2: 20491}
@@ -276,7 +276,7 @@ def test_volume_of_a_deleted_file_system_is_still_known_by_its_port() -> None:
     assert [one.name for one in index.volumes_at(at("/team/data", FS2))] == ["pv"]
 
 
-def test_volume_known_only_by_its_port_follows_the_ports() -> None:
+def test_location_of_a_volume_without_annotation_follows_the_ports() -> None:
     index = VolumeIndex()
     index.put_volume(replace(volume("pv"), file_system_id=None))
     assert index.location_of("pv") is None
@@ -359,7 +359,7 @@ def test_group_of_a_deleted_volume_stays_with_its_directory_until_that_is_remove
     assert free(index) == 2000
 
 
-def test_a_volume_that_is_nowhere_takes_its_group_with_it() -> None:
+def test_deleted_volume_without_a_location_frees_its_group() -> None:
     index = looking()
     nowhere = replace(with_gid("a", 2000), nfs=None)
     index.put_volume(nowhere)
@@ -368,7 +368,7 @@ def test_a_volume_that_is_nowhere_takes_its_group_with_it() -> None:
 
 
 @pytest.mark.parametrize("path", ["/elsewhere/a", "/pvs/deep/a"])
-def test_a_volume_where_nobody_looks_takes_its_group_with_it(path: str) -> None:
+def test_deleted_volume_outside_scanned_directories_frees_its_group(path: str) -> None:
     index = looking()
     index.put_volume(with_gid("a", 2000, path))
     scan(index)
@@ -387,7 +387,7 @@ def test_id_of_another_controller_is_held_until_the_next_scan_shows_its_director
     assert free(index) == 2000
 
 
-def test_manually_assigned_id_is_shared_until_one_of_both_is_removed() -> None:
+def test_manually_assigned_group_is_shared_until_it_is_changed_back() -> None:
     index = looking()
     told: list[int] = []
     index.gids.on_shared = told.append
@@ -400,7 +400,7 @@ def test_manually_assigned_id_is_shared_until_one_of_both_is_removed() -> None:
     assert (told, index.gids.shared) == ([2001], frozenset())
 
 
-def test_a_directory_that_comes_to_a_volume_again_is_the_volume_s() -> None:
+def test_volume_holds_the_group_of_its_formerly_orphaned_directory() -> None:
     index = looking()
     assert scan(index, a=2000) == {"a"}
     index.put_volume(with_gid("a", 2000))
@@ -408,7 +408,7 @@ def test_a_directory_that_comes_to_a_volume_again_is_the_volume_s() -> None:
     assert free(index) == 2001
 
 
-def test_a_directory_that_another_volume_leads_to_is_not_without_one() -> None:
+def test_directory_used_by_another_volume_is_not_orphaned() -> None:
     index = looking()
     index.put_volume(with_gid("a", 2000))
     migrated = replace(
@@ -425,7 +425,7 @@ def test_a_directory_that_another_volume_leads_to_is_not_without_one() -> None:
     assert free(index) == 2000
 
 
-def test_a_directory_with_a_group_of_somebody_else_s_choice_holds_both() -> None:
+def test_directory_with_a_changed_group_holds_both_groups() -> None:
     index = looking()
     index.put_volume(with_gid("a", 2000))
     assert scan(index, a=2001) == set()
@@ -467,7 +467,7 @@ def test_group_is_held_after_a_success_until_a_scan_finds_no_directory() -> None
     assert free(index) == 2000
 
 
-def test_a_group_that_a_directory_had_before_stays_with_it_when_the_block_fails() -> None:
+def test_failed_attempt_keeps_the_group_of_an_existing_directory() -> None:
     index = looking()
     scan(index, a=2000)
     assert failing(index, "a", WorkerFailed("was killed")) == 2000
@@ -482,7 +482,7 @@ def test_full_range_gives_no_group() -> None:
     assert index.gids.of("b") is None
 
 
-def test_nothing_is_known_at_first() -> None:
+def test_new_index_is_empty() -> None:
     index = looking()
     assert index.classes == dict[str, StorageClass]()
     assert index.targets == TunnelTargets()

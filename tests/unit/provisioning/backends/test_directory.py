@@ -117,7 +117,7 @@ async def test_class_can_disable_groups(world: World) -> None:
         pytest.param(asyncio.CancelledError(), id="cancelled"),
     ],
 )
-async def test_a_group_whose_directory_cannot_be_made_is_free_once_a_look_finds_no_directory(
+async def test_group_of_a_failed_creation_is_free_when_a_scan_finds_no_directory(
     world: World, error: BaseException
 ) -> None:
     use_class(world, gidMin="2000", gidMax="2000")
@@ -132,7 +132,7 @@ async def test_a_group_whose_directory_cannot_be_made_is_free_once_a_look_finds_
 
 
 @pytest.mark.parametrize("moment", ["before create", "after create"])
-async def test_a_group_is_kept_once_its_directory_is_there(world: World, moment: str) -> None:
+async def test_group_is_held_when_its_directory_exists(world: World, moment: str) -> None:
     failing_at(world, moment, KubeUnavailable("is down"))
     with pytest.raises(KubeUnavailable):
         await world.provision(ONE)
@@ -143,7 +143,7 @@ async def test_a_group_is_kept_once_its_directory_is_there(world: World, moment:
     assert world.store.volumes[again.name] == again
 
 
-async def test_a_group_of_a_directory_stays_with_it_when_it_cannot_be_made_anew(world: World) -> None:
+async def test_directory_keeps_its_group_when_its_next_creation_fails(world: World) -> None:
     failing_at(world, "before create", KubeUnavailable("is down"))
     with pytest.raises(KubeUnavailable):
         await world.provision(ONE)
@@ -154,7 +154,7 @@ async def test_a_group_of_a_directory_stays_with_it_when_it_cannot_be_made_anew(
     assert (await world.provision(TWO)).gid == 2001
 
 
-async def test_a_directory_that_an_attempt_is_making_is_not_missed_by_a_scan(world: World) -> None:
+async def test_scan_does_not_free_the_group_of_a_directory_being_created(world: World) -> None:
     """Its group was found with a directory that is gone now, and is taken again meanwhile."""
     world.folders.there.add(place_of(ONE))
     world.folders.permissions[place_of(ONE)] = Permissions(gid=2000)
@@ -171,7 +171,7 @@ async def test_a_directory_that_an_attempt_is_making_is_not_missed_by_a_scan(wor
     assert (await making).gid == 2000
 
 
-async def test_a_scan_that_began_before_a_directory_was_made_does_not_free_its_group(world: World) -> None:
+async def test_scan_started_before_a_creation_does_not_free_its_group(world: World) -> None:
     asked, answered = asyncio.Event(), asyncio.Event()
 
     async def stale_children(location: Location) -> list[FoundDirectory]:
@@ -193,7 +193,7 @@ async def test_a_scan_that_began_before_a_directory_was_made_does_not_free_its_g
     assert (await world.provision(TWO)).gid == 2001
 
 
-async def test_a_group_of_a_directory_made_without_an_answer_is_given_to_nobody_else(world: World) -> None:
+async def test_group_of_an_unconfirmed_directory_is_not_assigned_to_others(world: World) -> None:
     failing_at(world, "after make", WorkerFailed("did not answer"))
     with pytest.raises(WorkerFailed):
         await world.provision(TWO)
@@ -208,7 +208,7 @@ async def test_a_group_of_a_directory_made_without_an_answer_is_given_to_nobody_
 # --- adopting what is there
 
 
-async def test_a_volume_that_was_made_before_gives_its_directory_its_group_back(world: World) -> None:
+async def test_directory_of_an_existing_volume_gets_its_group_back(world: World) -> None:
     plan = world.engine.plan(ONE)
     assert isinstance(plan, DirectoryPlan)
     before = replace(plan.volume(0), gid=2002, uid="before")
@@ -220,7 +220,7 @@ async def test_a_volume_that_was_made_before_gives_its_directory_its_group_back(
     assert (await world.provision(TWO)).gid == 2001
 
 
-async def test_a_volume_that_watches_show_while_its_directory_is_made_keeps_its_group(world: World) -> None:
+async def test_volume_that_appears_during_the_creation_of_its_directory_keeps_its_group(world: World) -> None:
     plan = world.engine.plan(ONE)
     assert isinstance(plan, DirectoryPlan)
     before = replace(plan.volume(0), gid=2002, uid="before")
@@ -237,7 +237,7 @@ async def test_a_volume_that_watches_show_while_its_directory_is_made_keeps_its_
     assert world.index.gids.of(before.name) == 2002
 
 
-async def test_directory_keeps_the_group_that_an_unclear_request_for_its_volume_tells(world: World) -> None:
+async def test_directory_keeps_the_group_of_an_unclear_volume_creation(world: World) -> None:
     plan = world.engine.plan(ONE)
     assert isinstance(plan, DirectoryPlan)
     failing_at(world, "before create", KubeUnavailable("did not answer"))
@@ -291,7 +291,7 @@ async def test_volume_with_another_target_is_an_error(world: World, nfs: NfsSour
 # --- a range that is full
 
 
-async def test_the_fourth_of_three_waits_until_one_is_gone(world: World) -> None:
+async def test_claim_waits_for_a_group_when_the_range_is_full(world: World) -> None:
     volumes = [await world.provision(one) for one in (ONE, TWO, THREE)]
     world.moment.passed.clear()
     freed = list[None]()
@@ -305,7 +305,7 @@ async def test_the_fourth_of_three_waits_until_one_is_gone(world: World) -> None
     assert (await world.provision(FOUR)).gid == 2001
 
 
-async def test_a_range_that_fills_up_meanwhile_is_full_too(world: World) -> None:
+async def test_range_that_becomes_full_after_planning_is_an_error(world: World) -> None:
     plan = world.engine.plan(FOUR)
     assert plan is not None
     for one in (ONE, TWO, THREE):
@@ -315,7 +315,7 @@ async def test_a_range_that_fills_up_meanwhile_is_full_too(world: World) -> None
     assert place_of(FOUR) not in world.folders.there
 
 
-async def test_a_group_that_one_s_claim_has_already_needs_no_room(world: World) -> None:
+async def test_claim_with_an_assigned_group_is_served_from_a_full_range(world: World) -> None:
     failing_at(world, "before create", KubeUnavailable("is down"))
     with pytest.raises(KubeUnavailable):
         await world.provision(ONE)
@@ -325,7 +325,7 @@ async def test_a_group_that_one_s_claim_has_already_needs_no_room(world: World) 
     assert (await world.provision(ONE)).gid == 2000
 
 
-async def test_a_full_range_is_looked_through_again_for_directories_that_are_gone(world: World) -> None:
+async def test_full_range_causes_a_scan_that_frees_the_groups_of_removed_directories(world: World) -> None:
     (kept, *_) = [await world.provision(one) for one in (ONE, TWO, THREE)]
     freed = asyncio.Event()
     world.index.gids.on_free = freed.set
@@ -350,7 +350,7 @@ async def test_a_full_range_is_looked_through_again_for_directories_that_are_gon
 # --- deleting
 
 
-async def test_a_group_is_free_when_its_volume_is_gone_and_not_before(world: World) -> None:
+async def test_group_is_free_only_after_its_volume_is_deleted(world: World) -> None:
     released = await release(world, await world.provision(ONE))
     failing_at(world, "before release", KubeUnavailable("is down"))
     with pytest.raises(KubeUnavailable):
@@ -371,7 +371,7 @@ async def test_volumes_can_be_deleted_after_their_class(world: World) -> None:
     assert (world.store.volumes, world.folders.there, len(world.index.gids)) == ({}, set(), 0)
 
 
-async def test_a_group_stays_with_a_directory_that_others_use(world: World) -> None:
+async def test_directory_used_by_another_volume_keeps_its_group(world: World) -> None:
     volume = await world.provision(ONE)
     world.add(replace(volume, name="sharer", uid="s", gid=None, claim=None, provisioned_by=None))
     done = await world.engine.reclaim(await release(world, volume))
@@ -380,7 +380,7 @@ async def test_a_group_stays_with_a_directory_that_others_use(world: World) -> N
     assert (await world.provision(TWO)).gid == 2001
 
 
-async def test_a_group_stays_with_a_directory_whose_volume_is_gone_before_it_could_be_removed(
+async def test_directory_keeps_its_group_when_its_volume_was_deleted_before_the_removal(
     world: World,
 ) -> None:
     released = await release(world, await world.provision(ONE))
@@ -390,7 +390,7 @@ async def test_a_group_stays_with_a_directory_whose_volume_is_gone_before_it_cou
     assert (await world.provision(TWO)).gid == 2001
 
 
-async def test_a_directory_of_another_name_is_removed_with_a_word_about_it(world: World) -> None:
+async def test_removal_of_a_directory_with_an_unexpected_name_is_logged(world: World) -> None:
     volume = await world.provision(ONE)
     nested = replace(volume, nfs=NfsSource(server="efs.example.com", path="/pvs/pv/foo"))
     with capture_logs() as logs:
@@ -425,7 +425,7 @@ async def test_path_outside_the_base_is_refused(world: World, nfs: NfsSource | N
 # --- reading what is there
 
 
-async def test_directories_are_read_again_though_no_range_is_full() -> None:
+async def test_directories_are_scanned_again_when_no_range_is_full() -> None:
     world = World()
     world.pace = ScanPace(retry_seconds=0, least_seconds=0, most_seconds=0)
     world.start()
@@ -470,7 +470,7 @@ async def test_groups_of_existing_directories_are_not_assigned(world: World, nam
     assert (await world.provision(ONE)).gid == 2001
 
 
-async def test_a_directory_with_another_group_than_its_volume_tells_keeps_both(world: World) -> None:
+async def test_directory_with_another_group_than_its_volume_holds_both(world: World) -> None:
     await world.provision(ONE)
     world.folders.permissions[place_of(ONE)] = Permissions(gid=2001)
     await world.scan()
@@ -480,14 +480,14 @@ async def test_a_directory_with_another_group_than_its_volume_tells_keeps_both(w
     assert (await world.provision(THREE)).gid == 2001
 
 
-async def test_of_two_directories_that_are_named_for_one_volume_both_keep_their_groups(world: World) -> None:
+async def test_two_directories_named_after_one_volume_keep_their_groups(world: World) -> None:
     put(world, f"a-pvc-{TWO.uid}", 2000)
     put(world, f"b-pvc-{TWO.uid}", 2001)
     await world.scan()
     assert (await world.provision(ONE)).gid == 2002
 
 
-async def test_directories_without_a_volume_are_counted_and_named(world: World) -> None:
+async def test_directories_without_a_volume_are_counted_and_logged(world: World) -> None:
     await world.provision(ONE)
     put(world, f"web-pvc-{TWO.uid}", 2001)
     put(world, "by hand", 2002)

@@ -35,7 +35,7 @@ def place_of(world: World, name: str = "data") -> FileSystemId:
     return plan.request.location.file_system_id
 
 
-async def test_a_volume_has_the_port_that_its_file_system_has_when_it_is_made(world: World) -> None:
+async def test_volume_gets_the_current_port_of_its_file_system(world: World) -> None:
     plan = world.engine.plan(claim("data"))
     assert isinstance(plan, TunnelPlan)
     fs, targets = plan.request.location.file_system_id, world.index.targets
@@ -121,7 +121,7 @@ def make(world: World, policy: ReclaimPolicy, phase: VolumePhase) -> None:
         (ReclaimPolicy.DELETE, VolumePhase.BOUND),
     ],
 )
-def test_a_claim_gets_the_data_of_its_directory_wherever_a_new_file_system_sorts(
+def test_claim_gets_the_file_system_with_the_data_of_its_directory(
     world: World, policy: ReclaimPolicy, phase: VolumePhase
 ) -> None:
     see(world, FS2)

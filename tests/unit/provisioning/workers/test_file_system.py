@@ -101,7 +101,7 @@ def test_root_always_exists(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at", ["team", "team/data", "team/data/deep"], ids=["first", "middle", "last"])
 @pytest.mark.parametrize("what", ["link", "link to nothing", "file", "socket"])
-def test_what_is_in_the_way_is_not_passed(tmp_path: Path, at: str, what: str) -> None:
+def test_path_with_a_link_or_file_is_refused(tmp_path: Path, at: str, what: str) -> None:
     root, outside = tmp_path / "root", tmp_path / "outside"
     (root / at).parent.mkdir(parents=True)
     outside.mkdir()
@@ -126,7 +126,7 @@ def _plant(path: Path, what: str, target: Path) -> None:
         path.write_text("in the way")
 
 
-def test_nothing_is_mounted_there(tmp_path: Path) -> None:
+def test_missing_root_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(PlatformError) as caught:
         make(tmp_path / "none", "/team/data")
     assert str(caught.value) == (
@@ -187,7 +187,7 @@ def test_new_directory_has_the_requested_mode_and_owners(
 
 
 @needs_root
-def test_force_changes_a_directory_that_is_there_but_for_its_contents(tmp_path: Path) -> None:
+def test_enforcement_changes_an_existing_directory_but_not_its_contents(tmp_path: Path) -> None:
     data = tmp_path / "team/data"
     (data / "inner").mkdir(parents=True)
     data.chmod(0o700)
@@ -198,14 +198,14 @@ def test_force_changes_a_directory_that_is_there_but_for_its_contents(tmp_path: 
 
 
 @needs_root
-def test_existing_directory_keeps_its_owners_without_force(tmp_path: Path) -> None:
+def test_existing_directory_keeps_its_owners_without_enforcement(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir(mode=0o711)
     assert not make(tmp_path, "/data", Permissions(mode=0o2771, uid=7, gid=2001))
     assert access(tmp_path / "data") == (0o711, 0, 0)
 
 
 @needs_root
-def test_a_setgid_parent_decides_only_what_is_not_asked_for(tmp_path: Path) -> None:
+def test_setgid_parent_decides_only_unspecified_permissions(tmp_path: Path) -> None:
     os.chown(tmp_path, 0, 55)
     tmp_path.chmod(0o2777)
     make(tmp_path, "/plain")
@@ -268,7 +268,7 @@ def test_existing_directory_is_kept_when_the_server_refuses(
 
 
 @pytest.mark.parametrize("what", ["a file in it", "another in its place", "a link in its place"])
-def test_a_new_directory_that_somebody_uses_stays_when_the_server_refuses(
+def test_new_directory_in_use_is_kept_when_the_server_refuses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     data = tmp_path / "data"
@@ -305,13 +305,13 @@ def test_new_directory_is_inaccessible_until_its_owners_are_set(
     assert seen == [0o700]
 
 
-def test_an_attempt_that_was_killed_is_finished_by_the_next_with_force(tmp_path: Path) -> None:
+def test_next_enforced_attempt_completes_a_killed_one(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir(mode=0o700)
     make(tmp_path, "/data", OWNED)
     assert access(tmp_path / "data") == (0o2771, os.getuid(), 2001)
 
 
-def test_a_plain_directory_gets_its_mode_with_the_call_that_makes_it(
+def test_mkdir_sets_the_mode_of_a_plain_directory(
     tmp_path: Path, mask: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mask(0)
@@ -343,7 +343,7 @@ def test_children_are_plain_directories_with_their_groups(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("path", ["/none", "/none/none", "/empty"])
-def test_what_is_not_there_has_no_children(tmp_path: Path, path: str) -> None:
+def test_missing_or_empty_directory_has_no_children(tmp_path: Path, path: str) -> None:
     (tmp_path / "empty").mkdir()
     assert list_children(tmp_path, parse_directory(path)) == []
     assert not (tmp_path / "none").exists()
@@ -351,7 +351,7 @@ def test_what_is_not_there_has_no_children(tmp_path: Path, path: str) -> None:
 
 @pytest.mark.parametrize("path", ["/way", "/way/inner"])
 @pytest.mark.parametrize("what", ["link", "file"])
-def test_no_link_is_followed_to_children(tmp_path: Path, path: str, what: str) -> None:
+def test_list_of_children_follows_no_link(tmp_path: Path, path: str, what: str) -> None:
     root, outside = tmp_path / "root", tmp_path / "outside"
     root.mkdir()
     (outside / "inner/secret").mkdir(parents=True)
@@ -441,7 +441,7 @@ def test_removal_of_the_trash_directory_is_refused(root: Path, path: str) -> Non
 
 
 @pytest.mark.parametrize("path", ["/team/../team/data", "/team/..", "/..", "/../outside"])
-def test_a_path_that_goes_up_cannot_even_be_asked_for(root: Path, path: str) -> None:
+def test_path_with_parent_components_is_invalid(root: Path, path: str) -> None:
     with pytest.raises(InvalidValue):
         remove(root, path)
 
@@ -450,7 +450,7 @@ def test_a_path_that_goes_up_cannot_even_be_asked_for(root: Path, path: str) -> 
 @pytest.mark.parametrize(
     ("at", "path"), [("team/x", "/team/x"), ("x", "/x/precious"), ("team/x", "/team/x/precious")]
 )
-def test_what_is_no_directory_is_neither_removed_nor_passed(
+def test_link_or_file_is_neither_removed_nor_followed(
     root: Path, outside: Path, at: str, path: str, what: str
 ) -> None:
     _plant(root / at, what, outside)
@@ -465,7 +465,7 @@ def test_what_is_no_directory_is_neither_removed_nor_passed(
     assert tree(root) == OTHERS | DATA | {at}
 
 
-def test_a_link_inside_the_file_system_is_not_passed_either(root: Path) -> None:
+def test_link_inside_the_file_system_is_not_followed(root: Path) -> None:
     (root / "alias").symlink_to("team")
     with pytest.raises(RemovalRefused):
         remove(root, "/alias/data")
@@ -473,7 +473,7 @@ def test_a_link_inside_the_file_system_is_not_passed_either(root: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["link", "file"])
-def test_a_trash_that_is_none_is_refused(root: Path, outside: Path, what: str) -> None:
+def test_trash_that_is_not_a_directory_is_refused(root: Path, outside: Path, what: str) -> None:
     _plant(root / TRASH, what, outside)
     with pytest.raises(RemovalRefused) as caught:
         remove(root, "/team/data")
@@ -535,9 +535,7 @@ def test_nested_mount_is_not_entered(
 
 
 @needs_root
-def test_a_trash_that_resists_does_not_keep_others_from_going(
-    root: Path, mounted: Callable[..., None]
-) -> None:
+def test_stuck_trash_entry_does_not_block_others(root: Path, mounted: Callable[..., None]) -> None:
     (root / TRASH / "old/busy").mkdir(parents=True)
     mounted(root / TRASH / "old/busy")
     assert move(root, "/team/data")
@@ -550,7 +548,7 @@ def test_a_trash_that_resists_does_not_keep_others_from_going(
     assert not tree(root) & DATA
 
 
-def test_a_directory_that_was_replaced_in_the_last_moment_comes_back(
+def test_directory_replaced_during_the_removal_is_moved_back(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The moment between looking at the directory and renaming it is where somebody else may act.
@@ -572,7 +570,7 @@ def test_a_directory_that_was_replaced_in_the_last_moment_comes_back(
 
 
 @pytest.mark.parametrize("back", [errno.ENOTEMPTY, None], ids=["its place is taken", "it is killed before"])
-def test_what_was_put_in_its_place_is_never_emptied(
+def test_replacement_of_the_directory_is_never_emptied(
     root: Path, monkeypatch: pytest.MonkeyPatch, back: int | None
 ) -> None:
     """The rename takes whatever is there; the entry's name says which directory it should have been."""
@@ -603,7 +601,7 @@ def test_what_was_put_in_its_place_is_never_emptied(
     assert (root / TRASH / example.entry / "file").read_text() == "content"
 
 
-def test_a_removal_only_renames(root: Path) -> None:
+def test_removal_only_renames_the_directory(root: Path) -> None:
     assert move(root, "/team/data", tenant="4fa1")
     (entry,) = (root / TRASH).iterdir()
     assert re.fullmatch(rf"4fa1\.{entry.stat().st_ino:x}-[0-9a-f]{{32}}", entry.name)
@@ -622,7 +620,7 @@ def test_next_run_removes_what_an_interrupted_run_left(root: Path, outside: Path
     assert tree(outside) == {"precious", "precious/file"}
 
 
-def test_what_interrupted_runs_have_left_can_be_removed_alone(root: Path, outside: Path) -> None:
+def test_trash_of_interrupted_runs_can_be_emptied_separately(root: Path, outside: Path) -> None:
     (root / TRASH / "old/deep").mkdir(parents=True)
     (root / TRASH / "link").symlink_to(outside)
     empty(root)

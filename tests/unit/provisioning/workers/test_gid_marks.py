@@ -30,7 +30,7 @@ def gid_of(root: Path, path: str) -> int:
     return (root / path.lstrip("/")).stat().st_gid
 
 
-def test_an_id_goes_to_the_first_directory_only(tmp_path: Path) -> None:
+def test_id_is_assigned_only_to_the_first_directory(tmp_path: Path) -> None:
     make(tmp_path, "/pvs/a")
     with pytest.raises(GidTaken, match="group id: 2000 belongs to a; another ID is tried"):
         make(tmp_path, "/pvs/b")
@@ -61,7 +61,7 @@ def test_id_is_free_when_its_directory_is_removed(tmp_path: Path) -> None:
         pytest.param(("", "/a/one"), ("", "/two"), id="the root and below it"),
     ],
 )
-def test_controllers_that_see_one_file_system_differently_share_no_id(
+def test_controllers_with_different_mounts_of_one_file_system_share_no_id(
     tmp_path: Path, first: tuple[str, str], second: tuple[str, str]
 ) -> None:
     (tmp_path / "a").mkdir()
@@ -72,7 +72,7 @@ def test_controllers_that_see_one_file_system_differently_share_no_id(
         move_to_trash(tmp_path / one[0], parse_directory(one[1]), base=parse_directory("/"))
 
 
-def test_a_directory_that_has_its_group_keeps_it_beside_a_mark_that_comes_and_goes(tmp_path: Path) -> None:
+def test_directory_keeps_its_group_despite_a_mark_of_another(tmp_path: Path) -> None:
     make(tmp_path, "/a")
     (tmp_path / "b").mkdir()
     (tmp_path / gid_marks.MARKS / "2000" / "of-b").symlink_to("b")
@@ -80,7 +80,7 @@ def test_a_directory_that_has_its_group_keeps_it_beside_a_mark_that_comes_and_go
     assert gid_of(tmp_path, "/a") == 2000
 
 
-def test_marks_are_no_directories_of_volumes(tmp_path: Path) -> None:
+def test_marks_are_neither_listed_nor_removed(tmp_path: Path) -> None:
     make(tmp_path, "/pvs/a")
     assert [one.name for one in list_children(tmp_path, parse_directory("/pvs"))] == ["a"]
     assert [one.name for one in list_children(tmp_path, parse_directory("/"))] == ["pvs"]
@@ -90,7 +90,7 @@ def test_marks_are_no_directories_of_volumes(tmp_path: Path) -> None:
     assert (tmp_path / gid_marks.MARKS).stat().st_mode & 0o777 == 0o700
 
 
-def test_marks_lead_nowhere_else(tmp_path: Path) -> None:
+def test_link_in_place_of_the_marks_is_not_followed(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     root = tmp_path / "root"
@@ -194,7 +194,7 @@ def _taking_turns(turns: Turns) -> Iterator[None]:
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_no_two_of_many_makers_get_one_id(
+def test_concurrent_creations_never_share_an_id(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Makers of three directories contend for one id, are killed, give up, and try again, in any order.

@@ -668,7 +668,7 @@ async def test_removals_of_other_processes_are_detected(kube: AsyncClient, event
     assert set(removed) == {"fs-2"}
 
 
-async def test_removal_of_a_pod_that_was_deleted_and_went_on_is_noticed_once(
+async def test_removal_by_a_terminating_pod_is_detected_once(
     kube: AsyncClient, eventually: Eventually
 ) -> None:
     removed: list[str] = []
@@ -752,7 +752,7 @@ def gated(name: str, arguments: str, *, pool: str = "another") -> Pod:
 
 
 @pytest.mark.parametrize("action", ["make", "remove"])
-async def test_pod_whose_creation_is_carried_out_late_never_runs(
+async def test_pod_created_late_never_runs(
     late: tuple[AsyncClient, _Late], kubelet: Kubelet, eventually: Eventually, action: str
 ) -> None:
     client, transport = late
@@ -768,7 +768,7 @@ async def test_pod_whose_creation_is_carried_out_late_never_runs(
     assert (kubelet.root("fs-1") / "data").is_dir()
 
 
-async def test_gate_that_is_lifted_late_finds_no_pod(
+async def test_late_removal_of_the_scheduling_gate_finds_no_pod(
     late: tuple[AsyncClient, _Late], kubelet: Kubelet
 ) -> None:
     client, transport = late
@@ -780,7 +780,7 @@ async def test_gate_that_is_lifted_late_finds_no_pod(
     assert kubelet.pods == []
 
 
-async def test_gate_whose_lifting_was_not_confirmed_is_followed(
+async def test_pod_with_an_unconfirmed_gate_removal_is_awaited(
     lossy: tuple[AsyncClient, _Lossy], kubelet: Kubelet
 ) -> None:
     client, transport = lossy
@@ -790,9 +790,7 @@ async def test_gate_whose_lifting_was_not_confirmed_is_followed(
     assert len(kubelet.pods) == 1
 
 
-async def test_order_is_confirmed_when_its_pod_is_there_and_has_not_begun(
-    kube: AsyncClient, kubelet: Kubelet
-) -> None:
+async def test_order_is_confirmed_while_its_pod_is_gated(kube: AsyncClient, kubelet: Kubelet) -> None:
     seen: list[tuple[bool, int]] = []
 
     async def confirm() -> None:
@@ -836,9 +834,7 @@ async def test_running_pod_of_another_pool_is_awaited(kube: AsyncClient, kubelet
     assert kubelet.most_at_once == {"fs-1": 1}
 
 
-async def test_pod_that_never_ends_holds_up_its_own_directory_only(
-    kube: AsyncClient, kubelet: Kubelet
-) -> None:
+async def test_pod_that_never_ends_blocks_only_its_own_directory(kube: AsyncClient, kubelet: Kubelet) -> None:
     kubelet.ending = lambda pod: ("Running", "") if name_of(pod) == "stuck" else None
     await leave(kube, "stuck", "Running", arguments="worker remove --root /efs -- /team/stuck")
     options = replace(OPTIONS, timeout_seconds=1, start_seconds=1)
@@ -857,16 +853,14 @@ async def test_pod_that_never_ends_holds_up_its_own_directory_only(
     assert not (kubelet.root("fs-1") / "team/stuck").exists()
 
 
-async def test_gated_pod_of_another_pool_is_withdrawn_before_it_begins(
-    kube: AsyncClient, kubelet: Kubelet
-) -> None:
+async def test_gated_pod_of_another_pool_is_deleted(kube: AsyncClient, kubelet: Kubelet) -> None:
     await kube.create(gated("zz-later-in-the-alphabet", "worker remove --root /efs -- /team/data"))
     async with deadline(), pool_of(kube) as pool:
         await pool.make(at("/team/data"), PLAIN)
     assert await pods(kube) == []
 
 
-async def test_gated_pod_with_the_lower_name_goes_first_while_it_is_young(
+async def test_young_gated_pod_with_the_lower_name_goes_first(
     kube: AsyncClient, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_pods, "_YOUNG_SECONDS", 1.0)
@@ -878,7 +872,7 @@ async def test_gated_pod_with_the_lower_name_goes_first_while_it_is_young(
     assert await pods(kube) == []
 
 
-async def test_two_pools_that_want_one_directory_work_on_it_one_after_the_other(
+async def test_two_pools_do_not_change_one_directory_concurrently(
     kube: AsyncClient, kubelet: Kubelet
 ) -> None:
     async with (
@@ -893,7 +887,7 @@ async def test_two_pools_that_want_one_directory_work_on_it_one_after_the_other(
     assert kubelet.most_at_once == {"fs-1": 1}
 
 
-async def test_pools_do_not_take_away_what_the_other_has_not_read(
+async def test_pool_does_not_delete_an_unread_pod_of_another_pool(
     kube: AsyncClient, kubelet: Kubelet, eventually: Eventually
 ) -> None:
     (kubelet.root("fs-1") / "data").mkdir()
@@ -906,7 +900,7 @@ async def test_pools_do_not_take_away_what_the_other_has_not_read(
     ] * 10
 
 
-async def test_leader_takes_away_at_once_what_the_one_before_has_left(
+async def test_leader_deletes_the_pods_of_the_former_leader_at_once(
     kube: AsyncClient, eventually: Eventually
 ) -> None:
     await kube.create(gated("never-started", "worker remove --root /efs -- /team/data", pool=LEADER))
@@ -915,7 +909,7 @@ async def test_leader_takes_away_at_once_what_the_one_before_has_left(
         await eventually(lambda: none_left(kube))
 
 
-async def test_directory_is_settled_when_no_pod_of_another_can_change_it(
+async def test_directory_is_settled_when_no_pod_of_another_pool_can_change_it(
     kube: AsyncClient, kubelet: Kubelet
 ) -> None:
     kubelet.gate.clear()

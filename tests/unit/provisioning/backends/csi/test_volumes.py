@@ -64,7 +64,7 @@ async def test_volumes_that_share_one_id_differ_in_the_other(fixed: str) -> None
 
 
 @pytest.mark.parametrize("asked", [True, False])
-async def test_a_zone_is_looked_up_only_where_asked_for(asked: bool) -> None:
+async def test_zone_is_looked_up_only_on_request(asked: bool) -> None:
     world = CsiWorld()
     world.gateway.zone = ZoneName("us-east-1a")
     made = await world.volumes.create(request(enforceZoneAffinity=str(asked)))
@@ -88,7 +88,7 @@ async def test_a_zone_is_looked_up_only_where_asked_for(asked: bool) -> None:
     ],
     ids=["by DNS", "the zone's", "a zone without one", "every zone's", "our own account"],
 )
-async def test_volumes_of_another_account_say_how_they_are_reached(
+async def test_cross_account_volume_has_the_addresses_of_its_mount_targets(
     role: CrossAccountRole | None, parameters: dict[str, str], attributes: dict[str, str], looks: int
 ) -> None:
     world = CsiWorld()
@@ -184,7 +184,7 @@ async def test_access_point_is_kept_while_another_volume_uses_it(form: str) -> N
     assert not world.api.points
 
 
-async def test_a_volume_whose_release_has_not_been_seen_is_no_reason_to_wait() -> None:
+async def test_volume_released_in_the_api_server_does_not_keep_the_access_point() -> None:
     world = CsiWorld()
     handle = (await world.volumes.create(request())).handle
     world.note("going", handle, phase=VolumePhase.BOUND)
@@ -227,7 +227,7 @@ async def test_directory_is_removed_with_its_access_point_if_configured() -> Non
         pytest.param(SHARED | {"subPathPattern": "both/below"}, id="below"),
     ],
 )
-async def test_a_directory_that_others_see_stays(other: dict[str, str]) -> None:
+async def test_directory_used_by_another_access_point_is_kept(other: dict[str, str]) -> None:
     world = CsiWorld(removes_directories=True)
     handle = (await world.volumes.create(request(**SHARED))).handle
     await world.volumes.create(request("pvc-2", **other))
@@ -246,7 +246,7 @@ async def test_access_point_above_a_directory_does_not_keep_it() -> None:
 
 
 @pytest.mark.parametrize("path", ["/both", "/both/deep"])
-async def test_volume_that_leads_into_a_directory_through_an_access_point_above_keeps_it(path: str) -> None:
+async def test_volume_that_uses_a_directory_through_a_parent_access_point_keeps_it(path: str) -> None:
     world = CsiWorld(removes_directories=True)
     handle = (await world.volumes.create(request(**SHARED))).handle
     whole = (await world.volumes.create(request("pvc-2", **(SHARED | {"subPathPattern": ""})))).handle
@@ -263,7 +263,7 @@ async def test_root_of_the_file_system_is_never_removed() -> None:
     assert not world.api.points
 
 
-async def test_a_directory_that_a_volume_without_access_point_sees_stays() -> None:
+async def test_directory_used_by_a_volume_without_access_point_is_kept() -> None:
     world = CsiWorld(removes_directories=True)
     handle = (await world.volumes.create(request(**SHARED))).handle
     world.note("by-hand", f"{FS}:/both/deep")
@@ -275,7 +275,7 @@ async def test_a_directory_that_a_volume_without_access_point_sees_stays() -> No
 
 
 @pytest.mark.parametrize("provisioning", ["efs-ap", "efs-dir"])
-async def test_data_of_a_volume_that_is_deleted_while_its_removal_waits_stays(provisioning: str) -> None:
+async def test_data_is_kept_when_the_volume_is_deleted_while_its_removal_waits(provisioning: str) -> None:
     world = CsiWorld(removes_directories=True)
     handle = (await world.volumes.create(request(provisioningMode=provisioning))).handle
     world.note("pvc-1", handle, **LEAVING)
@@ -296,7 +296,7 @@ async def test_data_of_a_volume_that_is_deleted_while_its_removal_waits_stays(pr
 
 
 @pytest.mark.parametrize("provisioning", ["efs-ap", "efs-dir"])
-async def test_data_of_a_volume_that_is_kept_and_goes_between_two_looks_stays(
+async def test_data_of_a_retained_volume_deleted_between_two_checks_is_kept(
     provisioning: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = CsiWorld(removes_directories=True)
@@ -313,7 +313,7 @@ async def test_data_of_a_volume_that_is_kept_and_goes_between_two_looks_stays(
     assert bool(world.api.points) is (provisioning == "efs-ap")
 
 
-async def test_ids_of_access_points_of_other_replicas_are_known_in_time() -> None:
+async def test_ids_of_access_points_of_other_replicas_are_not_assigned() -> None:
     now, narrow = 100.0, {"gidRangeStart": "5", "gidRangeEnd": "9"}
     world, other = CsiWorld(is_alone=False, clock=lambda: now), CsiWorld()
     other.api.points, other.api.calls = world.api.points, world.api.calls
@@ -337,7 +337,7 @@ async def test_without_worker_pods_only_access_points_are_supported() -> None:
 # --- orders of others
 
 
-async def test_access_point_is_handed_out_once_no_order_of_before_can_hit_its_directory() -> None:
+async def test_access_point_is_created_only_when_no_earlier_order_can_change_its_directory() -> None:
     world = CsiWorld()
     world.folders.busy = WorkerFailed("works on this directory", field="worker pod")
     with pytest.raises(WorkerFailed):
@@ -347,7 +347,7 @@ async def test_access_point_is_handed_out_once_no_order_of_before_can_hit_its_di
     assert list(world.api.points) == [handle.access_point_id]
 
 
-async def test_access_point_stays_with_its_volume_while_a_call_to_delete_it_may_arrive() -> None:
+async def test_volume_is_kept_while_an_earlier_call_can_delete_its_access_point() -> None:
     now = 1000.0
     world = CsiWorld(clock=lambda: now)
     handle = (await world.volumes.create(request())).handle
@@ -365,7 +365,7 @@ async def test_access_point_stays_with_its_volume_while_a_call_to_delete_it_may_
     await world.volumes.settled(removal)
 
 
-async def test_access_point_is_not_deleted_while_an_unanswered_creation_could_make_it_again() -> None:
+async def test_access_point_is_not_deleted_while_an_unanswered_creation_can_recreate_it() -> None:
     now = 1000.0
     world = CsiWorld(clock=lambda: now)
     world.api.faults["create"] = AwsUnavailable("was not answered", field="CreateAccessPoint")
@@ -382,7 +382,7 @@ async def test_access_point_is_not_deleted_while_an_unanswered_creation_could_ma
     assert not world.api.points
 
 
-async def test_access_point_is_not_deleted_soon_after_a_call_that_made_it_was_cancelled() -> None:
+async def test_access_point_is_not_deleted_soon_after_a_cancelled_creation() -> None:
     world = CsiWorld()
     asked, made = asyncio.Event(), world.api.create
 
@@ -403,7 +403,7 @@ async def test_access_point_is_not_deleted_soon_after_a_call_that_made_it_was_ca
         await world.volumes.delete(handle)
 
 
-async def test_access_point_whose_creation_was_throttled_goes_at_once() -> None:
+async def test_access_point_is_deleted_at_once_after_a_throttled_creation() -> None:
     world = CsiWorld()
     world.api.faults["create"] = AwsThrottled("was throttled", field="CreateAccessPoint")
     with pytest.raises(AwsThrottled):
@@ -413,7 +413,7 @@ async def test_access_point_whose_creation_was_throttled_goes_at_once() -> None:
     assert not world.api.points
 
 
-async def test_volume_of_an_attempt_whose_answer_got_lost_is_not_in_its_own_way() -> None:
+async def test_retry_after_a_lost_answer_is_not_blocked_by_its_own_volume() -> None:
     world = CsiWorld()
     handle = (await world.volumes.create(request("pvc-1"))).handle
     world.note("pvc-1", handle, **LEAVING)
@@ -421,7 +421,7 @@ async def test_volume_of_an_attempt_whose_answer_got_lost_is_not_in_its_own_way(
 
 
 @pytest.mark.parametrize("first", ["efs-ap", "efs-dir"])
-async def test_after_a_restart_directories_and_access_points_have_ids_of_their_own(first: str) -> None:
+async def test_directories_and_access_points_get_different_ids_after_a_restart(first: str) -> None:
     narrow = {"gidRangeStart": "5", "gidRangeEnd": "9", "basePath": "/b"}
     second = {"efs-ap": "efs-dir", "efs-dir": "efs-ap"}[first]
     before, after = CsiWorld(), CsiWorld()
@@ -434,7 +434,7 @@ async def test_after_a_restart_directories_and_access_points_have_ids_of_their_o
     assert sorted(ids) == [5, 6]
 
 
-async def test_reused_access_point_is_given_only_while_its_own_directory_is_reserved() -> None:
+async def test_access_point_is_reused_only_while_its_directory_is_reserved() -> None:
     again = {"reuseAccessPoint": "true", "basePath": "/re"}
     before, after = CsiWorld(), CsiWorld()
     made = (await before.volumes.create(request("pvc-1", **again))).handle
