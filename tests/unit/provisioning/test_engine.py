@@ -1,4 +1,4 @@
-"""At most one volume for a claim, and data removed only when every guard agrees, whatever fails between."""
+"""A claim gets at most one volume, and data is removed only when all guards agree, despite failures."""
 
 import asyncio
 from dataclasses import replace
@@ -68,11 +68,11 @@ async def test_our_claim_is_planned(world: World) -> None:
     [
         pytest.param(replace(claim(), storage_class="other"), id="another class"),
         pytest.param(replace(claim(), storage_class=None), id="no class yet"),
-        pytest.param(replace(claim(), storage_class=""), id="no class wanted"),
+        pytest.param(replace(claim(), storage_class=""), id="no class requested"),
         pytest.param(replace(claim(), phase=ClaimPhase.BOUND), id="bound"),
-        pytest.param(replace(claim(), volume_name="pv"), id="tied to a volume"),
+        pytest.param(replace(claim(), volume_name="pv"), id="with volumeName"),
         pytest.param(replace(claim(), deleting=True), id="being deleted"),
-        pytest.param(replace(claim(), match_labels={"root_key": "x", "volume_name": "a"}), id="a root claim"),
+        pytest.param(replace(claim(), match_labels={"root_key": "x", "volume_name": "a"}), id="root claim"),
     ],
 )
 def test_claim_that_needs_no_volume_of_ours_is_not_planned(world: World, wanted: Claim) -> None:
@@ -115,15 +115,15 @@ def test_claim_waits_for_a_missing_file_system(world: World) -> None:
         world.engine.plan(claim())
 
 
-# --- claims that Kubernetes has given to somebody (the annotation storage-provisioner)
+# --- claims that Kubernetes has assigned to a provisioner (the annotation storage-provisioner)
 
 
 @pytest.mark.parametrize(
     ("given_to", "is_planned"),
     [
-        pytest.param(None, True, id="not yet"),
-        pytest.param(PROVISIONER, True, id="to us"),
-        pytest.param("other.example/efs", False, id="to another"),
+        pytest.param(None, True, id="unassigned"),
+        pytest.param(PROVISIONER, True, id="assigned to us"),
+        pytest.param("other.example/efs", False, id="assigned to another"),
     ],
 )
 def test_claim_is_served_by_the_provisioner_in_its_annotation(
@@ -141,14 +141,16 @@ def test_missing_class_is_reported_on_a_claim_assigned_to_us(world: World) -> No
     assert not world.engine.marks_refused(claim())
 
 
-@pytest.mark.parametrize("given_to", [None, "other.example/efs"], ids=["nobody yet", "another"])
+@pytest.mark.parametrize("given_to", [None, "other.example/efs"], ids=["unassigned", "assigned to another"])
 def test_missing_class_of_a_claim_not_assigned_to_us_is_ignored(world: World, given_to: str | None) -> None:
     world.index.classes.clear()
     assert world.engine.plan(replace(claim(), storage_provisioner=given_to)) is None
 
 
 @pytest.mark.parametrize(
-    "now", ["other.example/efs", DIRECTORY_PROVISIONER.name], ids=["another", "another of ours"]
+    "now",
+    ["other.example/efs", DIRECTORY_PROVISIONER.name],
+    ids=["another provisioner", "another provisioner of ours"],
 )
 def test_class_with_a_changed_provisioner_is_reported(world: World, now: str) -> None:
     world.index.classes["efs"] = replace(EFS, provisioner=now)
@@ -235,7 +237,7 @@ class _Crash(BaseException):
 
 
 class _FailingAt:
-    """Raises at one moment of all those that pass."""
+    """Raises an error at the given moment."""
 
     def __init__(self, step: int, error: type[BaseException]) -> None:
         self._left, self._error = step, error
@@ -337,7 +339,7 @@ RELEASED = Volume(
     nfs=NfsSource(server="127.0.0.1", path="/team/example"),
     mount_options=("port=20490",),
 )
-NOT_TO_GO = [
+NOT_REMOVABLE = [
     *(
         pytest.param({"phase": phase}, id=f"phase {phase}")
         for phase in VolumePhase
@@ -345,17 +347,17 @@ NOT_TO_GO = [
     ),
     pytest.param({"reclaim_policy": ReclaimPolicy.RETAIN}, id="Retain"),
     pytest.param({"reclaim_policy": ReclaimPolicy.RECYCLE}, id="Recycle"),
-    pytest.param({"storage_class": "efs-stunnel-system"}, id="a root volume"),
-    pytest.param({"deleting": True}, id="somebody else deletes it"),
+    pytest.param({"storage_class": "efs-stunnel-system"}, id="root volume"),
+    pytest.param({"deleting": True}, id="deleted by another client"),
 ]
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        *NOT_TO_GO,
-        pytest.param({"provisioned_by": None}, id="nobody's"),
-        pytest.param({"provisioned_by": "other.example/efs"}, id="another provisioner's"),
+        *NOT_REMOVABLE,
+        pytest.param({"provisioned_by": None}, id="no provisioner"),
+        pytest.param({"provisioned_by": "other.example/efs"}, id="another provisioner"),
     ],
 )
 async def test_volume_that_must_not_be_removed_is_kept(world: World, changes: dict[str, object]) -> None:
@@ -367,7 +369,7 @@ async def test_volume_that_must_not_be_removed_is_kept(world: World, changes: di
 
 
 @pytest.mark.parametrize(
-    "changes", [*NOT_TO_GO, pytest.param({"uid": "another"}, id="a new volume of that name")]
+    "changes", [*NOT_REMOVABLE, pytest.param({"uid": "another"}, id="new volume of the same name")]
 )
 async def test_volume_that_changed_in_the_api_server_is_not_removed(
     world: World, changes: dict[str, object]
@@ -400,16 +402,17 @@ async def test_volume_of_another_shape_is_refused(world: World) -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        pytest.param({}, id="another claim's"),
-        pytest.param({"phase": VolumePhase.RELEASED, "reclaim_policy": ReclaimPolicy.RETAIN}, id="retained"),
-        pytest.param({"provisioned_by": None, "claim": None}, id="made by hand"),
+        pytest.param({}, id="another claim"),
+        pytest.param({"phase": VolumePhase.RELEASED, "reclaim_policy": ReclaimPolicy.RETAIN}, id="Retain"),
+        pytest.param({"provisioned_by": None, "claim": None}, id="created manually"),
         pytest.param(
             {"nfs": NfsSource(server="fs-1.efs.us-east-1.amazonaws.com", path="/team/example")},
-            id="not tunnelled",
+            id="without a tunnel",
         ),
-        pytest.param({"nfs": None, "csi": CsiSource(handle="fs-1:/team/example")}, id="of the CSI driver"),
+        pytest.param({"nfs": None, "csi": CsiSource(handle="fs-1:/team/example")}, id="CSI volume"),
         pytest.param(
-            {"nfs": NfsSource(server="127.0.0.1", path="//team/./example/")}, id="written in another way"
+            {"nfs": NfsSource(server="127.0.0.1", path="//team/./example/")},
+            id="same path, written differently",
         ),
     ],
 )
@@ -475,13 +478,13 @@ async def test_directory_above_the_one_of_another_volume_is_not_removed(world: W
 @pytest.mark.parametrize(
     "above",
     [
-        pytest.param(near_at("/"), id="the whole file system"),
-        pytest.param(near_at("/team"), id="its parent"),
+        pytest.param(near_at("/"), id="whole file system"),
+        pytest.param(near_at("/team"), id="parent directory"),
         pytest.param(
             replace(near_at("/"), nfs=None, csi=CsiSource(handle="fs-1")),
-            id="the whole one by the CSI driver",
+            id="whole file system, CSI volume",
         ),
-        pytest.param(replace(near_at("/"), phase=VolumePhase.BOUND), id="one that is bound"),
+        pytest.param(replace(near_at("/"), phase=VolumePhase.BOUND), id="whole file system, Bound"),
     ],
 )
 async def test_volume_above_a_directory_does_not_keep_it(world: World, above: Volume) -> None:
@@ -638,7 +641,7 @@ async def test_retained_data_is_available_to_the_next_claim_of_that_name(world: 
     assert set(world.store.volumes) == {kept.name, volume.name}
 
 
-# --- volumes that people delete (the finalizer holds them)
+# --- deleted volumes that the finalizer holds
 
 HELD = replace(RELEASED, finalizers=("kubernetes.io/pv-protection", FINALIZER), deleting=True)
 DIRECTORY_VOLUME = replace(
@@ -663,21 +666,21 @@ async def test_deleted_volume_in_phase_released_is_removed_with_its_directory(wo
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        pytest.param({"reclaim_policy": ReclaimPolicy.RETAIN}, "its reclaim policy is Retain", id="retained"),
+        pytest.param({"reclaim_policy": ReclaimPolicy.RETAIN}, "its reclaim policy is Retain", id="Retain"),
         pytest.param(
             {"reclaim_policy": ReclaimPolicy.RETAIN, "phase": VolumePhase.AVAILABLE},
             "its reclaim policy is Retain",
-            id="never used and retained",
+            id="Available and Retain",
         ),
         pytest.param(
             {"phase": VolumePhase.AVAILABLE},
             "it was Available when it was deleted, and not Released",
-            id="never used",
+            id="Available",
         ),
         pytest.param(
             {"nfs": NfsSource(server="127.0.0.1", path="/team")},
             "path",
-            id="a guard refuses",
+            id="unsupported path",
         ),
     ],
 )
@@ -714,9 +717,9 @@ async def test_deleted_volume_in_use_is_not_changed(world: World) -> None:
 @pytest.mark.parametrize(
     "live",
     [
-        pytest.param({"phase": VolumePhase.BOUND}, id="in use by now"),
-        pytest.param({"reclaim_policy": ReclaimPolicy.DELETE}, id="to go by now"),
-        pytest.param({"uid": "another"}, id="a new volume of that name"),
+        pytest.param({"phase": VolumePhase.BOUND}, id="Bound"),
+        pytest.param({"reclaim_policy": ReclaimPolicy.DELETE}, id="Delete"),
+        pytest.param({"uid": "another"}, id="new volume of the same name"),
     ],
 )
 async def test_finalizer_is_kept_when_the_volume_changed_in_the_api_server(
@@ -760,15 +763,21 @@ async def test_volume_of_the_same_provisioner_on_another_server_is_not_changed(
     [
         pytest.param(replace(RELEASED, phase=VolumePhase.BOUND), True, id="tunnel"),
         pytest.param(replace(DIRECTORY_VOLUME, deleting=False, finalizers=()), True, id="directory"),
-        pytest.param(replace(RELEASED, finalizers=("kubernetes.io/pv-protection",)), True, id="another's"),
-        pytest.param(replace(RELEASED, finalizers=(FINALIZER,)), False, id="protected"),
-        pytest.param(replace(RELEASED, deleting=True), False, id="too late"),
-        pytest.param(replace(RELEASED, provisioned_by="other.example/efs"), False, id="not ours"),
-        pytest.param(replace(RELEASED, provisioned_by=None), False, id="made by hand"),
-        pytest.param(replace(RELEASED, storage_class="efs-stunnel-system"), False, id="root volume"),
-        pytest.param(replace(NAMESAKE, deleting=False, finalizers=()), False, id="a namesake's"),
         pytest.param(
-            replace(DIRECTORY_VOLUME, deleting=False, finalizers=(), nfs=None), False, id="no NFS volume"
+            replace(RELEASED, finalizers=("kubernetes.io/pv-protection",)),
+            True,
+            id="only a foreign finalizer",
+        ),
+        pytest.param(replace(RELEASED, finalizers=(FINALIZER,)), False, id="protected"),
+        pytest.param(replace(RELEASED, deleting=True), False, id="Terminating"),
+        pytest.param(replace(RELEASED, provisioned_by="other.example/efs"), False, id="another provisioner"),
+        pytest.param(replace(RELEASED, provisioned_by=None), False, id="created manually"),
+        pytest.param(replace(RELEASED, storage_class="efs-stunnel-system"), False, id="root volume"),
+        pytest.param(
+            replace(NAMESAKE, deleting=False, finalizers=()), False, id="same provisioner on another server"
+        ),
+        pytest.param(
+            replace(DIRECTORY_VOLUME, deleting=False, finalizers=(), nfs=None), False, id="no NFS source"
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Group ids: lowest free, never two, and given back to nobody but their holder."""
+"""Group IDs: the lowest free one is assigned, and only its holder can release it."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,7 +72,7 @@ def test_release_of_an_unknown_holder_changes_nothing() -> None:
 
 
 def kept(index: GidIndex) -> int:
-    """How many things are remembered of ids that nobody holds."""
+    """How many entries the index keeps for IDs without a holder."""
     cursors = index._cursors.values()
     return sum(1 + len(cursor.freed) + len(cursor.is_freed) for cursor in cursors)
 
@@ -109,7 +109,7 @@ _HOLDERS = st.sampled_from("abcdefghij")
 
 
 class Allocation(RuleBasedStateMachine):
-    """The index against the plainest one there can be."""
+    """Compares the index with a simple dictionary."""
 
     def __init__(self) -> None:
         super().__init__()

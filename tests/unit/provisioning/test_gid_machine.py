@@ -1,7 +1,7 @@
-"""No two volumes are given one group id, whatever the order in which claims, watches, scans and crashes come.
+"""No two volumes get one group ID, in any order of claims, watch events, scans and crashes.
 
-Beside what the controller knows stands the truth: the volumes of the API server, whose news come late, and
-the directories of the file system.
+The machine compares the state of the controller with the truth: the volumes of the API server, whose events
+arrive late, and the directories of the file system.
 """
 
 from contextlib import AbstractContextManager
@@ -41,7 +41,7 @@ def looking() -> VolumeIndex:
 
 @dataclass
 class Attempt:
-    """A claim that is being served: its directory is not there yet."""
+    """A claim that is being served; its directory does not exist yet."""
 
     taking: AbstractContextManager[int | None]
     gid: int
@@ -52,7 +52,7 @@ class _MakingFailedError(Exception):
 
 
 class Groups(RuleBasedStateMachine):
-    """The controller of the moment, and the truth."""
+    """The current controller, and the truth."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class Groups(RuleBasedStateMachine):
         if gid is None:
             used = {*self.directories.values(), *(one.gid for one in self.volumes.values())}
             used |= {one.gid for one in self.attempts.values()}
-            # What is gone may still be thought to be there, until news or a scan come.
+            # The IDs of deleted volumes are held until an event or a scan shows the deletion.
             assert used or self.index.gids
             taking.__exit__(_MakingFailedError, _MakingFailedError(), None)
             return
@@ -101,7 +101,7 @@ class Groups(RuleBasedStateMachine):
         wanted = self.new_volume(name, self.index.gids.of(name))
         self.index.expect_volume(wanted)
         if answer == "refused":
-            return  # the next attempt gives the directory back the group of a volume whose answer was lost
+            return  # the next attempt gives the directory the group of a volume whose answer was lost
         volume = self.volumes.get(name)
         if volume is None:
             volume = self.volumes[name] = wanted
@@ -117,7 +117,7 @@ class Groups(RuleBasedStateMachine):
     def fail_to_make(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(sorted(self.attempts)))
         attempt = self.attempts.pop(name)
-        if data.draw(st.booleans(), label="its worker had made it"):
+        if data.draw(st.booleans(), label="its worker has created it"):
             self.directories[name] = attempt.gid
         attempt.taking.__exit__(_MakingFailedError, _MakingFailedError(), None)
 
@@ -132,7 +132,7 @@ class Groups(RuleBasedStateMachine):
     @precondition(lambda self: self.seen())
     @rule(data=st.data())
     def delete_by_hand(self, data: st.DataObject) -> None:
-        """What went before any watch showed it is thought to be on its way until the next start."""
+        """A volume that no watch has shown counts as being created until the next start."""
         volume = self.volumes.pop(data.draw(st.sampled_from(self.seen())))
         self.news.append(("drop", volume))
 
@@ -141,7 +141,7 @@ class Groups(RuleBasedStateMachine):
         if name not in self.volumes and name not in self.attempts:
             self.directories.pop(name, None)
 
-    # --- what the controller is told
+    # --- what the controller learns
 
     @rule(number=st.integers(1, 4))
     def news_come(self, number: int) -> None:
@@ -182,7 +182,7 @@ class Groups(RuleBasedStateMachine):
 
     @rule()
     def quiet(self) -> None:
-        """When all is told, nothing is thought to be used that is not."""
+        """After all events and a scan, only used group IDs are held."""
         self.news_come(len(self.news))
         self.begin_scan()
         self.end_scan()

@@ -1,4 +1,4 @@
-"""What keeps data from being removed, asked for every kind of volume and at the last moment."""
+"""Guards that keep data; they are checked for every kind of volume and at the last moment."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -43,7 +43,7 @@ def world() -> World:
     return made
 
 
-# Handles of the CSI driver take no shorter id.
+# Handles of the CSI driver need IDs of this length.
 FS = FileSystemId("fs-0123456789abcdef0")
 ON_FS = replace(RELEASED, file_system_id=str(FS))
 
@@ -53,7 +53,7 @@ def access_point(path: str, file_system_id: FileSystemId = FS1) -> AccessPoint:
 
 
 def lead_through(world: World, path: str) -> None:
-    """Have a volume on ``FS`` lead through the access point to that path below its root."""
+    """Add a volume on ``FS`` that uses that path below the root of the access point."""
     target = TunnelTarget(file_system_id=FS, port=20500)
     world.index.targets = TunnelTargets(targets={**world.index.targets.targets, FS: target})
     through = Volume(
@@ -68,7 +68,7 @@ def denied(moment: str) -> int:
     return 0
 
 
-# --- access points, which only AWS knows
+# --- access points, which only AWS lists
 
 
 async def test_access_point_of_the_same_directory_keeps_the_data(world: World) -> None:
@@ -228,7 +228,7 @@ async def test_volume_created_during_the_wait_for_a_worker_keeps_the_data(
 
 
 async def test_last_check_waits_until_the_watch_shows_the_volume_terminating(world: World) -> None:
-    """A volume that was made before it is in the watch then, however late the watch is."""
+    """Then the watch has shown each volume that was created before, even if it is late."""
     unseen: list[Volume] = []
     world.store.on_change = unseen.append
     world.moment.on_moment = lambda moment: _made_unseen(world, moment)
@@ -285,7 +285,7 @@ async def test_choice_made_before_a_removal_is_repeated_unless_creation_has_begu
         assert list(await again.locations()) == [elsewhere]
 
 
-# --- unclear answers, and what the API server refuses
+# --- unclear answers and refusals of the API server
 
 
 async def test_unclear_creation_is_repeated_with_the_same_plan(world: World) -> None:
@@ -368,18 +368,18 @@ async def test_volume_refused_by_the_api_server_blocks_no_removal(world: World) 
     assert {name for names in related.values() for name in names} == {"pv"}
 
 
-# --- what cannot be told
+# --- volumes of unknown file systems
 
 
 @pytest.mark.parametrize(
     ("server", "options", "path", "is_in_the_way"),
     [
-        pytest.param("127.0.0.1", ("port=20499",), "/team/example", True, id="a port of nobody"),
+        pytest.param("127.0.0.1", ("port=20499",), "/team/example", True, id="unknown port"),
         pytest.param("localhost", ("port=20499",), "/team/example/deep", True, id="below"),
-        pytest.param("10.9.9.9", (), "/team/example", True, id="an address of nobody"),
+        pytest.param("10.9.9.9", (), "/team/example", True, id="unknown address"),
         pytest.param("127.0.0.1", ("port=20499",), "/", False, id="above"),
         pytest.param("127.0.0.1", ("port=20499",), "/team/other", False, id="beside"),
-        pytest.param("nfs.example.com", (), "/team/example", False, id="the name of another server"),
+        pytest.param("nfs.example.com", (), "/team/example", False, id="name of another server"),
     ],
 )
 async def test_volume_of_an_unknown_file_system_keeps_data_of_the_same_path(
@@ -412,7 +412,7 @@ async def test_unnoticed_deletion_of_volumes_of_unknown_file_systems_blocks_no_r
 
 
 async def test_outdated_permit_is_refused() -> None:
-    """A process that was stopped between the answer and the act must ask again."""
+    """A process that was stopped between the permit and the change must check again."""
     now = 0.0
 
     async def slow() -> Permit:

@@ -18,27 +18,27 @@ DATA = at("/team/data")
 
 
 async def turns() -> None:
-    """Let every task that can go on go on."""
+    """Run every task until it waits."""
     for _ in range(10):
         await asyncio.sleep(0)
 
 
 class Holder:
-    """A task that holds a reservation until it is let go."""
+    """A task that holds a reservation until ``release``."""
 
     def __init__(self, reservation: AbstractAsyncContextManager[object]) -> None:
         self.holds = False
-        self._let_go = asyncio.Event()
+        self._released = asyncio.Event()
         self._task = asyncio.create_task(self._hold(reservation))
 
     async def _hold(self, reservation: AbstractAsyncContextManager[object]) -> None:
         async with reservation:
             self.holds = True
-            await self._let_go.wait()
+            await self._released.wait()
             self.holds = False
 
-    async def let_go(self) -> None:
-        self._let_go.set()
+    async def release(self) -> None:
+        self._released.set()
         await self._task
 
     async def cancel(self) -> None:
@@ -63,13 +63,13 @@ async def test_many_callers_can_create_one_directory_concurrently() -> None:
 
 
 NEAR = [
-    pytest.param("/team/data", id="the same"),
-    pytest.param("/team", id="above"),
-    pytest.param("/team/data/deep", id="below"),
+    pytest.param("/team/data", id="same directory"),
+    pytest.param("/team", id="parent"),
+    pytest.param("/team/data/deep", id="subdirectory"),
 ]
 APART = [
-    pytest.param(at("/team/other"), id="beside"),
-    pytest.param(at("/team/data2"), id="a name that begins alike"),
+    pytest.param(at("/team/other"), id="sibling"),
+    pytest.param(at("/team/data2"), id="name with the same prefix"),
     pytest.param(at("/team/data", "fs-2"), id="another file system"),
 ]
 
@@ -83,10 +83,10 @@ async def test_removal_waits_for_every_creation(path: str) -> None:
         holding(hands.removing(at(path))) as removal,
     ):
         assert not removal.holds
-        await one.let_go()
+        await one.release()
         await turns()
         assert not removal.holds
-        await other.let_go()
+        await other.release()
         await turns()
         assert removal.holds
 
@@ -96,7 +96,7 @@ async def test_creation_waits_for_the_removal(path: str) -> None:
     hands = Reservations()
     async with holding(hands.removing(DATA)) as removal, holding(hands.making(at(path))) as maker:
         assert not maker.holds
-        await removal.let_go()
+        await removal.release()
         await turns()
         assert maker.holds
 
@@ -106,7 +106,7 @@ async def test_removals_go_one_by_one(path: str) -> None:
     hands = Reservations()
     async with holding(hands.removing(DATA)) as one, holding(hands.removing(at(path))) as other:
         assert (one.holds, other.holds) == (True, False)
-        await one.let_go()
+        await one.release()
         await turns()
         assert other.holds
 
@@ -137,7 +137,7 @@ async def test_cancelled_waiter_leaves_no_entry() -> None:
     async with holding(hands.making(DATA)) as maker:
         async with holding(hands.removing(DATA)):
             pass
-        await maker.let_go()
+        await maker.release()
     async with holding(hands.making(DATA)) as again:
         assert again.holds
     async with holding(hands.removing(DATA)) as removal:

@@ -206,7 +206,7 @@ OF_FS1, UNKNOWN = PortUse(owners=frozenset({FS1})), PortUse(unnamed=True)
 def static(
     name: str, *mount_options: str, server: str = "127.0.0.1", annotation: str | None = None
 ) -> Volume:
-    """A volume that somebody has written by hand."""
+    """A manually created volume."""
     return Volume(
         name=name,
         uid=name,
@@ -221,7 +221,7 @@ def test_index_maps_ports_to_file_systems() -> None:
     index = VolumeIndex()
     for one in (
         volume("a", port=20490),
-        static("of another", "port=20495", annotation="fs-2"),
+        static("other file system", "port=20495", annotation="fs-2"),
         static("shared", "port=20496", annotation="fs-1"),
         static("shared too", "port=20496", annotation="fs-2"),
         static("unknown", "hard,port=20497"),
@@ -257,10 +257,10 @@ def test_index_lists_volumes_of_unknown_ports() -> None:
         targets={FS1: TunnelTarget(file_system_id=FS1, port=20490)}, reserved={FS2: 20491}
     )
     for one in (
-        static("of a file system", "port=20490"),
-        static("of one that is gone", "port=20491"),
+        static("of a known file system", "port=20490"),
+        static("of a deleted file system", "port=20491"),
         static("annotated", "port=20492", annotation="fs-3"),
-        static("beside an annotated one", "port=20492"),
+        static("with the port of an annotated one", "port=20492"),
         static("no port"),
         static("unknown", "port=20493"),
     ):
@@ -308,14 +308,14 @@ def with_gid(name: str, gid: int | None, path: str = "") -> Volume:
 
 
 def looking() -> VolumeIndex:
-    """A controller that looks at the directories of the base."""
+    """The index of a controller that scans the base directory."""
     made = VolumeIndex()
     made.gid_ledger.add_base(BASE)
     return made
 
 
 def scan(index: VolumeIndex, **found: int) -> set[str]:
-    """Directories of the base by the names of their volumes, with their groups."""
+    """Report directories of the base, by volume name, with their group IDs; returns the orphans."""
     begun = index.gid_ledger.begin_look()
     places = {name: (at(f"/pvs/{name}"), gid) for name, gid in found.items()}
     return index.found_directories(begun, BASE, places)
@@ -344,7 +344,7 @@ def test_removed_volume_leaves_its_group_to_its_directory() -> None:
     index.put_volume(with_gid("a", 2000))
     index.removed_volume(with_gid("a", 2000), with_directory=False)
     assert (free(index), dict(index.volumes)) == (2001, {})
-    index.put_volume(with_gid("a", 2000))  # late news
+    index.put_volume(with_gid("a", 2000))  # a late event
     assert not index.volumes
 
 
@@ -420,7 +420,7 @@ def test_directory_used_by_another_volume_is_not_orphaned() -> None:
     assert index.found_directories(index.gid_ledger.begin_look(), BASE, {"a": (place, 2000)}) == set()
     assert free(index) == 2001
     index.removed_volume(migrated, with_directory=True)
-    assert free(index) == 2001  # until it is seen that the directory is gone
+    assert free(index) == 2001  # until a scan shows that the directory was removed
     scan(index)
     assert free(index) == 2000
 
@@ -435,7 +435,7 @@ def test_directory_with_a_changed_group_holds_both_groups() -> None:
 
 
 def failing(index: VolumeIndex, name: str, error: Exception, within: GidRange = RANGE) -> int | None:
-    """The group that an attempt had which failed."""
+    """The group ID that a failing attempt gets."""
     had: list[int | None] = []
     with suppress(type(error)), index.gid_ledger.taking(within, name, at(f"/pvs/{name}")) as gid:
         had.append(gid)
@@ -492,10 +492,10 @@ def test_new_index_is_empty() -> None:
 @pytest.mark.parametrize(
     ("before", "terminating", "may_be"),
     [
-        pytest.param(ReclaimPolicy.RETAIN, ReclaimPolicy.RETAIN, False, id="retained, then deleted by hand"),
-        pytest.param(ReclaimPolicy.DELETE, ReclaimPolicy.RETAIN, True, id="retained when it was Terminating"),
-        pytest.param(None, ReclaimPolicy.RETAIN, True, id="first seen when it was Terminating"),
-        pytest.param(ReclaimPolicy.RETAIN, ReclaimPolicy.DELETE, True, id="to go after all"),
+        pytest.param(ReclaimPolicy.RETAIN, ReclaimPolicy.RETAIN, False, id="Retain, then deleted"),
+        pytest.param(ReclaimPolicy.DELETE, ReclaimPolicy.RETAIN, True, id="Retain set while Terminating"),
+        pytest.param(None, ReclaimPolicy.RETAIN, True, id="first seen while Terminating"),
+        pytest.param(ReclaimPolicy.RETAIN, ReclaimPolicy.DELETE, True, id="Delete set while Terminating"),
     ],
 )
 def test_removal_can_start_when_a_volume_is_terminating_with_the_policy_delete(

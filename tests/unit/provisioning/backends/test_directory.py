@@ -1,4 +1,4 @@
-"""Directory volumes: whose group is whose, whatever fails, and what is known of the directories there."""
+"""Directory volumes: their group IDs, despite failures, and the scans of existing directories."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -44,7 +44,7 @@ FULL = (
 
 @pytest.fixture
 async def world() -> World:
-    """A world whose directories have been read."""
+    """A world whose directories have been scanned."""
     made = World()
     await made.scan()
     return made
@@ -113,7 +113,7 @@ async def test_class_can_disable_groups(world: World) -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        pytest.param(WorkerFailed("is full"), id="a failure"),
+        pytest.param(WorkerFailed("is full"), id="failed"),
         pytest.param(asyncio.CancelledError(), id="cancelled"),
     ],
 )
@@ -198,14 +198,14 @@ async def test_group_of_an_unconfirmed_directory_is_not_assigned_to_others(world
     with pytest.raises(WorkerFailed):
         await world.provision(TWO)
     well(world)
-    # Its directory was made after all, with the mark for its group.
+    # The worker has created the directory, with the mark for its group.
     assert (await world.provision(ONE)).gid in {2001, 2002}
     await world.scan()
     assert (await world.provision(TWO)).gid == 2000
     assert world.folders.permissions[place_of(TWO)].gid == 2000
 
 
-# --- adopting what is there
+# --- adopting existing volumes
 
 
 async def test_directory_of_an_existing_volume_gets_its_group_back(world: World) -> None:
@@ -271,7 +271,7 @@ async def test_existing_volume_is_found_again(world: World) -> None:
     [
         pytest.param(NfsSource(server="other.example.com", path=f"/pvs/data-pvc-{ONE.uid}"), id="server"),
         pytest.param(NfsSource(server="efs.example.com", path="/pvs/elsewhere"), id="path"),
-        pytest.param(None, id="no NFS volume"),
+        pytest.param(None, id="no NFS source"),
     ],
 )
 async def test_volume_with_another_target_is_an_error(world: World, nfs: NfsSource | None) -> None:
@@ -288,7 +288,7 @@ async def test_volume_with_another_target_is_an_error(world: World, nfs: NfsSour
     assert world.store.volumes == {foreign.name: foreign}
 
 
-# --- a range that is full
+# --- full ranges
 
 
 async def test_claim_waits_for_a_group_when_the_range_is_full(world: World) -> None:
@@ -299,7 +299,7 @@ async def test_claim_waits_for_a_group_when_the_range_is_full(world: World) -> N
     with pytest.raises(GidRangeFull) as caught:
         world.engine.plan(FOUR)
     assert str(caught.value) == FULL
-    assert world.moment.passed == []  # before anything was begun or told
+    assert world.moment.passed == []  # nothing has begun
     await world.engine.reclaim(await release(world, volumes[1]))
     assert freed == [None]
     assert (await world.provision(FOUR)).gid == 2001
@@ -331,14 +331,14 @@ async def test_full_range_causes_a_scan_that_frees_the_groups_of_removed_directo
     world.index.gids.on_free = freed.set
     async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
         running = tasks.create_task(world.directory.run())
-        # Somebody deletes a volume, and its directory after it.
+        # A user deletes a volume, then its directory.
         del world.store.volumes[kept.name]
         world.index.drop_volume(kept)
         with pytest.raises(GidRangeFull):
             world.engine.plan(FOUR)
         for _ in range(20):
             await asyncio.sleep(0)
-        assert not freed.is_set()  # the directory is there
+        assert not freed.is_set()  # the directory still exists
         world.folders.there.discard(place_of(ONE))
         with pytest.raises(GidRangeFull):
             world.engine.plan(FOUR)
@@ -408,11 +408,11 @@ async def test_removal_of_a_directory_with_an_unexpected_name_is_logged(world: W
 @pytest.mark.parametrize(
     "nfs",
     [
-        pytest.param(NfsSource(server="efs.example.com", path="/pvs"), id="the base"),
-        pytest.param(NfsSource(server="efs.example.com", path="/pvs2/a"), id="beside the base"),
-        pytest.param(NfsSource(server="efs.example.com", path="/pvs/../etc"), id="out of the base"),
-        pytest.param(NfsSource(server="efs.example.com.cn", path="/pvs/a"), id="a longer name of a server"),
-        pytest.param(None, id="no NFS volume"),
+        pytest.param(NfsSource(server="efs.example.com", path="/pvs"), id="base directory"),
+        pytest.param(NfsSource(server="efs.example.com", path="/pvs2/a"), id="sibling of the base"),
+        pytest.param(NfsSource(server="efs.example.com", path="/pvs/../etc"), id="path that leaves the base"),
+        pytest.param(NfsSource(server="efs.example.com.cn", path="/pvs/a"), id="longer server name"),
+        pytest.param(None, id="no NFS source"),
     ],
 )
 async def test_path_outside_the_base_is_refused(world: World, nfs: NfsSource | None) -> None:
@@ -422,7 +422,7 @@ async def test_path_outside_the_base_is_refused(world: World, nfs: NfsSource | N
     assert (world.folders.removed, set(world.store.volumes)) == ([], {released.name})
 
 
-# --- reading what is there
+# --- scanning existing directories
 
 
 async def test_directories_are_scanned_again_when_no_range_is_full() -> None:
@@ -495,7 +495,7 @@ async def test_directories_without_a_volume_are_counted_and_logged(world: World)
         await world.scan()
     assert _lines(logs, "directory-without-volume") == [f"fs-1:/pvs/web-pvc-{TWO.uid}"]
     assert orphans(world) == 1
-    # The claim it was made for is still there, and is served.
+    # The claim of this directory still exists and is served.
     world.index.classes[AWS_EFS.name] = replace(AWS_EFS, parameters={})
     await world.provision(replace(TWO, name="web"))
     assert orphans(world) == 0
@@ -538,7 +538,7 @@ async def test_class_warning_is_reported_once(world: World) -> None:
     ]
 
 
-# --- anything in any order
+# --- all operations in any order
 
 
 class _Crash(BaseException):
@@ -551,14 +551,14 @@ _Fault = tuple[int, type[BaseException]] | None
 
 
 class Life(RuleBasedStateMachine):
-    """Claims come and go, people interfere, the process fails and restarts, news come late."""
+    """Claims are created and deleted, users interfere, the process fails and restarts, events are late."""
 
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.world = World()
         self.claims: dict[int, Claim] = {}
-        self.gone: set[int] = set()  # a claim's uid is never there again
+        self.gone: set[int] = set()  # the UID of a claim is never reused
         self.removed = 0
         self.loop.run_until_complete(self.world.scan())
 
@@ -607,7 +607,7 @@ class Life(RuleBasedStateMachine):
         self.world.start()
         self.loop.run_until_complete(self.world.scan())
 
-    # What people and Kubernetes do.
+    # What users and Kubernetes do.
 
     @rule(number=_NUMBERS)
     def bind(self, number: int) -> None:
@@ -639,7 +639,7 @@ class Life(RuleBasedStateMachine):
         if self._name(number) not in self.world.store.volumes:
             self.world.folders.there.discard(place_of(directory_claim(number)))
 
-    # What holds at every moment.
+    # What is true at every moment.
 
     @invariant()
     def no_two_volumes_share_a_group(self) -> None:
@@ -689,7 +689,7 @@ class Life(RuleBasedStateMachine):
             self.restart()
 
     def _settle(self) -> None:
-        """When nothing fails any more, only what is really used up is missing."""
+        """Without failures, a claim has no volume only when all group IDs are in use."""
         self.hear_the_news()
         self.loop.run_until_complete(self.world.scan())
         for number in list(self.claims):

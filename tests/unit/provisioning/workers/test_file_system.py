@@ -1,4 +1,4 @@
-"""Directories made and removed on a real file system, against everything that could lead a removal astray."""
+"""Creating and removing directories on a real file system, despite links, mounts and replacements."""
 
 import errno
 import os
@@ -55,7 +55,7 @@ def mode(path: Path) -> int:
 
 
 def tree(root: Path) -> set[str]:
-    """Every path below the root, links not followed; the empty trash directory left out."""
+    """Every path below the root except the trash directory; links are not followed."""
     found = {
         str(Path(folder, name).relative_to(root))
         for folder, folders, files in os.walk(root)
@@ -165,12 +165,14 @@ def access(path: Path) -> tuple[int, int, int]:
 @pytest.mark.parametrize(
     ("permissions", "found"),
     [
-        pytest.param(Permissions(mode=0o2771, gid=2001, enforced=True), (0o2771, 0, 2001), id="a group"),
-        pytest.param(Permissions(mode=0o750, uid=7, gid=8), (0o750, 7, 8), id="both owners"),
-        pytest.param(Permissions(mode=0o1770, uid=7), (0o1770, 7, 0), id="a user"),
-        pytest.param(Permissions(mode=0o777, enforced=True), (0o777, 0, 0), id="a mode by force"),
-        pytest.param(Permissions(mode=0o2775), (0o2775, 0, 0), id="setgid and no owner"),
-        pytest.param(Permissions(mode=0o2771, uid=0, gid=2**32 - 2), (0o2771, 0, 2**32 - 2), id="largest"),
+        pytest.param(Permissions(mode=0o2771, gid=2001, enforced=True), (0o2771, 0, 2001), id="group"),
+        pytest.param(Permissions(mode=0o750, uid=7, gid=8), (0o750, 7, 8), id="user and group"),
+        pytest.param(Permissions(mode=0o1770, uid=7), (0o1770, 7, 0), id="user"),
+        pytest.param(Permissions(mode=0o777, enforced=True), (0o777, 0, 0), id="enforced mode"),
+        pytest.param(Permissions(mode=0o2775), (0o2775, 0, 0), id="setgid without owners"),
+        pytest.param(
+            Permissions(mode=0o2771, uid=0, gid=2**32 - 2), (0o2771, 0, 2**32 - 2), id="largest group"
+        ),
     ],
 )
 def test_new_directory_has_the_requested_mode_and_owners(
@@ -228,7 +230,7 @@ def _refused(*_: object) -> None:
 def test_refusal_of_the_server_leaves_no_new_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    # No file system here refuses root.
+    # No file system of the test machine refuses root.
     monkeypatch.setattr(os, call, _refused)
     with pytest.raises(WorkerFailed) as caught:
         make(tmp_path, "/team/data", OWNED)
@@ -368,7 +370,7 @@ def test_list_of_children_follows_no_link(tmp_path: Path, path: str, what: str) 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A file system with data of two volumes, and something outside that must survive everything."""
+    """A file system with the data of two volumes; the files beside it must never change."""
     root = tmp_path / "root"
     for name in ("team/data/deep", "team/other", "team2/data"):
         (root / name).mkdir(parents=True)
@@ -415,12 +417,12 @@ def test_second_removal_changes_nothing(root: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "base"),
     [
-        pytest.param("/", "/", id="the root itself"),
-        pytest.param("/team", "/team", id="the base itself"),
-        pytest.param("/team", "/team/data", id="above the base"),
-        pytest.param("/", "/team", id="the root above the base"),
-        pytest.param("/team2/data", "/team", id="beside the base"),
-        pytest.param("/team2/data", "/tea", id="beside a base that begins alike"),
+        pytest.param("/", "/", id="root"),
+        pytest.param("/team", "/team", id="base"),
+        pytest.param("/team", "/team/data", id="parent of the base"),
+        pytest.param("/", "/team", id="root above the base"),
+        pytest.param("/team2/data", "/team", id="sibling of the base"),
+        pytest.param("/team2/data", "/tea", id="sibling with the same prefix"),
     ],
 )
 def test_only_paths_strictly_inside_the_base_are_removed(root: Path, path: str, base: str) -> None:
@@ -487,9 +489,9 @@ def test_trash_that_is_not_a_directory_is_refused(root: Path, outside: Path, wha
 
 @pytest.fixture
 def mounted(tmp_path: Path) -> Iterator[Callable[..., None]]:
-    """Mounts a file system of its own on a directory, with a file in it, until the test ends.
+    """Mounts a new file system that contains a file on a directory, until the test ends.
 
-    With ``bound`` that directory is mounted there once more instead.
+    With ``bound``, it bind-mounts that directory instead.
     """
 
     def mount(point: Path, bound: Path | None = None) -> None:
@@ -500,7 +502,7 @@ def mounted(tmp_path: Path) -> Iterator[Callable[..., None]]:
         (point / "precious").write_text("content")
 
     yield mount
-    # By now they may have moved with the directories that they are in.
+    # The mount points may have moved with their parent directories.
     mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
     for point in reversed([point for point in mounts if Path(point).is_relative_to(tmp_path)]):
         unmount(Path(point))
@@ -508,7 +510,7 @@ def mounted(tmp_path: Path) -> Iterator[Callable[..., None]]:
 
 @needs_root
 @pytest.mark.parametrize(
-    ("at", "path"), [("team/data", "/team/data"), ("team", "/team/data")], ids=["the leaf", "its parent"]
+    ("at", "path"), [("team/data", "/team/data"), ("team", "/team/data")], ids=["directory", "parent"]
 )
 def test_other_file_system_is_refused(root: Path, mounted: Callable[..., None], at: str, path: str) -> None:
     mounted(root / at)
@@ -520,7 +522,7 @@ def test_other_file_system_is_refused(root: Path, mounted: Callable[..., None], 
 
 
 @needs_root
-@pytest.mark.parametrize("same", [False, True], ids=["another file system", "the same one, mounted again"])
+@pytest.mark.parametrize("same", [False, True], ids=["another file system", "bind mount"])
 def test_nested_mount_is_not_entered(
     root: Path, outside: Path, mounted: Callable[..., None], same: bool
 ) -> None:
@@ -551,7 +553,7 @@ def test_stuck_trash_entry_does_not_block_others(root: Path, mounted: Callable[.
 def test_directory_replaced_during_the_removal_is_moved_back(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The moment between looking at the directory and renaming it is where somebody else may act.
+    # Another process can act between the check of the directory and its renaming.
     checked = file_system._checked_leaf
 
     def check_then_replace(*arguments: object) -> tuple[int, int]:
@@ -569,11 +571,11 @@ def test_directory_replaced_during_the_removal_is_moved_back(
     assert list((root / TRASH).iterdir()) == []
 
 
-@pytest.mark.parametrize("back", [errno.ENOTEMPTY, None], ids=["its place is taken", "it is killed before"])
+@pytest.mark.parametrize("back", [errno.ENOTEMPTY, None], ids=["name in use again", "killed before"])
 def test_replacement_of_the_directory_is_never_emptied(
     root: Path, monkeypatch: pytest.MonkeyPatch, back: int | None
 ) -> None:
-    """The rename takes whatever is there; the entry's name says which directory it should have been."""
+    """The rename moves whatever has the name; the trash entry's name contains the expected inode."""
     checked, rename = file_system._checked_leaf, os.rename
 
     def check_then_replace(*arguments: object) -> tuple[int, int]:
@@ -630,7 +632,7 @@ def test_trash_of_interrupted_runs_can_be_emptied_separately(root: Path, outside
 
 
 def test_killed_run_leaves_the_directory_complete_or_removed(root: Path) -> None:
-    """Kill it at every system call that changes something; the next run finishes the work."""
+    """Kills the run at every system call that changes something; the next run completes the work."""
     for step in range(1, 30):
         data = root / "team/data"
         (data / "deep").mkdir(parents=True, exist_ok=True)
@@ -641,11 +643,11 @@ def test_killed_run_leaves_the_directory_complete_or_removed(root: Path) -> None
         assert tree(root) == OTHERS
         if finished:
             return
-    raise AssertionError("it takes fewer steps than that")
+    raise AssertionError("the removal has more steps than expected")
 
 
 def _removal_killed_at(root: Path, step: int) -> bool:
-    """Whether the removal got to its end before that step."""
+    """Whether the removal ended before that step."""
     program = f"""
 import os, sys
 from pathlib import Path
@@ -668,7 +670,7 @@ empty_trash(Path(sys.argv[1]), lambda: True)
 
 
 def test_directory_of_any_depth_is_removed(root: Path) -> None:
-    """Deeper than Python's stack, a path's length and the number of open files allow."""
+    """Deeper than the limits of Python's stack, path length and open files."""
     here = os.open(root / "team/data", os.O_RDONLY | os.O_DIRECTORY)
     for _ in range(3000):
         os.mkdir("d" * 20, dir_fd=here)

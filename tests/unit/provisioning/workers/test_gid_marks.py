@@ -1,4 +1,4 @@
-"""Marks of group ids: of makers that share a file system, never do two get one id."""
+"""Marks of group IDs: controllers that share a file system never assign one ID twice."""
 
 import os
 import threading
@@ -56,9 +56,9 @@ def test_id_is_free_when_its_directory_is_removed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        pytest.param(("", "/a/one"), ("", "/b/two"), id="other bases of one mount"),
-        pytest.param(("", "/a/one"), ("a", "/two"), id="the base mounted alone"),
-        pytest.param(("", "/a/one"), ("", "/two"), id="the root and below it"),
+        pytest.param(("", "/a/one"), ("", "/b/two"), id="two bases of one mount"),
+        pytest.param(("", "/a/one"), ("a", "/two"), id="only the base mounted"),
+        pytest.param(("", "/a/one"), ("", "/two"), id="root and a base"),
     ],
 )
 def test_controllers_with_different_mounts_of_one_file_system_share_no_id(
@@ -101,17 +101,17 @@ def test_link_in_place_of_the_marks_is_not_followed(tmp_path: Path) -> None:
     assert not list(elsewhere.iterdir())
 
 
-# --- anything at the same time
+# --- concurrent creations
 
 _CALLS = ("mkdir", "symlink", "listdir", "readlink", "stat", "unlink")
 
 
 class _Crash(BaseException):
-    """The maker is killed here."""
+    """The process is killed here."""
 
 
 class Turns:
-    """Threads of which one runs at a time, from one call of the operating system to its next."""
+    """Threads that run one at a time, from one system call to the next."""
 
     def __init__(self) -> None:
         self._turn = threading.Condition()
@@ -121,7 +121,7 @@ class Turns:
         self._alive: set[str] = set()
 
     def start(self, name: str, work: Callable[[], None]) -> None:
-        """A thread that waits for its turn."""
+        """Start a thread that waits for its turn."""
 
         def run() -> None:
             try:
@@ -143,7 +143,7 @@ class Turns:
         return sorted(self._alive)
 
     def step(self, name: str, *, kill: bool = False) -> None:
-        """Let the thread make its next call, or end without it."""
+        """Let the thread make its next system call, or kill it before."""
         if kill:
             self._killed.add(name)
         with self._turn:
@@ -152,7 +152,7 @@ class Turns:
             assert self._turn.wait_for(lambda: self._running is None, timeout=30)
 
     def pause(self) -> None:
-        """Called by a thread before each call."""
+        """Wait for the next turn; called before each system call."""
         name = self._threads.get(threading.current_thread())
         if name is not None:
             self._end()
@@ -172,7 +172,7 @@ class Turns:
 
 @contextmanager
 def _taking_turns(turns: Turns) -> Iterator[None]:
-    """Meanwhile makers pause before each call that others can see."""
+    """Makes threads pause before each system call that others can observe."""
 
     def pausing(call: Callable[..., Any]) -> Callable[..., Any]:
         def paused(*args: Any, **kwargs: Any) -> Any:
@@ -197,9 +197,9 @@ def _taking_turns(turns: Turns) -> Iterator[None]:
 def test_concurrent_creations_never_share_an_id(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Makers of three directories contend for one id, are killed, give up, and try again, in any order.
+    """Three directories are created with one ID by threads that are killed and try again, in any order.
 
-    A directory that nobody makes may be removed at any moment.
+    A directory that no thread creates may be removed at any moment.
     """
     root, turns = tmp_path_factory.mktemp("root"), Turns()
     has: set[str] = set()

@@ -1,4 +1,4 @@
-"""Directories of file systems that are mounted in this very process's namespace, with real mounts."""
+"""Directories of file systems that are mounted in this process's namespace, with real mounts."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ from kube_efs.provisioning.workers.trash import TRASH
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 
 FILE_SYSTEM = FileSystemId("fs-1")
-# Mounts are everybody's, also another run's of these tests.
+# All processes share the mounts, also another run of these tests.
 SERVER = f"fs-1.efs.test-{os.getpid()}.amazonaws.com"
 OTHER_SERVER = f"fs-2.efs.test-{os.getpid()}.amazonaws.com"
 ROOT = Directory()
@@ -39,7 +39,7 @@ Mount = Callable[[str, str], Path]
 
 @pytest.fixture
 def mount(tmp_path: Path) -> Iterator[Mount]:
-    """Mounts something with that source on a folder of that name, until the test ends."""
+    """Mounts a tmpfs with that source on a directory of that name, until the test ends."""
 
     def mount(source: str, name: str) -> Path:
         point = tmp_path / name
@@ -115,7 +115,7 @@ async def test_configured_mount_path_can_have_another_server(mount: Mount) -> No
     assert (mounted.mount_point, str(mounted.base), mounted.source) == (point, "/a", "127.0.0.1:/a")
 
 
-@pytest.mark.parametrize("source", ["127.0.0.1:/", "none"], ids=["an access point", "a bind mount"])
+@pytest.mark.parametrize("source", ["127.0.0.1:/", "none"], ids=["access point", "bind mount"])
 async def test_configured_base_of_a_mount_path_is_used(mount: Mount, source: str) -> None:
     point, base = mount(source, "x"), parse_directory("/app/data")
     mounted = await find_mounted(FILE_SYSTEM, server=SERVER, mount_point=point, base=base)
@@ -164,7 +164,7 @@ async def test_base_can_be_below_the_mount(mount: Mount) -> None:
         (None, "is not a mount point in this pod", "mount the file system there"),
         ("none", "is not a mount of an NFS server in this pod", "configure which directory is mounted there"),
     ],
-    ids=["nothing mounted", "no export mounted"],
+    ids=["no mount", "no export"],
 )
 async def test_mount_path_without_an_export_is_an_error(
     mount: Mount, tmp_path: Path, source: str | None, problem: str, remedy: str
@@ -245,11 +245,11 @@ async def test_nested_directories_are_accepted(mount: Mount) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param("/foo/pv", id="elsewhere"),
-        pytest.param("/a/bc/d", id="a sibling whose path begins alike"),
-        pytest.param("/a/b", id="the whole mount"),
-        pytest.param("/a", id="above the mount"),
-        pytest.param("/a/c", id="beside the mount"),
+        pytest.param("/foo/pv", id="another directory"),
+        pytest.param("/a/bc/d", id="sibling with the same prefix"),
+        pytest.param("/a/b", id="mount root"),
+        pytest.param("/a", id="parent of the mount"),
+        pytest.param("/a/c", id="sibling of the mount"),
     ],
 )
 async def test_nothing_outside_the_mount_is_changed(mount: Mount, path: str) -> None:
@@ -428,12 +428,12 @@ RESTART = "restart the pod, so that its volumes are mounted again"
         pytest.param(
             lambda mount, point: mount(f"{OTHER_SERVER}:/", "x"),
             f"has {OTHER_SERVER}:/ mounted instead of {{source}}",
-            id="another over it",
+            id="covered by another mount",
         ),
         pytest.param(
             lambda mount, point: mount(f"{SERVER}:/", "x"),
             "is another mount of {source} than at the start",
-            id="the same export made anew",
+            id="same export mounted again",
         ),
     ],
 )
@@ -461,7 +461,7 @@ async def test_nothing_is_written_when_the_mount_changed(
 
 @pytest.fixture
 def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Lets calls for directories named hang wait for the event, as an NFS server that is away does."""
+    """Blocks calls for directories named hang until the event, as an unreachable NFS server does."""
     answers = threading.Event()
     make = file_system.make_directory
 

@@ -1,4 +1,4 @@
-"""Words on a worker's command line, and what its log tells."""
+"""The arguments of a worker, and the lines of its log."""
 
 import json
 
@@ -64,43 +64,43 @@ def test_kubernetes_expands_no_variable_in_an_escaped_path(path: str) -> None:
             Job(action=Action.MAKE, mode=0o2771, enforced=True),
             Item(directory=Directory(("a",)), gid=2001),
             ["worker", "make", "--root", "/efs", "--mode", "2771", "--enforce", "--", ":2001:/a"],
-            id="a group of its own",
+            id="own group",
         ),
         pytest.param(
             Job(action=Action.MAKE, mode=0o50),
             Item(directory=Directory(("a",)), uid=0, gid=0),
             ["worker", "make", "--root", "/efs", "--mode", "0050", "--", "0:0:/a"],
-            id="owners of number 0",
+            id="owners 0",
         ),
         pytest.param(
             Job(action=Action.REMOVE),
             Item(directory=Directory(("a",))),
             ["worker", "remove", "--root", "/efs", "--", "/a"],
-            id="a removal",
+            id="removal",
         ),
         pytest.param(
             Job(action=Action.REMOVE, base=Directory(("base",))),
             Item(directory=Directory(("base", "a"))),
             ["worker", "remove", "--root", "/efs", "--base", "/base", "--", "/base/a"],
-            id="a removal below a base",
+            id="removal below a base",
         ),
         pytest.param(
             Job(action=Action.REMOVE),
             Item(directory=Directory(("a",)), tenant="4fa1"),
             ["worker", "remove", "--root", "/efs", "--", "@4fa1:/a"],
-            id="a removal for a tenant",
+            id="removal for a tenant",
         ),
         pytest.param(
             Job(action=Action.EMPTY, emptying=EmptyingTerms(seconds=200)),
             Item(directory=Directory()),
             ["worker", "empty", "--root", "/efs", "--total-seconds", "200", "--", "/"],
-            id="the trash",
+            id="trash",
         ),
         pytest.param(
             Job(action=Action.LIST),
             Item(directory=Directory()),
             ["worker", "list", "--root", "/efs", "--", "/"],
-            id="a list",
+            id="list",
         ),
     ],
 )

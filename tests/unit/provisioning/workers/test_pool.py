@@ -89,7 +89,7 @@ def _directories_of(pod: Pod) -> list[str]:
 
 
 async def begun(client: AsyncClient) -> bool:
-    """Whether there is a pod whose gate was lifted."""
+    """Whether a pod without a scheduling gate exists."""
     found = [pod async for pod in client.list(Pod, namespace="default")]
     return any(pod.spec and not pod.spec.schedulingGates for pod in found)
 
@@ -317,8 +317,10 @@ async def test_failed_directory_does_not_fail_others(kube: AsyncClient, kubelet:
     ("message", "said"),
     [
         pytest.param("Killed", "Killed", id="killed"),
-        pytest.param("", "no message", id="nothing said"),
-        pytest.param('{"complete": false, "failed": {}}', '{"complete": false, "failed": {}}', id="no room"),
+        pytest.param("", "no message", id="no message"),
+        pytest.param(
+            '{"complete": false, "failed": {}}', '{"complete": false, "failed": {}}', id="incomplete report"
+        ),
     ],
 )
 async def test_pod_that_failed_without_a_reason_fails_all_directories(
@@ -340,7 +342,7 @@ async def test_pod_that_failed_without_a_reason_fails_all_directories(
 async def test_pods_after_one_without_a_report_get_half_as_many_directories(
     kube: AsyncClient, kubelet: Kubelet
 ) -> None:
-    """A pod that has too much to do in its time would fail with the same directories for ever."""
+    """Otherwise a pod with too much work for its timeout would always fail with the same directories."""
     kubelet.ending = lambda pod: ("Failed", "") if len(_directories_of(pod)) > 3 else None
     paths = {f"/d{number}" for number in range(8)}
     async with deadline(), pool_of(kube) as pool:
@@ -429,7 +431,7 @@ async def test_pod_of_a_former_leader_is_awaited(kube: AsyncClient, kubelet: Kub
 
 
 async def pool_idle(kubelet: Kubelet) -> None:
-    """Longer than it takes to start a second pod when nothing is in the way."""
+    """Wait longer than the start of a second pod would take."""
     await kubelet.has_started_one.wait()
     await asyncio.sleep(0.6)
     assert len(kubelet.pods) == 1
@@ -502,7 +504,7 @@ async def test_close_ends_all_waiting_calls(kube: AsyncClient, eventually: Event
 
 
 class _Lossy(httpx2.AsyncBaseTransport):
-    """Passes requests on, and loses or refuses the answers that the test names."""
+    """Forwards requests, and loses or refuses the answers that the test selects."""
 
     def __init__(self, config: SingleConfig) -> None:
         assert config.user
@@ -697,7 +699,7 @@ async def test_unreported_trash_is_not_considered_empty(kube: AsyncClient, kubel
     assert str(caught.value) == "trash: 'fs-1' did not report what is left"
 
 
-# --- no pod acts on what is somebody else's by now
+# --- no pod changes a directory that another pod or leader owns
 
 
 GATE = f"{PREFIX}/order"
@@ -705,7 +707,7 @@ POOL = f"{PREFIX}/worker-pool"
 
 
 class _Late(_Lossy):
-    """Carries out the requests that the test names only when it says so, long after they were given up."""
+    """Sends the requests that the test selects only on ``carry_out``, after their timeout."""
 
     def __init__(self, config: SingleConfig) -> None:
         super().__init__(config)
@@ -720,7 +722,7 @@ class _Late(_Lossy):
         return await super().handle_async_request(request)
 
     async def carry_out(self) -> list[int]:
-        """The status of each answer that nobody waits for any more."""
+        """Send the requests, and return the status of each answer."""
         answers = [await self._inner.handle_async_request(request) for request in self.kept]
         for answer in answers:
             await answer.aclose()
@@ -735,7 +737,7 @@ async def late(cluster: SingleConfig) -> AsyncIterator[tuple[AsyncClient, _Late]
 
 
 def gated(name: str, arguments: str, *, pool: str = "another") -> Pod:
-    """A worker pod of another pool that has not begun."""
+    """A gated worker pod of another pool."""
     return Pod(
         metadata=ObjectMeta(
             name=name,

@@ -1,4 +1,4 @@
-"""The program of a worker pod, run as the pod runs it: arguments in; exit code and message out."""
+"""The program of a worker pod, run as in the pod: its arguments, exit code and message."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from kube_efs.provisioning.workers.trash import TRASH
 
 
 class Pod:
-    """A mounted file system and the file that Kubernetes reads the message from."""
+    """A mounted file system, and the file from which Kubernetes reads the message."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "efs"
@@ -113,7 +113,7 @@ def test_mode_is_octal(pod: Pod) -> None:
 
 def test_mkdir_sets_the_mode_despite_the_umask(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
-        raise AssertionError("a crash could come before this call")
+        raise AssertionError("a crash could happen before this call")
 
     monkeypatch.setattr(os, "fchmod", refuse)
     former = os.umask(0o077)
@@ -138,7 +138,9 @@ def test_items_have_owners(pod: Pod, item: str, owners: tuple[int, int]) -> None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="giving directories away needs root")
-@pytest.mark.parametrize(("options", "gid"), [((), 0), (("--enforce",), 2001)], ids=["asked", "enforced"])
+@pytest.mark.parametrize(
+    ("options", "gid"), [((), 0), (("--enforce",), 2001)], ids=["not enforced", "enforced"]
+)
 def test_owners_of_an_existing_directory_change_only_with_enforce(
     pod: Pod, options: tuple[str, ...], gid: int
 ) -> None:
@@ -199,14 +201,14 @@ def test_link_is_not_listed(pod: Pod) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        pytest.param([], id="nothing"),
+        pytest.param([], id="no arguments"),
         pytest.param(["make", "--root", "/efs"], id="no path"),
         pytest.param(["make", "/a"], id="no root"),
-        pytest.param(["format", "--root", "/efs", "/a"], id="another action"),
-        pytest.param(["remove", "--root", "/efs", "--base", "../x", "/a"], id="a bad base"),
-        pytest.param(["make", "--root", "/efs", "--mode", "rwx", "/a"], id="a bad mode"),
-        pytest.param(["make", "--root", "/efs", "--mode", "17777", "/a"], id="a mode with too many bits"),
-        pytest.param(["make", "--root", "/efs", "--mode=-1", "/a"], id="a negative mode"),
+        pytest.param(["format", "--root", "/efs", "/a"], id="unknown action"),
+        pytest.param(["remove", "--root", "/efs", "--base", "../x", "/a"], id="invalid base"),
+        pytest.param(["make", "--root", "/efs", "--mode", "rwx", "/a"], id="invalid mode"),
+        pytest.param(["make", "--root", "/efs", "--mode", "17777", "/a"], id="mode with too many bits"),
+        pytest.param(["make", "--root", "/efs", "--mode=-1", "/a"], id="negative mode"),
     ],
 )
 def test_wrong_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -231,7 +233,7 @@ def test_message_is_not_written_outside_a_pod(tmp_path: Path) -> None:
     assert not log.exists()
 
 
-# Secrets are removed, and hypothesis knows what they begin with from the sources.
+# Secrets are removed, and hypothesis finds their prefixes in the sources.
 _REASONS = st.text(max_size=600).filter(lambda text: text_without_secrets(text) == text)
 _FAILED = st.dictionaries(st.text(max_size=200), _REASONS, max_size=60)
 

@@ -1,4 +1,4 @@
-"""Emptying the trash on a real file system: trees of every shape, things that resist, turns, crashes."""
+"""Emptying the trash on a real file system: trees of every shape, stuck entries, turns, crashes."""
 
 import itertools
 import os
@@ -24,7 +24,7 @@ FORGOTTEN = "0123456789abcdef" * 2
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """A trash in memory where that can be had: there are many files, and disks of test machines are slow."""
+    """A trash directory, on tmpfs if possible: disks of test machines are slow for many files."""
     made = tmp_path / "trash"
     made.mkdir()
     mounted = os.geteuid() == 0
@@ -50,7 +50,7 @@ def emptied(folder: Path, may_go_on: Callable[[], bool] = lambda: True) -> Trash
 
 
 def steps(number: int) -> Callable[[], bool]:
-    """Time for that many looks at the clock."""
+    """A clock that allows that many steps."""
     left = itertools.count(number, -1)
     return lambda: next(left) > 0
 
@@ -92,7 +92,7 @@ def test_entry_with_an_unknown_name_has_no_tenant_and_is_removed(folder: Path, n
 
 
 def test_huge_directory_is_removed_in_little_memory(folder: Path) -> None:
-    """Two hundred thousand names of 200 bytes are 50 MB and more when they are all read at once."""
+    """Two hundred thousand names of 200 bytes need more than 50 MB if all are read at once."""
     huge = entry(folder)
     with opened(huge) as descriptor:
         for number in range(200_000):
@@ -115,7 +115,7 @@ print(report.entries, report.removed, kib() - before)
 
 
 def deep(folder: Path, depth: int) -> None:
-    """Deeper than a path can be written."""
+    """Create directories deeper than the longest path."""
     here = os.open(folder, OPEN_DIRECTORY)
     for _ in range(depth):
         os.mkdir("d" * 20, dir_fd=here)
@@ -159,7 +159,7 @@ def test_deep_directory_needs_few_descriptors(folder: Path) -> None:
 
 
 def test_names_omitted_from_a_list_are_removed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server may leave out names of a directory from which names go while it is listed."""
+    """A server may omit names of a directory that changes while it is listed."""
     entry(folder, "a", 100)
     scandir = os.scandir
 
@@ -190,14 +190,14 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     assert (outside / "data").is_dir()
 
 
-# --- what resists
+# --- stuck entries
 
 
 @contextmanager
 def immutable(path: Path) -> Iterator[None]:
-    """Nobody can remove the file: neither root nor a server that acts for it."""
+    """Neither root nor a server on its behalf can remove the file meanwhile."""
     if subprocess.run(["chattr", "+i", str(path)], check=False, capture_output=True).returncode:
-        pytest.skip("the file system of temporary files knows no immutable files")
+        pytest.skip("the file system of temporary files has no immutable files")
     try:
         yield
     finally:
@@ -332,7 +332,7 @@ _CALLS = ("open", "scandir", "unlink", "rmdir", "rename", "stat")
 
 
 @pytest.mark.parametrize(
-    "fault", [OSError(5, "Input/output error"), KeyboardInterrupt()], ids=["error", "end"]
+    "fault", [OSError(5, "Input/output error"), KeyboardInterrupt()], ids=["error", "interrupt"]
 )
 def test_next_run_finishes_after_any_failed_call_and_changes_nothing_outside(
     folder: Path, monkeypatch: pytest.MonkeyPatch, fault: BaseException

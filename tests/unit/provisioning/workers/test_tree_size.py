@@ -1,4 +1,4 @@
-"""How much a directory takes up, on real files."""
+"""The size of a directory, on real files."""
 
 import os
 import subprocess
@@ -29,7 +29,7 @@ def fill(path: Path, size: int) -> Path:
 
 @pytest.fixture
 def all_kinds(tmp_path: Path) -> Path:
-    """A directory with what people have: files, folders, names of one file, links, a hole, a pipe."""
+    """A directory with files, directories, hard links, symbolic links, a sparse file and a pipe."""
     top = tmp_path / "all"
     first = fill(top / "first", 100_000)
     fill(top / "below" / "deep" / "second", 5_000)
@@ -53,7 +53,7 @@ def test_size_matches_du(all_kinds: Path) -> None:
         timeout=10,
     )
     assert found.used_bytes == int(shown.stdout.split()[0])
-    # all, below, deep; first, second, two links, hole, pipe; the second name of a file is none.
+    # all, below, deep; first, second, two links, hole, pipe; a hard link is not counted again.
     assert (found.entries, found.complete) == (9, True)
 
 

@@ -1,4 +1,4 @@
-"""Claims served without sidecars: the same volume for whoever asks, and roles from Secrets."""
+"""Claims served without sidecars: each gets one volume, and roles come from Secrets."""
 
 import pytest
 from structlog.testing import capture_logs

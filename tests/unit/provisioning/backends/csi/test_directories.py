@@ -1,4 +1,4 @@
-"""Directories as volumes of the driver: each has an id of its own, as long as it is there."""
+"""Directories as volumes of the driver: each has its own ID while it exists."""
 
 import asyncio
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ async def test_directory_volume_has_its_own_ids_and_releases_them() -> None:
     assert [str(one.handle) for one in made] == [f"efs:{FS}:/b/./pvc-1", f"efs:{FS}:/b/./pvc-2"]
     permissions = world.folders.made
     assert [(one.mode, one.uid, one.gid) for one in permissions.values()] == [(0o700, 5, 5), (0o700, 6, 6)]
-    assert world.api.calls == {"list": 1}  # whose ids are taken, too
+    assert world.api.calls == {"list": 1}  # their IDs are in use, too
     with pytest.raises(GidRangeFull, match="5-6"):
         await world.volumes.create(request("pvc-3", **plain))
     await world.volumes.delete(made[0].handle)
@@ -52,7 +52,7 @@ async def test_volumes_of_one_directory_share_its_ids(is_made: bool, monkeypatch
     if is_made:
         gate.set()
         world.note("pvc-1", (await first).handle)
-    world.index.gids.hold(5, "a volume that was made again late")
+    world.index.gids.hold(5, "a volume that was created again late")
     second = asyncio.create_task(world.volumes.create(request("pvc-2", **plain)))
     await asyncio.sleep(0)
     gate.set()
@@ -82,7 +82,7 @@ async def test_full_range_frees_the_ids_of_directories_removed_by_others() -> No
     await world.volumes.create(request("pvc-3", **plain))
     assert world.folders.made[f"{FS}:/b/pvc-3"].gid == 5
     world.folders.made.clear()
-    with pytest.raises(GidRangeFull):  # it was looked at just now
+    with pytest.raises(GidRangeFull):  # the directories were scanned less than a minute ago
         await world.volumes.create(request("pvc-4", **plain))
     now += 60
     await world.volumes.create(request("pvc-4", **plain))

@@ -1,4 +1,4 @@
-"""The driver's volumes: the same for the same name, and removed only when nobody else needs them."""
+"""The driver's volumes: one for each name; data is removed only when no other volume uses it."""
 
 import asyncio
 from dataclasses import replace
@@ -46,7 +46,7 @@ async def test_volumes_that_share_one_id_differ_in_the_other(fixed: str) -> None
     parameters = {fixed: "7", "gidRangeStart": "1000", "gidRangeEnd": "1003"}
     world = CsiWorld(removes_directories=True)
     made = [await world.volumes.create(request(f"pvc-{number}", **parameters)) for number in range(3)]
-    # Whoever leads next reads the same from what is there.
+    # The next leader reads the same from the access points.
     later = CsiWorld(removes_directories=True)
     later.api.points, later.api.calls = world.api.points, world.api.calls
     made.append(await later.volumes.create(request("pvc-3", **parameters)))
@@ -86,7 +86,7 @@ async def test_zone_is_looked_up_only_on_request(asked: bool) -> None:
         ),
         pytest.param(None, {"az": "us-east-1b"}, {}, 0),
     ],
-    ids=["by DNS", "the zone's", "a zone without one", "every zone's", "our own account"],
+    ids=["by DNS name", "one zone", "zone without a mount target", "all zones", "own account"],
 )
 async def test_cross_account_volume_has_the_addresses_of_its_mount_targets(
     role: CrossAccountRole | None, parameters: dict[str, str], attributes: dict[str, str], looks: int
@@ -140,7 +140,7 @@ async def test_file_system_can_be_read_from_another_object() -> None:
     assert (await world.volumes.create(wanted)).handle.file_system_id == OTHER
 
 
-# --- what is removed
+# --- removals
 
 
 async def test_access_point_is_deleted_and_its_directory_is_kept() -> None:
@@ -167,7 +167,9 @@ async def test_access_point_of_another_file_system_is_not_deleted() -> None:
     assert len(world.api.points) == 1
 
 
-@pytest.mark.parametrize("form", ["efs:{}::{}", "{}::{}", "efs:{}:/below:{}"], ids=["same", "old", "a path"])
+@pytest.mark.parametrize(
+    "form", ["efs:{}::{}", "{}::{}", "efs:{}:/below:{}"], ids=["same", "older form", "with a path"]
+)
 async def test_access_point_is_kept_while_another_volume_uses_it(form: str) -> None:
     world = CsiWorld()
     handle = (await world.volumes.create(request())).handle
@@ -223,8 +225,8 @@ async def test_directory_is_removed_with_its_access_point_if_configured() -> Non
 @pytest.mark.parametrize(
     "other",
     [
-        pytest.param(SHARED, id="the same"),
-        pytest.param(SHARED | {"subPathPattern": "both/below"}, id="below"),
+        pytest.param(SHARED, id="same directory"),
+        pytest.param(SHARED | {"subPathPattern": "both/below"}, id="subdirectory"),
     ],
 )
 async def test_directory_used_by_another_access_point_is_kept(other: dict[str, str]) -> None:
@@ -271,7 +273,7 @@ async def test_directory_used_by_a_volume_without_access_point_is_kept() -> None
     assert not world.folders.removed
 
 
-# --- what people do while csi-provisioner waits for a removal
+# --- changes while csi-provisioner waits for a removal
 
 
 @pytest.mark.parametrize("provisioning", ["efs-ap", "efs-dir"])
@@ -284,13 +286,13 @@ async def test_data_is_kept_when_the_volume_is_deleted_while_its_removal_waits(p
     async with world.guards.reservations.making(place):
         removal = asyncio.create_task(world.volumes.delete(handle))
         await asyncio.sleep(0)
-        # Set to Retain first, and let go by csi-provisioner.
+        # A user sets Retain, and csi-provisioner removes its finalizer.
         world.index.drop_volume(volume)
     with pytest.raises(NotYet, match="was deleted after its removal was requested"):
         await removal
     assert not world.folders.removed
     assert bool(world.api.points) is (provisioning == "efs-ap")
-    # One that is asked for when there is no volume is carried out.
+    # A removal that is requested without a volume is carried out.
     await world.volumes.delete(handle)
     assert not world.api.points
 
@@ -334,7 +336,7 @@ async def test_without_worker_pods_only_access_points_are_supported() -> None:
         await world.volumes.create(request(provisioningMode="efs-dir"))
 
 
-# --- orders of others
+# --- earlier orders and calls
 
 
 async def test_access_point_is_created_only_when_no_earlier_order_can_change_its_directory() -> None:
@@ -353,7 +355,7 @@ async def test_volume_is_kept_while_an_earlier_call_can_delete_its_access_point(
     handle = (await world.volumes.create(request())).handle
     removal = await world.volumes.removal(handle)
     with pytest.raises(NotYet, match="may still be deleted by an earlier call to AWS"):
-        await world.volumes.settled(removal)  # of the leader before
+        await world.volumes.settled(removal)  # of the former leader
     now += 181
     await world.volumes.settled(removal)
     world.api.faults["delete"] = AwsUnavailable("was not answered", field="DeleteAccessPoint")
@@ -439,7 +441,7 @@ async def test_access_point_is_reused_only_while_its_directory_is_reserved() -> 
     before, after = CsiWorld(), CsiWorld()
     made = (await before.volumes.create(request("pvc-1", **again))).handle
     after.api.points = before.api.points
-    # Made between the listing and the answer, so that its directory is not reserved yet.
+    # Created between the list and the answer, so its directory is not reserved yet.
     after.api.hidden = True
     with pytest.raises(VolumePending, match="must be reserved first"):
         await after.volumes.create(request("pvc-2", **again))
