@@ -71,33 +71,33 @@ def test_volumes_of_claims_do_not_share_a_group(world: World) -> None:
     assert world.violation == "group id 2007 has two owners, pvc-one and pvc-two"
 
 
-def test_volume_made_late_owns_no_group_without_claim_and_directory(world: World) -> None:
+def test_volume_created_late_owns_no_group_without_claim_and_directory(world: World) -> None:
     world.make_all("one")
     world.make_volume("late", "of-a-claim-that-is-gone")
     assert not world.violation
 
 
-def test_group_is_free_while_a_volume_made_late_waits_to_be_removed(world: World) -> None:
+def test_group_is_free_while_a_volume_created_late_waits_for_its_removal(world: World) -> None:
     world.make_volume("late", "of-a-claim-that-is-gone")
     world.make_all("one")
     assert not world.violation
 
 
-def test_volume_made_late_does_not_own_the_group_of_a_directory_that_people_made(world: World) -> None:
+def test_volume_created_late_does_not_own_the_group_of_a_manually_created_directory(world: World) -> None:
     world.make_all("one")
     world.file_system.make(("dirs", "late"))
     world.make_volume("late", "of-a-claim-that-is-gone")
     assert not world.violation
 
 
-def test_directory_that_is_left_owns_its_group_without_a_claim(world: World) -> None:
+def test_existing_directory_owns_its_group_without_a_claim(world: World) -> None:
     world.make_all("one")
     world.make_directory("kept")
     world.make_volume("kept", "of-a-claim-that-is-gone")
     assert world.violation == "group id 2007 has two owners, pvc-one and pvc-kept"
 
 
-def test_directory_that_gets_the_group_later_is_found_at_the_next_write(world: World) -> None:
+def test_directory_that_gets_the_group_later_is_detected_at_the_next_write(world: World) -> None:
     one = world.make_all("one")
     world.make_volume("late", "of-a-claim-that-is-gone")
     world.make_directory("late")

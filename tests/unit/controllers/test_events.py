@@ -1,4 +1,4 @@
-"""What people see on the embedded API server."""
+"""Events and annotations on the embedded API server."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
@@ -111,7 +111,7 @@ async def test_deleted_claim_is_not_an_error(
 
 
 class _Plan:
-    """The way to a volume, as far as it is told of."""
+    """The parts of a plan that events contain."""
 
     def __init__(self, claim: Claim) -> None:
         self.claim = claim

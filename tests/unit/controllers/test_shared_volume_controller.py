@@ -1,4 +1,4 @@
-"""What the queue of SharedVolumes does when steps fail, and what people are told."""
+"""The queue of SharedVolumes after failed steps, and the reports to users."""
 
 import asyncio
 import itertools
@@ -45,7 +45,7 @@ NEW = SharedVolume(owner=OWNER, uid="u", generation=1, source=SOURCE)
 
 
 class Api(SharedVolumeStore):
-    """The cluster's objects; ``faults`` are raised by the writes of their names, one after the other."""
+    """The objects of the cluster; each write raises the next error of its name in ``faults``."""
 
     def __init__(self) -> None:
         self.shared: SharedVolume | None = NEW
@@ -299,7 +299,7 @@ async def test_changed_limits_retry_the_shared_volumes_of_the_namespace() -> Non
 
 
 class _Told:
-    """Whose limits are said to have changed."""
+    """Records the namespaces with changed limits."""
 
     def __init__(self) -> None:
         self.namespaces: list[str] = []
