@@ -100,7 +100,7 @@ def removed_volume_is_not_committed() -> None:
 
     async def remove_first(self: Any, volume: Volume, removal: Any) -> Any:
         live = await self._live(volume)
-        if live is None or not engines._is_to_go(live):
+        if live is None or not engines._is_removable(live):
             return None
         return live, await self._guards.check(removal, live)
 
@@ -109,12 +109,12 @@ def removed_volume_is_not_committed() -> None:
             await self.terminate(replace(volume, resource_version=""))
         await release(self, volume)
 
-    async def asked_again(self: Any, removal: Any, volume: Volume) -> Any:
+    async def checked_last(self: Any, removal: Any, volume: Volume) -> Any:
         return await self._guards.check(removal, volume)
 
     release = VolumeStore.release
     _put(engines.Engine, "_terminated", remove_first)
-    _put(engines.Engine, "_asked_again", asked_again)
+    _put(engines.Engine, "_check_last", checked_last)
     _put(VolumeStore, "release", delete)
 
 
@@ -130,11 +130,11 @@ def retain_is_not_seen_at_the_commit_nor_after_it() -> None:
         return await self._guards.check_last(removal, volume)
 
     _put(VolumeStore, "terminate", any_version)
-    _put(engines.Engine, "_asked_again", guards_only)
+    _put(engines.Engine, "_check_last", guards_only)
 
 
 @plant(LOSS, "late looks")
-def guard_is_not_asked_again() -> None:
+def guard_is_not_checked_last() -> None:
     """What the guard said before the lane, the pod and every wait counts."""
     _put(Order, "confirm", _nothing)
 

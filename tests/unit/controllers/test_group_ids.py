@@ -74,7 +74,7 @@ class Scene:
             name: (Location(file_system_id=FS, directory=parse_directory(f"/pvs/{name}")), gid)
             for name, gid in found.items()
         }
-        self.index.found_directories(self.index.gid_ledger.begin_look(), BASE, directories)
+        self.index.found_directories(self.index.gid_ledger.begin_scan(), BASE, directories)
 
 
 def volume(name: str, gid: int | None = 2000, **changes: object) -> Volume:

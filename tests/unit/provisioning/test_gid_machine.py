@@ -162,7 +162,7 @@ class Groups(RuleBasedStateMachine):
 
     @rule()
     def begin_scan(self) -> None:
-        self.scan = (self.index.gid_ledger.begin_look(), dict(self.directories))
+        self.scan = (self.index.gid_ledger.begin_scan(), dict(self.directories))
 
     @precondition(lambda self: self.scan)
     @rule()

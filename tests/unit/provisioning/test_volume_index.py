@@ -316,7 +316,7 @@ def looking() -> VolumeIndex:
 
 def scan(index: VolumeIndex, **found: int) -> set[str]:
     """Report directories of the base, by volume name, with their group IDs; returns the orphans."""
-    begun = index.gid_ledger.begin_look()
+    begun = index.gid_ledger.begin_scan()
     places = {name: (at(f"/pvs/{name}"), gid) for name, gid in found.items()}
     return index.found_directories(begun, BASE, places)
 
@@ -417,7 +417,7 @@ def test_directory_used_by_another_volume_is_not_orphaned() -> None:
     place = at("/pvs/a", FileSystemId("fs-0123456789abcdef0"))
     index.put_volume(migrated)
     index.drop_volume(with_gid("a", 2000))
-    assert index.found_directories(index.gid_ledger.begin_look(), BASE, {"a": (place, 2000)}) == set()
+    assert index.found_directories(index.gid_ledger.begin_scan(), BASE, {"a": (place, 2000)}) == set()
     assert free(index) == 2001
     index.removed_volume(migrated, with_directory=True)
     assert free(index) == 2001  # until a scan shows that the directory was removed
