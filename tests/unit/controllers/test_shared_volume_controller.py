@@ -245,7 +245,7 @@ async def test_edit_that_cannot_be_undone_is_reported() -> None:
         one.api.faults["restore"] = [KubeInvalid("cannot be changed")]
         one.controller.seen(OWNER)
         status = await one.is_in(FAILED)
-        assert "differs from what its volume pv-proj2-sv1 leads to" in status.message
+        assert "differs from the handle of its volume pv-proj2-sv1" in status.message
         assert (status.matches, status.claim_name) == (False, "pvc-sv1")
 
 
