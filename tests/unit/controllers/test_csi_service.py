@@ -45,7 +45,7 @@ async def test_failed_refresh_is_followed_by_the_next(eventually: Eventually) ->
     world, accounts = CsiWorld(), Refreshed()
     backend = CsiBackend(volumes=world.volumes, references=world.texts)
     service = CsiService(volumes=world.volumes, backend=backend, accounts=accounts, refresh_seconds=0.001)
-    looking = asyncio.create_task(service.refresh_for_ever())
+    looking = asyncio.create_task(service.refresh_regularly())
 
     async def has_looked_twice() -> bool:
         return accounts.looks > 1

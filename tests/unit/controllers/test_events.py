@@ -151,7 +151,7 @@ async def test_every_event_has_its_message(kube: AsyncClient, told: Provisioning
             "PersistentVolumeClaim",
             "Normal",
             "Provisioning",
-            "Making fs-1:/team/example for claim default/data",
+            "Creating fs-1:/team/example for claim default/data",
         ),
         ("PersistentVolumeClaim", "Warning", "ParameterIgnored", "parameters.sizeLimit: has no effect"),
         ("PersistentVolumeClaim", "Warning", "ProvisioningFailed", "pod: is down"),
@@ -165,7 +165,7 @@ async def test_every_event_has_its_message(kube: AsyncClient, told: Provisioning
             "PersistentVolume",
             "Normal",
             "DirectoryRemoved",
-            "Removed fs-1:/team/example, which lies in the directory of volume backup",
+            "Removed fs-1:/team/example, which is inside the directory of volume backup",
         ),
         ("PersistentVolume", "Normal", "DirectoryKept", "Kept the data of volume pv: a uses it too"),
         (

@@ -186,7 +186,7 @@ async def test_served_shared_volume_costs_no_write() -> None:
     async with scene() as one:
         one.controller.seen(OWNER)
         await one.is_in(READY)
-        for look in (one.controller.look_at_all, lambda: one.controller.touched(OWNER)):
+        for look in (one.controller.reconcile_all, lambda: one.controller.touched(OWNER)):
             look()
             await asyncio.sleep(0)
         await asyncio.sleep(0.05)
@@ -344,14 +344,14 @@ async def test_freed_name_retries_failed_shared_volumes() -> None:
         one.controller.seen(OWNER)
         await one.is_in(FAILED)
         one.api.there = None
-        one.controller.room_made()
+        one.controller.name_freed()
         await one.is_in(READY)
 
 
 async def test_only_listed_shared_volumes_are_reconciled() -> None:
     async with scene() as one:
         one.controller.touched(OWNER)
-        one.controller.look_at_all()
+        one.controller.reconcile_all()
         await asyncio.sleep(0.05)
         assert one.api.writes == []
         one.controller.listed([OWNER])
