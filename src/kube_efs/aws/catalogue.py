@@ -141,7 +141,9 @@ class Catalogue:
         self._source = source
         self._interval_seconds = interval_seconds
         self._metrics = metrics or AwsMetrics(CollectorRegistry())
-        self._metrics.discovery_age_seconds.set_function(lambda: _or_nan(self.age_seconds))
+        self._metrics.discovery_age_seconds.set_function(
+            lambda: math.nan if (age := self.age_seconds) is None else age
+        )
         self._clock = clock
         self._sleep = sleep
         self.expected: Callable[[], Collection[FileSystemId]] = tuple
@@ -281,7 +283,3 @@ def _in_doubt(file_systems: Collection[FileSystemId]) -> KubeEfsError:
         field="DescribeFileSystems or DescribeMountTargets",
         value=", ".join(sorted(file_systems)),
     )
-
-
-def _or_nan(number: float | None) -> float:
-    return math.nan if number is None else number

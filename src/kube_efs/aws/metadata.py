@@ -7,9 +7,9 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Final, Self
 
 import aiohttp
@@ -37,6 +37,9 @@ _RETRY_DELAY_SECONDS: Final = 0.1
 _MAC_ADDRESS: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 _INSTANCE_ID: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
 _FIELD: Final = "instance metadata"
+_REFUSALS: Final[Mapping[int, type[AwsError]]] = MappingProxyType(
+    {401: AwsDenied, 403: AwsDenied, 404: AwsNotFound}
+)
 _REMEDY: Final = "in a pod without host networking, set the instance's metadata hop limit to 2"
 
 
@@ -170,13 +173,9 @@ class InstanceMetadata:
             async with self._session.request(method, url, headers=headers, allow_redirects=False) as answer:
                 text = await answer.text()
         if answer.status != 200:
-            raise _refusal(answer.status, subject)
+            kind = _REFUSALS.get(answer.status, AwsOddAnswer)
+            raise kind(f"was answered with status {answer.status}", field=_FIELD, value=subject)
         return text.strip()
-
-
-def _refusal(status: int, url: str) -> AwsError:
-    kinds: dict[int, type[AwsError]] = {401: AwsDenied, 403: AwsDenied, 404: AwsNotFound}
-    return kinds.get(status, AwsOddAnswer)(f"was answered with status {status}", field=_FIELD, value=url)
 
 
 def _parse_instance_id(value: object) -> str:

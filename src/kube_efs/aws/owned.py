@@ -144,7 +144,10 @@ class AwsOwned:
             return Owned(
                 file_systems=tuple(sorted(owned)),
                 access_points=tuple(
-                    (_access_point_id(one), parse_file_system_id(one["FileSystemId"]))
+                    (
+                        parse_access_point_id(one["AccessPointId"], field="AccessPointId"),
+                        parse_file_system_id(one["FileSystemId"]),
+                    )
                     for one in points
                     if one["FileSystemId"] in owned or _is_owned(one, infra_id)
                 ),
@@ -207,7 +210,3 @@ def one_of_each_zone(subnets: Iterable[Subnet]) -> tuple[Subnet, ...]:
 def _is_owned(entry: Mapping[str, Any], infra_id: str) -> bool:
     tag = {"Key": owner_tag(infra_id), "Value": "owned"}
     return tag in (entry.get("Tags") or ())
-
-
-def _access_point_id(entry: Mapping[str, Any]) -> AccessPointId:
-    return parse_access_point_id(entry["AccessPointId"], field="AccessPointId")

@@ -121,7 +121,8 @@ class SharedVolumeController(AbstractAsyncContextManager["SharedVolumeController
         try:
             shared = await self._store.get(owner)
             if shared is not None:
-                return await self._reconcile(shared)
+                outcome = await self._outcome(shared)
+                return None if outcome is None else await self._settle(*outcome)
         except _OVERTAKEN:
             return _SOON_SECONDS
         except KubeError as error:
@@ -134,10 +135,6 @@ class SharedVolumeController(AbstractAsyncContextManager["SharedVolumeController
             return self._backoff_seconds
         self._events.gone(owner)
         return None
-
-    async def _reconcile(self, shared: SharedVolume) -> float | None:
-        outcome = await self._outcome(shared)
-        return None if outcome is None else await self._settle(*outcome)
 
     async def _outcome(self, shared: SharedVolume) -> tuple[SharedVolume, Status] | None:
         """Run steps until nothing is left to do; None when our finalizer was removed."""

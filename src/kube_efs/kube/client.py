@@ -53,15 +53,11 @@ def connect(
     # A burst of claims must not wait for connections; open watches need some, too.
     timeout = httpx2.Timeout(REQUEST_TIMEOUT_SECONDS, pool=None)
     with configured():
-        inner = _connections(config)
+        verify = verify_cluster(config.cluster, config.user or User(), config.abs_file)
+        inner = Connections(verify, _proxy(httpx2.URL(config.cluster.server)))
         attempts = MeasuringTransport(inner, metrics) if metrics else inner
         transport = RetryingTransport(attempts, patience_seconds)
         return AsyncClient(config, field_manager=field_manager, timeout=timeout, transport=transport)
-
-
-def _connections(config: SingleConfig) -> Connections:
-    verify = verify_cluster(config.cluster, config.user or User(), config.abs_file)
-    return Connections(verify, _proxy(httpx2.URL(config.cluster.server)))
 
 
 def _proxy(server: httpx2.URL) -> str | None:

@@ -140,7 +140,9 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
             count = await (self._create(entry) if known is None else self._count_up(entry, known + 1))
         except KubeAlreadyExists:
             # This process wrote it before a restart.
-            count = await self._count_up(entry, await self._written(entry) + 1)
+            with _translated(entry):
+                found = await self._client.get(Event, _name(entry), namespace=_namespace(entry))
+            count = await self._count_up(entry, (found.count or 1) + 1)
         except KubeNotFound:
             # The API server deletes events after an hour.
             count = await self._create(entry)
@@ -152,11 +154,6 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
         with _translated(entry):
             await self._client.create(self._build(entry))
         return 1
-
-    async def _written(self, entry: _Entry) -> int:
-        with _translated(entry):
-            found = await self._client.get(Event, _name(entry), namespace=_namespace(entry))
-        return found.count or 1
 
     async def _count_up(self, entry: _Entry, count: int) -> int:
         patch = {"count": count, "lastTimestamp": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}

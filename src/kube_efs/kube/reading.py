@@ -101,7 +101,7 @@ def read_storage_class(body: Json) -> StorageClass:
 def read_volume(body: Json) -> Volume:
     """The volume in a PersistentVolume; volumes share equal strings."""
     meta, spec = body["metadata"], body.get("spec") or {}
-    annotations = meta.get("annotations") or {}
+    annotations, nfs = meta.get("annotations") or {}, spec.get("nfs")
     return Volume(
         name=meta["name"],
         uid=meta.get("uid", ""),
@@ -118,7 +118,7 @@ def read_volume(body: Json) -> Volume:
         directory_id=parse_gid(annotations.get(DIRECTORY_ID_ANNOTATION)),
         finalizers=_shared(tuple(meta.get("finalizers") or ())),
         claim=_read_claim_reference(spec.get("claimRef")),
-        nfs=_read_nfs(spec.get("nfs")),
+        nfs=NfsSource(server=_shared(nfs.get("server", "")), path=nfs.get("path", "")) if nfs else None,
         csi=_read_csi(spec.get("csi")),
         zone=_read_zone(spec.get("nodeAffinity")),
         deletion_secret=_read_deletion_secret(annotations),
@@ -146,10 +146,6 @@ def _read_claim_reference(body: Json | None) -> ClaimReference | None:
         name=body.get("name", ""),
         uid=ClaimUid(uid) if uid else None,
     )
-
-
-def _read_nfs(body: Json | None) -> NfsSource | None:
-    return NfsSource(server=_shared(body.get("server", "")), path=body.get("path", "")) if body else None
 
 
 def _read_csi(body: Json | None) -> CsiSource | None:

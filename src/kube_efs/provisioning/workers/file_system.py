@@ -134,19 +134,13 @@ def _open_or_make(parent: int, name: str, mode: int, directory: Directory) -> tu
     with _failing("could not be created", directory, in_the_way=WorkerRefused):
         child = os.open(name, OPEN_DIRECTORY, dir_fd=parent)
     try:
-        if is_new:
-            _unmask(child, mode)
+        # mkdir omits the bits of the umask, which all threads share, and setgid.
+        if is_new and mode & ~(found := stat.S_IMODE(os.fstat(child).st_mode)):
+            os.fchmod(child, found | mode)
     except OSError:
         os.close(child)
         raise
     return child, is_new
-
-
-def _unmask(descriptor: int, mode: int) -> None:
-    """Add the bits that mkdir omits: those of the umask, which all threads share, and setgid."""
-    found = stat.S_IMODE(os.fstat(descriptor).st_mode)
-    if mode & ~found:
-        os.fchmod(descriptor, found | mode)
 
 
 def _give(leaf: int, directory: Directory, permissions: Permissions) -> None:

@@ -173,7 +173,8 @@ class AccessPoints:
             except AwsNotFound:
                 log.info("access-point-gone", access_point=found.access_point_id)
         if is_directory_gone:
-            self._forget(found)
+            self._drop(found)
+            self._release(found.access_point_id)
         else:
             self._retire(found)
 
@@ -411,7 +412,9 @@ class AccessPoints:
         """
         taken = self._index.gids.take(within, holder, start=start)
         if taken is None and self._retired:
-            self._release_retired()
+            for access_point_id in self._retired:
+                self._release(access_point_id)
+            self._retired.clear()
             taken = self._index.gids.take(within, holder, start=start)
         return taken
 
@@ -472,10 +475,6 @@ class AccessPoints:
             # The allocated ID of a volume with a fixed gid is its uid.
             self._index.gids.hold(found.user.uid, _user_of(found.access_point_id))
 
-    def _forget(self, gone: AccessPoint) -> None:
-        self._drop(gone)
-        self._release(gone.access_point_id)
-
     def _retire(self, gone: AccessPoint) -> None:
         self._drop(gone)
         self._retired.add(gone.access_point_id)
@@ -487,11 +486,6 @@ class AccessPoints:
         if listing := self._listings.get(gone.file_system_id):
             listing.deleted.add(gone.access_point_id)
         self._full.pop(gone.file_system_id, None)
-
-    def _release_retired(self) -> None:
-        for access_point_id in self._retired:
-            self._release(access_point_id)
-        self._retired.clear()
 
     def _release(self, access_point_id: AccessPointId) -> None:
         for holder in (access_point_id, _user_of(access_point_id)):

@@ -1,12 +1,13 @@
 """EFS in this AWS account, and in the accounts of roles in provisioner secrets."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from types import TracebackType
 from typing import Self
 
-from kube_efs.aws.connection import AwsConnection, AwsOptions, LoadedCredentials
+from kube_efs.aws.connection import AwsConnection, AwsOptions
 from kube_efs.aws.credentials import assume_role
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.model.csi.cross_account import CrossAccountRole
@@ -56,7 +57,8 @@ class Accounts(AbstractAsyncContextManager["Accounts"]):
             return self._own
         key = (role.role_arn, role.external_id)
         if key not in self._others:
-            gateway = AwsGateway(replace(self._options, credentials_source=self._source(role)), self._metrics)
+            credentials = partial(assume_role, self._connection, role.role_arn, external_id=role.external_id)
+            gateway = AwsGateway(replace(self._options, credentials_source=credentials), self._metrics)
             # This makes no call, so no other task can do the same meanwhile.
             await self._stack.enter_async_context(gateway)
             self._others[key] = Account(gateway=gateway, access_points=self._access_points_of(gateway))
@@ -72,6 +74,3 @@ class Accounts(AbstractAsyncContextManager["Accounts"]):
         """List the access points of every account again; raises AwsError."""
         for account in (self._own, *self._others.values()):
             await account.access_points.refresh_known()
-
-    def _source(self, role: CrossAccountRole) -> Callable[[], Awaitable[LoadedCredentials]]:
-        return lambda: assume_role(self._connection, role.role_arn, external_id=role.external_id)
