@@ -551,7 +551,7 @@ def _claim_group(gid: int, places: Sequence[tuple[Folder, Parts]], *, has_group:
     if any(others):
         for folder, path in places:
             folder.marks[gid].discard(path)
-        raise GidTaken(f"belongs to {others}", field="group id", value=gid, remedy="another ID is tried")
+        raise GidTaken(f"belongs to {others}", field="group ID", value=gid, remedy="another ID is tried")
 
 
 def _other_owner(gid: int, folder: Folder, path: Parts) -> "Generator[None, None, str]":

@@ -104,7 +104,9 @@ def _parse_expiration(value: object, origin: str) -> datetime | None:
 async def _load_container(source: CredentialSource, options: CredentialOptions) -> LoadedCredentials:
     if not source.target.startswith("/"):
         # "@host" and ".host" would select another host.
-        raise InvalidSetting("has no absolute path", field=str(source))
+        raise InvalidSetting(
+            "has no absolute path", field=str(source), remedy="use a path that begins with /"
+        )
     return await _ask_container(source, options, options.container_endpoint + source.target)
 
 

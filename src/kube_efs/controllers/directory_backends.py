@@ -85,7 +85,9 @@ def directory_backend(
     """The backend of that provisioner; without a mount, ``workers`` do the work."""
     directories = service.mounted or workers
     if directories is None:
-        raise PlatformError("is not mounted in this pod", field="server", value=service.provisioner.server)
+        remedy = "mount it as an NFS volume of the pod, or put tunnel into KUBE_EFS_BACKENDS"
+        server = service.provisioner.server
+        raise PlatformError("is not mounted in this pod", field="server", value=server, remedy=remedy)
     return DirectoryBackend(
         service.provisioner,
         index=index,

@@ -47,7 +47,7 @@ class ClaimStore:
                 return
             if live.file_system != claim.file_system:
                 raise NotYet(
-                    f"is recorded for claim {claim.key}, and was not when {chosen} was chosen",
+                    f"was recorded for claim {claim.key} after {chosen} was chosen",
                     field="file system",
                     value=live.file_system or "none",
                     remedy="no action is necessary; the file system is chosen again",

@@ -452,7 +452,7 @@ class Engine:
                 self._ordered.discard(live.uid)
             except KubeNotFound:
                 return None
-        raise KubeConflict("changed too often", field="volume", value=volume.name)
+        raise KubeConflict("changed too often", field="volume", value=volume.name, remedy="it is retried")
 
     async def _check_last(self, removal: Removal, volume: Volume) -> Permit:
         """The guards' last answer; raises KubeEfsError if the volume must no longer be removed."""

@@ -212,7 +212,10 @@ async def test_backend_without_mount_and_workers_is_an_error() -> None:
             workers=None,
             metrics=ControllerMetrics(CollectorRegistry()),
         )
-    assert str(caught.value) == f"server: {SERVER!r} is not mounted in this pod"
+    assert str(caught.value) == (
+        f"server: {SERVER!r} is not mounted in this pod; "
+        "mount it as an NFS volume of the pod, or put tunnel into KUBE_EFS_BACKENDS"
+    )
 
 
 # --- the check of the file system in AWS

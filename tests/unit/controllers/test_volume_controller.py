@@ -153,7 +153,7 @@ async def test_deleted_file_system_is_looked_up_at_the_pace_of_the_backoff() -> 
         here.world.index.targets = TunnelTargets()
         await here.release(volume)
         assert len(here.told.lines) == 1
-        assert here.told.lines[0].startswith("not file system: 'fs-1' is not known (any more)")
+        assert here.told.lines[0].startswith("not file system: 'fs-1' is not known")
 
 
 def below(volume: Volume) -> Volume:

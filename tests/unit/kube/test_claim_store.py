@@ -66,7 +66,7 @@ async def test_unrelated_change_of_the_claim_does_not_matter(kube: AsyncClient, 
 async def test_choice_is_changed_only_by_a_writer_that_has_read_it(kube: AsyncClient, claim: Claim) -> None:
     store = ClaimStore(kube)
     await store.record_file_system(claim, FS1)
-    with pytest.raises(NotYet, match="'fs-1' is recorded for claim default/data"):
+    with pytest.raises(NotYet, match="'fs-1' was recorded for claim default/data after fs-2 was chosen"):
         await store.record_file_system(claim, FS2)
     before = await live(kube)
     await store.record_file_system(before, FS2)

@@ -572,7 +572,7 @@ async def test_removal_waits_for_a_missing_file_system(world: World) -> None:
     with pytest.raises(NotYet) as caught:
         await world.engine.reclaim(RELEASED)
     assert str(caught.value) == (
-        "file system: 'fs-1' is not known (any more); "
+        "file system: 'fs-1' is not known; "
         "if the file system was deleted, delete the volume and remove its finalizer"
     )
     assert set(world.store.volumes) == {"pv"}

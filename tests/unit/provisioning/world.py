@@ -160,7 +160,7 @@ class Folders:
     def _claim(self, location: Location, gid: int) -> None:
         others = (self.marks[gid] & self.there) - {location}
         if others:
-            raise GidTaken(f"belongs to {others.pop()}", field="group id", value=gid)
+            raise GidTaken(f"belongs to {others.pop()}", field="group ID", value=gid)
         self.marks[gid] = {location}
 
     async def children(self, location: Location) -> list[FoundDirectory]:

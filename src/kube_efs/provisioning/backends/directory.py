@@ -281,7 +281,7 @@ class DirectoryBackend:
 
 def _refuse_full(request: DirectoryRequest) -> NoReturn:
     raise GidRangeFull(
-        "has no free group id left",
+        "has no free group ID",
         field=f"StorageClass {request.claim.storage_class} parameters.gidMin-gidMax",
         value=str(request.gids),
         remedy="delete a volume, or create a class with a wider range",

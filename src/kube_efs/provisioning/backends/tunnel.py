@@ -147,7 +147,7 @@ class TunnelBackend:
         if self._index.targets.port_of(location.file_system_id) is None:
             remedy = "if the file system was deleted, delete the volume and remove its finalizer"
             value = str(location.file_system_id)
-            raise NotYet("is not known (any more)", field="file system", value=value, remedy=remedy)
+            raise NotYet("is not known", field="file system", value=value, remedy=remedy)
         return Removal(location=location, base=BASE, tenant=tenant_of(volume))
 
     async def settled(self, volume: Volume) -> None:

@@ -23,6 +23,7 @@ from kube_efs.provisioning.workers.trash import NO_DIRECTORY, OPEN_DIRECTORY, TR
 _OURS = frozenset({TRASH, MARKS})
 _PARENT_MODE = 0o755
 _UNFINISHED_MODE = 0o700
+_CORRECT_PATH = "correct the path of its volume"
 _ROOT_ACCESS = "the file system's policy must allow root access (elasticfilesystem:ClientRootAccess)"
 
 
@@ -197,9 +198,13 @@ def refuse_outside(directory: Directory, base: Directory) -> None:
             remedy=f"only directories below {base} are removed",
         )
     if directory.parts[0] == TRASH:
-        raise RemovalRefused("is the trash directory", field="directory", value=str(directory))
+        raise RemovalRefused(
+            "is the trash directory", field="directory", value=str(directory), remedy=_CORRECT_PATH
+        )
     if MARKS in directory.parts:
-        raise RemovalRefused("is the directory of group IDs", field="directory", value=str(directory))
+        raise RemovalRefused(
+            "is the directory of group IDs", field="directory", value=str(directory), remedy=_CORRECT_PATH
+        )
 
 
 def _move_to_trash(root: int, directory: Directory, tenant: str) -> bool:
@@ -217,7 +222,10 @@ def _move_to_trash(root: int, directory: Directory, tenant: str) -> bool:
                 if (after.st_dev, after.st_ino) != before:
                     os.rename(kept_as, name, src_dir_fd=folder, dst_dir_fd=parent)
                     raise RemovalRefused(
-                        "was replaced in the meantime", field="directory", value=str(directory)
+                        "was replaced in the meantime",
+                        field="directory",
+                        value=str(directory),
+                        remedy="check which process renames directories there",
                     )
     except FileNotFoundError:
         return False

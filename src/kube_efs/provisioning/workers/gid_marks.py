@@ -57,7 +57,7 @@ def claim(gid: int, places: Sequence[Place], *, has_group: bool) -> None:
             for one in marks:
                 one.withdraw()
             remedy = "another ID is tried"
-            raise GidTaken(f"belongs to {others[0]}", field="group id", value=gid, remedy=remedy)
+            raise GidTaken(f"belongs to {others[0]}", field="group ID", value=gid, remedy=remedy)
 
 
 class _Marks:

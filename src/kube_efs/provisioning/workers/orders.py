@@ -79,7 +79,8 @@ class Item:
 
     def __post_init__(self) -> None:
         if not _TENANT.fullmatch(self.tenant):
-            raise InvalidValue("is not a valid tenant", field="tenant", value=self.tenant)
+            remedy = "use up to 12 lower-case letters and digits"
+            raise InvalidValue("is not a valid tenant", field="tenant", value=self.tenant, remedy=remedy)
 
     def __str__(self) -> str:
         tenant = f"@{self.tenant}:" if self.tenant else ""

@@ -186,7 +186,9 @@ class WorkerPods:
                 if not pod.is_gated:
                     return None
         if await self._delete_unchanged(pod):
-            raise WorkerFailed("could not be started", field="worker pod", value=pod.name)
+            raise WorkerFailed(
+                "could not be started", field="worker pod", value=pod.name, remedy="it is retried"
+            )
         # It may have been started, so its end is awaited.
         return None
 

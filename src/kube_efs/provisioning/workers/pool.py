@@ -149,7 +149,9 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         job = Job(action=Action.EMPTY, emptying=terms)
         report = (await self._pods.run(file_system_id, job, [Item(directory=Directory())])).trash
         if report is None:
-            raise WorkerFailed("did not report what is left", field="trash", value=file_system_id)
+            raise WorkerFailed(
+                "did not report what is left", field="trash", value=file_system_id, remedy="it is retried"
+            )
         return report
 
     def on_removed(self, call: Callable[[FileSystemId], None]) -> None:

@@ -171,14 +171,18 @@ def _do(options: argparse.Namespace, item: str) -> None:
         case Action.REMOVE:
             wanted = parse_item(item)
             if wanted.uid is not None or wanted.gid is not None:
-                raise InvalidValue("has owners, but must be removed", field="item", value=item)
+                raise InvalidValue(
+                    "has owners, but is removed", field="item", value=item, remedy="omit UID:GID:"
+                )
             file_system.move_to_trash(options.root, wanted.directory, base=options.base, tenant=wanted.tenant)
         case Action.LIST:
             for line in render_children(file_system.list_children(options.root, parse_directory(item))):
                 _print(line)
         case Action.EMPTY:
             if not parse_directory(item).is_root:
-                raise InvalidValue("is not the root of the file system", field="item", value=item)
+                raise InvalidValue(
+                    "is not the root of the file system", field="item", value=item, remedy="use /"
+                )
             deadline = time.monotonic() + options.total_seconds
             report = file_system.empty_trash(options.root, lambda: time.monotonic() < deadline)
             _print(render_trash(report))

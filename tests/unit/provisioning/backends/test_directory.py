@@ -37,7 +37,7 @@ from kube_efs.provisioning.engine import DataFate
 
 FS1 = FileSystemId("fs-1")
 FULL = (
-    "StorageClass aws-efs parameters.gidMin-gidMax: '2000-2002' has no free group id left; "
+    "StorageClass aws-efs parameters.gidMin-gidMax: '2000-2002' has no free group ID; "
     "delete a volume, or create a class with a wider range"
 )
 

@@ -565,7 +565,9 @@ def test_directory_replaced_during_the_removal_is_moved_back(
     monkeypatch.setattr(file_system, "_checked_leaf", check_then_replace)
     with pytest.raises(RemovalRefused) as caught:
         remove(root, "/team/data")
-    assert str(caught.value) == "directory: '/team/data' was replaced in the meantime"
+    assert str(caught.value) == (
+        "directory: '/team/data' was replaced in the meantime; check which process renames directories there"
+    )
     assert (root / "team/data").is_symlink()
     assert (root / "team/moved/deep/file").read_text() == "content"
     assert list((root / TRASH).iterdir()) == []

@@ -32,7 +32,7 @@ def gid_of(root: Path, path: str) -> int:
 
 def test_id_is_assigned_only_to_the_first_directory(tmp_path: Path) -> None:
     make(tmp_path, "/pvs/a")
-    with pytest.raises(GidTaken, match="group id: 2000 belongs to a; another ID is tried"):
+    with pytest.raises(GidTaken, match="group ID: 2000 belongs to a; another ID is tried"):
         make(tmp_path, "/pvs/b")
     assert not (tmp_path / "pvs/b").exists()
     make(tmp_path, "/pvs/b", 2001)

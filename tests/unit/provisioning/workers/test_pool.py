@@ -696,7 +696,7 @@ async def test_unreported_trash_is_not_considered_empty(kube: AsyncClient, kubel
     async with deadline(), pool_of(kube) as pool:
         with pytest.raises(WorkerFailed) as caught:
             await pool.empty(FileSystemId("fs-1"), EmptyingTerms())
-    assert str(caught.value) == "trash: 'fs-1' did not report what is left"
+    assert str(caught.value) == "trash: 'fs-1' did not report what is left; it is retried"
 
 
 # --- no pod changes a directory that another pod or leader owns

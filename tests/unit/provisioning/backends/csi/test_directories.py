@@ -178,7 +178,7 @@ async def test_id_of_another_directory_is_not_assigned(monkeypatch: pytest.Monke
         assert permissions.own_group
         asked.append(permissions.gid)
         if permissions.gid == 5:
-            raise GidTaken("belongs to another", field="group id", value=5)
+            raise GidTaken("belongs to another", field="group ID", value=5)
         await make(location, permissions)
 
     monkeypatch.setattr(world.folders, "make", five_is_taken)
@@ -243,7 +243,7 @@ async def test_concurrent_creations_of_one_directory_avoid_the_id_of_another(
         arrived.put_nowait(location)
         await gate.wait()
         if permissions.own_group and permissions.gid == 5:
-            raise GidTaken("belongs to another", field="group id", value=5)
+            raise GidTaken("belongs to another", field="group ID", value=5)
         await make(location, permissions)
 
     monkeypatch.setattr(world.folders, "make", wait_and_refuse_five)
