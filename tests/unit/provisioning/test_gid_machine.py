@@ -33,7 +33,7 @@ def place(name: str) -> Location:
     return Location(file_system_id=FS, directory=parse_directory(f"/pvs/{name}"))
 
 
-def looking() -> VolumeIndex:
+def scanning_index() -> VolumeIndex:
     made = VolumeIndex()
     made.gid_ledger.add_base(BASE)
     return made
@@ -61,11 +61,11 @@ class Groups(RuleBasedStateMachine):
         self.volumes: dict[str, Volume] = {}
         self.directories: dict[str, int] = {}
         self.attempts: dict[str, Attempt] = {}
-        self.news: list[tuple[str, Volume | list[Volume]]] = []
+        self.events: list[tuple[str, Volume | list[Volume]]] = []
         self.scan: tuple[int, dict[str, int]] | None = None
         self.made = 0
-        self.told: set[str | None] = set()
-        self.index = looking()
+        self.shown: set[str | None] = set()
+        self.index = scanning_index()
 
     def teardown(self) -> None:
         self.logs.__exit__(None, None, None)
@@ -105,7 +105,7 @@ class Groups(RuleBasedStateMachine):
         volume = self.volumes.get(name)
         if volume is None:
             volume = self.volumes[name] = wanted
-            self.news.append(("put", volume))
+            self.events.append(("put", volume))
         else:  # an earlier answer was lost
             assert volume.gid is not None
             self.directories[name] = volume.gid
@@ -126,7 +126,7 @@ class Groups(RuleBasedStateMachine):
     def remove(self, data: st.DataObject) -> None:
         volume = self.volumes.pop(data.draw(st.sampled_from(self.known())))
         self.directories.pop(volume.name, None)
-        self.news.append(("drop", volume))
+        self.events.append(("drop", volume))
         self.index.removed_volume(volume, with_directory=True)
 
     @precondition(lambda self: self.seen())
@@ -134,7 +134,7 @@ class Groups(RuleBasedStateMachine):
     def delete_by_hand(self, data: st.DataObject) -> None:
         """A volume that no watch has shown counts as being created until the next start."""
         volume = self.volumes.pop(data.draw(st.sampled_from(self.seen())))
-        self.news.append(("drop", volume))
+        self.events.append(("drop", volume))
 
     @rule(name=st.sampled_from(NAMES))
     def remove_directory_by_hand(self, name: str) -> None:
@@ -144,21 +144,21 @@ class Groups(RuleBasedStateMachine):
     # --- what the controller learns
 
     @rule(number=st.integers(1, 4))
-    def news_come(self, number: int) -> None:
-        for _ in range(min(number, len(self.news))):
-            what, found = self.news.pop(0)
+    def events_arrive(self, number: int) -> None:
+        for _ in range(min(number, len(self.events))):
+            what, found = self.events.pop(0)
             if isinstance(found, list):
-                self.told |= {one.uid for one in found}
+                self.shown |= {one.uid for one in found}
                 self.index.replace_volumes(found)
             elif what == "put":
-                self.told.add(found.uid)
+                self.shown.add(found.uid)
                 self.index.put_volume(found)
             else:
                 self.index.drop_volume(found)
 
     @rule()
-    def the_watch_breaks(self) -> None:
-        self.news = [("list", list(self.volumes.values()))]
+    def break_watch(self) -> None:
+        self.events = [("list", list(self.volumes.values()))]
 
     @rule()
     def begin_scan(self) -> None:
@@ -174,16 +174,16 @@ class Groups(RuleBasedStateMachine):
     @rule()
     def crash(self) -> None:
         """A new leader reads all volumes and directories before it serves a claim."""
-        self.attempts, self.index = {}, looking()
-        self.the_watch_breaks()
-        self.news_come(1)
+        self.attempts, self.index = {}, scanning_index()
+        self.break_watch()
+        self.events_arrive(1)
         self.begin_scan()
         self.end_scan()
 
     @rule()
     def quiet(self) -> None:
         """After all events and a scan, only used group IDs are held."""
-        self.news_come(len(self.news))
+        self.events_arrive(len(self.events))
         self.begin_scan()
         self.end_scan()
         used = {*self.directories.values(), *(one.gid for one in self.attempts.values())}
@@ -217,7 +217,7 @@ class Groups(RuleBasedStateMachine):
         )
 
     def seen(self) -> list[str]:
-        return sorted(name for name, volume in self.volumes.items() if volume.uid in self.told)
+        return sorted(name for name, volume in self.volumes.items() if volume.uid in self.shown)
 
     def new_volume(self, name: str, gid: int | None) -> Volume:
         self.made += 1

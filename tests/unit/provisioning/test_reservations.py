@@ -57,8 +57,8 @@ async def holding(reservation: AbstractAsyncContextManager[object]) -> AsyncIter
 
 
 async def test_many_callers_can_create_one_directory_concurrently() -> None:
-    hands = Reservations()
-    async with holding(hands.making(DATA)) as one, holding(hands.making(DATA)) as other:
+    reservations = Reservations()
+    async with holding(reservations.making(DATA)) as one, holding(reservations.making(DATA)) as other:
         assert (one.holds, other.holds) == (True, True)
 
 
@@ -76,11 +76,11 @@ APART = [
 
 @pytest.mark.parametrize("path", NEAR)
 async def test_removal_waits_for_every_creation(path: str) -> None:
-    hands = Reservations()
+    reservations = Reservations()
     async with (
-        holding(hands.making(DATA)) as one,
-        holding(hands.making(DATA)) as other,
-        holding(hands.removing(at(path))) as removal,
+        holding(reservations.making(DATA)) as one,
+        holding(reservations.making(DATA)) as other,
+        holding(reservations.removing(at(path))) as removal,
     ):
         assert not removal.holds
         await one.release()
@@ -93,8 +93,11 @@ async def test_removal_waits_for_every_creation(path: str) -> None:
 
 @pytest.mark.parametrize("path", NEAR)
 async def test_creation_waits_for_the_removal(path: str) -> None:
-    hands = Reservations()
-    async with holding(hands.removing(DATA)) as removal, holding(hands.making(at(path))) as maker:
+    reservations = Reservations()
+    async with (
+        holding(reservations.removing(DATA)) as removal,
+        holding(reservations.making(at(path))) as maker,
+    ):
         assert not maker.holds
         await removal.release()
         await turns()
@@ -103,8 +106,8 @@ async def test_creation_waits_for_the_removal(path: str) -> None:
 
 @pytest.mark.parametrize("path", NEAR)
 async def test_removals_go_one_by_one(path: str) -> None:
-    hands = Reservations()
-    async with holding(hands.removing(DATA)) as one, holding(hands.removing(at(path))) as other:
+    reservations = Reservations()
+    async with holding(reservations.removing(DATA)) as one, holding(reservations.removing(at(path))) as other:
         assert (one.holds, other.holds) == (True, False)
         await one.release()
         await turns()
@@ -113,19 +116,22 @@ async def test_removals_go_one_by_one(path: str) -> None:
 
 @pytest.mark.parametrize("location", APART)
 async def test_unrelated_directories_do_not_wait(location: Location) -> None:
-    hands = Reservations()
+    reservations = Reservations()
     async with (
-        holding(hands.removing(DATA)),
-        holding(hands.removing(location)) as removal,
-        holding(hands.making(at("/elsewhere"))) as maker,
+        holding(reservations.removing(DATA)),
+        holding(reservations.removing(location)) as removal,
+        holding(reservations.making(at("/elsewhere"))) as maker,
     ):
         assert (removal.holds, maker.holds) == (True, True)
 
 
 @pytest.mark.parametrize("kind", ["making", "removing"])
 async def test_cancelled_caller_releases_its_directory(kind: str) -> None:
-    hands = Reservations()
-    async with holding(getattr(hands, kind)(DATA)) as holder, holding(hands.removing(DATA)) as waiting:
+    reservations = Reservations()
+    async with (
+        holding(getattr(reservations, kind)(DATA)) as holder,
+        holding(reservations.removing(DATA)) as waiting,
+    ):
         assert not waiting.holds
         await holder.cancel()
         await turns()
@@ -133,22 +139,22 @@ async def test_cancelled_caller_releases_its_directory(kind: str) -> None:
 
 
 async def test_cancelled_waiter_leaves_no_entry() -> None:
-    hands = Reservations()
-    async with holding(hands.making(DATA)) as maker:
-        async with holding(hands.removing(DATA)):
+    reservations = Reservations()
+    async with holding(reservations.making(DATA)) as maker:
+        async with holding(reservations.removing(DATA)):
             pass
         await maker.release()
-    async with holding(hands.making(DATA)) as again:
+    async with holding(reservations.making(DATA)) as again:
         assert again.holds
-    async with holding(hands.removing(DATA)) as removal:
+    async with holding(reservations.removing(DATA)) as removal:
         assert removal.holds
 
 
 async def test_failure_releases_the_directory() -> None:
-    hands = Reservations()
-    for reservation in (hands.making(DATA), hands.removing(DATA)):
+    reservations = Reservations()
+    for reservation in (reservations.making(DATA), reservations.removing(DATA)):
         with pytest.raises(ZeroDivisionError):
             async with reservation:
                 raise ZeroDivisionError
-    async with holding(hands.removing(DATA)) as removal:
+    async with holding(reservations.removing(DATA)) as removal:
         assert removal.holds

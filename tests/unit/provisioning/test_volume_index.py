@@ -307,7 +307,7 @@ def with_gid(name: str, gid: int | None, path: str = "") -> Volume:
     return replace(volume(name, claim=name, path=path or f"/pvs/{name}"), gid=gid)
 
 
-def looking() -> VolumeIndex:
+def scanning_index() -> VolumeIndex:
     """The index of a controller that scans the base directory."""
     made = VolumeIndex()
     made.gid_ledger.add_base(BASE)
@@ -326,21 +326,21 @@ def free(index: VolumeIndex) -> int | None:
 
 
 def test_groups_of_volumes_are_in_use() -> None:
-    index = looking()
+    index = scanning_index()
     index.replace_volumes([with_gid("a", 2000), with_gid("b", None), with_gid("c", 2001)])
     assert len(index.gids) == 2
     assert free(index) == 2002
 
 
 def test_removed_volume_frees_its_group_with_its_directory() -> None:
-    index = looking()
+    index = scanning_index()
     index.put_volume(with_gid("a", 2000))
     index.removed_volume(with_gid("a", 2000), with_directory=True)
     assert free(index) == 2000
 
 
 def test_removed_volume_leaves_its_group_to_its_directory() -> None:
-    index = looking()
+    index = scanning_index()
     index.put_volume(with_gid("a", 2000))
     index.removed_volume(with_gid("a", 2000), with_directory=False)
     assert (free(index), dict(index.volumes)) == (2001, {})
@@ -349,7 +349,7 @@ def test_removed_volume_leaves_its_group_to_its_directory() -> None:
 
 
 def test_group_of_a_deleted_volume_stays_with_its_directory_until_that_is_removed() -> None:
-    index = looking()
+    index = scanning_index()
     index.put_volume(with_gid("a", 2000))
     index.drop_volume(with_gid("a", 2000))
     assert free(index) == 2001
@@ -360,7 +360,7 @@ def test_group_of_a_deleted_volume_stays_with_its_directory_until_that_is_remove
 
 
 def test_deleted_volume_without_a_location_frees_its_group() -> None:
-    index = looking()
+    index = scanning_index()
     nowhere = replace(with_gid("a", 2000), nfs=None)
     index.put_volume(nowhere)
     index.drop_volume(nowhere)
@@ -369,7 +369,7 @@ def test_deleted_volume_without_a_location_frees_its_group() -> None:
 
 @pytest.mark.parametrize("path", ["/elsewhere/a", "/pvs/deep/a"])
 def test_deleted_volume_outside_scanned_directories_frees_its_group(path: str) -> None:
-    index = looking()
+    index = scanning_index()
     index.put_volume(with_gid("a", 2000, path))
     scan(index)
     assert free(index) == 2001
@@ -378,7 +378,7 @@ def test_deleted_volume_outside_scanned_directories_frees_its_group(path: str) -
 
 
 def test_id_of_another_controller_is_held_until_the_next_scan_shows_its_directory() -> None:
-    index = looking()
+    index = scanning_index()
     index.gid_ledger.taken_by_another(2000, at("/pvs/a"))
     assert (free(index), index.gids.shared) == (2001, frozenset())
     assert scan(index, other=2000) == {"other"}
@@ -388,7 +388,7 @@ def test_id_of_another_controller_is_held_until_the_next_scan_shows_its_director
 
 
 def test_manually_assigned_group_is_shared_until_it_is_changed_back() -> None:
-    index = looking()
+    index = scanning_index()
     told: list[int] = []
     index.gids.on_shared = told.append
     for name, gid in (("a", 2000), ("b", 2001)):
@@ -401,7 +401,7 @@ def test_manually_assigned_group_is_shared_until_it_is_changed_back() -> None:
 
 
 def test_volume_holds_the_group_of_its_formerly_orphaned_directory() -> None:
-    index = looking()
+    index = scanning_index()
     assert scan(index, a=2000) == {"a"}
     index.put_volume(with_gid("a", 2000))
     assert scan(index) == set()
@@ -409,7 +409,7 @@ def test_volume_holds_the_group_of_its_formerly_orphaned_directory() -> None:
 
 
 def test_directory_used_by_another_volume_is_not_orphaned() -> None:
-    index = looking()
+    index = scanning_index()
     index.put_volume(with_gid("a", 2000))
     migrated = replace(
         with_gid("a-csi", 2000), nfs=None, csi=CsiSource(handle="efs:fs-0123456789abcdef0:/pvs/./a")
@@ -426,7 +426,7 @@ def test_directory_used_by_another_volume_is_not_orphaned() -> None:
 
 
 def test_directory_with_a_changed_group_holds_both_groups() -> None:
-    index = looking()
+    index = scanning_index()
     index.put_volume(with_gid("a", 2000))
     assert scan(index, a=2001) == set()
     assert free(index) == 2002
@@ -445,13 +445,13 @@ def failing(index: VolumeIndex, name: str, error: Exception, within: GidRange = 
 
 @pytest.mark.parametrize("error", [GidTaken("belongs to another"), WorkerRefused("has a link in the way")])
 def test_group_is_released_when_no_directory_was_created(error: WorkerFailed) -> None:
-    index = looking()
+    index = scanning_index()
     assert failing(index, "a", error) == 2000
     assert free(index) == 2000
 
 
 def test_group_is_held_after_a_failure_until_a_scan_finds_no_directory() -> None:
-    index = looking()
+    index = scanning_index()
     assert failing(index, "a", WorkerFailed("was killed")) == 2000
     assert free(index) == 2001
     scan(index)
@@ -459,7 +459,7 @@ def test_group_is_held_after_a_failure_until_a_scan_finds_no_directory() -> None
 
 
 def test_group_is_held_after_a_success_until_a_scan_finds_no_directory() -> None:
-    index = looking()
+    index = scanning_index()
     with index.gid_ledger.taking(RANGE, "a", at("/pvs/a")):
         pass
     assert free(index) == 2001
@@ -468,14 +468,14 @@ def test_group_is_held_after_a_success_until_a_scan_finds_no_directory() -> None
 
 
 def test_failed_attempt_keeps_the_group_of_an_existing_directory() -> None:
-    index = looking()
+    index = scanning_index()
     scan(index, a=2000)
     assert failing(index, "a", WorkerFailed("was killed")) == 2000
     assert free(index) == 2001
 
 
 def test_full_range_gives_no_group() -> None:
-    index = looking()
+    index = scanning_index()
     one = GidRange(minimum=2000, maximum=2000)
     index.put_volume(with_gid("a", 2000))
     assert failing(index, "b", GidRangeFull("is full"), one) is None
@@ -483,7 +483,7 @@ def test_full_range_gives_no_group() -> None:
 
 
 def test_new_index_is_empty() -> None:
-    index = looking()
+    index = scanning_index()
     assert index.classes == dict[str, StorageClass]()
     assert index.targets == TunnelTargets()
     assert not index.discovery.complete

@@ -74,7 +74,7 @@ def failing_at(world: World, moment: str, error: BaseException) -> None:
     world.moment.on_moment = fail
 
 
-def well(world: World) -> None:
+def clear_faults(world: World) -> None:
     world.moment.on_moment = lambda _: 0
 
 
@@ -124,7 +124,7 @@ async def test_group_of_a_failed_creation_is_free_when_a_scan_finds_no_directory
     failing_at(world, "before make", error)
     with pytest.raises(type(error)):
         await world.provision(ONE)
-    well(world)
+    clear_faults(world)
     with pytest.raises(GidRangeFull):
         await world.provision(TWO)
     await world.scan()
@@ -136,7 +136,7 @@ async def test_group_is_held_when_its_directory_exists(world: World, moment: str
     failing_at(world, moment, KubeUnavailable("is down"))
     with pytest.raises(KubeUnavailable):
         await world.provision(ONE)
-    well(world)
+    clear_faults(world)
     assert (await world.provision(TWO)).gid == 2001
     again = await world.provision(ONE)
     assert again.gid == 2000
@@ -150,7 +150,7 @@ async def test_directory_keeps_its_group_when_its_next_creation_fails(world: Wor
     failing_at(world, "before make", WorkerFailed("is gone"))
     with pytest.raises(WorkerFailed):
         await world.provision(ONE)
-    well(world)
+    clear_faults(world)
     assert (await world.provision(TWO)).gid == 2001
 
 
@@ -166,7 +166,7 @@ async def test_scan_does_not_free_the_group_of_a_directory_being_created(world: 
     making = asyncio.create_task(world.engine.provision(plan))
     await asyncio.sleep(0)
     await world.scan()
-    well(world)
+    clear_faults(world)
     assert (await world.provision(TWO)).gid == 2001
     assert (await making).gid == 2000
 
@@ -187,7 +187,7 @@ async def test_scan_started_before_a_creation_does_not_free_its_group(world: Wor
     failing_at(world, "before create", KubeUnavailable("is down"))
     with pytest.raises(KubeUnavailable):
         await world.engine.provision(plan)
-    well(world)
+    clear_faults(world)
     answered.set()
     await scanning
     assert (await world.provision(TWO)).gid == 2001
@@ -197,7 +197,7 @@ async def test_group_of_an_unconfirmed_directory_is_not_assigned_to_others(world
     failing_at(world, "after make", WorkerFailed("did not answer"))
     with pytest.raises(WorkerFailed):
         await world.provision(TWO)
-    well(world)
+    clear_faults(world)
     # The worker has created the directory, with the mark for its group.
     assert (await world.provision(ONE)).gid in {2001, 2002}
     await world.scan()
@@ -319,7 +319,7 @@ async def test_claim_with_an_assigned_group_is_served_from_a_full_range(world: W
     failing_at(world, "before create", KubeUnavailable("is down"))
     with pytest.raises(KubeUnavailable):
         await world.provision(ONE)
-    well(world)
+    clear_faults(world)
     for one in (TWO, THREE):
         await world.provision(one)
     assert (await world.provision(ONE)).gid == 2000
@@ -356,7 +356,7 @@ async def test_group_is_free_only_after_its_volume_is_deleted(world: World) -> N
     with pytest.raises(KubeUnavailable):
         await world.engine.reclaim(released)
     assert world.folders.removed == [place_of(ONE)]
-    well(world)
+    clear_faults(world)
     assert (await world.provision(TWO)).gid == 2001
     done = await world.engine.reclaim(released)
     assert done is not None
@@ -590,11 +590,11 @@ class Life(RuleBasedStateMachine):
             assert removed == [place_of(directory_claim(number))]
 
     @rule()
-    def look_at_directories(self) -> None:
+    def scan_directories(self) -> None:
         self.loop.run_until_complete(self.world.scan())
 
     @rule()
-    def hear_the_news(self) -> None:
+    def receive_events(self) -> None:
         index, stored = self.world.index, self.world.store.volumes
         for volume in stored.values():
             index.put_volume(volume)
@@ -631,11 +631,11 @@ class Life(RuleBasedStateMachine):
 
     @precondition(lambda self: self.world.store.volumes)
     @rule(number=_NUMBERS)
-    def tear_volume_away(self, number: int) -> None:
+    def remove_volume_object(self, number: int) -> None:
         self.world.store.volumes.pop(self._name(number), None)
 
     @rule(number=_NUMBERS)
-    def remove_directory_that_nobody_uses(self, number: int) -> None:
+    def remove_unused_directory(self, number: int) -> None:
         if self._name(number) not in self.world.store.volumes:
             self.world.folders.there.discard(place_of(directory_claim(number)))
 
@@ -658,7 +658,7 @@ class Life(RuleBasedStateMachine):
                 assert volume.finalizers == (FINALIZER,)
 
     @invariant()
-    def directories_go_by_reclaiming_only(self) -> None:
+    def directories_are_removed_only_by_reclaiming(self) -> None:
         assert len(self.world.folders.removed) == self.removed
 
     async def _serve(self, claim: Claim) -> None:
@@ -683,14 +683,14 @@ class Life(RuleBasedStateMachine):
         try:
             with suppress(KubeUnavailable, WorkerFailed, GidRangeFull):
                 self.loop.run_until_complete(attempt)
-            well(self.world)
+            clear_faults(self.world)
         except _Crash:
-            well(self.world)
+            clear_faults(self.world)
             self.restart()
 
     def _settle(self) -> None:
         """Without failures, a claim has no volume only when all group IDs are in use."""
-        self.hear_the_news()
+        self.receive_events()
         self.loop.run_until_complete(self.world.scan())
         for number in list(self.claims):
             self.serve(number, None)
