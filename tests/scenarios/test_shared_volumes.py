@@ -275,7 +275,7 @@ async def test_edit_that_cannot_be_undone_is_reported(cluster: Cluster) -> None:
         await define(cluster)
 
     shared = await volumes.in_phase(FAILED)
-    assert f"differs from what its volume pv-{volumes.namespace}-sv1 leads to" in shared.status.message
+    assert f"differs from the handle of its volume pv-{volumes.namespace}-sv1" in shared.status.message
     assert "delete this SharedVolume and create it again" in shared.status.message
     await volumes.removed()
 

@@ -1,7 +1,6 @@
-"""``python -m tests.simulation``: many runs beside each other, or one of them with its history.
+"""``python -m tests.simulation``: many concurrent runs, or one run with its history.
 
-A run is a function of its seed alone; ``PYTHONHASHSEED`` is part of it, so this program starts itself again
-with it.
+A run depends only on its seed. ``PYTHONHASHSEED`` is a part of it, so this program restarts itself with it.
 """
 
 import argparse
@@ -22,7 +21,7 @@ _CHUNKS = 8
 
 
 def main() -> int:
-    """Give the exit code: 1 when something that must always hold did not."""
+    """Returns the exit code: 1 after a violation."""
     options = _parser().parse_args()
     if options.plant:
         PLANTS[options.plant].set_up()
@@ -38,11 +37,11 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="make simulate", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=1000, help="how many runs")
+    parser.add_argument("--seeds", type=int, default=1000, help="number of runs")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
-    parser.add_argument("--seed", type=int, help="run this one, and print its history")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs beside each other")
-    parser.add_argument("--keep-going", action="store_true", help="do not stop at the first that fails")
+    parser.add_argument("--seed", type=int, help="run only this seed, and print its history")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="concurrent runs")
+    parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failure")
     parser.add_argument("--plant", choices=sorted(PLANTS), help="plant this fault first")
     parser.add_argument(
         "--planted",
@@ -84,13 +83,13 @@ def _find_planted(options: argparse.Namespace) -> int:
 
 
 def _find(name: str, options: argparse.Namespace) -> tuple[int | None, int]:
-    """The first seed that finds the planted fault, and how many runs that took."""
+    """The first seed that finds the planted fault, and the number of runs until then."""
     theme = PLANTS[name].theme
     seeds = list(
         islice(filter(lambda one: theme in {"", theme_of(one).name}, count(options.first)), options.seeds)
     )
     for tried, outcome in enumerate(outcomes(seeds, options.jobs, name), start=1):
-        # What is found without the plant too says nothing about it.
+        # A violation that also occurs without the plant proves nothing.
         if not outcome.violation or not PLANTS[name].leads_to.search(outcome.violation):
             continue
         if next(iter(outcomes([outcome.seed], 1))).violation is None:
@@ -100,9 +99,9 @@ def _find(name: str, options: argparse.Namespace) -> tuple[int | None, int]:
 
 
 def outcomes(seeds: Iterable[int], jobs: int, planted: str | None = None) -> Iterator[Outcome]:
-    """Of each run, in order; ``planted`` is the fault to be set in the processes that run them.
+    """The outcome of each run, in order; ``planted`` is the fault that is set in the processes of the runs.
 
-    Runs leave behind what their killed processes had in memory, so each process does a few only.
+    The killed processes of a run stay in memory, so each operating system process does only a few runs.
     """
     set_up = PLANTS[planted].set_up if planted else None
     with get_context("fork").Pool(jobs, initializer=set_up, maxtasksperchild=_CHUNKS) as pool:

@@ -1,12 +1,11 @@
-"""The API server of a simulated cluster: objects in memory, with the rules that clients rely on.
+"""The API server of a simulated cluster: objects in memory, with the rules that clients need.
 
-What it keeps to, since guards and fences are built on it: every write is atomic and gets the next resource
-version; a wrong ``uid`` or ``resourceVersion``, in a body or among the preconditions of a deletion, gives
-409; an object with finalizers stays until the last one is taken away; a pod on a node stays until its kubelet
-says that it has ended; a watch gives every change of its kind, in order, from the version that it was asked
-for.
+Guards and fences depend on these rules. Every write is atomic and gets the next resource version. A wrong
+``uid`` or ``resourceVersion``, in a body or in the preconditions of a deletion, gives 409. An object with
+finalizers stays until the last one is removed. A pod on a node stays until its kubelet reports its end. A
+watch gives every change of its kind, in order, from the requested version.
 
-It knows no permissions and checks no schemas: real API servers do that in other tests.
+It checks neither permissions nor schemas: real API servers do that in other tests.
 """
 
 from collections import deque
@@ -23,9 +22,9 @@ from tests.simulation.virtual import VirtualLoop
 
 Body: TypeAlias = dict[str, Any]
 Key: TypeAlias = tuple[str, str]
-# Kind, the object before and after; None when it was, or is, not there.
+# Kind, the object before and after; None when it did not or does not exist.
 Observer: TypeAlias = Callable[[str, Body | None, Body | None], None]
-# Kind and name of an object that a client is given.
+# Kind and name of an object that a client gets.
 Reader: TypeAlias = Callable[[str, str], None]
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -73,7 +72,7 @@ class Refused(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class Request:
-    """What a client sends; ``extensions`` are those of its HTTP library, which have the time-outs."""
+    """The request of a client; ``extensions`` are those of its HTTP library, with the timeouts."""
 
     method: str
     url: Any
@@ -96,7 +95,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a request gets."""
+    """The answer to a request."""
 
     code: int
     content: bytes = b""
@@ -112,14 +111,14 @@ class _Event:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which objects of a kind a list or watch is about."""
+    """The objects of a list or watch."""
 
     namespace: str | None
     labels: tuple[tuple[str, str], ...] = ()
     name: str | None = None
 
     def holds(self, body: Body) -> bool:
-        """Whether the object is among them."""
+        """Whether the selection contains the object."""
         meta = body["metadata"]
         if self.namespace is not None and meta.get("namespace") != self.namespace:
             return False
@@ -131,13 +130,13 @@ class Selection:
 
 
 class Watch(httpx2.AsyncByteStream):
-    """A stream of changes, each delivered some time after it happened, in order."""
+    """A stream of changes, delivered in order with a delay."""
 
     def __init__(self, loop: VirtualLoop, selection: Selection, lag: Callable[[], float]) -> None:
         self._loop = loop
         self._selection = selection
         self._lag = lag
-        # Timers of one moment ring in any order, so they carry nothing.
+        # Timers of one moment fire in any order, so they carry no data.
         self._under_way: deque[bytes] = deque()
         self._lines: deque[bytes | Exception | None] = deque()
         self._last_at = loop.time()
@@ -145,14 +144,14 @@ class Watch(httpx2.AsyncByteStream):
         self.is_over = False
 
     def tell(self, event: _Event) -> None:
-        """A change has happened."""
+        """Deliver a change later."""
         if not self.is_over and self._selection.holds(event.body):
             self._last_at = max(self._last_at, self._loop.time() + self._lag())
             self._under_way.append(event.line)
             self._loop.after(self._last_at - self._loop.time(), self._arrive)
 
     def end(self, error: Exception | None = None) -> None:
-        """Nothing comes any more: the server ends it, or the connection breaks."""
+        """End the watch: the server ends it, or the connection breaks."""
         if not self.is_over:
             self._deliver(error)
             self.is_over = True
@@ -184,7 +183,7 @@ class Watch(httpx2.AsyncByteStream):
 
 
 class ApiServer:
-    """Objects by kind (plural, as in paths), namespace and name; bodies are never changed in place."""
+    """Objects by kind (plural, as in paths), namespace and name; bodies are immutable."""
 
     def __init__(self, loop: VirtualLoop, history: History, *, page_most: int = 500) -> None:
         self._loop = loop
@@ -201,27 +200,27 @@ class ApiServer:
         self._pages: dict[str, tuple[int, list[bytes]]] = {}
         self.observers: list[Observer] = []
         self.readers: list[Reader] = []
-        # The process whose request is being carried out, and when it sent that; empty for people.
+        # The process of the current request, and the time of sending; empty for users.
         self.author = ""
         self.sent_at = 0.0
         self.logs: dict[str, list[str]] = {}
 
-    # --- for what belongs to the cluster itself
+    # --- for the parts of the cluster
 
     def all(self, plural: str) -> list[Body]:
         """Every object of that kind."""
         return list(self._objects[plural].values())
 
     def find(self, plural: str, name: str, namespace: str = "") -> Body | None:
-        """That object; None when there is none."""
+        """That object; None when it does not exist."""
         return self._objects[plural].get((namespace, name))
 
     def now(self) -> str:
-        """The server's clock, as the API writes it."""
+        """The time of the server, in the format of the API."""
         return (BEGIN + timedelta(seconds=self._loop.time())).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     def create(self, plural: str, body: Body) -> Body:
-        """A new object; raises Refused when its name is taken."""
+        """Create an object; raises Refused when its name exists."""
         version, kind = _KINDS[plural]
         body = _copied(body)
         meta = body.setdefault("metadata", {})
@@ -238,7 +237,7 @@ class ApiServer:
         return body
 
     def update(self, plural: str, name: str, change: Callable[[Body], None], namespace: str = "") -> Body:
-        """Change it in one step; raises Refused when it is not there."""
+        """Change an object atomically; raises Refused when it does not exist."""
         key = (namespace, name)
         old = self._existing(plural, key)
         new = _copied(old)
@@ -254,7 +253,7 @@ class ApiServer:
         preconditions: Mapping[str, str] | None = None,
         grace_seconds: int | None = None,
     ) -> None:
-        """Delete it, or mark it when somebody holds it; raises Refused."""
+        """Delete an object, or mark it if it has finalizers; raises Refused."""
         key = (namespace, name)
         old = self._existing(plural, key)
         for field, wanted in (preconditions or {}).items():
@@ -274,17 +273,17 @@ class ApiServer:
             self._commit(plural, key, old, new)
 
     def remove(self, plural: str, name: str, namespace: str = "") -> None:
-        """Take it away if it is there, also from others: only what has ended it may do so."""
+        """Remove an object at once, if it exists; only for the part that has ended it."""
         old = self._objects[plural].get((namespace, name))
         if old is not None:
             self._commit(plural, (namespace, name), old, None)
 
     def forget_events(self) -> None:
-        """Compact: watches can no more begin before now."""
+        """Compact: watches can no longer begin before now."""
         self._oldest = self.version
 
     def cut_watches(self, chosen: Callable[[], bool]) -> None:
-        """Break the connections of those that are chosen."""
+        """Break the connections of the selected watches."""
         for watches in self._watches.values():
             for watch in watches:
                 if chosen():
@@ -293,7 +292,7 @@ class ApiServer:
     # --- for clients
 
     def serve(self, request: Request, lag: Callable[[], float]) -> Answer:
-        """Carry the request out; errors are answers, too. ``lag`` is how long a watch takes for a change."""
+        """Carry out the request; errors are answers, too. ``lag`` is the delay of changes in a watch."""
         self.author = request.author
         try:
             return self._serve(request, lag)
@@ -394,7 +393,7 @@ class ApiServer:
             if old is None:
                 self.create(plural, patch)
                 return self._raw[plural][key]
-            # What a manager no longer gives goes; what it may have, in data, is all of it.
+            # Fields that a manager no longer sets are removed; it manages only data.
             new = {**_merged(_copied(old), patch, is_strategic=True), "data": patch.get("data") or {}}
         elif old is None:
             raise _not_found(plural, key)
@@ -469,7 +468,7 @@ def _digits(plural: str) -> int:
 
 
 def _default(plural: str, body: Body) -> None:
-    """What the API server, or a controller at once, adds to a new object."""
+    """The fields that the API server, or a controller at once, adds to a new object."""
     meta = body["metadata"]
     if plural == "persistentvolumes":
         meta["finalizers"] = [*(meta.get("finalizers") or ()), "kubernetes.io/pv-protection"]

@@ -1,4 +1,4 @@
-"""AWS as the controller calls it, below its gateway: calls by operation, with the faults of the weather."""
+"""AWS below the controller's gateway: calls by operation, with the faults of the weather."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
@@ -15,14 +15,14 @@ from kube_efs.aws.connection import Service, Value
 from kube_efs.aws.errors import translate
 from kube_efs.aws.gateway import AwsGateway
 
-# As long as the client library tries.
+# The total timeout of the client library.
 _TIMEOUT_SECONDS = 30.0
-# After a standstill a leader does not know for so long that another one leads.
+# For so long after a pause, a leader does not know that another one leads.
 _UNAWARE_SECONDS = 2.0
 
 
 class SimulatedGateway(AwsGateway):
-    """The gateway itself, on simulated calls."""
+    """The real gateway, with simulated calls."""
 
     def __init__(self, connection: "Connection") -> None:
         self._connection = connection  # type: ignore[assignment]
@@ -30,7 +30,7 @@ class SimulatedGateway(AwsGateway):
 
 
 class Connection:
-    """What one process sends to AWS, in the place of ``AwsConnection``."""
+    """The calls of one process, instead of ``AwsConnection``."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Connection:
         page_size: int | None = None,
         **parameters: Any,
     ) -> list[Mapping[str, Any]]:
-        """Everything that the operation lists."""
+        """All items of the operation."""
         return await self.read_all(service, operation, key, list, subject=subject, **parameters)
 
     async def read_all(
@@ -86,7 +86,7 @@ class Connection:
         page_size: int | None = None,
         **parameters: Any,
     ) -> list[Value]:
-        """What ``read`` makes of it."""
+        """The values that ``read`` makes of the items."""
         answer = await self.call(service, operation, subject=subject, **parameters)
         return list(read(answer[key]))
 
@@ -113,14 +113,14 @@ class Connection:
         elif fate.fault is Fault.BUSY:
             error = _error(operation, "ThrottlingException", 429)
             self._loop.after(fate.answers or 0.0, settle, future, error)
-        # An answer that comes while the process stands still counts when it goes on.
+        # An answer that arrives during a pause of the process is received after it.
         await asyncio.wait({future}, timeout=_TIMEOUT_SECONDS)
         if not future.done():
             raise ReadTimeoutError(endpoint_url="https://elasticfilesystem")
         return future.result()
 
     def _is_late(self) -> bool:
-        """Whether the process that asked has ended, or has just gone on while another one leads."""
+        """Whether the calling process has ended, or has just resumed while another one leads."""
         process = self._process
         is_unaware = self._loop.time() < process.resumed_at + _UNAWARE_SECONDS
         return process.state is State.DEAD or (is_unaware and process.name != self._efs.leader)

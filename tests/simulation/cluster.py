@@ -1,7 +1,6 @@
-"""What else a cluster does: binding and protection of volumes and claims, scheduling, kubelets and what they
-run.
+"""The other parts of a cluster: binding and protection of volumes and claims, scheduling, kubelets and pods.
 
-Each part sees a change some time after it happened, and acts on what is there by then.
+Each part sees a change with a delay, and uses the state of that moment.
 """
 
 import random
@@ -35,7 +34,7 @@ _GRACE_SECONDS = 5.0
 
 
 class Binder:
-    """Binds volumes to claims, releases them, and lets go of what nobody uses."""
+    """Binds volumes to claims, releases them, and removes the finalizers of unused ones."""
 
     def __init__(self, loop: VirtualLoop, rng: random.Random, server: ApiServer) -> None:
         self._loop = loop
@@ -97,7 +96,7 @@ class Binder:
         if claim["spec"].get("volumeName") == name:
             return "Bound"
         if not claim["spec"].get("volumeName"):
-            # A volume that goes is not bound any more.
+            # A Terminating volume is no longer bound.
             if "deletionTimestamp" in volume["metadata"]:
                 return str(phase)
             self._bind(volume, claim)
@@ -144,7 +143,7 @@ class Binder:
             )
 
     def _is_used(self, claim: str, namespace: str) -> bool:
-        """Whether a pod on a node has it: one that waits for a node gets none while the claim is deleted."""
+        """Whether a pod on a node uses the claim; a pending pod gets no node while the claim is deleted."""
         return any(
             pod["metadata"]["namespace"] == namespace
             and pod["spec"].get("nodeName")
@@ -185,7 +184,7 @@ class _Container:
 
 
 class Node:
-    """A machine: it may lose its power, or its connection to the API server while what it runs goes on."""
+    """A machine: it may lose power, or lose its connection to the API server while its pods continue."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -196,7 +195,7 @@ class Node:
 
     @property
     def is_well(self) -> bool:
-        """Whether its kubelet can do its work."""
+        """Whether its kubelet works."""
         return self.has_power and self.is_reachable
 
 
@@ -230,7 +229,7 @@ class Nodes:
         server.observers.append(self._changed)
 
     def fail(self, node: Node, *, has_power: bool) -> None:
-        """The node is lost; what runs on it goes on when it has power."""
+        """The node is lost; with power, its pods continue."""
         self._history.note("{} is lost, {} power", node.name, "with" if has_power else "without")
         node.is_reachable = False
         if not has_power:
@@ -240,7 +239,7 @@ class Nodes:
         self._set_ready(node, "Unknown")
 
     def recover(self, node: Node) -> None:
-        """The node is back, with what still runs on it."""
+        """The node returns, with its running pods."""
         self._history.note("{} is back", node.name)
         if not node.has_power:
             node.boots += 1
@@ -256,7 +255,7 @@ class Nodes:
                 self._loop.after(self._rng.uniform(0.1, 1.0), self._sync, node, pod["metadata"]["uid"])
 
     def remove(self, node: Node) -> None:
-        """The machine is gone for good, and so are, in the end, its Node and its pods."""
+        """The machine is permanently lost; later, its Node and its pods are deleted."""
         self._history.note("{} is removed", node.name)
         self._server.remove("nodes", node.name)
         for pod in self._server.all("pods"):
@@ -301,7 +300,7 @@ class Nodes:
             self._loop.after(self._rng.uniform(0.05, most), self._sync, node, uid)
 
     def _gone(self, pod: Body) -> None:
-        """A kubelet ends what nobody knows of any more."""
+        """A kubelet ends containers of deleted pods."""
         for node in self.all:
             container = node.containers.get(pod["metadata"]["uid"])
             if container is not None:
@@ -327,7 +326,7 @@ class Nodes:
         )
 
     def _has_its_claims(self, pod: Body) -> bool:
-        """Whether each claim of the pod is Bound and stays, as the scheduler asks."""
+        """Whether each claim of the pod is Bound and not deleted, as the scheduler requires."""
         namespace = pod["metadata"]["namespace"]
         claims = [self._server.find("persistentvolumeclaims", one, namespace) for one in _claims_of(pod)]
         return all(
@@ -341,7 +340,7 @@ class Nodes:
         return next((one for one in self._server.all("pods") if one["metadata"]["uid"] == uid), None)
 
     def _sync(self, node: Node, uid: str) -> None:
-        """The kubelet looks at a pod of its node."""
+        """The kubelet handles a pod of its node."""
         pod = self._pod(uid)
         if pod is None or not node.is_well:
             return
@@ -390,7 +389,7 @@ class Nodes:
         self._go_on(container)
 
     def _mounted(self, pod: Body) -> FileSystem | None:
-        """The file system that the pod's claim leads to, by the ports of now; None before that is clear."""
+        """The file system of the pod's claim, by the current ports; None before it is known."""
         claims = [
             one["persistentVolumeClaim"]["claimName"]
             for one in pod["spec"]["volumes"]
@@ -439,7 +438,7 @@ class Nodes:
             self._report(container)
 
     def _report(self, container: _Container) -> None:
-        """Tell the API server how it ended, and clear away what is to go."""
+        """Report the end to the API server, and remove the pod if it is deleted."""
         pod = self._pod(container.uid)
         if pod is None or container.result is None or not container.node.is_well:
             return
@@ -530,14 +529,14 @@ class Nodes:
         deadline, removed = self._loop.time() + options.total_seconds, 0
         while file_system.trash and self._loop.time() < deadline:
             yield
-            # Another pod may be at work beside this one.
+            # Another pod may work at the same time.
             for entry in list(file_system.trash)[:1]:
                 removed += sum(1 for _ in file_system.trash.pop(entry).below())
         return TrashReport(entries=len(file_system.trash), removed=removed)
 
 
 def _claim_group(gid: int, places: Sequence[tuple[Folder, Parts]], *, has_group: bool) -> Iterator[None]:
-    """Mark the group id, then look who else has (as ``gid_marks.claim``); raises GidTaken."""
+    """Mark the group ID, then read the other marks (as ``gid_marks.claim``); raises GidTaken."""
     was_marked = []
     for folder, path in places:
         marks = folder.marks.setdefault(gid, set())
@@ -552,11 +551,11 @@ def _claim_group(gid: int, places: Sequence[tuple[Folder, Parts]], *, has_group:
     if any(others):
         for folder, path in places:
             folder.marks[gid].discard(path)
-        raise GidTaken(f"belongs to {others}", field="group id", value=gid, remedy="another ID is tried")
+        raise GidTaken(f"belongs to {others}", field="group ID", value=gid, remedy="another ID is tried")
 
 
 def _other_owner(gid: int, folder: Folder, path: Parts) -> "Generator[None, None, str]":
-    """A directory that has the id too; marks of those that do not exist are removed."""
+    """Another directory with the ID; removes the marks of directories that do not exist."""
     marks = folder.marks[gid]
     seen = sorted(marks)
     if path not in seen:

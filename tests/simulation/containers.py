@@ -1,4 +1,4 @@
-"""Containers of pods: each is a process, and its successors after it has ended."""
+"""Containers of pods: each is a process, and its successors after restarts."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -18,7 +18,7 @@ _GRACE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """What every container stands on."""
+    """The dependencies of every container."""
 
     loop: VirtualLoop
     server: ApiServer
@@ -29,7 +29,7 @@ class World:
 
 
 class Container(ABC):
-    """A container whose processes are candidates for a Lease; the kubelet starts one that has ended again."""
+    """A container whose processes are candidates for a Lease; the kubelet restarts it after its end."""
 
     def __init__(self, world: World, name: str) -> None:
         self.name = name
@@ -41,10 +41,10 @@ class Container(ABC):
 
     @abstractmethod
     async def _main(self, process: Process) -> None:
-        """What the process does."""
+        """The main function of the process."""
 
     def start(self) -> None:
-        """A new process, unless one runs."""
+        """Start a process, unless one runs."""
         if self.process.state is not State.DEAD:
             return
         self.lives += 1
@@ -57,7 +57,7 @@ class Container(ABC):
         )
 
     def stop(self) -> None:
-        """SIGTERM, and kill -9 when the kubelet waits no longer."""
+        """Send SIGTERM, and SIGKILL after the grace period."""
         process = self.process
         if process is self._told_to_end:
             return
@@ -72,7 +72,7 @@ class Container(ABC):
             self._world.loop.after(1.0, self.start)
 
     def kill(self) -> None:
-        """kill -9."""
+        """Send SIGKILL."""
         self._world.history.note("{} is killed", self.process.name)
         self._end()
 
@@ -80,7 +80,7 @@ class Container(ABC):
         self.process.kill()
 
     def _ended(self, process: Process, task: "asyncio.Task[None]") -> None:
-        """It has ended by itself, as one does that has lost the lead, or in order."""
+        """The process has ended, for example after it lost the Lease."""
         error = None if task.cancelled() else task.exception()
         self._world.history.note("{} ends: {!r}", process.name, error or "in order")
         if not task.cancelled() and not _is_lost_lead(error):
@@ -91,7 +91,7 @@ class Container(ABC):
 
 
 def _is_lost_lead(error: BaseException | None) -> bool:
-    """Whether the process has ended as it should."""
+    """Whether the process has ended because it lost the Lease."""
     if isinstance(error, BaseExceptionGroup):
         return all(map(_is_lost_lead, error.exceptions))
     return isinstance(error, KubeUnavailable) and error.field == "leadership"

@@ -1,11 +1,12 @@
-"""csi-provisioner beside the controller: it serves claims by calls to the CSI service.
+"""csi-provisioner: it serves claims with calls to the CSI service of the controller in its pod.
 
-It is a process of its own in the same pod, with a Lease of its own. It asks again with the same name until
-it gets a clear answer, also when the claim is gone; then it makes the volume object. A released volume is
-removed by DeleteVolume; then its object is deleted. What one that ends had begun, nobody else knows of.
+It is a separate process in the same pod, with its own Lease. It repeats a call with the same name until it
+gets a clear answer, even if the claim was deleted. Then it creates the volume object. It removes a released
+volume with DeleteVolume, and then deletes its object. After its end, no other process knows its unfinished
+calls.
 
-Calls go from process to process: one that the driver's process gets is carried out though its caller has
-ended, and one whose time is up is cancelled. A driver that is killed breaks its calls off.
+A call that has reached the driver's process is carried out even if its caller has ended. It is cancelled
+after its timeout. When the driver is killed, its calls fail.
 """
 
 import asyncio
@@ -36,7 +37,7 @@ _CALL_SECONDS = 30.0
 _LOOK_SECONDS = 1.0
 _SLOWEST_LOOK_SECONDS = 3.0
 _BACKOFF_SECONDS = (1.0, 10.0)
-# After these a volume may have been made.
+# After these codes, the volume may exist.
 _UNCLEAR = {
     StatusCode.CANCELLED,
     StatusCode.DEADLINE_EXCEEDED,
@@ -54,7 +55,7 @@ _CAPABILITY = csi_pb2.VolumeCapability(
 
 
 class _CallFailed(Exception):
-    """A call was not answered with what was asked for."""
+    """A call failed."""
 
     def __init__(self, code: StatusCode, text: str = "") -> None:
         super().__init__(f"{code.name} {text}")
@@ -75,7 +76,7 @@ class CsiProvisioner(Container):
     def _end(self) -> None:
         super()._end()
         self._busy = set()
-        # Its connection breaks, and with it what the driver does for it.
+        # Its connection breaks, which cancels its calls in the driver.
         for serving in self._serving:
             self._world.loop.after(0.01, serving.cancel)
         self._serving = []
@@ -141,7 +142,7 @@ class CsiProvisioner(Container):
             },
         )
         while True:
-            # What it sees is not quite of now.
+            # Its view of the cluster is slightly late.
             await asyncio.sleep(self._rng.uniform(0.0, _SLOWEST_LOOK_SECONDS))
             if not is_unclear and not self._is_there(claim):
                 return
@@ -202,7 +203,7 @@ class CsiProvisioner(Container):
         await asyncio.sleep(self._rng.uniform(*_BACKOFF_SECONDS))
 
     async def _served(self, name: str, method: str, call: Coroutine[Any, Any, Any]) -> object:
-        """The answer, or the error that gRPC makes of what it raises."""
+        """The answer, or the error that gRPC makes of an exception."""
         try:
             return await call
         except Exception as error:  # noqa: BLE001 - what is unexpected is a fault

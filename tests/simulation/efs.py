@@ -1,7 +1,6 @@
-"""The file systems: directories with owners and bytes, and access points; what AWS knows, and what is on the
-disk.
+"""The file systems and access points, as AWS knows them, and their directories with owners and bytes.
 
-Bytes are counted by the volume through which they were written, so that a loss can be told exactly.
+Bytes are counted by the volume through which they were written, so that every loss is detected.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,10 +15,10 @@ REGION = "eu-west-1"
 
 @dataclass(slots=True, eq=False)
 class Folder:
-    """A directory; ``written`` has the bytes by the volume's uid.
+    """A directory; ``written`` contains the bytes by the volume's uid.
 
-    ``made_by`` is the worker pod that made it. ``marks`` are the paths from here that were marked for each
-    group id (``provisioning.gid_marks``).
+    ``made_by`` is the worker pod that created it. ``marks`` are the paths from here that are marked for each
+    group ID (``provisioning.gid_marks``).
     """
 
     made_by: str = ""
@@ -30,7 +29,7 @@ class Folder:
     marks: dict[int, set[Parts]] = field(default_factory=dict)
 
     def find(self, parts: Parts) -> "Folder | None":
-        """The directory at this path from here; None when it is not there."""
+        """The directory at this path from here; None when it does not exist."""
         here: Folder | None = self
         for name in parts:
             here = here.children.get(name) if here else None
@@ -38,11 +37,11 @@ class Folder:
 
     @property
     def is_used(self) -> bool:
-        """Whether something is in it."""
+        """Whether it contains data."""
         return bool(self.children or self.written or self.marks)
 
     def below(self) -> Iterator["Folder"]:
-        """It and every directory in it."""
+        """This directory and every directory in it."""
         yield self
         for child in self.children.values():
             yield from child.below()
@@ -50,9 +49,9 @@ class Folder:
 
 @dataclass(slots=True, eq=False)
 class FileSystem:
-    """``listed`` is whether AWS lists it, and ``since`` when it does so.
+    """A file system; ``listed`` is whether AWS lists it, and ``since`` the time since then.
 
-    ``is_full`` is whether nothing more can be made in it.
+    ``is_full`` is whether nothing can be created in it.
     """
 
     file_system_id: str
@@ -63,11 +62,11 @@ class FileSystem:
     since: float = 0.0
 
     def find(self, parts: Parts) -> Folder | None:
-        """The directory; None when it is not there."""
+        """The directory; None when it does not exist."""
         return self.root.find(parts)
 
     def make(self, parts: Parts) -> Folder:
-        """The directory, made with its parents if need be."""
+        """The directory; creates it with its parents if necessary."""
         here = self.root
         for name in parts:
             here = here.children.setdefault(name, Folder())
@@ -75,12 +74,12 @@ class FileSystem:
 
     @property
     def trash(self) -> dict[str, Folder]:
-        """What is in its trash."""
+        """The contents of its trash."""
         folder = self.root.children.get(TRASH)
         return folder.children if folder else {}
 
 
-# File system, the directory that is about to go, and why.
+# File system, the directory that is being removed, and the reason.
 RemovalObserver: TypeAlias = Callable[[FileSystem, Parts, str], None]
 
 
@@ -92,10 +91,10 @@ class Efs:
         self.access_points: dict[str, dict[str, Any]] = {}
         self.on_removal: list[RemovalObserver] = []
         self.on_access_point_removal: list[Callable[[dict[str, Any]], None]] = []
-        # The process that has come to lead last.
+        # The process that became the leader last.
         self.leader = ""
-        # Those made late, by a copy of a request that was answered before, or when the process that asked
-        # has ended or another one leads: that one does not know that they will come.
+        # Access points that were created late: by a copy of an answered request, or after the end of the
+        # requesting process or its lead. The next leader does not expect them.
         self.strays: set[str] = set()
         self._made = 0
 
@@ -106,7 +105,7 @@ class Efs:
         return made
 
     def move_to_trash(self, file_system: FileSystem, parts: Parts, name: str, why: str) -> bool:
-        """Rename it into the trash, if it is there."""
+        """Rename the directory into the trash, if it exists."""
         parent = file_system.find(parts[:-1])
         if not parts or parent is None or parts[-1] not in parent.children:
             return False
@@ -117,7 +116,7 @@ class Efs:
         return True
 
     def add_access_point(self, made_by: str, made_at: float, **entry: Any) -> dict[str, Any]:
-        """A new access point, as EFS describes it; ``made_by`` is the process that asked for it."""
+        """A new access point, as EFS describes it; ``made_by`` is the process that requested it."""
         self._made += 1
         access_point_id = f"fsap-{self._made:017x}"
         made = {**entry, "AccessPointId": access_point_id, "LifeCycleState": "available"}
@@ -126,7 +125,7 @@ class Efs:
         return made
 
     def make_root(self, access_point_id: str) -> Folder:
-        """The root of an access point, made with its owners if need be."""
+        """The root of an access point; creates it with its owners if necessary."""
         entry = self.access_points[access_point_id]
         file_system, parts = self.file_systems[entry["FileSystemId"]], root_of(entry)
         info = entry["RootDirectory"].get("CreationInfo")
@@ -137,7 +136,7 @@ class Efs:
         return made
 
     def delete_access_point(self, access_point_id: str) -> bool:
-        """Remove it, if it is there."""
+        """Delete the access point, if it exists."""
         found = self.access_points.get(access_point_id)
         if found is None:
             return False
@@ -148,7 +147,7 @@ class Efs:
 
 
 def root_of(access_point: dict[str, Any]) -> Parts:
-    """The directory that an access point leads to."""
+    """The root directory of an access point."""
     path = access_point["RootDirectory"]["Path"]
     return tuple(part for part in path.split("/") if part)
 

@@ -1,11 +1,10 @@
-"""The way of requests to the API server: below the client and its retries, with the faults of the weather.
+"""The connections to the API server: below the client and its retries, with the faults of the weather.
 
-A request that was sent is carried out whatever becomes of its sender, and at most 60 s later; the sender
-waits for its answer as long as its own time-out says.
+A request that was sent is carried out within 60 s, even if its sender ends. The sender waits for the answer
+until its own timeout.
 
-The client's HTTP library is left out, which takes longer for a request than everything else together:
-requests and answers are values here that look as its own do, to the client above and to the retries in
-between.
+This replaces the client's HTTP library, which needs more time for a request than all other parts together.
+Requests and answers are values here that look like its own to the client and the retries.
 """
 
 import asyncio
@@ -44,7 +43,7 @@ class Network(httpx2.AsyncBaseTransport):
         self._history = history
 
     def client(self) -> AsyncClient:
-        """A client as ``kube_efs.kube.client.connect`` makes it, on these connections."""
+        """A client as ``kube_efs.kube.client.connect`` creates it, with these connections."""
         transport = RetryingTransport(self, PATIENCE_SECONDS, clock=self._loop.time)
         usual: Any = GenericAsyncClient.AdapterClient
         http: Any = staticmethod(lambda *_: _Http(transport, self._process.name))
@@ -65,7 +64,7 @@ class Network(httpx2.AsyncBaseTransport):
             )
         future: asyncio.Future[Answer] = self._loop.create_future()
         self._send(request, fate, future)
-        # An answer that comes while the process stands still counts when it goes on, as it does with sockets.
+        # An answer that arrives during a pause of the process is received after it, as with sockets.
         await asyncio.wait({future}, timeout=request.extensions["timeout"]["read"])
         if not future.done():
             raise httpx2.ReadTimeout("no answer in time")
@@ -95,7 +94,7 @@ class Network(httpx2.AsyncBaseTransport):
 
 
 class _Http:
-    """What the client uses of its HTTP library."""
+    """The parts of the HTTP library that the client uses."""
 
     def __init__(self, transport: httpx2.AsyncBaseTransport, author: str) -> None:
         self._transport = transport
@@ -130,7 +129,7 @@ class _Http:
 
 
 class _Response(httpx2.Response):
-    """A good answer, without what makes one costly."""
+    """A successful answer, without the expensive parts of the library's own."""
 
     def __init__(self, code: int, content: bytes, watch: Watch | None) -> None:
         self.status_code = code

@@ -1,6 +1,4 @@
-"""The people of a cluster, and their pods: claims and volumes of every kind, made, kept, deleted and made
-anew.
-"""
+"""The users of a cluster and their pods: they create, retain, delete and recreate claims and volumes."""
 
 import random
 from collections.abc import Callable, Mapping
@@ -76,12 +74,12 @@ CLASSES: dict[str, tuple[str, dict[str, str]]] = {
         },
     ),
 }
-# Classes that are there when a theme has them only.
+# Classes that exist only in some themes.
 _OF_THEMES = frozenset({"plain-second"})
 
 
 def gid_range(provisioner: str, parameters: Mapping[str, str]) -> tuple[int, int]:
-    """The first and the last id that the class gives; 0 when it gives none."""
+    """The first and the last ID of the class; 0 without a range."""
     given = {**_COMMON, **parameters} if provisioner == _DRIVER else parameters
     first, last = (
         given.get("gidMin") or given.get("gidRangeStart"),
@@ -91,7 +89,7 @@ def gid_range(provisioner: str, parameters: Mapping[str, str]) -> tuple[int, int
 
 
 class People:
-    """Everybody who uses the cluster, until ``leave``."""
+    """All users of the cluster, until ``leave``."""
 
     def __init__(
         self,
@@ -152,12 +150,12 @@ class People:
             self._weights = [theme.actions.get(one.__name__.lstrip("_"), 0.2) for one, _ in actions]
 
     def begin(self) -> None:
-        """Come in."""
+        """Begin to use the cluster."""
         self._loop.after(self._rng.uniform(0.0, 10.0), self._act)
         self._loop.after(1.0, self._write)
 
     def leave(self) -> None:
-        """Do nothing more; pods go on writing."""
+        """Stop; pods continue to write."""
         self._gone = True
 
     def _act(self) -> None:
@@ -264,7 +262,7 @@ class People:
             self._set(record, "Retain" if before == "Delete" else "Delete")
 
     def keep(self, record: Record) -> None:
-        """Set the volume to Retain, if it is there."""
+        """Set the volume to Retain, if it exists."""
         if not record.is_gone:
             self._set(record, "Retain")
 
@@ -277,7 +275,7 @@ class People:
         )
 
     def annotate_unknown(self) -> None:
-        """Do what the controller asks for: name the file system of volumes whose port is unknown."""
+        """Annotate the volumes of unknown ports with their file systems, as the controller requests."""
         ports = published(self._server, NAMESPACE)
         for record in self._volumes(by_people=True):
             if record.port is None or record.port in ports or record.place is None:
@@ -307,7 +305,7 @@ class People:
             self._server.delete("persistentvolumes", record.name)
 
     def _make_static(self) -> None:
-        """A volume of their own, mostly beside one that kube-efs made."""
+        """A static volume, usually with a directory near one of kube-efs."""
         rng = self._rng
         if len(self._volumes(by_people=True)) >= _STATIC_MOST:
             self._delete_static()
@@ -355,7 +353,7 @@ class People:
     def _source(
         self, record: Record, file_system_id: str, parts: Parts
     ) -> tuple[Body, dict[str, str]] | None:
-        """Where a volume of theirs leads to, in one of many spellings; None when that is not possible."""
+        """The source of a static volume, in one of many spellings; None when that is not possible."""
         rng, path = self._rng, "/" + "/".join(parts)
         all_sources = ("dns", "address", "loopback", "annotated", "csi", "point", "same point")
         how = rng.choice(self._theme.sources or all_sources)

@@ -1,13 +1,16 @@
-"""Faults on purpose: each takes away one guard, fence or reservation, or puts back a defect of the past.
+"""Planted faults: each removes one guard, fence or reservation, or restores an old defect.
 
-The simulation must find them, or it proves nothing. ``make simulate PLANTED=1`` runs each until a seed finds
-it that is clean without it. A plant is set in a process of its own and never taken back.
+The simulation must find them, otherwise it proves nothing. ``make simulate PLANTED=1`` runs each fault until
+a seed finds it that has no violation without it. A plant is set in its own process and never removed.
 
-Some are not here, since nothing can find them: a second fence behind a first one that already holds. The uid
-of the patch that lifts a gate: names of pods are never used twice. A lane's wait for a pod: ``_be_alone``
-respects its lock too. A volume expected after a lost answer: the reservation lasts until the answer is
-clear, and the last look waits for the watch. A refused volume that stays known: whatever is in the way of a
-removal is looked up, and forgotten when it is not there.
+Some faults are omitted, because no run can find them: another fence already covers each of them.
+
+* The uid of the patch that removes a gate: names of pods are never reused.
+* A lane's wait for a pod: ``_be_alone`` respects its lock too.
+* A volume that is expected after a lost answer: the reservation lasts until the answer is clear, and the last
+  check waits for the watch.
+* A refused volume that stays known: each volume that blocks a removal is looked up, and forgotten if it does
+  not exist.
 """
 
 import asyncio
@@ -48,7 +51,7 @@ from kube_efs.provisioning.workers.pod_objects import ObservedPod
 from kube_efs.provisioning.workers.pods import WorkerPods
 from kube_efs.provisioning.workers.pool import WorkerPool
 
-# What a plant must lead to, in the words of the violation.
+# The violations that plants must cause.
 LOSS: Final = re.compile(r"goes|bytes|cannot be mounted|without its")
 LEFT: Final = re.compile(r"has no volume|has two volumes")
 STUCK: Final = re.compile(r"not settled")
@@ -61,7 +64,7 @@ TWICE: Final = re.compile(r"has two volumes")
 
 @dataclass(frozen=True, slots=True)
 class Plant:
-    """A fault, by what it must be found, and the theme of the seeds that are tried first."""
+    """A fault, the expected violation, and the theme of the seeds that are tried first."""
 
     set_up: Callable[[], None]
     leads_to: re.Pattern[str]
@@ -72,7 +75,7 @@ PLANTS: Final[dict[str, Plant]] = {}
 
 
 def plant(leads_to: re.Pattern[str], theme: str = "") -> Callable[[Callable[[], None]], Callable[[], None]]:
-    """Enter it under its name, with hyphens."""
+    """Register the function under its name, with hyphens."""
 
     def enter(function: Callable[[], None]) -> Callable[[], None]:
         PLANTS[function.__name__.replace("_", "-")] = Plant(function, leads_to, theme)
@@ -91,16 +94,16 @@ async def _nothing(*_: object, **__: object) -> None:
     return None
 
 
-# --- removal: the guard, asked last
+# --- removal: the last check of the guards
 
 
 @plant(LOSS, "late looks")
 def removed_volume_is_not_committed() -> None:
-    """The volume becomes Terminating after its data is gone, as it once did."""
+    """The volume becomes Terminating after the removal of its data, as in an old version."""
 
     async def remove_first(self: Any, volume: Volume, removal: Any) -> Any:
         live = await self._live(volume)
-        if live is None or not engines._is_to_go(live):
+        if live is None or not engines._is_removable(live):
             return None
         return live, await self._guards.check(removal, live)
 
@@ -109,18 +112,18 @@ def removed_volume_is_not_committed() -> None:
             await self.terminate(replace(volume, resource_version=""))
         await release(self, volume)
 
-    async def asked_again(self: Any, removal: Any, volume: Volume) -> Any:
+    async def checked_last(self: Any, removal: Any, volume: Volume) -> Any:
         return await self._guards.check(removal, volume)
 
     release = VolumeStore.release
     _put(engines.Engine, "_terminated", remove_first)
-    _put(engines.Engine, "_asked_again", asked_again)
+    _put(engines.Engine, "_check_last", checked_last)
     _put(VolumeStore, "release", delete)
 
 
 @plant(LOSS, "late looks")
 def retain_is_not_seen_at_the_commit_nor_after_it() -> None:
-    """A volume is made Terminating though it has changed, and nobody looks again; one look would do."""
+    """A changed volume becomes Terminating, and is not checked again; one check would be sufficient."""
     terminate = VolumeStore.terminate
 
     async def any_version(self: VolumeStore, volume: Volume) -> None:
@@ -130,30 +133,30 @@ def retain_is_not_seen_at_the_commit_nor_after_it() -> None:
         return await self._guards.check_last(removal, volume)
 
     _put(VolumeStore, "terminate", any_version)
-    _put(engines.Engine, "_asked_again", guards_only)
+    _put(engines.Engine, "_check_last", guards_only)
 
 
 @plant(LOSS, "late looks")
-def guard_is_not_asked_again() -> None:
-    """What the guard said before the lane, the pod and every wait counts."""
+def guard_is_not_checked_again() -> None:
+    """The answer of the guard from before the lane, the pod and every wait is used."""
     _put(Order, "confirm", _nothing)
 
 
 @plant(LOSS, "late looks")
 def guard_does_not_wait_for_the_watch() -> None:
-    """The last answer comes from an index that may not have seen every volume yet."""
+    """The last check uses an index that may not contain every volume yet."""
     _put(VolumeIndex, "seen_terminating", _nothing)
 
 
 @plant(LOSS, "late looks")
 def guard_knows_no_volumes_of_the_same_directory() -> None:
-    """The directory goes though another volume has it."""
+    """The directory is removed although another volume has it."""
     _without(Relation.SAME)
 
 
 @plant(LOSS, "late looks")
 def guard_knows_no_volumes_below() -> None:
-    """The directory goes though another volume lies in it."""
+    """The directory is removed although another volume is inside it."""
     _without(Relation.BELOW)
 
 
@@ -168,7 +171,7 @@ def _without(relation: Relation) -> None:
 
 @plant(LOSS, "access points")
 def guard_asks_aws_for_no_access_points() -> None:
-    """The directory goes though the root of an access point lies there."""
+    """The directory is removed although it is the root of an access point."""
 
     async def none(*_: object) -> tuple[()]:
         return ()
@@ -178,7 +181,7 @@ def guard_asks_aws_for_no_access_points() -> None:
 
 @plant(LOSS, "access points")
 def guard_takes_an_old_listing_of_access_points() -> None:
-    """Roots are those of a listing that may be a quarter of an hour old."""
+    """The roots come from a list that may be 15 minutes old."""
     fresh = Guards._access_points
 
     async def old(self: Any, removal: Any, file_system_id: Any, view: Any) -> Any:
@@ -193,13 +196,13 @@ def guard_takes_an_old_listing_of_access_points() -> None:
 
 @plant(LOSS, "reuse")
 def guard_looks_at_no_other_users_of_an_access_point() -> None:
-    """An access point goes though another volume leads through it."""
+    """An access point is deleted although another volume uses it."""
     _put(Guards, "_check_access_point", _nothing)
 
 
 @plant(STUCK)
 def a_volume_above_blocks() -> None:
-    """A volume of the whole file system, as for backups, keeps every other one from being removed."""
+    """A volume of the whole file system, as for backups, blocks every removal."""
     users = Guards._users
 
     async def refusing(self: Any, removal: Any, location: Any, itself: Any, view: Any) -> Any:
@@ -213,7 +216,7 @@ def a_volume_above_blocks() -> None:
 
 @plant(STUCK)
 def finalizer_is_not_set() -> None:
-    """Nothing holds a volume that is to be removed; it is then not removed at all."""
+    """No finalizer holds a volume during its removal; its directory is then not removed."""
     create = VolumeStore.create
 
     async def unheld(self: VolumeStore, volume: Volume) -> Volume:
@@ -228,7 +231,7 @@ def finalizer_is_not_set() -> None:
 
 @plant(LOSS, "late pods")
 def pods_have_no_gate() -> None:
-    """A request to create a pod that is carried out late makes one that acts."""
+    """A late request to create a pod creates one that runs."""
     build = building.build_worker_pod
 
     def ungated(worker: Any) -> Any:
@@ -239,21 +242,21 @@ def pods_have_no_gate() -> None:
 
 @plant(LOSS, "two leaders")
 def pods_do_not_look_for_others() -> None:
-    """Two pods, of two leaders, may be at work on one directory."""
+    """Two pods of two leaders may work on one directory."""
     _put(WorkerPods, "_be_alone", _nothing)
     _put(WorkerPods, "in_the_way", lambda *_: None)
 
 
 @plant(LOSS, "lost nodes")
 def a_terminating_pod_counts_as_ended() -> None:
-    """One whose node is cut off goes on working, though nobody waits for it."""
+    """A pod on a disconnected node continues, but no process waits for it."""
     has_ended = ObservedPod.has_ended.fget  # type: ignore[attr-defined]
     _put(ObservedPod, "has_ended", property(lambda self: has_ended(self) or self.is_deleting))
 
 
 @plant(LOSS, "late pods")
 def gates_of_others_are_lifted() -> None:
-    """Somebody lifts every gate that he sees, as of pods that were created late."""
+    """A client removes every gate that it sees, also of pods that were created late."""
     note = WorkerPods._note
 
     def lifting(self: Any, change: Any) -> None:
@@ -282,19 +285,19 @@ def nothing_is_reserved() -> None:
 
 @plant(LOSS, "unclear volumes")
 def removals_begin_before_late_volumes_are_known() -> None:
-    """The volume of a claim comes late, from an earlier leader, when its directory has been removed."""
+    """The late volume of an earlier leader is created after the removal of its directory."""
     _put(claims, "_LATE_SECONDS", 0.0)
 
 
 @plant(LOSS, "unclear volumes")
 def the_lease_is_released_while_an_answer_is_missing() -> None:
-    """The next leader takes it that nothing comes any more."""
+    """The next leader assumes that no request can still take effect."""
     _put(Leadership, "leave_to_expire", lambda self: None)
 
 
 @plant(TWICE, "homes")
 def the_lease_is_released_before_late_volumes_are_known() -> None:
-    """The one after the next leader takes it that nothing comes any more."""
+    """The leader after the next one assumes that no request can still take effect."""
     acquire = Leadership.acquire
 
     async def released(self: Leadership) -> None:
@@ -306,26 +309,26 @@ def the_lease_is_released_before_late_volumes_are_known() -> None:
 
 @plant(TWICE, "homes")
 def choices_are_not_recorded() -> None:
-    """The volume of a claim comes late, from an earlier leader that knew of another file system."""
+    """The late volume of an earlier leader is on another file system than the new choice."""
     _put(ClaimStore, "record_file_system", _nothing)
 
 
 @plant(TWICE, "homes")
 def a_file_system_is_chosen_again_at_once() -> None:
-    """A recorded choice is changed while the volume can still come that an earlier leader has requested."""
+    """A recorded choice is changed while the volume of an earlier leader can still be created."""
     _put(ClaimController, "expect_late_volumes", lambda self: None)
 
 
 @plant(LOSS, "second choice")
 def only_the_first_file_system_is_reserved() -> None:
-    """With several file systems, the first one full, the directory that is used is not the one reserved."""
+    """If the first of several file systems is full, the used directory is not reserved."""
     making = Reservations.making
     _put(Reservations, "making", lambda self, *locations: making(self, *locations[:1]))
 
 
 @plant(LOSS, "reuse")
 def access_points_of_leaving_volumes_are_reused() -> None:
-    """A claim gets an access point that is about to go with the volume of an earlier claim."""
+    """A claim gets an access point that is being removed with the volume of an earlier claim."""
     _put(CsiVolumes, "_refuse_leaving", lambda *_: None)
 
 
@@ -339,7 +342,7 @@ def ports_without_annotation_are_free() -> None:
 
 
 def _give_ports(carried: Callable[[TunnelTargets, Mapping[int, PortUse]], Mapping[int, PortUse]]) -> None:
-    """Have ports given out by what it makes of those that volumes carry."""
+    """Assign ports with a changed view of the ports of volumes."""
     follow = targets.follow_discovery
 
     def careless(current: TunnelTargets, *given: Any, ports_in_use: Any, **options: Any) -> TunnelTargets:
@@ -350,7 +353,7 @@ def _give_ports(carried: Callable[[TunnelTargets, Mapping[int, PortUse]], Mappin
 
 @plant(IDS, "group ids")
 def group_ids_are_not_held() -> None:
-    """A leader that begins does not know which group ids are in use."""
+    """A new leader does not know the group IDs in use."""
 
     def only_taken(self: Any, gid: int, holder: str) -> None:
         if holder.startswith(("fsap-", "user of")):
@@ -363,7 +366,7 @@ def group_ids_are_not_held() -> None:
 
 @plant(STUCK, "file systems")
 def relists_forget_nothing() -> None:
-    """A volume that went while a watch was broken stays known: root volumes are not made again."""
+    """A volume that was deleted while a watch was broken stays known, so root volumes are not recreated."""
 
     def added_only(self: Any, volumes: Iterable[Volume]) -> None:
         for one in volumes:
@@ -377,7 +380,7 @@ def relists_forget_nothing() -> None:
 
 @plant(TWICE, "unclear volumes")
 def names_of_volumes_are_not_derived() -> None:
-    """A claim gets a second volume when the answer about its first gets lost."""
+    """A claim gets a second volume when the answer about its first is lost."""
     create = VolumeStore.create
     numbers = iter(range(1_000_000))
 
@@ -389,7 +392,7 @@ def names_of_volumes_are_not_derived() -> None:
 
 @plant(LEFT, "full")
 def unclear_attempts_are_given_up() -> None:
-    """What was begun for a claim that is gone is left behind."""
+    """The unfinished work for a deleted claim is left behind."""
 
     async def never(*_: object) -> bool:
         return False
@@ -400,7 +403,7 @@ def unclear_attempts_are_given_up() -> None:
 
 @plant(LEFT, "full")
 def access_points_are_not_found_again() -> None:
-    """Each attempt makes an access point of its own."""
+    """Each attempt creates another access point."""
     create_on = AccessPoints._create_on
 
     async def another(self: Any, request: Any, file_system_id: Any) -> Any:
@@ -412,7 +415,7 @@ def access_points_are_not_found_again() -> None:
 
 @plant(IDS, "group ids")
 def leaders_never_give_up() -> None:
-    """A leader that could not renew its lease goes on beside the next one."""
+    """A leader that cannot renew its Lease continues at the same time as the next one."""
 
     async def always(*_: object) -> None:
         await asyncio.Event().wait()
@@ -422,7 +425,7 @@ def leaders_never_give_up() -> None:
 
 @plant(STUCK, "clocks")
 def late_creations_are_timed_by_the_clock() -> None:
-    """When the clock is set back, AWS is expected to make access points late until the time comes round."""
+    """After the clock is set back, late creations by AWS are expected for too long."""
     init = AccessPoints.__init__
 
     def with_clock(self: Any, *given: Any, **options: Any) -> None:
@@ -436,13 +439,13 @@ def late_creations_are_timed_by_the_clock() -> None:
 
 @plant(STUCK, "csi-provisioner")
 def pools_clear_away_each_others_pods() -> None:
-    """What a pod has found is gone before the pool that has started it reads it."""
+    """A pod is deleted before its own pool has read its results."""
     _put(WorkerPods, "_is_own", lambda *_: True)
 
 
 @plant(LOSS, "csi-provisioner")
 def removals_go_on_without_their_volumes() -> None:
-    """People who set a volume to Retain and delete it lose its data to a call of before."""
+    """An earlier call removes the data of a volume that was set to Retain and deleted."""
 
     async def none(*_: object) -> frozenset[str]:
         return frozenset()
@@ -452,7 +455,7 @@ def removals_go_on_without_their_volumes() -> None:
 
 @plant(LOSS, "csi-provisioner")
 def handles_are_enough() -> None:
-    """A volume is removed with what is known of it, its policy or its phase being another by now."""
+    """A volume is removed with outdated knowledge of its policy and phase."""
 
     async def known(self: Any) -> Any:
         return self._index
@@ -462,7 +465,7 @@ def handles_are_enough() -> None:
 
 @plant(IDS, "csi-provisioner")
 def directories_of_other_replicas_are_not_read() -> None:
-    """A directory gets an id that a directory of another replica's volume has."""
+    """A directory gets the ID of a directory of another replica's volume."""
     _put(CsiDirectories, "learn_ids_of_others", _nothing)
     make_at = CsiDirectories._make_at
 
@@ -474,37 +477,37 @@ def directories_of_other_replicas_are_not_read() -> None:
 
 @plant(IDS, "csi-provisioner")
 def access_points_of_other_replicas_are_not_listed() -> None:
-    """An access point gets the id of one that another replica has made since the first list."""
+    """An access point gets the ID of one that another replica has created since the first list."""
     _put(access_points, "_FRESH_SECONDS", 1e9)
 
 
-# --- what an earlier leader has begun
+# --- unfinished work of an earlier leader
 
 
 @plant(LOSS, "orders of before")
 def volumes_are_let_go_before_pods_have_ended() -> None:
-    """A volume is gone while a pod of an earlier leader can still remove its directory."""
+    """A volume is deleted while a pod of an earlier leader can still remove its directory."""
     for backend in (TunnelBackend, DirectoryBackend):
         _put(backend, "settled", _nothing)
 
 
 @plant(LOSS, "reuse")
 def volumes_are_let_go_before_calls_have_ended() -> None:
-    """A volume is gone while a call of an earlier leader can still delete its access point."""
+    """A volume is deleted while a call of an earlier leader can still delete its access point."""
     _put(csi_volumes, "_CALL_SECONDS", 0.0)
 
 
 @plant(LOSS, "orders of before")
 def access_points_do_not_look_for_pods() -> None:
-    """An access point is given out while a pod that was ordered before may remove its directory."""
+    """An access point is returned while a pod of an earlier order can remove its directory."""
     _put(WorkerPool, "settled", _nothing)
 
 
 @plant(LOSS, "standstills")
 def old_answers_count() -> None:
-    """A process that stood still deletes an access point by what the guards said before.
+    """A process deletes an access point after a pause, with the old answer of the guards.
 
-    It lifts no gate by that, as the next leader has deleted the pod.
+    It removes no gate this way, because the next leader has deleted the pod.
     """
     _put(guards, "_ANSWER_SECONDS", 1e9)
 
@@ -514,13 +517,13 @@ def old_answers_count() -> None:
 
 @plant(LOSS, "file systems")
 def volumes_of_unknown_file_systems_are_ignored() -> None:
-    """A volume that may lie anywhere keeps nobody from removing its directory."""
+    """A volume of an unknown file system does not block the removal of its directory."""
     _put(Guards, "_check_unlocated", _nothing)
 
 
 @plant(TUNNELS, "ports")
 def one_answer_of_aws_is_believed() -> None:
-    """One list without a file system takes its tunnel away."""
+    """One list without a file system removes its tunnel."""
     merge = catalogue.merge
 
     def listed_only(before: Any, answers: catalogue.Answers, doubtful: Any = ()) -> Any:
@@ -531,7 +534,7 @@ def one_answer_of_aws_is_believed() -> None:
 
 @plant(PORTS, "ports")
 def ports_are_forgotten_with_the_config_map() -> None:
-    """When people delete the ConfigMap, ports are given out as on the first day."""
+    """After a deletion of the ConfigMap, ports are assigned as in a new installation."""
     reconcile = TunnelTargetsController._reconcile
 
     async def forgetting(self: Any) -> None:
@@ -545,7 +548,7 @@ def ports_are_forgotten_with_the_config_map() -> None:
 
 @plant(HOMES, "homes")
 def auto_does_not_look_for_the_directory() -> None:
-    """A claim that leaves the file system open gets an empty directory, its data being elsewhere."""
+    """A claim without a file system gets an empty directory, although its data is on another one."""
     choose = tunnel_volumes._choose_automatically
 
     def anywhere(claim: Any, rules: Any, directory: Any, view: Any) -> Any:

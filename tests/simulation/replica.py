@@ -1,6 +1,4 @@
-"""A replica of the controller: the real parts, put together as ``kube_efs.controllers.process`` does, in one
-process.
-"""
+"""A replica of the controller: its real parts in one process, as in ``kube_efs.controllers.process``."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -53,13 +51,13 @@ class Replica(Container):
         self._settings = settings.model_copy(update={"identity": name})
         self._quota = quota
         self.is_leading = False
-        # What csi-provisioner calls, once it is served, and the calls that are under way.
+        # The CSI service when it is available, and its running calls.
         self.driver: Controller | None = None
         self.calls: list[asyncio.Future[Any]] = []
         self.clock_offset = 0.0
 
     def start(self) -> None:
-        """A new process in the pod, unless one runs."""
+        """Start a process in the pod, unless one runs."""
         super().start()
         self.process.clock_offset = self.clock_offset
 
@@ -116,7 +114,7 @@ class Replica(Container):
     async def _serve_csi(
         self, client: AsyncClient, aws: Aws, metrics: ControllerMetrics, duties: Duties
     ) -> None:
-        """The calls of the CSI service, without gRPC between them and csi-provisioner."""
+        """Serve the calls of the CSI service, without gRPC."""
         async with AsyncExitStack() as stack:
             driver = await open_controller(stack, self._settings, client, aws, metrics, duties)
             _note_confirmations(driver, self._world)
@@ -147,7 +145,7 @@ async def _no_vpcs() -> frozenset[VpcId]:
 
 
 class _Duties(Duties):
-    """A duty is started anew after an unexpected error; here that is a fault."""
+    """The product restarts a duty after an unexpected error; here such an error is a violation."""
 
     def __init__(self, process: str, registry: CollectorRegistry, world: World) -> None:
         super().__init__(registry, clock=world.loop.time)
@@ -155,13 +153,13 @@ class _Duties(Duties):
         self._crashed = world.truth.fail
 
     def note(self, name: str, error: Exception, *, retry_seconds: float) -> None:
-        """Take it for what it is."""
+        """Report the error as a violation."""
         self._crashed(f"{self._process}: {name} has failed: {error!r}")
         super().note(name, error, retry_seconds=retry_seconds)
 
 
 def _note_confirmations(driver: Controller, world: World) -> None:
-    """Nothing marks the moment from which on it is too late to keep a volume, as it does with our own."""
+    """Record the last check of a removal: without our finalizer, no object marks this commit point."""
     guards = driver._volumes._guards
     check = guards.check_handle
 
@@ -190,7 +188,7 @@ def _directories() -> DirectoryService:
 def settings_for(
     backends: tuple[BackendName, ...], *, removes_roots: bool, quota: int, has_socket: bool
 ) -> ControllerSettings:
-    """The settings of a run: shorter intervals than the defaults, or little would happen in a few minutes."""
+    """The settings of a run; intervals are shorter than the defaults, so that more happens in minutes."""
     return ControllerSettings(
         namespace=NAMESPACE,
         region=Region(REGION),

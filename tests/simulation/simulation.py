@@ -1,6 +1,4 @@
-"""One run: a world from a seed, its people and faults for some minutes, then peace, and a look at what is
-left.
-"""
+"""One run: a cluster from a seed, users and faults for some minutes, quiet time, and the final checks."""
 
 import asyncio
 import datetime as real_datetime
@@ -38,12 +36,12 @@ from kube_efs.provisioning.workers.orders import Action
 from kube_efs.settings import BackendName
 
 _ACTIVE_SECONDS = 240.0
-# Longer than a volume is kept for the calls of an earlier leader.
+# Longer than volumes are kept for the calls of an earlier leader.
 _STANDSTILL_SECONDS = (200.0, 300.0)
 _SETTLING_SECONDS = 1500.0
-# Until then the controller knows all file systems again, and says which volumes it cannot understand.
+# After this time, the controller knows all file systems again, and has reported unknown volumes.
 _ADVICE_SECONDS = 150.0
-# Methods of the simulation, for what goes wrong beside the weather.
+# Methods of the simulation for faults other than the weather.
 _TROUBLES = (
     "kill",
     "kill",
@@ -65,7 +63,7 @@ _TROUBLES = (
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of one run; ``violation`` is None when everything held."""
+    """The outcome of a run; ``violation`` is None if all invariants were true."""
 
     seed: int
     violation: str | None
@@ -74,7 +72,7 @@ class Outcome:
 
 
 class Simulation:
-    """The world of one seed."""
+    """The cluster of one seed."""
 
     def __init__(self, seed: int) -> None:
         rng, theme = random.Random(seed), theme_of(seed)
@@ -149,7 +147,7 @@ class Simulation:
         self.history.note("theme {}, backends {}, quota {}, {}", theme.name, backends, quota, self.weather)
 
     def run(self) -> None:
-        """Live through it; raises Violation."""
+        """Run it; raises Violation."""
         self.loop.run_until_complete(self._live())
 
     async def _live(self) -> None:
@@ -177,7 +175,7 @@ class Simulation:
         if self.truth.violation:
             raise self.truth.violation
 
-    # --- trouble
+    # --- faults
 
     def _make_trouble(self) -> None:
         if self._is_calm:
@@ -220,26 +218,26 @@ class Simulation:
         self._rng.choice(self.replicas).step_clock(seconds)
 
     def _stop_at_look(self) -> None:
-        """The next leader that looks at a volume which it removes stands still with the answer."""
+        """Pause the next leader when it gets the answer about a volume that it removes."""
         self._stops_at_look = all(one.process.state is not State.PAUSED for one in self.replicas)
 
     def _looked(self, plural: str, name: str) -> None:
         if self._is_calm or not self._stops_at_look or plural != "persistentvolumes":
             return
-        # With a pod that has not begun, the next leader deletes that, and the order with it.
+        # If the pod is still gated, the next leader deletes it, and the order with it.
         if any(pod["spec"].get("schedulingGates") for pod in self.server.all("pods")):
             return
         author = self.server.author
         leader = next((one for one in self.replicas if one.is_leading and one.process.name == author), None)
         record = next((one for one in self.truth.live() if one.name == name), None)
         is_going = record is not None and record.committed is not None and record.is_to_go
-        # It is looked at when its removal begins, too.
+        # The volume is also read when its removal begins.
         if leader and record and is_going and record.access_point_id and self._rng.random() < 0.5:
             self._stops_at_look = False
             self._stop(leader, record)
 
     def _stop(self, replica: Replica, record: Record) -> None:
-        """It stands still until the volume may be gone, which people want to keep by then."""
+        """Pause the leader until the volume may be deleted; meanwhile users set it to Retain."""
         seconds, process = self._rng.uniform(*_STANDSTILL_SECONDS), replica.process
         self.history.note("{} stands still for {:g} s", process.name, seconds)
         process.pause()
@@ -273,7 +271,7 @@ class Simulation:
                 self.server.delete("pods", pod["metadata"]["name"], NAMESPACE)
 
     def _cut_off(self) -> None:
-        """A node that removes something is lost, goes on, and its pods are deleted as people do then."""
+        """A node that removes a directory is disconnected but continues; users delete its pods."""
         for pod in self.server.all("pods"):
             for node in self.nodes.all:
                 is_on = pod["spec"].get("nodeName") == node.name and pod["status"]["phase"] == "Running"
@@ -303,7 +301,7 @@ class Simulation:
         self.history.note("{} is {}", one.file_system_id, "full" if one.is_full else "no longer full")
 
     def _use_up_access_points(self) -> None:
-        """Others make access points until there is no room on the first file system."""
+        """Others create access points until the first file system is full."""
         others = {"FileSystemId": FIRST, "RootDirectory": {"Path": "/others"}, "Tags": []}
         while sum(one["FileSystemId"] == FIRST for one in self.efs.access_points.values()) < self._quota:
             token = f"others-{len(self.efs.access_points)}"
@@ -331,7 +329,7 @@ class Simulation:
             self.loop.after(1.0, sidecar.start)
 
     def _unsettled(self) -> list[str]:
-        """What is left to do, or was left behind."""
+        """The remaining work and leftovers."""
         return [*self._unserved(), *self._unremoved(), *self._left_behind()]
 
     def _unserved(self) -> list[str]:
@@ -348,7 +346,7 @@ class Simulation:
         return found
 
     def _waits_for_people(self, claim: dict[str, Any]) -> bool:
-        """Whether its access point is to go with an earlier volume, which cannot go."""
+        """Whether its access point must be removed with an earlier volume that is blocked."""
         _, parameters = CLASSES[claim["spec"]["storageClassName"]]
         return parameters.get("reuseAccessPoint") == "true" and any(
             one.access_point_id is not None
@@ -359,7 +357,7 @@ class Simulation:
         )
 
     def _is_short(self, claim: dict[str, Any]) -> bool:
-        """Whether there is no group id or no room for another access point."""
+        """Whether no group ID is free, or no file system has room for an access point."""
         provisioner, parameters = CLASSES[claim["spec"]["storageClassName"]]
         first, last = gid_range(provisioner, parameters)
         if first and not set(range(first, last + 1)) - self._gids():
@@ -371,14 +369,14 @@ class Simulation:
         return all(on[one] >= self._access_points_most for one in candidates)
 
     def _gids(self) -> set[int]:
-        """Every id that a volume, an access point or a directory has."""
+        """Every ID of a volume, an access point or a directory."""
         found = {self.truth.gid_of(one) or 0 for one in self.truth.live()}
         for one in self.efs.access_points.values():
             user = one.get("PosixUser") or {}
             found |= {user.get("Gid", 0), user.get("Uid", 0)}
         places = {self.truth.located(one) for one in self.truth.live()}
         for file_system in self.efs.file_systems.values():
-            # The id of a volume whose directory is gone, as of one that was set to Retain too late.
+            # The ID of a volume without a directory, such as one that was set to Retain too late.
             found |= {
                 gid
                 for gid, paths in file_system.root.marks.items()
@@ -386,12 +384,12 @@ class Simulation:
             }
             for folder in file_system.root.below():
                 found.add(folder.gid)
-                # One that was marked belongs to its directory, also when its maker got no further.
+                # A marked ID belongs to its directory, even if the creation was interrupted.
                 found |= {gid for gid, paths in folder.marks.items() if any(map(folder.find, paths))}
         return found
 
     def _unremoved(self) -> list[str]:
-        """Volumes that are still to go, though nothing is in their way."""
+        """Volumes that should have been removed, because nothing blocks their removal."""
         return [
             f"volume {one.name} is still there"
             for one in self.truth.live()
@@ -399,7 +397,7 @@ class Simulation:
         ]
 
     def _is_hindered(self, record: Record) -> bool:
-        """Whether something else lies in its directory, or leads through its access point."""
+        """Whether another volume is in its directory, or uses its access point."""
         here = record.root
         places = [self.truth.located(one) for one in self.truth.live() if one is not record]
         places += [
@@ -429,17 +427,17 @@ class Simulation:
         return found + [f"directory {one} has no volume" for one in self._lonely_directories()]
 
     def _was_lost(self, maker: str) -> bool:
-        """Whether a process has ended since that alone knew of it when its claim was gone."""
+        """Whether the only process that knew it has ended, after its claim was deleted."""
         return all(maker != replica.process.name for replica in self.replicas) or any(
             sidecar.lives > 1 for sidecar in self.sidecars
         )
 
     def _lonely_access_points(self) -> list[str]:
-        """Access points that kube-efs made, and that no volume leads through.
+        """Access points of kube-efs that no volume uses.
 
-        Two exceptions: it was made for a process that has ended since, and the claim was gone before the next
-        leader looked, or the volume before AWS made it; or a copy of a request made it that was answered long
-        before.
+        There are two exceptions. One was created for a process that has ended since, and the claim was
+        deleted before the next leader listed it, or the volume before AWS created it. The other was created
+        by a late copy of a request that had been answered long before.
         """
         used = {one.access_point_id for one in self.truth.live()}
         kept = {one.access_point_id for one in self.truth.records.values() if not was_removed(one)}
@@ -452,9 +450,9 @@ class Simulation:
         ]
 
     def _lonely_directories(self) -> list[str]:
-        """Directories that were made for volumes, of which none is there any more, nor was any to be kept.
+        """Directories of volumes that were all deleted, and none of them retained.
 
-        The same exceptions, and what an access point leads to that is itself left behind.
+        The exceptions are the same; another one is the root of an access point that is itself left behind.
         """
         found = []
         roots = [(one["FileSystemId"], root_of(one)) for one in self.efs.access_points.values()]
@@ -478,13 +476,13 @@ class Simulation:
 
 
 def run(seed: int, *, with_logs: bool = False) -> Outcome:
-    """The run of that seed; its history has the product's own logs if asked for."""
+    """Run that seed; the history contains the logs of the product on request."""
     started = time.perf_counter()
-    # What a collection ends, it would end at a moment that is not the seed's.
+    # Garbage collection would end objects at moments that do not depend on the seed.
     gc.collect()
     gc.freeze()
     gc.disable()
-    # What killed processes have left is nobody's fault.
+    # Warnings about the tasks of killed processes are expected.
     sys.unraisablehook = lambda _: None
     warnings.simplefilter("ignore", RuntimeWarning)
     random.seed(seed)
@@ -505,7 +503,7 @@ def run(seed: int, *, with_logs: bool = False) -> Outcome:
 
 
 def _configure_logs(simulation: Simulation, *, with_logs: bool) -> None:
-    """Have the product's logs in the history, if asked for; a handler that failed is a fault in any case."""
+    """Write the logs of the product to the history on request; a failed handler is always a violation."""
 
     def note(_: object, level: str, event: MutableMapping[str, Any]) -> str:
         text = " ".join(f"{key}={value}" for key, value in event.items() if key != "event")
@@ -520,7 +518,7 @@ def _configure_logs(simulation: Simulation, *, with_logs: bool) -> None:
 
 
 class _NoOtherAccounts(AbstractAsyncContextManager[None]):
-    """Stands for the calls to other accounts, which nobody makes here and which are costly to prepare."""
+    """Replaces the calls to other accounts, which the simulation never makes and are slow to prepare."""
 
     def __init__(self, *_: object) -> None: ...
 
@@ -528,7 +526,7 @@ class _NoOtherAccounts(AbstractAsyncContextManager[None]):
 
 
 class _Seeded:
-    """Clocks and randomness of the product, of the loop and of the seed."""
+    """Replaces the clocks of the product with the loop's, and its randomness with the seed's."""
 
     def __init__(self, loop: VirtualLoop, seed: int) -> None:
         self._rng = random.Random(f"product {seed}")
@@ -574,7 +572,7 @@ class _Seeded:
 
 
 def _clock_defaults() -> list[tuple[dict[str, Any], str]]:
-    """Where a constructor of the product falls back on the machine's clock."""
+    """The constructors of the product that use the clock of the machine by default."""
     classes = {
         one
         for name, module in list(sys.modules.items())

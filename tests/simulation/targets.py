@@ -1,4 +1,4 @@
-"""The ports that the cluster's nodes know of, as the ConfigMap has them."""
+"""The ports in the ConfigMap, which the nodes read."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -9,12 +9,12 @@ from kube_efs.model.efs.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, parse_ta
 
 
 def file_systems_by_port(config_map: Body | None) -> Mapping[int, str]:
-    """The file system behind each port; none before there is a ConfigMap."""
+    """The file system of each port; empty without a ConfigMap."""
     return _parsed(((config_map or {}).get("data") or {}).get(CONFIG_MAP_KEY, ""))
 
 
 def published(server: ApiServer, namespace: str) -> Mapping[int, str]:
-    """The same, as it is right now."""
+    """The file system of each port in the current ConfigMap."""
     return file_systems_by_port(server.find("configmaps", CONFIG_MAP_NAME, namespace))
 
 

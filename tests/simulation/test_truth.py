@@ -1,4 +1,4 @@
-"""What the simulation's judge says of group ids."""
+"""The checks of group IDs in the simulation."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,7 @@ GID = 2007
 
 
 class World:
-    """A file system, an API server, and who judges them."""
+    """A file system, an API server, and the checks of both."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         history = History(loop.time)
@@ -25,16 +25,16 @@ class World:
         self.truth = Truth(self.server, efs, history, loop.time)
 
     def make_claim(self, name: str) -> str:
-        """A claim; gives its uid."""
+        """Create a claim; returns its uid."""
         body: Body = {"metadata": {"name": name, "namespace": "red"}, "spec": {"storageClassName": "group"}}
         return str(self.server.create("persistentvolumeclaims", body)["metadata"]["uid"])
 
     def make_directory(self, name: str) -> None:
-        """The directory of a claim, with the group."""
+        """Create the directory of a claim, with the group."""
         self.file_system.make(("dirs", name)).gid = GID
 
     def make_volume(self, name: str, claim_uid: str) -> Record:
-        """The volume of a claim, with the group."""
+        """Create the volume of a claim, with the group."""
         body: Body = {
             "metadata": {"name": f"pvc-{name}", "annotations": {GID_ANNOTATION: str(GID)}},
             "spec": {
@@ -47,14 +47,14 @@ class World:
         return next(one for one in self.truth.live() if one.name == f"pvc-{name}")
 
     def make_all(self, name: str) -> Record:
-        """A claim with its directory and its volume."""
+        """Create a claim with its directory and its volume."""
         uid = self.make_claim(name)
         self.make_directory(name)
         return self.make_volume(name, uid)
 
     @property
     def violation(self) -> str:
-        """What has been found, in words."""
+        """The text of the violation, empty without one."""
         return str(self.truth.violation or "")
 
 
@@ -71,33 +71,33 @@ def test_volumes_of_claims_do_not_share_a_group(world: World) -> None:
     assert world.violation == "group id 2007 has two owners, pvc-one and pvc-two"
 
 
-def test_volume_made_late_owns_no_group_without_claim_and_directory(world: World) -> None:
+def test_volume_created_late_owns_no_group_without_claim_and_directory(world: World) -> None:
     world.make_all("one")
     world.make_volume("late", "of-a-claim-that-is-gone")
     assert not world.violation
 
 
-def test_group_is_free_while_a_volume_made_late_waits_to_be_removed(world: World) -> None:
+def test_group_is_free_while_a_volume_created_late_waits_for_its_removal(world: World) -> None:
     world.make_volume("late", "of-a-claim-that-is-gone")
     world.make_all("one")
     assert not world.violation
 
 
-def test_volume_made_late_does_not_own_the_group_of_a_directory_that_people_made(world: World) -> None:
+def test_volume_created_late_does_not_own_the_group_of_a_manually_created_directory(world: World) -> None:
     world.make_all("one")
     world.file_system.make(("dirs", "late"))
     world.make_volume("late", "of-a-claim-that-is-gone")
     assert not world.violation
 
 
-def test_directory_that_is_left_owns_its_group_without_a_claim(world: World) -> None:
+def test_existing_directory_owns_its_group_without_a_claim(world: World) -> None:
     world.make_all("one")
     world.make_directory("kept")
     world.make_volume("kept", "of-a-claim-that-is-gone")
     assert world.violation == "group id 2007 has two owners, pvc-one and pvc-kept"
 
 
-def test_directory_that_gets_the_group_later_is_found_at_the_next_write(world: World) -> None:
+def test_directory_that_gets_the_group_later_is_detected_at_the_next_write(world: World) -> None:
     one = world.make_all("one")
     world.make_volume("late", "of-a-claim-that-is-gone")
     world.make_directory("late")

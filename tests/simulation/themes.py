@@ -1,7 +1,7 @@
-"""What a run is about: some seeds bias people and faults toward one scenario.
+"""Themes: some seeds bias users and faults toward one scenario.
 
-A fault that needs three rare things at once is found in a run in which each of them is frequent. The theme is
-a function of the seed alone; every other seed has none, and is what it would be without themes.
+A fault that needs three rare events at once is found in a run in which each of them is frequent. The theme
+depends only on the seed. Every other seed has none, so its run is the same as without themes.
 """
 
 from collections.abc import Mapping
@@ -15,11 +15,11 @@ from kube_efs.settings import BackendName
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Theme:
-    """A bias; None and empty values leave it to chance.
+    """A bias; None and empty values are random.
 
-    With ``has_socket`` claims of the CSI driver are served through csi-provisioner, beside the tunnels' own.
-    ``actions`` has weights of what people do, by the names of the methods; ``sources`` and ``places`` are
-    what their own volumes lead to; ``trouble`` are faults by the names of the methods.
+    With ``has_socket``, claims of the CSI driver are served through csi-provisioner. ``actions`` are weights
+    of users' actions by method name. ``sources`` and ``places`` are the sources of static volumes.
+    ``trouble`` are faults by method name.
     """
 
     name: str = ""
@@ -49,7 +49,7 @@ _DIRECTORY = (BackendName.TUNNEL, BackendName.DIRECTORY)
 _ALL = (BackendName.TUNNEL, BackendName.DIRECTORY, BackendName.CSI)
 _KILLS = ("kill_leader", "kill_leader", "pause_leader")
 _BUSY_CLAIMS = {"delete_and_create_claim": 10, "delete_claim": 5, "create_claim": 8}
-# What pods of earlier leaders do to directories that are made and removed all the time.
+# Pods of earlier leaders, on directories that are often created and removed.
 _PODS = Theme(
     backends=_TUNNEL,
     classes=("tunnel",),
@@ -60,7 +60,7 @@ _PODS = Theme(
 )
 
 THEMES: Final[tuple[Theme, ...]] = (
-    # Ports: what carries one, and what the leader knows of it; file systems come and go.
+    # Ports of volumes and the leader's knowledge of them; file systems appear and disappear.
     Theme(
         name="ports",
         backends=_TUNNEL,
@@ -81,7 +81,7 @@ THEMES: Final[tuple[Theme, ...]] = (
         step_seconds=0.2,
         removals_hang=0.3,
     ),
-    # Access points: in, above and below the directories of other volumes.
+    # Access points in, above and below the directories of other volumes.
     Theme(
         name="access points",
         backends=_CSI,
@@ -95,7 +95,7 @@ THEMES: Final[tuple[Theme, ...]] = (
         start_seconds=5.0,
         targets={"CreateAccessPoint": (Fault.LATE, 0.2)},
     ),
-    # A claim of the same name again and again, with one access point.
+    # Repeated claims of the same name, with one access point.
     Theme(
         name="reuse",
         backends=_CSI,
@@ -107,7 +107,7 @@ THEMES: Final[tuple[Theme, ...]] = (
         binder_seconds=2.0,
         targets={"DeleteAccessPoint": (Fault.LATE, 0.4)},
     ),
-    # Group ids: leaders that begin, and a range that is nearly used up.
+    # Group IDs: new leaders, and a range that is nearly full.
     Theme(
         name="group ids",
         backends=_ALL,
@@ -117,7 +117,7 @@ THEMES: Final[tuple[Theme, ...]] = (
         trouble=("kill_leader", "pause_leader"),
         trouble_seconds=15.0,
     ),
-    # The last look: volumes that come between two looks, and watches that are behind.
+    # The last check: volumes that appear between two checks, and late watches.
     Theme(
         name="late looks",
         backends=_TUNNEL,
@@ -129,7 +129,7 @@ THEMES: Final[tuple[Theme, ...]] = (
         start_seconds=0.5,
         targets={"POST pods": (Fault.LATE, 0.3)},
     ),
-    # A pod of an earlier leader is slow to remove what the next one removes and makes anew.
+    # A slow pod of an earlier leader removes a directory that the next leader removes and recreates.
     replace(
         _PODS,
         name="two leaders",
@@ -139,7 +139,7 @@ THEMES: Final[tuple[Theme, ...]] = (
         step_seconds=0.2,
         removals_hang=0.5,
     ),
-    # Pods that are made when nobody waits for them any more.
+    # Pods that are created after their creator has stopped waiting.
     replace(
         _PODS,
         name="late pods",
@@ -148,7 +148,7 @@ THEMES: Final[tuple[Theme, ...]] = (
         step_seconds=0.2,
         targets={"POST pods": (Fault.LATE, 0.4)},
     ),
-    # Programs that go on where nobody sees them.
+    # Programs that continue on disconnected nodes.
     replace(
         _PODS,
         name="lost nodes",
@@ -156,7 +156,7 @@ THEMES: Final[tuple[Theme, ...]] = (
         trouble_seconds=3.0,
         removals_hang=0.7,
     ),
-    # A pod of an earlier leader removes what others have got meanwhile.
+    # A pod of an earlier leader removes a directory that others got meanwhile.
     Theme(
         name="orders of before",
         backends=_CSI,
@@ -171,7 +171,7 @@ THEMES: Final[tuple[Theme, ...]] = (
         step_seconds=0.2,
         removals_hang=0.8,
     ),
-    # Claims that leave the file system open.
+    # Claims without a file system.
     Theme(
         name="homes",
         backends=_TUNNEL,
@@ -183,11 +183,11 @@ THEMES: Final[tuple[Theme, ...]] = (
         replicas=3,
         targets={
             "POST persistentvolumes": (Fault.LATE, 0.35),
-            # Then the next leader cannot choose what the one before has chosen.
+            # Then the next leader cannot choose the file system of the former one.
             "DescribeMountTargets": (Fault.FAILED, 0.6),
         },
     ),
-    # Volumes that are made late, in directories of which other volumes go.
+    # Late volumes in directories whose other volumes are removed.
     Theme(
         name="unclear volumes",
         backends=_TUNNEL,
@@ -200,7 +200,7 @@ THEMES: Final[tuple[Theme, ...]] = (
         step_seconds=0.2,
         targets={
             "POST persistentvolumes": (Fault.LATE, 0.5),
-            # Then the next leader knows of no file systems for a while.
+            # Then the next leader knows no file systems for a while.
             "DescribeMountTargets": (Fault.UNANSWERED, 0.3),
         },
     ),
@@ -219,7 +219,7 @@ THEMES: Final[tuple[Theme, ...]] = (
         step_seconds=0.2,
         removals_hang=0.7,
     ),
-    # No room: on one file system after the other.
+    # File systems become full one after the other.
     Theme(
         name="full",
         backends=_CSI,
@@ -231,7 +231,7 @@ THEMES: Final[tuple[Theme, ...]] = (
         trouble_seconds=10.0,
         targets={"CreateAccessPoint": (Fault.UNANSWERED, 0.3)},
     ),
-    # A leader stands still for longer than its successor waits for its calls.
+    # A leader is paused for longer than its successor waits for its calls.
     Theme(
         name="standstills",
         backends=_CSI,
@@ -260,14 +260,14 @@ THEMES: Final[tuple[Theme, ...]] = (
         start_seconds=0.5,
         step_seconds=0.2,
     ),
-    # Two pools of workers in one process: that of the leader, and that of the CSI service.
+    # Two worker pools in one process: those of the leader and of the CSI service.
     Theme(
         name="csi-provisioner",
         backends=_CSI,
         classes=("plain", "plain-named", "point", "named", "tunnel", "beside"),
         pace=1.5,
         actions={**_BUSY_CLAIMS, "make_static": 4, "set_policy": 5, "delete_volume": 3},
-        # Which port or address belongs to which file system is not known to the CSI service.
+        # The CSI service does not know the file systems of ports and addresses.
         sources=("dns", "annotated", "csi", "point", "same point"),
         trouble=("kill", "kill_sidecar", "cut_watches"),
         trouble_seconds=30.0,
@@ -275,7 +275,7 @@ THEMES: Final[tuple[Theme, ...]] = (
         step_seconds=0.2,
         has_socket=True,
     ),
-    # Machines whose clocks are set.
+    # Changes of the machines' clocks.
     Theme(
         name="clocks",
         backends=_CSI,
@@ -292,5 +292,5 @@ THEMES: Final[tuple[Theme, ...]] = (
 
 
 def theme_of(seed: int) -> Theme:
-    """The theme of every second seed, each in its turn."""
+    """The theme of every second seed, in turn."""
     return THEMES[seed // 2 % len(THEMES)] if seed % 2 else Theme()

@@ -1,24 +1,22 @@
-"""What must always hold, judged at every change of the simulated world, and what must hold in the end.
+"""The invariants, checked at every change of the simulated cluster, and the final state.
 
-The promise, exactly. A volume is *protected* while it exists and is not to be reclaimed: while it is not
-Released, or its reclaim policy is not Delete. A removal is *committed* at the moment (a resource version of
-the API server) at which the removed volume X gets its deletionTimestamp. When the directory, or access point,
-of X goes:
+The exact promise: A volume is *protected* while it exists and must not be reclaimed, that is, while it is not
+Released or its reclaim policy is not Delete. A removal is *committed* at the moment (a resource version of
+the API server) at which the removed volume X gets its deletionTimestamp. When the directory or access point
+of X is removed:
 
-* there is such an X: a volume made by kube-efs, of exactly that directory or access point, that was Released
-  with the policy Delete when it was committed, or at some moment since (or is so now, for a removal before
-  the commit);
-* no protected volume that kube-efs made has its data there, whatever was late, lost or repeated;
-* no protected volume that people made has its data there, if the API server accepted it before X was
-  committed;
-* X itself is not protected: it was not set to Retain before it was committed.
+* X exists: a volume of kube-efs with exactly that directory or access point. It was Released with the policy
+  Delete at the commit or at some moment since (or is so now, for a removal before the commit).
+* No protected volume of kube-efs has its data there, regardless of late, lost or repeated requests.
+* No protected volume of users has its data there, if the API server accepted it before the commit.
+* X itself is not protected: it was not set to Retain before the commit.
 
-A volume that people made while X was Terminating, or that was set to Retain after the commit, may lose its
-data, and is not judged any more; nor is one that was made late, for a claim that was gone by then: it never
-binds, and has no data. One that they make when X is gone is as safe as any other.
+A volume that users create while X is Terminating, or set to Retain after the commit, may lose its data and is
+no longer checked. The same applies to a volume that was created late for a deleted claim: it never binds and
+has no data. A volume that users create after the deletion of X is as safe as any other.
 
-People's volumes that name a loopback port mean the file system that the ConfigMap gave that port to when they
-were made.
+Users' volumes with a loopback port belong to the file system that had this port in the ConfigMap when they
+were created.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -36,14 +34,14 @@ from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID, FILE_SYSTEM_LABEL, ROO
 
 MEANS = "simulation/means"
 BY_PEOPLE = "simulation/by-people"
-# After this time without a change, everybody knows of it.
+# After this time without a change, all parts have seen it.
 _STEADY_SECONDS = 100.0
 _LATE_SECONDS = 3.0
 
 
 @dataclass(slots=True, eq=False)
 class Record:
-    """What is known of a volume, also when it is gone."""
+    """The record of a volume, also after its deletion."""
 
     name: str
     uid: str
@@ -75,23 +73,23 @@ class Record:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the object is gone."""
+        """Whether the object was deleted."""
         return self.gone is not None
 
     @property
     def is_to_go(self) -> bool:
-        """Whether it is Released, and its policy is Delete."""
+        """Whether it is Released with the policy Delete."""
         policy = self.body["spec"].get("persistentVolumeReclaimPolicy")
         return bool(self.body["status"]["phase"] == "Released" and policy == "Delete")
 
     @property
     def is_protected(self) -> bool:
-        """Whether its data must stay."""
+        """Whether its data must be kept."""
         return not self.is_gone and not self.is_to_go and not self.is_unpromised
 
     @property
     def access_point_id(self) -> str | None:
-        """The access point that it leads through."""
+        """The access point that it uses."""
         return self._source[1]
 
     @property
@@ -101,7 +99,7 @@ class Record:
 
     @property
     def port(self) -> int | None:
-        """The loopback port that it carries."""
+        """Its loopback port."""
         spec = self.body["spec"]
         if (spec.get("nfs") or {}).get("server") != "127.0.0.1":
             return None
@@ -110,21 +108,21 @@ class Record:
 
     @property
     def has_group(self) -> bool:
-        """Whether its pods get its group, wherever its directory is."""
+        """Whether its pods get its group, independent of its directory."""
         return GID_ANNOTATION in (self.body["metadata"].get("annotations") or {})
 
     @property
     def claim_uid(self) -> str | None:
-        """Of the claim that it is for."""
+        """The uid of its claim."""
         return (self.body["spec"].get("claimRef") or {}).get("uid")
 
     def __post_init__(self) -> None:
-        # What a volume leads to never changes.
+        # The source of a volume is immutable.
         self._source = _source(self.body)
 
 
 def _source(body: Body) -> tuple[tuple[str, Parts] | None, str | None]:
-    """Place and access point of a volume."""
+    """Location and access point of a volume."""
     spec, annotations = body["spec"], body["metadata"].get("annotations") or {}
     if "nfs" in spec:
         server = spec["nfs"]["server"]
@@ -139,7 +137,7 @@ def _source(body: Body) -> tuple[tuple[str, Parts] | None, str | None]:
 
 
 class Truth:
-    """Watches over everything that must always hold, and remembers the first thing that did not."""
+    """Checks all invariants, and records the first violation."""
 
     def __init__(self, server: ApiServer, efs: Efs, history: History, clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -153,17 +151,17 @@ class Truth:
         self.violation: Violation | None = None
         self._authors: dict[str, str] = {}
         self._ports: Mapping[int, str] = {}
-        # Since when the ConfigMap has had each file system.
+        # The time since which the ConfigMap contains each file system.
         self._served: dict[str, float] = {}
 
     def fail(self, text: str) -> None:
-        """Remember the first thing that went wrong."""
+        """Record the first violation."""
         if self.violation is None:
             self.violation = Violation(text)
             self._history.note("VIOLATION: {}", text)
 
     def to_go_with(self, handle: str) -> list[Record]:
-        """The volumes of that handle that are to go right now."""
+        """The volumes of that handle that must be removed at this moment."""
         return [
             one
             for one in self.live()
@@ -171,7 +169,7 @@ class Truth:
         ]
 
     def confirmed(self, records: list[Record], version: int) -> None:
-        """The driver has looked for the last time, from that version on, before it removes these."""
+        """Record the last check of the driver before it removes these volumes, from that version on."""
         for record in records:
             record.committed = version if record.committed is None else min(record.committed, version)
             record.was_to_go = record.by_call = True
@@ -179,7 +177,7 @@ class Truth:
             self._history.note("the removal of volume {} is confirmed", record.name)
 
     def located(self, record: Record) -> tuple[str, Parts] | None:
-        """Where the data of the volume lies right now; None when its access point is gone."""
+        """The current location of the volume's data; None when its access point was deleted."""
         place, access_point_id = record.place, record.access_point_id
         if place is None or access_point_id is None:
             return place
@@ -187,24 +185,24 @@ class Truth:
         return (place[0], (*root_of(found), *place[1])) if found else None
 
     def folder_of(self, record: Record) -> Folder | None:
-        """The directory of the volume, if it is there."""
+        """The directory of the volume, if it exists."""
         place = self.located(record)
         if place is None or place[0] not in self._efs.file_systems:
             return None
         return self._efs.file_systems[place[0]].find(place[1])
 
     def _claim_of(self, record: Record) -> Body | None:
-        """The claim that the volume is for, if it is there."""
+        """The claim of the volume, if it exists."""
         claim = record.body["spec"].get("claimRef") or {}
         found = self._server.find("persistentvolumeclaims", claim.get("name", ""), claim.get("namespace", ""))
         return found if found is not None and found["metadata"]["uid"] == record.claim_uid else None
 
     def author_of(self, pod: str) -> str:
-        """The process that made that pod."""
+        """The process that created that pod."""
         return self._authors.get(pod, "")
 
     def live(self) -> Iterator[Record]:
-        """Every volume that is there but the root volumes."""
+        """Every existing volume except root volumes."""
         return (one for one in self.records.values() if not one.is_gone)
 
     # --- the API server's changes
@@ -243,14 +241,14 @@ class Truth:
         if record.committed is not None and record.is_to_go:
             record.was_to_go = True
         if was_to_go and not record.is_to_go:
-            # Somebody wants to keep it.
+            # A user wants to keep it.
             record.accepted, record.is_kept, record.since = version, True, self._clock()
             record.is_unpromised = record.is_unpromised or record.committed is not None
             self._history.note("volume {} is kept (promised: {})", record.name, not record.is_unpromised)
 
     def _check_config_map(self, new: Body | None) -> None:
         if new is None:
-            # A leader that begins without it knows of no tunnels before AWS has answered.
+            # Without it, a new leader knows no tunnels before AWS has answered.
             self._served.clear()
         else:
             self._check_ports(new)
@@ -273,7 +271,7 @@ class Truth:
                 self.fail(f"volume {record.name} is made without its directory")
 
     def gid_of(self, record: Record) -> int | None:
-        """The allocated group of a volume that kube-efs made."""
+        """The allocated group of a volume of kube-efs."""
         annotations = record.body["metadata"].get("annotations") or {}
         if GID_ANNOTATION in annotations:
             return int(annotations[GID_ANNOTATION])
@@ -303,10 +301,10 @@ class Truth:
                 self.fail(f"group id {gid} has two owners, {other.name} and {record.name}")
 
     def _owns(self, record: Record, gid: int) -> bool:
-        """Whether pods or data of the volume have the group: by its claim, its access point or its directory.
+        """Whether pods or data of the volume have the group: by its claim, access point or directory.
 
-        A late copy of the request that made it can make it again when all of them are gone. An access point
-        that is made late has an id that may have been given to another by then.
+        A late copy of a request can create a volume again when none of these exist. A late access point has
+        an ID that another volume may have got meanwhile.
         """
         if record.access_point_id in self._efs.strays:
             return False
@@ -318,9 +316,9 @@ class Truth:
         )
 
     def _is_between_calls(self, one: Record, other: Record) -> bool:
-        """Whether an access point was made when a process had ended that made a directory.
+        """Whether an access point was created after the end of a process that had created a directory.
 
-        With csi-provisioner nobody knows of such a directory before the next call for it has been answered.
+        With csi-provisioner, no process knows such a directory before the answer to the next call for it.
         """
         found, folder = self._efs.access_points.get(one.access_point_id or ""), self.folder_of(other)
         return (
@@ -350,9 +348,9 @@ class Truth:
                 self.fail(f"port {port} has two owners, {owner} and {place[0]} (volume {record.name})")
 
     def _check_tunnels(self, new: Body) -> None:
-        """No file system that AWS has had for a while loses its tunnel, whatever one answer says.
+        """No file system that AWS has had for a while loses its tunnel because of one answer.
 
-        But for what a late request does, which the leader repairs.
+        The exception is a late request, which the leader repairs.
         """
         now, served = self._clock(), {*file_systems_by_port(new).values()}
         for file_system_id, since in self._served.items():
@@ -364,7 +362,7 @@ class Truth:
         self._served = {one: self._served.get(one, now) for one in served}
 
     def _check_home(self, record: Record) -> None:
-        """A claim that leaves the file system open gets the one where its directory is kept."""
+        """A claim without a file system gets the one with its existing directory."""
         claim = self._claim_of(record)
         if claim is None or record.place is None or not _is_open(claim):
             return
@@ -388,7 +386,7 @@ class Truth:
             self.fail(f"volume {record.name} is made at {record.place} though {homes} have that directory")
 
     def _was_left_just_now(self, record: Record) -> bool:
-        """Whether its directory is one that a volume has left behind, which not everybody may know of."""
+        """Whether its directory was just left by another volume, which some parts may not know yet."""
         folder = self.folder_of(record)
         return folder is not None and any(
             one.left is folder and self._clock() <= one.gone_at + _STEADY_SECONDS
@@ -412,7 +410,7 @@ class Truth:
             self.fail(f"{text}, though no released volume has that directory")
 
     def _root(self, record: Record) -> tuple[str, Parts] | None:
-        """The directory that goes with a volume: its own, or its access point's."""
+        """The directory that is removed with a volume: its own, or that of its access point."""
         if record.access_point_id is None:
             return record.place
         found = self._efs.access_points.get(record.access_point_id)
@@ -430,7 +428,7 @@ class Truth:
     def _judge(self, causes: list[Record], hit: list[Record], text: str) -> None:
         for record in hit:
             if not record.is_protected or self._is_stillborn(record):
-                # Its data may go, with that of another: it is too late to keep it.
+                # Its data may be removed with that of another volume: it is too late to keep it.
                 record.is_unpromised = True
                 continue
             if (record.by_people or record.is_kept) and any(_came_first(cause, record) for cause in causes):
@@ -442,13 +440,13 @@ class Truth:
             self.fail(f"{text}, and with it the data of volume {record.name} ({phase}, {policy})")
 
     def _is_stillborn(self, record: Record) -> bool:
-        """Whether it was made for a claim that was gone by then, so that nobody has ever used it."""
+        """Whether it was created for a deleted claim, so that it was never used."""
         return record.is_late and not record.by_people and not record.written
 
-    # --- what is written, and whether it is still there
+    # --- written data
 
     def write(self, record: Record) -> None:
-        """A pod writes a byte into a volume that is mounted."""
+        """A pod writes a byte into a mounted volume."""
         folder = self.folder_of(record)
         if folder is None:
             place = self.located(record)
@@ -458,13 +456,13 @@ class Truth:
                         f"volume {record.name} cannot be mounted: {record.place or 'nothing'} is not there"
                     )
                 return
-            # EFS makes the root of an access point when somebody mounts it.
+            # EFS creates the root of an access point at its first mount.
             self._efs.make_root(record.access_point_id)
             folder = self._efs.file_systems[place[0]].make(place[1])
         if folder.written.get(record.uid, 0) < record.written and record.is_protected:
             self.fail(f"volume {record.name} has lost {record.written} bytes")
         if not record.by_people:
-            # Directories and access points come and go after their volumes were made, too.
+            # Directories and access points can appear and disappear after the creation of their volumes.
             self._check_gid(record)
             gid = self.gid_of(record)
             if record.has_group and record.is_protected and folder.gid != gid:
@@ -473,7 +471,7 @@ class Truth:
         folder.written[record.uid] = record.written
 
     def check_data(self) -> None:
-        """Every protected volume still has its bytes."""
+        """Check that every protected volume has its bytes."""
         for record in self.live():
             if record.is_protected and record.written:
                 folder = self.folder_of(record)
@@ -489,7 +487,7 @@ def _is_open(claim: Body) -> bool:
 
 
 def _came_first(cause: Record, record: Record) -> bool:
-    """Whether the volume was accepted while the removed one was Terminating, or a call was removing it."""
+    """Whether the volume was accepted while the removed one was Terminating or a call removed it."""
     return (
         cause.committed is not None
         and cause.committed < record.accepted
@@ -498,7 +496,7 @@ def _came_first(cause: Record, record: Record) -> bool:
 
 
 def is_in(place: tuple[str, Parts] | None, directory: tuple[str, Parts] | None) -> bool:
-    """Whether the place is that directory, or lies below it."""
+    """Whether the location is that directory or below it."""
     return (
         place is not None
         and directory is not None
@@ -508,7 +506,7 @@ def is_in(place: tuple[str, Parts] | None, directory: tuple[str, Parts] | None) 
 
 
 def was_removed(record: Record) -> bool:
-    """Whether it is gone, and its data had to go with it."""
+    """Whether it was deleted, and its data had to be removed."""
     return (
         record.is_gone
         and not (record.by_people or record.by_hand or record.is_unpromised)
@@ -517,7 +515,7 @@ def was_removed(record: Record) -> bool:
 
 
 def _may_go(record: Record) -> bool:
-    """Whether its data may be removed on its account."""
+    """Whether its data may be removed because of this volume."""
     return record.was_to_go or record.is_to_go
 
 

@@ -1,13 +1,12 @@
-"""Virtual time: an event loop whose clock jumps to the next timer, and processes that live inside it.
+"""Virtual time: an event loop whose clock jumps to the next timer, and processes in this loop.
 
-There are no sockets and no threads. Whenever nothing is ready, the clock is set to the moment of the next
-timer, so that minutes pass in milliseconds and the order of everything is a function of the seed alone.
+There are no sockets and no threads. Whenever nothing is ready, the clock is set to the time of the next
+timer. So minutes pass in milliseconds, and the order of all events depends only on the seed.
 
-A process is a set of callbacks that share a context (``contextvars``): everything that one of its tasks
-starts belongs to it, as with processes of an operating system. A paused process runs nothing while its timers
-fall due and answers arrive for it; when it goes on, all of that happens at once, in the order in which it
-came. A killed process runs nothing any more, not even ``finally``: that is what kill -9 does. What it had
-sent is on its way all the same.
+A process is a set of callbacks with one context (``contextvars``): everything that its tasks start belongs to
+it, as with processes of an operating system. A paused process does not run while its timers expire and
+answers arrive. After the pause, it handles all of them at once, in order. A killed process does not run
+again, not even ``finally``, as after SIGKILL. The requests that it had sent are still delivered.
 """
 
 import asyncio
@@ -20,13 +19,13 @@ from enum import Enum, auto
 from itertools import count
 from typing import Any
 
-# So many callbacks at one moment of virtual time are a loop without end.
+# More callbacks at one moment of virtual time mean an endless loop.
 _CALLBACKS_MOST = 200_000
 _CANCELLED_MOST = 50
 
 
 class State(Enum):
-    """Of a process."""
+    """The state of a process."""
 
     RUNNING = auto()
     PAUSED = auto()
@@ -34,15 +33,15 @@ class State(Enum):
 
 
 class Process:
-    """A process of the simulated machines."""
+    """A process on a simulated machine."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.state = State.RUNNING
         self.held: list[asyncio.Handle] = []
-        # By which its machine's clock is wrong, in seconds.
+        # The error of its machine's clock, in seconds.
         self.clock_offset = 0.0
-        # When it has gone on after a standstill.
+        # The time at which it resumed after a pause.
         self.resumed_at = -1e9
 
     def start(self, loop: "VirtualLoop", main: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
@@ -52,19 +51,19 @@ class Process:
         return loop.create_task(main, context=context)
 
     def pause(self) -> None:
-        """Stop it, as SIGSTOP or a machine that stands still."""
+        """Pause the process, as SIGSTOP or a paused machine does."""
         if self.state is State.RUNNING:
             self.state = State.PAUSED
 
     def resume(self, loop: "VirtualLoop") -> None:
-        """Let it go on."""
+        """Resume the process."""
         if self.state is State.PAUSED:
             self.state, self.resumed_at = State.RUNNING, loop.time()
             held, self.held = self.held, []
             loop.take_back(held)
 
     def kill(self) -> None:
-        """End it at once."""
+        """End the process at once."""
         self.state = State.DEAD
         self.held.clear()
 
@@ -73,19 +72,19 @@ _PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
 
 
 def current_process() -> str:
-    """The name of the process that runs right now."""
+    """The name of the running process."""
     process = _PROCESS.get()
     return process.name if process else "nobody"
 
 
 def clock_offset() -> float:
-    """By how many seconds the clock is wrong of the machine that runs right now."""
+    """The error in seconds of the clock of the running process's machine."""
     process = _PROCESS.get()
     return process.clock_offset if process else 0.0
 
 
 def settle(future: "asyncio.Future[Any]", outcome: Any) -> None:
-    """Give the one who waits his answer, or raise it there, if he still waits."""
+    """Set the result or the exception of a future, unless it is done."""
     if future.done():
         return
     if isinstance(outcome, Exception):
@@ -95,18 +94,18 @@ def settle(future: "asyncio.Future[Any]", outcome: Any) -> None:
 
 
 class Stuck(Exception):
-    """Nothing will ever happen again, or the same moment never ends."""
+    """No event is left, or the same moment never ends."""
 
 
 class _Task(asyncio.Task[Any]):
-    """A task whose place in a set does not depend on where it lies in memory."""
+    """A task with a hash that does not depend on its memory address."""
 
     _numbers = count()
 
     def __init__(self, coroutine: Coroutine[Any, Any, Any], **options: Any) -> None:
         self._number = next(_Task._numbers)
         super().__init__(coroutine, **options)
-        # Those of killed processes are left as they are.
+        # Tasks of killed processes are not changed.
         self._log_destroy_pending = False
 
     def __hash__(self) -> int:
@@ -118,7 +117,7 @@ def _new_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """An event loop in virtual time; ``outside`` is the context of what belongs to no process."""
+    """An event loop in virtual time; ``outside`` is the context of callbacks without a process."""
 
     _ready: "deque[asyncio.Handle]"
     _scheduled: list[asyncio.TimerHandle]
@@ -130,25 +129,25 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._callbacks = 0
         self.outside: Context = copy_context()
         self.set_task_factory(_new_task)
-        # Answers that nobody waits for any more, and tasks of processes that were killed.
+        # Unused answers, and tasks of killed processes.
         self.set_exception_handler(lambda *_: None)
 
     def time(self) -> float:
-        """Seconds since the beginning."""
+        """Seconds since the start."""
         return self._now
 
     def after(self, seconds: float, callback: Callable[..., object], *arguments: Any) -> asyncio.TimerHandle:
-        """Call it then, outside of every process."""
+        """Call the function after that time, outside of every process."""
         return self.call_at(self._now + seconds, callback, *arguments, context=self.outside)
 
     def take_back(self, handles: list[asyncio.Handle]) -> None:
-        """Run these next."""
+        """Put these callbacks back, to run next."""
         self._ready.extend(handles)
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Executor | None, function: Callable[..., Any], *arguments: Any
     ) -> "asyncio.Future[Any]":
-        """What threads would do is done here and now."""
+        """Run the function at once, instead of in a thread."""
         done = self.create_future()
         try:
             done.set_result(function(*arguments))
@@ -157,13 +156,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return done
 
     def _write_to_self(self) -> None:
-        """There is no other thread that could wait for this one."""
+        """Do nothing: no other thread exists."""
 
     def _process_events(self, event_list: list[Any]) -> None:
-        """There are no sockets."""
+        """Do nothing: there are no sockets."""
 
     def _drop_cancelled(self) -> None:
-        """Most timers are time-outs of requests that were answered long before."""
+        """Remove cancelled timers: most are timeouts of requests that were answered long before."""
         scheduled = self._scheduled
         if self._timer_cancelled_count > _CANCELLED_MOST:
             self._timer_cancelled_count = 0

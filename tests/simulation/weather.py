@@ -1,8 +1,7 @@
-"""What happens to requests on their way: the faults of a run, drawn from its seed.
+"""The faults of requests in a run, chosen by its seed.
 
-Each run has its own few kinds of faults, some rare and some frequent (as in swarm testing: a run in which
-everything goes wrong at once gets nowhere), and now and then one kind of request that fares badly nearly
-every time.
+Each run has its own few kinds of faults, some rare and some frequent. This is swarm testing: a run with all
+kinds of faults at once makes no progress. In some runs, nearly every request of one kind fails.
 """
 
 import random
@@ -11,12 +10,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import MappingProxyType
 
-# As long as the API server works on a request, whose client has given it up after 30 s.
+# The maximum time that the API server works on a request; its client stops waiting after 30 s.
 LATEST_SECONDS = 60.0
 
 
 class Fault(StrEnum):
-    """What can happen to a request."""
+    """A kind of fault of a request."""
 
     LATE = "late"
     UNSENT = "unsent"
@@ -28,9 +27,9 @@ class Fault(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fate:
-    """Of one request: seconds until it is carried out, from then until its answer is there, and once more.
+    """The delays of a request in seconds: until it is carried out, then until its answer, and until a copy.
 
-    None is never. ``code`` is an answer of the server in the place of its own.
+    None means never. ``code`` is an answer of the server instead of the real one.
     """
 
     fault: Fault | None = None
@@ -86,17 +85,17 @@ class Weather:
         return f"rates {rates}, targets {targets}, lag {self._lag_rate} up to {self._lag_most:g} s"
 
     def clear(self) -> None:
-        """No faults any more."""
+        """End all faults."""
         self.is_clear = True
 
     def lag(self) -> float:
-        """How long a watch takes for a change."""
+        """The delay of a change in a watch."""
         if not self.is_clear and self._rng.random() < self._lag_rate:
             return self._rng.uniform(0.5, self._lag_most)
         return self._rng.uniform(0.001, 0.05)
 
     def fate(self, request: str) -> Fate:
-        """Of a request, by its method and kind or by its operation."""
+        """The fate of a request, by its method and kind or by its operation."""
         rng = self._rng
         there, back = rng.uniform(0.001, self._slow), rng.uniform(0.001, self._slow)
         if self.is_clear:
@@ -126,7 +125,7 @@ class Weather:
             fault, rate = self._targets[request]
             if rng.random() < rate:
                 return fault
-        # A lease that is lost again and again lets nothing happen.
+        # Without a stable Lease, the run would make no progress.
         if request.endswith("leases") and rng.random() < 0.7:
             return None
         drawn = rng.random()

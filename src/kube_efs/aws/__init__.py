@@ -1,6 +1,5 @@
-"""What kube-efs asks AWS, and the picture of it that the rest reads.
+"""Calls to AWS, and the known state of its file systems.
 
-Calls to EFS, EC2 and STS, instance metadata, and the list of file systems that polls them. Foreign errors are
-translated here, in ``errors``; nothing above this package imports botocore. What to do about an answer
-is decided elsewhere.
+The package calls EFS, EC2, STS and instance metadata, and polls the list of file systems. ``errors``
+translates foreign errors; no package above imports botocore. Other packages decide about answers.
 """

@@ -1,4 +1,4 @@
-"""The calls to EFS about access points."""
+"""Calls to EFS about access points."""
 
 from functools import partial
 
@@ -8,11 +8,11 @@ from kube_efs.model.csi.access_points import AccessPoint, AccessPointRequest
 from kube_efs.model.csi.volume_handles import AccessPointId
 from kube_efs.model.efs.ids import FileSystemId
 
-_PAGE_SIZE = 1000  # the most that DescribeAccessPoints gives
+_PAGE_SIZE = 1000  # The maximum of DescribeAccessPoints.
 
 
 class AwsAccessPoints:
-    """Access points, by a connection that is open. Every method may raise AwsError."""
+    """Calls about access points on an open connection. Every method may raise AwsError."""
 
     def __init__(self, connection: AwsConnection) -> None:
         self._connection = connection
@@ -41,7 +41,7 @@ class AwsAccessPoints:
         )
 
     async def create(self, request: AccessPointRequest) -> AccessPoint:
-        """A new access point; raises AwsAlreadyExists when there is one with the token."""
+        """A new access point; raises AwsAlreadyExists when one with the token exists."""
         user = {"Uid": request.user.uid, "Gid": request.user.gid}
         subject = f"{request.file_system_id}:{request.directory}"
         answer = await self._connection.call(
@@ -64,7 +64,7 @@ class AwsAccessPoints:
         return understood_one(parse_access_point, [answer], operation="CreateAccessPoint", subject=subject)
 
     async def delete(self, access_point_id: AccessPointId) -> None:
-        """Remove the access point, and nothing of its data; raises AwsNotFound."""
+        """Delete the access point, but not its data; raises AwsNotFound."""
         await self._connection.call(
             Service.EFS, "DeleteAccessPoint", subject=access_point_id, AccessPointId=access_point_id
         )

@@ -1,9 +1,9 @@
-"""The picture of all file systems and mount targets of the region, kept up to date by polling.
+"""The known file systems and mount targets of the region, updated by polling.
 
-An answer of AWS that takes something away is believed only when a second one confirms it, because tunnels,
-root volumes and ports follow from it. A file system that a listing leaves out is asked for by its id: only
-"not found" means that it is gone. Mount targets that are gone all at once, and a file system that is left
-out and may not be asked for, are believed when the next poll says the same.
+If an answer of AWS omits an object, a second answer must confirm it, because tunnels, root volumes and ports
+depend on these objects. A file system that a list omits is looked up by its ID: only "not found" means that
+it was deleted. Two cases need the same answer in the next poll: all mount targets of a file system are
+missing, or a list omits a file system and the lookup is denied.
 """
 
 import asyncio
@@ -25,14 +25,14 @@ from kube_efs.telemetry.metrics import AwsMetrics
 
 log = structlog.get_logger()
 
-# After a failure the next poll comes sooner than the interval: the first one decides how soon volumes work.
+# After a failure, the next poll is earlier than the interval: volumes work only after the first success.
 _RETRY_SECONDS: Final = 15.0
-# The longest a poll of many file systems may take before the loop counts as stuck.
+# A poll of many file systems that takes longer counts as stuck.
 _SLOWEST_POLL_SECONDS: Final = 600.0
 
 
 class FileSystemSource(Protocol):
-    """The part of AwsGateway that FileSystemCatalogue needs; it bounds how many calls run at once."""
+    """The part of AwsGateway that ``Catalogue`` needs; it limits concurrent calls."""
 
     async def file_systems(self) -> tuple[FileSystem, ...]:
         """All file systems, without mount targets; raises AwsError."""
@@ -45,7 +45,7 @@ class FileSystemSource(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiscoveryChange:
-    """What differs between two discoveries, in order; growth of the data is not a difference."""
+    """The differences between two discoveries, in order; growth of the data is not a difference."""
 
     added: tuple[FileSystemId, ...] = ()
     changed: tuple[FileSystemId, ...] = ()
@@ -56,7 +56,7 @@ class DiscoveryChange:
 
 
 def compare(before: Discovery, after: Discovery) -> DiscoveryChange:
-    """What became different from one discovery to a later one."""
+    """The differences from one discovery to a later one."""
     old, new = before.file_systems, after.file_systems
     return DiscoveryChange(
         added=tuple(sorted(new.keys() - old.keys())),
@@ -67,27 +67,27 @@ def compare(before: Discovery, after: Discovery) -> DiscoveryChange:
     )
 
 
-# The mount targets of one file system, None when it is gone, or why they are not known.
+# The mount targets of a file system, None when it was deleted, or the error of the call.
 MountTargetsAnswer: TypeAlias = tuple[MountTarget, ...] | KubeEfsError | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answers:
-    """What AWS answered in one poll about the file systems it ``listed``, and about those it ``left_out``.
+    """The answers of AWS in one poll, about ``listed`` file systems and about ``left_out`` ones.
 
-    ``left_out`` are file systems that were known before, or to which the cluster refers.
+    ``left_out`` are file systems that were known before, or that the cluster references.
     """
 
     listed: Mapping[FileSystem, MountTargetsAnswer]
     left_out: Mapping[FileSystemId, MountTargetsAnswer] = field(default_factory=lambda: MappingProxyType({}))
 
     def __iter__(self) -> Iterator[tuple[FileSystemId, FileSystem | None, MountTargetsAnswer]]:
-        """Each file system, how it was listed, and its mount targets."""
+        """Each file system, its entry in the list, and its mount targets."""
         yield from ((system.file_system_id, system, answer) for system, answer in self.listed.items())
         yield from ((file_system_id, None, answer) for file_system_id, answer in self.left_out.items())
 
     def losses(self, before: Discovery, expected: Collection[FileSystemId]) -> frozenset[FileSystemId]:
-        """The file systems of which they take something away without certainty."""
+        """The file systems that lose something in these answers without certainty."""
         with_targets = {fs for fs, system in before.file_systems.items() if system.mount_targets}
         with_targets |= set(expected) - before.file_systems.keys()
         return frozenset(
@@ -98,10 +98,10 @@ class Answers:
 
 
 def merge(before: Discovery, answers: Answers, doubtful: Collection[FileSystemId] = ()) -> Discovery:
-    """The picture after a poll.
+    """The discovery after a poll.
 
-    After an error, and while a loss is ``doubtful``, what was known stays; a file system of which nothing was
-    known is ``unclear`` then.
+    After an error, and while a loss is ``doubtful``, the known state is kept. A file system without a known
+    state is ``unclear`` then.
     """
     found: dict[FileSystemId, FileSystem] = {}
     unclear: set[FileSystemId] = set()
@@ -122,11 +122,11 @@ def merge(before: Discovery, answers: Answers, doubtful: Collection[FileSystemId
 
 
 class Catalogue:
-    """Polls a source and keeps the last good picture.
+    """Polls a source and keeps the last good discovery.
 
-    One failing call never spoils the rest: when the listing fails, everything stays as it was; when the
-    mount targets of one file system cannot be asked for, its last known ones stay, and one that was never
-    known is reported as ``unclear``. ``expected`` are the file systems to which the cluster refers.
+    A failed call does not affect the rest. If the list fails, everything is kept. If the call for the mount
+    targets of a file system fails, the last known ones are kept; without any, the file system is reported as
+    ``unclear``. ``expected`` are the file systems that the cluster references.
     """
 
     def __init__(
@@ -141,7 +141,9 @@ class Catalogue:
         self._source = source
         self._interval_seconds = interval_seconds
         self._metrics = metrics or AwsMetrics(CollectorRegistry())
-        self._metrics.discovery_age_seconds.set_function(lambda: _or_nan(self.age_seconds))
+        self._metrics.discovery_age_seconds.set_function(
+            lambda: math.nan if (age := self.age_seconds) is None else age
+        )
         self._clock = clock
         self._sleep = sleep
         self.expected: Callable[[], Collection[FileSystemId]] = tuple
@@ -158,7 +160,7 @@ class Catalogue:
 
     @property
     def discovery(self) -> Discovery:
-        """The newest picture; not ``complete`` before the first successful listing."""
+        """The newest discovery; not ``complete`` before the first successful list."""
         return self._discovery
 
     @property
@@ -168,11 +170,11 @@ class Catalogue:
 
     @property
     def last_error(self) -> KubeEfsError | None:
-        """An error of the last poll; None when every call of it succeeded and nothing is in doubt."""
+        """An error of the last poll; None when all of its calls succeeded and no loss is doubtful."""
         return self._last_error
 
     def health(self) -> Health:
-        """Failing when ``run`` is stuck. Errors of AWS are no reason: a restart would not help."""
+        """Failing when ``run`` is stuck, but not after errors of AWS: a restart would not help."""
         return self._heartbeat.health() if self._heartbeat else Health()
 
     async def run(self) -> None:
@@ -191,11 +193,12 @@ class Catalogue:
             self._heartbeat = None
 
     async def refresh(self) -> Discovery:
-        """The picture of a poll that began after this call; callers that wait together share one poll.
+        """The discovery of a poll that begins after this call; concurrent callers share one poll.
 
-        Does not raise AwsError: after a failure it is the last good picture, and ``last_error`` says why.
+        Does not raise AwsError: after a failure it is the last good discovery, and ``last_error`` has the
+        error.
         """
-        # A poll that already runs may have listed before the caller's reason to ask came into being.
+        # The list of a running poll may be older than the reason for this call.
         wanted = self._polls_begun + 1
         async with self._polling:
             if self._last_ended_poll < wanted:
@@ -205,9 +208,9 @@ class Catalogue:
         return self._discovery
 
     async def changes(self) -> AsyncIterator[Discovery]:
-        """The newest picture as soon as there is one, then the newest after every change.
+        """The newest discovery as soon as it exists, then the newest after every change.
 
-        A reader that is slower than the changes gets the last of them, never an old one.
+        A slow reader gets only the last of several changes.
         """
         seen = 0
         while True:
@@ -280,7 +283,3 @@ def _in_doubt(file_systems: Collection[FileSystemId]) -> KubeEfsError:
         field="DescribeFileSystems or DescribeMountTargets",
         value=", ".join(sorted(file_systems)),
     )
-
-
-def _or_nan(number: float | None) -> float:
-    return math.nan if number is None else number

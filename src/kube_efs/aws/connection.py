@@ -1,4 +1,4 @@
-"""One way for every call to AWS: bounded in number and time, retried, counted, errors translated."""
+"""The connection for all calls to AWS: limits, retries and counts them, and translates errors."""
 
 import asyncio
 import time
@@ -21,13 +21,13 @@ from kube_efs.model.efs.ids import Region
 from kube_efs.model.errors import KubeEfsError
 from kube_efs.telemetry.metrics import AwsMetrics, Outcome
 
-# Clients get their methods at run time, from the descriptions of the services.
+# Clients get their methods at run time from service descriptions.
 Client: TypeAlias = Any
 Value = TypeVar("Value")
 
 
 class Service(StrEnum):
-    """The services that are called, by the client library's names."""
+    """The called services, with the names of the client library."""
 
     EFS = "efs"
     EC2 = "ec2"
@@ -48,7 +48,7 @@ class AwsCredentials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedCredentials:
-    """Credentials and when they end, None for never; the time is in UTC."""
+    """Credentials and their expiration in UTC, None for never."""
 
     credentials: AwsCredentials
     expires_at: datetime | None = None
@@ -59,13 +59,12 @@ CredentialsSource: TypeAlias = Callable[[], Awaitable[LoadedCredentials]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwsOptions:
-    """How AWS is called.
+    """Options of the calls to AWS.
 
-    ``endpoint_url`` None means the environment's AWS_ENDPOINT_URL (or that of one service,
-    AWS_ENDPOINT_URL_EFS), else AWS itself. ``credentials_source`` gives credentials that do not last, such
-    as a role's, and is asked again before they expire. ``call_timeout_seconds`` bounds a call, or one page
-    of a listing, with all its retries and waits; connect and read timeouts bound one attempt.
-    ``page_size`` is the most that EFS gives in a page.
+    ``endpoint_url`` None means AWS_ENDPOINT_URL in the environment (or AWS_ENDPOINT_URL_EFS for one service),
+    otherwise AWS itself. ``credentials_source`` gives temporary credentials, such as those of a role, and is
+    called again before they expire. ``call_timeout_seconds`` limits a call, or one page of a list, with all
+    its retries and pauses; connect and read timeouts limit one attempt. ``page_size`` is the maximum of EFS.
     """
 
     region: Region
@@ -81,9 +80,9 @@ class AwsOptions:
 
 
 class AwsConnection:
-    """Calls by operation name while its context is open; a client is made at the first call to its service.
+    """Calls by operation name while its context is open; the first call to a service creates its client.
 
-    A client's description of EC2 alone takes 22 MB, and most processes never call it.
+    The service description of EC2 alone needs 22 MB of memory, and most processes never call EC2.
     """
 
     def __init__(self, options: AwsOptions, metrics: AwsMetrics | None = None) -> None:
@@ -132,7 +131,7 @@ class AwsConnection:
         page_size: int | None = None,
         **parameters: object,
     ) -> list[Mapping[str, Any]]:
-        """The items under ``key`` of all pages; raises AwsError, and never gives a part of them."""
+        """The items under ``key`` of all pages; raises AwsError, and never returns only a part."""
         return await self.read_all(
             service, operation, key, list, subject=subject, page_size=page_size, **parameters
         )
@@ -149,9 +148,9 @@ class AwsConnection:
         page_size: int | None = None,
         **parameters: object,
     ) -> list[Value]:
-        """What ``read`` makes of the items under ``key``, page by page, so that few are there as they came.
+        """The values that ``read`` makes of the items under ``key``, page by page to save memory.
 
-        Raises AwsError, and never gives a part of them.
+        Raises AwsError, and never returns only a part.
         """
         values: list[Value] = []
         async with self._attempt(service, operation, subject) as (client, deadline):
@@ -201,7 +200,7 @@ class AwsConnection:
             connect_timeout=options.connect_timeout_seconds,
             read_timeout=options.read_timeout_seconds,
             max_pool_connections=options.max_concurrency,
-            # adaptive slows this client down when AWS throttles, instead of only trying again
+            # "adaptive" slows this client down when AWS throttles, instead of only retrying.
             retries={"mode": "adaptive", "total_max_attempts": options.max_attempts},
             user_agent_extra="kube-efs",
         )
@@ -218,7 +217,7 @@ class AwsConnection:
 
 
 def _items(page: Mapping[str, Any], key: str) -> Iterable[Mapping[str, Any]]:
-    """What a page lists; raises OddAnswer for one that is not AWS's, which would pass for an empty one."""
+    """The items of a page; raises OddAnswer for a foreign answer, which would look like an empty page."""
     if key not in page and "RequestId" not in page["ResponseMetadata"]:
         raise OddAnswer(f"no {key} and no request ID")
     found: Iterable[Mapping[str, Any]] = page.get(key, ())
@@ -226,7 +225,7 @@ def _items(page: Mapping[str, Any], key: str) -> Iterable[Mapping[str, Any]]:
 
 
 class _Resolver:
-    """Where the client library finds credentials that it must refresh."""
+    """Gives the client library credentials that it must refresh."""
 
     def __init__(self, source: CredentialsSource) -> None:
         self._source = source

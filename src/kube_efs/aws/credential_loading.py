@@ -1,7 +1,6 @@
-"""Asking one source for its credentials, and reading what it answers.
+"""Loads the credentials of one source.
 
-Nothing that is read here comes into an error or a log, neither answers nor what a program has printed: see
-``errors``.
+Errors and logs contain no part of an answer or of a program's output: see ``errors``.
 """
 
 import asyncio
@@ -33,18 +32,18 @@ from kube_efs.aws.metadata import InstanceMetadata
 from kube_efs.aws.session import new_session
 from kube_efs.model.errors import AwsDenied, AwsOddAnswer, AwsUnavailable, InvalidSetting
 
-# The name that efs-utils gives its sessions: trust policies and searches in CloudTrail may name it.
+# The session name of efs-utils: trust policies and searches in CloudTrail may contain it.
 _SESSION_NAME: Final = "efs-mount-helper"
 _ROLES: Final = "meta-data/iam/security-credentials/"
-# What goes into headers, signatures and certificates. AWS gives no greatest length.
+# Characters that are valid in headers, signatures and certificates. AWS documents no maximum length.
 _CREDENTIAL: Final = re.compile(r"[\x21-\x7e]{1,65536}")
 _ROLE_NAME: Final = re.compile(r"[\w+=,.@-]{1,64}", re.ASCII)
-# The library says no other way which status it has met.
+# The library reports the status only in this text.
 _STATUS: Final = re.compile(r"Error retrieving metadata: Received non 200 response (\d{3}) ")
 
 
 async def load_credentials(source: CredentialSource, options: CredentialOptions) -> LoadedCredentials:
-    """The present credentials of this source, which is how a certificate keeps its identity when renewed.
+    """The current credentials of this source; a renewed certificate thereby keeps its identity.
 
     Raises AwsError, and InvalidSetting for an unusable profile or URI.
     """
@@ -55,7 +54,7 @@ async def load_credentials(source: CredentialSource, options: CredentialOptions)
 
 
 def parse_credentials(document: object, *, origin: str) -> LoadedCredentials:
-    """The credentials in an answer of ``origin``; raises AwsError, which says what is wrong but no value."""
+    """The credentials in an answer of ``origin``; raises AwsError, which contains no value of the answer."""
     if not isinstance(document, Mapping):
         raise AwsOddAnswer("returned no credentials object", field=origin)
     # Instance metadata reports failures with status 200.
@@ -64,7 +63,7 @@ def parse_credentials(document: object, *, origin: str) -> LoadedCredentials:
     values = (
         document.get("AccessKeyId"),
         document.get("SecretAccessKey"),
-        document.get("Token", document.get("SessionToken")),  # STS alone calls it the latter
+        document.get("Token", document.get("SessionToken")),  # Only STS uses the latter name.
     )
     if not all(values):
         raise AwsOddAnswer("returned credentials without key, secret key or token", field=origin)
@@ -74,7 +73,7 @@ def parse_credentials(document: object, *, origin: str) -> LoadedCredentials:
 def _checked(
     key: object, secret_key: object, token: object, *, expiration: object, origin: str
 ) -> LoadedCredentials:
-    """The credentials, in a form that can be signed with; ``token`` may be None."""
+    """The checked credentials; ``token`` may be None."""
     texts = [
         value for value in (key, secret_key, token) if isinstance(value, str) and _CREDENTIAL.fullmatch(value)
     ]
@@ -104,8 +103,10 @@ def _parse_expiration(value: object, origin: str) -> datetime | None:
 
 async def _load_container(source: CredentialSource, options: CredentialOptions) -> LoadedCredentials:
     if not source.target.startswith("/"):
-        # "@host" and ".host" would lead elsewhere.
-        raise InvalidSetting("has no absolute path", field=str(source))
+        # "@host" and ".host" would select another host.
+        raise InvalidSetting(
+            "has no absolute path", field=str(source), remedy="use a path that begins with /"
+        )
     return await _ask_container(source, options, options.container_endpoint + source.target)
 
 
@@ -126,7 +127,7 @@ async def _ask_container(
         raise AwsUnavailable(problem, field=str(source)) from None
     except UnicodeError:
         raise AwsOddAnswer("returned an answer that is not text", field=str(source)) from None
-    except ValueError:  # a host that must not get a token
+    except ValueError:  # The host must not get a token.
         problem = f"must not be called, because {urlsplit(url).hostname!r} is not a host of an AWS agent"
         raise InvalidSetting(problem, field=str(source)) from None
     return parse_credentials(document, origin=str(source))
@@ -137,17 +138,17 @@ async def _load_profile(source: CredentialSource, options: CredentialOptions) ->
     keys = found and await found.get_frozen_credentials()
     if not keys:
         raise AwsDenied("has no credentials", field=str(source))
-    # The library has no other way to tell.
+    # The library gives the expiration only in this attribute.
     expiration = getattr(found, "_expiry_time", None)
     return _checked(keys.access_key, keys.secret_key, keys.token, expiration=expiration, origin=str(source))
 
 
 async def _find_in_profile(name: str, options: CredentialOptions) -> AioCredentials | None:
-    """Keys in the files come before a role of the profile; the library alone would turn that around."""
+    """Keys in the files precede a role of the profile; the library alone has the reverse order."""
     files = options.files
     loads = (
         AioSharedCredentialProvider(str(files.credentials), name).load,
-        # efs-utils takes [NAME] here, the library only [profile NAME].
+        # efs-utils accepts [NAME] here, the library only [profile NAME].
         AioConfigProvider(str(files.config), name, lambda file: {"profiles": read_sections(Path(file))}).load,
         _profile_session(name, options).get_credentials,
     )

@@ -1,6 +1,6 @@
-"""Where the credentials of a mount with ``iam`` come from: the sources of efs-utils, in its order.
+"""The sources of the credentials of a mount with ``iam``: those of efs-utils, in its order.
 
-Keys in AWS_ACCESS_KEY_ID are none of them, there and here.
+As in efs-utils, keys in AWS_ACCESS_KEY_ID are not used.
 """
 
 import pwd
@@ -20,7 +20,7 @@ _DEFAULT_PROFILE: Final = "default"
 
 
 class SourceKind(StrEnum):
-    """The kinds of sources, in the words of error messages."""
+    """The kinds of sources, with their names in error messages."""
 
     CONTAINER = "container credentials"
     PROFILE = "profile"
@@ -31,10 +31,10 @@ class SourceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CredentialSource:
-    """One place to get credentials from, the same ones' successors too.
+    """One source of credentials, also of their successors.
 
     ``target`` is the URI (its path only for container credentials), the profile's name or the role's ARN;
-    ``token_file`` the file that a pod or web identity is proven by. No part of it is secret.
+    ``token_file`` the file with the token of a pod or web identity. No part of it is secret.
     """
 
     kind: SourceKind
@@ -49,7 +49,7 @@ class CredentialSource:
 class IamOptions:
     """The mount options that choose an identity: ``awsprofile``, ``awscredsuri``, ``rolearn``, ``jwtpath``.
 
-    ``token_file`` is ``jwtpath``; it counts only together with the role.
+    ``token_file`` is ``jwtpath``; it is used only together with the role.
     """
 
     profile: str | None = None
@@ -67,9 +67,9 @@ class ProfileFiles:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Self:
-        """Those the environment names, else those in the home of this process's user.
+        """The files in the environment, otherwise those in the home directory of this process's user.
 
-        HOME is not asked: in a container it may be anything.
+        HOME is not used: in a container it can have any value.
         """
         folder = _home() / ".aws"
         return cls(
@@ -80,10 +80,10 @@ class ProfileFiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CredentialOptions:
-    """Where and how sources are asked.
+    """Options of the sources.
 
-    ``sts_endpoint_url`` None means AWS_ENDPOINT_URL_STS, else the STS of the region. ``timeout_seconds``
-    bounds one source with all its retries; STS and the agents of containers are asked ``attempts`` times.
+    ``sts_endpoint_url`` None means AWS_ENDPOINT_URL_STS, otherwise the STS of the region. ``timeout_seconds``
+    limits one source with all its retries; STS and container agents are called up to ``attempts`` times.
     """
 
     region: Region
@@ -98,7 +98,7 @@ class CredentialOptions:
 
 
 def _home() -> Path:
-    """The home of this process's user; a user whom the image does not know has none, so the root's."""
+    """The home directory of this process's user; for a user unknown to the image, that of root."""
     try:
         return Path(pwd.getpwuid(getuid()).pw_dir)
     except KeyError:
@@ -108,10 +108,10 @@ def _home() -> Path:
 def order_sources(
     options: IamOptions, environment: Mapping[str, str], files: ProfileFiles
 ) -> tuple[CredentialSource, ...]:
-    """The sources to try, never none.
+    """The sources to try, at least one.
 
-    A URI or a profile that was configured is the only one: another identity in its place would be a
-    surprise. Raises InvalidSetting for a profile file that cannot be read.
+    A configured URI or profile is the only source: users do not expect another identity instead. Raises
+    InvalidSetting for an unreadable profile file.
     """
     if options.credentials_uri:
         return (CredentialSource(kind=SourceKind.CONTAINER, target=options.credentials_uri),)
@@ -123,7 +123,7 @@ def order_sources(
 
 def read_sections(file: Path) -> dict[str, dict[str, Any]]:
     """The sections of a profile file, none when it does not exist; raises InvalidSetting."""
-    # It brings 10 MB along, which no process has to have for the values of this module.
+    # It needs 10 MB of memory; processes that use only the values of this module do not load it.
     from botocore.configloader import raw_config_parse  # noqa: PLC0415
     from botocore.exceptions import ConfigNotFound, ConfigParseError  # noqa: PLC0415
 
@@ -131,7 +131,7 @@ def read_sections(file: Path) -> dict[str, dict[str, Any]]:
         sections: dict[str, dict[str, Any]] = raw_config_parse(str(file))
     except ConfigNotFound:
         return {}
-    except ConfigParseError:  # whose causes quote the line, which may hold a key
+    except ConfigParseError:  # Its causes quote the line, which may contain a key.
         raise InvalidSetting("cannot be read", field="AWS profile file", value=str(file)) from None
     return sections
 
@@ -145,7 +145,7 @@ def _profile(options: IamOptions, environment: Mapping[str, str], files: Profile
 
 
 def _ambient(options: IamOptions, environment: Mapping[str, str]) -> Iterator[CredentialSource]:
-    """What the platform gives to its containers: ECS, EKS Pod Identity, and roles of service accounts."""
+    """The sources that the platform configures: ECS, EKS Pod Identity, and roles of service accounts."""
     if uri := environment.get("AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"):
         yield CredentialSource(kind=SourceKind.CONTAINER, target=uri)
     uri, file = _pair(

@@ -1,4 +1,4 @@
-"""Credentials for those who ask for an identity: a mount with ``iam``, or a role of another account."""
+"""Credentials of an identity: for a mount with ``iam``, or of a role in another account."""
 
 import structlog
 
@@ -14,10 +14,10 @@ log = structlog.get_logger()
 async def find_credentials(
     iam: IamOptions, options: CredentialOptions
 ) -> tuple[CredentialSource, LoadedCredentials]:
-    """Credentials and the source that gave them, the first that could.
+    """The first available credentials, and their source.
 
-    Raises the error of ``load_credentials`` when there was one source only, else AwsDenied that names
-    every source with its reason.
+    Raises the error of ``load_credentials`` for a single source, otherwise AwsDenied that names every source
+    with its reason.
     """
     failures: list[KubeEfsError] = []
     for source in order_sources(iam, options.environment, options.files):

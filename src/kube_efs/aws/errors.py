@@ -1,20 +1,20 @@
-"""The boundary to AWS: whatever is raised behind it, or by reading an answer, becomes an error of kube-efs.
+"""The boundary to AWS: translates all exceptions of calls and of reading answers into errors of kube-efs.
 
-``aws_errors`` surrounds every use of AWS's client library and of what else asks AWS, ``reading`` whatever
-takes an answer apart. The library lets out more than its own errors: a parser meets what it does not expect.
-So both translate every exception, not a list of them.
+``aws_errors`` surrounds every call with AWS's client library and every other call to AWS. ``reading``
+surrounds the code that parses answers. The library raises more than its own errors, for example when its
+parser gets an unexpected answer. So both translate every exception, not only known ones.
 
-No part of an answer is part of a message, be it from AWS, a proxy in between or a program of a profile.
-STS repeats the token that it refuses, programs print keys, and messages get into logs, events and answers to
-the kubelet. So a message says what we know ourselves (the call, the resource, the permission), the HTTP
-status, AWS's code of the error when it has the shape of one, and the names of exceptions' classes. AWS's own
-sentence is left out: no rule distinguishes a harmless one from one that quotes a secret. Texts of the library
-are shown only where they are made of its configuration (``_TEXTS_OF_CONFIGURATION``). The original error is
-not chained (``from None``), since a traceback prints it. AWS's request ID is left out too: it would make each
-message, and so each event, a new one.
+Messages contain no part of an answer, neither of AWS nor of a proxy or a program of a profile. STS repeats
+the refused token, programs print keys, and messages are written to logs, events and answers to the kubelet.
+So a message contains only our own values (the call, the resource, the permission), the HTTP status, AWS's
+error code if it has the form of one, and class names of exceptions. It does not contain the message of AWS:
+no rule distinguishes a harmless message from one that quotes a secret. It contains texts of the library only
+if they consist of its configuration (``_TEXTS_OF_CONFIGURATION``). The original error is not chained, because
+a traceback would print it (``from None``). AWS's request ID is omitted, too: it would make each message, and
+so each event, different.
 
-``translate`` judges by the error's code (https://docs.aws.amazon.com/efs/latest/ug/API_Operations.html,
-https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html), then by its HTTP status.
+``translate`` uses the error's code (https://docs.aws.amazon.com/efs/latest/ug/API_Operations.html,
+https://docs.aws.amazon.com/AWSEC2/latest/APIReference/errors-overview.html), then its HTTP status.
 """
 
 import os
@@ -45,10 +45,10 @@ from kube_efs.model.errors import (
 
 
 class OddAnswer(Exception):
-    """An answer with a good status that AWS would not give, as from a proxy in between; the text is ours."""
+    """An answer with a good status that is not from AWS, for example from a proxy; the text is ours."""
 
 
-# What is raised when there is no answer. Everything else that is unknown comes from reading one.
+# The exceptions without an answer. All other unknown exceptions come from reading an answer.
 _NO_ANSWER: Final = (boto.BotoCoreError, aiohttp.ClientError, OSError)
 
 _CREDENTIAL_ERRORS: Final = (
@@ -84,7 +84,7 @@ _SETTING_ERRORS: Final = (
 )
 _REQUEST_ERRORS: Final = (boto.MissingParametersError, boto.ParamValidationError, boto.ValidationError)
 
-# Their texts are made of settings, of the names in profile files, and of the parameters of a request.
+# Their texts contain only settings, names in profile files, and parameters of a request.
 _TEXTS_OF_CONFIGURATION: Final = (
     boto.InfiniteLoopConfigError,
     boto.InvalidConfigError,
@@ -145,7 +145,7 @@ _CREDENTIALS_REMEDY: Final = (
 )
 
 
-# AWS's codes are words, such as InvalidPermission.Duplicate. Secrets have digits in them, or other signs.
+# AWS's codes are words, such as InvalidPermission.Duplicate. Secrets contain digits or other characters.
 _CODE_WORD: Final = r"[A-Z](?:[A-Za-z]|(?<=[Pp]v)[46]){1,63}"
 _CODE: Final = re.compile(rf"{_CODE_WORD}(?:\.{_CODE_WORD})?")
 _UNKNOWN_CODE: Final = "Unknown"
@@ -158,7 +158,7 @@ _CAUSES_MOST: Final = 8
 def aws_errors(
     operation: str, *, iam_action: str = "", subject: object = "", remedy: str = ""
 ) -> Iterator[None]:
-    """The boundary: raises an error of kube-efs for whatever is raised inside, those of kube-efs as they are.
+    """Translate every exception of the block into an error of kube-efs; those of kube-efs are not changed.
 
     The arguments are those of ``translate``. A cancellation passes.
     """
@@ -174,7 +174,7 @@ def aws_errors(
 
 @contextmanager
 def reading(operation: str, *, subject: object = "") -> Iterator[None]:
-    """Raises AwsOddAnswer for whatever taking an answer apart raises inside, such as an invalid value."""
+    """Raise AwsOddAnswer for every exception of the block, which parses an answer."""
     try:
         yield
     except AwsError:
@@ -186,11 +186,11 @@ def reading(operation: str, *, subject: object = "") -> Iterator[None]:
 def translate(
     error: Exception, *, operation: str, iam_action: str, subject: object = "", remedy: str = ""
 ) -> KubeEfsError:
-    """The error to raise for any other, without chaining that one.
+    """The error of kube-efs for any other, to raise without chaining.
 
-    ``field`` is the operation and ``value`` the resource that it was about. ``remedy`` is for the case that
-    no server answers. Usually an AwsError; InvalidSetting when the library's own configuration is at fault,
-    InvalidValue when the request was refused before it was sent.
+    ``field`` is the operation and ``value`` its resource. ``remedy`` is used if no server answers. The result
+    is usually an AwsError. It is InvalidSetting when the library's own configuration is invalid, and
+    InvalidValue when the library has refused the request.
     """
     kind, problem, own_remedy = _judge(error, iam_action, remedy)
     translated = kind(problem, field=operation, value=subject, remedy=own_remedy)
@@ -202,7 +202,7 @@ def translate(
 
 
 def error_code(error: BaseException) -> str:
-    """AWS's code of an error, translated or not, such as ``FileSystemNotFound``; else its class's name."""
+    """AWS's code of an error, translated or not, such as ``FileSystemNotFound``; otherwise its class name."""
     if isinstance(error, AwsError) and error.code:
         return error.code
     if isinstance(error, boto.ClientError):
@@ -211,14 +211,14 @@ def error_code(error: BaseException) -> str:
 
 
 def safe_code(code: object) -> str:
-    """The code if it has the shape of AWS's codes, else ``Unknown``: anything may stand in its place."""
+    """The code if it has the form of AWS's codes, otherwise ``Unknown``: answers may contain anything."""
     return code if isinstance(code, str) and _CODE.fullmatch(code) else _UNKNOWN_CODE
 
 
 def cause_of(error: BaseException) -> str:
-    """What can be said of any error without its text.
+    """A description of any error without its text.
 
-    That is its class's name, why there was no connection, and the name of a field that is not valid.
+    It contains the class name, the reason of a failed connection, and the name of an invalid field.
     """
     name = type(error).__name__
     if isinstance(error, (OddAnswer, *_TEXTS_OF_CONFIGURATION)):
@@ -231,7 +231,7 @@ def cause_of(error: BaseException) -> str:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The error and those below it; the library keeps some as an argument."""
+    """The error and its causes; the library has some of them as an argument."""
     for _ in range(_CAUSES_MOST):
         yield error
         below = _mapping(getattr(error, "kwargs", None)).get("error") or error.__cause__ or error.__context__
@@ -241,7 +241,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _system_reason(error: BaseException) -> str:
-    """The words of the operating system or of OpenSSL for what went wrong."""
+    """The message of the operating system or of OpenSSL."""
     if isinstance(error, ssl.SSLError):
         reason = getattr(error, "reason", None)
         return reason if isinstance(reason, str) and _SSL_REASON.fullmatch(reason) else ""

@@ -1,4 +1,4 @@
-"""The policy of a file system: who may mount it, write to it, and be root in it."""
+"""The policy of a file system: who may mount it, write to it, and have root access."""
 
 from kube_efs.aws.connection import AwsConnection, Service
 from kube_efs.aws.errors import reading
@@ -7,7 +7,7 @@ from kube_efs.model.errors import AwsNotFound
 
 
 async def file_system_policy(connection: AwsConnection, file_system_id: FileSystemId) -> str | None:
-    """The policy, as JSON; None when there is none, so that all who reach the file system may do all.
+    """The policy, as JSON; None without one: then every client that reaches the file system has full access.
 
     Raises AwsError.
     """

@@ -1,19 +1,20 @@
-"""Listings of EC2 by the ids of what is looked for."""
+"""Lists objects of EC2 by their IDs."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from kube_efs.aws.connection import AwsConnection, Service
 
-_FILTER_VALUES: Final = 200  # EC2 takes no more values in one filter
+_FILTER_VALUES: Final = 200  # The maximum of values in a filter of EC2.
 
 
 async def list_by_ids(
     connection: AwsConnection, operation: str, key: str, *, name: str, ids: Collection[str]
 ) -> list[Mapping[str, Any]]:
-    """What an operation lists under ``key`` whose filter ``name`` has one of these ids; raises AwsError.
+    """The items under ``key`` that match one of these IDs in the filter ``name``; raises AwsError.
 
-    What does not exist is left out, while one unknown id as a parameter makes the whole call fail.
+    Missing objects are omitted. With a parameter instead of a filter, one unknown ID would fail the whole
+    call.
     """
     wanted, found = sorted(ids), list[Mapping[str, Any]]()
     for start in range(0, len(wanted), _FILTER_VALUES):

@@ -1,4 +1,4 @@
-"""EFS as kube-efs needs it: file systems and mount targets, read and made."""
+"""Reads and creates file systems and mount targets of EFS."""
 
 from collections.abc import Collection, Mapping
 from types import MappingProxyType, TracebackType
@@ -23,10 +23,10 @@ from kube_efs.telemetry.metrics import AwsMetrics
 class AwsGateway:
     """Calls to EFS and STS while its context is open.
 
-    ``network`` has those to EC2, ``access_points`` those about access points, ``owned`` those about what
-    belongs to a cluster; ``interfaces``, ``security_groups`` and ``network_acls`` those about who gets in.
-    Every method may raise AwsError. The listings leave out and log entries that cannot be understood: one of
-    them must not hide the others.
+    ``network`` contains calls to EC2, ``access_points`` calls about access points, and ``owned`` calls about
+    objects of a cluster. ``interfaces``, ``security_groups`` and ``network_acls`` contain calls about network
+    access. Every method may raise AwsError. Lists omit and log invalid entries: one invalid entry must not
+    hide the others.
     """
 
     def __init__(self, options: AwsOptions, metrics: AwsMetrics | None = None) -> None:
@@ -77,11 +77,11 @@ class AwsGateway:
         return understood(parse_mount_target, entries)
 
     async def file_system_policy(self, file_system_id: FileSystemId) -> str | None:
-        """The policy of a file system, as JSON; None when it has none, and so is open to all who reach it."""
+        """The policy of a file system, as JSON; None without one: then every client has full access."""
         return await file_system_policy(self._connection, file_system_id)
 
     async def caller_account(self) -> str:
-        """The id of the account that the credentials belong to."""
+        """The account ID of the credentials."""
         answer = await self._connection.call(Service.STS, "GetCallerIdentity")
         with reading("GetCallerIdentity"):
             return str(answer["Account"])
@@ -94,7 +94,7 @@ class AwsGateway:
         tags: Mapping[str, str] = MappingProxyType({}),
         zone: ZoneName | None = None,
     ) -> FileSystem:
-        """A new, encrypted file system, or the one that was made with this token before.
+        """A new, encrypted file system, or the one that was created with this token before.
 
         ``zone`` makes it a One Zone file system. It may still be in the state ``creating``.
         """
@@ -117,7 +117,7 @@ class AwsGateway:
         return understood_one(parse_file_system, [answer], operation=operation, subject=creation_token)
 
     async def delete_file_system(self, file_system_id: FileSystemId) -> None:
-        """Remove a file system with its data; it must have no mount targets left."""
+        """Delete a file system with its data; it must have no mount targets."""
         await self._connection.call(
             Service.EFS, "DeleteFileSystem", subject=file_system_id, FileSystemId=file_system_id
         )
@@ -130,7 +130,7 @@ class AwsGateway:
         address: str | None = None,
         security_groups: Collection[str] = (),
     ) -> MountTarget:
-        """A new mount target, one a zone; AWS picks a free address when none is given."""
+        """A new mount target, one for each zone; AWS chooses a free address when none is given."""
         operation, subject = "CreateMountTarget", f"{file_system_id} in {subnet_id}"
         answer = await self._connection.call(
             Service.EFS,
@@ -144,7 +144,7 @@ class AwsGateway:
         return understood_one(parse_mount_target, [answer], operation=operation, subject=subject)
 
     async def delete_mount_target(self, mount_target_id: MountTargetId) -> None:
-        """Remove a mount target; connections through it break."""
+        """Delete a mount target; connections through it break."""
         await self._connection.call(
             Service.EFS, "DeleteMountTarget", subject=mount_target_id, MountTargetId=mount_target_id
         )

@@ -1,4 +1,4 @@
-"""The network interfaces of instances: where they are, and which security groups they have.
+"""The network interfaces of instances: their subnets, addresses and security groups.
 
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_InstanceNetworkInterface.html
 """
@@ -27,13 +27,13 @@ class Interface:
 
 
 class AwsInterfaces:
-    """Calls about interfaces, by a connection that is open. Every method may raise AwsError."""
+    """Calls about interfaces on an open connection. Every method may raise AwsError."""
 
     def __init__(self, connection: AwsConnection) -> None:
         self._connection = connection
 
     async def of_instances(self, instance_ids: Collection[str]) -> Mapping[str, tuple[Interface, ...]]:
-        """Those of each of these instances; instances that do not exist are left out."""
+        """The interfaces of each of these instances; missing instances are omitted."""
         found = await list_by_ids(
             self._connection, "DescribeInstances", "Reservations", name="instance-id", ids=instance_ids
         )
@@ -50,7 +50,7 @@ class AwsInterfaces:
 
 
 def parse_interface(entry: Mapping[str, Any]) -> Interface:
-    """The interface, with all of its addresses, the first one first."""
+    """The interface with all of its addresses, the primary one first."""
     private = (one["PrivateIpAddress"] for one in entry.get("PrivateIpAddresses") or ())
     public = (one["Ipv6Address"] for one in entry.get("Ipv6Addresses") or ())
     return Interface(

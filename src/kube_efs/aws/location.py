@@ -1,4 +1,4 @@
-"""Where this process runs: what the settings say, else what the instance says of itself."""
+"""The location of this process: from the settings, otherwise from instance metadata."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
@@ -20,7 +20,7 @@ _RETRY_SECONDS = (1.0, 60.0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeLocation:
-    """A node's place in AWS. ``zone_id`` and ``instance_id`` are known from the instance only."""
+    """A node's location in AWS. ``zone_id`` and ``instance_id`` come only from instance metadata."""
 
     region: Region
     zone: ZoneName
@@ -30,12 +30,12 @@ class NodeLocation:
 
 
 async def resolve_region(metadata: InstanceMetadata, *, region: Region | None = None) -> Region:
-    """The region given, else the instance's; raises InvalidSetting if there is neither, and AwsOddAnswer."""
+    """The given region, otherwise the instance's; raises InvalidSetting without both, and AwsOddAnswer."""
     return region or (await _identity(metadata, missing="AWS_REGION")).region
 
 
 async def find_vpcs(metadata: InstanceMetadata) -> frozenset[VpcId]:
-    """The VPCs of the instance; empty when it does not tell, as in a pod that it does not answer."""
+    """The VPCs of the instance; empty when metadata is unavailable, as in some pods."""
     try:
         return await metadata.vpcs()
     except AwsError as error:
@@ -50,10 +50,10 @@ async def resolve_location(
     zone: ZoneName | None = None,
     subnets: Collection[SubnetId] = (),
 ) -> NodeLocation:
-    """The location, each part from the arguments (the settings) first and from the instance else.
+    """The location; each part comes from the arguments (the settings), otherwise from instance metadata.
 
-    The instance is not asked at all when all parts are given. Raises InvalidSetting that names the
-    variable to set when a part is neither given nor available, and AwsOddAnswer.
+    Metadata is not read when all parts are given. Raises InvalidSetting that names the necessary variable
+    when a part is neither given nor available, and AwsOddAnswer.
     """
     if region and zone and subnets:
         return NodeLocation(region=region, zone=zone, subnets=tuple(subnets))
@@ -63,7 +63,7 @@ async def resolve_location(
         region=region or identity.region,
         zone=zone or identity.zone,
         subnets=tuple(subnets) or await _subnets(metadata),
-        # The settings' zone need not be the instance's.
+        # The zone in the settings can differ from the zone of the instance.
         zone_id=None if zone else await _zone_id(metadata),
         instance_id=identity.instance_id,
     )
@@ -72,9 +72,9 @@ async def resolve_location(
 async def until_valid(
     ask: Callable[[], Awaitable[_Value]], *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 ) -> _Value:
-    """What ``ask`` gives; it is repeated while its answers are invalid, as they may be at the start.
+    """The result of ``ask``, which is repeated while its answers are invalid, as they may be at the start.
 
-    Other errors are raised: that there is no metadata service at all, say, is a matter of settings.
+    Other errors are raised: for example, a missing metadata service needs a change of the settings.
     """
     pause, longest = _RETRY_SECONDS
     while True:

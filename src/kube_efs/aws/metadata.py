@@ -1,4 +1,4 @@
-"""Instance metadata, version 2 only: what an EC2 instance can ask about itself.
+"""Instance metadata of EC2, only version 2.
 
 https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html
 """
@@ -7,9 +7,9 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Final, Self
 
 import aiohttp
@@ -30,19 +30,22 @@ from kube_efs.model.errors import AwsDenied, AwsError, AwsNotFound, AwsOddAnswer
 DEFAULT_ENDPOINT: Final = "http://169.254.169.254"
 
 _TOKEN_LIFETIME_SECONDS: Final = 21600
-# Renewed a little early, so that no request leaves with a token that ends on the way.
+# Tokens are renewed a little early, so that none expires during a request.
 _TOKEN_MARGIN_SECONDS: Final = 60
 _ATTEMPTS: Final = 3
 _RETRY_DELAY_SECONDS: Final = 0.1
 _MAC_ADDRESS: Final = re.compile(r"[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 _INSTANCE_ID: Final = re.compile(r"[A-Za-z0-9-]{1,64}")
 _FIELD: Final = "instance metadata"
+_REFUSALS: Final[Mapping[int, type[AwsError]]] = MappingProxyType(
+    {401: AwsDenied, 403: AwsDenied, 404: AwsNotFound}
+)
 _REMEDY: Final = "in a pod without host networking, set the instance's metadata hop limit to 2"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceIdentity:
-    """Which instance this is, and where."""
+    """The ID and location of this instance."""
 
     region: Region
     zone: ZoneName
@@ -52,9 +55,9 @@ class InstanceIdentity:
 class InstanceMetadata:
     """The instance metadata service while its context is open; over IPv6 it is at ``http://[fd00:ec2::254]``.
 
-    Every method may raise AwsError: AwsNotFound when there is no such entry, AwsOddAnswer when the answer is
-    not one of instance metadata. From a pod with a network of its own the service answers only if the
-    instance allows two network hops (``HttpPutResponseHopLimit``).
+    Every method may raise AwsError: AwsNotFound when an entry does not exist, AwsOddAnswer when the answer is
+    not from instance metadata. In a pod with its own network, the service answers only if the instance allows
+    two network hops (``HttpPutResponseHopLimit``).
     """
 
     def __init__(
@@ -72,7 +75,7 @@ class InstanceMetadata:
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
-        # Never by a proxy: it would tell about the proxy's instance.
+        # Never through a proxy: the answer would be about the proxy's instance.
         self._session = aiohttp.ClientSession(timeout=self._timeout, trust_env=False)
         return self
 
@@ -87,7 +90,7 @@ class InstanceMetadata:
             self._session = None
 
     async def identity(self) -> InstanceIdentity:
-        """Region, zone and id of this instance, from its identity document."""
+        """Region, zone and ID of this instance, from its identity document."""
         text = await self._get("dynamic/instance-identity/document")
         with reading(_FIELD, subject="instance-identity/document"):
             document = json.loads(text)
@@ -98,7 +101,7 @@ class InstanceMetadata:
             )
 
     async def zone_id(self) -> str:
-        """The zone's id, such as ``use1-az1``, which means the same zone in every account."""
+        """The zone ID, such as ``use1-az1``, which is the same in every account."""
         path = "meta-data/placement/availability-zone-id"
         text = await self._get(path)
         with reading(_FIELD, subject=path):
@@ -129,15 +132,15 @@ class InstanceMetadata:
     async def _of_interface(self, mac_address: str, entry: str) -> str | None:
         try:
             return await self._get(f"meta-data/network/interfaces/macs/{mac_address}/{entry}")
-        except AwsNotFound:  # an interface that was detached in the meantime
+        except AwsNotFound:  # The interface was detached meanwhile.
             return None
 
     async def _get(self, path: str, *, shown: str = "") -> str:
-        """The entry; errors show ``shown`` instead of a path that an answer has a part in."""
+        """The entry; errors contain ``shown`` if the path contains a part of an answer."""
         try:
             return await self._get_once(path, shown or path)
         except AwsDenied:
-            # The token is not valid any more, as after the instance was stopped and started.
+            # The token is no longer valid, for example after a stop and start of the instance.
             self._token = ""
             return await self._get_once(path, shown or path)
 
@@ -170,13 +173,9 @@ class InstanceMetadata:
             async with self._session.request(method, url, headers=headers, allow_redirects=False) as answer:
                 text = await answer.text()
         if answer.status != 200:
-            raise _refusal(answer.status, subject)
+            kind = _REFUSALS.get(answer.status, AwsOddAnswer)
+            raise kind(f"was answered with status {answer.status}", field=_FIELD, value=subject)
         return text.strip()
-
-
-def _refusal(status: int, url: str) -> AwsError:
-    kinds: dict[int, type[AwsError]] = {401: AwsDenied, 403: AwsDenied, 404: AwsNotFound}
-    return kinds.get(status, AwsOddAnswer)(f"was answered with status {status}", field=_FIELD, value=url)
 
 
 def _parse_instance_id(value: object) -> str:

@@ -1,4 +1,4 @@
-"""The few calls to EC2: where subnets are, and making a network for the embedded default."""
+"""Calls to EC2 about VPCs and subnets, and to create a network for the embedded default."""
 
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
@@ -13,13 +13,13 @@ VpcId = NewType("VpcId", str)
 
 
 class AwsNetwork:
-    """VPCs and subnets, by a connection that is open. Every method may raise AwsError."""
+    """Calls about VPCs and subnets on an open connection. Every method may raise AwsError."""
 
     def __init__(self, connection: AwsConnection) -> None:
         self._connection = connection
 
     async def subnets(self, subnet_ids: Collection[SubnetId]) -> Mapping[SubnetId, ZoneName]:
-        """The zone of each of these subnets; those that do not exist are left out."""
+        """The zone of each of these subnets; missing ones are omitted."""
         found = await list_by_ids(
             self._connection, "DescribeSubnets", "Subnets", name="subnet-id", ids=subnet_ids
         )
@@ -29,13 +29,13 @@ class AwsNetwork:
             )
 
     async def create_vpc(self, cidr: str) -> VpcId:
-        """A new VPC with this range of addresses, such as ``10.0.0.0/16``."""
+        """A new VPC with this address range, such as ``10.0.0.0/16``."""
         answer = await self._connection.call(Service.EC2, "CreateVpc", subject=cidr, CidrBlock=cidr)
         with reading("CreateVpc", subject=cidr):
             return VpcId(answer["Vpc"]["VpcId"])
 
     async def create_subnet(self, vpc_id: VpcId, cidr: str, zone: ZoneName) -> SubnetId:
-        """A new subnet in a zone, with a part of its VPC's range."""
+        """A new subnet in a zone, with a part of the VPC's address range."""
         answer = await self._connection.call(
             Service.EC2,
             "CreateSubnet",

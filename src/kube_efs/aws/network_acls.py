@@ -1,4 +1,4 @@
-"""Network ACLs: what may enter and leave a subnet, rule by rule.
+"""Network ACLs: the rules for traffic into and out of a subnet.
 
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_NetworkAclEntry.html
 """
@@ -16,14 +16,14 @@ from kube_efs.aws.interfaces import Address
 from kube_efs.aws.security_groups import Network
 from kube_efs.model.efs.ids import SubnetId
 
-# The rule that denies what no other one is about; the API gives it this number, the console an asterisk.
+# The last rule, which denies everything else; the API shows this number, the console an asterisk.
 LAST_RULE: Final = 32767
 _ANY_OR_TCP: Final = frozenset({"-1", "6"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AclRule:
-    """A rule about TCP; ``network`` is where packets come from, or go to when they are ``outbound``."""
+    """A rule about TCP; ``network`` is the source, or the destination of an ``outbound`` rule."""
 
     number: int
     allows: bool
@@ -52,7 +52,7 @@ class NetworkAcl:
     def refusals(
         self, address: Address, *, outbound: bool, first_port: int, last_port: int
     ) -> tuple[AclRefusal, ...]:
-        """Which of these ports are denied, and by which rule: of each port the first rule decides."""
+        """The denied ports of these, each with its rule: the first rule for a port decides."""
         left, refused = [(first_port, last_port)], list[AclRefusal]()
         for rule in self.rules:
             if rule.outbound is not outbound or address not in rule.network:
@@ -76,13 +76,13 @@ class NetworkAcl:
 
 
 class AwsNetworkAcls:
-    """Calls about network ACLs, by a connection that is open. Every method may raise AwsError."""
+    """Calls about network ACLs on an open connection. Every method may raise AwsError."""
 
     def __init__(self, connection: AwsConnection) -> None:
         self._connection = connection
 
     async def of_subnets(self, subnet_ids: Collection[SubnetId]) -> Mapping[SubnetId, NetworkAcl]:
-        """That of each of these subnets; those that do not exist are left out."""
+        """The ACL of each of these subnets; missing subnets are omitted."""
         found = await list_by_ids(
             self._connection,
             "DescribeNetworkAcls",
@@ -102,13 +102,13 @@ class AwsNetworkAcls:
 
 
 def parse_network_acl(entry: Mapping[str, Any]) -> NetworkAcl:
-    """The ACL; rules about other protocols are left out."""
+    """The ACL, without rules about other protocols."""
     rules = (_parse_rule(one) for one in entry.get("Entries") or () if one.get("Protocol") in _ANY_OR_TCP)
     return NetworkAcl(acl_id=entry["NetworkAclId"], rules=tuple(sorted(rules, key=lambda rule: rule.number)))
 
 
 def _parse_rule(entry: Mapping[str, Any]) -> AclRule:
-    # With the protocol -1 ports have no meaning.
+    # With the protocol -1, ports have no meaning.
     ports = (entry.get("PortRange") or {}) if entry["Protocol"] != "-1" else {}
     return AclRule(
         number=int(entry["RuleNumber"]),

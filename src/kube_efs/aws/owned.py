@@ -1,4 +1,4 @@
-"""What belongs to one cluster in AWS, identified by the tag with which OpenShift's installer marks it.
+"""The AWS objects of one cluster, which have the tag of OpenShift's installer.
 
 https://docs.aws.amazon.com/efs/latest/ug/API_DescribeAccessPoints.html
 """
@@ -21,7 +21,7 @@ _DUPLICATE: Final = "InvalidPermission.Duplicate"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subnet:
-    """A subnet, the zone that it is in, and its network."""
+    """A subnet, its zone and its VPC."""
 
     subnet_id: SubnetId
     zone: ZoneName
@@ -30,7 +30,7 @@ class Subnet:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owned:
-    """What a cluster owns: whole file systems, access points of others' too, and security groups."""
+    """The objects of a cluster: file systems, access points (on any file system) and security groups."""
 
     file_systems: tuple[FileSystemId, ...] = ()
     access_points: tuple[tuple[AccessPointId, FileSystemId], ...] = ()
@@ -38,29 +38,29 @@ class Owned:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing."""
+        """Whether the cluster owns nothing."""
         return not (self.file_systems or self.access_points or self.security_groups)
 
 
 def owner_tag(infra_id: str) -> str:
-    """The key of the tag whose value is ``owned``."""
+    """The key of the tag with the value ``owned``."""
     return f"kubernetes.io/cluster/{infra_id}"
 
 
 def creation_token(infra_id: str, name: str) -> str:
-    """The token with which EFS knows the file system of that name again; EFS takes 64 characters."""
+    """The token by which EFS recognizes the file system of that name; EFS accepts 64 characters."""
     return f"kube-efs-{hashlib.sha256(f'{infra_id}/{name}'.encode()).hexdigest()[:40]}"
 
 
 class AwsOwned:
-    """The calls about what a cluster owns, by a connection that is open. Every method may raise AwsError."""
+    """Calls about the objects of a cluster on an open connection. Every method may raise AwsError."""
 
     def __init__(self, connection: AwsConnection) -> None:
         self._connection = connection
 
     async def subnets_of_instances(self, instance_ids: Collection[str]) -> tuple[Subnet, ...]:
-        """The subnets that these instances are in."""
-        # EC2 takes ids as a parameter only where the size of a page is none.
+        """The subnets of these instances."""
+        # EC2 accepts IDs as a parameter only without a page size.
         wanted = [{"Name": "instance-id", "Values": sorted(instance_ids)}]
         reservations = await self._connection.list_all(
             Service.EC2, "DescribeInstances", "Reservations", Filters=wanted
@@ -75,7 +75,7 @@ class AwsOwned:
         return await self.subnets(found)
 
     async def subnets(self, subnet_ids: Collection[SubnetId]) -> tuple[Subnet, ...]:
-        """These subnets, in the order of their ids; raises AwsNotFound when there is no such one."""
+        """These subnets, sorted by ID; raises AwsNotFound when one does not exist."""
         entries = await self._connection.list_all(
             Service.EC2, "DescribeSubnets", "Subnets", SubnetIds=sorted(subnet_ids)
         )
@@ -91,7 +91,7 @@ class AwsOwned:
             return tuple(sorted(found, key=lambda one: one.subnet_id))
 
     async def network_ranges(self, vpc_id: VpcId) -> tuple[str, ...]:
-        """All ranges of addresses of a network, the first one among them."""
+        """All address ranges of a VPC, including the primary one."""
         found = await self._connection.list_all(Service.EC2, "DescribeVpcs", "Vpcs", VpcIds=[vpc_id])
         with reading("DescribeVpcs", subject=vpc_id):
             (vpc,) = found
@@ -99,7 +99,7 @@ class AwsOwned:
             return tuple(sorted({vpc["CidrBlock"], *ranges}))
 
     async def ensure_security_group(self, infra_id: str, vpc_id: VpcId, ranges: Iterable[str]) -> str:
-        """The cluster's security group for mount targets, which lets NFS in from these ranges."""
+        """The cluster's security group for mount targets, which allows NFS from these ranges."""
         name = f"{infra_id}-sg"
         group = await self._security_group(name, vpc_id) or await self._create_group(name, infra_id, vpc_id)
         permission = {
@@ -122,7 +122,7 @@ class AwsOwned:
         return group
 
     async def find(self, infra_id: str) -> Owned:
-        """Everything that carries the cluster's tag with the value ``owned``."""
+        """All objects with the cluster's tag and the value ``owned``."""
         systems = await self._connection.list_all(Service.EFS, "DescribeFileSystems", "FileSystems")
         with reading("DescribeFileSystems"):
             names = [parse_file_system_id(system["FileSystemId"]) for system in systems]
@@ -144,18 +144,21 @@ class AwsOwned:
             return Owned(
                 file_systems=tuple(sorted(owned)),
                 access_points=tuple(
-                    (_access_point_id(one), parse_file_system_id(one["FileSystemId"]))
+                    (
+                        parse_access_point_id(one["AccessPointId"], field="AccessPointId"),
+                        parse_file_system_id(one["FileSystemId"]),
+                    )
                     for one in points
                     if one["FileSystemId"] in owned or _is_owned(one, infra_id)
                 ),
-                # The installer has groups of its own, which it removes itself.
+                # The installer has its own groups, and removes them itself.
                 security_groups=tuple(
                     one["GroupId"] for one in groups if one["GroupName"] == f"{infra_id}-sg"
                 ),
             )
 
     async def delete_security_group(self, group: str) -> None:
-        """Remove a security group that no mount target has any more."""
+        """Delete a security group without mount targets."""
         await self._connection.call(Service.EC2, "DeleteSecurityGroup", subject=group, GroupId=group)
 
     async def _security_group(self, name: str, vpc_id: VpcId) -> str | None:
@@ -192,7 +195,7 @@ class AwsOwned:
 
 
 def one_of_each_zone(subnets: Iterable[Subnet]) -> tuple[Subnet, ...]:
-    """The first subnet of each zone, for EFS takes one mount target a zone; raises InvalidValue."""
+    """The first subnet of each zone, because EFS allows one mount target in a zone; raises InvalidValue."""
     chosen: dict[ZoneName, Subnet] = {}
     for one in subnets:
         chosen.setdefault(one.zone, one)
@@ -207,7 +210,3 @@ def one_of_each_zone(subnets: Iterable[Subnet]) -> tuple[Subnet, ...]:
 def _is_owned(entry: Mapping[str, Any], infra_id: str) -> bool:
     tag = {"Key": owner_tag(infra_id), "Value": "owned"}
     return tag in (entry.get("Tags") or ())
-
-
-def _access_point_id(entry: Mapping[str, Any]) -> AccessPointId:
-    return parse_access_point_id(entry["AccessPointId"], field="AccessPointId")

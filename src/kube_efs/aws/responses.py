@@ -1,4 +1,4 @@
-"""Entries of answers of the EFS API, as values of the model; malformed ones raise InvalidValue.
+"""Parses entries of answers of the EFS API; malformed ones raise InvalidValue.
 
 Shapes: https://docs.aws.amazon.com/efs/latest/ug/API_FileSystemDescription.html and
 https://docs.aws.amazon.com/efs/latest/ug/API_MountTargetDescription.html and
@@ -41,7 +41,7 @@ _IDS: Final = ("AccessPointId", "MountTargetId", "FileSystemId")
 def understood(
     parse: Callable[[Mapping[str, Any]], Value], entries: Iterable[Mapping[str, Any]]
 ) -> tuple[Value, ...]:
-    """The entries as values; those that cannot be understood are logged, and must not hide the others."""
+    """The entries as values; invalid ones are logged, and do not hide the others."""
     values = []
     for entry in entries:
         try:
@@ -52,7 +52,7 @@ def understood(
 
 
 def _name_of(entry: object) -> str:
-    """The id of what an entry is about, when it can be one; no other part of an answer is shown."""
+    """The ID in an entry, if it is valid; no other part of an answer is logged."""
     ids = (entry.get(key) for key in _IDS) if isinstance(entry, Mapping) else ()
     return next((one for one in ids if isinstance(one, str) and _ID.fullmatch(one)), "unknown")
 
@@ -64,7 +64,7 @@ def understood_one(
     operation: str,
     subject: object,
 ) -> Value:
-    """The first entry of an answer about one thing; raises AwsOddAnswer, for what was done is not known."""
+    """The only entry of an answer; raises AwsOddAnswer, because the effect of the call is unknown."""
     with reading(operation, subject=subject):
         if not entries:
             raise OddAnswer("it is empty")
@@ -72,7 +72,7 @@ def understood_one(
 
 
 def parse_file_system(entry: Mapping[str, Any]) -> FileSystem:
-    """The file system, without its mount targets: they are another call."""
+    """The file system, without its mount targets, which need another call."""
     name, size = entry.get("Name"), (entry.get("SizeInBytes") or {}).get("Value")
     return FileSystem(
         file_system_id=parse_file_system_id(entry.get("FileSystemId"), field="FileSystemId"),
@@ -84,7 +84,7 @@ def parse_file_system(entry: Mapping[str, Any]) -> FileSystem:
 
 
 def parse_mount_target(entry: Mapping[str, Any]) -> MountTarget:
-    """The mount target; its IPv6 address only when it has no IPv4 address."""
+    """The mount target; it has its IPv6 address only without an IPv4 address."""
     mount_target_id = entry.get("MountTargetId")
     if not isinstance(mount_target_id, str) or not mount_target_id:
         raise InvalidValue("is not a valid mount target ID", field="MountTargetId", value=mount_target_id)
@@ -101,7 +101,7 @@ def parse_mount_target(entry: Mapping[str, Any]) -> MountTarget:
 
 
 def parse_access_point(entry: Mapping[str, Any]) -> AccessPoint:
-    """The access point; its root is that of the file system when the answer has none."""
+    """The access point; without a root in the answer, it has that of the file system."""
     user = entry.get("PosixUser")
     return AccessPoint(
         access_point_id=parse_access_point_id(str(entry.get("AccessPointId") or ""), field="AccessPointId"),
@@ -116,7 +116,7 @@ def parse_access_point(entry: Mapping[str, Any]) -> AccessPoint:
 
 @lru_cache(maxsize=_TAGS_MOST)
 def _tags(pairs: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
-    """The tags, once for all of the thousands of access points that may have the same."""
+    """The tags; equal tags are stored once, because thousands of access points may have the same."""
     return MappingProxyType(dict(pairs))
 
 

@@ -1,4 +1,4 @@
-"""What security groups let in, and what is in the prefix lists that they name.
+"""Security groups: their inbound rules, and the networks of their prefix lists.
 
 https://docs.aws.amazon.com/AWSEC2/latest/APIReference/API_IpPermission.html
 """
@@ -22,7 +22,7 @@ _TCP: Final = frozenset({"tcp", "6"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permission:
-    """Who gets in at which TCP ports; what is in a prefix list is another call."""
+    """The sources that may access TCP ports; the networks of a prefix list need another call."""
 
     first_port: int
     last_port: int
@@ -33,20 +33,20 @@ class Permission:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecurityGroup:
-    """A security group with what it lets in by TCP."""
+    """A security group with its inbound rules about TCP."""
 
     group_id: str
     permissions: tuple[Permission, ...] = ()
 
 
 class AwsSecurityGroups:
-    """Calls about security groups, by a connection that is open. Every method may raise AwsError."""
+    """Calls about security groups on an open connection. Every method may raise AwsError."""
 
     def __init__(self, connection: AwsConnection) -> None:
         self._connection = connection
 
     async def of_mount_target(self, mount_target_id: MountTargetId) -> tuple[str, ...]:
-        """The ids of the groups of a mount target."""
+        """The IDs of the groups of a mount target."""
         answer = await self._connection.call(
             Service.EFS,
             "DescribeMountTargetSecurityGroups",
@@ -57,7 +57,7 @@ class AwsSecurityGroups:
             return tuple(map(str, answer.get("SecurityGroups") or ()))
 
     async def describe(self, group_ids: Collection[str]) -> tuple[SecurityGroup, ...]:
-        """These groups; those that do not exist are left out."""
+        """These groups; missing ones are omitted."""
         found = await list_by_ids(
             self._connection, "DescribeSecurityGroups", "SecurityGroups", name="group-id", ids=group_ids
         )
@@ -65,7 +65,7 @@ class AwsSecurityGroups:
             return tuple(map(parse_security_group, found))
 
     async def in_prefix_list(self, prefix_list_id: str) -> tuple[Network, ...]:
-        """The networks of a managed prefix list, as of its newest version."""
+        """The networks of the newest version of a managed prefix list."""
         entries = await self._connection.list_all(
             Service.EC2,
             "GetManagedPrefixListEntries",
@@ -78,7 +78,7 @@ class AwsSecurityGroups:
 
 
 def parse_security_group(entry: _Entry) -> SecurityGroup:
-    """The group; what it lets in by other protocols is left out."""
+    """The group, without rules about other protocols."""
     permissions = (_parse_permission(one) for one in entry.get("IpPermissions") or ())
     return SecurityGroup(
         group_id=entry["GroupId"], permissions=tuple(one for one in permissions if one is not None)

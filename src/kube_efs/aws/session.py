@@ -1,11 +1,11 @@
-"""Sessions of AWS's client library, which logs no text of an answer."""
+"""Sessions of AWS's client library, without any text of an answer in its logs."""
 
 import logging
 from typing import Final
 
 from aiobotocore.session import AioSession, get_session
 
-# Those that log the exceptions that they meet. A filter of a logger does not see what its children log.
+# The loggers that log exceptions. The filter of a logger does not apply to its children.
 _LOGGERS: Final = tuple(
     f"{library}.{module}"
     for library in ("aiobotocore", "botocore")
@@ -14,7 +14,7 @@ _LOGGERS: Final = tuple(
 
 
 class _NamesOnly(logging.Filter):
-    """Leaves of an exception its class's name: the text may hold what an answer or a program said."""
+    """Replaces an exception with its class name: its text may contain parts of an answer or of an output."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
@@ -28,7 +28,7 @@ _NAMES_ONLY: Final = _NamesOnly()
 
 
 def new_session() -> AioSession:
-    """A session with nothing of its own yet."""
+    """A session without loaded state."""
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(_NAMES_ONLY)
     return get_session()

@@ -1,8 +1,8 @@
 """The process ``kube-efs controller``: watches, queues, events and leadership around the engine.
 
-``process`` puts the parts together, ``leading`` those that only the leader has. Then one module for each kind
-of object that is watched: it turns changes into values, and values into calls.
+``process`` builds the parts of every replica, and ``leading`` those of the leader. One module for each kind
+of watched object turns changes into values, and values into calls.
 
-Decisions about claims, volumes and data belong to ``provisioning``, rules without I/O to ``model``, and calls
-of the Kubernetes API that others need too to ``kube``.
+Decisions about claims, volumes and data belong to ``provisioning``, rules without I/O to ``model``, and
+general calls to the Kubernetes API to ``kube``.
 """

@@ -1,21 +1,22 @@
 """Pending claims: each is planned and served, and checked again when its inputs change.
 
-Whether a claim gets a volume follows from the claim and the volumes that exist (``Engine.plan``), never
-from what this process remembers: a restart loses nothing. What the controller remembers, by the claim's uid:
+The claim and the existing volumes decide whether the claim gets a volume (``Engine.plan``). The state of this
+process never does, so a restart loses nothing. This is the state of the controller, by the claim's uid:
 
-* ``_pending``: each claim that wants a volume, as the watch has shown it last. A uid that is in the queue and
-  not in here is a claim that is gone or served.
-* ``_begun``: plans whose attempt has failed and may have left something. When such a claim goes, its plan is
-  finished all the same: then Kubernetes finds the volume's claim gone, and the volume is removed in the
-  ordinary way with all that was made for it. A claim that is served needs its entry no more.
-* ``_refusals``: why each was refused, as published. The annotation says so too, but watches show it later.
-* ``_short_of_gids``: claims whose class has no group id left; they are retried when one is free.
-* ``_waiting_since``: since when each claim has waited, for metrics alone.
+* ``_pending``: each claim that needs a volume, as last shown by the watch. If a uid is in the queue but not
+  in here, the claim was deleted or has its volume.
+* ``_begun``: plans of failed attempts that may have created something. If such a claim is deleted, its plan
+  is completed nevertheless. Kubernetes then releases the volume, and it is removed normally with everything
+  that was created for it. The entry is removed when the claim has its volume.
+* ``_refusals``: the published reason of each refusal. The annotation contains it too, but watches show it
+  later.
+* ``_short_of_gids``: claims of classes without a free group ID; they are retried when an ID is free.
+* ``_waiting_since``: the start of each claim's wait, only for metrics.
 
-``VolumeIndex.maybe_begun`` has the claims whose volume an earlier leader may have asked for: those that were
-pending when this one began to lead. A claim leaves the set when it gets its volume or is deleted. The set is
-cleared when the API server can no longer carry out late requests. Until it is empty, no volume is removed,
-and a file system that was chosen and recorded for one of these claims is not chosen again.
+``VolumeIndex.maybe_begun`` contains the claims whose volume an earlier leader may have requested: those that
+were pending when this process began to lead. A claim leaves the set when it gets its volume or is deleted.
+The set is cleared when the API server can no longer carry out late requests. Until it is empty, no volume is
+removed. A file system that was chosen and recorded for one of these claims is not changed meanwhile.
 """
 
 import asyncio
@@ -44,15 +45,15 @@ from kube_efs.telemetry.metrics import ControllerMetrics, Outcome
 
 log = structlog.get_logger(__name__)
 
-# What was begun for a claim that is gone is finished, unless it fails this often without being unclear.
+# The work for a deleted claim is completed unless it fails this often with a clear outcome.
 _ATTEMPTS_FOR_A_GONE_CLAIM: Final = 8
 _LONGEST_PAUSE_SECONDS: Final = 300.0
-# After that, requests of an earlier leader have no effect: the API server drops them after a minute.
+# Later, requests of an earlier leader have no effect: the API server drops them after a minute.
 _LATE_SECONDS: Final = 90.0
 
 
 class ClaimController(AbstractAsyncContextManager["ClaimController"]):
-    """Serves pending claims, once ``begin`` is set if there is one; use as ``async with``."""
+    """Serves pending claims, after ``begin`` is set if given; use as ``async with``."""
 
     def __init__(
         self,
@@ -88,7 +89,7 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
         await self._queue.__aexit__(kind, error, trace)
 
     def listed(self, claims: Sequence[Claim]) -> None:
-        """Take over a full list of claims."""
+        """Replace the known claims with a full list."""
         listed = {claim.uid for claim in claims}
         for claim in [one for uid, one in self._pending.items() if uid not in listed]:
             self.gone(claim)
@@ -105,16 +106,16 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
         is_cleared = known is not None and known.rejection is not None and claim.rejection is None
         if is_cleared:
             self._refusals.pop(claim.uid, None)
-        if known is None or is_cleared or _asks(known) != _asks(claim):
+        if known is None or is_cleared or _inputs(known) != _inputs(claim):
             self._queue.add(claim.uid)
 
     def gone(self, claim: Claim) -> None:
-        """A claim is gone, or needs nothing any more."""
+        """A claim was deleted, or no longer needs a volume."""
         self._pending.pop(claim.uid, None)
         self._has_all_volumes(claim.uid)
         self._refusals.pop(claim.uid, None)
         self._short_of_gids.discard(claim.uid)
-        self._waits_no_more(claim.uid)
+        self._stop_waiting(claim.uid)
         if claim.uid in self._begun:
             self._queue.add(claim.uid)
 
@@ -154,7 +155,7 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
         self._outlasted.set()
 
     def gid_released(self) -> None:
-        """A group id is free again."""
+        """A group ID is free."""
         short_of_gids, self._short_of_gids = self._short_of_gids, set()
         for uid in short_of_gids & self._pending.keys():
             self._queue.add(uid)
@@ -169,7 +170,7 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
         try:
             plan = self._engine.plan(claim)
             if plan is not None and await self._accept(claim):
-                # Much may have changed while that was written.
+                # The state may have changed during the write.
                 plan = self._engine.plan(claim)
             if plan is None:
                 return None
@@ -187,7 +188,7 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
         return None
 
     async def _accept(self, claim: Claim) -> bool:
-        """Take back whatever was said against the claim; whether something had to be written for that."""
+        """Withdraw the refusal of the claim; returns whether its annotations were written."""
         is_refused = claim.rejection is not None or claim.uid in self._refusals
         is_marked = is_refused and self._engine.marks_refused(claim)
         if is_marked:
@@ -202,18 +203,18 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
         self._begun.pop(plan.claim.uid, None)
         self._has_all_volumes(plan.claim.uid)
         self._events.provisioned(plan, volume)
-        self._waits_no_more(plan.claim.uid)
+        self._stop_waiting(plan.claim.uid)
         self._count(plan.claim, Outcome.SUCCEEDED)
         self._metrics.provisioning_seconds.labels(self._provisioner(plan.claim)).observe(
             time.monotonic() - started
         )
 
     def _persistence(self, plan: Plan) -> Callable[[KubeEfsError, bool], Awaitable[bool]]:
-        """Whether an attempt continues after a failure; True comes after a pause.
+        """Decides whether an attempt continues after a failure; returns true after a pause.
 
-        It continues while its outcome is unclear, since another plan could give the claim a second volume. It
-        also continues for a while when the claim is gone: work in progress is completed, so that the volume
-        is there to be removed with all that was made for it.
+        It continues while its outcome is unclear, because another plan could give the claim a second volume.
+        It also continues for a while when the claim was deleted. Work in progress is completed, so that the
+        volume is then removed with everything that was created for it.
         """
         claim, pause, attempts = plan.claim, self._backoff_seconds, 0
 
@@ -233,7 +234,7 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
         return again
 
     async def _finish(self, uid: ClaimUid) -> None:
-        """Make the volume of a claim that is gone, if something was begun for it."""
+        """Create the volume of a deleted claim, if an attempt has begun."""
         plan = self._begun.pop(uid, None)
         if plan is None or self._index.volume_of(uid):
             return
@@ -246,7 +247,7 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
             self._begun.pop(uid, None)
 
     async def _refuse(self, claim: Claim, error: ClaimRefused) -> float | None:
-        self._waits_no_more(claim.uid)
+        self._stop_waiting(claim.uid)
         reason = str(error)
         if reason == self._refusals.get(claim.uid, claim.rejection):
             return None
@@ -260,12 +261,12 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
         return None
 
     def _waits(self, uid: ClaimUid) -> float:
-        """The moment since which the claim has waited for its volume."""
+        """The time since which the claim has waited for its volume."""
         since = self._waiting_since.setdefault(uid, time.monotonic())
         self._metrics.claims_waiting.set(len(self._waiting_since))
         return since
 
-    def _waits_no_more(self, uid: ClaimUid) -> None:
+    def _stop_waiting(self, uid: ClaimUid) -> None:
         self._waiting_since.pop(uid, None)
         self._metrics.claims_waiting.set(len(self._waiting_since))
 
@@ -280,16 +281,16 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
 async def watch_claims(
     client: AsyncClient, claims: ClaimController, root_changed: Callable[[], None], listed: asyncio.Event
 ) -> None:
-    """Tell the controller of every claim, until cancelled; ``listed`` is set once all are known.
+    """Pass every claim to the controller, until cancelled; ``listed`` is set when all are known.
 
-    ``root_changed`` is for root claims that go.
+    ``root_changed`` is called when a root claim was deleted.
     """
     async for change in follow(
         client, PersistentVolumeClaim, read=lambda found: read_claim(found.to_dict()), namespace="*"
     ):
         _apply(claims, change, root_changed)
         listed.set()
-        # Nothing keeps the claims of a list that have their volumes, which is nearly all of them.
+        # Release the list: nearly all of its claims have volumes, and nothing else references them.
         del change
 
 
@@ -308,7 +309,7 @@ def _apply(claims: ClaimController, change: Change[Claim], root_changed: Callabl
 async def watch_classes(
     client: AsyncClient, index: VolumeIndex, claims: ClaimController, listed: asyncio.Event
 ) -> None:
-    """Keep the index's classes, until cancelled; ``listed`` is set once all are known."""
+    """Update the index's classes, until cancelled; ``listed`` is set when all are known."""
     async for change in follow(
         client, StorageClassResource, read=lambda found: read_storage_class(found.to_dict())
     ):
@@ -328,8 +329,8 @@ async def watch_classes(
             claims.class_changed(name)
 
 
-def _asks(claim: Claim) -> tuple[object, ...]:
-    """What the outcome depends on; a version or a foreign annotation is no reason to try again."""
+def _inputs(claim: Claim) -> tuple[object, ...]:
+    """The fields that can change the outcome; a change of other fields causes no retry."""
     return (
         claim.storage_class,
         claim.match_labels,

@@ -41,15 +41,15 @@ class Aws:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsiService:
-    """Who makes the driver's volumes, and who serves claims with them."""
+    """Creates the driver's volumes, and serves claims with them."""
 
     volumes: CsiVolumes
     backend: CsiBackend
     accounts: Accounts
     refresh_seconds: float
 
-    async def refresh_for_ever(self) -> None:
-        """Look again and again for access points that others have made, until cancelled."""
+    async def refresh_regularly(self) -> None:
+        """List access points regularly, because others create some too, until cancelled."""
         while True:
             await asyncio.sleep(self.refresh_seconds)
             try:
@@ -61,7 +61,7 @@ class CsiService:
 async def open_accounts(
     stack: AsyncExitStack, settings: ControllerSettings, aws: Aws, index: VolumeIndex
 ) -> Accounts:
-    """EFS in every account in use, for as long as the stack is open; no call is made yet."""
+    """EFS in every account in use, while the stack is open; makes no call to AWS."""
 
     def access_points_of(gateway: AwsGateway) -> AccessPoints:
         return AccessPoints(
@@ -76,7 +76,7 @@ async def open_accounts(
 
 
 def access_point_roots(accounts: Accounts) -> AccessPointRoots:
-    """Where access points lead to, as AWS says when it is asked."""
+    """Lists the access points of a file system in AWS at each call."""
 
     async def roots(file_system_id: FileSystemId, role: CrossAccountRole | None) -> Sequence[AccessPoint]:
         account = await accounts.of(role)
@@ -95,7 +95,7 @@ def csi_service(
     accounts: Accounts,
     guards: Guards,
 ) -> CsiService:
-    """The service; ``directories`` is None where no worker pods are run."""
+    """The service; ``directories`` is None without worker pods."""
     quota = settings.access_point_quota
     aws.metrics.access_points.read = lambda: [([name], count) for name, count in accounts.counts.items()]
     aws.metrics.access_point_quota.read = lambda: [([name], quota) for name in accounts.counts]
@@ -130,5 +130,5 @@ def csi_service(
 
 
 def _is_alone(settings: ControllerSettings) -> bool:
-    """Whether no other replica makes volumes: csi-provisioner calls the one in the pod of its own leader."""
+    """Whether no other replica creates volumes: csi-provisioner calls the replica in its leader's pod."""
     return settings.csi_endpoint is None

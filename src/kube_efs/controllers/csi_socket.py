@@ -1,6 +1,6 @@
-"""The CSI Controller service on a socket, for a csi-provisioner beside it.
+"""The CSI Controller service on a socket, for the csi-provisioner in the same pod.
 
-Every replica serves it, leader or not: csi-provisioner has a Lease of its own, and its leader talks to the
+Every replica serves it, not only the leader: csi-provisioner has its own Lease, and its leader calls the
 driver in its own pod.
 """
 
@@ -60,7 +60,7 @@ async def open_controller(
     metrics: ControllerMetrics,
     duties: Duties,
 ) -> Controller:
-    """The service's calls, which work as long as the stack is open, once all volumes are known."""
+    """The calls of the service, when all volumes are known; they work while the stack is open."""
     index, listed = VolumeIndex(), asyncio.Event()
     workers = None
     if BackendName.TUNNEL in settings.backends:
@@ -80,8 +80,8 @@ async def open_controller(
     )
     tasks = await stack.enter_async_context(asyncio.TaskGroup())
     stack.callback(tasks.create_task(_follow_volumes(client, index, listed)).cancel)
-    stack.callback(tasks.create_task(duties.keep("access points", service.refresh_for_ever)).cancel)
-    # Volumes are what the guards of removal look at.
+    stack.callback(tasks.create_task(duties.keep("access points", service.refresh_regularly)).cancel)
+    # The guards of removal need all volumes.
     await listed.wait()
     return Controller(service.volumes, has_driver_tags=bool(settings.access_point_tags))
 

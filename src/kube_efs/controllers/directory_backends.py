@@ -1,4 +1,4 @@
-"""The provisioners of directory volumes that the settings name, and who makes directories for each."""
+"""The provisioners of directory volumes in the settings, and the workers of each."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -23,13 +23,13 @@ from kube_efs.telemetry.metrics import ControllerMetrics
 log = structlog.get_logger(__name__)
 
 _CHECK_SECONDS = 30.0
-# Where reading directories costs no worker pod.
+# Scans of a mounted file system need no worker pod.
 _MOUNTED_PACE = ScanPace(least_seconds=10.0, most_seconds=60.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryService:
-    """A provisioner, and its file system where that is mounted in this pod; else worker pods do the work."""
+    """A provisioner, and its file system if mounted in this pod; otherwise worker pods do the work."""
 
     provisioner: DirectoryProvisioner
     mounted: Directories | None
@@ -39,10 +39,10 @@ class DirectoryService:
 async def directory_services(
     settings: ControllerSettings, region: Region
 ) -> AsyncIterator[tuple[DirectoryService, ...]]:
-    """Every provisioner of the settings, ready to work.
+    """Every provisioner of the settings.
 
-    Raises PlatformError when a file system is not mounted in this pod and there are no worker pods either,
-    and WorkerFailed when a mounted one does not answer.
+    Raises PlatformError when a file system is neither mounted in this pod nor available through worker pods,
+    and WorkerFailed when a mounted file system does not answer.
     """
     async with AsyncExitStack() as stack:
         services = []
@@ -82,10 +82,12 @@ def directory_backend(
     workers: Directories | None,
     metrics: ControllerMetrics,
 ) -> DirectoryBackend:
-    """The backend of that provisioner; ``workers`` do the work where nothing is mounted."""
+    """The backend of that provisioner; without a mount, ``workers`` do the work."""
     directories = service.mounted or workers
     if directories is None:
-        raise PlatformError("is not mounted in this pod", field="server", value=service.provisioner.server)
+        remedy = "mount it as an NFS volume of the pod, or put tunnel into KUBE_EFS_BACKENDS"
+        server = service.provisioner.server
+        raise PlatformError("is not mounted in this pod", field="server", value=server, remedy=remedy)
     return DirectoryBackend(
         service.provisioner,
         index=index,
@@ -101,7 +103,7 @@ def _server(one: DirectoryProvisionerSettings, settings: ControllerSettings, reg
 
 
 def _base(one: DirectoryProvisionerSettings, mounted: Mounted | None) -> Directory:
-    """What the settings say, unless they name a mount point: what is there is the whole base."""
+    """The base in the settings; with a configured mount point, the directory that is mounted there."""
     if mounted and (one.mount or one.base is None):
         return mounted.base
     return one.base or Directory()
@@ -128,7 +130,7 @@ async def _find(
 async def check_file_system(
     gateway: AwsGateway, provisioner: DirectoryProvisioner, *, timeout_seconds: float = _CHECK_SECONDS
 ) -> None:
-    """Say in the log whether the file system is there; nothing depends on the answer."""
+    """Log whether the file system exists; nothing depends on the answer."""
     subject = {"provisioner": provisioner.name, "file_system": provisioner.file_system_id}
     try:
         async with asyncio.timeout(timeout_seconds):

@@ -21,7 +21,7 @@ class ProvisioningEvents:
         self._recorder = recorder
 
     async def refused(self, claim: Claim, reason: str, *, marked: bool) -> None:
-        """The claim is left alone until something changes; ``marked`` writes so onto it. Raises KubeError."""
+        """The claim is not retried until something changes; ``marked`` annotates it. Raises KubeError."""
         log.warning("claim-refused", claim=claim.key, reason=reason)
         self._recorder.publish(_claim(claim), EventType.WARNING, "ProvisioningFailed", reason)
         if marked:
@@ -34,7 +34,7 @@ class ProvisioningEvents:
 
     def provisioning(self, plan: Plan) -> None:
         """An attempt begins."""
-        message = f"Making {plan.place} for claim {plan.claim.key}"
+        message = f"Creating {plan.place} for claim {plan.claim.key}"
         self._recorder.publish(_claim(plan.claim), EventType.NORMAL, "Provisioning", message)
         for oddity in plan.oddities:
             self._recorder.publish(_claim(plan.claim), EventType.WARNING, "ParameterIgnored", oddity)
@@ -52,7 +52,7 @@ class ProvisioningEvents:
         self._recorder.publish(_claim(claim), EventType.WARNING, "ProvisioningFailed", str(error))
 
     def reclaimed(self, done: Reclaimed) -> None:
-        """A released volume is gone."""
+        """A released volume was deleted."""
         log.info(
             "volume-deleted",
             volume=done.volume.name,
@@ -65,7 +65,7 @@ class ProvisioningEvents:
             self._recorder.publish(_volume(done.volume), EventType.NORMAL, "DirectoryKept", message)
         elif done.above:
             inside = ", ".join(done.above)
-            message = f"Removed {done.location}, which lies in the directory of volume {inside}"
+            message = f"Removed {done.location}, which is inside the directory of volume {inside}"
             self._recorder.publish(_volume(done.volume), EventType.NORMAL, "DirectoryRemoved", message)
 
     def not_reclaimed(self, volume: Volume, error: KubeEfsError) -> None:
@@ -74,7 +74,7 @@ class ProvisioningEvents:
         self._recorder.publish(_volume(volume), EventType.WARNING, "VolumeFailedDelete", str(error))
 
     def port_unknown(self, volume: Volume) -> None:
-        """It is not known which file system the volume leads to."""
+        """The file system of the volume is unknown."""
         ports = ", ".join(str(port) for port in sorted(volume.loopback_ports))
         message = (
             f"No file system is known for port {ports} of this volume, so the port is not assigned again "

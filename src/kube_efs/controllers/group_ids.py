@@ -1,6 +1,6 @@
-"""Group IDs in metrics and events: how full each range is, and which IDs other data has, too.
+"""Group IDs in metrics and events: the use of each range, and IDs that other data has, too.
 
-kube-efs gives no id out twice as far as it can see. Others give out ids too, on the same file system or to
+kube-efs assigns no ID twice, as far as it knows. But others also assign IDs, on the same file system or to
 other volumes of the cluster, and users change the groups of directories.
 """
 
@@ -29,12 +29,12 @@ from kube_efs.telemetry.metrics import ControllerMetrics
 
 log = structlog.get_logger(__name__)
 
-# Ids are found by the thousand when a cluster is read.
+# The first list of a cluster can find thousands of IDs.
 _GATHERING_SECONDS: Final = 1.0
 
 
 def watch_gid_ranges(metrics: ControllerMetrics, index: VolumeIndex, provisioners: Collection[str]) -> None:
-    """Have the metrics tell of every class of these provisioners, as it is whenever they are read."""
+    """Make the metrics report every class of these provisioners whenever they are read."""
 
     def ranges() -> Iterator[tuple[str, GidRange]]:
         for name, one in sorted(index.classes.items()):
@@ -48,7 +48,7 @@ def watch_gid_ranges(metrics: ControllerMetrics, index: VolumeIndex, provisioner
 
 
 def gid_range(storage_class: StorageClass) -> GidRange | None:
-    """The ids that volumes of the class are given; None for a class that gives none, or that is refused."""
+    """The range of group IDs of the class; None for a class without one, or an invalid class."""
     try:
         if storage_class.provisioner != DRIVER:
             return parse_class(storage_class).gids
@@ -60,7 +60,7 @@ def gid_range(storage_class: StorageClass) -> GidRange | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedGid:
-    """A volume of ours whose group id other data has too."""
+    """A volume of ours that shares its group ID with other data."""
 
     volume: Volume
     gid: int
@@ -75,7 +75,7 @@ class SharedGid:
 
 
 class SharedGids:
-    """Publishes an event, once, for each volume of the provisioners that shares its id."""
+    """Publishes one event for each volume of the provisioners that shares its group ID."""
 
     def __init__(
         self,
@@ -113,9 +113,9 @@ class SharedGids:
 
 
 def shared_gids(index: VolumeIndex, provisioners: Collection[str]) -> Iterator[SharedGid]:
-    """The volumes of these provisioners that were given an id from a range which other data has too.
+    """The volumes of these provisioners that share an ID from a range with other data.
 
-    Volumes of one directory or access point share its id by nature.
+    Volumes of one directory or access point always share its ID, so they do not count.
     """
     for gid in sorted(index.gids.shared):
         places: defaultdict[str, set[str]] = defaultdict(set)
@@ -125,12 +125,12 @@ def shared_gids(index: VolumeIndex, provisioners: Collection[str]) -> Iterator[S
         for place, names in places.items():
             others = tuple(sorted(places.keys() - {place}))
             for volume in (index.volumes[name] for name in names if name in index.volumes):
-                if others and volume.provisioned_by in provisioners and _was_given(index, volume, gid):
+                if others and volume.provisioned_by in provisioners and _was_assigned(index, volume, gid):
                     yield SharedGid(volume=volume, gid=gid, others=others)
 
 
 def _place(index: VolumeIndex, holder: str) -> tuple[str, frozenset[str]]:
-    """Where the data of a holder of an id lies, in words, and the volumes that lead there."""
+    """The location of the data of a holder, as text, and the volumes that use it."""
     if holder in index.volumes:
         return str(index.location_of(holder) or f"volume {holder}"), frozenset({holder})
     try:
@@ -148,8 +148,8 @@ def _place(index: VolumeIndex, holder: str) -> tuple[str, frozenset[str]]:
         return holder, frozenset()
 
 
-def _was_given(index: VolumeIndex, volume: Volume, gid: int) -> bool:
-    """Whether the id comes from the range of the volume's class; classes may also say one id for all."""
+def _was_assigned(index: VolumeIndex, volume: Volume, gid: int) -> bool:
+    """Whether the ID is from the range of the volume's class; a class can also set one ID for all."""
     storage_class = index.classes.get(volume.storage_class)
     if storage_class is None:
         return volume.gid == gid

@@ -1,11 +1,11 @@
-"""What only the leader does: it reads the cluster's whole state, then serves claims and volumes.
+"""The work of the leader: it reads the complete state of the cluster, then serves claims and volumes.
 
-An earlier leader may have been killed at any moment, and what it asked for may still be carried out. The
-order of the steps is what makes this safe:
+An earlier leader may have been killed at any moment, and its requests can still take effect. The order of
+these steps makes this safe:
 
-1. The ports in the ConfigMap are read. Without them, volumes would be taken for those of other file systems.
-2. Volumes, classes and claims are listed. No claim is handled before all volumes are known, or it could get
-   a second one.
+1. The ports in the ConfigMap are read. Without them, volumes would be located on other file systems.
+2. Volumes, classes and claims are listed. No claim is served before all volumes are known: it could get a
+   second one.
 3. File systems are discovered and base directories are read. The leader waits for this, but only briefly: a
    claim that is served earlier gets a false error event, and is retried.
 4. Claims are served.
@@ -14,10 +14,10 @@ order of the steps is what makes this safe:
    none: a leader releases it only after it has received all answers, and has waited for the late volumes of
    the leader before it.
 
-Nothing is handed over. A leader that loses the Lease ends, and its successor reads everything again.
+Leaders hand over no state. A leader that loses the Lease ends, and its successor reads everything again.
 
-The parts of tunnel volumes are left out of a controller that makes directory volumes only, which then
-needs no more permissions than efs-provisioner has always had.
+A controller that creates only directory volumes omits the parts of tunnel volumes. It then needs only the
+permissions of efs-provisioner.
 """
 
 import asyncio
@@ -71,14 +71,14 @@ log = structlog.get_logger(__name__)
 _RETRY_SECONDS = 2.0
 # Claims seen before the file systems and their directories would get an event for an error that does not
 # exist.
-_FIRST_LOOK_SECONDS = 10.0
+_FIRST_SCAN_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaderContext:
-    """What a replica has before it leads; ``loaded`` is called once the cluster's state has been read.
+    """The parts of a replica before it leads; ``loaded`` is called when the cluster's state has been read.
 
-    ``own_vpcs`` are the VPCs that this process is in, empty where that is not known.
+    ``own_vpcs`` are the VPCs of this process, empty if they are unknown.
     """
 
     settings: ControllerSettings
@@ -102,7 +102,7 @@ async def lead(context: LeaderContext) -> None:
         {one.provisioner.server: one.provisioner.file_system_id for one in context.directories}
     )
     async with AsyncExitStack() as stack:
-        stack.callback(_leave_what_is_unclear, index, context.leadership)
+        stack.callback(_keep_lease_if_unclear, index, context.leadership)
         recorder = EventRecorder(client, component=CONTROLLER, host=settings.identity)
         claim_store = ClaimStore(client)
         events = ProvisioningEvents(claim_store, await stack.enter_async_context(recorder))
@@ -169,7 +169,7 @@ async def lead(context: LeaderContext) -> None:
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         keep = context.duties.keep
         if csi:
-            tasks.create_task(keep("access points", csi.refresh_for_ever))
+            tasks.create_task(keep("access points", csi.refresh_regularly))
         if settings.shared_volumes:
             shared_volume_metrics = context.shared_volume_metrics
             tasks.create_task(
@@ -190,7 +190,7 @@ async def lead(context: LeaderContext) -> None:
 async def _begin(
     leadership: Leadership, claims: ClaimController, begin: asyncio.Event, begin_removals: asyncio.Event
 ) -> None:
-    """Begin to serve claims, and to remove volumes when no volume can appear late."""
+    """Begin to serve claims; begin to remove volumes when no volume can appear late."""
     if leadership.follows_a_crash:
         claims.expect_late_volumes()
     begin.set()
@@ -199,17 +199,17 @@ async def _begin(
     begin_removals.set()
 
 
-def _leave_what_is_unclear(index: VolumeIndex, leadership: Leadership) -> None:
-    """Keep the Lease if a volume may still be created: only then the next leader waits for it."""
+def _keep_lease_if_unclear(index: VolumeIndex, leadership: Leadership) -> None:
+    """Keep the Lease if a volume can still be created: only then the next leader waits for it."""
     if index.expects_volumes:
         leadership.leave_to_expire()
 
 
 @dataclass(frozen=True, slots=True)
 class Controllers:
-    """Everything that watches and queues turn to; ``targets`` None without tunnel volumes.
+    """The controllers that handle watch events; ``targets`` is None without tunnel volumes.
 
-    ``usage`` is None where volumes are not measured.
+    ``usage`` is None if volumes are not measured.
     """
 
     claims: ClaimController
@@ -219,7 +219,7 @@ class Controllers:
     usage: UsageRounds | None = None
 
     def root_changed(self) -> None:
-        """A root claim or volume is gone."""
+        """A root claim or volume was deleted."""
         if self.targets:
             self.targets.poke()
 
@@ -227,15 +227,15 @@ class Controllers:
 async def _serve(
     context: LeaderContext, tasks: asyncio.TaskGroup, controllers: Controllers, index: VolumeIndex
 ) -> None:
-    """Read what is there, and follow it; returns when claims may be served.
+    """Read the state of the cluster and watch it; returns when claims may be served.
 
-    No claim is handled before all volumes are known, or one could get a second volume.
+    No claim is served before all volumes are known: it could get a second volume.
     """
     client, targets = context.client, controllers.targets
     if targets:
         await _load_targets(targets)
     listed = [asyncio.Event() for _ in range(3)]
-    # These are not duties: nothing may be made or removed by a picture of volumes that has stopped to change.
+    # These are not duties: without a working watch, the controller must neither create nor remove anything.
     for watch in (
         watch_volumes(client, controllers.volumes, controllers.root_changed, listed[0]),
         watch_classes(client, index, controllers.claims, listed[1]),
@@ -256,7 +256,7 @@ async def _serve(
     for backend in controllers.directories:
         tasks.create_task(keep("directories", partial(_scan, backend, controllers)))
     with suppress(TimeoutError):
-        async with asyncio.timeout(_FIRST_LOOK_SECONDS):
+        async with asyncio.timeout(_FIRST_SCAN_SECONDS):
             if targets:
                 await targets.settled.wait()
             for backend in controllers.directories:
@@ -266,7 +266,7 @@ async def _serve(
 
 
 async def _scan(backend: DirectoryBackend, controllers: Controllers) -> None:
-    """Read the directories once the tunnels that may be needed for it are there."""
+    """Scan the directories when the necessary tunnels exist."""
     if controllers.targets:
         await controllers.targets.settled.wait()
     async with asyncio.TaskGroup() as tasks:
@@ -324,7 +324,7 @@ def _targets(
 
 
 async def _load_targets(targets: TunnelTargetsController) -> None:
-    """Read the ports of now; without them, volumes would be taken for those of other file systems."""
+    """Read the current ports; without them, volumes would be located on other file systems."""
     while True:
         try:
             return await targets.load()

@@ -1,7 +1,7 @@
-"""The process ``kube-efs controller``: its parts, put together.
+"""The process ``kube-efs controller``: builds and runs its parts.
 
-One replica leads and works, the others wait. A new leader reads the cluster's whole state before
-it decides anything; a process that loses the Lease ends, and its successor in the pod starts from nothing.
+One replica leads and works, the others wait. A new leader reads the complete state of the cluster before it
+decides anything. A process that loses the Lease ends; the restarted container has no state.
 """
 
 import asyncio
@@ -109,13 +109,13 @@ async def _run(settings: ControllerSettings) -> None:
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         vpcs = tasks.create_task(_own_vpcs(settings))
         if BackendName.CSI in settings.backends and settings.csi_endpoint is not None:
-            # gRPC takes 14 MB, and only those who run csi-provisioner need it.
+            # gRPC needs 14 MB of memory, and only installations with csi-provisioner need it.
             from kube_efs.controllers.csi_socket import serve_csi  # noqa: PLC0415
 
             tasks.create_task(
                 serve_csi(settings.csi_endpoint, settings, client, aws, metrics, registry, duties)
             )
-        # Its connections are its own: the lease must not wait behind thousands of claims.
+        # A separate client: requests for the Lease must not wait behind thousands of claims.
         lease_client = await stack.enter_async_context(connect(config, metrics=api_metrics))
         leadership = Leadership(lease_client, _lease_terms(settings), time.monotonic)
         if settings.leader_election:
@@ -164,7 +164,7 @@ def _status_page(
 
 
 async def _while_leading(leadership: Leadership, work: Coroutine[Any, Any, None], lease: str) -> None:
-    """Do the work until cancelled; raises KubeUnavailable as soon as the lead is lost."""
+    """Do the work until cancelled; raises KubeUnavailable when this process no longer leads."""
     async with asyncio.TaskGroup() as tasks:
         working = tasks.create_task(work)
         await leadership.keep()

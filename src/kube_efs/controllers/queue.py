@@ -1,6 +1,6 @@
-"""A queue of keys to be brought in order.
+"""A queue of keys to reconcile.
 
-Each key is handled by one task at a time, and once more if it was added in the meantime.
+One task at a time handles each key, and once more if the key was added meanwhile.
 """
 
 import asyncio
@@ -21,9 +21,9 @@ _FAULT_DELAY_SECONDS = 60.0
 class WorkQueue(AbstractAsyncContextManager["WorkQueue[K]"], Generic[K]):
     """Calls ``handle(key)`` for every key added; use as ``async with``.
 
-    ``handle`` gives None when there is nothing more to do, or the seconds after which the key must be
-    handled again unless it is added before. Keys wait for each other only where ``handle`` makes them:
-    what bounds concurrency (calls to a server, pods) is bounded there.
+    ``handle`` returns None when nothing is left to do, or the seconds after which the key must be handled
+    again unless it is added before. Keys do not wait for each other in the queue. ``handle`` itself limits
+    concurrent calls to a server, or pods.
     """
 
     def __init__(self, handle: Callable[[K], Awaitable[float | None]]) -> None:
@@ -36,7 +36,7 @@ class WorkQueue(AbstractAsyncContextManager["WorkQueue[K]"], Generic[K]):
 
     @property
     def waiting(self) -> int:
-        """How many keys are being handled or wait for their next try."""
+        """How many keys are being handled or wait for their next attempt."""
         return len(self._running | self._timers.keys())
 
     async def __aenter__(self) -> Self:
@@ -82,6 +82,6 @@ class WorkQueue(AbstractAsyncContextManager["WorkQueue[K]"], Generic[K]):
         try:
             return await self._handle(key)
         except Exception:
-            # A fault in the handling of one object must not stop the others.
+            # An internal error with one object must not stop the others.
             log.exception("handler-failed", key=str(key), retry_seconds=_FAULT_DELAY_SECONDS)
             return _FAULT_DELAY_SECONDS

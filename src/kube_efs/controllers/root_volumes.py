@@ -1,7 +1,7 @@
-"""A claim and a volume for the root of each file system, which worker pods mount.
+"""A claim and a volume for the root of each file system; worker pods mount them.
 
-Contract of openshift-efs-stunnel: both are named ``efs-stunnel-<fs id>``, of a class that does not exist,
-and tied to each other by a key that no other claim knows.
+Contract of openshift-efs-stunnel: both have the name ``efs-stunnel-<fs id>`` and a class that does not exist.
+A secret key binds them to each other.
 """
 
 import secrets
@@ -33,9 +33,9 @@ _KEY_LENGTH = 10
 
 
 class RootVolumes:
-    """Keeps root claims and volumes as the targets want them; every call raises KubeError.
+    """Reconciles root claims and volumes with the targets; every call raises KubeError.
 
-    ``release`` ends whatever uses a root claim that is about to go.
+    ``release`` deletes the pods of a root claim before its deletion.
     """
 
     def __init__(
@@ -54,11 +54,10 @@ class RootVolumes:
         self._release = release
 
     async def follow(self, targets: TunnelTargets, unclear: Collection[FileSystemId] = ()) -> None:
-        """Make what is missing, mend what differs, delete what belongs to file systems that are gone.
+        """Create missing objects, repair changed ones, and delete those of deleted file systems.
 
-        What there is of ``unclear`` file systems is left alone.
-
-        What fails for one file system is raised when the others are done.
+        Objects of ``unclear`` file systems are not changed. An error of one file system is raised after the
+        work on the others.
         """
         claims = await self._claims()
         failures = []
@@ -89,10 +88,10 @@ class RootVolumes:
         if volume is None:
             await self._create_volume(wanted)
         elif volume.deleting:
-            # It never binds again, and goes when its claim has gone. Then a new one is made.
+            # It never binds again, and is deleted after its claim. Then a new one is created.
             return
         elif not _agrees(volume, wanted):
-            await self._mend(wanted)
+            await self._repair(wanted)
 
     async def _create_claim(self, file_system_id: FileSystemId, volume: Volume | None) -> Claim:
         key = volume.labels.get(ROOT_KEY_LABEL) if volume else None
@@ -135,10 +134,10 @@ class RootVolumes:
             with translated(f"root volume {wanted.name}"):
                 found = await self._client.get(PersistentVolume, wanted.name)
             if not (found.metadata and found.metadata.deletionTimestamp):
-                await self._mend(wanted)
+                await self._repair(wanted)
 
-    async def _mend(self, wanted: Volume) -> None:
-        """Tie an existing volume to the claim and port of now."""
+    async def _repair(self, wanted: Volume) -> None:
+        """Set the current claim and port of an existing volume."""
         body = build_volume(wanted).to_dict()
         reference = {**body["spec"]["claimRef"], "resourceVersion": None}
         patch = {
@@ -153,10 +152,10 @@ class RootVolumes:
             },
         }
         with translated(f"root volume {wanted.name}"):
-            mended = await self._client.patch(
+            repaired = await self._client.patch(
                 PersistentVolume, wanted.name, patch, patch_type=PatchType.MERGE
             )
-        self._index.put_volume(read_volume(mended.to_dict()))
+        self._index.put_volume(read_volume(repaired.to_dict()))
         log.info("root-volume-mended", file_system=wanted.file_system_id)
 
     async def _delete_others(self, claims: dict[str, Claim], wanted: set[str]) -> None:
@@ -183,7 +182,7 @@ class RootVolumes:
 
 
 def _agrees(volume: Volume, wanted: Volume) -> bool:
-    """Whether the claim's uid, the key and the port are those that are wanted."""
+    """Whether the volume has the wanted claim, key, port and reclaim policy."""
     return (
         volume.claim == wanted.claim
         and volume.mount_options == wanted.mount_options

@@ -30,7 +30,7 @@ class SharedVolumeEvents:
             metrics.phases.labels(phase)
 
     def taken(self, step: Step, before: Found) -> None:
-        """A step has been taken."""
+        """A step was run."""
         shared = before.shared
         log.info(
             "shared-volume-step", shared_volume=str(shared.owner), step=step.name.lower().replace("_", "-")
@@ -44,7 +44,7 @@ class SharedVolumeEvents:
                 self._made(shared, "PersistentVolumeClaim", shared.owner.claim_name)
 
     def settled(self, shared: SharedVolume, status: Status) -> None:
-        """Nothing is left to do for now; an event is published only for a change."""
+        """The status is final for now; an event is published only for a change."""
         self._count(shared.owner, status.phase)
         before = shared.status
         if (status.phase, status.message) == (before.phase, before.message):
@@ -65,7 +65,7 @@ class SharedVolumeEvents:
                 self._publish(shared, EventType.NORMAL, "Waiting", status.message)
 
     def gone(self, owner: Owner) -> None:
-        """The SharedVolume is gone."""
+        """The SharedVolume was deleted."""
         self._count(owner, None)
 
     def _restored(self, shared: SharedVolume, kept: Source) -> None:

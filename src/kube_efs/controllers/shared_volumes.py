@@ -1,4 +1,4 @@
-"""SharedVolumes: each is brought, step by step, to where its volume and claim are there, or gone."""
+"""Reconciles SharedVolumes: creates or deletes the volume and the claim of each, step by step."""
 
 import asyncio
 from collections.abc import Collection
@@ -34,11 +34,11 @@ from kube_efs.telemetry.metrics import SharedVolumeMetrics
 
 log = structlog.get_logger(__name__)
 
-# More than there are steps from nothing to Ready; more would mean that another client reverts them.
-_MOST_STEPS = 12
+# More than the steps to Ready; if they are not sufficient, another client reverts them.
+_STEPS_MAX = 12
 _SOON_SECONDS = 1.0
 # The users of a claim that is being deleted can change without an event.
-_LOOK_AGAIN_SECONDS = 10.0
+_CHECK_AGAIN_SECONDS = 10.0
 _WAITING = frozenset({SharedVolumePhase.PENDING, SharedVolumePhase.DELETING})
 # Another client has changed, created or deleted the object of a step.
 _OVERTAKEN = (KubeConflict, KubeAlreadyExists, KubeNotFound)
@@ -50,7 +50,7 @@ _LABELS = {OWNED: "true"}
 class SharedVolumeController(AbstractAsyncContextManager["SharedVolumeController"]):
     """Serves SharedVolumes; use as ``async with``.
 
-    It remembers names only: whatever is decided is decided by what the API has at that moment.
+    It stores only names; every decision uses the current objects in the API.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class SharedVolumeController(AbstractAsyncContextManager["SharedVolumeController
         await self._queue.__aexit__(kind, error, trace)
 
     def listed(self, owners: Collection[Owner]) -> None:
-        """These are all the SharedVolumes there are."""
+        """Replace the known SharedVolumes with a full list."""
         for owner in self._known - set(owners):
             self.gone(owner)
         for owner in owners:
@@ -91,29 +91,29 @@ class SharedVolumeController(AbstractAsyncContextManager["SharedVolumeController
         self._queue.add(owner)
 
     def gone(self, owner: Owner) -> None:
-        """A SharedVolume is gone."""
+        """A SharedVolume was deleted."""
         self._known.discard(owner)
         self._failed.discard(owner)
         self._events.gone(owner)
 
     def touched(self, owner: Owner) -> None:
-        """A volume or claim that may be this SharedVolume's is new, has changed or is gone."""
+        """A volume or claim that may belong to this SharedVolume is new, has changed or was deleted."""
         if owner in self._known:
             self._queue.add(owner)
 
-    def room_made(self) -> None:
-        """A volume or claim is gone, which may have blocked a SharedVolume."""
+    def name_freed(self) -> None:
+        """A volume or claim was deleted; its name may have blocked a SharedVolume."""
         for owner in self._failed:
             self._queue.add(owner)
 
     def limits_changed(self, namespace: str) -> None:
-        """What a namespace may use is another."""
+        """The limits of a namespace changed."""
         for owner in self._known:
             if owner.namespace == namespace:
                 self._queue.add(owner)
 
-    def look_at_all(self) -> None:
-        """Changes of volumes or claims may have been missed."""
+    def reconcile_all(self) -> None:
+        """Reconcile all: changes of volumes or claims may have been missed."""
         for owner in self._known:
             self._queue.add(owner)
 
@@ -121,7 +121,8 @@ class SharedVolumeController(AbstractAsyncContextManager["SharedVolumeController
         try:
             shared = await self._store.get(owner)
             if shared is not None:
-                return await self._bring_on(shared)
+                outcome = await self._outcome(shared)
+                return None if outcome is None else await self._settle(*outcome)
         except _OVERTAKEN:
             return _SOON_SECONDS
         except KubeError as error:
@@ -135,16 +136,12 @@ class SharedVolumeController(AbstractAsyncContextManager["SharedVolumeController
         self._events.gone(owner)
         return None
 
-    async def _bring_on(self, shared: SharedVolume) -> float | None:
-        outcome = await self._outcome(shared)
-        return None if outcome is None else await self._settle(*outcome)
-
     async def _outcome(self, shared: SharedVolume) -> tuple[SharedVolume, Status] | None:
-        """Take steps until nothing is left to do; None once the SharedVolume is on its own."""
+        """Run steps until nothing is left to do; None when our finalizer was removed."""
         found = Found(shared=shared)
         try:
             found = await self._steps.look(shared)
-            for _ in range(_MOST_STEPS):
+            for _ in range(_STEPS_MAX):
                 decision = decide(found)
                 if isinstance(decision, Status):
                     return found.shared, decision
@@ -160,7 +157,7 @@ class SharedVolumeController(AbstractAsyncContextManager["SharedVolumeController
         return found.shared, failed(found, "another client reverts the changes to its volume or claim")
 
     async def _settle(self, shared: SharedVolume, status: Status) -> float | None:
-        """Show the status; the seconds until the next look, None when none is due."""
+        """Write the status; returns the seconds until the next check, None without one."""
         owner = shared.owner
         is_failed = status.phase is SharedVolumePhase.FAILED
         (self._failed.add if is_failed else self._failed.discard)(owner)
@@ -170,7 +167,7 @@ class SharedVolumeController(AbstractAsyncContextManager["SharedVolumeController
         if is_failed:
             return self._backoff_seconds
         is_waiting = status.phase in _WAITING
-        return min(_LOOK_AGAIN_SECONDS, self._backoff_seconds) if is_waiting else None
+        return min(_CHECK_AGAIN_SECONDS, self._backoff_seconds) if is_waiting else None
 
 
 async def serve_shared_volumes(
@@ -208,28 +205,28 @@ async def _watch_volumes(client: AsyncClient, controller: SharedVolumeController
     async for change in follow(client, PersistentVolume, labels=_LABELS):
         match change:
             case Listed():
-                controller.look_at_all()
+                controller.reconcile_all()
             case Applied(found):
                 _touch(controller, _owner_of_volume(found))
             case Deleted(found):
                 _touch(controller, _owner_of_volume(found))
-                controller.room_made()
+                controller.name_freed()
 
 
 async def _watch_claims(client: AsyncClient, controller: SharedVolumeController) -> None:
     async for change in follow(client, PersistentVolumeClaim, namespace="*", labels=_LABELS):
         match change:
             case Listed():
-                controller.look_at_all()
+                controller.reconcile_all()
             case Applied(found):
                 _touch(controller, _owner_of_claim(found.to_dict()["metadata"]))
             case Deleted(found):
                 _touch(controller, _owner_of_claim(found.to_dict()["metadata"]))
-                controller.room_made()
+                controller.name_freed()
 
 
 async def watch_limits(client: AsyncClient, controller: SharedVolumeController) -> None:
-    """Tell the controller of each namespace whose annotation has become another, until cancelled."""
+    """Pass each namespace with a changed limit annotation to the controller, until cancelled."""
     limits: dict[str, str | None] = {}
 
     def compare(namespace: Namespace) -> None:
@@ -261,7 +258,7 @@ def _touch(controller: SharedVolumeController, owner: Owner | None) -> None:
 
 
 def _owner_of_volume(volume: PersistentVolume) -> Owner | None:
-    """Whose volume it is: by the claim that it is for, whatever has become of its labels, else by these."""
+    """The owner of the volume: by its claim reference, or without one, by its labels."""
     body: Json = volume.to_dict()
     reference: Json | None = (body.get("spec") or {}).get("claimRef")
     return _owner_of_claim(reference) if reference else read_marked_volume(body).marks.owner

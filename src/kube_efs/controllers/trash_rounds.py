@@ -1,9 +1,9 @@
 """Empties the trash of every file system, in rounds, and reports what cannot be removed.
 
-A removal is done when the directory is in the trash; what is in it goes here, and nothing waits for that.
-Some file systems are worked on at a time, for some minutes each, and the one that has waited longest is next:
-a huge trash does not keep those of others from being emptied. What is stuck is retried, at longer and
-longer intervals. Nothing is stored: a new leader looks at every trash once.
+A removal is complete when the directory is in the trash. These rounds delete its contents, and nothing waits
+for them. They work on a few file systems at a time, for some minutes each; the one with the longest wait is
+next. So a huge trash does not delay the others. Stuck entries are retried at growing intervals. Nothing is
+stored: a new leader checks every trash once.
 """
 
 import asyncio
@@ -37,14 +37,14 @@ from kube_efs.telemetry.metrics import ControllerMetrics
 log = structlog.get_logger(__name__)
 
 _AT_ONCE: Final = 2
-# Removals come in bursts, and one round is enough for all of them.
+# Removals come in bursts, and one round is sufficient for a burst.
 _GATHERING_SECONDS: Final = 1.0
-# Between two looks for file systems that are new or gone.
-_LOOK_SECONDS: Final = 30.0
-# Not more than half an hour: the API server forgets an event after an hour, unless it is repeated.
+# The interval of checks for new and deleted file systems.
+_CHECK_SECONDS: Final = 30.0
+# At most half an hour: the API server deletes an event after an hour unless it is repeated.
 _FIRST_PAUSE_SECONDS: Final = 60.0
 _LAST_PAUSE_SECONDS: Final = 1800.0
-# Of the time that a pod is given, so that it ends by itself and says what is left.
+# The share of a pod's timeout, so that the pod ends in time and reports what is left.
 _SHARE_OF_POD: Final = 0.8
 
 
@@ -55,12 +55,12 @@ class Emptier(Protocol):
         """Empty the trash as far as the terms allow; raises KubeEfsError."""
 
     def on_removed(self, call: Callable[[FileSystemId], None]) -> None:
-        """Have that called whenever something has come into the trash of a file system."""
+        """Call that whenever a directory was moved into the trash of a file system."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trashes:
-    """The file systems whose trash is emptied by the same, and the object that events about each are of."""
+    """The file systems of one emptier, and the object of the events about each."""
 
     emptier: Emptier
     file_system_ids: Callable[[], Collection[FileSystemId]]
@@ -69,10 +69,10 @@ class Trashes:
 
 @dataclass(slots=True, eq=False)
 class _Trash:
-    """What is known of one trash.
+    """The state of one trash.
 
-    ``due`` is when the next round must handle it, infinite when it is empty; ``turn`` grows with each round
-    of any.
+    ``due`` is the time of its next round, infinite when it is empty. ``turn`` is the number of its last
+    round, counted over all trashes.
     """
 
     file_system_id: FileSystemId
@@ -81,7 +81,7 @@ class _Trash:
     turn: int = 0
     running: bool = False
     came_meanwhile: bool = False
-    told: bool = False
+    is_reported: bool = False
     pause_seconds: float = _FIRST_PAUSE_SECONDS
     report: TrashReport = field(default_factory=TrashReport)
 
@@ -111,11 +111,11 @@ class TrashRounds:
         metrics.trash_stuck.read = lambda: self._sums(lambda report: report.stuck)
 
     async def run(self) -> None:
-        """Empty every trash once, and each again whenever that is due."""
+        """Empty every trash once, and again whenever it is due."""
         async with asyncio.TaskGroup() as tasks:
             while True:
                 self._changed.clear()
-                self._look()
+                self._update_known()
                 for trash in self._next():
                     trash.running, trash.turn = True, next(self._turns)
                     tasks.create_task(self._round(trash))
@@ -123,8 +123,8 @@ class TrashRounds:
                     async with asyncio.timeout(self._pause()):
                         await self._changed.wait()
 
-    def _look(self) -> None:
-        """Begin with file systems that are new, forget those that are gone."""
+    def _update_known(self) -> None:
+        """Add new file systems, and remove deleted ones."""
         there = {
             (number, file_system_id): one
             for number, one in enumerate(self._trashes)
@@ -138,7 +138,7 @@ class TrashRounds:
                 del self._known[key]
 
     def _came(self, number: int, file_system_id: FileSystemId) -> None:
-        """Something was moved into that trash."""
+        """A directory was moved into that trash."""
         trash = self._known.get((number, file_system_id))
         if trash is not None:
             trash.came_meanwhile = True
@@ -146,16 +146,16 @@ class TrashRounds:
             self._changed.set()
 
     def _next(self) -> Sequence[_Trash]:
-        """Those to begin with now: the ones that have waited longest."""
+        """The trashes to start now: those with the longest wait."""
         now, running = self._clock(), sum(trash.running for trash in self._known.values())
         due = [trash for trash in self._known.values() if trash.due <= now and not trash.running]
         return sorted(due, key=lambda trash: (trash.due, trash.turn))[: max(0, _AT_ONCE - running)]
 
     def _pause(self) -> float:
         if sum(trash.running for trash in self._known.values()) >= _AT_ONCE:
-            return _LOOK_SECONDS
+            return _CHECK_SECONDS
         waiting = (trash.due for trash in self._known.values() if not trash.running)
-        return max(0.0, min(_LOOK_SECONDS, min(waiting, default=math.inf) - self._clock()))
+        return max(0.0, min(_CHECK_SECONDS, min(waiting, default=math.inf) - self._clock()))
 
     async def _round(self, trash: _Trash) -> None:
         came_before, trash.came_meanwhile, trash.due = trash.came_meanwhile, False, math.inf
@@ -164,10 +164,10 @@ class TrashRounds:
         except KubeEfsError as error:
             log.warning("trash-not-emptied", file_system=trash.file_system_id, reason=str(error))
             if came_before or trash.report.entries:
-                await self._tell_failed(trash, error)
+                await self._report_failed(trash, error)
             self._try_later(trash)
         except Exception:
-            # A fault in emptying must not end what makes volumes.
+            # An internal error here must not end the controller.
             log.exception("trash-not-emptied", file_system=trash.file_system_id)
             self._try_later(trash)
         else:
@@ -187,9 +187,9 @@ class TrashRounds:
                 stuck=report.stuck,
             )
         if report.stuck:
-            await self._tell_stuck(trash)
-        elif trash.told:
-            await self._tell_well(trash)
+            await self._report_stuck(trash)
+        elif trash.is_reported:
+            await self._report_recovered(trash)
         if report.unfinished and report.removed:
             self._due(trash, self._clock())
         elif report.entries:
@@ -204,7 +204,7 @@ class TrashRounds:
         self._due(trash, self._clock() + trash.pause_seconds)
         trash.pause_seconds = min(trash.pause_seconds * 2, _LAST_PAUSE_SECONDS)
 
-    async def _tell_stuck(self, trash: _Trash) -> None:
+    async def _report_stuck(self, trash: _Trash) -> None:
         example = trash.report.examples[0] if trash.report.examples else ""
         entries = "entry" if trash.report.stuck == 1 else "entries"
         message = (
@@ -217,24 +217,24 @@ class TrashRounds:
             examples=[str(one) for one in trash.report.examples],
         )
         await self._publish(trash, EventType.WARNING, TRASH_NOT_EMPTIED, message)
-        trash.told = True
+        trash.is_reported = True
 
-    async def _tell_failed(self, trash: _Trash, error: KubeEfsError) -> None:
+    async def _report_failed(self, trash: _Trash, error: KubeEfsError) -> None:
         message = f"the trash could not be emptied: {error}. It is retried"
         await self._publish(trash, EventType.WARNING, TRASH_NOT_EMPTIED, message)
-        trash.told = True
+        trash.is_reported = True
 
-    async def _tell_well(self, trash: _Trash) -> None:
+    async def _report_recovered(self, trash: _Trash) -> None:
         message = "all entries of the trash can be removed again"
         await self._publish(trash, EventType.NORMAL, TRASH_EMPTIED, message)
-        trash.told = False
+        trash.is_reported = False
 
     async def _publish(self, trash: _Trash, kind: EventType, reason: str, message: str) -> None:
         subject = await trash.of.subject(trash.file_system_id)
         self._recorder.publish(subject, kind, reason, f"File system {trash.file_system_id}: {message}")
 
     def _sums(self, number: Callable[[TrashReport], int]) -> Iterator[tuple[tuple[str], float]]:
-        """The numbers of all that is known, by file system."""
+        """The sum of a number over all trashes of each file system."""
         sums: dict[str, int] = {}
         for trash in list(self._known.values()):
             name = trash.file_system_id
@@ -250,10 +250,10 @@ def trash_rounds(
     metrics: ControllerMetrics,
     emptiers: Collection[object],
 ) -> TrashRounds:
-    """The rounds over every file system that workers can mount, and those that are mounted in this pod.
+    """The rounds for the file systems of worker pods, and for those that are mounted in this pod.
 
-    Events are of the root claim of a file system, or of the controller's Lease where there is none; both
-    are in the controller's own namespace.
+    The object of events is the root claim of the file system, or the controller's Lease without one. Both are
+    in the controller's namespace.
     """
 
     async def root_claim(file_system_id: FileSystemId) -> Subject:
@@ -281,10 +281,10 @@ def trash_rounds(
 
 
 def _with_root(index: VolumeIndex) -> Collection[FileSystemId]:
-    """The file systems that have a tunnel and a root volume.
+    """The file systems with a tunnel and a root volume.
 
-    A pod that is started before could wait indefinitely for a root claim that is never created, if its file
-    system is deleted.
+    Without a root volume, a pod could wait indefinitely: if the file system was deleted, its root claim is
+    never created.
     """
     return [fs for fs in index.targets.targets if root_name(fs) in index.volumes]
 
@@ -295,7 +295,7 @@ _VERSIONS: Final[Mapping[type, str]] = {PersistentVolumeClaim: "v1", Lease: "coo
 async def _subject(
     client: AsyncClient, kind: type[PersistentVolumeClaim | Lease], name: str, namespace: str
 ) -> Subject:
-    """The object that an event is about; without its uid where that cannot be read."""
+    """The object of an event, without its uid if that cannot be read."""
     uid = ""
     try:
         with translated(f"{kind.__name__} {namespace}/{name}"):

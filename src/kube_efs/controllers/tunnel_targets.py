@@ -1,12 +1,12 @@
-"""From discovery to the ConfigMap that every node reads, and to the root volumes.
+"""Writes the discovered file systems to the ConfigMap that every node reads, and updates the root volumes.
 
-The ConfigMap found at the start is where ports come from, so that they survive a restart; where it is
-missing, the volumes that carry the ports. From then on this process knows best: what others write into it is
-put right, and a ConfigMap that is deleted is restored as it was, even before AWS has answered.
+At the start, the ports come from the existing ConfigMap, so that they survive a restart. If it is missing,
+they come from the volumes. Later, this process is the authority: it reverts writes of others, and restores a
+deleted ConfigMap, even before AWS has answered.
 
-An earlier leader's last write may be carried out late, when this one has already read. So each write names
-the version that it replaces, or that there must be none. One that is refused is created again from what the
-ConfigMap says now, and file systems that only that names keep their ports.
+The last write of an earlier leader can take effect late, after this process has read the ConfigMap. So each
+write requires the version that it replaces, or that no ConfigMap exists. After a refusal, the targets are
+computed again from the current ConfigMap, and file systems that only it contains keep their ports.
 """
 
 import asyncio
@@ -54,15 +54,15 @@ from kube_efs.telemetry.metrics import ControllerMetrics
 log = structlog.get_logger(__name__)
 
 _RETRY_SECONDS = 5.0
-# Root claims and volumes are checked this often even when nothing is known to have changed.
+# Root claims and volumes are checked this often even without a known change.
 _RESYNC_SECONDS = 300.0
 
 
 class TunnelTargetsController:
-    """Keeps the ConfigMap, the root volumes and the index's ports as the discovery wants them.
+    """Reconciles the ConfigMap, the root volumes and the index's ports with the discovery.
 
-    ``settled`` is set once they have been so. ``unknown_ports`` is called with the volumes whose
-    port belongs to no file system.
+    ``settled`` is set after the first success. ``unknown_ports`` is called with the volumes whose port
+    belongs to no file system.
     """
 
     def __init__(
@@ -85,9 +85,9 @@ class TunnelTargetsController:
         self._unknown_ports = unknown_ports
         self._due = asyncio.Event()
         self.settled = asyncio.Event()
-        # What the ConfigMap says, as far as it can be read; None when it is missing or broken.
+        # The content of the ConfigMap; None when it is missing or partly unreadable.
         self._published: TunnelTargets | None = None
-        # The version of the ConfigMap that is known; None when there is none.
+        # The known version of the ConfigMap; None when it does not exist.
         self._version: str | None = None
         self._notified: tuple[TunnelTargets, Discovery] | None = None
 
@@ -101,7 +101,7 @@ class TunnelTargetsController:
         self._note(found)
 
     def _note(self, found: ConfigMap | None) -> None:
-        """Take over what the ConfigMap says, where this process does not know better."""
+        """Add the content of the ConfigMap to the targets; the targets of this process take precedence."""
         self._published, self._version = None, None
         if found is None:
             return
@@ -112,7 +112,7 @@ class TunnelTargetsController:
         self._index.targets = joined(self._index.targets, targets)
 
     def expected(self) -> frozenset[FileSystemId]:
-        """The file systems that the ConfigMap or a root volume is for."""
+        """The file systems in the ConfigMap or of a root volume."""
         in_use = self._index.ports_in_use().values()
         roots = {file_system for use in in_use if use.root for file_system in use.owners}
         return frozenset(roots | self._index.targets.targets.keys())
@@ -123,14 +123,14 @@ class TunnelTargetsController:
         self.poke()
 
     def poke(self) -> None:
-        """Something that this controller keeps may have changed."""
+        """Reconcile again: an object of this controller may have changed."""
         self._due.set()
 
     async def run(self) -> None:
         """Follow the discovery and the ConfigMap until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch())
-            tasks.create_task(self._reconcile_for_ever())
+            tasks.create_task(self._reconcile_regularly())
 
     async def _watch(self) -> None:
         fields = {"metadata.name": CONFIG_MAP_NAME}
@@ -138,7 +138,7 @@ class TunnelTargetsController:
             self._note(only_object(change))
             self.poke()
 
-    async def _reconcile_for_ever(self) -> None:
+    async def _reconcile_regularly(self) -> None:
         while True:
             if not await self._is_due(_RESYNC_SECONDS):
                 self._notified = None
@@ -171,7 +171,7 @@ class TunnelTargetsController:
             ports_in_use=self._index.ports_in_use(),
         )
         if wanted != self._published:
-            # No volume is made with a port that is being given away.
+            # No new volume may get a port that is being reassigned.
             self._index.targets = remaining(self._index.targets, wanted)
             await self._publish(wanted)
         if wanted != self._index.targets:
@@ -183,14 +183,14 @@ class TunnelTargetsController:
             self._notify(wanted, discovery)
 
     def _notify(self, targets: TunnelTargets, discovery: Discovery) -> None:
-        """Call ``changed`` for changes alone: claims that wait for their next try must not have it early."""
+        """Call ``changed`` only for changes: it retries waiting claims before the end of their backoff."""
         self.settled.set()
         if self._notified != (targets, discovery):
             self._notified = (targets, discovery)
             self._changed()
 
     async def _publish(self, targets: TunnelTargets) -> None:
-        """Write the ConfigMap; raises KubeError when it is not as it was known, and then knows it."""
+        """Write the ConfigMap; if it has changed, reads it again and raises KubeError."""
         data = {
             CONFIG_MAP_KEY: render_targets(targets, last_update=datetime.now(UTC)),
             ZONES_KEY: render_zones(targets),
@@ -222,7 +222,7 @@ class TunnelTargetsController:
 
 
 class UnknownPorts:
-    """Counts the volumes whose port belongs to no file system that is known, and warns once about each."""
+    """Counts the volumes with the port of no known file system, and warns once about each."""
 
     def __init__(self, events: ProvisioningEvents, metrics: ControllerMetrics) -> None:
         self._events = events
@@ -230,7 +230,7 @@ class UnknownPorts:
         self._warned: set[str] = set()
 
     def update(self, volumes: Sequence[Volume]) -> None:
-        """Take note of all such volumes of now."""
+        """Replace the list of such volumes."""
         self._metrics.volumes_of_unknown_port.set(len(volumes))
         for volume in volumes:
             if volume.uid not in self._warned:
@@ -243,7 +243,7 @@ def _version_of(found: ConfigMap) -> str | None:
 
 
 def _read(found: ConfigMap) -> tuple[TunnelTargets, bool]:
-    """The targets in the ConfigMap as far as they can be read, and whether that is all of it."""
+    """The readable targets in the ConfigMap, and whether all of them are readable."""
     data = found.data or {}
     try:
         texts = (data.get(key, "") for key in (CONFIG_MAP_KEY, ZONES_KEY, RESERVED_KEY))

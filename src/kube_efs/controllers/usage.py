@@ -1,8 +1,7 @@
-"""How much is in each volume: measured in rounds, reported in metrics, a ConfigMap, and events on claims.
+"""The size of each volume: measured in rounds, reported in metrics, a ConfigMap, and events on claims.
 
-What it costs the API server does not depend on how much there is to tell: the claims are listed once a
-round, the ConfigMap is written once a minute at most, and an event is written when a volume becomes larger
-than was asked for, or small enough again.
+The load on the API server is limited: a round lists the claims once, and writes the ConfigMap at most once a
+minute. An event is written when a volume becomes larger than its claim requests, or small enough again.
 """
 
 import asyncio
@@ -49,19 +48,19 @@ from kube_efs.telemetry.metrics import Outcome, UsageMetrics
 
 log = structlog.get_logger(__name__)
 
-# Of one pod: what it does not reach is given to the next.
+# The maximum for one pod; the next pod gets what it did not measure.
 _BATCH_MAX = 100
 _SAVE_SECONDS = 60.0
-# Of the time that a pod is given, so that it ends by itself and says what it has found.
+# The share of a pod's timeout, so that the pod ends in time and reports its results.
 _SHARE_OF_POD = 0.8
 _PAGE = 500
-# What AWS refuses for one volume of a file system it refuses for all of them.
+# If AWS refuses a call for one volume of a file system, it refuses it for all of them.
 _AGAIN_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurable:
-    """A volume of a claim, where its data lies, and how many bytes were asked for."""
+    """A volume of a claim, the location of its data, and the requested bytes."""
 
     name: str
     claim: ClaimReference
@@ -70,14 +69,14 @@ class Measurable:
 
     @property
     def labels(self) -> tuple[str, str, str, str]:
-        """Those of its metrics."""
+        """The labels of its metrics."""
         return self.name, self.claim.namespace, self.claim.name, self.location.file_system_id
 
 
 def measurable(
     volumes: Mapping[str, Volume], locations: Mapping[str, Location], claims: Collection[Claim]
 ) -> Sequence[Measurable]:
-    """The volumes that have a claim and a known place; without a request their capacity counts."""
+    """The volumes with a claim and a known location; without a request, their capacity counts."""
     requests = {(one.namespace, one.name): one.requested_storage for one in claims}
     return [
         Measurable(
@@ -96,7 +95,7 @@ def measurable(
 
 
 def in_order(volumes: Collection[Measurable], known: Mapping[str, VolumeUsage]) -> Sequence[Measurable]:
-    """First those that were never measured, then the others by age."""
+    """First the volumes that were never measured, then the others by age."""
 
     def age(one: Measurable) -> tuple[bool, float, str]:
         usage = known.get(one.name)
@@ -108,7 +107,7 @@ def in_order(volumes: Collection[Measurable], known: Mapping[str, VolumeUsage]) 
 def matched(
     volumes: Collection[Measurable], measured: Collection[MeasuredDirectory]
 ) -> Iterator[tuple[Measurable, MeasuredDirectory]]:
-    """The volumes whose directories were measured, each with what was found."""
+    """The volumes with measured directories, each with its result."""
     by_directory = {one.directory: one for one in measured}
     for one in volumes:
         if one.location.directory in by_directory:
@@ -117,7 +116,7 @@ def matched(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageParts:
-    """What measuring needs: who measures what lies there, and where the data of a volume lies."""
+    """The dependencies of a measurement: the meter of a location, the location of a volume, and clients."""
 
     client: AsyncClient
     store: UsageStore
@@ -131,7 +130,7 @@ class UsageParts:
 def meters(
     mounted: Iterable[Directories | None], index: VolumeIndex, pool: WorkerPool | None
 ) -> Callable[[Location], Meter | None]:
-    """Who measures what lies there: who has it mounted, else worker pods where there is a tunnel to it."""
+    """The meter of a location: the mount that contains it, otherwise worker pods if it has a tunnel."""
     here = [one for one in mounted if isinstance(one, MountedDirectories)]
 
     def meter_for(location: Location) -> Meter | None:
@@ -144,12 +143,12 @@ def meters(
 
 
 async def nowhere(_volume: Volume) -> Location | None:
-    """No place, for a controller that knows of no access points."""
+    """No location, for a controller without access points."""
     return None
 
 
 class AccessPointPlaces:
-    """The directories of volumes with access points. AWS is asked once for each file system."""
+    """The directories of volumes with access points; AWS is called once for each file system."""
 
     def __init__(self, accounts: Accounts, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._accounts = accounts
@@ -157,7 +156,7 @@ class AccessPointPlaces:
         self._failed_at: dict[FileSystemId, float] = {}
 
     async def locate(self, volume: Volume) -> Location | None:
-        """Where the volume's data lies, if its access point is of this account and its place is known."""
+        """The location of the volume's data, if its access point is known and in this account."""
         if volume.csi is None or volume.csi.driver != DRIVER or volume.deletion_secret:
             return None
         try:
@@ -177,7 +176,7 @@ class AccessPointPlaces:
 
 
 def measuring_terms(settings: ControllerSettings) -> MeasuringTerms:
-    """How the settings want volumes to be measured."""
+    """The limits of a measurement in the settings."""
     total_seconds = max(1, round(settings.worker_timeout_seconds * _SHARE_OF_POD))
     return MeasuringTerms(
         entries_per_second=settings.usage_entries_per_second,
@@ -209,7 +208,7 @@ class UsageRounds:
         return ((one, known[name]) for name, one in self._volumes.items() if name in known)
 
     async def run(self) -> None:
-        """Measure until cancelled; the first round is due when the last leader's next one would have been."""
+        """Measure until cancelled; the first round is due when the last leader's next round was."""
         await asyncio.sleep(await self._take_over())
         while True:
             began = time.monotonic()
@@ -218,7 +217,7 @@ class UsageRounds:
             except KubeEfsError as error:
                 log.warning("usage-round-failed", reason=str(error))
             except Exception:
-                # A fault in measuring must not end what makes volumes.
+                # An internal error here must not end the controller.
                 log.exception("usage-round-failed")
             seconds = time.monotonic() - began
             self._parts.metrics.round_seconds.set(seconds)
@@ -226,7 +225,7 @@ class UsageRounds:
             await asyncio.sleep(self._interval_seconds)
 
     async def round(self) -> None:
-        """Measure every volume once; raises KubeError when it is not known which there are."""
+        """Measure every volume once; raises KubeError when the claims cannot be listed."""
         volumes = await self._measurable()
         self._volumes = {one.name: one for one in volumes}
         self._known = {name: usage for name, usage in self._known.items() if name in self._volumes}
@@ -237,7 +236,7 @@ class UsageRounds:
         await self._save()
 
     async def _take_over(self) -> float:
-        """Learn and tell what the last leader knew; the seconds until the next round."""
+        """Load the results of the last leader; returns the seconds until the next round."""
         try:
             self._known = dict(await self._parts.store.load())
             self._volumes = {one.name: one for one in await self._measurable()}
@@ -251,7 +250,7 @@ class UsageRounds:
         volumes = dict(index.volumes)
         for name, volume in volumes.items():
             location = index.location_of(name) or await self._parts.locate(volume)
-            # AWS reports the size of a whole file system, and no claim requests so much.
+            # AWS reports the size of a whole file system, and no claim requests that much.
             if location is None or location.directory.is_root:
                 continue
             if self._parts.meter_for(location) is not None:
@@ -266,7 +265,7 @@ class UsageRounds:
     def _groups(
         self, volumes: Sequence[Measurable]
     ) -> Mapping[tuple[FileSystemId, Meter], Sequence[Measurable]]:
-        """The volumes that are measured by the same, in the same file system."""
+        """The volumes by meter and file system."""
         groups: dict[tuple[FileSystemId, Meter], list[Measurable]] = {}
         for one in volumes:
             meter = self._parts.meter_for(one.location)
@@ -277,7 +276,7 @@ class UsageRounds:
     async def _measured(
         self, file_system_id: FileSystemId, meter: Meter, volumes: Sequence[Measurable]
     ) -> AsyncIterator[tuple[Measurable, MeasuredDirectory]]:
-        """What was found of each volume, until nothing can be found any more."""
+        """The result of each volume, until no more volumes can be measured."""
         waiting, measurements = list(volumes), self._parts.metrics.measurements
         while waiting:
             batch = waiting[:_BATCH_MAX]

@@ -1,4 +1,4 @@
-"""Volumes: ours get a finalizer; a Released one is removed with its data if policy and guards allow it."""
+"""Volumes: ours get a finalizer; Released ones are removed with their data if policy and guards allow it."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ log = structlog.get_logger(__name__)
 
 
 class VolumeController(AbstractAsyncContextManager["VolumeController"]):
-    """Reclaims released volumes, once ``begin`` is set if there is one; use as ``async with``."""
+    """Reclaims released volumes, after ``begin`` is set if given; use as ``async with``."""
 
     def __init__(
         self,
@@ -43,8 +43,8 @@ class VolumeController(AbstractAsyncContextManager["VolumeController"]):
         self._events = events
         self._metrics = metrics
         self._backoff_seconds = backoff_seconds
-        # The removals that others block, or may block: while one is tried, this is not known.
-        self._hindered: set[str] = set()
+        # The volumes whose removal another volume blocks, or may block while it is tried.
+        self._blocked: set[str] = set()
         self._queue: WorkQueue[str] = WorkQueue(self._handle)
 
     async def __aenter__(self) -> Self:
@@ -57,7 +57,7 @@ class VolumeController(AbstractAsyncContextManager["VolumeController"]):
         await self._queue.__aexit__(kind, error, trace)
 
     def listed(self, volumes: Sequence[Volume]) -> None:
-        """Take over a full list of volumes."""
+        """Replace the known volumes with a full list."""
         self._index.replace_volumes(volumes)
         for volume in volumes:
             if self._concerns(volume):
@@ -71,10 +71,10 @@ class VolumeController(AbstractAsyncContextManager["VolumeController"]):
             self._queue.add(volume.name)
 
     def gone(self, volume: Volume) -> None:
-        """A volume is gone, so that others may not be in its way any more."""
+        """A volume was deleted, so it no longer blocks the removal of others."""
         self._index.drop_volume(volume)
-        self._hindered.discard(volume.name)
-        for name in self._hindered:
+        self._blocked.discard(volume.name)
+        for name in self._blocked:
             self._queue.add(name)
 
     def _concerns(self, volume: Volume) -> bool:
@@ -89,22 +89,22 @@ class VolumeController(AbstractAsyncContextManager["VolumeController"]):
         volume = self._index.volumes.get(name)
         if volume is None:
             return None
-        self._hindered.add(name)
+        self._blocked.add(name)
         try:
             done = await self._engine.reclaim(volume)
         except RemovalRefused as error:
             return self._not_reclaimed(volume, error, Outcome.REFUSED, delay)
         except KubeEfsError as error:
-            self._hindered.discard(name)
+            self._blocked.discard(name)
             return self._not_reclaimed(volume, error, Outcome.RETRIED, self._backoff_seconds)
-        self._hindered.discard(name)
+        self._blocked.discard(name)
         if done is not None:
             self._events.reclaimed(done)
             self._metrics.deletions.labels(volume.provisioned_by or "", Outcome.SUCCEEDED).inc()
         return delay
 
     async def _protect(self, volume: Volume) -> float | None:
-        """See that the volume is held; the seconds until the next try if it could not be."""
+        """Add our finalizer; after a failure, returns the seconds until the next attempt."""
         try:
             await self._engine.protect(volume)
         except KubeEfsError as error:
@@ -124,7 +124,7 @@ class VolumeController(AbstractAsyncContextManager["VolumeController"]):
 async def watch_volumes(
     client: AsyncClient, volumes: VolumeController, root_changed: Callable[[], None], listed: asyncio.Event
 ) -> None:
-    """Tell the controller of every volume, until cancelled; ``listed`` is set once all are known."""
+    """Pass every volume to the controller, until cancelled; ``listed`` is set when all are known."""
     async for change in follow(client, PersistentVolume, read=read_volume_object):
         match change:
             case Listed(objects):

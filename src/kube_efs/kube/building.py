@@ -1,4 +1,4 @@
-"""Values of the model to objects of the Kubernetes API."""
+"""Builds objects of the Kubernetes API from values of the model."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -86,7 +86,7 @@ def build_volume(volume: Volume) -> PersistentVolume:
 
 
 def _deletion_secret(volume: Volume) -> Mapping[str, str]:
-    # csi-provisioner writes them empty where there is none, and reads them when it deletes the volume.
+    # Without a Secret, csi-provisioner writes them empty. It reads them when it deletes the volume.
     if volume.csi is None:
         return {}
     namespace, name = volume.deletion_secret or ("", "")
@@ -140,9 +140,9 @@ def build_config_map(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerPod:
-    """A pod that does one thing to the file system behind ``root_claim`` and ends.
+    """A pod that runs one job on the file system of ``root_claim`` and ends.
 
-    With a ``gate`` it does not run before that is lifted.
+    With a ``gate``, it does not run until the gate is removed.
     """
 
     namespace: str

@@ -1,4 +1,4 @@
-"""Claims in the Kubernetes API: the annotations that a controller writes onto them."""
+"""Claims in the Kubernetes API: the annotations that the controller writes."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -20,17 +20,17 @@ _CHANGES_FOLLOWED: Final = 5
 
 
 class ClaimStore:
-    """Annotates claims; raises KubeError. A claim that is gone is not an error."""
+    """Annotates claims; raises KubeError. A deleted claim is not an error."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
 
     async def mark_refused(self, claim: Claim, reason: str) -> None:
-        """Annotate the claim with the reason for which it gets no volume."""
+        """Annotate the claim with the reason of its refusal."""
         await self._annotate(claim, {REJECTED: "true", REJECT_REASON: reason})
 
     async def mark_accepted(self, claim: Claim) -> None:
-        """Take the annotations of a refused claim away."""
+        """Remove the annotations of a refused claim."""
         await self._annotate(claim, {REJECTED: None, REJECT_REASON: None})
 
     async def record_file_system(self, claim: Claim, chosen: FileSystemId) -> None:
@@ -41,13 +41,13 @@ class ClaimStore:
         annotation has changed since ``claim`` was read.
         """
         for _ in range(_CHANGES_FOLLOWED):
-            # The claim of a watch is usually old already: Kubernetes annotates each new claim.
+            # The claim of the watch is usually outdated: Kubernetes annotates each new claim.
             live = await self._live(claim)
             if live is None or live.file_system == chosen:
                 return
             if live.file_system != claim.file_system:
                 raise NotYet(
-                    f"is recorded for claim {claim.key}, and was not when {chosen} was chosen",
+                    f"was recorded for claim {claim.key} after {chosen} was chosen",
                     field="file system",
                     value=live.file_system or "none",
                     remedy="no action is necessary; the file system is chosen again",
@@ -61,7 +61,7 @@ class ClaimStore:
         )
 
     async def _live(self, claim: Claim) -> Claim | None:
-        """The claim as it is now; None if it is gone."""
+        """The current claim; None if it was deleted."""
         try:
             with translated(f"claim {claim.key}"):
                 found = await self._client.get(PersistentVolumeClaim, claim.name, namespace=claim.namespace)

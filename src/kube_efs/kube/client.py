@@ -1,4 +1,4 @@
-"""The one way to a Kubernetes API."""
+"""Creates the clients of the Kubernetes API."""
 
 from pathlib import Path
 from urllib.request import getproxies, proxy_bypass
@@ -18,14 +18,14 @@ from kube_efs.telemetry.metrics import ApiServerMetrics
 
 FIELD_MANAGER = "kube-efs"
 REQUEST_TIMEOUT_SECONDS = 30.0
-# An API server that is restarted, or moves behind its load balancer, is back in less.
+# A restart of an API server, or a switch of its load balancer, takes less time.
 PATIENCE_SECONDS = 30.0
 
 
 def load_config(kubeconfig: Path | None = None) -> SingleConfig:
-    """The current context of that file; else the pod's service account, ``KUBECONFIG`` or ``~/.kube/config``.
+    """The current context of that file, or the pod's service account, ``KUBECONFIG`` or ``~/.kube/config``.
 
-    Raises InvalidSetting when none of them can be used.
+    Raises InvalidSetting when none of them is usable.
     """
     with configured():
         found = KubeConfig.from_file(kubeconfig) if kubeconfig else KubeConfig.from_env()
@@ -35,7 +35,7 @@ def load_config(kubeconfig: Path | None = None) -> SingleConfig:
         raise InvalidSetting(
             "has no current context", field="KUBECONFIG", value=str(kubeconfig or ""), remedy=remedy
         )
-    # The client insists on a user; a cluster behind kubectl proxy needs none.
+    # The client requires a user; a cluster behind kubectl proxy needs none.
     return context if context.user else context._replace(user=User())
 
 
@@ -46,26 +46,22 @@ def connect(
     patience_seconds: float = PATIENCE_SECONDS,
     metrics: ApiServerMetrics | None = None,
 ) -> AsyncClient:
-    """A client for that cluster, to be closed with ``async with``; raises InvalidSetting.
+    """A client for that cluster; use as ``async with``. Raises InvalidSetting.
 
-    What the server has not carried out is sent again for ``patience_seconds``. Attempts are in ``metrics``.
+    Requests that the server has not carried out are sent again for ``patience_seconds``.
     """
-    # A burst of claims must not wait for the pool of connections, which counts open watches too.
+    # A burst of claims must not wait for connections; open watches need some, too.
     timeout = httpx2.Timeout(REQUEST_TIMEOUT_SECONDS, pool=None)
     with configured():
-        inner = _connections(config)
+        verify = verify_cluster(config.cluster, config.user or User(), config.abs_file)
+        inner = Connections(verify, _proxy(httpx2.URL(config.cluster.server)))
         attempts = MeasuringTransport(inner, metrics) if metrics else inner
         transport = RetryingTransport(attempts, patience_seconds)
         return AsyncClient(config, field_manager=field_manager, timeout=timeout, transport=transport)
 
 
-def _connections(config: SingleConfig) -> Connections:
-    verify = verify_cluster(config.cluster, config.user or User(), config.abs_file)
-    return Connections(verify, _proxy(httpx2.URL(config.cluster.server)))
-
-
 def _proxy(server: httpx2.URL) -> str | None:
-    """The proxy on the way to the server by ``HTTPS_PROXY``, ``NO_PROXY`` and the like."""
+    """The proxy for the server from ``HTTPS_PROXY``, ``NO_PROXY`` and similar variables."""
     if proxy_bypass(server.host):
         return None
     proxies = getproxies()

@@ -1,8 +1,8 @@
-"""The connections to an API server: aiohttp's, below the client's own HTTP library.
+"""Connections to an API server with aiohttp, below the client's own HTTP library.
 
-A request costs half the processor time that it costs by httpcore, which that library brings, and requests are
-most of what a claim costs the controller. A connection is closed at once when the request that used it is
-cancelled, in the midst of a TLS handshake too.
+A request needs half the processor time of httpcore, the default of that library. Requests cause most of the
+controller's cost of a claim. If a request is cancelled, its connection is closed at once, also during a TLS
+handshake.
 """
 
 import ssl
@@ -14,7 +14,7 @@ import httpx2
 from aiohttp import ClientHandlerType
 from yarl import URL
 
-# The first that fits; the client's library has names for the same things.
+# The errors of aiohttp as errors of the client's library; the first match applies.
 _NAMES = (
     (aiohttp.ConnectionTimeoutError, httpx2.ConnectTimeout),
     (aiohttp.ServerTimeoutError, httpx2.ReadTimeout),
@@ -24,14 +24,14 @@ _NAMES = (
     (aiohttp.ServerDisconnectedError, httpx2.RemoteProtocolError),
     (aiohttp.ClientError, httpx2.ReadError),
 )
-# A request that has none of these is sent without: aiohttp would add its own.
-_NOTHING_OF_ITS_OWN = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
+# aiohttp would add its own headers to a request without these.
+_NO_DEFAULT_HEADERS = ("Accept", "Accept-Encoding", "Content-Type", "User-Agent")
 
 
 class Connections(httpx2.AsyncBaseTransport):
     """A pool of connections, verified by ``verify``, through an HTTP ``proxy`` if there is one.
 
-    It is made and closed in the loop that it serves. Timeouts are those of each request.
+    It must be created and closed in the loop that uses it. Each request has its own timeouts.
     """
 
     def __init__(self, verify: ssl.SSLContext, proxy: str | None = None) -> None:
@@ -40,7 +40,7 @@ class Connections(httpx2.AsyncBaseTransport):
         self._session: aiohttp.ClientSession | None = None
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """The answer, whose body is still to be read; raises TransportError."""
+        """The answer with an unread body; raises TransportError."""
         with _translated():
             answer = await self._opened().request(
                 request.method,
@@ -65,12 +65,12 @@ class Connections(httpx2.AsyncBaseTransport):
             await self._session.close()
 
     def _opened(self) -> aiohttp.ClientSession:
-        # It wants a running loop, which code that only reads a kubeconfig does not have.
+        # aiohttp needs a running loop, but code that only reads a kubeconfig has none.
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(ssl=self._verify),
                 cookie_jar=aiohttp.DummyCookieJar(),
-                skip_auto_headers=_NOTHING_OF_ITS_OWN,
+                skip_auto_headers=_NO_DEFAULT_HEADERS,
                 auto_decompress=False,
                 middlewares=(_send_once,),
             )
@@ -78,7 +78,7 @@ class Connections(httpx2.AsyncBaseTransport):
 
 
 class _Body(httpx2.AsyncByteStream):
-    """The body of an answer as it comes."""
+    """The body of an answer, as a stream."""
 
     def __init__(self, answer: aiohttp.ClientResponse) -> None:
         self._answer = answer
@@ -89,12 +89,12 @@ class _Body(httpx2.AsyncByteStream):
                 yield chunk
 
     async def aclose(self) -> None:
-        # A connection that has more to say is closed by it, any other is kept.
+        # This closes a connection with unread data, and keeps any other.
         self._answer.release()
 
 
 async def _send_once(request: aiohttp.ClientRequest, send: ClientHandlerType) -> aiohttp.ClientResponse:
-    """Translate here already: after an error of its own, aiohttp would send a PUT or DELETE again."""
+    """Translate errors here: after its own errors, aiohttp would send a PUT or DELETE again."""
     with _translated():
         return await send(request)
 

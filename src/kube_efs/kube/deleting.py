@@ -1,4 +1,4 @@
-"""Deleting an object, and no other one that has its name by then."""
+"""Deletes an object, but never a newer one of the same name."""
 
 from lightkube import AsyncClient
 from lightkube.core.resource import GlobalResource, NamespacedResource
@@ -13,13 +13,13 @@ async def delete_exactly(
     namespace: str | None = None,
     resource_version: str = "",
 ) -> None:
-    """Delete the object of that name if it has that uid; the API server answers 409 if it has another one.
+    """Delete the object of that name if it has that uid; otherwise the API server answers 409.
 
-    With a ``resource_version``, only if it has not changed since that version either.
+    With a ``resource_version``, delete it only if it has not changed since that version.
 
-    Raises what the client raises.
+    Raises the errors of the client.
     """
-    # The client's own method sends no body, where the API has the uid (DeleteOptions, v1).
+    # The client's own method sends no body, but the API needs the uid there (DeleteOptions, v1).
     requests = client._client  # noqa: SLF001
     request = requests.prepare_request("delete", kind, name=name, namespace=namespace)
     preconditions = {"uid": uid, **({"resourceVersion": resource_version} if resource_version else {})}

@@ -1,4 +1,4 @@
-"""Turns what the Kubernetes client raises into the errors of kube-efs, here and nowhere else."""
+"""Translates the errors of the Kubernetes client into those of kube-efs; the only place that does."""
 
 import json
 from collections.abc import Iterator
@@ -39,7 +39,7 @@ _REMEDIES: dict[type[KubeError], str] = {
 
 @contextmanager
 def translated(what: str) -> Iterator[None]:
-    """Raise errors of the model for those of the client; ``what`` names the call or object."""
+    """Translate errors of the client into errors of the model; ``what`` names the call or object."""
     try:
         yield
     except httpx2.HTTPStatusError as error:
@@ -47,7 +47,7 @@ def translated(what: str) -> Iterator[None]:
     except (httpx2.HTTPError, httpx2.StreamError, TimeoutError, ConnectionError) as error:
         problem = f"could not be reached ({str(error) or type(error).__name__})"
         raise KubeUnavailable(problem, field=what, remedy=_REMEDIES[KubeUnavailable]) from error
-    # A proxy in between says something; the client also takes for granted that a refusal has a content type.
+    # The answer of a proxy; the client also expects that a refusal has a content type.
     except (msgspec.MsgspecError, KeyError) as error:
         problem = f"did not answer with a Kubernetes response ({type(error).__name__}: {error})"
         raise KubeUnavailable(problem, field=what, remedy=_REMEDIES[KubeUnavailable]) from error
@@ -57,7 +57,7 @@ def translated(what: str) -> Iterator[None]:
 
 @contextmanager
 def configured() -> Iterator[None]:
-    """Raise InvalidSetting for whatever is wrong with a kubeconfig, whose shape the client does not check."""
+    """Raise InvalidSetting for an invalid kubeconfig; the client does not check its structure."""
     try:
         yield
     except (
@@ -93,7 +93,7 @@ def _read_status(error: httpx2.HTTPStatusError) -> tuple[int, str, str]:
         status = error.status
         code = status.code or (error.response.status_code if error.response else 0)
         return code, status.reason or "", status.message or "no reason given"
-    # The client leaves the body of a refused watch unread.
+    # The client does not read the body of a refused watch.
     try:
         body = json.loads(error.response.content)
         return error.response.status_code, body.get("reason", ""), body.get("message", "")

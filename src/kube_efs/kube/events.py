@@ -1,7 +1,7 @@
-"""Events: what users see in ``kubectl describe``.
+"""Events, which users see in ``kubectl describe``.
 
-Written in the background, so that nothing waits for them, and merged: a repeated event of an object
-counts up the one that is there, as every Kubernetes component does it.
+They are written in the background, so that nothing waits for them. A repeated event of an object increases
+the count of the existing one, as in every Kubernetes component.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ _REMEMBERED = 4096
 _WRITERS = 4
 _WAITING_MAX = 2500  # for each writer
 _FLUSH_SECONDS = 2.0
-# Most events are published once, and no other process would write them again.
+# Most events are published only once.
 _TRY_AGAIN_SECONDS = (1.0, 5.0)
 
 
@@ -47,7 +47,7 @@ class EventType(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """The object that an event is about; ``namespace`` is empty for kinds without namespaces."""
+    """The object of an event; ``namespace`` is empty for kinds without namespaces."""
 
     api_version: str
     kind: str
@@ -78,7 +78,7 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
         self._source = EventSource(component=component, host=host or None)
         self._component = component
         self._instance = host or component
-        # Repetitions of one event go to one writer, or they would overtake each other.
+        # One writer gets all repetitions of an event, so that they stay in order.
         self._lanes = [asyncio.Queue[_Entry](maxsize=_WAITING_MAX) for _ in range(_WRITERS)]
         self._counts: OrderedDict[str, int] = OrderedDict()
         self._tasks: list[asyncio.Task[None]] = []
@@ -104,7 +104,7 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def publish(self, subject: Subject, kind: EventType, reason: str, message: str) -> None:
-        """Write that event soon. Never waits and never fails; what cannot be written is logged."""
+        """Write that event soon. Never waits and never fails; a failed write is logged."""
         entry = _Entry(subject, kind, reason, shortened(message, _MESSAGE_MAX_CHARACTERS))
         try:
             self._lanes[int(entry.key, 16) % _WRITERS].put_nowait(entry)
@@ -139,10 +139,12 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
         try:
             count = await (self._create(entry) if known is None else self._count_up(entry, known + 1))
         except KubeAlreadyExists:
-            # A former life of this process wrote it.
-            count = await self._count_up(entry, await self._written(entry) + 1)
+            # This process wrote it before a restart.
+            with _translated(entry):
+                found = await self._client.get(Event, _name(entry), namespace=_namespace(entry))
+            count = await self._count_up(entry, (found.count or 1) + 1)
         except KubeNotFound:
-            # The API server forgets events after an hour.
+            # The API server deletes events after an hour.
             count = await self._create(entry)
         self._counts[entry.key] = count
         if len(self._counts) > _REMEMBERED:
@@ -152,11 +154,6 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
         with _translated(entry):
             await self._client.create(self._build(entry))
         return 1
-
-    async def _written(self, entry: _Entry) -> int:
-        with _translated(entry):
-            found = await self._client.get(Event, _name(entry), namespace=_namespace(entry))
-        return found.count or 1
 
     async def _count_up(self, entry: _Entry, count: int) -> int:
         patch = {"count": count, "lastTimestamp": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
@@ -195,10 +192,10 @@ def _translated(entry: _Entry) -> AbstractContextManager[None]:
 
 
 def _name(entry: _Entry) -> str:
-    # Cut to what a name may have, and as a name may end before a dot.
+    # Truncated to the maximum length of a name; a name must not end with a hyphen or dot before a dot.
     return f"{entry.subject.name[:200].rstrip('-.')}.{entry.key}"
 
 
 def _namespace(entry: _Entry) -> str:
-    # Events of objects without a namespace live in "default", by Kubernetes' convention.
+    # By convention, events of cluster-scoped objects are in the namespace "default".
     return entry.subject.namespace or "default"

@@ -1,8 +1,8 @@
 """Leadership by a Lease, with the semantics of client-go's leader election.
 
-Time is measured on this process's own monotonic clock from the moment a change of the Lease was seen,
-never by comparing clocks of two machines. A leader that cannot renew gives up before another candidate may
-take over, so two never act at once.
+Time is measured with the monotonic clock of this process, from the moment it saw a change of the Lease. It
+never compares the clocks of two machines. A leader that cannot renew stops before another candidate can take
+over, so two never work at the same time.
 """
 
 import asyncio
@@ -23,17 +23,17 @@ from kube_efs.model.errors import KubeAlreadyExists, KubeConflict, KubeError, Ku
 
 log = structlog.get_logger(__name__)
 
-# A process that is being stopped has little more time.
+# A terminating process has little time left.
 _RELEASE_SECONDS = 2.0
 _NO_ANSWER = "no answer in time"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaseTerms:
-    """Who wants which Lease, and the times that client-go has too (all in seconds).
+    """The Lease, the candidate, and the times of client-go (all in seconds).
 
     ``duration`` is how long others wait after the last renewal they saw, ``renew_deadline`` how long
-    the leader continues to try to renew, ``retry_period`` the time between two tries.
+    the leader tries to renew, ``retry_period`` the time between two attempts.
     """
 
     namespace: str
@@ -61,26 +61,26 @@ class Leadership:
         self._seen_at = clock()
         self._renewed_at = clock()
         self.is_leader = False
-        # False if the leader before this one has released the Lease. Otherwise, for example after a crash or
-        # if somebody has deleted the Lease, the API server may still carry out requests of that leader.
+        # False if the former leader has released the Lease. Otherwise, for example after a crash or a
+        # deletion of the Lease, the API server may still carry out requests of that leader.
         self.follows_a_crash = True
         self._is_released = True
 
     async def acquire(self) -> None:
-        """Wait until this candidate leads; a leader of the same identity is itself, restarted.
+        """Wait until this candidate leads; a leader of the same identity is this candidate before a restart.
 
         After a crash, the Lease is not released at the end unless ``release_at_end`` is called: the next
         leader must know of the requests of the crashed one, too.
         """
         while await self._try() is not _Outcome.HELD:
-            # Candidates that tried at one moment should not continue to do so.
+            # Candidates must not repeat their attempts at the same moments.
             pause = self._terms.retry_period_seconds * random.uniform(1.0, 1.2)  # noqa: S311
             await asyncio.sleep(pause)
         self.is_leader, self._is_released = True, not self.follows_a_crash
         log.info("leadership-acquired", lease=self._terms.name, identity=self._terms.identity)
 
     async def keep(self) -> None:
-        """Renew until that fails for the deadline or another candidate leads; then return."""
+        """Renew the Lease; returns when renewals have failed for the deadline, or another candidate leads."""
         outcome = _Outcome.HELD
         while outcome is not _Outcome.HELD_BY_ANOTHER:
             await asyncio.sleep(self._terms.retry_period_seconds)
@@ -94,15 +94,15 @@ class Leadership:
         log.error("leadership-lost", lease=self._terms.name, identity=self._terms.identity)
 
     def leave_to_expire(self) -> None:
-        """Do not release the Lease at the end: a request of this leader may still be carried out."""
+        """Do not release the Lease at the end: a request of this leader can still take effect."""
         self._is_released = False
 
     def release_at_end(self) -> None:
-        """Release the Lease at the end: no request of an earlier leader can be carried out any more."""
+        """Release the Lease at the end: no request of an earlier leader can still take effect."""
         self._is_released = True
 
     async def release(self) -> None:
-        """Let the next candidate take over at once; failures only cost it the waiting time."""
+        """Let the next candidate take over at once; after a failure, it waits for the Lease to expire."""
         self.is_leader = False
         if not self._is_released:
             log.info("lease-not-released", lease=self._terms.name, reason="late requests are possible")
@@ -118,10 +118,10 @@ class Leadership:
             log.info("lease-not-released", lease=self._terms.name, reason=str(error) or _NO_ANSWER)
 
     async def _try(self) -> _Outcome:
-        # Others count from when they saw the renewal, which may be long before its answer comes here.
+        # Others measure from when they saw the renewal, which may be long before its answer arrives here.
         started = self._clock()
         try:
-            # A connection that went dead without a sign must leave time to try on another.
+            # If a connection is silently broken, time must remain for an attempt on another one.
             async with asyncio.timeout(self._terms.renew_deadline_seconds / 2):
                 outcome = await self._create_or_take()
         except (KubeConflict, KubeAlreadyExists):

@@ -1,4 +1,4 @@
-"""Every request to the API server, counted and timed."""
+"""Counts and times every request to the API server."""
 
 import time
 from collections.abc import Callable
@@ -11,10 +11,9 @@ _NO_ANSWER = "none"
 
 
 class MeasuringTransport(httpx2.AsyncBaseTransport):
-    """Sends by ``inner``, and counts what was asked and how it was answered.
+    """Sends requests with ``inner``, and counts them by verb, resource and status code.
 
-    A watch lasts as long as it is watched: its time is that until the answer begins, like that of every
-    request.
+    The measured time ends when the answer begins, so it excludes the duration of a watch.
     """
 
     def __init__(
@@ -46,10 +45,10 @@ class MeasuringTransport(httpx2.AsyncBaseTransport):
 
 
 def resource_of(path: str) -> str:
-    """The kind of object in the plural that a path of the API leads to; empty where it leads to none.
+    """The resource of an API path, such as pods; empty for other paths.
 
-    ``/api/v1/namespaces/team/pods/web/log`` leads to pods, ``/apis/storage.k8s.io/v1/storageclasses`` to
-    storageclasses, and ``/version`` to none.
+    For ``/api/v1/namespaces/team/pods/web/log`` it is pods, for ``/apis/storage.k8s.io/v1/storageclasses``
+    storageclasses, and for ``/version`` empty.
     """
     match path.strip("/").split("/"):
         case ["api", _, *rest] | ["apis", _, _, *rest]:

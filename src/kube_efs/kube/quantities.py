@@ -1,4 +1,4 @@
-"""Resource quantities such as ``1Gi`` and ``500m``, after ``k8s.io/apimachinery/pkg/api/resource``."""
+"""Resource quantities such as ``1Gi`` and ``500m``, as in ``k8s.io/apimachinery/pkg/api/resource``."""
 
 import re
 from fractions import Fraction
@@ -12,7 +12,7 @@ _DECIMAL = {"n": -3, "u": -2, "m": -1, "": 0, "k": 1, "M": 2, "G": 3, "T": 4, "P
 
 
 def parse_quantity(text: object) -> Fraction | None:
-    """The value of a quantity; None when it is none. Whole numbers may come without quotes."""
+    """The value of a quantity; None for an invalid one. Integers may be without quotes."""
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         return None
     found = _QUANTITY.fullmatch(str(text))

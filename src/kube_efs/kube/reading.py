@@ -1,7 +1,7 @@
-"""Objects of the Kubernetes API, as decoded JSON, to values of the model.
+"""Reads values of the model from objects of the Kubernetes API, as decoded JSON.
 
-Unknown and missing fields are what an object of another version has: they become the documented default,
-never an error.
+Objects of other versions have unknown and missing fields. Unknown fields are ignored, and missing ones become
+the documented default, never an error.
 """
 
 from collections.abc import Hashable, Mapping
@@ -39,7 +39,7 @@ E = TypeVar("E", bound=StrEnum)
 H = TypeVar("H", bound=Hashable)
 
 _EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
-# More than a cluster has classes, namespaces and the like.
+# More than the number of classes and namespaces of a cluster.
 _SHARED_MOST: Final = 4096
 
 
@@ -55,7 +55,7 @@ def read_claim(body: Json) -> Claim:
         resource_version=meta.get("resourceVersion", ""),
         phase=_member(ClaimPhase, (body.get("status") or {}).get("phase"), ClaimPhase.PENDING),
         deleting="deletionTimestamp" in meta,
-        # The annotation of Kubernetes 1.5 still wins when it is there, even empty.
+        # The annotation of Kubernetes 1.5 still takes precedence, even if it is empty.
         storage_class=annotations.get(_BETA_CLASS, spec.get("storageClassName")),
         volume_name=spec.get("volumeName") or "",
         match_labels=None if selector is None else MappingProxyType(dict(selector.get("matchLabels") or {})),
@@ -74,7 +74,7 @@ def read_claim(body: Json) -> Claim:
 def _chosen_file_system(text: str, uid: str) -> FileSystemId | None:
     """The file system that was recorded for the claim of that uid.
 
-    A record with another uid is that of a claim from which this one was copied or restored.
+    A record with another uid belongs to a claim from which this one was copied or restored.
     """
     file_system_id, _, recorded_for = text.partition("/")
     if recorded_for != uid:
@@ -98,9 +98,9 @@ def read_storage_class(body: Json) -> StorageClass:
 
 
 def read_volume(body: Json) -> Volume:
-    """The volume in a PersistentVolume; what it has in common with others is there once."""
+    """The volume in a PersistentVolume; volumes share equal strings."""
     meta, spec = body["metadata"], body.get("spec") or {}
-    annotations = meta.get("annotations") or {}
+    annotations, nfs = meta.get("annotations") or {}, spec.get("nfs")
     return Volume(
         name=meta["name"],
         uid=meta.get("uid", ""),
@@ -117,7 +117,7 @@ def read_volume(body: Json) -> Volume:
         directory_id=parse_gid(annotations.get(DIRECTORY_ID_ANNOTATION)),
         finalizers=_shared(tuple(meta.get("finalizers") or ())),
         claim=_read_claim_reference(spec.get("claimRef")),
-        nfs=_read_nfs(spec.get("nfs")),
+        nfs=NfsSource(server=_shared(nfs.get("server", "")), path=nfs.get("path", "")) if nfs else None,
         csi=_read_csi(spec.get("csi")),
         zone=_read_zone(spec.get("nodeAffinity")),
         deletion_secret=_read_deletion_secret(annotations),
@@ -129,7 +129,7 @@ def read_volume(body: Json) -> Volume:
 
 
 def _read_mount_options(annotations: Json, spec: Json) -> tuple[str, ...]:
-    """What the kubelet mounts with: it still prefers the annotation of Kubernetes 1.7."""
+    """The mount options of the kubelet, which still prefers the annotation of Kubernetes 1.7."""
     if _BETA_MOUNT_OPTIONS in annotations:
         options = (option.strip() for option in annotations[_BETA_MOUNT_OPTIONS].split(","))
         return tuple(option for option in options if option)
@@ -147,10 +147,6 @@ def _read_claim_reference(body: Json | None) -> ClaimReference | None:
     )
 
 
-def _read_nfs(body: Json | None) -> NfsSource | None:
-    return NfsSource(server=_shared(body.get("server", "")), path=body.get("path", "")) if body else None
-
-
 def _read_csi(body: Json | None) -> CsiSource | None:
     if not body:
         return None
@@ -159,7 +155,7 @@ def _read_csi(body: Json | None) -> CsiSource | None:
 
 
 def _read_zone(body: Json | None) -> str | None:
-    """The zone of a volume that has one: other rules are not made here."""
+    """The zone of a volume, if it has one; kube-efs creates no other rules."""
     for term in ((body or {}).get("required") or {}).get("nodeSelectorTerms") or ():
         for rule in term.get("matchExpressions") or ():
             if rule.get("key") == ZONE_LABEL and len(rule.get("values") or ()) == 1:
@@ -174,7 +170,7 @@ def _read_deletion_secret(annotations: Json) -> tuple[str, str] | None:
 
 @lru_cache(maxsize=_SHARED_MOST)
 def _shared(value: H) -> H:
-    """The value itself, or an equal one from before: thousands of volumes have the same class."""
+    """The first equal value, to save memory: thousands of volumes have the same class."""
     return value
 
 

@@ -1,4 +1,4 @@
-"""Single values in ConfigMaps and Secrets that classes refer to."""
+"""Values in ConfigMaps and Secrets that classes reference."""
 
 import base64
 import binascii
@@ -13,13 +13,13 @@ from kube_efs.model.errors import KubeNotFound
 
 
 class References:
-    """Reads what is referred to; raises KubeError, which never shows what a Secret holds."""
+    """Reads referenced values; raises KubeError, which never contains the content of a Secret."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
 
     async def text(self, reference: FileSystemReference) -> str | None:
-        """The text under the key; None when there is no such object or key, or it is not text."""
+        """The text of the key; None when the object or key does not exist, or is not text."""
         if reference.kind is ReferenceKind.SECRET:
             return (await self.secret(reference.namespace, reference.name) or {}).get(reference.key)
         try:
@@ -30,7 +30,7 @@ class References:
         return (found.data or {}).get(reference.key)
 
     async def secret(self, namespace: str, name: str) -> Mapping[str, str] | None:
-        """Every text of the Secret by its key; None when there is no such Secret."""
+        """Every text of the Secret by its key; None when the Secret does not exist."""
         try:
             with translated(f"Secret {namespace}/{name}"):
                 found = await self._client.get(Secret, name, namespace=namespace)

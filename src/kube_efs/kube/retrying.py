@@ -1,10 +1,10 @@
-"""Requests that the API server has not carried out, sent again, with client-go's rules.
+"""Sends requests again that the API server has not carried out, by the rules of client-go.
 
-* An answer 429, or any 5xx with a ``Retry-After``: the server asks for that, whatever the request. Without
-  the header a 5xx is final: it is not known how far the server came.
-* A connection that was not established: nothing was sent.
-* A connection that broke later: only what reads is sent again. Whether a write was carried out is not known
-  here, so that is for its caller to find out.
+* After an answer 429, or any 5xx with a ``Retry-After``, every request is sent again. Without this header, a
+  5xx is final: the server may have done a part of the work.
+* If the connection was not established, nothing was sent, so every request is sent again.
+* If the connection broke later, only reads are sent again. The server may have carried out a write, so its
+  caller must find out.
 """
 
 import asyncio
@@ -20,16 +20,16 @@ log = structlog.get_logger(__name__)
 _TOO_MANY_REQUESTS = 429
 _FIRST_PAUSE_SECONDS = 0.25
 _LAST_PAUSE_SECONDS = 5.0
-# Never earlier than asked for, and not all at one moment.
+# Never earlier than requested, and not all at the same moment.
 _SPREAD = (1.0, 1.25)
 
 _Outcome = httpx2.Response | httpx2.TransportError
 
 
 class RetryingTransport(httpx2.AsyncBaseTransport):
-    """Sends what may be sent again until the server has answered, for ``patience_seconds`` at most.
+    """Repeats requests until the server has answered, for at most ``patience_seconds``.
 
-    What is left then is the last answer or error, and so is one that asks to wait for longer than that.
+    After that, it returns the last answer or raises the last error; also if the next attempt would be later.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class RetryingTransport(httpx2.AsyncBaseTransport):
             delay = max(asked, pause) * random.uniform(*_SPREAD)  # noqa: S311 - spreads load, guards nothing
             if self._clock() + delay > ends_at:
                 return _result(outcome)
-            _say(request, outcome, delay)
+            _log_retry(request, outcome, delay)
             if isinstance(outcome, httpx2.Response):
                 await outcome.aclose()
             await self._sleep(delay)
@@ -75,7 +75,7 @@ class RetryingTransport(httpx2.AsyncBaseTransport):
 
 
 def _asked_seconds(request: httpx2.Request, outcome: _Outcome) -> float | None:
-    """The least time to wait before the request is sent again; None when it must not be."""
+    """The minimum delay before the request is sent again; None when it must not be repeated."""
     if isinstance(outcome, httpx2.Response):
         seconds = outcome.headers.get("Retry-After", "")
         if outcome.status_code != _TOO_MANY_REQUESTS and not (
@@ -93,7 +93,7 @@ def _result(outcome: _Outcome) -> httpx2.Response:
     raise outcome
 
 
-def _say(request: httpx2.Request, outcome: _Outcome, delay: float) -> None:
+def _log_retry(request: httpx2.Request, outcome: _Outcome, delay: float) -> None:
     if isinstance(outcome, httpx2.Response):
         reason = f"answered {outcome.status_code}"
     else:

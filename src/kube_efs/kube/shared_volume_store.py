@@ -1,4 +1,4 @@
-"""What is asked of the Kubernetes API about SharedVolumes, and what is written there; all raise KubeError."""
+"""Reads and writes SharedVolumes and their objects in the Kubernetes API; all methods raise KubeError."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -40,7 +40,7 @@ class SharedVolumeStore:
         self._client = client
 
     async def get(self, owner: Owner) -> SharedVolume | None:
-        """The SharedVolume as it is now."""
+        """The current SharedVolume."""
         try:
             with translated(f"SharedVolume {owner}"):
                 found = await self._client.get(SharedVolumeResource, owner.name, namespace=owner.namespace)
@@ -69,7 +69,7 @@ class SharedVolumeStore:
         return read_marked_claim(found.to_dict())
 
     async def users(self, owner: Owner) -> tuple[str, ...]:
-        """The names of the pods that keep the claim from going: those on a node, ended or not."""
+        """The names of the pods that block the deletion of the claim: those on a node, ended or not."""
         with translated(f"pods of namespace {owner.namespace}"):
             pods = [pod async for pod in self._client.list(Pod, namespace=owner.namespace)]
         return tuple(sorted(str(pod.metadata and pod.metadata.name) for pod in pods if _uses(pod, owner)))
@@ -84,11 +84,11 @@ class SharedVolumeStore:
         return ((found.metadata and found.metadata.annotations) or {}).get(key)
 
     async def hold(self, shared: SharedVolume) -> SharedVolume:
-        """Give it the finalizer."""
+        """Add the finalizer."""
         return await self._patch(shared, {"finalizers": [*shared.finalizers, FINALIZER]})
 
     async def let_go(self, shared: SharedVolume) -> None:
-        """Remove the finalizer; a SharedVolume that is gone is not an error."""
+        """Remove the finalizer; a deleted SharedVolume is not an error."""
         kept = [name for name in shared.finalizers if name != FINALIZER]
         try:
             await self._patch(shared, {"finalizers": kept})
@@ -96,14 +96,14 @@ class SharedVolumeStore:
             return
 
     async def restore(self, shared: SharedVolume, source: Source) -> SharedVolume:
-        """Write this into the spec; raises KubeInvalid where the API server keeps specs from changing."""
+        """Write this source into the spec; raises KubeInvalid if the API server refuses the change."""
         spec = {"fileSystemID": source.file_system_id, "accessPointID": source.access_point_id}
         return await self._patch(shared, {}, {"spec": spec})
 
     async def _patch(
         self, shared: SharedVolume, metadata: Mapping[str, Any], rest: Mapping[str, Any] | None = None
     ) -> SharedVolume:
-        # A list is patched as a whole, so it must be the one that was read.
+        # A patch replaces the whole list, so the list must not have changed since it was read.
         guards = {"uid": shared.uid, "resourceVersion": shared.resource_version}
         patch = {"metadata": {**guards, **metadata}, **(rest or {})}
         owner = shared.owner
@@ -128,24 +128,24 @@ class SharedVolumeStore:
         return read_shared_volume(found)
 
     async def make_volume(self, shared: SharedVolume, claim: MarkedClaim | None) -> MarkedVolume:
-        """Make the volume, for this claim or for the one to come."""
+        """Create the volume, for this claim or a future one."""
         body = build_shared_volume_s_volume(shared, claim.claim.uid if claim else None)
         with translated(f"PersistentVolume {shared.owner.volume_name}"):
             return read_marked_volume((await self._client.create(body)).to_dict())
 
     async def make_claim(self, shared: SharedVolume) -> MarkedClaim:
-        """Make the claim."""
+        """Create the claim."""
         with translated(f"PersistentVolumeClaim {shared.owner.claim_name}"):
             created = await self._client.create(build_shared_volume_s_claim(shared))
         return read_marked_claim(created.to_dict())
 
     async def tie(self, owner: Owner, volume: MarkedVolume, claim: MarkedClaim | None) -> MarkedVolume:
-        """Reserve the volume for this claim, or for the one to come."""
+        """Reserve the volume for this claim or a future one."""
         spec = reference_patch(owner, claim.claim.uid if claim else None)
         return await self._patch_volume(volume, {}, {"spec": spec})
 
     async def mark_volume(self, owner: Owner, volume: MarkedVolume) -> MarkedVolume:
-        """Write whose it is onto the volume."""
+        """Write the labels and annotations of the owner to the volume."""
         return await self._patch_volume(volume, marks_patch(owner), {})
 
     async def _patch_volume(
@@ -158,7 +158,7 @@ class SharedVolumeStore:
         return read_marked_volume(found.to_dict())
 
     async def mark_claim(self, owner: Owner, claim: MarkedClaim) -> MarkedClaim:
-        """Write whose it is onto the claim."""
+        """Write the labels and annotations of the owner to the claim."""
         patch = {"metadata": {"uid": claim.claim.uid, **marks_patch(owner)}}
         with translated(f"PersistentVolumeClaim {owner.claim_name}"):
             found = await self._client.patch(
@@ -171,13 +171,13 @@ class SharedVolumeStore:
         return read_marked_claim(found.to_dict())
 
     async def remove_volume(self, volume: MarkedVolume) -> None:
-        """Have the volume deleted, if it is still this one; it may stay while a claim is bound to it."""
+        """Delete exactly this volume; Kubernetes keeps it while a claim is bound to it."""
         one = volume.volume
         with suppress(KubeNotFound), translated(f"PersistentVolume {one.name}"):
             await delete_exactly(self._client, PersistentVolume, one.name, one.uid)
 
     async def remove_claim(self, claim: MarkedClaim) -> None:
-        """Have the claim deleted, if it is still this one; it may stay for as long as pods use it."""
+        """Delete exactly this claim; Kubernetes keeps it while pods use it."""
         one = claim.claim
         with suppress(KubeNotFound), translated(f"PersistentVolumeClaim {one.name}"):
             await delete_exactly(

@@ -1,7 +1,7 @@
-"""SharedVolumes in the Kubernetes API, with their volumes and claims, as values and back.
+"""Reads and builds SharedVolumes with their volumes and claims.
 
-Only fields of our own are patched. The uid in a patch makes it fail, instead of changing a new object of the
-same name.
+Patches change only our fields. The uid in a patch makes it fail, instead of changing a new object of the same
+name.
 """
 
 from collections.abc import Mapping
@@ -59,7 +59,7 @@ def read_owner(body: Json) -> Owner:
 
 
 def read_shared_volume(body: Json) -> SharedVolume:
-    """The SharedVolume in an object that may be without a spec, as older definitions let it be."""
+    """The SharedVolume in an object, which may have no spec: older definitions allow that."""
     meta, spec = body["metadata"], body.get("spec") or {}
     status = body.get("status") or {}
     conditions = {one["type"]: one for one in status.get("conditions") or ()}
@@ -118,12 +118,12 @@ def _condition(shared: SharedVolume, kind: str, value: bool | None, before: bool
 
 
 def read_marked_volume(body: Json) -> MarkedVolume:
-    """The volume with its marks."""
+    """The volume with the labels and annotations of its owner."""
     return MarkedVolume(volume=read_volume(body), marks=_read_marks(body))
 
 
 def read_marked_claim(body: Json) -> MarkedClaim:
-    """The claim with its marks."""
+    """The claim with the labels and annotations of its owner."""
     return MarkedClaim(claim=read_claim(body), marks=_read_marks(body))
 
 
@@ -133,7 +133,7 @@ def _read_marks(body: Json) -> Marks:
 
 
 def build_shared_volume_s_volume(shared: SharedVolume, claim_uid: str | None) -> PersistentVolume:
-    """The PersistentVolume, which no other claim can take."""
+    """The PersistentVolume, reserved for the claim."""
     marks, source = marks_of(shared.owner), shared.source
     return PersistentVolume(
         metadata=ObjectMeta(
@@ -158,7 +158,7 @@ def build_shared_volume_s_volume(shared: SharedVolume, claim_uid: str | None) ->
 
 
 def build_shared_volume_s_claim(shared: SharedVolume) -> PersistentVolumeClaim:
-    """The PersistentVolumeClaim, which takes that volume only."""
+    """The PersistentVolumeClaim, which can bind only to that volume."""
     owner, marks = shared.owner, marks_of(shared.owner)
     return PersistentVolumeClaim(
         metadata=ObjectMeta(
@@ -178,7 +178,7 @@ def build_shared_volume_s_claim(shared: SharedVolume) -> PersistentVolumeClaim:
 
 
 def marks_patch(owner: Owner) -> Mapping[str, Any]:
-    """The marks of an object of this owner, as a part of its metadata."""
+    """The labels and annotations of an object of this owner, as a part of its metadata."""
     marks = marks_of(owner)
     return {"labels": dict(marks.labels), "annotations": dict(marks.annotations)}
 

@@ -1,4 +1,4 @@
-"""The ConfigMap in which the usage of volumes is kept, for the next leader and for ``kube-efs status``."""
+"""The ConfigMap with the usage of volumes, for the next leader and for ``kube-efs status``."""
 
 from collections.abc import Mapping
 
@@ -17,14 +17,14 @@ _LABELS = {"component": USAGE_CONFIG_MAP, "app.kubernetes.io/part-of": "kube-efs
 
 
 class UsageStore:
-    """Reads and writes what is known, as a whole."""
+    """Reads and writes the usage of all volumes."""
 
     def __init__(self, client: AsyncClient, namespace: str) -> None:
         self._client = client
         self._namespace = namespace
 
     async def load(self) -> Mapping[str, VolumeUsage]:
-        """The volumes by name, none before the first round; raises KubeError."""
+        """The usage by volume name, empty before the first round; raises KubeError."""
         try:
             with translated(f"ConfigMap {USAGE_CONFIG_MAP}"):
                 found = await self._client.get(ConfigMap, USAGE_CONFIG_MAP, namespace=self._namespace)
@@ -45,7 +45,7 @@ class UsageStore:
 
 
 def read_usage_map(found: ConfigMap) -> Mapping[str, VolumeUsage]:
-    """The volumes in the ConfigMap; none if it cannot be read, since they are measured again."""
+    """The usage in the ConfigMap; empty if it is unreadable, because volumes are measured again."""
     try:
         return parse_usage((found.data or {}).get(USAGE_KEY, ""))
     except InvalidValue as error:

@@ -16,7 +16,7 @@ from kube_efs.kube.reading import read_volume
 from kube_efs.model.errors import KubeConflict, KubeNotFound, KubeUnavailable
 from kube_efs.model.volumes import FINALIZER, Volume
 
-# More at a time make a busy API server slower, and fill the client's connections, for which others wait too.
+# More concurrent requests slow down a busy API server, and use connections that other requests need.
 _CREATED_AT_ONCE: Final = 16
 _PAGE_SIZE: Final = 500
 
@@ -29,9 +29,9 @@ class VolumeStore:
         self._slots = asyncio.Semaphore(_CREATED_AT_ONCE)
 
     async def create(self, volume: Volume) -> Volume:
-        """The volume as the API server took it; raises KubeAlreadyExists.
+        """The created volume; raises KubeAlreadyExists.
 
-        After KubeUnavailable it may have been made, or may still be.
+        After KubeUnavailable, it may exist or can still be created.
         """
         async with self._slots:
             try:
@@ -47,15 +47,15 @@ class VolumeStore:
             return read_volume((await self._client.get(PersistentVolume, name)).to_dict())
 
     async def list(self) -> Sequence[Volume]:
-        """Every volume there is, as the API server has them after this call."""
+        """Every volume, listed after this call."""
         with translated("list PersistentVolume"):
             found = self._client.list(PersistentVolume, chunk_size=_PAGE_SIZE)
             return [read_volume(one.to_dict()) async for one in found]
 
     async def terminate(self, volume: Volume) -> None:
-        """Delete the volume, which our finalizer then holds, if it has not changed since it was read.
+        """Delete the volume if it has not changed since it was read; our finalizer then holds it.
 
-        Raises KubeConflict when it has, KubeNotFound when it is gone.
+        Raises KubeConflict when it has changed, KubeNotFound when it was deleted.
         """
         with translated(f"volume {volume.name}"):
             await delete_exactly(
@@ -67,9 +67,9 @@ class VolumeStore:
             )
 
     async def delete(self, volume: Volume) -> None:
-        """Delete the volume, held by our finalizer or not; one that is gone is not an error.
+        """Delete the volume with our finalizer; a missing volume is not an error.
 
-        Another volume that has its name by now is left alone.
+        A newer volume of the same name is not changed.
         """
         if not volume.deleting:
             try:
@@ -81,12 +81,12 @@ class VolumeStore:
             await self.release(volume)
 
     async def release(self, volume: Volume) -> None:
-        """Remove our finalizer; a volume that is gone is not an error."""
+        """Remove our finalizer; a deleted volume is not an error."""
         with suppress(KubeNotFound):
             await self._patch(volume, {"$deleteFromPrimitiveList/finalizers": [FINALIZER]})
 
     async def protect(self, volume: Volume) -> None:
-        """Give the volume our finalizer; one that is gone is not an error."""
+        """Add our finalizer; a deleted volume is not an error."""
         with suppress(KubeNotFound):
             await self._patch(volume, {"finalizers": [FINALIZER]})
 

@@ -1,11 +1,11 @@
-"""Following a set of objects for as long as it takes.
+"""Watches a set of objects without end.
 
-A watch ends for many reasons that are no reason to stop: the server's timeout, a restart, an expired
-resource version, a half-open connection. ``follow`` lists, watches, and starts again by itself; code that
-reads it keeps a cache by replacing everything on ``Listed`` and applying single changes between.
+A watch can end at any time: after the server's timeout, a restart, an expired resource version, or on a
+half-open connection. ``follow`` lists, watches, and restarts automatically. Its reader keeps a cache: it
+replaces everything on ``Listed`` and applies single changes in between.
 
-A list comes in pages, and each object becomes the reader's own value before the next page is asked for: of
-ten thousand objects five hundred are in memory as the API has them.
+A list is read in pages, and each object is converted to the reader's value before the next page. So of ten
+thousand objects, only five hundred are in memory as API objects.
 """
 
 import asyncio
@@ -24,15 +24,15 @@ from kube_efs.model.errors import KubeError, KubeExpired
 
 log = structlog.get_logger(__name__)
 
-# The server ends a watch after this; spread, so that the watches of a cluster do not all return at once.
+# The server ends a watch after this time; it varies, so that not all watches restart at the same moment.
 _WATCH_SECONDS = (240, 300)
-# A connection whose other end is gone gives no sign of it: no watch lives this much longer than agreed.
+# A broken connection may show no error, so a watch ends this long after its timeout.
 _GRACE_SECONDS = 30
 _FIRST_BACK_OFF_SECONDS = 0.1
 _LAST_BACK_OFF_SECONDS = 30.0
-# A watch that held this long says that the server is well again.
+# After a watch of this duration, the server counts as available again.
 _STABLE_SECONDS = 5.0
-# What client-go's reflectors ask for.
+# The page size of client-go's reflectors.
 _PAGE_SIZE = 500
 
 T = TypeVar("T", bound=Resource)
@@ -41,7 +41,7 @@ V = TypeVar("V")
 
 @dataclass(frozen=True, slots=True)
 class Listed(Generic[V]):
-    """Everything there is now; what is not in here is gone."""
+    """All existing objects; all others were deleted."""
 
     objects: tuple[V, ...]
 
@@ -55,7 +55,7 @@ class Applied(Generic[V]):
 
 @dataclass(frozen=True, slots=True)
 class Deleted(Generic[V]):
-    """An object that is gone, in its last state."""
+    """A deleted object, in its last state."""
 
     object: V
 
@@ -64,7 +64,7 @@ Change = Listed[V] | Applied[V] | Deleted[V]
 
 
 def only_object(change: Change[V]) -> V | None:
-    """What there is after the change, for a reader that follows one object by its name."""
+    """The object after the change, for a reader of a single object; None when it does not exist."""
     match change:
         case Listed(objects):
             return objects[0] if objects else None
@@ -106,11 +106,11 @@ async def follow(
     labels: Mapping[str, str] | None = None,
     fields: Mapping[str, str] | None = None,
 ) -> AsyncGenerator[Change[Any], None]:
-    """What there is, then every change, until the reader stops; never raises KubeError.
+    """All objects, then every change, until the reader stops; never raises KubeError.
 
-    ``read`` makes of an object what the changes carry, the object itself without it. ``namespace`` is one
-    namespace, ``"*"`` for all of them, None for kinds without namespaces. Failures are logged; what ends is
-    begun again after 0.1 s, doubling to 30 s while nothing comes of it.
+    ``read`` converts each object. ``namespace`` is one namespace, ``"*"`` for all namespaces, None for kinds
+    without namespaces. Failures are logged. After the end of a watch, the next one starts after 0.1 s; this
+    delay doubles up to 30 s while watches fail.
     """
     scope: dict[str, Any] = {"labels": labels, "fields": fields}
     if namespace is not None:
@@ -125,7 +125,7 @@ async def follow(
             if version is None:
                 listed, version = await _list(client, resource, scope, read)
                 yield listed
-                del listed  # The reader has it now, and keeps what it needs of it.
+                del listed  # The reader has the list now; release it.
             async with aclosing(_watch(client, resource, scope, version)) as stream:
                 async for kind, found in stream:
                     back_off = _FIRST_BACK_OFF_SECONDS
@@ -139,7 +139,7 @@ async def follow(
             )
         if clock() - began > _STABLE_SECONDS:
             back_off = _FIRST_BACK_OFF_SECONDS
-        # After an expired version too: a server that calls each of them so must not be asked at full speed.
+        # Also after an expired version: a server that rejects every version must not get continuous requests.
         await asyncio.sleep(back_off * random.uniform(0.8, 1.2))  # noqa: S311 - spreads load, guards nothing
         back_off = min(back_off * 2, _LAST_BACK_OFF_SECONDS)
 
@@ -160,7 +160,7 @@ async def _list(
 async def _watch(
     client: AsyncClient, resource: type[Resource], scope: dict[str, Any], version: str
 ) -> AsyncGenerator[tuple[str, Any], None]:
-    """Changes since that version, until the server's timeout or shortly after it."""
+    """The changes since that version, until the server's timeout or shortly after it."""
     seconds = random.randint(*_WATCH_SECONDS)  # noqa: S311 - spreads load, guards nothing
     deadline = asyncio.get_running_loop().time() + seconds + _GRACE_SECONDS
     stream = _untyped(client).watch(resource, resource_version=version, server_timeout=seconds, **scope)

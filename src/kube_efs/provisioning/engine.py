@@ -1,14 +1,14 @@
-"""Claims to volumes, released volumes to nothing, for every kind of volume alike.
+"""Creates volumes for claims and removes released volumes, in the same way for every kind of volume.
 
-A claim gets at most one volume whatever crashes or repeats: the volume's name is derived from the claim,
-what it stands on is made idempotently, and the volume object comes last. An answer that got lost is asked for
-again until it is known, also when the claim is gone in the meantime: Kubernetes then finds the new volume's
-claim gone, and the volume is removed like any other.
+A claim gets at most one volume, despite crashes and repetitions: the volume's name is derived from the claim,
+its storage is created idempotently, and the volume object is created last. After a lost answer, the request
+is repeated until its outcome is known, even if the claim was deleted meanwhile. In that case Kubernetes
+releases the new volume, and it is removed like any other.
 
-A removal has a point of no return that is visible to everyone: the volume object becomes Terminating, on the
-condition that it has not changed since the guards were asked. What was there before that moment, and what
-an administrator set before it, is always respected; the guards are asked once more at the last reversible
-moment (``guards.py``). The volume object goes when its data is dealt with.
+A removal has a commit point that every client can see: the volume object becomes Terminating, on the
+condition that it has not changed since the guards checked it. The removal respects everything that existed
+before, and everything that an administrator set before. The guards check again at the last reversible moment
+(``guards.py``). The volume object is deleted after its data.
 """
 
 import time
@@ -43,52 +43,52 @@ from kube_efs.provisioning.volume_index import VolumeIndex
 
 log = structlog.get_logger(__name__)
 
-# A name is 5 characters of a hash long; that four claims of one directory share them will not happen.
+# A name ends with 5 characters of a hash; four claims of one directory will not have the same ones.
 _NAMES_TRIED = 4
-# Errors after which nothing was made.
+# Errors after which nothing was created.
 NOTHING_BEGUN = (AwsDenied, AwsLimitReached, AwsNotFound, InvalidValue, NotYet)
-# How often a volume may change while its removal is decided on.
+# How often a volume may change during the decision on its removal.
 _CHANGES_FOLLOWED = 5
-# So long after its answer got lost the API server no longer carries out a request: its own limit is a minute.
+# The API server no longer carries out a request this long after a lost answer; its own limit is a minute.
 _LATE_SECONDS = 300.0
 
 
 class Made(Protocol):
-    """What the volume of a claim stands on, once it is there."""
+    """The storage of a claim's volume, after its creation."""
 
     def volume(self, attempt: int) -> Volume:
-        """The volume; ``attempt`` counts names that turned out to belong to other claims."""
+        """The volume; ``attempt`` counts the names that other claims already have."""
 
     async def adopt(self, found: Volume) -> None:
-        """Make this agree with the volume that the claim had got before; raises KubeEfsError."""
+        """Adapt the storage to the claim's existing volume; raises KubeEfsError."""
 
 
 class Plan(Protocol):
-    """Everything that is needed to make one volume for one claim."""
+    """Everything that is necessary to create the volume of a claim."""
 
     @property
     def claim(self) -> Claim:
         """The claim that is served."""
 
     async def locations(self) -> Sequence[Location]:
-        """Every place where its data may come to lie; raises KubeEfsError."""
+        """Every possible location of its data; raises KubeEfsError."""
 
     @property
     def place(self) -> str:
-        """What will be created, for messages."""
+        """A text for what will be created, for messages."""
 
     def place_of(self, volume: Volume) -> str:
-        """Where the data of the volume lies that was made by this plan, for messages."""
+        """A text for the location of the created volume's data, for messages."""
 
     @property
     def oddities(self) -> Sequence[str]:
-        """What in the claim or its class has no effect, for its author."""
+        """Settings of the claim or its class that have no effect, as messages for their author."""
 
     async def prepare(self) -> None:
-        """What must precede the first attempt; nothing has begun if it fails. Raises KubeEfsError."""
+        """Prepare the first attempt; creates nothing if it fails. Raises KubeEfsError."""
 
     async def make(self) -> Made:
-        """Make what the volume stands on; doing it again does no harm. Raises KubeEfsError."""
+        """Create the storage of the volume, idempotently. Raises KubeEfsError."""
 
 
 class Backend(Protocol):
@@ -96,7 +96,7 @@ class Backend(Protocol):
 
     @property
     def provisioner(self) -> str:
-        """The provisioner that its classes name."""
+        """The provisioner of its classes."""
 
     @property
     def marks_refused_claims(self) -> bool:
@@ -104,35 +104,35 @@ class Backend(Protocol):
 
     @property
     def shares_directories(self) -> bool:
-        """Whether a claim may get a directory that another volume has, or had."""
+        """Whether a claim may get the directory of another or of a former volume."""
 
     def plan(self, claim: Claim, storage_class: StorageClass) -> Plan | None:
-        """How the claim would be served; None for a claim of another backend.
+        """The plan for the claim; None for a claim of another backend.
 
-        Raises ClaimRefused when it cannot be, NotYet when something does not exist yet.
+        Raises ClaimRefused when the claim cannot be served, NotYet when something does not exist yet.
         """
 
     def owns(self, volume: Volume) -> bool:
-        """Whether a volume with this provisioner's name is its own, and not that of a namesake elsewhere."""
+        """Whether this backend owns the volume; another provisioner elsewhere may have the same name."""
 
     async def removal(self, volume: Volume) -> Removal:
-        """What would go with the volume; raises RemovalRefused, NotYet, AwsError."""
+        """What is removed with the volume; raises RemovalRefused, NotYet, AwsError."""
 
     async def settled(self, volume: Volume) -> None:
-        """Return when no earlier order to remove what the volume stands on can be carried out any more.
+        """Return when no earlier order to remove the volume's storage can still take effect.
 
-        Raises KubeEfsError while one may: the volume object must stay for as long.
+        Raises KubeEfsError while one can: the volume object must be kept until then.
         """
 
     async def remove(self, removal: Removal, order: Order) -> None:
-        """Remove what the volume stands on, if it exists, once the order is confirmed.
+        """Remove the storage of the volume, if it exists, after confirmation of the order.
 
-        Returns only when it is known to be gone. Raises KubeEfsError, DataKept when the directory stays.
+        Returns only when it no longer exists. Raises KubeEfsError, and DataKept when the directory is kept.
         """
 
 
 class DataFate(StrEnum):
-    """What became of the data of a volume that was deleted."""
+    """What happened to the data of a deleted volume."""
 
     REMOVED = "removed"
     SHARED = "shared"
@@ -141,10 +141,10 @@ class DataFate(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reclaimed:
-    """A volume that was deleted, and why its data is still there if it is.
+    """A deleted volume, and the reason if its data was kept.
 
-    ``location`` is None if no directory had to be removed. ``above`` are the volumes in whose directories the
-    removed one lay.
+    ``location`` is None if no directory had to be removed. ``above`` are the volumes that contain the removed
+    directory.
     """
 
     volume: Volume
@@ -156,14 +156,14 @@ class Reclaimed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Lost:
-    """A request to make a volume whose answer got lost at that time."""
+    """A request to create a volume, and the time at which its answer was lost."""
 
     volume: Volume
     at: float
 
 
 class Engine:
-    """Decides what to do for a claim or a volume, and does it in the right order."""
+    """Plans, creates and removes volumes."""
 
     def __init__(
         self,
@@ -181,13 +181,13 @@ class Engine:
         self._clock = clock
         # By the uid of the claim.
         self._lost: dict[ClaimUid, _Lost] = {}
-        # By their uids, the volumes that this process has made Terminating.
+        # The uids of the volumes that this process has deleted.
         self._ordered: set[str] = set()
 
     def plan(self, claim: Claim) -> Plan | None:
-        """How to serve the claim; None when there is nothing to do for it here and now.
+        """The plan for the claim; None when this process must not serve it now.
 
-        Raises ClaimRefused when it cannot be served, NotYet when something does not exist yet.
+        Raises ClaimRefused when the claim cannot be served, NotYet when something does not exist yet.
         """
         if not claim.wants_volume or self._index.volume_of(claim.uid):
             return None
@@ -195,16 +195,16 @@ class Engine:
         # Kubernetes may not have assigned the claim to a provisioner yet.
         is_ours = backend is not None and claim.storage_provisioner in {None, backend.provisioner}
         if storage_class is None or backend is None or not is_ours:
-            self._check_given_to_us(claim, storage_class)
+            self._check_assigned_to_us(claim, storage_class)
             return None
         if storage_class.waits_for_consumer and not claim.selected_node:
             return None
         return backend.plan(claim, storage_class)
 
     def may_have_begun(self, claim: Claim) -> bool:
-        """Whether an earlier process may have requested a volume in a directory that others can share.
+        """Whether an earlier process may have requested a volume in a directory that others may use.
 
-        The class of the claim may be gone since.
+        The class of the claim may have been deleted since.
         """
         if claim.storage_class in {None, "", ROOT_CLASS}:
             return False
@@ -212,16 +212,16 @@ class Engine:
         return storage_class is None or (backend is not None and backend.shares_directories)
 
     def marks_refused(self, claim: Claim) -> bool:
-        """Whether the refusal of that claim is written into its annotations."""
+        """Whether the refusal of that claim is recorded in its annotations."""
         _, backend = self._served_by(claim)
         return backend is not None and backend.marks_refused_claims
 
     def _served_by(self, claim: Claim) -> tuple[StorageClass | None, Backend | None]:
-        """The class of the claim and the backend of that class, as far as they are there."""
+        """The class of the claim and the backend of that class, None for each that does not exist."""
         storage_class = self._index.classes.get(claim.storage_class or "")
         return storage_class, self._backends.get(storage_class.provisioner) if storage_class else None
 
-    def _check_given_to_us(self, claim: Claim, storage_class: StorageClass | None) -> None:
+    def _check_assigned_to_us(self, claim: Claim, storage_class: StorageClass | None) -> None:
         """Raise NotYet for a claim that Kubernetes assigned to us although its class is not ours."""
         if claim.storage_provisioner not in self._backends or claim.storage_class == ROOT_CLASS:
             return
@@ -246,17 +246,17 @@ class Engine:
         again: Callable[[KubeEfsError, bool], Awaitable[bool]] | None = None,
         is_begun: bool = False,
     ) -> Volume:
-        """Make the volume; doing it again gives the same one. Raises KubeEfsError.
+        """Create the volume, idempotently. Raises KubeEfsError.
 
-        After a failure ``again`` is asked whether to continue with this very plan, after a pause of its own.
-        It is given the error and whether the outcome is unclear: then another plan could give the claim a
-        second volume. The directory is reserved all the while. Unless an earlier attempt ``is_begun`` with
-        the plan, NotYet is raised when the claim would lie elsewhere by the time that its directory is free.
+        After a failure ``again`` waits and decides whether to repeat the same plan. Its arguments are the
+        error and whether the outcome is unclear: in that case another plan could give the claim a second
+        volume. The directory stays reserved. ``is_begun`` means that an earlier attempt has begun with the
+        plan. Otherwise NotYet is raised if the location changed while this call waited for the directory.
         """
         locations = await plan.locations()
         async with self._guards.reservations.making(*locations) as has_waited:
             if has_waited and not is_begun:
-                # Volumes of a directory decide where it is, and one of them has just gone.
+                # The volumes of a directory determine its file system, and one of them was just removed.
                 now = self.plan(plan.claim)
                 if now is not None and set(await now.locations()) != set(locations):
                     raise NotYet(
@@ -277,14 +277,14 @@ class Engine:
     async def _attempt(
         self, plan: Plan, again: Callable[[KubeEfsError, bool], Awaitable[bool]] | None
     ) -> Volume | None:
-        """The volume; None when this failed and must be repeated."""
+        """The volume; None when the attempt failed and must be repeated."""
         uid = plan.claim.uid
         if uid in self._lost and (known := self._index.volume_of(uid)):
             return known
         try:
             volume = await self._create(plan, await plan.make())
         except KubeEfsError as error:
-            # A clear refusal to make what the volume stands on settles what was unclear about that.
+            # A clear refusal to create the storage also decides earlier unclear attempts to create it.
             is_unclear = await self._is_unclear(plan.claim) or error.outcome_unknown
             may_have_begun = is_unclear or not isinstance(error, NOTHING_BEGUN)
             if not (again and may_have_begun and await again(error, is_unclear)):
@@ -294,10 +294,10 @@ class Engine:
         return volume
 
     async def _is_unclear(self, claim: Claim) -> bool:
-        """Whether a request for the claim's volume may have been, or may still be, carried out.
+        """Whether an earlier request for the claim's volume may have taken or can still take effect.
 
-        This must come to an end although nothing is heard: what the volume stands on may be refused since
-        another volume must be removed with it, whose removal waits for the directory that we hold.
+        This must end after a time even without an answer. Otherwise there can be a deadlock: the storage is
+        refused until the removal of another volume, and that removal waits for the directory reserved here.
         """
         lost = self._lost.get(claim.uid)
         if lost is None:
@@ -319,7 +319,7 @@ class Engine:
 
     async def _create(self, plan: Plan, made: Made) -> Volume:
         for attempt in range(_NAMES_TRIED):
-            # Nothing may come between the two: only now can no other volume get what this one has.
+            # No await may separate these lines: from here on, no other volume can get the same storage.
             wanted = replace(made.volume(attempt), finalizers=(FINALIZER,))
             self._index.expect_volume(wanted)
             try:
@@ -343,7 +343,7 @@ class Engine:
         )
 
     async def _claims_own(self, wanted: Volume, plan: Plan, made: Made) -> Volume | None:
-        """The volume of that name if an earlier attempt made it for this claim."""
+        """The volume of that name if an earlier attempt created it for this claim."""
         try:
             found = await self._store.get(wanted.name)
         except KubeEfsError as error:
@@ -359,39 +359,39 @@ class Engine:
         self._lost[plan.claim.uid] = _Lost(volume=wanted, at=self._clock())
 
     async def reclaim(self, volume: Volume) -> Reclaimed | None:
-        """Delete a released volume and its data; None when it is not to be deleted.
+        """Delete a released volume and its data; None when it must not be deleted.
 
-        Waits while the directory is in the hands of another claim or volume. Raises RemovalRefused when a
-        guard says no, and whatever KubeEfsError keeps the backend or the API server from it.
+        Waits while another task has reserved the directory. Raises RemovalRefused when a guard refuses, and
+        KubeEfsError when the backend or the API server fails.
         """
         backend = self._backends.get(volume.provisioned_by or "")
         if backend is None:
             return None
-        if _is_let_go(volume) and backend.owns(volume):
+        if _is_held_with_data_kept(volume) and backend.owns(volume):
             if volume.reclaim_policy is ReclaimPolicy.DELETE:
                 reason = f"it was {volume.phase} when it was deleted, and not Released"
             else:
                 reason = f"its reclaim policy is {volume.reclaim_policy}"
-            return await self._let_go(volume, reason)
-        if not _is_to_go(volume):
+            return await self._release_and_keep_data(volume, reason)
+        if not _is_removable(volume):
             return None
         try:
             return await self._remove(volume, backend)
         except (RemovalRefused, WorkerRefused) as error:
             if volume.uid in self._ordered:
-                # It is Terminating by us, so that deleting it says nothing any more.
-                look = error.remedy or "check it"
+                # This process has deleted the volume object, so deleting it manually would change nothing.
+                remedy = error.remedy or "check it"
                 error.remedy = (
-                    f"{look}; or set the reclaim policy of this volume to Retain: the volume is deleted "
+                    f"{remedy}; or set the reclaim policy of this volume to Retain: the volume is deleted "
                     "and its data is kept"
                 )
                 raise
             if not (volume.deleting and backend.owns(volume)):
                 raise
-            # It was deleted manually, as users do with a volume that cannot be removed.
-            return await self._let_go(volume, str(error))
+            # A user has deleted the volume, as users do with a volume that cannot be removed.
+            return await self._release_and_keep_data(volume, str(error))
 
-    async def _let_go(self, volume: Volume, reason: str) -> Reclaimed | None:
+    async def _release_and_keep_data(self, volume: Volume, reason: str) -> Reclaimed | None:
         live = await self._live(volume)
         if live is None or (live.phase, live.reclaim_policy) != (volume.phase, volume.reclaim_policy):
             return None
@@ -407,13 +407,13 @@ class Engine:
             if terminating is None:
                 return None
             live, permit = terminating
-            order = Order(lambda: self._asked_again(removal, live), permit)
+            order = Order(lambda: self._check_last(removal, live), permit)
             keeps_all = bool(permit.keeps) and removal.access_point is None
             if not keeps_all:
                 with suppress(DataKept):
                     await backend.remove(removal, order)
             if order.permit.keeps:
-                # An order of an earlier leader must not be carried out once the volume is gone.
+                # No order of an earlier leader may take effect after the deletion of the volume.
                 await backend.settled(live)
             await self._store.release(live)
             self._ordered.discard(live.uid)
@@ -428,14 +428,14 @@ class Engine:
         )
 
     async def _terminated(self, volume: Volume, removal: Removal) -> tuple[Volume, Permit] | None:
-        """The volume once it is Terminating, and the guards' answer; None if it is not to go any more.
+        """The Terminating volume and the guards' answer; None if it must no longer be removed.
 
-        It becomes so only as the very object that the guards were asked about: when it has changed
-        in the meantime, they are asked again.
+        The deletion succeeds only if the object has not changed since the guards checked it. If it has
+        changed, they check it again.
         """
         for _ in range(_CHANGES_FOLLOWED):
             live = await self._live(volume)
-            if live is None or not _is_to_go(live):
+            if live is None or not _is_removable(live):
                 return None
             if FINALIZER not in live.finalizers:
                 await self._store.protect(live)
@@ -444,7 +444,7 @@ class Engine:
             if live.deleting:
                 return live, permit
             try:
-                # Noted first: the answer may get lost.
+                # Recorded before the call, because its answer can be lost.
                 self._ordered.add(live.uid)
                 await self._store.terminate(live)
                 return replace(live, deleting=True), permit
@@ -452,30 +452,30 @@ class Engine:
                 self._ordered.discard(live.uid)
             except KubeNotFound:
                 return None
-        raise KubeConflict("changed too often", field="volume", value=volume.name)
+        raise KubeConflict("changed too often", field="volume", value=volume.name, remedy="it is retried")
 
-    async def _asked_again(self, removal: Removal, volume: Volume) -> Permit:
-        """The guards' last answer; raises KubeEfsError unless the volume is still to be removed."""
+    async def _check_last(self, removal: Removal, volume: Volume) -> Permit:
+        """The guards' last answer; raises KubeEfsError if the volume must no longer be removed."""
         permit = await self._guards.check_last(removal, volume)
         live = await self._live(volume)
-        if live is None or not live.deleting or not _is_to_go(live):
+        if live is None or not live.deleting or not _is_removable(live):
             remedy = "it is checked again"
             raise KubeConflict("must no longer be removed", field="volume", value=volume.name, remedy=remedy)
         return permit
 
     async def protect(self, volume: Volume) -> None:
-        """See that a volume of ours is not gone before its directory is dealt with; raises KubeError."""
+        """Add our finalizer to a volume of ours, so that its directory is handled first; raises KubeError."""
         if self.is_unprotected(volume):
             await self._store.protect(volume)
 
     def is_unprotected(self, volume: Volume) -> bool:
-        """Whether the volume is ours, and deleting it now would leave its directory behind."""
+        """Whether the volume is ours and has no finalizer, so that its deletion would keep the directory."""
         backend = self._backends.get(volume.provisioned_by or "")
         is_ours = backend is not None and backend.owns(volume) and volume.storage_class != ROOT_CLASS
         return is_ours and not volume.deleting and FINALIZER not in volume.finalizers
 
     async def _live(self, volume: Volume) -> Volume | None:
-        """The volume as the API server has it, if it exists: data does not come back."""
+        """The current object of the volume in the API server; None if it was deleted."""
         try:
             live = await self._store.get(volume.name)
         except KubeNotFound:
@@ -484,7 +484,7 @@ class Engine:
         return live if live.uid == volume.uid else None
 
 
-def _is_to_go(volume: Volume) -> bool:
+def _is_removable(volume: Volume) -> bool:
     return (
         volume.to_be_reclaimed
         and volume.storage_class != ROOT_CLASS
@@ -492,11 +492,11 @@ def _is_to_go(volume: Volume) -> bool:
     )
 
 
-def _is_let_go(volume: Volume) -> bool:
-    """Whether the volume was deleted, its data must be kept, and only our finalizer holds it."""
+def _is_held_with_data_kept(volume: Volume) -> bool:
+    """Whether the volume was deleted, its data must be kept, and our finalizer holds it."""
     return (
         volume.deleting
         and FINALIZER in volume.finalizers
         and volume.phase is not VolumePhase.BOUND
-        and not _is_to_go(volume)
+        and not _is_removable(volume)
     )

@@ -1,16 +1,15 @@
-"""Which group ids are in use, by whom, and which is the lowest free one.
+"""The group IDs in use, their holders, and the lowest free ID.
 
-No two directories may get one group id, or the users of one volume can read the data of another. So an id is
-given out only when no known holder has it, and a holder is forgotten only when its data is known to be gone:
+If two directories had one group ID, the users of one volume could read the data of the other. So this process
+assigns an ID only if it has no known holder, and removes a holder only when its data no longer exists:
 
-* ``GidIndex`` has a holder for each id that is in use: the name of a volume, whether it exists already or
-  about to be made, or a directory that no volume accounts for. Taking an id costs the same however many are
-  in use.
-* ``GidLedger`` decides how long a holder stays. An id is free again when its volume is gone and its directory
-  is known to be gone. Looks at the base directories of this controller tell the latter. Of a directory
-  anywhere else this controller never learns that it is gone, so its id is free with its volume.
+* ``GidIndex`` has a holder for each ID in use: the name of a volume that exists or is about to be created, or
+  a directory without a volume. The cost of assigning an ID does not depend on the number of IDs in use.
+* ``GidLedger`` decides how long a holder stays. An ID is free when its volume and its directory no longer
+  exist. Scans of the base directories of this controller show whether a directory exists. This controller
+  cannot see the removal of a directory elsewhere, so the ID of such a directory is free with its volume.
 
-Other controllers give out ids too and are not seen here: ``workers/gid_marks.py`` keeps them apart.
+Other controllers assign IDs too, without the knowledge of this one; see ``workers/gid_marks.py``.
 """
 
 import heapq
@@ -24,15 +23,15 @@ from kube_efs.model.errors import GidTaken, WorkerRefused
 from kube_efs.model.gids import GidRange
 from kube_efs.model.volumes import Location, Volume
 
-# Far more than there are classes; what is forgotten is found again by looking.
+# Far more than the number of classes; a discarded cursor can be computed again.
 _MOST_CURSORS: Final = 256
 
 
 @dataclass(slots=True)
 class _Cursor:
-    """What is known of the ids from a range's minimum on.
+    """The IDs from the minimum of a range on.
 
-    Every id up to ``following``, and without it, is in use or among ``freed``, a heap in which each is once.
+    Every ID below ``following`` is in use or in ``freed``, a heap without duplicates.
     """
 
     following: int
@@ -49,9 +48,9 @@ class _Cursor:
 
 
 class GidIndex:
-    """The group ids of a cluster's volumes.
+    """The group IDs of a cluster's volumes.
 
-    Calls ``on_free`` when one is free again, and ``on_shared`` when one that is held gets a further holder.
+    Calls ``on_free`` when an ID becomes free, and ``on_shared`` when an ID in use gets another holder.
     """
 
     def __init__(self) -> None:
@@ -61,14 +60,14 @@ class GidIndex:
         self._gids: dict[str, int] = {}
         self._unknown: set[str] = set()
         self._shared: set[int] = set()
-        # By the minimum of a range, the one that was used last at the end.
+        # By the minimum of the range; the most recently used is the last.
         self._cursors: dict[int, _Cursor] = {}
 
     def __len__(self) -> int:
         return len(self._holders)
 
     def count(self, within: GidRange) -> int:
-        """How many ids of the range are held; it costs a look at each that is."""
+        """How many IDs of the range are held; it reads each ID that is held."""
         return sum(gid in within for gid in self._holders)
 
     def holders_within(self, within: GidRange) -> set[str]:
@@ -76,7 +75,7 @@ class GidIndex:
         return {holder for gid, holders in self._holders.items() if gid in within for holder in holders}
 
     def of(self, holder: str) -> int | None:
-        """The group id of that holder."""
+        """The group ID of that holder."""
         return self._gids.get(holder)
 
     def holders(self, gid: int) -> frozenset[str]:
@@ -85,15 +84,15 @@ class GidIndex:
 
     @property
     def shared(self) -> frozenset[int]:
-        """The group ids that have more than one known holder."""
+        """The group IDs with more than one known holder."""
         return frozenset(self._shared)
 
     def known_holders(self, gid: int) -> frozenset[str]:
-        """The holders of the group id that are not only placeholders."""
+        """The holders of the group ID except placeholders."""
         return self.holders(gid) - self._unknown
 
     def hold(self, gid: int, holder: str, *, is_known: bool = True) -> None:
-        """Note that the holder has this group id, and no other; one that is not known is a placeholder."""
+        """Assign only this group ID to the holder; a holder that is not known is a placeholder."""
         if self._gids.get(holder) == gid:
             return
         self.release(holder)
@@ -106,9 +105,9 @@ class GidIndex:
             self.on_shared(gid)
 
     def take(self, within: GidRange, holder: str, *, start: int | None = None) -> int | None:
-        """The holder's group id if it lies in the range and no other holder has it, else the lowest free one.
+        """The holder's group ID if it is in the range and has no other holder, otherwise the lowest free one.
 
-        The lowest from ``start`` on, if one is given and there is one. None if all are used.
+        With ``start``, IDs from there on come first. None if all IDs are in use.
         """
         gid = None
         if start is not None:
@@ -120,13 +119,13 @@ class GidIndex:
         return gid
 
     def lowest_free(self, within: GidRange, holder: str) -> int | None:
-        """What ``take`` would give, without taking it."""
+        """The ID that ``take`` would give, without assigning it."""
         own = self._gids.get(holder)
         is_kept = own is not None and own in within and self._holders[own] == {holder}
         return own if is_kept else self._lowest_free(within)
 
     def release(self, holder: str) -> None:
-        """Note that the holder is gone; its group id is free unless others hold it too."""
+        """Remove the holder; its group ID is free unless it has other holders."""
         gid = self._gids.pop(holder, None)
         if gid is None:
             return
@@ -152,7 +151,7 @@ class GidIndex:
         return lowest if lowest in within else None
 
     def _cursor(self, minimum: int) -> _Cursor:
-        """That of the range, which is then the last to be forgotten."""
+        """The cursor of the range, now the most recently used one."""
         cursor = self._cursors.pop(minimum, None) or _Cursor(following=minimum)
         self._cursors[minimum] = cursor
         if len(self._cursors) > _MOST_CURSORS:
@@ -162,33 +161,33 @@ class GidIndex:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Lingering:
-    """A directory with a group id of its own and no volume; ``since`` counts the looks begun before."""
+    """A directory with its own group ID and no volume; ``since`` is the number of the last scan before."""
 
     location: Location
     since: int
 
 
 class GidLedger:
-    """The group ids of volumes, directories and claims, as far as this process knows.
+    """The group IDs of volumes, directories and claims that this process knows.
 
-    ``volumes`` are those that are known, by name.
+    ``volumes`` are the known volumes by name.
     """
 
     def __init__(self, volumes: Mapping[str, Volume]) -> None:
         self.gids = GidIndex()
         self._volumes = volumes
         self._bases: set[Location] = set()
-        # By the name that the volume would have, or by whatever else holds the id.
+        # By the holder: usually the name that the volume of the directory would have.
         self._lingering: dict[str, _Lingering] = {}
         self._taking: set[str] = set()
-        self._looks = 0
+        self._scans = 0
 
     def add_base(self, base: Location) -> None:
-        """Note that this process looks at the directories in there again and again."""
+        """Note a base directory that this process scans regularly."""
         self._bases.add(base)
 
     def hold(self, name: str, gid: int | None) -> None:
-        """Note a volume, and its group id if it has one."""
+        """Note a volume with its group ID, if it has one."""
         self._lingering.pop(name, None)
         if gid is not None:
             self.gids.hold(gid, name)
@@ -203,13 +202,14 @@ class GidLedger:
         start: int | None = None,
         is_kept: bool = False,
     ) -> Iterator[int | None]:
-        """A group id for the directory of a volume to come, None when the range is full.
+        """A group ID for the directory of a new volume, None when the range is full.
 
-        It is the lowest free one, or the lowest from ``start`` on; with ``is_kept`` the one that the volume
-        has, even when another has it too. When the block fails, the directory may be there all the same: the
-        next check shows whether the id is free again. GidTaken and WorkerRefused say that it is not there.
+        It is the lowest free ID, or the lowest from ``start`` on. With ``is_kept`` it is the ID that the
+        volume already has, even if the ID has other holders. When the block fails, the directory may exist
+        nevertheless, and the next scan shows whether the ID is free. After GidTaken and WorkerRefused the
+        directory does not exist.
         """
-        # A look sees nothing of a directory that is being made, so its group is not to be freed by one.
+        # A scan may miss a directory that is being created, so it must not free the group ID.
         before = self._lingering.pop(name, None)
         self._taking.add(name)
         try:
@@ -228,51 +228,50 @@ class GidLedger:
             self._linger(name, location)
 
     def taken_by_another(self, gid: int, location: Location) -> None:
-        """Note that a directory which is not known yet has the id that the one at ``location`` was to get.
+        """Note that an unknown directory has the ID that was chosen for ``location``.
 
-        The next look finds that directory; until then the id is held.
+        The ID is held until the next scan, which finds that directory.
         """
         holder = f"another directory with group id {gid} beside {location}"
         self.gids.hold(gid, holder, is_known=False)
         self._linger(holder, location)
 
     def vanished(self, name: str, location: Location | None) -> None:
-        """Note that a volume is gone; its group stays in use while its directory may be there."""
-        is_looked_at = location is not None and any(location.is_child_of(base) for base in self._bases)
-        if location is not None and is_looked_at and self.gids.of(name) is not None:
+        """Note that a volume was deleted; its group ID stays in use while its directory may exist."""
+        is_scanned = location is not None and any(location.is_child_of(base) for base in self._bases)
+        if location is not None and is_scanned and self.gids.of(name) is not None:
             self._linger(name, location)
         elif name not in self._lingering:
             self.gids.release(name)
 
     def removed(self, name: str) -> None:
-        """Note that the volume and its directory are gone."""
+        """Note that the volume and its directory were removed."""
         self._lingering.pop(name, None)
         self.gids.release(name)
 
-    def begin_look(self) -> int:
-        """The number of a look whose findings are read from now on."""
-        self._looks += 1
-        return self._looks
+    def begin_scan(self) -> int:
+        """The number of a scan that starts now."""
+        self._scans += 1
+        return self._scans
 
-    def found(self, look: int, base: Location, found: Mapping[str, tuple[Location, int]]) -> None:
-        """Note which directories are below ``base``, with their groups, by the names of their volumes.
+    def found(self, scan: int, base: Location, found: Mapping[str, tuple[Location, int]]) -> None:
+        """Note the directories below ``base`` with their group IDs, by the names of their volumes.
 
-        Groups of directories that were there before the look and are gone are free again.
+        The scan frees the group IDs of directories that existed before it and no longer exist.
         """
         holders = {*found, *self._taking}
         for name, (location, gid) in found.items():
             if self.gids.of(name) == gid:
                 continue
-            # The directory was given another group than that of its volume. Without a volume, the
-            # directory alone decides.
+            # Somebody changed the group of the directory. If it has a volume, both IDs are in use.
             is_known = name in self._volumes or name in self._taking
             holder = str(location) if is_known else name
             holders.add(holder)
             self.gids.hold(gid, holder)
             self._linger(holder, location)
         for name, one in list(self._lingering.items()):
-            if one.since < look and name not in holders and one.location.is_child_of(base):
+            if one.since < scan and name not in holders and one.location.is_child_of(base):
                 self.removed(name)
 
     def _linger(self, name: str, location: Location) -> None:
-        self._lingering[name] = _Lingering(location=location, since=self._looks)
+        self._lingering[name] = _Lingering(location=location, since=self._scans)

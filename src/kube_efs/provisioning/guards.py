@@ -1,21 +1,21 @@
-"""The one place that decides whether a directory or an access point may go with its volume.
+"""The only place that decides whether a directory or an access point may be removed with its volume.
 
-It is asked for every kind of volume alike, twice for each removal: once before anything is done, and once
-more at the last moment that can be taken back, after every queue and wait. Its answers come from live
-objects: the volume itself as the API server has it, every volume of the cluster, and the access points as
-AWS lists them at that moment.
+The guards are the same for every kind of volume. They check each removal twice: before it begins, and at the
+last reversible moment, after every queue and wait. They check live objects: the volume as the API server
+has it, every volume of the cluster, and the access points as AWS lists them at that moment.
 
-Why the second answer misses no volume: the removed volume is deleted first, which makes it Terminating while
-our finalizer holds it. A watch shows the changes of a kind of object in the order in which the API server
-took them. So once our own watch has shown the volume Terminating, it has shown every volume that was taken
-before, and the index of volumes has all of them. Where the volume object is not ours to delete
-(csi-provisioner's), all volumes are listed again instead.
+Why the second check misses no volume: the engine deletes the volume object first. It is then Terminating,
+and our finalizer holds it. A watch shows the changes of a kind of object in the order in which the API server
+accepted them. When our watch has shown the volume Terminating, it has also shown every volume that was
+accepted before, and the index of volumes contains all of them. This process cannot delete the volume objects
+of csi-provisioner; for these, the guards list all volumes again instead.
 
-``Reservations`` keep operations of this process out of each other's way in the meantime. Other processes are
-kept out by the gates of worker pods (``workers/pods.py``).
+Meanwhile, ``Reservations`` separate the operations of this process. The gates of worker pods
+(``workers/pods.py``) exclude other processes.
 
-What lies at the same directory keeps the data; the volume object may go. What lies below refuses the removal.
-What lies above, such as a volume of the whole file system for backups, is no obstacle.
+Another volume or access point with the same directory keeps the data; the volume object may be deleted. One
+below the directory refuses the removal. One above, such as a volume of the whole file system for backups,
+changes nothing.
 """
 
 import asyncio
@@ -50,24 +50,24 @@ from kube_efs.single_flight import SingleFlight
 
 log = structlog.get_logger(__name__)
 
-# A watch that is behind by this much is broken; the removal is retried later.
+# A watch that is later than this is broken; the removal is retried.
 _BARRIER_SECONDS: Final = 20.0
-# What was true longer ago may be true no more.
+# An older answer may be outdated.
 _ANSWER_SECONDS: Final = 30.0
-# Two namespaces that share a text share their turn when the trash is emptied, and nothing else.
+# Two namespaces with the same text only share their turn when the trash is emptied.
 _TENANT_LENGTH: Final = 8
 _SAME_OR_BELOW: Final = frozenset({Relation.SAME, Relation.BELOW})
-# How many of those in the way a message names.
-_NAMED: Final = 3
+# The most users of a directory that a message names.
+_NAMED_MAX: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Removal:
-    """What would go with a volume.
+    """What is removed with a volume.
 
-    ``location`` is where its data lies, None where that is not known (any more); the directory goes with the
-    volume if ``with_directory`` says so and it is strictly below ``base``. ``access_point`` is in the account
-    that ``role`` leads to. ``tenant`` stands for the namespace whose claim had the volume.
+    ``location`` is the directory of its data, or None if it is unknown. The directory is removed only if
+    ``with_directory`` is true and it is strictly below ``base``. ``access_point`` is in the account of
+    ``role``. ``tenant`` identifies the namespace of the volume's claim.
     """
 
     location: Location | None = None
@@ -79,12 +79,12 @@ class Removal:
 
     @property
     def reserved(self) -> tuple[Location, ...]:
-        """What no other task may work on in the meantime."""
+        """The directories that no other task may change meanwhile."""
         return () if self.location is None else (self.location,)
 
 
 def tenant_of(volume: Volume) -> str:
-    """A short text for the namespace of the volume's claim; empty when it has none."""
+    """A short text that identifies the namespace of the volume's claim; empty without a claim."""
     if volume.claim is None:
         return ""
     return hashlib.sha256(volume.claim.namespace.encode()).hexdigest()[:_TENANT_LENGTH]
@@ -94,8 +94,8 @@ def tenant_of(volume: Volume) -> str:
 class Permit:
     """The removal may continue.
 
-    ``keeps`` says who uses the directory too, so that it stays while the rest goes; empty when all goes.
-    ``above`` are the volumes in whose directories the removed one lies.
+    ``keeps`` is the reason to keep the directory: the other users of it. It is empty if the directory may be
+    removed. ``above`` are volumes that contain the directory.
     """
 
     keeps: str = ""
@@ -103,11 +103,11 @@ class Permit:
 
 
 class DataKept(RemovalRefused):
-    """The directory stays since others use it; the volume object may go."""
+    """Others use the directory, so it is kept; the volume object may be deleted."""
 
 
 class Order:
-    """A removal that was decided on, to be confirmed at the last reversible moment.
+    """A removal that the guards have permitted; it must be confirmed at the last reversible moment.
 
     ``permit`` is the newest answer of the guards.
     """
@@ -124,9 +124,9 @@ class Order:
         self.permit = permit or Permit()
 
     async def confirm(self) -> None:
-        """Raise KubeEfsError unless the removal still stands; NotYet when the answer is old already.
+        """Raise KubeEfsError unless the removal is still permitted, and NotYet when the answer took too long.
 
-        A process that was stopped for a while must not act on what was true before.
+        A process that was stopped for a while must not act on an outdated answer.
         """
         began = self._clock()
         self.permit = await self._ask()
@@ -134,7 +134,7 @@ class Order:
             raise NotYet("took too long", field="last check before a removal", remedy="it is retried")
 
     async def confirm_directory(self) -> None:
-        """The same for the directory, which may have to stay though the rest goes: then raise DataKept."""
+        """Confirm the removal of the directory; raises DataKept when only the directory must be kept."""
         await self.confirm()
         if self.permit.keeps:
             remedy = "delete the other volumes first, or set the reclaim policy of this volume to Retain"
@@ -142,37 +142,36 @@ class Order:
 
 
 class AccessPointRoots(Protocol):
-    """Where the access points of a file system lead to, as AWS says now; raises AwsError."""
+    """Lists the access points of a file system in AWS; raises AwsError."""
 
     async def __call__(
         self, file_system_id: FileSystemId, role: CrossAccountRole | None
     ) -> Sequence[AccessPoint]:
-        """All of them; ``role`` leads to the account of the file system."""
+        """All access points; ``role`` belongs to the account of the file system."""
 
 
 class Reservations:
-    """Who is making or removing which directory right now, inside this process.
+    """The directories that tasks of this process create or remove at this moment.
 
-    Many claims may make one directory at a time, since they share it. A removal shares with no other task:
-    not with a claim that is about to use the directory, nor with another removal that counts the same
-    volumes.
+    Several claims may create one directory concurrently, because they share it. A removal is exclusive: no
+    claim may begin to use the directory, and no other removal may count the same volumes.
     """
 
     def __init__(self) -> None:
         self._making: Counter[Location] = Counter()
         self._removing: set[Location] = set()
-        self._let_go = asyncio.Event()
+        self._released = asyncio.Event()
 
     @asynccontextmanager
     async def making(self, *locations: Location) -> AsyncIterator[bool]:
-        """Hold the directories for a volume to come; waits while one of them or near it is being removed.
+        """Reserve the directories for a new volume; waits for removals of the same or related directories.
 
-        Gives whether it has waited: what was known before may be no longer so.
+        Gives whether it has waited: earlier decisions may be outdated.
         """
         has_waited = False
         while _near(locations, self._removing):
             has_waited = True
-            await self._let_go.wait()
+            await self._released.wait()
         self._making.update(locations)
         try:
             yield has_waited
@@ -185,9 +184,9 @@ class Reservations:
 
     @asynccontextmanager
     async def removing(self, *locations: Location) -> AsyncIterator[None]:
-        """Hold the directories alone; waits while another task holds one of them or near it."""
+        """Reserve the directories exclusively; waits for all tasks with the same or related directories."""
         while _near(locations, self._removing) or _near(locations, self._making):
-            await self._let_go.wait()
+            await self._released.wait()
         self._removing.update(locations)
         try:
             yield
@@ -196,8 +195,8 @@ class Reservations:
             self._wake()
 
     def _wake(self) -> None:
-        self._let_go.set()
-        self._let_go = asyncio.Event()
+        self._released.set()
+        self._released = asyncio.Event()
 
 
 def _near(locations: Iterable[Location], others: Collection[Location]) -> bool:
@@ -211,7 +210,7 @@ def _near(locations: Iterable[Location], others: Collection[Location]) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Users:
-    """Who has to do with a directory: volumes by name, and access points."""
+    """The users of a directory and of related ones: names of volumes, and access points."""
 
     same: frozenset[str]
     below: frozenset[str]
@@ -219,9 +218,9 @@ class _Users:
 
 
 class Guards:
-    """Answers for one removal after the other; ``roots`` is None where access points cannot exist.
+    """Checks whether data may be removed; ``roots`` is None if access points cannot exist.
 
-    ``reservations`` keep operations of this process out of each other's way, and nothing else.
+    ``reservations`` only separate the operations of this process.
     """
 
     def __init__(
@@ -234,11 +233,11 @@ class Guards:
         self._fresh = SingleFlight(self._list_volumes)
 
     async def check(self, removal: Removal, volume: Volume) -> Permit:
-        """Whether this may go with that volume now; raises RemovalRefused, AwsError, KubeError."""
+        """Permit the removal with that volume; raises RemovalRefused, NotYet, AwsError, KubeError."""
         return await self._check(removal, frozenset({volume.name}), self._index)
 
     async def check_last(self, removal: Removal, volume: Volume) -> Permit:
-        """The same at the last reversible moment, for a volume that is Terminating.
+        """Check again at the last reversible moment, for a volume that is Terminating.
 
         Raises NotYet when the watch does not show the volume Terminating in time.
         """
@@ -255,9 +254,9 @@ class Guards:
         return await self._check(removal, frozenset({volume.name}), self._index)
 
     async def volumes_of(self, handle: VolumeHandle) -> frozenset[str]:
-        """The uids of the volumes that have exactly this handle; raises KubeError.
+        """The uids of the volumes with exactly this handle; raises KubeError.
 
-        As watches have shown them, which may be behind, and as they are listed now.
+        They come from the watch, which may be late, and from a new list.
         """
         known = tuple(self._index.volumes.values())
         view = await self._fresh()
@@ -265,11 +264,11 @@ class Guards:
         return frozenset(one.uid for one in volumes if one.csi and one.csi.handle == str(handle))
 
     async def check_handle(self, removal: Removal, handle: VolumeHandle, asked_for: frozenset[str]) -> Permit:
-        """The same for a caller that gives only the volume's handle (csi-provisioner).
+        """Check the removal for a caller that knows only the volume's handle (csi-provisioner).
 
-        The volume itself is any that has exactly this handle, is Released and has the reclaim policy Delete;
-        all volumes are listed for the answer. Of those that had it when the removal was ``asked_for`` none
-        may be gone: it may have been set to Retain and deleted since. Raises NotYet then.
+        This lists all volumes. The removed volume is any with exactly this handle that is Released and has
+        the reclaim policy Delete. ``asked_for`` are the volumes with the handle when the caller requested the
+        removal. Raises NotYet if one of them was deleted since: it may have been set to Retain before.
         """
         view = await self._fresh()
         if asked_for - {one.uid for one in view.volumes.values()}:
@@ -278,7 +277,7 @@ class Guards:
         itself = frozenset(one.name for one in named if one.to_be_reclaimed)
         permit = await self._check(removal, itself, view)
         if len(itself) < len(named) and not permit.keeps:
-            # One that had to be kept when all were listed was deleted when it was read.
+            # A volume that must be kept was in the list, but was deleted before it was read.
             raise _deleted_since(handle)
         return permit
 
@@ -300,12 +299,12 @@ class Guards:
         keeps = users.same | users.below
         return Permit(
             keeps=f"{removal.location} is also used by {', '.join(sorted(keeps))}" if keeps else "",
-            above=tuple(sorted(users.above)[:_NAMED]),
+            above=tuple(sorted(users.above)[:_NAMED_MAX]),
         )
 
     async def _check_unlocated(self, location: Location, itself: frozenset[str], view: VolumeIndex) -> None:
-        """Raise NotYet when a volume whose file system is not known now may be there."""
-        # A list, since what is looked up and not there is forgotten.
+        """Raise NotYet when a volume of an unknown file system may use the directory."""
+        # A copy, because a lookup removes missing volumes from the index.
         for name, directory in list(view.unlocated.items()):
             if name in itself or directory.relation_to(location.directory) not in _SAME_OR_BELOW:
                 continue
@@ -349,7 +348,7 @@ class Guards:
             if relation in blocking:
                 blocking[relation].add(f"access point {found.access_point_id}")
             elif relation is Relation.ABOVE:
-                # The access point itself is no obstacle; a volume through it may lead further down.
+                # The access point alone blocks nothing, but a volume may use it for a directory below.
                 for name in view.volumes_through(found.access_point_id) - itself:
                     inside = _inside(found, view.volumes.get(name))
                     candidates.setdefault(inside.relation_to(location.directory), set()).add(name)
@@ -364,16 +363,16 @@ class Guards:
     async def _access_points(
         self, removal: Removal, file_system_id: FileSystemId, view: VolumeIndex
     ) -> Sequence[AccessPoint]:
-        """Those of the file system, as AWS lists them after this call."""
+        """The access points of the file system, listed by AWS after this call."""
         if self._roots is None:
             return ()
         try:
             return await self._roots(file_system_id, removal.role)
-        except AwsNotFound:  # The file system is gone, and its access points with it.
+        except AwsNotFound:  # The file system was deleted with its access points.
             return ()
         except AwsDenied:
-            # The policies of the older provisioners do not allow it. Where no volume of the cluster leads
-            # through an access point, these provisioners lived without.
+            # The IAM policies of the older provisioners do not allow this call. They never made it, and it is
+            # not necessary as long as no volume of the cluster uses an access point.
             if view.has_access_points(file_system_id):
                 raise
             log.info("access-points-not-listed", file_system=file_system_id)
@@ -385,17 +384,17 @@ class Guards:
         return view
 
     async def _some_existing(self, names: Iterable[str]) -> set[str]:
-        """A few of those that are there; watches may miss a deletion, so each is looked up.
+        """Some of the volumes that exist; watches may miss a deletion, so each is looked up.
 
-        One that has been released because another had its directory, too, and is not gone yet, is not there:
-        else of two that lie in one directory each leaves the data to the other.
+        A volume that is Terminating without our finalizer does not count. Otherwise, if two volumes of one
+        directory are removed, each could keep the data for the other.
         """
         found: set[str] = set()
         for name in sorted(names):
             live = await self._live(name)
             if live is not None and not live.is_let_go:
                 found.add(name)
-            if len(found) == _NAMED:
+            if len(found) == _NAMED_MAX:
                 break
         return found
 
@@ -417,7 +416,7 @@ def _deleted_since(handle: VolumeHandle) -> NotYet:
 
 
 def _inside(found: AccessPoint, volume: Volume | None) -> Directory:
-    """The directory of a volume that leads through this access point."""
+    """The directory of a volume that uses this access point."""
     try:
         handle = parse_volume_handle(volume.csi.handle if volume and volume.csi else "")
     except InvalidValue:

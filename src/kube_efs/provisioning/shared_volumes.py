@@ -1,4 +1,4 @@
-"""The present objects of a SharedVolume, and the steps to its desired state."""
+"""The objects of a SharedVolume, and the steps to its desired state."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -15,7 +15,7 @@ _Action: TypeAlias = Callable[[Found], Awaitable[Found | None]]
 
 
 class SharedVolumeSteps:
-    """Looks, and takes steps; all raise KubeError. Nothing is remembered between two calls."""
+    """Reads the objects and runs steps, without state between calls; all methods raise KubeError."""
 
     def __init__(self, store: SharedVolumeStore, limits: Limits) -> None:
         self._store = store
@@ -35,7 +35,7 @@ class SharedVolumeSteps:
         }
 
     async def look(self, shared: SharedVolume) -> Found:
-        """What there is."""
+        """The current objects of the SharedVolume."""
         owner = shared.owner
         found = Found(
             shared=shared, volume=await self._store.volume(owner), claim=await self._store.claim(owner)
@@ -76,7 +76,7 @@ class SharedVolumeSteps:
         try:
             return replace(found, shared=await self._store.restore(found.shared, source))
         except KubeInvalid as error:
-            problem = f"differs from what its volume {volume.volume.name} leads to, {source.handle}"
+            problem = f"differs from the handle of its volume {volume.volume.name}, {source.handle}"
             remedy = (
                 "the API server rejects every change of the spec: delete this SharedVolume and create it "
                 "again"
@@ -116,7 +116,7 @@ class SharedVolumeSteps:
 
 
 def _there(found: _T | None) -> _T:
-    """What the step is about, which is never decided on without it."""
+    """The object of the step; a step is chosen only if its object exists."""
     if found is None:
-        raise LookupError("a step is about something that is not there")
+        raise LookupError("the object of the step does not exist")
     return found

@@ -1,21 +1,21 @@
-"""What this process knows of the cluster's volumes, kept up by the watch of volumes.
+"""The volumes of the cluster as this process knows them, updated by the watch of volumes.
 
-Every question asked while a claim is served is answered from here in constant time, so that one more
-volume costs the same however many there are. Beside volumes the index has what claims are planned with:
-classes, file systems and their ports, and group ids (``gid_ledger.py``).
+The index answers every question about a claim in constant time, so the cost of a new volume does not depend
+on the number of volumes. The index also contains the other objects that plans need: classes, file systems
+and their ports, and group IDs (``gid_ledger.py``).
 
-Watches are late, and answers get lost. So the index errs on one side: what may be there counts as there.
+Watches can be late, and answers can be lost. So the index treats every volume that may exist as existing:
 
-* A volume that is about to be made is *expected* (``expect_volume``): its directory counts as used before the
-  request is sent, and no list that is older than the request takes it away. Watches show it, or the API
-  server refuses it (``refused_volume``).
-* A volume that this process has removed is *gone* by its uid (``removed_volume``): a watch that is behind
-  does not bring it back.
-* Who needs to know that a volume does not exist does not ask the index alone: the guards wait until the watch
-  has come far enough (``seen_terminating``), and look up what is in the way.
+* A volume that is about to be created is *expected* (``expect_volume``). Its directory counts as used before
+  the request is sent, and a list that is older than the request does not remove it. It is no longer expected
+  when a watch shows it or the API server refuses it (``refused_volume``).
+* A volume that this process has removed is *gone* by its uid (``removed_volume``): a late watch does not
+  restore it.
+* The index alone never proves that a volume does not exist. The guards wait until the watch has shown enough
+  (``seen_terminating``), and look up the volumes that block a removal.
 
-A volume is found by its name, by its claim, by its directory, by its access point and by its port. All of
-these are kept by ``_locate`` and ``_unlocate`` alone.
+A volume is found by its name, claim, directory, access point and port. Only ``_locate`` and ``_unlocate``
+maintain the last three.
 """
 
 import asyncio
@@ -36,12 +36,12 @@ from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.model.volumes import Location, Volume, locate, unlocated_directory
 from kube_efs.provisioning.gid_ledger import GidLedger
 
-# What an NFS mount without the option port connects to.
+# The port of an NFS mount without the option port.
 _NFS_PORT = 2049
 
 
 class DirectoryIndex:
-    """Which volumes use which directory, and how many lie below it."""
+    """The volumes of each directory, and how many are below it."""
 
     def __init__(self) -> None:
         self._users: defaultdict[Location, set[str]] = defaultdict(set)
@@ -67,10 +67,10 @@ class DirectoryIndex:
         return frozenset(self._users.get(location, set()) - {volume})
 
     def related(self, location: Location) -> Mapping[Relation, frozenset[str]]:
-        """The volumes of that directory, of those above it and of those below it."""
+        """The volumes of that directory, of its parents, and of the directories below it."""
         above = {name for place in _above(location) for name in self._users.get(place, ())}
         below: set[str] = set()
-        if self._below[location] > 0:  # which is rare, so that looking through all costs little
+        if self._below[location] > 0:  # This is rare, so a scan of all volumes is acceptable.
             below = {
                 name
                 for place, names in self._users.items()
@@ -93,16 +93,16 @@ def _above(location: Location) -> list[Location]:
 
 
 class VolumeIndex:
-    """Volumes as last seen, with the classes, file systems, ports and group ids of the cluster.
+    """The last known volumes, classes, file systems, ports and group IDs of the cluster.
 
-    ``servers`` are names of file systems that do not tell which one they are of.
+    ``servers`` maps server names without a file system ID to their file systems.
     """
 
     def __init__(self, servers: Mapping[str, FileSystemId] = MappingProxyType({})) -> None:
         self.classes: dict[str, StorageClass] = {}
         self.discovery = Discovery()
         self.own_vpcs: frozenset[VpcId] = frozenset()
-        # Claims whose volume an earlier leader may have asked for, so that it may be made at any moment.
+        # Claims whose volume an earlier leader may have requested, so it may be created at any moment.
         self.maybe_begun: dict[ClaimUid, Claim] = {}
         self.directories = DirectoryIndex()
         self._servers = servers
@@ -112,21 +112,21 @@ class VolumeIndex:
         self.gids = self.gid_ledger.gids
         self._by_claim: dict[ClaimUid, str] = {}
         self._locations: dict[str, Location] = {}
-        # NFS volumes that may lie on any file system, with the directories that they lead to.
+        # The directories of NFS volumes that may be on any file system.
         self.unlocated: dict[str, Directory] = {}
         # By the volume's name, directories of the CSI driver that others have created: nothing reports their
         # IDs.
         self.without_id: dict[str, Location] = {}
-        # Those that are mounted from the node's own loopback, also while they are being made.
+        # The volumes that nodes mount from their loopback address, also while they are being created.
         self._behind_ports: dict[str, Volume] = {}
-        # By the volume's name, the access point that it leads through; and the other way round.
+        # The access point of each volume by name; and the other way round.
         self._entrances: dict[str, AccessPointId] = {}
         self._through: defaultdict[AccessPointId, set[str]] = defaultdict(set)
-        # By their uids, those that this process has removed while watches may still show them.
+        # The uids of volumes that this process has removed and watches may still show.
         self._gone: set[str] = set()
-        # By their names, those that were asked for and that no watch has shown.
+        # The names of volumes that were requested and that no watch has shown.
         self._expected: set[str] = set()
-        # By their uids, those that had the policy Retain when they were last seen and not Terminating.
+        # The uids of volumes that had the policy Retain when they were last seen without being Terminating.
         self._retained: set[str] = set()
         self._changed = asyncio.Event()
 
@@ -138,7 +138,7 @@ class VolumeIndex:
     @targets.setter
     def targets(self, targets: TunnelTargets) -> None:
         self._targets = targets
-        # Volumes without our annotation are known by port or address only, which may mean another one now.
+        # Volumes without our annotation are located by port or address. Both may now have another owner.
         for volume in [volume for volume in self._volumes.values() if volume.annotated is None]:
             self._locate(volume)
 
@@ -148,28 +148,28 @@ class VolumeIndex:
         return self._volumes
 
     def volume_of(self, claim: ClaimUid) -> Volume | None:
-        """The volume that was made for this claim, whatever has become of it."""
+        """The volume that was created for this claim, in any phase."""
         name = self._by_claim.get(claim)
         return self._volumes.get(name) if name else None
 
     def volumes_through(self, access_point_id: AccessPointId) -> frozenset[str]:
-        """Every volume that leads through that access point, however its handle is written."""
+        """Every volume that uses that access point, in any form of handle."""
         return frozenset(self._through.get(access_point_id, ()))
 
     def has_access_points(self, file_system_id: FileSystemId) -> bool:
-        """Whether any volume leads through an access point of the file system; it looks at all of them."""
+        """Whether any volume uses an access point of the file system; it reads all volumes."""
         names = [name for names in self._through.values() for name in names]
         handles = (_handle_of(self._volumes[name]) for name in names if name in self._volumes)
         return any(handle is not None and handle.file_system_id == file_system_id for handle in handles)
 
     def empty_copy(self) -> "VolumeIndex":
-        """One that reads volumes as this one does, and has none yet."""
+        """An empty index that locates volumes as this one does."""
         copy = VolumeIndex(self._servers)
         copy.targets = self._targets
         return copy
 
     async def seen_terminating(self, volume: Volume) -> None:
-        """Return once watches have shown that the volume is being deleted, or that it is gone."""
+        """Return when watches have shown that the volume is Terminating or deleted."""
         while True:
             shown = self._volumes.get(volume.name)
             if shown is None or shown.uid != volume.uid or shown.deleting:
@@ -177,7 +177,7 @@ class VolumeIndex:
             await self._changed.wait()
 
     def location_of(self, volume: str) -> Location | None:
-        """Where that volume's data lies, if it lies on EFS."""
+        """The location of that volume's data, if it is on EFS."""
         return self._locations.get(volume)
 
     def replace_volumes(self, volumes: Iterable[Volume]) -> None:
@@ -185,23 +185,23 @@ class VolumeIndex:
         listed = {volume.name: volume for volume in volumes}
         for name in self._volumes.keys() - listed.keys() - self._expected:
             self.drop_volume(self._volumes[name])
-        # Of the others no watch will tell any more.
+        # No watch will show the others again.
         self._gone &= {volume.uid for volume in listed.values()}
         for volume in listed.values():
             self.put_volume(volume)
         self._wake()
 
     def put_volume(self, volume: Volume) -> None:
-        """Note a volume that is new or has changed, as watches show it."""
+        """Note a new or changed volume that a watch shows."""
         self._expected.discard(volume.name)
         if volume.uid not in self._gone:
             self._note(volume)
         self._wake()
 
     def expect_volume(self, volume: Volume) -> None:
-        """Note a volume that is about to be made: its directory counts as used until watches show it.
+        """Note a volume that is about to be created: its directory counts as used until watches show it.
 
-        Whatever happens in the meantime: the answer may get lost, and a list may be older than the volume.
+        This covers lost answers, and lists that are older than the volume.
         """
         self._expected.add(volume.name)
         if volume.name not in self._volumes:
@@ -209,27 +209,27 @@ class VolumeIndex:
 
     @property
     def expects_volumes(self) -> bool:
-        """Whether a volume that was asked for may be made, or was and watches have not shown it."""
+        """Whether a requested volume may be created, or was created and not yet shown by watches."""
         return bool(self._expected)
 
     def is_expected(self, name: str) -> bool:
-        """Whether a request to make that volume may have been, or may yet be, carried out unseen."""
+        """Whether a request to create that volume may have taken or can still take effect."""
         return name in self._expected
 
     def refused_volume(self, volume: Volume) -> None:
-        """Note that the API server has refused to make an expected volume; one of that name may be there."""
+        """Note that the API server has refused an expected volume; another of that name may exist."""
         self._expected.discard(volume.name)
         if volume.name not in self._volumes:
             self._unlocate(volume.name)
 
     def made_volume(self, volume: Volume) -> None:
-        """Note a volume as it was when it was made, unless watches have shown what became of it."""
+        """Note a volume as it was created, unless watches have already shown a later state."""
         current = self._volumes.get(volume.name)
         if current is None or current.uid != volume.uid:
             self._note(volume)
 
     def drop_volume(self, volume: Volume) -> None:
-        """Note that a volume is gone; its group stays in use unless its directory went with it."""
+        """Note that a volume was deleted; its group ID stays in use while its directory may exist."""
         current = self._volumes.get(volume.name)
         if current is not None and current.uid == volume.uid:
             self._vanished(volume.name)
@@ -238,14 +238,14 @@ class VolumeIndex:
         self._wake()
 
     def forget_volume(self, name: str) -> None:
-        """Note that there is no volume of that name, although no watch has reported that."""
+        """Note that no volume of that name exists, although no watch has shown a deletion."""
         self._expected.discard(name)
         self._vanished(name)
 
     def removed_volume(self, volume: Volume, *, with_directory: bool) -> None:
-        """Note that this process has deleted the volume, though watches may show it for a moment more.
+        """Note that this process has deleted the volume; late watches may still show it.
 
-        Its group is free if its directory went with it.
+        Its group ID is free if its directory was removed, too.
         """
         if with_directory:
             self._unlink(volume.name)
@@ -254,13 +254,13 @@ class VolumeIndex:
         self._gone.add(volume.uid)
 
     def found_directories(
-        self, look: int, base: Location, found: Mapping[str, tuple[Location, int]]
+        self, scan: int, base: Location, found: Mapping[str, tuple[Location, int]]
     ) -> set[str]:
-        """Note which directories are below ``base``, with their groups, by the names of their volumes.
+        """Note the directories below ``base`` with their group IDs, by the names of their volumes.
 
-        Gives the names of those that no volume leads to, whatever its name.
+        Gives the names of those that no volume uses.
         """
-        self.gid_ledger.found(look, base, found)
+        self.gid_ledger.found(scan, base, found)
         unnamed = found.keys() - self._volumes.keys()
         return {name for name in unnamed if not self.directories.sharers(found[name][0], "")}
 
@@ -271,9 +271,9 @@ class VolumeIndex:
         self.gid_ledger.vanished(name, location)
 
     def ports_in_use(self) -> dict[int, PortUse]:
-        """Every port at which a volume is mounted from the node's own loopback, and who carries it.
+        """Every loopback port of a volume, and the file systems of its volumes.
 
-        Any volume counts: of every phase, kind and author, and those that are being made.
+        Volumes of every phase, kind and author count, also those that are being created.
         """
         carriers: defaultdict[int, list[Volume]] = defaultdict(list)
         for volume in self._behind_ports.values():
@@ -282,7 +282,7 @@ class VolumeIndex:
         return {port: _port_use(volumes) for port, volumes in carriers.items()}
 
     def volumes_of_unknown_port(self) -> list[Volume]:
-        """Volumes whose port belongs to no file system, so that the port is not assigned."""
+        """Volumes with the port of no known file system; such a port is not assigned."""
         in_use = self.ports_in_use()
         return [
             volume
@@ -303,10 +303,10 @@ class VolumeIndex:
         self._changed = asyncio.Event()
 
     def may_be_ordered(self, volume: Volume) -> bool:
-        """Whether an earlier leader may have ordered the removal of what the volume stands on.
+        """Whether an earlier leader may have ordered the removal of the volume's storage.
 
-        That is done once it is Terminating, with the policy Delete. One that had to be retained before it was
-        Terminating was deleted manually.
+        A leader orders the removal of Terminating volumes with the policy Delete. A volume with the policy
+        Retain before it was Terminating was deleted manually.
         """
         return volume.uid not in self._retained or volume.to_be_reclaimed
 
@@ -323,7 +323,7 @@ class VolumeIndex:
         self.gid_ledger.hold(volume.name, volume.gid)
         location = self._locations.get(volume.name)
         if volume.directory_id is not None and location is not None:
-            # The directory holds it, until it is removed.
+            # The directory holds the ID until it is removed.
             self.gids.hold(volume.directory_id, str(location))
         elif is_new and location and _is_directory(volume) and self.gids.of(str(location)) is None:
             self.without_id[volume.name] = location
@@ -332,7 +332,7 @@ class VolumeIndex:
         self._unlocate(volume.name)
         if volume.nfs is not None and is_loopback(volume.nfs.server):
             self._behind_ports[volume.name] = volume
-        # A root volume is above everything by nature and owns nothing.
+        # A root volume is above all directories and owns no data.
         location = (
             None if volume.storage_class == ROOT_CLASS else locate(volume, self._targets, self._servers)
         )
@@ -376,7 +376,7 @@ def _port_use(volumes: Iterable[Volume]) -> PortUse:
 
 
 def _handle_of(volume: Volume) -> VolumeHandle | None:
-    """The parts of a CSI volume's handle; None for one that cannot be read."""
+    """The parsed handle of a CSI volume; None for an invalid one."""
     try:
         return parse_volume_handle(volume.csi.handle) if volume.csi else None
     except InvalidValue:
@@ -384,6 +384,6 @@ def _handle_of(volume: Volume) -> VolumeHandle | None:
 
 
 def _is_directory(volume: Volume) -> bool:
-    """Whether it is a directory of the CSI driver that was made for it, without an access point."""
+    """Whether the CSI driver created the volume as a directory, without an access point."""
     handle = _handle_of(volume) if volume.csi and volume.csi.driver == DRIVER else None
     return handle is not None and handle.base is not None

@@ -73,7 +73,7 @@ async def test_a_claim_waits_for_a_full_range_until_a_volume_is_deleted(cluster:
     await claims.create(name, "four")
 
     told = await claims.warning("four")
-    assert f"StorageClass {name} parameters.gidMin-gidMax: '3000-3002' has no free group id left" in told
+    assert f"StorageClass {name} parameters.gidMin-gidMax: '3000-3002' has no free group ID" in told
     counted = f'kube_efs_gid_range_full_total{{storage_class="{name}"}}'
     assert await steps.metric(cluster.controller, counted) >= 1
     assert first == {3000, 3001, 3002}
@@ -93,7 +93,7 @@ async def test_gid_of_a_failed_claim_goes_to_the_next_claim(cluster: Cluster) ->
 
     assert (await claims.provisioned(name, "next")).gid == 3100
 
-    await claims.warning("blocked", "has no free group id left")
+    await claims.warning("blocked", "has no free group ID")
     in_the_way.unlink()
     await claims.removed("next")
     assert (await claims.bound("blocked")).gid == 3100
@@ -139,7 +139,7 @@ async def test_a_retained_directory_keeps_its_gid_when_its_volume_is_deleted_by_
     await steps.gone(cluster.client, volume.name)
 
     await claims.create(other, "before", "after")
-    await claims.warning("before", "has no free group id left")
+    await claims.warning("before", "has no free group ID")
     await directory_steps.restarted(cluster.controller)
 
     full = f'kube_efs_gid_range_full_total{{storage_class="{other}"}}'

@@ -113,7 +113,7 @@ async def test_what_is_told_of_a_served_claim(cluster: Cluster, served: Served) 
     client, namespace, volume = cluster.client, served.claims.namespace, served.volumes["plain"]
     place = f"{directory_steps.file_system(cluster)}:/plain-{volume.name}"
     told = await steps.messages(client, namespace, "plain", "Provisioning")
-    assert set(told) == {f"Making {place} for claim {namespace}/plain"}
+    assert set(told) == {f"Creating {place} for claim {namespace}/plain"}
     assert await steps.eventually(
         lambda: steps.messages(client, namespace, "plain", "ProvisioningSucceeded"), what="success is told"
     ) == [f"Volume {volume.name} is ready at {place}"]

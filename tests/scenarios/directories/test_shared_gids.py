@@ -81,7 +81,7 @@ async def test_a_gid_is_free_for_the_neighbour_when_its_volume_is_gone(cluster: 
     claims = await Claims.of(cluster)
     await claims.provisioned(ours, "first")
     await claims.create(theirs, "second")
-    await claims.warning("second", "has no free group id left")
+    await claims.warning("second", "has no free group ID")
 
     await claims.removed("first")
 

@@ -40,7 +40,7 @@ async def test_claim_gets_a_volume_behind_the_tunnel(cluster: Cluster) -> None:
     folder = cluster.efs.folder(first) / namespace / "example"
     assert folder.stat().st_mode & 0o7777 == 0o777
     assert await steps.messages(client, namespace, "example", "Provisioning") == [
-        f"Making {first}:/{namespace}/example for claim {namespace}/example"
+        f"Creating {first}:/{namespace}/example for claim {namespace}/example"
     ]
     assert await steps.eventually(
         lambda: steps.messages(client, namespace, "example", "ProvisioningSucceeded"), what="success is told"

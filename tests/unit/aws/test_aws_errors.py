@@ -26,8 +26,8 @@ from kube_efs.model.errors import (
     KubeEfsError,
 )
 
-# What the calls of kube-efs can raise before or instead of an answer. A new exception of botocore belongs
-# here, or below when it cannot come from EFS, EC2 or STS.
+# The exceptions that calls of kube-efs can raise instead of an answer. Add a new exception of botocore here,
+# or below if it cannot come from EFS, EC2 or STS.
 EXPECTED: dict[type[Exception], type[KubeEfsError]] = {
     boto.CredentialRetrievalError: AwsDenied,
     boto.LoginError: AwsDenied,
@@ -109,7 +109,7 @@ CANNOT_HAPPEN = {
 
 
 class AnyText(dict[str, str]):
-    """Fills whatever placeholders an exception's message has."""
+    """Fills the placeholders of an exception's message."""
 
     def __missing__(self, key: str) -> str:
         return f"some {key}"
@@ -333,7 +333,7 @@ def test_incomplete_error_is_translated(response: dict[str, Any]) -> None:
         (boto.SSLError(endpoint_url="x", error=ssl.SSLError(1, "hidden")), "SSLError"),
         (aiohttp.ClientResponseError(Mock(), (), message="hidden"), "ClientResponseError"),
     ],
-    ids=["refused", "reset", "unknown name", "TLS", "an HTTP answer that is broken"],
+    ids=["refused", "reset", "unknown name", "TLS", "invalid HTTP answer"],
 )
 def test_connection_error_contains_the_message_of_the_system(error: Exception, reason: str) -> None:
     result = translated(error)

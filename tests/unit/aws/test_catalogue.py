@@ -30,7 +30,7 @@ def target(file_system_id: FileSystemId, address: str = "10.0.0.1") -> MountTarg
 
 
 class FakeEfs:
-    """A source whose content and failures the test sets, and which can be made to wait."""
+    """A source with content, failures and delays from the test."""
 
     def __init__(self, *file_system_ids: FileSystemId) -> None:
         self.systems = {fs: FileSystem(file_system_id=fs) for fs in file_system_ids}
@@ -67,7 +67,7 @@ class FakeEfs:
 
 
 class Clock:
-    """Time that moves only when the catalogue sleeps, and then waits for the test."""
+    """A clock that moves only when the catalogue sleeps, and then waits for the test."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -160,7 +160,7 @@ async def test_file_system_deleted_between_the_two_calls_is_omitted() -> None:
     assert catalogue.last_error is None
 
 
-@pytest.mark.parametrize("listed", [(), (FS1,)], ids=["an empty list", "a list without one"])
+@pytest.mark.parametrize("listed", [(), (FS1,)], ids=["empty list", "incomplete list"])
 async def test_file_system_omitted_from_a_list_is_kept_while_it_exists(
     listed: tuple[FileSystemId, ...],
 ) -> None:

@@ -1,4 +1,4 @@
-"""Sources of credentials: their order, and each against a small server that speaks as AWS does."""
+"""Sources of credentials: their order, and each with a server that answers as AWS does."""
 
 import io
 import json
@@ -62,7 +62,7 @@ INSTANCE_ROLE = CredentialSource(kind=SourceKind.INSTANCE_ROLE)
 
 @dataclass
 class FakeAws:
-    """Metadata service, agent for containers, and STS on one port; what has no document is refused."""
+    """Instance metadata, the container agent and STS on one port; refuses paths without a document."""
 
     url: str = ""
     documents: dict[str, str] = field(default_factory=dict)
@@ -133,7 +133,7 @@ def web_identity(tmp_path: Path) -> CredentialSource:
 
 @pytest.fixture
 def log() -> Iterator[io.StringIO]:
-    """All that the product logs, at its most talkative."""
+    """Everything that the product logs, at the level debug."""
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
     stream = io.StringIO()
@@ -154,7 +154,7 @@ def _static(key: str, token: str | None = None) -> LoadedCredentials:
     )
 
 
-# Which sources, and in which order
+# The sources and their order
 
 ECS = {"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "/ecs"}
 POD = {
@@ -174,17 +174,17 @@ FROM_OWN_ROLE = CredentialSource(kind=SourceKind.WEB_IDENTITY, target="arn:own",
 @pytest.mark.parametrize(
     ("iam", "environment", "sources"),
     [
-        pytest.param(IamOptions(), {}, [INSTANCE_ROLE], id="nothing but the instance"),
+        pytest.param(IamOptions(), {}, [INSTANCE_ROLE], id="only the instance"),
         pytest.param(
             OWN_ROLE,
             {**IRSA, **POD, **ECS},
             [FROM_ECS, FROM_POD, FROM_OWN_ROLE, FROM_IRSA, INSTANCE_ROLE],
-            id="everything of the platform, in efs-utils' order",
+            id="all sources of the platform, in the order of efs-utils",
         ),
         pytest.param(
-            IamOptions(credentials_uri="/v2/credentials/1", profile="p"), ECS, [CONTAINER], id="a URI alone"
+            IamOptions(credentials_uri="/v2/credentials/1", profile="p"), ECS, [CONTAINER], id="only a URI"
         ),
-        pytest.param(IamOptions(profile="p"), ECS, [_profile("p")], id="a profile alone"),
+        pytest.param(IamOptions(profile="p"), ECS, [_profile("p")], id="only a profile"),
         pytest.param(
             IamOptions(), {"AWS_PROFILE": "e", **IRSA}, [_profile("e")], id="the environment's profile"
         ),
@@ -195,25 +195,25 @@ FROM_OWN_ROLE = CredentialSource(kind=SourceKind.WEB_IDENTITY, target="arn:own",
             OWN_ROLE,
             {"AWS_PROFILE": "e"},
             [FROM_OWN_ROLE, INSTANCE_ROLE],
-            id="a role with its token switches profiles off",
+            id="role with its token disables profiles",
         ),
         pytest.param(
             IamOptions(role_arn=ROLE),
             {"AWS_PROFILE": "e"},
             [_profile("e")],
-            id="a role without its token does not",
+            id="role without its token does not",
         ),
         pytest.param(
             IamOptions(),
             {"AWS_ROLE_ARN": ROLE, "AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://x"},
             [INSTANCE_ROLE],
-            id="halves of a pair count for nothing",
+            id="incomplete pairs are ignored",
         ),
         pytest.param(
             IamOptions(),
             {"AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": SECRET},
             [INSTANCE_ROLE],
-            id="keys in the environment are no source",
+            id="keys in the environment are ignored",
         ),
     ],
 )
@@ -258,7 +258,7 @@ def test_profile_files_are_in_the_home_directory_unless_the_environment_names_ot
 
 
 def test_user_unknown_to_the_image_has_profile_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    # What pods run as: OpenShift gives each namespace ids of its own.
+    # The user of pods: OpenShift assigns user IDs to each namespace.
     monkeypatch.setattr("kube_efs.aws.credential_sources.getuid", lambda: 1_000_660_000)
     assert ProfileFiles.of({}) == ProfileFiles(
         credentials=Path("/.aws/credentials"), config=Path("/.aws/config")
@@ -287,7 +287,7 @@ async def test_instance_role_credentials_are_read_with_imdsv2(
             '{"Code": "AssumeRoleUnauthorizedAccess"}',
             AwsDenied,
             "returned no credentials but the code AssumeRoleUnauthorizedAccess",
-            id="a failure with status 200",
+            id="failure with status 200",
         ),
         pytest.param("r", "<html>", AwsOddAnswer, "gave an invalid answer", id="not JSON"),
         pytest.param("r", "[]", AwsOddAnswer, "no credentials object", id="another document"),
@@ -468,7 +468,7 @@ def profiles(aws: FakeAws, options: CredentialOptions) -> CredentialOptions:
     [
         pytest.param("keys", _static("AKIAKEYS"), id="the credentials file first"),
         pytest.param("session", _static("ASIASESSION", SESSION), id="with a session token"),
-        pytest.param("bare", _static("AKIABARE"), id="a bare name in the config file"),
+        pytest.param("bare", _static("AKIABARE"), id="name without prefix in the config file"),
         pytest.param("prefixed", _static("AKIAPREFIXED"), id="a profile of the config file"),
         pytest.param("both", _static("AKIABOTH"), id="keys before a role"),
     ],
@@ -497,21 +497,21 @@ async def test_profile_without_keys_uses_the_instance_role(aws: FakeAws, profile
 @pytest.mark.parametrize(
     ("name", "kind", "problem"),
     [
-        pytest.param("half", AwsDenied, "missing: aws_secret_access_key", id="half of a key"),
-        pytest.param("missing", InvalidSetting, "could not be found", id="no such profile"),
+        pytest.param("half", AwsDenied, "missing: aws_secret_access_key", id="incomplete keys"),
+        pytest.param("missing", InvalidSetting, "could not be found", id="missing profile"),
         pytest.param(
             "process",
             AwsOddAnswer,
             r"gave an invalid answer \(AttributeError\)",
-            id="a program that prints nonsense",
+            id="program with invalid output",
         ),
         pytest.param(
             "failing",
             AwsDenied,
             r"could not be signed \(CredentialRetrievalError\)",
-            id="a program that fails and tells a secret",
+            id="failing program that prints a secret",
         ),
-        pytest.param("nothing", AwsError, "profile nothing", id="nothing, and no instance role either"),
+        pytest.param("nothing", AwsError, "profile nothing", id="empty profile without an instance role"),
     ],
 )
 async def test_unusable_profile_reports_the_reason(
@@ -523,7 +523,7 @@ async def test_unusable_profile_reports_the_reason(
     assert SECRET not in _everything_about(caught.value)
 
 
-# The first that has some
+# The first source with credentials
 
 
 async def test_first_source_with_credentials_wins_and_failed_sources_are_reported(
@@ -584,7 +584,7 @@ async def test_no_source_logs_a_secret(
     logged = log.getvalue()
     assert (
         "Refreshing temporary credentials failed" in logged
-    )  # the library's words: it does log through here
+    )  # a message of the library, which logs here, too
     assert [secret for secret in (SECRET, SESSION, POD_TOKEN, JWT) if secret in logged] == []
 
 
@@ -607,7 +607,7 @@ async def test_role_of_another_account_is_assumed(external_id: str | None, aws: 
     assert (aws.form["RoleArn"], aws.form.get("ExternalId")) == (ROLE, external_id)
 
 
-# What an answer may look like
+# The form of answers
 
 
 @pytest.mark.parametrize("missing", ["AccessKeyId", "SecretAccessKey", "Token"])

@@ -1,4 +1,4 @@
-"""Instance metadata and location, against a small server that speaks IMDSv2."""
+"""Instance metadata and location, with a server that implements IMDSv2."""
 
 import traceback
 from collections.abc import AsyncIterator
@@ -23,7 +23,7 @@ MACS = "meta-data/network/interfaces/macs"
 
 
 class FakeImds:
-    """Answers only requests with a token that it gave out and did not take back."""
+    """Answers only requests with a token that it issued and has not revoked."""
 
     def __init__(self) -> None:
         self.entries = {

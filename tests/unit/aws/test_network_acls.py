@@ -1,4 +1,4 @@
-"""Network ACLs and interfaces as EC2 describes them."""
+"""Network ACLs and network interfaces as EC2 describes them."""
 
 from ipaddress import ip_address, ip_network
 

@@ -1,7 +1,7 @@
-"""Whatever answers where AWS should: only errors of kube-efs come out, and no part of an answer with them.
+"""Invalid answers of AWS: calls raise only errors of kube-efs, without any part of the answer.
 
-One server plays EFS, EC2, STS, instance metadata and the agents of containers, and gives all of them the same
-odd answer. Every public call and every source of credentials meets it.
+One server stands for EFS, EC2, STS, instance metadata and the container agents, and always gives the same
+invalid answer. Every public call and every source of credentials gets it.
 """
 
 import asyncio
@@ -46,14 +46,14 @@ FS, MT, AP = FileSystemId("fs-0123abcd"), MountTargetId("fsmt-0a"), AccessPointI
 ROLE = "arn:aws:iam::123456789012:role/efs"
 ROLES = "/latest/meta-data/iam/security-credentials/"
 
-# What answers look like
+# Answers
 
 
 @dataclass(frozen=True)
 class Answer:
     """An HTTP answer; ``is_raw`` makes it bytes that are not HTTP, ``cut`` ends it too early.
 
-    ``late`` gives a good answer to the first questions of instance metadata, so that the last one is met too.
+    ``late`` answers the first requests to instance metadata correctly, so that the last one gets the answer.
     """
 
     status: int = 200
@@ -194,7 +194,7 @@ ANSWERS = st.builds(
 
 @dataclass
 class World:
-    """The server, and what is asked of it; in a loop of its own that outlives examples."""
+    """The server and the calls; its event loop lasts longer than an example."""
 
     runner: asyncio.Runner
     folder: Path
@@ -257,7 +257,7 @@ class World:
             answer = Answer(body=b"r" if target == ROLES else METADATA_TOKEN.encode())
         if answer.is_raw:
             return b"HTTP/1.1 " + answer.body + MARKER.encode() + b"\r\n\r\n"
-        # What was asked comes back, secrets included, where there is room for it.
+        # The answer repeats the request, including secrets.
         body = answer.body.replace(b"</Message>", asked.encode() + b"</Message>")
         head = f"HTTP/1.1 {answer.status} {MARKER}\r\n"
         head += f"Content-Length: {len(body) + 10 * answer.cut}\r\nConnection: close\r\n"
@@ -265,7 +265,7 @@ class World:
         return head.encode() + b"\r\n" + body
 
     def judge(self, calls: Mapping[str, Callable[[], Awaitable[object]]]) -> None:
-        """Make all calls at once; each gives a value, or an error of kube-efs that repeats nothing."""
+        """Make all calls at once; each returns a value, or an error of kube-efs without the answer."""
         self.log.seek(0)
         self.log.truncate()
 

@@ -4,7 +4,7 @@ from kube_efs.kube.events import EventType, Subject
 
 
 class Events:
-    """What would have been told."""
+    """Records the events that would be published."""
 
     def __init__(self) -> None:
         self.told: list[str] = []

@@ -1,4 +1,4 @@
-"""Claims on their way, with the engine's small world and events that are noted instead of published."""
+"""The claim controller, with the fakes around the engine and recorded events."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -25,7 +25,7 @@ UNKNOWN = "file system: 'fs-9' is not known (yet); known file systems: fs-1, fs-
 
 
 class Told(ProvisioningEvents):
-    """What people are told, instead of telling them."""
+    """Records events instead of publishing them."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -65,7 +65,7 @@ class Scene:
         )
 
     async def rest(self) -> None:
-        """Let everything run that can run by itself."""
+        """Run every task until it waits."""
         for _ in range(50):
             await asyncio.sleep(0)
 
@@ -75,13 +75,13 @@ class Scene:
         await self.rest()
 
     async def failure(self) -> None:
-        """Wait until people have been told of a failure."""
+        """Wait until the failure is reported."""
         while "failed" not in " ".join(self.told.lines):  # noqa: ASYNC110 - each step may bring it
             await asyncio.sleep(0)
 
     @property
     def volumes(self) -> list[str]:
-        """The claims that have volumes."""
+        """The claims with volumes."""
         return sorted(str(volume.claim and volume.claim.uid) for volume in self.world.store.volumes.values())
 
     def count(self, outcome: str, provisioner: str = EFS.provisioner) -> float | None:
@@ -145,7 +145,7 @@ async def test_list_replaces_all_known_claims() -> None:
     [
         pytest.param(replace(claim(), phase=ClaimPhase.BOUND), id="bound"),
         pytest.param(replace(claim(), deleting=True), id="being deleted"),
-        pytest.param(replace(claim(), volume_name="pv"), id="tied to a volume"),
+        pytest.param(replace(claim(), volume_name="pv"), id="with volumeName"),
         pytest.param(replace(claim(), storage_class="other"), id="another class"),
     ],
 )
@@ -158,7 +158,7 @@ async def test_claim_that_needs_no_volume_gets_none(seen: Claim) -> None:
 async def test_refusal_is_reported_once() -> None:
     async with scene() as here:
         await here.see(NAMELESS)
-        # Our own annotation, a foreign one, other news.
+        # Our annotation, a foreign annotation, another change.
         marked = replace(NAMELESS, rejection=MISSING, resource_version="2")
         await here.see(marked, replace(marked, resource_version="3"))
         here.claims.file_systems_changed()
@@ -292,7 +292,7 @@ async def test_hanging_claim_does_not_delay_others() -> None:
 
 
 async def full(here: Scene) -> list[Volume]:
-    """Three volumes, which are all that the class has group ids for, and a fourth claim that waits."""
+    """Three volumes, which use all group IDs of the class, and a fourth claim that waits."""
     await here.world.scan()
     here.world.index.gids.on_free = here.claims.gid_released
     volumes = [await here.world.provision(directory_claim(number)) for number in (1, 2, 3)]
@@ -301,7 +301,7 @@ async def full(here: Scene) -> list[Volume]:
 
 
 def remove(here: Scene, volume: Volume) -> None:
-    """The volume is deleted, and its directory was removed before it."""
+    """Delete the volume after its directory."""
     assert volume.nfs
     here.world.folders.there = {
         one for one in here.world.folders.there if str(one.directory) != volume.nfs.path
@@ -399,11 +399,11 @@ async def test_new_class_serves_the_claims_that_wait_for_it() -> None:
         assert here.volumes == ["u1"]
 
 
-# --- what was begun is finished
+# --- started creations are completed
 
 
 def failing_once(here: Scene, at: str, error: KubeEfsError) -> None:
-    """Have the first step of that name fail."""
+    """Let the first step of that name fail."""
     faults = iter([error])
 
     def fail(moment: str) -> int:
@@ -417,8 +417,8 @@ def failing_once(here: Scene, at: str, error: KubeEfsError) -> None:
 @pytest.mark.parametrize(
     ("at", "error"),
     [
-        pytest.param("after create", KubeUnavailable("no answer"), id="the answer of the API server is lost"),
-        pytest.param("after make", WorkerFailed("no answer"), id="the worker pod is not heard of again"),
+        pytest.param("after create", KubeUnavailable("no answer"), id="lost answer of the API server"),
+        pytest.param("after make", WorkerFailed("no answer"), id="lost worker pod"),
     ],
 )
 async def test_volume_of_an_unclear_creation_is_created_for_a_deleted_claim(
@@ -445,7 +445,7 @@ async def test_nothing_is_started_for_a_deleted_claim() -> None:
 
 
 async def test_unclear_creation_is_repeated_in_place_after_the_class_changed() -> None:
-    """Another file system would give the claim a second volume if the first one is made after all."""
+    """On another file system, the claim would get a second volume if the first creation succeeds late."""
     async with scene(backoff_seconds=0) as here:
         failing_once(here, "after create", KubeUnavailable("no answer"))
         here.claims.seen(claim())
@@ -473,8 +473,8 @@ async def test_claim_waits_for_a_volume_that_an_earlier_leader_can_have_requeste
 @pytest.mark.parametrize(
     "unshared",
     [
-        pytest.param(replace(claim(), storage_class=""), id="of no class"),
-        pytest.param(directory_claim(), id="with a directory of its own"),
+        pytest.param(replace(claim(), storage_class=""), id="no class"),
+        pytest.param(directory_claim(), id="directory volume"),
     ],
 )
 async def test_claim_with_its_own_directory_does_not_wait_for_late_volumes(unshared: Claim) -> None:

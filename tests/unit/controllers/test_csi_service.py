@@ -1,4 +1,4 @@
-"""The driver's parts in the controller: looking again, and the socket for csi-provisioner."""
+"""The driver's parts in the controller: refreshing access points, and the socket for csi-provisioner."""
 
 import asyncio
 import tempfile
@@ -30,7 +30,7 @@ Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
 
 
 class Refreshed(Accounts):
-    """Counts looks; the first one fails."""
+    """Counts refreshes; the first one fails."""
 
     def __init__(self) -> None:
         self.looks = 0
@@ -45,7 +45,7 @@ async def test_failed_refresh_is_followed_by_the_next(eventually: Eventually) ->
     world, accounts = CsiWorld(), Refreshed()
     backend = CsiBackend(volumes=world.volumes, references=world.texts)
     service = CsiService(volumes=world.volumes, backend=backend, accounts=accounts, refresh_seconds=0.001)
-    looking = asyncio.create_task(service.refresh_for_ever())
+    looking = asyncio.create_task(service.refresh_regularly())
 
     async def has_looked_twice() -> bool:
         return accounts.looks > 1
@@ -68,7 +68,7 @@ async def test_access_points_deleted_by_others_are_forgotten() -> None:
 
 
 async def _serve(stack: AsyncExitStack, kube: AsyncClient, endpoint: str) -> None:
-    """What the controller does with that endpoint, in an account where nobody answers."""
+    """Serve that endpoint, in an AWS account that does not answer."""
     nobody = AwsOptions(
         region=Region("us-east-1"),
         endpoint_url="http://127.0.0.1:9",

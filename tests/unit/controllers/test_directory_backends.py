@@ -1,4 +1,4 @@
-"""Where directory volumes are made: through what this pod has mounted, or by worker pods, or nowhere."""
+"""How directory volumes are created: through a mount of this pod, or by worker pods."""
 
 import asyncio
 import os
@@ -35,7 +35,7 @@ from kube_efs.telemetry.metrics import ControllerMetrics
 
 NAME = "example.com/aws-efs"
 FS1, FS2 = FileSystemId("fs-1"), FileSystemId("fs-2")
-# Mounts are everybody's, also another run's of these tests.
+# All processes share the mounts, also another run of these tests.
 REGION = Region(f"test-{os.getpid()}")
 SERVER = f"fs-1.efs.{REGION}.amazonaws.com"
 
@@ -212,17 +212,20 @@ async def test_backend_without_mount_and_workers_is_an_error() -> None:
             workers=None,
             metrics=ControllerMetrics(CollectorRegistry()),
         )
-    assert str(caught.value) == f"server: {SERVER!r} is not mounted in this pod"
+    assert str(caught.value) == (
+        f"server: {SERVER!r} is not mounted in this pod; "
+        "mount it as an NFS volume of the pod, or put tunnel into KUBE_EFS_BACKENDS"
+    )
 
 
-# --- whether AWS knows the file system
+# --- the check of the file system in AWS
 
 Answer = Callable[[web.Request], Awaitable[web.Response]]
 
 
 @asynccontextmanager
 async def gateway(answer: Answer) -> AsyncIterator[AwsGateway]:
-    """A gateway to an AWS that answers everything like this."""
+    """A gateway to an AWS endpoint that always gives this answer."""
     async with serving(answering(answer)) as url:
         options = AwsOptions(
             region=Region("us-east-1"),
@@ -259,13 +262,13 @@ FILE_SYSTEM = {
             lambda: web.json_response({"FileSystems": [FILE_SYSTEM]}),
             "file-system-checked",
             "available",
-            id="there",
+            id="found",
         ),
         pytest.param(
             lambda: error(404, "FileSystemNotFound"),
             "file-system-not-checked",
             "was answered with FileSystemNotFound (status 404)",
-            id="not there",
+            id="not found",
         ),
         pytest.param(
             lambda: error(403, "AccessDeniedException"),
@@ -277,16 +280,19 @@ FILE_SYSTEM = {
             lambda: web.json_response({"FileSystems": []}),
             "file-system-not-checked",
             "gave an invalid answer (it is empty)",
-            id="an empty list",
+            id="empty list",
         ),
         pytest.param(
             lambda: web.json_response({"FileSystems": [{"FileSystemId": "x y"}]}),
             "file-system-not-checked",
             "gave an invalid answer (FileSystemId is not valid)",
-            id="another shape",
+            id="malformed answer",
         ),
         pytest.param(
-            lambda: web.Response(text="<html>", status=502), "file-system-not-checked", "502", id="a proxy"
+            lambda: web.Response(text="<html>", status=502),
+            "file-system-not-checked",
+            "502",
+            id="error of a proxy",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""What people see on the embedded API server."""
+"""Events and annotations on the embedded API server."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
@@ -111,7 +111,7 @@ async def test_deleted_claim_is_not_an_error(
 
 
 class _Plan:
-    """The way to a volume, as far as it is told of."""
+    """The parts of a plan that events contain."""
 
     def __init__(self, claim: Claim) -> None:
         self.claim = claim
@@ -151,7 +151,7 @@ async def test_every_event_has_its_message(kube: AsyncClient, told: Provisioning
             "PersistentVolumeClaim",
             "Normal",
             "Provisioning",
-            "Making fs-1:/team/example for claim default/data",
+            "Creating fs-1:/team/example for claim default/data",
         ),
         ("PersistentVolumeClaim", "Warning", "ParameterIgnored", "parameters.sizeLimit: has no effect"),
         ("PersistentVolumeClaim", "Warning", "ProvisioningFailed", "pod: is down"),
@@ -165,7 +165,7 @@ async def test_every_event_has_its_message(kube: AsyncClient, told: Provisioning
             "PersistentVolume",
             "Normal",
             "DirectoryRemoved",
-            "Removed fs-1:/team/example, which lies in the directory of volume backup",
+            "Removed fs-1:/team/example, which is inside the directory of volume backup",
         ),
         ("PersistentVolume", "Normal", "DirectoryKept", "Kept the data of volume pv: a uses it too"),
         (

@@ -1,4 +1,4 @@
-"""How much of each class's group ids the metrics say to be used."""
+"""The metrics of the group ID range of each class."""
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -25,12 +25,12 @@ def of_directories(**parameters: str) -> StorageClass:
     ("storage_class", "expected"),
     [
         pytest.param(of_directories(gidMin="40000", gidMax="40009"), (40000, 40009), id="directories"),
-        pytest.param(of_directories(gidAllocate="false"), None, id="directories of everybody"),
-        pytest.param(of_directories(gidMin="5"), None, id="a class that is refused"),
+        pytest.param(of_directories(gidAllocate="false"), None, id="directories without groups"),
+        pytest.param(of_directories(gidMin="5"), None, id="invalid class"),
         pytest.param(of_driver(gidRangeStart="1000", gidRangeEnd="1999"), (1000, 1999), id="access points"),
-        pytest.param(of_driver(uid="0"), (50_000, 7_000_000), id="only the user is fixed"),
-        pytest.param(of_driver(uid="0", gid="0"), None, id="both ids are fixed"),
-        pytest.param(of_driver(directoryPerms="rwx"), None, id="a driver's class that is refused"),
+        pytest.param(of_driver(uid="0"), (50_000, 7_000_000), id="fixed user"),
+        pytest.param(of_driver(uid="0", gid="0"), None, id="fixed user and group"),
+        pytest.param(of_driver(directoryPerms="rwx"), None, id="invalid class of the driver"),
     ],
 )
 def test_id_range_of_a_class_is_found(storage_class: StorageClass, expected: tuple[int, int] | None) -> None:

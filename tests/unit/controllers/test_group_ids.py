@@ -1,4 +1,4 @@
-"""Events for volumes whose group id other data has too."""
+"""Events for volumes that share their group ID with other data."""
 
 import asyncio
 from dataclasses import replace
@@ -24,7 +24,7 @@ CSI = {"provisioningMode": "efs-ap", "fileSystemId": FS, "directoryPerms": "700"
 
 
 class Events(EventRecorder):
-    """Keeps what is published."""
+    """Records the published events."""
 
     def __init__(self) -> None:
         self.published: list[tuple[str, str]] = []
@@ -35,7 +35,7 @@ class Events(EventRecorder):
 
 
 class Scene:
-    """A controller of directory volumes and of the driver's."""
+    """A controller of directory volumes and of volumes of the driver."""
 
     def __init__(self) -> None:
         self.index, self.events, self.registry = (
@@ -69,12 +69,12 @@ class Scene:
         return self.registry.get_sample_value("kube_efs_gids_shared")
 
     def look(self, **found: int) -> None:
-        """The directories of the base, by the names of volumes."""
+        """Report the directories of the base, by volume name."""
         directories = {
             name: (Location(file_system_id=FS, directory=parse_directory(f"/pvs/{name}")), gid)
             for name, gid in found.items()
         }
-        self.index.found_directories(self.index.gid_ledger.begin_look(), BASE, directories)
+        self.index.found_directories(self.index.gid_ledger.begin_scan(), BASE, directories)
 
 
 def volume(name: str, gid: int | None = 2000, **changes: object) -> Volume:
@@ -148,7 +148,7 @@ async def test_foreign_volumes_are_not_reported(scene: Scene) -> None:
 @pytest.mark.parametrize(
     ("storage_class", "told"),
     [("csi", ["PersistentVolume a"]), ("fixed", [])],
-    ids=["given", "the same for all"],
+    ids=["allocated", "fixed in the class"],
 )
 async def test_access_point_of_another_cluster_with_the_same_id_is_found(
     scene: Scene, storage_class: str, told: list[str]

@@ -1,4 +1,4 @@
-"""What a leader has read before it says that it is ready, and before it serves a claim."""
+"""What a leader reads before it is ready, and before it serves a claim."""
 
 import asyncio
 import time
@@ -30,7 +30,7 @@ CLAIMS = 3
 
 
 class Held(httpx2.AsyncBaseTransport):
-    """Keeps back what is asked of one path until ``let_go`` is set."""
+    """Delays the requests for one path until ``let_go`` is set."""
 
     def __init__(self, inner: httpx2.AsyncBaseTransport, path: str) -> None:
         self._inner = inner
@@ -46,7 +46,7 @@ class Held(httpx2.AsyncBaseTransport):
 
 
 def context(client: AsyncClient, loaded: Callable[[], None]) -> LeaderContext:
-    """A controller of CSI volumes, which asks nothing of AWS before there is a claim."""
+    """A controller of CSI volumes; it does not call AWS before the first claim."""
     registry = CollectorRegistry()
     metrics, options = AwsMetrics(registry), AwsOptions(region=Region("us-east-1"))
     gateway = AwsGateway(options, metrics)
@@ -93,7 +93,7 @@ async def test_controller_is_ready_when_all_lists_are_read(
         leading = asyncio.create_task(lead(context(client, loaded.set)))
         try:
             await asyncio.wait_for(transport.asked.wait(), 10)
-            # Whatever else it reads has long been answered after a few requests of ours.
+            # After a few requests of the test, its other lists have been answered.
             for number in range(CLAIMS):
                 await kube.get(PersistentVolumeClaim, f"claim-{number}", namespace="default")
             assert not loaded.is_set()

@@ -1,7 +1,7 @@
-"""Whatever comes, goes and is said in between: no volume ever leads to another file system's data.
+"""No volume ever uses the data of another file system, in any order of changes and answers.
 
-A small world with file systems, volumes, a ConfigMap and an unreliable AWS. The parts that decide are the
-real ones: the catalogue, the index, the rules for ports and the documents in the ConfigMap.
+File systems, volumes, a ConfigMap and an unreliable AWS are fakes. The deciding parts are real: the
+catalogue, the index, the rules for ports, and the documents in the ConfigMap.
 """
 
 import asyncio
@@ -35,7 +35,7 @@ _SOME = st.frozensets(st.sampled_from(NAMES))
 
 @dataclass
 class Aws:
-    """What there is, and what the next poll is told about it."""
+    """The existing file systems, and the answer to the next poll."""
 
     there: set[FileSystemId] = field(default_factory=set)
     hidden: frozenset[FileSystemId] = frozenset()
@@ -64,7 +64,7 @@ class Aws:
 
 
 class Cluster(RuleBasedStateMachine):
-    """The cluster, and the controller that runs in it."""
+    """The cluster and its controller."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class Cluster(RuleBasedStateMachine):
 
     @rule(there=_SOME)
     def file_systems_come_and_go(self, there: frozenset[FileSystemId]) -> None:
-        # AWS never gives an id again. Here it may come back, as when AWS was wrong about it twice.
+        # AWS never reuses an ID. Here it can return, as after two wrong answers of AWS.
         self.aws.there = set(there)
         self._poll()
 
@@ -108,7 +108,7 @@ class Cluster(RuleBasedStateMachine):
         before = self.index.targets
         discovery = asyncio.run(self.catalogue.refresh())
         found = follow_discovery(before, discovery, base_port=20490, ports_in_use=self.index.ports_in_use())
-        # Nothing that is there leaves, or moves, because one answer left it out.
+        # One incomplete answer neither removes an existing target nor changes its port.
         for fs in self.aws.there & before.targets.keys():
             assert found.port_of(fs) == before.port_of(fs)
         self._publish(found)

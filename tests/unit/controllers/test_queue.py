@@ -11,7 +11,7 @@ from kube_efs.controllers.queue import WorkQueue
 
 
 class Handler:
-    """Notes what it handles, and waits, fails or asks for another time as the test says."""
+    """Records the handled keys, and waits, fails or requests a delay as the test configures."""
 
     def __init__(self) -> None:
         self.handled: list[str] = []

@@ -22,7 +22,7 @@ PROVISIONER = "gnuthought.com/efs-stunnel"
 
 
 class Installation:
-    """A controller that keeps root volumes in the namespace default."""
+    """A controller that manages root volumes in the namespace default."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
@@ -33,12 +33,12 @@ class Installation:
         )
 
     async def _release(self, root_claim: str) -> None:
-        """Whoever uses the root claim lets go of it while it is there."""
+        """Remove the finalizers of the root claim while it exists, as when no pod uses it."""
         assert root_claim in await self.claims()
         self.released.append(root_claim)
 
     async def follow(self, **ports: int) -> None:
-        """Follow these file systems, knowing all the volumes of now."""
+        """Reconcile the roots of these file systems with the current volumes."""
         listing = self._client.list(PersistentVolume)
         self._index.replace_volumes([read_volume(item.to_dict()) async for item in listing])
         ids = {FileSystemId(name.replace("_", "-")): port for name, port in ports.items()}
@@ -131,10 +131,10 @@ async def test_new_claim_is_bound_to_the_existing_volume(here: Installation, kub
 @pytest.mark.parametrize(
     "patch",
     [
-        pytest.param({"spec": {"mountOptions": ["port=1"]}}, id="the port"),
-        pytest.param({"spec": {"persistentVolumeReclaimPolicy": "Delete"}}, id="the reclaim policy"),
-        pytest.param({"metadata": {"labels": {"root_key": "guessed"}}}, id="the key"),
-        pytest.param({"spec": {"claimRef": {"uid": "another"}}}, id="the claim"),
+        pytest.param({"spec": {"mountOptions": ["port=1"]}}, id="port"),
+        pytest.param({"spec": {"persistentVolumeReclaimPolicy": "Delete"}}, id="reclaim policy"),
+        pytest.param({"metadata": {"labels": {"root_key": "guessed"}}}, id="key"),
+        pytest.param({"spec": {"claimRef": {"uid": "another"}}}, id="claim"),
     ],
 )
 async def test_foreign_changes_are_repaired(
@@ -206,7 +206,7 @@ async def _create_claim(kube: AsyncClient, name: str, storage_class: str) -> Non
 async def _forget_finalizers(
     kube: AsyncClient, kind: type[PersistentVolume] | type[PersistentVolumeClaim], name: str
 ) -> None:
-    """What the cluster's own protection controllers do once nothing uses the object."""
+    """Remove finalizers, as the cluster's protection controllers do when nothing uses the object."""
     patch = {"metadata": {"finalizers": None}}
     if kind is PersistentVolumeClaim:
         await kube.patch(PersistentVolumeClaim, name, patch, namespace="default", patch_type=PatchType.MERGE)

@@ -1,4 +1,4 @@
-"""What the queue of SharedVolumes does when steps fail, and what people are told."""
+"""The queue of SharedVolumes after failed steps, and the reports to users."""
 
 import asyncio
 import itertools
@@ -45,7 +45,7 @@ NEW = SharedVolume(owner=OWNER, uid="u", generation=1, source=SOURCE)
 
 
 class Api(SharedVolumeStore):
-    """The cluster's objects; ``faults`` are raised by the writes of their names, one after the other."""
+    """The objects of the cluster; each write raises the next error of its name in ``faults``."""
 
     def __init__(self) -> None:
         self.shared: SharedVolume | None = NEW
@@ -186,7 +186,7 @@ async def test_served_shared_volume_costs_no_write() -> None:
     async with scene() as one:
         one.controller.seen(OWNER)
         await one.is_in(READY)
-        for look in (one.controller.look_at_all, lambda: one.controller.touched(OWNER)):
+        for look in (one.controller.reconcile_all, lambda: one.controller.touched(OWNER)):
             look()
             await asyncio.sleep(0)
         await asyncio.sleep(0.05)
@@ -245,7 +245,7 @@ async def test_edit_that_cannot_be_undone_is_reported() -> None:
         one.api.faults["restore"] = [KubeInvalid("cannot be changed")]
         one.controller.seen(OWNER)
         status = await one.is_in(FAILED)
-        assert "differs from what its volume pv-proj2-sv1 leads to" in status.message
+        assert "differs from the handle of its volume pv-proj2-sv1" in status.message
         assert (status.matches, status.claim_name) == (False, "pvc-sv1")
 
 
@@ -299,7 +299,7 @@ async def test_changed_limits_retry_the_shared_volumes_of_the_namespace() -> Non
 
 
 class _Told:
-    """Whose limits are said to have changed."""
+    """Records the namespaces with changed limits."""
 
     def __init__(self) -> None:
         self.namespaces: list[str] = []
@@ -344,14 +344,14 @@ async def test_freed_name_retries_failed_shared_volumes() -> None:
         one.controller.seen(OWNER)
         await one.is_in(FAILED)
         one.api.there = None
-        one.controller.room_made()
+        one.controller.name_freed()
         await one.is_in(READY)
 
 
 async def test_only_listed_shared_volumes_are_reconciled() -> None:
     async with scene() as one:
         one.controller.touched(OWNER)
-        one.controller.look_at_all()
+        one.controller.reconcile_all()
         await asyncio.sleep(0.05)
         assert one.api.writes == []
         one.controller.listed([OWNER])

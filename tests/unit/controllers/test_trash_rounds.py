@@ -1,4 +1,4 @@
-"""Rounds through the trash of file systems: turns, pauses, and what people are told."""
+"""Rounds that empty the trash of file systems: turns, pauses and reports."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
@@ -32,7 +32,7 @@ HELD = StuckEntry(entry="4fa1.7-0", path="deep/file", reason="Operation not perm
 
 
 class Clock:
-    """A clock that is set by hand; the rounds look at it again when something has changed."""
+    """A clock that the test sets; the rounds read it again after each change."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -42,7 +42,7 @@ class Clock:
 
 
 class Bin:
-    """Trashes with ``left`` entries each, of which a round removes ``speed``; some may be ``stuck``."""
+    """Trashes with ``left`` entries each; a round removes ``speed`` of them, except ``stuck`` ones."""
 
     def __init__(self) -> None:
         self.left = {A: 0, B: 0, C: 0}
@@ -111,7 +111,7 @@ class World:
         return self.registry.get_sample_value(f"kube_efs_trash_{name}", {"file_system": file_system_id})
 
     async def settled(self) -> None:
-        """Everything that is due has been done."""
+        """Wait until everything that is due is done."""
         for _ in range(200):
             await asyncio.sleep(0)
         assert self.bin.running == 0 or not self.bin.gate.is_set()

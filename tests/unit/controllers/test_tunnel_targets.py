@@ -52,7 +52,7 @@ async def _nobody_uses(_: str) -> None:
 
 
 class Scene:
-    """A controller with the namespace default, which counts how often it tells of news."""
+    """A controller with the namespace default; counts its notifications."""
 
     def __init__(self, client: AsyncClient) -> None:
         self.client = client
@@ -85,7 +85,7 @@ class Scene:
         return (found.metadata and found.metadata.resourceVersion) or ""
 
     async def ports(self) -> dict[str, int] | None:
-        """The ports in the ConfigMap; None when it is missing or not wholly readable."""
+        """The ports in the ConfigMap; None when it is missing or partly unreadable."""
         async for found in self.client.list(ConfigMap, namespace="default"):
             if found.metadata and found.metadata.name == "efs-stunnel":
                 try:
@@ -110,7 +110,7 @@ async def running(client: AsyncClient, *, volumes: tuple[Volume, ...] = ()) -> A
 
 
 async def write(client: AsyncClient, text: str) -> None:
-    """The ConfigMap as somebody else left it."""
+    """Write the ConfigMap as another client."""
     body = ConfigMap(
         metadata=ObjectMeta(name="efs-stunnel", namespace="default"), data={"efs-stunnel.yaml": text}
     )
@@ -188,12 +188,12 @@ async def test_config_map_is_written_only_on_a_change(kube: AsyncClient, eventua
         pytest.param("{", id="not YAML"),
         pytest.param("[]", id="a list"),
         pytest.param(document({FS1: 21000}), id="another port"),
-        pytest.param(document({FS1: 20490, FS3: 20491}), id="one too many"),
+        pytest.param(document({FS1: 20490, FS3: 20491}), id="additional file system"),
         pytest.param(
             document({FS1: 20490, FS2: 20491})
             .replace("20491", "20491\n    evil: 1")
             .replace("fs-2", "fs-../2"),
-            id="a hostile entry",
+            id="hostile entry",
         ),
     ],
 )
@@ -238,7 +238,7 @@ async def test_config_map_deleted_before_the_first_aws_answer_is_restored(
 
 
 def static(port: int, server: str = "127.0.0.1") -> Volume:
-    """A volume that somebody has written by hand, without annotation."""
+    """A manually created volume without annotation."""
     return replace(
         volume(FS1, port), name="static", file_system_id=None, nfs=NfsSource(server=server, path="/team/data")
     )
@@ -248,7 +248,7 @@ def static(port: int, server: str = "127.0.0.1") -> Volume:
 async def test_file_system_keeps_the_port_of_a_volume_without_annotation(
     kube: AsyncClient, eventually: Eventually, server: str
 ) -> None:
-    # The second file system had the first port; it goes, and the first one must not get it.
+    # The second file system has the first port. After its deletion, the first must not get that port.
     await write(kube, document({FS2: 20490}))
     async with running(kube, volumes=(static(20490, server),)) as here:
         here.controller.discovered(discovery(system(FS1)))
@@ -445,10 +445,10 @@ async def test_failed_root_volume_does_not_block_the_ports(
         assert here.index.targets.port_of(FS2) == 20491
         news = here.news
         await asyncio.sleep(0.2)
-        # It is tried again and again, which is no news to claims.
+        # Retries do not notify claims.
         assert here.news == news
         await kube.delete(PersistentVolumeClaim, "efs-stunnel-fs-1", namespace="default")
-        # As the cluster's protection controller does once no pod uses it.
+        # As the cluster's protection controller does when no pod uses it.
         unprotected = {"metadata": {"finalizers": None}}
         await kube.patch(PersistentVolumeClaim, "efs-stunnel-fs-1", unprotected, namespace="default")
 

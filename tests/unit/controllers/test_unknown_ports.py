@@ -1,4 +1,4 @@
-"""Volumes whose port belongs to no file system that is known."""
+"""Volumes with the port of no known file system."""
 
 from prometheus_client import CollectorRegistry
 
@@ -9,7 +9,7 @@ from kube_efs.telemetry.metrics import ControllerMetrics
 
 
 class Noting(ProvisioningEvents):
-    """Notes the volumes that are told of."""
+    """Records the reported volumes."""
 
     def __init__(self) -> None:
         self.told: list[str] = []

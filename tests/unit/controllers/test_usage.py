@@ -1,4 +1,4 @@
-"""Rounds of measuring, against the embedded API server."""
+"""Rounds that measure volumes, with the embedded API server."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -41,7 +41,7 @@ MIB = 1024**2
 
 
 class Scales:
-    """A meter that is told what there is; it gets no further than ``reach`` directories at a time."""
+    """A meter with sizes from the test; it measures at most ``reach`` directories in a call."""
 
     def __init__(self) -> None:
         self.sizes: dict[str, int] = {}
@@ -83,7 +83,7 @@ class World:
         self.rounds = UsageRounds(self.parts, MeasuringTerms(), interval_seconds=3600)
 
     def next_leader(self) -> UsageRounds:
-        """Another process, with nothing but what is in the cluster."""
+        """Another process; it knows only the state of the cluster."""
         self.registry = CollectorRegistry()
         parts = replace(self.parts, metrics=UsageMetrics(self.registry))
         return UsageRounds(parts, MeasuringTerms(), interval_seconds=3600)

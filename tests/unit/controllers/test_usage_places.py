@@ -1,4 +1,4 @@
-"""Where the data of volumes with access points lies."""
+"""The location of the data of volumes with access points."""
 
 import pytest
 from tests.unit.provisioning.backends.csi.csi_world import FS, CsiWorld, request
@@ -26,12 +26,12 @@ async def test_volume_is_located_at_the_root_of_its_access_point() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        pytest.param(volume(f"{FS}::fsap-00000000000000099"), id="an access point that is gone"),
+        pytest.param(volume(f"{FS}::fsap-00000000000000099"), id="deleted access point"),
         pytest.param(volume(f"{FS}:/data"), id="no access point"),
         pytest.param(volume("nonsense"), id="no handle"),
         pytest.param(volume(f"{FS}::fsap-1", driver="ebs.csi.aws.com"), id="another driver"),
         pytest.param(volume(f"{FS}::fsap-1", secret=("team", "role")), id="another account"),
-        pytest.param(Volume(name="pv"), id="no volume of CSI"),
+        pytest.param(Volume(name="pv"), id="no CSI source"),
     ],
 )
 async def test_unknown_volume_has_no_location(other: Volume) -> None:

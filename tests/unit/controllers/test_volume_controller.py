@@ -18,7 +18,7 @@ from kube_efs.telemetry.metrics import ControllerMetrics
 
 
 class Told(ProvisioningEvents):
-    """What people are told, instead of telling them."""
+    """Records events instead of publishing them."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -44,14 +44,14 @@ class Scene:
         )
 
     async def bound(self, *uids: str) -> list[Volume]:
-        """Volumes in use."""
+        """Create volumes and bind them."""
         made = [await self.world.provision(claim(uid)) for uid in uids]
         bound = [replace(volume, phase=VolumePhase.BOUND) for volume in made]
         self.world.add(*bound)
         return bound
 
     async def release(self, *volumes: Volume) -> None:
-        """Their claims are deleted, and the watch tells of it."""
+        """Delete the claims of the volumes; the watch shows it."""
         for volume in volumes:
             released = replace(volume, phase=VolumePhase.RELEASED)
             self.world.store.volumes[volume.name] = released
@@ -153,11 +153,11 @@ async def test_deleted_file_system_is_looked_up_at_the_pace_of_the_backoff() -> 
         here.world.index.targets = TunnelTargets()
         await here.release(volume)
         assert len(here.told.lines) == 1
-        assert here.told.lines[0].startswith("not file system: 'fs-1' is not known (any more)")
+        assert here.told.lines[0].startswith("not file system: 'fs-1' is not known")
 
 
 def below(volume: Volume) -> Volume:
-    """A volume whose directory lies in that of the other one."""
+    """A volume with a directory inside that of the other one."""
     source = NfsSource(server="127.0.0.1", path="/team/example/deep")
     return replace(volume, name="near", uid="n", provisioned_by=None, claim=None, nfs=source)
 
@@ -204,7 +204,7 @@ async def test_deletion_just_after_the_check_is_not_missed() -> None:
 # --- the finalizer
 
 
-async def test_volumes_of_the_older_systems_get_the_finalizer_at_the_first_list() -> None:
+async def test_volumes_of_older_systems_get_the_finalizer_after_the_first_list() -> None:
     async with scene() as here:
         volumes = [replace(one, finalizers=()) for one in await here.bound("u1", "u2")]
         foreign = replace(volumes[0], name="foreign", uid="f", provisioned_by="other.example/efs")

@@ -1,4 +1,4 @@
-"""From the watches of the embedded API server to the controllers."""
+"""Controllers that follow the watches of the embedded API server."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
@@ -36,7 +36,7 @@ Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
 
 
 class _Poked(TunnelTargetsController):
-    """Counts how often it is told that root volumes may have changed."""
+    """Counts the notifications of changed root volumes."""
 
     pokes = 0
 
@@ -49,7 +49,7 @@ async def _nobody_uses(_: str) -> None:
 
 
 class Scene:
-    """The controllers around the engine, with directories that need no pods."""
+    """The controllers around the engine, with directories that need no worker pods."""
 
     def __init__(self, client: AsyncClient, recorder: EventRecorder) -> None:
         world = World()
@@ -109,7 +109,7 @@ class Scene:
         ]
 
     async def made_for(self) -> set[str]:
-        """The claims that have volumes in the cluster."""
+        """The claims with volumes in the cluster."""
         found = set()
         async for volume in self.client.list(PersistentVolume):
             if volume.spec and volume.spec.claimRef:
@@ -191,7 +191,7 @@ async def test_replaced_class_serves_its_refused_claims(kube: AsyncClient, event
             return annotations.get("efs-stunnel.gnuthought.com/rejected") == "true"
 
         await eventually(rejected)
-        # Parameters of a class cannot be changed in place.
+        # The parameters of a class are immutable.
         await kube.delete(StorageClassResource, "efs")
         await kube.create(AUTO)
         await eventually(here.made_for)
@@ -279,5 +279,5 @@ async def _delete_volume(kube: AsyncClient, name: str) -> None:
 
 
 async def _unprotect_volume(kube: AsyncClient, name: str) -> None:
-    """What the cluster's protection controller does when no claim is bound to the volume."""
+    """Remove the finalizer, as the cluster's protection controller does when no claim is bound."""
     await kube.patch(PersistentVolume, name, {"metadata": {"finalizers": None}}, patch_type=PatchType.MERGE)

@@ -1,4 +1,4 @@
-"""An API server made of a function, for answers that a real one does not give on request."""
+"""An API server that a function answers for, to give answers that a real one gives only rarely."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any

@@ -1,4 +1,4 @@
-"""The definition of SharedVolumes for an API server."""
+"""The CustomResourceDefinition of SharedVolume."""
 
 from typing import cast
 
@@ -9,6 +9,6 @@ from kube_efs.operator.manifests import load_asset
 
 
 async def define(client: AsyncClient) -> None:
-    """Bring it in."""
+    """Create it in the API server."""
     (body,) = load_asset("shared-volumes-crd")
     await client.create(cast("CustomResourceDefinition", CustomResourceDefinition.from_dict(body)))

@@ -1,4 +1,4 @@
-"""Which file system was chosen for a claim, on the embedded API server."""
+"""The recorded file system of a claim, on the embedded API server."""
 
 import asyncio
 from dataclasses import replace
@@ -53,7 +53,7 @@ async def test_one_of_many_controllers_chooses(kube: AsyncClient, claim: Claim) 
     (recorded,) = [one for one, result in zip(choices, results, strict=True) if result is None]
     assert (await live(kube)).file_system == recorded
     assert all(isinstance(one, NotYet) for one in results if one is not None)
-    # It is asked for again after a failure, by who read the claim before.
+    # The same controller records it again after a failure, with the claim that it read before.
     await store.record_file_system(claim, recorded)
 
 
@@ -66,12 +66,12 @@ async def test_unrelated_change_of_the_claim_does_not_matter(kube: AsyncClient, 
 async def test_choice_is_changed_only_by_a_writer_that_has_read_it(kube: AsyncClient, claim: Claim) -> None:
     store = ClaimStore(kube)
     await store.record_file_system(claim, FS1)
-    with pytest.raises(NotYet, match="'fs-1' is recorded for claim default/data"):
+    with pytest.raises(NotYet, match="'fs-1' was recorded for claim default/data after fs-2 was chosen"):
         await store.record_file_system(claim, FS2)
     before = await live(kube)
     await store.record_file_system(before, FS2)
     assert (await live(kube)).file_system == FS2
-    # A watch that is late still shows the choice of before.
+    # A late watch still shows the earlier choice.
     with pytest.raises(NotYet):
         await store.record_file_system(before, FS1)
 

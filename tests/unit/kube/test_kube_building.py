@@ -1,4 +1,4 @@
-"""Objects as they are sent; whole-file snapshots, to be read in review."""
+"""The objects that are sent, as whole-file snapshots for review."""
 
 from typing import Any
 
@@ -43,7 +43,7 @@ VOLUME = Volume(
 )
 
 
-def test_volume(manifest: SnapshotAssertion) -> None:
+def test_volume_matches_its_snapshot(manifest: SnapshotAssertion) -> None:
     assert rendered(build_volume(VOLUME)) == manifest
 
 
@@ -57,7 +57,7 @@ def test_volume_without_a_claim_has_no_empty_fields() -> None:
     assert not {"claimRef", "nfs"} & body["spec"].keys()
 
 
-def test_root_claim(manifest: SnapshotAssertion) -> None:
+def test_root_claim_matches_its_snapshot(manifest: SnapshotAssertion) -> None:
     claim = build_claim(
         namespace="kube-efs",
         name="efs-stunnel-fs-1",
@@ -71,7 +71,7 @@ def test_root_claim(manifest: SnapshotAssertion) -> None:
     assert read_claim({**claim.to_dict(), "metadata": {**claim.to_dict()["metadata"], "uid": "u"}}).name
 
 
-def test_config_map(manifest: SnapshotAssertion) -> None:
+def test_config_map_matches_its_snapshot(manifest: SnapshotAssertion) -> None:
     built = build_config_map(
         namespace="kube-efs",
         name="efs-stunnel",
@@ -81,7 +81,7 @@ def test_config_map(manifest: SnapshotAssertion) -> None:
     assert rendered(built) == manifest
 
 
-def test_worker_pod(manifest: SnapshotAssertion) -> None:
+def test_worker_pod_matches_its_snapshot(manifest: SnapshotAssertion) -> None:
     worker = WorkerPod(
         namespace="kube-efs",
         name="efs-init-fs-1-team-example-abcde",

@@ -48,12 +48,12 @@ def test_environment_is_used_without_a_file(tmp_path: Path, monkeypatch: pytest.
         pytest.param("", id="empty"),
         pytest.param("{", id="not YAML"),
         pytest.param("[]", id="a list"),
-        pytest.param({}, id="nothing in it"),
+        pytest.param({}, id="empty document"),
         pytest.param(kubeconfig(clusters=[{"name": "c"}]), id="a cluster without content"),
         pytest.param(kubeconfig(clusters=[{"name": "c", "cluster": {"server": 7}}]), id="a number as server"),
-        pytest.param(kubeconfig(clusters=[]), id="a context of no cluster"),
-        pytest.param(kubeconfig(users=[]), id="a context of no user"),
-        pytest.param(kubeconfig(**{"current-context": "y"}), id="no such context"),
+        pytest.param(kubeconfig(clusters=[]), id="context without a cluster"),
+        pytest.param(kubeconfig(users=[]), id="context without a user"),
+        pytest.param(kubeconfig(**{"current-context": "y"}), id="missing context"),
         pytest.param(kubeconfig(**{"current-context": None}), id="no current context"),
     ],
 )
@@ -73,8 +73,10 @@ def test_missing_file_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "cluster",
     [
-        pytest.param({"server": "http://host:port"}, id="an address that is none"),
-        pytest.param({"server": "https://x", "certificate-authority": "gone.crt"}, id="no such authority"),
+        pytest.param({"server": "http://host:port"}, id="invalid address"),
+        pytest.param(
+            {"server": "https://x", "certificate-authority": "gone.crt"}, id="missing authority file"
+        ),
     ],
 )
 def test_invalid_cluster_is_refused(tmp_path: Path, cluster: dict[str, str]) -> None:

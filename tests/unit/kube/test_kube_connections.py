@@ -1,4 +1,4 @@
-"""What goes over the connections to the API server, and what is left of them."""
+"""Requests and answers on connections to the API server."""
 
 import asyncio
 import gzip
@@ -21,7 +21,7 @@ REFUSED = b"HTTP/1.1 409 Conflicting\r\nContent-Length: 0\r\n\r\n"
 
 
 class Server:
-    """Gives these answers in turn, the last for ever; None instead of one breaks the connection."""
+    """Gives these answers in turn and repeats the last one; None closes the connection."""
 
     def __init__(self, *answers: bytes | None) -> None:
         self.requests: list[bytes] = []
@@ -179,7 +179,9 @@ async def test_refusal_of_the_proxy_names_the_proxy() -> None:
                 await client.get("https://cluster.example/version")
 
 
-@pytest.mark.parametrize("cancel", [pytest.param(True, id="cancelled"), pytest.param(False, id="broken off")])
+@pytest.mark.parametrize(
+    "cancel", [pytest.param(True, id="cancelled"), pytest.param(False, id="interrupted")]
+)
 async def test_interrupted_handshake_closes_its_connection(cancel: bool) -> None:
     begun, closed = asyncio.Event(), asyncio.Event()
 

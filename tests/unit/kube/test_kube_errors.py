@@ -34,7 +34,7 @@ def status(code: int, reason: str, message: str) -> dict[str, Any]:
 
 
 async def refused(client_of: ClientOf, response: httpx2.Response) -> KubeEfsError:
-    """What a caller sees when the API server answers so."""
+    """The error of a caller that gets this answer."""
 
     async def answer(_: httpx2.Request) -> httpx2.Response:
         return response
@@ -100,13 +100,13 @@ async def test_refusal_of_the_api_server_is_translated(
             httpx2.Response(403, json={"error": "no"}),
             KubeDenied,
             f"pod a: answered 403 (no reason given){DENIED}",
-            id="JSON that is no Status",
+            id="JSON other than a Status",
         ),
         pytest.param(
             httpx2.Response(503, content="upstream", headers={"content-type": "application/json; v=1"}),
             KubeUnavailable,
             f"pod a: answered 503 (Service Unavailable){DOWN}",
-            id="no JSON after all",
+            id="invalid JSON",
         ),
     ],
 )
@@ -122,8 +122,8 @@ async def test_refusal_of_an_intermediary_is_translated(
     [
         pytest.param(httpx2.Response(200, html="<html>"), id="a proxy's page"),
         pytest.param(httpx2.Response(200, json=[]), id="a list"),
-        pytest.param(httpx2.Response(200, json={"metadata": 7}), id="an object of another shape"),
-        pytest.param(httpx2.Response(502, json=[]), id="a refusal of another shape"),
+        pytest.param(httpx2.Response(200, json={"metadata": 7}), id="malformed object"),
+        pytest.param(httpx2.Response(502, json=[]), id="malformed refusal"),
     ],
 )
 async def test_answer_that_is_not_from_kubernetes_is_translated(
@@ -138,7 +138,7 @@ def _foreign_errors() -> list[type[Exception]]:
     found = [
         value for value in vars(httpx2).values() if inspect.isclass(value) and issubclass(value, Exception)
     ]
-    # Raised by whoever looks a cookie up, which the client never does; and the one with its own tests above.
+    # Only reading a cookie raises the first, which the client never does. The second has tests above.
     return [cls for cls in found if cls not in {httpx2.CookieConflict, httpx2.HTTPStatusError}]
 
 

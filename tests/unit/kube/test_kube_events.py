@@ -1,4 +1,4 @@
-"""Events as people see them, written to the embedded API server."""
+"""Events, written to the embedded API server."""
 
 import asyncio
 import json
@@ -177,7 +177,7 @@ async def test_shutdown_waits_only_briefly_for_a_hanging_server(
     monkeypatch.setattr(events, "_FLUSH_SECONDS", 0.05)
     with capture_logs() as logs:
         async with client_of(_never) as client, recorder(client) as events_of:
-            # The first is under way, and may or may not arrive.
+            # The first write is in progress; it may succeed or fail.
             for _ in range(3):
                 events_of.publish(CLAIM, EventType.NORMAL, "Provisioning", "x")
     assert [(line["event"], line["count"]) for line in logs] == [("events-dropped", 2)]

@@ -21,7 +21,7 @@ Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
 
 
 class Clock:
-    """Monotonic seconds that move when the test says so."""
+    """A monotonic clock that the test moves."""
 
     def __init__(self) -> None:
         self.now = 1000.0
@@ -55,7 +55,7 @@ async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[asyncio.Task
 
 
 async def turns(client: AsyncClient) -> None:
-    """Long enough for the other candidate to have tried several times."""
+    """Wait until the other candidate has tried several times."""
     for _ in range(5):
         await asyncio.sleep(0.02)
         await spec(client)
@@ -67,7 +67,7 @@ async def test_first_candidate_leads(kube: AsyncClient) -> None:
         await leader.acquire()
     found = await spec(kube)
     assert leader.is_leader
-    # Somebody may have deleted the Lease of an earlier leader.
+    # A user may have deleted the Lease of an earlier leader.
     assert leader.follows_a_crash
     assert (found.holderIdentity, found.leaseDurationSeconds, found.leaseTransitions) == ("a", 15, 0)
 
@@ -161,7 +161,7 @@ async def test_lease_taken_by_another_is_lost(kube: AsyncClient) -> None:
     await leader.acquire()
     async with running(leader.keep()) as keeping:
         with capture_logs() as logs:
-            # Whatever version it has now.
+            # Independent of its current version.
             await kube.patch(Lease, "lead", {"spec": {"holderIdentity": "b"}}, namespace="default")
             async with asyncio.timeout(5):
                 await keeping

@@ -9,7 +9,7 @@ SERVER = "http://cluster.example/api/v1/pods"
 
 
 class Measured:
-    """A server whose every answer takes two seconds, and what is counted of it."""
+    """A server that answers after two seconds, and the metrics of its requests."""
 
     def __init__(self, outcome: int | httpx2.TransportError) -> None:
         self._outcome = outcome
@@ -38,10 +38,10 @@ class Measured:
     ("method", "query", "code", "verb"),
     [
         pytest.param("GET", "", 200, "get", id="a read"),
-        pytest.param("GET", "?limit=500", 410, "get", id="a list that is too old"),
+        pytest.param("GET", "?limit=500", 410, "get", id="expired list"),
         pytest.param("GET", "?watch=true&resourceVersion=1", 200, "watch", id="a watch"),
         pytest.param("GET", "?watch=false", 200, "get", id="no watch"),
-        pytest.param("POST", "", 429, "post", id="a write that is held back"),
+        pytest.param("POST", "", 429, "post", id="throttled write"),
         pytest.param("PATCH", "", 409, "patch", id="a conflict"),
     ],
 )
@@ -63,18 +63,18 @@ async def test_request_without_an_answer_is_counted() -> None:
 @pytest.mark.parametrize(
     ("path", "resource"),
     [
-        pytest.param("/api/v1/persistentvolumes", "persistentvolumes", id="of the cluster"),
-        pytest.param("/api/v1/persistentvolumes/pv-1", "persistentvolumes", id="by its name"),
-        pytest.param("/api/v1/namespaces/team/pods/web/log", "pods", id="a part of one in a namespace"),
+        pytest.param("/api/v1/persistentvolumes", "persistentvolumes", id="cluster-scoped"),
+        pytest.param("/api/v1/persistentvolumes/pv-1", "persistentvolumes", id="by name"),
+        pytest.param("/api/v1/namespaces/team/pods/web/log", "pods", id="subresource in a namespace"),
         pytest.param("/api/v1/namespaces/team", "namespaces", id="a namespace"),
         pytest.param("/api/v1/namespaces", "namespaces", id="namespaces"),
-        pytest.param("/apis/storage.k8s.io/v1/storageclasses", "storageclasses", id="of a group"),
+        pytest.param("/apis/storage.k8s.io/v1/storageclasses", "storageclasses", id="in an API group"),
         pytest.param(
-            "/apis/apps/v1/namespaces/n/daemonsets/d", "daemonsets", id="of a group and a namespace"
+            "/apis/apps/v1/namespaces/n/daemonsets/d", "daemonsets", id="in an API group and a namespace"
         ),
-        pytest.param("/apis/apps/v1", "", id="a group's list of kinds"),
-        pytest.param("/apis", "", id="the list of groups"),
-        pytest.param("/version", "", id="no object"),
+        pytest.param("/apis/apps/v1", "", id="resources of an API group"),
+        pytest.param("/apis", "", id="API groups"),
+        pytest.param("/version", "", id="no resource"),
         pytest.param("/", "", id="the root"),
     ],
 )

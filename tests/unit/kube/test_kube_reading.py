@@ -1,4 +1,4 @@
-"""Objects as the API server sends them, and as other versions and careless people write them."""
+"""Objects as the API server sends them, also those of other versions and with unusual values."""
 
 from typing import Any
 
@@ -77,7 +77,7 @@ def with_annotations(**annotations: str) -> dict[str, Any]:
     ("body", "field", "value"),
     [
         pytest.param({**CLAIM, "status": {"phase": "Bound"}}, "phase", ClaimPhase.BOUND, id="bound"),
-        pytest.param({**CLAIM, "status": {"phase": "New"}}, "phase", ClaimPhase.PENDING, id="a later phase"),
+        pytest.param({**CLAIM, "status": {"phase": "New"}}, "phase", ClaimPhase.PENDING, id="unknown phase"),
         pytest.param({**CLAIM, "status": None}, "phase", ClaimPhase.PENDING, id="no status"),
         pytest.param(
             {**CLAIM, "metadata": {**CLAIM["metadata"], "deletionTimestamp": "2026-11-21T12:00:00Z"}},
@@ -85,8 +85,8 @@ def with_annotations(**annotations: str) -> dict[str, Any]:
             True,
             id="being deleted",
         ),
-        pytest.param(with_spec(volumeName="pv"), "volume_name", "pv", id="tied to a volume"),
-        pytest.param(with_spec(storageClassName=""), "storage_class", "", id="no class wanted"),
+        pytest.param(with_spec(volumeName="pv"), "volume_name", "pv", id="with volumeName"),
+        pytest.param(with_spec(storageClassName=""), "storage_class", "", id="no class requested"),
         pytest.param(with_spec(storageClassName=None), "storage_class", None, id="the default class"),
         pytest.param(with_annotations(beta_class="old"), "storage_class", "old", id="the annotation wins"),
         pytest.param(
@@ -101,7 +101,7 @@ def with_annotations(**annotations: str) -> dict[str, Any]:
         pytest.param(
             with_annotations(beta_provisioner="old"), "storage_provisioner", "old", id="the older annotation"
         ),
-        pytest.param(with_annotations(), "storage_provisioner", None, id="given to nobody yet"),
+        pytest.param(with_annotations(), "storage_provisioner", None, id="unassigned"),
         pytest.param(with_spec(selector=None), "match_labels", None, id="no selector"),
         pytest.param(with_spec(selector={}), "match_labels", {}, id="an empty selector"),
         pytest.param(
@@ -254,7 +254,7 @@ def test_csi_volume_bound_to_a_claim_by_name_is_read() -> None:
 
 
 def test_volume_without_a_policy_keeps_its_data() -> None:
-    # The API's own default for volumes; for classes it is Delete.
+    # The API's default for volumes; the default for classes is Delete.
     assert read_volume({"metadata": {"name": "pv"}}).reclaim_policy is ReclaimPolicy.RETAIN
 
 

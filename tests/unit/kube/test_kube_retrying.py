@@ -19,7 +19,7 @@ Outcome = httpx2.Response | httpx2.TransportError
 
 
 class Server:
-    """Gives these outcomes one after another, the last one for ever, in a time that only waiting takes."""
+    """Gives these outcomes in turn and repeats the last one; only waiting takes time."""
 
     def __init__(self, *outcomes: Outcome) -> None:
         self._outcomes: Iterator[Outcome] = itertools.chain(outcomes, itertools.repeat(outcomes[-1]))
@@ -52,15 +52,17 @@ def answer(code: int, **headers: str) -> httpx2.Response:
 @pytest.mark.parametrize(
     ("method", "failure"),
     [
-        pytest.param("POST", answer(429, Retry_After="1"), id="told to come back after a second"),
-        pytest.param("POST", answer(429), id="told to come back"),
-        pytest.param("POST", answer(429, Retry_After="Fri, 20 Nov 2026 10:00:00 GMT"), id="told a date"),
-        pytest.param("PATCH", answer(503, Retry_After="1"), id="the server is starting"),
-        pytest.param("POST", answer(500, Retry_After="1"), id="its store has a new leader"),
-        pytest.param("POST", REFUSED, id="nobody listens"),
-        pytest.param("DELETE", httpx2.ConnectTimeout("time-out"), id="nobody accepts"),
-        pytest.param("GET", httpx2.RemoteProtocolError("disconnected"), id="reading, the connection broke"),
-        pytest.param("GET", httpx2.ReadTimeout("time-out"), id="reading, no answer came"),
+        pytest.param("POST", answer(429, Retry_After="1"), id="throttled, with Retry-After"),
+        pytest.param("POST", answer(429), id="throttled"),
+        pytest.param(
+            "POST", answer(429, Retry_After="Fri, 20 Nov 2026 10:00:00 GMT"), id="throttled, with a date"
+        ),
+        pytest.param("PATCH", answer(503, Retry_After="1"), id="server starting"),
+        pytest.param("POST", answer(500, Retry_After="1"), id="new leader of etcd"),
+        pytest.param("POST", REFUSED, id="connection refused"),
+        pytest.param("DELETE", httpx2.ConnectTimeout("time-out"), id="connection timeout"),
+        pytest.param("GET", httpx2.RemoteProtocolError("disconnected"), id="read with a broken connection"),
+        pytest.param("GET", httpx2.ReadTimeout("time-out"), id="read without an answer"),
     ],
 )
 async def test_transient_errors_are_retried(method: str, failure: Outcome) -> None:
@@ -72,16 +74,16 @@ async def test_transient_errors_are_retried(method: str, failure: Outcome) -> No
 @pytest.mark.parametrize(
     ("method", "failure"),
     [
-        pytest.param("POST", answer(500), id="an internal error"),
-        pytest.param("GET", answer(503, Retry_After="soon"), id="a time that is none"),
-        pytest.param("POST", answer(409, Retry_After="1"), id="a conflict"),
-        pytest.param("POST", httpx2.RemoteProtocolError("disconnected"), id="making, the connection broke"),
-        pytest.param("PATCH", httpx2.ReadTimeout("time-out"), id="changing, no answer came"),
-        pytest.param("DELETE", httpx2.ReadError("reset"), id="deleting, the connection was reset"),
-        pytest.param("PUT", httpx2.WriteError("reset"), id="replacing, the request was cut"),
+        pytest.param("POST", answer(500), id="internal error"),
+        pytest.param("GET", answer(503, Retry_After="soon"), id="invalid Retry-After"),
+        pytest.param("POST", answer(409, Retry_After="1"), id="conflict"),
         pytest.param(
-            "GET", answer(429, Retry_After="11"), id="told to wait for longer than there is patience"
+            "POST", httpx2.RemoteProtocolError("disconnected"), id="creation with a broken connection"
         ),
+        pytest.param("PATCH", httpx2.ReadTimeout("time-out"), id="change without an answer"),
+        pytest.param("DELETE", httpx2.ReadError("reset"), id="deletion with a reset connection"),
+        pytest.param("PUT", httpx2.WriteError("reset"), id="update with an interrupted request"),
+        pytest.param("GET", answer(429, Retry_After="11"), id="too long Retry-After"),
     ],
 )
 async def test_permanent_errors_are_not_retried(method: str, failure: Outcome) -> None:
@@ -102,9 +104,9 @@ async def outcome_of(server: Server, method: str) -> Outcome:
 @pytest.mark.parametrize(
     ("failure", "least"),
     [
-        pytest.param(answer(429, Retry_After="2"), [2, 2, 2], id="as long as the server asks for"),
-        pytest.param(answer(429), [0.25, 0.5, 1, 2], id="longer each time when it does not say"),
-        pytest.param(REFUSED, [0.25, 0.5, 1, 2], id="longer each time when nobody listens"),
+        pytest.param(answer(429, Retry_After="2"), [2, 2, 2], id="delay from Retry-After"),
+        pytest.param(answer(429), [0.25, 0.5, 1, 2], id="growing delay without Retry-After"),
+        pytest.param(REFUSED, [0.25, 0.5, 1, 2], id="growing delay while the connection is refused"),
     ],
 )
 async def test_retry_delay_grows_and_follows_retry_after(failure: Outcome, least: list[float]) -> None:
@@ -128,7 +130,7 @@ async def test_each_retry_logs_its_reason() -> None:
 
 @pytest.fixture
 async def proxy() -> AsyncIterator[str]:
-    """A proxy on loopback, as host:port, that answers for every server itself."""
+    """A proxy on loopback that answers all requests itself; gives host:port."""
     body = json.dumps(
         {"kind": "Namespace", "apiVersion": "v1", "metadata": {"name": "through-proxy"}}
     ).encode()
@@ -146,12 +148,12 @@ async def proxy() -> AsyncIterator[str]:
 @pytest.mark.parametrize(
     ("environment", "found"),
     [
-        pytest.param({}, None, id="none"),
-        pytest.param({"HTTP_PROXY": "http://{}"}, "through-proxy", id="one for http"),
-        pytest.param({"HTTP_PROXY": "{}"}, "through-proxy", id="one without a scheme"),
-        pytest.param({"ALL_PROXY": "http://{}"}, "through-proxy", id="one for all"),
-        pytest.param({"HTTP_PROXY": "http://{}", "NO_PROXY": "a,127.0.0.1"}, None, id="not for this server"),
-        pytest.param({"HTTPS_PROXY": "http://{}"}, None, id="one for https only"),
+        pytest.param({}, None, id="no proxy"),
+        pytest.param({"HTTP_PROXY": "http://{}"}, "through-proxy", id="HTTP_PROXY"),
+        pytest.param({"HTTP_PROXY": "{}"}, "through-proxy", id="HTTP_PROXY without a scheme"),
+        pytest.param({"ALL_PROXY": "http://{}"}, "through-proxy", id="ALL_PROXY"),
+        pytest.param({"HTTP_PROXY": "http://{}", "NO_PROXY": "a,127.0.0.1"}, None, id="excluded by NO_PROXY"),
+        pytest.param({"HTTPS_PROXY": "http://{}"}, None, id="HTTPS_PROXY"),
     ],
 )
 async def test_proxy_is_read_from_the_environment(

@@ -1,4 +1,4 @@
-"""Watches that do not die: on the embedded API server, and on one that answers as the test says."""
+"""Watches that continue after failures: on the embedded API server, and on a scripted one."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ def secret(name: str, *, labels: dict[str, str] | None = None, namespace: str = 
 
 
 def told(change: Change[Secret]) -> str:
-    """The change in a few words."""
+    """A short text for the change."""
     match change:
         case Listed(objects):
             return "listed " + " ".join(sorted(_name(one) for one in objects))
@@ -43,7 +43,7 @@ def _name(found: Secret) -> str:
 
 
 class Reader:
-    """Reads changes one by one, each within ten seconds."""
+    """Reads one change at a time, each within ten seconds."""
 
     def __init__(self, stream: AsyncGenerator[Change[Secret], None]) -> None:
         self._stream = stream
@@ -147,7 +147,7 @@ async def test_refused_version_causes_a_new_list(client_of: ClientOf) -> None:
         pytest.param(httpx2.ConnectError("refused"), id="connection refused"),
         pytest.param(httpx2.ReadTimeout("slow"), id="no answer in time"),
         pytest.param(httpx2.Response(500, text="broken"), id="a server error"),
-        pytest.param(httpx2.Response(403, json={"code": 403}), id="denied for a while"),
+        pytest.param(httpx2.Response(403, json={"code": 403}), id="temporarily denied"),
         pytest.param(httpx2.Response(200, text='{"type": "ADDED", "obj'), id="half a line"),
     ],
 )
@@ -221,7 +221,7 @@ async def test_reader_can_be_cancelled(kube: AsyncClient) -> None:
 
 
 class _Scripted:
-    """Answers in order; afterwards every watch stays open without a word."""
+    """Gives the answers in turn; later watches stay open without events."""
 
     def __init__(self, answers: list[httpx2.Response | Exception]) -> None:
         self._answers = iter(answers)
@@ -240,7 +240,7 @@ class _Scripted:
 
 
 def _listing(*names: str, version: str, further: str | None = None) -> httpx2.Response:
-    """A list, or the first page of one."""
+    """A list, or its first page."""
     items = [{"metadata": {"name": name, "resourceVersion": version}} for name in names]
     metadata = {"resourceVersion": version, **({"continue": further} if further else {})}
     return httpx2.Response(200, json={"metadata": metadata, "items": items})
@@ -255,7 +255,7 @@ def _gone() -> httpx2.Response:
 
 
 def _events(*several: dict[str, Any], end: Exception | None = None) -> httpx2.Response:
-    """A watch that brings these events, then fails, or stays open for ever."""
+    """A watch that gives these events, then fails or stays open."""
 
     async def lines() -> AsyncIterator[bytes]:
         for one in several:

@@ -1,4 +1,4 @@
-"""SharedVolumes, their volumes and claims, in the API server of the embedded cluster."""
+"""SharedVolumes with their volumes and claims, on the embedded API server."""
 
 from dataclasses import replace
 from typing import Any

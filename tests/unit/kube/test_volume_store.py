@@ -74,7 +74,7 @@ async def hold(kube: AsyncClient, *finalizers: str) -> None:
 
 
 async def unprotected(kube: AsyncClient, store: VolumeStore) -> Volume:
-    """A volume that is not held by Kubernetes itself, as one is that no claim uses."""
+    """A volume without the finalizer of Kubernetes, as if no claim used it."""
     await store.create(HELD)
     await hold(kube, FINALIZER)
     return await store.get("pv")

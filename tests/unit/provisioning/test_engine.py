@@ -1,4 +1,4 @@
-"""At most one volume for a claim, and data removed only when every guard agrees, whatever fails between."""
+"""A claim gets at most one volume, and data is removed only when all guards agree, despite failures."""
 
 import asyncio
 from dataclasses import replace
@@ -68,11 +68,11 @@ async def test_our_claim_is_planned(world: World) -> None:
     [
         pytest.param(replace(claim(), storage_class="other"), id="another class"),
         pytest.param(replace(claim(), storage_class=None), id="no class yet"),
-        pytest.param(replace(claim(), storage_class=""), id="no class wanted"),
+        pytest.param(replace(claim(), storage_class=""), id="no class requested"),
         pytest.param(replace(claim(), phase=ClaimPhase.BOUND), id="bound"),
-        pytest.param(replace(claim(), volume_name="pv"), id="tied to a volume"),
+        pytest.param(replace(claim(), volume_name="pv"), id="with volumeName"),
         pytest.param(replace(claim(), deleting=True), id="being deleted"),
-        pytest.param(replace(claim(), match_labels={"root_key": "x", "volume_name": "a"}), id="a root claim"),
+        pytest.param(replace(claim(), match_labels={"root_key": "x", "volume_name": "a"}), id="root claim"),
     ],
 )
 def test_claim_that_needs_no_volume_of_ours_is_not_planned(world: World, wanted: Claim) -> None:
@@ -115,15 +115,15 @@ def test_claim_waits_for_a_missing_file_system(world: World) -> None:
         world.engine.plan(claim())
 
 
-# --- claims that Kubernetes has given to somebody (the annotation storage-provisioner)
+# --- claims that Kubernetes has assigned to a provisioner (the annotation storage-provisioner)
 
 
 @pytest.mark.parametrize(
     ("given_to", "is_planned"),
     [
-        pytest.param(None, True, id="not yet"),
-        pytest.param(PROVISIONER, True, id="to us"),
-        pytest.param("other.example/efs", False, id="to another"),
+        pytest.param(None, True, id="unassigned"),
+        pytest.param(PROVISIONER, True, id="assigned to us"),
+        pytest.param("other.example/efs", False, id="assigned to another"),
     ],
 )
 def test_claim_is_served_by_the_provisioner_in_its_annotation(
@@ -141,16 +141,18 @@ def test_missing_class_is_reported_on_a_claim_assigned_to_us(world: World) -> No
     assert not world.engine.marks_refused(claim())
 
 
-@pytest.mark.parametrize("given_to", [None, "other.example/efs"], ids=["nobody yet", "another"])
-def test_a_class_that_is_missing_is_no_business_of_ours_otherwise(world: World, given_to: str | None) -> None:
+@pytest.mark.parametrize("given_to", [None, "other.example/efs"], ids=["unassigned", "assigned to another"])
+def test_missing_class_of_a_claim_not_assigned_to_us_is_ignored(world: World, given_to: str | None) -> None:
     world.index.classes.clear()
     assert world.engine.plan(replace(claim(), storage_provisioner=given_to)) is None
 
 
 @pytest.mark.parametrize(
-    "now", ["other.example/efs", DIRECTORY_PROVISIONER.name], ids=["another", "another of ours"]
+    "now",
+    ["other.example/efs", DIRECTORY_PROVISIONER.name],
+    ids=["another provisioner", "another provisioner of ours"],
 )
-def test_a_class_that_belongs_to_another_by_now_is_told_of(world: World, now: str) -> None:
+def test_class_with_a_changed_provisioner_is_reported(world: World, now: str) -> None:
     world.index.classes["efs"] = replace(EFS, provisioner=now)
     with pytest.raises(NotYet) as caught:
         world.engine.plan(replace(claim(), storage_provisioner=PROVISIONER))
@@ -235,7 +237,7 @@ class _Crash(BaseException):
 
 
 class _FailingAt:
-    """Raises at one moment of all those that pass."""
+    """Raises an error at the given moment."""
 
     def __init__(self, step: int, error: type[BaseException]) -> None:
         self._left, self._error = step, error
@@ -251,7 +253,7 @@ _FAULTS = st.lists(st.tuples(st.integers(1, 8), st.sampled_from([KubeUnavailable
 
 
 @given(faults=_FAULTS, taken=st.integers(0, 3))
-def test_whatever_fails_a_claim_gets_one_volume_of_one_name(
+def test_claim_gets_exactly_one_volume_despite_failures(
     faults: list[tuple[int, type[BaseException]]], taken: int
 ) -> None:
     async def scenario() -> None:
@@ -337,7 +339,7 @@ RELEASED = Volume(
     nfs=NfsSource(server="127.0.0.1", path="/team/example"),
     mount_options=("port=20490",),
 )
-NOT_TO_GO = [
+NOT_REMOVABLE = [
     *(
         pytest.param({"phase": phase}, id=f"phase {phase}")
         for phase in VolumePhase
@@ -345,20 +347,20 @@ NOT_TO_GO = [
     ),
     pytest.param({"reclaim_policy": ReclaimPolicy.RETAIN}, id="Retain"),
     pytest.param({"reclaim_policy": ReclaimPolicy.RECYCLE}, id="Recycle"),
-    pytest.param({"storage_class": "efs-stunnel-system"}, id="a root volume"),
-    pytest.param({"deleting": True}, id="somebody else deletes it"),
+    pytest.param({"storage_class": "efs-stunnel-system"}, id="root volume"),
+    pytest.param({"deleting": True}, id="deleted by another client"),
 ]
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        *NOT_TO_GO,
-        pytest.param({"provisioned_by": None}, id="nobody's"),
-        pytest.param({"provisioned_by": "other.example/efs"}, id="another provisioner's"),
+        *NOT_REMOVABLE,
+        pytest.param({"provisioned_by": None}, id="no provisioner"),
+        pytest.param({"provisioned_by": "other.example/efs"}, id="another provisioner"),
     ],
 )
-async def test_what_is_not_to_go_stays(world: World, changes: dict[str, object]) -> None:
+async def test_volume_that_must_not_be_removed_is_kept(world: World, changes: dict[str, object]) -> None:
     volume = replace(RELEASED, **changes)  # type: ignore[arg-type]
     world.add(volume)
     world.folders.there.add(DATA)
@@ -367,7 +369,7 @@ async def test_what_is_not_to_go_stays(world: World, changes: dict[str, object])
 
 
 @pytest.mark.parametrize(
-    "changes", [*NOT_TO_GO, pytest.param({"uid": "another"}, id="a new volume of that name")]
+    "changes", [*NOT_REMOVABLE, pytest.param({"uid": "another"}, id="new volume of the same name")]
 )
 async def test_volume_that_changed_in_the_api_server_is_not_removed(
     world: World, changes: dict[str, object]
@@ -400,16 +402,17 @@ async def test_volume_of_another_shape_is_refused(world: World) -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        pytest.param({}, id="another claim's"),
-        pytest.param({"phase": VolumePhase.RELEASED, "reclaim_policy": ReclaimPolicy.RETAIN}, id="retained"),
-        pytest.param({"provisioned_by": None, "claim": None}, id="made by hand"),
+        pytest.param({}, id="another claim"),
+        pytest.param({"phase": VolumePhase.RELEASED, "reclaim_policy": ReclaimPolicy.RETAIN}, id="Retain"),
+        pytest.param({"provisioned_by": None, "claim": None}, id="created manually"),
         pytest.param(
             {"nfs": NfsSource(server="fs-1.efs.us-east-1.amazonaws.com", path="/team/example")},
-            id="not tunnelled",
+            id="without a tunnel",
         ),
-        pytest.param({"nfs": None, "csi": CsiSource(handle="fs-1:/team/example")}, id="of the CSI driver"),
+        pytest.param({"nfs": None, "csi": CsiSource(handle="fs-1:/team/example")}, id="CSI volume"),
         pytest.param(
-            {"nfs": NfsSource(server="127.0.0.1", path="//team/./example/")}, id="written in another way"
+            {"nfs": NfsSource(server="127.0.0.1", path="//team/./example/")},
+            id="same path, written differently",
         ),
     ],
 )
@@ -424,7 +427,7 @@ async def test_directory_used_by_another_volume_is_kept(world: World, other: dic
     assert (set(world.store.volumes), world.folders.there) == ({"sharer"}, {DATA})
 
 
-async def test_a_sharer_whose_end_was_missed_does_not_count(world: World) -> None:
+async def test_unnoticed_deletion_of_a_sharer_does_not_keep_the_directory(world: World) -> None:
     world.add(RELEASED, replace(RELEASED, name="sharer", uid="s"))
     world.folders.there.add(DATA)
     del world.store.volumes["sharer"]
@@ -434,7 +437,7 @@ async def test_a_sharer_whose_end_was_missed_does_not_count(world: World) -> Non
     assert world.folders.there == set()
 
 
-async def test_a_sharer_that_goes_while_it_is_looked_up_is_no_fault(world: World) -> None:
+async def test_sharer_deleted_during_its_lookup_does_not_keep_the_directory(world: World) -> None:
     sharer = replace(RELEASED, name="sharer", uid="s")
     world.add(RELEASED, sharer)
     gets = 0
@@ -475,13 +478,13 @@ async def test_directory_above_the_one_of_another_volume_is_not_removed(world: W
 @pytest.mark.parametrize(
     "above",
     [
-        pytest.param(near_at("/"), id="the whole file system"),
-        pytest.param(near_at("/team"), id="its parent"),
+        pytest.param(near_at("/"), id="whole file system"),
+        pytest.param(near_at("/team"), id="parent directory"),
         pytest.param(
             replace(near_at("/"), nfs=None, csi=CsiSource(handle="fs-1")),
-            id="the whole one by the CSI driver",
+            id="whole file system, CSI volume",
         ),
-        pytest.param(replace(near_at("/"), phase=VolumePhase.BOUND), id="one that is bound"),
+        pytest.param(replace(near_at("/"), phase=VolumePhase.BOUND), id="whole file system, Bound"),
     ],
 )
 async def test_volume_above_a_directory_does_not_keep_it(world: World, above: Volume) -> None:
@@ -494,7 +497,7 @@ async def test_volume_above_a_directory_does_not_keep_it(world: World, above: Vo
 
 
 @pytest.mark.parametrize("path", ["/team", "/team/example/deep"])
-async def test_a_neighbour_whose_end_was_missed_is_in_nobody_s_way(world: World, path: str) -> None:
+async def test_unnoticed_deletion_of_a_related_volume_blocks_no_removal(world: World, path: str) -> None:
     near = replace(RELEASED, name="near", uid="n", nfs=NfsSource(server="127.0.0.1", path=path))
     world.add(RELEASED, near)
     del world.store.volumes["near"]
@@ -503,7 +506,7 @@ async def test_a_neighbour_whose_end_was_missed_is_in_nobody_s_way(world: World,
     assert done.data is DataFate.REMOVED
 
 
-async def test_data_stays_for_a_volume_whose_making_was_not_confirmed(world: World) -> None:
+async def test_data_is_kept_for_a_volume_with_unconfirmed_creation(world: World) -> None:
     world.add(RELEASED)
     world.folders.there.add(DATA)
 
@@ -523,7 +526,7 @@ async def test_data_stays_for_a_volume_whose_making_was_not_confirmed(world: Wor
     assert world.folders.there == {DATA}
 
 
-async def test_data_goes_though_a_volume_was_to_be_made_that_never_was(world: World) -> None:
+async def test_data_is_removed_when_the_expected_volume_was_never_created(world: World) -> None:
     world.add(RELEASED)
     world.folders.there.add(DATA)
 
@@ -542,7 +545,7 @@ async def test_data_goes_though_a_volume_was_to_be_made_that_never_was(world: Wo
     assert done.data is DataFate.REMOVED
 
 
-async def test_data_stays_for_a_volume_that_is_newer_than_the_last_list(world: World) -> None:
+async def test_data_is_kept_for_a_volume_newer_than_the_last_list(world: World) -> None:
     world.add(RELEASED)
     listed = list(world.store.volumes.values())
     made = await world.provision(claim("u2"))
@@ -555,7 +558,7 @@ async def test_data_stays_for_a_volume_that_is_newer_than_the_last_list(world: W
 @pytest.mark.parametrize(
     ("path", "file_system"), [("/team/example2", "fs-1"), ("/team/exampl", "fs-1"), ("/team", "fs-2")]
 )
-async def test_what_lies_apart_is_in_nobody_s_way(world: World, path: str, file_system: str) -> None:
+async def test_unrelated_directory_blocks_no_removal(world: World, path: str, file_system: str) -> None:
     apart = replace(RELEASED, nfs=NfsSource(server="127.0.0.1", path=path), file_system_id=file_system)
     world.add(RELEASED, replace(apart, name="apart", uid="a", provisioned_by=None))
     done = await world.engine.reclaim(RELEASED)
@@ -569,7 +572,7 @@ async def test_removal_waits_for_a_missing_file_system(world: World) -> None:
     with pytest.raises(NotYet) as caught:
         await world.engine.reclaim(RELEASED)
     assert str(caught.value) == (
-        "file system: 'fs-1' is not known (any more); "
+        "file system: 'fs-1' is not known; "
         "if the file system was deleted, delete the volume and remove its finalizer"
     )
     assert set(world.store.volumes) == {"pv"}
@@ -594,7 +597,7 @@ def test_sharers_released_at_one_moment_remove_the_directory_once(pauses: list[i
 
 
 @given(st.lists(st.integers(0, 5), min_size=20, max_size=20))
-def test_a_claim_that_comes_while_its_directory_goes_finds_it_there(pauses: list[int]) -> None:
+def test_claim_created_during_a_removal_has_its_directory(pauses: list[int]) -> None:
     async def scenario() -> None:
         world = World()
         (old,) = await world.released([claim("u1")])
@@ -608,7 +611,7 @@ def test_a_claim_that_comes_while_its_directory_goes_finds_it_there(pauses: list
 
 
 @given(_FAULTS)
-def test_whatever_fails_a_released_volume_goes_once_and_its_directory_before_it(
+def test_released_volume_is_removed_once_after_its_directory_despite_failures(
     faults: list[tuple[int, type[BaseException]]],
 ) -> None:
     async def scenario() -> None:
@@ -630,7 +633,7 @@ def test_whatever_fails_a_released_volume_goes_once_and_its_directory_before_it(
     asyncio.run(scenario())
 
 
-async def test_retained_data_serves_the_next_claim_of_that_name(world: World) -> None:
+async def test_retained_data_is_available_to_the_next_claim_of_that_name(world: World) -> None:
     (kept,) = await world.released([claim("u1", policy="Retain")])
     assert await world.engine.reclaim(kept) is None
     volume = await world.provision(claim("u2"))
@@ -638,7 +641,7 @@ async def test_retained_data_serves_the_next_claim_of_that_name(world: World) ->
     assert set(world.store.volumes) == {kept.name, volume.name}
 
 
-# --- volumes that people delete (the finalizer holds them)
+# --- deleted volumes that the finalizer holds
 
 HELD = replace(RELEASED, finalizers=("kubernetes.io/pv-protection", FINALIZER), deleting=True)
 DIRECTORY_VOLUME = replace(
@@ -651,7 +654,7 @@ DIRECTORY_VOLUME = replace(
 )
 
 
-async def test_a_released_volume_that_somebody_deletes_takes_its_directory_with_it(world: World) -> None:
+async def test_deleted_volume_in_phase_released_is_removed_with_its_directory(world: World) -> None:
     world.add(HELD)
     world.folders.there.add(DATA)
     done = await world.engine.reclaim(HELD)
@@ -663,25 +666,25 @@ async def test_a_released_volume_that_somebody_deletes_takes_its_directory_with_
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        pytest.param({"reclaim_policy": ReclaimPolicy.RETAIN}, "its reclaim policy is Retain", id="retained"),
+        pytest.param({"reclaim_policy": ReclaimPolicy.RETAIN}, "its reclaim policy is Retain", id="Retain"),
         pytest.param(
             {"reclaim_policy": ReclaimPolicy.RETAIN, "phase": VolumePhase.AVAILABLE},
             "its reclaim policy is Retain",
-            id="never used and retained",
+            id="Available and Retain",
         ),
         pytest.param(
             {"phase": VolumePhase.AVAILABLE},
             "it was Available when it was deleted, and not Released",
-            id="never used",
+            id="Available",
         ),
         pytest.param(
             {"nfs": NfsSource(server="127.0.0.1", path="/team")},
             "path",
-            id="a guard refuses",
+            id="unsupported path",
         ),
     ],
 )
-async def test_a_volume_that_somebody_deletes_is_let_go_and_its_data_stays(
+async def test_deletion_of_a_volume_is_completed_and_its_data_kept(
     world: World, changes: dict[str, object], reason: str
 ) -> None:
     volume = replace(HELD, **changes)  # type: ignore[arg-type]
@@ -695,7 +698,7 @@ async def test_a_volume_that_somebody_deletes_is_let_go_and_its_data_stays(
     assert (world.store.volumes, world.folders.there, world.folders.removed) == ({}, {DATA}, [])
 
 
-async def test_a_neighbour_s_directory_keeps_the_data_and_lets_the_volume_go(world: World) -> None:
+async def test_deletion_of_a_volume_keeps_data_with_a_nested_volume(world: World) -> None:
     world.add(HELD, near_at("/team/example/deep"))
     world.folders.there.add(DATA)
     done = await world.engine.reclaim(HELD)
@@ -704,7 +707,7 @@ async def test_a_neighbour_s_directory_keeps_the_data_and_lets_the_volume_go(wor
     assert (set(world.store.volumes), world.folders.there) == ({"near"}, {DATA})
 
 
-async def test_a_volume_in_use_is_left_alone_though_somebody_deletes_it(world: World) -> None:
+async def test_deleted_volume_in_use_is_not_changed(world: World) -> None:
     bound = replace(HELD, phase=VolumePhase.BOUND)
     world.add(bound)
     assert await world.engine.reclaim(bound) is None
@@ -714,12 +717,14 @@ async def test_a_volume_in_use_is_left_alone_though_somebody_deletes_it(world: W
 @pytest.mark.parametrize(
     "live",
     [
-        pytest.param({"phase": VolumePhase.BOUND}, id="in use by now"),
-        pytest.param({"reclaim_policy": ReclaimPolicy.DELETE}, id="to go by now"),
-        pytest.param({"uid": "another"}, id="a new volume of that name"),
+        pytest.param({"phase": VolumePhase.BOUND}, id="Bound"),
+        pytest.param({"reclaim_policy": ReclaimPolicy.DELETE}, id="Delete"),
+        pytest.param({"uid": "another"}, id="new volume of the same name"),
     ],
 )
-async def test_a_volume_is_let_go_as_the_api_server_has_it(world: World, live: dict[str, object]) -> None:
+async def test_finalizer_is_kept_when_the_volume_changed_in_the_api_server(
+    world: World, live: dict[str, object]
+) -> None:
     seen = replace(HELD, reclaim_policy=ReclaimPolicy.RETAIN, phase=VolumePhase.RELEASED)
     world.add(seen)
     world.store.volumes["pv"] = replace(seen, **live)  # type: ignore[arg-type]
@@ -727,7 +732,7 @@ async def test_a_volume_is_let_go_as_the_api_server_has_it(world: World, live: d
     assert "before release" not in world.moment.passed
 
 
-async def test_a_guard_s_refusal_is_an_error_while_nobody_deletes_the_volume(world: World) -> None:
+async def test_refused_removal_of_a_volume_that_is_not_deleted_is_an_error(world: World) -> None:
     volume = replace(DIRECTORY_VOLUME, deleting=False, nfs=NfsSource(server="efs.example.com", path="/pvs"))
     world.add(volume)
     with pytest.raises(RemovalRefused):
@@ -739,7 +744,7 @@ NAMESAKE = replace(DIRECTORY_VOLUME, nfs=NfsSource(server="another.example.com",
 
 
 @pytest.mark.parametrize("policy", [ReclaimPolicy.DELETE, ReclaimPolicy.RETAIN])
-async def test_a_volume_of_a_namesake_on_another_server_is_its_own_to_let_go(
+async def test_volume_of_the_same_provisioner_on_another_server_is_not_changed(
     world: World, policy: ReclaimPolicy
 ) -> None:
     volume = replace(NAMESAKE, reclaim_policy=policy)
@@ -758,15 +763,21 @@ async def test_a_volume_of_a_namesake_on_another_server_is_its_own_to_let_go(
     [
         pytest.param(replace(RELEASED, phase=VolumePhase.BOUND), True, id="tunnel"),
         pytest.param(replace(DIRECTORY_VOLUME, deleting=False, finalizers=()), True, id="directory"),
-        pytest.param(replace(RELEASED, finalizers=("kubernetes.io/pv-protection",)), True, id="another's"),
-        pytest.param(replace(RELEASED, finalizers=(FINALIZER,)), False, id="protected"),
-        pytest.param(replace(RELEASED, deleting=True), False, id="too late"),
-        pytest.param(replace(RELEASED, provisioned_by="other.example/efs"), False, id="not ours"),
-        pytest.param(replace(RELEASED, provisioned_by=None), False, id="made by hand"),
-        pytest.param(replace(RELEASED, storage_class="efs-stunnel-system"), False, id="root volume"),
-        pytest.param(replace(NAMESAKE, deleting=False, finalizers=()), False, id="a namesake's"),
         pytest.param(
-            replace(DIRECTORY_VOLUME, deleting=False, finalizers=(), nfs=None), False, id="no NFS volume"
+            replace(RELEASED, finalizers=("kubernetes.io/pv-protection",)),
+            True,
+            id="only a foreign finalizer",
+        ),
+        pytest.param(replace(RELEASED, finalizers=(FINALIZER,)), False, id="protected"),
+        pytest.param(replace(RELEASED, deleting=True), False, id="Terminating"),
+        pytest.param(replace(RELEASED, provisioned_by="other.example/efs"), False, id="another provisioner"),
+        pytest.param(replace(RELEASED, provisioned_by=None), False, id="created manually"),
+        pytest.param(replace(RELEASED, storage_class="efs-stunnel-system"), False, id="root volume"),
+        pytest.param(
+            replace(NAMESAKE, deleting=False, finalizers=()), False, id="same provisioner on another server"
+        ),
+        pytest.param(
+            replace(DIRECTORY_VOLUME, deleting=False, finalizers=(), nfs=None), False, id="no NFS source"
         ),
     ],
 )

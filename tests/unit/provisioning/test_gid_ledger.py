@@ -1,4 +1,4 @@
-"""Group ids: lowest free, never two, and given back to nobody but their holder."""
+"""Group IDs: the lowest free one is assigned, and only its holder can release it."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -72,7 +72,7 @@ def test_release_of_an_unknown_holder_changes_nothing() -> None:
 
 
 def kept(index: GidIndex) -> int:
-    """How many things are remembered of ids that nobody holds."""
+    """How many entries the index keeps for IDs without a holder."""
     cursors = index._cursors.values()
     return sum(1 + len(cursor.freed) + len(cursor.is_freed) for cursor in cursors)
 
@@ -88,7 +88,7 @@ def test_deleted_classes_leave_nothing_behind() -> None:
     assert [index.take(THREE, "a"), index.take(THREE, "b")] == [2000, 2001]
 
 
-def test_a_group_that_comes_and_goes_is_kept_once() -> None:
+def test_repeatedly_freed_group_is_stored_once() -> None:
     index, wide = GidIndex(), GidRange(minimum=2000, maximum=2999)
     for name in "abc":
         index.take(wide, name)
@@ -109,7 +109,7 @@ _HOLDERS = st.sampled_from("abcdefghij")
 
 
 class Allocation(RuleBasedStateMachine):
-    """The index against the plainest one there can be."""
+    """Compares the index with a simple dictionary."""
 
     def __init__(self) -> None:
         super().__init__()

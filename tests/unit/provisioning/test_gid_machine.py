@@ -1,7 +1,7 @@
-"""No two volumes are given one group id, whatever the order in which claims, watches, scans and crashes come.
+"""No two volumes get one group ID, in any order of claims, watch events, scans and crashes.
 
-Beside what the controller knows stands the truth: the volumes of the API server, whose news come late, and
-the directories of the file system.
+The machine compares the state of the controller with the truth: the volumes of the API server, whose events
+arrive late, and the directories of the file system.
 """
 
 from contextlib import AbstractContextManager
@@ -33,7 +33,7 @@ def place(name: str) -> Location:
     return Location(file_system_id=FS, directory=parse_directory(f"/pvs/{name}"))
 
 
-def looking() -> VolumeIndex:
+def scanning_index() -> VolumeIndex:
     made = VolumeIndex()
     made.gid_ledger.add_base(BASE)
     return made
@@ -41,7 +41,7 @@ def looking() -> VolumeIndex:
 
 @dataclass
 class Attempt:
-    """A claim that is being served: its directory is not there yet."""
+    """A claim that is being served; its directory does not exist yet."""
 
     taking: AbstractContextManager[int | None]
     gid: int
@@ -52,7 +52,7 @@ class _MakingFailedError(Exception):
 
 
 class Groups(RuleBasedStateMachine):
-    """The controller of the moment, and the truth."""
+    """The current controller, and the truth."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -61,11 +61,11 @@ class Groups(RuleBasedStateMachine):
         self.volumes: dict[str, Volume] = {}
         self.directories: dict[str, int] = {}
         self.attempts: dict[str, Attempt] = {}
-        self.news: list[tuple[str, Volume | list[Volume]]] = []
+        self.events: list[tuple[str, Volume | list[Volume]]] = []
         self.scan: tuple[int, dict[str, int]] | None = None
         self.made = 0
-        self.told: set[str | None] = set()
-        self.index = looking()
+        self.shown: set[str | None] = set()
+        self.index = scanning_index()
 
     def teardown(self) -> None:
         self.logs.__exit__(None, None, None)
@@ -82,7 +82,7 @@ class Groups(RuleBasedStateMachine):
         if gid is None:
             used = {*self.directories.values(), *(one.gid for one in self.volumes.values())}
             used |= {one.gid for one in self.attempts.values()}
-            # What is gone may still be thought to be there, until news or a scan come.
+            # The IDs of deleted volumes are held until an event or a scan shows the deletion.
             assert used or self.index.gids
             taking.__exit__(_MakingFailedError, _MakingFailedError(), None)
             return
@@ -101,11 +101,11 @@ class Groups(RuleBasedStateMachine):
         wanted = self.new_volume(name, self.index.gids.of(name))
         self.index.expect_volume(wanted)
         if answer == "refused":
-            return  # the next attempt gives the directory back the group of a volume whose answer was lost
+            return  # the next attempt gives the directory the group of a volume whose answer was lost
         volume = self.volumes.get(name)
         if volume is None:
             volume = self.volumes[name] = wanted
-            self.news.append(("put", volume))
+            self.events.append(("put", volume))
         else:  # an earlier answer was lost
             assert volume.gid is not None
             self.directories[name] = volume.gid
@@ -117,7 +117,7 @@ class Groups(RuleBasedStateMachine):
     def fail_to_make(self, data: st.DataObject) -> None:
         name = data.draw(st.sampled_from(sorted(self.attempts)))
         attempt = self.attempts.pop(name)
-        if data.draw(st.booleans(), label="its worker had made it"):
+        if data.draw(st.booleans(), label="its worker has created it"):
             self.directories[name] = attempt.gid
         attempt.taking.__exit__(_MakingFailedError, _MakingFailedError(), None)
 
@@ -126,43 +126,43 @@ class Groups(RuleBasedStateMachine):
     def remove(self, data: st.DataObject) -> None:
         volume = self.volumes.pop(data.draw(st.sampled_from(self.known())))
         self.directories.pop(volume.name, None)
-        self.news.append(("drop", volume))
+        self.events.append(("drop", volume))
         self.index.removed_volume(volume, with_directory=True)
 
     @precondition(lambda self: self.seen())
     @rule(data=st.data())
     def delete_by_hand(self, data: st.DataObject) -> None:
-        """What went before any watch showed it is thought to be on its way until the next start."""
+        """A volume that no watch has shown counts as being created until the next start."""
         volume = self.volumes.pop(data.draw(st.sampled_from(self.seen())))
-        self.news.append(("drop", volume))
+        self.events.append(("drop", volume))
 
     @rule(name=st.sampled_from(NAMES))
     def remove_directory_by_hand(self, name: str) -> None:
         if name not in self.volumes and name not in self.attempts:
             self.directories.pop(name, None)
 
-    # --- what the controller is told
+    # --- what the controller learns
 
     @rule(number=st.integers(1, 4))
-    def news_come(self, number: int) -> None:
-        for _ in range(min(number, len(self.news))):
-            what, found = self.news.pop(0)
+    def events_arrive(self, number: int) -> None:
+        for _ in range(min(number, len(self.events))):
+            what, found = self.events.pop(0)
             if isinstance(found, list):
-                self.told |= {one.uid for one in found}
+                self.shown |= {one.uid for one in found}
                 self.index.replace_volumes(found)
             elif what == "put":
-                self.told.add(found.uid)
+                self.shown.add(found.uid)
                 self.index.put_volume(found)
             else:
                 self.index.drop_volume(found)
 
     @rule()
-    def the_watch_breaks(self) -> None:
-        self.news = [("list", list(self.volumes.values()))]
+    def break_watch(self) -> None:
+        self.events = [("list", list(self.volumes.values()))]
 
     @rule()
     def begin_scan(self) -> None:
-        self.scan = (self.index.gid_ledger.begin_look(), dict(self.directories))
+        self.scan = (self.index.gid_ledger.begin_scan(), dict(self.directories))
 
     @precondition(lambda self: self.scan)
     @rule()
@@ -174,16 +174,16 @@ class Groups(RuleBasedStateMachine):
     @rule()
     def crash(self) -> None:
         """A new leader reads all volumes and directories before it serves a claim."""
-        self.attempts, self.index = {}, looking()
-        self.the_watch_breaks()
-        self.news_come(1)
+        self.attempts, self.index = {}, scanning_index()
+        self.break_watch()
+        self.events_arrive(1)
         self.begin_scan()
         self.end_scan()
 
     @rule()
     def quiet(self) -> None:
-        """When all is told, nothing is thought to be used that is not."""
-        self.news_come(len(self.news))
+        """After all events and a scan, only used group IDs are held."""
+        self.events_arrive(len(self.events))
         self.begin_scan()
         self.end_scan()
         used = {*self.directories.values(), *(one.gid for one in self.attempts.values())}
@@ -217,7 +217,7 @@ class Groups(RuleBasedStateMachine):
         )
 
     def seen(self) -> list[str]:
-        return sorted(name for name, volume in self.volumes.items() if volume.uid in self.told)
+        return sorted(name for name, volume in self.volumes.items() if volume.uid in self.shown)
 
     def new_volume(self, name: str, gid: int | None) -> Volume:
         self.made += 1

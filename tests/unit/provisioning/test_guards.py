@@ -1,4 +1,4 @@
-"""What keeps data from being removed, asked for every kind of volume and at the last moment."""
+"""Guards that keep data; they are checked for every kind of volume and at the last moment."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -43,7 +43,7 @@ def world() -> World:
     return made
 
 
-# Handles of the CSI driver take no shorter id.
+# Handles of the CSI driver need IDs of this length.
 FS = FileSystemId("fs-0123456789abcdef0")
 ON_FS = replace(RELEASED, file_system_id=str(FS))
 
@@ -53,7 +53,7 @@ def access_point(path: str, file_system_id: FileSystemId = FS1) -> AccessPoint:
 
 
 def lead_through(world: World, path: str) -> None:
-    """Have a volume on ``FS`` lead through the access point to that path below its root."""
+    """Add a volume on ``FS`` that uses that path below the root of the access point."""
     target = TunnelTarget(file_system_id=FS, port=20500)
     world.index.targets = TunnelTargets(targets={**world.index.targets.targets, FS: target})
     through = Volume(
@@ -68,7 +68,7 @@ def denied(moment: str) -> int:
     return 0
 
 
-# --- access points, which only AWS knows
+# --- access points, which only AWS lists
 
 
 async def test_access_point_of_the_same_directory_keeps_the_data(world: World) -> None:
@@ -90,7 +90,7 @@ async def test_access_point_below_a_directory_refuses_its_removal(world: World) 
 
 
 @pytest.mark.parametrize("path", ["/", "/team", "/team/other", "/team/example2"])
-async def test_access_point_above_or_beside_is_no_obstacle(world: World, path: str) -> None:
+async def test_access_point_above_or_beside_blocks_no_removal(world: World, path: str) -> None:
     world.access_points.append(access_point(path))
     done = await world.engine.reclaim(RELEASED)
     assert done is not None
@@ -100,7 +100,7 @@ async def test_access_point_above_or_beside_is_no_obstacle(world: World, path: s
 @pytest.mark.parametrize(
     ("path", "data"), [("/example", DataFate.SHARED), ("/other", DataFate.REMOVED), ("", DataFate.REMOVED)]
 )
-async def test_path_of_a_volume_counts_from_the_root_of_its_access_point(
+async def test_volume_path_is_relative_to_the_root_of_its_access_point(
     world: World, path: str, data: DataFate
 ) -> None:
     world.access_points.append(access_point("/team", FS))
@@ -114,7 +114,7 @@ async def test_path_of_a_volume_counts_from_the_root_of_its_access_point(
     ("finalizers", "data"),
     [((FINALIZER,), DataFate.SHARED), (("kubernetes.io/pv-protection",), DataFate.REMOVED)],
 )
-async def test_volume_that_was_let_go_and_lingers_does_not_keep_the_data(
+async def test_terminating_volume_without_our_finalizer_does_not_keep_the_data(
     world: World, finalizers: tuple[str, ...], data: DataFate
 ) -> None:
     leaving = replace(RELEASED, name="leaving", uid="l", deleting=True, finalizers=finalizers)
@@ -124,7 +124,7 @@ async def test_volume_that_was_let_go_and_lingers_does_not_keep_the_data(
     assert done.data is data
 
 
-async def test_access_point_made_after_the_first_look_is_seen(world: World) -> None:
+async def test_access_point_created_after_the_first_check_keeps_the_data(world: World) -> None:
     def make(moment: str) -> int:
         if moment == "before confirm":
             world.access_points.append(access_point("/team/example"))
@@ -152,14 +152,14 @@ async def test_nothing_is_removed_while_aws_does_not_answer(world: World) -> Non
     assert (world.folders.there, world.store.volumes["pv"].deleting) == ({DATA}, False)
 
 
-async def test_policy_of_an_older_provisioner_need_not_allow_to_list_access_points(world: World) -> None:
+async def test_removal_does_not_need_permission_to_list_unused_access_points(world: World) -> None:
     world.moment.on_moment = denied
     done = await world.engine.reclaim(RELEASED)
     assert done is not None
     assert done.data is DataFate.REMOVED
 
 
-async def test_listing_must_be_allowed_once_a_volume_leads_through_an_access_point(world: World) -> None:
+async def test_removal_needs_permission_to_list_access_points_that_volumes_use(world: World) -> None:
     lead_through(world, "/elsewhere")
     world.moment.on_moment = denied
     with pytest.raises(AwsDenied):
@@ -167,7 +167,7 @@ async def test_listing_must_be_allowed_once_a_volume_leads_through_an_access_poi
     assert world.folders.there == {DATA}
 
 
-async def test_file_system_that_is_gone_has_no_access_points(world: World) -> None:
+async def test_deleted_file_system_has_no_access_points(world: World) -> None:
     world.moment.on_moment = failing(AwsNotFound("is not there", field="DescribeAccessPoints"))
     done = await world.engine.reclaim(RELEASED)
     assert done is not None
@@ -177,7 +177,7 @@ async def test_file_system_that_is_gone_has_no_access_points(world: World) -> No
 # --- the last moment
 
 
-async def test_policy_that_becomes_retain_before_the_volume_is_terminating_wins(world: World) -> None:
+async def test_policy_changed_to_retain_before_the_deletion_keeps_the_volume(world: World) -> None:
     def retain(moment: str) -> int:
         if moment == "before delete":
             changed = replace(world.store.volumes["pv"], reclaim_policy=ReclaimPolicy.RETAIN)
@@ -189,7 +189,7 @@ async def test_policy_that_becomes_retain_before_the_volume_is_terminating_wins(
     assert (world.folders.there, world.store.volumes["pv"].deleting) == ({DATA}, False)
 
 
-async def test_policy_that_becomes_retain_in_the_queue_of_workers_is_respected(world: World) -> None:
+async def test_policy_changed_to_retain_in_the_worker_queue_keeps_the_data(world: World) -> None:
     def retain(moment: str) -> int:
         if moment == "before confirm":
             changed = replace(world.store.volumes["pv"], reclaim_policy=ReclaimPolicy.RETAIN)
@@ -209,7 +209,7 @@ async def test_policy_that_becomes_retain_in_the_queue_of_workers_is_respected(w
     ("path", "reason"),
     [("/team/example", "is also used by sharer"), ("/team/example/deep", "contains the directory")],
 )
-async def test_volume_that_appears_in_the_queue_of_workers_keeps_the_data(
+async def test_volume_created_during_the_wait_for_a_worker_keeps_the_data(
     world: World, path: str, reason: str
 ) -> None:
     def appear(moment: str) -> int:
@@ -227,8 +227,8 @@ async def test_volume_that_appears_in_the_queue_of_workers_keeps_the_data(
     assert world.folders.there == {DATA}
 
 
-async def test_last_answer_waits_until_the_watch_shows_the_volume_terminating(world: World) -> None:
-    """A volume that was made before it is in the watch then, however late the watch is."""
+async def test_last_check_waits_until_the_watch_shows_the_volume_terminating(world: World) -> None:
+    """Then the watch has shown each volume that was created before, even if it is late."""
     unseen: list[Volume] = []
     world.store.on_change = unseen.append
     world.moment.on_moment = lambda moment: _made_unseen(world, moment)
@@ -258,7 +258,7 @@ async def _until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("is_begun", [False, True])
-async def test_choice_of_before_a_removal_is_made_anew_unless_something_was_made_by_it(
+async def test_choice_made_before_a_removal_is_repeated_unless_creation_has_begun(
     world: World, is_begun: bool
 ) -> None:
     elsewhere = Location(file_system_id=FileSystemId("fs-2"), directory=DATA.directory)
@@ -285,10 +285,10 @@ async def test_choice_of_before_a_removal_is_made_anew_unless_something_was_made
         assert list(await again.locations()) == [elsewhere]
 
 
-# --- unclear answers, and what the API server refuses
+# --- unclear answers and refusals of the API server
 
 
-async def test_unclear_creation_is_repeated_with_the_same_plan_until_it_is_known(world: World) -> None:
+async def test_unclear_creation_is_repeated_with_the_same_plan(world: World) -> None:
     plan = world.engine.plan(claim("u2", volume_name="other"))
     assert plan is not None
     asked: list[bool] = []
@@ -299,7 +299,7 @@ async def test_unclear_creation_is_repeated_with_the_same_plan_until_it_is_known
 
 
 @pytest.mark.parametrize("is_carried_out", [True, False])
-async def test_unclear_creation_holds_the_directory_no_longer_than_it_may_be_carried_out(
+async def test_unclear_creation_reserves_the_directory_only_while_it_can_take_effect(
     world: World, is_carried_out: bool
 ) -> None:
     plan = world.engine.plan(claim("u2", volume_name="other"))
@@ -368,18 +368,18 @@ async def test_volume_refused_by_the_api_server_blocks_no_removal(world: World) 
     assert {name for names in related.values() for name in names} == {"pv"}
 
 
-# --- what cannot be told
+# --- volumes of unknown file systems
 
 
 @pytest.mark.parametrize(
     ("server", "options", "path", "is_in_the_way"),
     [
-        pytest.param("127.0.0.1", ("port=20499",), "/team/example", True, id="a port of nobody"),
+        pytest.param("127.0.0.1", ("port=20499",), "/team/example", True, id="unknown port"),
         pytest.param("localhost", ("port=20499",), "/team/example/deep", True, id="below"),
-        pytest.param("10.9.9.9", (), "/team/example", True, id="an address of nobody"),
+        pytest.param("10.9.9.9", (), "/team/example", True, id="unknown address"),
         pytest.param("127.0.0.1", ("port=20499",), "/", False, id="above"),
         pytest.param("127.0.0.1", ("port=20499",), "/team/other", False, id="beside"),
-        pytest.param("nfs.example.com", (), "/team/example", False, id="the name of another server"),
+        pytest.param("nfs.example.com", (), "/team/example", False, id="name of another server"),
     ],
 )
 async def test_volume_of_an_unknown_file_system_keeps_data_of_the_same_path(
@@ -397,7 +397,7 @@ async def test_volume_of_an_unknown_file_system_keeps_data_of_the_same_path(
         assert done.data is DataFate.REMOVED
 
 
-async def test_volumes_of_unknown_file_systems_that_have_gone_unseen_are_no_obstacle(world: World) -> None:
+async def test_unnoticed_deletion_of_volumes_of_unknown_file_systems_blocks_no_removal(world: World) -> None:
     for number in range(3):
         gone = replace(
             SHARER,
@@ -411,8 +411,8 @@ async def test_volumes_of_unknown_file_systems_that_have_gone_unseen_are_no_obst
     assert done.data is DataFate.REMOVED
 
 
-async def test_old_answer_is_ignored() -> None:
-    """A process that was stopped between the answer and the act must ask again."""
+async def test_outdated_permit_is_refused() -> None:
+    """A process that was stopped between the permit and the change must check again."""
     now = 0.0
 
     async def slow() -> Permit:
@@ -424,7 +424,7 @@ async def test_old_answer_is_ignored() -> None:
         await Order(slow, clock=lambda: now).confirm()
 
 
-async def test_volume_stays_while_an_earlier_order_may_be_carried_out(world: World) -> None:
+async def test_volume_is_kept_while_an_earlier_order_can_take_effect(world: World) -> None:
     held = replace(RELEASED, deleting=True, finalizers=(FINALIZER,), reclaim_policy=ReclaimPolicy.RETAIN)
     world.store.write(held)
     world.folders.busy = WorkerFailed("works on this directory", field="worker pod")

@@ -18,27 +18,27 @@ DATA = at("/team/data")
 
 
 async def turns() -> None:
-    """Let every task that can go on go on."""
+    """Run every task until it waits."""
     for _ in range(10):
         await asyncio.sleep(0)
 
 
 class Holder:
-    """A task that holds a reservation until it is let go."""
+    """A task that holds a reservation until ``release``."""
 
     def __init__(self, reservation: AbstractAsyncContextManager[object]) -> None:
         self.holds = False
-        self._let_go = asyncio.Event()
+        self._released = asyncio.Event()
         self._task = asyncio.create_task(self._hold(reservation))
 
     async def _hold(self, reservation: AbstractAsyncContextManager[object]) -> None:
         async with reservation:
             self.holds = True
-            await self._let_go.wait()
+            await self._released.wait()
             self.holds = False
 
-    async def let_go(self) -> None:
-        self._let_go.set()
+    async def release(self) -> None:
+        self._released.set()
         await self._task
 
     async def cancel(self) -> None:
@@ -57,75 +57,81 @@ async def holding(reservation: AbstractAsyncContextManager[object]) -> AsyncIter
 
 
 async def test_many_callers_can_create_one_directory_concurrently() -> None:
-    hands = Reservations()
-    async with holding(hands.making(DATA)) as one, holding(hands.making(DATA)) as other:
+    reservations = Reservations()
+    async with holding(reservations.making(DATA)) as one, holding(reservations.making(DATA)) as other:
         assert (one.holds, other.holds) == (True, True)
 
 
 NEAR = [
-    pytest.param("/team/data", id="the same"),
-    pytest.param("/team", id="above"),
-    pytest.param("/team/data/deep", id="below"),
+    pytest.param("/team/data", id="same directory"),
+    pytest.param("/team", id="parent"),
+    pytest.param("/team/data/deep", id="subdirectory"),
 ]
 APART = [
-    pytest.param(at("/team/other"), id="beside"),
-    pytest.param(at("/team/data2"), id="a name that begins alike"),
+    pytest.param(at("/team/other"), id="sibling"),
+    pytest.param(at("/team/data2"), id="name with the same prefix"),
     pytest.param(at("/team/data", "fs-2"), id="another file system"),
 ]
 
 
 @pytest.mark.parametrize("path", NEAR)
 async def test_removal_waits_for_every_creation(path: str) -> None:
-    hands = Reservations()
+    reservations = Reservations()
     async with (
-        holding(hands.making(DATA)) as one,
-        holding(hands.making(DATA)) as other,
-        holding(hands.removing(at(path))) as removal,
+        holding(reservations.making(DATA)) as one,
+        holding(reservations.making(DATA)) as other,
+        holding(reservations.removing(at(path))) as removal,
     ):
         assert not removal.holds
-        await one.let_go()
+        await one.release()
         await turns()
         assert not removal.holds
-        await other.let_go()
+        await other.release()
         await turns()
         assert removal.holds
 
 
 @pytest.mark.parametrize("path", NEAR)
 async def test_creation_waits_for_the_removal(path: str) -> None:
-    hands = Reservations()
-    async with holding(hands.removing(DATA)) as removal, holding(hands.making(at(path))) as maker:
+    reservations = Reservations()
+    async with (
+        holding(reservations.removing(DATA)) as removal,
+        holding(reservations.making(at(path))) as maker,
+    ):
         assert not maker.holds
-        await removal.let_go()
+        await removal.release()
         await turns()
         assert maker.holds
 
 
 @pytest.mark.parametrize("path", NEAR)
 async def test_removals_go_one_by_one(path: str) -> None:
-    hands = Reservations()
-    async with holding(hands.removing(DATA)) as one, holding(hands.removing(at(path))) as other:
+    reservations = Reservations()
+    async with holding(reservations.removing(DATA)) as one, holding(reservations.removing(at(path))) as other:
         assert (one.holds, other.holds) == (True, False)
-        await one.let_go()
+        await one.release()
         await turns()
         assert other.holds
 
 
 @pytest.mark.parametrize("location", APART)
 async def test_unrelated_directories_do_not_wait(location: Location) -> None:
-    hands = Reservations()
+    reservations = Reservations()
     async with (
-        holding(hands.removing(DATA)),
-        holding(hands.removing(location)) as removal,
-        holding(hands.making(at("/elsewhere"))) as maker,
+        holding(reservations.removing(DATA)),
+        holding(reservations.removing(location)) as removal,
+        holding(reservations.making(at("/elsewhere"))) as maker,
     ):
         assert (removal.holds, maker.holds) == (True, True)
 
 
 @pytest.mark.parametrize("kind", ["making", "removing"])
 async def test_cancelled_caller_releases_its_directory(kind: str) -> None:
-    hands = Reservations()
-    async with holding(getattr(hands, kind)(DATA)) as holder, holding(hands.removing(DATA)) as waiting:
+    reservations = Reservations()
+    async with (
+        holding(getattr(reservations, kind)(DATA)) as holder,
+        holding(reservations.removing(DATA)) as waiting,
+    ):
         assert not waiting.holds
         await holder.cancel()
         await turns()
@@ -133,22 +139,22 @@ async def test_cancelled_caller_releases_its_directory(kind: str) -> None:
 
 
 async def test_cancelled_waiter_leaves_no_entry() -> None:
-    hands = Reservations()
-    async with holding(hands.making(DATA)) as maker:
-        async with holding(hands.removing(DATA)):
+    reservations = Reservations()
+    async with holding(reservations.making(DATA)) as maker:
+        async with holding(reservations.removing(DATA)):
             pass
-        await maker.let_go()
-    async with holding(hands.making(DATA)) as again:
+        await maker.release()
+    async with holding(reservations.making(DATA)) as again:
         assert again.holds
-    async with holding(hands.removing(DATA)) as removal:
+    async with holding(reservations.removing(DATA)) as removal:
         assert removal.holds
 
 
 async def test_failure_releases_the_directory() -> None:
-    hands = Reservations()
-    for reservation in (hands.making(DATA), hands.removing(DATA)):
+    reservations = Reservations()
+    for reservation in (reservations.making(DATA), reservations.removing(DATA)):
         with pytest.raises(ZeroDivisionError):
             async with reservation:
                 raise ZeroDivisionError
-    async with holding(hands.removing(DATA)) as removal:
+    async with holding(reservations.removing(DATA)) as removal:
         assert removal.holds

@@ -1,6 +1,6 @@
-"""Two controllers share a file system and a range, and neither hears of the other's volumes in time.
+"""Two controllers share a file system and a range, and neither sees the other's volumes in time.
 
-Everything is real but the API server: directories are made in a folder, in threads, as in a mount.
+Only the API server is a fake. Threads create the directories in a temporary directory, as in a mount.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ from kube_efs.provisioning.workers.contract import Confirm
 
 
 class Tree:
-    """Directories of a folder."""
+    """Creates, lists and removes real directories."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -46,13 +46,13 @@ class Tree:
 
 
 class Clusters:
-    """Two clusters, of which each has a controller of the same provisioner on the same file system."""
+    """Two clusters; each has a controller of the same provisioner on the same file system."""
 
     def __init__(self, root: Path, *, gids: tuple[int, int]) -> None:
         self.root = root
         self.worlds = [World(), World()]
         for world in self.worlds:
-            world.folders = Tree(root)  # type: ignore[assignment]  # what a controller needs of it
+            world.folders = Tree(root)  # type: ignore[assignment]  # the methods that a controller needs
             parameters = {"gidMin": str(gids[0]), "gidMax": str(gids[1])}
             world.classes[AWS_EFS.name] = replace(AWS_EFS, parameters=parameters)
             world.start()
@@ -87,7 +87,7 @@ async def test_concurrent_claims_of_two_clusters_get_different_ids(tmp_path: Pat
 
 
 async def test_range_is_not_full_when_the_other_cluster_deleted_its_volumes(tmp_path: Path) -> None:
-    """The other one is a Deployment of the same cluster, so its volumes are known; it has another base."""
+    """The other controller runs in the same cluster, so its volumes are known; its base differs."""
     one = Clusters(tmp_path, gids=(2000, 2000)).worlds[0]
     await one.scan()
     neighbours = Volume(
@@ -108,14 +108,14 @@ _WHICH, _NUMBERS = st.integers(0, 1), st.integers(1, 5)
 
 
 class Sharing(RuleBasedStateMachine):
-    """Claims of both come and go, people change groups, controllers restart, in any order."""
+    """Claims of both are created and deleted, users change groups, controllers restart, in any order."""
 
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.folder = TemporaryDirectory()
         self.clusters = Clusters(Path(self.folder.name), gids=(2000, 2007))
-        self.deleted: set[tuple[int, int]] = set()  # a claim's uid is never there again
+        self.deleted: set[tuple[int, int]] = set()  # the UID of a claim is never reused
         self.loop.run_until_complete(self.clusters.scan())
 
     def teardown(self) -> None:
@@ -149,7 +149,7 @@ class Sharing(RuleBasedStateMachine):
 
     @rule()
     def quiet(self) -> None:
-        """When nothing happens any more, a range is full only when it is."""
+        """After a scan, only the group IDs of volumes and directories are held."""
         self.loop.run_until_complete(self.clusters.scan())
         volumes = self.clusters.volumes()
         used = {volume.gid for volume in volumes} | {self.clusters.group_of(volume) for volume in volumes}

@@ -160,7 +160,7 @@ def test_list_newer_than_the_first_event_of_a_volume_removes_it() -> None:
     assert index.directories.sharers(at("/team/data"), "") == frozenset()
 
 
-def test_answer_does_not_undo_what_a_watch_has_shown() -> None:
+def test_answer_does_not_undo_a_newer_watch_event() -> None:
     index = VolumeIndex()
     bound = replace(volume("pv"), phase=VolumePhase.BOUND)
     index.expect_volume(volume("pv"))
@@ -171,7 +171,7 @@ def test_answer_does_not_undo_what_a_watch_has_shown() -> None:
     assert index.volumes == {"pv": volume("pv", uid="new")}
 
 
-def test_name_expected_elsewhere_leaves_nothing_behind() -> None:
+def test_expected_volume_with_a_new_location_leaves_the_old_one() -> None:
     index = VolumeIndex()
     index.expect_volume(volume("pv", path="/team/a"))
     index.expect_volume(volume("pv", path="/team/b"))
@@ -188,7 +188,7 @@ def test_list_replaces_all_known_volumes() -> None:
     assert index.directories.sharers(at("/team/data"), "b") == {"c"}
 
 
-def test_root_volume_is_not_a_neighbour() -> None:
+def test_root_volume_is_not_related_to_other_directories() -> None:
     index = VolumeIndex()
     index.put_volume(replace(volume("root", path="/"), storage_class=ROOT_CLASS))
     assert not any(index.directories.related(at("/team/data")).values())
@@ -206,7 +206,7 @@ OF_FS1, UNKNOWN = PortUse(owners=frozenset({FS1})), PortUse(unnamed=True)
 def static(
     name: str, *mount_options: str, server: str = "127.0.0.1", annotation: str | None = None
 ) -> Volume:
-    """A volume that somebody has written by hand."""
+    """A manually created volume."""
     return Volume(
         name=name,
         uid=name,
@@ -217,11 +217,11 @@ def static(
     )
 
 
-def test_ports_that_volumes_carry() -> None:
+def test_index_maps_ports_to_file_systems() -> None:
     index = VolumeIndex()
     for one in (
         volume("a", port=20490),
-        static("of another", "port=20495", annotation="fs-2"),
+        static("other file system", "port=20495", annotation="fs-2"),
         static("shared", "port=20496", annotation="fs-1"),
         static("shared too", "port=20496", annotation="fs-2"),
         static("unknown", "hard,port=20497"),
@@ -251,16 +251,16 @@ def test_port_is_in_use_in_every_phase_of_the_volume(phase: VolumePhase) -> None
     assert index.ports_in_use() == {20497: UNKNOWN}
 
 
-def test_volumes_of_unknown_port() -> None:
+def test_index_lists_volumes_of_unknown_ports() -> None:
     index = VolumeIndex()
     index.targets = TunnelTargets(
         targets={FS1: TunnelTarget(file_system_id=FS1, port=20490)}, reserved={FS2: 20491}
     )
     for one in (
-        static("of a file system", "port=20490"),
-        static("of one that is gone", "port=20491"),
+        static("of a known file system", "port=20490"),
+        static("of a deleted file system", "port=20491"),
         static("annotated", "port=20492", annotation="fs-3"),
-        static("beside an annotated one", "port=20492"),
+        static("with the port of an annotated one", "port=20492"),
         static("no port"),
         static("unknown", "port=20493"),
     ):
@@ -276,7 +276,7 @@ def test_volume_of_a_deleted_file_system_is_still_known_by_its_port() -> None:
     assert [one.name for one in index.volumes_at(at("/team/data", FS2))] == ["pv"]
 
 
-def test_volume_known_only_by_its_port_follows_the_ports() -> None:
+def test_location_of_a_volume_without_annotation_follows_the_ports() -> None:
     index = VolumeIndex()
     index.put_volume(replace(volume("pv"), file_system_id=None))
     assert index.location_of("pv") is None
@@ -307,16 +307,16 @@ def with_gid(name: str, gid: int | None, path: str = "") -> Volume:
     return replace(volume(name, claim=name, path=path or f"/pvs/{name}"), gid=gid)
 
 
-def looking() -> VolumeIndex:
-    """A controller that looks at the directories of the base."""
+def scanning_index() -> VolumeIndex:
+    """The index of a controller that scans the base directory."""
     made = VolumeIndex()
     made.gid_ledger.add_base(BASE)
     return made
 
 
 def scan(index: VolumeIndex, **found: int) -> set[str]:
-    """Directories of the base by the names of their volumes, with their groups."""
-    begun = index.gid_ledger.begin_look()
+    """Report directories of the base, by volume name, with their group IDs; returns the orphans."""
+    begun = index.gid_ledger.begin_scan()
     places = {name: (at(f"/pvs/{name}"), gid) for name, gid in found.items()}
     return index.found_directories(begun, BASE, places)
 
@@ -326,30 +326,30 @@ def free(index: VolumeIndex) -> int | None:
 
 
 def test_groups_of_volumes_are_in_use() -> None:
-    index = looking()
+    index = scanning_index()
     index.replace_volumes([with_gid("a", 2000), with_gid("b", None), with_gid("c", 2001)])
     assert len(index.gids) == 2
     assert free(index) == 2002
 
 
 def test_removed_volume_frees_its_group_with_its_directory() -> None:
-    index = looking()
+    index = scanning_index()
     index.put_volume(with_gid("a", 2000))
     index.removed_volume(with_gid("a", 2000), with_directory=True)
     assert free(index) == 2000
 
 
 def test_removed_volume_leaves_its_group_to_its_directory() -> None:
-    index = looking()
+    index = scanning_index()
     index.put_volume(with_gid("a", 2000))
     index.removed_volume(with_gid("a", 2000), with_directory=False)
     assert (free(index), dict(index.volumes)) == (2001, {})
-    index.put_volume(with_gid("a", 2000))  # late news
+    index.put_volume(with_gid("a", 2000))  # a late event
     assert not index.volumes
 
 
 def test_group_of_a_deleted_volume_stays_with_its_directory_until_that_is_removed() -> None:
-    index = looking()
+    index = scanning_index()
     index.put_volume(with_gid("a", 2000))
     index.drop_volume(with_gid("a", 2000))
     assert free(index) == 2001
@@ -359,8 +359,8 @@ def test_group_of_a_deleted_volume_stays_with_its_directory_until_that_is_remove
     assert free(index) == 2000
 
 
-def test_a_volume_that_is_nowhere_takes_its_group_with_it() -> None:
-    index = looking()
+def test_deleted_volume_without_a_location_frees_its_group() -> None:
+    index = scanning_index()
     nowhere = replace(with_gid("a", 2000), nfs=None)
     index.put_volume(nowhere)
     index.drop_volume(nowhere)
@@ -368,8 +368,8 @@ def test_a_volume_that_is_nowhere_takes_its_group_with_it() -> None:
 
 
 @pytest.mark.parametrize("path", ["/elsewhere/a", "/pvs/deep/a"])
-def test_a_volume_where_nobody_looks_takes_its_group_with_it(path: str) -> None:
-    index = looking()
+def test_deleted_volume_outside_scanned_directories_frees_its_group(path: str) -> None:
+    index = scanning_index()
     index.put_volume(with_gid("a", 2000, path))
     scan(index)
     assert free(index) == 2001
@@ -378,7 +378,7 @@ def test_a_volume_where_nobody_looks_takes_its_group_with_it(path: str) -> None:
 
 
 def test_id_of_another_controller_is_held_until_the_next_scan_shows_its_directory() -> None:
-    index = looking()
+    index = scanning_index()
     index.gid_ledger.taken_by_another(2000, at("/pvs/a"))
     assert (free(index), index.gids.shared) == (2001, frozenset())
     assert scan(index, other=2000) == {"other"}
@@ -387,8 +387,8 @@ def test_id_of_another_controller_is_held_until_the_next_scan_shows_its_director
     assert free(index) == 2000
 
 
-def test_manually_assigned_id_is_shared_until_one_of_both_is_removed() -> None:
-    index = looking()
+def test_manually_assigned_group_is_shared_until_it_is_changed_back() -> None:
+    index = scanning_index()
     told: list[int] = []
     index.gids.on_shared = told.append
     for name, gid in (("a", 2000), ("b", 2001)):
@@ -400,16 +400,16 @@ def test_manually_assigned_id_is_shared_until_one_of_both_is_removed() -> None:
     assert (told, index.gids.shared) == ([2001], frozenset())
 
 
-def test_a_directory_that_comes_to_a_volume_again_is_the_volume_s() -> None:
-    index = looking()
+def test_volume_holds_the_group_of_its_formerly_orphaned_directory() -> None:
+    index = scanning_index()
     assert scan(index, a=2000) == {"a"}
     index.put_volume(with_gid("a", 2000))
     assert scan(index) == set()
     assert free(index) == 2001
 
 
-def test_a_directory_that_another_volume_leads_to_is_not_without_one() -> None:
-    index = looking()
+def test_directory_used_by_another_volume_is_not_orphaned() -> None:
+    index = scanning_index()
     index.put_volume(with_gid("a", 2000))
     migrated = replace(
         with_gid("a-csi", 2000), nfs=None, csi=CsiSource(handle="efs:fs-0123456789abcdef0:/pvs/./a")
@@ -417,16 +417,16 @@ def test_a_directory_that_another_volume_leads_to_is_not_without_one() -> None:
     place = at("/pvs/a", FileSystemId("fs-0123456789abcdef0"))
     index.put_volume(migrated)
     index.drop_volume(with_gid("a", 2000))
-    assert index.found_directories(index.gid_ledger.begin_look(), BASE, {"a": (place, 2000)}) == set()
+    assert index.found_directories(index.gid_ledger.begin_scan(), BASE, {"a": (place, 2000)}) == set()
     assert free(index) == 2001
     index.removed_volume(migrated, with_directory=True)
-    assert free(index) == 2001  # until it is seen that the directory is gone
+    assert free(index) == 2001  # until a scan shows that the directory was removed
     scan(index)
     assert free(index) == 2000
 
 
-def test_a_directory_with_a_group_of_somebody_else_s_choice_holds_both() -> None:
-    index = looking()
+def test_directory_with_a_changed_group_holds_both_groups() -> None:
+    index = scanning_index()
     index.put_volume(with_gid("a", 2000))
     assert scan(index, a=2001) == set()
     assert free(index) == 2002
@@ -435,7 +435,7 @@ def test_a_directory_with_a_group_of_somebody_else_s_choice_holds_both() -> None
 
 
 def failing(index: VolumeIndex, name: str, error: Exception, within: GidRange = RANGE) -> int | None:
-    """The group that an attempt had which failed."""
+    """The group ID that a failing attempt gets."""
     had: list[int | None] = []
     with suppress(type(error)), index.gid_ledger.taking(within, name, at(f"/pvs/{name}")) as gid:
         had.append(gid)
@@ -445,13 +445,13 @@ def failing(index: VolumeIndex, name: str, error: Exception, within: GidRange = 
 
 @pytest.mark.parametrize("error", [GidTaken("belongs to another"), WorkerRefused("has a link in the way")])
 def test_group_is_released_when_no_directory_was_created(error: WorkerFailed) -> None:
-    index = looking()
+    index = scanning_index()
     assert failing(index, "a", error) == 2000
     assert free(index) == 2000
 
 
 def test_group_is_held_after_a_failure_until_a_scan_finds_no_directory() -> None:
-    index = looking()
+    index = scanning_index()
     assert failing(index, "a", WorkerFailed("was killed")) == 2000
     assert free(index) == 2001
     scan(index)
@@ -459,7 +459,7 @@ def test_group_is_held_after_a_failure_until_a_scan_finds_no_directory() -> None
 
 
 def test_group_is_held_after_a_success_until_a_scan_finds_no_directory() -> None:
-    index = looking()
+    index = scanning_index()
     with index.gid_ledger.taking(RANGE, "a", at("/pvs/a")):
         pass
     assert free(index) == 2001
@@ -467,23 +467,23 @@ def test_group_is_held_after_a_success_until_a_scan_finds_no_directory() -> None
     assert free(index) == 2000
 
 
-def test_a_group_that_a_directory_had_before_stays_with_it_when_the_block_fails() -> None:
-    index = looking()
+def test_failed_attempt_keeps_the_group_of_an_existing_directory() -> None:
+    index = scanning_index()
     scan(index, a=2000)
     assert failing(index, "a", WorkerFailed("was killed")) == 2000
     assert free(index) == 2001
 
 
 def test_full_range_gives_no_group() -> None:
-    index = looking()
+    index = scanning_index()
     one = GidRange(minimum=2000, maximum=2000)
     index.put_volume(with_gid("a", 2000))
     assert failing(index, "b", GidRangeFull("is full"), one) is None
     assert index.gids.of("b") is None
 
 
-def test_nothing_is_known_at_first() -> None:
-    index = looking()
+def test_new_index_is_empty() -> None:
+    index = scanning_index()
     assert index.classes == dict[str, StorageClass]()
     assert index.targets == TunnelTargets()
     assert not index.discovery.complete
@@ -492,10 +492,10 @@ def test_nothing_is_known_at_first() -> None:
 @pytest.mark.parametrize(
     ("before", "terminating", "may_be"),
     [
-        pytest.param(ReclaimPolicy.RETAIN, ReclaimPolicy.RETAIN, False, id="retained, then deleted by hand"),
-        pytest.param(ReclaimPolicy.DELETE, ReclaimPolicy.RETAIN, True, id="retained when it was Terminating"),
-        pytest.param(None, ReclaimPolicy.RETAIN, True, id="first seen when it was Terminating"),
-        pytest.param(ReclaimPolicy.RETAIN, ReclaimPolicy.DELETE, True, id="to go after all"),
+        pytest.param(ReclaimPolicy.RETAIN, ReclaimPolicy.RETAIN, False, id="Retain, then deleted"),
+        pytest.param(ReclaimPolicy.DELETE, ReclaimPolicy.RETAIN, True, id="Retain set while Terminating"),
+        pytest.param(None, ReclaimPolicy.RETAIN, True, id="first seen while Terminating"),
+        pytest.param(ReclaimPolicy.RETAIN, ReclaimPolicy.DELETE, True, id="Delete set while Terminating"),
     ],
 )
 def test_removal_can_start_when_a_volume_is_terminating_with_the_policy_delete(

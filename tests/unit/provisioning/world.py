@@ -1,4 +1,4 @@
-"""A small world around the engine: a store of volumes and a file system; both can fail at any step."""
+"""Fakes around the engine: a store of volumes and a file system; both can fail at any step."""
 
 import asyncio
 from collections import defaultdict
@@ -69,7 +69,7 @@ def reachable(file_system_id: FileSystemId) -> FileSystem:
 
 
 class Moments:
-    """Every moment between two effects; a test may fail or pause there."""
+    """The moments between two effects; a test can fail or pause at each."""
 
     def __init__(self) -> None:
         self.passed: list[str] = []
@@ -82,7 +82,7 @@ class Moments:
 
 
 class Store(VolumeStore):
-    """Volumes as an API server keeps them."""
+    """Volumes, stored as an API server does."""
 
     def __init__(self, moment: Moments) -> None:
         self.volumes: dict[str, Volume] = {}
@@ -131,18 +131,18 @@ class Store(VolumeStore):
         self.write(replace(self.volumes[volume.name], finalizers=(FINALIZER,)))
 
     def write(self, volume: Volume) -> None:
-        """The volume has changed, and watches show it at once."""
+        """Store a changed volume; the watch shows it at once."""
         self.volumes[volume.name] = volume
         self.on_change(volume)
 
 
 class Folders:
-    """Directories of file systems; notes each removal of one that was there."""
+    """Directories of file systems; records each removal of an existing directory."""
 
     def __init__(self, moment: Moments) -> None:
         self.there: set[Location] = set()
         self.permissions: dict[Location, Permissions] = {}
-        # Which directories each group id was claimed for, as their marks tell.
+        # The directories that each group ID was claimed for, as their marks say.
         self.marks: defaultdict[int, set[Location]] = defaultdict(set)
         self.removed: list[Location] = []
         self.busy: WorkerFailed | None = None
@@ -160,7 +160,7 @@ class Folders:
     def _claim(self, location: Location, gid: int) -> None:
         others = (self.marks[gid] & self.there) - {location}
         if others:
-            raise GidTaken(f"belongs to {others.pop()}", field="group id", value=gid)
+            raise GidTaken(f"belongs to {others.pop()}", field="group ID", value=gid)
         self.marks[gid] = {location}
 
     async def children(self, location: Location) -> list[FoundDirectory]:
@@ -174,7 +174,7 @@ class Folders:
         ]
 
     async def settled(self, location: Location) -> None:
-        """Nobody else works here, unless the test says so."""
+        """Raise the error of the test, if it has set one."""
         if self.busy:
             raise self.busy
 
@@ -192,7 +192,7 @@ class Folders:
 
 
 class World:
-    """A cluster with file systems, and any number of controllers that come and go."""
+    """A cluster with file systems, and controllers that start one after the other or concurrently."""
 
     def __init__(self) -> None:
         self.moment = Moments()
@@ -206,7 +206,7 @@ class World:
         self.start()
 
     def start(self) -> Engine:
-        """A controller that has just read the cluster's state."""
+        """Start a controller that has read the state of the cluster."""
         self.index = VolumeIndex({DIRECTORY_PROVISIONER.server: DIRECTORY_PROVISIONER.file_system_id})
         self.index.classes = dict(self.classes)
         self.index.discovery = Discovery(
@@ -245,7 +245,7 @@ class World:
         return self.engine
 
     async def record_choice(self, claim: Claim, file_system_id: FileSystemId) -> None:
-        """Note the file system that was chosen for the claim."""
+        """Record the file system that was chosen for the claim."""
         self.choices[claim.uid] = file_system_id
 
     async def roots(self, file_system_id: FileSystemId, role: CrossAccountRole | None) -> list[AccessPoint]:
@@ -254,7 +254,7 @@ class World:
         return [one for one in self.access_points if one.file_system_id == file_system_id]
 
     async def scan(self) -> None:
-        """Have the directories read, once more if they were before."""
+        """Scan the directories, again if they were scanned before."""
         self.directory.scanned.clear()
         scanning = asyncio.create_task(self.directory.run())
         await self.directory.scanned.wait()
@@ -263,7 +263,7 @@ class World:
             await scanning
 
     def add(self, *volumes: Volume) -> None:
-        """Volumes that are there and known."""
+        """Add volumes to the API server and to the index."""
         for volume in volumes:
             self.store.volumes[volume.name] = volume
             self.index.put_volume(volume)
@@ -274,7 +274,7 @@ class World:
         return await self.engine.provision(plan)
 
     async def released(self, claims: Iterable[Claim]) -> list[Volume]:
-        """Volumes of claims that were served and then deleted."""
+        """Serve the claims, and return their volumes in phase Released."""
         found = []
         for each in claims:
             volume = await self.provision(each)
@@ -298,7 +298,7 @@ def claim(
 
 
 def directory_claim(number: int = 1, **changes: object) -> Claim:
-    """A claim of a directory volume."""
+    """A claim for a directory volume."""
     made = Claim(
         namespace="team",
         name="data",

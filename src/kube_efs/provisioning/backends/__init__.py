@@ -1,6 +1,6 @@
-"""The kinds of volumes: how each is planned, made and removed when the engine asks for it.
+"""The kinds of volumes: how the engine plans, creates and removes each.
 
-A backend decides nothing about other volumes: whether data may go is asked in ``guards``, who may work on a
-directory is reserved there. It makes and removes directories by ``workers``, and reads classes and claims by
+A backend decides nothing about other volumes: ``guards`` decides whether data may be removed, and reserves
+directories. A backend creates and removes directories with ``workers``, and parses classes and claims with
 ``model``.
 """

@@ -1,4 +1,4 @@
-"""Directory volumes: one directory of a file system each, with a group id of its own (efs-provisioner)."""
+"""Directory volumes: each is a directory of a file system with its own group ID (efs-provisioner)."""
 
 import asyncio
 from contextlib import suppress
@@ -40,13 +40,13 @@ from kube_efs.telemetry.metrics import ControllerMetrics
 
 log = structlog.get_logger(__name__)
 
-# Each attempt may cost a worker pod; a claim that was not lucky by then is retried as after any failure.
+# Each attempt may need a worker pod. After so many, the claim is retried as after any failure.
 _IDS_TRIED = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryPlan:
-    """A directory and, if the class says so, a group id."""
+    """A directory and, depending on the class, a group ID."""
 
     request: DirectoryRequest
     index: VolumeIndex
@@ -59,11 +59,11 @@ class DirectoryPlan:
 
     @property
     def location(self) -> Location:
-        """Where its data will lie."""
+        """The location of its data."""
         return self.request.location
 
     async def locations(self) -> tuple[Location, ...]:
-        """The same, for a reservation."""
+        """The location, for a reservation."""
         return (self.request.location,)
 
     @property
@@ -72,7 +72,7 @@ class DirectoryPlan:
         return str(self.location)
 
     def place_of(self, volume: Volume) -> str:
-        """The same."""
+        """The directory, as for ``place``."""
         return self.place
 
     @property
@@ -84,10 +84,10 @@ class DirectoryPlan:
         """Nothing."""
 
     async def make(self) -> Self:
-        """Take a group id and make the directory; a failure gives the group id back.
+        """Take a group ID and create the directory; after a failure, the group ID is released.
 
-        An id that turns out to be another directory's is kept from further claims, and the next one tried.
-        The ledger has the id for the volume.
+        If another directory has the ID, the ID is held, so that other claims do not get it, and the next one
+        is tried. The ledger keeps the ID for the volume.
         """
         gids = self.request.gids
         if gids is None:
@@ -104,7 +104,7 @@ class DirectoryPlan:
 
     async def _make_with_group(self, gids: GidRange, start: int | None) -> None:
         name, ledger = volume_name(self.claim), self.index.gid_ledger
-        # An earlier request for the volume determines its ID, and may still be carried out.
+        # An earlier request for the volume determines its ID, and can still take effect.
         is_kept = start is None and self.index.is_expected(name)
         with ledger.taking(gids, name, self.location, start=start, is_kept=is_kept) as gid:
             if gid is None:
@@ -117,29 +117,29 @@ class DirectoryPlan:
                 raise
 
     def volume(self, attempt: int) -> Volume:
-        """The volume, which has one name only: no other claim's can have this claim's uid."""
+        """The volume, always with the same name: it contains the uid of the claim."""
         gid = self.index.gids.of(volume_name(self.claim)) if self.request.gids else None
         request = self.request
         if request.port is not None:
-            # The file system may have gone and come back with another one since the claim was planned.
+            # The file system may have been missing and have got another port since the plan was made.
             port = tunnel_port(request.location.file_system_id, self.index.targets)
             request = replace(request, port=port)
         return volume_for(request, gid=gid)
 
     async def adopt(self, found: Volume) -> None:
-        """Give the directory back the group of the volume; raises KubeAlreadyExists."""
+        """Give the directory the group of the volume again; raises KubeAlreadyExists."""
         if found.nfs != self.volume(0).nfs:
             remedy = "check its server and path; they differ from what this provisioner sets"
             raise KubeAlreadyExists(
                 "leads to another location", field="volume", value=found.name, remedy=remedy
             )
-        # Watches may have shown it by now, so what is known as its group may not be what it was given.
+        # The directory may have another group: a watch may have shown the volume after its creation.
         await self.directories.make(self.location, permissions_for(found.gid))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanPace:
-    """How often directories are read: again after a failure, and the least and most time after a success."""
+    """How often directories are scanned: the delay after a failure, and the limits after a success."""
 
     retry_seconds: float = 5.0
     least_seconds: float = 60.0
@@ -176,23 +176,23 @@ class DirectoryBackend:
 
     @property
     def provisioner(self) -> str:
-        """The provisioner that its classes name."""
+        """The provisioner of its classes."""
         return self._provisioner.name
 
     @property
     def marks_refused_claims(self) -> bool:
-        """No: this provisioner has never written onto claims."""
+        """No: this provisioner has never annotated claims."""
         return False
 
     @property
     def shares_directories(self) -> bool:
-        """No: each has its own claim's uid in its name."""
+        """No: the name of each contains the uid of its claim."""
         return False
 
     async def run(self) -> None:
-        """Learn which group ids directories have: now, when a range is full, and from time to time.
+        """Read the group IDs of directories: at the start, when a range is full, and regularly.
 
-        Others make directories too, and change their groups. Runs until cancelled.
+        Other clients create directories too, and change their groups. Runs until cancelled.
         """
         while True:
             self._scan_wanted.clear()
@@ -233,7 +233,7 @@ class DirectoryBackend:
         return DirectoryPlan(request=request, index=self._index, directories=self._directories)
 
     def owns(self, volume: Volume) -> bool:
-        """Whether the volume is on its file system: others may use the same name for another one."""
+        """Whether the volume is on its file system: others may use its provisioner name for another one."""
         return is_served_by(volume, self._provisioner)
 
     async def removal(self, volume: Volume) -> Removal:
@@ -245,7 +245,7 @@ class DirectoryBackend:
 
     async def settled(self, volume: Volume) -> None:
         """Return when no earlier order can remove the directory any more."""
-        with suppress(RemovalRefused):  # of what is not to be removed, no order was ever given
+        with suppress(RemovalRefused):  # No order was ever given for such a directory.
             await self._directories.settled(removable_location(volume, self._provisioner))
 
     async def remove(self, removal: Removal, order: Order) -> None:
@@ -254,9 +254,9 @@ class DirectoryBackend:
 
     async def _scan(self) -> None:
         found, made_for_volumes = {}, set()
-        look = self._index.gid_ledger.begin_look()
+        scan = self._index.gid_ledger.begin_scan()
         for child in await self._directories.children(self._base):
-            # Users of the file system give what names they like; these are only looked at.
+            # Users of the file system can choose any names, so these are not parsed further.
             directory = Directory((*self._base.directory.parts, child.name))
             location = Location(file_system_id=self._base.file_system_id, directory=directory)
             volume = volume_of_directory(child.name)
@@ -264,7 +264,7 @@ class DirectoryBackend:
                 made_for_volumes.add(volume)
             is_first = volume is not None and volume not in found
             found[volume if volume and is_first else str(location)] = (location, child.gid)
-        without_volume = self._index.found_directories(look, self._base, found)
+        without_volume = self._index.found_directories(scan, self._base, found)
         self._alone = frozenset(made_for_volumes & without_volume)
         for name in sorted(self._alone):
             log.warning(
@@ -281,7 +281,7 @@ class DirectoryBackend:
 
 def _refuse_full(request: DirectoryRequest) -> NoReturn:
     raise GidRangeFull(
-        "has no free group id left",
+        "has no free group ID",
         field=f"StorageClass {request.claim.storage_class} parameters.gidMin-gidMax",
         value=str(request.gids),
         remedy="delete a volume, or create a class with a wider range",

@@ -1,4 +1,4 @@
-"""Tunnel volumes: NFS to the node's own loopback, where stunnel waits (openshift-efs-stunnel)."""
+"""Tunnel volumes: NFS to a loopback port of the node, where stunnel listens (openshift-efs-stunnel)."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -45,7 +45,7 @@ class TunnelPlan:
         return self.request.claim
 
     async def locations(self) -> tuple[Location, ...]:
-        """Where its data will lie."""
+        """The location of its data."""
         return (self.request.location,)
 
     @property
@@ -54,7 +54,7 @@ class TunnelPlan:
         return str(self.request.location)
 
     def place_of(self, volume: Volume) -> str:
-        """The same."""
+        """The directory, as for ``place``."""
         return self.place
 
     @property
@@ -68,20 +68,20 @@ class TunnelPlan:
             await self.record_choice(self.claim, self.request.location.file_system_id)
 
     async def make(self) -> Self:
-        """Make the directory; the plan has all that its volume needs."""
+        """Create the directory; the plan contains everything for the volume."""
         await self.directories.make(self.request.location, Permissions())
         return self
 
     def volume(self, attempt: int) -> Volume:
-        """The volume of that attempt, with the port of now; raises NotYet.
+        """The volume of that attempt, with the current port; raises NotYet.
 
-        The file system may have gone and come back with another one since the claim was planned.
+        The file system may have been missing and have got another port since the plan was made.
         """
         port = tunnel_port(self.request.location.file_system_id, self.index.targets)
         return volume_for(self.request, port=port, provisioner=self.provisioner, attempt=attempt)
 
     async def adopt(self, found: Volume) -> None:
-        """Nothing: the creator of the volume created the same directory."""
+        """Nothing: the earlier attempt created the same directory."""
 
 
 class TunnelBackend:
@@ -102,17 +102,17 @@ class TunnelBackend:
 
     @property
     def provisioner(self) -> str:
-        """The provisioner that its classes name."""
+        """The provisioner of its classes."""
         return self._provisioner
 
     @property
     def marks_refused_claims(self) -> bool:
-        """Yes: the annotations are part of what the older system's users know."""
+        """Yes: users of the older system know these annotations."""
         return True
 
     @property
     def shares_directories(self) -> bool:
-        """Yes: those of one namespace and ``volume_name``."""
+        """Yes: the claims of one namespace and ``volume_name`` do."""
         return True
 
     def plan(self, claim: Claim, storage_class: StorageClass) -> TunnelPlan | None:
@@ -142,17 +142,17 @@ class TunnelBackend:
         return True
 
     async def removal(self, volume: Volume) -> Removal:
-        """The directory of the volume; raises NotYet while the file system is out of reach."""
+        """The directory of the volume; raises NotYet while the file system is unknown."""
         location = removable_location(volume)
         if self._index.targets.port_of(location.file_system_id) is None:
             remedy = "if the file system was deleted, delete the volume and remove its finalizer"
             value = str(location.file_system_id)
-            raise NotYet("is not known (any more)", field="file system", value=value, remedy=remedy)
+            raise NotYet("is not known", field="file system", value=value, remedy=remedy)
         return Removal(location=location, base=BASE, tenant=tenant_of(volume))
 
     async def settled(self, volume: Volume) -> None:
         """Return when no worker pod can remove the directory any more."""
-        with suppress(RemovalRefused):  # of what is not to be removed, no order was ever given
+        with suppress(RemovalRefused):  # No order was ever given for such a directory.
             await self._directories.settled(removable_location(volume))
 
     async def remove(self, removal: Removal, order: Order) -> None:

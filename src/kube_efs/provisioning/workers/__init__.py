@@ -1,8 +1,9 @@
-"""Who makes, removes, lists, measures and empties directories of file systems.
+"""Workers create, remove, list and measure directories of file systems, and empty the trash.
 
-``pool`` and ``pods`` do it by worker pods; ``program`` runs in such a pod, and is kept free of the Kubernetes
-client. ``mounted`` does it in this pod, where the file system is mounted. Both use ``file_system``.
+``pool`` and ``pods`` use worker pods. ``program`` runs in such a pod, without the Kubernetes client.
+``mounted`` works in this pod, if the file system is mounted in it. ``program`` and ``mounted`` use
+``file_system``.
 
-They do not decide: whether a directory may be removed is decided in ``guards``, and asked once more by the
-``confirm`` of each order.
+Workers decide nothing: ``guards`` decides whether a directory may be removed. The ``confirm`` of each order
+checks that again.
 """

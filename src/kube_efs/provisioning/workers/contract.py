@@ -22,21 +22,21 @@ class Directories(Protocol):
     async def remove(
         self, location: Location, base: Directory, confirm: Confirm, *, tenant: str = ""
     ) -> None:
-        """Remove the directory with all that is in it, if it exists.
+        """Remove the directory with its contents, if it exists.
 
-        ``confirm`` is called directly before the step that others see, after every queue and wait; nothing is
-        removed when it raises. What was the directory's is emptied later, fairly between tenants. Raises
-        RemovalRefused unless it is strictly inside ``base``, what ``confirm`` raises, and KubeEfsError.
+        ``confirm`` is called directly before the visible step, after every queue and wait. If it raises,
+        nothing is removed. The contents are deleted later, in turns of the tenants. Raises RemovalRefused
+        unless the directory is strictly inside ``base``, the errors of ``confirm``, and KubeEfsError.
         """
 
     async def settled(self, location: Location) -> None:
-        """Return when no earlier order of another process can change the directory any more.
+        """Return when no earlier order of another process can still change the directory.
 
-        Raises WorkerFailed while one may, and KubeError.
+        Raises WorkerFailed while one can, and KubeError.
         """
 
     async def children(self, location: Location) -> Sequence[FoundDirectory]:
-        """The directories in this one, links and the trash left out; none when it does not exist.
+        """The directories in this one, without links and the trash; none when it does not exist.
 
         Raises KubeEfsError.
         """
@@ -48,11 +48,11 @@ class Meter(Protocol):
     async def measure(
         self, file_system_id: FileSystemId, directories: Sequence[Directory], terms: MeasuringTerms
     ) -> Sequence[MeasuredDirectory]:
-        """How much is in each, as far as the terms allow; raises KubeEfsError."""
+        """The size of each directory, as far as the terms allow; raises KubeEfsError."""
 
 
 async def remove_directory(directories: Directories, removal: Removal, order: Order) -> None:
-    """Have the directory of a removal removed, if it has one and the order is confirmed for it."""
+    """Remove the directory of a removal, if it has one and the order is confirmed."""
     if removal.location is not None and removal.with_directory:
         await directories.remove(
             removal.location, removal.base, order.confirm_directory, tenant=removal.tenant

@@ -1,9 +1,9 @@
-"""Directories of a mounted file system, made and removed so that nothing outside them can be touched.
+"""Creates and removes directories of a mounted file system, without any effect outside them.
 
-Every step goes through directory file descriptors and refuses symbolic links, so neither a link planted
-by a user of the file system nor a rename in the middle leads anywhere else. A removal renames the directory
-into a trash directory, which takes a moment however much is in it: whatever interrupts it, the directory is
-either whole in its place or gone from it. Emptying the trash is separate work, which blocks no request.
+Every step uses directory file descriptors and refuses symbolic links. So neither a link from a user of the
+file system nor a concurrent rename can redirect a step. A removal renames the directory into a trash
+directory, which takes the same short time for any contents. Even if it is interrupted, the directory is
+either complete in its place or completely removed. The trash is emptied separately, which blocks no request.
 """
 
 import errno
@@ -23,17 +23,18 @@ from kube_efs.provisioning.workers.trash import NO_DIRECTORY, OPEN_DIRECTORY, TR
 _OURS = frozenset({TRASH, MARKS})
 _PARENT_MODE = 0o755
 _UNFINISHED_MODE = 0o700
+_CORRECT_PATH = "correct the path of its volume"
 _ROOT_ACCESS = "the file system's policy must allow root access (elasticfilesystem:ClientRootAccess)"
 
 
 def make_directory(root: Path, directory: Directory, permissions: Permissions) -> bool:
-    """Make the directory with those permissions, and parents with 0755; gives whether it is new.
+    """Create the directory with those permissions, and parents with 0755; returns whether it is new.
 
-    One that exists keeps its contents, and its mode and owners too unless ``permissions`` are enforced;
-    the root keeps everything. A new one with owners is closed to others until they are set, which only an
-    enforcing attempt finishes once it was interrupted. One whose permissions the server does not take is
-    removed again if it is new. Raises WorkerRefused when a link or file is in the way, GidTaken when
-    ``permissions`` want a group that another directory has, and WorkerFailed.
+    An existing directory keeps its contents. It also keeps its mode and owners unless ``permissions`` are
+    enforced; the root always keeps them. A new directory with owners is inaccessible to others until the
+    owners are set. After an interruption, only an enforced attempt completes it. If the server does not apply
+    the permissions, a new directory is removed again. Raises WorkerRefused when a link or file is in the way,
+    GidTaken when another directory has the group of ``permissions``, and WorkerFailed.
     """
     with _failing("could not be created", directory), _opened_root(root) as descriptor:
         return not directory.is_root and _make_below(descriptor, directory, permissions)
@@ -56,10 +57,10 @@ def list_children(root: Path, directory: Directory) -> list[FoundDirectory]:
 
 
 def move_to_trash(root: Path, directory: Directory, *, base: Directory, tenant: str = "") -> bool:
-    """Rename the directory into the trash, for that tenant; gives whether it existed.
+    """Rename the directory into the trash, for that tenant; returns whether it existed.
 
-    Raises RemovalRefused, with nothing touched, unless it is strictly inside ``base``, outside the trash,
-    reached without a link, and on the same file system as ``root``; WorkerFailed when the server says no.
+    Raises RemovalRefused, without any change, unless it is strictly inside ``base``, outside the trash,
+    reached without a link, and on the same file system as ``root``; WorkerFailed when the server fails.
     """
     refuse_outside(directory, base)
     with _failing("could not be removed", directory), _opened_root(root) as descriptor:
@@ -67,7 +68,7 @@ def move_to_trash(root: Path, directory: Directory, *, base: Directory, tenant: 
 
 
 def empty_trash(root: Path, may_go_on: Callable[[], bool]) -> TrashReport:
-    """Empty the trash as far as the terms allow, and as things can be removed; see ``trash.empty``.
+    """Empty the trash while ``may_go_on`` allows it; see ``trash.empty``.
 
     Raises RemovalRefused when the trash is not a directory, and WorkerFailed when it cannot be read.
     """
@@ -79,7 +80,7 @@ def empty_trash(root: Path, may_go_on: Callable[[], bool]) -> TrashReport:
             return TrashReport()
 
 
-# --- making
+# --- creating
 
 
 def _make_below(root: int, directory: Directory, permissions: Permissions) -> bool:
@@ -97,8 +98,8 @@ def _make_below(root: int, directory: Directory, permissions: Permissions) -> bo
 def _make_leaf(root: int, parent: int, directory: Directory, permissions: Permissions) -> bool:
     name = directory.parts[-1]
     has_owners = permissions.uid is not None or permissions.gid is not None
-    # No other user may enter while it belongs to the wrong group. Without owners the mode goes with the call:
-    # a chmod afterwards could be lost to a crash in between.
+    # No other user may enter while it belongs to the wrong group. Without owners, mkdir sets the mode: if a
+    # chmod followed, a crash in between would lose the mode.
     in_steps = has_owners or permissions.enforced
     mode = _UNFINISHED_MODE if in_steps else permissions.mode
     leaf, is_new = _open_or_make(parent, name, mode, directory)
@@ -117,7 +118,7 @@ def _make_leaf(root: int, parent: int, directory: Directory, permissions: Permis
 
 
 def _claim_group(root: int, parent: int, directory: Directory, gid: int, leaf: int) -> None:
-    """Raise GidTaken unless the group id is this directory's alone."""
+    """Raise GidTaken unless only this directory has the group ID."""
     places = [gid_marks.Place(folder=parent, path=directory.parts[-1])]
     if len(directory.parts) > 1:
         places.append(gid_marks.Place(folder=root, path="/".join(directory.parts)))
@@ -125,7 +126,7 @@ def _claim_group(root: int, parent: int, directory: Directory, gid: int, leaf: i
 
 
 def _open_or_make(parent: int, name: str, mode: int, directory: Directory) -> tuple[int, bool]:
-    """A descriptor of the child on the way to the directory, and whether it is new."""
+    """A descriptor of the next directory on the path, and whether it is new."""
     try:
         os.mkdir(name, mode, dir_fd=parent)
         is_new = True
@@ -134,23 +135,17 @@ def _open_or_make(parent: int, name: str, mode: int, directory: Directory) -> tu
     with _failing("could not be created", directory, in_the_way=WorkerRefused):
         child = os.open(name, OPEN_DIRECTORY, dir_fd=parent)
     try:
-        if is_new:
-            _unmask(child, mode)
+        # mkdir omits the bits of the umask, which all threads share, and setgid.
+        if is_new and mode & ~(found := stat.S_IMODE(os.fstat(child).st_mode)):
+            os.fchmod(child, found | mode)
     except OSError:
         os.close(child)
         raise
     return child, is_new
 
 
-def _unmask(descriptor: int, mode: int) -> None:
-    """Add what mkdir has left out: what the umask forbids, which is one for all threads, and setgid."""
-    found = stat.S_IMODE(os.fstat(descriptor).st_mode)
-    if mode & ~found:
-        os.fchmod(descriptor, found | mode)
-
-
 def _give(leaf: int, directory: Directory, permissions: Permissions) -> None:
-    """Set owners and mode, in this order: a change of owners may take setgid away."""
+    """Set owners and mode, in this order: a change of owners may remove setgid."""
     uid = -1 if permissions.uid is None else permissions.uid
     gid = -1 if permissions.gid is None else permissions.gid
     if (uid, gid) != (-1, -1):
@@ -173,7 +168,7 @@ def _shown(owner: int | None) -> str:
 
 
 def _take_back(parent: int, name: str, leaf: int) -> None:
-    """Remove a directory that was just made, unless it is no longer empty or was replaced."""
+    """Remove a directory that was just created, unless it is no longer empty or was replaced."""
     with suppress(OSError):
         if os.path.samestat(os.fstat(leaf), os.stat(name, dir_fd=parent, follow_symlinks=False)):
             os.rmdir(name, dir_fd=parent)
@@ -185,7 +180,7 @@ def _take_back(parent: int, name: str, leaf: int) -> None:
 def _children(folder: int) -> Iterator[FoundDirectory]:
     with os.scandir(folder) as listing:
         for entry in listing:
-            with suppress(FileNotFoundError):  # removed in the meantime
+            with suppress(FileNotFoundError):  # Removed concurrently.
                 if entry.name not in _OURS and entry.is_dir(follow_symlinks=False):
                     yield FoundDirectory(name=entry.name, gid=entry.stat(follow_symlinks=False).st_gid)
 
@@ -203,19 +198,23 @@ def refuse_outside(directory: Directory, base: Directory) -> None:
             remedy=f"only directories below {base} are removed",
         )
     if directory.parts[0] == TRASH:
-        raise RemovalRefused("is the trash directory", field="directory", value=str(directory))
+        raise RemovalRefused(
+            "is the trash directory", field="directory", value=str(directory), remedy=_CORRECT_PATH
+        )
     if MARKS in directory.parts:
-        raise RemovalRefused("is the directory of group IDs", field="directory", value=str(directory))
+        raise RemovalRefused(
+            "is the directory of group IDs", field="directory", value=str(directory), remedy=_CORRECT_PATH
+        )
 
 
 def _move_to_trash(root: int, directory: Directory, tenant: str) -> bool:
-    """Rename the directory into the trash; tell whether it was in its place."""
+    """Rename the directory into the trash; returns whether it existed."""
     name = directory.parts[-1]
     try:
         with _links_refused(directory), _opened(root, directory.parts[:-1]) as parent:
             before = _checked_leaf(root, parent, name, directory)
-            # Should something else be renamed, its inode is not the one in this name, so it is not removed
-            # even if we end here.
+            # If something else is renamed, its inode differs from the one in this name. So it is not removed
+            # even if this process ends here.
             kept_as = trash.entry_name(tenant, before[1])
             with opened_trash(root) as folder:
                 os.rename(name, kept_as, src_dir_fd=parent, dst_dir_fd=folder)
@@ -223,7 +222,10 @@ def _move_to_trash(root: int, directory: Directory, tenant: str) -> bool:
                 if (after.st_dev, after.st_ino) != before:
                     os.rename(kept_as, name, src_dir_fd=folder, dst_dir_fd=parent)
                     raise RemovalRefused(
-                        "was replaced in the meantime", field="directory", value=str(directory)
+                        "was replaced in the meantime",
+                        field="directory",
+                        value=str(directory),
+                        remedy="check which process renames directories there",
                     )
     except FileNotFoundError:
         return False
@@ -231,7 +233,7 @@ def _move_to_trash(root: int, directory: Directory, tenant: str) -> bool:
 
 
 def _checked_leaf(root: int, parent: int, name: str, directory: Directory) -> tuple[int, int]:
-    """Device and inode of the directory to remove; raises RemovalRefused for another file system's."""
+    """Device and inode of the directory to remove; raises RemovalRefused on another file system."""
     with _opened(parent, (name,)) as leaf:
         found = os.fstat(leaf)
     if found.st_dev != os.fstat(root).st_dev:
@@ -281,7 +283,7 @@ def _opened_root(root: Path) -> Iterator[int]:
 
 @contextmanager
 def _opened(start: int, names: Sequence[str]) -> Iterator[int]:
-    """What these names lead to, one inside the other, reached without following a link; raises OSError."""
+    """The directory at the path of these names, opened without following a link; raises OSError."""
     here = os.dup(start)
     try:
         for name in names:
@@ -297,7 +299,7 @@ def _opened(start: int, names: Sequence[str]) -> Iterator[int]:
 def _failing(
     problem: str, directory: Directory, *, in_the_way: type[WorkerFailed] = WorkerFailed
 ) -> Iterator[None]:
-    """Raise WorkerFailed for what the operating system says, or ``in_the_way`` for a link or file."""
+    """Raise WorkerFailed for errors of the operating system, or ``in_the_way`` for a link or file."""
     try:
         yield
     except OSError as error:

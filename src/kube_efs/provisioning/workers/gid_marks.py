@@ -1,21 +1,22 @@
-"""Which directory has which group id, written on the file system, where every controller reads it.
+"""The group IDs of directories, as marks on the file system that every controller reads.
 
 Two controllers that share a file system, in one cluster or in two, do not see each other's volumes in time.
-So a group id is claimed on the file system before it is given to a directory. The mark of a directory for
-group G is an entry of the directory ``.kube-efs-gids/G``. Its maker makes the directory, then the mark, then
-lists that directory. It has G only if every other mark in there is of a directory that does not exist.
+So a worker claims a group ID on the file system before it assigns the ID to a directory. The mark of a
+directory for group G is an entry of the directory ``.kube-efs-gids/G``. The worker creates the directory,
+then the mark, and then lists the marks. The directory gets G only if no other mark belongs to an existing
+directory.
 
-Of two makers that want G, the one that made its mark later lists the directory of marks after both marks are
-there. So at least one of them sees the other, and a maker that sees another mark gives G up. Both may do so;
-each then tries another id.
+Of two workers that want G, the later one lists the marks after both marks exist. So at least one of them sees
+the other mark. A worker that sees the mark of another existing directory gives up G. Both may do so; then
+each tries another ID.
 
-A mark of a directory that does not exist is left from a volume that was removed. The next maker that wants
-the id removes it. The directory may be created again at that moment; but its maker lists the marks later,
-and either finds the mark of the one who removes, or misses its own mark, and gives G up.
+A mark without a directory is from a removed volume. The next worker that wants the ID removes the mark. If
+the directory is created again at that moment, its worker lists the marks later. It then finds the mark of
+the other worker, or misses its own mark, and gives up G.
 
-There are such directories of marks in two places: at the top of what is mounted, and beside the directory.
-Controllers that have one of the two in common never give out one id twice. The cost is that of a few small
-calls, however many volumes there are.
+Marks are in two places: at the top of the mount, and next to the directory. Controllers that have one of the
+two places in common never assign one ID twice. The cost is a few small calls, independent of the number of
+volumes.
 """
 
 import hashlib
@@ -34,17 +35,17 @@ _MODE = 0o700
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A directory, by the descriptor of an open directory above it and the path from there."""
+    """A directory: the descriptor of an open parent directory, and the path from there."""
 
     folder: int
     path: str
 
 
 def claim(gid: int, places: Sequence[Place], *, has_group: bool) -> None:
-    """Mark the group id as that of the directory, which must exist, in each place.
+    """Mark the group ID in each place as that of the directory, which must exist.
 
-    ``has_group`` says that the directory has this group: with its marks there too, it was claimed before.
-    Raises GidTaken, with no mark of the directory left, when another directory has the id; and OSError.
+    ``has_group`` means that the directory has this group. If its marks exist, too, it has claimed the ID
+    before. Raises GidTaken when another directory has the ID, and removes the marks then; and OSError.
     """
     with ExitStack() as stack:
         marks = [_Marks(stack.enter_context(_opened_marks(one.folder, gid)), one) for one in places]
@@ -56,11 +57,11 @@ def claim(gid: int, places: Sequence[Place], *, has_group: bool) -> None:
             for one in marks:
                 one.withdraw()
             remedy = "another ID is tried"
-            raise GidTaken(f"belongs to {others[0]}", field="group id", value=gid, remedy=remedy)
+            raise GidTaken(f"belongs to {others[0]}", field="group ID", value=gid, remedy=remedy)
 
 
 class _Marks:
-    """The marks for one group id in one place."""
+    """The marks for one group ID in one place."""
 
     def __init__(self, marks: int, place: Place) -> None:
         self._marks = marks
@@ -69,7 +70,7 @@ class _Marks:
         self._own = hashlib.sha256(os.fsencode(place.path)).hexdigest()[:32]
 
     def add(self) -> bool:
-        """Make the mark of the directory; gives whether it existed."""
+        """Create the mark of the directory; gives whether it existed before."""
         try:
             os.symlink(self._place.path, self._own, dir_fd=self._marks)
         except FileExistsError:
@@ -81,14 +82,14 @@ class _Marks:
             os.unlink(self._own, dir_fd=self._marks)
 
     def other(self) -> str | None:
-        """A directory that has the id too; marks of those that do not exist are removed."""
+        """Another directory with the ID; removes the marks of directories that do not exist."""
         names = os.listdir(self._marks)  # noqa: PTH208 - of a descriptor
         if self._own not in names:
             return "a directory that was created at the same time"
         for name in names:
             if name == self._own:
                 continue
-            with suppress(FileNotFoundError):  # its maker has withdrawn it
+            with suppress(FileNotFoundError):  # Its worker has withdrawn it.
                 path = os.readlink(name, dir_fd=self._marks)
                 if self._exists(path):
                     return path

@@ -1,7 +1,7 @@
-"""Directories made and removed through file systems that are mounted in this very pod.
+"""Creates and removes directories of file systems that are mounted in this pod.
 
-An NFS server that does not answer blocks a call for as long as it likes, so each file system has threads
-of its own: when one hangs, nothing else does.
+An NFS server that does not answer can block a call indefinitely. So each file system has its own threads:
+if they hang, the other file systems do not.
 """
 
 import asyncio
@@ -45,9 +45,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mounted:
-    """A directory of a file system that is mounted in this pod, as it was when it was found.
+    """A directory of a file system that is mounted in this pod, as first found.
 
-    ``base`` is what of the file system is at the mount point, which had that ``source``, device and inode.
+    ``base`` is the mounted directory of the file system. The mount point had that ``source``, device and
+    inode.
     """
 
     file_system_id: FileSystemId
@@ -58,7 +59,7 @@ class Mounted:
     inode: int
 
     def local(self, location: Location) -> Directory | None:
-        """The directory as seen from the mount point; None when it is not in there."""
+        """The directory, relative to the mount point; None when it is not inside the mount."""
         directory = location.directory
         if location.file_system_id != self.file_system_id:
             return None
@@ -75,12 +76,13 @@ async def find_mounted(
     base: Directory | None = None,
     timeout_seconds: float = 60,
 ) -> Mounted:
-    """Where the file system is mounted: at the mount point if one is given, else from that server.
+    """The mount of the file system: at the given mount point, or otherwise from that server.
 
-    ``base`` is what of the file system is there, None what the mount's source says. A mount by an access
-    point or by a helper's tunnel says nothing of it; one from the server's own name wins over ``base`` at
-    a mount point that is given. Of several mounts from the server the first is taken, with a ``base`` the
-    first of those that have the least above it.
+    ``base`` is the mounted directory; with None it comes from the source of the mount. The source of a mount
+    through an access point or a helper's tunnel does not contain it. At a given mount point, the source of a
+    mount from the server's own name overrides ``base``. Of several mounts from the server, the first is used;
+    with ``base``, the first of the mounts with the longest path that contain ``base``.
+
     Raises PlatformError when there is none, WorkerFailed when it does not answer.
     """
     threads = ThreadPoolExecutor(1)
@@ -96,7 +98,7 @@ async def find_mounted(
 
 
 class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
-    """Makes and removes directories of mounted file systems; use as ``async with``."""
+    """Creates and removes directories of mounted file systems; use as ``async with``."""
 
     def __init__(self, mounts: Iterable[Mounted], *, timeout_seconds: float = 60) -> None:
         self._mounts = [_MountWorker(mounted, timeout_seconds) for mounted in mounts]
@@ -112,17 +114,17 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
             mount.close()
 
     def file_system_ids(self) -> frozenset[FileSystemId]:
-        """What is mounted, wholly or in part."""
+        """The file systems that are mounted, completely or in part."""
         return frozenset(mount.mounted.file_system_id for mount in self._mounts)
 
     def on_removed(self, call: Callable[[FileSystemId], None]) -> None:
-        """Have that called whenever a directory was moved into the trash of a file system."""
+        """Call that whenever a directory was moved into the trash of a file system."""
         self._removed = call
 
     async def make(self, location: Location, permissions: Permissions) -> None:
         """Make the directory unless it exists.
 
-        Raises InvalidValue unless it is strictly inside what is mounted, WorkerFailed when it cannot be made.
+        Raises InvalidValue unless it is strictly inside a mount, WorkerFailed when it cannot be created.
         """
         mount, directory = self._place(location, InvalidValue)
         if directory.is_root:
@@ -132,10 +134,10 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
     async def remove(
         self, location: Location, base: Directory, confirm: Confirm, *, tenant: str = ""
     ) -> None:
-        """Move the directory into that tenant's trash, if it exists; ``empty`` removes what is in it.
+        """Move the directory into that tenant's trash, if it exists; ``empty`` removes its contents.
 
-        Raises RemovalRefused unless it is strictly inside both ``base`` and what is mounted, WorkerRefused
-        when a link or file is in its place, and WorkerFailed.
+        Raises RemovalRefused unless it is strictly inside both ``base`` and a mount, WorkerRefused when
+        a link or file is in its place, and WorkerFailed.
         """
         file_system.refuse_outside(location.directory, base)
         mount, directory = self._place(location, RemovalRefused)
@@ -145,9 +147,9 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
         self._removed(location.file_system_id)
 
     async def empty(self, file_system_id: FileSystemId, terms: EmptyingTerms) -> TrashReport:
-        """Empty the trash in every mount of the file system, for so long at most in each.
+        """Empty the trash in every mount of the file system; the terms limit the time in each.
 
-        Nothing else waits for it, and it ends with its next step when this object is left.
+        No other work waits for it. It stops at its next step when this object is closed.
         Raises WorkerRefused and WorkerFailed.
         """
         return together(
@@ -159,7 +161,7 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
         )
 
     async def settled(self, location: Location) -> None:
-        """Nothing to wait for: directories are removed by this process only, and none gets a name twice."""
+        """Nothing to wait for: only this process removes directories, and none gets a name twice."""
 
     async def children(self, location: Location) -> Sequence[FoundDirectory]:
         """The directories in this one; none when it does not exist; raises InvalidValue and WorkerFailed."""
@@ -167,13 +169,13 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
         return await mount.children(directory)
 
     def holds(self, location: Location) -> bool:
-        """Whether the directory is in what is mounted here."""
+        """Whether the directory is inside a mount of this pod."""
         return any(mount.mounted.local(location) is not None for mount in self._mounts)
 
     async def measure(
         self, file_system_id: FileSystemId, directories: Sequence[Directory], terms: MeasuringTerms
     ) -> Sequence[MeasuredDirectory]:
-        """How much is in each, as far as the terms allow; raises InvalidValue and WorkerFailed."""
+        """The size of each directory, as far as the terms allow; raises InvalidValue and WorkerFailed."""
         found = []
         for directory in directories:
             location = Location(file_system_id=file_system_id, directory=directory)
@@ -182,7 +184,7 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
         return found
 
     def _place(self, location: Location, refusal: type[InvalidValue]) -> "tuple[_MountWorker, Directory]":
-        """Who works there, and the directory as seen from the mount point; raises the refusal."""
+        """The worker of the mount, and the directory relative to the mount point; raises the refusal."""
         for mount in self._mounts:
             directory = mount.mounted.local(location)
             if directory is not None:
@@ -215,13 +217,13 @@ class _MountWorker:
         self._making_lock = threading.Lock()
 
     def close(self) -> None:
-        """Begin nothing more; work in progress continues."""
+        """Start no more work; work in progress continues."""
         self._closed.set()
         for threads in (self._workers, self._remover, self._emptier, self._measurer):
             threads.shutdown(wait=False, cancel_futures=True)
 
     async def make(self, directory: Directory, permissions: Permissions) -> None:
-        """Make the directory; raises WorkerFailed also while an earlier attempt at it has not ended."""
+        """Create the directory; raises WorkerFailed also while an earlier attempt has not ended."""
         await self._run(
             self._workers,
             lambda root: file_system.make_directory(root, directory, permissions),
@@ -233,7 +235,7 @@ class _MountWorker:
         return await self._run(self._workers, lambda root: file_system.list_children(root, directory))
 
     async def measure(self, directory: Directory, terms: MeasuringTerms) -> Sequence[MeasuredDirectory]:
-        """How much is in this one; one at a time, and longer than other work may take."""
+        """The size of this one; one at a time, with a longer timeout than other work."""
         return await self._run(
             self._measurer,
             lambda root: list(measure_all(root, [directory], terms, self._closed.wait)),
@@ -243,8 +245,8 @@ class _MountWorker:
     async def remove(self, directory: Directory, confirm: Confirm, tenant: str) -> None:
         """Move the directory into the trash; one at a time.
 
-        Raises what ``confirm`` raises, WorkerRefused and WorkerFailed. A removal that is given up before its
-        thread has begun never begins.
+        Raises the errors of ``confirm``, WorkerRefused and WorkerFailed. A removal that is cancelled before
+        its thread has begun never begins.
         """
         async with self._removing:
             await confirm()
@@ -255,7 +257,7 @@ class _MountWorker:
                 )
 
     async def empty(self, terms: EmptyingTerms) -> TrashReport:
-        """Empty the trash; one at a time, and longer than other work may take."""
+        """Empty the trash; one at a time, with a longer timeout than other work."""
 
         def emptied(root: Path) -> TrashReport:
             deadline = time.monotonic() + terms.seconds
@@ -268,7 +270,7 @@ class _MountWorker:
 
     @contextmanager
     def _alone(self, directory: Directory) -> Iterator[None]:
-        """Hold the directory in a thread: an attempt that was given up would give it its group too late."""
+        """Hold the directory in a thread: an abandoned attempt could set its group after a later attempt."""
         with self._making_lock:
             if directory in self._making:
                 raise WorkerFailed(
@@ -304,7 +306,7 @@ class _MountWorker:
 
 @contextmanager
 def _refusals_of_workers() -> Iterator[None]:
-    """The obstacle may be removed without an event of any watch, so this is retried."""
+    """Make refusals retryable: no watch shows that the link or file was removed."""
     try:
         yield
     except RemovalRefused as error:
@@ -350,7 +352,7 @@ def _find(
 def _mounted_at(
     mount_point: Path, server: str, base: Directory | None, entries: Sequence[MountEntry]
 ) -> tuple[MountEntry, Directory]:
-    """What is mounted there, and what of the file system that is."""
+    """The mount there, and the mounted directory of the file system."""
     entry = _topmost(mount_point, entries)
     if entry is None:
         problem, remedy = "is not a mount point in this pod", "mount the file system there"
@@ -366,7 +368,7 @@ def _mounted_at(
 
 
 def _directory_at(entry: MountEntry, server: str, said: Directory | None) -> Directory | None:
-    """What of the file system is mounted: only a mount from the server's own name knows it better."""
+    """The mounted directory: ``said``, unless the mount is from the server's own name."""
     export = export_of(entry)
     if export is None or (said is not None and export.server != server):
         return said
@@ -378,7 +380,7 @@ def _directory_at(entry: MountEntry, server: str, said: Directory | None) -> Dir
 def _mounted_from(
     server: str, base: Directory | None, entries: Sequence[MountEntry]
 ) -> tuple[MountEntry, Directory]:
-    """What is mounted from there, and what of the file system that is."""
+    """The mount from that server, and the mounted directory of the file system."""
     exports = _nearest(base, find_exports(entries, server))
     if not exports:
         wanted = "" if base is None else f" with its directory {base}"
@@ -396,7 +398,7 @@ def _mounted_from(
 
 
 def _nearest(base: Directory | None, exports: Sequence[Export]) -> list[Export]:
-    """Those that have the base in them, with the least above it; all of them without a base."""
+    """The exports with the longest path that contain the base; all exports without a base."""
     if base is None:
         return list(exports)
     holding = [one for one in exports if base.relation_to(one.directory) in _INSIDE]
@@ -409,13 +411,13 @@ def _seen(entries: Sequence[MountEntry]) -> str:
 
 
 def _topmost(mount_point: Path, entries: Sequence[MountEntry]) -> MountEntry | None:
-    """What is visible at the mount point: of several mounts at one place, the last."""
+    """The visible mount at the mount point: the last of several mounts there."""
     there = [entry for entry in entries if entry.mount_point == mount_point]
     return there[-1] if there else None
 
 
 def _check(mounted: Mounted) -> None:
-    """Raise WorkerFailed unless the mount is the one that was found: data must not go anywhere else."""
+    """Raise WorkerFailed unless the mount is the one that was found: data must not go elsewhere."""
     entry = _topmost(mounted.mount_point, read_mountinfo())
     if entry is not None and entry.source == mounted.source:
         if _identity(mounted.mount_point) == (mounted.device, mounted.inode):

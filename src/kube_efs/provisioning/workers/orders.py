@@ -1,7 +1,6 @@
-"""What a worker pod is asked to do, as values and as arguments; and what it reports, in its message and log.
+"""The work of a worker pod, as values and arguments; and its report, in termination message and log.
 
-An item is ``/path``, with ``@TENANT:`` before it where that is known, and before all this ``UID:GID:`` with
-either number left out where the owner is not asked for.
+An item is ``[UID:GID:][@TENANT:]/path``. ``UID`` or ``GID`` is empty if that owner is not set.
 """
 
 import json
@@ -20,9 +19,9 @@ DEFAULT_MODE = Permissions().mode
 
 _ITEM = re.compile(r"(?:([0-9]{0,10}):([0-9]{0,10}):)?(?:@([a-z0-9]{1,12}):)?(/.*)", re.DOTALL)
 _TENANT = re.compile(r"[a-z0-9]{0,12}")
-# The next number would mean "leave it as it is" to chown(2).
+# The next number means "no change" to chown(2).
 _ID_MAX = 2**32 - 2
-# Kubernetes cuts a termination message at 4096 bytes.
+# Kubernetes truncates a termination message at 4096 bytes.
 _MESSAGE_MAX_BYTES = 4096
 _REASON_MAX_CHARACTERS = 300
 
@@ -39,7 +38,7 @@ class Action(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuringTerms:
-    """How directories are measured: so many files a second, so many seconds for one and for all of them."""
+    """Limits of a measurement: files per second, seconds for each directory, and seconds in total."""
 
     entries_per_second: int = 1000
     directory_seconds: int = 120
@@ -48,14 +47,14 @@ class MeasuringTerms:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmptyingTerms:
-    """For how many seconds the trash of a file system is emptied, if there is so much to do."""
+    """The maximum of seconds for emptying the trash of a file system."""
 
     seconds: int = 240
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """What all items of one pod have in common; each action looks at its own fields only."""
+    """The common properties of all items of a pod; each action uses only its own fields."""
 
     action: Action
     mode: int = DEFAULT_MODE
@@ -68,9 +67,9 @@ class Job:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One directory, its owners where they are asked for, and the tenant of its trash.
+    """One directory, its owners if they are set, and the tenant of its trash.
 
-    Raises InvalidValue for a tenant that is not of up to 12 lower-case letters and digits.
+    Raises InvalidValue unless the tenant consists of up to 12 lower-case letters and digits.
     """
 
     directory: Directory
@@ -80,7 +79,8 @@ class Item:
 
     def __post_init__(self) -> None:
         if not _TENANT.fullmatch(self.tenant):
-            raise InvalidValue("is not a valid tenant", field="tenant", value=self.tenant)
+            remedy = "use up to 12 lower-case letters and digits"
+            raise InvalidValue("is not a valid tenant", field="tenant", value=self.tenant, remedy=remedy)
 
     def __str__(self) -> str:
         tenant = f"@{self.tenant}:" if self.tenant else ""
@@ -114,7 +114,7 @@ def render_arguments(job: Job, items: Iterable[Item], *, root: str) -> Sequence[
 
 
 def parse_order(arguments: Sequence[str]) -> tuple[Action | None, tuple[Directory, ...] | None]:
-    """What a worker with these arguments does to which directories; None for what they do not tell."""
+    """The action of a worker with these arguments, and its directories; None for what is unknown."""
     match arguments:
         case ["worker", str(word), *options] if word in set(Action) and "--" in options:
             items = options[options.index("--") + 1 :]
@@ -152,13 +152,13 @@ def _id(digits: str | None, owner: str) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerReport:
-    """What became of a worker's directories.
+    """The results of a worker's directories.
 
-    ``failed`` has the reason for each directory that was not done; when ``complete`` is false there
-    was no room for all of them, and only a directory that is known to be done counts as done. ``refused``
-    are those of them that a guard has kept from being touched, ``taken`` those whose group id another has.
-    ``children`` is what was listed, ``measured`` what was measured, ``trash`` what is left in the trash;
-    they do not come from the termination message.
+    ``failed`` contains the reason for each failed directory. When ``complete`` is false, the message had no
+    room for all of them, so a directory that is not in ``failed`` may have failed, too. Of the failed
+    directories, a guard has refused those in ``refused``, and those in ``taken`` have a group ID that another
+    directory has. ``children``, ``measured`` and ``trash`` are the results of the other actions; they come
+    from the log, not from the termination message.
     """
 
     failed: Mapping[str, str] = field(default_factory=dict)
@@ -189,7 +189,7 @@ def render_report(
 
 
 def parse_report(message: str) -> WorkerReport | None:
-    """The report in a termination message; None when the worker left none (it was killed, say)."""
+    """The report in a termination message; None when it contains none, for example after a kill."""
     try:
         body = json.loads(message)
         failed = {str(path): str(reason) for path, reason in body["failed"].items()}
@@ -201,14 +201,14 @@ def parse_report(message: str) -> WorkerReport | None:
 
 
 def render_children(children: Sequence[FoundDirectory]) -> Iterator[str]:
-    """One line for each, and one with their number, which shows whether the log was cut."""
+    """One line for each, and one with their number, which shows whether the log was truncated."""
     for child in children:
         yield json.dumps({"name": child.name, "gid": child.gid})
     yield json.dumps({"children": len(children)})
 
 
 def parse_children(lines: Iterable[str]) -> tuple[FoundDirectory, ...] | None:
-    """The children in a worker's log, whatever else is in there; None when some are missing."""
+    """The children in a worker's log, among other lines; None when some are missing."""
     found, expected = [], None
     for line in lines:
         match _json(line):
@@ -229,7 +229,7 @@ def render_measured(found: MeasuredDirectory) -> str:
 
 
 def parse_measured(lines: Iterable[str]) -> tuple[MeasuredDirectory, ...]:
-    """The measured directories in a worker's log, whatever else is in there."""
+    """The measured directories in a worker's log, among other lines."""
     found = []
     for line in lines:
         match _json(line):
@@ -247,7 +247,7 @@ def parse_measured(lines: Iterable[str]) -> tuple[MeasuredDirectory, ...]:
 
 
 def render_trash(report: TrashReport) -> str:
-    """The line for what is left in the trash."""
+    """The line about the rest of the trash."""
     examples = [[one.entry, one.path, one.reason] for one in report.examples]
     return json.dumps(
         {
@@ -260,7 +260,7 @@ def render_trash(report: TrashReport) -> str:
 
 
 def parse_trash(lines: Iterable[str]) -> TrashReport | None:
-    """The report about the trash in a worker's log, whatever else is in there; None when it does not."""
+    """The report about the trash in a worker's log, among other lines; None when it is missing."""
     for line in lines:
         match _json(line):
             case {"trash": int(entries), "stuck": int(stuck), "removed": int(removed), "examples": [*found]}:

@@ -1,4 +1,4 @@
-"""Worker pods as objects: the Pod that is created for a job, and what is read from any of them."""
+"""Worker pods as objects: the Pod that is created for a job, and the observed state of a Pod."""
 
 import secrets
 import string
@@ -22,7 +22,7 @@ LABELS: Mapping[str, str] = MappingProxyType({"component": "efs-worker"})
 MOUNT_PATH = "/efs"
 CHANGING = frozenset({Action.MAKE, Action.REMOVE})
 
-# What keeps a pod that changes directories from running until its order is confirmed.
+# The scheduling gate of a pod that changes directories, until its order is confirmed.
 _GATE = f"{PREFIX}/order"
 _POOL = f"{PREFIX}/worker-pool"
 _NAME_MAX = 63
@@ -39,11 +39,11 @@ _WORDS: Mapping[Action, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerOptions:
-    """How worker pods are run.
+    """Options of worker pods.
 
-    A pod may take ``start_seconds`` to start and works for ``timeout_seconds``; ``batch_max`` is the most
-    directories one pod is given. Of processes that name the same ``pool`` one works at a time, such as the
-    leader: it removes what the previous one left.
+    A pod may take ``start_seconds`` to start and ``timeout_seconds`` to work. It gets at most ``batch_max``
+    directories. Of the processes with the same ``pool``, one works at a time, such as the leader. It deletes
+    the pods that the previous one left.
     """
 
     namespace: str
@@ -56,7 +56,7 @@ class WorkerOptions:
 
     @classmethod
     def from_settings(cls, settings: ControllerSettings, *, pool: str = LEADER) -> Self:
-        """The options of both who run worker pods: the leader, and the CSI socket of a replica."""
+        """The options for the leader, and for the CSI socket of a replica."""
         return cls(
             namespace=settings.namespace,
             image=settings.worker_image,
@@ -68,15 +68,15 @@ class WorkerOptions:
 
     @property
     def longest_seconds(self) -> float:
-        """The most time from a pod's creation to its end."""
+        """The maximum time from a pod's creation to its end."""
         return self.start_seconds + self.timeout_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedPod:
-    """A worker pod as last seen, and when it was first (``since``), by the loop's clock.
+    """The last known state of a worker pod; ``since`` is when it was first seen, by the loop's clock.
 
-    ``directories`` are those that it makes or removes; None when its arguments do not tell.
+    ``directories`` are those that it creates or removes; None when its arguments do not contain them.
     """
 
     pod: Pod
@@ -91,12 +91,12 @@ class ObservedPod:
 
     @property
     def uid(self) -> str:
-        """The uid of the Pod, which another one of the same name does not have."""
+        """The uid of the Pod; another Pod of the same name has another one."""
         return self._metadata.uid or ""
 
     @property
     def resource_version(self) -> str:
-        """What changes with every change of the Pod."""
+        """The version of the object; every change of the Pod changes it."""
         return self._metadata.resourceVersion or ""
 
     @property
@@ -111,7 +111,7 @@ class ObservedPod:
 
     @property
     def file_system_id(self) -> FileSystemId:
-        """The file system that it works on; empty when it is not known."""
+        """The file system that it works on; empty when it is unknown."""
         return FileSystemId((self._metadata.annotations or {}).get(FILE_SYSTEM_ID, ""))
 
     @property
@@ -131,22 +131,22 @@ class ObservedPod:
 
     @property
     def has_succeeded(self) -> bool:
-        """Whether it has ended, with all done."""
+        """Whether it has ended successfully."""
         return self._phase == "Succeeded"
 
     @property
     def has_failed(self) -> bool:
-        """Whether it has ended, with something left undone."""
+        """Whether it has ended with failures."""
         return self._phase == "Failed"
 
     @property
     def has_ended(self) -> bool:
-        """Whether it changes nothing any more."""
+        """Whether it has ended, so that it changes nothing."""
         return self.has_succeeded or self.has_failed
 
     @property
     def message(self) -> str:
-        """What it said at its end, else what Kubernetes says of it; empty if neither says anything."""
+        """Its termination message, otherwise the message of Kubernetes; empty without both."""
         status = self.pod.status
         for container in (status and status.containerStatuses) or []:
             if container.state and container.state.terminated and container.state.terminated.message:
@@ -154,7 +154,7 @@ class ObservedPod:
         return (status and (status.message or status.reason)) or ""
 
     def is_near(self, file_system_id: FileSystemId, directories: Iterable[Directory]) -> bool:
-        """Whether it may still change one of these directories, or one above or below them."""
+        """Whether it can still change one of these directories, or one above or below them."""
         may_change = self.action is None or self.action in CHANGING
         if self.has_ended or not may_change or self.file_system_id != file_system_id:
             return False
@@ -181,7 +181,7 @@ def observe_pod(pod: Pod, *, since: float) -> ObservedPod:
 
 
 def pod_for(file_system_id: FileSystemId, job: Job, items: Sequence[Item], options: WorkerOptions) -> Pod:
-    """A Pod that does the job; one that changes directories has a gate, and runs once that is lifted."""
+    """A Pod for the job; one that changes directories has a gate, and runs after its removal."""
     return build_worker_pod(
         WorkerPod(
             namespace=options.namespace,
@@ -200,12 +200,12 @@ def pod_for(file_system_id: FileSystemId, job: Job, items: Sequence[Item], optio
 
 
 def _escaped(arguments: Sequence[str]) -> list[str]:
-    """What Kubernetes makes these arguments of: it would take ``$(NAME)`` in them for a variable."""
+    """The arguments in the form that Kubernetes needs: it would expand ``$(NAME)`` as a variable."""
     return [argument.replace("$", "$$") for argument in arguments]
 
 
 def _pod_name(file_system_id: FileSystemId, action: Action, directory: Directory) -> str:
-    """``efs-<init|clean|list>-<fs id>-<path>-<5 characters>``, the path cut to what a name has room for."""
+    """``efs-<init|clean|list|usage|empty>-<fs id>-<path>-<5 characters>``, with a truncated path."""
     readable = "-".join(directory.parts).lower()
     path = "".join(letter if letter in string.ascii_lowercase + string.digits else "-" for letter in readable)
     suffix = "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(5))

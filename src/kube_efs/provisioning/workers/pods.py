@@ -1,29 +1,27 @@
-"""Worker pods, one by one: started, followed to their end, and cleared away.
+"""Worker pods: starts them, waits for their end, and deletes them.
 
-Why no pod ever acts on a directory that has another owner by now. A pod that makes or removes directories is
-created with a scheduling gate, and a gated pod does not run. It is the lock on its directories:
+Why no pod ever changes a directory that now has another owner: a pod that creates or removes directories is
+created with a scheduling gate, and a gated pod does not run. The pod is the lock on its directories:
 
-1. Its creator creates it, which publishes what it is going to do.
-2. Then it lists the worker pods of the API server, and continues only if no other one that has not ended has
-a
-   directory equal to, above or below one of its own. Of two creators each has published before it looks, so
-   at least one of them sees the other. One that is still gated is deleted on the condition that it has not
-   changed, the one with the higher name first; one that runs is waited for.
-3. Then the orders are confirmed: the guards of removal are asked again.
-4. Then the gate is lifted, by a patch that carries the pod's uid.
+1. Its creator creates the pod, which publishes the planned work.
+2. Then the creator lists the worker pods in the API server. It continues only if no other unfinished pod has
+   a directory equal to, above or below one of its own. Two creators both publish before they list, so at
+   least one of them sees the other pod. The creator deletes a gated pod on the condition that it has not
+   changed, first the one with the higher name. It waits for a running pod.
+3. Then the orders are confirmed: the guards of removal check them again.
+4. Then the creator removes the gate, with a patch that contains the pod's uid.
 
-So a request to create that is carried out late, or one of an earlier leader, creates a pod whose gate nothing
-lifts. A request to lift that is carried out late finds the pod gone, or finds the same order still standing,
-since the creator follows the pod until it has ended. This holds for any number of leaders, and for several
-pools of workers in one namespace. Each pod names the pool that created it: no pool removes what another
-has not read yet.
+So a late request to create a pod, also one of an earlier leader, creates a pod whose gate nobody removes. A
+late request to remove the gate finds no pod, or a pod with the same valid order, because the creator waits
+until the pod has ended. This is true for any number of leaders, and for several pools of workers in one
+namespace. Each pod names the pool that created it: no pool deletes a pod that another pool has not read yet.
 
-What is not made by a pod, such as an access point, looks for pods once it is there (``settled``), and the
-orders of pods look for it when they are confirmed: again, each publishes before it looks.
+No pod creates access points. Their creator checks for pods after the creation (``settled``), and the
+orders of pods check for access points when they are confirmed. Again, each publishes before it checks.
 
-A pod that should have ended and has not stays a lock on its directories, and on nothing else: its node may be
-cut off and its program still at work. It has ended when the kubelet says so or the object is gone, which
-Kubernetes sees to once its Node is deleted or tainted ``node.kubernetes.io/out-of-service``.
+An overdue pod stays a lock on its directories, but on nothing else: its node may be disconnected while its
+program still runs. It has ended when the kubelet reports it or the object is deleted. Kubernetes deletes the
+object when its Node is deleted or tainted with ``node.kubernetes.io/out-of-service``.
 """
 
 import asyncio
@@ -77,7 +75,7 @@ log = structlog.get_logger(__name__)
 _RETRY_SECONDS = 1.0
 _SWEEP_SECONDS = 1.0
 _LIFTS_TRIED = 3
-# The creator of a gated pod that is older than this has most likely given it up.
+# The creator of an older gated pod has most likely abandoned it.
 _YOUNG_SECONDS = 30.0
 _LOG_SECONDS = 60.0
 _LOG_LINES_MAX = 200_000
@@ -85,15 +83,15 @@ _FAILED_KEPT = 3
 
 
 class Busy(WorkerFailed):
-    """Another worker pod that has not ended works on a directory of this one, or near it."""
+    """Another unfinished worker pod has the same or a related directory."""
 
 
 class ReportMissing(WorkerFailed):
-    """A pod left no report, so any of its directories can be the cause, or their number."""
+    """A pod left no report, so the cause can be any of its directories, or their number."""
 
 
 class WorkerPods:
-    """The worker pods of one pool, as long as ``watch`` runs, and what others in the namespace do."""
+    """The worker pods of one pool, and those of others in the namespace, while ``watch`` runs."""
 
     def __init__(self, client: AsyncClient, options: WorkerOptions, metrics: ControllerMetrics) -> None:
         self._client = client
@@ -111,7 +109,7 @@ class WorkerPods:
         self.on_removed: Callable[[FileSystemId], None] = lambda _: None
 
     async def watch(self) -> None:
-        """Follow the pods until cancelled, and clear away what is left over."""
+        """Watch the pods until cancelled, and delete abandoned ones."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._sweep())
             async for change in follow(self._client, Pod, namespace=self._options.namespace, labels=LABELS):
@@ -120,7 +118,7 @@ class WorkerPods:
                     self._pods_changed.notify_all()
 
     async def listed(self) -> None:
-        """Return once all worker pods are known."""
+        """Return when all worker pods are known."""
         async with self._pods_changed:
             await self._pods_changed.wait_for(lambda: self._pods_listed)
 
@@ -131,7 +129,7 @@ class WorkerPods:
                 await self._pods_changed.wait()
 
     def in_the_way(self, file_system_id: FileSystemId, directory: Directory) -> Busy | None:
-        """Why nothing can be done to the directory now: a pod that has not ended is at work near it."""
+        """The unfinished pod that blocks work on the directory, as an error; None if there is none."""
         for pod in self._pods.values():
             if pod.is_near(file_system_id, (directory,)) and not pod.is_gated:
                 return self._busy(pod)
@@ -144,10 +142,9 @@ class WorkerPods:
         items: Sequence[Item],
         confirm: Callable[[], Awaitable[None]] | None = None,
     ) -> WorkerReport:
-        """What became of the items; raises ReportMissing, WorkerFailed or KubeError when that is not known.
+        """Run a pod for the items; raises ReportMissing, WorkerFailed or KubeError without a result.
 
-        ``confirm`` is called immediately before the pod starts; what it raises ends the pod before it
-        has begun.
+        ``confirm`` is called immediately before the pod starts; if it raises, the pod is deleted instead.
         """
         pod = self._observed(pod_for(file_system_id, job, items, self._options))
         name = pod.name
@@ -169,17 +166,17 @@ class WorkerPods:
     async def _start(
         self, pod: ObservedPod, items: Sequence[Item], confirm: Callable[[], Awaitable[None]] | None
     ) -> None:
-        """Lift the gate of a pod of ours once it is alone and its orders stand."""
+        """Remove the gate of a pod of ours when no other blocks it and its orders are confirmed."""
         for attempt in range(_LIFTS_TRIED):
             try:
                 await self._be_alone(pod, [item.directory for item in items])
                 if confirm:
                     await confirm()
             except Exception:
-                # If it cannot be deleted now and no attempt to start it was made, it is swept away later.
+                # If it cannot be deleted now and was never started, ``_sweep`` deletes it later.
                 if await self._delete_unchanged(pod) or not attempt:
                     raise
-                # An earlier attempt to start it may be carried out after all, so it is followed to its end.
+                # An earlier attempt to start it can still take effect, so its end is awaited.
                 return None
             try:
                 return await self._lift(pod)
@@ -189,8 +186,10 @@ class WorkerPods:
                 if not pod.is_gated:
                     return None
         if await self._delete_unchanged(pod):
-            raise WorkerFailed("could not be started", field="worker pod", value=pod.name)
-        # It may have been started after all, so it is followed to its end.
+            raise WorkerFailed(
+                "could not be started", field="worker pod", value=pod.name, remedy="it is retried"
+            )
+        # It may have been started, so its end is awaited.
         return None
 
     async def _be_alone(self, pod: ObservedPod, directories: Sequence[Directory]) -> None:
@@ -203,9 +202,9 @@ class WorkerPods:
             log.info("worker-withdrawn", pod=other.name, by=pod.name)
 
     async def settled(self, file_system_id: FileSystemId, directories: Sequence[Directory]) -> None:
-        """Return when no other order can change the directories any more; raises Busy, KubeError.
+        """Return when no other order can still change the directories; raises Busy, KubeError.
 
-        What others have created and not started is withdrawn.
+        This deletes gated pods of others.
         """
         for other in await self._all_now():
             if other.name in self._running or not other.is_near(file_system_id, directories):
@@ -214,7 +213,7 @@ class WorkerPods:
                 raise self._busy(other)
 
     def _may_withdraw(self, other: ObservedPod, *, by: str) -> bool:
-        """Whether this other pod may be deleted before it begins; of two young ones the lower name stays."""
+        """Whether this other gated pod may be deleted; of two young ones, the lower name stays."""
         if not other.is_gated:
             return False
         is_forgotten = self._is_own(other) and other.name not in self._running
@@ -222,7 +221,7 @@ class WorkerPods:
         return is_forgotten or by < other.name or age_seconds > _YOUNG_SECONDS
 
     async def _lift(self, pod: ObservedPod) -> None:
-        """Let the pod run; raises KubeUnavailable when it is not known whether it does."""
+        """Remove the gate; raises KubeUnavailable when the outcome is unknown."""
         name = pod.name
         # The uid makes the patch fail, instead of starting another pod of that name.
         patch = {"metadata": {"uid": pod.uid}, "spec": {"schedulingGates": None}}
@@ -237,7 +236,7 @@ class WorkerPods:
             ) from error
 
     async def _succeeded(self, name: str, action: Action) -> WorkerReport:
-        """What a pod has found; raises WorkerFailed when its log is not all there, and KubeError."""
+        """The result of a pod; raises WorkerFailed when its log is incomplete, and KubeError."""
         try:
             if action is Action.LIST:
                 children = parse_children(await self._log(name))
@@ -264,7 +263,7 @@ class WorkerPods:
                 return [line async for line in lines]
 
     async def forget(self, root_claim: str) -> None:
-        """Delete the pods that use this root claim, failed ones too: Kubernetes keeps it for them."""
+        """Delete the pods that use this root claim, also failed ones: Kubernetes keeps the claim for them."""
         for pod in list(self._pods.values()):
             if root_name(pod.file_system_id) == root_claim:
                 await self._delete(pod.name)
@@ -275,16 +274,16 @@ class WorkerPods:
             with translated(f"worker pod {name}"):
                 created = self._observed(await self._client.create(pod.pod))
         except (KubeUnavailable, KubeAlreadyExists) as error:
-            # It may have been made all the same, also by a request that was then sent again. If it comes
-            # later, it stays gated and is swept away.
+            # The pod may exist nevertheless, also because the request was sent twice. If it is created later,
+            # it stays gated and ``_sweep`` deletes it.
             log.warning("worker-perhaps-created", pod=name, reason=str(error))
             created = await self._read(name)
-        # The watch may have shown a later state by now.
+        # The watch may have shown a later state already.
         self._pods.setdefault(name, created)
         return created
 
     async def _ended(self, name: str) -> ObservedPod:
-        """The pod in its last state; raises ReportMissing if it never ends, WorkerFailed if there is none."""
+        """The pod in its last state; raises ReportMissing after the timeout, WorkerFailed without a pod."""
         limit = self._options.longest_seconds
         try:
             async with asyncio.timeout(limit):
@@ -293,7 +292,7 @@ class WorkerPods:
                     self._pods[name] = await self._read(name)
                 return pod
         except TimeoutError as error:
-            # Until it has ended it stays in the way of whatever is near its directories.
+            # Until it has ended, it blocks work on its directories and related ones.
             await self._delete(name)
             remedy = "see the pod's events: is the root claim bound, does its node run the tunnel agent?"
             problem = f"did not end after {limit:.0f} s"
@@ -355,7 +354,7 @@ class WorkerPods:
             log.warning("worker-not-deleted", pod=name, reason=str(error))
 
     async def _delete_unchanged(self, pod: ObservedPod) -> bool:
-        """Delete a pod if it is as it was seen; whether it is gone and its gate cannot be lifted any more."""
+        """Delete a pod if it is unchanged; returns whether it is deleted, so that it cannot be started."""
         try:
             with translated(f"worker pod {pod.name}"):
                 await delete_exactly(
@@ -413,7 +412,7 @@ class WorkerPods:
             self.on_removed(pod.file_system_id)
 
     def _overdue(self) -> list[ObservedPod]:
-        """Pods that ought to have ended."""
+        """Pods that should have ended."""
         limit = asyncio.get_running_loop().time() - self._options.longest_seconds
         return [pod for pod in self._pods.values() if not pod.has_ended and pod.since < limit]
 
@@ -431,7 +430,7 @@ class WorkerPods:
     def _left_over(self) -> list[ObservedPod]:
         """Pods that succeeded and are no longer read, and pods that exceeded their timeout long ago.
 
-        What another pool has started is its own to read, as long as it can be thought to live.
+        Another pool reads its own pods, so they are kept until their timeout.
         """
         limit = asyncio.get_running_loop().time() - self._options.longest_seconds
         return [
@@ -452,5 +451,5 @@ class WorkerPods:
         ]
 
     def _is_own(self, pod: ObservedPod) -> bool:
-        # An earlier version has named none, and does not run beside this one.
+        # An earlier version names no pool, and does not run at the same time as this one.
         return pod.pool in (None, self._options.pool)

@@ -1,11 +1,11 @@
-"""Directories made and removed by worker pods, few of them for much work.
+"""Creates and removes directories with worker pods; one pod does the work of many claims.
 
-At most one worker pod of a pool changes a file system at any moment, and each does everything that waits: a
-burst of a hundred claims costs a few pods. What is near the directory of a pod that should have ended and has
-not waits for that pod, and nothing else does.
+At most one worker pod of a pool changes a file system at any moment, and it does all waiting work: a burst of
+a hundred claims needs only a few pods. An overdue pod delays only work on its directories and on related
+ones.
 
-A pod that is killed leaves no report: it had too many directories for its time, or one of them hangs. The
-next pod would fail with the same ones again, so it gets half as many. After each report it is twice as many.
+A pod that is killed leaves no report: it had too many directories for its timeout, or one of them hangs. The
+next pod would fail with the same directories, so it gets half as many. After each report, the number doubles.
 """
 
 import asyncio
@@ -37,13 +37,13 @@ from kube_efs.provisioning.workers.pod_objects import WorkerOptions
 from kube_efs.provisioning.workers.pods import Busy, ReportMissing, WorkerPods
 from kube_efs.telemetry.metrics import ControllerMetrics
 
-# A burst of claims arrives over some hundred milliseconds; a pod that waited for its end serves all of it.
+# A burst of claims arrives within some hundred milliseconds; a pod that starts after it serves all of them.
 _QUIET_SECONDS = 0.2
 _GATHERING_MAX_SECONDS = 2.0
-# How long what waits for another pod goes without a look at it.
+# How often work that waits for another pod checks that pod.
 _LOOK_AGAIN_SECONDS = 1.0
 
-# What a task gives: the children for a list, nothing otherwise.
+# The result of a task: the children for a list, otherwise nothing.
 _Found = tuple[FoundDirectory, ...]
 
 
@@ -56,13 +56,13 @@ class _Task:
     confirm: Confirm | None = None
 
     def fits(self, other: "_Task") -> bool:
-        """Whether one pod can do both: a pod lists one directory only."""
+        """Whether one pod can do both; a pod lists only one directory."""
         return self.job == other.job and (self.job.action is not Action.LIST or self.item == other.item)
 
 
 @dataclass(slots=True, eq=False)
 class _Lane:
-    """The work that waits for one file system, of which the next pod gets at most ``batch_max`` items."""
+    """The waiting work of one file system; the next pod gets at most ``batch_max`` items."""
 
     batch_max: int
     waiting: list[_Task] = field(default_factory=list)
@@ -74,7 +74,7 @@ class _SomeWithdrawn(Exception):
 
 
 class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
-    """Makes and removes directories by worker pods; use as ``async with``."""
+    """Creates and removes directories with worker pods; use as ``async with``."""
 
     def __init__(self, client: AsyncClient, options: WorkerOptions, metrics: ControllerMetrics) -> None:
         self._options = options
@@ -122,7 +122,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         await self._do(location.file_system_id, job, item, confirm)
 
     async def settled(self, location: Location) -> None:
-        """Return when no pod of another can change the directory any more; raises WorkerFailed, KubeError."""
+        """Return when no pod of others can still change the directory; raises WorkerFailed, KubeError."""
         await self._pods.settled(location.file_system_id, (location.directory,))
 
     async def children(self, location: Location) -> Sequence[FoundDirectory]:
@@ -133,9 +133,9 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
     async def measure(
         self, file_system_id: FileSystemId, directories: Sequence[Directory], terms: MeasuringTerms
     ) -> Sequence[MeasuredDirectory]:
-        """How much is in each, as far as the terms allow; raises WorkerFailed and KubeError.
+        """The size of each directory, as far as the terms allow; raises WorkerFailed and KubeError.
 
-        It has a pod of its own, so that no claim waits for it.
+        It uses a separate pod, so that no claim waits for it.
         """
         job = Job(action=Action.MEASURE, terms=terms)
         items = [Item(directory=directory) for directory in directories]
@@ -144,20 +144,22 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
     async def empty(self, file_system_id: FileSystemId, terms: EmptyingTerms) -> TrashReport:
         """Empty the trash as far as the terms allow; raises WorkerFailed and KubeError.
 
-        It has a pod of its own, so that no claim and no removal waits for it.
+        It uses a separate pod, so that no claim and no removal waits for it.
         """
         job = Job(action=Action.EMPTY, emptying=terms)
         report = (await self._pods.run(file_system_id, job, [Item(directory=Directory())])).trash
         if report is None:
-            raise WorkerFailed("did not report what is left", field="trash", value=file_system_id)
+            raise WorkerFailed(
+                "did not report what is left", field="trash", value=file_system_id, remedy="it is retried"
+            )
         return report
 
     def on_removed(self, call: Callable[[FileSystemId], None]) -> None:
-        """Have that called whenever a pod that removes directories has ended, other processes' too."""
+        """Call that whenever a pod that removes directories has ended, also a pod of another process."""
         self._pods.on_removed = call
 
     async def forget(self, root_claim: str) -> None:
-        """Delete the pods that use this root claim, failed ones too: Kubernetes keeps it for them."""
+        """Delete the pods that use this root claim, also failed ones: Kubernetes keeps the claim for them."""
         await self._pods.forget(root_claim)
 
     async def _do(
@@ -189,7 +191,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
             items = sorted({task.item for task in batch}, key=lambda item: (item.directory, str(item)))
             report = await self._pods.run(file_system_id, batch[0].job, items, lambda: _confirm(batch))
         except (_SomeWithdrawn, Busy) as reason:
-            # The others of the batch go with the next pod.
+            # The next pod gets the others of the batch.
             lane.waiting[:0] = [task for task in batch if not task.done.done()]
             lane.arrived.set()
             if isinstance(reason, Busy):
@@ -209,7 +211,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
             _settle(batch, report)
 
     async def _gather(self, lane: _Lane) -> None:
-        """Return when nothing has arrived for a moment, or enough has."""
+        """Return when no work has arrived for a moment, or the batch is full."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + _GATHERING_MAX_SECONDS
         while loop.time() < deadline and len(lane.waiting) < lane.batch_max:
@@ -221,7 +223,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
                 return
 
     def _take(self, file_system_id: FileSystemId, lane: _Lane) -> list[_Task]:
-        """The oldest task that can be done and all others of its kind, up to the most a pod is given."""
+        """The oldest unblocked task and others of its kind, up to the maximum of a pod."""
         lane.waiting = [task for task in lane.waiting if not task.done.done()]
         free = [task for task in lane.waiting if not self._is_blocked(file_system_id, task)]
         batch = [task for task in free if task.fits(free[0])][: lane.batch_max]
@@ -234,11 +236,11 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         return batch
 
     def _is_blocked(self, file_system_id: FileSystemId, task: _Task) -> bool:
-        """Whether a pod that has not ended is in the task's way; one that waits for too long is failed."""
+        """Whether an unfinished pod blocks the task; a task that has waited too long fails."""
         if task.job.action is Action.LIST:
             return False
         busy = self._pods.in_the_way(file_system_id, task.item.directory)
-        # Long enough for a pod that is overdue to be deleted and to end.
+        # Long enough for an overdue pod to be deleted and to end.
         patience_seconds = 2 * self._options.longest_seconds
         if busy and asyncio.get_running_loop().time() > task.since + patience_seconds:
             task.done.set_exception(busy)

@@ -1,10 +1,10 @@
 """The program inside a worker pod: ``kube-efs worker make|remove|list|measure|empty --root DIR -- ITEM…``.
 
-It does every item it is given, whatever becomes of the others, and leaves the outcome where the
-controller finds it: the exit code (0 all done, 1 some failed, 2 wrong usage) and, as JSON, the pod's
-termination message. What it lists or measures, and what is left in the trash, is in the pod's log, since a
-termination message is too small. ``remove`` moves directories into the trash of the file system and ends;
-``empty`` removes what is in there, in a limited time, and has only ``/`` as its item.
+It works on every item, even if others fail. It reports the outcome with the exit code (0 all done, 1 some
+failed, 2 wrong usage) and, as JSON, with the pod's termination message. Lists, sizes and the rest of the
+trash are in the pod's log, because a termination message is too small. ``remove`` only moves directories into
+the trash of the file system. ``empty`` deletes the contents of the trash in a limited time; its only item is
+``/``.
 """
 
 import argparse
@@ -44,7 +44,7 @@ TERMINATION_LOG = Path("/dev/termination-log")
 
 
 def main(arguments: Sequence[str], *, termination_log: Path = TERMINATION_LOG) -> int:
-    """Do what the arguments say; gives the exit code."""
+    """Run the action of the arguments; returns the exit code."""
     options = _parser().parse_args(arguments)
     if options.action is Action.MEASURE:
         _measure(options)
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str], *, termination_log: Path = TERMINATION_LOG) -
 
 
 def _measure(options: argparse.Namespace) -> None:
-    """Print how much is in each directory, while there is time; one that cannot be read is not a failure."""
+    """Print the size of each directory while time is left; an unreadable one is not a failure."""
     terms = MeasuringTerms(
         entries_per_second=options.rate,
         directory_seconds=options.seconds,
@@ -132,7 +132,7 @@ def _mode(text: str) -> int:
 
 @contextmanager
 def _no_umask() -> Iterator[None]:
-    """Lets the mode go with the call that makes a directory, so that a crash cannot come in between."""
+    """Lets mkdir set the complete mode, so that a crash cannot leave a directory with another mode."""
     former = os.umask(0)
     try:
         yield
@@ -152,7 +152,7 @@ def _attempt(options: argparse.Namespace, item: str) -> Exception | None:
 
 
 def _reason(problem: Exception) -> str:
-    """The text for the termination message; that of the file system's errors is the kernel's."""
+    """The text for the termination message; errors of the file system have the kernel's text."""
     return text_without_secrets(str(problem)) if isinstance(problem, OSError) else told(problem)
 
 
@@ -171,14 +171,18 @@ def _do(options: argparse.Namespace, item: str) -> None:
         case Action.REMOVE:
             wanted = parse_item(item)
             if wanted.uid is not None or wanted.gid is not None:
-                raise InvalidValue("has owners, but must be removed", field="item", value=item)
+                raise InvalidValue(
+                    "has owners, but is removed", field="item", value=item, remedy="omit UID:GID:"
+                )
             file_system.move_to_trash(options.root, wanted.directory, base=options.base, tenant=wanted.tenant)
         case Action.LIST:
             for line in render_children(file_system.list_children(options.root, parse_directory(item))):
                 _print(line)
         case Action.EMPTY:
             if not parse_directory(item).is_root:
-                raise InvalidValue("is not the root of the file system", field="item", value=item)
+                raise InvalidValue(
+                    "is not the root of the file system", field="item", value=item, remedy="use /"
+                )
             deadline = time.monotonic() + options.total_seconds
             report = file_system.empty_trash(options.root, lambda: time.monotonic() < deadline)
             _print(render_trash(report))
@@ -190,7 +194,7 @@ def _print(line: str) -> None:
 
 def _leave(termination_log: Path, message: str) -> None:
     try:
-        # Not created when missing: outside a pod nothing reads it.
+        # Not created when missing: outside a pod, nothing reads it.
         descriptor = os.open(termination_log, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
     except OSError:
         return

@@ -1,26 +1,26 @@
-"""The trash directory of a file system: where directories are renamed to, and emptied in their own time.
+"""The trash directory of a file system: removed directories are renamed into it and deleted later.
 
-An entry is named ``<tenant>.<inode>-<unique>``: whose it was, which directory is meant to be in it, and a
-number of its own. Tenant and inode may be missing, as in entries of older versions. What has another inode
-than its name says was put in the directory's place in the very moment of the rename; it must not be
-removed, and stays.
+The name of an entry is ``<tenant>.<inode>-<unique>``: the tenant, the inode of the removed directory, and a
+unique number. Tenant and inode may be missing, as in entries of older versions. If an entry has another inode
+than its name, another process has replaced the directory at the moment of the rename. Such an entry must not
+be removed, and is kept.
 
-Emptying must be able to take any tree: millions of names in one directory, directories nested without end,
-files that cannot be removed, and processes that still write into it. It goes by slices. A slice removes some
-hundred things of one entry and forgets everything; the next one begins at the top of the entry again. So
-nothing has to be remembered but the names of entries, a crash costs nothing, and tenants take turns.
+Emptying must work with any tree: millions of names in one directory, directories of any depth, files that
+cannot be removed, and processes that still write into it. It works in slices. A slice removes some hundred
+files of one entry and keeps no state; the next one begins at the top of the entry again. So only the names
+of entries are stored, a crash loses nothing, and tenants take turns.
 
-* Names are read from a directory one after the other, never all at once. A directory from which names go
-  while it is read may leave names out (POSIX leaves that open, and NFS servers do it), so the end of a
-  listing proves nothing. Only rmdir does: while that says "not empty" and the listing before it found
+* Names are read from a directory one after the other, never all at once. If names are removed from a
+  directory during a listing, the listing may omit names (POSIX permits it, and NFS servers do it). So the end
+  of a listing proves nothing. Only rmdir does: while it fails with "not empty" and the last listing contained
   something to remove, the directory is listed again.
-* A slice descends a limited number of levels, each by a descriptor. A directory below those is renamed up
-  into the trash, where it is removed before anything else of that entry. So one at most is added to the trash
-  for each such step down, however many there are side by side, and neither stack nor descriptors run out.
-* What cannot be removed is noted and passed over. An entry is stuck when a slice finds nothing in it
-  that it can remove.
-* Links are never followed, and another mount is never entered, not even one of the same file system, of
-  which the device number says nothing.
+* A slice descends a limited number of levels, each with a descriptor. A deeper directory is renamed into the
+  trash itself, where it is removed before anything else of that entry. So each such step adds at most one
+  entry to the trash, for any number of directories at that depth, and stack and descriptors are sufficient.
+* Files that cannot be removed are recorded and skipped. An entry is stuck when a slice can remove nothing of
+  it.
+* Links are never followed, and other mounts are never entered. This includes other mounts of the same file
+  system, which have the same device number.
 """
 
 import errno
@@ -41,16 +41,16 @@ from kube_efs.model.trash import StuckEntry, TrashReport
 TRASH = ".kube-efs-trash"
 
 OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# What opening anything else with these flags fails with: a link, a file.
+# The errors of opening a link or a file with these flags.
 NO_DIRECTORY = frozenset({errno.ELOOP, errno.ENOTDIR})
 
 # Some hundred removals take EFS about a second.
 SLICE: Final = 250
-# A slice that has removed nothing after so many failures will not.
+# A slice without any removal ends after so many failures.
 _FAILURES_MAX: Final = 1000
-# Two descriptors each.
+# Each level needs two descriptors.
 _DEPTH_MAX: Final = 32
-# What is remembered of the trash at a time, and of what is stuck; 100 bytes for a name.
+# Limits of the names in memory, of the trash and of stuck entries; a name needs about 100 bytes.
 _TENANTS_MAX: Final = 2000
 _ENTRIES_OF_TENANT_MAX: Final = 16
 _STUCK_MAX: Final = 50_000
@@ -69,7 +69,7 @@ def entry_name(tenant: str, inode: int | None = None) -> str:
 
 
 def tenant_of(name: str) -> str:
-    """Whose the entry is, empty where its name does not say."""
+    """The tenant of the entry; empty if its name contains none."""
     match = _NAME.fullmatch(name)
     return (match and match[1]) or ""
 
@@ -101,9 +101,9 @@ def opened_trash(root: int, *, make: bool = True) -> Iterator[int]:
 
 
 def empty(trash: int, may_go_on: Callable[[], bool], *, slice_size: int = SLICE) -> TrashReport:
-    """Remove what can be removed, as long as the terms allow; raises OSError when the trash cannot be read.
+    """Remove what can be removed while ``may_go_on`` returns true; raises OSError for an unreadable trash.
 
-    Tenants take turns of ``slice_size`` removals, and so do the entries of each. ``may_go_on`` is asked
+    Tenants take turns of ``slice_size`` removals, and so do the entries of each. ``may_go_on`` is called
     before every step.
     """
     return _Emptying(trash, may_go_on, slice_size).run()
@@ -144,9 +144,9 @@ class _Emptying:
         )
 
     def _listed(self) -> deque[deque[list[str]]]:
-        """Entries that are not stuck, by tenant; each begins a chain of directories to remove, last first.
+        """Entries that are not stuck, by tenant; each starts a chain of directories to remove, last first.
 
-        The tenants come in no order, or the first ones would be served best by every run that is cut short.
+        The order of tenants is random. Otherwise, runs that end early would prefer the first ones.
         """
         found: dict[str, deque[list[str]]] = {}
         with os.scandir(self._trash) as listing:
@@ -162,7 +162,7 @@ class _Emptying:
         return deque(tenants)
 
     def _work_on(self, chain: list[str]) -> None:
-        """Give the chain one slice."""
+        """Work on the chain for one slice."""
         left = self._slice_size
         while chain and left > 0 and self._may_go_on():
             name = chain[-1]
@@ -189,7 +189,7 @@ class _Emptying:
 
 
 class _Outcome(Enum):
-    """What has become of an entry at the end of a slice."""
+    """The state of an entry after a slice."""
 
     DONE = auto()
     MORE = auto()
@@ -217,7 +217,7 @@ class _Slice:
         self.failure = ("", "")
 
     def remove(self, name: str) -> _Outcome:
-        """Remove the entry, or begin with it; what resists in it is passed over."""
+        """Remove the entry, or a part of it; files that cannot be removed are skipped."""
         self._tenant = tenant_of(name)
         try:
             if not self._is_meant(name):
@@ -230,7 +230,7 @@ class _Slice:
             return _Outcome.STUCK if hopeless else _Outcome.MORE
         if not self._failures:
             return _Outcome.DONE
-        # Something may have been removed that was in the way of what comes after it.
+        # A removal may allow others that have failed in this slice.
         return _Outcome.MORE if self.removed else _Outcome.STUCK
 
     def _is_meant(self, name: str) -> bool:
@@ -249,7 +249,7 @@ class _Slice:
         return found.st_ino == meant
 
     def _remove(self, parent: int, name: str, *, is_folder: bool = True) -> None:
-        """Remove what has that name, unless it resists; raises _SliceOverError."""
+        """Remove the file or directory of that name, if possible; raises _SliceOverError."""
         if self.removed >= self._steps or self._failures >= _FAILURES_MAX or not self._may_go_on():
             raise _SliceOverError
         try:
@@ -263,7 +263,7 @@ class _Slice:
                 self._note(error.strerror or "")
 
     def _remove_folder(self, parent: int, name: str) -> bool:
-        """Remove the directory, or what is in its place; not when something in it was passed over."""
+        """Remove the directory, or a file in its place; returns false when something in it was skipped."""
         if len(self._path) >= _DEPTH_MAX:
             return self._remove_deep(parent, name)
         try:
@@ -299,7 +299,7 @@ class _Slice:
                 return True
 
     def _remove_deep(self, parent: int, name: str) -> bool:
-        """Remove the directory if it is empty; otherwise continue with it, in the trash itself."""
+        """Remove the directory if it is empty; otherwise move it into the trash itself."""
         try:
             os.rmdir(name, dir_fd=parent)
         except OSError as error:
@@ -315,7 +315,7 @@ class _Slice:
         return True
 
     def _note(self, reason: str) -> None:
-        """Count a failure, of which the first is the one to tell."""
+        """Count a failure; the first one is reported."""
         if not self._failures:
             self.failure = ("/".join(self._path), reason)
         self._failures += 1
@@ -325,12 +325,12 @@ def _may_be_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir(follow_symlinks=False)
     except OSError:
-        # To be found out by opening it.
+        # Opening it shows its type.
         return True
 
 
 def _mount_of(descriptor: int) -> str:
-    """The kernel's number of the mount that the descriptor is in; raises OSError."""
+    """The kernel's ID of the mount of the descriptor; raises OSError."""
     with Path(f"/proc/self/fdinfo/{descriptor}").open(encoding="ascii") as lines:
         for line in lines:
             if line.startswith("mnt_id:"):

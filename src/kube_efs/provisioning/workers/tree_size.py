@@ -1,7 +1,7 @@
-"""How much a directory of a mounted file system takes up, found out without haste.
+"""The size of a directory of a mounted file system, measured at a limited pace.
 
-Each file costs the server a look, so the pace is limited and so is the time. Everything goes through
-directory file descriptors: no link is followed and no other file system entered.
+Each file needs a request to the server, so the pace and the time are limited. All calls use directory file
+descriptors: they follow no link and enter no other file system.
 """
 
 import errno
@@ -19,10 +19,10 @@ from kube_efs.model.usage import MeasuredDirectory, TreeSize
 from kube_efs.provisioning.workers.orders import MeasuringTerms
 from kube_efs.provisioning.workers.trash import OPEN_DIRECTORY
 
-# One descriptor each; what lies deeper is left out.
+# Each level needs a descriptor; deeper directories are omitted.
 _DEPTH_MAX: Final = 200
-_BLOCK_BYTES: Final = 512  # of st_blocks, whatever the file system's own
-# A shorter pause costs more than it spares.
+_BLOCK_BYTES: Final = 512  # The unit of st_blocks on every file system.
+# A shorter pause costs more than it saves.
 _LEAST_PAUSE_SECONDS: Final = 0.05
 _GONE: Final = frozenset({errno.ENOENT, errno.ESTALE})
 
@@ -33,9 +33,9 @@ def _sleep(seconds: float) -> bool:
 
 
 class Pace:
-    """How fast, and how long at most, files are measured.
+    """Limits the pace and the time of a measurement.
 
-    ``sleep`` gives whether it was woken because the measurement must stop.
+    ``sleep`` returns true if the measurement must stop.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Pace:
         self.stopped = False
 
     def step(self) -> bool:
-        """Count one more file, wait if they are too many; whether there is time for another."""
+        """Count one more file, and wait if the pace is too high; returns whether time is left."""
         self._entries += 1
         ahead = self._entries / self._rate - (self._clock() - self._began)
         if ahead >= _LEAST_PAUSE_SECONDS:
@@ -69,7 +69,7 @@ def measure_all(
     terms: MeasuringTerms,
     sleep: Callable[[float], bool] = _sleep,
 ) -> Iterator[MeasuredDirectory]:
-    """The size of each directory, or why it has none, until the time of the terms is over."""
+    """The size of each directory, or the reason for a failure, until the time of the terms ends."""
     deadline = time.monotonic() + terms.total_seconds
     for directory in directories:
         seconds = min(terms.directory_seconds, deadline - time.monotonic())
@@ -112,7 +112,7 @@ def _open_top(root: Path, directory: Directory) -> int:
 
 
 class _Walk:
-    """The sum of what was found so far."""
+    """The sum of the files found so far."""
 
     def __init__(self, top: os.stat_result, pace: Pace) -> None:
         self._pace = pace
@@ -124,12 +124,12 @@ class _Walk:
         self._add(top)
 
     def measure(self, top: int) -> TreeSize:
-        """The sum, with all that is below; raises OSError when that cannot be listed."""
+        """The sum of the whole tree; raises OSError when the top cannot be listed."""
         self._look_into(top, depth=1)
         return TreeSize(used_bytes=self._used_bytes, entries=self._entries, complete=self._complete)
 
     def _add(self, found: os.stat_result) -> None:
-        """Count what was found, a file of several names once."""
+        """Count a file; hard links to it are not counted again."""
         if found.st_nlink > 1 and not stat.S_ISDIR(found.st_mode):
             if found.st_ino in self._linked:
                 return
@@ -138,7 +138,7 @@ class _Walk:
         self._entries += 1
 
     def _look_into(self, folder: int, *, depth: int) -> bool:
-        """Count what is in there; whether there is time for more."""
+        """Count the contents of the directory; returns whether time is left."""
         with os.scandir(folder) as listing:
             for entry in listing:
                 if not self._pace.step():
@@ -146,7 +146,7 @@ class _Walk:
                     return False
                 with self._tolerating():
                     found = entry.stat(follow_symlinks=False)
-                    # What is mounted there belongs to another file system, and is counted there.
+                    # A nested mount belongs to another file system and is counted there.
                     if found.st_dev != self._device:
                         continue
                     self._add(found)
@@ -166,7 +166,7 @@ class _Walk:
 
     @contextmanager
     def _tolerating(self) -> Iterator[None]:
-        """Continue after a file that was deleted in the meantime or cannot be read, which is noted."""
+        """Continue after a deleted or unreadable file; an unreadable one makes the result incomplete."""
         try:
             yield
         except OSError as error:

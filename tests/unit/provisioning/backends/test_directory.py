@@ -1,4 +1,4 @@
-"""Directory volumes: whose group is whose, whatever fails, and what is known of the directories there."""
+"""Directory volumes: their group IDs, despite failures, and the scans of existing directories."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -37,14 +37,14 @@ from kube_efs.provisioning.engine import DataFate
 
 FS1 = FileSystemId("fs-1")
 FULL = (
-    "StorageClass aws-efs parameters.gidMin-gidMax: '2000-2002' has no free group id left; "
+    "StorageClass aws-efs parameters.gidMin-gidMax: '2000-2002' has no free group ID; "
     "delete a volume, or create a class with a wider range"
 )
 
 
 @pytest.fixture
 async def world() -> World:
-    """A world whose directories have been read."""
+    """A world whose directories have been scanned."""
     made = World()
     await made.scan()
     return made
@@ -74,7 +74,7 @@ def failing_at(world: World, moment: str, error: BaseException) -> None:
     world.moment.on_moment = fail
 
 
-def well(world: World) -> None:
+def clear_faults(world: World) -> None:
     world.moment.on_moment = lambda _: 0
 
 
@@ -113,18 +113,18 @@ async def test_class_can_disable_groups(world: World) -> None:
 @pytest.mark.parametrize(
     "error",
     [
-        pytest.param(WorkerFailed("is full"), id="a failure"),
+        pytest.param(WorkerFailed("is full"), id="failed"),
         pytest.param(asyncio.CancelledError(), id="cancelled"),
     ],
 )
-async def test_a_group_whose_directory_cannot_be_made_is_free_once_a_look_finds_no_directory(
+async def test_group_of_a_failed_creation_is_free_when_a_scan_finds_no_directory(
     world: World, error: BaseException
 ) -> None:
     use_class(world, gidMin="2000", gidMax="2000")
     failing_at(world, "before make", error)
     with pytest.raises(type(error)):
         await world.provision(ONE)
-    well(world)
+    clear_faults(world)
     with pytest.raises(GidRangeFull):
         await world.provision(TWO)
     await world.scan()
@@ -132,29 +132,29 @@ async def test_a_group_whose_directory_cannot_be_made_is_free_once_a_look_finds_
 
 
 @pytest.mark.parametrize("moment", ["before create", "after create"])
-async def test_a_group_is_kept_once_its_directory_is_there(world: World, moment: str) -> None:
+async def test_group_is_held_when_its_directory_exists(world: World, moment: str) -> None:
     failing_at(world, moment, KubeUnavailable("is down"))
     with pytest.raises(KubeUnavailable):
         await world.provision(ONE)
-    well(world)
+    clear_faults(world)
     assert (await world.provision(TWO)).gid == 2001
     again = await world.provision(ONE)
     assert again.gid == 2000
     assert world.store.volumes[again.name] == again
 
 
-async def test_a_group_of_a_directory_stays_with_it_when_it_cannot_be_made_anew(world: World) -> None:
+async def test_directory_keeps_its_group_when_its_next_creation_fails(world: World) -> None:
     failing_at(world, "before create", KubeUnavailable("is down"))
     with pytest.raises(KubeUnavailable):
         await world.provision(ONE)
     failing_at(world, "before make", WorkerFailed("is gone"))
     with pytest.raises(WorkerFailed):
         await world.provision(ONE)
-    well(world)
+    clear_faults(world)
     assert (await world.provision(TWO)).gid == 2001
 
 
-async def test_a_directory_that_an_attempt_is_making_is_not_missed_by_a_scan(world: World) -> None:
+async def test_scan_does_not_free_the_group_of_a_directory_being_created(world: World) -> None:
     """Its group was found with a directory that is gone now, and is taken again meanwhile."""
     world.folders.there.add(place_of(ONE))
     world.folders.permissions[place_of(ONE)] = Permissions(gid=2000)
@@ -166,12 +166,12 @@ async def test_a_directory_that_an_attempt_is_making_is_not_missed_by_a_scan(wor
     making = asyncio.create_task(world.engine.provision(plan))
     await asyncio.sleep(0)
     await world.scan()
-    well(world)
+    clear_faults(world)
     assert (await world.provision(TWO)).gid == 2001
     assert (await making).gid == 2000
 
 
-async def test_a_scan_that_began_before_a_directory_was_made_does_not_free_its_group(world: World) -> None:
+async def test_scan_started_before_a_creation_does_not_free_its_group(world: World) -> None:
     asked, answered = asyncio.Event(), asyncio.Event()
 
     async def stale_children(location: Location) -> list[FoundDirectory]:
@@ -187,28 +187,28 @@ async def test_a_scan_that_began_before_a_directory_was_made_does_not_free_its_g
     failing_at(world, "before create", KubeUnavailable("is down"))
     with pytest.raises(KubeUnavailable):
         await world.engine.provision(plan)
-    well(world)
+    clear_faults(world)
     answered.set()
     await scanning
     assert (await world.provision(TWO)).gid == 2001
 
 
-async def test_a_group_of_a_directory_made_without_an_answer_is_given_to_nobody_else(world: World) -> None:
+async def test_group_of_an_unconfirmed_directory_is_not_assigned_to_others(world: World) -> None:
     failing_at(world, "after make", WorkerFailed("did not answer"))
     with pytest.raises(WorkerFailed):
         await world.provision(TWO)
-    well(world)
-    # Its directory was made after all, with the mark for its group.
+    clear_faults(world)
+    # The worker has created the directory, with the mark for its group.
     assert (await world.provision(ONE)).gid in {2001, 2002}
     await world.scan()
     assert (await world.provision(TWO)).gid == 2000
     assert world.folders.permissions[place_of(TWO)].gid == 2000
 
 
-# --- adopting what is there
+# --- adopting existing volumes
 
 
-async def test_a_volume_that_was_made_before_gives_its_directory_its_group_back(world: World) -> None:
+async def test_directory_of_an_existing_volume_gets_its_group_back(world: World) -> None:
     plan = world.engine.plan(ONE)
     assert isinstance(plan, DirectoryPlan)
     before = replace(plan.volume(0), gid=2002, uid="before")
@@ -220,7 +220,7 @@ async def test_a_volume_that_was_made_before_gives_its_directory_its_group_back(
     assert (await world.provision(TWO)).gid == 2001
 
 
-async def test_a_volume_that_watches_show_while_its_directory_is_made_keeps_its_group(world: World) -> None:
+async def test_volume_that_appears_during_the_creation_of_its_directory_keeps_its_group(world: World) -> None:
     plan = world.engine.plan(ONE)
     assert isinstance(plan, DirectoryPlan)
     before = replace(plan.volume(0), gid=2002, uid="before")
@@ -237,7 +237,7 @@ async def test_a_volume_that_watches_show_while_its_directory_is_made_keeps_its_
     assert world.index.gids.of(before.name) == 2002
 
 
-async def test_directory_keeps_the_group_that_an_unclear_request_for_its_volume_tells(world: World) -> None:
+async def test_directory_keeps_the_group_of_an_unclear_volume_creation(world: World) -> None:
     plan = world.engine.plan(ONE)
     assert isinstance(plan, DirectoryPlan)
     failing_at(world, "before create", KubeUnavailable("did not answer"))
@@ -271,7 +271,7 @@ async def test_existing_volume_is_found_again(world: World) -> None:
     [
         pytest.param(NfsSource(server="other.example.com", path=f"/pvs/data-pvc-{ONE.uid}"), id="server"),
         pytest.param(NfsSource(server="efs.example.com", path="/pvs/elsewhere"), id="path"),
-        pytest.param(None, id="no NFS volume"),
+        pytest.param(None, id="no NFS source"),
     ],
 )
 async def test_volume_with_another_target_is_an_error(world: World, nfs: NfsSource | None) -> None:
@@ -288,10 +288,10 @@ async def test_volume_with_another_target_is_an_error(world: World, nfs: NfsSour
     assert world.store.volumes == {foreign.name: foreign}
 
 
-# --- a range that is full
+# --- full ranges
 
 
-async def test_the_fourth_of_three_waits_until_one_is_gone(world: World) -> None:
+async def test_claim_waits_for_a_group_when_the_range_is_full(world: World) -> None:
     volumes = [await world.provision(one) for one in (ONE, TWO, THREE)]
     world.moment.passed.clear()
     freed = list[None]()
@@ -299,13 +299,13 @@ async def test_the_fourth_of_three_waits_until_one_is_gone(world: World) -> None
     with pytest.raises(GidRangeFull) as caught:
         world.engine.plan(FOUR)
     assert str(caught.value) == FULL
-    assert world.moment.passed == []  # before anything was begun or told
+    assert world.moment.passed == []  # nothing has begun
     await world.engine.reclaim(await release(world, volumes[1]))
     assert freed == [None]
     assert (await world.provision(FOUR)).gid == 2001
 
 
-async def test_a_range_that_fills_up_meanwhile_is_full_too(world: World) -> None:
+async def test_range_that_becomes_full_after_planning_is_an_error(world: World) -> None:
     plan = world.engine.plan(FOUR)
     assert plan is not None
     for one in (ONE, TWO, THREE):
@@ -315,30 +315,30 @@ async def test_a_range_that_fills_up_meanwhile_is_full_too(world: World) -> None
     assert place_of(FOUR) not in world.folders.there
 
 
-async def test_a_group_that_one_s_claim_has_already_needs_no_room(world: World) -> None:
+async def test_claim_with_an_assigned_group_is_served_from_a_full_range(world: World) -> None:
     failing_at(world, "before create", KubeUnavailable("is down"))
     with pytest.raises(KubeUnavailable):
         await world.provision(ONE)
-    well(world)
+    clear_faults(world)
     for one in (TWO, THREE):
         await world.provision(one)
     assert (await world.provision(ONE)).gid == 2000
 
 
-async def test_a_full_range_is_looked_through_again_for_directories_that_are_gone(world: World) -> None:
+async def test_full_range_causes_a_scan_that_frees_the_groups_of_removed_directories(world: World) -> None:
     (kept, *_) = [await world.provision(one) for one in (ONE, TWO, THREE)]
     freed = asyncio.Event()
     world.index.gids.on_free = freed.set
     async with asyncio.timeout(10), asyncio.TaskGroup() as tasks:
         running = tasks.create_task(world.directory.run())
-        # Somebody deletes a volume, and its directory after it.
+        # A user deletes a volume, then its directory.
         del world.store.volumes[kept.name]
         world.index.drop_volume(kept)
         with pytest.raises(GidRangeFull):
             world.engine.plan(FOUR)
         for _ in range(20):
             await asyncio.sleep(0)
-        assert not freed.is_set()  # the directory is there
+        assert not freed.is_set()  # the directory still exists
         world.folders.there.discard(place_of(ONE))
         with pytest.raises(GidRangeFull):
             world.engine.plan(FOUR)
@@ -350,13 +350,13 @@ async def test_a_full_range_is_looked_through_again_for_directories_that_are_gon
 # --- deleting
 
 
-async def test_a_group_is_free_when_its_volume_is_gone_and_not_before(world: World) -> None:
+async def test_group_is_free_only_after_its_volume_is_deleted(world: World) -> None:
     released = await release(world, await world.provision(ONE))
     failing_at(world, "before release", KubeUnavailable("is down"))
     with pytest.raises(KubeUnavailable):
         await world.engine.reclaim(released)
     assert world.folders.removed == [place_of(ONE)]
-    well(world)
+    clear_faults(world)
     assert (await world.provision(TWO)).gid == 2001
     done = await world.engine.reclaim(released)
     assert done is not None
@@ -371,7 +371,7 @@ async def test_volumes_can_be_deleted_after_their_class(world: World) -> None:
     assert (world.store.volumes, world.folders.there, len(world.index.gids)) == ({}, set(), 0)
 
 
-async def test_a_group_stays_with_a_directory_that_others_use(world: World) -> None:
+async def test_directory_used_by_another_volume_keeps_its_group(world: World) -> None:
     volume = await world.provision(ONE)
     world.add(replace(volume, name="sharer", uid="s", gid=None, claim=None, provisioned_by=None))
     done = await world.engine.reclaim(await release(world, volume))
@@ -380,7 +380,7 @@ async def test_a_group_stays_with_a_directory_that_others_use(world: World) -> N
     assert (await world.provision(TWO)).gid == 2001
 
 
-async def test_a_group_stays_with_a_directory_whose_volume_is_gone_before_it_could_be_removed(
+async def test_directory_keeps_its_group_when_its_volume_was_deleted_before_the_removal(
     world: World,
 ) -> None:
     released = await release(world, await world.provision(ONE))
@@ -390,7 +390,7 @@ async def test_a_group_stays_with_a_directory_whose_volume_is_gone_before_it_cou
     assert (await world.provision(TWO)).gid == 2001
 
 
-async def test_a_directory_of_another_name_is_removed_with_a_word_about_it(world: World) -> None:
+async def test_removal_of_a_directory_with_an_unexpected_name_is_logged(world: World) -> None:
     volume = await world.provision(ONE)
     nested = replace(volume, nfs=NfsSource(server="efs.example.com", path="/pvs/pv/foo"))
     with capture_logs() as logs:
@@ -408,11 +408,11 @@ async def test_a_directory_of_another_name_is_removed_with_a_word_about_it(world
 @pytest.mark.parametrize(
     "nfs",
     [
-        pytest.param(NfsSource(server="efs.example.com", path="/pvs"), id="the base"),
-        pytest.param(NfsSource(server="efs.example.com", path="/pvs2/a"), id="beside the base"),
-        pytest.param(NfsSource(server="efs.example.com", path="/pvs/../etc"), id="out of the base"),
-        pytest.param(NfsSource(server="efs.example.com.cn", path="/pvs/a"), id="a longer name of a server"),
-        pytest.param(None, id="no NFS volume"),
+        pytest.param(NfsSource(server="efs.example.com", path="/pvs"), id="base directory"),
+        pytest.param(NfsSource(server="efs.example.com", path="/pvs2/a"), id="sibling of the base"),
+        pytest.param(NfsSource(server="efs.example.com", path="/pvs/../etc"), id="path that leaves the base"),
+        pytest.param(NfsSource(server="efs.example.com.cn", path="/pvs/a"), id="longer server name"),
+        pytest.param(None, id="no NFS source"),
     ],
 )
 async def test_path_outside_the_base_is_refused(world: World, nfs: NfsSource | None) -> None:
@@ -422,10 +422,10 @@ async def test_path_outside_the_base_is_refused(world: World, nfs: NfsSource | N
     assert (world.folders.removed, set(world.store.volumes)) == ([], {released.name})
 
 
-# --- reading what is there
+# --- scanning existing directories
 
 
-async def test_directories_are_read_again_though_no_range_is_full() -> None:
+async def test_directories_are_scanned_again_when_no_range_is_full() -> None:
     world = World()
     world.pace = ScanPace(retry_seconds=0, least_seconds=0, most_seconds=0)
     world.start()
@@ -470,7 +470,7 @@ async def test_groups_of_existing_directories_are_not_assigned(world: World, nam
     assert (await world.provision(ONE)).gid == 2001
 
 
-async def test_a_directory_with_another_group_than_its_volume_tells_keeps_both(world: World) -> None:
+async def test_directory_with_another_group_than_its_volume_holds_both(world: World) -> None:
     await world.provision(ONE)
     world.folders.permissions[place_of(ONE)] = Permissions(gid=2001)
     await world.scan()
@@ -480,14 +480,14 @@ async def test_a_directory_with_another_group_than_its_volume_tells_keeps_both(w
     assert (await world.provision(THREE)).gid == 2001
 
 
-async def test_of_two_directories_that_are_named_for_one_volume_both_keep_their_groups(world: World) -> None:
+async def test_two_directories_named_after_one_volume_keep_their_groups(world: World) -> None:
     put(world, f"a-pvc-{TWO.uid}", 2000)
     put(world, f"b-pvc-{TWO.uid}", 2001)
     await world.scan()
     assert (await world.provision(ONE)).gid == 2002
 
 
-async def test_directories_without_a_volume_are_counted_and_named(world: World) -> None:
+async def test_directories_without_a_volume_are_counted_and_logged(world: World) -> None:
     await world.provision(ONE)
     put(world, f"web-pvc-{TWO.uid}", 2001)
     put(world, "by hand", 2002)
@@ -495,7 +495,7 @@ async def test_directories_without_a_volume_are_counted_and_named(world: World) 
         await world.scan()
     assert _lines(logs, "directory-without-volume") == [f"fs-1:/pvs/web-pvc-{TWO.uid}"]
     assert orphans(world) == 1
-    # The claim it was made for is still there, and is served.
+    # The claim of this directory still exists and is served.
     world.index.classes[AWS_EFS.name] = replace(AWS_EFS, parameters={})
     await world.provision(replace(TWO, name="web"))
     assert orphans(world) == 0
@@ -538,7 +538,7 @@ async def test_class_warning_is_reported_once(world: World) -> None:
     ]
 
 
-# --- anything in any order
+# --- all operations in any order
 
 
 class _Crash(BaseException):
@@ -551,14 +551,14 @@ _Fault = tuple[int, type[BaseException]] | None
 
 
 class Life(RuleBasedStateMachine):
-    """Claims come and go, people interfere, the process fails and restarts, news come late."""
+    """Claims are created and deleted, users interfere, the process fails and restarts, events are late."""
 
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.world = World()
         self.claims: dict[int, Claim] = {}
-        self.gone: set[int] = set()  # a claim's uid is never there again
+        self.gone: set[int] = set()  # the UID of a claim is never reused
         self.removed = 0
         self.loop.run_until_complete(self.world.scan())
 
@@ -590,11 +590,11 @@ class Life(RuleBasedStateMachine):
             assert removed == [place_of(directory_claim(number))]
 
     @rule()
-    def look_at_directories(self) -> None:
+    def scan_directories(self) -> None:
         self.loop.run_until_complete(self.world.scan())
 
     @rule()
-    def hear_the_news(self) -> None:
+    def receive_events(self) -> None:
         index, stored = self.world.index, self.world.store.volumes
         for volume in stored.values():
             index.put_volume(volume)
@@ -607,7 +607,7 @@ class Life(RuleBasedStateMachine):
         self.world.start()
         self.loop.run_until_complete(self.world.scan())
 
-    # What people and Kubernetes do.
+    # What users and Kubernetes do.
 
     @rule(number=_NUMBERS)
     def bind(self, number: int) -> None:
@@ -631,15 +631,15 @@ class Life(RuleBasedStateMachine):
 
     @precondition(lambda self: self.world.store.volumes)
     @rule(number=_NUMBERS)
-    def tear_volume_away(self, number: int) -> None:
+    def remove_volume_object(self, number: int) -> None:
         self.world.store.volumes.pop(self._name(number), None)
 
     @rule(number=_NUMBERS)
-    def remove_directory_that_nobody_uses(self, number: int) -> None:
+    def remove_unused_directory(self, number: int) -> None:
         if self._name(number) not in self.world.store.volumes:
             self.world.folders.there.discard(place_of(directory_claim(number)))
 
-    # What holds at every moment.
+    # What is true at every moment.
 
     @invariant()
     def no_two_volumes_share_a_group(self) -> None:
@@ -658,7 +658,7 @@ class Life(RuleBasedStateMachine):
                 assert volume.finalizers == (FINALIZER,)
 
     @invariant()
-    def directories_go_by_reclaiming_only(self) -> None:
+    def directories_are_removed_only_by_reclaiming(self) -> None:
         assert len(self.world.folders.removed) == self.removed
 
     async def _serve(self, claim: Claim) -> None:
@@ -683,14 +683,14 @@ class Life(RuleBasedStateMachine):
         try:
             with suppress(KubeUnavailable, WorkerFailed, GidRangeFull):
                 self.loop.run_until_complete(attempt)
-            well(self.world)
+            clear_faults(self.world)
         except _Crash:
-            well(self.world)
+            clear_faults(self.world)
             self.restart()
 
     def _settle(self) -> None:
-        """When nothing fails any more, only what is really used up is missing."""
-        self.hear_the_news()
+        """Without failures, a claim has no volume only when all group IDs are in use."""
+        self.receive_events()
         self.loop.run_until_complete(self.world.scan())
         for number in list(self.claims):
             self.serve(number, None)

@@ -1,4 +1,4 @@
-"""Which file system a claim of tunnel volumes gets, from what the index knows."""
+"""Which file system a claim for a tunnel volume gets."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from kube_efs.model.volumes import VolumePhase
 from kube_efs.provisioning.backends.tunnel import TunnelBackend, TunnelPlan
 
 FS1, FS2 = FILE_SYSTEMS
-# Sorts before the others, as an id that AWS gives to a new file system may.
+# Sorts before the others, as the ID of a new file system can.
 FS0 = FileSystemId("fs-0")
 
 
@@ -35,7 +35,7 @@ def place_of(world: World, name: str = "data") -> FileSystemId:
     return plan.request.location.file_system_id
 
 
-async def test_a_volume_has_the_port_that_its_file_system_has_when_it_is_made(world: World) -> None:
+async def test_volume_gets_the_current_port_of_its_file_system(world: World) -> None:
     plan = world.engine.plan(claim("data"))
     assert isinstance(plan, TunnelPlan)
     fs, targets = plan.request.location.file_system_id, world.index.targets
@@ -46,7 +46,7 @@ async def test_a_volume_has_the_port_that_its_file_system_has_when_it_is_made(wo
     with pytest.raises(NotYet, match="no tunnel port"):
         await world.engine.provision(plan)
     assert not world.store.volumes
-    # It comes back.
+    # The file system has a port again.
     world.index.targets = TunnelTargets(targets={**others, fs: replace(targets.targets[fs], port=20999)})
     assert (await world.engine.provision(plan)).loopback_ports == {20999}
 
@@ -63,7 +63,7 @@ async def test_choice_is_recorded_before_anything_is_created(world: World) -> No
         raise AssertionError(f"counts as begun: {error}, {is_unclear}")
 
     while answers:
-        # If the claim is deleted then, there is nothing to finish.
+        # If the claim is deleted now, nothing has to be completed.
         with pytest.raises(KubeEfsError, match=r"is denied|has changed"):
             await world.engine.provision(replace(plan, record_choice=refuse), again=never)
     assert not world.folders.there
@@ -121,7 +121,7 @@ def make(world: World, policy: ReclaimPolicy, phase: VolumePhase) -> None:
         (ReclaimPolicy.DELETE, VolumePhase.BOUND),
     ],
 )
-def test_a_claim_gets_the_data_of_its_directory_wherever_a_new_file_system_sorts(
+def test_claim_gets_the_file_system_with_the_data_of_its_directory(
     world: World, policy: ReclaimPolicy, phase: VolumePhase
 ) -> None:
     see(world, FS2)

@@ -1,4 +1,4 @@
-"""A kubelet for worker pods: runs their program on a folder, and can be made slow or faulty."""
+"""A kubelet for worker pods: runs their program on a directory, and can be slow or faulty."""
 
 import asyncio
 from collections import Counter
@@ -16,12 +16,12 @@ from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
 from kube_efs.provisioning.workers import program as worker
 from tinykube.kubelet.environment import expand
 
-# Phase and termination message that a pod ends with.
+# The last phase of a pod and its termination message.
 Ending = tuple[str, str]
 
 
 class Logs:
-    """The logs of pods, for an API server that is there before anybody runs pods."""
+    """The logs of pods; the API server needs them before a kubelet runs."""
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
@@ -35,7 +35,7 @@ class Logs:
 
 
 class Kubelet:
-    """Runs every pod it sees; ``most_at_once`` and ``pods`` say what it has seen."""
+    """Runs every pod; ``pods`` records them, ``most_at_once`` the concurrent ones by file system."""
 
     def __init__(self, client: AsyncClient, folder: Path, logs: Logs) -> None:
         self._client = client
@@ -51,14 +51,14 @@ class Kubelet:
         self.most_at_once: Counter[str] = Counter()
 
     def root(self, file_system_id: str) -> Path:
-        """The folder in the place of that file system."""
+        """The directory that stands for that file system."""
         root = self._folder / file_system_id
         root.mkdir(exist_ok=True)
         return root
 
     @property
     def arguments(self) -> list[list[str]]:
-        """The arguments of every pod, in the order of their starts."""
+        """The arguments of every pod, in start order."""
         return [_arguments(pod) for pod in self.pods]
 
     async def run(self) -> None:
@@ -140,6 +140,6 @@ def file_system_of(pod: Pod) -> str:
 
 
 def _arguments(pod: Pod) -> list[str]:
-    """As the program gets them."""
+    """The arguments as the kubelet passes them to the program."""
     assert pod.spec
     return [expand(argument, {"HOME": "/root"}) for argument in pod.spec.containers[0].args or []]

@@ -1,4 +1,4 @@
-"""Directories made and removed on a real file system, against everything that could lead a removal astray."""
+"""Creating and removing directories on a real file system, despite links, mounts and replacements."""
 
 import errno
 import os
@@ -55,7 +55,7 @@ def mode(path: Path) -> int:
 
 
 def tree(root: Path) -> set[str]:
-    """Every path below the root, links not followed; the empty trash directory left out."""
+    """Every path below the root except the trash directory; links are not followed."""
     found = {
         str(Path(folder, name).relative_to(root))
         for folder, folders, files in os.walk(root)
@@ -101,7 +101,7 @@ def test_root_always_exists(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at", ["team", "team/data", "team/data/deep"], ids=["first", "middle", "last"])
 @pytest.mark.parametrize("what", ["link", "link to nothing", "file", "socket"])
-def test_what_is_in_the_way_is_not_passed(tmp_path: Path, at: str, what: str) -> None:
+def test_path_with_a_link_or_file_is_refused(tmp_path: Path, at: str, what: str) -> None:
     root, outside = tmp_path / "root", tmp_path / "outside"
     (root / at).parent.mkdir(parents=True)
     outside.mkdir()
@@ -126,7 +126,7 @@ def _plant(path: Path, what: str, target: Path) -> None:
         path.write_text("in the way")
 
 
-def test_nothing_is_mounted_there(tmp_path: Path) -> None:
+def test_missing_root_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(PlatformError) as caught:
         make(tmp_path / "none", "/team/data")
     assert str(caught.value) == (
@@ -165,12 +165,14 @@ def access(path: Path) -> tuple[int, int, int]:
 @pytest.mark.parametrize(
     ("permissions", "found"),
     [
-        pytest.param(Permissions(mode=0o2771, gid=2001, enforced=True), (0o2771, 0, 2001), id="a group"),
-        pytest.param(Permissions(mode=0o750, uid=7, gid=8), (0o750, 7, 8), id="both owners"),
-        pytest.param(Permissions(mode=0o1770, uid=7), (0o1770, 7, 0), id="a user"),
-        pytest.param(Permissions(mode=0o777, enforced=True), (0o777, 0, 0), id="a mode by force"),
-        pytest.param(Permissions(mode=0o2775), (0o2775, 0, 0), id="setgid and no owner"),
-        pytest.param(Permissions(mode=0o2771, uid=0, gid=2**32 - 2), (0o2771, 0, 2**32 - 2), id="largest"),
+        pytest.param(Permissions(mode=0o2771, gid=2001, enforced=True), (0o2771, 0, 2001), id="group"),
+        pytest.param(Permissions(mode=0o750, uid=7, gid=8), (0o750, 7, 8), id="user and group"),
+        pytest.param(Permissions(mode=0o1770, uid=7), (0o1770, 7, 0), id="user"),
+        pytest.param(Permissions(mode=0o777, enforced=True), (0o777, 0, 0), id="enforced mode"),
+        pytest.param(Permissions(mode=0o2775), (0o2775, 0, 0), id="setgid without owners"),
+        pytest.param(
+            Permissions(mode=0o2771, uid=0, gid=2**32 - 2), (0o2771, 0, 2**32 - 2), id="largest group"
+        ),
     ],
 )
 def test_new_directory_has_the_requested_mode_and_owners(
@@ -187,7 +189,7 @@ def test_new_directory_has_the_requested_mode_and_owners(
 
 
 @needs_root
-def test_force_changes_a_directory_that_is_there_but_for_its_contents(tmp_path: Path) -> None:
+def test_enforcement_changes_an_existing_directory_but_not_its_contents(tmp_path: Path) -> None:
     data = tmp_path / "team/data"
     (data / "inner").mkdir(parents=True)
     data.chmod(0o700)
@@ -198,14 +200,14 @@ def test_force_changes_a_directory_that_is_there_but_for_its_contents(tmp_path: 
 
 
 @needs_root
-def test_existing_directory_keeps_its_owners_without_force(tmp_path: Path) -> None:
+def test_existing_directory_keeps_its_owners_without_enforcement(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir(mode=0o711)
     assert not make(tmp_path, "/data", Permissions(mode=0o2771, uid=7, gid=2001))
     assert access(tmp_path / "data") == (0o711, 0, 0)
 
 
 @needs_root
-def test_a_setgid_parent_decides_only_what_is_not_asked_for(tmp_path: Path) -> None:
+def test_setgid_parent_decides_only_unspecified_permissions(tmp_path: Path) -> None:
     os.chown(tmp_path, 0, 55)
     tmp_path.chmod(0o2777)
     make(tmp_path, "/plain")
@@ -228,7 +230,7 @@ def _refused(*_: object) -> None:
 def test_refusal_of_the_server_leaves_no_new_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
-    # No file system here refuses root.
+    # No file system of the test machine refuses root.
     monkeypatch.setattr(os, call, _refused)
     with pytest.raises(WorkerFailed) as caught:
         make(tmp_path, "/team/data", OWNED)
@@ -268,7 +270,7 @@ def test_existing_directory_is_kept_when_the_server_refuses(
 
 
 @pytest.mark.parametrize("what", ["a file in it", "another in its place", "a link in its place"])
-def test_a_new_directory_that_somebody_uses_stays_when_the_server_refuses(
+def test_new_directory_in_use_is_kept_when_the_server_refuses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     data = tmp_path / "data"
@@ -305,13 +307,13 @@ def test_new_directory_is_inaccessible_until_its_owners_are_set(
     assert seen == [0o700]
 
 
-def test_an_attempt_that_was_killed_is_finished_by_the_next_with_force(tmp_path: Path) -> None:
+def test_next_enforced_attempt_completes_a_killed_one(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir(mode=0o700)
     make(tmp_path, "/data", OWNED)
     assert access(tmp_path / "data") == (0o2771, os.getuid(), 2001)
 
 
-def test_a_plain_directory_gets_its_mode_with_the_call_that_makes_it(
+def test_mkdir_sets_the_mode_of_a_plain_directory(
     tmp_path: Path, mask: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mask(0)
@@ -343,7 +345,7 @@ def test_children_are_plain_directories_with_their_groups(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("path", ["/none", "/none/none", "/empty"])
-def test_what_is_not_there_has_no_children(tmp_path: Path, path: str) -> None:
+def test_missing_or_empty_directory_has_no_children(tmp_path: Path, path: str) -> None:
     (tmp_path / "empty").mkdir()
     assert list_children(tmp_path, parse_directory(path)) == []
     assert not (tmp_path / "none").exists()
@@ -351,7 +353,7 @@ def test_what_is_not_there_has_no_children(tmp_path: Path, path: str) -> None:
 
 @pytest.mark.parametrize("path", ["/way", "/way/inner"])
 @pytest.mark.parametrize("what", ["link", "file"])
-def test_no_link_is_followed_to_children(tmp_path: Path, path: str, what: str) -> None:
+def test_list_of_children_follows_no_link(tmp_path: Path, path: str, what: str) -> None:
     root, outside = tmp_path / "root", tmp_path / "outside"
     root.mkdir()
     (outside / "inner/secret").mkdir(parents=True)
@@ -368,7 +370,7 @@ def test_no_link_is_followed_to_children(tmp_path: Path, path: str, what: str) -
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A file system with data of two volumes, and something outside that must survive everything."""
+    """A file system with the data of two volumes; the files beside it must never change."""
     root = tmp_path / "root"
     for name in ("team/data/deep", "team/other", "team2/data"):
         (root / name).mkdir(parents=True)
@@ -415,12 +417,12 @@ def test_second_removal_changes_nothing(root: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "base"),
     [
-        pytest.param("/", "/", id="the root itself"),
-        pytest.param("/team", "/team", id="the base itself"),
-        pytest.param("/team", "/team/data", id="above the base"),
-        pytest.param("/", "/team", id="the root above the base"),
-        pytest.param("/team2/data", "/team", id="beside the base"),
-        pytest.param("/team2/data", "/tea", id="beside a base that begins alike"),
+        pytest.param("/", "/", id="root"),
+        pytest.param("/team", "/team", id="base"),
+        pytest.param("/team", "/team/data", id="parent of the base"),
+        pytest.param("/", "/team", id="root above the base"),
+        pytest.param("/team2/data", "/team", id="sibling of the base"),
+        pytest.param("/team2/data", "/tea", id="sibling with the same prefix"),
     ],
 )
 def test_only_paths_strictly_inside_the_base_are_removed(root: Path, path: str, base: str) -> None:
@@ -441,7 +443,7 @@ def test_removal_of_the_trash_directory_is_refused(root: Path, path: str) -> Non
 
 
 @pytest.mark.parametrize("path", ["/team/../team/data", "/team/..", "/..", "/../outside"])
-def test_a_path_that_goes_up_cannot_even_be_asked_for(root: Path, path: str) -> None:
+def test_path_with_parent_components_is_invalid(root: Path, path: str) -> None:
     with pytest.raises(InvalidValue):
         remove(root, path)
 
@@ -450,7 +452,7 @@ def test_a_path_that_goes_up_cannot_even_be_asked_for(root: Path, path: str) -> 
 @pytest.mark.parametrize(
     ("at", "path"), [("team/x", "/team/x"), ("x", "/x/precious"), ("team/x", "/team/x/precious")]
 )
-def test_what_is_no_directory_is_neither_removed_nor_passed(
+def test_link_or_file_is_neither_removed_nor_followed(
     root: Path, outside: Path, at: str, path: str, what: str
 ) -> None:
     _plant(root / at, what, outside)
@@ -465,7 +467,7 @@ def test_what_is_no_directory_is_neither_removed_nor_passed(
     assert tree(root) == OTHERS | DATA | {at}
 
 
-def test_a_link_inside_the_file_system_is_not_passed_either(root: Path) -> None:
+def test_link_inside_the_file_system_is_not_followed(root: Path) -> None:
     (root / "alias").symlink_to("team")
     with pytest.raises(RemovalRefused):
         remove(root, "/alias/data")
@@ -473,7 +475,7 @@ def test_a_link_inside_the_file_system_is_not_passed_either(root: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["link", "file"])
-def test_a_trash_that_is_none_is_refused(root: Path, outside: Path, what: str) -> None:
+def test_trash_that_is_not_a_directory_is_refused(root: Path, outside: Path, what: str) -> None:
     _plant(root / TRASH, what, outside)
     with pytest.raises(RemovalRefused) as caught:
         remove(root, "/team/data")
@@ -487,9 +489,9 @@ def test_a_trash_that_is_none_is_refused(root: Path, outside: Path, what: str) -
 
 @pytest.fixture
 def mounted(tmp_path: Path) -> Iterator[Callable[..., None]]:
-    """Mounts a file system of its own on a directory, with a file in it, until the test ends.
+    """Mounts a new file system that contains a file on a directory, until the test ends.
 
-    With ``bound`` that directory is mounted there once more instead.
+    With ``bound``, it bind-mounts that directory instead.
     """
 
     def mount(point: Path, bound: Path | None = None) -> None:
@@ -500,7 +502,7 @@ def mounted(tmp_path: Path) -> Iterator[Callable[..., None]]:
         (point / "precious").write_text("content")
 
     yield mount
-    # By now they may have moved with the directories that they are in.
+    # The mount points may have moved with their parent directories.
     mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
     for point in reversed([point for point in mounts if Path(point).is_relative_to(tmp_path)]):
         unmount(Path(point))
@@ -508,7 +510,7 @@ def mounted(tmp_path: Path) -> Iterator[Callable[..., None]]:
 
 @needs_root
 @pytest.mark.parametrize(
-    ("at", "path"), [("team/data", "/team/data"), ("team", "/team/data")], ids=["the leaf", "its parent"]
+    ("at", "path"), [("team/data", "/team/data"), ("team", "/team/data")], ids=["directory", "parent"]
 )
 def test_other_file_system_is_refused(root: Path, mounted: Callable[..., None], at: str, path: str) -> None:
     mounted(root / at)
@@ -520,7 +522,7 @@ def test_other_file_system_is_refused(root: Path, mounted: Callable[..., None], 
 
 
 @needs_root
-@pytest.mark.parametrize("same", [False, True], ids=["another file system", "the same one, mounted again"])
+@pytest.mark.parametrize("same", [False, True], ids=["another file system", "bind mount"])
 def test_nested_mount_is_not_entered(
     root: Path, outside: Path, mounted: Callable[..., None], same: bool
 ) -> None:
@@ -535,9 +537,7 @@ def test_nested_mount_is_not_entered(
 
 
 @needs_root
-def test_a_trash_that_resists_does_not_keep_others_from_going(
-    root: Path, mounted: Callable[..., None]
-) -> None:
+def test_stuck_trash_entry_does_not_block_others(root: Path, mounted: Callable[..., None]) -> None:
     (root / TRASH / "old/busy").mkdir(parents=True)
     mounted(root / TRASH / "old/busy")
     assert move(root, "/team/data")
@@ -550,10 +550,10 @@ def test_a_trash_that_resists_does_not_keep_others_from_going(
     assert not tree(root) & DATA
 
 
-def test_a_directory_that_was_replaced_in_the_last_moment_comes_back(
+def test_directory_replaced_during_the_removal_is_moved_back(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The moment between looking at the directory and renaming it is where somebody else may act.
+    # Another process can act between the check of the directory and its renaming.
     checked = file_system._checked_leaf
 
     def check_then_replace(*arguments: object) -> tuple[int, int]:
@@ -565,17 +565,19 @@ def test_a_directory_that_was_replaced_in_the_last_moment_comes_back(
     monkeypatch.setattr(file_system, "_checked_leaf", check_then_replace)
     with pytest.raises(RemovalRefused) as caught:
         remove(root, "/team/data")
-    assert str(caught.value) == "directory: '/team/data' was replaced in the meantime"
+    assert str(caught.value) == (
+        "directory: '/team/data' was replaced in the meantime; check which process renames directories there"
+    )
     assert (root / "team/data").is_symlink()
     assert (root / "team/moved/deep/file").read_text() == "content"
     assert list((root / TRASH).iterdir()) == []
 
 
-@pytest.mark.parametrize("back", [errno.ENOTEMPTY, None], ids=["its place is taken", "it is killed before"])
-def test_what_was_put_in_its_place_is_never_emptied(
+@pytest.mark.parametrize("back", [errno.ENOTEMPTY, None], ids=["name in use again", "killed before"])
+def test_replacement_of_the_directory_is_never_emptied(
     root: Path, monkeypatch: pytest.MonkeyPatch, back: int | None
 ) -> None:
-    """The rename takes whatever is there; the entry's name says which directory it should have been."""
+    """The rename moves whatever has the name; the trash entry's name contains the expected inode."""
     checked, rename = file_system._checked_leaf, os.rename
 
     def check_then_replace(*arguments: object) -> tuple[int, int]:
@@ -603,7 +605,7 @@ def test_what_was_put_in_its_place_is_never_emptied(
     assert (root / TRASH / example.entry / "file").read_text() == "content"
 
 
-def test_a_removal_only_renames(root: Path) -> None:
+def test_removal_only_renames_the_directory(root: Path) -> None:
     assert move(root, "/team/data", tenant="4fa1")
     (entry,) = (root / TRASH).iterdir()
     assert re.fullmatch(rf"4fa1\.{entry.stat().st_ino:x}-[0-9a-f]{{32}}", entry.name)
@@ -622,7 +624,7 @@ def test_next_run_removes_what_an_interrupted_run_left(root: Path, outside: Path
     assert tree(outside) == {"precious", "precious/file"}
 
 
-def test_what_interrupted_runs_have_left_can_be_removed_alone(root: Path, outside: Path) -> None:
+def test_trash_of_interrupted_runs_can_be_emptied_separately(root: Path, outside: Path) -> None:
     (root / TRASH / "old/deep").mkdir(parents=True)
     (root / TRASH / "link").symlink_to(outside)
     empty(root)
@@ -632,7 +634,7 @@ def test_what_interrupted_runs_have_left_can_be_removed_alone(root: Path, outsid
 
 
 def test_killed_run_leaves_the_directory_complete_or_removed(root: Path) -> None:
-    """Kill it at every system call that changes something; the next run finishes the work."""
+    """Kills the run at every system call that changes something; the next run completes the work."""
     for step in range(1, 30):
         data = root / "team/data"
         (data / "deep").mkdir(parents=True, exist_ok=True)
@@ -643,11 +645,11 @@ def test_killed_run_leaves_the_directory_complete_or_removed(root: Path) -> None
         assert tree(root) == OTHERS
         if finished:
             return
-    raise AssertionError("it takes fewer steps than that")
+    raise AssertionError("the removal has more steps than expected")
 
 
 def _removal_killed_at(root: Path, step: int) -> bool:
-    """Whether the removal got to its end before that step."""
+    """Whether the removal ended before that step."""
     program = f"""
 import os, sys
 from pathlib import Path
@@ -670,7 +672,7 @@ empty_trash(Path(sys.argv[1]), lambda: True)
 
 
 def test_directory_of_any_depth_is_removed(root: Path) -> None:
-    """Deeper than Python's stack, a path's length and the number of open files allow."""
+    """Deeper than the limits of Python's stack, path length and open files."""
     here = os.open(root / "team/data", os.O_RDONLY | os.O_DIRECTORY)
     for _ in range(3000):
         os.mkdir("d" * 20, dir_fd=here)

@@ -1,4 +1,4 @@
-"""Marks of group ids: of makers that share a file system, never do two get one id."""
+"""Marks of group IDs: controllers that share a file system never assign one ID twice."""
 
 import os
 import threading
@@ -30,9 +30,9 @@ def gid_of(root: Path, path: str) -> int:
     return (root / path.lstrip("/")).stat().st_gid
 
 
-def test_an_id_goes_to_the_first_directory_only(tmp_path: Path) -> None:
+def test_id_is_assigned_only_to_the_first_directory(tmp_path: Path) -> None:
     make(tmp_path, "/pvs/a")
-    with pytest.raises(GidTaken, match="group id: 2000 belongs to a; another ID is tried"):
+    with pytest.raises(GidTaken, match="group ID: 2000 belongs to a; another ID is tried"):
         make(tmp_path, "/pvs/b")
     assert not (tmp_path / "pvs/b").exists()
     make(tmp_path, "/pvs/b", 2001)
@@ -56,12 +56,12 @@ def test_id_is_free_when_its_directory_is_removed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        pytest.param(("", "/a/one"), ("", "/b/two"), id="other bases of one mount"),
-        pytest.param(("", "/a/one"), ("a", "/two"), id="the base mounted alone"),
-        pytest.param(("", "/a/one"), ("", "/two"), id="the root and below it"),
+        pytest.param(("", "/a/one"), ("", "/b/two"), id="two bases of one mount"),
+        pytest.param(("", "/a/one"), ("a", "/two"), id="only the base mounted"),
+        pytest.param(("", "/a/one"), ("", "/two"), id="root and a base"),
     ],
 )
-def test_controllers_that_see_one_file_system_differently_share_no_id(
+def test_controllers_with_different_mounts_of_one_file_system_share_no_id(
     tmp_path: Path, first: tuple[str, str], second: tuple[str, str]
 ) -> None:
     (tmp_path / "a").mkdir()
@@ -72,7 +72,7 @@ def test_controllers_that_see_one_file_system_differently_share_no_id(
         move_to_trash(tmp_path / one[0], parse_directory(one[1]), base=parse_directory("/"))
 
 
-def test_a_directory_that_has_its_group_keeps_it_beside_a_mark_that_comes_and_goes(tmp_path: Path) -> None:
+def test_directory_keeps_its_group_despite_a_mark_of_another(tmp_path: Path) -> None:
     make(tmp_path, "/a")
     (tmp_path / "b").mkdir()
     (tmp_path / gid_marks.MARKS / "2000" / "of-b").symlink_to("b")
@@ -80,7 +80,7 @@ def test_a_directory_that_has_its_group_keeps_it_beside_a_mark_that_comes_and_go
     assert gid_of(tmp_path, "/a") == 2000
 
 
-def test_marks_are_no_directories_of_volumes(tmp_path: Path) -> None:
+def test_marks_are_neither_listed_nor_removed(tmp_path: Path) -> None:
     make(tmp_path, "/pvs/a")
     assert [one.name for one in list_children(tmp_path, parse_directory("/pvs"))] == ["a"]
     assert [one.name for one in list_children(tmp_path, parse_directory("/"))] == ["pvs"]
@@ -90,7 +90,7 @@ def test_marks_are_no_directories_of_volumes(tmp_path: Path) -> None:
     assert (tmp_path / gid_marks.MARKS).stat().st_mode & 0o777 == 0o700
 
 
-def test_marks_lead_nowhere_else(tmp_path: Path) -> None:
+def test_link_in_place_of_the_marks_is_not_followed(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     root = tmp_path / "root"
@@ -101,17 +101,17 @@ def test_marks_lead_nowhere_else(tmp_path: Path) -> None:
     assert not list(elsewhere.iterdir())
 
 
-# --- anything at the same time
+# --- concurrent creations
 
 _CALLS = ("mkdir", "symlink", "listdir", "readlink", "stat", "unlink")
 
 
 class _Crash(BaseException):
-    """The maker is killed here."""
+    """The process is killed here."""
 
 
 class Turns:
-    """Threads of which one runs at a time, from one call of the operating system to its next."""
+    """Threads that run one at a time, from one system call to the next."""
 
     def __init__(self) -> None:
         self._turn = threading.Condition()
@@ -121,7 +121,7 @@ class Turns:
         self._alive: set[str] = set()
 
     def start(self, name: str, work: Callable[[], None]) -> None:
-        """A thread that waits for its turn."""
+        """Start a thread that waits for its turn."""
 
         def run() -> None:
             try:
@@ -143,7 +143,7 @@ class Turns:
         return sorted(self._alive)
 
     def step(self, name: str, *, kill: bool = False) -> None:
-        """Let the thread make its next call, or end without it."""
+        """Let the thread make its next system call, or kill it before."""
         if kill:
             self._killed.add(name)
         with self._turn:
@@ -152,7 +152,7 @@ class Turns:
             assert self._turn.wait_for(lambda: self._running is None, timeout=30)
 
     def pause(self) -> None:
-        """Called by a thread before each call."""
+        """Wait for the next turn; called before each system call."""
         name = self._threads.get(threading.current_thread())
         if name is not None:
             self._end()
@@ -172,7 +172,7 @@ class Turns:
 
 @contextmanager
 def _taking_turns(turns: Turns) -> Iterator[None]:
-    """Meanwhile makers pause before each call that others can see."""
+    """Makes threads pause before each system call that others can observe."""
 
     def pausing(call: Callable[..., Any]) -> Callable[..., Any]:
         def paused(*args: Any, **kwargs: Any) -> Any:
@@ -194,12 +194,12 @@ def _taking_turns(turns: Turns) -> Iterator[None]:
 
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
-def test_no_two_of_many_makers_get_one_id(
+def test_concurrent_creations_never_share_an_id(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Makers of three directories contend for one id, are killed, give up, and try again, in any order.
+    """Three directories are created with one ID by threads that are killed and try again, in any order.
 
-    A directory that nobody makes may be removed at any moment.
+    A directory that no thread creates may be removed at any moment.
     """
     root, turns = tmp_path_factory.mktemp("root"), Turns()
     has: set[str] = set()

@@ -1,4 +1,4 @@
-"""Directories of file systems that are mounted in this very process's namespace, with real mounts."""
+"""Directories of file systems that are mounted in this process's namespace, with real mounts."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ from kube_efs.provisioning.workers.trash import TRASH
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 
 FILE_SYSTEM = FileSystemId("fs-1")
-# Mounts are everybody's, also another run's of these tests.
+# All processes share the mounts, also another run of these tests.
 SERVER = f"fs-1.efs.test-{os.getpid()}.amazonaws.com"
 OTHER_SERVER = f"fs-2.efs.test-{os.getpid()}.amazonaws.com"
 ROOT = Directory()
@@ -39,7 +39,7 @@ Mount = Callable[[str, str], Path]
 
 @pytest.fixture
 def mount(tmp_path: Path) -> Iterator[Mount]:
-    """Mounts something with that source on a folder of that name, until the test ends."""
+    """Mounts a tmpfs with that source on a directory of that name, until the test ends."""
 
     def mount(source: str, name: str) -> Path:
         point = tmp_path / name
@@ -108,21 +108,21 @@ async def test_error_lists_all_mounts_when_the_server_is_not_mounted(mount: Moun
     assert error.remedy == "mount it as an NFS volume of the pod, or set where it is mounted"
 
 
-async def test_a_mount_path_that_is_given_need_not_have_the_server_s_name(mount: Mount) -> None:
+async def test_configured_mount_path_can_have_another_server(mount: Mount) -> None:
     mount(f"{SERVER}:/", "other")
     point = mount("127.0.0.1:/a", "tunnelled")
     mounted = await find_mounted(FILE_SYSTEM, server=SERVER, mount_point=point)
     assert (mounted.mount_point, str(mounted.base), mounted.source) == (point, "/a", "127.0.0.1:/a")
 
 
-@pytest.mark.parametrize("source", ["127.0.0.1:/", "none"], ids=["an access point", "a bind mount"])
-async def test_what_is_said_of_a_mount_path_wins(mount: Mount, source: str) -> None:
+@pytest.mark.parametrize("source", ["127.0.0.1:/", "none"], ids=["access point", "bind mount"])
+async def test_configured_base_of_a_mount_path_is_used(mount: Mount, source: str) -> None:
     point, base = mount(source, "x"), parse_directory("/app/data")
     mounted = await find_mounted(FILE_SYSTEM, server=SERVER, mount_point=point, base=base)
     assert (mounted.mount_point, mounted.base, mounted.source) == (point, base, source)
 
 
-async def test_a_mount_from_the_server_itself_knows_better_what_is_mounted(mount: Mount) -> None:
+async def test_export_of_the_server_overrides_the_configured_base(mount: Mount) -> None:
     point = mount(f"{SERVER}:/app/data", "x")
     with capture_logs() as logs:
         for said in ("/app/data", "/elsewhere"):
@@ -164,7 +164,7 @@ async def test_base_can_be_below_the_mount(mount: Mount) -> None:
         (None, "is not a mount point in this pod", "mount the file system there"),
         ("none", "is not a mount of an NFS server in this pod", "configure which directory is mounted there"),
     ],
-    ids=["nothing mounted", "no export mounted"],
+    ids=["no mount", "no export"],
 )
 async def test_mount_path_without_an_export_is_an_error(
     mount: Mount, tmp_path: Path, source: str | None, problem: str, remedy: str
@@ -218,7 +218,7 @@ async def test_mode_of_plain_directories_does_not_depend_on_the_umask(mount: Mou
     assert modes == {f"d{number}": 0o777 for number in range(40)}
 
 
-async def test_many_removals_at_once_are_all_done(mount: Mount) -> None:
+async def test_concurrent_removals_are_all_completed(mount: Mount) -> None:
     point = mount(f"{SERVER}:/", "x")
     for number in range(40):
         (point / f"d{number}/deep/deeper").mkdir(parents=True)
@@ -245,11 +245,11 @@ async def test_nested_directories_are_accepted(mount: Mount) -> None:
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param("/foo/pv", id="elsewhere"),
-        pytest.param("/a/bc/d", id="a sibling whose path begins alike"),
-        pytest.param("/a/b", id="the whole mount"),
-        pytest.param("/a", id="above the mount"),
-        pytest.param("/a/c", id="beside the mount"),
+        pytest.param("/foo/pv", id="another directory"),
+        pytest.param("/a/bc/d", id="sibling with the same prefix"),
+        pytest.param("/a/b", id="mount root"),
+        pytest.param("/a", id="parent of the mount"),
+        pytest.param("/a/c", id="sibling of the mount"),
     ],
 )
 async def test_nothing_outside_the_mount_is_changed(mount: Mount, path: str) -> None:
@@ -282,7 +282,7 @@ async def test_nothing_outside_the_base_is_removed(mount: Mount) -> None:
     assert {entry.name for entry in point.iterdir()} - {TRASH} == {"base", "c"}
 
 
-async def test_another_file_system_is_not_mounted(mount: Mount) -> None:
+async def test_other_file_system_has_no_mount(mount: Mount) -> None:
     mount(f"{SERVER}:/", "x")
     async with working(await found()) as directories:
         for action in (
@@ -294,7 +294,7 @@ async def test_another_file_system_is_not_mounted(mount: Mount) -> None:
             assert caught.value.problem == "is not strictly below the directory that is mounted in this pod"
 
 
-async def test_one_file_system_may_be_mounted_in_parts(mount: Mount) -> None:
+async def test_one_file_system_can_have_several_mounts(mount: Mount) -> None:
     first, second = mount(f"{SERVER}:/a", "first"), mount(f"{SERVER}:/b", "second")
     parts = [await find_mounted(FILE_SYSTEM, server=SERVER, mount_point=point) for point in (first, second)]
     async with working(*parts) as directories:
@@ -303,7 +303,7 @@ async def test_one_file_system_may_be_mounted_in_parts(mount: Mount) -> None:
     assert [(point / "data").is_dir() for point in (first, second)] == [True, True]
 
 
-async def test_each_directory_is_measured_where_it_is_mounted_and_no_mount_in_it(mount: Mount) -> None:
+async def test_measurement_uses_the_mount_of_each_directory_and_skips_nested_mounts(mount: Mount) -> None:
     first, second = mount(f"{SERVER}:/a", "first"), mount(f"{SERVER}:/b", "second")
     parts = [await find_mounted(FILE_SYSTEM, server=SERVER, mount_point=point) for point in (first, second)]
     for point, size in ((first, 8192), (second, 4096)):
@@ -336,7 +336,7 @@ async def test_link_is_not_followed(mount: Mount, tmp_path: Path) -> None:
     assert [entry.name for entry in (tmp_path / "outside").iterdir()] == ["data"]
 
 
-async def test_the_trash_is_emptied_apart_from_all_other_work(
+async def test_emptying_the_trash_does_not_delay_other_work(
     mount: Mount, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     point = mount(f"{SERVER}:/", "x")
@@ -364,7 +364,7 @@ async def test_the_trash_is_emptied_apart_from_all_other_work(
     assert directories.file_system_ids() == {FILE_SYSTEM}
 
 
-async def test_emptying_ends_with_its_next_step_when_the_directories_are_left(
+async def test_emptying_stops_at_its_next_step_on_close(
     mount: Mount, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     point = mount(f"{SERVER}:/", "x")
@@ -405,7 +405,7 @@ async def test_each_mount_of_a_file_system_has_a_trash(mount: Mount) -> None:
     assert report == TrashReport(removed=2)
 
 
-async def test_a_trash_that_is_none_is_refused_and_keeps_nothing_from_going_on(mount: Mount) -> None:
+async def test_trash_that_is_not_a_directory_blocks_no_other_work(mount: Mount) -> None:
     point = mount(f"{SERVER}:/", "x")
     (point / TRASH).touch()
     async with working(await found()) as directories:
@@ -428,12 +428,12 @@ RESTART = "restart the pod, so that its volumes are mounted again"
         pytest.param(
             lambda mount, point: mount(f"{OTHER_SERVER}:/", "x"),
             f"has {OTHER_SERVER}:/ mounted instead of {{source}}",
-            id="another over it",
+            id="covered by another mount",
         ),
         pytest.param(
             lambda mount, point: mount(f"{SERVER}:/", "x"),
             "is another mount of {source} than at the start",
-            id="the same export made anew",
+            id="same export mounted again",
         ),
     ],
 )
@@ -461,7 +461,7 @@ async def test_nothing_is_written_when_the_mount_changed(
 
 @pytest.fixture
 def hanging(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """Lets calls for directories named hang wait for the event, as an NFS server that is away does."""
+    """Blocks calls for directories named hang until the event, as an unreachable NFS server does."""
     answers = threading.Event()
     make = file_system.make_directory
 

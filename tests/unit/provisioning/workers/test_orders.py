@@ -1,4 +1,4 @@
-"""Words on a worker's command line, and what its log tells."""
+"""The arguments of a worker, and the lines of its log."""
 
 import json
 
@@ -35,7 +35,7 @@ _ITEMS = st.builds(Item, directory=_DIRECTORIES, uid=_OWNERS, gid=_OWNERS, tenan
 
 
 @given(_ITEMS)
-def test_an_item_survives_the_command_line_and_kubernetes(item: Item) -> None:
+def test_item_is_not_changed_by_the_command_line_and_kubernetes(item: Item) -> None:
     text = str(item)
     (escaped,) = _escaped([text])
     assert expand(escaped, {"HOME": "/root", "": "x"}) == text
@@ -64,52 +64,52 @@ def test_kubernetes_expands_no_variable_in_an_escaped_path(path: str) -> None:
             Job(action=Action.MAKE, mode=0o2771, enforced=True),
             Item(directory=Directory(("a",)), gid=2001),
             ["worker", "make", "--root", "/efs", "--mode", "2771", "--enforce", "--", ":2001:/a"],
-            id="a group of its own",
+            id="own group",
         ),
         pytest.param(
             Job(action=Action.MAKE, mode=0o50),
             Item(directory=Directory(("a",)), uid=0, gid=0),
             ["worker", "make", "--root", "/efs", "--mode", "0050", "--", "0:0:/a"],
-            id="owners of number 0",
+            id="owners 0",
         ),
         pytest.param(
             Job(action=Action.REMOVE),
             Item(directory=Directory(("a",))),
             ["worker", "remove", "--root", "/efs", "--", "/a"],
-            id="a removal",
+            id="removal",
         ),
         pytest.param(
             Job(action=Action.REMOVE, base=Directory(("base",))),
             Item(directory=Directory(("base", "a"))),
             ["worker", "remove", "--root", "/efs", "--base", "/base", "--", "/base/a"],
-            id="a removal below a base",
+            id="removal below a base",
         ),
         pytest.param(
             Job(action=Action.REMOVE),
             Item(directory=Directory(("a",)), tenant="4fa1"),
             ["worker", "remove", "--root", "/efs", "--", "@4fa1:/a"],
-            id="a removal for a tenant",
+            id="removal for a tenant",
         ),
         pytest.param(
             Job(action=Action.EMPTY, emptying=EmptyingTerms(seconds=200)),
             Item(directory=Directory()),
             ["worker", "empty", "--root", "/efs", "--total-seconds", "200", "--", "/"],
-            id="the trash",
+            id="trash",
         ),
         pytest.param(
             Job(action=Action.LIST),
             Item(directory=Directory()),
             ["worker", "list", "--root", "/efs", "--", "/"],
-            id="a list",
+            id="list",
         ),
     ],
 )
-def test_arguments(job: Job, item: Item, arguments: list[str]) -> None:
+def test_job_is_rendered_as_arguments(job: Job, item: Item, arguments: list[str]) -> None:
     assert render_arguments(job, [item], root="/efs") == arguments
 
 
 @pytest.mark.parametrize("field", ["uid", "gid"])
-def test_the_number_that_means_no_change_is_no_owner(field: str) -> None:
+def test_owner_4294967295_is_refused(field: str) -> None:
     text = "4294967295::/a" if field == "uid" else ":4294967295:/a"
     with pytest.raises(InvalidValue) as caught:
         parse_item(text)
@@ -117,12 +117,12 @@ def test_the_number_that_means_no_change_is_no_owner(field: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/7:8:/a", "/@4fa1:/a"])
-def test_a_path_with_colons_has_neither_owners_nor_tenant(path: str) -> None:
+def test_path_with_colons_has_neither_owners_nor_tenant(path: str) -> None:
     assert parse_item(path) == Item(directory=parse_directory(path))
 
 
 @pytest.mark.parametrize("tenant", ["Team", "a.b", "../a", "a/b", "a:b", "a" * 13, "é", "a\n"])
-def test_a_tenant_is_a_few_letters_and_digits(tenant: str) -> None:
+def test_invalid_tenant_is_refused(tenant: str) -> None:
     with pytest.raises(InvalidValue) as caught:
         Item(directory=Directory(("a",)), tenant=tenant)
     assert (caught.value.field, caught.value.value) == ("tenant", tenant)
@@ -141,7 +141,7 @@ _CHILDREN = st.lists(
 
 
 @given(_CHILDREN)
-def test_children_survive_the_log(children: list[FoundDirectory]) -> None:
+def test_children_are_read_back_from_the_log(children: list[FoundDirectory]) -> None:
     lines = list(render_children(children))
     assert all(line.isascii() and len(line.splitlines()) == 1 for line in lines)
     noise = ["list /base: done", "", json.dumps({"event": "x"}), "[]", "7"]
@@ -166,7 +166,7 @@ _REPORTS = st.builds(
 
 
 @given(_REPORTS)
-def test_what_is_left_in_the_trash_survives_the_log(report: TrashReport) -> None:
+def test_trash_report_is_read_back_from_the_log(report: TrashReport) -> None:
     line = render_trash(report)
     assert line.isascii()
     assert len(line.splitlines()) == 1

@@ -89,7 +89,7 @@ def _directories_of(pod: Pod) -> list[str]:
 
 
 async def begun(client: AsyncClient) -> bool:
-    """Whether there is a pod whose gate was lifted."""
+    """Whether a pod without a scheduling gate exists."""
     found = [pod async for pod in client.list(Pod, namespace="default")]
     return any(pod.spec and not pod.spec.schedulingGates for pod in found)
 
@@ -317,8 +317,10 @@ async def test_failed_directory_does_not_fail_others(kube: AsyncClient, kubelet:
     ("message", "said"),
     [
         pytest.param("Killed", "Killed", id="killed"),
-        pytest.param("", "no message", id="nothing said"),
-        pytest.param('{"complete": false, "failed": {}}', '{"complete": false, "failed": {}}', id="no room"),
+        pytest.param("", "no message", id="no message"),
+        pytest.param(
+            '{"complete": false, "failed": {}}', '{"complete": false, "failed": {}}', id="incomplete report"
+        ),
     ],
 )
 async def test_pod_that_failed_without_a_reason_fails_all_directories(
@@ -340,7 +342,7 @@ async def test_pod_that_failed_without_a_reason_fails_all_directories(
 async def test_pods_after_one_without_a_report_get_half_as_many_directories(
     kube: AsyncClient, kubelet: Kubelet
 ) -> None:
-    """A pod that has too much to do in its time would fail with the same directories for ever."""
+    """Otherwise a pod with too much work for its timeout would always fail with the same directories."""
     kubelet.ending = lambda pod: ("Failed", "") if len(_directories_of(pod)) > 3 else None
     paths = {f"/d{number}" for number in range(8)}
     async with deadline(), pool_of(kube) as pool:
@@ -429,7 +431,7 @@ async def test_pod_of_a_former_leader_is_awaited(kube: AsyncClient, kubelet: Kub
 
 
 async def pool_idle(kubelet: Kubelet) -> None:
-    """Longer than it takes to start a second pod when nothing is in the way."""
+    """Wait longer than the start of a second pod would take."""
     await kubelet.has_started_one.wait()
     await asyncio.sleep(0.6)
     assert len(kubelet.pods) == 1
@@ -502,7 +504,7 @@ async def test_close_ends_all_waiting_calls(kube: AsyncClient, eventually: Event
 
 
 class _Lossy(httpx2.AsyncBaseTransport):
-    """Passes requests on, and loses or refuses the answers that the test names."""
+    """Forwards requests, and loses or refuses the answers that the test selects."""
 
     def __init__(self, config: SingleConfig) -> None:
         assert config.user
@@ -668,7 +670,7 @@ async def test_removals_of_other_processes_are_detected(kube: AsyncClient, event
     assert set(removed) == {"fs-2"}
 
 
-async def test_removal_of_a_pod_that_was_deleted_and_went_on_is_noticed_once(
+async def test_removal_by_a_terminating_pod_is_detected_once(
     kube: AsyncClient, eventually: Eventually
 ) -> None:
     removed: list[str] = []
@@ -694,10 +696,10 @@ async def test_unreported_trash_is_not_considered_empty(kube: AsyncClient, kubel
     async with deadline(), pool_of(kube) as pool:
         with pytest.raises(WorkerFailed) as caught:
             await pool.empty(FileSystemId("fs-1"), EmptyingTerms())
-    assert str(caught.value) == "trash: 'fs-1' did not report what is left"
+    assert str(caught.value) == "trash: 'fs-1' did not report what is left; it is retried"
 
 
-# --- no pod acts on what is somebody else's by now
+# --- no pod changes a directory that another pod or leader owns
 
 
 GATE = f"{PREFIX}/order"
@@ -705,7 +707,7 @@ POOL = f"{PREFIX}/worker-pool"
 
 
 class _Late(_Lossy):
-    """Carries out the requests that the test names only when it says so, long after they were given up."""
+    """Sends the requests that the test selects only on ``carry_out``, after their timeout."""
 
     def __init__(self, config: SingleConfig) -> None:
         super().__init__(config)
@@ -720,7 +722,7 @@ class _Late(_Lossy):
         return await super().handle_async_request(request)
 
     async def carry_out(self) -> list[int]:
-        """The status of each answer that nobody waits for any more."""
+        """Send the requests, and return the status of each answer."""
         answers = [await self._inner.handle_async_request(request) for request in self.kept]
         for answer in answers:
             await answer.aclose()
@@ -735,7 +737,7 @@ async def late(cluster: SingleConfig) -> AsyncIterator[tuple[AsyncClient, _Late]
 
 
 def gated(name: str, arguments: str, *, pool: str = "another") -> Pod:
-    """A worker pod of another pool that has not begun."""
+    """A gated worker pod of another pool."""
     return Pod(
         metadata=ObjectMeta(
             name=name,
@@ -752,7 +754,7 @@ def gated(name: str, arguments: str, *, pool: str = "another") -> Pod:
 
 
 @pytest.mark.parametrize("action", ["make", "remove"])
-async def test_pod_whose_creation_is_carried_out_late_never_runs(
+async def test_pod_created_late_never_runs(
     late: tuple[AsyncClient, _Late], kubelet: Kubelet, eventually: Eventually, action: str
 ) -> None:
     client, transport = late
@@ -768,7 +770,7 @@ async def test_pod_whose_creation_is_carried_out_late_never_runs(
     assert (kubelet.root("fs-1") / "data").is_dir()
 
 
-async def test_gate_that_is_lifted_late_finds_no_pod(
+async def test_late_removal_of_the_scheduling_gate_finds_no_pod(
     late: tuple[AsyncClient, _Late], kubelet: Kubelet
 ) -> None:
     client, transport = late
@@ -780,7 +782,7 @@ async def test_gate_that_is_lifted_late_finds_no_pod(
     assert kubelet.pods == []
 
 
-async def test_gate_whose_lifting_was_not_confirmed_is_followed(
+async def test_pod_with_an_unconfirmed_gate_removal_is_awaited(
     lossy: tuple[AsyncClient, _Lossy], kubelet: Kubelet
 ) -> None:
     client, transport = lossy
@@ -790,9 +792,7 @@ async def test_gate_whose_lifting_was_not_confirmed_is_followed(
     assert len(kubelet.pods) == 1
 
 
-async def test_order_is_confirmed_when_its_pod_is_there_and_has_not_begun(
-    kube: AsyncClient, kubelet: Kubelet
-) -> None:
+async def test_order_is_confirmed_while_its_pod_is_gated(kube: AsyncClient, kubelet: Kubelet) -> None:
     seen: list[tuple[bool, int]] = []
 
     async def confirm() -> None:
@@ -836,9 +836,7 @@ async def test_running_pod_of_another_pool_is_awaited(kube: AsyncClient, kubelet
     assert kubelet.most_at_once == {"fs-1": 1}
 
 
-async def test_pod_that_never_ends_holds_up_its_own_directory_only(
-    kube: AsyncClient, kubelet: Kubelet
-) -> None:
+async def test_pod_that_never_ends_blocks_only_its_own_directory(kube: AsyncClient, kubelet: Kubelet) -> None:
     kubelet.ending = lambda pod: ("Running", "") if name_of(pod) == "stuck" else None
     await leave(kube, "stuck", "Running", arguments="worker remove --root /efs -- /team/stuck")
     options = replace(OPTIONS, timeout_seconds=1, start_seconds=1)
@@ -857,16 +855,14 @@ async def test_pod_that_never_ends_holds_up_its_own_directory_only(
     assert not (kubelet.root("fs-1") / "team/stuck").exists()
 
 
-async def test_gated_pod_of_another_pool_is_withdrawn_before_it_begins(
-    kube: AsyncClient, kubelet: Kubelet
-) -> None:
+async def test_gated_pod_of_another_pool_is_deleted(kube: AsyncClient, kubelet: Kubelet) -> None:
     await kube.create(gated("zz-later-in-the-alphabet", "worker remove --root /efs -- /team/data"))
     async with deadline(), pool_of(kube) as pool:
         await pool.make(at("/team/data"), PLAIN)
     assert await pods(kube) == []
 
 
-async def test_gated_pod_with_the_lower_name_goes_first_while_it_is_young(
+async def test_young_gated_pod_with_the_lower_name_goes_first(
     kube: AsyncClient, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_pods, "_YOUNG_SECONDS", 1.0)
@@ -878,7 +874,7 @@ async def test_gated_pod_with_the_lower_name_goes_first_while_it_is_young(
     assert await pods(kube) == []
 
 
-async def test_two_pools_that_want_one_directory_work_on_it_one_after_the_other(
+async def test_two_pools_do_not_change_one_directory_concurrently(
     kube: AsyncClient, kubelet: Kubelet
 ) -> None:
     async with (
@@ -893,7 +889,7 @@ async def test_two_pools_that_want_one_directory_work_on_it_one_after_the_other(
     assert kubelet.most_at_once == {"fs-1": 1}
 
 
-async def test_pools_do_not_take_away_what_the_other_has_not_read(
+async def test_pool_does_not_delete_an_unread_pod_of_another_pool(
     kube: AsyncClient, kubelet: Kubelet, eventually: Eventually
 ) -> None:
     (kubelet.root("fs-1") / "data").mkdir()
@@ -906,7 +902,7 @@ async def test_pools_do_not_take_away_what_the_other_has_not_read(
     ] * 10
 
 
-async def test_leader_takes_away_at_once_what_the_one_before_has_left(
+async def test_leader_deletes_the_pods_of_the_former_leader_at_once(
     kube: AsyncClient, eventually: Eventually
 ) -> None:
     await kube.create(gated("never-started", "worker remove --root /efs -- /team/data", pool=LEADER))
@@ -915,7 +911,7 @@ async def test_leader_takes_away_at_once_what_the_one_before_has_left(
         await eventually(lambda: none_left(kube))
 
 
-async def test_directory_is_settled_when_no_pod_of_another_can_change_it(
+async def test_directory_is_settled_when_no_pod_of_another_pool_can_change_it(
     kube: AsyncClient, kubelet: Kubelet
 ) -> None:
     kubelet.gate.clear()

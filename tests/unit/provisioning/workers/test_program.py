@@ -1,4 +1,4 @@
-"""The program of a worker pod, run as the pod runs it: arguments in; exit code and message out."""
+"""The program of a worker pod, run as in the pod: its arguments, exit code and message."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from kube_efs.provisioning.workers.trash import TRASH
 
 
 class Pod:
-    """A mounted file system and the file that Kubernetes reads the message from."""
+    """A mounted file system, and the file from which Kubernetes reads the message."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "efs"
@@ -98,7 +98,7 @@ def test_nothing_outside_is_removed(pod: Pod, tmp_path: Path, path: str) -> None
     assert (pod.root / "team").is_dir()
 
 
-def test_the_base_bounds_removals(pod: Pod) -> None:
+def test_base_limits_removals(pod: Pod) -> None:
     pod.run("make", "/base/a", "/other")
     assert pod.run("remove", "/base/a", "/base", "/other", options=("--base", "/base")) == 1
     report = parse_report(pod.message)
@@ -106,14 +106,14 @@ def test_the_base_bounds_removals(pod: Pod) -> None:
     assert list(report.failed) == ["/base", "/other"]
 
 
-def test_the_mode_is_octal(pod: Pod) -> None:
+def test_mode_is_octal(pod: Pod) -> None:
     assert pod.run("make", "/a", options=("--mode", "0750")) == 0
     assert (pod.root / "a").stat().st_mode & 0o7777 == 0o750
 
 
-def test_the_mode_comes_with_the_call_whatever_the_umask(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mkdir_sets_the_mode_despite_the_umask(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
-        raise AssertionError("a crash could come before this call")
+        raise AssertionError("a crash could happen before this call")
 
     monkeypatch.setattr(os, "fchmod", refuse)
     former = os.umask(0o077)
@@ -138,8 +138,10 @@ def test_items_have_owners(pod: Pod, item: str, owners: tuple[int, int]) -> None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="giving directories away needs root")
-@pytest.mark.parametrize(("options", "gid"), [((), 0), (("--enforce",), 2001)], ids=["asked", "enforced"])
-def test_owners_of_a_directory_that_is_there_change_by_force_only(
+@pytest.mark.parametrize(
+    ("options", "gid"), [((), 0), (("--enforce",), 2001)], ids=["not enforced", "enforced"]
+)
+def test_owners_of_an_existing_directory_change_only_with_enforce(
     pod: Pod, options: tuple[str, ...], gid: int
 ) -> None:
     (pod.root / "a").mkdir()
@@ -188,7 +190,7 @@ def test_children_are_in_the_log(pod: Pod, capsys: pytest.CaptureFixture[str]) -
     assert pod.message == '{"complete": true, "failed": {}}'
 
 
-def test_a_link_is_not_listed(pod: Pod) -> None:
+def test_link_is_not_listed(pod: Pod) -> None:
     (pod.root / "link").symlink_to("/")
     assert pod.run("list", "/link") == 1
     report = parse_report(pod.message)
@@ -199,14 +201,14 @@ def test_a_link_is_not_listed(pod: Pod) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        pytest.param([], id="nothing"),
+        pytest.param([], id="no arguments"),
         pytest.param(["make", "--root", "/efs"], id="no path"),
         pytest.param(["make", "/a"], id="no root"),
-        pytest.param(["format", "--root", "/efs", "/a"], id="another action"),
-        pytest.param(["remove", "--root", "/efs", "--base", "../x", "/a"], id="a bad base"),
-        pytest.param(["make", "--root", "/efs", "--mode", "rwx", "/a"], id="a bad mode"),
-        pytest.param(["make", "--root", "/efs", "--mode", "17777", "/a"], id="a mode with too many bits"),
-        pytest.param(["make", "--root", "/efs", "--mode=-1", "/a"], id="a negative mode"),
+        pytest.param(["format", "--root", "/efs", "/a"], id="unknown action"),
+        pytest.param(["remove", "--root", "/efs", "--base", "../x", "/a"], id="invalid base"),
+        pytest.param(["make", "--root", "/efs", "--mode", "rwx", "/a"], id="invalid mode"),
+        pytest.param(["make", "--root", "/efs", "--mode", "17777", "/a"], id="mode with too many bits"),
+        pytest.param(["make", "--root", "/efs", "--mode=-1", "/a"], id="negative mode"),
     ],
 )
 def test_wrong_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -216,7 +218,7 @@ def test_wrong_usage_exits_with_2(arguments: list[str], capsys: pytest.CaptureFi
     assert "usage: kube-efs worker" in capsys.readouterr().err
 
 
-def test_no_file_system_is_a_failure_of_every_directory(tmp_path: Path) -> None:
+def test_missing_root_fails_every_directory(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.touch()
     assert main(["make", "--root", str(tmp_path / "none"), "/a", "/b"], termination_log=log) == 1
@@ -225,19 +227,19 @@ def test_no_file_system_is_a_failure_of_every_directory(tmp_path: Path) -> None:
     assert set(report.failed) == {"/a", "/b"}
 
 
-def test_outside_a_pod_nobody_reads_the_message(tmp_path: Path) -> None:
+def test_message_is_not_written_outside_a_pod(tmp_path: Path) -> None:
     log = tmp_path / "none"
     assert main(["make", "--root", str(tmp_path), "/a"], termination_log=log) == 0
     assert not log.exists()
 
 
-# Secrets are removed, and hypothesis knows what they begin with from the sources.
+# Secrets are removed, and hypothesis finds their prefixes in the sources.
 _REASONS = st.text(max_size=600).filter(lambda text: text_without_secrets(text) == text)
 _FAILED = st.dictionaries(st.text(max_size=200), _REASONS, max_size=60)
 
 
 @given(_FAILED)
-def test_the_message_fits_and_can_be_read_whatever_failed(failed: dict[str, str]) -> None:
+def test_message_is_valid_and_within_the_size_limit(failed: dict[str, str]) -> None:
     message = render_report(failed)
     assert len(message.encode()) <= 4096
     report = parse_report(message)
@@ -280,7 +282,7 @@ def test_invalid_report_is_refused(message: str) -> None:
     assert parse_report(message) is None
 
 
-def test_a_removal_moves_everything_into_the_trash_before_anything_is_emptied(pod: Pod) -> None:
+def test_removal_moves_directories_into_the_trash_without_emptying_it(pod: Pod) -> None:
     for name in ("a", "b"):
         (pod.root / f"team/{name}/deep").mkdir(parents=True)
     (pod.root / "team/file").touch()
@@ -294,9 +296,7 @@ def test_a_removal_moves_everything_into_the_trash_before_anything_is_emptied(po
     assert all((entry / "deep").is_dir() for entry in entries.values())
 
 
-def test_the_trash_is_emptied_and_what_is_left_is_in_the_log(
-    pod: Pod, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_trash_is_emptied_and_the_rest_is_logged(pod: Pod, capsys: pytest.CaptureFixture[str]) -> None:
     assert pod.run("empty", "/") == 0
     assert not pod.trash.exists()
     (pod.trash / "0123456789abcdef0123456789abcdef/deep").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Emptying the trash on a real file system: trees of every shape, things that resist, turns, crashes."""
+"""Emptying the trash on a real file system: trees of every shape, stuck entries, turns, crashes."""
 
 import itertools
 import os
@@ -24,7 +24,7 @@ FORGOTTEN = "0123456789abcdef" * 2
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """A trash in memory where that can be had: there are many files, and disks of test machines are slow."""
+    """A trash directory, on tmpfs if possible: disks of test machines are slow for many files."""
     made = tmp_path / "trash"
     made.mkdir()
     mounted = os.geteuid() == 0
@@ -50,7 +50,7 @@ def emptied(folder: Path, may_go_on: Callable[[], bool] = lambda: True) -> Trash
 
 
 def steps(number: int) -> Callable[[], bool]:
-    """Time for that many looks at the clock."""
+    """A clock that allows that many steps."""
     left = itertools.count(number, -1)
     return lambda: next(left) > 0
 
@@ -81,7 +81,7 @@ def test_entry_name_contains_its_tenant(tenant: str, inode: int | None) -> None:
 @pytest.mark.parametrize(
     "name", [FORGOTTEN, "file", "a.b", f"Team.{FORGOTTEN}", f".{FORGOTTEN}", f"a.b.{FORGOTTEN}"]
 )
-def test_other_names_are_nobody_s_and_go_all_the_same(folder: Path, name: str) -> None:
+def test_entry_with_an_unknown_name_has_no_tenant_and_is_removed(folder: Path, name: str) -> None:
     (folder / name / "deep").mkdir(parents=True)
     assert tenant_of(name) == ""
     assert emptied(folder) == TrashReport(removed=2)
@@ -91,8 +91,8 @@ def test_other_names_are_nobody_s_and_go_all_the_same(folder: Path, name: str) -
 # --- shapes
 
 
-def test_a_huge_directory_is_removed_in_little_memory(folder: Path) -> None:
-    """Two hundred thousand names of 200 bytes are 50 MB and more when they are all read at once."""
+def test_huge_directory_is_removed_in_little_memory(folder: Path) -> None:
+    """Two hundred thousand names of 200 bytes need more than 50 MB if all are read at once."""
     huge = entry(folder)
     with opened(huge) as descriptor:
         for number in range(200_000):
@@ -115,7 +115,7 @@ print(report.entries, report.removed, kib() - before)
 
 
 def deep(folder: Path, depth: int) -> None:
-    """Deeper than a path can be written."""
+    """Create directories deeper than the longest path."""
     here = os.open(folder, OPEN_DIRECTORY)
     for _ in range(depth):
         os.mkdir("d" * 20, dir_fd=here)
@@ -125,7 +125,7 @@ def deep(folder: Path, depth: int) -> None:
     os.close(here)
 
 
-def test_many_deep_directories_side_by_side_do_not_fill_the_trash(
+def test_many_deep_directories_create_few_trash_entries(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     top = entry(folder, "a")
@@ -147,7 +147,7 @@ def test_many_deep_directories_side_by_side_do_not_fill_the_trash(
     assert 2 <= most <= 6
 
 
-def test_few_descriptors_are_open_however_deep(folder: Path) -> None:
+def test_deep_directory_needs_few_descriptors(folder: Path) -> None:
     deep(entry(folder), 2000)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (_open_descriptors() + 80, hard))
@@ -158,10 +158,8 @@ def test_few_descriptors_are_open_however_deep(folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_names_that_a_listing_leaves_out_go_all_the_same(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A server may leave out names of a directory from which names go while it is listed."""
+def test_names_omitted_from_a_list_are_removed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server may omit names of a directory that changes while it is listed."""
     entry(folder, "a", 100)
     scandir = os.scandir
 
@@ -192,21 +190,21 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
     assert (outside / "data").is_dir()
 
 
-# --- what resists
+# --- stuck entries
 
 
 @contextmanager
 def immutable(path: Path) -> Iterator[None]:
-    """Nobody can remove the file: neither root nor a server that acts for it."""
+    """Neither root nor a server on its behalf can remove the file meanwhile."""
     if subprocess.run(["chattr", "+i", str(path)], check=False, capture_output=True).returncode:
-        pytest.skip("the file system of temporary files knows no immutable files")
+        pytest.skip("the file system of temporary files has no immutable files")
     try:
         yield
     finally:
         subprocess.run(["chattr", "-i", str(path)], check=True)
 
 
-def test_a_file_that_cannot_be_removed_is_told_and_keeps_nothing_else(tmp_path: Path) -> None:
+def test_stuck_file_is_reported_and_blocks_no_other(tmp_path: Path) -> None:
     held, other = entry(tmp_path, "a"), entry(tmp_path, "b", 10)
     for number in range(20):
         (held / f"{number}/deeper").mkdir(parents=True)
@@ -227,7 +225,7 @@ def test_a_file_that_cannot_be_removed_is_told_and_keeps_nothing_else(tmp_path: 
     assert emptied(tmp_path) == TrashReport(removed=4)
 
 
-def test_many_that_resist_are_counted_and_some_of_them_told(folder: Path) -> None:
+def test_stuck_entries_are_counted_and_a_few_are_reported(folder: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("mounting needs root")
     for number in range(15):
@@ -252,7 +250,7 @@ def read_only(folder: Path) -> Iterator[None]:
         unmount(folder)
 
 
-def test_an_entry_in_which_nothing_goes_costs_a_limited_number_of_steps(folder: Path) -> None:
+def test_stuck_entry_takes_a_limited_number_of_steps(folder: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("mounting needs root")
     entry(folder, "a", 3000)
@@ -289,7 +287,7 @@ def _done_by_another(call: Callable[..., None]) -> Callable[..., None]:
 # --- turns
 
 
-def test_a_small_directory_does_not_wait_for_another_tenant_s_huge_one(folder: Path) -> None:
+def test_small_directory_does_not_wait_for_a_huge_one_of_another_tenant(folder: Path) -> None:
     huge, small = entry(folder, "a", 20 * SLICE), entry(folder, "b", 1)
     report = emptied(folder, steps(2 * (SLICE + 10)))
     assert not small.exists()
@@ -297,14 +295,14 @@ def test_a_small_directory_does_not_wait_for_another_tenant_s_huge_one(folder: P
     assert huge.is_dir()
 
 
-def test_a_small_directory_does_not_wait_for_a_huge_one_of_its_own_tenant(folder: Path) -> None:
+def test_small_directory_does_not_wait_for_a_huge_one_of_its_tenant(folder: Path) -> None:
     entry(folder, "a", 20 * SLICE)
     small = entry(folder, "a", 1)
     emptied(folder, steps(2 * (SLICE + 10)))
     assert not small.exists()
 
 
-def test_many_entries_of_a_tenant_do_not_keep_another_waiting(folder: Path) -> None:
+def test_many_entries_of_a_tenant_do_not_delay_another(folder: Path) -> None:
     for _ in range(100):
         entry(folder, "a", SLICE)
     small = [entry(folder, "b", 1) for _ in range(3)]
@@ -312,7 +310,7 @@ def test_many_entries_of_a_tenant_do_not_keep_another_waiting(folder: Path) -> N
     assert not any(one.exists() for one in small)
 
 
-def test_what_there_is_no_time_for_is_done_by_later_runs(folder: Path) -> None:
+def test_later_runs_remove_the_rest(folder: Path) -> None:
     for tenant in ("a", "b"):
         (entry(folder, tenant, 700) / "below/deeper").mkdir(parents=True)
     reports: list[TrashReport] = []
@@ -334,9 +332,9 @@ _CALLS = ("open", "scandir", "unlink", "rmdir", "rename", "stat")
 
 
 @pytest.mark.parametrize(
-    "fault", [OSError(5, "Input/output error"), KeyboardInterrupt()], ids=["error", "end"]
+    "fault", [OSError(5, "Input/output error"), KeyboardInterrupt()], ids=["error", "interrupt"]
 )
-def test_whatever_call_fails_the_next_run_finishes_and_nothing_outside_is_touched(
+def test_next_run_finishes_after_any_failed_call_and_changes_nothing_outside(
     folder: Path, monkeypatch: pytest.MonkeyPatch, fault: BaseException
 ) -> None:
     outside = folder / "volume"

@@ -1,4 +1,4 @@
-"""How much a directory takes up, on real files."""
+"""The size of a directory, on real files."""
 
 import os
 import subprocess
@@ -29,7 +29,7 @@ def fill(path: Path, size: int) -> Path:
 
 @pytest.fixture
 def all_kinds(tmp_path: Path) -> Path:
-    """A directory with what people have: files, folders, names of one file, links, a hole, a pipe."""
+    """A directory with files, directories, hard links, symbolic links, a sparse file and a pipe."""
     top = tmp_path / "all"
     first = fill(top / "first", 100_000)
     fill(top / "below" / "deep" / "second", 5_000)
@@ -53,11 +53,11 @@ def test_size_matches_du(all_kinds: Path) -> None:
         timeout=10,
     )
     assert found.used_bytes == int(shown.stdout.split()[0])
-    # all, below, deep; first, second, two links, hole, pipe; the second name of a file is none.
+    # all, below, deep; first, second, two links, hole, pipe; a hard link is not counted again.
     assert (found.entries, found.complete) == (9, True)
 
 
-def test_the_file_system_itself_can_be_measured(all_kinds: Path) -> None:
+def test_root_of_the_file_system_can_be_measured(all_kinds: Path) -> None:
     assert measure_tree(all_kinds, ROOT, unhurried()).used_bytes > 1_100_000
 
 
@@ -93,7 +93,7 @@ class Clock:
         return False
 
 
-def test_the_pace_is_kept_and_the_time_too() -> None:
+def test_pace_limits_entries_per_second_and_total_time() -> None:
     clock = Clock()
     pace = Pace(entries_per_second=100, seconds=2, sleep=clock.sleep, clock=clock)
     steps = 1
@@ -113,7 +113,7 @@ def test_measurement_that_times_out_gives_a_partial_size(tmp_path: Path) -> None
     assert 90 <= found.entries <= 111
 
 
-def test_directories_are_measured_one_after_the_other_and_a_missing_one_is_said(all_kinds: Path) -> None:
+def test_directories_are_measured_in_order_and_a_missing_one_is_reported(all_kinds: Path) -> None:
     directories = [ALL, parse_directory("/missing"), parse_directory("/outside")]
     found = list(measure_all(all_kinds, directories, MeasuringTerms(entries_per_second=100_000)))
     assert [one.directory for one in found] == directories
@@ -125,7 +125,7 @@ def test_directories_without_time_left_are_omitted(all_kinds: Path) -> None:
     assert list(measure_all(all_kinds, [ALL], MeasuringTerms(total_seconds=0))) == []
 
 
-def test_it_ends_at_once_when_it_is_told_to(all_kinds: Path) -> None:
+def test_measurement_stops_at_once_on_request(all_kinds: Path) -> None:
     closed = threading.Event()
     closed.set()
     began = time.monotonic()

@@ -1,13 +1,13 @@
-"""Access points made for volumes, and removed with them, at the cost of one call to AWS each.
+"""Access points of volumes: each creation and each removal is one call to AWS.
 
-What a file system has is listed once and then kept: which group ids its access points give, which
-directories they lead to, and how many they are. Others make and delete access points too. So whatever a
-removal depends on is asked of AWS after the question was put.
+This process lists the access points of a file system once and then keeps them: their group IDs, their
+directories and their number. Others create and delete access points too. So a removal depends only on
+answers of AWS to calls that began after the removal.
 
-A creation whose answer got lost may have succeeded, or may still succeed. It is remembered with its file
-system: when it is repeated, it is repeated there, with the same token and ids, until AWS says what became of
-it. So a volume never gets two access points. AWS may carry out the lost creation late, also when a repetition
-was answered long before. As long as an access point has its token, that makes no other; so it stays so long.
+A creation with a lost answer may have succeeded, or can still succeed. It is recorded with its file system.
+Its repetitions use the same file system, token and IDs until AWS reports the outcome. So a volume never gets
+two access points. AWS can carry out the lost creation late, even long after it has answered a repetition.
+While an access point with the token exists, this creates no other one. So the access point is kept that long.
 """
 
 import asyncio
@@ -52,23 +52,23 @@ from kube_efs.single_flight import SingleFlight
 
 log = structlog.get_logger(__name__)
 
-# What leaves open whether the access point was made.
+# Errors after which the access point may exist.
 _UNCLEAR = (AwsUnavailable, AwsThrottled)
 
-# What holds a number that is an access point's user id begins with this.
+# The prefix of a holder of an ID that is the user ID of an access point.
 USER_OF: Final = "user of "
 
-# So long after the answer got lost AWS no longer carries out a creation.
+# AWS no longer carries out a creation this long after a lost answer.
 _LATE_SECONDS: Final = 300.0
-# As long as the Lease of csi-provisioner lasts, so that the one that led before calls no more.
+# The duration of the Lease of csi-provisioner: after it, the former leader makes no more calls.
 _FRESH_SECONDS: Final = 15.0
-# A file system that was full is asked again after this time: others delete access points too.
+# A full file system is tried again after this time, because others delete access points too.
 _FULL_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Unclear:
-    """A creation of which it is not known whether it succeeded; ``ended`` is None while an attempt runs."""
+    """A creation with an unknown outcome; ``ended`` is None while an attempt runs."""
 
     file_system_id: FileSystemId
     ended: float | None = None
@@ -76,7 +76,7 @@ class _Unclear:
 
 @dataclass(slots=True, kw_only=True)
 class _Listing:
-    """A listing that runs: what was known when it began, and what was deleted here since."""
+    """A running list call: the access points known at its start, and those deleted here since."""
 
     began: float
     before: frozenset[AccessPointId]
@@ -84,9 +84,9 @@ class _Listing:
 
 
 class AccessPoints:
-    """The access points of one account, as this process has last seen them.
+    """The last known access points of one account.
 
-    Without ``is_alone`` another replica may make some at any time, when its csi-provisioner begins to lead.
+    Without ``is_alone``, another replica may create some when its csi-provisioner begins to lead.
     """
 
     def __init__(
@@ -107,13 +107,13 @@ class AccessPoints:
         self._known: dict[FileSystemId, dict[AccessPointId, AccessPoint]] = {}
         self._by_token: dict[tuple[FileSystemId, str], AccessPointId] = {}
         self._clock = clock
-        # Until when each file system is not asked for room.
+        # The time from which each full file system is tried again.
         self._full: dict[FileSystemId, float] = {}
         # By the name of the volume.
         self._unclear: dict[str, _Unclear] = {}
-        # By token, until when AWS may carry out a creation that it did not answer.
+        # By token, the time until which AWS can carry out a creation that it did not answer.
         self._late_until: dict[tuple[FileSystemId, str], float] = {}
-        # Access points that are gone while their directories may still belong to their ids.
+        # Deleted access points whose directories may still have their IDs.
         self._retired: set[AccessPointId] = set()
         self._listed_at: dict[FileSystemId, float] = {}
         self._listings: dict[FileSystemId, _Listing] = {}
@@ -121,15 +121,15 @@ class AccessPoints:
 
     @property
     def counts(self) -> Mapping[FileSystemId, int]:
-        """How many access points each file system has, of those that were listed."""
+        """The number of access points of each file system that was listed."""
         return {file_system_id: len(found) for file_system_id, found in self._known.items()}
 
     async def create(self, request: VolumeRequest, candidates: Sequence[FileSystemId]) -> AccessPoint:
-        """The access point of the volume, on the first file system that has room; the same one if repeated.
+        """The access point of the volume, on the first file system with room; repetitions give the same one.
 
-        An attempt that raises an error with ``outcome_unknown`` may have succeeded, or may still succeed; it
-        must be repeated until it ends otherwise. Raises ExistingVolumeDiffers, VolumePending, GidRangeFull,
-        AwsLimitReached when no file system has room, AwsError.
+        An attempt that raises an error with ``outcome_unknown`` may have succeeded, or can still succeed. It
+        must be repeated until its outcome is known. Raises ExistingVolumeDiffers, VolumePending,
+        GidRangeFull, AwsLimitReached when no file system has room, and AwsError.
         """
         unclear = self._unclear.get(request.name)
         places = list(candidates) if unclear is None else [unclear.file_system_id, *candidates]
@@ -152,16 +152,16 @@ class AccessPoints:
         )
 
     async def delete(self, handle: VolumeHandle, *, is_directory_gone: bool) -> None:
-        """Remove the access point of a volume; one that is gone is not an error.
+        """Delete the access point of a volume; a missing one is not an error.
 
-        It returns when AWS has accepted the deletion or says that the access point is gone. After any other
-        answer it must be repeated. Its ids go to others only when its directory is gone too, as long as
-        there are free ones. Raises RemovalRefused when it belongs to another file system than the handle
-        says, and AwsError.
+        Returns when AWS has accepted the deletion or reports that the access point does not exist. After any
+        other answer the call must be repeated. If the directory is kept, the IDs of the access point are
+        reassigned only when the range has no other free IDs. Raises RemovalRefused when the access point
+        belongs to another file system than the handle, and AwsError.
         """
         if handle.access_point_id is None:
             return
-        # An access point never changes its file system, so what was listed before is good enough here.
+        # An access point never changes its file system, so an older list is sufficient here.
         found = self._known.get(handle.file_system_id, {}).get(handle.access_point_id)
         if found is None:
             found = await self.find(handle)
@@ -173,12 +173,13 @@ class AccessPoints:
             except AwsNotFound:
                 log.info("access-point-gone", access_point=found.access_point_id)
         if is_directory_gone:
-            self._forget(found)
+            self._drop(found)
+            self._release(found.access_point_id)
         else:
             self._retire(found)
 
     async def find(self, handle: VolumeHandle) -> AccessPoint | None:
-        """The access point that the handle names, as AWS has it now; None when there is none (any more).
+        """The access point of the handle, read from AWS; None when it does not exist.
 
         Raises RemovalRefused when it belongs to another file system, and AwsError.
         """
@@ -197,7 +198,7 @@ class AccessPoints:
         return found
 
     def check_stays_gone(self, found: AccessPoint) -> None:
-        """Raise NotYet while a lost creation could make the access point again after its deletion."""
+        """Raise NotYet while a lost creation could create the access point again after its deletion."""
         if seconds := self._late_seconds(found.file_system_id, found.client_token):
             raise NotYet(
                 "may be created again by an earlier call to AWS",
@@ -207,10 +208,9 @@ class AccessPoints:
             )
 
     async def location(self, handle: VolumeHandle) -> Location | None:
-        """Where the data of a volume lies that has an access point; None if that is gone. Raises AwsError.
+        """The location of a volume with an access point; None if that does not exist. Raises AwsError.
 
-        It is looked for among those of its file system as they were listed last, so no removal may depend on
-        the answer.
+        The answer comes from the last list, so no removal may depend on it.
         """
         if handle.access_point_id is None:
             return None
@@ -222,11 +222,11 @@ class AccessPoints:
         return Location(file_system_id=handle.file_system_id, directory=directory)
 
     async def sharers(self, found: AccessPoint) -> tuple[AccessPoint, ...]:
-        """The other access points that lead into, or to something above, the directory of this one.
+        """The other access points of the directory of this one, above it and below it, from a new list.
 
-        They are listed again; raises AwsError.
+        Raises AwsError.
         """
-        await self._list_anew(found.file_system_id)
+        await self._list_again(found.file_system_id)
         place = _location(found)
         return tuple(
             other
@@ -242,18 +242,18 @@ class AccessPoints:
     async def roots(self, file_system_id: FileSystemId) -> tuple[AccessPoint, ...]:
         """The access points of the file system except those being deleted; raises AwsError.
 
-        They are listed after the call began. All who ask while a listing runs share the next one.
+        They come from a list that begins after this call. All calls during a list share the next one.
         """
-        await self._list_anew(file_system_id)
+        await self._list_again(file_system_id)
         return tuple(one for one in self._known[file_system_id].values() if not one.leaving)
 
     async def refresh(self, file_system_ids: Iterable[FileSystemId]) -> None:
-        """List these again, since others make access points too; raises AwsError."""
+        """List these again, because others create access points too; raises AwsError."""
         for file_system_id in file_system_ids:
-            await self._list_anew(file_system_id)
+            await self._list_again(file_system_id)
 
     async def refresh_known(self) -> None:
-        """List those of every file system in use again; raises AwsError."""
+        """List the access points of every file system in use again; raises AwsError."""
         await self.refresh(list(self._known))
 
     async def _first_with_room(
@@ -268,7 +268,7 @@ class AccessPoints:
         """List again what was not listed for a while, because others delete too; whether any has room."""
         for file_system_id in candidates:
             if self._clock() - self._listed_at[file_system_id] >= _FULL_SECONDS:
-                await self._list_anew(file_system_id)
+                await self._list_again(file_system_id)
         return any(map(self._has_room, candidates))
 
     async def made_before(self, request: VolumeRequest, file_system_id: FileSystemId) -> AccessPoint | None:
@@ -281,7 +281,7 @@ class AccessPoints:
     async def _made_before(
         self, request: VolumeRequest, places: Sequence[FileSystemId]
     ) -> AccessPoint | None:
-        """The access point that an earlier attempt has made, on any of the file systems."""
+        """The access point that an earlier attempt has created, on any of the file systems."""
         for file_system_id in places:
             token = client_token(request, file_system_id)
             access_point_id = self._by_token.get((file_system_id, token))
@@ -289,7 +289,7 @@ class AccessPoints:
                 continue
             found = await self._get(access_point_id)
             if found is None:
-                # It may have been forgotten while it was asked for.
+                # Another task may have forgotten it during the call.
                 if known := self._known[file_system_id].get(access_point_id):
                     self._retire(known)
                 continue
@@ -314,12 +314,12 @@ class AccessPoints:
         user = self._user(request)
         wanted = access_point_request(request, file_system_id, user, self._tags)
         is_repeated = request.name in self._unclear
-        # Also when this call is cancelled, it may have succeeded.
+        # A cancelled call may have succeeded, too.
         self._unclear[request.name] = _Unclear(file_system_id=file_system_id)
         try:
             made = await self._made(wanted, request, is_repeated=is_repeated)
         except KubeEfsError as error:
-            # A refusal of this attempt says nothing of an earlier one that may still be carried out.
+            # A refusal of this attempt says nothing about an earlier one that can still take effect.
             late_seconds = self._late_seconds(file_system_id, wanted.client_token)
             error.outcome_unknown = isinstance(error, _UNCLEAR) or late_seconds > 0
             if not error.outcome_unknown:
@@ -346,7 +346,7 @@ class AccessPoints:
         except AwsThrottled:
             raise
         except AwsError:
-            # What AWS says to this attempt says nothing of the earlier one.
+            # The answer to this attempt says nothing about the earlier one.
             earlier = await self._listed(wanted) if is_repeated else None
             if earlier is None:
                 raise
@@ -355,7 +355,7 @@ class AccessPoints:
         return found
 
     async def _existing(self, error: AwsAlreadyExists, wanted: AccessPointRequest) -> AccessPoint:
-        """The access point that was made with the request's token before."""
+        """The access point that was created with the request's token before."""
         if error.existing:
             found = await self._get(AccessPointId(error.existing))
             if found is None:
@@ -367,8 +367,8 @@ class AccessPoints:
         return found
 
     async def _listed(self, wanted: AccessPointRequest) -> AccessPoint | None:
-        """The access point with that token, if a new listing has it."""
-        await self._list_anew(wanted.file_system_id)
+        """The access point with that token, if a new list contains it."""
+        await self._list_again(wanted.file_system_id)
         access_point_id = self._by_token.get((wanted.file_system_id, wanted.client_token))
         return self._known[wanted.file_system_id].get(access_point_id) if access_point_id else None
 
@@ -379,12 +379,12 @@ class AccessPoints:
             return None
 
     def _settle(self, volume: str) -> None:
-        """It is known what became of the creation: the ids are those of the access point, or free."""
+        """Note that the outcome of the creation is known: its IDs are free, or the access point has them."""
         self._unclear.pop(volume, None)
         self._index.gids.release(volume)
 
     def _late_seconds(self, file_system_id: FileSystemId, token: str) -> float:
-        """For how long AWS may still carry out a creation that it did not answer."""
+        """For how long AWS can still carry out a creation that it did not answer."""
         until = self._late_until.get((file_system_id, token), self._clock())
         return max(0.0, until - self._clock())
 
@@ -393,7 +393,7 @@ class AccessPoints:
         uid, gid = parameters.uid, parameters.gid
         if uid is not None and gid is not None:
             return PosixUser(uid=uid, gid=gid)
-        # An earlier attempt that may still be carried out determines its ID, even when another has it by now.
+        # An earlier attempt that can still take effect determines the ID, even if another volume has it now.
         kept = self._index.gids.of(request.name) if request.name in self._unclear else None
         taken = kept if kept is not None else self.take_id(parameters.gids, request.name)
         if taken is None:
@@ -406,13 +406,15 @@ class AccessPoints:
         return PosixUser(uid=taken if uid is None else uid, gid=taken if gid is None else gid)
 
     def take_id(self, within: GidRange, holder: str, *, start: int | None = None) -> int | None:
-        """A number of the range for the holder, from ``start`` on if there is one; None when all are used.
+        """An ID of the range for the holder, from ``start`` on if possible; None when all are in use.
 
-        Those of access points that are gone while their directories may be there come last.
+        IDs of deleted access points whose directories may exist come last.
         """
         taken = self._index.gids.take(within, holder, start=start)
         if taken is None and self._retired:
-            self._release_retired()
+            for access_point_id in self._retired:
+                self._release(access_point_id)
+            self._retired.clear()
             taken = self._index.gids.take(within, holder, start=start)
         return taken
 
@@ -425,10 +427,10 @@ class AccessPoints:
         if file_system_id not in self._known:
             await self._lister(file_system_id).any_answer()
         elif not self._is_alone and self._clock() >= self._listed_at[file_system_id] + _FRESH_SECONDS:
-            await self._list_anew(file_system_id)
+            await self._list_again(file_system_id)
 
-    async def _list_anew(self, file_system_id: FileSystemId) -> None:
-        """Wait for a listing that begins after this call; raises AwsError."""
+    async def _list_again(self, file_system_id: FileSystemId) -> None:
+        """Wait for a list that begins after this call; raises AwsError."""
         await self._lister(file_system_id)()
 
     def _lister(self, file_system_id: FileSystemId) -> SingleFlight[None]:
@@ -458,7 +460,7 @@ class AccessPoints:
             place: until for place, until in self._late_until.items() if until > listing.began
         }
         for volume, unclear in list(self._unclear.items()):
-            # The call was not repeated, and it is now among those that were found, or will never be created.
+            # The creation was not repeated: this list contains its access point, or it will never exist.
             is_over = unclear.ended is not None and unclear.ended + _LATE_SECONDS <= listing.began
             if unclear.file_system_id == file_system_id and is_over:
                 self._settle(volume)
@@ -470,12 +472,8 @@ class AccessPoints:
             return
         self._index.gids.hold(found.user.gid, found.access_point_id)
         if found.user.uid != found.user.gid:
-            # The number of a volume with a fixed gid is its uid.
+            # The allocated ID of a volume with a fixed gid is its uid.
             self._index.gids.hold(found.user.uid, _user_of(found.access_point_id))
-
-    def _forget(self, gone: AccessPoint) -> None:
-        self._drop(gone)
-        self._release(gone.access_point_id)
 
     def _retire(self, gone: AccessPoint) -> None:
         self._drop(gone)
@@ -489,18 +487,13 @@ class AccessPoints:
             listing.deleted.add(gone.access_point_id)
         self._full.pop(gone.file_system_id, None)
 
-    def _release_retired(self) -> None:
-        for access_point_id in self._retired:
-            self._release(access_point_id)
-        self._retired.clear()
-
     def _release(self, access_point_id: AccessPointId) -> None:
         for holder in (access_point_id, _user_of(access_point_id)):
             self._index.gids.release(holder)
 
 
 def _user_of(access_point_id: AccessPointId) -> str:
-    """Who holds the number that is the access point's user id, where its group id is another."""
+    """The holder of the access point's user ID, if its group ID differs."""
     return f"{USER_OF}{access_point_id}"
 
 
@@ -509,7 +502,7 @@ def _location(found: AccessPoint) -> Location:
 
 
 def _check(found: AccessPoint, request: VolumeRequest) -> None:
-    """Raise VolumePending or ExistingVolumeDiffers unless the access point can be the volume's."""
+    """Raise VolumePending or ExistingVolumeDiffers unless the volume can use the access point."""
     if found.leaving:
         raise _pending("is being deleted", found.access_point_id)
     check_existing(found, request)

@@ -1,12 +1,13 @@
-"""EFS in this AWS account, and in those that roles of provisioner secrets lead to."""
+"""EFS in this AWS account, and in the accounts of roles in provisioner secrets."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from types import TracebackType
 from typing import Self
 
-from kube_efs.aws.connection import AwsConnection, AwsOptions, LoadedCredentials
+from kube_efs.aws.connection import AwsConnection, AwsOptions
 from kube_efs.aws.credentials import assume_role
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.model.csi.cross_account import CrossAccountRole
@@ -17,14 +18,14 @@ from kube_efs.telemetry.metrics import AwsMetrics
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """The calls to EFS in one account, and what is known of its access points."""
+    """The calls to EFS in one account, and its known access points."""
 
     gateway: AwsGateway
     access_points: AccessPoints
 
 
 class Accounts(AbstractAsyncContextManager["Accounts"]):
-    """Every account in use, each kept with its clients and what they have learnt; use as ``async with``."""
+    """Every account in use, with its clients and known access points; use as ``async with``."""
 
     def __init__(
         self,
@@ -51,20 +52,21 @@ class Accounts(AbstractAsyncContextManager["Accounts"]):
         await self._stack.__aexit__(kind, error, trace)
 
     async def of(self, role: CrossAccountRole | None) -> Account:
-        """The account that the role leads to, this one without a role; no call is made yet."""
+        """The account of the role, or this account without a role; makes no call to AWS."""
         if role is None:
             return self._own
         key = (role.role_arn, role.external_id)
         if key not in self._others:
-            gateway = AwsGateway(replace(self._options, credentials_source=self._source(role)), self._metrics)
-            # Entering makes no call and so leaves no time for another task to do the same.
+            credentials = partial(assume_role, self._connection, role.role_arn, external_id=role.external_id)
+            gateway = AwsGateway(replace(self._options, credentials_source=credentials), self._metrics)
+            # This makes no call, so no other task can do the same meanwhile.
             await self._stack.enter_async_context(gateway)
             self._others[key] = Account(gateway=gateway, access_points=self._access_points_of(gateway))
         return self._others[key]
 
     @property
     def counts(self) -> Mapping[FileSystemId, int]:
-        """How many access points each file system has, of those that were listed."""
+        """The number of access points of each file system that was listed."""
         accounts = (self._own, *self._others.values())
         return {name: count for one in accounts for name, count in one.access_points.counts.items()}
 
@@ -72,6 +74,3 @@ class Accounts(AbstractAsyncContextManager["Accounts"]):
         """List the access points of every account again; raises AwsError."""
         for account in (self._own, *self._others.values()):
             await account.access_points.refresh_known()
-
-    def _source(self, role: CrossAccountRole) -> Callable[[], Awaitable[LoadedCredentials]]:
-        return lambda: assume_role(self._connection, role.role_arn, external_id=role.external_id)

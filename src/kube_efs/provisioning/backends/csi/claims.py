@@ -1,4 +1,4 @@
-"""Claims of classes of ``efs.csi.aws.com``, served here and without sidecars."""
+"""Claims of classes of ``efs.csi.aws.com``, served without sidecars."""
 
 import math
 from contextlib import suppress
@@ -29,14 +29,14 @@ class CsiMade:
     made: CsiVolume
 
     def volume(self, attempt: int) -> Volume:
-        """The volume, which has one name only: no other claim's can have this claim's uid."""
+        """The volume, always with the same name: it contains the uid of the claim."""
         attributes = render_attributes(self.made.attributes)
         source = CsiSource(driver=DRIVER, handle=str(self.made.handle), attributes=attributes)
         volume = volume_for(self.request, source, self.made.zone)
         return replace(volume, directory_id=self.made.directory_id)
 
     async def adopt(self, found: Volume) -> None:
-        """See that the claim's volume has the handle that it would get now; raises KubeAlreadyExists."""
+        """Check that the claim's volume has the handle of this plan; raises KubeAlreadyExists."""
         if _handle(found) != _handle(self.volume(0)):
             remedy = "check its handle; it differs from what this driver creates for the claim"
             raise KubeAlreadyExists(
@@ -58,13 +58,13 @@ class CsiPlan:
         return self._request.claim
 
     async def locations(self) -> tuple[Location, ...]:
-        """Its directory on each file system that it may be made on; raises InvalidArgument, KubeError."""
+        """Its directory on each possible file system; raises InvalidArgument, KubeError."""
         role = await _role(self._request.secret, self._references)
         return await self._volumes.places(self._request.volume, role)
 
     @property
     def place(self) -> str:
-        """The kind of volume: which access point it gets is not known yet."""
+        """The kind of volume; its access point is not known yet."""
         return f"a volume ({self._request.volume.parameters.provisioning})"
 
     def place_of(self, volume: Volume) -> str:
@@ -73,7 +73,7 @@ class CsiPlan:
 
     @property
     def oddities(self) -> tuple[str, ...]:
-        """What in the claim or its class has no effect."""
+        """Settings of the claim or its class that have no effect."""
         return self._request.oddities
 
     async def prepare(self) -> None:
@@ -102,21 +102,21 @@ class CsiBackend:
 
     @property
     def provisioner(self) -> str:
-        """The provisioner that its classes name."""
+        """The provisioner of its classes."""
         return DRIVER
 
     @property
     def marks_refused_claims(self) -> bool:
-        """No: the driver has never written onto claims."""
+        """No: the driver has never annotated claims."""
         return False
 
     @property
     def shares_directories(self) -> bool:
-        """Yes: a class may say where they lie, or that an access point is used again."""
+        """Yes: a class may set the directory, or reuse an access point."""
         return True
 
     def owns(self, volume: Volume) -> bool:
-        """Whether the volume is one of the driver's."""
+        """Whether the volume has the name of the driver."""
         return volume.csi is not None and volume.csi.driver == DRIVER
 
     def plan(self, claim: Claim, storage_class: StorageClass) -> CsiPlan:
@@ -143,7 +143,7 @@ class CsiBackend:
 
     async def settled(self, volume: Volume) -> None:
         """Return when no earlier order can remove them any more."""
-        with suppress(RemovalRefused):  # of what is not to be removed, no order was ever given
+        with suppress(RemovalRefused):  # No order was ever given for such a volume.
             await self._volumes.settled(await self.removal(volume))
 
     async def remove(self, removal: Removal, order: Order) -> None:

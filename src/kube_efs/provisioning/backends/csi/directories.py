@@ -1,8 +1,8 @@
-"""Directories as volumes of ``efs.csi.aws.com`` (``provisioningMode: efs-dir``), each with an id of its own.
+"""Directories as volumes of ``efs.csi.aws.com`` (``provisioningMode: efs-dir``), each with its own ID.
 
-The number is that of the directory's owner and group. It is known from the file system, and the volume's
-annotation where this controller makes the volume object; with csi-provisioner only from the file system. So
-numbers are claimed by marks on the file system (``gid_marks.py``), as those of directory volumes are.
+The ID is the owner and group of the directory. The file system contains it, and also the annotation of the
+volume if this controller creates the volume object. With csi-provisioner only the file system contains it.
+So IDs are claimed by marks on the file system (``gid_marks.py``), as for directory volumes.
 """
 
 import asyncio
@@ -31,14 +31,14 @@ from kube_efs.single_flight import SingleFlight
 log = structlog.get_logger(__name__)
 
 _SCAN_AGAIN_SECONDS: Final = 60.0
-# Each attempt may cost a worker pod; a request that was not lucky by then is retried.
+# Each attempt may need a worker pod. After so many, the request is retried as after any failure.
 _IDS_TRIED: Final = 16
 
 
 class CsiDirectories:
-    """Makes and removes them by ``directories``.
+    """Creates and removes directories with ``directories``.
 
-    Without ``is_alone`` other replicas make volumes too, and nothing reports the IDs of their directories.
+    Without ``is_alone``, other replicas create volumes too, and nothing reports the IDs of their directories.
     """
 
     def __init__(
@@ -55,23 +55,23 @@ class CsiDirectories:
         self._reservations = reservations
         self._is_alone = is_alone
         self._clock = clock
-        # When the directories there were read last.
+        # The time of the last scan of each base directory.
         self._scanned: dict[Location, float] = {}
         self._readers: dict[Location, SingleFlight[None]] = {}
-        # Directories for which an attempt chooses an ID, or makes them with it.
+        # Directories for which an attempt chooses an ID, or which it creates.
         self._choosing: WeakValueDictionary[Location, asyncio.Lock] = WeakValueDictionary()
-        # Those that were made; their volumes may not be known yet.
+        # Directories that were created; their volumes may not be known yet.
         self._made: set[Location] = set()
 
     async def make(
         self, request: VolumeRequest, place: Location, account: Account
     ) -> tuple[VolumeHandle, int | None]:
-        """The volume, and the number that was allocated for its owners.
+        """The volume, and the ID that was allocated for its owners.
 
         Raises GidRangeFull, AwsError, KubeError, WorkerFailed.
         """
         parameters = request.parameters
-        # Also while a number is chosen: the removal of another volume of the directory frees the number.
+        # The reservation includes the choice of the ID: the removal of another volume would free it.
         async with self._reservations.making(place):
             if parameters.uid is None or parameters.gid is None:
                 taken = await self._make_with_some_id(parameters, place, account)
@@ -85,7 +85,7 @@ class CsiDirectories:
         return handle, taken
 
     async def remove(self, removal: Removal, order: Order) -> None:
-        """Remove the directory once the order is confirmed; raises KubeEfsError."""
+        """Remove the directory after confirmation of the order; raises KubeEfsError."""
         await remove_directory(self._directories, removal, order)
         if removal.location is not None:
             self._made.discard(removal.location)
@@ -95,7 +95,7 @@ class CsiDirectories:
         await self._directories.settled(location)
 
     async def learn_ids_of_others(self, file_system_ids: Collection[FileSystemId]) -> None:
-        """Read the directories there in which other replicas have made volumes since they were read last.
+        """Scan the directories in which other replicas have created volumes since the last scan.
 
         Raises KubeError, WorkerFailed.
         """
@@ -106,21 +106,21 @@ class CsiDirectories:
             for folder in map(_parent_of, self._index.without_id.values())
             if folder.file_system_id in file_system_ids
         ]:
-            # Reading that is under way may have begun before the last of them came.
+            # A running scan may have begun before the last of them was created.
             await self._reader(folders[0]).any_answer()
 
     async def _make_with_some_id(
         self, parameters: VolumeParameters, place: Location, account: Account
     ) -> int:
-        with suppress(AwsDenied):  # Where access points may not be listed, none is made here.
-            # Their numbers are taken, too.
+        with suppress(AwsDenied):  # Without permission to list access points, none is created here.
+            # The IDs of access points are in use, too.
             await account.access_points.loaded(place.file_system_id)
         base = _base_of(parameters, place)
         await self._scan(base)
         if self._index.volumes_at(place) and self._index.gids.of(str(place)) is None:
             await self._scan(_parent_of(place))
         start = None
-        # Of two volumes of one directory, the second gets what the first has got.
+        # Of two volumes of one directory, the second gets the ID of the first.
         async with self._choosing.setdefault(place, asyncio.Lock()):
             for attempt in range(1, _IDS_TRIED):
                 with suppress(GidTaken):
@@ -131,9 +131,9 @@ class CsiDirectories:
     async def _make_with_id(
         self, parameters: VolumeParameters, place: Location, account: Account, start: int | None
     ) -> int:
-        """Make the directory with a number of the range, which others cannot have by the time it has it.
+        """Create the directory with an ID of the range that no other directory has.
 
-        A number that turns out to be another directory's is kept from others; raises GidTaken then.
+        Raises GidTaken if another directory has the chosen ID; the ID is then held for that directory.
         """
         base = _base_of(parameters, place)
         taken = self._id_of_others_in(place, parameters.gids)
@@ -150,7 +150,7 @@ class CsiDirectories:
             )
         uid = taken if parameters.uid is None else parameters.uid
         gid = taken if parameters.gid is None else parameters.gid
-        # What volumes have there already stays theirs, also when another directory was made with it.
+        # Existing volumes of the directory keep its ID, even if another directory was created with it.
         own_group = gid == taken and not self._has_volumes(place)
         try:
             await self._make_at(place, parameters, uid, gid, own_group=own_group)
@@ -159,14 +159,14 @@ class CsiDirectories:
             self._index.gids.hold(taken, f"{_inside(base)}of another directory, {taken}", is_known=False)
             self._release(place, taken)
             raise
-        except WorkerRefused:  # so that there is no directory
+        except WorkerRefused:  # The directory does not exist.
             self._release(place, taken)
             raise
         self._made.add(place)
         return taken
 
     def _release(self, place: Location, taken: int) -> None:
-        """Free the id of a directory that was not made, unless there are volumes all the same."""
+        """Free the ID of a directory that was not created, unless volumes use it."""
         if self._index.gids.of(str(place)) == taken and not self._has_volumes(place):
             self._index.gids.release(str(place))
 
@@ -177,24 +177,25 @@ class CsiDirectories:
         await self._directories.make(place, permissions)
 
     def _id_of_others_in(self, place: Location, gids: GidRange) -> int | None:
-        """The id of a directory that other volumes have, or are about to have, if it is one of the class's.
+        """The ID of a directory that other volumes use or are about to use, if it is in the range.
 
-        It stays even when another directory has it: another one would take the directory from those volumes.
+        The directory keeps this ID even if another directory has it: with a new ID, those volumes could no
+        longer use the directory.
         """
         taken = self._index.gids.of(str(place))
         return taken if taken is not None and taken in gids and self._has_volumes(place) else None
 
     def _has_volumes(self, place: Location) -> bool:
-        """Whether volumes have that directory, or get it as soon as their objects are made."""
+        """Whether volumes use that directory, or will when their objects are created."""
         return place in self._made or bool(self._index.volumes_at(place))
 
     async def _scan(self, base: Location) -> None:
-        """Learn once which IDs the directories there have: volumes do not contain them."""
+        """Read the IDs of the directories there once: volumes do not contain them."""
         if base not in self._scanned:
             await self._reader(base).any_answer()
 
     def _reader(self, base: Location) -> SingleFlight[None]:
-        """Reading may take longer than a call of csi-provisioner; the next call then finds the answer."""
+        """A shared scan; if it takes longer than a call of csi-provisioner, the next call uses its result."""
         if base not in self._readers:
             self._readers[base] = SingleFlight(lambda: self._read_ids(base))
         return self._readers[base]
@@ -205,7 +206,7 @@ class CsiDirectories:
         try:
             children = await self._directories.children(base)
         except WorkerRefused as error:
-            # A link or file is there. Users of the file system can make one, and must hinder no others by it.
+            # A link or file is in its place. A user of the file system must not block others with one.
             log.warning("directories-not-read", base=str(base), reason=str(error))
             children = ()
         for child in children:
@@ -214,18 +215,18 @@ class CsiDirectories:
             if self._index.gids.of(str(place)) is None:
                 self._index.gids.hold(child.gid, str(place))
         self._scanned[base] = self._clock()
-        # Those that are not there, and have no id, are not looked for again.
+        # Volumes without a directory are not scanned for again.
         for name in unknown:
             without_id.pop(name, None)
 
     async def _free_ids(self, base: Location, gids: GidRange) -> bool:
-        """Free the ids of directories that others have removed, such as pods of an earlier leader.
+        """Free the IDs of directories that others have removed, such as pods of an earlier leader.
 
-        A range that stays full is no reason to read the directories again and again.
+        A range that stays full does not cause continuous scans.
         """
         if self._clock() < self._scanned[base] + _SCAN_AGAIN_SECONDS:
             return False
-        # Asked first: what is made in the meantime is not among them.
+        # Read before the scan, so that directories created meanwhile are not among them.
         held = self._index.gids.holders_within(gids)
         self._scanned[base] = self._clock()
         there = {child.name for child in await self._directories.children(base)}
@@ -243,7 +244,7 @@ class CsiDirectories:
 
 
 def _inside(base: Location) -> str:
-    """What the names of the directories in there begin with."""
+    """The prefix of the paths of directories in the base."""
     return f"{base}".rstrip("/") + "/"
 
 

@@ -1,6 +1,6 @@
-"""Volumes of ``efs.csi.aws.com``: an access point each, or a directory (``provisioningMode: efs-dir``).
+"""Volumes of ``efs.csi.aws.com``: each is an access point or a directory (``provisioningMode: efs-dir``).
 
-A claim here, or csi-provisioner with the CSI protocol, gets the same volume for the same name.
+The same name gives the same volume, both for claims served here and for csi-provisioner.
 """
 
 import time
@@ -38,14 +38,14 @@ from kube_efs.provisioning.volume_index import VolumeIndex
 
 log = structlog.get_logger(__name__)
 
-# A call to AWS with all its repetitions takes at most 120 s (AwsOptions), and begins at most 30 s after the
-# order was confirmed (Order.confirm).
+# A call to AWS with all its retries takes at most 120 s (AwsOptions), and begins at most 30 s after the
+# confirmation of the order (Order.confirm).
 _CALL_SECONDS: Final = 180.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsiVolume:
-    """What a volume is known by, and how nodes reach it; ``zone`` None is every zone.
+    """The handle of a volume, and how nodes reach it; ``zone`` None means every zone.
 
     ``directory_id`` is the number that was allocated for the owners of its directory.
     """
@@ -65,10 +65,10 @@ class _Reach:
 
 
 class CsiVolumes:
-    """Makes and removes volumes; the same request twice gives one volume.
+    """Creates and removes volumes; a repeated request gives the same volume.
 
-    ``directories`` is None where no worker can create and remove directories, so that there are access points
-    only. ``removes_directories``: whether an access point's directory goes with it.
+    ``directories`` is None if no worker can create and remove directories; then only access points are
+    supported. ``removes_directories``: whether the directory of an access point is removed with it.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class CsiVolumes:
         self._removes_directories = removes_directories
         self._clock = clock
         self._began = clock()
-        # When a call to delete an access point was last under way.
+        # The end of the last call to delete an access point.
         self._ordered: dict[VolumeHandle, float] = {}
 
     async def create(self, request: VolumeRequest, role: CrossAccountRole | None = None) -> CsiVolume:
@@ -103,7 +103,7 @@ class CsiVolumes:
         check_reuse(request)
         candidates = await self._file_systems(request.parameters)
         account = await self._accounts.of(role)
-        # Whatever can fail without leaving anything behind comes first.
+        # Calls that create nothing come first, so that their failure leaves nothing behind.
         reach = {one: await self._reach(one, request.parameters, account, role) for one in candidates}
         needs_id = request.parameters.uid is None or request.parameters.gid is None
         if self._directories is not None and needs_id:
@@ -120,9 +120,9 @@ class CsiVolumes:
     async def places(
         self, request: VolumeRequest, role: CrossAccountRole | None = None
     ) -> tuple[Location, ...]:
-        """Every place where the volume's data may come to lie, as far as is known.
+        """Every possible location of the volume's data, as far as is known.
 
-        A reused access point leads where it was made for. Raises InvalidArgument, KubeError, AwsError.
+        A reused access point keeps its directory. Raises InvalidArgument, KubeError, AwsError.
         """
         directory = volume_directory(request)
         candidates = await self._file_systems(request.parameters)
@@ -135,9 +135,9 @@ class CsiVolumes:
         return tuple(places)
 
     async def delete(self, handle: VolumeHandle, role: CrossAccountRole | None = None) -> None:
-        """Remove the volume for a caller that has its handle only; one that is gone is not an error.
+        """Remove the volume for a caller that knows only its handle; a missing volume is not an error.
 
-        Raises RemovalRefused when its data is another's too, AwsError, KubeError, WorkerFailed.
+        Raises RemovalRefused when another volume uses its data, AwsError, KubeError, WorkerFailed.
         """
         asked_for = await self._guards.volumes_of(handle)
         removal = await self.removal(handle, role)
@@ -147,9 +147,9 @@ class CsiVolumes:
     async def removal(
         self, handle: VolumeHandle, role: CrossAccountRole | None = None, *, tenant: str = ""
     ) -> Removal:
-        """What goes with the volume, nothing if it was never made here; raises RemovalRefused, AwsError.
+        """What is removed with the volume; nothing if it was not created here.
 
-        Raises NotYet while its access point could be made again.
+        Raises NotYet while an earlier call could create its access point again, RemovalRefused, AwsError.
         """
         if handle.base is not None:
             place = Location(file_system_id=handle.file_system_id, directory=handle.directory)
@@ -170,10 +170,10 @@ class CsiVolumes:
         )
 
     async def settled(self, removal: Removal) -> None:
-        """Return when no earlier order for this removal can be carried out any more; raises KubeEfsError.
+        """Return when no earlier order for this removal can still take effect; raises KubeEfsError.
 
-        A worker pod can be looked for. A call to AWS cannot: so an access point that exists stays with its
-        volume until every call that was begun, here or by an earlier leader, has ended for certain.
+        Worker pods can be listed, but calls to AWS cannot. So a volume with an existing access point is kept
+        until every call of this process or an earlier leader has certainly ended.
         """
         if removal.location is not None and self._directories is not None:
             await self._directories.settled(removal.location)
@@ -191,7 +191,7 @@ class CsiVolumes:
         self._ordered.pop(removal.access_point, None)
 
     async def remove(self, removal: Removal, order: Order) -> None:
-        """Remove it once the order is confirmed; a directory that others use stays. Raises KubeEfsError."""
+        """Remove it after confirmation of the order, but keep a directory in use; raises KubeEfsError."""
         if removal.access_point is None:
             if removal.location is not None:
                 await self._required_directories().remove(removal, order)
@@ -209,13 +209,13 @@ class CsiVolumes:
         try:
             await account.access_points.delete(removal.access_point, is_directory_gone=is_directory_gone)
         except BaseException:
-            # It may be carried out later all the same.
+            # The call can still take effect.
             self._ordered[removal.access_point] = self._clock()
             raise
         self._ordered.pop(removal.access_point, None)
 
     async def exists(self, handle: VolumeHandle, role: CrossAccountRole | None = None) -> bool:
-        """Whether the volume is there, as far as AWS can tell; raises AwsError."""
+        """Whether the volume exists; AWS knows only access points. Raises AwsError."""
         if handle.access_point_id is None:
             return True
         account = await self._accounts.of(role)
@@ -250,23 +250,23 @@ class CsiVolumes:
         account: Account,
         role: CrossAccountRole | None,
     ) -> VolumeHandle:
-        # Which of the file systems has room shows only when the access point is made.
+        # Only the creation of the access point shows which file system has room.
         places = await self.places(request, role)
         async with self._guards.reservations.making(*places):
             made = await account.access_points.create(request, candidates)
             if _root(made) not in places:
-                # By now it is known, so that the next attempt holds its directory as well.
+                # The access point is known now, so the next attempt also reserves its directory.
                 raise _pending(f"leads to {made.directory}, which must be reserved first", made)
             self._refuse_leaving(made, request)
             if self._directories is not None:
-                # It is there for others to see. What was ordered before they could must have ended.
+                # Others can see the access point now. Orders from before must have ended.
                 await self._directories.settled(_root(made))
         log.info("access-point-made", volume=request.name, access_point=made.access_point_id)
         return VolumeHandle(file_system_id=made.file_system_id, access_point_id=made.access_point_id)
 
     def _refuse_leaving(self, made: AccessPoint, request: VolumeRequest) -> None:
-        """A reused access point must not go with the volume of an earlier claim of that name."""
-        # The volume itself may be there already, from an attempt whose answer got lost.
+        """Refuse an access point that is being removed with the volume of an earlier claim."""
+        # The volume itself may exist already, from an attempt with a lost answer.
         users = self._index.volumes_through(made.access_point_id) - {request.name}
         known = self._index.volumes
         leaving = sorted(

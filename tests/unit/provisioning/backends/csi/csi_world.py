@@ -1,4 +1,4 @@
-"""A small AWS around the driver's volumes: one account with access points; any call can fail."""
+"""Fakes around the driver's volumes: one AWS account with access points; any call can fail."""
 
 import time
 from collections import Counter
@@ -39,7 +39,7 @@ OTHER = FileSystemId("fs-0123456789abcdef1")
 
 
 class Api(AwsAccessPoints):
-    """Access points as AWS keeps them; ``faults`` are raised by the call of that name."""
+    """Access points, stored as AWS does; the call of a name in ``faults`` raises its error."""
 
     def __init__(self) -> None:
         self.points: dict[AccessPointId, AccessPoint] = {}
@@ -49,13 +49,13 @@ class Api(AwsAccessPoints):
         self.lost: set[str] = set()
 
     def call(self, name: str) -> None:
-        """Count a call; raises what it is to fail with."""
+        """Count a call, and raise the error that the test has set for it."""
         self.calls[name] += 1
         if name in self.faults:
             raise self.faults[name]
 
     def answer(self, name: str) -> None:
-        """Raise what a lost answer looks like, if calls of that name are ``lost``."""
+        """Raise the error of a lost answer, if the name is in ``lost``."""
         if name in self.lost:
             raise AwsUnavailable("was not answered in time", field=name)
 
@@ -99,7 +99,7 @@ class Api(AwsAccessPoints):
 
 
 class Gateway(AwsGateway):
-    """File systems of three zones, which were made in the first one of them if ``zone`` says so."""
+    """File systems with mount targets in three zones; One Zone file systems if ``zone`` is set."""
 
     def __init__(self) -> None:
         self.access_points = self.api = Api()
@@ -127,7 +127,7 @@ class Gateway(AwsGateway):
 
 
 class OneAccount(Accounts):
-    """The same account for every role; ``roles`` have been asked for."""
+    """The same account for every role; ``roles`` records the requested ones."""
 
     def __init__(self, account: Account) -> None:
         self._account = account
@@ -139,7 +139,7 @@ class OneAccount(Accounts):
 
 
 class Texts(References):
-    """What is written in other objects."""
+    """The contents of ConfigMaps and Secrets."""
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
@@ -153,7 +153,7 @@ class Texts(References):
 
 
 class Folders:
-    """Directories as worker pods would make and remove them."""
+    """Creates and removes directories in memory, in place of worker pods."""
 
     def __init__(self) -> None:
         self.made: dict[str, Permissions] = {}
@@ -167,7 +167,7 @@ class Folders:
         self.made[str(location)] = permissions
 
     async def settled(self, location: Location) -> None:
-        """Nobody else works here, unless the test says so."""
+        """Raise the error of the test, if it has set one."""
         if self.busy:
             raise self.busy
 
@@ -248,13 +248,13 @@ class CsiWorld:
         return await self.api.list(file_system_id)
 
     def note(self, name: str, handle: object, **changes: object) -> None:
-        """A volume of Kubernetes with that handle is there."""
+        """Add a Kubernetes volume with that handle."""
         volume = Volume(name=name, uid=f"uid-of-{name}", csi=CsiSource(handle=str(handle)))
         self.index.put_volume(replace(volume, **changes))  # type: ignore[arg-type]
 
 
 def request(name: str = "pvc-1", **parameters: str) -> VolumeRequest:
-    """A volume of a class with these parameters on top of the needful; ``-`` leaves one out."""
+    """A request with these parameters and the required ones; the value ``-`` omits a parameter."""
     given = {"provisioningMode": "efs-ap", "fileSystemId": FS, "directoryPerms": "700", **parameters}
     return VolumeRequest(
         name=name,

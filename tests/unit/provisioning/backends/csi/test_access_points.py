@@ -1,4 +1,4 @@
-"""Access points when AWS does not answer, is full, or is also used by others."""
+"""Access points when AWS does not answer, a file system is full, or other clients change it."""
 
 import asyncio
 from dataclasses import replace
@@ -26,7 +26,7 @@ LOST = AwsUnavailable("was not answered in time", field="create")
 
 
 class Scene:
-    """One controller's access points, and the hour."""
+    """The access points of one controller, and a clock."""
 
     def __init__(self, *, quota: int = 10) -> None:
         self.api, self.now = Api(), 0.0
@@ -34,7 +34,7 @@ class Scene:
         self.restart()
 
     def restart(self) -> None:
-        """Another controller, which knows nothing yet."""
+        """Start another controller, with an empty index."""
         self.index = VolumeIndex()
         self.points = AccessPoints(self.api, self.index, quota=self.quota, clock=lambda: self.now)
 
@@ -42,14 +42,14 @@ class Scene:
         return await self.points.create(wanted, places or [FS])
 
     async def fail(self, wanted: VolumeRequest, error: KubeEfsError, *places: FileSystemId) -> None:
-        """An attempt that AWS answers so, with nothing done."""
+        """An attempt that AWS answers with the error, without creating anything."""
         self.api.faults["create"] = error
         with pytest.raises(type(error)):
             await self.create(wanted, *places)
         del self.api.faults["create"]
 
     async def lose(self, wanted: VolumeRequest, *places: FileSystemId) -> None:
-        """An attempt that succeeds while the answer gets lost."""
+        """An attempt that succeeds but whose answer is lost."""
         self.api.lost.add("create")
         with pytest.raises(AwsUnavailable):
             await self.create(wanted, *places)
@@ -57,7 +57,7 @@ class Scene:
 
     @property
     def held(self) -> set[int]:
-        """The ids of the range that are not free."""
+        """The IDs of the range that are held."""
         return {gid for gid in (1000, 1001) if self.index.gids.holders(gid)}
 
 
@@ -71,7 +71,7 @@ def handle(made: AccessPoint) -> VolumeHandle:
 
 
 def foreign(scene: Scene, name: str, gid: int, file_system_id: FileSystemId = FS) -> AccessPoint:
-    """What another cluster's driver makes."""
+    """An access point that the driver of another cluster creates."""
     wanted = access_point_request(request(name), file_system_id, PosixUser(uid=gid, gid=gid))
     made = AccessPoint(
         access_point_id=f"fsap-{gid:017x}",  # type: ignore[arg-type]  # an id
@@ -84,7 +84,7 @@ def foreign(scene: Scene, name: str, gid: int, file_system_id: FileSystemId = FS
     return made
 
 
-# --- creations whose answer gets lost
+# --- creations with a lost answer
 
 
 @pytest.mark.parametrize(
@@ -108,14 +108,14 @@ async def test_retry_after_a_lost_answer_gives_the_same_access_point(scene: Scen
     assert scene.held == {1001}
 
 
-async def test_a_creation_is_repeated_with_its_id_even_if_somebody_else_has_it_by_now(scene: Scene) -> None:
+async def test_repeated_creation_keeps_its_id_when_another_volume_has_it(scene: Scene) -> None:
     await scene.lose(request(**NARROW))
-    scene.index.gids.hold(1000, "a volume that was made again late")
+    scene.index.gids.hold(1000, "a volume that was created again late")
     scene.index.gids.hold(1001, "another one")
     assert (await scene.create(request(**NARROW))).user == PosixUser(uid=1000, gid=1000)
 
 
-async def test_a_lost_answer_and_a_refusal_afterwards_leave_no_access_point_unseen(scene: Scene) -> None:
+async def test_access_point_of_a_lost_answer_is_found_after_a_refusal(scene: Scene) -> None:
     await scene.lose(request(**NARROW))
     scene.api.faults["create"] = AwsDenied("is not allowed", field="create")
     made = await scene.create(request(**NARROW))
@@ -123,12 +123,12 @@ async def test_a_lost_answer_and_a_refusal_afterwards_leave_no_access_point_unse
     assert scene.held == {1000}
 
 
-async def test_a_creation_that_was_never_carried_out_gives_its_id_back_when_refused(scene: Scene) -> None:
+async def test_refused_creation_releases_its_id_when_no_earlier_attempt_can_take_effect(scene: Scene) -> None:
     early, late = (AwsDenied("is not allowed", field="create") for _ in range(2))
     await scene.fail(request(**NARROW), LOST)
     scene.now += 299
     await scene.fail(request(**NARROW), early)
-    assert early.outcome_unknown  # the first attempt may still be carried out
+    assert early.outcome_unknown  # the first attempt can still take effect
     assert scene.held == {1000}
     scene.now += 1
     await scene.fail(request(**NARROW), late)
@@ -136,10 +136,8 @@ async def test_a_creation_that_was_never_carried_out_gives_its_id_back_when_refu
     assert scene.held == set()
 
 
-@pytest.mark.parametrize("is_made", [True, False], ids=["made", "not made"])
-async def test_an_id_of_a_creation_that_nobody_repeats_is_settled_by_a_later_listing(
-    scene: Scene, is_made: bool
-) -> None:
+@pytest.mark.parametrize("is_made", [True, False], ids=["created", "not created"])
+async def test_list_decides_whether_an_abandoned_creation_holds_its_id(scene: Scene, is_made: bool) -> None:
     if is_made:
         await scene.lose(request(**NARROW))
     else:
@@ -147,7 +145,7 @@ async def test_an_id_of_a_creation_that_nobody_repeats_is_settled_by_a_later_lis
     scene.now += 299
     await scene.points.refresh_known()
     assert scene.held == {1000}
-    assert scene.index.gids.of("pvc-1") == 1000  # it may still be carried out
+    assert scene.index.gids.of("pvc-1") == 1000  # it can still take effect
     scene.now += 1
     await scene.points.refresh_known()
     assert scene.index.gids.of("pvc-1") is None
@@ -165,19 +163,21 @@ async def test_volume_gets_no_second_access_point_on_another_file_system(
     if is_restarted:
         scene.restart()
     else:
-        await scene.points.refresh([FS])  # which shows that the first is full by now
+        await scene.points.refresh([FS])  # which shows that the first is full
     made = await scene.create(wanted, FS, OTHER)
     assert made.file_system_id == FS
     assert list(scene.api.points.values()) == [made]
 
 
-async def test_an_unclear_creation_is_repeated_where_it_was_tried(scene: Scene) -> None:
+async def test_unclear_creation_is_repeated_on_the_same_file_system(scene: Scene) -> None:
     wanted = request(**BOTH, reuseAccessPoint="true")
     await scene.fail(wanted, LOST, FS, OTHER)
     assert (await scene.create(wanted, OTHER, FS)).file_system_id == FS
 
 
-async def test_an_unclear_creation_moves_on_once_it_can_no_longer_be_carried_out(scene: Scene) -> None:
+async def test_unclear_creation_uses_another_file_system_when_it_can_no_longer_take_effect(
+    scene: Scene,
+) -> None:
     wanted = request(**BOTH, reuseAccessPoint="true")
     await scene.fail(wanted, LOST, FS, OTHER)
     real = scene.api.create
@@ -209,7 +209,7 @@ async def test_access_point_being_deleted_is_not_reused(scene: Scene) -> None:
     assert scene.index.gids.of("pvc-1") is None
 
 
-async def test_an_access_point_that_cannot_be_the_volume_s_holds_no_id(scene: Scene) -> None:
+async def test_creation_that_differs_from_the_existing_volume_holds_no_id(scene: Scene) -> None:
     await scene.create(request(**NARROW))
     scene.restart()
     with pytest.raises(ExistingVolumeDiffers):
@@ -230,7 +230,7 @@ async def test_deletion_without_an_answer_is_repeated_until_it_is_confirmed(scen
     assert scene.held == set()
 
 
-async def test_what_others_have_deleted_is_gone_though_it_was_listed(scene: Scene) -> None:
+async def test_listed_access_point_deleted_by_others_is_not_found(scene: Scene) -> None:
     made = await scene.create(request(**NARROW))
     assert await scene.points.find(handle(made)) == made
     del scene.api.points[made.access_point_id]
@@ -239,11 +239,11 @@ async def test_what_others_have_deleted_is_gone_though_it_was_listed(scene: Scen
     assert scene.held == set()
 
 
-# --- file systems that are full
+# --- full file systems
 
 
-@pytest.mark.parametrize("is_listed", [True, False], ids=["its count says so", "AWS says so"])
-async def test_a_file_system_is_full_only_as_long_as_it_is(is_listed: bool) -> None:
+@pytest.mark.parametrize("is_listed", [True, False], ids=["known from the list", "reported by AWS"])
+async def test_full_file_system_is_tried_again_after_a_minute(is_listed: bool) -> None:
     scene = Scene(quota=1 if is_listed else 10)
     other = foreign(scene, "other", 5)
     if not is_listed:
@@ -255,16 +255,16 @@ async def test_a_file_system_is_full_only_as_long_as_it_is(is_listed: bool) -> N
     calls = dict(scene.api.calls)
     with pytest.raises(AwsLimitReached):
         await scene.create(request())
-    assert scene.api.calls == calls  # it is not asked with each attempt
+    assert scene.api.calls == calls  # AWS is not called for each attempt
     scene.now += 60
     assert (await scene.create(request())).file_system_id == FS
 
 
-# --- listings
+# --- lists
 
 
 class Slow:
-    """Listings that are answered when told so, with what was there when they began."""
+    """Lists that are answered on request, with the access points that existed when they began."""
 
     def __init__(self, scene: Scene) -> None:
         self.began: list[asyncio.Future[None]] = []
@@ -282,7 +282,7 @@ class Slow:
             await asyncio.sleep(0)
 
 
-async def test_roots_come_from_a_listing_that_began_after_the_question(scene: Scene) -> None:
+async def test_roots_come_from_a_list_that_began_after_the_call(scene: Scene) -> None:
     await scene.create(request())
     slow = Slow(scene)
     first = asyncio.create_task(scene.points.roots(FS))
@@ -306,7 +306,7 @@ async def test_roots_omit_access_points_being_deleted(scene: Scene) -> None:
     assert await scene.points.roots(FS) == ()
 
 
-async def test_a_listing_takes_nothing_back_that_happened_meanwhile(scene: Scene) -> None:
+async def test_list_does_not_undo_concurrent_changes(scene: Scene) -> None:
     leaving = await scene.create(request("pvc-1", **NARROW))
     slow = Slow(scene)
     listing = asyncio.create_task(scene.points.refresh([FS]))
@@ -322,7 +322,7 @@ async def test_a_listing_takes_nothing_back_that_happened_meanwhile(scene: Scene
         await scene.create(request("pvc-4", **NARROW))
 
 
-async def test_failed_listing_is_restarted_for_the_next_caller(scene: Scene) -> None:
+async def test_failed_list_is_repeated_for_the_next_caller(scene: Scene) -> None:
     scene.api.faults["list"] = AwsUnavailable("is away", field="list")
     with pytest.raises(AwsUnavailable):
         await scene.points.roots(FS)
@@ -330,7 +330,7 @@ async def test_failed_listing_is_restarted_for_the_next_caller(scene: Scene) -> 
     assert await scene.points.roots(FS) == ()
 
 
-async def test_sharers_are_never_those_of_an_older_listing(scene: Scene) -> None:
+async def test_sharers_come_from_a_new_list(scene: Scene) -> None:
     made = await scene.create(request())
     other = replace(foreign(scene, "late", 5), directory=made.directory)
     scene.api.points[other.access_point_id] = other

@@ -1,4 +1,4 @@
-"""Claims served without sidecars: the same volume for whoever asks, and roles from Secrets."""
+"""Claims served without sidecars: each gets one volume, and roles come from Secrets."""
 
 import pytest
 from structlog.testing import capture_logs
@@ -47,7 +47,7 @@ async def permitted() -> Permit:
     return Permit()
 
 
-async def test_a_plan_gives_the_volume_once_there_is_one(backend: CsiBackend) -> None:
+async def test_plan_gives_the_volume_of_its_claim(backend: CsiBackend) -> None:
     plan = backend.plan(CLAIM, CLASS)
     assert (plan.claim, plan.place) == (CLAIM, "a volume (efs-ap)")
     assert [str(one) for one in await plan.locations()] == [f"{FS}:/{NAME}"]
@@ -72,13 +72,13 @@ async def test_volume_with_another_target_is_not_adopted(backend: CsiBackend) ->
         await (await made(backend)).adopt(volume(f"efs:{FS}::fsap-{2:017x}"))
 
 
-def test_only_volumes_of_the_driver_are_its_own(backend: CsiBackend) -> None:
+def test_backend_owns_only_volumes_of_the_driver(backend: CsiBackend) -> None:
     others = Volume(name="a", csi=CsiSource(driver="ebs.csi.aws.com", handle="vol-1"))
     assert [backend.owns(one) for one in (volume("fs-1"), others, Volume(name="b"))] == [True, False, False]
 
 
 @pytest.mark.parametrize("handle", ["", "vol-1", "s3files:fs-1::fsap-1"])
-async def test_a_handle_that_says_nothing_is_for_people(backend: CsiBackend, handle: str) -> None:
+async def test_volume_with_an_invalid_handle_needs_manual_removal(backend: CsiBackend, handle: str) -> None:
     with pytest.raises(RemovalRefused, match="remove the volume manually") as caught:
         await backend.removal(volume(handle))
     assert caught.value.field == "spec.csi.volumeHandle"
@@ -92,7 +92,9 @@ async def test_created_access_point_is_deleted(world: CsiWorld, backend: CsiBack
     assert not world.api.points
 
 
-async def test_a_role_is_read_for_making_and_for_removing(world: CsiWorld, backend: CsiBackend) -> None:
+async def test_cross_account_role_is_read_for_creation_and_removal(
+    world: CsiWorld, backend: CsiBackend
+) -> None:
     plan = backend.plan(CLAIM, ABROAD)
     with pytest.raises(NotYet, match="team/role' does not exist"):
         await plan.make()

@@ -1,4 +1,4 @@
-"""Directories as volumes of the driver: each has an id of its own, as long as it is there."""
+"""Directories as volumes of the driver: each has its own ID while it exists."""
 
 import asyncio
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ async def test_directory_volume_has_its_own_ids_and_releases_them() -> None:
     assert [str(one.handle) for one in made] == [f"efs:{FS}:/b/./pvc-1", f"efs:{FS}:/b/./pvc-2"]
     permissions = world.folders.made
     assert [(one.mode, one.uid, one.gid) for one in permissions.values()] == [(0o700, 5, 5), (0o700, 6, 6)]
-    assert world.api.calls == {"list": 1}  # whose ids are taken, too
+    assert world.api.calls == {"list": 1}  # their IDs are in use, too
     with pytest.raises(GidRangeFull, match="5-6"):
         await world.volumes.create(request("pvc-3", **plain))
     await world.volumes.delete(made[0].handle)
@@ -35,9 +35,7 @@ async def test_directory_volume_has_its_own_ids_and_releases_them() -> None:
 
 
 @pytest.mark.parametrize("is_made", [True, False])
-async def test_volumes_of_one_directory_have_its_ids_even_when_others_have_them(
-    is_made: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_volumes_of_one_directory_share_its_ids(is_made: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     world, gate = CsiWorld(), asyncio.Event()
     shared = {"subPathPattern": "both", "ensureUniqueDirectory": "false", "provisioningMode": "efs-dir"}
     plain = {**shared, "gidRangeStart": "5", "gidRangeEnd": "7"}
@@ -54,7 +52,7 @@ async def test_volumes_of_one_directory_have_its_ids_even_when_others_have_them(
     if is_made:
         gate.set()
         world.note("pvc-1", (await first).handle)
-    world.index.gids.hold(5, "a volume that was made again late")
+    world.index.gids.hold(5, "a volume that was created again late")
     second = asyncio.create_task(world.volumes.create(request("pvc-2", **plain)))
     await asyncio.sleep(0)
     gate.set()
@@ -63,7 +61,7 @@ async def test_volumes_of_one_directory_have_its_ids_even_when_others_have_them(
     assert (await second).directory_id == 5
 
 
-async def test_controller_reads_the_ids_of_directories_at_the_start() -> None:
+async def test_restarted_controller_does_not_assign_the_ids_of_existing_directories() -> None:
     plain = {"provisioningMode": "efs-dir", "gidRangeStart": "5", "gidRangeEnd": "6", "basePath": "/b"}
     before, world = CsiWorld(), CsiWorld()
     await before.volumes.create(request("pvc-1", **plain))
@@ -73,7 +71,7 @@ async def test_controller_reads_the_ids_of_directories_at_the_start() -> None:
     assert [one.gid for one in world.folders.made.values()] == [5, 6]
 
 
-async def test_ids_of_directories_that_others_have_removed_are_free_once_the_range_is_full() -> None:
+async def test_full_range_frees_the_ids_of_directories_removed_by_others() -> None:
     now = 0.0
     world = CsiWorld(clock=lambda: now)
     plain = {"provisioningMode": "efs-dir", "gidRangeStart": "5", "gidRangeEnd": "6", "basePath": "/b"}
@@ -84,7 +82,7 @@ async def test_ids_of_directories_that_others_have_removed_are_free_once_the_ran
     await world.volumes.create(request("pvc-3", **plain))
     assert world.folders.made[f"{FS}:/b/pvc-3"].gid == 5
     world.folders.made.clear()
-    with pytest.raises(GidRangeFull):  # it was looked at just now
+    with pytest.raises(GidRangeFull):  # the directories were scanned less than a minute ago
         await world.volumes.create(request("pvc-4", **plain))
     now += 60
     await world.volumes.create(request("pvc-4", **plain))
@@ -106,7 +104,7 @@ async def test_failed_directory_does_not_use_a_second_id() -> None:
     }
 
 
-async def test_a_directory_that_several_volumes_name_goes_with_the_last_that_stays() -> None:
+async def test_shared_directory_is_removed_with_its_last_volume() -> None:
     world = CsiWorld()
     handle = (await world.volumes.create(request(provisioningMode="efs-dir", **SHARED))).handle
     world.note("going", handle, **LEAVING)
@@ -118,7 +116,7 @@ async def test_a_directory_that_several_volumes_name_goes_with_the_last_that_sta
     assert not world.folders.made
 
 
-async def test_ids_of_directories_of_other_replicas_are_known_with_their_volumes() -> None:
+async def test_ids_of_directories_of_other_replicas_are_not_assigned() -> None:
     world, other = CsiWorld(is_alone=False), CsiWorld()
     await world.volumes.create(request("pvc-1", **PLAIN))
     other.folders.made = world.folders.made
@@ -130,7 +128,7 @@ async def test_ids_of_directories_of_other_replicas_are_known_with_their_volumes
 @pytest.mark.parametrize(
     ("on", "fixed", "is_read"), [(FS, {}, True), (OTHER, {}, False), (FS, {"uid": "7", "gid": "7"}, False)]
 )
-async def test_directories_of_other_replicas_are_read_where_an_id_is_to_be_chosen(
+async def test_directories_of_other_replicas_are_read_only_to_assign_an_id(
     on: FileSystemId, fixed: dict[str, str], is_read: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = CsiWorld(is_alone=False)
@@ -149,7 +147,7 @@ async def test_directories_of_other_replicas_are_read_where_an_id_is_to_be_chose
     assert not world.api.points
 
 
-async def test_directories_are_read_to_the_end_though_the_call_was_cancelled(
+async def test_cancelled_call_does_not_interrupt_the_scan_of_directories(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world, arrived, gate = CsiWorld(is_alone=False), asyncio.Event(), asyncio.Event()
@@ -172,7 +170,7 @@ async def test_directories_are_read_to_the_end_though_the_call_was_cancelled(
     assert len(asked) == 1
 
 
-async def test_id_that_another_directory_was_made_with_is_not_given(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_id_of_another_directory_is_not_assigned(monkeypatch: pytest.MonkeyPatch) -> None:
     world = CsiWorld()
     make, asked = world.folders.make, []
 
@@ -180,7 +178,7 @@ async def test_id_that_another_directory_was_made_with_is_not_given(monkeypatch:
         assert permissions.own_group
         asked.append(permissions.gid)
         if permissions.gid == 5:
-            raise GidTaken("belongs to another", field="group id", value=5)
+            raise GidTaken("belongs to another", field="group ID", value=5)
         await make(location, permissions)
 
     monkeypatch.setattr(world.folders, "make", five_is_taken)
@@ -207,7 +205,7 @@ async def test_link_in_place_of_foreign_directories_blocks_no_claim(
     assert asked == [f"{FS}:/b/{subdirectory}".rstrip("/")]
 
 
-async def test_directory_whose_volume_comes_while_its_parent_is_read_is_read_once_more(
+async def test_volume_that_appears_during_a_scan_causes_another_scan(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world, arrived, gate = CsiWorld(is_alone=False), asyncio.Event(), asyncio.Event()
@@ -234,7 +232,7 @@ async def test_directory_whose_volume_comes_while_its_parent_is_read_is_read_onc
     assert sorted(one.user.gid for one in world.api.points.values() if one.user) == [6, 7]
 
 
-async def test_two_who_make_a_directory_at_once_both_leave_an_id_of_another(
+async def test_concurrent_creations_of_one_directory_avoid_the_id_of_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world, gate, arrived = CsiWorld(), asyncio.Event(), asyncio.Queue[Location]()
@@ -245,7 +243,7 @@ async def test_two_who_make_a_directory_at_once_both_leave_an_id_of_another(
         arrived.put_nowait(location)
         await gate.wait()
         if permissions.own_group and permissions.gid == 5:
-            raise GidTaken("belongs to another", field="group id", value=5)
+            raise GidTaken("belongs to another", field="group ID", value=5)
         await make(location, permissions)
 
     monkeypatch.setattr(world.folders, "make", wait_and_refuse_five)
@@ -258,7 +256,7 @@ async def test_two_who_make_a_directory_at_once_both_leave_an_id_of_another(
     assert {one.gid for one in world.folders.made.values()} == ids
 
 
-async def test_id_of_a_directory_is_chosen_once_its_removal_with_another_volume_is_over(
+async def test_id_of_a_directory_is_assigned_after_its_removal_with_another_volume(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     world, arrived, gate = CsiWorld(), asyncio.Event(), asyncio.Event()

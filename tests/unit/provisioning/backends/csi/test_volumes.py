@@ -1,4 +1,4 @@
-"""The driver's volumes: the same for the same name, and removed only when nobody else needs them."""
+"""The driver's volumes: one for each name; data is removed only when no other volume uses it."""
 
 import asyncio
 from dataclasses import replace
@@ -46,7 +46,7 @@ async def test_volumes_that_share_one_id_differ_in_the_other(fixed: str) -> None
     parameters = {fixed: "7", "gidRangeStart": "1000", "gidRangeEnd": "1003"}
     world = CsiWorld(removes_directories=True)
     made = [await world.volumes.create(request(f"pvc-{number}", **parameters)) for number in range(3)]
-    # Whoever leads next reads the same from what is there.
+    # The next leader reads the same from the access points.
     later = CsiWorld(removes_directories=True)
     later.api.points, later.api.calls = world.api.points, world.api.calls
     made.append(await later.volumes.create(request("pvc-3", **parameters)))
@@ -64,7 +64,7 @@ async def test_volumes_that_share_one_id_differ_in_the_other(fixed: str) -> None
 
 
 @pytest.mark.parametrize("asked", [True, False])
-async def test_a_zone_is_looked_up_only_where_asked_for(asked: bool) -> None:
+async def test_zone_is_looked_up_only_on_request(asked: bool) -> None:
     world = CsiWorld()
     world.gateway.zone = ZoneName("us-east-1a")
     made = await world.volumes.create(request(enforceZoneAffinity=str(asked)))
@@ -86,9 +86,9 @@ async def test_a_zone_is_looked_up_only_where_asked_for(asked: bool) -> None:
         ),
         pytest.param(None, {"az": "us-east-1b"}, {}, 0),
     ],
-    ids=["by DNS", "the zone's", "a zone without one", "every zone's", "our own account"],
+    ids=["by DNS name", "one zone", "zone without a mount target", "all zones", "own account"],
 )
-async def test_volumes_of_another_account_say_how_they_are_reached(
+async def test_cross_account_volume_has_the_addresses_of_its_mount_targets(
     role: CrossAccountRole | None, parameters: dict[str, str], attributes: dict[str, str], looks: int
 ) -> None:
     world = CsiWorld()
@@ -140,7 +140,7 @@ async def test_file_system_can_be_read_from_another_object() -> None:
     assert (await world.volumes.create(wanted)).handle.file_system_id == OTHER
 
 
-# --- what is removed
+# --- removals
 
 
 async def test_access_point_is_deleted_and_its_directory_is_kept() -> None:
@@ -167,7 +167,9 @@ async def test_access_point_of_another_file_system_is_not_deleted() -> None:
     assert len(world.api.points) == 1
 
 
-@pytest.mark.parametrize("form", ["efs:{}::{}", "{}::{}", "efs:{}:/below:{}"], ids=["same", "old", "a path"])
+@pytest.mark.parametrize(
+    "form", ["efs:{}::{}", "{}::{}", "efs:{}:/below:{}"], ids=["same", "older form", "with a path"]
+)
 async def test_access_point_is_kept_while_another_volume_uses_it(form: str) -> None:
     world = CsiWorld()
     handle = (await world.volumes.create(request())).handle
@@ -184,7 +186,7 @@ async def test_access_point_is_kept_while_another_volume_uses_it(form: str) -> N
     assert not world.api.points
 
 
-async def test_a_volume_whose_release_has_not_been_seen_is_no_reason_to_wait() -> None:
+async def test_volume_released_in_the_api_server_does_not_keep_the_access_point() -> None:
     world = CsiWorld()
     handle = (await world.volumes.create(request())).handle
     world.note("going", handle, phase=VolumePhase.BOUND)
@@ -223,11 +225,11 @@ async def test_directory_is_removed_with_its_access_point_if_configured() -> Non
 @pytest.mark.parametrize(
     "other",
     [
-        pytest.param(SHARED, id="the same"),
-        pytest.param(SHARED | {"subPathPattern": "both/below"}, id="below"),
+        pytest.param(SHARED, id="same directory"),
+        pytest.param(SHARED | {"subPathPattern": "both/below"}, id="subdirectory"),
     ],
 )
-async def test_a_directory_that_others_see_stays(other: dict[str, str]) -> None:
+async def test_directory_used_by_another_access_point_is_kept(other: dict[str, str]) -> None:
     world = CsiWorld(removes_directories=True)
     handle = (await world.volumes.create(request(**SHARED))).handle
     await world.volumes.create(request("pvc-2", **other))
@@ -246,7 +248,7 @@ async def test_access_point_above_a_directory_does_not_keep_it() -> None:
 
 
 @pytest.mark.parametrize("path", ["/both", "/both/deep"])
-async def test_volume_that_leads_into_a_directory_through_an_access_point_above_keeps_it(path: str) -> None:
+async def test_volume_that_uses_a_directory_through_a_parent_access_point_keeps_it(path: str) -> None:
     world = CsiWorld(removes_directories=True)
     handle = (await world.volumes.create(request(**SHARED))).handle
     whole = (await world.volumes.create(request("pvc-2", **(SHARED | {"subPathPattern": ""})))).handle
@@ -263,7 +265,7 @@ async def test_root_of_the_file_system_is_never_removed() -> None:
     assert not world.api.points
 
 
-async def test_a_directory_that_a_volume_without_access_point_sees_stays() -> None:
+async def test_directory_used_by_a_volume_without_access_point_is_kept() -> None:
     world = CsiWorld(removes_directories=True)
     handle = (await world.volumes.create(request(**SHARED))).handle
     world.note("by-hand", f"{FS}:/both/deep")
@@ -271,11 +273,11 @@ async def test_a_directory_that_a_volume_without_access_point_sees_stays() -> No
     assert not world.folders.removed
 
 
-# --- what people do while csi-provisioner waits for a removal
+# --- changes while csi-provisioner waits for a removal
 
 
 @pytest.mark.parametrize("provisioning", ["efs-ap", "efs-dir"])
-async def test_data_of_a_volume_that_is_deleted_while_its_removal_waits_stays(provisioning: str) -> None:
+async def test_data_is_kept_when_the_volume_is_deleted_while_its_removal_waits(provisioning: str) -> None:
     world = CsiWorld(removes_directories=True)
     handle = (await world.volumes.create(request(provisioningMode=provisioning))).handle
     world.note("pvc-1", handle, **LEAVING)
@@ -284,19 +286,19 @@ async def test_data_of_a_volume_that_is_deleted_while_its_removal_waits_stays(pr
     async with world.guards.reservations.making(place):
         removal = asyncio.create_task(world.volumes.delete(handle))
         await asyncio.sleep(0)
-        # Set to Retain first, and let go by csi-provisioner.
+        # A user sets Retain, and csi-provisioner removes its finalizer.
         world.index.drop_volume(volume)
     with pytest.raises(NotYet, match="was deleted after its removal was requested"):
         await removal
     assert not world.folders.removed
     assert bool(world.api.points) is (provisioning == "efs-ap")
-    # One that is asked for when there is no volume is carried out.
+    # A removal that is requested without a volume is carried out.
     await world.volumes.delete(handle)
     assert not world.api.points
 
 
 @pytest.mark.parametrize("provisioning", ["efs-ap", "efs-dir"])
-async def test_data_of_a_volume_that_is_kept_and_goes_between_two_looks_stays(
+async def test_data_of_a_retained_volume_deleted_between_two_checks_is_kept(
     provisioning: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = CsiWorld(removes_directories=True)
@@ -313,7 +315,7 @@ async def test_data_of_a_volume_that_is_kept_and_goes_between_two_looks_stays(
     assert bool(world.api.points) is (provisioning == "efs-ap")
 
 
-async def test_ids_of_access_points_of_other_replicas_are_known_in_time() -> None:
+async def test_ids_of_access_points_of_other_replicas_are_not_assigned() -> None:
     now, narrow = 100.0, {"gidRangeStart": "5", "gidRangeEnd": "9"}
     world, other = CsiWorld(is_alone=False, clock=lambda: now), CsiWorld()
     other.api.points, other.api.calls = world.api.points, world.api.calls
@@ -334,10 +336,10 @@ async def test_without_worker_pods_only_access_points_are_supported() -> None:
         await world.volumes.create(request(provisioningMode="efs-dir"))
 
 
-# --- orders of others
+# --- earlier orders and calls
 
 
-async def test_access_point_is_handed_out_once_no_order_of_before_can_hit_its_directory() -> None:
+async def test_access_point_is_created_only_when_no_earlier_order_can_change_its_directory() -> None:
     world = CsiWorld()
     world.folders.busy = WorkerFailed("works on this directory", field="worker pod")
     with pytest.raises(WorkerFailed):
@@ -347,13 +349,13 @@ async def test_access_point_is_handed_out_once_no_order_of_before_can_hit_its_di
     assert list(world.api.points) == [handle.access_point_id]
 
 
-async def test_access_point_stays_with_its_volume_while_a_call_to_delete_it_may_arrive() -> None:
+async def test_volume_is_kept_while_an_earlier_call_can_delete_its_access_point() -> None:
     now = 1000.0
     world = CsiWorld(clock=lambda: now)
     handle = (await world.volumes.create(request())).handle
     removal = await world.volumes.removal(handle)
     with pytest.raises(NotYet, match="may still be deleted by an earlier call to AWS"):
-        await world.volumes.settled(removal)  # of the leader before
+        await world.volumes.settled(removal)  # of the former leader
     now += 181
     await world.volumes.settled(removal)
     world.api.faults["delete"] = AwsUnavailable("was not answered", field="DeleteAccessPoint")
@@ -365,7 +367,7 @@ async def test_access_point_stays_with_its_volume_while_a_call_to_delete_it_may_
     await world.volumes.settled(removal)
 
 
-async def test_access_point_is_not_deleted_while_an_unanswered_creation_could_make_it_again() -> None:
+async def test_access_point_is_not_deleted_while_an_unanswered_creation_can_recreate_it() -> None:
     now = 1000.0
     world = CsiWorld(clock=lambda: now)
     world.api.faults["create"] = AwsUnavailable("was not answered", field="CreateAccessPoint")
@@ -382,7 +384,7 @@ async def test_access_point_is_not_deleted_while_an_unanswered_creation_could_ma
     assert not world.api.points
 
 
-async def test_access_point_is_not_deleted_soon_after_a_call_that_made_it_was_cancelled() -> None:
+async def test_access_point_is_not_deleted_soon_after_a_cancelled_creation() -> None:
     world = CsiWorld()
     asked, made = asyncio.Event(), world.api.create
 
@@ -403,7 +405,7 @@ async def test_access_point_is_not_deleted_soon_after_a_call_that_made_it_was_ca
         await world.volumes.delete(handle)
 
 
-async def test_access_point_whose_creation_was_throttled_goes_at_once() -> None:
+async def test_access_point_is_deleted_at_once_after_a_throttled_creation() -> None:
     world = CsiWorld()
     world.api.faults["create"] = AwsThrottled("was throttled", field="CreateAccessPoint")
     with pytest.raises(AwsThrottled):
@@ -413,7 +415,7 @@ async def test_access_point_whose_creation_was_throttled_goes_at_once() -> None:
     assert not world.api.points
 
 
-async def test_volume_of_an_attempt_whose_answer_got_lost_is_not_in_its_own_way() -> None:
+async def test_retry_after_a_lost_answer_is_not_blocked_by_its_own_volume() -> None:
     world = CsiWorld()
     handle = (await world.volumes.create(request("pvc-1"))).handle
     world.note("pvc-1", handle, **LEAVING)
@@ -421,7 +423,7 @@ async def test_volume_of_an_attempt_whose_answer_got_lost_is_not_in_its_own_way(
 
 
 @pytest.mark.parametrize("first", ["efs-ap", "efs-dir"])
-async def test_after_a_restart_directories_and_access_points_have_ids_of_their_own(first: str) -> None:
+async def test_directories_and_access_points_get_different_ids_after_a_restart(first: str) -> None:
     narrow = {"gidRangeStart": "5", "gidRangeEnd": "9", "basePath": "/b"}
     second = {"efs-ap": "efs-dir", "efs-dir": "efs-ap"}[first]
     before, after = CsiWorld(), CsiWorld()
@@ -434,12 +436,12 @@ async def test_after_a_restart_directories_and_access_points_have_ids_of_their_o
     assert sorted(ids) == [5, 6]
 
 
-async def test_reused_access_point_is_given_only_while_its_own_directory_is_reserved() -> None:
+async def test_access_point_is_reused_only_while_its_directory_is_reserved() -> None:
     again = {"reuseAccessPoint": "true", "basePath": "/re"}
     before, after = CsiWorld(), CsiWorld()
     made = (await before.volumes.create(request("pvc-1", **again))).handle
     after.api.points = before.api.points
-    # Made between the listing and the answer, so that its directory is not reserved yet.
+    # Created between the list and the answer, so its directory is not reserved yet.
     after.api.hidden = True
     with pytest.raises(VolumePending, match="must be reserved first"):
         await after.volumes.create(request("pvc-2", **again))
