@@ -3,7 +3,7 @@
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
-def in_words(size: int) -> str:
+def format_size(size: int) -> str:
     """The size in the largest unit of which there is at least one, such as ``1.5 GiB``."""
     value, unit = float(size), 0
     # What would be shown as 1024.0 is one of the next.

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from kube_efs.model.sizes import in_words
+from kube_efs.model.sizes import format_size
 from kube_efs.report.formatting import (
     format_location,
     format_mount_target,
@@ -136,7 +136,7 @@ def volumes(report: ClusterReport) -> Html:
             one.claim,
             format_location(one),
             _used(one),
-            "" if one.requested_bytes is None else in_words(one.requested_bytes),
+            "" if one.requested_bytes is None else format_size(one.requested_bytes),
             moment(one.usage.time if one.usage else ""),
         ]
         for one in report.volumes
@@ -149,7 +149,7 @@ def _used(volume: VolumeReport) -> Child:
     usage = volume.usage
     if usage is None:
         return "not measured"
-    used = in_words(usage.used_bytes) if usage.complete else f"at least {in_words(usage.used_bytes)}"
+    used = format_size(usage.used_bytes) if usage.complete else f"at least {format_size(usage.used_bytes)}"
     return badge(f"{used}, over request", "bad") if usage.over else used
 
 

@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from tests.unit.csi.served import Connect
 from tests.unit.provisioning.backends.csi.csi_world import FS, OTHER, CsiWorld
 
-from kube_efs.csi.controller import Controller, controller_service
+from kube_efs.csi.controller import ControllerService, controller_service
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import ControllerStub
 from kube_efs.model.efs.ids import ZoneName
@@ -58,7 +58,7 @@ def world() -> CsiWorld:
 
 @pytest.fixture
 async def stub(connect: Connect, world: CsiWorld) -> AsyncIterator[Stub]:
-    async with connect(controller_service(Controller(world.volumes, has_driver_tags=True))) as channel:
+    async with connect(controller_service(ControllerService(world.volumes, has_driver_tags=True))) as channel:
         yield ControllerStub(channel)
 
 
@@ -84,7 +84,7 @@ async def test_only_what_is_done_is_offered(stub: Stub) -> None:
     ],
 )
 async def test_what_is_not_offered_is_unimplemented(connect: Connect, world: CsiWorld, method: str) -> None:
-    async with connect(controller_service(Controller(world.volumes))) as channel:
+    async with connect(controller_service(ControllerService(world.volumes))) as channel:
         code, _ = await refused(channel.unary_unary(f"/csi.v1.Controller/{method}")(b""))  # type: ignore[arg-type]
     assert code is StatusCode.UNIMPLEMENTED
 

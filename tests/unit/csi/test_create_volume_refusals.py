@@ -9,7 +9,7 @@ from grpc import StatusCode
 from tests.unit.csi.served import Connect
 from tests.unit.provisioning.backends.csi.csi_world import FS, CsiWorld
 
-from kube_efs.csi.controller import Controller, controller_service
+from kube_efs.csi.controller import ControllerService, controller_service
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import ControllerStub
 from kube_efs.model.csi.parameters import _KNOWN
@@ -233,7 +233,7 @@ def world() -> CsiWorld:
 
 @pytest.fixture
 async def stub(connect: Connect, world: CsiWorld) -> AsyncIterator[Any]:
-    async with connect(controller_service(Controller(world.volumes, has_driver_tags=True))) as channel:
+    async with connect(controller_service(ControllerService(world.volumes, has_driver_tags=True))) as channel:
         yield ControllerStub(channel)
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kube_efs.model import usage
 from kube_efs.model.errors import InvalidValue
-from kube_efs.model.sizes import in_words
+from kube_efs.model.sizes import format_size
 from kube_efs.model.usage import TreeSize, VolumeUsage, is_over, parse_usage, render_usage
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -102,4 +102,4 @@ def test_invalid_usage_document_is_refused(text: str) -> None:
     ],
 )
 def test_sizes_are_formatted(size: int, words: str) -> None:
-    assert in_words(size) == words
+    assert format_size(size) == words
