@@ -533,5 +533,5 @@ def test_misplaced_key_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("KUBE_EFS_CONTROLLER_SETTINGS", f'{{"AWS_SECRET_ACCESS_KEY": "{secret}"}}')
     with pytest.raises(InvalidSetting) as caught:
         load(OperatorSettings)
-    assert "belongs into the Secret aws-efs-cloud-credentials" in str(caught.value)
+    assert "belongs in the Secret aws-efs-cloud-credentials" in str(caught.value)
     assert secret not in str(caught.value)

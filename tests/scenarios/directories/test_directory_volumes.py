@@ -522,7 +522,7 @@ async def test_volume_of_another_server_is_reported_and_released(cluster: Cluste
     )
 
     told = await steps.refusal(cluster, name)
-    assert f"spec.nfs.server: '{server}' is not where this provisioner's volumes are" in told
+    assert f"spec.nfs.server: '{server}' is not a server of this provisioner's volumes" in told
     await _goes_by_hand(cluster, name)
     assert (root / "foreign").is_dir()
 

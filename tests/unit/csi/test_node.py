@@ -175,7 +175,7 @@ def wanted(target: Path | str, volume: str = FS, **fields: Any) -> csi.NodePubli
         ),
         pytest.param(
             wanted("/x/y", f"{FS}::{POINT}", flags=["accesspoint=fsap-01234567"]),
-            f"is not that of the volume handle, {POINT}",
+            f"is not the access point in the volume handle, {POINT}",
             id="two access points",
         ),
         pytest.param(wanted("/x/y", flags=["port=1"]), "would bypass the tunnel", id="a port"),
@@ -187,7 +187,7 @@ def wanted(target: Path | str, volume: str = FS, **fields: Any) -> csi.NodePubli
                 f"fs-{'0' * 41}": f"'fs-{'0' * 41}' is not a valid file system ID",
                 "fs-ABCD1234": "'fs-ABCD1234' is not a valid file system ID",
                 "efs:": "is not a valid file system ID",
-                f"nfs:{FS}": f"'nfs:{FS}' is of an unknown type",
+                f"nfs:{FS}": f"'nfs:{FS}' has an unknown type",
                 f"s3files:{FS}": f"'s3files:{FS}' is a volume of Amazon S3 Files",
                 f"{FS}::fsap-1234567": "'fsap-1234567' is not a valid access point ID",
                 f"{FS}::ap": "'ap' is not a valid access point ID",
@@ -239,7 +239,7 @@ def wanted(target: Path | str, volume: str = FS, **fields: Any) -> csi.NodePubli
         ),
         pytest.param(
             wanted("/x/y", flags=["mounttargetip=10.0.0.1"], context={"mounttargetip": "10.0.0.2"}),
-            "'mounttargetip=10.0.0.1' is not the attribute's, 10.0.0.2",
+            "'mounttargetip=10.0.0.1' is not the address in the volume attributes, 10.0.0.2",
             id="two addresses",
         ),
     ],

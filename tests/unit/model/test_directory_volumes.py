@@ -89,7 +89,7 @@ def test_only_tls_classes_need_a_tunnel() -> None:
     assert parse_request(CLAIM, TLS, PROVISIONER, TARGETS).port == 20490
     with pytest.raises(NotYet) as caught:
         parse_request(CLAIM, TLS, PROVISIONER, TunnelTargets())
-    with pytest.raises(ClaimRefused, match="needs tunnels, which this controller does not keep"):
+    with pytest.raises(ClaimRefused, match="needs tunnels, which this controller does not manage"):
         parse_request(CLAIM, TLS, PROVISIONER, None)
     assert str(caught.value) == (
         "file system: 'fs-47a2c22e' has no tunnel port yet; it gets one with the next discovery"
@@ -436,7 +436,7 @@ def test_volumes_on_the_file_system_of_the_provisioner_can_be_removed(volume: Vo
 
 
 REMOVED_FROM = (
-    f"example.com/aws-efs removes from {SERVER} only, and from fs-47a2c22e behind a tunnel; "
+    f"example.com/aws-efs removes directories only from {SERVER}, and from fs-47a2c22e through a tunnel; "
     "remove the volume manually"
 )
 
@@ -465,7 +465,7 @@ def test_removal_is_refused_for_volumes_on_other_servers(volume: Volume) -> None
         removable_location(volume, based_at("/a/b"))
     error = caught.value
     assert (error.problem, error.field, error.value, error.remedy) == (
-        "is not where this provisioner's volumes are",
+        "is not a server of this provisioner's volumes",
         "spec.nfs.server",
         volume.nfs.server,
         REMOVED_FROM,

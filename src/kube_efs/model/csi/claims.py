@@ -1,7 +1,7 @@
-"""Claims as requests of the CSI driver, and its volumes as volumes of Kubernetes.
+"""Claims as requests to the CSI driver, and its volumes as PersistentVolumes.
 
-What csi-provisioner does between a claim and the driver (external-provisioner 6.3, its README), so that one
-can follow the other: names, secrets and fields are the same.
+This is what csi-provisioner does between a claim and the driver (external-provisioner 6.3, its README).
+Names, secrets and fields are the same, so that one can replace the other.
 """
 
 import re
@@ -40,7 +40,7 @@ class SecretReference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsiRequest:
-    """What a claim asks the driver for; ``secret`` names the role to use, None for our own account."""
+    """The request of a claim to the driver; ``secret`` contains the role, None for our own account."""
 
     claim: Claim
     volume: VolumeRequest
@@ -53,9 +53,9 @@ class CsiRequest:
 def parse_claim(
     claim: Claim, storage_class: StorageClass, *, required_bytes: int, has_driver_tags: bool
 ) -> CsiRequest:
-    """What the claim asks for.
+    """The request of the claim.
 
-    Raises ClaimRefused when it cannot be served until the claim or its class changes.
+    Raises ClaimRefused if it cannot be served until the claim or its class changes.
     """
     refuse_unservable(claim)
     if claim.match_labels is not None:

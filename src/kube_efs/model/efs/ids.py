@@ -1,7 +1,7 @@
-"""Identifiers that must not be mixed up, and the checks each passes before it is used anywhere.
+"""The types of identifiers, and the functions that validate them before use.
 
-All of them end in file names, ``stunnel.conf``, labels and names of Kubernetes objects, so the accepted
-characters are exactly those that are harmless in all of these.
+Identifiers become parts of file names, ``stunnel.conf``, labels and names of Kubernetes objects. Therefore
+only characters that are safe in all of these are accepted.
 """
 
 import re

@@ -405,5 +405,5 @@ def test_same_name_with_another_size_is_refused() -> None:
         check_existing(found, request(CLASS, required_bytes=2048))
     assert str(caught.value) == (
         f"capacity_range.required_bytes: '2048' is not what volume {NAME} was created with, 1024; "
-        "ask for that size, or use another name"
+        "request that size, or use another name"
     )

@@ -182,8 +182,8 @@ def test_flags_for_the_tunnel_are_not_kernel_options() -> None:
             WITH_AP,
             PLAIN,
             (),
-            "encryptInTransit: 'false' has no effect, the volume has an access point and is encrypted; "
-            "leave it out",
+            "encryptInTransit: 'false' has no effect because the volume has an access point and is "
+            "encrypted; leave it out",
             id="an access point is always encrypted",
         ),
         pytest.param(
@@ -215,7 +215,7 @@ def test_flags_for_the_tunnel_are_not_kernel_options() -> None:
             FS,
             {"crossaccount": "true"},
             ("az=us-east-1a",),
-            "mount flags: 'az=us-east-1a' has no effect, a file system of another account uses the "
+            "mount flags: 'az=us-east-1a' has no effect because a file system of another account uses the "
             "zone ID of the node; leave it out",
             id="a zone and another account",
         ),
@@ -284,7 +284,7 @@ REFUSED = [
         WITH_AP,
         {},
         ("accesspoint=fsap-00000000",),
-        f"'accesspoint=fsap-00000000' is not that of the volume handle, {AP}; leave it out",
+        f"'accesspoint=fsap-00000000' is not the access point in the volume handle, {AP}; leave it out",
         id="another access point",
     ),
     pytest.param(
@@ -299,7 +299,7 @@ REFUSED = [
         FS,
         {"mounttargetip": "10.0.0.1"},
         ("mounttargetip=10.0.0.2",),
-        "'mounttargetip=10.0.0.2' is not the attribute's, 10.0.0.1; leave it out",
+        "'mounttargetip=10.0.0.2' is not the address in the volume attributes, 10.0.0.1; leave it out",
         id="two addresses",
     ),
     pytest.param(

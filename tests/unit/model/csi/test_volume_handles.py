@@ -51,9 +51,9 @@ MALFORMED = [
     pytest.param("", "is missing", "", id="nothing"),
     pytest.param("fs-abcd1234:/p:fsap-abcd1234:", "has too many fields", None, id="four fields"),
     pytest.param("efs:fs-abcd1234:/p:fsap-abcd1234:x", "has too many fields", None, id="five fields"),
-    pytest.param("nfs:fs-abcd1234", "is of an unknown type", None, id="another type"),
-    pytest.param("EFS:fs-abcd1234", "is of an unknown type", None, id="the type in capitals"),
-    pytest.param(":fs-abcd1234", "is of an unknown type", None, id="an empty type"),
+    pytest.param("nfs:fs-abcd1234", "has an unknown type", None, id="another type"),
+    pytest.param("EFS:fs-abcd1234", "has an unknown type", None, id="the type in capitals"),
+    pytest.param(":fs-abcd1234", "has an unknown type", None, id="an empty type"),
     pytest.param(
         "s3files:fs-abcd1234", "is a volume of Amazon S3 Files, which is not supported", None, id="S3 Files"
     ),
