@@ -121,7 +121,7 @@ def _comparable(volume: dict[str, Any]) -> dict[str, Any]:
     return kept | rest | {"driver": spec["csi"]["driver"], "handle": handle}
 
 
-async def test_both_make_the_same_volume_for_the_seed_s_claim(
+async def test_both_modes_create_the_same_volume_for_the_older_example(
     driver: Driver, account: AwsGateway, system: FileSystemId, kubectl: Kubectl
 ) -> None:
     made = []
@@ -141,7 +141,7 @@ async def test_both_make_the_same_volume_for_the_seed_s_claim(
 
 
 @pytest.mark.parametrize("order", ["to csi-provisioner", "from csi-provisioner"])
-async def test_one_removes_what_the_other_has_made(
+async def test_each_mode_removes_volumes_of_the_other(
     driver: Driver, account: AwsGateway, system: FileSystemId, kubectl: Kubectl, order: str
 ) -> None:
     ways = [driver.without_sidecar, driver.with_sidecar]
@@ -157,7 +157,7 @@ async def test_one_removes_what_the_other_has_made(
     assert await account.access_points.list(system) == ()
 
 
-async def test_a_claim_half_served_by_one_is_finished_by_the_other(
+async def test_volume_created_by_csi_provisioner_is_completed_without_it(
     driver: Driver, account: AwsGateway, system: FileSystemId, kubectl: Kubectl
 ) -> None:
     await kubectl("apply", "-f", "-", stdin=SEED_CLAIM)
@@ -183,7 +183,7 @@ async def test_a_claim_half_served_by_one_is_finished_by_the_other(
     assert await account.access_points.list(system) == ()
 
 
-async def test_csi_provisioner_tells_what_is_wrong_with_a_class(
+async def test_csi_provisioner_reports_an_invalid_class(
     driver: Driver, system: FileSystemId, kubectl: Kubectl
 ) -> None:
     wrong = SEED_CLASS.replace("fs-09a658ebf884ec043", system).replace('"700"', '"rwx"')

@@ -183,7 +183,7 @@ async def _play(story: Story, player: Player) -> None:
 
 
 @pytest.mark.parametrize("name", STORIES)
-async def test_both_servers_answer_alike(
+async def test_both_api_servers_give_equal_answers(
     name: str, plays: Mapping[str, asyncio.Task[Play]], tally: Tally
 ) -> None:
     play = await plays[name]
@@ -195,7 +195,7 @@ async def test_both_servers_answer_alike(
     assert not unexpected, "\n".join(map(str, unexpected))
 
 
-async def test_enough_was_compared_and_every_allowed_difference_is_needed(tally: Tally) -> None:
+async def test_enough_requests_are_compared_and_every_allowed_difference_is_used(tally: Tally) -> None:
     if tally.stories != set(STORIES):
         pytest.skip("not all stories were played")
     print(f"{tally.compared} requests compared, {len(ALLOWED)} kinds of differences allowed")  # noqa: T201

@@ -60,13 +60,13 @@ async def site(
 
 
 @pytest.mark.parametrize("file", FILES)
-async def test_the_api_server_knows_every_field(site: Site, file: str) -> None:
+async def test_api_server_accepts_every_field(site: Site, file: str) -> None:
     flags = ("--dry-run=server", "--validate=strict")
     answer = await site.kubectl.run("create", *flags, "-f", str(DEPLOY / file))
     assert (answer.status, answer.errors) == (0, "")
 
 
-async def test_the_quick_start_and_the_stateful_set_of_the_readme(site: Site) -> None:
+async def test_quick_start_and_stateful_set_of_the_readme_work(site: Site) -> None:
     await deploy_quick_start(site)
     await check_quick_start(site)
     await check_stateful_set(site, _of_today(STATEFUL_SET))
@@ -74,7 +74,7 @@ async def test_the_quick_start_and_the_stateful_set_of_the_readme(site: Site) ->
     await check_nothing_is_left(site)
 
 
-async def test_the_readme_s_commands_in_another_namespace(site: Site) -> None:
+async def test_commands_of_the_readme_work_in_another_namespace(site: Site) -> None:
     await check_deployment_step_by_step(site, "storage")
     await check_removal_of_the_provisioner(site)
 

@@ -232,7 +232,7 @@ def _manifest(version: str, kind: str, metadata: dict[str, str], **more: object)
     return yaml.safe_dump({"apiVersion": version, "kind": kind, "metadata": metadata, **more})
 
 
-async def test_the_driver_takes_its_taint_from_its_node(
+async def test_driver_can_remove_its_taint_from_its_node(
     installed: Kubectl, driver: tuple[Kubectl, AsyncClient]
 ) -> None:
     _, client = driver
@@ -256,7 +256,7 @@ async def test_the_driver_takes_its_taint_from_its_node(
         pytest.param(("cordon", "one"), "nothing but taints", id="cordoned"),
     ],
 )
-async def test_the_driver_changes_nothing_else(
+async def test_driver_cannot_change_anything_else(
     driver: tuple[Kubectl, AsyncClient], change: tuple[str, ...], reason: str
 ) -> None:
     kubectl, _ = driver
@@ -266,7 +266,7 @@ async def test_the_driver_changes_nothing_else(
 # --- the tunnels of a node
 
 
-async def test_the_tunnels_of_a_node_write_its_status(agent: AsyncClient) -> None:
+async def test_tunnel_agent_can_write_the_status_of_its_node(agent: AsyncClient) -> None:
     status = build_config_map(namespace=NAMESPACE, name="efs-stunnel-status-one", labels={}, data={"a": "b"})
     async with asyncio.timeout(30):
         for _ in range(2):
@@ -275,7 +275,7 @@ async def test_the_tunnels_of_a_node_write_its_status(agent: AsyncClient) -> Non
 
 
 @pytest.mark.parametrize("name", [CONFIG_MAP_NAME, "efs-stunnel-status-other", "any"])
-async def test_the_tunnels_of_a_node_write_nothing_of_others(
+async def test_tunnel_agent_cannot_write_other_config_maps(
     agent: AsyncClient, installed: Kubectl, name: str
 ) -> None:
     """The token is that of one node, and what it could rewrite leads the tunnels of all."""
@@ -309,7 +309,7 @@ def _targets(name: str) -> ConfigMap:
     )
 
 
-async def test_the_controller_applies_the_one_config_map_that_is_its_own(manager: AsyncClient) -> None:
+async def test_controller_can_apply_only_its_own_config_map(manager: AsyncClient) -> None:
     # Once to create it, once to change it: the first needs one permission more.
     for _ in range(2):
         await manager.apply(_targets(CONFIG_MAP_NAME), force=True)
@@ -317,7 +317,7 @@ async def test_the_controller_applies_the_one_config_map_that_is_its_own(manager
         await manager.apply(_targets("another"), force=True)
 
 
-async def test_the_controller_follows_that_config_map_by_its_name(manager: AsyncClient) -> None:
+async def test_controller_can_watch_only_its_own_config_map(manager: AsyncClient) -> None:
     stream = follow(manager, ConfigMap, namespace=NAMESPACE, fields={"metadata.name": CONFIG_MAP_NAME})
     async with asyncio.timeout(20):
         assert isinstance(await anext(stream), Listed)
@@ -326,7 +326,7 @@ async def test_the_controller_follows_that_config_map_by_its_name(manager: Async
         [_ async for _ in manager.list(ConfigMap, namespace=NAMESPACE)]
 
 
-async def test_the_controller_leads_by_its_lease_and_no_other(manager: AsyncClient) -> None:
+async def test_controller_can_acquire_and_release_its_lease(manager: AsyncClient) -> None:
     terms = LeaseTerms(namespace=NAMESPACE, name=DEFAULT_LEASE, identity="one", retry_period_seconds=0.1)
     leadership = Leadership(manager, terms, asyncio.get_running_loop().time)
     async with asyncio.timeout(20):
@@ -335,7 +335,7 @@ async def test_the_controller_leads_by_its_lease_and_no_other(manager: AsyncClie
     assert not leadership.is_leader
 
 
-async def test_the_controller_reads_what_classes_name_and_nothing_else(
+async def test_controller_can_read_only_the_named_secrets_and_config_maps(
     manager: AsyncClient, installed: Kubectl
 ) -> None:
     for kind, name in (("secret", "role"), ("configmap", "file-systems"), ("configmap", "others")):

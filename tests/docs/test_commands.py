@@ -25,7 +25,7 @@ PAGES = sorted(
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_block_is_run_or_says_why_not(page: str) -> None:
+def test_every_block_is_run_or_has_a_reason(page: str) -> None:
     assert [f"{page}:{one.line}: {one.problem}" for one in blocks_of(page) if one.problem] == []
 
 
@@ -36,7 +36,7 @@ def test_tests_that_pages_quote_exist(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_what_is_said_to_be_run_on_another_page_is(page: str) -> None:
+def test_commands_marked_as_run_on_another_page_are_on_that_page(page: str) -> None:
     for block in blocks_of(page):
         if block.elsewhere:
             run = [one for other in blocks_of(block.elsewhere) if other.is_run for one in other.commands]
@@ -45,14 +45,14 @@ def test_what_is_said_to_be_run_on_another_page_is(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_what_a_test_is_said_to_run_it_takes_from_the_page(page: str) -> None:
+def test_named_test_reads_its_commands_from_the_page(page: str) -> None:
     for block in blocks_of(page):
         if block.runner:
             assert f'commands_for("{page}", "{block.runner}")' in (ROOT / block.runner).read_text()
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_what_make_is_told_in_a_page_it_can_do(page: str) -> None:
+def test_make_targets_in_pages_exist(page: str) -> None:
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
     lines = [line for one in blocks_of(page) if one.language == SHELL for line in one.text.splitlines()]
     told = re.findall(r"`(?:[A-Z_]+=\S+ )?make ([a-z-]+)", (ROOT / page).read_text())
@@ -96,7 +96,7 @@ async def _run(page: str, cluster: EmbeddedCluster, folder: Path) -> None:
 # --- what the two above stand on
 
 
-def test_a_session_s_commands_have_their_continuations_and_output() -> None:
+def test_session_is_parsed_into_commands_with_output() -> None:
     text = "```console\n$ one \\\n> two\nshown\n\n$ three\n```\n"
     (block,) = read_blocks("page", text)
     assert block.is_run
@@ -122,7 +122,7 @@ def test_a_session_s_commands_have_their_continuations_and_output() -> None:
         ),
     ],
 )
-def test_how_a_block_is_marked(text: str, problem: str) -> None:
+def test_markers_of_blocks_are_validated(text: str, problem: str) -> None:
     (block,) = read_blocks("page", text)
     assert block.problem.startswith(problem)
     assert bool(block.problem) == bool(problem)
@@ -137,7 +137,7 @@ def test_how_a_block_is_marked(text: str, problem: str) -> None:
         pytest.param(("pvc-1",), ["pvc-1"], id="part of a line"),
     ],
 )
-def test_what_is_shown_must_be_printed(shown: tuple[str, ...], missing: list[str]) -> None:
+def test_documented_output_must_be_printed(shown: tuple[str, ...], missing: list[str]) -> None:
     assert Command(text="", shown=shown).missing("NAME    STATUS\npvc-1   Bound\n") == missing
 
 
@@ -150,11 +150,11 @@ def test_what_is_shown_must_be_printed(shown: tuple[str, ...], missing: list[str
         pytest.param("get kubectl pods", False, id="another order"),
     ],
 )
-def test_what_is_part_of_a_command(command: str, is_part: bool) -> None:
+def test_part_of_a_command_is_recognized(command: str, is_part: bool) -> None:
     assert Command(text=command).is_part_of(Command(text="kubectl get \\\npods")) is is_part
 
 
-async def test_a_page_s_commands_share_a_shell_and_a_folder(tmp_path: Path) -> None:
+async def test_commands_of_a_page_share_a_shell_and_a_directory(tmp_path: Path) -> None:
     page = "<!-- file: claim.yaml -->\n```yaml\nkind: Claim\n```\n\n```console\n$ name=claim.yaml\n```\n"
     page += "```console\n$ cat $name\nkind: Claim\n```\n"
     await run_page(list(read_blocks("page", page)), tmp_path, dict(os.environ))

@@ -48,7 +48,7 @@ def test_every_page_is_on_the_site_and_in_its_navigation(site: Path) -> None:
     assert [page for page in pages if f'href="{page}.html"' not in home and page != "index"] == []
 
 
-def test_the_site_fetches_nothing(site: Path) -> None:
+def test_site_loads_nothing_from_other_servers(site: Path) -> None:
     found = {page.name: _FETCHED.findall(page.read_text(encoding="utf-8")) for page in site.rglob("*.html")}
     assert {page: links for page, links in found.items() if links} == {}
     styles = "".join(path.read_text(encoding="utf-8") for path in site.rglob("*.css"))

@@ -103,7 +103,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
 
 
 @on_a_cluster
-async def test_the_quick_start_and_the_stateful_set_of_the_readme(site: Site) -> None:
+async def test_quick_start_and_stateful_set_of_the_readme_work(site: Site) -> None:
     await deploy_quick_start(site)
     await check_quick_start(site)
     await check_stateful_set(site, STATEFUL_SET)
@@ -111,6 +111,6 @@ async def test_the_quick_start_and_the_stateful_set_of_the_readme(site: Site) ->
 
 
 @on_a_cluster
-async def test_the_readme_s_commands_in_another_namespace(site: Site) -> None:
+async def test_commands_of_the_readme_work_in_another_namespace(site: Site) -> None:
     await check_deployment_step_by_step(site, "storage")
     await check_removal_of_the_provisioner(site)

@@ -97,7 +97,7 @@ def test_scenario(scenario: Scenario, guests: dict[str, _Running]) -> None:
         pytest.fail(f"{result.error}\n{running.guest.log(scenario.name)}", pytrace=False)
 
 
-def test_the_page_about_faults_names_every_scenario_and_no_other() -> None:
+def test_page_about_faults_names_exactly_the_scenarios() -> None:
     named = {
         f"{module}-{name.replace('…', '*')}"
         for module, names in _NAMED.findall(_PAGE.read_text())

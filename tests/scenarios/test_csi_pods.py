@@ -263,7 +263,7 @@ async def test_pod_of_the_older_example_writes_and_another_reads(cluster: Cluste
     await cluster.client.delete(StorageClass, "efs-sc-1")
 
 
-async def test_the_seed_s_first_example_is_mounted_where_the_kubelet_has_it(cluster: Cluster) -> None:
+async def test_first_older_example_is_mounted_at_the_path_of_the_kubelet(cluster: Cluster) -> None:
     await cluster.client.create(Namespace(metadata=ObjectMeta(name="test")))
     storage_class = csi_steps.seed_class(cluster.file_system_ids[0])
     assert storage_class.metadata
@@ -336,7 +336,7 @@ async def test_claim_used_twice_by_a_pod_is_mounted_once(cluster: Cluster) -> No
     await tunnel_for(cluster, point, holders=0)
 
 
-async def test_a_read_only_claim_cannot_be_written(cluster: Cluster) -> None:
+async def test_read_only_claim_cannot_be_written(cluster: Cluster) -> None:
     claims, _, point = await provisioned(cluster, "guarded")
     folder = await access_point_folder(cluster, point)
     (folder / "kept").write_text("hello")

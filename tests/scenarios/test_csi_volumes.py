@@ -120,7 +120,7 @@ async def test_retain_keeps_volume_and_access_point(cluster: Cluster, aws: Aws) 
     assert await aws.ids(system) == {csi_steps.handle_of(volume).access_point_id}
 
 
-async def test_ids_come_from_the_range_one_for_each_volume(cluster: Cluster, aws: Aws) -> None:
+async def test_each_volume_gets_its_own_id_from_the_range(cluster: Cluster, aws: Aws) -> None:
     claims, system = await Claims.of(cluster), await aws.file_system()
     name = await csi_steps.new_class(
         cluster.client,
@@ -236,7 +236,7 @@ async def test_directory_volume_has_no_access_point_and_is_removed_with_its_clai
     assert not any(folder.exists() for folder in folders)
 
 
-async def test_a_pool_fills_the_next_file_system_when_one_is_full(cluster: Cluster, aws: Aws) -> None:
+async def test_full_file_system_is_followed_by_the_next_of_its_class(cluster: Cluster, aws: Aws) -> None:
     claims, pool = await Claims.of(cluster), [await aws.file_system(), await aws.file_system()]
     name = await csi_steps.new_class(cluster.client, parameters={"fileSystemIds": ", ".join(pool)})
     async with csi_steps.controller_with(cluster, KUBE_EFS_ACCESS_POINT_QUOTA="2"):
@@ -254,7 +254,7 @@ async def test_a_pool_fills_the_next_file_system_when_one_is_full(cluster: Clust
 
 
 @pytest.mark.parametrize("zone", ["us-east-1b", None], ids=["one zone", "regional"])
-async def test_a_volume_of_one_zone_says_so_where_the_class_wants_it(
+async def test_one_zone_volume_has_node_affinity_if_the_class_enforces_it(
     cluster: Cluster, aws: Aws, zone: str | None
 ) -> None:
     claims, system = await Claims.of(cluster), await aws.file_system(zone)
@@ -395,7 +395,7 @@ async def test_claim_waits_for_a_missing_file_system(cluster: Cluster) -> None:
     [(ConfigMap, "fileSystemIdConfigRef"), (Secret, "fileSystemIdSecretRef")],
     ids=["ConfigMap", "Secret"],
 )
-async def test_the_file_system_may_be_named_in_another_object(
+async def test_file_system_id_is_read_from_another_object(
     cluster: Cluster, aws: Aws, kind: type[ConfigMap | Secret], key: str
 ) -> None:
     claims, system = await Claims.of(cluster), await aws.file_system()
@@ -465,7 +465,7 @@ async def test_volume_of_another_account_contains_how_to_reach_it(
     assert csi_steps.handle_of(volume).access_point_id not in await aws.ids(system)
 
 
-async def test_the_role_s_account_is_the_one_that_is_asked(cluster: Cluster) -> None:
+async def test_file_system_is_looked_up_in_the_account_of_the_role(cluster: Cluster) -> None:
     claims, system = await Claims.of(cluster), cluster.file_system_ids[1]
     other = ROLE.replace("123456789012", "210987654321")
     await csi_steps.text_in(cluster, Secret, claims.namespace, "role", awsRoleArn=other, crossaccount="true")
@@ -475,7 +475,7 @@ async def test_the_role_s_account_is_the_one_that_is_asked(cluster: Cluster) -> 
     await claims.delete("data")
 
 
-async def test_a_role_s_secret_that_is_missing_or_malformed_is_told_and_not_shown(cluster: Cluster) -> None:
+async def test_malformed_secret_of_a_role_is_reported_without_its_value(cluster: Cluster) -> None:
     claims, system = await Claims.of(cluster), cluster.file_system_ids[1]
     await csi_steps.text_in(cluster, Secret, claims.namespace, "role", awsRoleArn="hush-hush")
     name = await csi_steps.new_class(cluster.client, parameters=_with_secret(system, claims.namespace))
@@ -488,9 +488,7 @@ async def test_a_role_s_secret_that_is_missing_or_malformed_is_told_and_not_show
 # --- one access point and several volumes
 
 
-async def test_claims_of_one_name_reuse_their_access_point_one_after_the_other(
-    cluster: Cluster, aws: Aws
-) -> None:
+async def test_next_claim_of_the_same_name_reuses_the_access_point(cluster: Cluster, aws: Aws) -> None:
     claims, other, system = await Claims.of(cluster), await Claims.of(cluster), await aws.file_system()
     name = await csi_steps.new_class(
         cluster.client,

@@ -168,7 +168,7 @@ async def test_nothing_is_written_below_a_missing_mount(cluster: Cluster, mounte
     assert _directories(mounted) == set()
 
 
-async def test_a_restart_of_the_mounted_controller_gives_no_gid_twice(
+async def test_restarted_controller_with_a_mount_assigns_no_gid_twice(
     cluster: Cluster, mounted: MountedController
 ) -> None:
     claims = await Claims.of(cluster)

@@ -61,7 +61,7 @@ async def _classes(cluster: Cluster, first: int, last: int) -> tuple[str, str]:
 
 
 @pytest.mark.usefixtures("neighbour")
-async def test_claims_of_both_at_one_time_share_no_gid(cluster: Cluster) -> None:
+async def test_concurrent_claims_of_two_controllers_share_no_gid(cluster: Cluster) -> None:
     ours, theirs = await _classes(cluster, 50000, 50999)
     claims = await Claims.of(cluster)
 
@@ -76,7 +76,7 @@ async def test_claims_of_both_at_one_time_share_no_gid(cluster: Cluster) -> None
 
 
 @pytest.mark.usefixtures("neighbour")
-async def test_a_gid_is_free_for_the_neighbour_when_its_volume_is_gone(cluster: Cluster) -> None:
+async def test_gid_of_a_deleted_volume_is_free_for_another_controller(cluster: Cluster) -> None:
     ours, theirs = await _classes(cluster, 51000, 51000)
     claims = await Claims.of(cluster)
     await claims.provisioned(ours, "first")

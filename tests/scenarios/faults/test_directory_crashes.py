@@ -70,7 +70,7 @@ PROVISIONING: dict[str, MakeMoment] = {
 
 
 @pytest.mark.parametrize("moment", PROVISIONING.values(), ids=PROVISIONING.keys())
-async def test_a_controller_killed_while_it_provisions(
+async def test_controller_killed_during_provisioning_creates_each_volume_once(
     cluster: Cluster, api: FaultyApi, moment: MakeMoment
 ) -> None:
     claims, name = await Claims.of(cluster), await directory_steps.new_class(cluster.client)
@@ -108,7 +108,7 @@ REMOVING: dict[str, MakeMoment] = {
 
 
 @pytest.mark.parametrize("moment", REMOVING.values(), ids=REMOVING.keys())
-async def test_a_controller_killed_while_it_removes(
+async def test_controller_killed_during_removals_removes_only_deleted_volumes(
     cluster: Cluster, api: FaultyApi, moment: MakeMoment
 ) -> None:
     claims, name = await Claims.of(cluster), await directory_steps.new_class(cluster.client)
@@ -135,7 +135,7 @@ async def test_a_controller_killed_while_it_removes(
     await claims.removed(KEPT)
 
 
-async def test_a_directory_that_a_crash_leaves_without_a_volume_is_told_and_kept(
+async def test_directory_without_a_volume_after_a_crash_is_reported_and_kept(
     cluster: Cluster, api: FaultyApi
 ) -> None:
     claims, one_gid = await Claims.of(cluster), {"gidMin": "9000", "gidMax": "9000"}

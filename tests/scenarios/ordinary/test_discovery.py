@@ -33,7 +33,7 @@ async def test_every_file_system_has_a_bound_root_claim_with_a_key(cluster: Clus
         assert len(volume.labels["root_key"]) == 10
 
 
-async def test_a_claim_cannot_take_a_root_without_its_key(cluster: Cluster) -> None:
+async def test_claim_without_the_key_cannot_bind_a_root_volume(cluster: Cluster) -> None:
     client, namespace = cluster.client, await steps.new_namespace(cluster.client)
     thief = steps.claim(
         namespace,

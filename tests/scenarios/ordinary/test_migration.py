@@ -171,7 +171,7 @@ class Holding:
         raise AssertionError("nobody lets go")
 
 
-async def test_a_tunnel_volume_survives_a_kill_between_the_old_claim_and_the_new(
+async def test_migration_killed_between_old_and_new_claim_continues(
     cluster: Cluster, migrator: Path, tmp_path: Path
 ) -> None:
     claims = await Claims.of(cluster)
@@ -219,7 +219,7 @@ async def _reads(file: Path, text: str) -> bool:
     return await asyncio.to_thread(file.exists) and await asyncio.to_thread(file.read_text) == text
 
 
-async def test_a_directory_volume_keeps_its_group_there_and_back(cluster: Cluster) -> None:
+async def test_directory_volume_keeps_its_group_in_both_directions(cluster: Cluster) -> None:
     claims = await Claims.of(cluster)
     storage_class = await directory_steps.new_class(cluster.client, gidMin="41000", gidMax="41999")
     old = await claims.provisioned(storage_class, "data")
