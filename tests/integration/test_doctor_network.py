@@ -125,7 +125,7 @@ async def _prefix_list(network: Network, cidr: str) -> str:
     return str(answer["PrefixList"]["PrefixListId"])
 
 
-async def test_the_group_of_a_node_s_interface_decides(network: Network) -> None:
+async def test_security_group_of_the_node_must_be_allowed(network: Network) -> None:
     await network.let_in(UserIdGroupPairs=[{"GroupId": network.nodes_group}])
     assert await network.found() == {}
     await network.let_in(UserIdGroupPairs=[{"GroupId": network.group}])
@@ -134,7 +134,7 @@ async def test_the_group_of_a_node_s_interface_decides(network: Network) -> None
     assert f"{network.group} allows {network.group} at 2049" in closed.evidence
 
 
-async def test_what_is_in_a_prefix_list_decides(network: Network) -> None:
+async def test_entries_of_a_prefix_list_are_evaluated(network: Network) -> None:
     ours, others = [await _prefix_list(network, one) for one in ("10.1.0.0/16", "10.7.0.0/16")]
     await network.let_in(PrefixListIds=[{"PrefixListId": ours}])
     assert await network.found() == {}
@@ -143,7 +143,7 @@ async def test_what_is_in_a_prefix_list_decides(network: Network) -> None:
     assert f"{network.group} allows {others} (10.7.0.0/16) at 2049" in closed.evidence
 
 
-async def test_an_instance_that_is_not_known_is_not_said_to_be_shut_out(network: Network) -> None:
+async def test_unknown_instance_is_not_reported_as_blocked(network: Network) -> None:
     await network.let_in(UserIdGroupPairs=[{"GroupId": network.nodes_group}])
     stranger = replace(network, node=replace(network.node, instance_id="i-0123456789abcdef0"))
     found = await stranger.found()
@@ -151,7 +151,7 @@ async def test_an_instance_that_is_not_known_is_not_said_to_be_shut_out(network:
     assert "the security groups of node one are not known" in found["security-group/not-judged"].evidence[0]
 
 
-async def test_a_network_acl_that_keeps_the_answers_back(network: Network) -> None:
+async def test_network_acl_that_blocks_answers_is_found(network: Network) -> None:
     await network.let_in(IpRanges=[{"CidrIp": "10.1.0.0/16"}])
     subnet = network.subnets[0]
     acl = (await network.call("CreateNetworkAcl", VpcId=subnet.vpc_id))["NetworkAcl"]["NetworkAclId"]
@@ -190,7 +190,7 @@ async def _associate(network: Network, subnet_id: SubnetId, acl: str) -> str:
     return str(found["NetworkAclId"])
 
 
-async def test_a_prefix_list_that_may_not_be_read_is_not_counted_as_open(network: Network) -> None:
+async def test_unreadable_prefix_list_does_not_count_as_open(network: Network) -> None:
     await network.let_in(PrefixListIds=[{"PrefixListId": await _prefix_list(network, "10.1.0.0/16")}])
     async with _refusing(network.api.endpoint_url, "GetManagedPrefixListEntries", set()) as url:
         found = await network.found(replace(network.options, endpoint_url=url))
@@ -201,7 +201,7 @@ async def test_a_prefix_list_that_may_not_be_read_is_not_counted_as_open(network
     )
 
 
-async def test_the_page_lists_the_rights_that_are_used_and_no_others(network: Network) -> None:
+async def test_page_lists_exactly_the_permissions_in_use(network: Network) -> None:
     await network.let_in(PrefixListIds=[{"PrefixListId": await _prefix_list(network, "10.1.0.0/16")}])
     asked: set[str] = set()
     async with _refusing(network.api.endpoint_url, "nothing", asked) as url:

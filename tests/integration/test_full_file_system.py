@@ -65,7 +65,7 @@ async def calls(program: Program) -> dict[str, float]:
     return {one: await metric(program, f'kube_efs_aws_calls_total{{operation="{one}"') for one in operations}
 
 
-async def test_one_more_volume_costs_one_call(driver: Driver) -> None:
+async def test_another_volume_costs_one_call(driver: Driver) -> None:
     mode = csi.VolumeCapability.AccessMode(mode=csi.VolumeCapability.AccessMode.MULTI_NODE_MULTI_WRITER)
     capability = csi.VolumeCapability(mount=csi.VolumeCapability.MountVolume(), access_mode=mode)
     parameters = {"provisioningMode": "efs-ap", "fileSystemId": FILE_SYSTEM, "directoryPerms": "700"}

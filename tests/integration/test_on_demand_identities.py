@@ -165,7 +165,7 @@ async def site(efs: EmbeddedEfs, tmp_path: Path) -> AsyncIterator[Site]:
     await efs.delete_file_system(file_system)
 
 
-async def test_each_access_point_is_its_own_root_with_its_own_identity(site: Site) -> None:
+async def test_each_access_point_has_its_own_root_and_identity(site: Site) -> None:
     one, two = await site.access_point("/apps/one"), await site.access_point("/apps/two")
     first, second = await site.tunnel(access_point_id=one), await site.tunnel(access_point_id=two)
 
@@ -186,7 +186,7 @@ async def test_each_access_point_is_its_own_root_with_its_own_identity(site: Sit
     assert (data / "file").stat().st_uid == os.getuid()
 
 
-async def test_the_certificate_s_file_system_must_be_the_one_that_is_there(site: Site) -> None:
+async def test_client_certificate_must_name_the_file_system(site: Site) -> None:
     there = FileSystemId(await site.efs.create_file_system("there", zones=[ZoneName("us-east-1b")]))
     # The address answers with the other one's name, so that the client itself sees nothing wrong.
     site.efs.present(site.file_system, site.efs.authority.issue([dns_name(there, REGION)]))
@@ -200,7 +200,7 @@ async def test_the_certificate_s_file_system_must_be_the_one_that_is_there(site:
     assert await site.leads_somewhere(await site.tunnel())
 
 
-async def test_an_access_point_must_be_of_the_file_system(site: Site) -> None:
+async def test_access_point_must_belong_to_the_file_system(site: Site) -> None:
     there = FileSystemId(await site.efs.create_file_system("there", zones=[ZoneName("us-east-1b")]))
     elsewhere = await site.access_point("/", there)
     tunnel = await site.tunnel(access_point_id=elsewhere)
@@ -208,7 +208,7 @@ async def test_an_access_point_must_be_of_the_file_system(site: Site) -> None:
         assert not await site.leads_somewhere(tunnel)
 
 
-async def test_a_policy_lets_in_who_has_signed_and_nobody_else(site: Site) -> None:
+async def test_policy_allows_only_the_signed_role(site: Site) -> None:
     point = await site.access_point("/signed")
     async with site.policy(statement(ROLE), statement(USER, "Deny")):
         unsigned = await site.tunnel(access_point_id=point)
@@ -225,7 +225,7 @@ async def test_a_policy_lets_in_who_has_signed_and_nobody_else(site: Site) -> No
     assert await site.leads_somewhere(other)
 
 
-async def test_a_signature_is_verified_though_all_are_allowed(site: Site) -> None:
+async def test_signature_is_verified_even_without_a_policy(site: Site) -> None:
     tunnel = await site.tunnel(iam=IamOptions(profile="guessing"))
     async with site.refusal(f"IAM signature by key: '{CREDENTIALS.access_key_id}' does not match"):
         assert not await site.leads_somewhere(tunnel)

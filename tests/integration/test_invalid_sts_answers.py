@@ -144,7 +144,7 @@ async def is_alive(program: Program) -> bool:
     return program.running and bool((await fetched(program, "/healthz"))["ok"])
 
 
-async def test_the_agent_renews_all_others_and_this_one_when_it_can(
+async def test_agent_renews_other_certificates_despite_invalid_answers_of_sts(
     environment: dict[str, str], aws: Aws, folder: Path, kube: AsyncClient
 ) -> None:
     authority, port, conf = Authority(folder, "ca"), free_port(), folder / "stunnel.conf"
@@ -224,7 +224,7 @@ async def test_the_agent_renews_all_others_and_this_one_when_it_can(
     _nothing_is_told(folder / "first.log", folder / "second.log")
 
 
-async def test_the_controller_goes_on_to_discover_when_it_can(
+async def test_controller_discovers_file_systems_after_invalid_answers_of_sts(
     environment: dict[str, str], aws: Aws, folder: Path, kube: AsyncClient
 ) -> None:
     environment |= {
@@ -260,7 +260,7 @@ async def test_the_controller_goes_on_to_discover_when_it_can(
     _nothing_is_told(folder / "log")
 
 
-async def test_odd_instance_metadata_do_not_end_the_start(
+async def test_invalid_instance_metadata_are_retried_at_the_start(
     environment: dict[str, str], aws: Aws, folder: Path
 ) -> None:
     environment |= {"AWS_EC2_METADATA_SERVICE_ENDPOINT": aws.url, "AWS_REGION": ""}
