@@ -32,7 +32,7 @@ def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_the_older_system_s_defaults_hold() -> None:
+def test_defaults_match_the_older_system() -> None:
     controller, tunnel = load(ControllerSettings), load(TunnelSettings)
     assert controller.base_stunnel_port == 20490
     assert controller.polling_interval_seconds == 300
@@ -44,19 +44,19 @@ def test_the_older_system_s_defaults_hold() -> None:
     assert tunnel.stunnel_path is None
 
 
-def test_workers_run_the_image_of_this_version() -> None:
+def test_workers_use_the_image_of_this_version() -> None:
     image = load(ControllerSettings).worker_image
     assert image.startswith("quay.io/kube-efs/kube-efs:")
     assert image.rpartition(":")[2][0].isdigit()
 
 
-def test_each_process_serves_health_on_a_port_of_its_own() -> None:
+def test_each_process_has_its_own_health_port() -> None:
     # All may run on one node's network.
     controller, tunnel, node = load(ControllerSettings), load(TunnelSettings), load(NodeSettings)
     assert len({controller.health_port, tunnel.health_port, node.health_port}) == 3
 
 
-def test_the_aws_driver_s_defaults_hold_on_a_node() -> None:
+def test_defaults_of_the_node_match_the_aws_driver() -> None:
     node = load(NodeSettings)
     assert node.kubelet_socket == Path("/var/lib/kubelet/plugins/efs.csi.aws.com/csi.sock")
     assert (node.force_unmount, node.unmount_timeout_seconds) == (False, 30)
@@ -148,7 +148,7 @@ def test_invalid_value_is_refused_with_its_name_and_remedy(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another host name needs root")
-def test_a_host_name_that_cannot_be_used_is_told_as_the_variables_that_replace_it() -> None:
+def test_invalid_host_name_is_reported_with_the_variables_to_set() -> None:
     inside = (
         "import runpy, socket, sys; socket.sethostname('(none)'); sys.argv[1:] = ['tunnel'];"
         "runpy.run_module('kube_efs', run_name='__main__')"
@@ -195,7 +195,7 @@ def test_lease_durations_must_be_consistent(
         load(ControllerSettings)
 
 
-def test_settings_can_be_built_by_name_and_stay_as_they_are() -> None:
+def test_settings_can_be_created_by_name_and_are_frozen() -> None:
     settings = ControllerSettings(base_stunnel_port=31000)
     assert settings.base_stunnel_port == 31000
     with pytest.raises(ValidationError, match="frozen"):
@@ -232,7 +232,7 @@ def test_variables_of_the_older_system_configure_one_provisioner(monkeypatch: py
     assert (one.dns_name, one.path, one.base, one.mount) == (None, None, None, None)
 
 
-def test_a_provisioner_may_be_told_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_setting_of_a_provisioner_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     (one,) = given(
         monkeypatch,
         **PAIR,
@@ -264,7 +264,7 @@ def test_a_provisioner_may_be_told_everything(monkeypatch: pytest.MonkeyPatch) -
         ),
     ],
 )
-def test_there_may_be_a_list_of_provisioners_besides(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_list_adds_provisioners(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     settings = given(monkeypatch, **PAIR, KUBE_EFS_DIRECTORY_PROVISIONERS=text)
     single, first, second = settings.directory_provisioners
     assert single.name == "example.com/aws-efs"
@@ -315,7 +315,7 @@ def test_list_of_provisioners_is_parsed_strictly(
         pytest.param("", (BackendName.TUNNEL, BackendName.DIRECTORY), id="empty counts as not set"),
     ],
 )
-def test_kinds_of_volumes(
+def test_kinds_of_volumes_are_parsed(
     monkeypatch: pytest.MonkeyPatch, text: str, backends: tuple[BackendName, ...]
 ) -> None:
     assert given(monkeypatch, KUBE_EFS_BACKENDS=text).backends == backends
@@ -335,14 +335,14 @@ def test_removing_directories_of_access_points_needs_worker_pods(monkeypatch: py
     assert fault.endswith("needs worker pods: put tunnel into KUBE_EFS_BACKENDS")
 
 
-def test_tags_are_refused_as_the_driver_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_tags_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     tags = given(monkeypatch, KUBE_EFS_ACCESS_POINT_TAGS="team:storage env:").access_point_tags
     assert [(tag.key, tag.value) for tag in tags] == [("team", "storage"), ("env", "")]
     (fault,) = faults(monkeypatch, KUBE_EFS_ACCESS_POINT_TAGS="a:b:c")
     assert fault.startswith("KUBE_EFS_ACCESS_POINT_TAGS")
 
 
-def test_provisioners_count_only_where_directory_volumes_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_provisioners_require_the_directory_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     assert given(monkeypatch, **PAIR, KUBE_EFS_BACKENDS="tunnel").directory_provisioners == ()
 
 
@@ -357,13 +357,13 @@ def test_provisioners_count_only_where_directory_volumes_are_made(monkeypatch: p
         pytest.param({**PAIR, "PROVISIONER_NAME": ""}, "PROVISIONER_NAME", id="empty"),
     ],
 )
-def test_a_provisioner_needs_its_name_and_its_file_system(
+def test_provisioner_requires_name_and_file_system(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], told: str
 ) -> None:
     assert faults(monkeypatch, **variables) == [f"{told} must be set for directory volumes"]
 
 
-def test_a_list_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_replaces_the_single_provisioner(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "[{name: a, file_system_id: fs-1}]"
     settings = given(monkeypatch, KUBE_EFS_BACKENDS="directory", KUBE_EFS_DIRECTORY_PROVISIONERS=text)
     assert [one.name for one in settings.directory_provisioners] == ["a"]
@@ -392,7 +392,7 @@ def test_provisioner_names_must_be_unique(
     ]
 
 
-def test_tunnel_volumes_that_are_not_made_take_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_of_the_tunnel_provisioner_is_free_without_its_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "gnuthought.com/efs-stunnel"
     settings = given(monkeypatch, **{**PAIR, "PROVISIONER_NAME": name}, KUBE_EFS_BACKENDS="directory")
     assert [one.name for one in settings.directory_provisioners] == [name]
@@ -409,7 +409,7 @@ def test_missing_and_malformed_variables_are_reported_together(monkeypatch: pyte
     ]
 
 
-def test_rules_over_several_variables_are_told_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_violated_rules_are_reported_together(monkeypatch: pytest.MonkeyPatch) -> None:
     found = faults(monkeypatch, FILE_SYSTEM_ID="fs-1", KUBE_EFS_LEASE_DURATION_SECONDS="5")
     assert [line.partition(" must be")[0] for line in found] == [
         "PROVISIONER_NAME",
@@ -430,7 +430,7 @@ def test_invalid_provisioner_names_are_refused(monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.mark.parametrize("name", ["efs.example.com", "FS-1.efs.example.com", "efs.example.com.", "10.0.0.4"])
-def test_a_server_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_server_name_is_not_normalized(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     (one,) = given(monkeypatch, **PAIR, DNS_NAME=name).directory_provisioners
     assert one.dns_name == name
 
@@ -442,7 +442,7 @@ def test_invalid_server_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -
     ]
 
 
-def test_limits_of_shared_volumes_are_told_by_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_of_shared_volumes_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     text = '{"team": ["fs-1", "fsap-2"], "free": ["*"], "*": []}'
     limits = given(monkeypatch, KUBE_EFS_SHARED_VOLUME_LIMITS=text).shared_volume_limits
     assert limits == Limits(
@@ -461,7 +461,7 @@ def test_limits_of_shared_volumes_are_told_by_namespace(monkeypatch: pytest.Monk
         pytest.param("{team: [fs-1, nfs-2]}", "names 'nfs-2', which is not a valid ID", id="no id"),
     ],
 )
-def test_limits_of_shared_volumes_that_are_malformed(
+def test_malformed_limits_of_shared_volumes_are_refused(
     monkeypatch: pytest.MonkeyPatch, text: str, told: str
 ) -> None:
     (fault,) = faults(monkeypatch, KUBE_EFS_SHARED_VOLUME_LIMITS=text)
@@ -472,7 +472,7 @@ def test_limits_of_shared_volumes_that_are_malformed(
 # --- what the operator is told for others
 
 
-def test_values_for_other_processes_may_be_of_any_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_for_other_processes_are_converted_to_text(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = '"KUBE_EFS_SHARED_VOLUME_LIMITS": {"*": []}'
     text = f'{{{limits}, "EFS_POLLING_INTERVAL": 60, "AWS_USE_FIPS_ENDPOINT": true}}'
     monkeypatch.setenv("KUBE_EFS_CONTROLLER_SETTINGS", text)
@@ -519,7 +519,7 @@ def test_values_for_other_processes_may_be_of_any_kind(monkeypatch: pytest.Monke
         pytest.param("NODE", "LOGGING_LEVEL: 2026-01-01", "that is not JSON", id="a date"),
     ],
 )
-def test_what_other_processes_would_not_take_is_refused(
+def test_invalid_values_for_other_processes_are_refused(
     variable: str, text: str, complaint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(f"KUBE_EFS_{variable}_SETTINGS", text)
@@ -528,7 +528,7 @@ def test_what_other_processes_would_not_take_is_refused(
     assert complaint in str(caught.value)
 
 
-def test_misplaced_key_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secret_in_the_wrong_variable_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     secret = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
     monkeypatch.setenv("KUBE_EFS_CONTROLLER_SETTINGS", f'{{"AWS_SECRET_ACCESS_KEY": "{secret}"}}')
     with pytest.raises(InvalidSetting) as caught:

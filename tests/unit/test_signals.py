@@ -33,7 +33,7 @@ async def test_stop_signal_cancels_without_an_error(number: int) -> None:
         await run_until_stopped(work())
 
 
-async def test_a_fault_is_raised_as_it_is() -> None:
+async def test_single_error_is_raised_without_its_groups() -> None:
     with pytest.raises(NotYet, match="is not there"):
         await run_until_stopped(_in_groups(NotYet("is not there")))
 
@@ -43,6 +43,6 @@ async def test_first_of_several_errors_is_raised() -> None:
         await run_until_stopped(_in_groups(KubeUnavailable("is down"), NotYet("is not there")))
 
 
-async def test_what_nobody_has_foreseen_keeps_all_its_company() -> None:
+async def test_unexpected_error_is_raised_with_its_group() -> None:
     with pytest.raises(ExceptionGroup):
         await run_until_stopped(_in_groups(KeyError("x"), NotYet("is not there")))

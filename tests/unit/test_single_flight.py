@@ -48,7 +48,7 @@ async def test_later_caller_does_not_use_a_running_call() -> None:
     assert (await first, await asyncio.gather(*later)) == (1, [2, 2, 2])
 
 
-async def test_any_answer_may_be_that_of_the_question_under_way() -> None:
+async def test_any_answer_can_be_that_of_the_running_call() -> None:
     clock = Clock()
     shared = SingleFlight(clock.ask)
     tasks = [asyncio.create_task(shared())]
@@ -59,7 +59,7 @@ async def test_any_answer_may_be_that_of_the_question_under_way() -> None:
     assert await shared.any_answer() == 2
 
 
-async def test_who_is_cancelled_takes_the_answer_from_nobody() -> None:
+async def test_cancelled_caller_does_not_affect_the_others() -> None:
     clock = Clock()
     shared = SingleFlight(clock.ask)
     tasks = [asyncio.create_task(shared()) for _ in range(2)]

@@ -253,7 +253,7 @@ def request(parameters: Parameters, secrets: Parameters) -> csi.CreateVolumeRequ
     )
 
 
-def test_no_parameter_is_left_out() -> None:
+def test_every_parameter_is_tested() -> None:
     assert set(REFUSED) == set(_KNOWN)
 
 
@@ -265,7 +265,7 @@ def test_no_parameter_is_left_out() -> None:
         for number, (parameters, text) in enumerate(rows)
     ],
 )
-async def test_a_parameter_that_cannot_be_served_is_told(
+async def test_invalid_parameter_is_refused_with_the_reason(
     stub: Any, world: CsiWorld, parameters: Parameters, text: str
 ) -> None:
     assert await _refusal(stub, request(parameters, {})) == (StatusCode.INVALID_ARGUMENT, text)
@@ -273,7 +273,7 @@ async def test_a_parameter_that_cannot_be_served_is_told(
 
 
 @pytest.mark.parametrize(("secrets", "text"), SECRETS)
-async def test_a_secret_that_cannot_be_used_is_told_and_not_shown(
+async def test_invalid_secret_is_refused_and_not_shown(
     stub: Any, world: CsiWorld, secrets: Parameters, text: str
 ) -> None:
     code, details = await _refusal(stub, request({}, secrets))
@@ -283,7 +283,7 @@ async def test_a_secret_that_cannot_be_used_is_told_and_not_shown(
 
 
 @pytest.mark.parametrize("value", ["", "maybe", "TrUe"])
-async def test_only_one_parameter_takes_what_is_no_boolean(stub: Any, value: str) -> None:
+async def test_only_one_parameter_accepts_invalid_booleans(stub: Any, value: str) -> None:
     pattern = {"subPathPattern": "${.PVC.name}", "ensureUniqueDirectory": value}
     assert (await stub.CreateVolume(request({**pattern, **CLAIM}, {}))).volume.volume_id
 

@@ -21,7 +21,7 @@ PROBE = "/csi.v1.Identity/Probe"
         pytest.param(b"\x0a\x05fs-1", id="a field that is cut off"),
     ],
 )
-async def test_malformed_request_is_the_caller_s_fault(connect: Connect, request_: bytes) -> None:
+async def test_malformed_request_is_an_invalid_argument(connect: Connect, request_: bytes) -> None:
     async with connect(identity_service()) as channel:
         call: Any = channel.unary_unary(PROBE)
         with capture_logs() as logs, pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -32,7 +32,7 @@ async def test_malformed_request_is_the_caller_s_fault(connect: Connect, request
     assert (line["event"], line["method"]) == ("request-not-decoded", PROBE)
 
 
-async def test_other_requests_and_unknown_methods_are_left_alone(connect: Connect) -> None:
+async def test_other_requests_and_unknown_methods_are_not_changed(connect: Connect) -> None:
     async with connect(identity_service()) as channel:
         probe: Any = channel.unary_unary(PROBE)
         assert csi.ProbeResponse.FromString(await probe(b"")).ready.value

@@ -244,7 +244,7 @@ def wanted(target: Path | str, volume: str = FS, **fields: Any) -> csi.NodePubli
         ),
     ],
 )
-async def test_a_volume_that_cannot_be_mounted_as_asked(
+async def test_invalid_publish_request_is_refused(
     stub: Any, recorder: Recorder, request_: csi.NodePublishVolumeRequest, told: str
 ) -> None:
     code, text = await refused(stub.NodePublishVolume(request_))
@@ -261,7 +261,7 @@ async def test_a_volume_that_cannot_be_mounted_as_asked(
         pytest.param(FS, "/x/../y", "is not an absolute path below /", id="upwards"),
     ],
 )
-async def test_what_cannot_be_unmounted(
+async def test_invalid_unpublish_request_is_refused(
     stub: Any, recorder: Recorder, volume: str, target: str, told: str
 ) -> None:
     request = csi.NodeUnpublishVolumeRequest(volume_id=volume, target_path=target)
@@ -284,7 +284,9 @@ async def test_what_cannot_be_unmounted(
         ),
     ],
 )
-async def test_what_has_no_usage(stub: Any, volume: str, path: str, code: grpc.StatusCode, told: str) -> None:
+async def test_statistics_of_an_invalid_path_are_refused(
+    stub: Any, volume: str, path: str, code: grpc.StatusCode, told: str
+) -> None:
     request = csi.NodeGetVolumeStatsRequest(volume_id=volume, volume_path=path)
     got, text = await refused(stub.NodeGetVolumeStats(request))
     assert got is code
@@ -303,7 +305,7 @@ async def test_what_has_no_usage(stub: Any, volume: str, path: str, code: grpc.S
         pytest.param("a\0b", "has control characters; give a path of printable characters", id="a zero"),
     ],
 )
-async def test_target_that_cannot_be_a_directory_is_the_caller_s_fault(
+async def test_target_that_cannot_be_a_directory_is_an_invalid_argument(
     stub: Any, recorder: Recorder, tmp_path: Path, name: str, told: str
 ) -> None:
     (tmp_path / "file").touch()
@@ -331,7 +333,7 @@ async def test_target_that_cannot_be_a_directory_is_the_caller_s_fault(
 
 
 @pytest.mark.parametrize("method", ["NodePublishVolume", "NodeUnpublishVolume", "NodeGetVolumeStats"])
-async def test_request_with_text_that_is_not_utf_8_is_the_caller_s_fault(
+async def test_request_with_invalid_utf_8_is_an_invalid_argument(
     channel: grpc.aio.Channel, method: str
 ) -> None:
     call: Any = channel.unary_unary(f"/csi.v1.Node/{method}")
@@ -340,9 +342,7 @@ async def test_request_with_text_that_is_not_utf_8_is_the_caller_s_fault(
     assert text.startswith("request: is malformed (")
 
 
-async def test_file_in_the_target_s_place_is_not_published_to_and_not_removed(
-    stub: Any, tmp_path: Path
-) -> None:
+async def test_file_at_the_target_is_refused_and_not_removed(stub: Any, tmp_path: Path) -> None:
     target = tmp_path / "file"
     target.touch()
     code, text = await refused(stub.NodePublishVolume(wanted(target)))
@@ -352,16 +352,14 @@ async def test_file_in_the_target_s_place_is_not_published_to_and_not_removed(
     assert target.exists()
 
 
-async def test_any_volume_id_is_unmounted_whether_or_not_it_could_be_mounted(
-    stub: Any, recorder: Recorder, tmp_path: Path
-) -> None:
+async def test_any_volume_id_can_be_unmounted(stub: Any, recorder: Recorder, tmp_path: Path) -> None:
     target = tmp_path / "x"
     request = csi.NodeUnpublishVolumeRequest(volume_id="of an older driver", target_path=str(target))
     await stub.NodeUnpublishVolume(request)
     assert recorder.calls == [("release", f"of%20an%20older%20driver {target}")]
 
 
-async def test_oddities_are_told_in_the_log_and_not_in_the_way(
+async def test_options_without_effect_are_logged_and_harmless(
     stub: Any, recorder: Recorder, tmp_path: Path
 ) -> None:
     addresses = '{"us-east-1c":"10.0.0.3","us-east-1b":"10.0.0.2"}'
@@ -401,7 +399,7 @@ async def test_oddities_are_told_in_the_log_and_not_in_the_way(
     ],
 )
 @pytest.mark.parametrize("is_agent_there", [True, False])
-async def test_what_did_not_come_to_be_is_let_go(
+async def test_failed_publish_releases_its_tunnel(
     stub: Any,
     recorder: Recorder,
     tmp_path: Path,
@@ -421,7 +419,7 @@ async def test_what_did_not_come_to_be_is_let_go(
     assert not target.exists()
 
 
-async def test_reconciliation_goes_on_after_a_failure() -> None:
+async def test_reconciliation_continues_after_a_failure() -> None:
     pauses: list[float] = []
     outcomes: list[KubeEfsError | None] = [PlatformError("no table"), TunnelNotReady("later"), None]
 
@@ -444,7 +442,7 @@ async def test_reconciliation_goes_on_after_a_failure() -> None:
 
 
 @pytest.mark.parametrize("name", ["NodeStageVolume", "NodeUnstageVolume", "NodeExpandVolume"])
-async def test_what_the_driver_does_not_do(channel: grpc.aio.Channel, name: str) -> None:
+async def test_unsupported_methods_are_unimplemented(channel: grpc.aio.Channel, name: str) -> None:
     call: Any = channel.unary_unary(f"/csi.v1.Node/{name}")
     code, _ = await refused(call(b""))
     assert code is grpc.StatusCode.UNIMPLEMENTED

@@ -54,7 +54,7 @@ async def create_node(kube: AsyncClient, name: str, provider_id: str = "", **spe
 
 
 @pytest.mark.parametrize("has_zone_id", [True, False])
-async def test_an_instance_knows_itself(has_zone_id: bool) -> None:
+async def test_node_is_identified_by_instance_metadata(has_zone_id: bool) -> None:
     async with instance(has_zone_id=has_zone_id) as metadata:
         assert await identify_node(metadata, None, NAME) == NodeInfo(
             node_id="i-0123456789abcdef0",
@@ -78,7 +78,7 @@ async def test_an_instance_knows_itself(has_zone_id: bool) -> None:
         pytest.param("hybrid", "eks-hybrid:///eu-west-1/cluster/mi-0a1b", "mi-0a1b"[1:], id="a hybrid node"),
     ],
 )
-async def test_without_metadata_the_node_s_object_is_asked(
+async def test_node_is_identified_by_its_object_without_metadata(
     nobody: InstanceMetadata, kube: AsyncClient, name: str, provider_id: str, node_id: str
 ) -> None:
     await create_node(kube, name, provider_id)
@@ -91,13 +91,13 @@ async def test_without_metadata_the_node_s_object_is_asked(
     )
 
 
-async def test_metadata_of_hyperpod_are_of_another_account(kube: AsyncClient) -> None:
+async def test_hyperpod_node_is_identified_by_its_object(kube: AsyncClient) -> None:
     await create_node(kube, "hyperpod-i-0aaa", "aws:///x/i-0bbb")
     async with instance() as metadata:
         assert (await identify_node(metadata, kube, "hyperpod-i-0aaa")).node_id == "i-0bbb"
 
 
-async def test_a_node_that_nobody_knows_is_told_with_all_reasons(
+async def test_unidentified_node_is_reported_with_all_reasons(
     nobody: InstanceMetadata, kube: AsyncClient
 ) -> None:
     with pytest.raises(InvalidSetting, match="cannot be identified") as caught:
@@ -119,7 +119,7 @@ async def taints_of(kube: AsyncClient, name: str) -> list[tuple[str, str]]:
     return [(one.key, one.effect) for one in node.spec.taints or []]
 
 
-async def test_the_startup_taint_goes_and_others_stay(kube: AsyncClient) -> None:
+async def test_only_the_startup_taint_is_removed(kube: AsyncClient) -> None:
     taints = [
         taint(STARTUP_TAINT, "NoExecute"),
         taint("gpu", "NoSchedule"),
@@ -131,7 +131,7 @@ async def test_the_startup_taint_goes_and_others_stay(kube: AsyncClient) -> None
         assert await taints_of(kube, NAME) == [("gpu", "NoSchedule")]
 
 
-async def test_a_node_without_taints_or_object_is_left_alone(kube: AsyncClient) -> None:
+async def test_node_without_taints_or_object_is_not_changed(kube: AsyncClient) -> None:
     await create_node(kube, NAME)
     await remove_startup_taint(kube, NAME)
     assert await taints_of(kube, NAME) == []
@@ -140,7 +140,7 @@ async def test_a_node_without_taints_or_object_is_left_alone(kube: AsyncClient) 
     assert logs[-1]["reason"] == "there is no such node"
 
 
-async def test_the_taint_is_tried_for_until_it_is_gone(
+async def test_removal_of_the_taint_is_retried_after_conflicts(
     kube: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await create_node(kube, NAME, taints=[taint(STARTUP_TAINT, "NoSchedule")])

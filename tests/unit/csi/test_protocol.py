@@ -19,7 +19,7 @@ def _generated_below(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): path.read_text() for path in files}
 
 
-def test_the_committed_modules_are_what_the_generator_makes(tmp_path: Path) -> None:
+def test_committed_modules_match_the_generator(tmp_path: Path) -> None:
     subprocess.run([ROOT / "scripts/generate-protocol", tmp_path], check=True, timeout=60)
 
     committed = _generated_below(ROOT / "src")
@@ -51,7 +51,7 @@ def test_methods_have_the_paths_of_the_specification() -> None:
     }
 
 
-def test_exactly_the_secrets_are_marked_as_secret_and_all_are_maps_of_texts() -> None:
+def test_exactly_the_secrets_are_marked_and_are_maps_of_text() -> None:
     fields = [field for message in csi.DESCRIPTOR.message_types_by_name.values() for field in message.fields]
     secret = [field for field in fields if field.GetOptions().Extensions[csi.csi_secret]]
 
@@ -109,14 +109,14 @@ def test_exactly_the_secrets_are_marked_as_secret_and_all_are_maps_of_texts() ->
         ),
     ],
 )
-def test_a_message_is_in_the_bytes_of_the_specification(message: Message, on_the_wire: str) -> None:
+def test_message_has_the_bytes_of_the_specification(message: Message, on_the_wire: str) -> None:
     expected = bytes.fromhex(on_the_wire.replace(" ", ""))
 
     assert message.SerializeToString() == expected
     assert type(message).FromString(expected) == message
 
 
-def test_fields_that_are_not_in_our_part_of_the_protocol_are_passed_over() -> None:
+def test_fields_outside_of_our_protocol_are_ignored() -> None:
     volume_condition = bytes.fromhex("1202 0801")
 
     assert csi.NodeGetVolumeStatsResponse.FromString(volume_condition).usage == []

@@ -32,7 +32,7 @@ def plan(handle: str = FS, *flags: str, **attributes: str) -> MountPlan:
 
 
 @given(NAMES, NAMES)
-def test_a_holder_name_contains_volume_and_target(volume_id: str, below: str) -> None:
+def test_holder_name_contains_volume_and_target(volume_id: str, below: str) -> None:
     mount = NodeMount(volume_id=volume_id, target=Path(f"/pods/{below}"))
     assert parse_mount(mount.holder) == mount
 
@@ -81,7 +81,7 @@ def test_other_names_are_not_mounts(name: str) -> None:
         ),
     ],
 )
-def test_the_tunnel_that_a_plan_needs(wanted: MountPlan, expected: dict[str, Any]) -> None:
+def test_plan_determines_the_tunnel(wanted: MountPlan, expected: dict[str, Any]) -> None:
     spec = tunnel_spec(wanted, NODE_INFO)
     given = {name: getattr(spec, name) for name in spec.__slots__ if getattr(spec, name) not in {None, False}}
     assert given == {"file_system_id": FS, **expected}
@@ -107,7 +107,7 @@ def test_the_tunnel_that_a_plan_needs(wanted: MountPlan, expected: dict[str, Any
         pytest.param(plan(FS, mounttargetip="fd00::4", **UNENCRYPTED), "fd00::4", id="an address"),
     ],
 )
-def test_the_server_of_a_mount_without_tls(wanted: MountPlan, server: str) -> None:
+def test_server_of_a_mount_without_tls_is_determined(wanted: MountPlan, server: str) -> None:
     assert direct_server(wanted, NODE_INFO) == server
 
 
@@ -120,13 +120,13 @@ def test_the_server_of_a_mount_without_tls(wanted: MountPlan, server: str) -> No
         ),
     ],
 )
-def test_a_node_with_an_unknown_region_is_an_error(attributes: dict[str, str], told: str) -> None:
+def test_node_with_an_unknown_region_is_an_error(attributes: dict[str, str], told: str) -> None:
     with pytest.raises(NoMountTarget) as caught:
         direct_server(plan(FS, **UNENCRYPTED, **attributes), NodeInfo(node_id="n"))
     assert str(caught.value) == told
 
 
-def test_another_account_needs_the_zone_id() -> None:
+def test_another_account_requires_the_zone_id() -> None:
     with pytest.raises(NoMountTarget, match="this node's zone id: is not known"):
         direct_server(
             plan(FS, **UNENCRYPTED, crossaccount="true"), NodeInfo(node_id="n", region=Region("eu-west-1"))

@@ -23,7 +23,7 @@ from kube_efs.model.errors import InvalidSetting
         pytest.param("tcp://[::1]:10000", TcpEndpoint(host="::1", port=10000), id="an IPv6 address"),
     ],
 )
-def test_an_endpoint_is_read(text: str, endpoint: Endpoint) -> None:
+def test_endpoint_is_parsed(text: str, endpoint: Endpoint) -> None:
     assert parse_endpoint(text) == endpoint
     assert parse_endpoint(str(endpoint)) == endpoint
 
@@ -53,7 +53,7 @@ def test_an_endpoint_is_read(text: str, endpoint: Endpoint) -> None:
         pytest.param("tcp://example.test:80", "is reachable from other machines", id="another machine"),
     ],
 )
-def test_an_invalid_endpoint_is_refused(text: str, problem: str) -> None:
+def test_invalid_endpoint_is_refused(text: str, problem: str) -> None:
     with pytest.raises(InvalidSetting, match=problem) as caught:
         parse_endpoint(text, field="--endpoint")
     assert (caught.value.field, caught.value.value) == ("--endpoint", text)
@@ -66,7 +66,7 @@ def test_tcp_beyond_loopback_must_be_requested() -> None:
 
 
 @given(st.text() | st.text().map("unix:/".__add__) | st.text().map("tcp://127".__add__))
-def test_any_text_is_an_endpoint_or_an_error(text: str) -> None:
+def test_any_text_gives_an_endpoint_or_an_error(text: str) -> None:
     try:
         endpoint = parse_endpoint(text)
     except InvalidSetting:

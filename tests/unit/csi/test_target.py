@@ -31,7 +31,7 @@ from kube_efs.model.errors import MountFailed
         pytest.param("/pods/\udc80", "has control characters", id="no text"),
     ],
 )
-def test_targets_that_are_refused(text: str, problem: str) -> None:
+def test_invalid_targets_are_refused(text: str, problem: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         parse_target(text, field="target_path")
     assert (caught.value.field, caught.value.problem) == ("target_path", problem)
@@ -51,7 +51,7 @@ def test_links_in_parents_are_followed_whether_or_not_the_target_exists(tmp_path
     assert resolve_target(tmp_path / "link" / "a" / "b") == tmp_path / "pods" / "a" / "b"
 
 
-def test_a_target_is_created_with_its_parents_and_removed_without_them(tmp_path: Path) -> None:
+def test_target_is_created_with_its_parents_and_removed_without_them(tmp_path: Path) -> None:
     target = tmp_path / "a" / "b"
     make_target(target)
     make_target(target)
@@ -95,7 +95,7 @@ def test_another_error_of_the_disk_is_a_failed_mount(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
-def test_a_mounted_target_is_not_removed_and_reported(tmp_path: Path) -> None:
+def test_mounted_target_is_not_removed_and_reported(tmp_path: Path) -> None:
     target = tmp_path / "mount"
     make_target(target)
     subprocess.run(["mount", "-t", "tmpfs", "none", str(target)], check=True)

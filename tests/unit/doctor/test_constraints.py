@@ -36,7 +36,7 @@ def _rendered(*, csi: bool) -> dict[tuple[str, str], Any]:
 
 
 @pytest.mark.parametrize(("name", "csi"), _NEEDS)
-def test_what_is_rendered_needs_what_its_constraints_allow(name: str, csi: bool) -> None:
+def test_rendered_constraints_allow_the_needs_of_rendered_workloads(name: str, csi: bool) -> None:
     manifests = _rendered(csi=csi)
     workload = read_workload("DaemonSet", manifests["DaemonSet", name])
     assert workload.needs == _NEEDS[name, csi]
@@ -59,13 +59,13 @@ def test_what_is_rendered_needs_what_its_constraints_allow(name: str, csi: bool)
         pytest.param({"allowPrivilegedContainer": False}, HostAccess.PRIVILEGED, id="no privilege"),
     ],
 )
-def test_what_constraints_do_not_allow_is_known(changes: dict[str, Any], missing: HostAccess) -> None:
+def test_missing_permission_of_constraints_is_found(changes: dict[str, Any], missing: HostAccess) -> None:
     manifest = _rendered(csi=True)[_KIND, "efs-csi-node"]
     assert read_constraints(manifest).allows == set(HostAccess)
     assert read_constraints({**manifest, **changes}).allows == set(HostAccess) - {missing}
 
 
-async def test_openshift_is_known_by_its_kind(kube: AsyncClient) -> None:
+async def test_openshift_is_recognized_by_its_kind(kube: AsyncClient) -> None:
     manifests = _rendered(csi=True)
     assert (await _examine(kube)).constraints is None
     await _create(kube, _DEFINITION.read_text(encoding="utf-8"))

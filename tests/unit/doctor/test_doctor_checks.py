@@ -480,7 +480,7 @@ def _text(finding: Finding) -> str:
     return "\n".join([str(finding.subject), finding.problem, *finding.evidence])
 
 
-def test_a_volume_of_an_unknown_port_is_to_be_annotated() -> None:
+def test_remedy_for_an_unknown_port_is_the_annotation() -> None:
     unknown = replace(ex.VOLUME, mount_options=("port=20499",), file_system_id=None)
     (finding,) = [one for one in diagnose(ex.volume(unknown)) if one.kind.id == "volume/port"]
     annotate = f"kubectl annotate pv {unknown.name} efs-stunnel.gnuthought.com/file-system-id=<id>"
@@ -491,7 +491,7 @@ def test_a_volume_of_an_unknown_port_is_to_be_annotated() -> None:
     ("kind", "words", "facts"),
     [pytest.param(*case, id=f"{case[0]}: {case[1]}") for case in PROVOKED],
 )
-def test_what_is_wrong_is_found_with_evidence_and_a_remedy(kind: str, words: str, facts: Facts) -> None:
+def test_problem_is_found_with_evidence_and_a_remedy(kind: str, words: str, facts: Facts) -> None:
     findings = [one for one in diagnose(facts) if one.kind.id == kind]
     assert [one for one in findings if words in _text(one)]
     for one in findings:
@@ -523,7 +523,7 @@ def test_what_is_wrong_is_found_with_evidence_and_a_remedy(kind: str, words: str
         ),
     ],
 )
-def test_what_anybody_may_have_written_is_one_word_of_a_command(kind: str, facts: Facts) -> None:
+def test_text_from_the_cluster_is_quoted_in_commands(kind: str, facts: Facts) -> None:
     (found,) = (one for one in diagnose(facts) if one.kind.id == kind)
     words = [word for line in found.commands for word in shlex.split(line)]
     assert not {"touch", "/b", "b/stunnel.log"} & set(words)
@@ -532,7 +532,7 @@ def test_what_anybody_may_have_written_is_one_word_of_a_command(kind: str, facts
     assert not [line for line in unquoted if "$" in line or ";" in line]
 
 
-def test_commands_lead_into_the_agent_s_pod_of_a_node() -> None:
+def test_commands_use_the_tunnel_pod_of_the_node() -> None:
     agent = replace(ex.POD, namespace=ex.NAMESPACE, name="efs-stunnel-x", claims=())
     status = TunnelsStatus(tunnels=(replace(ex.TUNNEL_UP, state=TunnelState.DOWN),))
     told = PublishedStatus(node="one", time=ex.JUST_NOW, status=status)
@@ -543,7 +543,7 @@ def test_commands_lead_into_the_agent_s_pod_of_a_node() -> None:
     )
 
 
-def test_a_daemon_set_without_pods_says_why() -> None:
+def test_daemon_set_without_pods_has_its_warning_as_evidence() -> None:
     why = "unable to validate against any security context constraint"
     workload = replace(ex.TUNNEL, ready=0, uid="set-uid")
     facts = ex.cluster(
@@ -553,7 +553,7 @@ def test_a_daemon_set_without_pods_says_why() -> None:
     assert found.evidence == (f"FailedCreate: {why}", "it has no pods")
 
 
-def test_every_kind_of_finding_is_provoked_above_and_has_an_id_of_its_own() -> None:
+def test_every_kind_of_finding_is_tested_and_has_a_unique_id() -> None:
     ids = [kind.id for topic in TOPICS for kind in topic.kinds]
     assert sorted(ids) == sorted({kind for kind, _, _ in PROVOKED})
 
@@ -562,18 +562,18 @@ def test_every_kind_of_finding_is_provoked_above_and_has_an_id_of_its_own() -> N
     ("kind", "words", "facts"),
     [pytest.param(*case, id=f"{case[0]}: {case[1]}") for case in PROVOKED],
 )
-def test_a_topic_gives_only_the_kinds_that_it_declares(kind: str, words: str, facts: Facts) -> None:
+def test_topic_returns_only_its_declared_kinds(kind: str, words: str, facts: Facts) -> None:
     for topic in TOPICS:
         assert {one.kind for one in topic.check(facts)} <= set(topic.kinds)
 
 
-def test_agents_of_an_older_system_need_not_tell_anything() -> None:
+def test_agents_of_an_older_system_need_no_status() -> None:
     older = replace(ex.TUNNEL, ours=False, command="", image="quay.io/gnuthought/efs-stunnel")
     found = diagnose(ex.cluster(workloads=(ex.CONTROLLER, older), statuses=()))
     assert [one.kind.id for one in found] == ["version/older-system"]
 
 
-def test_kube_efs_is_known_under_the_names_of_older_systems() -> None:
+def test_kube_efs_with_the_names_of_older_systems_is_recognized() -> None:
     mirrored = replace(ex.CONTROLLER, name="efs-provisioner", ours=False, image="registry.example.com/a:1")
     assert not diagnose(ex.cluster(workloads=(mirrored,)))
 
@@ -673,11 +673,11 @@ NOTHING = [
 
 
 @pytest.mark.parametrize("facts", NOTHING)
-def test_nothing_is_found_where_nothing_is_wrong(facts: Facts) -> None:
+def test_healthy_facts_have_no_findings(facts: Facts) -> None:
     assert [f"{one.kind.id}: {_text(one)}" for one in diagnose(facts)] == []
 
 
-def test_of_a_claim_only_what_lies_between_it_and_its_data_is_told() -> None:
+def test_findings_of_a_claim_are_those_between_it_and_its_data() -> None:
     another = replace(_BAD_CLASS, name="another")
     elsewhere = FileSystemId("fs-22222222")
     targets = replace(
@@ -713,6 +713,6 @@ def test_of_a_claim_only_what_lies_between_it_and_its_data_is_told() -> None:
     }
 
 
-def test_what_is_broken_comes_first() -> None:
+def test_broken_findings_are_first() -> None:
     facts = replace(ex.cluster(classes=(_ODD_CLASS, _BAD_CLASS)), gaps=(Gap(what="a", reason="b"),))
     assert [one.kind.severity for one in diagnose(facts)] == ["broken", "risk", "unchecked"]

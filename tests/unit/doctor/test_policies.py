@@ -65,17 +65,19 @@ def denied(**more: object) -> dict[str, object]:
         ),
     ],
 )
-def test_what_is_surely_refused_is_told(statements: list[object], refused: set[Access]) -> None:
+def test_access_that_the_policy_certainly_refuses_is_found(
+    statements: list[object], refused: set[Access]
+) -> None:
     found = refused_without_identity(json.dumps({"Statement": statements}))
     assert {one.access for one in found} == refused
 
 
-def test_the_statement_that_denies_is_named() -> None:
+def test_refusal_names_the_denying_statement() -> None:
     (refusal,) = refused_without_identity(json.dumps({"Statement": [EVERYTHING, denied()]}))
     assert refusal.by == "No"
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"Statement": [{}]}', '{"Statement": ["x"]}', "{}"])
-def test_what_is_no_policy_is_told(text: str) -> None:
+def test_invalid_policy_is_refused(text: str) -> None:
     with pytest.raises(InvalidValue, match="cannot be read"):
         refused_without_identity(text)

@@ -83,7 +83,7 @@ def _with_rule(permission: Mapping[str, Any], **more: Any) -> AwsFacts:
         pytest.param({}, {"groups_by_target": {}}, Verdict.OPEN, id="groups that are told not to be known"),
     ],
 )
-def test_a_security_group_is_read_as_ec2_does(
+def test_security_group_is_evaluated_as_in_ec2(
     permission: dict[str, Any], more: dict[str, Any], verdict: Verdict
 ) -> None:
     judgement = judge_groups(*_way(ex.NODE, _with_rule(permission, **more)))
@@ -100,14 +100,14 @@ def test_a_security_group_is_read_as_ec2_does(
         pytest.param({"networks": ("::/0",)}, ex.SOURCE, Verdict.UNKNOWN, id="a node without IPv6"),
     ],
 )
-def test_a_mount_target_with_ipv6_is_judged_by_ipv6(
+def test_ipv6_rules_apply_to_ipv6_mount_targets(
     permission: dict[str, Any], interface: Any, verdict: Verdict
 ) -> None:
     aws = _with_rule(permission, interfaces={"i-1": (interface,)})
     assert judge_groups(*_way(ex.NODE, aws, "fd00::1")).verdict is verdict
 
 
-def test_what_would_have_to_be_known_is_told() -> None:
+def test_unknown_verdict_lists_the_missing_facts() -> None:
     source, target, aws = _way(
         ex.NODE, _with_rule({"prefix_lists": ("pl-3",), "groups": ("sg-a",)}, interfaces={})
     )
@@ -125,14 +125,14 @@ def test_what_would_have_to_be_known_is_told() -> None:
         pytest.param("", ["security-group/not-judged"], id="is an instance of another account"),
     ],
 )
-def test_nodes_that_are_no_instances_of_this_account(compute: str, expected: list[str]) -> None:
+def test_nodes_outside_of_this_account_have_an_unknown_verdict(compute: str, expected: list[str]) -> None:
     node = replace(ex.NODE, compute=compute, instance_id="i-unknown")
     aws = _with_rule({"groups": ("sg-node",)})
     facts = Facts(now=ex.NOW, cluster=replace(ex.CLUSTER, nodes=(node,)), aws=aws)
     assert [one.kind.id for one in diagnose(facts)] == expected
 
 
-def test_who_is_to_be_let_in_is_in_the_command() -> None:
+def test_command_allows_the_security_group_of_the_node() -> None:
     (found,) = diagnose(Facts(now=ex.NOW, cluster=ex.CLUSTER, aws=_with_rule({"groups": ("sg-other",)})))
     rule = "IpProtocol=tcp,FromPort=2049,ToPort=2049,UserIdGroupPairs=[{GroupId=sg-node}]"
     start = "aws ec2 authorize-security-group-ingress --region us-east-1 --group-id sg-target"
@@ -226,7 +226,7 @@ ACLS = [
 
 
 @pytest.mark.parametrize(("aws", "verdict", "reason"), ACLS)
-def test_network_acls_are_judged_rule_by_rule_both_ways(aws: AwsFacts, verdict: Verdict, reason: str) -> None:
+def test_network_acls_are_evaluated_in_both_directions(aws: AwsFacts, verdict: Verdict, reason: str) -> None:
     judgement = judge_acls(*_way(ex.NODE, aws))
     assert judgement.verdict is verdict
     assert next(iter(judgement.reasons), "") == reason
@@ -240,7 +240,7 @@ _PORTS = st.integers(0, 40)
     first=_PORTS,
     last=_PORTS,
 )
-def test_of_each_port_the_first_rule_decides(
+def test_first_matching_rule_decides_for_each_port(
     rules: list[tuple[bool, int, int, bool]], first: int, last: int
 ) -> None:
     address = ip_address("10.0.0.1")
@@ -272,7 +272,7 @@ def _refusing(acl: NetworkAcl, port: int) -> int | None:
     return 32767
 
 
-def test_a_refusal_names_the_ports() -> None:
+def test_refusal_names_the_ports() -> None:
     acl = _acl(_rule(7, allows=False, first_port=10, last_port=20))
     assert acl.refusals(ip_address("10.0.0.1"), outbound=False, first_port=15, last_port=99) == (
         AclRefusal(rule=7, first_port=15, last_port=20),

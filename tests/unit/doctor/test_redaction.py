@@ -111,7 +111,7 @@ PLANTED = [
 
 
 @pytest.mark.parametrize(("found", "secret"), PLANTED)
-def test_a_planted_secret_does_not_survive(found: dict[str, Any], secret: str) -> None:
+def test_planted_secret_is_removed(found: dict[str, Any], secret: str) -> None:
     assert secret in json.dumps(found).replace("\\\\n", "\\n")
     assert secret not in json.dumps(redacted(found))
     bundle = Bundle()
@@ -135,7 +135,7 @@ _ACCESS_KEYS = st.text(alphabet=string.ascii_letters + string.digits + "/+", min
     between=st.sampled_from(["=", ": ", '": "', " = "]),
     secret=st.text(alphabet=string.ascii_letters + string.digits + "/+._~-", min_size=6, max_size=50),
 )
-def test_what_is_named_as_a_secret_is_none_afterwards(
+def test_value_with_the_name_of_a_secret_is_removed(
     before: str, after: str, name: str, between: str, secret: str
 ) -> None:
     text = f"{before}\n {name}{between}{secret} {after}"
@@ -143,16 +143,16 @@ def test_what_is_named_as_a_secret_is_none_afterwards(
 
 
 @given(before=_NOISE, after=_NOISE, secret=_ACCESS_KEYS)
-def test_an_aws_key_is_found_wherever_it_stands(before: str, after: str, secret: str) -> None:
+def test_aws_key_is_removed_at_any_position(before: str, after: str, secret: str) -> None:
     assert secret not in redacted_text(f"{before}\n{secret}\n{after}")
 
 
 @given(before=_NOISE, after=_NOISE)
-def test_a_private_key_is_found_wherever_it_stands(before: str, after: str) -> None:
+def test_private_key_is_removed_at_any_position(before: str, after: str) -> None:
     assert _BODY not in redacted_text(f"{before}{_KEY}{after}")
 
 
-def test_what_helps_is_left() -> None:
+def test_useful_text_is_kept() -> None:
     pod = {
         "kind": "Pod",
         "metadata": {"name": "efs-manager-7d9f", "uid": "0b6d3a52-6f0e-4a64-9c7a-1c0f0d6a1e11"},
@@ -170,7 +170,7 @@ def test_what_helps_is_left() -> None:
     assert redacted_text(line) == line
 
 
-def test_the_archive_is_its_owner_s_only_and_complete(tmp_path: Path) -> None:
+def test_archive_is_complete_and_only_for_its_owner(tmp_path: Path) -> None:
     bundle = Bundle()
     bundle.add_text("logs/a.log", "line\n")
     bundle.add_object("objects/Pod.json", [{"metadata": {"name": "a"}}])
@@ -184,7 +184,7 @@ def test_the_archive_is_its_owner_s_only_and_complete(tmp_path: Path) -> None:
         assert found.read() == b"line\n"
 
 
-def test_an_archive_that_all_could_read_is_its_owner_s_only_afterwards(tmp_path: Path) -> None:
+def test_existing_archive_becomes_readable_for_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "bundle.tar.gz"
     path.write_text("something else")
     path.chmod(0o644)
@@ -193,6 +193,6 @@ def test_an_archive_that_all_could_read_is_its_owner_s_only_afterwards(tmp_path:
     assert tarfile.is_tarfile(path)
 
 
-def test_an_archive_that_cannot_be_written_is_wrong_usage(tmp_path: Path) -> None:
+def test_archive_that_cannot_be_written_is_an_invalid_setting(tmp_path: Path) -> None:
     with pytest.raises(InvalidSetting, match=r"--bundle: .*cannot be written \(No such file"):
         write_bundle(tmp_path / "nowhere" / "bundle.tar.gz", Bundle())

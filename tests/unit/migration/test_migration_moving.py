@@ -164,7 +164,7 @@ def sites(kube: AsyncClient, controllers: None, eventually: Eventually) -> Calla
     return lambda namespace: Site(kube, namespace, eventually)
 
 
-async def test_there_and_back(sites: Callable[[str], Site]) -> None:
+async def test_claim_is_moved_in_both_directions(sites: Callable[[str], Site]) -> None:
     site = sites("team")
     await site.make()
     store = KilledStore(site.client)
@@ -191,7 +191,7 @@ async def test_there_and_back(sites: Callable[[str], Site]) -> None:
 
 @pytest.mark.parametrize("direction", [FORWARD, BACK])
 @pytest.mark.parametrize("onwards", [FORWARD, BACK])
-async def test_a_process_that_is_killed_at_any_step_is_followed_by_one_that_arrives(
+async def test_migration_killed_at_any_step_is_completed_by_the_next(
     direction: Direction, onwards: Direction, sites: Callable[[str], Site]
 ) -> None:
     async def try_one(steps: int) -> None:
@@ -207,7 +207,7 @@ async def test_a_process_that_is_killed_at_any_step_is_followed_by_one_that_arri
     await asyncio.gather(*(try_one(steps) for steps in range(1, 7)))
 
 
-async def test_a_claim_that_a_pod_uses_is_not_touched_until_the_pod_is_gone(
+async def test_claim_in_use_is_not_changed_until_its_pod_is_deleted(
     sites: Callable[[str], Site],
 ) -> None:
     site = sites("busy")
@@ -237,7 +237,7 @@ async def _has_told(told: list[str], text: str) -> bool:
     return text in told
 
 
-async def test_what_is_changed_in_the_claim_after_it_was_noted_is_not_lost(
+async def test_later_edits_of_the_claim_are_kept(
     sites: Callable[[str], Site],
 ) -> None:
     site = sites("edited")
@@ -253,7 +253,7 @@ async def test_what_is_changed_in_the_claim_after_it_was_noted_is_not_lost(
     assert found.metadata.labels == {"app": "web", "tier": "front"}
 
 
-async def test_names_that_are_somebody_else_s_are_left_alone(sites: Callable[[str], Site]) -> None:
+async def test_foreign_volume_with_the_target_name_is_not_changed(sites: Callable[[str], Site]) -> None:
     site = sites("taken")
     await site.make()
     (migration,) = await site.plan(FORWARD)
@@ -267,7 +267,7 @@ async def test_names_that_are_somebody_else_s_are_left_alone(sites: Callable[[st
     assert (await site.volumes())["taken-old"].reclaim_policy is ReclaimPolicy.DELETE
 
 
-async def test_what_kubernetes_never_does_is_told_after_a_while(
+async def test_missing_reaction_of_kubernetes_is_reported_after_a_timeout(
     kube: AsyncClient, eventually: Eventually
 ) -> None:
     site = Site(kube, "stalled", eventually)

@@ -124,7 +124,7 @@ def test_each_state_has_one_next_step(seen: Seen, expected: Step | None) -> None
         ),
     ],
 )
-def test_what_kubernetes_does_is_waited_for(seen: Seen, about: str) -> None:
+def test_migration_waits_for_kubernetes(seen: Seen, about: str) -> None:
     assert decide(MOVE, seen) == Wait(for_what=about)
 
 
@@ -175,14 +175,14 @@ def test_what_kubernetes_does_is_waited_for(seen: Seen, about: str) -> None:
         pytest.param(Seen(claim=_claim(), target=RESERVED), "has lost its volume", id="the source is gone"),
     ],
 )
-def test_what_somebody_else_has_done_is_left_alone(seen: Seen, about: str) -> None:
+def test_foreign_changes_are_refused(seen: Seen, about: str) -> None:
     with pytest.raises(MigrationRefused, match=about) as caught:
         decide(MOVE, seen)
     assert caught.value.field == "claim team/data"
     assert caught.value.remedy
 
 
-def test_a_claim_that_pods_use_is_left_alone_whatever_was_done_before() -> None:
+def test_claim_in_use_is_refused_in_every_state() -> None:
     for target in (None, RESERVED):
         with pytest.raises(ClaimInUse) as caught:
             decide(MOVE, Seen(claim=_claim(), source=KEPT, target=target, users=("web-0", "web-1")))
@@ -297,9 +297,7 @@ ACTIONS = st.sampled_from(["forward", "back", "kubernetes", "pod", "no pod", "ed
 
 
 @given(st.lists(ACTIONS, max_size=40), st.booleans())
-def test_whatever_happens_in_between_the_claim_arrives_with_its_data(
-    actions: list[str], goes_on: bool
-) -> None:
+def test_any_sequence_of_events_ends_with_the_claim_and_its_data(actions: list[str], goes_on: bool) -> None:
     world = World()
     for action in actions:
         world.act(action)

@@ -68,7 +68,7 @@ class Readings:
     ],
 )
 @pytest.mark.parametrize("is_whole", [True, False])
-async def test_topmost_mount_of_exactly_that_place(
+async def test_topmost_mount_at_the_path_is_found(
     text: str, place: str, source: str | None, is_whole: bool
 ) -> None:
     found = await Readings([text], is_whole).table().mounted_at(Path(place))
@@ -76,7 +76,7 @@ async def test_topmost_mount_of_exactly_that_place(
 
 
 @pytest.mark.parametrize("is_whole", [True, False], ids=["still", "changing"])
-async def test_kernel_that_answers_spares_readings(is_whole: bool) -> None:
+async def test_answer_of_the_kernel_avoids_readings(is_whole: bool) -> None:
     readings = Readings([line("/a")], is_whole, {A: True, B: False})
     mounts = readings.table()
     assert (await mounts.is_mounted(A), await mounts.is_mounted(B), await mounts.mounted_at(B)) == (
@@ -90,33 +90,33 @@ async def test_kernel_that_answers_spares_readings(is_whole: bool) -> None:
 
 
 @IS_SILENT
-async def test_one_reading_that_shows_a_mount_is_enough_though_the_table_changes(answer: bool | None) -> None:
+async def test_mount_in_one_reading_is_sufficient_while_the_table_changes(answer: bool | None) -> None:
     readings = Readings([line("/a")], is_whole=False, answers={A: answer})
     assert await readings.table().mounted_at(A)
     assert readings.count == 1
 
 
 @IS_SILENT
-async def test_mount_that_a_reading_misses_is_found_by_the_next(answer: bool | None) -> None:
+async def test_mount_missing_in_a_reading_is_found_by_the_next(answer: bool | None) -> None:
     readings = Readings(["", line("/b"), line("/a")], is_whole=False, answers={A: answer})
     assert await readings.table().mounted_at(A)
     assert readings.count == 3
 
 
-async def test_silent_kernel_s_changing_table_has_to_miss_a_mount_several_times() -> None:
+async def test_changing_table_must_miss_a_mount_several_times_without_an_answer_of_the_kernel() -> None:
     readings = Readings([line("/b")], is_whole=False)
     assert await readings.table().is_mounted(A) is False
     assert readings.count == 5
 
 
-async def test_mount_point_that_the_table_does_not_show_is_an_error() -> None:
+async def test_mount_point_missing_in_the_table_is_an_error() -> None:
     with pytest.raises(
         PlatformError, match="mounts: '/a' is a mount point that is missing in the mount table"
     ):
         await Readings([""], answers={A: True}).table().mounted_at(A)
 
 
-async def test_table_that_cannot_be_read_is_an_error_and_readable_again_later() -> None:
+async def test_unreadable_table_is_an_error_and_is_read_again_later() -> None:
     readings = Readings([line("/a")], failure=FileNotFoundError(2, "No such file or directory"))
     mounts = readings.table()
     with pytest.raises(PlatformError) as caught:
@@ -128,7 +128,7 @@ async def test_table_that_cannot_be_read_is_an_error_and_readable_again_later() 
     assert await mounts.mounted_at(A)
 
 
-async def test_places_among_several_are_those_of_any_reading() -> None:
+async def test_mounted_paths_are_those_of_any_reading() -> None:
     texts = [line("/a") + line("/b"), line("/a"), line("/c"), line("/d")]
     places = {Path(name) for name in ("/a", "/b", "/c", "/d")}
     readings = Readings(texts)
@@ -138,13 +138,13 @@ async def test_places_among_several_are_those_of_any_reading() -> None:
 
 
 @pytest.mark.parametrize("mark", ["//deleted", r"\040(deleted)"])
-async def test_mount_point_that_was_removed_elsewhere_still_counts(mark: str) -> None:
+async def test_mount_point_removed_in_another_namespace_counts_as_mounted(mark: str) -> None:
     found = await Readings([line(f"/pods/x{mark}")]).table().mounted_among([Path("/pods/x"), A])
     assert found == {Path("/pods/x")}
 
 
 @pytest.mark.parametrize(("answer", "is_mounted"), [(True, True), (None, True), (False, False)])
-async def test_what_a_table_that_never_stands_still_misses_counts_unless_the_kernel_denies_it(
+async def test_missing_path_counts_as_mounted_while_the_table_changes_unless_the_kernel_denies_it(
     answer: bool | None, is_mounted: bool
 ) -> None:
     readings = Readings([line("/b")], is_whole=False, answers={A: answer})
@@ -153,7 +153,7 @@ async def test_what_a_table_that_never_stands_still_misses_counts_unless_the_ker
 
 
 @pytest.mark.parametrize(("is_whole", "count"), [(True, 1), (False, 5)])
-async def test_mounts_of_a_source_are_found_by_it(is_whole: bool, count: int) -> None:
+async def test_mounts_of_a_source_are_found(is_whole: bool, count: int) -> None:
     name = "fs-1.efs.us-east-1.amazonaws.com"
     text = (
         line("/a", f"{name}:/x\\040y", 1)
@@ -209,7 +209,7 @@ async def test_calls_during_a_reading_share_the_next_one(eventually: Eventually)
     assert gated.begun == 3
 
 
-async def test_of_thousands_of_lines_only_those_that_are_asked_about_are_parsed(
+async def test_only_lines_of_requested_paths_are_parsed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     parsed: list[str] = []
@@ -258,7 +258,7 @@ def changing_mounts() -> Iterator[Path]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
-def test_real_table_is_read_once_though_a_foreign_mount_comes_and_goes() -> None:
+def test_real_table_is_read_once_while_foreign_mounts_change() -> None:
     readings = 0
 
     def read() -> tuple[bytes, bool]:

@@ -59,7 +59,9 @@ TUNNEL = PlannedTunnel(target=TunnelTarget(file_system_id=FS, port=20490), candi
         pytest.param(set(), {"192.0.2.9"}, [], id="one of no tunnel"),
     ],
 )
-def test_notifications(before: set[str], after: set[str], expected: list[tuple[str, str]]) -> None:
+def test_changes_of_problems_become_notifications(
+    before: set[str], after: set[str], expected: list[tuple[str, str]]
+) -> None:
     # The tunnels of two access points lead to the same mount targets, of which each is told of once.
     assert [
         (one.reason, one.message) for one in find_notifications([TUNNEL, TUNNEL], before, after)

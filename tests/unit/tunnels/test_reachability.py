@@ -29,7 +29,7 @@ def after_rounds(rounds: str, *, down: int = 2, up: int = 3) -> str:
         pytest.param("--++-+++", "UDDDDDDU", id="a failure between starts the count anew"),
     ],
 )
-def test_the_state_of_a_mount_target_changes_after_some_rounds(rounds: str, verdicts: str) -> None:
+def test_state_of_a_mount_target_changes_after_some_rounds(rounds: str, verdicts: str) -> None:
     assert after_rounds(rounds) == verdicts
 
 
@@ -61,7 +61,7 @@ async def test_listeners_accept_and_others_do_not() -> None:
     assert dict(found) == {"127.0.0.1": True, "127.0.0.2": False}
 
 
-async def test_a_listener_that_does_not_answer_is_unreachable() -> None:
+async def test_listener_that_does_not_answer_is_unreachable() -> None:
     with socket.socket() as full, socket.socket() as first, socket.socket() as second:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
@@ -72,5 +72,5 @@ async def test_a_listener_that_does_not_answer_is_unreachable() -> None:
     assert dict(found) == {"127.0.0.1": False}
 
 
-async def test_no_addresses_need_no_round() -> None:
+async def test_no_round_is_needed_without_addresses() -> None:
     assert dict(await probe_addresses((), timeout_seconds=1)) == {}

@@ -31,7 +31,7 @@ async def silence() -> NodeLocation:
     raise InvalidSetting("is not set and the instance metadata does not contain it", field="AWS_REGION")
 
 
-async def test_the_stored_location_is_used_without_metadata(tmp_path: Path) -> None:
+async def test_stored_location_is_used_without_metadata(tmp_path: Path) -> None:
     path = tmp_path / "location.json"
     assert await find_location(path, here) == HERE
     assert await find_location(path, silence) == HERE
@@ -59,7 +59,7 @@ async def test_metadata_replace_the_stored_location(tmp_path: Path) -> None:
         ),
     ],
 )
-async def test_without_metadata_and_a_stored_location_the_setting_is_required(
+async def test_setting_is_required_without_metadata_and_stored_location(
     tmp_path: Path, text: str | None
 ) -> None:
     path = tmp_path / "location.json"
@@ -69,5 +69,5 @@ async def test_without_metadata_and_a_stored_location_the_setting_is_required(
         await find_location(path, silence)
 
 
-async def test_a_directory_that_is_not_writable_does_not_prevent_the_start(tmp_path: Path) -> None:
+async def test_directory_that_is_not_writable_does_not_prevent_the_start(tmp_path: Path) -> None:
     assert await find_location(tmp_path / "missing" / "location.json", here) == HERE

@@ -30,19 +30,19 @@ DIFFERENT: dict[str, dict[str, Any]] = {
 }
 
 
-def test_the_name_is_the_same_in_every_version() -> None:
+def test_name_is_the_same_in_every_version() -> None:
     # Held tunnels keep their port by it; a change here moves what is not held.
     assert SPEC.name == "fs-0123456789abcdef0-6c2c8d8b7b3417ff"
     assert replace(SPEC).name == SPEC.name
 
 
 @pytest.mark.parametrize("difference", DIFFERENT)
-def test_each_part_makes_another_tunnel(difference: str) -> None:
+def test_each_part_of_a_spec_gives_another_tunnel(difference: str) -> None:
     others = [SPEC, *(replace(SPEC, **change) for change in DIFFERENT.values())]
     assert [one.name for one in others].count(replace(SPEC, **DIFFERENT[difference]).name) == 1
 
 
-def test_the_longest_file_system_id_gives_a_name_for_stunnel() -> None:
+def test_longest_file_system_id_gives_a_valid_name_for_stunnel() -> None:
     spec = TunnelSpec(file_system_id=FileSystemId("fs-" + "0" * 40))
     host = f"{spec.file_system_id}.efs.us-east-1.amazonaws.com"
     service = TunnelService(
@@ -76,7 +76,7 @@ def test_malformed_parts_are_refused(change: dict[str, Any], field: str) -> None
 
 
 @given(st.text())
-def test_a_holder_is_plain_text(text: str) -> None:
+def test_holder_is_plain_text(text: str) -> None:
     if not text or re.search(r"[\x00-\x1f\x7f]", text):
         with pytest.raises(InvalidValue, match="holder"):
             parse_holder(text)

@@ -69,7 +69,7 @@ async def failures(socket: Path, error: Exception) -> list[KubeEfsError]:
     return ends
 
 
-async def test_of_an_unexpected_error_callers_get_the_class_only(socket: Path) -> None:
+async def test_callers_get_only_the_class_of_an_unexpected_error(socket: Path) -> None:
     with logged() as stream:
         ends = await failures(socket, ValueError(f"DB_PASS={_SECRET}"))
 

@@ -38,11 +38,13 @@ def every(seconds: float, until: float) -> list[tuple[float, PortReading | None]
         pytest.param([], False, id="no look at all"),
     ],
 )
-def test_when_it_closes(looks: list[tuple[float, PortReading | None]], *, closes: bool) -> None:
+def test_idle_time_determines_when_a_tunnel_is_closed(
+    looks: list[tuple[float, PortReading | None]], *, closes: bool
+) -> None:
     assert after(*looks) == closes
 
 
-def test_a_tunnel_that_was_held_meanwhile_starts_again() -> None:
+def test_held_tunnel_restarts_its_idle_time() -> None:
     idle_ports = IdlePorts()
     for now in range(0, 180, 10):
         idle_ports = idle_ports.after(reading(), [PORT], now=now)
@@ -51,7 +53,7 @@ def test_a_tunnel_that_was_held_meanwhile_starts_again() -> None:
     assert idle_ports.unused(POLICY, now=190) == frozenset()
 
 
-def test_a_port_that_was_removed_meanwhile_starts_again() -> None:
+def test_removed_port_restarts_its_idle_time() -> None:
     idle_ports = IdlePorts()
     for now in range(0, 180, 10):
         idle_ports = idle_ports.after(reading(), [PORT], now=now)
@@ -60,7 +62,7 @@ def test_a_port_that_was_removed_meanwhile_starts_again() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 100), st.sampled_from(["idle", "busy", "failed"])), max_size=60))
-def test_it_never_closes_within_three_minutes_of_a_connection_or_a_failure(
+def test_tunnel_is_not_closed_within_three_minutes_of_a_connection_or_failure(
     looks: list[tuple[float, str]],
 ) -> None:
     idle_ports, now, clear_since = IdlePorts(), 0.0, 0.0

@@ -140,28 +140,28 @@ def render(*services: TunnelService, seconds: float = 2.0) -> str:
     return render_configuration(services, ca_file=CA, connect_timeout_seconds=seconds)
 
 
-def test_the_whole_file() -> None:
+def test_complete_file_is_rendered() -> None:
     assert render(SERVICE, OTHER) == EXPECTED
 
 
-def test_a_tunnel_on_demand_has_a_certificate_and_may_have_a_name() -> None:
+def test_tunnel_on_demand_has_a_certificate_and_may_have_a_name() -> None:
     assert render(SERVICE, OTHER, ON_DEMAND) == EXPECTED + EXPECTED_ON_DEMAND
 
 
-def test_a_renewed_certificate_is_a_changed_configuration() -> None:
+def test_renewed_certificate_is_a_changed_configuration() -> None:
     assert ON_DEMAND.certificate
     renewed = replace(ON_DEMAND, certificate=replace(ON_DEMAND.certificate, serial=0xABD))
     assert render(renewed) != render(ON_DEMAND)
 
 
-def test_the_path_of_a_certificate_is_checked() -> None:
+def test_path_of_a_certificate_is_checked() -> None:
     assert ON_DEMAND.certificate
     forged = replace(ON_DEMAND.certificate, path=Path("/a.pem\nverifyChain = no"))
     with pytest.raises(InvalidValue, match=r"certificate: .* must not enter stunnel.conf"):
         render(replace(ON_DEMAND, certificate=forged))
 
 
-def test_the_order_of_services_does_not_matter() -> None:
+def test_order_of_services_does_not_matter() -> None:
     assert render(OTHER, SERVICE) == render(SERVICE, OTHER)
 
 
@@ -213,7 +213,7 @@ def test_paths_with_special_characters_are_refused(path: str) -> None:
 
 
 @given(name=st.text(), address=st.text(), host=st.text(), port=st.integers())
-def test_no_text_adds_a_line_of_its_own(name: str, address: str, host: str, port: int) -> None:
+def test_no_text_can_add_a_line(name: str, address: str, host: str, port: int) -> None:
     service = replace(SERVICE, name=name, addresses=(address,), check_host=host, port=port)
     try:
         rendered = render(service)
@@ -227,5 +227,5 @@ def test_no_text_adds_a_line_of_its_own(name: str, address: str, host: str, port
     ("line", "section"),
     [(1, None), (15, None), (17, "fs-0abc"), (20, "fs-0abc"), (37, "fs-1"), (999, None), (0, None)],
 )
-def test_a_line_number_leads_to_its_section(line: int, section: str | None) -> None:
+def test_section_is_found_by_its_line_number(line: int, section: str | None) -> None:
     assert section_at(EXPECTED, line) == section

@@ -15,17 +15,17 @@ def program(path: Path, mode: int = 0o755) -> Path:
     return path
 
 
-def test_the_first_of_the_usual_paths_is_used(tmp_path: Path) -> None:
+def test_first_existing_default_path_is_used(tmp_path: Path) -> None:
     second, third = program(tmp_path / "second"), program(tmp_path / "third")
     assert find_stunnel(None, (tmp_path / "first", second, third)) == second
 
 
-def test_a_configured_path_is_used_instead(tmp_path: Path) -> None:
+def test_configured_path_is_used_instead(tmp_path: Path) -> None:
     usual, configured = program(tmp_path / "usual"), program(tmp_path / "configured")
     assert find_stunnel(configured, (usual,)) == configured
 
 
-def test_a_missing_configured_path_is_not_replaced_by_a_usual_one(tmp_path: Path) -> None:
+def test_missing_configured_path_is_not_replaced_by_a_default(tmp_path: Path) -> None:
     with pytest.raises(StunnelMissing) as missing:
         find_stunnel(tmp_path / "configured", (program(tmp_path / "usual"),))
     assert (missing.value.field, missing.value.value) == ("STUNNEL_PATH", str(tmp_path / "configured"))
@@ -39,9 +39,7 @@ def test_a_missing_configured_path_is_not_replaced_by_a_usual_one(tmp_path: Path
         pytest.param(lambda path: program(path, 0o644), id="a file that cannot be run"),
     ],
 )
-def test_a_path_that_is_not_a_program_is_an_error_that_names_the_setting(
-    make: object, tmp_path: Path
-) -> None:
+def test_path_that_is_not_a_program_is_an_error_that_names_the_setting(make: object, tmp_path: Path) -> None:
     path = tmp_path / "stunnel"
     assert callable(make)
     make(path)

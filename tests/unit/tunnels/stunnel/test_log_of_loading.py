@@ -89,7 +89,7 @@ def monitor(text: str) -> LoadMonitor:
         ),
     ],
 )
-def test_the_log_contains_the_outcome(text: str, outcome: Outcome | None) -> None:
+def test_log_contains_the_outcome(text: str, outcome: Outcome | None) -> None:
     assert monitor(text).outcome == outcome
 
 
@@ -100,5 +100,5 @@ def test_the_log_contains_the_outcome(text: str, outcome: Outcome | None) -> Non
         pytest.param("", "stunnel ended without a message", id="without one"),
     ],
 )
-def test_an_end_without_a_message_is_a_refusal(text: str, reason: str) -> None:
+def test_end_without_a_message_counts_as_refused(text: str, reason: str) -> None:
     assert monitor(text).ended() == Unloadable(reason=reason)
