@@ -32,7 +32,7 @@ def test_uids_versions_times_and_random_names_are_ignored() -> None:
     ("real", "embedded", "path"),
     [
         pytest.param([stored(1), stored(2)], [stored(7), stored(7)], "resourceVersion", id="no new version"),
-        pytest.param([stored(1), stored(1)], [stored(7), stored(8)], "resourceVersion", id="a new version"),
+        pytest.param([stored(1), stored(1)], [stored(7), stored(8)], "resourceVersion", id="new version"),
         pytest.param([stored(1), stored(1)], [stored(7), stored(7, "a")], "uid", id="another object"),
     ],
 )

@@ -247,12 +247,12 @@ async def test_driver_can_remove_its_taint_from_its_node(
     ("change", "reason"),
     [
         pytest.param(
-            ("taint", "node", "other", f"{STARTUP_TAINT}-"), "changes no other node", id="elsewhere"
+            ("taint", "node", "other", f"{STARTUP_TAINT}-"), "changes no other node", id="other node"
         ),
         pytest.param(("taint", "node", "one", "dedicated-"), "its startup taint only", id="another taint"),
-        pytest.param(("taint", "node", "one", "new=x:NoExecute"), "adds no taint", id="a new taint"),
-        pytest.param(("label", "node", "one", "a=b"), "nothing but taints", id="a label"),
-        pytest.param(("annotate", "node", "one", "a=b"), "nothing but taints", id="an annotation"),
+        pytest.param(("taint", "node", "one", "new=x:NoExecute"), "adds no taint", id="new taint"),
+        pytest.param(("label", "node", "one", "a=b"), "nothing but taints", id="label"),
+        pytest.param(("annotate", "node", "one", "a=b"), "nothing but taints", id="annotation"),
         pytest.param(("cordon", "one"), "nothing but taints", id="cordoned"),
     ],
 )

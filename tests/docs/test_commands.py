@@ -106,19 +106,19 @@ def test_session_is_parsed_into_commands_with_output() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        pytest.param("```console\n$ true\n```", "", id="a session"),
-        pytest.param("```console\ntrue\n```", "a session has a line", id="a session without a command"),
+        pytest.param("```console\n$ true\n```", "", id="session"),
+        pytest.param("```console\ntrue\n```", "a session has a line", id="session without a command"),
         pytest.param("```sh\ntrue\n```", "say above why", id="shell without a reason"),
         pytest.param("<!-- not run: needs oc -->\n```sh\noc\n```", "", id="shell with a reason"),
-        pytest.param("<!-- not run: needs oc -->\n```console\n$ oc\n```", "", id="a session that is not run"),
-        pytest.param("<!-- as in: page -->\n```console\n$ true\n```", "", id="a session of another page"),
+        pytest.param("<!-- not run: needs oc -->\n```console\n$ oc\n```", "", id="session that is not run"),
+        pytest.param("<!-- as in: page -->\n```console\n$ true\n```", "", id="session of another page"),
         pytest.param("<!-- as in: page -->\n```sh\ntrue\n```", "say above why", id="shell of another page"),
-        pytest.param("<!-- run by: test -->\n```console\n$ true\n```", "", id="a session that a test takes"),
+        pytest.param("<!-- run by: test -->\n```console\n$ true\n```", "", id="session that a test takes"),
         pytest.param("<!-- run by: test -->\n```sh\ntrue\n```", "say above why", id="shell for a test"),
         pytest.param("```\ntrue\n```", "no language is none of", id="no language"),
-        pytest.param("```bash\ntrue\n```", "bash is none of", id="shell by another name"),
+        pytest.param("```bash\ntrue\n```", "bash is none of", id="shell with another name"),
         pytest.param(
-            "<!-- not run: it is YAML -->\n```yaml\n```", "it is no command", id="a needless reason"
+            "<!-- not run: it is YAML -->\n```yaml\n```", "it is no command", id="unnecessary reason"
         ),
     ],
 )
@@ -131,7 +131,7 @@ def test_markers_of_blocks_are_validated(text: str, problem: str) -> None:
 @pytest.mark.parametrize(
     ("shown", "missing"),
     [
-        pytest.param(("NAME STATUS", "pvc-… Bound"), [], id="white space and what is left open"),
+        pytest.param(("NAME STATUS", "pvc-… Bound"), [], id="white space and ellipsis"),
         pytest.param(("pvc-… Lost",), ["pvc-… Lost"], id="another word"),
         pytest.param(("pvc-1 Bound", "NAME …"), ["NAME …"], id="another order"),
         pytest.param(("pvc-1",), ["pvc-1"], id="part of a line"),
@@ -144,7 +144,7 @@ def test_documented_output_must_be_printed(shown: tuple[str, ...], missing: list
 @pytest.mark.parametrize(
     ("command", "is_part"),
     [
-        pytest.param("kubectl get pods", True, id="the same"),
+        pytest.param("kubectl get pods", True, id="same"),
         pytest.param("kubectl get", True, id="fewer words"),
         pytest.param("kubectl get pods -A", False, id="more words"),
         pytest.param("get kubectl pods", False, id="another order"),
@@ -163,10 +163,10 @@ async def test_commands_of_a_page_share_a_shell_and_a_directory(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("session", "complaint"),
     [
-        pytest.param("$ true\n$ (exit 3)", "exit status 3 of page:1", id="a command that fails"),
+        pytest.param("$ true\n$ (exit 3)", "exit status 3 of page:1", id="command that fails"),
         pytest.param("$ echo one\ntwo", "not printed: ['two']", id="other output"),
-        pytest.param("$ exit 0", "the shell has ended", id="the shell ends"),
-        pytest.param("$ sleep 60", "not done in", id="a command that hangs"),
+        pytest.param("$ exit 0", "the shell has ended", id="shell ends"),
+        pytest.param("$ sleep 60", "not done in", id="command that hangs"),
     ],
 )
 async def test_page_with_wrong_output_fails(session: str, complaint: str, tmp_path: Path) -> None:

@@ -58,9 +58,9 @@ def test_site_loads_nothing_from_other_servers(site: Path) -> None:
 @pytest.mark.parametrize(
     ("page", "complaint"),
     [
-        pytest.param("See [this](nowhere.md).", "nowhere.md", id="a page that is not there"),
-        pytest.param("See [this](other.md#nowhere).", "#nowhere", id="a heading that is not there"),
-        pytest.param("See [this](../nowhere.yaml).", "nowhere.yaml", id="a file that is not there"),
+        pytest.param("See [this](nowhere.md).", "nowhere.md", id="missing page"),
+        pytest.param("See [this](other.md#nowhere).", "#nowhere", id="missing heading"),
+        pytest.param("See [this](../nowhere.yaml).", "nowhere.yaml", id="missing file"),
     ],
 )
 def test_broken_link_fails(page: str, complaint: str, tmp_path: Path) -> None:

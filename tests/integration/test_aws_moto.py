@@ -316,14 +316,14 @@ async def test_invalid_entry_does_not_hide_the_others(proxy: tuple[Proxy, str]) 
 @pytest.mark.parametrize(
     "body",
     [
-        pytest.param(b"[]", id="a list"),
-        pytest.param(b'"well"', id="a text"),
+        pytest.param(b"[]", id="list"),
+        pytest.param(b'"well"', id="text"),
         pytest.param(b"null", id="null"),
-        pytest.param(b"\xff", id="no text"),
-        pytest.param(b"<html>Sign in</html>", id="a page for people"),
+        pytest.param(b"\xff", id="not UTF-8"),
+        pytest.param(b"<html>Sign in</html>", id="HTML page"),
         pytest.param(b"", id="nothing"),
-        pytest.param(b'{"FileSystems": 3, "AccessPoints": 3}', id="no list where there is one"),
-        pytest.param(b'{"FileSystems": [3], "AccessPoints": [3]}', id="entries that are none"),
+        pytest.param(b'{"FileSystems": 3, "AccessPoints": 3}', id="missing list"),
+        pytest.param(b'{"FileSystems": [3], "AccessPoints": [3]}', id="invalid entries"),
     ],
 )
 async def test_answer_that_is_not_from_aws_is_an_error(proxy: tuple[Proxy, str], body: bytes) -> None:

@@ -238,7 +238,7 @@ async def test_repeated_calls_change_nothing(
         pytest.param(
             FS, {"flags": ("az=us-east-1b",), "context": {}}, "but through another tunnel", id="other options"
         ),
-        pytest.param(FS, {"readonly": True}, "127.0.0.1:/ is mounted for writing there", id="for reading"),
+        pytest.param(FS, {"readonly": True}, "127.0.0.1:/ is mounted for writing there", id="read-only"),
         pytest.param(
             FS,
             {"context": {**HERE, "encryptInTransit": "false"}},

@@ -297,10 +297,8 @@ async def test_mount_targets_in_the_requested_zone_are_preferred(
 @pytest.mark.parametrize(
     ("iam", "kind", "text"),
     [
-        pytest.param(
-            IamOptions(profile="nobody"), InvalidValue, "profile nobody", id="a profile that is not there"
-        ),
-        pytest.param(IamOptions(), AwsUnavailable, "instance metadata", id="no source at all"),
+        pytest.param(IamOptions(profile="nobody"), InvalidValue, "profile nobody", id="missing profile"),
+        pytest.param(IamOptions(), AwsUnavailable, "instance metadata", id="no credentials"),
     ],
 )
 async def test_tunnel_with_iam_requires_credentials(
@@ -412,15 +410,17 @@ async def test_client_reconnects_to_the_next_agent(
 @pytest.mark.parametrize(
     ("spec", "holder"),
     [
-        pytest.param({"file_system_id": "fs-1]\n[evil"}, "pod", id="a file system that forges a section"),
-        pytest.param({"access_point_id": "fsap-1\n"}, "pod", id="an access point with a line break"),
-        pytest.param({"address": "10.0.0.1\nverifyChain = no"}, "pod", id="an address that forges a line"),
-        pytest.param({"address": "evil.example.com"}, "pod", id="an address that is a name"),
-        pytest.param({"region": "us-east-1\n"}, "pod", id="a region with a line break"),
-        pytest.param({"zone": "a.b"}, "pod", id="a zone that is a domain"),
-        pytest.param({"cross_account": True, "zone": "us-east-1a"}, "pod", id="two ways to the mount target"),
+        pytest.param({"file_system_id": "fs-1]\n[evil"}, "pod", id="file system with a forged section"),
+        pytest.param({"access_point_id": "fsap-1\n"}, "pod", id="access point with a line break"),
+        pytest.param({"address": "10.0.0.1\nverifyChain = no"}, "pod", id="address with a forged line"),
+        pytest.param({"address": "evil.example.com"}, "pod", id="name instead of an address"),
+        pytest.param({"region": "us-east-1\n"}, "pod", id="region with a line break"),
+        pytest.param({"zone": "a.b"}, "pod", id="domain instead of a zone"),
+        pytest.param(
+            {"cross_account": True, "zone": "us-east-1a"}, "pod", id="address and zone of another account"
+        ),
         pytest.param({}, "", id="no holder"),
-        pytest.param({}, "pod\n", id="a holder with a line break"),
+        pytest.param({}, "pod\n", id="holder with a line break"),
     ],
 )
 async def test_malformed_requests_are_refused(

@@ -334,9 +334,9 @@ async def test_hostile_entries_are_refused_and_nothing_else_is_affected(
     "text",
     [
         pytest.param("{", id="not YAML"),
-        pytest.param("- a\n- b", id="a list"),
+        pytest.param("- a\n- b", id="list"),
         pytest.param("[" * 5000, id="deeply nested"),
-        pytest.param("efs_stunnel_targets: 7", id="targets that are a number"),
+        pytest.param("efs_stunnel_targets: 7", id="number instead of targets"),
     ],
 )
 async def test_invalid_document_keeps_the_last_valid_one(
@@ -441,13 +441,13 @@ async def test_large_log_of_stunnel_is_truncated(options: TunnelOptions, authori
             {"ca_file": Path("/tmp/ca.pem\nverifyChain = no")},
             InvalidSetting,
             "KUBE_EFS_CA_FILE: '/tmp/ca.pem\\nverifyChain = no' must not enter stunnel.conf",
-            id="a path with a line break",
+            id="path with a line break",
         ),
         pytest.param(
             {"conf_path": Path("/nowhere/stunnel.conf")},
             InvalidSetting,
             "STUNNEL_CONF_PATH: '/nowhere/stunnel.conf' is in a directory that is not writable",
-            id="no folder for the configuration",
+            id="no directory for the configuration",
         ),
     ],
 )

@@ -170,22 +170,22 @@ async def test_claim_that_waits_for_its_pod_is_served_when_the_pod_exists(cluste
 @pytest.mark.parametrize(
     ("parameters", "path"),
     [
-        pytest.param({}, "/{pv}", id="nothing said"),
-        pytest.param({"basePath": "a//b/"}, "/a/b/{pv}", id="a base that is not clean"),
+        pytest.param({}, "/{pv}", id="not set"),
+        pytest.param({"basePath": "a//b/"}, "/a/b/{pv}", id="base to be normalized"),
         pytest.param(
             {"subPathPattern": "${.PVC.namespace}/${.PVC.name}"},
             "/{namespace}/data-{uid}",
-            id="a pattern with its suffix",
+            id="pattern with its suffix",
         ),
         pytest.param(
             {"basePath": "/b", "subPathPattern": "x/${.PV.name}", "ensureUniqueDirectory": "false"},
             "/b/x/{pv}",
-            id="a pattern as it is",
+            id="pattern without a suffix",
         ),
         pytest.param(
             {"subPathPattern": "${.PVC.name}", "ensureUniqueDirectory": "no"},
             "/data-{uid}",
-            id="a uniqueness that is not a boolean",
+            id="invalid boolean for uniqueness",
         ),
     ],
 )

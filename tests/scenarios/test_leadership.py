@@ -149,10 +149,10 @@ Loss = Callable[[Cluster, Pair], Awaitable[None]]
     ("lose", "exit_code", "moment"),
     [
         pytest.param(_kill, -9, "after the first volume", id="is killed half-way"),
-        pytest.param(_tell_to_end, 0, "while a worker runs", id="is told to end"),
-        pytest.param(_cut_off, 1, "after the first volume", id="does not reach it half-way"),
-        pytest.param(_give_to_somebody, 1, "while a worker runs", id="finds somebody else in its Lease"),
-        pytest.param(_suspend_for_too_long, 1, "while a worker runs", id="stands still for too long"),
+        pytest.param(_tell_to_end, 0, "while a worker runs", id="is terminated"),
+        pytest.param(_cut_off, 1, "after the first volume", id="loses the API server"),
+        pytest.param(_give_to_somebody, 1, "while a worker runs", id="finds another holder in its Lease"),
+        pytest.param(_suspend_for_too_long, 1, "while a worker runs", id="is paused for too long"),
     ],
 )
 async def test_standby_continues_when_the_leader(

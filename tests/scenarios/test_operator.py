@@ -149,10 +149,10 @@ async def _versions(cluster: OperatorCluster) -> dict[str, object]:
             "DaemonSet",
             "efs-csi-node",
             {"containers": [{"name": "intruder", "image": "registry.example.com/intruder:1"}]},
-            id="a further container",
+            id="further container",
         ),
         pytest.param(
-            "DaemonSet", "efs-stunnel", {"nodeSelector": {"disk": "fast"}}, id="a further node selector"
+            "DaemonSet", "efs-stunnel", {"nodeSelector": {"disk": "fast"}}, id="further node selector"
         ),
     ],
 )

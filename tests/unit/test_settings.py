@@ -75,24 +75,22 @@ def test_sockets_have_short_absolute_paths(monkeypatch: pytest.MonkeyPatch, text
 @pytest.mark.parametrize(
     ("name", "text", "field", "value"),
     [
-        pytest.param("BASE_STUNNEL_PORT", "30000", "base_stunnel_port", 30000, id="a number"),
+        pytest.param("BASE_STUNNEL_PORT", "30000", "base_stunnel_port", 30000, id="number"),
         pytest.param("EFS_POLLING_INTERVAL", "0.5", "polling_interval_seconds", 0.5, id="half a second"),
-        pytest.param("LOGGING_LEVEL", "debug", "logging_level", "DEBUG", id="a level in small letters"),
+        pytest.param("LOGGING_LEVEL", "debug", "logging_level", "DEBUG", id="level in lowercase"),
+        pytest.param("LOGGING_LEVEL", "WARN", "logging_level", "WARNING", id="older level name of Python"),
+        pytest.param("KUBE_EFS_LEADER_ELECTION", "false", "leader_election", False, id="switch"),
         pytest.param(
-            "LOGGING_LEVEL", "WARN", "logging_level", "WARNING", id="Python's older name of a level"
+            "KUBE_EFS_SUBNETS", "subnet-0a, subnet-0b,", "subnets", ("subnet-0a", "subnet-0b"), id="list"
         ),
-        pytest.param("KUBE_EFS_LEADER_ELECTION", "false", "leader_election", False, id="a switch"),
-        pytest.param(
-            "KUBE_EFS_SUBNETS", "subnet-0a, subnet-0b,", "subnets", ("subnet-0a", "subnet-0b"), id="a list"
-        ),
-        pytest.param("AWS_REGION", "eu-west-1", "region", "eu-west-1", id="a region"),
-        pytest.param("POD_NAMESPACE", "storage", "namespace", "storage", id="a namespace"),
+        pytest.param("AWS_REGION", "eu-west-1", "region", "eu-west-1", id="region"),
+        pytest.param("POD_NAMESPACE", "storage", "namespace", "storage", id="namespace"),
         pytest.param(
             "STORAGE_PROVISIONER_NAME",
             "example.com/efs",
             "provisioner_name",
             "example.com/efs",
-            id="a provisioner",
+            id="provisioner",
         ),
         pytest.param(
             "EFS_POLLING_INTERVAL", "", "polling_interval_seconds", 300, id="empty counts as not set"
@@ -109,31 +107,23 @@ def test_variable_is_read(
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
-        pytest.param("BASE_STUNNEL_PORT", "80", "use 1024 to 65535", id="a privileged port"),
-        pytest.param("BASE_STUNNEL_PORT", "65536", "use 1024 to 65535", id="a port past the last"),
-        pytest.param("BASE_STUNNEL_PORT", "many", "valid integer", id="no number"),
+        pytest.param("BASE_STUNNEL_PORT", "80", "use 1024 to 65535", id="privileged port"),
+        pytest.param("BASE_STUNNEL_PORT", "65536", "use 1024 to 65535", id="port above the maximum"),
+        pytest.param("BASE_STUNNEL_PORT", "many", "valid integer", id="not a number"),
         pytest.param("EFS_POLLING_INTERVAL", "0", "use 0.1 to 86400 seconds", id="no pause"),
         pytest.param("EFS_POLLING_INTERVAL", "nan", "use 0.1 to 86400 seconds", id="not a number"),
-        pytest.param("LOGGING_LEVEL", "LOUD", "use DEBUG, INFO", id="an unknown level"),
-        pytest.param("AWS_REGION", "us east", "use a name such as us-east-1", id="a region with a space"),
+        pytest.param("LOGGING_LEVEL", "LOUD", "use DEBUG, INFO", id="unknown level"),
+        pytest.param("AWS_REGION", "us east", "use a name such as us-east-1", id="region with a space"),
         pytest.param(
-            "KUBE_EFS_SUBNETS", "subnet-0a,10.0.0.0/24", "'10.0.0.0/24'", id="one bad subnet of two"
+            "KUBE_EFS_SUBNETS", "subnet-0a,10.0.0.0/24", "'10.0.0.0/24'", id="one invalid subnet of two"
         ),
-        pytest.param(
-            "AWS_ENDPOINT_URL", "localhost:5000", "http or https URL", id="an endpoint with no scheme"
-        ),
-        pytest.param(
-            "EFS_DNS_SUFFIX", "amazonaws.com\nverify=no", "DNS name", id="a suffix with a line break"
-        ),
-        pytest.param("POD_NAMESPACE", "../kube-system", "a namespace's name", id="a namespace with a path"),
-        pytest.param(
-            "STORAGE_PROVISIONER_NAME", "a b", "use a name such as", id="a provisioner with a space"
-        ),
-        pytest.param("WORKER_IMAGE", "image; rm -rf /", "use an image's name", id="an image with a command"),
-        pytest.param(
-            "KUBECONFIG", "/nowhere/kubeconfig", "use a file that exists", id="a missing kubeconfig"
-        ),
-        pytest.param("KUBE_EFS_WORKER_BATCH", "0", "use 1 to 10000", id="an empty batch"),
+        pytest.param("AWS_ENDPOINT_URL", "localhost:5000", "http or https URL", id="endpoint with no scheme"),
+        pytest.param("EFS_DNS_SUFFIX", "amazonaws.com\nverify=no", "DNS name", id="suffix with a line break"),
+        pytest.param("POD_NAMESPACE", "../kube-system", "a namespace's name", id="namespace with a path"),
+        pytest.param("STORAGE_PROVISIONER_NAME", "a b", "use a name such as", id="provisioner with a space"),
+        pytest.param("WORKER_IMAGE", "image; rm -rf /", "use an image's name", id="image with a command"),
+        pytest.param("KUBECONFIG", "/nowhere/kubeconfig", "use a file that exists", id="missing kubeconfig"),
+        pytest.param("KUBE_EFS_WORKER_BATCH", "0", "use 1 to 10000", id="empty batch"),
     ],
 )
 def test_invalid_value_is_refused_with_its_name_and_remedy(
@@ -181,8 +171,8 @@ def test_all_invalid_variables_are_named_at_once(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("duration", "renew", "retry"),
     [
-        pytest.param("10", "10", "2", id="two leaders at once for a moment"),
-        pytest.param("15", "2", "2", id="no time for a second try"),
+        pytest.param("10", "10", "2", id="lease duration shorter than the renewal"),
+        pytest.param("15", "2", "2", id="renewal shorter than the retry"),
     ],
 )
 def test_lease_durations_must_be_consistent(
@@ -276,9 +266,9 @@ def test_list_adds_provisioners(monkeypatch: pytest.MonkeyPatch, text: str) -> N
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        pytest.param("[", "is not YAML; use a list in JSON or YAML", id="no YAML"),
-        pytest.param("name: a", "should be a valid tuple", id="no list"),
-        pytest.param("[a]", "DirectoryProvisionerSettings", id="a list of texts"),
+        pytest.param("[", "is not YAML; use a list in JSON or YAML", id="not YAML"),
+        pytest.param("name: a", "should be a valid tuple", id="not a list"),
+        pytest.param("[a]", "DirectoryProvisionerSettings", id="list of texts"),
         pytest.param(
             "[{name: example.com/a}]",
             "KUBE_EFS_DIRECTORY_PROVISIONERS.0.file_system_id: ",
@@ -294,7 +284,7 @@ def test_list_adds_provisioners(monkeypatch: pytest.MonkeyPatch, text: str) -> N
         ),
         pytest.param("[{name: a, file_system_id: fs-1, path: pvs}]", "PROVISIONERS.0.path: 'pvs'", id="path"),
         pytest.param(
-            "[{name: a, file_system_id: fs-1, server: b}]", "PROVISIONERS.0.server: ", id="an unknown key"
+            "[{name: a, file_system_id: fs-1, server: b}]", "PROVISIONERS.0.server: ", id="unknown key"
         ),
     ],
 )
@@ -311,7 +301,7 @@ def test_list_of_provisioners_is_parsed_strictly(
     [
         pytest.param("tunnel", (BackendName.TUNNEL,), id="one"),
         pytest.param(" directory , tunnel,", (BackendName.DIRECTORY, BackendName.TUNNEL), id="both"),
-        pytest.param("csi", (BackendName.CSI,), id="the CSI driver's"),
+        pytest.param("csi", (BackendName.CSI,), id="CSI driver's"),
         pytest.param("", (BackendName.TUNNEL, BackendName.DIRECTORY), id="empty counts as not set"),
     ],
 )
@@ -349,10 +339,10 @@ def test_provisioners_require_the_directory_backend(monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("variables", "told"),
     [
-        pytest.param({"FILE_SYSTEM_ID": "fs-1"}, "PROVISIONER_NAME", id="a file system only"),
-        pytest.param({"PROVISIONER_NAME": "a"}, "FILE_SYSTEM_ID", id="a name only"),
+        pytest.param({"FILE_SYSTEM_ID": "fs-1"}, "PROVISIONER_NAME", id="file system only"),
+        pytest.param({"PROVISIONER_NAME": "a"}, "FILE_SYSTEM_ID", id="name only"),
         pytest.param(
-            {"KUBE_EFS_BACKENDS": "directory"}, "FILE_SYSTEM_ID and PROVISIONER_NAME", id="nothing else to do"
+            {"KUBE_EFS_BACKENDS": "directory"}, "FILE_SYSTEM_ID and PROVISIONER_NAME", id="no other backend"
         ),
         pytest.param({**PAIR, "PROVISIONER_NAME": ""}, "PROVISIONER_NAME", id="empty"),
     ],
@@ -380,7 +370,7 @@ def test_list_replaces_the_single_provisioner(monkeypatch: pytest.MonkeyPatch) -
         pytest.param(
             {"PROVISIONER_NAME": "gnuthought.com/efs-stunnel"},
             "gnuthought.com/efs-stunnel",
-            id="of tunnel volumes",
+            id="name of the tunnel provisioner",
         ),
     ],
 )
@@ -455,10 +445,10 @@ def test_limits_of_shared_volumes_are_parsed(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        pytest.param("[", "is not YAML; use a mapping of names to lists of ids", id="no YAML"),
-        pytest.param("[fs-1]", "use a mapping of names to lists of ids", id="no mapping"),
-        pytest.param("{team: fs-1}", "has something other than lists", id="no list"),
-        pytest.param("{team: [fs-1, nfs-2]}", "names 'nfs-2', which is not a valid ID", id="no id"),
+        pytest.param("[", "is not YAML; use a mapping of names to lists of ids", id="not YAML"),
+        pytest.param("[fs-1]", "use a mapping of names to lists of ids", id="not a mapping"),
+        pytest.param("{team: fs-1}", "has something other than lists", id="not a list"),
+        pytest.param("{team: [fs-1, nfs-2]}", "names 'nfs-2', which is not a valid ID", id="invalid ID"),
     ],
 )
 def test_malformed_limits_of_shared_volumes_are_refused(
@@ -490,33 +480,35 @@ def test_values_for_other_processes_are_converted_to_text(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("variable", "text", "complaint"),
     [
-        pytest.param("CONTROLLER", "often", "is not a mapping", id="no mapping"),
-        pytest.param("CONTROLLER", "[", "is not YAML", id="no YAML"),
-        pytest.param("CONTROLLER", "{1: 1}", "names '1', which is not a variable name", id="no variable"),
+        pytest.param("CONTROLLER", "often", "is not a mapping", id="not a mapping"),
+        pytest.param("CONTROLLER", "[", "is not YAML", id="not YAML"),
+        pytest.param(
+            "CONTROLLER", "{1: 1}", "names '1', which is not a variable name", id="not a variable name"
+        ),
         pytest.param(
             "CONTROLLER",
             "KUBE_EFS_USAGE_INTERVAL: 60",
             "(did you mean KUBE_EFS_USAGE_INTERVAL_SECONDS?)",
-            id="an unknown one",
+            id="unknown parameter",
         ),
         pytest.param(
-            "CONTROLLER", "EFS_POLLING_INTERVAL: 0", "which accepts 0.1 to 86400 seconds", id="a bad value"
+            "CONTROLLER", "EFS_POLLING_INTERVAL: 0", "which accepts 0.1 to 86400 seconds", id="invalid value"
         ),
         pytest.param(
             "CONTROLLER",
             "KUBE_EFS_SHARED_VOLUME_LIMITS: {a: b}",
             "which accepts a mapping",
-            id="a bad structure",
+            id="invalid structure",
         ),
         pytest.param(
-            "CONTROLLER", "WORKER_IMAGE: x", "which is set by KUBE_EFS_IMAGE", id="the operator's own"
+            "CONTROLLER", "WORKER_IMAGE: x", "which is set by KUBE_EFS_IMAGE", id="set by the operator"
         ),
         pytest.param(
-            "TUNNEL", "KUBE_EFS_STATE_DIR: /tmp", "is set by the manifests", id="the manifests' own"
+            "TUNNEL", "KUBE_EFS_STATE_DIR: /tmp", "is set by the manifests", id="set by the manifests"
         ),
         pytest.param("NODE", "EFS_POLLING_INTERVAL: 60", "does not have", id="of another process"),
-        pytest.param("NODE", "KUBE_EFS_NOTHING: 1", "does not have", id="of none"),
-        pytest.param("NODE", "LOGGING_LEVEL: 2026-01-01", "that is not JSON", id="a date"),
+        pytest.param("NODE", "KUBE_EFS_NOTHING: 1", "does not have", id="of no process"),
+        pytest.param("NODE", "LOGGING_LEVEL: 2026-01-01", "that is not JSON", id="date"),
     ],
 )
 def test_invalid_values_for_other_processes_are_refused(

@@ -216,7 +216,7 @@ async def test_full_range_of_ids_is_resource_exhausted(stub: Stub) -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        pytest.param({"capacity_range": csi.CapacityRange(required_bytes=9)}, "required_bytes", id="a size"),
+        pytest.param({"capacity_range": csi.CapacityRange(required_bytes=9)}, "required_bytes", id="size"),
         pytest.param({"parameters": {"basePath": "/x"}}, "is not in basePath /x", id="another base"),
         pytest.param({"parameters": {"gid": "7"}}, "has gid 50000, which is not 7", id="another group"),
         pytest.param({"parameters": {"fileSystemId": str(OTHER)}}, f"is on {FS}", id="another file system"),

@@ -116,35 +116,33 @@ async def test_frequent_calls_are_logged_at_level_debug(connect: Connect) -> Non
             InvalidValue("is not an access point", field="accesspoint", value="x", remedy="use fsap-…"),
             grpc.StatusCode.INVALID_ARGUMENT,
             "accesspoint: 'x' is not an access point; use fsap-…",
-            id="a wrong value, with field, value and remedy",
+            id="invalid value with field, value and remedy",
         ),
         pytest.param(
             ExistingVolumeDiffers("has another size"),
             grpc.StatusCode.ALREADY_EXISTS,
             "has another size",
-            id="a refusal that names its code",
+            id="refusal with its own code",
         ),
         pytest.param(
             AwsLimitReached("has 10000 access points"),
             grpc.StatusCode.RESOURCE_EXHAUSTED,
             "has 10000 access points",
-            id="a quota",
+            id="quota",
         ),
         pytest.param(
             AwsDenied("was not allowed", field="AssumeRole", value=SECRET),
             grpc.StatusCode.PERMISSION_DENIED,
             "AssumeRole: '[removed]' was not allowed",
-            id="a secret in the words of an error",
+            id="secret in the text of an error",
         ),
         pytest.param(
             TimeoutError(SECRET),
             grpc.StatusCode.DEADLINE_EXCEEDED,
             "the deadline was exceeded",
-            id="words of a library",
+            id="text of a library",
         ),
-        pytest.param(
-            InvalidValue(""), grpc.StatusCode.INVALID_ARGUMENT, "InvalidValue", id="no words at all"
-        ),
+        pytest.param(InvalidValue(""), grpc.StatusCode.INVALID_ARGUMENT, "InvalidValue", id="no text"),
     ],
 )
 async def test_error_becomes_a_status_with_its_text(
@@ -281,10 +279,10 @@ _LONG = "x7" + "kQ" * 2000
         pytest.param(AwsDenied("was not allowed", field="AssumeRole", value=_LONG), id="as a value"),
         pytest.param(InvalidValue(f"is {_LONG!r}", value={"externalId": f"is {_LONG}"}), id="inside a value"),
         pytest.param(AwsDenied("was not allowed", remedy=f"do not say {_LONG}"), id="in a remedy"),
-        pytest.param(TimeoutError(_LONG), id="of a library"),
-        pytest.param(NotImplementedError(_LONG), id="of the generated classes"),
-        pytest.param(OSError(5, _LONG), id="of the system"),
-        pytest.param(ExceptionGroup(_LONG, [ValueError(_LONG), AwsDenied(_LONG)]), id="of several"),
+        pytest.param(TimeoutError(_LONG), id="error of a library"),
+        pytest.param(NotImplementedError(_LONG), id="error of the generated classes"),
+        pytest.param(OSError(5, _LONG), id="error of the system"),
+        pytest.param(ExceptionGroup(_LONG, [ValueError(_LONG), AwsDenied(_LONG)]), id="group of errors"),
     ],
 )
 async def test_caller_and_log_get_no_part_of_a_long_secret(connect: Connect, error: Exception) -> None:

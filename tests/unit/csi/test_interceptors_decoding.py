@@ -18,7 +18,7 @@ PROBE = "/csi.v1.Identity/Probe"
     "request_",
     [
         pytest.param(b"\xff\xff", id="no message"),
-        pytest.param(b"\x0a\x05fs-1", id="a field that is cut off"),
+        pytest.param(b"\x0a\x05fs-1", id="truncated field"),
     ],
 )
 async def test_malformed_request_is_an_invalid_argument(connect: Connect, request_: bytes) -> None:

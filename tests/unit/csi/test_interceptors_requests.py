@@ -50,12 +50,12 @@ def test_logging_does_not_change_the_request() -> None:
 @pytest.mark.parametrize(
     ("secrets", "text", "clean"),
     [
-        pytest.param({"externalId": "gh31"}, "id gh31 denied", "id [removed] denied", id="a secret"),
+        pytest.param({"externalId": "gh31"}, "id gh31 denied", "id [removed] denied", id="secret"),
         pytest.param(
-            {"a": "gh", "b": "gh31"}, "gh31 gh", "[removed] [removed]", id="one is a part of another"
+            {"a": "gh", "b": "gh31"}, "gh31 gh", "[removed] [removed]", id="secret that is part of another"
         ),
-        pytest.param({"crossaccount": "true"}, "is true", "is true", id="a word that tells nothing"),
-        pytest.param({"externalId": ""}, "id denied", "id denied", id="an empty secret"),
+        pytest.param({"crossaccount": "true"}, "is true", "is true", id="harmless word"),
+        pytest.param({"externalId": ""}, "id denied", "id denied", id="empty secret"),
         pytest.param({}, "id denied", "id denied", id="no secret"),
     ],
 )

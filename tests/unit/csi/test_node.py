@@ -123,9 +123,7 @@ def wanted(target: Path | str, volume: str = FS, **fields: Any) -> csi.NodePubli
     ("request_", "told"),
     [
         pytest.param(wanted(""), "target_path: is missing", id="no target"),
-        pytest.param(
-            wanted("pods/x"), "target_path: 'pods/x' is not an absolute path", id="a relative target"
-        ),
+        pytest.param(wanted("pods/x"), "target_path: 'pods/x' is not an absolute path", id="relative target"),
         pytest.param(
             csi.NodePublishVolumeRequest(volume_id=FS, target_path="/x/y"),
             "volume_capability: is missing",
@@ -135,7 +133,7 @@ def wanted(target: Path | str, volume: str = FS, **fields: Any) -> csi.NodePubli
         pytest.param(
             wanted("/x/y", mode=Modes.MULTI_NODE_SINGLE_WRITER),
             "access mode: 'MULTI_NODE_SINGLE_WRITER' is not supported",
-            id="one writer of many nodes",
+            id="single writer on many nodes",
         ),
         pytest.param(wanted("/x/y", is_block=True), "access type: 'block' is not supported", id="block"),
         pytest.param(wanted("/x/y", ""), "volume id: is missing", id="no volume"),
@@ -146,11 +144,13 @@ def wanted(target: Path | str, volume: str = FS, **fields: Any) -> csi.NodePubli
         pytest.param(
             wanted("/x/y", context={"path": "/a"}),
             "volume attribute: 'path' is not supported; put the path into the volume handle",
-            id="the attribute that was dropped",
+            id="removed attribute",
         ),
-        pytest.param(wanted("/x/y", context={"color": "red"}), "'color' is not supported", id="an attribute"),
+        pytest.param(wanted("/x/y", context={"color": "red"}), "'color' is not supported", id="attribute"),
         pytest.param(
-            wanted("/x/y", context={"EncryptInTransit": "yes"}), "encryptInTransit: 'yes'", id="no boolean"
+            wanted("/x/y", context={"EncryptInTransit": "yes"}),
+            "encryptInTransit: 'yes'",
+            id="invalid boolean",
         ),
         pytest.param(
             wanted("/x/y", context={"mounttargetip": "10.0.0"}), "mounttargetip: '10.0.0'", id="address"
@@ -158,7 +158,7 @@ def wanted(target: Path | str, volume: str = FS, **fields: Any) -> csi.NodePubli
         pytest.param(
             wanted("/x/y", context={"mounttargetipmap": "[1]"}),
             "is not a JSON object",
-            id="a map that is none",
+            id="invalid map",
         ),
         pytest.param(
             wanted("/x/y", context={"crossaccount": "true", "mounttargetip": "10.0.0.1"}),
@@ -166,20 +166,22 @@ def wanted(target: Path | str, volume: str = FS, **fields: Any) -> csi.NodePubli
             id="another account and an address",
         ),
         pytest.param(
-            wanted("/x/y", flags=["CrossAccount"]), "mount flags: 'CrossAccount' is not allowed", id="a flag"
+            wanted("/x/y", flags=["CrossAccount"]), "mount flags: 'CrossAccount' is not allowed", id="flag"
         ),
         pytest.param(
             wanted("/x/y", flags=["tls"], context={"encryptInTransit": "false"}),
             "mount flags: 'tls' contradicts encryptInTransit: false",
-            id="tls and not",
+            id="tls and notls",
         ),
         pytest.param(
             wanted("/x/y", f"{FS}::{POINT}", flags=["accesspoint=fsap-01234567"]),
             f"is not the access point in the volume handle, {POINT}",
             id="two access points",
         ),
-        pytest.param(wanted("/x/y", flags=["port=1"]), "would bypass the tunnel", id="a port"),
-        pytest.param(wanted("/x/y", flags=["verify=0"]), "would weaken the verification", id="no check"),
+        pytest.param(wanted("/x/y", flags=["port=1"]), "would bypass the tunnel", id="port"),
+        pytest.param(
+            wanted("/x/y", flags=["verify=0"]), "would weaken the verification", id="disabled verification"
+        ),
         *(
             pytest.param(wanted("/x/y", handle), f"volume id: {told}", id=f"handle {handle}")
             for handle, told in {
@@ -209,7 +211,7 @@ def wanted(target: Path | str, volume: str = FS, **fields: Any) -> csi.NodePubli
         pytest.param(
             wanted("/x/y", context={"mountTargetIp": "10.0.0.1", "mounttargetip": "10.0.0.2"}),
             "is given twice",
-            id="an attribute twice",
+            id="attribute twice",
         ),
         *(
             pytest.param(wanted("/x/y", flags=[flag], context=context), f"mount flags: {told}", id=flag)
@@ -258,7 +260,7 @@ async def test_invalid_publish_request_is_refused(
     [
         pytest.param("", "/x/y", "volume_id: is missing", id="no volume"),
         pytest.param(FS, "", "target_path: is missing", id="no target"),
-        pytest.param(FS, "/x/../y", "is not an absolute path below /", id="upwards"),
+        pytest.param(FS, "/x/../y", "is not an absolute path below /", id="path with .."),
     ],
 )
 async def test_invalid_unpublish_request_is_refused(
@@ -276,11 +278,9 @@ async def test_invalid_unpublish_request_is_refused(
     [
         pytest.param("", "/x/y", INVALID, "volume_id: is missing", id="no volume"),
         pytest.param(FS, "", INVALID, "volume_path: is missing", id="no path"),
+        pytest.param(FS, "x/y", NOT_FOUND, "volume_path: 'x/y' is not an absolute path", id="relative path"),
         pytest.param(
-            FS, "x/y", NOT_FOUND, "volume_path: 'x/y' is not an absolute path", id="a relative path"
-        ),
-        pytest.param(
-            FS, "/x/y", NOT_FOUND, "volume_path: '/x/y' has no volume mounted on it", id="nothing there"
+            FS, "/x/y", NOT_FOUND, "volume_path: '/x/y' has no volume mounted on it", id="missing path"
         ),
     ],
 )
@@ -296,13 +296,13 @@ async def test_statistics_of_an_invalid_path_are_refused(
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        pytest.param("x" * 256, "has a name longer than 255 bytes; give shorter names", id="a long name"),
-        pytest.param("x/" * 2048 + "x", "is longer than 4095 bytes; give a shorter path", id="a long path"),
-        pytest.param("link", "is a link; remove the link", id="a link"),
-        pytest.param("dangling", "is a link; remove the link", id="a link to nothing"),
+        pytest.param("x" * 256, "has a name longer than 255 bytes; give shorter names", id="long name"),
+        pytest.param("x/" * 2048 + "x", "is longer than 4095 bytes; give a shorter path", id="long path"),
+        pytest.param("link", "is a link; remove the link", id="link"),
+        pytest.param("dangling", "is a link; remove the link", id="dangling link"),
         pytest.param("file/mount", "is below a file; remove the file", id="below a file"),
-        pytest.param("circle/mount", "is below a link that leads back to itself", id="below a circle"),
-        pytest.param("a\0b", "has control characters; give a path of printable characters", id="a zero"),
+        pytest.param("circle/mount", "is below a link that leads back to itself", id="below a link loop"),
+        pytest.param("a\0b", "has control characters; give a path of printable characters", id="NUL byte"),
     ],
 )
 async def test_target_that_cannot_be_a_directory_is_an_invalid_argument(
@@ -379,7 +379,7 @@ async def test_options_without_effect_are_logged_and_harmless(
         pytest.param(
             ("ensure", TunnelNotReady("was not ready within 20 s", field="tunnel", value="fs-1")),
             (grpc.StatusCode.UNAVAILABLE, "tunnel: 'fs-1' was not ready within 20 s"),
-            id="no tunnel in time",
+            id="tunnel not ready in time",
         ),
         pytest.param(
             ("ensure", NoTunnelPort("has no free port", field="KUBE_EFS_TUNNEL_PORTS")),

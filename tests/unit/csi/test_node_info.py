@@ -67,15 +67,15 @@ async def test_node_is_identified_by_instance_metadata(has_zone_id: bool) -> Non
 @pytest.mark.parametrize(
     ("name", "provider_id", "node_id"),
     [
-        pytest.param(NAME, "aws:///eu-west-1c/i-0a1b2c3d4e5f60718", "i-0a1b2c3d4e5f60718", id="an instance"),
+        pytest.param(NAME, "aws:///eu-west-1c/i-0a1b2c3d4e5f60718", "i-0a1b2c3d4e5f60718", id="instance"),
         pytest.param(
             NAME,
             "aws:///eu-west-1c/sagemaker/cluster/hyperpod-0123456789abcdefghijklmnopqrstuv-x",
             "0123456789abcdefghijklmnopqrstuv",
-            id="a node of HyperPod",
+            id="node of HyperPod",
         ),
-        pytest.param(NAME, "", NAME, id="a machine of one's own"),
-        pytest.param("hybrid", "eks-hybrid:///eu-west-1/cluster/mi-0a1b", "mi-0a1b"[1:], id="a hybrid node"),
+        pytest.param(NAME, "", NAME, id="machine outside of AWS"),
+        pytest.param("hybrid", "eks-hybrid:///eu-west-1/cluster/mi-0a1b", "mi-0a1b"[1:], id="hybrid node"),
     ],
 )
 async def test_node_is_identified_by_its_object_without_metadata(

@@ -82,9 +82,9 @@ async def test_one_of_concurrent_publishes_for_one_pod_succeeds(world: World, ca
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        pytest.param(FS, FS, id="the same handle"),
+        pytest.param(FS, FS, id="same handle"),
         pytest.param(FS, f"efs:{FS}:/", id="another spelling"),
-        pytest.param(f"efs:{FS}:/base/./claim", f"{FS}:/base/claim", id="the mark of a made directory"),
+        pytest.param(f"efs:{FS}:/base/./claim", f"{FS}:/base/claim", id="mark of a created directory"),
     ],
 )
 @pytest.mark.parametrize("is_first_shared", [False, True])

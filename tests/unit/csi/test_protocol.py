@@ -82,7 +82,7 @@ def test_exactly_the_secrets_are_marked_and_are_maps_of_text() -> None:
                 secrets={"k": "v"},
             ),
             "0a057076632d31 1204 0801 1002 1a0f 1209 0a03656673 12027 26f 1a020805 2a06 0a016b 120176",
-            id="a request with a name, a size, a capability and a secret",
+            id="request with a name, a size, a capability and a secret",
         ),
         pytest.param(
             csi.CreateVolumeResponse(
@@ -93,19 +93,19 @@ def test_exactly_the_secrets_are_marked_and_are_maps_of_text() -> None:
                 )
             ),
             "0a12 0805 120466732d31 2a08 0a06 0a017a 120161",
-            id="a volume that is in one zone",
+            id="volume in one zone",
         ),
         pytest.param(
             csi.NodePublishVolumeRequest(
                 volume_id="v", target_path="/t", readonly=True, volume_context={"a": "b"}
             ),
             "0a0176 22022f74 3001 4206 0a0161 120162",
-            id="a volume to be mounted for reading",
+            id="read-only volume",
         ),
         pytest.param(
             registration.PluginInfo(type="CSIPlugin", name="n", endpoint="/e", supported_versions=["1.0.0"]),
             "0a09435349506c7567696e 12016e 1a022f65 2205312e302e30",
-            id="a plugin that wants to be registered",
+            id="plugin to be registered",
         ),
     ],
 )

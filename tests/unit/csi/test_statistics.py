@@ -67,7 +67,7 @@ async def test_file_system_that_never_answered_has_no_usage(world: World) -> Non
     ("answer", "problem"),
     [
         pytest.param(None, "the file system has not answered for 0.02 s", id="no answer"),
-        pytest.param(MountFailed("cannot be used (x)"), "the file system cannot be used (x)", id="a failure"),
+        pytest.param(MountFailed("cannot be used (x)"), "the file system cannot be used (x)", id="failure"),
     ],
 )
 async def test_last_usage_is_reported_with_the_current_problem(

@@ -52,8 +52,8 @@ def test_rendered_constraints_allow_the_needs_of_rendered_workloads(name: str, c
 @pytest.mark.parametrize(
     ("changes", "missing"),
     [
-        pytest.param({"allowHostDirVolumePlugin": False}, HostAccess.FOLDERS, id="no folders"),
-        pytest.param({"volumes": ["emptyDir"]}, HostAccess.FOLDERS, id="no volumes that are folders"),
+        pytest.param({"allowHostDirVolumePlugin": False}, HostAccess.FOLDERS, id="no hostPath volumes"),
+        pytest.param({"volumes": ["emptyDir"]}, HostAccess.FOLDERS, id="no directories as volumes"),
         pytest.param({"allowHostNetwork": False}, HostAccess.NETWORK, id="no network"),
         pytest.param({"allowHostPorts": False}, HostAccess.PORTS, id="no ports"),
         pytest.param({"allowPrivilegedContainer": False}, HostAccess.PRIVILEGED, id="no privilege"),

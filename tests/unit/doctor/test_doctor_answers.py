@@ -238,7 +238,7 @@ def _run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     [
         pytest.param(["everything"], id="unknown command"),
         pytest.param(["claim"], id="no claim"),
-        pytest.param(["node", "--region", "us-east-1"], id="an option of another command"),
+        pytest.param(["node", "--region", "us-east-1"], id="option of another command"),
     ],
 )
 def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:

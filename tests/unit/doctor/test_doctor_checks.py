@@ -507,19 +507,19 @@ def test_problem_is_found_with_evidence_and_a_remedy(kind: str, words: str, fact
         pytest.param(
             "claim/lost",
             ex.claim(replace(ex.CLAIM, phase=ClaimPhase.LOST, volume_name="a; touch /b")),
-            id="a volume's name in a claim",
+            id="volume's name in a claim",
         ),
         pytest.param(
             "agent/problem",
             ex.cluster(
                 statuses=(PublishedStatus(node="$(touch /b)", status=TunnelsStatus(problems=("a problem",))),)
             ),
-            id="a node's name in a ConfigMap",
+            id="node's name in a ConfigMap",
         ),
         pytest.param(
             "port/not-listening",
             ex.node(tunnels=(replace(ex.WELL, listening=False),), configuration=Path("/a b/stunnel.conf")),
-            id="a path with a blank",
+            id="path with a blank",
         ),
     ],
 )
@@ -580,68 +580,63 @@ def test_kube_efs_with_the_names_of_older_systems_is_recognized() -> None:
 
 NOTHING = [
     pytest.param(
-        ex.on_openshift(replace(_FOR_NODES, users=(_ACCOUNT.user,))), id="constraints that name the account"
+        ex.on_openshift(replace(_FOR_NODES, users=(_ACCOUNT.user,))), id="constraints for the account"
     ),
     pytest.param(
-        ex.on_openshift(replace(_FOR_NODES, groups=("system:serviceaccounts:efs",))), id="or its group"
+        ex.on_openshift(replace(_FOR_NODES, groups=("system:serviceaccounts:efs",))),
+        id="constraints for its group",
     ),
-    pytest.param(ex.on_openshift(_FOR_NODES), id="constraints that a role lets it use"),
-    pytest.param(
-        ex.on_openshift(_FOR_NODES, uses=None), id="constraints of which nobody knows who may use them"
-    ),
-    pytest.param(ex.cluster(), id="a cluster that is well"),
-    pytest.param(ex.aws(), id="with AWS asked"),
-    pytest.param(ex.node(), id="a node that is well"),
-    pytest.param(Facts(now=ex.NOW), id="nothing asked"),
-    pytest.param(ex.claim(ex.PENDING, created=ex.JUST_NOW), id="a claim that has just been made"),
+    pytest.param(ex.on_openshift(_FOR_NODES), id="constraints through a role"),
+    pytest.param(ex.on_openshift(_FOR_NODES, uses=None), id="constraints with unknown users"),
+    pytest.param(ex.cluster(), id="healthy cluster"),
+    pytest.param(ex.aws(), id="healthy cluster with AWS"),
+    pytest.param(ex.node(), id="healthy node"),
+    pytest.param(Facts(now=ex.NOW), id="no facts"),
+    pytest.param(ex.claim(ex.PENDING, created=ex.JUST_NOW), id="new claim"),
     pytest.param(
         ex.claim(ex.PENDING, classes=(replace(ex.CLASS, waits_for_consumer=True),)),
-        id="a claim that waits for its pod",
+        id="claim that waits for its pod",
     ),
     pytest.param(
-        ex.claim(replace(ex.PENDING, match_labels={"root_key": "x"})), id="a root claim of the controller"
+        ex.claim(replace(ex.PENDING, match_labels={"root_key": "x"})), id="root claim of the controller"
     ),
     pytest.param(
         ex.claim(replace(ex.CLAIM, deleting=True), deleting_since=ex.JUST_NOW),
-        id="a claim that is just going",
+        id="claim that is being deleted",
     ),
     pytest.param(
         ex.claim(replace(ex.PENDING, storage_class="ebs"), classes=(_FOREIGN_CLASS,)),
-        id="somebody else's claim that nobody asked about",
+        id="claim of another provisioner",
     ),
-    pytest.param(ex.volume(_RELEASED, changed=ex.JUST_NOW), id="a volume that is just going"),
+    pytest.param(ex.volume(_RELEASED, changed=ex.JUST_NOW), id="volume that is being deleted"),
     pytest.param(
-        ex.volume(replace(_RELEASED, reclaim_policy=ReclaimPolicy.RETAIN)), id="a volume that is to be kept"
+        ex.volume(replace(_RELEASED, reclaim_policy=ReclaimPolicy.RETAIN)), id="volume to be retained"
     ),
     pytest.param(
         ex.volume(replace(ex.VOLUME, deleting=True), deleting_since=ex.LONG_AGO),
-        id="a volume that waits for its claim",
+        id="volume that waits for its claim",
     ),
-    pytest.param(ex.pod(replace(ex.POD, phase="Pending", created=ex.JUST_NOW)), id="a pod that just starts"),
-    pytest.param(
-        ex.pod(replace(ex.POD, phase="Pending", claims=("other",))), id="a pod without a volume of ours"
-    ),
-    pytest.param(
-        ex.pod(replace(ex.POD, phase="Succeeded", deleting_since=ex.LONG_AGO)), id="a pod that has ended"
-    ),
+    pytest.param(ex.pod(replace(ex.POD, phase="Pending", created=ex.JUST_NOW)), id="starting pod"),
+    pytest.param(ex.pod(replace(ex.POD, phase="Pending", claims=("other",))), id="pod without an EFS volume"),
+    pytest.param(ex.pod(replace(ex.POD, phase="Succeeded", deleting_since=ex.LONG_AGO)), id="ended pod"),
     pytest.param(
         ex.cluster(
             workloads=(replace(ex.CONTROLLER, environment={"KUBE_EFS_LEADER_ELECTION": "false"}),), leases=()
         ),
-        id="a controller without election",
+        id="controller without election",
     ),
     pytest.param(
         ex.cluster(
             workloads=(replace(ex.CONTROLLER, environment={"KUBE_EFS_LEASE_NAME": "mine"}),),
             leases=(LeaseFacts(name="mine", holder="a", renewed=ex.NOW - timedelta(seconds=20)),),
         ),
-        id="a Lease of another name, about to be renewed",
+        id="Lease with another name, due for renewal",
     ),
     pytest.param(
-        ex.cluster(nodes=(replace(ex.NODE, ready=False),), statuses=()), id="a node that is not ready"
+        ex.cluster(nodes=(replace(ex.NODE, ready=False),), statuses=()), id="node that is not ready"
     ),
     pytest.param(
-        ex.cluster(nodes=(replace(ex.NODE, compute="fargate"),), statuses=()), id="a machine without agents"
+        ex.cluster(nodes=(replace(ex.NODE, compute="fargate"),), statuses=()), id="node without agents"
     ),
     pytest.param(
         ex.cluster(
@@ -653,20 +648,20 @@ NOTHING = [
         ),
         id="directories without tunnels",
     ),
-    pytest.param(ex.shared(_SHARED), id="a SharedVolume that is being made"),
+    pytest.param(ex.shared(_SHARED), id="new SharedVolume"),
     pytest.param(
-        ex.shared(_GOING_SHARED, deleting_since=ex.JUST_NOW), id="a SharedVolume that is just going"
+        ex.shared(_GOING_SHARED, deleting_since=ex.JUST_NOW), id="SharedVolume that is being deleted"
     ),
     pytest.param(
         ex.pod(replace(ex.POD, namespace=ex.NAMESPACE, name="efs-manager-1", restarts=3)), id="few restarts"
     ),
-    pytest.param(ex.published(state=TunnelState.STARTING), id="a tunnel that starts"),
-    pytest.param(ex.published(state=TunnelState.DOWN, leaving=True), id="a tunnel that is to go"),
-    pytest.param(ex.published(certificate_ends="2026-01-02T04:00:00Z"), id="a certificate that lasts"),
-    pytest.param(ex.published(certificate_ends="soon"), id="an end that nobody understands"),
+    pytest.param(ex.published(state=TunnelState.STARTING), id="starting tunnel"),
+    pytest.param(ex.published(state=TunnelState.DOWN, leaving=True), id="tunnel to be removed"),
+    pytest.param(ex.published(certificate_ends="2026-01-02T04:00:00Z"), id="valid certificate"),
+    pytest.param(ex.published(certificate_ends="soon"), id="unreadable expiry time"),
     pytest.param(
         _system(zone="us-east-1b", mount_targets=(replace(ex.MOUNT_TARGET, zone=ZoneName("us-east-1b")),)),
-        id="a One Zone file system",
+        id="One Zone file system",
     ),
     pytest.param(ex.node(status=None, tunnels=()), id="no tunnel is needed"),
 ]

@@ -139,7 +139,7 @@ async def test_server_without_an_answer_is_reported_after_the_timeout(tmp_path: 
     [
         pytest.param(None, "No such file or directory", id="missing"),
         pytest.param("", "no certificate", id="empty"),
-        pytest.param("no certificate", "no certificate", id="something else"),
+        pytest.param("no certificate", "no certificate", id="other text"),
     ],
 )
 def test_invalid_ca_file_is_reported(tmp_path: Path, content: str | None, problem: str) -> None:

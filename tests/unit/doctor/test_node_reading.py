@@ -86,9 +86,9 @@ def test_kernel_log_is_read_until_its_current_end(tmp_path: Path) -> None:
         pytest.param(
             {"enforce": "1", "booleans/virt_use_nfs": "1 1", "booleans/virt_sandbox_use_nfs": "0 1"},
             {"virt_use_nfs": True, "virt_sandbox_use_nfs": False},
-            id="one on, one about to be",
+            id="one enabled, one to be enabled",
         ),
-        pytest.param({"enforce": "1\n"}, {}, id="booleans of another policy"),
+        pytest.param({"enforce": "1\n"}, {}, id="booleans of other policies"),
     ],
 )
 def test_selinux(tmp_path: Path, files: dict[str, str], found: dict[str, bool]) -> None:

@@ -35,7 +35,7 @@ _AUTH = base64.b64encode(b"user:hunter2").decode()
 _PULL_SECRET = {"auths": {"quay.io": {"auth": _AUTH}}}
 
 PLANTED = [
-    pytest.param({"kind": "Secret", "data": {"a": "c2VjcmV0"}}, "c2VjcmV0", id="a Secret's data"),
+    pytest.param({"kind": "Secret", "data": {"a": "c2VjcmV0"}}, "c2VjcmV0", id="Secret's data"),
     pytest.param({"kind": "Secret", "stringData": {"a": "plain words"}}, "plain words", id="in plain text"),
     pytest.param(
         {"kind": "SecretList", "items": [{"data": {"a": "c2VjcmV0"}}]}, "c2VjcmV0", id="in their list"
@@ -50,29 +50,29 @@ PLANTED = [
             }
         },
         "x1y2",
-        id="what kubectl remembers",
+        id="last applied configuration",
     ),
     pytest.param(
         {"env": [{"name": "AWS_SECRET_ACCESS_KEY", "value": "short"}]},
         "short",
-        id="a variable of a container",
+        id="variable of a container",
     ),
     pytest.param({"env": [{"name": "MY_PASSWORD", "value": "two words"}]}, "two words", id="with a blank"),
     pytest.param(
         {"data": {"config": f"aws_secret_access_key = {_SECRET_ACCESS_KEY}"}}, "EXAMPLEKEY", id="ini"
     ),
-    pytest.param({"log": f"found {_SECRET_ACCESS_KEY} there"}, "EXAMPLEKEY", id="an AWS key alone"),
-    pytest.param({"log": "key AKIAIOSFODNN7EXAMPLE"}, "AKIAIOSFODNN7EXAMPLE", id="an AWS key's id"),
-    pytest.param({"log": f"x={_TOKEN}"}, _TOKEN[40:], id="a session token"),
-    pytest.param({"log": f"Authorization: Bearer {_JWT}"}, "c2lnbmF0dXJl", id="a bearer token"),
-    pytest.param({"log": f"got {_JWT}"}, "c2lnbmF0dXJl", id="a service account's token"),
-    pytest.param({"text": f"before\n{_KEY}\nafter"}, _BODY, id="a private key"),
-    pytest.param({"text": json.dumps(_KEY)}, _BODY, id="a private key within JSON"),
-    pytest.param({"text": _KEY[:90]}, _BODY[:40], id="a private key that is cut off"),
+    pytest.param({"log": f"found {_SECRET_ACCESS_KEY} there"}, "EXAMPLEKEY", id="AWS key alone"),
+    pytest.param({"log": "key AKIAIOSFODNN7EXAMPLE"}, "AKIAIOSFODNN7EXAMPLE", id="AWS key's id"),
+    pytest.param({"log": f"x={_TOKEN}"}, _TOKEN[40:], id="session token"),
+    pytest.param({"log": f"Authorization: Bearer {_JWT}"}, "c2lnbmF0dXJl", id="bearer token"),
+    pytest.param({"log": f"got {_JWT}"}, "c2lnbmF0dXJl", id="service account's token"),
+    pytest.param({"text": f"before\n{_KEY}\nafter"}, _BODY, id="private key"),
+    pytest.param({"text": json.dumps(_KEY)}, _BODY, id="private key within JSON"),
+    pytest.param({"text": _KEY[:90]}, _BODY[:40], id="truncated private key"),
     pytest.param(
         {"client-key-data": base64.b64encode(_KEY.encode()).decode()},
         base64.b64encode(_KEY.encode()).decode()[60:90],
-        id="a kubeconfig's key",
+        id="kubeconfig's key",
     ),
     pytest.param({"log": '{"password": "two words"}'}, "words", id="in JSON, with a blank"),
     pytest.param(
@@ -80,33 +80,29 @@ PLANTED = [
         "two words",
         id="in JSON within JSON",
     ),
-    pytest.param({"url": "https://user:hunter2@proxy.example.com/"}, "hunter2", id="a password in a URL"),
-    pytest.param({"text": "https://ghp_abcdef012345@git.example.com/"}, "ghp_abcdef", id="a token in a URL"),
-    pytest.param({"text": _KEY[60:]}, _BODY[50:], id="a private key whose beginning is cut off"),
-    pytest.param({"text": "\n".join(_WRAPPED)}, _WRAPPED[1], id="a key in base 64, in lines"),
-    pytest.param({"text": json.dumps(_PULL_SECRET)}, _AUTH, id="a pull secret"),
+    pytest.param({"url": "https://user:hunter2@proxy.example.com/"}, "hunter2", id="password in a URL"),
+    pytest.param({"text": "https://ghp_abcdef012345@git.example.com/"}, "ghp_abcdef", id="token in a URL"),
+    pytest.param({"text": _KEY[60:]}, _BODY[50:], id="private key without its beginning"),
+    pytest.param({"text": "\n".join(_WRAPPED)}, _WRAPPED[1], id="key in base64 on several lines"),
+    pytest.param({"text": json.dumps(_PULL_SECRET)}, _AUTH, id="pull secret"),
     pytest.param(
         {"text": base64.b64encode(json.dumps(_PULL_SECRET).encode()).decode()},
         base64.b64encode(json.dumps(_PULL_SECRET).encode()).decode()[30:50],
-        id="a pull secret in base 64",
+        id="pull secret in base64",
     ),
     pytest.param(
         {".dockercfg": base64.b64encode(b'{"a": {"auth": "x"}}').decode()},
         "eyJhIjogeyJhdXRo",
-        id="a short one",
+        id="short secret",
     ),
-    pytest.param({"args": ["run", "--token", "opaque", "rest"]}, "opaque", id="an argument of its own"),
+    pytest.param({"args": ["run", "--token", "opaque", "rest"]}, "opaque", id="separate argument"),
+    pytest.param({"text": "users:\n- user:\n    token: |\n      opaque-token\n"}, "opaque", id="YAML block"),
+    pytest.param({"text": "PROXY_PASS=hunter2"}, "hunter2", id="variable with an unusual name"),
+    pytest.param({"text": "passphrase: hunter2"}, "hunter2", id="passphrase"),
     pytest.param(
-        {"text": "users:\n- user:\n    token: |\n      opaque-token\n"}, "opaque", id="a YAML block"
+        {"text": "<SessionToken>short</SessionToken>"}, "short", id="credentials in an answer of STS"
     ),
-    pytest.param(
-        {"text": "PROXY_PASS=hunter2"}, "hunter2", id="a variable that is named after nobody's rule"
-    ),
-    pytest.param({"text": "passphrase: hunter2"}, "hunter2", id="a passphrase"),
-    pytest.param(
-        {"text": "<SessionToken>short</SessionToken>"}, "short", id="credentials as STS answers them"
-    ),
-    pytest.param({"a": {"b": {"c": {"d": {"e": {"token": "deep"}}}}}}, "deep", id="far inside"),
+    pytest.param({"a": {"b": {"c": {"d": {"e": {"token": "deep"}}}}}}, "deep", id="deeply nested"),
 ]
 
 

@@ -91,7 +91,7 @@ def test_json_contains_everything() -> None:
     [
         pytest.param(planned(MIGRATION, Step.KEEP_SOURCE), State.TO_DO, True, id="planned"),
         pytest.param(planned(MIGRATION, Wait(for_what="it is bound")), State.TO_DO, True, id="waiting"),
-        pytest.param(planned(MIGRATION, None), State.DONE, True, id="nothing left to do"),
+        pytest.param(planned(MIGRATION, None), State.DONE, True, id="nothing to do"),
         pytest.param(done(MIGRATION), State.DONE, True, id="done"),
         pytest.param(failed(MIGRATION, IN_USE), State.IN_USE, False, id="in use"),
         pytest.param(failed(MIGRATION, KubeDenied("answered 403")), State.FAILED, False, id="failed"),
@@ -121,9 +121,9 @@ def test_server_options_are_parsed() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        pytest.param(["--server", "nonsense"], id="a server that is none"),
-        pytest.param(["--wait", "-1"], id="a negative time"),
-        pytest.param(["--output", "xml"], id="an unknown format"),
+        pytest.param(["--server", "nonsense"], id="invalid server"),
+        pytest.param(["--wait", "-1"], id="negative time"),
+        pytest.param(["--output", "xml"], id="unknown format"),
     ],
 )
 def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:

@@ -44,26 +44,28 @@ STALE = _volume("new", ClaimUid("gone"), phase="Released")
 @pytest.mark.parametrize(
     ("seen", "expected"),
     [
-        pytest.param(Seen(claim=_claim(), source=OLD), Step.MAKE_TARGET, id="nothing was done"),
-        pytest.param(
-            Seen(claim=_claim(), source=OLD, target=RESERVED), Step.KEEP_SOURCE, id="a target is there"
-        ),
-        pytest.param(Seen(claim=_claim(), source=KEPT, target=RESERVED), Step.RECORD, id="the claim changed"),
+        pytest.param(Seen(claim=_claim(), source=OLD), Step.MAKE_TARGET, id="not started"),
+        pytest.param(Seen(claim=_claim(), source=OLD, target=RESERVED), Step.KEEP_SOURCE, id="target exists"),
+        pytest.param(Seen(claim=_claim(), source=KEPT, target=RESERVED), Step.RECORD, id="claim changed"),
         pytest.param(
             Seen(claim=_claim(), source=KEPT, target=RESERVED, recorded=True),
             Step.REMOVE_CLAIM,
-            id="all is noted",
+            id="everything is recorded",
         ),
         pytest.param(
             Seen(claim=_claim(), source=KEPT, target=STALE, recorded=True),
             Step.REOPEN_TARGET,
-            id="the target remembers another claim",
+            id="target has another claim recorded",
         ),
-        pytest.param(Seen(source=RELEASED, target=RESERVED), Step.MAKE_CLAIM, id="the claim is gone"),
+        pytest.param(Seen(source=RELEASED, target=RESERVED), Step.MAKE_CLAIM, id="claim is deleted"),
         pytest.param(
-            Seen(source=RELEASED, target=STALE), Step.REOPEN_TARGET, id="gone, the target remembers another"
+            Seen(source=RELEASED, target=STALE),
+            Step.REOPEN_TARGET,
+            id="claim is deleted, target has another recorded",
         ),
-        pytest.param(Seen(claim=_claim("new"), source=OLD, target=NEW), Step.KEEP_SOURCE, id="not kept yet"),
+        pytest.param(
+            Seen(claim=_claim("new"), source=OLD, target=NEW), Step.KEEP_SOURCE, id="not retained yet"
+        ),
         pytest.param(
             Seen(claim=_claim("new"), source=RELEASED, target=NEW), Step.RESTORE_POLICY, id="bound to target"
         ),
@@ -77,12 +79,10 @@ STALE = _volume("new", ClaimUid("gone"), phase="Released")
                 target=READY,
             ),
             Step.REMOVE_SOURCE,
-            id="the source waits for our finalizer",
+            id="source has the finalizer",
         ),
-        pytest.param(Seen(claim=_claim("new"), target=READY), None, id="arrived"),
-        pytest.param(
-            Seen(claim=_claim("new"), target=NEW), None, id="arrived, whatever became of the policy since"
-        ),
+        pytest.param(Seen(claim=_claim("new"), target=READY), None, id="completed"),
+        pytest.param(Seen(claim=_claim("new"), target=NEW), None, id="completed with another policy"),
     ],
 )
 def test_each_state_has_one_next_step(seen: Seen, expected: Step | None) -> None:
@@ -95,7 +95,7 @@ def test_each_state_has_one_next_step(seen: Seen, expected: Step | None) -> None
         pytest.param(
             Seen(claim=_claim(deleting=True), source=KEPT, target=RESERVED, users=("web",)),
             "claim team/data is gone (used by web)",
-            id="the claim is held by a pod",
+            id="claim is held by a pod",
         ),
         pytest.param(
             Seen(claim=_claim("new", phase=ClaimPhase.PENDING), source=RELEASED, target=RESERVED),
@@ -105,22 +105,22 @@ def test_each_state_has_one_next_step(seen: Seen, expected: Step | None) -> None
         pytest.param(
             Seen(claim=_claim("new"), source=RELEASED, target=RESERVED),
             "claim team/data is bound to new",
-            id="the volume is not bound yet",
+            id="volume is not bound yet",
         ),
         pytest.param(
             Seen(claim=_claim("", phase=ClaimPhase.PENDING), source=RELEASED, target=RESERVED),
             "claim team/data is bound to new",
-            id="a StatefulSet was faster",
+            id="claim recreated by a StatefulSet",
         ),
         pytest.param(
             Seen(claim=_claim(phase=ClaimPhase.PENDING), source=KEPT, target=RESERVED),
             "claim team/data is bound to old",
-            id="made a moment ago",
+            id="created recently",
         ),
         pytest.param(
             Seen(claim=_claim("new"), source=replace(RELEASED, deleting=True), target=READY),
             "volume old is gone",
-            id="the source goes",
+            id="source is being deleted",
         ),
     ],
 )
@@ -139,12 +139,12 @@ def test_migration_waits_for_kubernetes(seen: Seen, about: str) -> None:
         pytest.param(
             Seen(source=OLD, target=RESERVED),
             "does not exist any more, and was not deleted by this command",
-            id="gone before it was kept",
+            id="deleted before it was retained",
         ),
         pytest.param(
             Seen(target=READY),
             "does not exist any more, and was not deleted by this command",
-            id="gone after the move",
+            id="deleted after the migration",
         ),
         pytest.param(
             Seen(claim=_claim("other"), source=KEPT, target=RESERVED),
@@ -154,13 +154,13 @@ def test_migration_waits_for_kubernetes(seen: Seen, about: str) -> None:
         pytest.param(
             Seen(claim=_claim("", phase=ClaimPhase.PENDING), source=RELEASED, target=STALE),
             r"was recreated by another client, with volume \(none yet\)",
-            id="made anew while the target is taken",
+            id="recreated while the target is in use",
         ),
         pytest.param(
             Seen(claim=_claim(phase=ClaimPhase.LOST), target=RESERVED), "has lost its volume", id="lost"
         ),
         pytest.param(
-            Seen(claim=_claim("new"), source=RELEASED), "has lost its volume", id="the target is gone"
+            Seen(claim=_claim("new"), source=RELEASED), "has lost its volume", id="target is deleted"
         ),
         pytest.param(
             Seen(claim=_claim("new", deleting=True), source=RELEASED, target=NEW),
@@ -170,9 +170,9 @@ def test_migration_waits_for_kubernetes(seen: Seen, about: str) -> None:
         pytest.param(
             Seen(claim=_claim(), source=KEPT, target=replace(RESERVED, deleting=True)),
             "waits for volume new, which is being deleted",
-            id="the target goes",
+            id="target is being deleted",
         ),
-        pytest.param(Seen(claim=_claim(), target=RESERVED), "has lost its volume", id="the source is gone"),
+        pytest.param(Seen(claim=_claim(), target=RESERVED), "has lost its volume", id="source is deleted"),
     ],
 )
 def test_foreign_changes_are_refused(seen: Seen, about: str) -> None:

@@ -171,19 +171,25 @@ def test_directory_volume_keeps_its_group_and_base() -> None:
 @pytest.mark.parametrize(
     ("changes", "handle", "policy"),
     [
-        pytest.param({}, f"efs:{FS}:/./team/data", "Delete", id="a tunnel volume"),
-        pytest.param(DIRECTORY, f"efs:{FS}:/base/./data-pvc-{UID}", "Delete", id="a directory volume"),
+        pytest.param({}, f"efs:{FS}:/./team/data", "Delete", id="tunnel volume"),
+        pytest.param(DIRECTORY, f"efs:{FS}:/base/./data-pvc-{UID}", "Delete", id="directory volume"),
         pytest.param(
-            {"persistentVolumeReclaimPolicy": "Retain"}, f"efs:{FS}:/./team/data", "Retain", id="kept before"
+            {"persistentVolumeReclaimPolicy": "Retain"},
+            f"efs:{FS}:/./team/data",
+            "Retain",
+            id="retained before",
         ),
         pytest.param(
             {"annotations": {PROVISIONED_BY: None}}, f"{FS}:/team/data", "Retain", id="written by hand"
         ),
         pytest.param({"path": "/other/data"}, f"{FS}:/other/data", "Retain", id="of another namespace"),
-        pytest.param({"path": "/team//data"}, f"{FS}:/team/data", "Retain", id="written in another way"),
-        pytest.param({"path": "/"}, f"{FS}:/", "Retain", id="a whole file system"),
+        pytest.param({"path": "/team//data"}, f"{FS}:/team/data", "Retain", id="another form"),
+        pytest.param({"path": "/"}, f"{FS}:/", "Retain", id="whole file system"),
         pytest.param(
-            {**DIRECTORY, "path": "/base/precious"}, f"{FS}:/base/precious", "Retain", id="not named for it"
+            {**DIRECTORY, "path": "/base/precious"},
+            f"{FS}:/base/precious",
+            "Retain",
+            id="another directory name",
         ),
         pytest.param(
             {"persistentVolumeReclaimPolicy": "Recycle"}, f"efs:{FS}:/./team/data", "Retain", id="recycled"
@@ -234,9 +240,7 @@ def test_mount_options_are_converted_for_the_driver() -> None:
 @pytest.mark.parametrize(
     ("changes", "targets", "servers", "place"),
     [
-        pytest.param(
-            {"server": "efs.example.com"}, TARGETS, {"efs.example.com": FS}, FS, id="a named server"
-        ),
+        pytest.param({"server": "efs.example.com"}, TARGETS, {"efs.example.com": FS}, FS, id="named server"),
         pytest.param(
             {"annotations": {"efs-stunnel.gnuthought.com/file-system-id": None}},
             TARGETS,
@@ -244,7 +248,7 @@ def test_mount_options_are_converted_for_the_driver() -> None:
             FS,
             id="its port",
         ),
-        pytest.param({"server": "nas.example.com"}, TARGETS, {}, None, id="somebody else's server"),
+        pytest.param({"server": "nas.example.com"}, TARGETS, {}, None, id="foreign server"),
     ],
 )
 def test_location_of_the_data_is_found(
@@ -263,20 +267,22 @@ def test_location_of_the_data_is_found(
             {"annotations": {"efs-stunnel.gnuthought.com/file-system-id": None}},
             Selection(),
             "does not name a known file system",
-            id="a port that nobody knows",
+            id="unknown port",
         ),
         pytest.param(
             {"server": "nas.example.com"},
             Selection(claims=frozenset({"data"})),
             "does not name a known file system",
-            id="another server, by name",
+            id="another server name",
         ),
-        pytest.param({"path": "/team/a:b"}, Selection(), "has a colon", id="a path that no handle has"),
+        pytest.param(
+            {"path": "/team/a:b"}, Selection(), "has a colon", id="path that a handle cannot contain"
+        ),
         pytest.param(
             {"claimRef": {"namespace": "team", "name": "data", "uid": "x"}},
             Selection(),
             "does not exist any more",
-            id="gone",
+            id="claim does not exist",
         ),
     ],
 )
@@ -289,9 +295,11 @@ def test_refusal_contains_the_reason(changes: dict[str, Any], selection: Selecti
 @pytest.mark.parametrize(
     ("selection", "count"),
     [
-        pytest.param(Selection(), 1, id="all"),
+        pytest.param(Selection(), 1, id="all claims"),
         pytest.param(
-            Selection(namespace="team", storage_class="efs", claims=frozenset({"data"})), 1, id="it"
+            Selection(namespace="team", storage_class="efs", claims=frozenset({"data"})),
+            1,
+            id="selected by namespace, class and name",
         ),
         pytest.param(Selection(namespace="other"), 0, id="another namespace"),
         pytest.param(Selection(storage_class="gp3"), 0, id="another class"),
@@ -380,9 +388,9 @@ def test_written_journal_is_read_back() -> None:
 @pytest.mark.parametrize(
     ("text", "about"),
     [
-        pytest.param("yes", "was not written by this command", id="no JSON"),
+        pytest.param("yes", "was not written by this command", id="not JSON"),
         pytest.param("[]", "was not written by this command", id="another document"),
-        pytest.param('{"policy": "Delete"}', "was not written by this command", id="half of it"),
+        pytest.param('{"policy": "Delete"}', "was not written by this command", id="truncated"),
         pytest.param(None, "was written by a newer version", id="another version"),
     ],
 )

@@ -39,7 +39,7 @@ def test_every_error_has_a_docstring() -> None:
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        pytest.param(KubeEfsError("is down"), "is down", id="a problem only"),
+        pytest.param(KubeEfsError("is down"), "is down", id="problem only"),
         pytest.param(KubeEfsError("is down", field="server"), "server: is down", id="with a field"),
         pytest.param(KubeEfsError("is odd", value="x"), "'x' is odd", id="with a value"),
         pytest.param(

@@ -18,13 +18,13 @@ NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
     ("used", "complete", "was_over", "expected"),
     [
         pytest.param(999, True, False, False, id="below"),
-        pytest.param(1000, True, False, False, id="just full"),
+        pytest.param(1000, True, False, False, id="exactly full"),
         pytest.param(1001, True, False, True, id="over"),
-        pytest.param(1001, False, False, True, id="over already, whatever else there is"),
-        pytest.param(500, False, False, False, id="perhaps over"),
-        pytest.param(960, True, True, True, id="a little less than before"),
-        pytest.param(950, True, True, False, id="clearly less than before"),
-        pytest.param(500, False, True, True, id="perhaps less than before"),
+        pytest.param(1001, False, False, True, id="over, also if incomplete"),
+        pytest.param(500, False, False, False, id="incomplete and below"),
+        pytest.param(960, True, True, True, id="slightly below"),
+        pytest.param(950, True, True, False, id="clearly below"),
+        pytest.param(500, False, True, True, id="incomplete and clearly below"),
     ],
 )
 def test_volume_is_over_its_request_with_hysteresis(

@@ -74,10 +74,10 @@ async def test_error_contains_the_output_of_the_program(tmp_path: Path) -> None:
     ("text", "tries"),
     [
         pytest.param(
-            "mount.nfs4: access denied by server while mounting 127.0.0.1:/", 3, id="a new access point"
+            "mount.nfs4: access denied by server while mounting 127.0.0.1:/", 3, id="new access point"
         ),
-        pytest.param("mount.nfs4: Connection reset by peer", 3, id="a new tunnel"),
-        pytest.param("mount.nfs4: No such file or directory", 1, id="a wrong path"),
+        pytest.param("mount.nfs4: Connection reset by peer", 3, id="new tunnel"),
+        pytest.param("mount.nfs4: No such file or directory", 1, id="wrong path"),
         pytest.param("", 1, id="no reason"),
     ],
 )

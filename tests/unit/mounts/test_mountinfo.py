@@ -187,11 +187,11 @@ def _lines(*places: str) -> bytes:
 @pytest.mark.parametrize(
     ("readings", "shown"),
     [
-        pytest.param([(("/1",), True), (("/1", "/2"), True)], ["/1"], id="whole at once"),
-        pytest.param([(("/1",), False), (("/1", "/2"), True)], ["/1", "/2"], id="one was missed"),
-        pytest.param([(("/1", "/2"), False), (("/1",), True)], ["/1"], id="one went"),
+        pytest.param([(("/1",), True), (("/1", "/2"), True)], ["/1"], id="complete at once"),
+        pytest.param([(("/1",), False), (("/1", "/2"), True)], ["/1", "/2"], id="mount missed"),
+        pytest.param([(("/1", "/2"), False), (("/1",), True)], ["/1"], id="mount removed"),
         pytest.param(
-            [(("/1", "/2", "/3"), False), (("/2", "/1"), False)], ["/3", "/2", "/1"], id="never whole"
+            [(("/1", "/2", "/3"), False), (("/2", "/1"), False)], ["/3", "/2", "/1"], id="never complete"
         ),
     ],
 )

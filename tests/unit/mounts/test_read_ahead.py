@@ -15,9 +15,9 @@ from kube_efs.mounts.mountinfo import parse_mountinfo
 @pytest.mark.parametrize(
     ("options", "kibibytes"),
     [
-        pytest.param("nfsvers=4.1,rsize=1048576,hard", 15360, id="the default"),
-        pytest.param("rsize=65536", 960, id="a smaller block"),
-        pytest.param("wsize=1048576,hard", None, id="no size given"),
+        pytest.param("nfsvers=4.1,rsize=1048576,hard", 15360, id="default"),
+        pytest.param("rsize=65536", 960, id="smaller block"),
+        pytest.param("wsize=1048576,hard", None, id="no size"),
     ],
 )
 def test_read_ahead_is_fifteen_blocks(options: str, kibibytes: int | None) -> None:
@@ -25,7 +25,7 @@ def test_read_ahead_is_fifteen_blocks(options: str, kibibytes: int | None) -> No
 
 
 @pytest.mark.parametrize(
-    ("file_system_type", "value"), [("nfs4", "960\n"), pytest.param("ext4", "128\n", id="a bound folder's")]
+    ("file_system_type", "value"), [("nfs4", "960\n"), pytest.param("ext4", "128\n", id="bind mount")]
 )
 def test_read_ahead_is_set_for_nfs_mounts_only(tmp_path: Path, file_system_type: str, value: str) -> None:
     file = tmp_path / "0:50" / "read_ahead_kb"

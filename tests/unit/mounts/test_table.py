@@ -51,20 +51,22 @@ class Readings:
 @pytest.mark.parametrize(
     ("text", "place", "source"),
     [
-        pytest.param(line("/a", "there") + line("/b"), "/a", "there", id="there"),
+        pytest.param(line("/a", "there") + line("/b"), "/a", "there", id="mounted"),
         pytest.param(line("/a", "first") + line("/b") + line("/a", "last"), "/a", "last", id="several"),
-        pytest.param("", "/a", None, id="nothing anywhere"),
-        pytest.param(line("/a/b") + line("/ab") + line("/"), "/a", None, id="only above, below and beside"),
-        pytest.param(line("/x", "/a") + "1 1 0:5 /a /x rw - tmpfs /a rw\n", "/a", None, id="only from there"),
-        pytest.param(line(r"/a\040b\134c\011d"), "/a b\\c\td", "127.0.0.1:/", id="escapes"),
+        pytest.param("", "/a", None, id="empty table"),
         pytest.param(
-            line("/a#b") + line(r"/a\043c"), "/a#c", "127.0.0.1:/", id="an escape that may be or not"
+            line("/a/b") + line("/ab") + line("/"), "/a", None, id="only parents, children and siblings"
         ),
+        pytest.param(
+            line("/x", "/a") + "1 1 0:5 /a /x rw - tmpfs /a rw\n", "/a", None, id="mounts of the source"
+        ),
+        pytest.param(line(r"/a\040b\134c\011d"), "/a b\\c\td", "127.0.0.1:/", id="escapes"),
+        pytest.param(line("/a#b") + line(r"/a\043c"), "/a#c", "127.0.0.1:/", id="ambiguous escape"),
         pytest.param(line(r"/a\\040b"), "/a b", None, id="no escape"),
         pytest.param(line("/ä\udcff"), "/ä\udcff", "127.0.0.1:/", id="not UTF-8"),
-        pytest.param(line("/a//deleted"), "/a", None, id="removed elsewhere"),
-        pytest.param(line("/a//deleted"), "/a/deleted", None, id="a name like the mark"),
-        pytest.param("1 1 0:50 / /a rw\n\nx\n1 2 3 4 /a x x x\n", "/a", None, id="no lines of the kernel's"),
+        pytest.param(line("/a//deleted"), "/a", None, id="removed in another namespace"),
+        pytest.param(line("/a//deleted"), "/a/deleted", None, id="name like the mark"),
+        pytest.param("1 1 0:50 / /a rw\n\nx\n1 2 3 4 /a x x x\n", "/a", None, id="invalid lines"),
     ],
 )
 @pytest.mark.parametrize("is_whole", [True, False])

@@ -87,8 +87,8 @@ async def test_invalid_certificate_keeps_the_previous_one(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("terms", "spoken"),
     [
-        pytest.param(TlsTerms(), {"TLSv1.2", "TLSv1.3"}, id="the usual terms"),
-        pytest.param(TlsTerms(version="1.3"), {"TLSv1.3"}, id="the newest only"),
+        pytest.param(TlsTerms(), {"TLSv1.2", "TLSv1.3"}, id="default terms"),
+        pytest.param(TlsTerms(version="1.3"), {"TLSv1.3"}, id="only the newest version"),
     ],
 )
 async def test_versions_before_tls_1_2_are_refused(tmp_path: Path, terms: TlsTerms, spoken: set[str]) -> None:

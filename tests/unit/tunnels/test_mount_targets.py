@@ -45,7 +45,7 @@ TARGET = TunnelTarget(
             id="zone not known: that of the own subnet",
         ),
         pytest.param(
-            NodeLocation(), ["10.0.1.1", "10.0.2.1", "10.0.3.1"], id="nothing known: in order of subnets"
+            NodeLocation(), ["10.0.1.1", "10.0.2.1", "10.0.3.1"], id="nothing known: order of subnets"
         ),
         pytest.param(
             NodeLocation(subnets=frozenset({D})),
@@ -69,12 +69,12 @@ def test_mount_target_without_a_known_zone_never_counts_as_near() -> None:
     ("unreachable", "expected"),
     [
         pytest.param(set(), ["10.0.1.1", "10.0.2.1", "10.0.3.1"], id="all reachable"),
-        pytest.param({"10.0.1.1"}, ["10.0.2.1", "10.0.3.1", "10.0.1.1"], id="the nearest is not"),
+        pytest.param({"10.0.1.1"}, ["10.0.2.1", "10.0.3.1", "10.0.1.1"], id="nearest unreachable"),
         pytest.param(
-            {"10.0.1.1", "10.0.2.1"}, ["10.0.3.1", "10.0.1.1", "10.0.2.1"], id="the own zone is not"
+            {"10.0.1.1", "10.0.2.1"}, ["10.0.3.1", "10.0.1.1", "10.0.2.1"], id="own zone unreachable"
         ),
         pytest.param(
-            {"10.0.1.1", "10.0.2.1", "10.0.3.1"}, ["10.0.1.1", "10.0.2.1", "10.0.3.1"], id="none is"
+            {"10.0.1.1", "10.0.2.1", "10.0.3.1"}, ["10.0.1.1", "10.0.2.1", "10.0.3.1"], id="none reachable"
         ),
     ],
 )
@@ -86,9 +86,9 @@ def test_unreachable_addresses_are_last_but_kept(unreachable: set[str], expected
 @pytest.mark.parametrize(
     ("region", "suffix", "host"),
     [
-        pytest.param("eu-west-1", None, "fs-1.efs.eu-west-1.amazonaws.com", id="a common region"),
+        pytest.param("eu-west-1", None, "fs-1.efs.eu-west-1.amazonaws.com", id="common region"),
         pytest.param("cn-north-1", None, "fs-1.efs.cn-north-1.amazonaws.com.cn", id="China"),
-        pytest.param("us-east-1", "efs.test", "fs-1.efs.us-east-1.efs.test", id="a suffix of the setting"),
+        pytest.param("us-east-1", "efs.test", "fs-1.efs.us-east-1.efs.test", id="suffix of the setting"),
     ],
 )
 def test_certificate_must_name_the_file_system(region: str, suffix: str | None, host: str) -> None:

@@ -33,9 +33,9 @@ TUNNEL = PlannedTunnel(target=TunnelTarget(file_system_id=FS, port=20490), candi
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
-        pytest.param(set(), set(), [], id="nothing happened"),
-        pytest.param({NEAR}, {NEAR}, [], id="it is still away"),
-        pytest.param(set(), {NEAR}, [("MountTargetUnreachable", NEAR_IS_GONE)], id="the near one goes"),
+        pytest.param(set(), set(), [], id="no change"),
+        pytest.param({NEAR}, {NEAR}, [], id="still unreachable"),
+        pytest.param(set(), {NEAR}, [("MountTargetUnreachable", NEAR_IS_GONE)], id="nearest unreachable"),
         pytest.param(
             set(),
             {NEAR, FAR},
@@ -43,7 +43,7 @@ TUNNEL = PlannedTunnel(target=TunnelTarget(file_system_id=FS, port=20490), candi
                 ("MountTargetUnreachable", f"mount target {NEAR} (us-east-1a) {ALL_GONE}"),
                 ("MountTargetUnreachable", f"mount target {FAR} {ALL_GONE}"),
             ],
-            id="all go",
+            id="all unreachable",
         ),
         pytest.param(
             {NEAR, FAR},
@@ -54,9 +54,9 @@ TUNNEL = PlannedTunnel(target=TunnelTarget(file_system_id=FS, port=20490), candi
                     f"mount target {NEAR} (us-east-1a) of {FS} accepts connections again",
                 )
             ],
-            id="one comes back",
+            id="one reachable again",
         ),
-        pytest.param(set(), {"192.0.2.9"}, [], id="one of no tunnel"),
+        pytest.param(set(), {"192.0.2.9"}, [], id="address without a tunnel"),
     ],
 )
 def test_changes_of_problems_become_notifications(

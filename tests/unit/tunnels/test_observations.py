@@ -82,14 +82,14 @@ def described(report: KeeperReport = LOADED, seen: Observations | None = None) -
             Observations(probes=SILENT, facts={"fs-1": ServiceFacts(reason="the certificate is bad")}),
             TunnelState.DOWN,
             "the certificate is bad",
-            id="the log knows better",
+            id="reason from the log",
         ),
         pytest.param(
             KeeperReport(pid=1, left_out={"fs-1": PortTaken("is taken", field="stunnel_port", value=20490)}),
             Observations(),
             TunnelState.REJECTED,
             "stunnel_port: 20490 is taken",
-            id="left out",
+            id="ignored",
         ),
     ],
 )
@@ -103,10 +103,10 @@ def test_tunnel_has_one_state_and_its_reason(
 @pytest.mark.parametrize(
     ("down", "used", "address", "zone", "failed_over"),
     [
-        pytest.param(set(), "", NEAR, ZONE_A, False, id="the nearest, before any connection"),
+        pytest.param(set(), "", NEAR, ZONE_A, False, id="nearest before any connection"),
         pytest.param({NEAR}, "", FAR, ZONE_B, True, id="another when the nearest is down"),
-        pytest.param(set(), FAR, FAR, ZONE_B, True, id="what stunnel really used"),
-        pytest.param(set(), "10.9.9.9", NEAR, ZONE_A, False, id="an address that is no longer one"),
+        pytest.param(set(), FAR, FAR, ZONE_B, True, id="address used by stunnel"),
+        pytest.param(set(), "10.9.9.9", NEAR, ZONE_A, False, id="removed address"),
     ],
 )
 def test_mount_target_in_use_is_told(

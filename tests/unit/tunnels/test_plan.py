@@ -42,11 +42,11 @@ NAME = "fs-1.efs.us-east-1.amazonaws.com"
             {"zone": "us-east-1c"},
             KNOWN,
             ["10.0.2.1", "10.0.0.1", "10.0.1.1"],
-            id="known: the zone asked for first",
+            id="known: the requested zone first",
         ),
-        pytest.param({"address": "10.9.9.9"}, KNOWN, ["10.9.9.9"], id="an address: that one only"),
-        pytest.param({"address": "fd00::9"}, KNOWN, ["fd00::9"], id="an IPv6 address"),
-        pytest.param({}, TunnelTargets(), [NAME], id="unknown: the name"),
+        pytest.param({"address": "10.9.9.9"}, KNOWN, ["10.9.9.9"], id="address: only this one"),
+        pytest.param({"address": "fd00::9"}, KNOWN, ["fd00::9"], id="IPv6 address"),
+        pytest.param({}, TunnelTargets(), [NAME], id="unknown: DNS name"),
         pytest.param(
             {"zone": "us-east-1c"}, TunnelTargets(), [f"us-east-1c.{NAME}"], id="unknown: the zone's name"
         ),
@@ -60,7 +60,7 @@ NAME = "fs-1.efs.us-east-1.amazonaws.com"
             id="another region: its name",
         ),
         pytest.param(
-            {"region": "us-east-1"}, KNOWN, ["10.0.1.1", "10.0.0.1", "10.0.2.1"], id="the own region, named"
+            {"region": "us-east-1"}, KNOWN, ["10.0.1.1", "10.0.0.1", "10.0.2.1"], id="own region, named"
         ),
     ],
 )

@@ -78,7 +78,7 @@ async def test_accepted_call_is_a_success(answer: bytes) -> None:
             id="another xid",
         ),
         pytest.param(
-            record(struct.pack(">6I", XID, 0, 0, 0, 0, 0)), "the answer belongs to another call", id="a call"
+            record(struct.pack(">6I", XID, 0, 0, 0, 0, 0)), "the answer belongs to another call", id="call"
         ),
         pytest.param(record(struct.pack(">5I", XID, 1, 1, 0, 2)), "the server denied the call", id="denied"),
         pytest.param(
@@ -89,16 +89,14 @@ async def test_accepted_call_is_a_success(answer: bytes) -> None:
         pytest.param(
             record(struct.pack(">6I", XID, 1, 0, 0, 0, 9)),
             "the server does not serve NFS 4 (accept state 9)",
-            id="a state nobody knows",
+            id="unknown state",
         ),
-        pytest.param(
-            b"HTTP/1.1 400 Bad Request\r\n\r\n", "the answer is not an RPC reply", id="a web server"
-        ),
-        pytest.param(record(b"\0\0\0\7"), "the answer is not an RPC reply", id="a record that is too short"),
+        pytest.param(b"HTTP/1.1 400 Bad Request\r\n\r\n", "the answer is not an RPC reply", id="web server"),
+        pytest.param(record(b"\0\0\0\7"), "the answer is not an RPC reply", id="record that is too short"),
         pytest.param(
             record(struct.pack(">5I", XID, 1, 0, 0, 2**32 - 1)),
             "the answer is not an RPC reply",
-            id="a lying length",
+            id="wrong length",
         ),
     ],
 )

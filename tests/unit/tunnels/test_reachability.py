@@ -20,13 +20,13 @@ def after_rounds(rounds: str, *, down: int = 2, up: int = 3) -> str:
 @pytest.mark.parametrize(
     ("rounds", "verdicts"),
     [
-        pytest.param("++++", "UUUU", id="always there"),
+        pytest.param("++++", "UUUU", id="always reachable"),
         pytest.param("+-+-+-", "UUUUUU", id="single failures do not count"),
-        pytest.param("+--", "UUD", id="two in a row do"),
-        pytest.param("--+-+", "UDDDD", id="single successes do not count either"),
-        pytest.param("--+++", "UDDDU", id="three in a row bring it back"),
-        pytest.param("--+++--", "UDDDUUD", id="the count starts anew after each verdict"),
-        pytest.param("--++-+++", "UDDDDDDU", id="a failure between starts the count anew"),
+        pytest.param("+--", "UUD", id="two failures in a row count"),
+        pytest.param("--+-+", "UDDDD", id="single successes do not count"),
+        pytest.param("--+++", "UDDDU", id="three successes in a row count"),
+        pytest.param("--+++--", "UDDDUUD", id="count restarts after each verdict"),
+        pytest.param("--++-+++", "UDDDDDDU", id="failure restarts the count"),
     ],
 )
 def test_state_of_a_mount_target_changes_after_some_rounds(rounds: str, verdicts: str) -> None:

@@ -49,13 +49,13 @@ async def test_metadata_replace_the_stored_location(tmp_path: Path) -> None:
     "text",
     [
         pytest.param(None, id="nothing"),
-        pytest.param("{", id="half a file"),
-        pytest.param("[]", id="something else"),
-        pytest.param('{"region": "us-east-1"}', id="too little"),
+        pytest.param("{", id="truncated file"),
+        pytest.param("[]", id="other text"),
+        pytest.param('{"region": "us-east-1"}', id="too few fields"),
         pytest.param(
             '{"region": "us-east-1\\ncert = /x", "zone": "a", "subnets": [], "zone_id": null,'
             ' "instance_id": null}',
-            id="a region that is none",
+            id="invalid region",
         ),
     ],
 )

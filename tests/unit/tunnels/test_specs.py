@@ -58,15 +58,15 @@ def test_longest_file_system_id_gives_a_valid_name_for_stunnel() -> None:
 @pytest.mark.parametrize(
     ("change", "field"),
     [
-        pytest.param({"file_system_id": "fs-1\n"}, "file system id", id="a file system with a line break"),
-        pytest.param({"access_point_id": "fsap-xyz"}, "access point id", id="no access point"),
-        pytest.param({"region": "US"}, "region", id="no region"),
-        pytest.param({"zone": "a b"}, "zone", id="no zone"),
-        pytest.param({"address": "example.com"}, "address", id="a name for an address"),
-        pytest.param({"address": "fd00:0::1"}, "address", id="an address in a long form"),
+        pytest.param({"file_system_id": "fs-1\n"}, "file system id", id="file system with a line break"),
+        pytest.param({"access_point_id": "fsap-xyz"}, "access point id", id="invalid access point"),
+        pytest.param({"region": "US"}, "region", id="invalid region"),
+        pytest.param({"zone": "a b"}, "zone", id="invalid zone"),
+        pytest.param({"address": "example.com"}, "address", id="name instead of an address"),
+        pytest.param({"address": "fd00:0::1"}, "address", id="address in a long form"),
         pytest.param({"cross_account": True, "address": "10.0.0.1"}, "cross_account", id="two addresses"),
-        pytest.param({"iam": IamOptions(profile="")}, "iam.profile", id="an empty profile"),
-        pytest.param({"iam": IamOptions(role_arn="a\nb")}, "iam.role_arn", id="a role with a line break"),
+        pytest.param({"iam": IamOptions(profile="")}, "iam.profile", id="empty profile"),
+        pytest.param({"iam": IamOptions(role_arn="a\nb")}, "iam.role_arn", id="role with a line break"),
     ],
 )
 def test_malformed_parts_are_refused(change: dict[str, Any], field: str) -> None:

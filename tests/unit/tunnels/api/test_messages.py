@@ -27,8 +27,8 @@ FS = FileSystemId("fs-1")
 @pytest.mark.parametrize(
     "spec",
     [
-        pytest.param(TunnelSpec(file_system_id=FS), id="the least"),
-        pytest.param(TunnelSpec(file_system_id=FS, iam=IamOptions()), id="whatever identity the node has"),
+        pytest.param(TunnelSpec(file_system_id=FS), id="minimum"),
+        pytest.param(TunnelSpec(file_system_id=FS, iam=IamOptions()), id="identity of the node"),
         pytest.param(TunnelSpec(file_system_id=FS, cross_account=True), id="another account"),
         pytest.param(
             TunnelSpec(
@@ -40,7 +40,7 @@ FS = FileSystemId("fs-1")
                 zone=ZoneName("us-west-2a"),
                 checks_revocation=True,
             ),
-            id="nearly everything",
+            id="almost all fields",
         ),
     ],
 )

@@ -224,11 +224,13 @@ def test_node_name_is_truncated_to_64_characters(key: ClientKey) -> None:
 @pytest.mark.parametrize(
     ("left", "until_renewal"),
     [
-        pytest.param(None, timedelta(hours=1), id="without credentials, or with such as never expire"),
-        pytest.param(timedelta(hours=6), timedelta(hours=1), id="credentials that outlive the certificate"),
-        pytest.param(timedelta(hours=2), timedelta(hours=1), id="the limit"),
-        pytest.param(timedelta(hours=1), timedelta(minutes=30), id="a session of an hour"),
-        pytest.param(timedelta(minutes=4), timedelta(minutes=2), id="credentials at their end"),
+        pytest.param(None, timedelta(hours=1), id="without expiring credentials"),
+        pytest.param(
+            timedelta(hours=6), timedelta(hours=1), id="credentials with a longer life than the certificate"
+        ),
+        pytest.param(timedelta(hours=2), timedelta(hours=1), id="limit"),
+        pytest.param(timedelta(hours=1), timedelta(minutes=30), id="session of an hour"),
+        pytest.param(timedelta(minutes=4), timedelta(minutes=2), id="credentials about to expire"),
         pytest.param(timedelta(seconds=10), timedelta(seconds=30), id="seconds before the end"),
         pytest.param(timedelta(minutes=-5), timedelta(seconds=30), id="expired"),
     ],
@@ -243,9 +245,9 @@ def test_renewal_is_due_at_a_share_of_both_lives(
 @pytest.mark.parametrize(
     ("source", "shown"),
     [
-        pytest.param("k8s", "k8s", id="the driver's"),
+        pytest.param("k8s", "k8s", id="driver"),
         pytest.param("", "unknown", id="empty"),
-        pytest.param("s" * 100, "s" * 100, id="the longest"),
+        pytest.param("s" * 100, "s" * 100, id="maximum length"),
         pytest.param("s" * 101, "unknown", id="too long"),
     ],
 )

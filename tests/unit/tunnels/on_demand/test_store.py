@@ -59,11 +59,11 @@ def test_missing_file_is_not_an_error(path: Path) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        pytest.param({"spec": {"file_system_id": "fs-1]\n[evil"}}, id="an id that forges a section"),
-        pytest.param({"spec": {"file_system_id": 7}}, id="an id that is a number"),
+        pytest.param({"spec": {"file_system_id": "fs-1]\n[evil"}}, id="ID with a forged section"),
+        pytest.param({"spec": {"file_system_id": 7}}, id="number as ID"),
         pytest.param({"spec": {}}, id="no file system"),
-        pytest.param({"holders": "all"}, id="holders that are a text"),
-        pytest.param({"source": {"kind": "a friend"}}, id="a source of a later version"),
+        pytest.param({"holders": "all"}, id="text instead of holders"),
+        pytest.param({"source": {"kind": "a friend"}}, id="source of a later version"),
     ],
 )
 def test_unreadable_entry_affects_no_other_and_keeps_its_port(changes: dict[str, object], path: Path) -> None:

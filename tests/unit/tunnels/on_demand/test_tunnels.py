@@ -278,7 +278,7 @@ async def test_tunnel_is_not_closed_while_a_call_requests_it(agent: Agent) -> No
         pytest.param([(0, []), (60, [])], set(), id="twice missing, a minute apart"),
         pytest.param([(0, []), (59, [])], {POD}, id="twice missing, too soon"),
         pytest.param([(100, [])], {POD}, id="once missing"),
-        pytest.param([(0, []), (30, [POD]), (60, []), (90, [])], {POD}, id="back in between"),
+        pytest.param([(0, []), (30, [POD]), (60, []), (90, [])], {POD}, id="present in between"),
     ],
 )
 async def test_holder_is_removed_after_two_reconciliations(

@@ -32,10 +32,10 @@ def every(seconds: float, until: float) -> list[tuple[float, PortReading | None]
         pytest.param(every(10, 180), True, id="idle for three minutes"),
         pytest.param(every(10, 170), False, id="not yet for three minutes"),
         pytest.param([(0, reading()), (500, reading())], False, id="too few readings"),
-        pytest.param([*every(10, 170), (180, reading(PORT))], False, id="connected at last"),
-        pytest.param([*every(10, 170), (175, None), (180, reading())], False, id="a reading that failed"),
-        pytest.param([(0, reading(PORT)), *every(10, 180)[1:]], False, id="connected at first"),
-        pytest.param([], False, id="no look at all"),
+        pytest.param([*every(10, 170), (180, reading(PORT))], False, id="connected in the last reading"),
+        pytest.param([*every(10, 170), (175, None), (180, reading())], False, id="failed reading"),
+        pytest.param([(0, reading(PORT)), *every(10, 180)[1:]], False, id="connected in the first reading"),
+        pytest.param([], False, id="no reading"),
     ],
 )
 def test_idle_time_determines_when_a_tunnel_is_closed(
@@ -83,12 +83,12 @@ def waiting(*ports: int) -> PortReading:
 @pytest.mark.parametrize(
     ("readings", "lasts"),
     [
-        pytest.param([waiting(1), waiting(1), waiting(1), waiting(1)], True, id="waiting all the time"),
-        pytest.param([waiting(1), waiting(1), waiting(1)], False, id="not for long enough"),
-        pytest.param([waiting(1), waiting(), waiting(1), waiting(1)], False, id="accepted meanwhile"),
-        pytest.param([waiting(1), waiting(2), waiting(1), waiting(2)], False, id="never the same"),
-        pytest.param([waiting(1), None, None, waiting(1)], True, id="readings that failed tell nothing"),
-        pytest.param([waiting(3)] * 4, False, id="somebody else's port"),
+        pytest.param([waiting(1), waiting(1), waiting(1), waiting(1)], True, id="waiting in all readings"),
+        pytest.param([waiting(1), waiting(1), waiting(1)], False, id="not long enough"),
+        pytest.param([waiting(1), waiting(), waiting(1), waiting(1)], False, id="accepted in between"),
+        pytest.param([waiting(1), waiting(2), waiting(1), waiting(2)], False, id="different connections"),
+        pytest.param([waiting(1), None, None, waiting(1)], True, id="failed readings are ignored"),
+        pytest.param([waiting(3)] * 4, False, id="foreign port"),
         pytest.param([], False, id="no reading yet"),
     ],
 )

@@ -173,27 +173,29 @@ def test_fractions_of_a_second_are_rounded_up_for_stunnel(seconds: float, line: 
 @pytest.mark.parametrize(
     ("bad", "field"),
     [
-        pytest.param({"name": "fs-1]\n[evil"}, "section name", id="a section that forges another"),
-        pytest.param({"name": "evil"}, "section name", id="a name that is no file system's"),
-        pytest.param({"file_system_id": "fs-1\n"}, "file system id", id="a line break in the id"),
-        pytest.param({"port": 1023}, "fs-1.port", id="a privileged port"),
+        pytest.param({"name": "fs-1]\n[evil"}, "section name", id="name with a forged section"),
+        pytest.param({"name": "evil"}, "section name", id="name that is not a file system ID"),
+        pytest.param({"file_system_id": "fs-1\n"}, "file system id", id="line break in the id"),
+        pytest.param({"port": 1023}, "fs-1.port", id="privileged port"),
         pytest.param({"port": 65536}, "fs-1.port", id="no port"),
-        pytest.param({"port": True}, "fs-1.port", id="a boolean"),
-        pytest.param({"port": "20490\nverifyChain = no"}, "fs-1.port", id="a port that is text"),
+        pytest.param({"port": True}, "fs-1.port", id="boolean"),
+        pytest.param({"port": "20490\nverifyChain = no"}, "fs-1.port", id="text instead of a port"),
         pytest.param({"addresses": ()}, "fs-1", id="no address"),
-        pytest.param({"addresses": ("10.0.0.1", "evil.example.com")}, "fs-1.connect", id="a name"),
+        pytest.param({"addresses": ("10.0.0.1", "evil.example.com")}, "fs-1.connect", id="name"),
         pytest.param(
-            {"addresses": ("a b.fs-1.efs.us-east-1.amazonaws.com",)}, "fs-1.connect", id="a name with a space"
+            {"addresses": ("a b.fs-1.efs.us-east-1.amazonaws.com",)}, "fs-1.connect", id="name with a space"
         ),
         pytest.param(
-            {"addresses": ("fs-2.efs.us-east-1.amazonaws.com",)}, "fs-1.connect", id="another's name"
+            {"addresses": ("fs-2.efs.us-east-1.amazonaws.com",)},
+            "fs-1.connect",
+            id="name of another file system",
         ),
-        pytest.param({"addresses": ("10.0.0.1\nverifyChain = no",)}, "fs-1.connect", id="a forged line"),
-        pytest.param({"addresses": ("0.0.0.0",)}, "fs-1.connect", id="the unspecified address"),
-        pytest.param({"addresses": ("fe80::1%eth0",)}, "fs-1.connect", id="an address with an interface"),
-        pytest.param({"check_host": "a.b\nverifyChain = no"}, "fs-1.checkHost", id="a forged host"),
-        pytest.param({"check_host": "*"}, "fs-1.checkHost", id="a host that matches all"),
-        pytest.param({"check_host": ""}, "fs-1.checkHost", id="no host: any certificate would do"),
+        pytest.param({"addresses": ("10.0.0.1\nverifyChain = no",)}, "fs-1.connect", id="forged line"),
+        pytest.param({"addresses": ("0.0.0.0",)}, "fs-1.connect", id="unspecified address"),
+        pytest.param({"addresses": ("fe80::1%eth0",)}, "fs-1.connect", id="address with an interface"),
+        pytest.param({"check_host": "a.b\nverifyChain = no"}, "fs-1.checkHost", id="invalid host"),
+        pytest.param({"check_host": "*"}, "fs-1.checkHost", id="wildcard host"),
+        pytest.param({"check_host": ""}, "fs-1.checkHost", id="no host"),
     ],
 )
 def test_invalid_values_are_refused(bad: dict[str, object], field: str) -> None:

@@ -34,9 +34,9 @@ def test_missing_configured_path_is_not_replaced_by_a_default(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "make",
     [
-        pytest.param(lambda path: path, id="nothing there"),
-        pytest.param(lambda path: path.mkdir(), id="a folder"),
-        pytest.param(lambda path: program(path, 0o644), id="a file that cannot be run"),
+        pytest.param(lambda path: path, id="missing path"),
+        pytest.param(lambda path: path.mkdir(), id="directory"),
+        pytest.param(lambda path: program(path, 0o644), id="file that is not executable"),
     ],
 )
 def test_path_that_is_not_a_program_is_an_error_that_names_the_setting(make: object, tmp_path: Path) -> None:
@@ -54,11 +54,11 @@ def test_path_that_is_not_a_program_is_an_error_that_names_the_setting(make: obj
 @pytest.mark.parametrize(
     ("lives", "delays"),
     [
-        pytest.param([3600], [0], id="a long life"),
-        pytest.param([0.1], [0.2], id="one short life: back in well under a second"),
+        pytest.param([3600], [0], id="long life"),
+        pytest.param([0.1], [0.2], id="one short life: short pause"),
         pytest.param([0.1] * 5, [0.2, 0.4, 0.8, 1.6, 3.2], id="short lives in a row"),
         pytest.param([0.1] * 9, [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30], id="never longer than 30 s"),
-        pytest.param([0.1, 0.1, 60, 0.1], [0.2, 0.4, 0, 0.2], id="a long life forgives"),
+        pytest.param([0.1, 0.1, 60, 0.1], [0.2, 0.4, 0, 0.2], id="long life resets the pause"),
     ],
 )
 def test_restarts_wait_longer_after_each_short_life(lives: list[float], delays: list[float]) -> None:

@@ -86,10 +86,12 @@ def facts(service: str, *texts: str) -> ServiceFacts:
 @pytest.mark.parametrize(
     ("line", "level", "thread", "text"),
     [
-        pytest.param(f"{STAMP}LOG5[17]: Connection closed", 5, "17", "Connection closed", id="a connection"),
-        pytest.param(f"{STAMP}LOG3[ui]: Configuration failed", 3, "ui", "Configuration failed", id="itself"),
-        pytest.param("[!] Configuration failed", 3, "ui", "Configuration failed", id="an early error"),
-        pytest.param("[.] Reading", 5, "ui", "Reading", id="an early notice"),
+        pytest.param(f"{STAMP}LOG5[17]: Connection closed", 5, "17", "Connection closed", id="connection"),
+        pytest.param(
+            f"{STAMP}LOG3[ui]: Configuration failed", 3, "ui", "Configuration failed", id="final message"
+        ),
+        pytest.param("[!] Configuration failed", 3, "ui", "Configuration failed", id="early error"),
+        pytest.param("[.] Reading", 5, "ui", "Reading", id="early notice"),
         pytest.param("[ ] Clients allowed=500", 7, "ui", "Clients allowed=500", id="early chatter"),
     ],
 )
@@ -142,7 +144,7 @@ def test_successful_connection_shows_address_protocol_cipher_and_peer() -> None:
             id="no mount target accepts",
         ),
         pytest.param("fs-5", NO_TLS, "TLS failed: wrong version number", id="no TLS"),
-        pytest.param("fs-6", HUNG, "the server does not answer the TLS handshake", id="a hung server"),
+        pytest.param("fs-6", HUNG, "the server does not answer the TLS handshake", id="hung server"),
     ],
 )
 def test_failures_have_a_readable_reason(service: str, text: str, reason: str) -> None:
