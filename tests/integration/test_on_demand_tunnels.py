@@ -476,7 +476,7 @@ async def test_held_tunnel_stays_when_the_agent_ends(
 MOMENTS: dict[str, Callable[[TunnelOptions], object]] = {
     "nothing yet": lambda _options: True,
     "certificate written": lambda options: list(options.certificates_path.glob("*.pem")),
-    "reservation remembered": lambda options: options.reservations_path.exists(),
+    "reservation stored": lambda options: options.reservations_path.exists(),
     "configuration written": lambda options: options.conf_path.exists(),
     "stunnel started": lambda options: stunnels_of(options.conf_path),
 }

@@ -526,7 +526,7 @@ async def test_adopted_stunnel_in_use_is_not_ended(options: TunnelOptions, autho
 
 MOMENTS: dict[str, Callable[[TunnelOptions], object]] = {
     "at its start": lambda _options: True,
-    "targets remembered": lambda options: options.state_path.exists(),
+    "targets stored": lambda options: options.state_path.exists(),
     "configuration written": lambda options: options.conf_path.exists(),
     "log opened": lambda options: options.log_path.exists(),
     "stunnel started": lambda options: stunnels_of(options.conf_path),

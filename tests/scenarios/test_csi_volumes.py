@@ -281,46 +281,52 @@ MALFORMED: dict[str, tuple[dict[str, str], str]] = {
         {"fileSystemIdConfigRef": "a/b/c"},
         "parameters fileSystemId and fileSystemIdConfigRef: exclude each other; give one of them",
     ),
-    "no file system's id": (
+    "invalid file system ID": (
         {"fileSystemId": "fs-1,noresvport"},
         "fileSystemId: 'fs-1' is not a valid file system ID; use an id such as fs-0123456789abcdef0",
     ),
-    "a reference of two parts": (
+    "reference of two parts": (
         {"fileSystemId": "-", "fileSystemIdSecretRef": "a/b"},
         "fileSystemIdSecretRef: 'a/b' is not a valid reference; use NAMESPACE/NAME/KEY of a Secret",
     ),
     "no permissions": ({"directoryPerms": "-"}, "directoryPerms: is missing; use three or four octal digits"),
-    "permissions in words": (
+    "permissions that are not octal": (
         {"directoryPerms": "rwx"},
         "directoryPerms: 'rwx' is not a valid octal mode; use three",
     ),
-    "a user with blanks": ({"uid": " 7"}, "uid: ' 7' is"),
-    "a user below zero": ({"uid": "-1"}, "uid: '-1' is"),
-    "a group above 32 bits": ({"gid": "4294967296"}, "gid: '4294967296' is"),
-    "half a range": ({"gidRangeStart": "7"}, "gidRangeEnd: is missing; give it together with gidRangeStart"),
-    "a range backwards": (
+    "user with blanks": ({"uid": " 7"}, "uid: ' 7' is"),
+    "negative user": ({"uid": "-1"}, "uid: '-1' is"),
+    "group above 32 bits": ({"gid": "4294967296"}, "gid: '4294967296' is"),
+    "incomplete range": (
+        {"gidRangeStart": "7"},
+        "gidRangeEnd: is missing; give it together with gidRangeStart",
+    ),
+    "reversed range": (
         {"gidRangeStart": "7", "gidRangeEnd": "7"},
         "gidRangeEnd: '7' is not above gidRangeStart; use a number above 7",
     ),
-    "a range from nothing": ({"gidRangeStart": "0", "gidRangeEnd": "7"}, "gidRangeStart: '0' is"),
-    "a base with a dollar": ({"basePath": "/a$b"}, "basePath: '/a$b' is not accepted by EFS; begin no name"),
-    "an unknown variable": (
+    "range from 0": ({"gidRangeStart": "0", "gidRangeEnd": "7"}, "gidRangeStart: '0' is"),
+    "base with a dollar sign": (
+        {"basePath": "/a$b"},
+        "basePath: '/a$b' is not accepted by EFS; begin no name",
+    ),
+    "unknown variable": (
         {"subPathPattern": "${.PVC.uid}"},
         "subPathPattern: '${.PVC.uid}' has an unknown variable; use ${.PVC.name}",
     ),
-    "a reuse that is not a boolean": ({"reuseAccessPoint": "yes"}, "reuseAccessPoint: 'yes' is"),
-    "an affinity that is not a boolean": (
+    "reuse that is not a boolean": ({"reuseAccessPoint": "yes"}, "reuseAccessPoint: 'yes' is"),
+    "affinity that is not a boolean": (
         {"enforceZoneAffinity": ""},
         "enforceZoneAffinity: is not a boolean",
     ),
-    "a tagging that is not a boolean": ({"enableTagging": "No"}, "enableTagging: 'No' is"),
-    "a Secret without its namespace": (
+    "tagging that is not a boolean": ({"enableTagging": "No"}, "enableTagging: 'No' is"),
+    "Secret without its namespace": (
         {"csi.storage.k8s.io/provisioner-secret-name": "x"},
         "parameters.csi.storage.k8s.io/provisioner-secret-name: needs the other parameter too; give both",
     ),
 }
 LATE: dict[str, tuple[dict[str, str], str]] = {
-    "a pattern that leaves the base": (
+    "pattern that leads out of the base": (
         {"basePath": "/a", "subPathPattern": "../../b"},
         "leads out of basePath; leave out .. in subPathPattern",
     ),

@@ -106,9 +106,9 @@ def _directories(mounted: MountedController) -> set[str]:
 VECTORS = {
     "plain": ("/a/b/data", True),
     "nested": ("/a/b/pv/foo", True),
-    "beside the base": ("/foo/pv", False),
-    "beside the base with its name before": ("/a/bc/d", False),
-    "the base itself": ("/a/b", False),
+    "outside the base": ("/foo/pv", False),
+    "sibling with a common prefix": ("/a/bc/d", False),
+    "base itself": ("/a/b", False),
     "above the base": ("/a", False),
     "out of the base": ("/a/b/../../etc/d", False),
 }

@@ -243,24 +243,24 @@ async def test_beta_annotation_selects_the_class(cluster: Cluster) -> None:
 RANGE = "a whole number from 2000 to 2147483647"
 MALFORMED: Mapping[str, tuple[dict[str, str], str]] = {
     "gidAllocate empty": ({"gidAllocate": ""}, "gidAllocate: is neither true nor false"),
-    "gidAllocate in words": ({"gidAllocate": "yes"}, "gidAllocate: 'yes' is neither true nor false"),
-    "gidAllocate in odd case": ({"gidAllocate": "tRUE"}, "gidAllocate: 'tRUE' is neither true nor false"),
-    "gidMin in words": ({"gidMin": "many"}, "gidMin: 'many' is not a valid group ID"),
+    "gidAllocate is not a boolean": ({"gidAllocate": "yes"}, "gidAllocate: 'yes' is neither true nor false"),
+    "gidAllocate in mixed case": ({"gidAllocate": "tRUE"}, "gidAllocate: 'tRUE' is neither true nor false"),
+    "gidMin is not a number": ({"gidMin": "many"}, "gidMin: 'many' is not a valid group ID"),
     "gidMin empty": ({"gidMin": ""}, "gidMin: is not a valid group ID"),
     "gidMin with a blank": ({"gidMin": " 2000"}, "gidMin: ' 2000' is not a valid group ID"),
     "gidMin with an underscore": ({"gidMin": "2_000"}, "gidMin: '2_000' is not a valid group ID"),
-    "gidMin in other digits": ({"gidMin": "٢٠٠٠"}, "gidMin: '٢٠٠٠' is not a valid group ID"),
+    "gidMin in digits that are not ASCII": ({"gidMin": "٢٠٠٠"}, "gidMin: '٢٠٠٠' is not a valid group ID"),
     "gidMin with a fraction": ({"gidMin": "2000.0"}, "gidMin: '2000.0' is not a valid group ID"),
     "gidMin hexadecimal": ({"gidMin": "0x800"}, "gidMin: '0x800' is not a valid group ID"),
     "gidMin negative": ({"gidMin": "-2000"}, "gidMin: '-2000' is not a valid group ID"),
-    "gidMin below the least": ({"gidMin": "1999"}, "gidMin: '1999' is not a valid group ID; "),
-    "gidMin above the most": ({"gidMin": "2147483648"}, "gidMin: '2147483648' is not a valid group ID"),
-    "gidMax in words": ({"gidMax": "many"}, "gidMax: 'many' is not a valid group ID"),
-    "gidMax below the least": ({"gidMax": "1999"}, "gidMax: '1999' is not a valid group ID"),
-    "gidMax above the most": ({"gidMax": "2147483648"}, "gidMax: '2147483648' is not a valid group ID"),
+    "gidMin below the minimum": ({"gidMin": "1999"}, "gidMin: '1999' is not a valid group ID; "),
+    "gidMin above the maximum": ({"gidMin": "2147483648"}, "gidMin: '2147483648' is not a valid group ID"),
+    "gidMax is not a number": ({"gidMax": "many"}, "gidMax: 'many' is not a valid group ID"),
+    "gidMax below the minimum": ({"gidMax": "1999"}, "gidMax: '1999' is not a valid group ID"),
+    "gidMax above the maximum": ({"gidMax": "2147483648"}, "gidMax: '2147483648' is not a valid group ID"),
     "gidMax below gidMin": ({"gidMin": "3000", "gidMax": "2999"}, "gidMax: '2999' is below gidMin, '3000'"),
-    "twice in other case": ({"gidMin": "2000", "gidmin": "3000"}, "is the same parameter as"),
-    "tls in words": ({"tls": "on"}, "tls: 'on' is neither true nor false"),
+    "repeated in another case": ({"gidMin": "2000", "gidmin": "3000"}, "is the same parameter as"),
+    "tls is not a boolean": ({"tls": "on"}, "tls: 'on' is neither true nor false"),
 }
 
 
@@ -301,10 +301,10 @@ def _is_a_copy(claim: PersistentVolumeClaim) -> None:
 
 
 UNSERVABLE = {
-    "a selector": (_selects, "spec.selector: is not supported"),
-    "an empty selector": (_selects_nothing, "spec.selector: is not supported"),
-    "a block device": (_is_block, "spec.volumeMode: 'Block' cannot be served by NFS"),
-    "a copy": (_is_a_copy, "spec.dataSource: is not supported, the volume would be empty"),
+    "selector": (_selects, "spec.selector: is not supported"),
+    "empty selector": (_selects_nothing, "spec.selector: is not supported"),
+    "block device": (_is_block, "spec.volumeMode: 'Block' cannot be served by NFS"),
+    "data source": (_is_a_copy, "spec.dataSource: is not supported, the volume would be empty"),
 }
 
 
@@ -454,10 +454,10 @@ async def test_directory_of_any_name_below_the_base_is_removed_with_its_volume(
 
 
 FORGED = {
-    "the base itself": "/",
+    "base itself": "/",
     "dots": "/victim/../victim",
-    "double slashes": "/victim//inner",
-    "a trailing slash": "/victim/",
+    "repeated slashes": "/victim//inner",
+    "trailing slash": "/victim/",
 }
 
 
@@ -506,14 +506,14 @@ async def test_removal_behind_a_link_is_refused_until_the_link_is_deleted(
     assert (tmp_path / "inner").is_dir()
 
 
-@pytest.mark.parametrize("place", ["another file system", "another server", "loopback of nobody"])
+@pytest.mark.parametrize("place", ["another file system", "another server", "loopback without a tunnel"])
 async def test_volume_of_another_server_is_reported_and_released(cluster: Cluster, place: str) -> None:
     root = cluster.efs.folder(directory_steps.file_system(cluster))
     (root / "foreign").mkdir(exist_ok=True)
     server = {
         "another file system": directory_steps.server(cluster, cluster.file_system_ids[1]),
         "another server": "files.example.com",
-        "loopback of nobody": "127.0.0.1",
+        "loopback without a tunnel": "127.0.0.1",
     }[place]
     name = place.replace(" ", "-")
 

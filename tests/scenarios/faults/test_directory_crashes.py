@@ -63,7 +63,7 @@ def _directories(cluster: Cluster) -> set[str]:
 
 
 PROVISIONING: dict[str, MakeMoment] = {
-    "while a worker makes directories": lambda: Moment(method="POST", resource="pods", done=True),
+    "while a worker creates directories": lambda: Moment(method="POST", resource="pods", done=True),
     "between mkdir and the volume": lambda: Moment(method="POST", resource="persistentvolumes", done=False),
     "after the first volume": lambda: Moment(method="POST", resource="persistentvolumes", done=True),
 }

@@ -86,7 +86,7 @@ REFUSALS = {
         {},
         f"{LABELS}.volume_name: 'a..b' is not allowed; use only a-z, 0-9 and _",
     ),
-    "bad reclaim_policy": (
+    "invalid reclaim_policy": (
         {"volume_name": "a", "reclaim_policy": "Recycle"},
         {},
         f"{LABELS}.reclaim_policy: 'Recycle' is not a reclaim policy; use Delete or Retain",

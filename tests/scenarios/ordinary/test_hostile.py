@@ -49,15 +49,15 @@ async def test_claim_after_hostile_input_is_served(cluster: Cluster) -> None:
 HOSTILE_ENTRIES = {
     "line break in the id": '"fs-1\\nexec = /bin/sh": {stunnel_port: 30001, mount_target_ip_by_subnet: {}}',
     "section in the id": '"fs-1]\\n[evil": {stunnel_port: 30002, mount_target_ip_by_subnet: {}}',
-    "name for an address": "fs-000000a1: {stunnel_port: 30003, mount_target_ip_by_subnet: {subnet-1: a.b}}",
+    "name as an address": "fs-000000a1: {stunnel_port: 30003, mount_target_ip_by_subnet: {subnet-1: a.b}}",
     "option in an address": (
         'fs-000000a2: {stunnel_port: 30004, mount_target_ip_by_subnet: {subnet-1: "127.0.0.1\\nexec=/x"}}'
     ),
     "privileged port": "fs-000000a3: {stunnel_port: 22, mount_target_ip_by_subnet: {}}",
     "port too high": "fs-000000a4: {stunnel_port: 70000, mount_target_ip_by_subnet: {}}",
     "port as text": 'fs-000000a5: {stunnel_port: "30005; id", mount_target_ip_by_subnet: {}}',
-    "path for an id": "../../etc/passwd: {stunnel_port: 30006, mount_target_ip_by_subnet: {}}",
-    "no mapping": "fs-000000a6: [1, 2]",
+    "path instead of an ID": "../../etc/passwd: {stunnel_port: 30006, mount_target_ip_by_subnet: {}}",
+    "not a mapping": "fs-000000a6: [1, 2]",
 }
 
 

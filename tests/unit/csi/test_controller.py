@@ -134,14 +134,14 @@ INVALID: dict[str, tuple[csi.CreateVolumeRequest, str]] = {
     "no name": (wanted(""), "name: is missing"),
     "no capabilities": (wanted(volume_capabilities=[]), "volume capabilities: are missing"),
     "no mode": (wanted(volume_capabilities=[capability(MODES.UNKNOWN)]), "access mode: 'UNKNOWN'"),
-    "one writer of many nodes": (
+    "single writer on many nodes": (
         wanted(volume_capabilities=[capability(MODES.MULTI_NODE_SINGLE_WRITER)]),
         "access mode: 'MULTI_NODE_SINGLE_WRITER' is not supported",
     ),
-    "a mode of later": (wanted(volume_capabilities=[capability(99)]), "access mode: 'UNKNOWN'"),
-    "a block device": (wanted(volume_capabilities=[BLOCK]), "access type: 'block' is not supported"),
-    "one bad of two": (wanted(volume_capabilities=[capability(), BLOCK]), "access type: 'block'"),
-    "the flag of another account": (
+    "unknown access mode": (wanted(volume_capabilities=[capability(99)]), "access mode: 'UNKNOWN'"),
+    "block device": (wanted(volume_capabilities=[BLOCK]), "access type: 'block' is not supported"),
+    "one invalid of two": (wanted(volume_capabilities=[capability(), BLOCK]), "access type: 'block'"),
+    "flag of another account": (
         wanted(volume_capabilities=[capability(mount_flags=["tls,crossaccount"])]),
         "mount flags: 'tls,crossaccount' is not allowed",
     ),
@@ -149,26 +149,26 @@ INVALID: dict[str, tuple[csi.CreateVolumeRequest, str]] = {
         wanted(volume_capabilities=[capability(fs_type="ext4")]),
         "fs_type: 'ext4' is not supported; leave it out or use efs",
     ),
-    "a copy": (
+    "content source": (
         wanted(volume_content_source=csi.VolumeContentSource()),
         "volume_content_source: is not supported; leave it out; the volume would be empty",
     ),
     "no class": (wanted(parameters=dict.fromkeys(NEEDFUL, "-")), "provisioningMode: is missing"),
-    "no tags though the driver has some": (
+    "no tags despite driver tags": (
         wanted(parameters={"enableTagging": "false"}),
         "enableTagging: 'false' contradicts the tags of the driver",
     ),
-    "a reuse that is not a boolean": (wanted(parameters={"reuseAccessPoint": ""}), "reuseAccessPoint: "),
-    "a reuse without the claim": (
+    "reuse that is not a boolean": (wanted(parameters={"reuseAccessPoint": ""}), "reuseAccessPoint: "),
+    "reuse without the claim": (
         wanted(parameters={"reuseAccessPoint": "true"}),
         "reuseAccessPoint: needs the claim's name and namespace; run csi-provisioner with",
     ),
-    "too deep a path": (wanted(parameters={"basePath": "/1/2/3/4"}), "root directory: "),
-    "a role that is none": (
+    "path too deep": (wanted(parameters={"basePath": "/1/2/3/4"}), "root directory: "),
+    "invalid role": (
         wanted(secrets={"awsRoleArn": "hush"}),
         "secret awsRoleArn: is not the ARN of a role",
     ),
-    "a switch that is none": (
+    "invalid boolean": (
         wanted(secrets={"crossaccount": "hush"}),
         "secret crossaccount: is not a boolean",
     ),

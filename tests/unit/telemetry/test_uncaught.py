@@ -36,7 +36,7 @@ _WAYS = {
             asyncio.get_running_loop().call_soon(fail)
             await asyncio.sleep(0.01)
         asyncio.run(run_until_stopped(work()))""",
-    "in a task that nobody awaits": """
+    "in a task that is not awaited": """
         async def part(): fail()
         async def work():
             task = asyncio.create_task(part())

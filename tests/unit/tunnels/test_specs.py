@@ -19,14 +19,14 @@ FS = FileSystemId("fs-0123456789abcdef0")
 SPEC = TunnelSpec(file_system_id=FS)
 DIFFERENT: dict[str, dict[str, Any]] = {
     "another file system": {"file_system_id": FileSystemId("fs-1")},
-    "an access point": {"access_point_id": AccessPointId("fsap-0123456789abcdef0")},
-    "an identity": {"iam": IamOptions()},
+    "access point": {"access_point_id": AccessPointId("fsap-0123456789abcdef0")},
+    "identity": {"iam": IamOptions()},
     "another identity": {"iam": IamOptions(profile="team")},
     "another region": {"region": Region("us-west-2")},
-    "an address": {"address": "10.0.0.1"},
-    "a zone": {"zone": ZoneName("us-east-1a")},
+    "address": {"address": "10.0.0.1"},
+    "zone": {"zone": ZoneName("us-east-1a")},
     "another account": {"cross_account": True},
-    "a check of revocation": {"checks_revocation": True},
+    "check of revocation": {"checks_revocation": True},
 }
 
 
