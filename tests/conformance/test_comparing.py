@@ -1,4 +1,4 @@
-"""That the comparison of two servers sees what it should, and nothing else."""
+"""The comparison of two servers finds exactly the relevant differences."""
 
 from typing import Any
 

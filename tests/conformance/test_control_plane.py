@@ -1,4 +1,4 @@
-"""The control plane itself: that it is a real one, and that it starts, restarts and ends as tests need it."""
+"""The real control plane of the tests: its version, start, restart and end."""
 
 import asyncio
 import json

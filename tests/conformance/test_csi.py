@@ -66,7 +66,7 @@ async def driver(
     aws: AwsApi,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Driver:
-    """The controller as ``kube-efs render`` installs it: its service account, and no right but its own."""
+    """The controller as ``kube-efs render`` installs it: with the permissions of its service account only."""
     await installed("apply", "-f", "-", stdin=NODE)
     account = await control_plane.kubeconfig(ServiceAccountName(NAMESPACE, MANAGER))
     return Driver(
@@ -80,7 +80,7 @@ async def driver(
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def system(account: AwsGateway, kubectl: Kubectl, request: Any) -> AsyncIterator[FileSystemId]:
-    """A fresh file system, which the seed's class names."""
+    """A new file system, which the class of the older example names."""
     made = (await account.create_file_system(request.node.name[:60])).file_system_id
     await kubectl("apply", "-f", "-", stdin=SEED_CLASS.replace("fs-09a658ebf884ec043", made))
     yield made
@@ -88,7 +88,7 @@ async def system(account: AwsGateway, kubectl: Kubectl, request: Any) -> AsyncIt
 
 
 async def _bound(kubectl: Kubectl) -> dict[str, Any]:
-    """The volume of the seed's claim, once it is Bound."""
+    """Wait until the claim of the older example is Bound; returns its volume."""
     await kubectl("wait", CLAIM, "--for=jsonpath={.status.phase}=Bound", "--timeout=20s")
     name = await kubectl("get", CLAIM, "-o", "jsonpath={.spec.volumeName}")
     found: dict[str, Any] = json.loads(await kubectl("get", "pv", name, "-o", "json"))
@@ -96,14 +96,14 @@ async def _bound(kubectl: Kubectl) -> dict[str, Any]:
 
 
 async def _gone(kubectl: Kubectl, volume: dict[str, Any]) -> None:
-    """Delete the claim and wait until its volume is gone."""
+    """Delete the claim and wait until its volume is deleted."""
     name = volume["metadata"]["name"]
     await kubectl("delete", CLAIM, "--timeout=20s")
     await kubectl("wait", f"pv/{name}", "--for=delete", "--timeout=20s")
 
 
 def _comparable(volume: dict[str, Any]) -> dict[str, Any]:
-    """All that was written by whoever made it, but for what differs from claim to claim."""
+    """The fields that the provisioner wrote, except those that differ between claims."""
     metadata, spec = volume["metadata"], volume["spec"]
     uid = spec["claimRef"]["uid"]
     attributes = spec["csi"].get("volumeAttributes", {})

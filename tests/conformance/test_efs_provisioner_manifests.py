@@ -1,7 +1,7 @@
 """The manifests of efs-provisioner on a real control plane: fields, permissions, and its README's examples.
 
-The pods run on the embedded node. apps/v1beta1 is gone from Kubernetes since 1.16, so the StatefulSet of the
-README is applied as apps/v1, which wants a selector.
+The pods run on the embedded node. Kubernetes has no apps/v1beta1 since 1.16, so the StatefulSet of the README
+is applied as apps/v1, which requires a selector.
 """
 
 from collections.abc import AsyncIterator
@@ -88,7 +88,7 @@ def _of_today(manifest: str) -> str:
 
 
 async def _check_permissions(kubectl: Kubectl) -> None:
-    """What the running provisioner has just got by with is all that it may do."""
+    """The provisioner has no more permissions than it needed until now."""
     for namespace in ("default", "kube-system"):
         assert [call for call in ALLOWED if not await _may(kubectl, call, namespace)] == []
         assert [call for call in REFUSED if await _may(kubectl, call, namespace)] == []

@@ -1,4 +1,4 @@
-"""The chart with Helm itself: the same objects as ``kube-efs render``, and what each value changes."""
+"""The chart with Helm: the same objects as ``kube-efs render``, and the effect of each value."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -76,9 +76,9 @@ async def test_chart_requires_only_the_platform() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What one value changes, each by its object and its place in it; None where nothing is any more.
+    """The changes of a value, by object and path; None for a removed field.
 
-    ``base`` are the values without it.
+    ``base`` are the other values.
     """
 
     value: Any
@@ -345,7 +345,7 @@ def _merged(base: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
 
 
 def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value that is no mapping or list, by its place."""
+    """Every value that is not a mapping or list, by its path."""
     match node:
         case Mapping():
             entries = node.items()

@@ -1,4 +1,4 @@
-"""``kube-efs render`` on a real API server: accepted, complete, and able to take over what is there."""
+"""``kube-efs render`` on a real API server: manifests are accepted, complete, and replace older objects."""
 
 import json
 from pathlib import Path
@@ -61,7 +61,7 @@ async def test_two_installations_share_a_cluster(installed: Kubectl) -> None:
 
 
 async def test_pods_of_the_installation_pass_admission(installed: Kubectl) -> None:
-    """Each pod template as a pod: the namespace's own level of Pod Security must let the tunnel in."""
+    """Each pod template is created as a pod; Pod Security of the namespace must admit the tunnel."""
     manifests = render_manifests(RenderOptions(platform=Platform.KUBERNETES, csi=True))
     for template in [one["spec"]["template"] for one in manifests if "template" in one.get("spec", {})]:
         metadata = {**template["metadata"], "name": "trial", "namespace": NAMESPACE}
@@ -71,7 +71,7 @@ async def test_pods_of_the_installation_pass_admission(installed: Kubectl) -> No
 
 
 async def test_csidriver_of_the_aws_driver_is_updated(installed: Kubectl) -> None:
-    """Some fields of a CSIDriver can never be changed: what the AWS driver has there must not differ."""
+    """Some fields of a CSIDriver are immutable, so they must not differ from those of the AWS driver."""
     (mine,) = [
         one
         for one in render_manifests(RenderOptions(platform=Platform.KUBERNETES, csi=True))
@@ -121,7 +121,7 @@ async def test_older_installation_is_replaced_node_by_node(installed: Kubectl) -
 
 
 async def _install_older_system(kubectl: Kubectl) -> None:
-    """The older system on two nodes, with tunnels that look well."""
+    """Install the older system on two nodes, with tunnels that look healthy."""
     for name in ("first", "second"):
         metadata = {"name": name, "labels": {"kubernetes.io/os": "linux"}}
         node = {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
@@ -144,7 +144,7 @@ async def _wait_for_tunnels(kubectl: Kubectl, count: str, number: int) -> None:
 
 
 async def _tunnel_pods(kubectl: Kubectl) -> dict[str, str]:
-    """The uid of the owner of each pod of a tunnel."""
+    """The UID of the owner of each tunnel pod."""
     output = await kubectl("get", "pods", "-n", NAMESPACE, "-l", "component=efs-stunnel", "-o", "json")
     metadata = [pod["metadata"] for pod in json.loads(output)["items"]]
     return {one["name"]: one["ownerReferences"][0]["uid"] for one in metadata}

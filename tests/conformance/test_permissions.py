@@ -1,4 +1,4 @@
-"""RBAC as ``kube-efs render`` prints it: enough for every call of the code, and no more."""
+"""The RBAC of ``kube-efs render``: it allows every call of the code, and no others."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -39,7 +39,7 @@ STATUS = "efs-stunnel-status-first"
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request, as RBAC sees it; "" stands for no namespace and for any name."""
+    """A request in the terms of RBAC; "" means no namespace, or any name."""
 
     verb: str
     resource: str
@@ -194,7 +194,7 @@ async def nodes(installed: Kubectl) -> AsyncIterator[None]:
 async def driver(
     control_plane: RealControlPlane, installed: Kubectl, nodes: None, tmp_path: Path
 ) -> AsyncIterator[tuple[Kubectl, AsyncClient]]:
-    """kubectl and a client, each with the token that the driver's pod on the node "one" gets."""
+    """kubectl and a client, each with the token of the driver's pod on the node "one"."""
     token = _pod_on_node(control_plane, installed, NODE, tmp_path)
     async with token as kubeconfig, connect(load_config(kubeconfig)) as client:
         yield Kubectl(kubeconfig), client
@@ -204,7 +204,7 @@ async def driver(
 async def agent(
     control_plane: RealControlPlane, installed: Kubectl, nodes: None, tmp_path: Path
 ) -> AsyncIterator[AsyncClient]:
-    """A client with the token that the pod of the tunnels on the node "one" gets."""
+    """A client with the token of the tunnel pod on the node "one"."""
     token = _pod_on_node(control_plane, installed, TUNNEL, tmp_path)
     async with token as kubeconfig, connect(load_config(kubeconfig)) as client:
         yield client
@@ -278,7 +278,7 @@ async def test_tunnel_agent_can_write_the_status_of_its_node(agent: AsyncClient)
 async def test_tunnel_agent_cannot_write_other_config_maps(
     agent: AsyncClient, installed: Kubectl, name: str
 ) -> None:
-    """The token is that of one node, and what it could rewrite leads the tunnels of all."""
+    """The token belongs to one node, and such a ConfigMap would redirect the tunnels of all nodes."""
     await installed("delete", "configmap", name, "-n", NAMESPACE, "--ignore-not-found")
     wanted = build_config_map(namespace=NAMESPACE, name=name, labels={}, data={"a": "b"})
     with pytest.raises(KubeDenied, match="status of their own node"), translated(name):
@@ -296,7 +296,7 @@ async def test_tunnel_agent_cannot_write_other_config_maps(
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def manager(control_plane: RealControlPlane, installed: Kubectl) -> AsyncIterator[AsyncClient]:
-    """A client that is the controller, as far as the API server can tell."""
+    """A client with the identity of the controller."""
     kubeconfig = await control_plane.kubeconfig(ServiceAccountName(NAMESPACE, MANAGER))
     assert f"system:serviceaccount:{NAMESPACE}:{MANAGER}" in await Kubectl(kubeconfig)("auth", "whoami")
     async with connect(load_config(kubeconfig)) as client:

@@ -1,4 +1,4 @@
-"""The embedded node under a real API server: programs in its pods have that server's tokens."""
+"""The embedded node with a real API server: programs in its pods have tokens of that server."""
 
 import asyncio
 import os

@@ -20,7 +20,7 @@ _SECONDS = 120.0
 
 
 def _option() -> str:
-    """The option of the page."""
+    """The option as documented in the page."""
     [command] = commands_for("docs/embedded.md", "tests/conformance/test_up.py")
     *program, option, _ = command.text.split()
     assert program == ["kube-efs", "up"]

@@ -1,4 +1,4 @@
-"""Claims of the CSI driver's classes, served without sidecars: what is made, in AWS too, and what goes."""
+"""Claims of the CSI driver, served without sidecars: the created and removed objects, also in AWS."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -42,7 +42,7 @@ async def aws(cluster: Cluster) -> AsyncIterator[Aws]:
 
 
 async def _access_point(aws: Aws, volume: Volume) -> Mapping[str, Any]:
-    """The access point that the volume leads to, as AWS shows it."""
+    """The access point of the volume, as AWS describes it."""
     handle = csi_steps.handle_of(volume)
     found = await aws.described(handle.file_system_id)
     return next(one for one in found if one["AccessPointId"] == handle.access_point_id)

@@ -1,4 +1,4 @@
-"""A controller in whose pod the file system is mounted, as efs-provisioner's is: it needs no worker pods."""
+"""A controller with the file system mounted in its pod, as in efs-provisioner: it needs no worker pods."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -29,7 +29,7 @@ BASE = "/a/b"
 
 @dataclass(frozen=True, slots=True)
 class MountedController:
-    """A controller of its own; ``exported`` is what is mounted for it at ``mount_point``."""
+    """A separate controller, with ``exported`` mounted at ``mount_point``."""
 
     program: Program
     exported: Path
@@ -40,14 +40,14 @@ class MountedController:
         await directory_steps.bind(self.exported, self.mount_point)
 
     async def unmount(self) -> None:
-        """Take it away, if it is there."""
+        """Unmount it, if it is mounted."""
         if any(entry.mount_point == self.mount_point for entry in read_mountinfo()):
             await asyncio.to_thread(unmount, self.mount_point)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def mounted(cluster: Cluster, cluster_folder: Path) -> AsyncGenerator[MountedController, None]:
-    """It serves the second file system, below ``/a/b``."""
+    """A controller for the second file system, below ``/a/b``."""
     system = cluster.file_system_ids[1]
     exported, mount_point = cluster.efs.folder(system) / BASE.lstrip("/"), cluster_folder / "mounted"
     exported.mkdir(parents=True)

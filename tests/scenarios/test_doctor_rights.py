@@ -1,4 +1,4 @@
-"""The doctor on a real authorizer: rights that are missing, and what a service account learns of itself."""
+"""The doctor with a real authorizer: missing permissions, and the view of a service account."""
 
 import json
 from collections.abc import AsyncIterator
@@ -43,7 +43,7 @@ _USE = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def plane(control_planes: ControlPlanes) -> AsyncIterator[RealControlPlane]:
-    """A real control plane with kube-efs installed, of which nothing runs."""
+    """A real control plane with kube-efs installed, but no running pods."""
     plane = await control_planes.fresh()
     await install(Kubectl(plane.admin_kubeconfig))
     yield plane
@@ -59,7 +59,7 @@ def _installation(namespace: str, csi: bool) -> tuple[Manifest, ...]:
 
 
 async def _examine(plane: RealControlPlane, account: str = "") -> dict[str, list[Finding]]:
-    """What is found, by kind, as the administrator or with the rights of a service account."""
+    """The findings by kind, with the permissions of the administrator or of a service account."""
     user = ServiceAccountName(NAMESPACE, account) if account else None
     kubeconfig = await plane.kubeconfig(user)
     attempts = Attempts(timeout_seconds=60)
@@ -99,7 +99,7 @@ async def test_missing_verb_is_named(plane: RealControlPlane, kubectl: Kubectl) 
 
 
 async def _until_missing(plane: RealControlPlane) -> list[Finding]:
-    """The authorizer follows a role by a watch, so a little later."""
+    """Wait for missing permissions, because the authorizer sees changes of roles with a delay."""
 
     async def look() -> list[Finding] | None:
         return (await _examine(plane)).get("rbac/missing")

@@ -1,4 +1,4 @@
-"""Two controllers, of which one works: how the lead is lost, and that the other one goes on."""
+"""Two controllers with one leader: how the leader loses its lease, and the other continues."""
 
 import asyncio
 import os
@@ -33,18 +33,18 @@ END_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A controller, and the proxy that it reaches the API server through."""
+    """A controller, with a proxy to the API server."""
 
     identity: str
     program: Program
     api: FaultyApi
 
     async def leads(self) -> bool:
-        """Whether it says so."""
+        """Whether it reports that it is the leader."""
         return self.program.running and await steps.metric(self.program, "kube_efs_leader ") == 1
 
     async def recovers(self) -> None:
-        """As the kubelet has it."""
+        """Restart it, as the kubelet does."""
         self.api.fault = faulty_api.no_fault
         if not self.program.running:
             await self.program.start()
@@ -53,7 +53,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The one that leads, and the one that waits."""
+    """The leader and the standby."""
 
     leader: Replica
     other: Replica
@@ -61,7 +61,7 @@ class Pair:
 
 @pytest.fixture(scope="module")
 def cluster_settings() -> dict[str, str]:
-    """A lead that is lost soon."""
+    """A short lease."""
     return {
         "KUBE_EFS_LEASE_DURATION_SECONDS": str(DURATION_SECONDS),
         "KUBE_EFS_LEASE_RENEW_SECONDS": "8",
@@ -91,7 +91,7 @@ async def replicas(
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def pair(replicas: list[Replica]) -> Pair:
-    """Both run, and one of them leads."""
+    """Two running controllers, one of which is the leader."""
     for replica in replicas:
         await replica.recovers()
 
@@ -207,7 +207,7 @@ async def _lease(cluster: Cluster) -> LeaseSpec:
 
 @asynccontextmanager
 async def _history(cluster: Cluster) -> AsyncGenerator[list[LeaseSpec], None]:
-    """Every state of the Lease that is seen meanwhile."""
+    """Record every state of the Lease while the context is open."""
     states: list[LeaseSpec] = []
 
     async def watch() -> None:

@@ -1,4 +1,4 @@
-"""SharedVolumes: the session of aws-efs-operator's README, and what its users could not rely on."""
+"""SharedVolumes: the session of aws-efs-operator's README, and known weaknesses of that system."""
 
 import os
 from collections.abc import AsyncGenerator
@@ -60,7 +60,7 @@ async def _defined(cluster: Cluster) -> None:
 
 @asynccontextmanager
 async def _absent(cluster: Cluster) -> AsyncGenerator[None, None]:
-    """No controller meanwhile."""
+    """The controller is stopped while the context is open."""
     await cluster.controller.kill()
     try:
         yield

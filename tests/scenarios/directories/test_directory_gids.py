@@ -1,4 +1,4 @@
-"""Group ids of directory volumes: each is given out once over all classes, whatever restarts or goes."""
+"""Group IDs of directory volumes: each is assigned once over all classes, despite restarts and deletions."""
 
 import asyncio
 import os
@@ -20,12 +20,12 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 @pytest.fixture
 def claims_of_each_class(request: pytest.FixtureRequest) -> int:
-    """How many are made at once: a real control plane takes its time to remove so many."""
+    """The number of concurrent claims: a real control plane deletes them slowly."""
     return 15 if request.config.getoption("--cluster") == "real" else 100
 
 
 def one_gid(gid: int) -> dict[str, str]:
-    """The parameters of a class with room for one volume at a time."""
+    """The parameters of a class with a single group ID."""
     return {"gidMin": str(gid), "gidMax": str(gid)}
 
 

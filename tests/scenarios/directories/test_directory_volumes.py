@@ -1,4 +1,4 @@
-"""Directory volumes: what a claim gets, what it is told when it gets none, and what goes with its volume."""
+"""Directory volumes: the volume of a claim, its events, and the removal of its data."""
 
 import asyncio
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ OPTIONS = ("nfsvers=4.1", "hard", "rsize=65536")
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Claims that were served at once, with the volumes and classes of each."""
+    """Claims that were served concurrently, with the volume and class of each."""
 
     claims: Claims
     volumes: Mapping[str, Volume]
@@ -179,7 +179,7 @@ async def test_pods_get_the_group_only_through_the_claim(cluster: Cluster, serve
 
 
 async def _runs(cluster: Cluster, served: Served, source: PodVolume, script: str) -> None:
-    """Run a script as a pod of a plain user, which ends well."""
+    """Run a script in a pod of an unprivileged user; it must succeed."""
     namespace, name = served.claims.namespace, "by-claim" if source.persistentVolumeClaim else "beside"
     pod = Pod(
         metadata=ObjectMeta(namespace=namespace, name=name),
@@ -540,7 +540,7 @@ async def test_volume_without_nfs_is_reported_and_released(cluster: Cluster) -> 
 
 
 async def _goes_by_hand(cluster: Cluster, name: str) -> None:
-    """The volume is still there, and goes when a person deletes it."""
+    """Check that the volume exists, and that a manual deletion removes it."""
     assert await directory_steps.get_volume(cluster, name)
     await cluster.client.delete(PersistentVolume, name)
     await steps.gone(cluster.client, name)

@@ -1,4 +1,4 @@
-"""Two controllers with a provisioner each on one file system: no group id is given out twice."""
+"""Two controllers with provisioners on the same file system: no group ID is assigned twice."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ LOOK_SECONDS = 120.0
 async def neighbour(
     cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncGenerator[Program, None]:
-    """It has the file system mounted that the cluster's own controller makes directories on."""
+    """A second controller, which has the file system of the cluster's controller mounted."""
     folder = tmp_path_factory.mktemp("neighbour")
     system, mount_point = directory_steps.file_system(cluster), folder / "mounted"
     mount_point.mkdir()
@@ -52,7 +52,7 @@ async def neighbour(
 
 
 async def _classes(cluster: Cluster, first: int, last: int) -> tuple[str, str]:
-    """A class of the cluster's own controller and one of its neighbour, with one range."""
+    """A class of the cluster's controller and one of its neighbor, with the same range."""
     gids = {"gidMin": str(first), "gidMax": str(last)}
     return (
         await directory_steps.new_class(cluster.client, **gids),

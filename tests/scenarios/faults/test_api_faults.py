@@ -1,4 +1,4 @@
-"""Bad days of the API server, as the controller sees them through a proxy that makes them."""
+"""Faults of the API server, which a proxy in front of it causes."""
 
 import asyncio
 import random
@@ -126,7 +126,7 @@ async def test_volume_deleted_without_a_watch_no_longer_blocks_a_removal(
 
 
 def _expiring_once() -> Callable[[Call], Fault | None]:
-    """The next watch of each kind finds that its version has expired."""
+    """Let the next watch of each kind expire."""
     expired: set[str] = set()
 
     def fault(call: Call) -> Fault | None:

@@ -1,4 +1,4 @@
-"""A controller that dies at the worst moments: each claim still gets one directory, and none is left."""
+"""A controller killed at critical moments: each claim still gets one directory, and none is left behind."""
 
 import asyncio
 import itertools
@@ -23,7 +23,7 @@ WITHOUT_VOLUME = "kube_efs_directories_without_volume"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """A call of the controller that is never answered: ``done`` tells whether the server carries it out."""
+    """A call of the controller that gets no answer; ``done``: the server carries it out."""
 
     method: str
     resource: str
@@ -32,7 +32,7 @@ class Moment:
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def fault(self, call: Call) -> Fault | None:
-        """Holds every call of the kind; the first one is the moment."""
+        """Hold every call of this kind; the first one is the moment."""
         is_it = (call.method, call.resource) == (self.method, self.resource)
         return self._hold if is_it else None
 
@@ -57,7 +57,7 @@ async def _killed_at(cluster: Cluster, api: FaultyApi, moment: Moment) -> None:
 
 
 def _directories(cluster: Cluster) -> set[str]:
-    """What is below the base for claims of this module."""
+    """The directories for claims of this module."""
     root = cluster.efs.folder(directory_steps.file_system(cluster))
     return {found.name for found in root.glob(f"{PREFIX}-*")}
 

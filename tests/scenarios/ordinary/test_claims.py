@@ -1,4 +1,4 @@
-"""Which claims are served, how, and what the others are told."""
+"""Claims that are served, and the events of refused claims."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""File systems and mount targets that come, go and move: what follows, and what must not be disturbed."""
+"""Changes of file systems and mount targets: their effects, and what they must not affect."""
 
 from contextlib import suppress
 
@@ -207,7 +207,7 @@ async def _is_published(cluster: Cluster, wanted: TunnelTargets) -> bool:
 
 
 def _static_volume(name: str, port: int, *, server: str = "127.0.0.1") -> PersistentVolume:
-    """A volume that somebody has written by hand, without annotation."""
+    """A manually created volume without annotation."""
     return PersistentVolume(
         metadata=ObjectMeta(name=name),
         spec=PersistentVolumeSpec(

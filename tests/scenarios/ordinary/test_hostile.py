@@ -1,4 +1,4 @@
-"""Values that want to be more than values: refused, told, and without effect on anything else."""
+"""Hostile values: they are refused and reported, and have no other effect."""
 
 import asyncio
 import re
@@ -99,7 +99,7 @@ async def test_only_the_owner_can_read_secrets_and_configuration(cluster: Cluste
 
 
 async def _is_taken(cluster: Cluster, hostile: PersistentVolumeClaim) -> bool:
-    """Whether the API server takes the claim; it refuses what is no value of a label by itself."""
+    """Whether the API server accepts the claim; it refuses invalid label values itself."""
     try:
         await cluster.client.create(hostile)
     except ApiError as error:

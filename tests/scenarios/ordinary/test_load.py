@@ -1,4 +1,4 @@
-"""The load generator on a whole cluster: its claims are Bound, told, and gone with all that was made."""
+"""The load generator on a complete cluster: its claims are Bound, reported and deleted."""
 
 import pytest
 from bench.load import generate, table

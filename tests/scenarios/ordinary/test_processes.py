@@ -1,4 +1,4 @@
-"""How the processes end, what they tell over HTTP, and what they leave behind."""
+"""The end of the processes, their HTTP endpoints, and what they leave behind."""
 
 import asyncio
 import ssl
