@@ -70,7 +70,7 @@ class Driver:
 
     @asynccontextmanager
     async def with_sidecar(self) -> AsyncGenerator[Program, None]:
-        """While the context is open, csi-provisioner serves claims through the socket, as in the AWS chart."""
+        """csi-provisioner serves claims through the socket while the context is open."""
         async with self.on_its_socket() as program:
             process = await ChildProcess.start(
                 str(PROGRAMS / "csi-provisioner"),

@@ -1,4 +1,4 @@
-"""Every command in the pages is run here, or is marked with the reason why not."""
+"""Every command in the pages is run here, or has a marker with the reason."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Help and manual pages: every command tells exit statuses, environment and examples that can be run."""
+"""Help and manual pages: every command has exit statuses, environment and valid examples."""
 
 import re
 import shlex

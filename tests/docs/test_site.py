@@ -1,4 +1,4 @@
-"""The site: every page can be found, every link leads somewhere, and nothing comes from elsewhere."""
+"""The site: every page is in the navigation, no link is broken, and nothing is loaded from other servers."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""The image: what is in it, and that controller, tunnel and node run from it on the embedded cluster."""
+"""The image: its content, and controller, tunnel and node from it on the embedded cluster."""
 
 import asyncio
 import json
@@ -111,7 +111,7 @@ async def test_image_has_the_client_of_every_aws_service_in_use(service: str) ->
 
 @pytest.fixture(scope="module", autouse=True)
 def quiet_parts() -> Iterator[None]:
-    """Keep the probes' every connection out of the output of tests that fail."""
+    """Omit the connections of probes from the output of failed tests."""
     before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     yield

@@ -1,4 +1,4 @@
-"""Access points for volumes: what is made through the embedded AWS API, what it costs, what is found."""
+"""Access points for volumes through the embedded AWS API: creation, number of calls, reuse."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -44,7 +44,7 @@ async def aws(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AwsApi]
 
 
 class Account:
-    """A fresh account with file systems, and the access points as one controller sees them."""
+    """A new account with file systems, and the access points of a controller."""
 
     def __init__(self, gateway: AwsGateway, metrics: AwsMetrics) -> None:
         self.gateway = gateway
@@ -53,7 +53,7 @@ class Account:
         self.points = self.controller()
 
     def controller(self, *, quota: int = 10_000, tags: tuple[Tag, ...] = ()) -> AccessPoints:
-        """Another controller, which knows nothing yet."""
+        """Start another controller without any state."""
         self.index = VolumeIndex()
         self.points = AccessPoints(self.gateway.access_points, self.index, quota=quota, tags=tags)
         return self.points
@@ -62,7 +62,7 @@ class Account:
         return (await self.gateway.create_file_system(name)).file_system_id
 
     def calls(self) -> dict[str, int]:
-        """How many calls were made since the last look, by operation."""
+        """The number of calls since the last time, by operation."""
         found = {
             sample.labels["operation"]: int(sample.value)
             for metric in self._metrics.calls.collect()

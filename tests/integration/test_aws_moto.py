@@ -1,4 +1,4 @@
-"""The gateway and the catalogue against moto's server, with a proxy in front that can fail calls."""
+"""The gateway and the catalog with moto's server, behind a proxy that can fail calls."""
 
 import asyncio
 import socket
@@ -64,7 +64,7 @@ def wait_until_listening(port: int) -> None:
 
 
 class Proxy:
-    """Passes calls on to moto, except those that ``fail`` has an answer for."""
+    """Forwards calls to moto, except those for which ``fail`` returns an answer."""
 
     def __init__(self, upstream: str) -> None:
         self.fail: Callable[[web.Request], web.Response | None] = lambda _request: None
@@ -327,7 +327,7 @@ async def test_invalid_entry_does_not_hide_the_others(proxy: tuple[Proxy, str]) 
     ],
 )
 async def test_answer_that_is_not_from_aws_is_an_error(proxy: tuple[Proxy, str], body: bytes) -> None:
-    """Least of all does it say that there is nothing."""
+    """In particular, it does not mean an empty list."""
     proxy[0].fail = lambda _request: web.Response(body=body, content_type="application/json")
     request = AccessPointRequest(
         client_token="token",

@@ -1,4 +1,4 @@
-"""The Node service over gRPC, with a real tunnel agent, a real stunnel and real mounts of folders."""
+"""The Node service over gRPC, with a real tunnel agent, a real stunnel and real mounts of directories."""
 
 import asyncio
 import os
@@ -80,7 +80,7 @@ def mounter(place: Path) -> FolderMounter:
 
 @pytest.fixture
 async def agent(tmp_path: Path) -> AsyncIterator[TunnelNode]:
-    """A tunnel agent, which lets go of everything in the end, so that stunnel ends with it."""
+    """A tunnel agent, which releases everything at the end, so that stunnel ends too."""
     on_demand = on_demand_options(tmp_path / "tunnel.sock")
     options = TunnelOptions(
         region=Region("us-east-1"),
@@ -106,7 +106,7 @@ async def tunnels(agent: TunnelNode) -> AsyncIterator[TunnelClient]:
 
 @dataclass(slots=True)
 class Served:
-    """A node's service, and a client of it."""
+    """The Node service, and a client of it."""
 
     volumes: NodeVolumes
     stub: Any
@@ -631,7 +631,7 @@ async def test_one_of_concurrent_publishes_of_a_read_write_once_pod_volume_succe
     names = [f"pod-{number}" for number in range(10)]
 
     async def race(node: Served) -> tuple[list[Path], set[tuple[str, bool]]]:
-        """Where the volume is after publishes to all targets at once, and what the others are told."""
+        """Publish to all targets concurrently; returns the mounted target and the errors of the others."""
         calls = (
             node.publish(node.target(name), mode=Modes.SINGLE_NODE_SINGLE_WRITER, context=context)
             for name in names

@@ -1,4 +1,4 @@
-"""gRPC servers on sockets that come, go and are replaced; clients are real, and so are the processes."""
+"""gRPC servers on sockets that are created, removed and replaced, with real clients and processes."""
 
 import asyncio
 import socket
@@ -32,7 +32,7 @@ Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder with a short name, as paths of sockets need it."""
+    """A directory with a short name, because paths of sockets are limited."""
     with tempfile.TemporaryDirectory(prefix="csi-") as name:
         yield Path(name)
 
@@ -49,7 +49,7 @@ async def name_told_at(address: str) -> str:
 
 
 def stale_socket(path: Path) -> None:
-    """What a killed process leaves behind."""
+    """Create the socket that a killed process leaves behind."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
 
@@ -172,7 +172,7 @@ async def test_socket_of_a_killed_process_is_served_again(
 
 
 class Slow(IdentityServicer):
-    """Begins each probe, and ends it when its work does."""
+    """Answers each probe when its work ends."""
 
     def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
         self.begun = asyncio.Event()

@@ -1,6 +1,6 @@
-"""What is really wrong with one embedded cluster, one after the other, and what the doctor makes of it.
+"""Real faults of an embedded cluster, one after the other, and the findings of the doctor.
 
-Each test leaves the cluster as it was, or with something of its own that does not get in anybody's way.
+Each test restores the cluster, or leaves only objects that do not affect other tests.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Em
 
 @pytest.fixture(autouse=True)
 def aws(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The operator's own way to AWS."""
+    """A connection to AWS."""
     for name, value in cluster.efs.environment().items():
         monkeypatch.setenv(name, value)
 
@@ -101,7 +101,7 @@ def _tell(findings: tuple[Finding, ...]) -> str:
 
 
 async def _found(look: Callable[[], Awaitable[tuple[Finding, ...]]], kind: str, *words: str) -> Finding:
-    """The finding of that kind with those words in what it tells, once the doctor has it."""
+    """Wait for a finding of that kind with those texts."""
 
     async def found() -> Finding | None:
         told = await look()
@@ -219,7 +219,7 @@ async def test_closed_security_group_and_refusing_policy_are_found(cluster: Embe
 
 
 async def _gathered(options: AwsOptions, system: FileSystemId) -> tuple[Finding, ...]:
-    """What is found about a node that is not of this machine, and that file system."""
+    """The findings about a node of another machine, and that file system."""
     attempts = Attempts(timeout_seconds=SECONDS)
     node = NodeObject(name="embedded", addresses=("10.1.2.3",))
     aws = await gather_aws(options, attempts, named={system}, nodes=[node])
@@ -306,7 +306,7 @@ async def test_bundles_are_complete_and_contain_no_planted_secret(cluster: Embed
 
 
 async def _plant(client: AsyncClient, namespace: str, secret: str) -> None:
-    """Put it where it belongs, into a Secret, and where none should be, into a ConfigMap of ours."""
+    """Put a secret into a Secret, and into a ConfigMap, where it does not belong."""
     secret_metadata = ObjectMeta(name="efs-credentials", namespace=namespace)
     await client.create(Secret(metadata=secret_metadata, stringData={"key": secret}))
     metadata = ObjectMeta(name="efs-planted", namespace=namespace)

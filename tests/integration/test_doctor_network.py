@@ -1,4 +1,4 @@
-"""What the doctor finds between nodes and mount targets, asked of the embedded AWS API."""
+"""The findings about the network between nodes and mount targets, with the embedded AWS API."""
 
 import json
 import re
@@ -45,7 +45,7 @@ _BY_PATH = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """Two subnets: a file system's mount target is in the first, an instance in the second."""
+    """Two subnets: the first has the mount target of a file system, the second an instance."""
 
     api: AwsApi
     options: AwsOptions
@@ -61,7 +61,7 @@ class Network:
         return await self.ec2.call(Service.EC2, operation, **parameters)
 
     async def let_in(self, **source: Any) -> None:
-        """Make this all that the mount target's group lets in."""
+        """Allow only this source in the security group of the mount target."""
         (found,) = (await self.call("DescribeSecurityGroups", GroupIds=[self.group]))["SecurityGroups"]
         if found["IpPermissions"]:
             await self.call(
@@ -71,7 +71,7 @@ class Network:
         await self.call("AuthorizeSecurityGroupIngress", GroupId=self.group, IpPermissions=rule)
 
     async def found(self, options: AwsOptions | None = None) -> dict[str, Finding]:
-        """What the doctor finds, by the kinds of findings."""
+        """The findings by kind."""
         attempts, nodes = Attempts(timeout_seconds=SECONDS), (self.node,)
         aws = await gather_aws(options or self.options, attempts, named={self.system}, nodes=nodes)
         cluster = ClusterFacts(namespace="efs", nodes=nodes)
@@ -178,7 +178,7 @@ async def test_network_acl_that_blocks_answers_is_found(network: Network) -> Non
 
 
 async def _associate(network: Network, subnet_id: SubnetId, acl: str) -> str:
-    """Give the subnet that ACL; returns the one that it had."""
+    """Associate the subnet with an ACL; returns its previous one."""
     wanted = [{"Name": "association.subnet-id", "Values": [subnet_id]}]
     (found,) = (await network.call("DescribeNetworkAcls", Filters=wanted))["NetworkAcls"]
     (association,) = (one for one in found["Associations"] if one["SubnetId"] == subnet_id)
@@ -212,7 +212,7 @@ async def test_page_lists_exactly_the_permissions_in_use(network: Network) -> No
 
 @asynccontextmanager
 async def _refusing(upstream: str, action: str, asked: set[str]) -> AsyncIterator[str]:
-    """The same API for somebody whom EC2 refuses an action, which moto never does; notes what is asked."""
+    """The same API with an action refused, which moto never does; records all actions."""
 
     async def answer(request: web.Request) -> web.Response:
         body = await request.read()

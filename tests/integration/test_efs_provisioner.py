@@ -1,4 +1,4 @@
-"""The manifests of efs-provisioner, and its README's examples on an embedded cluster with real kubectl."""
+"""The manifests of efs-provisioner, and the examples of its README on an embedded cluster with kubectl."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""Processes that scenarios fork: what they have of the one that they come from, and when they end."""
+"""Forked processes of scenarios: what they inherit, and when they end."""
 
 import asyncio
 import contextlib

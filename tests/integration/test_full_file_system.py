@@ -1,4 +1,4 @@
-"""A file system with nearly as many access points as EFS allows: one more volume still costs one call."""
+"""A file system with nearly as many access points as EFS allows: another volume costs one call."""
 
 import sys
 from collections.abc import AsyncIterator
@@ -60,7 +60,7 @@ def driver(aws: AwsApi, api_server: ApiServer, tmp_path: Path) -> Driver:
 
 
 async def calls(program: Program) -> dict[str, float]:
-    """The calls about access points that the program has made."""
+    """The number of the program's calls about access points."""
     operations = ("CreateAccessPoint", "DescribeAccessPoints")
     return {one: await metric(program, f'kube_efs_aws_calls_total{{operation="{one}"') for one in operations}
 

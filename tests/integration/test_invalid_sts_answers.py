@@ -1,4 +1,4 @@
-"""An STS that answers with a web page: the real processes live on, and converge when it is well again."""
+"""An STS that answers with a web page: the real processes continue, and recover when it works again."""
 
 import asyncio
 import os
@@ -45,7 +45,7 @@ PAGE = "<html><body>Sign in, {token}<br></body></html>"
 
 @dataclass
 class Aws:
-    """EFS and STS on one port; while ``odd`` STS is a web page that repeats what it was sent."""
+    """EFS and STS on one port; while ``odd``, STS answers with a web page that repeats the request."""
 
     url: str = ""
     odd: bool = False
@@ -90,7 +90,7 @@ async def aws() -> AsyncIterator[Aws]:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder with a short name, as paths of sockets need it."""
+    """A directory with a short name, because paths of sockets are limited."""
     with tempfile.TemporaryDirectory(prefix="sts-") as name:
         yield Path(name)
 

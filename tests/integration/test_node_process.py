@@ -1,4 +1,4 @@
-"""The process ``kube-efs node`` as a kubelet meets it: found, registered, restarted, killed, told to stop."""
+"""The process ``kube-efs node`` and a kubelet: registration, restart, kill, stop."""
 
 import asyncio
 import tempfile
@@ -42,7 +42,7 @@ INSTANCE = Instance(
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder with a short name, as paths of sockets need it."""
+    """A directory with a short name, because paths of sockets are limited."""
     with tempfile.TemporaryDirectory(prefix="node-") as name:
         (Path(name) / "registry").mkdir()
         yield Path(name)
@@ -76,7 +76,7 @@ async def program(folder: Path, environment: dict[str, str]) -> AsyncIterator[Pr
 
 
 class Kubelet:
-    """Registers the driver whose socket it finds, and calls it."""
+    """Finds the socket of the driver, registers it, and calls it."""
 
     def __init__(self, folder: Path) -> None:
         self.registry = folder / "registry" / "efs.csi.aws.com-reg.sock"
@@ -209,7 +209,7 @@ _SECRET = "aB3dE5gH7j" * 70
 async def test_secrets_of_requests_and_environment_never_leave_the_process(
     program: Program, environment: dict[str, str], folder: Path, eventually: Eventually
 ) -> None:
-    """At DEBUG, where libraries log too; in every field of a request that the driver takes or refuses."""
+    """At level DEBUG, at which libraries log too, and in every field of a request."""
     environment |= {"LOGGING_LEVEL": "DEBUG", "DB_PASS": "environment-passw0rd", "REDIS_AUTH": f"x{_SECRET}"}
     await program.start()
     kubelet = Kubelet(folder)

@@ -1,4 +1,4 @@
-"""The whole way of a volume on a node: the CSI socket, the driver, the agent, stunnel, EFS behind its TLS."""
+"""The complete path of a mount on a node: the CSI socket, the driver, the agent, stunnel, EFS with TLS."""
 
 import asyncio
 import os

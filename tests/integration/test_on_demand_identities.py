@@ -1,4 +1,4 @@
-"""Access points and IAM through tunnels on demand: whom a node's agent presents, and what EFS makes of it."""
+"""Access points and IAM through tunnels on demand: the identity of the agent, and the checks of EFS."""
 
 import asyncio
 import json
@@ -51,7 +51,7 @@ aws_secret_access_key = guessed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """An agent that may ask for tunnels to a file system, and files that come and go through them."""
+    """An agent with tunnels to a file system, and access to files through them."""
 
     efs: EmbeddedEfs
     aws: AwsConnection
@@ -73,7 +73,7 @@ class Site:
         return AccessPointId(made["AccessPointId"])
 
     async def tunnel(self, **spec: Any) -> str:
-        """The NFS address of the root that a new tunnel leads to."""
+        """The NFS address of the root of a new tunnel."""
         wanted = TunnelSpec(**{"file_system_id": self.file_system, "address": self.address, **spec})
         port = await self.client.ensure(wanted, Holder("pod"))
         return f"nfs://127.0.0.1//?version=4&nfsport={port}&mountport={port}"
@@ -88,7 +88,7 @@ class Site:
 
     @asynccontextmanager
     async def refusal(self, reason: str) -> AsyncIterator[None]:
-        """The file system refuses somebody for this reason."""
+        """The file system refuses a client for this reason while the context is open."""
         with capture_logs() as logs:
             yield
             await eventually(
@@ -97,7 +97,7 @@ class Site:
 
     @asynccontextmanager
     async def policy(self, *statements: Mapping[str, Any]) -> AsyncIterator[None]:
-        """A policy of these statements; afterwards one that is open to all."""
+        """A policy of these statements while the context is open, then one that allows everything."""
         await self._put_policy(*statements)
         yield
         await self._put_policy(statement("*"))

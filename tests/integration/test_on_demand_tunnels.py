@@ -1,4 +1,4 @@
-"""Tunnels on demand with a real stunnel, asked for over the agent's socket."""
+"""Tunnels on demand with a real stunnel, requested through the agent's socket."""
 
 import asyncio
 import json
@@ -106,7 +106,7 @@ async def backend(authority: Authority) -> AsyncIterator[Backend]:
 
 @asynccontextmanager
 async def serving(options: TunnelOptions, *holders: Holder) -> AsyncIterator[Any]:
-    """An agent that answers; afterwards these holders let go, so that stunnel ends with it."""
+    """A running agent; at the end these holders release their tunnels, so that stunnel ends."""
     assert options.on_demand
     socket = options.on_demand.socket_path
     async with running(options) as node:

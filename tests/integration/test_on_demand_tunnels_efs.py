@@ -1,4 +1,4 @@
-"""Files through tunnels on demand, from the embedded EFS: TLS, NFS and certificates as on a node."""
+"""Files of the embedded EFS through tunnels on demand: TLS, NFS and certificates as on a node."""
 
 import asyncio
 import os

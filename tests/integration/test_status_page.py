@@ -1,4 +1,4 @@
-"""The status page in a browser: what it asks for, how it looks, and who can use it."""
+"""The status page in a browser: its requests, appearance and accessibility."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass

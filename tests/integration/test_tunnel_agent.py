@@ -485,7 +485,7 @@ async def test_next_agent_takes_over_after_a_kill(options: TunnelOptions, author
 
 
 def start_early_stunnel(conf: Path) -> int:
-    """What stunnel is before it handles SIGHUP: here a program that never does."""
+    """Start a program that never handles SIGHUP, as stunnel before it is ready."""
     conf.write_text("import time\ntime.sleep(60)\n")
     # With nohup(1) the tests themselves ignore it.
     return os.posix_spawn(sys.executable, ["/usr/bin/stunnel", str(conf)], {}, setsigdef=[signal.SIGHUP])

@@ -1,4 +1,4 @@
-"""What goes wrong around an agent while a volume is used: it is told, and the volume does not notice."""
+"""Faults around an agent while a volume is used: they are reported, and the volume is not affected."""
 
 import asyncio
 import os
@@ -74,7 +74,7 @@ def spec(backend: Backend, number: int = 0) -> TunnelSpec:
 
 
 async def ensured(client: TunnelClient, asked: TunnelSpec, holder: Holder) -> int:
-    """The port, asked for again as the kubelet does."""
+    """The port of a tunnel, with retries as by the kubelet."""
     async with asyncio.timeout(DEADLINE_SECONDS):
         while True:
             try:
@@ -85,7 +85,7 @@ async def ensured(client: TunnelClient, asked: TunnelSpec, holder: Holder) -> in
 
 @contextmanager
 def no_space_for(pid: int) -> Iterator[None]:
-    """Nothing that the process writes into a file fits."""
+    """The process cannot write to files while the context is open."""
     _, most = resource.prlimit(pid, resource.RLIMIT_FSIZE)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, most))
     try:

@@ -1,4 +1,4 @@
-"""What an agent says of its tunnels, as ``kube-efs status`` finds it in a real API server."""
+"""The status of an agent's tunnels, as ``kube-efs status`` reads it from a real API server."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

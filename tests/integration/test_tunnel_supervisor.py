@@ -1,4 +1,4 @@
-"""The first process of the agent's container, with commands in the place of the agent."""
+"""The first process of the agent's container, with other commands instead of the agent."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ SUPERVISOR = (
 
 @asynccontextmanager
 async def supervised(script: str, log: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A supervisor of a shell that first writes its pid to the log, a line for each life."""
+    """A supervisor of a shell that writes its pid to the log at each start."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",

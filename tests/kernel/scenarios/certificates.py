@@ -1,4 +1,4 @@
-"""Client certificates are renewed, or cannot be, while their tunnels are in use."""
+"""Successful and failed renewals of client certificates while their tunnels are in use."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""Tunnels that go away under mounted volumes: what waits goes on, and nothing is lost."""
+"""Tunnels that fail under mounted volumes: waiting requests continue, and nothing is lost."""
 
 import os
 import signal
@@ -34,7 +34,7 @@ async def stunnel_is_killed(machine: Machine) -> None:
 
 
 async def stunnel_stands_still(machine: Machine) -> None:
-    """It is there and holds its ports, and answers nobody any more."""
+    """stunnel is stopped: it keeps its ports but no longer answers."""
     fs = await machine.create_file_system()
     volume = machine.efs.create_access_point(fs, "/data", uid=1001)
     async with machine.node() as node:
@@ -78,7 +78,7 @@ async def agent_and_stunnel_are_away_for_a_minute(machine: Machine) -> None:
 
 
 async def agent_and_stunnel_are_killed_while_metadata_is_silent(machine: Machine) -> None:
-    """Its metadata is asked when an agent starts, and by everything else that starts just then."""
+    """An agent reads the metadata when it starts, as do other processes at that time."""
     fs = await machine.create_file_system()
     volume = machine.efs.create_access_point(fs, "/data", uid=1001)
     async with machine.node() as node:

@@ -1,4 +1,4 @@
-"""Mount targets that cannot be reached."""
+"""Unreachable mount targets."""
 
 from tests.kernel.guest.efs import ZONES
 from tests.kernel.guest.machine import Machine
@@ -55,7 +55,7 @@ async def packets_to_a_mount_target_are_lost(machine: Machine) -> None:
 
 
 async def _until_led_away(machine: Machine, node: Node, fs: FileSystemId) -> None:
-    """Wait until metrics and an event tell of it: that the near one is lost, and where the way leads now."""
+    """Wait until metrics and an event report the lost near mount target, and the one in use now."""
     near, far = machine.efs.fronts(fs)
     await _until_in_own_zone(node, fs, is_own=False)
     assert await node.metric("kube_efs_tunnel_fail_overs_total", file_system=fs) == 1

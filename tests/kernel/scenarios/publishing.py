@@ -1,4 +1,4 @@
-"""Volumes on a node where nothing is wrong."""
+"""Volumes on a healthy node."""
 
 import asyncio
 import os
@@ -99,7 +99,7 @@ async def of_publishes_at_once_for_one_pod_one_is_mounted(machine: Machine) -> N
                 return error
 
         async def race() -> Path:
-            """Where the volume is mounted after publishes to all the targets at once."""
+            """Publish to all targets concurrently; returns where the volume is mounted."""
             outcomes = await asyncio.gather(*map(publish, names))
             refusals = [one for one in outcomes if isinstance(one, grpc.aio.AioRpcError)]
             assert {one.code() for one in refusals} == {grpc.StatusCode.FAILED_PRECONDITION}, refusals

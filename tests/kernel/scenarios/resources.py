@@ -1,4 +1,4 @@
-"""Things that a node runs out of, or that are broken: a clear error, and no harm to what runs."""
+"""Missing or broken resources of a node: a clear error, and no effect on running mounts."""
 
 import asyncio
 import os
@@ -130,7 +130,7 @@ async def configurations_cannot_be_read(machine: Machine) -> None:
 
 
 async def _fill(node: Node) -> None:
-    """Leave no room in the folder of the state."""
+    """Fill the directory of the state."""
     filling = node.state / "filling"
     process = await asyncio.create_subprocess_exec(
         "dd", "if=/dev/zero", f"of={filling}", "bs=4k", stderr=asyncio.subprocess.DEVNULL

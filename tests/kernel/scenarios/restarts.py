@@ -60,7 +60,7 @@ async def driver_and_agent_are_killed(machine: Machine) -> None:
 
 
 async def an_agent_of_another_version_takes_over(machine: Machine) -> None:
-    """What it finds on the disk is of a version that has more to say of each tunnel."""
+    """The state on the disk has additional fields for each tunnel."""
     fs = await machine.create_file_system()
     volume = machine.efs.create_access_point(fs, "/data", uid=1001)
     async with machine.node() as node:

@@ -1,4 +1,4 @@
-"""A file system that answers nobody any more, at none of its mount targets, for good."""
+"""A file system that permanently stops answering at all mount targets."""
 
 import asyncio
 import sys
@@ -64,7 +64,7 @@ async def pods_can_be_deleted(machine: Machine) -> None:
 
 
 async def a_pod_that_cannot_be_killed_is_deleted_by_force(machine: Machine) -> None:
-    """It has written what the server will never get, and waits for that with the file still open."""
+    """The pod waits with an open file and unwritten data for a server that never answers."""
     fs = await machine.create_file_system()
     volume = machine.efs.create_access_point(fs, "/data", uid=1001)
     async with machine.node(**_FORCED) as node:
@@ -103,7 +103,7 @@ async def _become(machine: Machine, fs: FileSystemId, condition: Condition) -> N
 
 @asynccontextmanager
 async def _writer(file: Path) -> AsyncIterator[Process]:
-    """The process of a pod that has opened the file."""
+    """Start the process of a pod that opens the file."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-I", "-S", "-c", _WRITER, str(file), stdin=PIPE, stdout=PIPE
     )
@@ -116,7 +116,7 @@ async def _writer(file: Path) -> AsyncIterator[Process]:
 
 
 async def _step(process: Process, expected: str) -> None:
-    """Have it do the next thing, and wait until it says so."""
+    """Let it take the next step, and wait for its confirmation."""
     assert process.stdin
     assert process.stdout
     process.stdin.write(b"\n")
