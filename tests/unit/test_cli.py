@@ -1,4 +1,4 @@
-"""The command line as a person meets it: a process of its own, its exit status, what it prints."""
+"""The command line as a separate process: its exit status and output."""
 
 import os
 import re

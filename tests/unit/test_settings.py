@@ -1,4 +1,4 @@
-"""Settings: what is read, what is refused and in which words."""
+"""Settings: valid values, and the texts of refusals."""
 
 import os
 import subprocess
@@ -204,7 +204,7 @@ def given(monkeypatch: pytest.MonkeyPatch, **variables: str) -> ControllerSettin
 
 
 def faults(monkeypatch: pytest.MonkeyPatch, **variables: str) -> list[str]:
-    """Everything that is said to be wrong with them."""
+    """The reported problems of these variables."""
     with pytest.raises(InvalidSetting) as caught:
         given(monkeypatch, **variables)
     first, *rest = str(caught.value).splitlines()

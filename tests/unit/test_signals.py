@@ -1,4 +1,4 @@
-"""How a process ends: told to, by itself, or by a fault."""
+"""The end of a process: by a signal, by itself, or by an error."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""Answers that are shared, and never older than the question."""
+"""Shared answers, which are never older than the call."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from kube_efs.single_flight import SingleFlight
 
 
 class Clock:
-    """Answers with the number of the question, when it is let to."""
+    """Answers with the number of the call, when the test allows it."""
 
     def __init__(self) -> None:
         self.asked = 0

@@ -1,4 +1,4 @@
-"""The page about performance says what the file of results says, and goals are judged as they are worded."""
+"""The performance page matches the file of results, and goals are evaluated."""
 
 from pathlib import Path
 

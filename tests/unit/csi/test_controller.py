@@ -1,4 +1,4 @@
-"""The Controller service over real gRPC: every code of the contract, and what the answers hold."""
+"""The Controller service over real gRPC: every code of the contract, and the content of answers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -63,7 +63,7 @@ async def stub(connect: Connect, world: CsiWorld) -> AsyncIterator[Stub]:
 
 
 async def refused(call: Any) -> tuple[StatusCode, str]:
-    """Code and text of a call that fails."""
+    """The code and text of a failed call."""
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call
     return caught.value.code(), caught.value.details() or ""

@@ -1,4 +1,4 @@
-"""Every parameter of the driver with every kind of value that it cannot have: its code, and what is told."""
+"""Every parameter of the driver with every kind of invalid value: the code and the text."""
 
 from collections.abc import AsyncIterator
 from typing import Any

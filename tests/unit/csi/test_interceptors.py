@@ -1,4 +1,4 @@
-"""Calls through a real server: what the caller, the log and the figures are told."""
+"""Calls through a real server: answers, logs and metrics."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ REQUEST = csi.NodePublishVolumeRequest(volume_id="efs:fs-1", secrets={"externalI
 
 
 class Node(NodeServicer):
-    """Publishes by doing what it is told; has no other method of its own."""
+    """A Node service that implements only NodePublishVolume, with a given function."""
 
     def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
         self._work = work
@@ -63,7 +63,7 @@ def failing(error: Exception) -> Service:
 
 
 async def refused(connect: Connect, service: Service) -> tuple[grpc.aio.AioRpcError, list[EventDict]]:
-    """How a publish ends that must not end well, and the lines of the log."""
+    """The error of a failed publish, and the log lines."""
     async with connect(service) as channel:
         with capture_logs() as logs, pytest.raises(grpc.aio.AioRpcError) as caught:
             await NodeStub(channel).NodePublishVolume(REQUEST, timeout=5)
@@ -94,7 +94,7 @@ async def test_log_lines_of_a_call_contain_its_method_and_volume(connect: Connec
 
 
 class Identity(IdentityServicer):
-    """Answers probes only."""
+    """An Identity service that answers probes only."""
 
     async def Probe(self, request: csi.ProbeRequest, context: object) -> csi.ProbeResponse:
         return csi.ProbeResponse()

@@ -1,4 +1,4 @@
-"""Requests that are not messages of the protocol."""
+"""Requests that are not valid messages of the protocol."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What the Node service refuses, over gRPC, before it touches a mount or a tunnel."""
+"""Requests that the Node service refuses, over gRPC, before it uses a mount or a tunnel."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -39,7 +39,7 @@ Modes = csi.VolumeCapability.AccessMode
 
 
 class Recorder:
-    """A mounter and a tunnel agent of nothing, which tell what was asked of them."""
+    """A mounter and tunnel client that only record their calls."""
 
     def __init__(self) -> None:
         self.table = MountTable(read=lambda: (b"", True), ask=lambda _: False)

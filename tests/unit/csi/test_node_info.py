@@ -1,4 +1,4 @@
-"""Who a node is: metadata that answer or not, Node objects of all kinds, and the taint of new nodes."""
+"""The identity of a node from instance metadata or Node objects, and the startup taint."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -27,7 +27,7 @@ NAME = "ip-10-0-0-4.eu-west-1.compute.internal"
 
 @asynccontextmanager
 async def instance(*, has_zone_id: bool = True) -> AsyncIterator[InstanceMetadata]:
-    """Metadata over HTTP, as an instance has them."""
+    """Instance metadata over HTTP."""
 
     async def answer(request: web.Request) -> web.Response:
         path = request.match_info["path"]

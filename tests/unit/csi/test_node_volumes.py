@@ -1,4 +1,4 @@
-"""Volumes for one pod, and what calls beside each other leave behind, without kernel and agent."""
+"""Volumes for one pod, and concurrent calls, on a simulated node."""
 
 import asyncio
 import random
@@ -40,7 +40,7 @@ def publish(volumes: NodeVolumes, wanted: Publication, seconds: float = 60) -> C
 async def being_mounted(
     world: World, eventually: Eventually, call: Coroutine[Any, Any, None]
 ) -> AsyncIterator["asyncio.Task[None]"]:
-    """While the call is held up in mount(8)."""
+    """The call waits in mount(8) while the context is open."""
     world.gate.clear()
     task = asyncio.create_task(call)
     await eventually(lambda: _is(world.mounting == 1))
@@ -263,7 +263,7 @@ async def test_directory_created_during_a_cancellation_is_removed(
 
 
 class Caller:
-    """A call's context: its caller waits as long as it takes."""
+    """The context of a call without a deadline."""
 
     def time_remaining(self) -> None:
         return None

@@ -1,4 +1,4 @@
-"""The protocol on the wire: what is generated is what is committed, and it is that of the specification."""
+"""The protocol: the committed modules match the generator, and messages match the specification."""
 
 import subprocess
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Statistics: what is remembered, what is asked anew, and what becomes of those that do not answer."""
+"""Statistics: cached usage, repeated readings, and file systems that do not answer."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ def usage(used: int) -> Usage:
 
 @dataclass(slots=True)
 class World:
-    """A clock that jumps, and file systems that answer, fail, or are silent (None)."""
+    """A simulated clock, and file systems that answer, fail, or do not answer (None)."""
 
     now: float = 0
     asked: list[Path] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What pods want of their nodes, and what SecurityContextConstraints allow, by the rendered manifests."""
+"""The host access of pods, and SecurityContextConstraints, with the rendered manifests."""
 
 from pathlib import Path
 from typing import Any

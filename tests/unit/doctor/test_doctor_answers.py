@@ -1,4 +1,4 @@
-"""How findings are told, how the command ends, and what a failed look becomes."""
+"""Output of findings, exit status of the command, and failed reads."""
 
 import asyncio
 import json

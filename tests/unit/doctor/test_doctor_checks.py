@@ -1,4 +1,4 @@
-"""Every kind of finding is provoked here, and what is nearly one is not told."""
+"""Every kind of finding, and similar facts without a finding."""
 
 import re
 import shlex

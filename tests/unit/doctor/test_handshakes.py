@@ -1,4 +1,4 @@
-"""Handshakes with real TLS servers, each wrong in its way."""
+"""Handshakes with real TLS servers, each with another fault."""
 
 import asyncio
 import ssl
@@ -22,7 +22,7 @@ _NOW = datetime.now(UTC)
 
 
 def _issue(folder: Path, name: str, *, until: datetime = _NOW + timedelta(days=1)) -> Path:
-    """A file with a certificate of its own authority and its key."""
+    """A file with a self-signed certificate and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     certificate = (
@@ -48,7 +48,7 @@ def _issue(folder: Path, name: str, *, until: datetime = _NOW + timedelta(days=1
 
 @asynccontextmanager
 async def _server(certificate: Path | None) -> AsyncIterator[int]:
-    """The port of a server with that certificate; of one that hangs up without any."""
+    """The port of a server with that certificate; without one, it closes connections."""
 
     async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()

@@ -1,4 +1,4 @@
-"""What a node's files say: stunnel's configuration, the kernel's log, its mounts, SELinux."""
+"""The files of a node: stunnel's configuration, the kernel log, mounts, SELinux."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What policies of file systems refuse to clients without an identity."""
+"""The access that policies of file systems refuse to clients without an identity."""
 
 import json
 

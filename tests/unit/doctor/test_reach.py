@@ -1,4 +1,4 @@
-"""Security groups and network ACLs, judged as EC2 does; and what is said where something is not known."""
+"""Security groups and network ACLs, evaluated as in EC2, also with unknown facts."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -266,7 +266,7 @@ def test_first_matching_rule_decides_for_each_port(
 
 
 def _refusing(acl: NetworkAcl, port: int) -> int | None:
-    """The number of the rule that denies a port, found the slow way; None if it is allowed."""
+    """The number of the rule that denies a port, from a simple search; None if it is allowed."""
     for one in acl.rules:
         if ip_address("10.0.0.1") in one.network and one.first_port <= port <= one.last_port:
             return None if one.allows else one.number

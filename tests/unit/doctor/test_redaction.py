@@ -1,4 +1,4 @@
-"""No secret gets into a bundle, whatever shape it has and wherever it stands."""
+"""Bundles contain no secret of any format, at any position."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""Whole moves on the embedded API server with its controllers: killed after each step, and undone."""
+"""Complete migrations on the embedded API server with its controllers: killed after each step, or undone."""
 
 import asyncio
 import json
@@ -28,11 +28,11 @@ FORWARD, BACK = Direction.FORWARD, Direction.BACK
 
 
 class KilledError(BaseException):
-    """The process has ended here; nothing that would clean up has run."""
+    """The simulated kill of the process, without cleanup."""
 
 
 class KilledStore(MigrationStore):
-    """Ends the process after so many steps."""
+    """Simulates a kill after that many steps."""
 
     def __init__(self, client: AsyncClient, *, after: int | None = None) -> None:
         super().__init__(client)
@@ -47,7 +47,7 @@ class KilledStore(MigrationStore):
 
 
 class Site:
-    """A claim ``data`` of a namespace of its own, bound to an NFS volume; anybody may look at both."""
+    """A claim ``data`` in its own namespace, bound to an NFS volume."""
 
     def __init__(self, client: AsyncClient, namespace: str, eventually: Eventually) -> None:
         self.client = client
@@ -126,7 +126,7 @@ class Site:
     async def move(
         self, direction: Direction, store: MigrationStore | None = None, *, new_class: str | None = None
     ) -> list[str]:
-        """Plan anew, as every process does, and move; gives what was told."""
+        """Plan again, as every process does, and migrate; returns the messages."""
         told: list[str] = []
         store = store or MigrationStore(self.client)
         for migration in await self.plan(direction, new_class, store):
@@ -134,7 +134,7 @@ class Site:
         return told
 
     async def has_arrived(self, volume: str, storage_class: str) -> None:
-        """Everything is as if there had been no other volume than this one."""
+        """Check that only this volume is left, and that the claim is bound to it."""
         claim = await self.claim()
         assert claim is not None
         assert (claim.phase, claim.volume_name, claim.storage_class) == (

@@ -1,4 +1,4 @@
-"""What the command says, and what it takes."""
+"""The output of the command, and its arguments."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The steps of a move: each from what is there, and none that could lose data."""
+"""The steps of a migration: each is chosen from the existing objects, and none can lose data."""
 
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -194,7 +194,7 @@ def test_claim_in_use_is_refused_in_every_state() -> None:
 
 @dataclass
 class World:
-    """A claim, its volumes and its data; ``edits`` counts what a person has changed in the claim."""
+    """A claim, its volumes and its data; ``edits`` counts manual changes of the claim."""
 
     claim: Claim | None = field(default_factory=_claim)
     volumes: dict[str, Volume] = field(
@@ -216,7 +216,7 @@ class World:
         )
 
     def take(self, step: Step, move: Move) -> None:
-        """What the API server makes of a step."""
+        """Apply a step as the API server does."""
         match step:
             case Step.MAKE_TARGET:
                 self.volumes[move.target] = _volume(move.target, None, phase="Available")
@@ -245,7 +245,7 @@ class World:
         self.volumes[name] = replace(self.volumes[name], **fields)  # type: ignore[arg-type]
 
     def kubernetes(self) -> None:
-        """Bind, release, protect, and have provisioners remove the data of what is released for deletion."""
+        """Bind, release and protect, and let provisioners remove the data of released volumes."""
         if self.claim and self.claim.deleting and not self.pods:
             self.claim = None
         for name, volume in list(self.volumes.items()):
@@ -267,14 +267,14 @@ class World:
             del self.volumes[volume.name]
 
     def advance(self, move: Move) -> bool:
-        """One step of the command, or what it waits for; whether the claim has arrived."""
+        """Take a step of the command; returns whether the migration is complete."""
         decision = decide(move, self.see(move))
         if isinstance(decision, Step):
             self.take(decision, move)
         return decision is None
 
     def act(self, action: str) -> None:
-        """What somebody does; the way back is open as long as the CSI volume is there."""
+        """Apply an action of a user; a rollback is possible while the CSI volume exists."""
         match action:
             case "forward":
                 with suppress(ClaimInUse, MigrationRefused):

@@ -1,4 +1,4 @@
-"""What an NFS volume becomes, what is noted of it, and which volumes are meant."""
+"""The CSI volume for an NFS volume, its journal, and the selection of volumes."""
 
 import json
 from collections.abc import Mapping
@@ -125,7 +125,7 @@ def _migrated(**changes: Any) -> Migration:
 
 
 def _begun(migration: Migration) -> dict[str, Any]:
-    """The CSI volume as the API server has it."""
+    """The CSI volume as the API server returns it."""
     made = dict(migration.csi_volume)
     claim = {**made["spec"]["claimRef"], "uid": UID}
     return {

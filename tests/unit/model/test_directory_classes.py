@@ -1,4 +1,4 @@
-"""The StorageClass parameters of efs-provisioner: each that is taken, and each that is refused and how."""
+"""The StorageClass parameters of efs-provisioner: valid values, and the errors for invalid ones."""
 
 from collections.abc import Mapping
 
@@ -192,7 +192,7 @@ def refused(parameters: Mapping[str, str], *, field: str, value: str, text: str)
 
 
 def gid_of(text: str) -> int | None:
-    """What efs-provisioner makes of a limit, from its description: 32 bits with a sign, 2000 at least."""
+    """The value of a limit as efs-provisioner documents it: signed 32 bits, at least 2000."""
     digits = text[1:] if text.startswith(("+", "-")) else text
     if not digits or any(digit not in "0123456789" for digit in digits):
         return None

@@ -1,4 +1,4 @@
-"""The rules of efs-provisioner: what is refused, what becomes of a claim, and what goes with a volume."""
+"""The rules of efs-provisioner: refused claims, the volume of a claim, and the removal with a volume."""
 
 import re
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""How mounts from the node's own loopback are written."""
+"""The spellings of mounts from the node's loopback."""
 
 import pytest
 from hypothesis import given

@@ -8,7 +8,7 @@ from kube_efs.model.errors import InvalidValue, KubeEfsError, shown
 
 
 def _drawn_tree() -> dict[str, str]:
-    """Parent of each class in the docstring of the module."""
+    """The parent of each class in the docstring of the module."""
     parents: dict[str, str] = {}
     above: list[str] = []
     for line in (errors.__doc__ or "").split("::", maxsplit=1)[1].splitlines():

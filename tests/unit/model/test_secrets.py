@@ -1,4 +1,4 @@
-"""The rules of what a secret looks like: what they remove, what they leave, and how long they take."""
+"""The rules that find secrets: what they remove and keep, and how long they take."""
 
 import base64
 import json
@@ -28,7 +28,7 @@ _MIXED = string.ascii_letters + string.digits
 
 
 def secret_of(seed: int, length: int, alphabet: str = _WORD) -> str:
-    """A secret of that length, in which no rule can find a second beginning."""
+    """A secret of that length that does not contain the beginning of another one."""
     return "".join(random.Random(seed).choices(alphabet, k=length))
 
 
@@ -166,7 +166,7 @@ def _url(secret: str) -> str:
 
 
 def _traces(secret: str, clean: str) -> set[str]:
-    """What is left of a secret: any eight characters of it, in each form."""
+    """The parts of a secret in a text: any eight of its characters, in each form."""
     forms = (secret, _plain(secret), _url(secret), quote(secret, safe=""))
     return _parts(clean) & set().union(*map(_parts, forms))
 
@@ -258,7 +258,7 @@ def _private_key() -> str:
 
 
 def _certificate() -> str:
-    """With the shape of one; its text is what counts."""
+    """Text with the format of a certificate."""
     body = base64.encodebytes(random.Random(7).randbytes(900)).decode()
     return f"-----BEGIN CERTIFICATE-----\n{body}-----END CERTIFICATE-----\n"
 

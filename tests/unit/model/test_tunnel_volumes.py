@@ -1,4 +1,4 @@
-"""The rules of openshift-efs-stunnel: what is served, refused and with which words, and as what."""
+"""The rules of openshift-efs-stunnel: served claims with their volumes, and the texts of refusals."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -383,7 +383,7 @@ DELETED = replace(RETAINED, name="deleted", deleting=True)
 
 
 def with_volumes(**volumes: Volume) -> Callable[[Location], list[Volume]]:
-    """One volume of the claim's directory on each of these file systems."""
+    """A view with a volume of the claim's directory on each of these file systems."""
 
     def volumes_at(location: Location) -> list[Volume]:
         assert str(location.directory) == "/team/example"

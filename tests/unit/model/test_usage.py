@@ -1,4 +1,4 @@
-"""When a volume counts as over its request, and how usage is written down."""
+"""When a volume exceeds its request, and the document with usages."""
 
 from datetime import UTC, datetime
 

@@ -1,4 +1,4 @@
-"""mount(8) and umount(8): what they are called with, how long they are waited for, what becomes of them."""
+"""mount(8) and umount(8): their arguments, timeouts and cancellation."""
 
 import asyncio
 import os
@@ -39,7 +39,7 @@ def mounter(path: str) -> SystemMounter:
 
 @pytest.fixture
 def recording(tmp_path: Path) -> tuple[SystemMounter, Path]:
-    """A mounter whose programs only write down their arguments, and where they do."""
+    """A mounter whose programs only record their arguments, and the file with them."""
     calls = tmp_path / "calls"
     return mounter(program(tmp_path, f'printf "%s|" "$@" >> {calls}; echo >> {calls}')), calls
 

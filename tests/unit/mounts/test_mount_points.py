@@ -1,4 +1,4 @@
-"""The kernel's word about one path, without entering what is mounted there."""
+"""The answer of the kernel about a path, without access to the mounted file system."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
-    """A directory with an odd name, from which everything is unmounted in the end."""
+    """A directory with an unusual name; everything is unmounted from it at the end."""
     place = tmp_path / "a b\\c#"
     place.mkdir()
     yield place

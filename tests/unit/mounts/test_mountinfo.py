@@ -1,4 +1,4 @@
-"""Mounts as the kernel writes them, read back."""
+"""Parsing of mounts as the kernel writes them."""
 
 import os
 import string
@@ -119,7 +119,7 @@ _ENTRIES = st.builds(
 
 
 def _escaped(text: str) -> str:
-    """As seq_escape in the kernel does it."""
+    """Escape a text as seq_escape of the kernel."""
     return "".join(f"\\{ord(letter):03o}" if letter in " \t\n\\#" else letter for letter in text)
 
 

@@ -1,4 +1,4 @@
-"""How far the kernel is told to read ahead."""
+"""The read-ahead of mounts."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the mount table is asked, how often it is read, and what is parsed of it."""
+"""Questions to the mount table, the number of readings, and the parsed lines."""
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ def line(place: str, source: str = "127.0.0.1:/", number: int = 1) -> str:
 
 @dataclass(slots=True)
 class Readings:
-    """Each reading gives the next text, the last one again and again; ``answers`` are the kernel's."""
+    """Each reading returns the next text, then always the last one; ``answers`` are those of the kernel."""
 
     texts: list[str]
     is_whole: bool = True
@@ -171,7 +171,7 @@ async def test_mounts_of_a_source_are_found(is_whole: bool, count: int) -> None:
 
 @dataclass(slots=True)
 class Gated:
-    """Readings that are held up; each shows a mount at its own number."""
+    """Readings that wait; each shows a mount at its number."""
 
     gate: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     begun: int = 0
@@ -187,7 +187,7 @@ class Gated:
 
 
 async def question(mounts: MountTable) -> "asyncio.Task[frozenset[Path]]":
-    """One that has been asked, and is answered with the number of the reading that is used for it."""
+    """A pending call, whose answer is the number of the reading it used."""
     numbers = [Path(f"/{number}") for number in range(1, 10)]
     task = asyncio.create_task(mounts.mounted_among(numbers, readings=1))
     for _ in range(3):
@@ -235,7 +235,7 @@ async def test_only_lines_of_requested_paths_are_parsed(
 
 @contextmanager
 def changing_mounts() -> Iterator[Path]:
-    """A directory with a mount that stays, while another comes and goes all the time."""
+    """A directory with a permanent mount, while another one is mounted and unmounted all the time."""
     with tempfile.TemporaryDirectory(prefix="table-") as name:
         folder, is_over = Path(name), threading.Event()
         subprocess.run(["mount", "-t", "tmpfs", "none", name], check=True)

@@ -1,4 +1,4 @@
-"""How full a file system is, with ones that do not answer."""
+"""The usage of file systems, also of unresponsive ones."""
 
 import asyncio
 import os

@@ -257,7 +257,7 @@ def test_asset_is_loaded_with_its_placeholders() -> None:
 
 
 def _mounted(pod: Any, container: Any) -> dict[str, str]:
-    """Where the container has which folder of the node."""
+    """The host paths of a container, by mount path."""
     folders = {one["name"]: one["hostPath"]["path"] for one in pod["volumes"] if "hostPath" in one}
     return {
         one["mountPath"]: folders[one["name"]] for one in container["volumeMounts"] if one["name"] in folders

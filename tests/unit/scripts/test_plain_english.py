@@ -1,4 +1,4 @@
-"""The lint for words: it finds them in prose only, and this tree has none."""
+"""The check of words: it finds them only in prose, and this tree has none."""
 
 import subprocess
 import sys

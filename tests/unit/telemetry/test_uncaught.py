@@ -1,4 +1,4 @@
-"""Real processes that fail in every way there is: all that they print is lines of the log without secrets."""
+"""Real processes that fail in every way: they print only log lines without secrets."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""What a node serves as documents come and go."""
+"""The targets that a node serves after changes of the document."""
 
 import pytest
 

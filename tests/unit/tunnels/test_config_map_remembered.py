@@ -1,4 +1,4 @@
-"""What a node remembers on its disk."""
+"""The state of a node on its disk."""
 
 import json
 import stat

@@ -1,4 +1,4 @@
-"""Which mount targets serve a tunnel, and in which order."""
+"""The mount targets of a tunnel and their order."""
 
 from types import MappingProxyType
 

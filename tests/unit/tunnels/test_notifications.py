@@ -1,4 +1,4 @@
-"""What is told of mount targets that come and go."""
+"""Notifications about changes of mount targets."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""How the state of tunnels is told: words, JSON and metrics."""
+"""The state of tunnels: texts, JSON and metrics."""
 
 import json
 from dataclasses import replace

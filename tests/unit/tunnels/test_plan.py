@@ -1,4 +1,4 @@
-"""Where the tunnel of a spec leads to."""
+"""The mount targets of a tunnel on demand."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The NFS NULL call: what is sent, and which answers count."""
+"""The NFS NULL call: its bytes, and valid answers."""
 
 import asyncio
 import socket

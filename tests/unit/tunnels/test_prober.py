@@ -1,4 +1,4 @@
-"""Which tunnels are probed: by a server that counts who calls."""
+"""The probed tunnels, with servers that count calls."""
 
 import asyncio
 import struct
@@ -21,7 +21,7 @@ _CALL_BYTES = 44
 
 @dataclass
 class Servers:
-    """An NFS server for each of these names, and which of them were called since the last question."""
+    """An NFS server for each of these names, which records calls."""
 
     services: dict[str, TunnelService] = field(default_factory=dict)
     broken: set[str] = field(default_factory=set)

@@ -1,4 +1,4 @@
-"""Verdicts on mount targets: neither nervous nor late."""
+"""The state of mount targets changes neither too early nor too late."""
 
 import asyncio
 import socket
@@ -9,7 +9,7 @@ from kube_efs.tunnels.mount_targets import Reachability, probe_addresses
 
 
 def after_rounds(rounds: str, *, down: int = 2, up: int = 3) -> str:
-    """One letter a round: ``+`` accepted, ``-`` not; gives ``U`` or ``D`` for each."""
+    """One letter for each round: ``+`` accepted, ``-`` not; returns ``U`` or ``D`` for each."""
     reachability, verdicts = Reachability(), ""
     for sign in rounds:
         reachability = reachability.after({"a": sign == "+"}, rounds_until_down=down, rounds_until_up=up)

@@ -1,4 +1,4 @@
-"""The reservations as a value: equal specs share a port, and nothing that is held moves or goes."""
+"""The reservations as a value: equal specs share a port, and held tunnels keep it."""
 
 import pytest
 from hypothesis import given

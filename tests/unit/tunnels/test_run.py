@@ -1,4 +1,4 @@
-"""Where a node is, when its instance tells and when it does not."""
+"""The location of a node, with and without instance metadata."""
 
 from pathlib import Path
 

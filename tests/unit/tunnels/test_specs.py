@@ -1,4 +1,4 @@
-"""What tells one tunnel on demand from another, and what must not get in."""
+"""The identity of tunnels on demand, and refused values."""
 
 import re
 from dataclasses import replace

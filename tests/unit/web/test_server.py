@@ -17,7 +17,7 @@ from kube_efs.web.server import Sources, StatusPage
 
 
 class World:
-    """A cluster that counts who looks, and a clock."""
+    """A cluster that counts readings, and a clock."""
 
     def __init__(self) -> None:
         self.now = 0.0

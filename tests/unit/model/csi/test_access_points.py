@@ -1,4 +1,4 @@
-"""Where volumes lie, what their access points are made with, and which that exist can serve them."""
+"""Directories of volumes, requests for access points, and the reuse of existing ones."""
 
 import hashlib
 from collections.abc import Mapping

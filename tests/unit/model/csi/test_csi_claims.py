@@ -1,4 +1,4 @@
-"""Claims as csi-provisioner would hand them to the driver, and the volumes that it would write."""
+"""Claims as requests of csi-provisioner to the driver, and the volumes that it writes."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Mount flags and what a volume is mounted with: a case for each rule of the contract."""
+"""Mount flags and the resulting mount: a case for each rule of the contract."""
 
 import re
 from typing import Any

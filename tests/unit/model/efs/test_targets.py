@@ -1,4 +1,4 @@
-"""The document that the controller writes, and the rules by which ports are handed out."""
+"""The document that the controller writes, and the rules for the assignment of ports."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -131,7 +131,7 @@ def test_written_document_is_read_back(written: TunnelTargets) -> None:
 
 @st.composite
 def _crowded(draw: st.DrawFn) -> TunnelTargets:
-    """Few names and ports, so that two of these meet in both."""
+    """Few names and ports, so that conflicts are frequent."""
     ids = draw(st.lists(st.sampled_from([FileSystemId(f"fs-{one}") for one in "abcd"]), unique=True))
     ports = draw(st.permutations(range(20490, 20495)))
     gone = draw(st.integers(0, len(ids)))
@@ -370,7 +370,7 @@ def ports(found: TunnelTargets) -> dict[str, int]:
 
 
 def carried(owners: Mapping[int, FileSystemId | None]) -> dict[int, PortUse]:
-    """Each port carried by one volume, with that annotation or without one."""
+    """The use of each port by one volume, with that annotation or without one."""
     return {
         port: PortUse(owners=frozenset() if owner is None else frozenset({owner}), unnamed=owner is None)
         for port, owner in owners.items()

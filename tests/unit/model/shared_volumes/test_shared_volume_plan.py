@@ -1,4 +1,4 @@
-"""What is decided about a SharedVolume, for every state of it, its volume and its claim."""
+"""The next step for a SharedVolume, for every state of it, its volume and its claim."""
 
 from dataclasses import replace
 from typing import Any
@@ -320,7 +320,7 @@ def test_steps_terminate_and_change_no_foreign_objects(
 
 
 def _after(step: Step, found: Found) -> Found | None:
-    """What there is when the step has been taken, if nobody interferes."""
+    """The objects after the step, without other changes."""
     shared, there, claimed = found.shared, found.volume or VOLUME, found.claim or CLAIM
     own = reference(uid=found.claim.claim.uid if found.claim else None)
     changes: dict[Step, dict[str, Any]] = {

@@ -1,4 +1,4 @@
-"""The client of the tunnels' agent, where there is no agent to answer."""
+"""The client of the tunnel agent without an agent."""
 
 import asyncio
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What goes over the agent's socket arrives as it was."""
+"""Messages of the agent's socket are converted without loss."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The agent's socket: what callers get of errors, through a real server and client."""
+"""The agent's socket: errors through a real server and client."""
 
 import tempfile
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ _SPEC = TunnelSpec(file_system_id=FileSystemId("fs-1"))
 
 
 class Failing:
-    """Tunnels that nobody gets."""
+    """Tunnels that always fail."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -50,7 +50,7 @@ def socket() -> Iterator[Path]:
 
 
 async def failures(socket: Path, error: Exception) -> list[KubeEfsError]:
-    """How each call ends."""
+    """The error of each call."""
     tunnels, ends = cast("OnDemandTunnels", Failing(error)), []
 
     def look() -> TunnelsStatus:

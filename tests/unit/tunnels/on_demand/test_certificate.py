@@ -1,4 +1,4 @@
-"""Client certificates: all golden vectors of efs-utils, and what is better than there."""
+"""Client certificates: all vectors of efs-utils, and the improvements."""
 
 import base64
 import json

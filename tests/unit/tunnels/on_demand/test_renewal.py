@@ -1,4 +1,4 @@
-"""Certificates of tunnels: made once, renewed in time from the same source, kept through failures."""
+"""Certificates of tunnels: created once, renewed in time from the same source, kept despite failures."""
 
 import asyncio
 import threading
@@ -37,7 +37,7 @@ KEYS = "[team]\naws_access_key_id = {id}\naws_secret_access_key = hidden\n"
 
 
 class Node:
-    """Certificates with a clock that a test moves."""
+    """Certificates with a simulated clock."""
 
     def __init__(self, folder: Path) -> None:
         self.now = START

@@ -1,4 +1,4 @@
-"""The reservations on the disk, whole, broken, and of another time."""
+"""The reservations on the disk: valid, damaged, and of other versions."""
 
 import json
 import tempfile
@@ -37,7 +37,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def broken(path: Path, **changes: object) -> None:
-    """Change the first of the entries in the file."""
+    """Change the first entry in the file."""
     state = json.loads(path.read_text())
     state["tunnels"][0] |= changes
     path.write_text(json.dumps(state))

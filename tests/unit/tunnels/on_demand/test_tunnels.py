@@ -1,4 +1,4 @@
-"""Reservations: written before the answer, kept through crashes, torn readings and full disks."""
+"""Reservations: written before the answer, kept despite crashes, incomplete readings and full disks."""
 
 import asyncio
 import shutil
@@ -55,7 +55,7 @@ def spec(number: int = 1) -> TunnelSpec:
 
 @dataclass
 class Agent:
-    """Tunnels on demand over a keeper that is a fake; a new one of the same folder is the next agent."""
+    """Tunnels on demand with a fake keeper; a new one in the same directory is the next agent."""
 
     folder: Path
     reading: PortReading | None = QUIET
@@ -300,7 +300,7 @@ async def test_call_between_two_reconciliations_keeps_the_holder(agent: Agent) -
 
 
 class Lives(RuleBasedStateMachine):
-    """Agents that are killed and followed by others, between and in the middle of requests."""
+    """Agents that are killed and replaced, between and during requests."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""When nobody uses a tunnel: only by many readings in a row, over a long time."""
+"""Detection of unused tunnels: many readings in a row over a long time."""
 
 import pytest
 from hypothesis import given

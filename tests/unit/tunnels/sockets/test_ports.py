@@ -1,4 +1,4 @@
-"""The kernel's sockets, and ports that are taken."""
+"""Sockets of the kernel, and ports in use."""
 
 import os
 import socket
@@ -22,7 +22,7 @@ from kube_efs.tunnels.sockets.tcp_tables import TcpSocket
 
 @pytest.fixture(params=["sock_diag", "tables"], autouse=True)
 def source(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways of asking the kernel give the same."""
+    """Both sources of the kernel, which give the same results."""
     monkeypatch.setattr(sock_diag, "is_available", lambda: request.param == "sock_diag")
 
 

@@ -1,4 +1,4 @@
-"""What the kernel says of its sockets when asked, beside what its tables say."""
+"""Sockets from sock_diag, compared with the kernel's tables."""
 
 import os
 import socket
@@ -21,7 +21,7 @@ def family(request: pytest.FixtureRequest) -> socket.AddressFamily:
 
 @pytest.fixture
 def sockets(family: socket.AddressFamily) -> Iterator[tuple[socket.socket, ...]]:
-    """A listener with one connection that it has accepted, from a client, and one that it has not."""
+    """A listener with an accepted connection of a client, and one that is not accepted."""
     with ExitStack() as stack:
         listener, client, waiting = (stack.enter_context(socket.socket(family)) for _ in range(3))
         listener.bind((HOSTS[family], 0))

@@ -1,4 +1,4 @@
-"""stunnel.conf: the whole file, and what must never get into it."""
+"""stunnel.conf: the complete file, and values that it must never contain."""
 
 from dataclasses import replace
 from datetime import UTC, datetime

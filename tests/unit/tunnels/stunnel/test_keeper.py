@@ -1,4 +1,4 @@
-"""Finding stunnel, and how long to wait before it is started again."""
+"""Finding stunnel, and the pause before its restart."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What stunnel 5.68's own lines tell; the texts are its own."""
+"""The log lines of stunnel 5.68."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Whether stunnel took its configuration; the texts are those of stunnel 5.68."""
+"""Whether stunnel accepted its configuration; the texts are those of stunnel 5.68."""
 
 import pytest
 
