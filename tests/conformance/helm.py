@@ -12,7 +12,7 @@ from tests.conformance.programs import PROGRAMS
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "helm" / "kube-efs"
-# Helm asks no cluster for a template, and must be told what it would find.
+# Helm reads no cluster for a template, so it needs the facts of the cluster.
 _VERSION = ("--kube-version", "1.36")
 _SECONDS = 120.0
 _answers: dict[tuple[str, str], Answer] = {}

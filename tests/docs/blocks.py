@@ -34,7 +34,7 @@ from pathlib import Path
 
 SESSION = "console"
 SHELL = "sh"
-# What nobody would type into a shell; drawings and shown answers are text.
+# Languages of blocks that are not for a shell; drawings and answers are text.
 _OTHERS = frozenset({"ini", "json", "promql", "python", "text", "yaml"})
 _COMMENT = re.compile(r"<!-- (not run|as in|run by|file|given): (.+?) -->")
 _ROOT = Path(__file__).parents[2]

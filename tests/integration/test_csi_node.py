@@ -582,7 +582,7 @@ async def test_mount_through_an_existing_tunnel_starts_only_the_mount_program(
         if is_counting and event in {"subprocess.Popen", "os.fork", "os.posix_spawn", "os.exec"}:
             started.append(f"{event} {arguments[0]}")
 
-    sys.addaudithook(count)  # there is no way to take it away again
+    sys.addaudithook(count)  # it cannot be removed
     for name in ("first", "second"):
         mount = NodeMount(volume_id=FS, target=place / "pods" / name)
         is_counting = name == "second"

@@ -181,7 +181,7 @@ async def test_missing_mount_target_is_found(cluster: EmbeddedCluster) -> None:
     try:
         found = await _found(lambda: _examine(cluster, in_aws=True), "mount-target/none", system)
         assert found.remedy == "create a mount target in each zone that has nodes"
-        # The agent tells it too, when the controller has told the node.
+        # The agent also reports it, after the controller has published the targets.
         await _found(lambda: _examine(cluster), "tunnel/down", system, "no usable mount target")
     finally:
         await cluster.efs.delete_file_system(system)

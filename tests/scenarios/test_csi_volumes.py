@@ -344,7 +344,7 @@ async def test_invalid_class_is_reported_before_any_aws_call(cluster: Cluster, a
         name = await csi_steps.new_class(cluster.client, parameters={"fileSystemId": system, **parameters})
         await claims.create(name, f"data-{number}")
 
-    # A claim can be seen before its class; it is told of that first.
+    # A claim can be seen before its class, and then first gets that event.
     await asyncio.gather(
         *(claims.warning(f"data-{number}", expected) for number, (_, expected) in enumerate(cases))
     )
@@ -603,7 +603,7 @@ async def test_unused_directories_are_removed_with_access_points_if_configured(
             folders[claim] = await cluster.efs.access_point_folder(handle.access_point_id)
             (folders[claim] / f"of-{claim}").write_text("x")
 
-        # The root is above everything, so as long as it is there nothing is nobody else's.
+        # The root contains everything, so while it exists, all directories are shared.
         await csi_steps.removed(cluster, claims, "root")
         assert (folders["root"] / "of-root").exists()
         await csi_steps.removed(cluster, claims, "own")

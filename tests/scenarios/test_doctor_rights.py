@@ -74,7 +74,7 @@ async def _examine(plane: RealControlPlane, account: str = "") -> dict[str, list
 async def test_rendered_manifests_grant_every_permission(plane: RealControlPlane) -> None:
     found = await _examine(plane)
     assert "rbac/missing" not in found
-    # Pods are not made here, and nobody leads: that is told, and nothing else.
+    # There are no pods and no leader here; these are the only findings.
     assert found.keys() <= {"workload/not-ready", "controller/no-leader", "targets/missing"}
     assert "controller/no-leader" in found
 
@@ -90,7 +90,7 @@ async def test_missing_verb_is_named(plane: RealControlPlane, kubectl: Kubectl) 
         (found,) = await _until_missing(plane)
         assert found.subject.name == f"{NAMESPACE}/{MANAGER}"
         assert found.evidence == ("patch persistentvolumes",)
-        # The account itself is told the same, though it may not ask about others.
+        # The account itself gets the same finding, although it may not check others.
         told = await _examine(plane, MANAGER)
         assert [one.evidence for one in told["rbac/missing"]] == [("patch persistentvolumes",)]
     finally:

@@ -26,7 +26,7 @@ from kube_efs_lab.program import Program
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 LEASE = "kube-efs-controller"
-# Longer than a busy machine may take for an answer, or a lead would be lost that nobody took.
+# Longer than an answer of a busy machine may take, so that no leader loses its lease by mistake.
 DURATION_SECONDS = 10
 END_SECONDS = 30.0
 

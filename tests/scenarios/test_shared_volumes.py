@@ -113,7 +113,7 @@ async def test_data_outlives_shared_volumes_and_is_shared(cluster: Cluster) -> N
         await volumes.kubectl("create", "-n", volumes.namespace, "-f", "-", stdin=manifest)
         await volumes.bound()
 
-    # The README leaves out what kubectl wants to be told.
+    # The README omits options that kubectl requires.
     await one.kubectl("create", "-n", one.namespace, "-f", "-", stdin=f"apiVersion: v1{SEED_POD}")
     await one.pod_in_phase("pod1", "Running")
     await one.run("writer", 'echo "Hello world" > /mnt/efs-data/f1')

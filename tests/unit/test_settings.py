@@ -459,7 +459,7 @@ def test_malformed_limits_of_shared_volumes_are_refused(
     assert told in fault
 
 
-# --- what the operator is told for others
+# --- settings of the operator for other processes
 
 
 def test_values_for_other_processes_are_converted_to_text(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ async def judge(name: str, scenario: Callable[[Machine], Awaitable[None]], own: 
     try:
         async with asyncio.timeout(_LIMIT_SECONDS):
             await scenario(own)
-    except Exception:  # noqa: BLE001 - told to the host
+    except Exception:  # noqa: BLE001 - reported to the host
         error = traceback.format_exc()
     seconds = round(time.monotonic() - began, 1)
     return Result(scenario=name, seconds=seconds, error=error, figures=own.figures)

@@ -32,7 +32,7 @@ def main(file: str) -> None:
         if os.pread(reading, BLOCK, blocks * BLOCK) != content(blocks):
             sys.exit(f"block {blocks} of {file} is not what was written")
         blocks += 1
-        print(blocks, time.monotonic() - began, flush=True)  # noqa: T201 - to whom started it
+        print(blocks, time.monotonic() - began, flush=True)  # noqa: T201 - for the parent process
     os.close(writing)
 
 

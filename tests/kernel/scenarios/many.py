@@ -25,7 +25,7 @@ _DIRECTORIES = 48
 _AT_ONCE = 6
 # From its start on the agent may take so long until all tunnels are there again.
 _SERVED_SECONDS = 5.0
-# The kernel waits about as long again as there was nobody; and guests are slow.
+# The kernel waits again for about as long as the outage lasted, and guests are slow.
 _WRITTEN_SECONDS = 120.0
 
 

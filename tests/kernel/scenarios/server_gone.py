@@ -27,7 +27,7 @@ _FORCED = {
 }
 # umount, umount by force and once more by force, and what is slow in a guest.
 _ENDED_SECONDS = 4 * _UNMOUNT_SECONDS
-# Opens a file, is told to write to it, and keeps it open; what is written stays in the page cache.
+# Opens a file, writes to it on request, and keeps it open; the data stays in the page cache.
 _WRITER = """
 import os, sys
 sys.stdin.readline()
@@ -73,7 +73,7 @@ async def a_pod_that_cannot_be_killed_is_deleted_by_force(machine: Machine) -> N
             await _become(machine, fs, Condition.SILENT)
             await _step(pod, "written")
             pod.kill()
-            with pytest.raises(TimeoutError):  # Linux lets nobody go whose data is under way
+            with pytest.raises(TimeoutError):  # Linux does not end a process with unwritten data
                 await asyncio.wait_for(pod.wait(), _WAITS_SECONDS)
             with pytest.raises(CommandFailed, match="target is busy"):
                 await run("umount", "--no-canonicalize", "--internal-only", str(target))

@@ -110,7 +110,7 @@ async def test_restarted_controller_catches_up_and_assigns_no_gid_twice(cluster:
         await claims.delete("one")
         await claims.create(name, "four", "five", "leaving", "brief")
         await claims.delete("brief")
-        # Held by somebody's finalizer, so that it is still seen.
+        # Kept by a finalizer, so that it is still visible.
         await _hold(cluster, claims, "leaving")
         await claims.delete("leaving")
 

@@ -13,7 +13,7 @@ from tests.scenarios.steps import Cluster
 from kube_efs_lab.cluster import EmbeddedCluster
 from kube_efs_lab.real_control_plane import ControlPlanes
 
-# A leader whom so many faults do not cost the lead, which is another matter.
+# A long lease, so that faults do not change the leader.
 _SETTINGS = {"KUBE_EFS_LEASE_DURATION_SECONDS": "120", "KUBE_EFS_LEASE_RENEW_SECONDS": "90"}
 
 

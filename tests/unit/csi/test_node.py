@@ -436,7 +436,7 @@ async def test_reconciliation_continues_after_a_failure() -> None:
     heartbeat = Heartbeat("reconciliation", max_age_seconds=1)
     with pytest.raises(asyncio.CancelledError):
         await run_node._reconcile(cast("NodeVolumes", Volumes()), heartbeat, pause)
-    # The agent wants to be told twice, a minute apart.
+    # The agent needs two calls, a minute apart.
     assert pauses == [5.0, 5.0, 70.0]
     assert heartbeat.health().ok
 

@@ -186,7 +186,7 @@ async def test_restarted_driver_finds_the_first_target(
     two = world.wanted("two", tls=tls)
     assert "is mounted at" in await refused(publish(restarted, two))
     await publish(restarted, world.wanted("one", tls=tls, one_pod=not is_first_shared))
-    world.mounted.clear()  # as after a reboot: the holder alone excludes nobody
+    world.mounted.clear()  # as after a reboot: a holder without a mount does not exclude others
     await publish(restarted, two)
     assert set(world.mounted) == {world.target("two")}
 

@@ -84,7 +84,7 @@ def test_files_and_links_are_refused_as_targets(tmp_path: Path) -> None:
         if target.name != "file":
             with pytest.raises(InvalidArgument, match=re.escape(problem)):
                 remove_target(target)
-    assert remove_target(tmp_path / "file")  # nothing is mounted there, and it may be somebody's
+    assert remove_target(tmp_path / "file")  # nothing is mounted there, and the file may belong to someone
     assert {path.name for path in tmp_path.iterdir()} == {"file", "link", "dangling", "circle"}
 
 

@@ -21,7 +21,7 @@ from kube_efs.operator.platforms import Platform
 
 _DEFINITION = Path(__file__).parents[2] / "conformance" / "security-context-constraints-crd.yaml"
 _KIND = "SecurityContextConstraints"
-# Known here, so that it is whatever other tests of this process have told the library of definitions.
+# Defined here, because other tests of this process may or may not have defined it.
 _RESOURCE = create_global_resource("security.openshift.io", "v1", _KIND, "securitycontextconstraints")
 _NEEDS = {
     ("efs-stunnel", False): {HostAccess.NETWORK, HostAccess.PORTS},

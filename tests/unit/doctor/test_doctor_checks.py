@@ -310,7 +310,7 @@ PROVOKED = [
             )
         ),
     ),
-    # what nodes are told
+    # the targets of nodes
     ("targets/missing", "does not exist", ex.cluster(targets=TargetsFacts(found=False))),
     ("targets/unreadable", "is not a mapping", ex.cluster(targets=TargetsFacts(problem="is not a mapping"))),
     (

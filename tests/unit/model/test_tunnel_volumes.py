@@ -569,7 +569,7 @@ def test_recorded_choice_is_kept_while_its_file_system_is_usable() -> None:
     of_list = storage_class(default_file_system_id="auto", file_system_ids="fs-1")
     assert chosen(asking, of_list, DISCOVERED) == FS1
     assert chosen(asking, AUTO, both(volumes_at=with_volumes(fs_1=RETAINED))) == FS1
-    # It was chosen when nobody knew of another one in the nodes' VPC.
+    # It was chosen before another one in the nodes' VPC was known.
     assert chosen(asking, AUTO, both("vpc-b", "vpc-a", own_vpcs=HOME)) == FS1
     assert chosen(asking, AUTO, both("vpc-b", "vpc-b", own_vpcs=HOME)) == FS2
 

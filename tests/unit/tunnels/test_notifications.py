@@ -62,7 +62,7 @@ TUNNEL = PlannedTunnel(target=TunnelTarget(file_system_id=FS, port=20490), candi
 def test_changes_of_problems_become_notifications(
     before: set[str], after: set[str], expected: list[tuple[str, str]]
 ) -> None:
-    # The tunnels of two access points lead to the same mount targets, of which each is told of once.
+    # The tunnels of two access points use the same mount targets; each is reported once.
     assert [
         (one.reason, one.message) for one in find_notifications([TUNNEL, TUNNEL], before, after)
     ] == expected

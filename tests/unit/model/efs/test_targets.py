@@ -495,7 +495,7 @@ def test_no_sequence_of_changes_leads_a_volume_to_other_data(steps: list[_Step])
             fs: found.port_of(fs) for fs in current.targets if fs in step.present | step.unclear
         }
         assert set(found.targets) == (step.present - step.unclear) | (step.unclear & set(current.targets))
-        # Nobody shares a port, nor has one that volumes of somebody else carry.
+        # No two file systems share a port, and none has a port of another one's volumes.
         assert len(set(ports(found).values())) == len(found.targets)
         assert all(in_use.get(one.port, fs) == fs for fs, one in found.targets.items())
         # Who has volumes is where they expect it.

@@ -45,7 +45,7 @@ class Failing:
 
 @pytest.fixture
 def socket() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as folder:  # of which the path is short
+    with tempfile.TemporaryDirectory() as folder:  # with a short path
         yield Path(folder) / "t.sock"
 
 

@@ -29,7 +29,7 @@ from kube_efs.tunnels.stunnel.configuration import TunnelService
 from kube_efs.tunnels.stunnel.keeper import KeeperReport, StunnelKeeper
 
 KEY = ClientKey(rsa.generate_private_key(65537, 1024))  # too short for anything but a quick test
-# Above those of outgoing connections and of every other test: nobody answers there.
+# Above those of outgoing connections and of every other test, so that nothing listens there.
 PORTS = PortRange(first=61001, last=61006)
 IDLE = IdlePolicy(seconds=30, readings=3)
 _HERE = "127.0.0.1"

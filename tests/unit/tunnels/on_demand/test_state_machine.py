@@ -74,7 +74,7 @@ REQUESTS = (
     | st.just(Look(Sight.CLEAR))
 )
 
-# Most of them are not sure, as nobody ever sees them to be.
+# Most of them are unsure, to test incomplete readings.
 LOOKS = st.lists(
     st.tuples(
         st.sampled_from([1, 20, 40]), st.sampled_from([Sight.BLIND, Sight.BLIND, Sight.FAILED, Sight.CLEAR])
@@ -99,7 +99,7 @@ class Tunnels(RuleBasedStateMachine):
         self.logs.__enter__()
         self.node = Node(self.folder)
         self.blind_looks = 0
-        # Who holds which tunnel for certain, who may, and at which port they were told it is.
+        # The certain and the possible holders of each tunnel, and the port that they got.
         self.held: set[tuple[int, str]] = set()
         self.perhaps: set[tuple[int, str]] = set()
         self.ports: dict[int, int] = {}
@@ -166,7 +166,7 @@ class Tunnels(RuleBasedStateMachine):
     @rule(data=st.data())
     def connect(self, data: st.DataObject) -> None:
         self.connect_to(data.draw(st.sampled_from(sorted(self.node.known_ports))))
-        self.look([(1, Sight.CLEAR)])  # of what nobody asked for, it must have been seen once
+        self.look([(1, Sight.CLEAR)])  # an unexpected tunnel must have been seen once
 
     @rule(number=st.sampled_from(NUMBERS), idle_looks=IDLE_LOOKS, looks=LOOKS)
     def let_go_while_connected(self, number: int, idle_looks: int, looks: list[tuple[float, Sight]]) -> None:
