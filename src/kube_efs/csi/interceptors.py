@@ -172,12 +172,9 @@ def _failure(error: Exception) -> _Outcome:
         return _Outcome(code=grpc.StatusCode.INTERNAL, message=told(error), unexpected=error)
     # The text of any other error is a library's.
     text = str(error) if isinstance(error, KubeEfsError) else _TEXTS[code]
-    return _Outcome(code=code, message=_cut(text) or type(error).__name__)
-
-
-def _cut(text: str) -> str:
-    """The text, cut to the maximum length; a character has at most four bytes."""
-    return shortened(text, _MAX_MESSAGE_BYTES if text.isascii() else _MAX_MESSAGE_BYTES // 4)
+    # A character has at most four bytes.
+    limit = _MAX_MESSAGE_BYTES if text.isascii() else _MAX_MESSAGE_BYTES // 4
+    return _Outcome(code=code, message=shortened(text, limit) or type(error).__name__)
 
 
 def shown_request(request: Message) -> dict[str, Any]:

@@ -227,17 +227,19 @@ def _shapes() -> tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...]:
             REMOVED,
         ),
         # Tokens of OpenShift and GitHub.
-        (("sha256~", "gh", "github_pat_"), _vendor_tokens(), REMOVED),
+        (
+            ("sha256~", "gh", "github_pat_"),
+            re.compile(
+                r"(?<![A-Za-z0-9])(?:sha256~[\w-]{16,}+|gh[a-z]_[A-Za-z0-9]{20,}+|github_pat_\w{20,}+)"
+            ),
+            REMOVED,
+        ),
         (
             ("earer", "EARER", "asic", "ASIC"),
             re.compile(r"\b(Bearer|Basic)(\s++)(?!\[removed\])[\w.~+/=%-]{6,}+", re.IGNORECASE),
             rf"\1\2{REMOVED}",
         ),
     )
-
-
-def _vendor_tokens() -> re.Pattern[str]:
-    return re.compile(r"(?<![A-Za-z0-9])(?:sha256~[\w-]{16,}+|gh[a-z]_[A-Za-z0-9]{20,}+|github_pat_\w{20,}+)")
 
 
 def _without_private_keys(text: str) -> str:

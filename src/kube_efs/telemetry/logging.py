@@ -132,16 +132,15 @@ class _Handler(logging.StreamHandler[TextIO]):
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
         error = sys.exc_info()[0]
-        line = {"level": "error", "logger": record.name, "event": "line-lost"}
+        line = {
+            "level": "error",
+            "logger": record.name,
+            "event": "line-lost",
+            "place": f"{record.pathname}:{record.lineno}",
+            "reason": error.__name__ if error else "",
+        }
         with suppress(OSError, ValueError):  # a stream that is closed
-            self.stream.write(
-                json.dumps({**line, "place": f"{record.pathname}:{record.lineno}", "reason": _name(error)})
-                + "\n"
-            )
-
-
-def _name(kind: type[BaseException] | None) -> str:
-    return kind.__name__ if kind else ""
+            self.stream.write(json.dumps(line) + "\n")
 
 
 def _render_exception(_logger: WrappedLogger, _method: str, event_dict: EventDict) -> EventDict:

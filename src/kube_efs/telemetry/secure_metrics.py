@@ -17,7 +17,7 @@ from kube_efs.telemetry.serving import HttpServer
 
 log = structlog.get_logger(__name__)
 
-_LOOK_SECONDS: Final = 15.0
+_CHECK_SECONDS: Final = 15.0
 
 # Forward secrecy and authenticated encryption, as in Mozilla's and OpenShift's "intermediate".
 _USUAL_CIPHERS: Final = "ECDHE+AESGCM,ECDHE+CHACHA20"
@@ -50,10 +50,10 @@ class SecureMetrics(HttpServer):
         registry: CollectorRegistry,
         terms: TlsTerms | None = None,
         *,
-        look_seconds: float = _LOOK_SECONDS,
+        check_seconds: float = _CHECK_SECONDS,
     ) -> None:
         self._files = (folder / "tls.crt", folder / "tls.key")
-        self._look_seconds = look_seconds
+        self._check_seconds = check_seconds
         self._context = _context(terms or TlsTerms())
         self._loaded: _Stamp | None = None
         app = web.Application()
@@ -78,7 +78,7 @@ class SecureMetrics(HttpServer):
     async def _follow(self) -> None:
         while True:
             await asyncio.to_thread(self._load)
-            await asyncio.sleep(self._look_seconds)
+            await asyncio.sleep(self._check_seconds)
 
     def _load(self) -> None:
         """Serve the current files of the directory; existing connections keep theirs."""

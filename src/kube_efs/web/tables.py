@@ -10,7 +10,7 @@ from kube_efs.report.formatting import (
     format_notes,
     format_object,
 )
-from kube_efs.report.values import ClusterReport, FileSystemReport, VolumeReport
+from kube_efs.report.values import ClusterReport, VolumeReport
 from kube_efs.tunnels.status import TunnelState
 from kube_efs.web.html import Child, Html, element, joined
 
@@ -94,16 +94,15 @@ def file_systems(report: ClusterReport) -> Html:
             one.name,
             str(one.port),
             str(one.volumes),
-            *(_lines(_addresses(one, zone)) or "none" for zone in zones),
+            *(
+                _lines(target.address for target in one.mount_targets if target.zone == zone) or "none"
+                for zone in zones
+            ),
         ]
         for one in report.file_systems
     ]
     columns = ["File system", "Name", "Port", "Volumes", *(zone or "unknown zone" for zone in zones)]
     return table("File systems and mount targets by zone", columns, rows, name="file-systems")
-
-
-def _addresses(one: FileSystemReport, zone: str) -> list[str]:
-    return [target.address for target in one.mount_targets if target.zone == zone]
 
 
 def tunnels(report: ClusterReport) -> Html:

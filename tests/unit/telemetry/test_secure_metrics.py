@@ -29,7 +29,7 @@ def certify(authority: Authority, folder: Path) -> None:
 async def serving(folder: Path, terms: TlsTerms | None = None) -> AsyncIterator[SecureMetrics]:
     registry = CollectorRegistry()
     Gauge("answer", "To everything.", registry=registry).set(42)
-    async with SecureMetrics("127.0.0.1", 0, folder, registry, terms, look_seconds=0.02) as server:
+    async with SecureMetrics("127.0.0.1", 0, folder, registry, terms, check_seconds=0.02) as server:
         yield server
 
 

@@ -61,10 +61,11 @@ def parse_claim(
     if claim.match_labels is not None:
         remedy = "leave it out, each claim gets a volume of its own"
         raise ClaimRefused("is not supported", field="spec.selector", remedy=remedy)
+    modes = [_MODES.get(name, AccessMode.UNKNOWN) for name in claim.access_modes]
     try:
         parameters = parse_parameters(storage_class.parameters, has_driver_tags=has_driver_tags)
         parse_mount_flags(storage_class.mount_options)
-        check_capabilities([VolumeCapability(access_mode=_mode(name)) for name in claim.access_modes])
+        check_capabilities([VolumeCapability(access_mode=mode) for mode in modes])
     except InvalidValue as error:
         field = f"StorageClass {storage_class.name} {error.field}"
         raise ClaimRefused(error.problem, field=field, value=error.value, remedy=error.remedy) from error
@@ -110,10 +111,6 @@ def volume_for(request: CsiRequest, source: CsiSource, zone: str | None) -> Volu
         access_modes=claim.access_modes,
         capacity=claim.requested_storage,
     )
-
-
-def _mode(name: str) -> AccessMode:
-    return _MODES.get(name, AccessMode.UNKNOWN)
 
 
 def _secret(claim: Claim, storage_class: StorageClass) -> SecretReference | None:

@@ -83,7 +83,8 @@ def parse_volume_handle(text: str) -> VolumeHandle:
         raise _malformed("has too many fields", text)
     file_system_id, path, access_point_id = (*fields, "", "")[:3]
     with refused_as_argument():
-        directory = _cleaned(path)
+        # normpath keeps two slashes at the start, as POSIX says.
+        directory = parse_directory(posixpath.normpath(f"/{path.lstrip('/')}"), field=VOLUME_ID)
     handle = VolumeHandle(
         file_system_id=parse_strict_file_system_id(file_system_id, field=VOLUME_ID),
         directory=directory,
@@ -118,11 +119,6 @@ def parse_access_point_id(text: str, *, field: str) -> AccessPointId:
         remedy = "use an id such as fsap-0123456789abcdef0"
         raise InvalidArgument("is not a valid access point ID", field=field, value=text, remedy=remedy)
     return AccessPointId(text)
-
-
-def _cleaned(path: str) -> Directory:
-    # normpath keeps two slashes at the start, as POSIX says.
-    return parse_directory(posixpath.normpath(f"/{path.lstrip('/')}"), field=VOLUME_ID)
 
 
 def _with_base(handle: VolumeHandle, path: str, text: str) -> VolumeHandle:

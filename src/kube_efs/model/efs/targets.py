@@ -159,7 +159,9 @@ def follow_discovery(
             file_system_id=file_system_id,
             port=ports[file_system_id],
             name=system.name,
-            address_by_subnet=_addresses(system),
+            address_by_subnet=MappingProxyType(
+                {target.subnet_id: target.address for target in system.usable_mount_targets}
+            ),
         )
     reserved = {
         fs: port
@@ -213,10 +215,6 @@ def _assign_ports(
 def _known_zones(current: TunnelTargets, targets: Iterable[TunnelTarget]) -> dict[SubnetId, ZoneName]:
     subnets = {subnet for target in targets for subnet in target.address_by_subnet}
     return {subnet: zone for subnet, zone in current.zone_by_subnet.items() if subnet in subnets}
-
-
-def _addresses(system: FileSystem) -> Mapping[SubnetId, str]:
-    return MappingProxyType({target.subnet_id: target.address for target in system.usable_mount_targets})
 
 
 def _zones(discovery: Discovery, among: Collection[FileSystemId]) -> dict[SubnetId, ZoneName]:
