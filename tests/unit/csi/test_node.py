@@ -136,9 +136,9 @@ def wanted(target: Path | str, volume: str = FS, **fields: Any) -> csi.NodePubli
             id="single writer on many nodes",
         ),
         pytest.param(wanted("/x/y", is_block=True), "access type: 'block' is not supported", id="block"),
-        pytest.param(wanted("/x/y", ""), "volume id: is missing", id="no volume"),
+        pytest.param(wanted("/x/y", ""), "volume ID: is missing", id="no volume"),
         pytest.param(
-            wanted("/x/y", "vol-1"), "volume id: 'vol-1' is not a valid file system ID", id="no handle"
+            wanted("/x/y", "vol-1"), "volume ID: 'vol-1' is not a valid file system ID", id="no handle"
         ),
         pytest.param(wanted("/x/y", f"{FS}:/a:{POINT}:x"), "has too many fields", id="too many fields"),
         pytest.param(
@@ -183,7 +183,7 @@ def wanted(target: Path | str, volume: str = FS, **fields: Any) -> csi.NodePubli
             wanted("/x/y", flags=["verify=0"]), "would weaken the verification", id="disabled verification"
         ),
         *(
-            pytest.param(wanted("/x/y", handle), f"volume id: {told}", id=f"handle {handle}")
+            pytest.param(wanted("/x/y", handle), f"volume ID: {told}", id=f"handle {handle}")
             for handle, told in {
                 "fs-1234567": "'fs-1234567' is not a valid file system ID",
                 f"fs-{'0' * 41}": f"'fs-{'0' * 41}' is not a valid file system ID",

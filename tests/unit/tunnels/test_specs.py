@@ -58,8 +58,8 @@ def test_longest_file_system_id_gives_a_valid_name_for_stunnel() -> None:
 @pytest.mark.parametrize(
     ("change", "field"),
     [
-        pytest.param({"file_system_id": "fs-1\n"}, "file system id", id="file system with a line break"),
-        pytest.param({"access_point_id": "fsap-xyz"}, "access point id", id="invalid access point"),
+        pytest.param({"file_system_id": "fs-1\n"}, "file system ID", id="file system with a line break"),
+        pytest.param({"access_point_id": "fsap-xyz"}, "access point ID", id="invalid access point"),
         pytest.param({"region": "US"}, "region", id="invalid region"),
         pytest.param({"zone": "a b"}, "zone", id="invalid zone"),
         pytest.param({"address": "example.com"}, "address", id="name instead of an address"),

@@ -24,7 +24,7 @@ from kube_efs.model.efs.ids import FileSystemId
 
 AccessPointId = NewType("AccessPointId", str)
 
-VOLUME_ID = "volume id"
+VOLUME_ID = "volume ID"
 _TYPE = "efs"
 _OTHER_STORE = "s3files"
 _END_OF_BASE = "/./"

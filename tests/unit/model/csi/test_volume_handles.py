@@ -98,7 +98,7 @@ def test_malformed_handle_is_refused(text: str, problem: str, value: str | None)
     with pytest.raises(InvalidArgument) as caught:
         parse_volume_handle(text)
     error = caught.value
-    assert (error.problem, error.field, error.code) == (problem, "volume id", RpcCode.INVALID_ARGUMENT)
+    assert (error.problem, error.field, error.code) == (problem, "volume ID", RpcCode.INVALID_ARGUMENT)
     assert error.value == (text if value is None else value)
     assert error.remedy
 

@@ -56,7 +56,7 @@ def test_invalid_file_system_id_is_refused(value: object) -> None:
 @pytest.mark.parametrize(
     ("parse", "value", "field", "remedy"),
     [
-        (parse_subnet_id, "subnet-1;", "subnet id", "use subnet- and up to 40 digits and letters"),
+        (parse_subnet_id, "subnet-1;", "subnet ID", "use subnet- and up to 40 digits and letters"),
         (parse_region, "us-east-1/", "region", "use a name such as us-east-1"),
         (parse_zone_name, "-a", "zone", "use a name such as us-east-1a"),
     ],

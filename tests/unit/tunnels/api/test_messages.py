@@ -50,7 +50,7 @@ def test_specs_are_converted_and_back(spec: TunnelSpec) -> None:
 
 
 def test_empty_spec_is_refused() -> None:
-    with pytest.raises(InvalidValue, match="file system id"):
+    with pytest.raises(InvalidValue, match="file system ID"):
         parse_spec(pb.Spec())
 
 

@@ -175,7 +175,7 @@ def test_fractions_of_a_second_are_rounded_up_for_stunnel(seconds: float, line: 
     [
         pytest.param({"name": "fs-1]\n[evil"}, "section name", id="name with a forged section"),
         pytest.param({"name": "evil"}, "section name", id="name that is not a file system ID"),
-        pytest.param({"file_system_id": "fs-1\n"}, "file system id", id="line break in the id"),
+        pytest.param({"file_system_id": "fs-1\n"}, "file system ID", id="line break in the id"),
         pytest.param({"port": 1023}, "fs-1.port", id="privileged port"),
         pytest.param({"port": 65536}, "fs-1.port", id="no port"),
         pytest.param({"port": True}, "fs-1.port", id="boolean"),
