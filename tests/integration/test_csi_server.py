@@ -42,7 +42,7 @@ def endpoint(folder: Path) -> UnixEndpoint:
     return UnixEndpoint(path=folder / "csi.sock")
 
 
-async def name_told_at(address: str) -> str:
+async def driver_name_at(address: str) -> str:
     async with grpc.aio.insecure_channel(address) as channel:
         info = await IdentityStub(channel).GetPluginInfo(csi.GetPluginInfoRequest(), timeout=5)
     return info.name
@@ -59,7 +59,7 @@ async def test_both_forms_of_a_socket_address_are_served(folder: Path, form: str
     text = form.format(folder)
 
     async with serving(parse_endpoint(text), identity_service()) as address:
-        assert await name_told_at(address) == await name_told_at(text) == "efs.csi.aws.com"
+        assert await driver_name_at(address) == await driver_name_at(text) == "efs.csi.aws.com"
 
 
 async def test_directory_name_can_contain_characters_that_urls_escape(folder: Path) -> None:
@@ -67,13 +67,13 @@ async def test_directory_name_can_contain_characters_that_urls_escape(folder: Pa
     odd.mkdir()
 
     async with serving(UnixEndpoint(path=odd / "csi.sock"), identity_service()) as address:
-        assert await name_told_at(address) == "efs.csi.aws.com"
+        assert await driver_name_at(address) == "efs.csi.aws.com"
 
 
 async def test_free_loopback_port_is_served() -> None:
     async with serving(TcpEndpoint(host="127.0.0.1", port=0), identity_service()) as address:
         assert not address.endswith(":0")
-        assert await name_told_at(address) == "efs.csi.aws.com"
+        assert await driver_name_at(address) == "efs.csi.aws.com"
 
 
 async def test_socket_is_only_for_owner_and_group_and_leaves_no_other_file(endpoint: UnixEndpoint) -> None:
@@ -89,7 +89,7 @@ async def test_stale_socket_is_replaced(endpoint: UnixEndpoint) -> None:
     stale_socket(endpoint.path.with_name(".csi.sock"))
 
     async with serving(endpoint, identity_service()) as address:
-        assert await name_told_at(address) == "efs.csi.aws.com"
+        assert await driver_name_at(address) == "efs.csi.aws.com"
 
 
 async def test_file_that_is_not_a_socket_is_kept(endpoint: UnixEndpoint) -> None:
@@ -132,7 +132,7 @@ async def test_next_server_takes_over_the_socket_without_a_gap(endpoint: UnixEnd
         assert endpoint.path.stat().st_ino != inode
 
         await older.aclose()
-        assert await name_told_at(address) == "efs.csi.aws.com"
+        assert await driver_name_at(address) == "efs.csi.aws.com"
 
     assert not endpoint.path.exists()
 
@@ -161,14 +161,14 @@ async def test_socket_of_a_killed_process_is_served_again(
         assert process.stdout is not None
         async with asyncio.timeout(30):
             assert await process.stdout.readline() == b"serving\n"
-        assert await name_told_at(f"unix:{endpoint.path}") == "efs.csi.aws.com"
+        assert await driver_name_at(f"unix:{endpoint.path}") == "efs.csi.aws.com"
     finally:
         process.kill()
         await process.communicate()
     assert endpoint.path.is_socket()
 
     async with serving(endpoint, identity_service()) as address:
-        assert await name_told_at(address) == "efs.csi.aws.com"
+        assert await driver_name_at(address) == "efs.csi.aws.com"
 
 
 class Slow(IdentityServicer):
@@ -264,7 +264,7 @@ async def test_driver_and_registration_have_separate_sockets(folder: Path) -> No
         grpc.aio.insecure_channel(f"unix:{folder}/efs.csi.aws.com-reg.sock") as channel,
     ):
         info = await RegistrationStub(channel).GetInfo(registration_pb2.InfoRequest())
-        assert await name_told_at(f"unix:{info.endpoint}") == info.name
+        assert await driver_name_at(f"unix:{info.endpoint}") == info.name
         done = registration_pb2.RegistrationStatus(plugin_registered=True)
         await RegistrationStub(channel).NotifyRegistrationStatus(done)
 

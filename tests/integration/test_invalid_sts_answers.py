@@ -221,7 +221,7 @@ async def test_agent_renews_other_certificates_despite_invalid_answers_of_sts(
         for pid in stunnels_of(conf):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-    _nothing_is_told(folder / "first.log", folder / "second.log")
+    _check_no_secret_is_logged(folder / "first.log", folder / "second.log")
 
 
 async def test_controller_discovers_file_systems_after_invalid_answers_of_sts(
@@ -257,7 +257,7 @@ async def test_controller_discovers_file_systems_after_invalid_answers_of_sts(
         assert await metric(controller, "kube_efs_duty_failures_total") == 0
     finally:
         await controller.stop()
-    _nothing_is_told(folder / "log")
+    _check_no_secret_is_logged(folder / "log")
 
 
 async def test_invalid_instance_metadata_are_retried_at_the_start(
@@ -268,7 +268,7 @@ async def test_invalid_instance_metadata_are_retried_at_the_start(
         program = Program(command, environment | {"STUNNEL_CONF_PATH": str(folder / "s")}, folder / command)
         try:
             await program.start()
-            await until(partial(_says, folder / command, "instance-metadata-odd"), "it is asked again")
+            await until(partial(_has_logged, folder / command, "instance-metadata-odd"), "it is asked again")
             assert await is_alive(program)
             assert not (await fetched(program, "/readyz"))["ok"]
         finally:
@@ -279,11 +279,11 @@ async def _at_least(program: Program, start: str, wanted: float) -> bool:
     return await metric(program, start) >= wanted
 
 
-async def _says(log: Path, text: str) -> bool:
+async def _has_logged(log: Path, text: str) -> bool:
     return text in await asyncio.to_thread(log.read_text)
 
 
-def _nothing_is_told(*logs: Path) -> None:
+def _check_no_secret_is_logged(*logs: Path) -> None:
     for log in logs:
         text = log.read_text()
         assert "Sign in" not in text

@@ -143,7 +143,7 @@ class SlowReader(AbstractAsyncContextManager["SlowReader"]):
             await self._read_piece()
         except LibnfsError:
             self.reconnects += 1
-            await self._connect_anew()
+            await self._reconnect()
 
     async def _read_piece(self) -> None:
         assert self._file
@@ -152,7 +152,7 @@ class SlowReader(AbstractAsyncContextManager["SlowReader"]):
         self._digest.update(piece)
         self._offset += len(piece)
 
-    async def _connect_anew(self) -> None:
+    async def _reconnect(self) -> None:
         assert self._file
         await asyncio.to_thread(self._file.close)
         await self._connect()

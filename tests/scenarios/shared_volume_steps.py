@@ -222,7 +222,7 @@ class SharedVolumes:
 
         await steps.eventually(is_none, what=f"{what} is gone")
 
-    async def told(self, reason: str, name: str = "sv1") -> str:
+    async def event_text(self, reason: str, name: str = "sv1") -> str:
         """Wait for an event of this reason; returns its text."""
 
         async def look() -> list[str]:

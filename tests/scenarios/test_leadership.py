@@ -131,7 +131,7 @@ async def _cut_off(_cluster: Cluster, pair: Pair) -> None:
     await pair.leader.api.cut_watches()
 
 
-async def _give_to_somebody(cluster: Cluster, _pair: Pair) -> None:
+async def _change_holder(cluster: Cluster, _pair: Pair) -> None:
     patch = {"spec": {"holderIdentity": "somebody"}}
     await cluster.client.patch(Lease, LEASE, patch, namespace=cluster.namespace)
 
@@ -151,7 +151,7 @@ Loss = Callable[[Cluster, Pair], Awaitable[None]]
         pytest.param(_kill, -9, "after the first volume", id="is killed half-way"),
         pytest.param(_tell_to_end, 0, "while a worker runs", id="is terminated"),
         pytest.param(_cut_off, 1, "after the first volume", id="loses the API server"),
-        pytest.param(_give_to_somebody, 1, "while a worker runs", id="finds another holder in its Lease"),
+        pytest.param(_change_holder, 1, "while a worker runs", id="finds another holder in its Lease"),
         pytest.param(_suspend_for_too_long, 1, "while a worker runs", id="is paused for too long"),
     ],
 )

@@ -25,7 +25,7 @@ from structlog.contextvars import bound_contextvars
 
 from kube_efs.csi.codes import code_of
 from kube_efs.csi.protocol.csi_pb2 import csi_secret
-from kube_efs.model.errors import KubeEfsError, told
+from kube_efs.model.errors import KubeEfsError, public_text
 from kube_efs.model.secrets import hidden_here, shortened
 from kube_efs.telemetry.metrics import CsiMetrics
 
@@ -169,7 +169,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 def _failure(error: Exception) -> _Outcome:
     code = code_of(error)
     if code is None:
-        return _Outcome(code=grpc.StatusCode.INTERNAL, message=told(error), unexpected=error)
+        return _Outcome(code=grpc.StatusCode.INTERNAL, message=public_text(error), unexpected=error)
     # The text of any other error is a library's.
     text = str(error) if isinstance(error, KubeEfsError) else _TEXTS[code]
     # A character has at most four bytes.

@@ -114,7 +114,7 @@ class KubeEfsError(Exception):
         return text_without_secrets(f"{subject}{value}{problem}{remedy}")
 
 
-def told(error: BaseException) -> str:
+def public_text(error: BaseException) -> str:
     """The text of an error for events, statuses and callers; of an unexpected error only its class.
 
     The text of an unexpected error may contain secrets, so only the log gets it.

@@ -127,7 +127,7 @@ class Volume:
         return self.phase is VolumePhase.RELEASED and self.reclaim_policy is ReclaimPolicy.DELETE
 
     @property
-    def is_let_go(self) -> bool:
+    def is_finalized(self) -> bool:
         """Whether it is being deleted with its data and no longer has the finalizer."""
         return self.to_be_reclaimed and self.deleting and FINALIZER not in self.finalizers
 

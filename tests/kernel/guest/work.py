@@ -55,7 +55,7 @@ class Work:
         """The seconds since the last completed block."""
         return time.monotonic() - self._latest
 
-    async def goes_on(self, blocks: int = 3, *, seconds: float = _SECONDS) -> None:
+    async def continues(self, blocks: int = 3, *, seconds: float = _SECONDS) -> None:
         """Wait for that many more blocks; raises CommandFailed if the program fails."""
         wanted = self.blocks + blocks
         await until(
@@ -101,9 +101,9 @@ async def working(file: Path, served: Path) -> AsyncIterator[Work]:
     process = await asyncio.create_subprocess_exec(*_POD, str(file), stdin=PIPE, stdout=PIPE, stderr=PIPE)
     work = Work(file, process)
     try:
-        await work.goes_on()
+        await work.continues()
         yield work
-        await work.goes_on()
+        await work.continues()
         await work.stop()
     finally:
         await work.kill()

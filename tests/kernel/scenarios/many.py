@@ -29,7 +29,7 @@ _SERVED_SECONDS = 5.0
 _WRITTEN_SECONDS = 120.0
 
 
-async def sixty_volumes_serve_on_when_agent_and_stunnel_are_killed(machine: Machine) -> None:
+async def sixty_volumes_continue_when_agent_and_stunnel_are_killed(machine: Machine) -> None:
     fs = await machine.create_file_system()
     volumes = _make_volumes(machine, fs)
     # Each probe of a tunnel is a TLS handshake with this very process.

@@ -36,7 +36,7 @@ _OPTIONS = {
 }
 
 
-async def a_volume_comes_and_goes(machine: Machine) -> None:
+async def volume_is_mounted_and_unmounted(machine: Machine) -> None:
     fs = await machine.create_file_system()
     volume = machine.efs.create_access_point(fs, "/one", uid=1001)
     async with machine.node() as node:
@@ -85,7 +85,7 @@ async def access_points_enforce_identity_and_root(machine: Machine) -> None:
             await run("cat", f"{target}/link")
 
 
-async def of_publishes_at_once_for_one_pod_one_is_mounted(machine: Machine) -> None:
+async def one_of_concurrent_publishes_for_one_pod_is_mounted(machine: Machine) -> None:
     fs = await machine.create_file_system()
     volume = machine.efs.create_access_point(fs, "/one", uid=1001)
     names = [f"pod-{number}" for number in range(5)]

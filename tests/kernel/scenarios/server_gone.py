@@ -56,14 +56,14 @@ async def pods_can_be_deleted(machine: Machine) -> None:
             with pytest.raises(TimeoutError):  # the program was waiting, and could be killed
                 await reading
             await _unpublish_in_time(machine, node, volume, target)
-            await unaffected.goes_on()
+            await unaffected.continues()
             await _become(machine, fs, Condition.SERVING)
             again = await node.publish(volume, "pod")
             await run("touch", f"{again}/after")
             await node.unpublish(volume, again)
 
 
-async def a_pod_that_cannot_be_killed_is_deleted_by_force(machine: Machine) -> None:
+async def pod_that_cannot_be_killed_is_force_deleted(machine: Machine) -> None:
     """The pod waits with an open file and unwritten data for a server that never answers."""
     fs = await machine.create_file_system()
     volume = machine.efs.create_access_point(fs, "/data", uid=1001)

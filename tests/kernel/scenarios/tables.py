@@ -16,7 +16,7 @@ _FORGOTTEN_SECONDS = 240.0
 _TORN_SECONDS = 0.02
 
 
-async def no_tunnel_closes_when_tables_are_torn(machine: Machine) -> None:
+async def no_tunnel_closes_with_incomplete_tables(machine: Machine) -> None:
     fs = await machine.create_file_system()
     volume = machine.efs.create_access_point(fs, "/data", uid=1001)
     async with machine.node() as node:
@@ -37,7 +37,7 @@ async def no_tunnel_closes_when_tables_are_torn(machine: Machine) -> None:
             await _pass(IDLE_SECONDS * 2)
             [tunnel] = await node.tunnels()
             assert (tunnel.port, tunnel.holders) == (before.port, frozenset())
-            await work.goes_on()
+            await work.continues()
         assert nfs_mount(target) == before
         await node.unpublish(volume, target)
 

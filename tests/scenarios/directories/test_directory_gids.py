@@ -123,7 +123,7 @@ async def test_restarted_controller_catches_up_and_assigns_no_gid_twice(cluster:
     assert len({volume.gid for volume in volumes}) == 4
     assert all(before.get(volume.name, volume.gid) == volume.gid for volume in volumes)
     assert await steps.messages(cluster.client, claims.namespace, "leaving", "Provisioning") == []
-    await _let_go(cluster, claims, "leaving")
+    await _remove_finalizer(cluster, claims, "leaving")
 
 
 async def test_retained_directory_keeps_its_gid_after_its_volume_is_deleted(
@@ -221,7 +221,7 @@ async def _hold(cluster: Cluster, claims: Claims, name: str) -> None:
     await _set_finalizers(cluster, claims, name, ["example.com/held"])
 
 
-async def _let_go(cluster: Cluster, claims: Claims, name: str) -> None:
+async def _remove_finalizer(cluster: Cluster, claims: Claims, name: str) -> None:
     await _set_finalizers(cluster, claims, name, [])
 
 

@@ -472,7 +472,7 @@ async def test_removal_of_an_ambiguous_path_is_refused(cluster: Cluster, path: s
     told = await steps.refusal(cluster, name)
     assert f"spec.nfs.path: '{path}' is not a plain path below the base" in told
     assert (root / "victim" / "inner").is_dir()
-    await _goes_by_hand(cluster, name)
+    await _check_manual_deletion(cluster, name)
     assert (root / "victim" / "inner").is_dir()
 
 
@@ -523,7 +523,7 @@ async def test_volume_of_another_server_is_reported_and_released(cluster: Cluste
 
     told = await steps.refusal(cluster, name)
     assert f"spec.nfs.server: '{server}' is not a server of this provisioner's volumes" in told
-    await _goes_by_hand(cluster, name)
+    await _check_manual_deletion(cluster, name)
     assert (root / "foreign").is_dir()
 
 
@@ -535,11 +535,11 @@ async def test_volume_without_nfs_is_reported_and_released(cluster: Cluster) -> 
     await cluster.client.create(volume)
 
     assert "volume: 'no-nfs' has no spec.nfs" in await steps.refusal(cluster, "no-nfs")
-    await _goes_by_hand(cluster, "no-nfs")
+    await _check_manual_deletion(cluster, "no-nfs")
     assert cluster.controller.running
 
 
-async def _goes_by_hand(cluster: Cluster, name: str) -> None:
+async def _check_manual_deletion(cluster: Cluster, name: str) -> None:
     """Check that the volume exists, and that a manual deletion removes it."""
     assert await directory_steps.get_volume(cluster, name)
     await cluster.client.delete(PersistentVolume, name)

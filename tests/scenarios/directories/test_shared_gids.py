@@ -99,10 +99,10 @@ async def test_manually_changed_group_is_reported(cluster: Cluster, neighbour: P
     assert other.gid is not None
     os.chown(directory_steps.folder(cluster, one), 0, other.gid)
 
-    async def is_told() -> bool:
+    async def is_reported() -> bool:
         return bool(await steps.messages(cluster.client, claims.namespace, "other", "GroupIdShared"))
 
-    await steps.eventually(is_told, what="the claim has the event", seconds=LOOK_SECONDS)
+    await steps.eventually(is_reported, what="the claim has the event", seconds=LOOK_SECONDS)
     assert await steps.metric(neighbour, "kube_efs_gids_shared") == 1
     third = await claims.provisioned(theirs, "third")
     assert third.gid not in {one.gid, other.gid}

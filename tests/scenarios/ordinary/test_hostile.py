@@ -85,7 +85,7 @@ async def test_hostile_entries_are_omitted_and_others_are_kept(cluster: Cluster)
             await steps.tunnel_up(cluster, system)
     finally:
         await cluster.controller.start()
-    await steps.eventually(lambda: _nothing_told(cluster), what="the ConfigMap is put right")
+    await steps.eventually(lambda: _check_nothing_is_reported(cluster), what="the ConfigMap is put right")
 
 
 async def test_only_the_owner_can_read_secrets_and_configuration(cluster: Cluster) -> None:
@@ -109,6 +109,6 @@ async def _is_taken(cluster: Cluster, hostile: PersistentVolumeClaim) -> bool:
     return True
 
 
-async def _nothing_told(cluster: Cluster) -> bool:
+async def _check_nothing_is_reported(cluster: Cluster) -> bool:
     status = await steps.tunnels(cluster)
     return bool(status.tunnels) and not status.problems

@@ -41,7 +41,7 @@ async def instance(*, has_zone_id: bool = True) -> AsyncIterator[InstanceMetadat
 
 
 @pytest.fixture
-async def nobody() -> AsyncIterator[InstanceMetadata]:
+async def no_metadata() -> AsyncIterator[InstanceMetadata]:
     async with InstanceMetadata("http://127.0.0.1:9", timeout_seconds=0.2) as metadata:
         yield metadata
 
@@ -79,10 +79,10 @@ async def test_node_is_identified_by_instance_metadata(has_zone_id: bool) -> Non
     ],
 )
 async def test_node_is_identified_by_its_object_without_metadata(
-    nobody: InstanceMetadata, kube: AsyncClient, name: str, provider_id: str, node_id: str
+    no_metadata: InstanceMetadata, kube: AsyncClient, name: str, provider_id: str, node_id: str
 ) -> None:
     await create_node(kube, name, provider_id)
-    node_info = await identify_node(nobody, kube, name)
+    node_info = await identify_node(no_metadata, kube, name)
     assert (node_info.node_id, node_info.zone, node_info.region, node_info.zone_id) == (
         node_id,
         "eu-west-1c",
@@ -98,15 +98,15 @@ async def test_hyperpod_node_is_identified_by_its_object(kube: AsyncClient) -> N
 
 
 async def test_unidentified_node_is_reported_with_all_reasons(
-    nobody: InstanceMetadata, kube: AsyncClient
+    no_metadata: InstanceMetadata, kube: AsyncClient
 ) -> None:
     with pytest.raises(InvalidSetting, match="cannot be identified") as caught:
-        await identify_node(nobody, kube, NAME)
+        await identify_node(no_metadata, kube, NAME)
     assert str(caught.value).count("instance metadata: ") == 1
     assert f"node {NAME}: answered 404" in str(caught.value)
 
     with pytest.raises(InvalidSetting, match="no kubeconfig and no service account"):
-        await identify_node(nobody, None, NAME)
+        await identify_node(no_metadata, None, NAME)
 
 
 def taint(key: str, effect: str) -> Taint:

@@ -227,13 +227,13 @@ async def test_claim_in_use_is_not_changed_until_its_pod_is_deleted(
     told: list[str] = []
     store = MigrationStore(site.client)
     moving = asyncio.create_task(move_claim(store, migration, told.append, wait_seconds=60))
-    await site._eventually(lambda: _has_told(told, "wait for pods web"))
+    await site._eventually(lambda: _has_reported(told, "wait for pods web"))
     await site.client.delete(Pod, "web", namespace="busy", grace_period=0)
     await moving
     await site.has_arrived("busy-old-csi", "efs")
 
 
-async def _has_told(told: list[str], text: str) -> bool:
+async def _has_reported(told: list[str], text: str) -> bool:
     return text in told
 
 

@@ -109,7 +109,7 @@ def test_tunnel_has_one_state_and_its_reason(
         pytest.param(set(), "10.9.9.9", NEAR, ZONE_A, False, id="removed address"),
     ],
 )
-def test_mount_target_in_use_is_told(
+def test_status_has_the_mount_target_in_use(
     *, down: set[str], used: str, address: str, zone: str, failed_over: bool
 ) -> None:
     [tunnel] = plan(down=frozenset(down))

@@ -42,7 +42,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
         if needs_tunnels(cluster) and not has_older_agents:
             yield from _silent(facts, cluster)
         for one in cluster.statuses:
-            yield from _told(one, facts.now, cluster)
+            yield from _reported(one, facts.now, cluster)
     yield from _without_driver(cluster)
 
 
@@ -65,7 +65,7 @@ def _unique(*commands: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(commands))
 
 
-def _told(one: PublishedStatus, now: datetime, cluster: ClusterFacts) -> Iterator[Finding]:
+def _reported(one: PublishedStatus, now: datetime, cluster: ClusterFacts) -> Iterator[Finding]:
     if one.status is None:
         return
     subject = Subject("Node", one.node)

@@ -169,14 +169,14 @@ class Tunnels(RuleBasedStateMachine):
         self.look([(1, Sight.CLEAR)])  # an unexpected tunnel must have been seen once
 
     @rule(number=st.sampled_from(NUMBERS), idle_looks=IDLE_LOOKS, looks=LOOKS)
-    def let_go_while_connected(self, number: int, idle_looks: int, looks: list[tuple[float, Sight]]) -> None:
+    def release_while_connected(self, number: int, idle_looks: int, looks: list[tuple[float, Sight]]) -> None:
         """Release a tunnel that was idle for some readings, but not for long enough."""
-        self.let_go(number)
+        self.hold_and_release(number)
         self.look([(IDLE.seconds, Sight.CLEAR)] * idle_looks)
-        self.let_go(number, connected=True)
+        self.hold_and_release(number, connected=True)
         self.look(looks)
 
-    def let_go(self, number: int, *, connected: bool = False) -> None:
+    def hold_and_release(self, number: int, *, connected: bool = False) -> None:
         self.do([Ensure(number, "a")])
         tunnel = self.node.tunnels.reservations.tunnels.get(spec(number).name)
         if tunnel and connected:
@@ -185,7 +185,7 @@ class Tunnels(RuleBasedStateMachine):
             self.do([Release(one)])
 
     @rule(before=DOCUMENTS, after=DOCUMENTS, idle_looks=IDLE_LOOKS, looks=LOOKS)
-    def take_away_while_connected(
+    def remove_while_connected(
         self, before: Document, after: Document, idle_looks: int, looks: list[tuple[float, Sight]]
     ) -> None:
         """The same for a tunnel of the ConfigMap."""
@@ -209,7 +209,7 @@ class Tunnels(RuleBasedStateMachine):
         connections.pop(data.draw(st.integers(0, len(connections) - 1)))
 
     @rule(port=_PORTS)
-    def stranger_comes_or_goes(self, port: int) -> None:
+    def foreign_listener_changes(self, port: int) -> None:
         if port in self.node.strangers:
             self.node.strangers.remove(port)
         elif port not in self.node.stunnel.ports:

@@ -330,7 +330,7 @@ class Lives(RuleBasedStateMachine):
             holders.discard(holder)
 
     @rule()
-    def time_goes_by_without_a_connection(self) -> None:
+    def time_passes_without_a_connection(self) -> None:
         self.loop.run_until_complete(self.agent.look(seconds=200, times=7))
         self.ports = {number: port for number, port in self.ports.items() if self.holding[number]}
 
