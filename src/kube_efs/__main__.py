@@ -1,4 +1,4 @@
-"""Where ``kube-efs`` begins, and ``python -m kube_efs``."""
+"""The entry point of ``kube-efs`` and of ``python -m kube_efs``."""
 
 import sys
 
@@ -6,9 +6,9 @@ from kube_efs.telemetry.uncaught import catch_uncaught
 
 
 def main() -> int:
-    """Run the command that the arguments name; gives the exit status."""
+    """Run the command in the arguments; returns the exit status."""
     catch_uncaught()
-    # What a worker's pod has to do often takes less time than the command line takes to load.
+    # The work of a worker pod often takes less time than loading the command line.
     if sys.argv[1:2] == ["worker"]:
         from kube_efs.provisioning.workers.program import main as work
 

@@ -1,4 +1,4 @@
-"""How a process is stopped."""
+"""Stops a process on a signal."""
 
 import asyncio
 import signal
@@ -11,16 +11,16 @@ from kube_efs.telemetry.uncaught import log_uncaught_of_loop
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-async def run_until_told_to_stop(work: Coroutine[Any, Any, None]) -> None:
-    """Do the work until it ends, or until SIGTERM or SIGINT cancels it; that is not an error.
+async def run_until_stopped(work: Coroutine[Any, Any, None]) -> None:
+    """Run the work until it ends, or until SIGTERM or SIGINT cancels it, which is not an error.
 
-    A fault of kube-efs's own kind is raised as it is, from however many groups of tasks it has come.
+    A KubeEfsError is raised without the exception groups around it.
     """
-    loop, told = asyncio.get_running_loop(), asyncio.Event()
+    loop, stop = asyncio.get_running_loop(), asyncio.Event()
     loop.set_exception_handler(log_uncaught_of_loop)
     for number in _SIGNALS:
-        loop.add_signal_handler(number, told.set)
-    working, waiting = asyncio.create_task(work), asyncio.create_task(told.wait())
+        loop.add_signal_handler(number, stop.set)
+    working, waiting = asyncio.create_task(work), asyncio.create_task(stop.wait())
     try:
         await asyncio.wait([working, waiting], return_when=asyncio.FIRST_COMPLETED)
     finally:

@@ -1,8 +1,8 @@
 """``python -m tests.chaos soak|chaos``: everything at once on an embedded cluster; ends with 1 if that fails.
 
-``soak`` lets the processes live, and looks at their memory; its time is SOAK_SECONDS (600). ``chaos`` kills
-them at any moment, and calls their sockets as no kubelet would; its time is CHAOS_SECONDS (120), and its
-choices follow from CHAOS_SEED. When all is quiet, nothing may be left and nothing missing.
+``soak`` checks the memory of the processes; it runs for SOAK_SECONDS (600). ``chaos`` kills them at any
+moment and sends invalid calls to their sockets; it runs for CHAOS_SECONDS (120), and CHAOS_SEED determines
+its choices. At the end, nothing may be left behind and nothing may be missing.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ _WARM_UP_SECONDS: Final = 5.0
 
 @dataclass(slots=True, kw_only=True)
 class Run:
-    """A cluster at work; ``failures`` says what is not well."""
+    """A cluster under load; ``failures`` lists the problems."""
 
     folder: Path
     cluster: EmbeddedCluster
@@ -74,9 +74,9 @@ class Run:
         return self.folder / "targets"
 
     async def sample(self, before: Amounts | None = None) -> Amounts:
-        """All that is there, once it is quiet, and stunnel and the disk have followed.
+        """The state of everything after the load has ended, and stunnel and the disk have followed.
 
-        With ``before``, connections that nobody uses get the time to be closed.
+        With ``before``, unused connections get time to close.
         """
         await self.work.quiet()
         deadline = time.monotonic() + _FOLLOWING_SECONDS
@@ -90,7 +90,7 @@ class Run:
             await asyncio.sleep(2 * _PROBE_SECONDS)
 
     async def _descriptors(self, sample: Amounts, before: Amounts | None) -> Mapping[str, int]:
-        """The least of many looks: probes have some for a moment, pools for 15 s, and what leaks for ever."""
+        """The minimum of many samples: probes keep descriptors for a moment, pools for 15 s."""
         least = dict(sample["descriptors"])
         deadline = time.monotonic() + _FOLLOWING_SECONDS
         looks = 0
@@ -118,7 +118,7 @@ class Run:
         return await asyncio.to_thread(take_sample, folders, self.targets)
 
     def judge(self, title: str, growths: Iterable[Growth]) -> None:
-        """Show what has grown, and remember what must not."""
+        """Print what has grown, and record the failures."""
         judged = list(growths)
         table = Table("kind", "of", "before", "after", "may grow by", "", title=title)
         for one in judged:
@@ -130,7 +130,7 @@ class Run:
 
 
 async def soak(run: Run, seconds: float) -> None:
-    """Work undisturbed: a fifth of the time to warm up, then memory must not grow."""
+    """Run the load without faults: after a fifth of the time to warm up, memory must not grow."""
     reloads = "kube_efs_stunnel_reloads_total"
     await run.work.run(seconds * 0.2, roughly=False)
     before, reloads_before = await run.sample(), await steps.metric(run.cluster.tunnel, reloads)
@@ -143,7 +143,7 @@ async def soak(run: Run, seconds: float) -> None:
 
 
 async def chaos(run: Run, seconds: float) -> None:
-    """Work while processes are killed and strange calls come."""
+    """Run the load while processes are killed and sockets get invalid calls."""
     async with _controller_on_a_socket(run) as (controller, socket):
         run.work.programs = (*run.work.programs, controller)
         wrong = await asyncio.to_thread(make_wrong_targets, run.targets)
@@ -186,7 +186,7 @@ async def chaos(run: Run, seconds: float) -> None:
 
 @asynccontextmanager
 async def _controller_on_a_socket(run: Run) -> AsyncIterator[tuple[Program, Path]]:
-    """A second controller, which leads in a namespace of its own and serves the CSI Controller service."""
+    """A second controller, which is the leader in its own namespace and serves the CSI Controller service."""
     socket = run.cluster._folders.sockets / "controller.sock"
     settings = {
         "CSI_ENDPOINT": f"unix://{socket}",
@@ -207,7 +207,7 @@ async def _controller_on_a_socket(run: Run) -> AsyncIterator[tuple[Program, Path
 
 
 async def _secrets_shown(run: Run) -> AsyncIterator[str]:
-    """Where planted secrets are to be seen."""
+    """The places that show planted secrets."""
     cluster = run.cluster
     found = await asyncio.to_thread(places_in_files, _logs(run.folder))
     for file, places in found.items():
@@ -234,7 +234,7 @@ async def _secrets_shown(run: Run) -> AsyncIterator[str]:
 
 
 def _unforeseen(folder: Path) -> Iterator[str]:
-    """What the processes have logged with a stack: the kind of entry and the end of the stack."""
+    """Unexpected errors in the logs of the processes: the event and the end of the stack."""
     found = Counter[str]()
     for file in _logs(folder):
         with file.open(encoding="utf-8", errors="replace") as lines:
@@ -248,7 +248,7 @@ def _unforeseen(folder: Path) -> Iterator[str]:
 
 
 def _stunnel_deaths(folder: Path) -> int:
-    """How often an agent has found that stunnel is gone."""
+    """How often an agent reported the end of stunnel."""
     return (folder / "cluster" / "tunnel.log").read_text(encoding="utf-8").count('"event": "stunnel-died"')
 
 
@@ -258,16 +258,16 @@ def _are_more(before: Amounts, descriptors: Mapping[str, int]) -> bool:
 
 
 def _logs(folder: Path) -> list[Path]:
-    """The logs of kube-efs's processes and of stunnel; those of the cluster around them are not its own."""
+    """The logs of kube-efs's processes and of stunnel, without those of the cluster."""
     cluster = folder / "cluster"
     return [*cluster.glob("*.log"), *(cluster / "tunnel").glob("*.log*")]
 
 
 def _directories(folder: Path, system: str) -> list[str]:
-    """The file system, for each of its directories.
+    """The file system of each directory.
 
-    An empty root of an access point does not count: EFS makes it anew when the tunnel of a volume that has
-    just been removed is probed once more.
+    An empty root of an access point does not count: EFS recreates it when the tunnel of a volume that was
+    just removed is probed again.
     """
     return [
         system
@@ -279,7 +279,7 @@ def _directories(folder: Path, system: str) -> list[str]:
 async def run_on_cluster(
     what: str, seconds: float, folder: Path, chance: random.Random, console: Console
 ) -> bool:
-    """Whether all was well."""
+    """Run the function on a new cluster; returns whether there was no failure."""
     failures: list[str] = []
     settings = _SETTINGS | {"LOGGING_LEVEL": "DEBUG", "AWS_SECRET_ACCESS_KEY": planted("environment")}
     targets = folder / "targets"

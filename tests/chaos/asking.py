@@ -1,4 +1,4 @@
-"""Asking processes that may just have been killed: again, until they answer."""
+"""Calls to processes that may have been killed, repeated until they answer."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 async def persistently(ask: Callable[[], Awaitable[T]]) -> T:
-    """The answer, asked again while nobody is there to give it; raises TimeoutError with the last error."""
+    """Repeat a call while nothing listens; returns the answer. Raises TimeoutError with the last error."""
     last: Exception | None = None
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):

@@ -1,9 +1,9 @@
-"""Calls that no kubelet would make, on the sockets of the driver, the agent and the controller.
+"""Invalid calls to the sockets of the driver, the agent and the controller.
 
-Requests are filled field by field after the protocol's own descriptors: mostly with what is right there,
-else with what is hostile. They are sent once, several times at once, with little time, cut off, or as
-garbage. A caller may not know how such a call has ended; he then does what the CSI specification asks of
-him, and after that nothing may be left.
+Requests are filled field by field from the descriptors of the protocol: usually with valid values, else with
+hostile ones. They are sent once, several times concurrently, with a short deadline, truncated, or as garbage.
+If the outcome of a call is unknown, the caller repeats it as the CSI specification requires. After that,
+nothing may be left.
 """
 
 import asyncio
@@ -74,7 +74,7 @@ _REFUSED: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sockets:
-    """Where the services are asked."""
+    """The addresses of the services."""
 
     driver: Path
     agent: Path
@@ -83,9 +83,9 @@ class Sockets:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What exists: good values for fields of requests.
+    """The existing objects, as valid values for fields of requests.
 
-    ``kept`` are the targets of volumes that stay, which are never unpublished; ``handles`` the volumes.
+    ``kept`` are the targets of volumes that are never unpublished; ``handles`` are all volumes.
     """
 
     handles: Sequence[str]
@@ -107,7 +107,7 @@ class _Method:
 
 @dataclass(slots=True)
 class _Debts:
-    """What calls may have left, to be undone."""
+    """The possible effects of calls, to be undone."""
 
     publications: set[tuple[str, str]] = field(default_factory=set)
     holders: set[str] = field(default_factory=set)
@@ -115,7 +115,7 @@ class _Debts:
 
 
 class Fuzzer:
-    """``answers`` counts how calls ended; ``failures`` says which should not have ended so."""
+    """``answers`` counts the outcomes of calls; ``failures`` lists the unexpected ones."""
 
     def __init__(self, sockets: Sockets, known: Known, chance: random.Random) -> None:
         self.answers: Counter[str] = Counter()
@@ -126,7 +126,7 @@ class Fuzzer:
         self._debts = _Debts()
 
     async def run(self, seconds: float) -> None:
-        """Call for so long."""
+        """Send calls for that time."""
         ends = time.monotonic() + seconds
         services = (
             (self._sockets.driver, csi, ("Node", "Identity")),
@@ -147,7 +147,7 @@ class Fuzzer:
                     callers.create_task(self._call_until(ends, channel, methods))
 
     async def settle(self) -> None:
-        """Undo what calls may have done, as kubelet and csi-provisioner would."""
+        """Undo the possible effects of calls, as kubelet and csi-provisioner do."""
         async with _channel(self._sockets.driver) as driver, _channel(self._sockets.agent) as agent:
             for volume_id, target in sorted(self._debts.publications):
                 unpublish = csi.NodeUnpublishVolumeRequest(volume_id=volume_id, target_path=target)
@@ -269,7 +269,7 @@ class _Requests:
         }
 
     def plain(self, name: str) -> csi.CreateVolumeRequest:
-        """A volume that can be made."""
+        """A valid volume."""
         return csi.CreateVolumeRequest(
             name=name,
             capacity_range=csi.CapacityRange(required_bytes=1),
@@ -282,11 +282,11 @@ class _Requests:
         )
 
     def is_kept(self, volume_id: str, target: str) -> bool:
-        """Whether that is where a volume stays published."""
+        """Whether that is the target of a volume that stays published."""
         return Path(target) in self._known.kept
 
     def fill(self, method: str, request: Message) -> Message:
-        """The request, filled."""
+        """Fill the fields of a request."""
         if isinstance(request, csi.CreateVolumeRequest) and self._chance.random() < 0.5:
             request.CopyFrom(self.plain(f"fuzzed-{self._chance.randrange(20)}"))
             return request
@@ -353,7 +353,7 @@ def _capability() -> csi.VolumeCapability:
 
 
 async def _finally(channel: grpc.aio.Channel, path: str, request: Message) -> bytes | None:
-    """The answer, asked for until there is one; None when the request is refused."""
+    """Repeat a call until it is answered; None if the request is refused."""
 
     async def ask() -> bytes | None:
         try:
@@ -381,7 +381,7 @@ async def _channel(socket: Path) -> AsyncIterator[grpc.aio.Channel]:
 
 
 def make_wrong_targets(targets: Path) -> frozenset[Path]:
-    """What stands in the way of mounts: a file, a link to a folder, a folder with something in it."""
+    """Create invalid targets of mounts: a file, a link to a directory, a directory with content."""
     own = targets / "fuzzed"
     (own / "full").mkdir(parents=True)
     (own / "full" / "file").write_text("somebody's")

@@ -1,4 +1,4 @@
-"""Volumes that stay while everything else comes and goes: published, written to, and compared in the end."""
+"""Volumes that stay during the load: published, written to, and compared at the end."""
 
 import asyncio
 import itertools
@@ -42,9 +42,9 @@ _Modes = csi.VolumeCapability.AccessMode
 
 @dataclass(slots=True, kw_only=True)
 class KeptVolume:
-    """A volume of a claim; ``target`` is where it is published, if it is one of the CSI driver.
+    """A volume of a claim; ``target`` is its target path, if it is one of the CSI driver.
 
-    ``root`` is where its data lies at the NFS server, ``written`` what was written to it, by the file's name.
+    ``root`` is the directory of its data at the NFS server; ``written`` is the written data by file name.
     """
 
     claim: str
@@ -55,17 +55,17 @@ class KeptVolume:
 
     @property
     def handle(self) -> str:
-        """The volume's handle in CSI; empty for others."""
+        """The CSI handle of the volume; empty for others."""
         return self.volume.csi.handle if self.volume.csi else ""
 
     @property
     def holder(self) -> str:
-        """Under which name it holds its tunnel; empty for one that has none on demand."""
+        """The name of its tunnel's holder; empty without a tunnel on demand."""
         return NodeMount(volume_id=self.handle, target=self.target).holder if self.target else ""
 
 
 class KeptVolumes:
-    """Volumes of claims of a namespace; none before ``make``. CSI volumes are published below ``targets``."""
+    """Volumes of claims in a namespace, created by ``make``. CSI volumes are below ``targets``."""
 
     def __init__(
         self, cluster: EmbeddedCluster, claims: Claims, targets: Path, chance: random.Random
@@ -77,7 +77,7 @@ class KeptVolumes:
         self._chance = chance
 
     async def make(self, classes: Mapping[str, str], numbers: Mapping[str, int]) -> None:
-        """Claim, publish and write; ``numbers`` says how many of each kind of class."""
+        """Create claims, publish and write; ``numbers`` is the number for each kind of class."""
         kinds = {f"kept-{kind}-{one}": kind for kind in classes for one in range(numbers.get(kind, 0))}
         for name, kind in kinds.items():
             labels = {"volume_name": name.replace("-", "_")} if kind == "tunnel" else None
@@ -89,11 +89,11 @@ class KeptVolumes:
             await self._add_file(kept)
 
     async def write(self) -> None:
-        """One more file, in one of them, through its tunnel if it has one."""
+        """Write another file in one of them, through its tunnel if it has one."""
         await self._add_file(self._chance.choice(self.volumes))
 
     async def problems(self) -> list[str]:
-        """What is missing or has changed."""
+        """Missing and changed data."""
         mounted = {entry.mount_point for entry in await asyncio.to_thread(read_mountinfo)}
         found = []
         for kept in self.volumes:
@@ -104,7 +104,7 @@ class KeptVolumes:
         return found
 
     async def unpublish(self) -> None:
-        """Unmount them all, so that nothing is left when the cluster ends."""
+        """Unmount all of them, so that nothing is left when the cluster ends."""
         for kept in self.volumes:
             if kept.target:
                 request = csi.NodeUnpublishVolumeRequest(volume_id=kept.handle, target_path=str(kept.target))
@@ -150,14 +150,14 @@ class KeptVolumes:
             await TunnelClient(port).write(Path(file.name), directory, name)
 
     async def _read(self, kept: KeptVolume, name: str) -> bytes:
-        """The file, through the tunnel if there is one."""
+        """Read the file, through the tunnel if there is one."""
         port, directory = await self._way(kept)
         if port is None:
             return await asyncio.to_thread((kept.root / name).read_bytes)
         return await TunnelClient(port).read(directory, name)
 
     async def _way(self, kept: KeptVolume) -> tuple[int | None, Directory]:
-        """The port of its tunnel, None for a volume without one, and its directory behind that."""
+        """The port of its tunnel, None without one, and its directory at the server."""
         if kept.target is None:
             assert kept.volume.nfs
             return kept.volume.port, parse_directory(kept.volume.nfs.path)
@@ -195,7 +195,7 @@ class KeptVolumes:
 
 
 def _publish_request(kept: KeptVolume) -> csi.NodePublishVolumeRequest:
-    """What the kubelet says, with secrets in it."""
+    """The request of the kubelet, with secrets."""
     tokens = f'{{"sts.amazonaws.com": {{"token": "{planted("pod-token")}"}}}}'
     assert kept.volume.csi
     return csi.NodePublishVolumeRequest(

@@ -1,4 +1,4 @@
-"""What everything that belongs to a cluster uses at a moment, and what of that has grown."""
+"""The resources of a cluster at a moment, and their growth."""
 
 import os
 from collections import Counter
@@ -26,7 +26,7 @@ Amounts = Mapping[str, Mapping[str, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Growth:
-    """One thing, and whether there is more of it than there was."""
+    """A resource, and whether its use has grown."""
 
     kind: str
     name: str
@@ -40,9 +40,9 @@ class Growth:
 
 
 def take_sample(folders: Collection[Path], targets: Path) -> Amounts:
-    """What the processes below this one, and all that were started for the folders, use now.
+    """The current resources of the child processes, and of all processes started for the directories.
 
-    Files are counted by the folder that they are in; of the mounts those at targets and in the folders.
+    Files are counted by directory; mounts are those at targets and in the directories.
     """
     found: dict[str, Counter[str]] = {
         kind: Counter() for kind in ("processes", "descriptors", "ports", MEMORY, "files", "mounts")
@@ -66,10 +66,10 @@ def take_sample(folders: Collection[Path], targets: Path) -> Amounts:
 
 
 def compare(before: Amounts, after: Amounts, *, allowed_kibibytes: int | None = None) -> Iterator[Growth]:
-    """What there was and is.
+    """The differences between two samples.
 
-    Memory is compared only while the processes are the same: with ``allowed_kibibytes``, by which stunnel's
-    may grow.
+    Memory is compared only if the processes are the same; ``allowed_kibibytes`` is the allowed growth of
+    stunnel.
     """
     for kind, then in before.items():
         if kind == MEMORY and allowed_kibibytes is None:
@@ -88,7 +88,7 @@ def compare(before: Amounts, after: Amounts, *, allowed_kibibytes: int | None = 
 
 
 def pids_of(name: str, folder: Path) -> list[int]:
-    """The processes of that name that were started for the folder, or below this one."""
+    """The processes of that name that were started for the directory, or are children of this process."""
     found = []
     for process in _processes((folder,)):
         with suppress(psutil.Error):
@@ -98,7 +98,7 @@ def pids_of(name: str, folder: Path) -> list[int]:
 
 
 def running_for(folder: Path) -> list[str]:
-    """The names of all processes that were started for the folder."""
+    """The names of all processes that were started for the directory."""
     found = []
     for process in _processes((folder,)):
         with suppress(psutil.Error):
@@ -107,7 +107,7 @@ def running_for(folder: Path) -> list[str]:
 
 
 def _processes(folders: Iterable[Path]) -> Iterator[psutil.Process]:
-    """stunnel outlives the agent that started it, so it is known by its folder."""
+    """Also those in the directory, because stunnel outlives the agent that started it."""
     this = psutil.Process()
     found = set(this.children(recursive=True))
     for process in psutil.process_iter():
@@ -127,7 +127,7 @@ def _name(process: psutil.Process) -> str:
 
 
 def _places(folders: Iterable[Path]) -> Iterator[str]:
-    """For each file the folder that it is in; logs only grow, and what EFS keeps is its own."""
+    """The directory of each file; without logs, which only grow, and files of EFS."""
     for folder in folders:
         # Unlike Path.rglob, this passes over what goes meanwhile.
         for parent, subfolders, files in os.walk(folder):

@@ -1,4 +1,4 @@
-"""Recognisable secrets, and the search for them where none may be."""
+"""Recognizable secrets, and the search for them in places that must not contain any."""
 
 import itertools
 import re
@@ -15,17 +15,17 @@ _numbers = itertools.count(1)
 
 
 def planted(place: str) -> str:
-    """A secret for that place; ``place`` is of lower-case letters and dashes."""
+    """A secret for that place; ``place`` has lowercase letters and dashes."""
     return f"{_MARK}-{place}-{next(_numbers):06}"
 
 
 def places_in(text: str) -> Counter[str]:
-    """How often secrets of which places are in the text."""
+    """The number of secrets in the text, by the place where they were planted."""
     return Counter(found.removeprefix(f"{_MARK}-").rstrip("-") for found in _PLANTED.findall(text))
 
 
 def places_in_files(files: Iterable[Path]) -> dict[str, Counter[str]]:
-    """The same for each file that has any, by its name."""
+    """The number of secrets in each file that has any, by file name."""
     found: dict[str, Counter[str]] = {}
     for file in files:
         counted = Counter[str]()

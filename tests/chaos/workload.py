@@ -1,4 +1,4 @@
-"""Everything that happens on a cluster, over and over, and at once."""
+"""All kinds of work on a cluster, repeated and concurrent."""
 
 import asyncio
 import itertools
@@ -43,10 +43,10 @@ _numbers = itertools.count(1)
 
 
 class Workload:
-    """``done`` counts what was done; ``failures`` say what did not happen in time.
+    """``done`` counts completed work; ``failures`` lists what timed out.
 
-    ``classes`` are those that volumes are claimed of, by their kind; made by ``prepare``. ``programs`` are
-    what is killed.
+    ``classes`` are the classes of claims by kind; ``prepare`` creates them. ``programs`` are the processes to
+    kill.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Workload:
         self._refused = ""
 
     async def prepare(self) -> None:
-        """Make the classes that everything is claimed of, and one that is refused."""
+        """Create the classes for claims, and one that is refused."""
         client, system = self._cluster.client, self._cluster.file_system_ids[0]
         self.classes = {
             "tunnel": await steps.new_class(client, default_file_system_id="auto"),
@@ -76,7 +76,7 @@ class Workload:
         self._refused = await csi_steps.new_class(client, parameters=wrong)
 
     async def run(self, seconds: float, *, roughly: bool) -> None:
-        """Do all of it for so long; ``roughly`` ends and kills the processes meanwhile."""
+        """Do all work for that time; ``roughly`` also ends and kills the processes."""
         works = [
             self._claim,
             self._claim,
@@ -96,7 +96,7 @@ class Workload:
             await program.ready()
 
     async def quiet(self) -> None:
-        """Wait until nothing is left of it; what stays is a failure."""
+        """Wait until nothing of the work is left; the rest is a failure."""
         left: list[str] = []
 
         async def is_quiet() -> bool:
@@ -123,7 +123,7 @@ class Workload:
         return await self._tunnels_left() + [str(one and one.name) for one in about]
 
     async def _remove_failed_workers(self) -> None:
-        """As people do who have looked at them; then their files are gone, too."""
+        """Delete failed worker pods and their files, as administrators do."""
         pods = [one async for one in self._cluster.client.list(Pod, namespace="*")]
         for found in (one.metadata for one in pods if one.metadata and _is_failed_worker(one)):
             await self._cluster.client.delete(Pod, found.name or "", namespace=found.namespace or "")
@@ -135,7 +135,7 @@ class Workload:
             await steps.eventually(is_gone, what=f"{folder} is gone")
 
     async def _tunnels_left(self) -> list[str]:
-        """The tunnels on demand of which each holder is not a volume that stays."""
+        """The tunnels on demand that no remaining volume holds."""
         holders = {one.holder for one in self._kept.volumes}
         async with connect_tunnels(self._cluster.tunnel_socket) as tunnels:
             found = await tunnels.tunnels()
@@ -156,7 +156,7 @@ class Workload:
                 self.failures.append(f"{name}: {type(error).__name__} {error}")
 
     async def _claim(self) -> None:
-        """A claim of each provisioner, made and deleted."""
+        """Create and delete a claim of each provisioner."""
         names = {kind: f"{kind}-{next(_numbers)}" for kind in self.classes}
         for kind, name in names.items():
             labels = {"volume_name": name.replace("-", "_")} if kind == "tunnel" else None
@@ -168,19 +168,19 @@ class Workload:
             await steps.gone(self._cluster.client, volume.name)
 
     async def _claim_what_is_refused(self) -> None:
-        """A claim of which an event says why it gets no volume."""
+        """Create a claim that is refused with an event."""
         name = f"refused-{next(_numbers)}"
         await self._claims.create(self._refused, name)
         await steps.warning(self._cluster.client, self._claims.namespace, name)
         await self._claims.delete(name)
 
     async def _kept_file(self) -> None:
-        """One more file in a volume that stays."""
+        """Write another file in a volume that stays."""
         await self._kept.write()
         await asyncio.sleep(self._chance.random())
 
     async def _use(self) -> None:
-        """A pod that writes to a volume of the CSI driver."""
+        """Run a pod that writes to a volume of the CSI driver."""
         name = f"used-{next(_numbers)}"
         await self._claims.provisioned(self.classes["csi"], name)
         client, namespace = self._cluster.client, self._claims.namespace
@@ -198,7 +198,7 @@ class Workload:
         await steps.gone(client, volume.name)
 
     async def _hold_tunnel(self) -> None:
-        """A tunnel on demand, asked for, used and released."""
+        """Request, use and release a tunnel on demand."""
         zones = [None, *(ZoneName(subnet.zone) for subnet in self._cluster.efs.subnets)]
         system = self._chance.choice(self._cluster.file_system_ids)
         spec = TunnelSpec(file_system_id=system, zone=self._chance.choice(zones))
@@ -209,7 +209,7 @@ class Workload:
             await persistently(lambda: client.release(holder))
 
     async def _change_targets(self) -> None:
-        """A file system comes, and with it another text of the ConfigMap, and goes."""
+        """Create and delete a file system, which changes the ConfigMap."""
         system = FileSystemId(await self._cluster.efs.create_file_system(f"soak-{next(_numbers)}"))
         await steps.port_of(self._cluster, system)
         await self._cluster.efs.delete_file_system(system)
@@ -222,7 +222,7 @@ class Workload:
         await steps.eventually(is_gone, what=f"{system} has no port", seconds=PATIENCE_SECONDS)
 
     async def _restart(self) -> None:
-        """A process ends, in order or not, perhaps also while it starts, and comes back."""
+        """End or kill a process, perhaps while it starts, and start it again."""
         program = self._chance.choice(self.programs)
         await (program.kill() if self._chance.random() < 0.7 else program.stop())
         starting = asyncio.create_task(program.start())
@@ -239,12 +239,12 @@ class Workload:
         await asyncio.sleep(self._chance.random() * _MOST_SECONDS_BETWEEN_KILLS)
 
     async def _kill_stunnel(self) -> None:
-        """stunnel is killed."""
+        """Kill stunnel."""
         await self._kill("stunnel")
         await asyncio.sleep(self._chance.random() * 4 * _MOST_SECONDS_BETWEEN_KILLS)
 
     async def _kill_worker(self) -> None:
-        """A worker is killed, if there is one."""
+        """Kill a worker, if there is one."""
         await self._kill("kube-efs worker")
         await asyncio.sleep(self._chance.random() * _MOST_SECONDS_BETWEEN_KILLS)
 

@@ -1,4 +1,4 @@
-"""The real cluster that the tests of one module share."""
+"""The real control plane that the tests of a module share."""
 
 from collections.abc import AsyncIterator
 
@@ -29,7 +29,7 @@ def kubectl(control_plane: RealControlPlane) -> Kubectl:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def installed(control_plane: RealControlPlane) -> Kubectl:
-    """kubectl for a cluster that has kube-efs, and the kinds of OpenShift."""
+    """kubectl for a cluster with kube-efs and the kinds of OpenShift."""
     kubectl = Kubectl(control_plane.admin_kubeconfig)
     await install(kubectl)
     return kubectl

@@ -1,4 +1,4 @@
-"""The CSI driver on a control plane: its controller, Kubernetes' own sidecar, and an account in AWS."""
+"""The CSI driver on a control plane: its controller, csi-provisioner, and an AWS account."""
 
 import asyncio
 import os
@@ -11,7 +11,8 @@ from tests.conformance.programs import PROGRAMS
 from tests.scenarios.forking import fork_module
 from tests.scenarios.steps import eventually
 
-from fake_efs.aws_api import CREDENTIALS, AwsApi
+from fake_efs.aws_api import AwsApi
+from fake_efs.aws_client import CREDENTIALS
 from fake_efs.process import ChildProcess
 from fake_efs.service import EmbeddedEfs
 from kube_efs_lab.program import Program
@@ -20,10 +21,10 @@ REGION = "us-east-1"
 
 
 class Driver:
-    """``kube-efs controller`` for volumes of the CSI driver; everything it writes is in ``folder``.
+    """``kube-efs controller`` for volumes of the CSI driver; it writes only to ``folder``.
 
-    It may do what ``kubeconfig`` lets it, and has its Lease in ``namespace``; csi-provisioner comes with
-    rights of its own, those of ``administrator``.
+    It has the permissions of ``kubeconfig``, and its Lease in ``namespace``. csi-provisioner has the
+    permissions of ``administrator``.
     """
 
     def __init__(
@@ -57,13 +58,13 @@ class Driver:
 
     @asynccontextmanager
     async def without_sidecar(self) -> AsyncGenerator[Program, None]:
-        """Meanwhile the controller serves claims itself."""
+        """The controller serves claims itself while the context is open."""
         async with self._running("built-in", {}) as program:
             yield program
 
     @asynccontextmanager
     async def on_its_socket(self, *, backends: str = "csi") -> AsyncGenerator[Program, None]:
-        """Meanwhile the controller serves whoever calls it."""
+        """The controller serves its socket while the context is open."""
         settings = {"CSI_ENDPOINT": f"unix://{self.socket}", "KUBE_EFS_BACKENDS": backends}
         async with self._running("socket", settings) as program:
             await eventually(self._is_served, what="the socket is served")
@@ -71,7 +72,7 @@ class Driver:
 
     @asynccontextmanager
     async def with_sidecar(self) -> AsyncGenerator[Program, None]:
-        """Meanwhile csi-provisioner serves claims through the socket, set up as by the AWS chart."""
+        """csi-provisioner serves claims through the socket while the context is open."""
         async with self.on_its_socket() as program:
             process = await ChildProcess.start(
                 str(PROGRAMS / "csi-provisioner"),
@@ -108,7 +109,7 @@ class Driver:
 async def sanity(
     folder: Path, *, controller: Path, node: Path, parameters: Mapping[str, str]
 ) -> dict[str, str]:
-    """How every test of csi-sanity ended: passed, or why it was skipped or failed.
+    """The outcome of each test of csi-sanity: passed, or the reason why it was skipped or failed.
 
     Volumes are mounted below ``folder``.
     """

@@ -1,4 +1,4 @@
-"""Helm as a person runs it, on the chart of this tree."""
+"""The program helm, with the chart of this tree."""
 
 import asyncio
 import os
@@ -12,14 +12,14 @@ from tests.conformance.programs import PROGRAMS
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "helm" / "kube-efs"
-# Helm asks no cluster for a template, and must be told what it would find.
+# Helm reads no cluster for a template, so it needs the facts of the cluster.
 _VERSION = ("--kube-version", "1.36")
 _SECONDS = 120.0
 _answers: dict[tuple[str, str], Answer] = {}
 
 
 async def helm(*arguments: str, stdin: str = "", kubeconfig: Path | None = None) -> Answer:
-    """The answer to a command in the folder of this tree, whatever it is."""
+    """The answer to a command, which runs in the root directory of this tree."""
     process = await asyncio.create_subprocess_exec(
         PROGRAMS / "helm",
         *arguments,
@@ -40,7 +40,7 @@ async def helm(*arguments: str, stdin: str = "", kubeconfig: Path | None = None)
 
 
 async def template(values: Mapping[str, Any], *, namespace: str = "openshift-efs-stunnel") -> Answer:
-    """What ``helm template`` prints for these values; for the same ones it is asked only once."""
+    """The output of ``helm template`` for these values, which is cached."""
     flags = ("--namespace", namespace, *_VERSION, "--values", "-")
     key = (namespace, yaml.safe_dump(dict(values)))
     if key not in _answers:
@@ -49,14 +49,14 @@ async def template(values: Mapping[str, Any], *, namespace: str = "openshift-efs
 
 
 async def objects(values: Mapping[str, Any], **options: str) -> dict[str, Any]:
-    """The objects that these values give, each by its kind, namespace if not the release's, and name."""
+    """The objects for these values, by kind, namespace if it is not the release's, and name."""
     answer = await template(values, **options)
     assert answer.status == 0, answer.errors
     return keyed([one for one in yaml.safe_load_all(answer.output) if one is not None])
 
 
 def keyed(manifests: list[Any]) -> dict[str, Any]:
-    """Objects by kind and name, and their namespace where the same name is in several."""
+    """Objects by kind and name, and by namespace if several have the same name."""
     found = {}
     for one in manifests:
         metadata = one["metadata"]

@@ -1,4 +1,4 @@
-"""kube-efs brought into a cluster as the page on installing says it."""
+"""Installs kube-efs in a cluster as the installation page describes."""
 
 from functools import cache
 from pathlib import Path
@@ -26,12 +26,12 @@ def render(*arguments: str) -> str:
 
 
 async def add_openshift_kinds(kubectl: Kubectl) -> None:
-    """Give the cluster OpenShift's own kind."""
+    """Add the kind of OpenShift to the cluster."""
     await kubectl("apply", "-f", str(_CONSTRAINTS))
     await kubectl("wait", "crd", "--all", "--for=condition=Established", "--timeout=20s")
 
 
 async def install(kubectl: Kubectl) -> None:
-    """Give the cluster OpenShift's own kind, then kube-efs."""
+    """Add the kind of OpenShift to the cluster, then install kube-efs."""
     await add_openshift_kinds(kubectl)
     await kubectl("apply", "--validate=strict", "-f", "-", stdin=render(*OPTIONS))

@@ -1,4 +1,4 @@
-"""kubectl as a person runs it."""
+"""The program kubectl."""
 
 import asyncio
 import os
@@ -10,7 +10,7 @@ _SECONDS = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a command gave back."""
+    """The result of a command."""
 
     status: int
     output: str
@@ -30,7 +30,7 @@ class Kubectl:
         return answer.output
 
     async def run(self, *arguments: str, stdin: str = "") -> Answer:
-        """The answer, whatever it is."""
+        """The result, also of a failed command."""
         process = await asyncio.create_subprocess_exec(
             "kubectl",
             *arguments,

@@ -1,4 +1,4 @@
-"""The programs that ``tests/conformance/tools/build`` makes: a real control plane, and what tests it."""
+"""The programs that ``tests/conformance/tools/build`` builds: a real control plane and its tests."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""That the comparison of two servers sees what it should, and nothing else."""
+"""The comparison of two servers finds exactly the relevant differences."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def paths(real: list[Any], embedded: list[Any]) -> list[str]:
     return [one.path for one in found]
 
 
-def test_uids_versions_times_and_what_is_random_do_not_count() -> None:
+def test_uids_versions_times_and_random_names_are_ignored() -> None:
     real = stored(17, "a", at="2026-01-02T03:04:05Z", note="made-bcdfg")
     other = stored(4, "b", at="2027-01-02T03:04:05Z", note="made-xvzvx")
     assert paths([real], [other]) == []
@@ -32,11 +32,11 @@ def test_uids_versions_times_and_what_is_random_do_not_count() -> None:
     ("real", "embedded", "path"),
     [
         pytest.param([stored(1), stored(2)], [stored(7), stored(7)], "resourceVersion", id="no new version"),
-        pytest.param([stored(1), stored(1)], [stored(7), stored(8)], "resourceVersion", id="a new version"),
+        pytest.param([stored(1), stored(1)], [stored(7), stored(8)], "resourceVersion", id="new version"),
         pytest.param([stored(1), stored(1)], [stored(7), stored(7, "a")], "uid", id="another object"),
     ],
 )
-def test_whether_the_object_and_its_version_are_the_same_counts(
+def test_identity_and_version_of_an_object_are_compared(
     real: list[Json], embedded: list[Json], path: str
 ) -> None:
     assert f"body.metadata.{path}" in paths(real, embedded)
@@ -55,11 +55,11 @@ def test_whether_the_object_and_its_version_are_the_same_counts(
         pytest.param({"cells": ["5s"]}, {"cells": ["<none>"]}, "body.cells[0]", id="age"),
     ],
 )
-def test_all_else_counts(real: Json, embedded: Json, path: str) -> None:
+def test_all_other_differences_are_found(real: Json, embedded: Json, path: str) -> None:
     assert path in paths([real], [embedded])
 
 
-def test_of_an_object_and_a_refusal_only_that_is_told() -> None:
+def test_different_status_is_the_only_reported_difference() -> None:
     refused = answer({"kind": "Status", "message": "no"}, 422)
     (found,) = differences([answer(stored(1))], [refused])
     assert (found.path, found.real, found.embedded) == ("status", (200, ""), (422, "no"))
@@ -71,7 +71,7 @@ def refusal(message: str, *fields: str, reason: str = "Invalid") -> Json:
     return {**status, "details": {"causes": causes}}
 
 
-def test_refusals_are_compared_without_their_sentences() -> None:
+def test_texts_of_refusals_are_ignored() -> None:
     assert paths([refusal("one", "spec.a", "spec.b")], [refusal("other", "spec.b", "spec.a", "spec.a")]) == []
 
 
@@ -82,7 +82,7 @@ def test_refusals_are_compared_without_their_sentences() -> None:
         pytest.param(refusal("one", "spec.a", reason="Forbidden"), "reason", id="another reason"),
     ],
 )
-def test_what_a_refusal_names_counts(embedded: Json, path: str) -> None:
+def test_reason_and_fields_of_a_refusal_are_compared(embedded: Json, path: str) -> None:
     assert paths([refusal("one", "spec.a")], [embedded]) == [f"body.{path}"]
     event = {"type": "ERROR", "object": refusal("one", "spec.a")}
     assert paths([[event]], [[{**event, "object": embedded}]]) == [f"body[0].object.{path}"]

@@ -1,4 +1,4 @@
-"""The control plane itself: that it is a real one, and that it starts, restarts and ends as tests need it."""
+"""The real control plane of the tests: its version, start, restart and end."""
 
 import asyncio
 import json
@@ -54,7 +54,7 @@ spec:
 """
 
 
-async def test_it_is_the_version_that_is_pinned(kubectl: Kubectl) -> None:
+async def test_control_plane_has_the_pinned_version(kubectl: Kubectl) -> None:
     if (PROGRAMS / "kube-apiserver").resolve().parent != PROGRAMS.parent:
         pytest.skip("the programs are those of KUBEBUILDER_ASSETS")
     versions = json.loads(await kubectl("version", "--output", "json"))
@@ -62,7 +62,7 @@ async def test_it_is_the_version_that_is_pinned(kubectl: Kubectl) -> None:
     assert f"k8s.io/kubernetes {versions['serverVersion']['gitVersion']} " in pinned
 
 
-async def test_a_volume_that_names_its_claim_is_bound_to_it_and_released_with_it(kubectl: Kubectl) -> None:
+async def test_volume_with_a_claim_reference_is_bound_and_released_with_its_claim(kubectl: Kubectl) -> None:
     await kubectl("apply", "-f", "-", stdin=CLAIM)
     claim = json.loads(await kubectl("get", "pvc", "efs-example", "-o", "json"))
     assert claim["status"]["phase"] == "Pending"
@@ -79,7 +79,7 @@ async def test_a_volume_that_names_its_claim_is_bound_to_it_and_released_with_it
     await kubectl("delete", "pv", "efs-example", "--timeout=20s")
 
 
-async def test_what_has_an_owner_goes_with_it(kubectl: Kubectl) -> None:
+async def test_owned_object_is_deleted_with_its_owner(kubectl: Kubectl) -> None:
     await kubectl("create", "configmap", "owner")
     uid = await kubectl("get", "configmap", "owner", "-o", "jsonpath={.metadata.uid}")
     owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": uid}
@@ -94,7 +94,7 @@ async def test_what_has_an_owner_goes_with_it(kubectl: Kubectl) -> None:
     await kubectl("wait", "configmap/owned", "--for=delete", "--timeout=20s")
 
 
-async def test_watches_continue_after_the_api_server_was_killed(
+async def test_watches_continue_after_the_api_server_is_killed(
     control_plane: RealControlPlane, client: AsyncClient
 ) -> None:
     fields = {"metadata.name": "seen"}
@@ -109,7 +109,7 @@ async def test_watches_continue_after_the_api_server_was_killed(
     await stream.aclose()
 
 
-async def test_nothing_is_left_running(tmp_path: Path) -> None:
+async def test_control_plane_leaves_no_process_behind(tmp_path: Path) -> None:
     def programs() -> dict[str, psutil.Process]:
         children = psutil.Process().children()
         return {one.name(): one for one in children if any(str(tmp_path) in word for word in one.cmdline())}

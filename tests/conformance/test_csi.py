@@ -66,7 +66,7 @@ async def driver(
     aws: AwsApi,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Driver:
-    """The controller as ``kube-efs render`` installs it: its service account, and no right but its own."""
+    """The controller as ``kube-efs render`` installs it: with the permissions of its service account only."""
     await installed("apply", "-f", "-", stdin=NODE)
     account = await control_plane.kubeconfig(ServiceAccountName(NAMESPACE, MANAGER))
     return Driver(
@@ -80,7 +80,7 @@ async def driver(
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def system(account: AwsGateway, kubectl: Kubectl, request: Any) -> AsyncIterator[FileSystemId]:
-    """A fresh file system, which the seed's class names."""
+    """A new file system, which the class of the older example names."""
     made = (await account.create_file_system(request.node.name[:60])).file_system_id
     await kubectl("apply", "-f", "-", stdin=SEED_CLASS.replace("fs-09a658ebf884ec043", made))
     yield made
@@ -88,7 +88,7 @@ async def system(account: AwsGateway, kubectl: Kubectl, request: Any) -> AsyncIt
 
 
 async def _bound(kubectl: Kubectl) -> dict[str, Any]:
-    """The volume of the seed's claim, once it is Bound."""
+    """Wait until the claim of the older example is Bound; returns its volume."""
     await kubectl("wait", CLAIM, "--for=jsonpath={.status.phase}=Bound", "--timeout=20s")
     name = await kubectl("get", CLAIM, "-o", "jsonpath={.spec.volumeName}")
     found: dict[str, Any] = json.loads(await kubectl("get", "pv", name, "-o", "json"))
@@ -96,14 +96,14 @@ async def _bound(kubectl: Kubectl) -> dict[str, Any]:
 
 
 async def _gone(kubectl: Kubectl, volume: dict[str, Any]) -> None:
-    """Delete the claim and wait until its volume is gone."""
+    """Delete the claim and wait until its volume is deleted."""
     name = volume["metadata"]["name"]
     await kubectl("delete", CLAIM, "--timeout=20s")
     await kubectl("wait", f"pv/{name}", "--for=delete", "--timeout=20s")
 
 
 def _comparable(volume: dict[str, Any]) -> dict[str, Any]:
-    """All that was written by whoever made it, but for what differs from claim to claim."""
+    """The fields that the provisioner wrote, except those that differ between claims."""
     metadata, spec = volume["metadata"], volume["spec"]
     uid = spec["claimRef"]["uid"]
     attributes = spec["csi"].get("volumeAttributes", {})
@@ -121,7 +121,7 @@ def _comparable(volume: dict[str, Any]) -> dict[str, Any]:
     return kept | rest | {"driver": spec["csi"]["driver"], "handle": handle}
 
 
-async def test_both_make_the_same_volume_for_the_seed_s_claim(
+async def test_both_modes_create_the_same_volume_for_the_older_example(
     driver: Driver, account: AwsGateway, system: FileSystemId, kubectl: Kubectl
 ) -> None:
     made = []
@@ -141,7 +141,7 @@ async def test_both_make_the_same_volume_for_the_seed_s_claim(
 
 
 @pytest.mark.parametrize("order", ["to csi-provisioner", "from csi-provisioner"])
-async def test_one_removes_what_the_other_has_made(
+async def test_each_mode_removes_volumes_of_the_other(
     driver: Driver, account: AwsGateway, system: FileSystemId, kubectl: Kubectl, order: str
 ) -> None:
     ways = [driver.without_sidecar, driver.with_sidecar]
@@ -157,7 +157,7 @@ async def test_one_removes_what_the_other_has_made(
     assert await account.access_points.list(system) == ()
 
 
-async def test_a_claim_half_served_by_one_is_finished_by_the_other(
+async def test_volume_created_by_csi_provisioner_is_completed_without_it(
     driver: Driver, account: AwsGateway, system: FileSystemId, kubectl: Kubectl
 ) -> None:
     await kubectl("apply", "-f", "-", stdin=SEED_CLAIM)
@@ -183,7 +183,7 @@ async def test_a_claim_half_served_by_one_is_finished_by_the_other(
     assert await account.access_points.list(system) == ()
 
 
-async def test_csi_provisioner_tells_what_is_wrong_with_a_class(
+async def test_csi_provisioner_reports_an_invalid_class(
     driver: Driver, system: FileSystemId, kubectl: Kubectl
 ) -> None:
     wrong = SEED_CLASS.replace("fs-09a658ebf884ec043", system).replace('"700"', '"rwx"')

@@ -1,4 +1,4 @@
-"""The driver before csi-sanity: its controller, and its node, which mounts through real tunnels."""
+"""csi-sanity with the driver: its controller, and its node, which mounts through real tunnels."""
 
 import os
 from collections import Counter
@@ -62,7 +62,7 @@ async def system(efs: EmbeddedEfs) -> FileSystemId:
 async def controller(
     control_plane: RealControlPlane, efs: EmbeddedEfs, system: FileSystemId, folder: Path
 ) -> AsyncIterator[Path]:
-    """The socket of a controller that has also told the nodes where the file system is."""
+    """The socket of a controller that has also published the file system to the nodes."""
     driver = Driver(control_plane.admin_kubeconfig, efs, folder)
     targets = partial(
         Kubectl(control_plane.admin_kubeconfig).run, "get", "configmap", "efs-stunnel", "-oyaml"

@@ -1,10 +1,10 @@
-"""The same requests to a real API server and to the embedded one, and what they answer.
+"""Compares the answers of a real API server and the embedded one to the same requests.
 
-A story is a sequence of requests in a namespace of its own. Both servers are asked the same at the same time,
-and their answers (status, content type, warnings, body) must be equal, but for what no two servers share
-(uids, times, versions, what is random: ``differential/normalising.py``), for the sentences of refusals
-(``differential/comparing.py``) and for the differences listed here. A listed difference that no longer occurs
-fails the test too.
+A story is a sequence of requests in its own namespace. Both servers get the same requests at the same time.
+Their answers (status, content type, warnings, body) must be equal, except for values that differ on every
+server (UIDs, times, versions, random names: ``differential/normalising.py``), for the texts of refusals
+(``differential/comparing.py``), and for the differences listed here. A listed difference that does not occur
+fails the test.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """A difference that is known.
+    """A known difference.
 
     ``exchanges`` (story / exchange), ``path`` and ``values`` (real / embedded) are regular expressions.
     """
@@ -51,7 +51,7 @@ class Allowed:
     values: str = ".*"
 
     def covers(self, story: str, found: Difference) -> bool:
-        """Whether this is that difference."""
+        """Whether it describes this difference."""
         pairs = (
             (self.exchanges, f"{story} / {found.exchange}"),
             (self.path, found.path),
@@ -118,7 +118,7 @@ _AT_ONCE = 8
 
 
 class Play(NamedTuple):
-    """What both servers answered to one story."""
+    """The answers of both servers to a story."""
 
     real: list[Answer]
     embedded: list[Answer]
@@ -126,7 +126,7 @@ class Play(NamedTuple):
 
 @dataclass(slots=True)
 class Tally:
-    """What all stories together came to."""
+    """The results of all stories."""
 
     compared: int = 0
     stories: set[str] = field(default_factory=set)
@@ -170,7 +170,7 @@ async def _controllers(client: AsyncClient) -> AsyncIterator[None]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def plays(real: Server, embedded: Server) -> AsyncIterator[Mapping[str, asyncio.Task[Play]]]:
-    """All stories, which are played at the same time, as some of them wait a lot."""
+    """All stories, which run concurrently because some of them wait a lot."""
     turns = asyncio.Semaphore(_AT_ONCE)
 
     async def play(name: str) -> Play:
@@ -196,7 +196,7 @@ async def _play(story: Story, player: Player) -> None:
 
 
 @pytest.mark.parametrize("name", STORIES)
-async def test_both_servers_answer_alike(
+async def test_both_api_servers_give_equal_answers(
     name: str, plays: Mapping[str, asyncio.Task[Play]], tally: Tally
 ) -> None:
     play = await plays[name]
@@ -208,7 +208,7 @@ async def test_both_servers_answer_alike(
     assert not unexpected, "\n".join(map(str, unexpected))
 
 
-async def test_enough_was_compared_and_every_allowed_difference_is_needed(tally: Tally) -> None:
+async def test_enough_requests_are_compared_and_every_allowed_difference_is_used(tally: Tally) -> None:
     if tally.stories != set(STORIES):
         pytest.skip("not all stories were played")
     print(f"{tally.compared} requests compared, {len(ALLOWED)} kinds of differences allowed")  # noqa: T201

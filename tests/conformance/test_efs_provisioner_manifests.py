@@ -1,7 +1,7 @@
 """The manifests of efs-provisioner on a real control plane: fields, permissions, and its README's examples.
 
-The pods run on the embedded node. apps/v1beta1 is gone from Kubernetes since 1.16, so the StatefulSet of the
-README is applied as apps/v1, which wants a selector.
+The pods run on the embedded node. Kubernetes has no apps/v1beta1 since 1.16, so the StatefulSet of the README
+is applied as apps/v1, which requires a selector.
 """
 
 from collections.abc import AsyncIterator
@@ -60,13 +60,13 @@ async def site(
 
 
 @pytest.mark.parametrize("file", FILES)
-async def test_the_api_server_knows_every_field(site: Site, file: str) -> None:
+async def test_api_server_accepts_every_field(site: Site, file: str) -> None:
     flags = ("--dry-run=server", "--validate=strict")
     answer = await site.kubectl.run("create", *flags, "-f", str(DEPLOY / file))
     assert (answer.status, answer.errors) == (0, "")
 
 
-async def test_the_quick_start_and_the_stateful_set_of_the_readme(site: Site) -> None:
+async def test_quick_start_and_stateful_set_of_the_readme_work(site: Site) -> None:
     await deploy_quick_start(site)
     await check_quick_start(site)
     await check_stateful_set(site, _of_today(STATEFUL_SET))
@@ -74,7 +74,7 @@ async def test_the_quick_start_and_the_stateful_set_of_the_readme(site: Site) ->
     await check_nothing_is_left(site)
 
 
-async def test_the_readme_s_commands_in_another_namespace(site: Site) -> None:
+async def test_commands_of_the_readme_work_in_another_namespace(site: Site) -> None:
     await check_deployment_step_by_step(site, "storage")
     await check_removal_of_the_provisioner(site)
 
@@ -88,7 +88,7 @@ def _of_today(manifest: str) -> str:
 
 
 async def _check_permissions(kubectl: Kubectl) -> None:
-    """What the running provisioner has just got by with is all that it may do."""
+    """The provisioner has no more permissions than it needed until now."""
     for namespace in ("default", "kube-system"):
         assert [call for call in ALLOWED if not await _may(kubectl, call, namespace)] == []
         assert [call for call in REFUSED if await _may(kubectl, call, namespace)] == []

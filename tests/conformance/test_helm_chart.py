@@ -1,4 +1,4 @@
-"""The chart with Helm itself: the same objects as ``kube-efs render``, and what each value changes."""
+"""The chart with Helm: the same objects as ``kube-efs render``, and the effect of each value."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -76,9 +76,9 @@ async def test_chart_requires_only_the_platform() -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """What one value changes, each by its object and its place in it; None where nothing is any more.
+    """The changes of a value, by object and path; None for a removed field.
 
-    ``base`` are the values without it.
+    ``base`` are the other values.
     """
 
     value: Any
@@ -270,15 +270,17 @@ async def test_switch_adds_objects_of_the_operator_assets(
 @pytest.mark.parametrize(
     ("values", "field"),
     [
-        pytest.param({"platform": "openshfit"}, "platform", id="an unknown platform"),
-        pytest.param({"csi": {"enable": True}}, "enable", id="a name that is no value"),
-        pytest.param({"region": 'us"east'}, "region", id="a region with a quote"),
-        pytest.param({"storageClass": {"name": "_"}}, "name", id="a class's name with an underscore"),
-        pytest.param({"csi": {"kubeletDirectory": "/a/../b"}}, "kubeletDirectory", id="a folder with dots"),
-        pytest.param({"image": {"digest": "latest"}}, "digest", id="a tag as a digest"),
-        pytest.param({"controller": {"env": {"A": 1}}}, "A", id="a number as a variable"),
-        pytest.param({"tunnel": {"env": {"NODE_NAME": "a"}}}, "NODE_NAME", id="the chart's own variable"),
-        pytest.param({"csi": {"classReferences": ["a/b"]}}, "classReferences", id="a text as a reference"),
+        pytest.param({"platform": "openshfit"}, "platform", id="unknown platform"),
+        pytest.param({"csi": {"enable": True}}, "enable", id="unknown value"),
+        pytest.param({"region": 'us"east'}, "region", id="region with a quote"),
+        pytest.param({"storageClass": {"name": "_"}}, "name", id="StorageClass name with an underscore"),
+        pytest.param({"csi": {"kubeletDirectory": "/a/../b"}}, "kubeletDirectory", id="directory with dots"),
+        pytest.param({"image": {"digest": "latest"}}, "digest", id="tag instead of a digest"),
+        pytest.param({"controller": {"env": {"A": 1}}}, "A", id="number as a variable name"),
+        pytest.param({"tunnel": {"env": {"NODE_NAME": "a"}}}, "NODE_NAME", id="variable that the chart sets"),
+        pytest.param(
+            {"csi": {"classReferences": ["a/b"]}}, "classReferences", id="text instead of a reference"
+        ),
     ],
 )
 async def test_invalid_values_are_refused_by_name(values: Mapping[str, Any], field: str) -> None:
@@ -343,7 +345,7 @@ def _merged(base: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
 
 
 def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value that is no mapping or list, by its place."""
+    """Every value that is not a mapping or list, by its path."""
     match node:
         case Mapping():
             entries = node.items()

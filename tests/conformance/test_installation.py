@@ -1,4 +1,4 @@
-"""``kube-efs render`` on a real API server: accepted, complete, and able to take over what is there."""
+"""``kube-efs render`` on a real API server: manifests are accepted, complete, and replace older objects."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ WORKLOADS = ("deployment/efs-manager", "daemonset/efs-stunnel")
 
 @pytest.mark.parametrize("more", [(), ("--csi", *REFERENCES)], ids=["without", "csi"])
 @pytest.mark.parametrize("platform", Platform)
-async def test_the_api_server_knows_every_field(
+async def test_api_server_accepts_every_field(
     installed: Kubectl, platform: Platform, more: tuple[str, ...]
 ) -> None:
     manifests = render("--for", str(platform), "--region", "us-east-1", *more)
@@ -30,9 +30,7 @@ async def test_the_api_server_knows_every_field(
 
 
 @pytest.mark.parametrize("platform", Platform)
-async def test_the_api_server_knows_every_field_of_the_operator(
-    installed: Kubectl, platform: Platform
-) -> None:
+async def test_api_server_accepts_every_field_of_the_operator(installed: Kubectl, platform: Platform) -> None:
     manifests = render("--for", str(platform), "--operator", "--namespace", NAMESPACE)
     flags = ("--dry-run=server", "--validate=strict")
     answer = await installed.run("apply", *flags, "-f", "-", stdin=manifests)
@@ -47,7 +45,7 @@ async def test_second_apply_changes_nothing(installed: Kubectl, output: str) -> 
     assert [line for line in again.splitlines() if not line.endswith(" unchanged")] == []
 
 
-async def test_people_find_the_installation(installed: Kubectl) -> None:
+async def test_kubectl_shows_the_installation(installed: Kubectl) -> None:
     listing = await installed("get", "deployment,daemonset", "-n", NAMESPACE)
     assert all(name in listing for name in ("deployment.apps/efs-manager", "daemonset.apps/efs-stunnel"))
     described = await installed("describe", "deployment", "efs-manager", "-n", NAMESPACE)
@@ -63,7 +61,7 @@ async def test_two_installations_share_a_cluster(installed: Kubectl) -> None:
 
 
 async def test_pods_of_the_installation_pass_admission(installed: Kubectl) -> None:
-    """Each pod template as a pod: the namespace's own level of Pod Security must let the tunnel in."""
+    """Each pod template is created as a pod; Pod Security of the namespace must admit the tunnel."""
     manifests = render_manifests(RenderOptions(platform=Platform.KUBERNETES, csi=True))
     for template in [one["spec"]["template"] for one in manifests if "template" in one.get("spec", {})]:
         metadata = {**template["metadata"], "name": "trial", "namespace": NAMESPACE}
@@ -72,8 +70,8 @@ async def test_pods_of_the_installation_pass_admission(installed: Kubectl) -> No
         assert (answer.status, answer.errors) == (0, "")
 
 
-async def test_the_object_of_the_aws_driver_is_taken_over(installed: Kubectl) -> None:
-    """Some fields of a CSIDriver can never be changed: what the AWS driver has there must not differ."""
+async def test_csidriver_of_the_aws_driver_is_updated(installed: Kubectl) -> None:
+    """Some fields of a CSIDriver are immutable, so they must not differ from those of the AWS driver."""
     (mine,) = [
         one
         for one in render_manifests(RenderOptions(platform=Platform.KUBERNETES, csi=True))
@@ -87,14 +85,14 @@ async def test_the_object_of_the_aws_driver_is_taken_over(installed: Kubectl) ->
     assert policy == "None"
 
 
-async def test_an_upgrade_can_leave_the_tunnels_for_last(installed: Kubectl) -> None:
+async def test_upgrade_can_exclude_the_tunnels(installed: Kubectl) -> None:
     flags = ("--dry-run=server", "-l", "component!=efs-stunnel", "-o", "name")
     answered = await installed("apply", *flags, "-f", "-", stdin=render(*OPTIONS))
     workloads = {name for name in answered.split() if name.startswith(("daemonset", "deployment"))}
     assert workloads == {"daemonset.apps/efs-csi-node", "deployment.apps/efs-manager"}
 
 
-async def test_an_older_installation_is_taken_over_node_by_node(installed: Kubectl) -> None:
+async def test_older_installation_is_replaced_node_by_node(installed: Kubectl) -> None:
     await _install_older_system(installed)
     old_pods = await _tunnel_pods(installed)
     assert len(old_pods) == 2
@@ -123,7 +121,7 @@ async def test_an_older_installation_is_taken_over_node_by_node(installed: Kubec
 
 
 async def _install_older_system(kubectl: Kubectl) -> None:
-    """The older system on two nodes, with tunnels that look well."""
+    """Install the older system on two nodes, with tunnels that look healthy."""
     for name in ("first", "second"):
         metadata = {"name": name, "labels": {"kubernetes.io/os": "linux"}}
         node = {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
@@ -146,7 +144,7 @@ async def _wait_for_tunnels(kubectl: Kubectl, count: str, number: int) -> None:
 
 
 async def _tunnel_pods(kubectl: Kubectl) -> dict[str, str]:
-    """The uid of the owner of each pod of a tunnel."""
+    """The UID of the owner of each tunnel pod."""
     output = await kubectl("get", "pods", "-n", NAMESPACE, "-l", "component=efs-stunnel", "-o", "json")
     metadata = [pod["metadata"] for pod in json.loads(output)["items"]]
     return {one["name"]: one["ownerReferences"][0]["uid"] for one in metadata}

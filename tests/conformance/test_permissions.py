@@ -1,4 +1,4 @@
-"""RBAC as ``kube-efs render`` prints it: enough for every call of the code, and no more."""
+"""The RBAC of ``kube-efs render``: it allows every call of the code, and no others."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -39,7 +39,7 @@ STATUS = "efs-stunnel-status-first"
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request, as RBAC sees it; "" stands for no namespace and for any name."""
+    """A request in the terms of RBAC; "" means no namespace, or any name."""
 
     verb: str
     resource: str
@@ -194,7 +194,7 @@ async def nodes(installed: Kubectl) -> AsyncIterator[None]:
 async def driver(
     control_plane: RealControlPlane, installed: Kubectl, nodes: None, tmp_path: Path
 ) -> AsyncIterator[tuple[Kubectl, AsyncClient]]:
-    """kubectl and a client, each with the token that the driver's pod on the node "one" gets."""
+    """kubectl and a client, each with the token of the driver's pod on the node "one"."""
     token = _pod_on_node(control_plane, installed, NODE, tmp_path)
     async with token as kubeconfig, connect(load_config(kubeconfig)) as client:
         yield Kubectl(kubeconfig), client
@@ -204,7 +204,7 @@ async def driver(
 async def agent(
     control_plane: RealControlPlane, installed: Kubectl, nodes: None, tmp_path: Path
 ) -> AsyncIterator[AsyncClient]:
-    """A client with the token that the pod of the tunnels on the node "one" gets."""
+    """A client with the token of the tunnel pod on the node "one"."""
     token = _pod_on_node(control_plane, installed, TUNNEL, tmp_path)
     async with token as kubeconfig, connect(load_config(kubeconfig)) as client:
         yield client
@@ -232,7 +232,7 @@ def _manifest(version: str, kind: str, metadata: dict[str, str], **more: object)
     return yaml.safe_dump({"apiVersion": version, "kind": kind, "metadata": metadata, **more})
 
 
-async def test_the_driver_takes_its_taint_from_its_node(
+async def test_driver_can_remove_its_taint_from_its_node(
     installed: Kubectl, driver: tuple[Kubectl, AsyncClient]
 ) -> None:
     _, client = driver
@@ -247,16 +247,16 @@ async def test_the_driver_takes_its_taint_from_its_node(
     ("change", "reason"),
     [
         pytest.param(
-            ("taint", "node", "other", f"{STARTUP_TAINT}-"), "changes no other node", id="elsewhere"
+            ("taint", "node", "other", f"{STARTUP_TAINT}-"), "changes no other node", id="other node"
         ),
         pytest.param(("taint", "node", "one", "dedicated-"), "its startup taint only", id="another taint"),
-        pytest.param(("taint", "node", "one", "new=x:NoExecute"), "adds no taint", id="a new taint"),
-        pytest.param(("label", "node", "one", "a=b"), "nothing but taints", id="a label"),
-        pytest.param(("annotate", "node", "one", "a=b"), "nothing but taints", id="an annotation"),
+        pytest.param(("taint", "node", "one", "new=x:NoExecute"), "adds no taint", id="new taint"),
+        pytest.param(("label", "node", "one", "a=b"), "nothing but taints", id="label"),
+        pytest.param(("annotate", "node", "one", "a=b"), "nothing but taints", id="annotation"),
         pytest.param(("cordon", "one"), "nothing but taints", id="cordoned"),
     ],
 )
-async def test_the_driver_changes_nothing_else(
+async def test_driver_cannot_change_anything_else(
     driver: tuple[Kubectl, AsyncClient], change: tuple[str, ...], reason: str
 ) -> None:
     kubectl, _ = driver
@@ -266,7 +266,7 @@ async def test_the_driver_changes_nothing_else(
 # --- the tunnels of a node
 
 
-async def test_the_tunnels_of_a_node_write_its_status(agent: AsyncClient) -> None:
+async def test_tunnel_agent_can_write_the_status_of_its_node(agent: AsyncClient) -> None:
     status = build_config_map(namespace=NAMESPACE, name="efs-stunnel-status-one", labels={}, data={"a": "b"})
     async with asyncio.timeout(30):
         for _ in range(2):
@@ -275,10 +275,10 @@ async def test_the_tunnels_of_a_node_write_its_status(agent: AsyncClient) -> Non
 
 
 @pytest.mark.parametrize("name", [CONFIG_MAP_NAME, "efs-stunnel-status-other", "any"])
-async def test_the_tunnels_of_a_node_write_nothing_of_others(
+async def test_tunnel_agent_cannot_write_other_config_maps(
     agent: AsyncClient, installed: Kubectl, name: str
 ) -> None:
-    """The token is that of one node, and what it could rewrite leads the tunnels of all."""
+    """The token belongs to one node, and such a ConfigMap would redirect the tunnels of all nodes."""
     await installed("delete", "configmap", name, "-n", NAMESPACE, "--ignore-not-found")
     wanted = build_config_map(namespace=NAMESPACE, name=name, labels={}, data={"a": "b"})
     with pytest.raises(KubeDenied, match="status of their own node"), translated(name):
@@ -296,7 +296,7 @@ async def test_the_tunnels_of_a_node_write_nothing_of_others(
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def manager(control_plane: RealControlPlane, installed: Kubectl) -> AsyncIterator[AsyncClient]:
-    """A client that is the controller, as far as the API server can tell."""
+    """A client with the identity of the controller."""
     kubeconfig = await control_plane.kubeconfig(ServiceAccountName(NAMESPACE, MANAGER))
     assert f"system:serviceaccount:{NAMESPACE}:{MANAGER}" in await Kubectl(kubeconfig)("auth", "whoami")
     async with connect(load_config(kubeconfig)) as client:
@@ -309,7 +309,7 @@ def _targets(name: str) -> ConfigMap:
     )
 
 
-async def test_the_controller_applies_the_one_config_map_that_is_its_own(manager: AsyncClient) -> None:
+async def test_controller_can_apply_only_its_own_config_map(manager: AsyncClient) -> None:
     # Once to create it, once to change it: the first needs one permission more.
     for _ in range(2):
         await manager.apply(_targets(CONFIG_MAP_NAME), force=True)
@@ -317,7 +317,7 @@ async def test_the_controller_applies_the_one_config_map_that_is_its_own(manager
         await manager.apply(_targets("another"), force=True)
 
 
-async def test_the_controller_follows_that_config_map_by_its_name(manager: AsyncClient) -> None:
+async def test_controller_can_watch_only_its_own_config_map(manager: AsyncClient) -> None:
     stream = follow(manager, ConfigMap, namespace=NAMESPACE, fields={"metadata.name": CONFIG_MAP_NAME})
     async with asyncio.timeout(20):
         assert isinstance(await anext(stream), Listed)
@@ -326,7 +326,7 @@ async def test_the_controller_follows_that_config_map_by_its_name(manager: Async
         [_ async for _ in manager.list(ConfigMap, namespace=NAMESPACE)]
 
 
-async def test_the_controller_leads_by_its_lease_and_no_other(manager: AsyncClient) -> None:
+async def test_controller_can_acquire_and_release_its_lease(manager: AsyncClient) -> None:
     terms = LeaseTerms(namespace=NAMESPACE, name=DEFAULT_LEASE, identity="one", retry_period_seconds=0.1)
     leadership = Leadership(manager, terms, asyncio.get_running_loop().time)
     async with asyncio.timeout(20):
@@ -335,7 +335,7 @@ async def test_the_controller_leads_by_its_lease_and_no_other(manager: AsyncClie
     assert not leadership.is_leader
 
 
-async def test_the_controller_reads_what_classes_name_and_nothing_else(
+async def test_controller_can_read_only_the_named_secrets_and_config_maps(
     manager: AsyncClient, installed: Kubectl
 ) -> None:
     for kind, name in (("secret", "role"), ("configmap", "file-systems"), ("configmap", "others")):

@@ -1,4 +1,4 @@
-"""The embedded node under a real API server: programs in its pods have that server's tokens."""
+"""The embedded node with a real API server: programs in its pods have tokens of that server."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(
 SCRIPT = "kubectl auth whoami -o jsonpath={.status.userInfo.username}"
 
 
-async def test_a_program_in_a_pod_is_its_service_account(tmp_path: Path) -> None:
+async def test_program_in_a_pod_has_its_service_account(tmp_path: Path) -> None:
     async with (
         RealControlPlane(tmp_path / "plane", PROGRAMS) as plane,
         connect(load_config(plane.admin_kubeconfig)) as client,

@@ -20,14 +20,14 @@ _SECONDS = 120.0
 
 
 def _option() -> str:
-    """The option of the page."""
+    """The option as documented in the page."""
     [command] = commands_for("docs/embedded.md", "tests/conformance/test_up.py")
     *program, option, _ = command.text.split()
     assert program == ["kube-efs", "up"]
     return option
 
 
-def test_every_check_of_the_demo_holds() -> None:
+def test_every_check_of_the_demo_succeeds() -> None:
     answer = subprocess.run(
         [sys.executable, "-m", "kube_efs", "demo", "--output", "json", _option(), str(PROGRAMS)],
         capture_output=True,
@@ -41,7 +41,7 @@ def test_every_check_of_the_demo_holds() -> None:
     assert answer.returncode == 0
 
 
-def test_up_serves_the_real_one_by_the_variable_and_ends_it(tmp_path: Path) -> None:
+def test_up_starts_and_stops_the_real_control_plane_of_the_variable(tmp_path: Path) -> None:
     kubeconfig, output = tmp_path / "kubeconfig", tmp_path / "output"
     with output.open("w") as written:
         up = subprocess.Popen(
@@ -74,7 +74,7 @@ def test_up_serves_the_real_one_by_the_variable_and_ends_it(tmp_path: Path) -> N
         up.wait()
 
 
-def test_directory_without_the_programs_is_named(tmp_path: Path) -> None:
+def test_error_names_the_directory_without_the_programs(tmp_path: Path) -> None:
     answer = subprocess.run(
         [sys.executable, "-m", "kube_efs", "up", _option(), str(tmp_path)],
         cwd=tmp_path,

@@ -1,4 +1,4 @@
-"""The fenced blocks of a page, and what is to be done with each.
+"""The fenced blocks of a page, and their markers.
 
 ::
 
@@ -8,22 +8,22 @@
     ```
 
     <!-- not run: needs a cluster of OpenShift -->
-    ```sh                 shell that is not run; so may a session be. Without the reason, the page fails
+    ```sh                 shell that is not run, or a session. Without the reason, the page fails
     oc get nodes
     ```
 
     <!-- as in: docs/install.md -->
-    ```console            not run once more: a session of that page has its commands, perhaps with more words
+    ```console            not run again: a session of that page has its commands, perhaps with more words
 
     <!-- run by: tests/conformance/test_helm_chart.py -->
     ```console            that test takes the commands from the page, and runs them
 
     <!-- file: claim.yaml -->
-    ```yaml               written under that name into the folder in which the page's sessions run
+    ```yaml               written to that file in the directory of the page's sessions
     ```
 
     <!-- given: older-system -->
-    ```console            run after tests/docs/given/older-system.sh, which makes what the reader has
+    ```console            run after tests/docs/given/older-system.sh, which prepares what the reader has
     ```
 """
 
@@ -34,7 +34,7 @@ from pathlib import Path
 
 SESSION = "console"
 SHELL = "sh"
-# What nobody would type into a shell; drawings and shown answers are text.
+# Languages of blocks that are not for a shell; drawings and answers are text.
 _OTHERS = frozenset({"ini", "json", "promql", "python", "text", "yaml"})
 _COMMENT = re.compile(r"<!-- (not run|as in|run by|file|given): (.+?) -->")
 _ROOT = Path(__file__).parents[2]
@@ -43,18 +43,18 @@ _FENCE = re.compile(r"(?P<indent> *)```(?P<language>.*)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A command of a session, and the lines that it is shown to print."""
+    """A command of a session, and its documented output."""
 
     text: str
     shown: tuple[str, ...] = ()
 
     def is_part_of(self, other: "Command") -> bool:
-        """Whether the other one has all its words, in their order."""
+        """Whether the other command contains all its words in this order."""
         words = iter(other.text.replace("\\\n", " ").split())
         return all(word in words for word in self.text.replace("\\\n", " ").split())
 
     def missing(self, output: str) -> list[str]:
-        """Those of the shown lines that are not in the output, each looked for after the one before."""
+        """The documented lines that are missing in the output; each is searched after the previous one."""
         printed = [" ".join(line.split()) for line in output.splitlines()]
         missing = []
         for line in self.shown:
@@ -69,9 +69,9 @@ class Command:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """A fenced block; ``reason`` is why it is not run, ``file`` its name, ``given`` what it stands on.
+    """A fenced block; ``reason`` is why it is not run, ``file`` its file name, ``given`` its preparation.
 
-    ``elsewhere`` is the page whose sessions have its commands, too; ``runner`` is a test that runs them.
+    ``elsewhere`` is a page whose sessions also have its commands; ``runner`` is a test that runs them.
     """
 
     page: str
@@ -86,7 +86,7 @@ class Block:
 
     @property
     def is_run(self) -> bool:
-        """Whether its commands are run with the page's others."""
+        """Whether its commands are run with the others of the page."""
         return self.language == SESSION and not (self.reason or self.elsewhere or self.runner)
 
     @property
@@ -104,7 +104,7 @@ class Block:
 
     @property
     def problem(self) -> str:
-        """What is wrong with the way it is marked; empty when nothing is."""
+        """The problem of its markers; empty without one."""
         if self.language == SESSION:
             return "" if self.reason or self.commands else "a session has a line that begins with $"
         if self.language == SHELL:
@@ -115,7 +115,7 @@ class Block:
 
 
 def read_blocks(page: str, text: str) -> Iterator[Block]:
-    """The blocks of a page of that name."""
+    """The blocks in the text of a page of that name."""
     lines = text.splitlines()
     start: re.Match[str] | None = None
     opened = 0
@@ -148,5 +148,5 @@ def blocks_of(page: str) -> list[Block]:
 
 
 def commands_for(page: str, runner: str) -> list[Command]:
-    """The commands of a page that are left to the test in this file, which is relative to the tree."""
+    """The commands of a page that the test in this file runs; the path is relative to the tree."""
     return [command for one in blocks_of(page) if one.runner == runner for command in one.commands]

@@ -14,7 +14,7 @@ from kube_efs_lab.cluster import EmbeddedCluster
 
 
 def environment_of(cluster: EmbeddedCluster, home: Path) -> Mapping[str, str]:
-    """What a reader has in the shell: kube-efs, and the way to a cluster and to AWS."""
+    """The environment of a reader's shell: kube-efs, and access to a cluster and to AWS."""
     return {
         **cluster.efs.environment(),
         "FILE_SYSTEM": cluster.file_system_ids[0],  # for what is given
@@ -28,7 +28,7 @@ def environment_of(cluster: EmbeddedCluster, home: Path) -> Mapping[str, str]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[EmbeddedCluster, None]:
-    """A cluster for most pages; kube-efs's processes are there."""
+    """A cluster for most pages, with running processes of kube-efs."""
     async with EmbeddedCluster(tmp_path_factory.mktemp("docs")) as cluster:
         yield cluster
     await _last_callbacks()
@@ -36,7 +36,7 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Em
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def bare_cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[EmbeddedCluster, None]:
-    """A cluster without kube-efs; what pages install there runs in pods."""
+    """A cluster without kube-efs, where pages install it in pods."""
     settings = {"KUBE_EFS_RESYNC_SECONDS": "2"}
     async with EmbeddedCluster(
         tmp_path_factory.mktemp("bare"), file_systems=("first",), settings=settings, installed=False
@@ -46,9 +46,9 @@ async def bare_cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerat
 
 
 async def _last_callbacks() -> None:
-    """Let connections end that have been closed: the loop does not run between fixtures and other tests.
+    """Let closed connections end, because the loop does not run between fixtures and other tests.
 
-    While another cluster is there, a second has to be enough.
+    While another cluster runs, one second must be enough.
     """
     for _ in range(20):
         await asyncio.sleep(0)
@@ -58,6 +58,6 @@ async def _last_callbacks() -> None:
 
 
 def _speaks_to_itself() -> bool:
-    """Whether this process has both ends of a connection, as a cluster has with its API server."""
+    """Whether this process has both ends of a connection, as between a cluster and its API server."""
     ends = {(one.laddr, one.raddr) for one in psutil.Process().net_connections("tcp") if one.raddr}
     return any((far, near) in ends for near, far in ends)

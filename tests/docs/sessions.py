@@ -14,13 +14,13 @@ _END = "::end::"
 
 
 class Shell:
-    """A bash that takes one command after the other."""
+    """A bash that runs commands one after the other."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
     async def run(self, command: Command, *, seconds: float) -> tuple[int, str]:
-        """The exit status, and what came out on both channels; fails after that time."""
+        """Run a command; returns exit status and output. Fails after the timeout."""
         assert self._process.stdin
         assert self._process.stdout
         # Without standard input: a command must not eat the next one.
@@ -41,7 +41,7 @@ class Shell:
 
 @asynccontextmanager
 async def shell(folder: Path, environment: Mapping[str, str]) -> AsyncGenerator[Shell, None]:
-    """A shell in that folder; whatever it has left running is killed at the end."""
+    """A shell in that directory; its remaining processes are killed at the end."""
     process = await asyncio.create_subprocess_exec(
         "bash",
         cwd=folder,
@@ -62,7 +62,7 @@ async def shell(folder: Path, environment: Mapping[str, str]) -> AsyncGenerator[
 async def run_page(
     blocks: list[Block], folder: Path, environment: Mapping[str, str], *, seconds: float = 120.0
 ) -> None:
-    """Write the page's files and run its sessions in order; fails with what a reader would stumble over."""
+    """Write the page's files and run its sessions in order; fails at the first difference."""
     for block in blocks:
         if block.file:
             await asyncio.to_thread((folder / block.file).write_text, block.text)

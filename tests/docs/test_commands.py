@@ -1,4 +1,4 @@
-"""Every command in the pages is run here, or is marked with the reason why not."""
+"""Every command in the pages is run here, or has a marker with the reason."""
 
 import os
 import re
@@ -25,7 +25,7 @@ PAGES = sorted(
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_block_is_run_or_says_why_not(page: str) -> None:
+def test_every_block_is_run_or_has_a_reason(page: str) -> None:
     assert [f"{page}:{one.line}: {one.problem}" for one in blocks_of(page) if one.problem] == []
 
 
@@ -36,7 +36,7 @@ def test_tests_that_pages_quote_exist(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_what_is_said_to_be_run_on_another_page_is(page: str) -> None:
+def test_commands_marked_as_run_on_another_page_are_on_that_page(page: str) -> None:
     for block in blocks_of(page):
         if block.elsewhere:
             run = [one for other in blocks_of(block.elsewhere) if other.is_run for one in other.commands]
@@ -45,14 +45,14 @@ def test_what_is_said_to_be_run_on_another_page_is(page: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_what_a_test_is_said_to_run_it_takes_from_the_page(page: str) -> None:
+def test_named_test_reads_its_commands_from_the_page(page: str) -> None:
     for block in blocks_of(page):
         if block.runner:
             assert f'commands_for("{page}", "{block.runner}")' in (ROOT / block.runner).read_text()
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_what_make_is_told_in_a_page_it_can_do(page: str) -> None:
+def test_make_targets_in_pages_exist(page: str) -> None:
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
     lines = [line for one in blocks_of(page) if one.language == SHELL for line in one.text.splitlines()]
     told = re.findall(r"`(?:[A-Z_]+=\S+ )?make ([a-z-]+)", (ROOT / page).read_text())
@@ -96,7 +96,7 @@ async def _run(page: str, cluster: EmbeddedCluster, folder: Path) -> None:
 # --- what the two above stand on
 
 
-def test_a_session_s_commands_have_their_continuations_and_output() -> None:
+def test_session_is_parsed_into_commands_with_output() -> None:
     text = "```console\n$ one \\\n> two\nshown\n\n$ three\n```\n"
     (block,) = read_blocks("page", text)
     assert block.is_run
@@ -106,23 +106,23 @@ def test_a_session_s_commands_have_their_continuations_and_output() -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        pytest.param("```console\n$ true\n```", "", id="a session"),
-        pytest.param("```console\ntrue\n```", "a session has a line", id="a session without a command"),
+        pytest.param("```console\n$ true\n```", "", id="session"),
+        pytest.param("```console\ntrue\n```", "a session has a line", id="session without a command"),
         pytest.param("```sh\ntrue\n```", "say above why", id="shell without a reason"),
         pytest.param("<!-- not run: needs oc -->\n```sh\noc\n```", "", id="shell with a reason"),
-        pytest.param("<!-- not run: needs oc -->\n```console\n$ oc\n```", "", id="a session that is not run"),
-        pytest.param("<!-- as in: page -->\n```console\n$ true\n```", "", id="a session of another page"),
+        pytest.param("<!-- not run: needs oc -->\n```console\n$ oc\n```", "", id="session that is not run"),
+        pytest.param("<!-- as in: page -->\n```console\n$ true\n```", "", id="session of another page"),
         pytest.param("<!-- as in: page -->\n```sh\ntrue\n```", "say above why", id="shell of another page"),
-        pytest.param("<!-- run by: test -->\n```console\n$ true\n```", "", id="a session that a test takes"),
+        pytest.param("<!-- run by: test -->\n```console\n$ true\n```", "", id="session that a test takes"),
         pytest.param("<!-- run by: test -->\n```sh\ntrue\n```", "say above why", id="shell for a test"),
         pytest.param("```\ntrue\n```", "no language is none of", id="no language"),
-        pytest.param("```bash\ntrue\n```", "bash is none of", id="shell by another name"),
+        pytest.param("```bash\ntrue\n```", "bash is none of", id="shell with another name"),
         pytest.param(
-            "<!-- not run: it is YAML -->\n```yaml\n```", "it is no command", id="a needless reason"
+            "<!-- not run: it is YAML -->\n```yaml\n```", "it is no command", id="unnecessary reason"
         ),
     ],
 )
-def test_how_a_block_is_marked(text: str, problem: str) -> None:
+def test_markers_of_blocks_are_validated(text: str, problem: str) -> None:
     (block,) = read_blocks("page", text)
     assert block.problem.startswith(problem)
     assert bool(block.problem) == bool(problem)
@@ -131,30 +131,30 @@ def test_how_a_block_is_marked(text: str, problem: str) -> None:
 @pytest.mark.parametrize(
     ("shown", "missing"),
     [
-        pytest.param(("NAME STATUS", "pvc-… Bound"), [], id="white space and what is left open"),
+        pytest.param(("NAME STATUS", "pvc-… Bound"), [], id="white space and ellipsis"),
         pytest.param(("pvc-… Lost",), ["pvc-… Lost"], id="another word"),
         pytest.param(("pvc-1 Bound", "NAME …"), ["NAME …"], id="another order"),
         pytest.param(("pvc-1",), ["pvc-1"], id="part of a line"),
     ],
 )
-def test_what_is_shown_must_be_printed(shown: tuple[str, ...], missing: list[str]) -> None:
+def test_documented_output_must_be_printed(shown: tuple[str, ...], missing: list[str]) -> None:
     assert Command(text="", shown=shown).missing("NAME    STATUS\npvc-1   Bound\n") == missing
 
 
 @pytest.mark.parametrize(
     ("command", "is_part"),
     [
-        pytest.param("kubectl get pods", True, id="the same"),
+        pytest.param("kubectl get pods", True, id="same"),
         pytest.param("kubectl get", True, id="fewer words"),
         pytest.param("kubectl get pods -A", False, id="more words"),
         pytest.param("get kubectl pods", False, id="another order"),
     ],
 )
-def test_what_is_part_of_a_command(command: str, is_part: bool) -> None:
+def test_part_of_a_command_is_recognized(command: str, is_part: bool) -> None:
     assert Command(text=command).is_part_of(Command(text="kubectl get \\\npods")) is is_part
 
 
-async def test_a_page_s_commands_share_a_shell_and_a_folder(tmp_path: Path) -> None:
+async def test_commands_of_a_page_share_a_shell_and_a_directory(tmp_path: Path) -> None:
     page = "<!-- file: claim.yaml -->\n```yaml\nkind: Claim\n```\n\n```console\n$ name=claim.yaml\n```\n"
     page += "```console\n$ cat $name\nkind: Claim\n```\n"
     await run_page(list(read_blocks("page", page)), tmp_path, dict(os.environ))
@@ -163,10 +163,10 @@ async def test_a_page_s_commands_share_a_shell_and_a_folder(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("session", "complaint"),
     [
-        pytest.param("$ true\n$ (exit 3)", "exit status 3 of page:1", id="a command that fails"),
+        pytest.param("$ true\n$ (exit 3)", "exit status 3 of page:1", id="command that fails"),
         pytest.param("$ echo one\ntwo", "not printed: ['two']", id="other output"),
-        pytest.param("$ exit 0", "the shell has ended", id="the shell ends"),
-        pytest.param("$ sleep 60", "not done in", id="a command that hangs"),
+        pytest.param("$ exit 0", "the shell has ended", id="shell ends"),
+        pytest.param("$ sleep 60", "not done in", id="command that hangs"),
     ],
 )
 async def test_page_with_wrong_output_fails(session: str, complaint: str, tmp_path: Path) -> None:

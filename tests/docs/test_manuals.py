@@ -1,4 +1,4 @@
-"""Help and manual pages: every command tells exit statuses, environment and examples that can be run."""
+"""Help and manual pages: every command has exit statuses, environment and valid examples."""
 
 import re
 import shlex
@@ -35,7 +35,7 @@ def test_each_command_has_a_manual() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
-def test_the_help_ends_with_exit_statuses_and_examples(name: str) -> None:
+def test_help_ends_with_exit_statuses_and_examples(name: str) -> None:
     answer = CliRunner().invoke(app, [*name.split(), "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"})
     assert answer.exit_code == 0
     shown = " ".join(answer.output.split())
@@ -48,7 +48,7 @@ def test_the_help_ends_with_exit_statuses_and_examples(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(ALL_MANUALS))
-def test_the_examples_are_of_the_command_and_can_be_run(name: str) -> None:
+def test_examples_are_valid_calls_of_their_command(name: str) -> None:
     assert set(ALL_MANUALS[name].exits) == {0, 1, 2}
     assert ALL_MANUALS[name].examples
     for example in ALL_MANUALS[name].examples:

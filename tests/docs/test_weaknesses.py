@@ -1,4 +1,4 @@
-"""The tables of what was weak in older systems: each line names tests that there are."""
+"""The tables of weaknesses of older systems: each row names existing tests."""
 
 import re
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What ``make image`` has built, run by podman as a kubelet would: read-only, on the host's network."""
+"""The image of ``make image``, run by podman as by a kubelet: read-only, on the host's network."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ _PROCESSES = 4096
 
 
 async def podman(*arguments: str) -> str:
-    """The output of a command of podman, which must succeed."""
+    """The output of a podman command, which must succeed."""
     # crun, the usual runtime, refuses machines with control groups of both versions.
     runtime = ("--runtime", "runc") if shutil.which("runc") else ()
     process = await asyncio.create_subprocess_exec(
@@ -32,26 +32,26 @@ async def podman(*arguments: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """A container that runs, or has ended."""
+    """A running or ended container."""
 
     name: str
 
     async def inspect(self) -> Any:
-        """What podman knows of it."""
+        """The output of ``podman inspect``."""
         (found,) = json.loads(await podman("container", "inspect", self.name))
         return found
 
     async def first_process(self) -> psutil.Process:
-        """The process whose end is the container's."""
+        """The first process of the container."""
         return psutil.Process((await self.inspect())["State"]["Pid"])
 
     async def stop(self) -> int:
-        """End it as a kubelet does, and give its exit status."""
+        """Stop it as a kubelet does; returns its exit status."""
         await podman("stop", "--time", "10", self.name)
         return int((await self.inspect())["State"]["ExitCode"])
 
     async def logs(self) -> str:
-        """What it has written."""
+        """Its output."""
         return await podman("logs", self.name)
 
 
@@ -66,7 +66,7 @@ def _options(*, privileged: bool = False) -> tuple[str, ...]:
 
 
 async def output_of(image: str, *command: str, entry_point: str | None = None) -> str:
-    """What a command in a container of the image prints."""
+    """The output of a command in a container of the image."""
     other = ("--entrypoint", entry_point) if entry_point else ()
     return await podman("run", "--rm", "--pull", "never", *_options(), *other, image, *command)
 
@@ -81,7 +81,7 @@ async def running(
     folders: Sequence[Path],
     privileged: bool = False,
 ) -> AsyncIterator[Container]:
-    """A container of ``kube-efs COMMAND`` that has these folders of the machine too."""
+    """A container of ``kube-efs COMMAND`` with these directories of the machine."""
     variables = [text for key, value in environment.items() for text in ("--env", f"{key}={value}")]
     mounted = [text for folder in folders for text in ("--volume", f"{folder}:{folder}")]
     await podman(

@@ -1,4 +1,4 @@
-"""The image: what is in it, and that controller, tunnel and node run from it on the embedded cluster."""
+"""The image: its content, and controller, tunnel and node from it on the embedded cluster."""
 
 import asyncio
 import json
@@ -54,12 +54,12 @@ async def _inspect() -> Any:
     return found
 
 
-async def test_it_tells_its_version_and_explains_its_commands() -> None:
+async def test_image_prints_version_and_help() -> None:
     assert await output_of(IMAGE, "--version") == f"kube-efs {PROJECT['version']}\n"
-    assert "Keep this node's TLS tunnels" in await output_of(IMAGE, "tunnel", "--help")
+    assert "Manage this node's TLS tunnels" in await output_of(IMAGE, "tunnel", "--help")
 
 
-async def test_its_labels_and_user_are_told() -> None:
+async def test_image_has_labels_user_and_limited_size() -> None:
     found = await _inspect()
     prefix = "org.opencontainers.image."
     labels = {name.removeprefix(prefix): text for name, text in found["Labels"].items()}
@@ -72,11 +72,11 @@ async def test_its_labels_and_user_are_told() -> None:
     assert found["Size"] < _LARGEST_BYTES
 
 
-async def test_nothing_is_in_it_that_no_process_needs() -> None:
+async def test_image_contains_no_unneeded_files() -> None:
     assert await output_of(IMAGE, "-c", _UNWANTED, entry_point="/bin/sh") == ""
 
 
-async def test_it_has_the_programs_and_authorities_that_processes_run() -> None:
+async def test_image_contains_programs_and_certificate_authorities() -> None:
     programs = ["chown", "mount.nfs4", "stunnel", "umount"]
     looking = f"for program in {' '.join(programs)}; do command -v $program; done"
     counting = "grep -c BEGIN /etc/amazon/efs/efs-utils.crt"
@@ -84,7 +84,7 @@ async def test_it_has_the_programs_and_authorities_that_processes_run() -> None:
     assert [Path(line).name for line in lines] == [*programs, "5"]
 
 
-async def test_its_packages_are_those_of_the_constraints() -> None:
+async def test_packages_match_the_constraints() -> None:
     listing = "from importlib.metadata import distributions as d\nfor x in d(): print(x.name, x.version)"
     command = ("-c", listing)
     output = await output_of(IMAGE, *command, entry_point="/opt/kube-efs/bin/python")
@@ -97,7 +97,7 @@ async def test_its_packages_are_those_of_the_constraints() -> None:
 
 
 @pytest.mark.parametrize("service", [*Service, "sso", "sso-oidc"])
-async def test_it_can_call_every_service_that_is_called(service: str) -> None:
+async def test_image_has_the_client_of_every_aws_service_in_use(service: str) -> None:
     making = (
         "import sys, botocore.session as b; c = b.get_session().create_client(sys.argv[1], 'us-east-1');"
         "print(c.meta.service_model.endpoint_prefix, len(c.meta.service_model.operation_names) > 3)"
@@ -111,7 +111,7 @@ async def test_it_can_call_every_service_that_is_called(service: str) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def quiet_parts() -> Iterator[None]:
-    """Keep the probes' every connection out of the output of tests that fail."""
+    """Omit the connections of probes from the output of failed tests."""
     before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     yield
@@ -187,7 +187,7 @@ async def _ready(program: Program, container: Container) -> None:
     await steps.eventually(look, what=f"{container.name} is ready", pause_seconds=0.3)
 
 
-async def test_a_claim_is_served_and_its_tunnel_is_up(cluster: EmbeddedCluster) -> None:
+async def test_claim_is_served_and_its_tunnel_is_up(cluster: EmbeddedCluster) -> None:
     namespace = await steps.new_namespace(cluster.client)
     storage_class = await steps.new_class(cluster.client, default_file_system_id="auto")
     await cluster.client.create(steps.claim(namespace, "data", storage_class, {"volume_name": "data"}))
@@ -202,7 +202,7 @@ async def test_a_claim_is_served_and_its_tunnel_is_up(cluster: EmbeddedCluster) 
 
 
 @pytest.mark.parametrize("command", ["controller", "tunnel"])
-async def test_nothing_in_it_runs_as_root_or_is_left_defunct(cluster: EmbeddedCluster, command: str) -> None:
+async def test_no_process_runs_as_root_or_stays_defunct(cluster: EmbeddedCluster, command: str) -> None:
     first = await Container(_name(command)).first_process()
     assert first.name() == {"controller": "tini", "tunnel": "kube-efs"}[command]
     processes = [first, *first.children(recursive=True)]
@@ -219,7 +219,7 @@ async def test_nothing_in_it_runs_as_root_or_is_left_defunct(cluster: EmbeddedCl
     await steps.eventually(look, what="every process is buried")
 
 
-async def test_the_kubelet_has_the_driver_that_runs_from_it(cluster: EmbeddedCluster) -> None:
+async def test_kubelet_registers_the_driver_of_the_image(cluster: EmbeddedCluster) -> None:
     async def look() -> list[str]:
         found = await cluster.client.get(CSINode, NODE)
         return [driver.name for driver in found.spec.drivers]
@@ -229,7 +229,7 @@ async def test_the_kubelet_has_the_driver_that_runs_from_it(cluster: EmbeddedClu
     assert (first.name(), first.uids().real) == ("tini", 0)
 
 
-async def test_stunnel_outlives_the_agent_beside_it(cluster: EmbeddedCluster) -> None:
+async def test_stunnel_continues_when_the_agent_is_killed(cluster: EmbeddedCluster) -> None:
     (file_system,) = cluster.file_system_ids
     await steps.tunnel_up(cluster, file_system)
     first = await Container(_name("tunnel")).first_process()
@@ -250,5 +250,5 @@ def _stunnels(first: psutil.Process) -> list[int]:
 
 
 @pytest.mark.parametrize("command", ["node", "controller", "tunnel"])
-async def test_it_ends_in_order_when_told_to(cluster: EmbeddedCluster, command: str) -> None:
+async def test_container_ends_in_order_on_a_signal(cluster: EmbeddedCluster, command: str) -> None:
     assert await Container(_name(command)).stop() == 0

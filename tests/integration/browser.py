@@ -1,4 +1,4 @@
-"""Chromium without a window, told what to do by its DevTools protocol."""
+"""Headless Chromium, controlled with its DevTools protocol."""
 
 import asyncio
 import itertools
@@ -35,7 +35,7 @@ Json = Mapping[str, Any]
 
 
 class Page:
-    """One page, and everything that it has asked for and complained about."""
+    """A page, with its requests and logged errors."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
@@ -49,7 +49,7 @@ class Page:
     @classmethod
     @asynccontextmanager
     async def opened(cls, url: str) -> AsyncGenerator[Self, None]:
-        """A page of the browser that listens there, while the context is open."""
+        """A page of the browser at this address, while the context is open."""
         async with aiohttp.ClientSession() as session, session.ws_connect(url, max_msg_size=0) as socket:
             page = cls(socket)
             listening = asyncio.create_task(page._listen())
@@ -62,7 +62,7 @@ class Page:
                     await listening
 
     async def visit(self, url: str) -> None:
-        """Load that page, and only then go on."""
+        """Load a page, and wait until it is loaded."""
         self._loaded.clear()
         self.requests.clear()
         self.complaints.clear()
@@ -71,12 +71,12 @@ class Page:
             await self._loaded.wait()
 
     async def prefer(self, scheme: str) -> None:
-        """Have the person prefer dark or light."""
+        """Set the preferred color scheme."""
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         await self.call("Emulation.setEmulatedMedia", features=features)
 
     async def resize(self, width: int, height: int) -> None:
-        """Make the window so large."""
+        """Set the size of the window."""
         await self.call(
             "Emulation.setDeviceMetricsOverride",
             width=width,
@@ -94,13 +94,13 @@ class Page:
             )
 
     async def evaluate(self, script: str) -> Any:
-        """The value of an expression of JavaScript, in the page."""
+        """The value of a JavaScript expression in the page."""
         answer = await self.call("Runtime.evaluate", expression=script, returnByValue=True)
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
     async def call(self, method: str, **parameters: object) -> Json:
-        """The answer to a command of the protocol."""
+        """Send a command of the protocol; returns the answer."""
         number = next(self._numbers)
         answer = self._answers[number] = asyncio.get_running_loop().create_future()
         message = {"id": number, "method": method, "params": parameters}
@@ -144,7 +144,7 @@ class Page:
 
 @asynccontextmanager
 async def browser(folder: Path) -> AsyncGenerator[Page, None]:
-    """A page of a browser that keeps what it writes in the folder, and ends with the context."""
+    """A page of a new browser, which writes only to the directory and ends with the context."""
     assert PROGRAM is not None
     process = await asyncio.create_subprocess_exec(
         PROGRAM,

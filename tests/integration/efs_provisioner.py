@@ -1,4 +1,4 @@
-"""``deploy/efs-provisioner`` brought into a cluster as its users do it, whatever the cluster runs on."""
+"""Installs ``deploy/efs-provisioner`` in a cluster as its users do, on any control plane."""
 
 import asyncio
 import json
@@ -103,7 +103,7 @@ spec:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A cluster with a node and one file system, and nothing of kube-efs."""
+    """A cluster with a node and a file system, without kube-efs."""
 
     kubectl: Kubectl
     efs: EmbeddedEfs
@@ -117,11 +117,11 @@ class Site:
 
     @property
     def data(self) -> Path:
-        """Where its files are."""
+        """The directory of its files."""
         return self.efs.folder(self.file_system_id)
 
     def edited(self, file: str) -> str:
-        """A manifest with the values of its examples replaced, as the README says it."""
+        """A manifest with its example values replaced, as in the README."""
         text = (DEPLOY / file).read_text()
         example = "fs-47a2c22e.efs.us-west-2.amazonaws.com"
         text = text.replace(f"server: {example}", f"server: {self.server}")
@@ -129,24 +129,24 @@ class Site:
         return text.replace("aws.region: us-west-2", f"aws.region: {self.efs.region}")
 
     async def get(self, *arguments: str) -> Any:
-        """What kubectl gets, as JSON."""
+        """The result of ``kubectl get`` as JSON."""
         return json.loads(await self.kubectl("get", *arguments, "-o", "json"))
 
     async def bound(self, claim: str) -> Any:
-        """The volume of the claim, once it is bound."""
+        """Wait until the claim is bound; returns its volume."""
         wanted = "--for=jsonpath={.status.phase}=Bound"
         await self.kubectl("wait", f"pvc/{claim}", wanted, "--timeout=50s")
         found = await self.get("pvc", claim)
         return await self.get("pv", found["spec"]["volumeName"])
 
     async def deployed(self) -> None:
-        """Return once the provisioner runs."""
+        """Wait until the provisioner runs."""
         await self.kubectl("rollout", "status", "deployment/efs-provisioner", "--timeout=50s")
 
 
 @asynccontextmanager
 async def site_on(plane: ControlPlane, folder: Path) -> AsyncIterator[Site]:
-    """The site on that control plane, which is started; all files are below the folder."""
+    """A site on that control plane, which is started; all files are below the directory."""
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(plane)
         efs = await stack.enter_async_context(EmbeddedEfs(folder / "efs"))
@@ -166,7 +166,7 @@ async def _end(task: asyncio.Task[None]) -> None:
 
 
 async def until(check: Callable[[], Awaitable[bool]], what: str) -> None:
-    """Return once it is so; fails when it is not in time."""
+    """Wait until the condition is true; fails after the timeout."""
     deadline = time.monotonic() + _DEADLINE_SECONDS
     while not await check():
         assert time.monotonic() < deadline, f"not in time: {what}"
@@ -174,13 +174,13 @@ async def until(check: Callable[[], Awaitable[bool]], what: str) -> None:
 
 
 async def deploy_quick_start(site: Site) -> None:
-    """The README's quick start: edit the all-in-one manifest, and apply it."""
+    """The quick start of the README: edit the all-in-one manifest, and apply it."""
     await site.kubectl("apply", "-f", "-", stdin=site.edited("manifest.yaml"))
     await site.deployed()
 
 
 async def check_quick_start(site: Site) -> None:
-    """The claim of the manifest has a volume of its own, which a pod that uses the claim can write to."""
+    """The claim of the manifest has its own volume, and a pod with the claim can write to it."""
     volume = await site.bound("efs")
     name, path = volume["metadata"]["name"], volume["spec"]["nfs"]["path"]
     assert volume["spec"]["nfs"] == {"server": site.server, "path": f"/efs-{name}"}
@@ -201,7 +201,7 @@ async def check_quick_start(site: Site) -> None:
 
 
 async def check_stateful_set(site: Site, manifest: str) -> None:
-    """Each pod of the README's StatefulSet has a volume of its own."""
+    """Each pod of the README's StatefulSet has its own volume."""
     await site.kubectl("apply", "-f", "-", stdin=manifest)
     await site.kubectl("rollout", "status", "statefulset/web", "--timeout=55s")
     volumes = [await site.bound(f"efs-web-{number}") for number in range(3)]
@@ -216,7 +216,7 @@ async def check_stateful_set(site: Site, manifest: str) -> None:
 
 
 async def check_nothing_is_left(site: Site) -> None:
-    """With the last claim go the volumes and directories; then the manifest can go too."""
+    """After the last claim, volumes and directories are removed, and the manifest can be deleted."""
     await site.kubectl("delete", "pvc", "efs")
 
     async def is_empty() -> bool:
@@ -252,7 +252,7 @@ kubectl create -f claim.yaml
 
 
 async def check_deployment_step_by_step(site: Site, namespace: str) -> None:
-    """The README's commands give the same in another namespace, with a directory that was set aside."""
+    """The README's commands also work in another namespace with another directory."""
     await site.kubectl("create", "namespace", namespace)
     await site.kubectl("config", "set-context", "--current", f"--namespace={namespace}")
     (site.data / "persistentvolumes").mkdir()
@@ -272,7 +272,7 @@ async def check_deployment_step_by_step(site: Site, namespace: str) -> None:
 
 
 async def check_removal_of_the_provisioner(site: Site) -> None:
-    """The page on troubleshooting says how volumes are set free that a provisioner has left behind."""
+    """Volumes without a provisioner can be deleted as the troubleshooting page describes."""
     await site.kubectl("delete", "deployment", "efs-provisioner", "--cascade=foreground")
     await site.kubectl("delete", "pvc", "efs")
     [volume] = (await site.get("pv"))["items"]

@@ -1,6 +1,6 @@
-"""A mounter for machines whose kernel has no NFS: exports are folders, and the mounts are real.
+"""A mounter for kernels without NFS: exports are directories, and the mounts are real.
 
-The mount table shows what the kernel's NFS client would have made of it.
+The mount table shows them as mounts of the kernel's NFS client.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from kube_efs.mounts.table import MountTable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mounted:
-    """What a mount was asked for with."""
+    """The arguments of a mount."""
 
     source: str
     options: tuple[str, ...]
@@ -30,7 +30,7 @@ class Mounted:
 
 @dataclass(slots=True)
 class FolderMounter:
-    """Mounts folders of ``exports``; whoever waits for ``gate`` is mounted when it opens."""
+    """Mounts directories of ``exports``; mounts wait for ``gate``."""
 
     exports: Path
     asked: dict[Path, Mounted] = field(default_factory=dict)
@@ -85,7 +85,7 @@ async def run(*command: str) -> None:
 
 @contextmanager
 def private_folder() -> Iterator[Path]:
-    """A folder whose mounts nobody else sees coming, and which go with it."""
+    """A directory with private mounts, which end with it."""
     with tempfile.TemporaryDirectory(prefix="node-") as name:
         subprocess.run(["mount", "-t", "tmpfs", "none", name], check=True)
         subprocess.run(["mount", "--make-private", name], check=True)

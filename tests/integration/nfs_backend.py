@@ -1,4 +1,4 @@
-"""A stand-in for an EFS mount target: TLS with a certificate of our own, and NFS's NULL call behind it."""
+"""A simulated EFS mount target: TLS with our own certificate, and the NULL call of NFS."""
 
 import asyncio
 import datetime
@@ -19,13 +19,13 @@ _hosts = itertools.count(1)
 
 
 def free_address() -> str:
-    """A loopback address that no other test of this run uses."""
+    """A loopback address that is unique in this test run."""
     number = next(_hosts)
     return f"127.{77 + os.getpid() % 100}.{os.getpid() // 100 % 250 + 1}.{number}"
 
 
 class Authority:
-    """A certificate authority that lives for one test."""
+    """A certificate authority for one test."""
 
     def __init__(self, folder: Path, name: str) -> None:
         self._folder = folder
@@ -78,7 +78,7 @@ class Authority:
 
 @dataclass(slots=True)
 class Backend:
-    """One mount target, at an address of its own on port 2049."""
+    """A mount target at its own address and port 2049."""
 
     authority: Authority
     host: str
@@ -99,7 +99,7 @@ class Backend:
         await self.stop()
 
     async def stop(self) -> None:
-        """Accept nothing more and drop every connection."""
+        """Stop listening, and close every connection."""
         if self._server is not None:
             self._server.close()
             for writer in tuple(self._writers):

@@ -1,4 +1,4 @@
-"""The two processes of a node, ``kube-efs tunnel`` and ``kube-efs node``, before an embedded EFS."""
+"""The two processes of a node, ``kube-efs tunnel`` and ``kube-efs node``, with an embedded EFS."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ from kube_efs_lab.program import Program
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePrograms:
-    """Where a node's processes are to be asked, and where they keep what they know."""
+    """The addresses and directories of a node's processes."""
 
     folder: Path
 
@@ -58,7 +58,7 @@ class NodePrograms:
 
 @asynccontextmanager
 async def node_programs(folder: Path, efs: EmbeddedEfs, kubeconfig: Path) -> AsyncIterator[NodePrograms]:
-    """Both processes while the context is open; ``folder`` has a short name, and mounts may be made in it."""
+    """Both processes while the context is open; ``folder`` has a short name and may contain mounts."""
     programs = NodePrograms(folder=folder)
     environment = programs.environment(efs, kubeconfig)
     (folder / "exports").mkdir(parents=True)

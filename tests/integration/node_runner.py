@@ -1,6 +1,6 @@
-"""``kube-efs node`` for machines whose kernel has no NFS: a volume is mounted if its tunnel leads to NFS.
+"""``kube-efs node`` for kernels without NFS: a volume is mounted if its tunnel reaches an NFS server.
 
-``node_runner.py EXPORTS``; all else is in the environment, as for ``kube-efs node`` itself.
+``node_runner.py EXPORTS``; the other settings are in the environment, as for ``kube-efs node``.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _PATIENCE_SECONDS = 30.0
 
 
 class ServedMounter(FolderMounter):
-    """Mounts folders in the place of what an NFS server at the other end of the tunnel exports."""
+    """Mounts directories instead of the exports of the NFS server behind the tunnel."""
 
     async def mount(self, source: str, target: Path, options: str) -> None:
         [port] = [int(one.removeprefix("port=")) for one in options.split(",") if one.startswith("port=")]

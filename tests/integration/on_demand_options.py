@@ -1,4 +1,4 @@
-"""Settings of tunnels on demand for tests: no AWS account, ports that are free, and little patience."""
+"""Settings of tunnels on demand for tests: no AWS account, free ports, and short timeouts."""
 
 import os
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ def on_demand_options(
     files: ProfileFiles | None = None,
     idle: IdlePolicy | None = None,
 ) -> OnDemandOptions:
-    """Options whose ports depend on the process of the tests, so that two runs do not meet."""
+    """Options with ports that depend on the process, so that test runs do not conflict."""
     run = int(os.environ.setdefault("KUBE_EFS_TEST_RUN", str(os.getpid())))
     first = 23100 + run % 40 * 100
     return OnDemandOptions(

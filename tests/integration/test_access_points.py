@@ -1,4 +1,4 @@
-"""Access points for volumes: what is made through the embedded AWS API, what it costs, what is found."""
+"""Access points for volumes through the embedded AWS API: creation, number of calls, reuse."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -44,7 +44,7 @@ async def aws(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AwsApi]
 
 
 class Account:
-    """A fresh account with file systems, and the access points as one controller sees them."""
+    """A new account with file systems, and the access points of a controller."""
 
     def __init__(self, gateway: AwsGateway, metrics: AwsMetrics) -> None:
         self.gateway = gateway
@@ -53,7 +53,7 @@ class Account:
         self.points = self.controller()
 
     def controller(self, *, quota: int = 10_000, tags: TagPolicy = DEFAULT_TAGS) -> AccessPoints:
-        """Another controller, which knows nothing yet."""
+        """Start another controller without any state."""
         self.index = VolumeIndex()
         self.points = AccessPoints(self.gateway.access_points, self.index, quota=quota, tags=tags)
         return self.points
@@ -62,7 +62,7 @@ class Account:
         return (await self.gateway.create_file_system(name)).file_system_id
 
     def calls(self) -> dict[str, int]:
-        """How many calls were made since the last look, by operation."""
+        """The number of calls since the last time, by operation."""
         found = {
             sample.labels["operation"]: int(sample.value)
             for metric in self._metrics.calls.collect()
@@ -100,7 +100,7 @@ def wanted(file_system_id: FileSystemId, name: str = "pvc-1", **parameters: str)
     )
 
 
-async def test_the_access_point_is_what_the_class_asks_for(account: Account) -> None:
+async def test_access_point_matches_its_class(account: Account) -> None:
     file_system_id = await account.file_system()
     account.controller(tags=TagPolicy(of_driver=(Tag(key="team", value="storage"),)))
     made = await account.points.create(wanted(file_system_id), [file_system_id])
@@ -115,7 +115,7 @@ async def test_the_access_point_is_what_the_class_asks_for(account: Account) -> 
     assert await account.gateway.access_points.list(file_system_id) == (made,)
 
 
-async def test_one_more_volume_costs_one_call_however_many_there_are(account: Account) -> None:
+async def test_another_volume_costs_one_call_for_any_number_of_volumes(account: Account) -> None:
     file_system_id = await account.file_system()
     for number in range(30):
         await account.points.create(wanted(file_system_id, f"pvc-{number}"), [file_system_id])
@@ -127,7 +127,7 @@ async def test_one_more_volume_costs_one_call_however_many_there_are(account: Ac
     assert made.user == PosixUser(uid=1031, gid=1031)
 
 
-async def test_volumes_made_at_one_time_share_no_id_and_list_once(account: Account) -> None:
+async def test_concurrent_volumes_share_no_id_and_list_once(account: Account) -> None:
     file_system_id = await account.file_system()
     requests = [wanted(file_system_id, f"pvc-{number}") for number in range(40)]
     made = await asyncio.gather(*(account.points.create(one, [file_system_id]) for one in requests))
@@ -135,7 +135,7 @@ async def test_volumes_made_at_one_time_share_no_id_and_list_once(account: Accou
     assert account.calls()["DescribeAccessPoints"] == 1
 
 
-async def test_a_repeated_attempt_finds_what_the_first_one_made(account: Account) -> None:
+async def test_repeated_attempt_finds_the_first_access_point(account: Account) -> None:
     file_system_id = await account.file_system()
     first = await account.points.create(wanted(file_system_id), [file_system_id])
     again = await account.points.create(wanted(file_system_id), [file_system_id])
@@ -147,7 +147,7 @@ async def test_a_repeated_attempt_finds_what_the_first_one_made(account: Account
     assert another.user == PosixUser(uid=1001, gid=1001)
 
 
-async def test_another_volume_s_access_point_is_not_taken(account: Account) -> None:
+async def test_access_point_of_another_volume_is_not_used(account: Account) -> None:
     file_system_id = await account.file_system()
     await account.points.create(wanted(file_system_id), [file_system_id])
     with pytest.raises(ExistingVolumeDiffers) as caught:
@@ -155,7 +155,7 @@ async def test_another_volume_s_access_point_is_not_taken(account: Account) -> N
     assert "is not in basePath /elsewhere" in str(caught.value)
 
 
-async def test_a_full_file_system_is_left_for_the_next(account: Account) -> None:
+async def test_full_file_system_is_followed_by_the_next(account: Account) -> None:
     first, second = await account.file_system("one"), await account.file_system("two")
     account.controller(quota=2)
     both = [first, second]
@@ -168,7 +168,7 @@ async def test_a_full_file_system_is_left_for_the_next(account: Account) -> None
     assert (await account.points.create(wanted(first, "pvc-6"), both)).file_system_id == first
 
 
-async def test_ids_are_given_out_until_the_range_is_used_up(account: Account) -> None:
+async def test_ids_are_assigned_until_the_range_is_full(account: Account) -> None:
     file_system_id = await account.file_system()
     narrow = {"gidRangeStart": "1000", "gidRangeEnd": "1001"}
     made = [
@@ -183,7 +183,7 @@ async def test_ids_are_given_out_until_the_range_is_used_up(account: Account) ->
     assert third.user == made[0].user
 
 
-async def test_ids_whose_directory_is_left_are_given_out_last(account: Account) -> None:
+async def test_ids_with_a_remaining_directory_are_assigned_last(account: Account) -> None:
     file_system_id = await account.file_system()
     narrow = {"gidRangeStart": "1000", "gidRangeEnd": "1001"}
     first = await account.points.create(wanted(file_system_id, "pvc-1", **narrow), [file_system_id])
@@ -195,7 +195,7 @@ async def test_ids_whose_directory_is_left_are_given_out_last(account: Account) 
     assert ids == [PosixUser(uid=1001, gid=1001), PosixUser(uid=1000, gid=1000)]
 
 
-async def test_fixed_ids_are_everybody_s(account: Account) -> None:
+async def test_volumes_of_a_class_with_fixed_ids_share_them(account: Account) -> None:
     file_system_id = await account.file_system()
     fixed = {"uid": "0", "gid": "7"}
     for name in ("pvc-1", "pvc-2"):
@@ -203,7 +203,7 @@ async def test_fixed_ids_are_everybody_s(account: Account) -> None:
         assert made.user == PosixUser(uid=0, gid=7)
 
 
-async def test_a_deleted_one_is_gone_and_no_error_the_second_time(account: Account) -> None:
+async def test_access_point_is_deleted_once_and_a_repetition_is_not_an_error(account: Account) -> None:
     file_system_id = await account.file_system()
     made = await account.points.create(wanted(file_system_id), [file_system_id])
     account.calls()
@@ -213,7 +213,7 @@ async def test_a_deleted_one_is_gone_and_no_error_the_second_time(account: Accou
     assert await account.gateway.access_points.list(file_system_id) == ()
 
 
-async def test_a_handle_that_names_another_s_access_point_deletes_nothing(account: Account) -> None:
+async def test_handle_with_a_foreign_access_point_deletes_nothing(account: Account) -> None:
     first, second = await account.file_system("one"), await account.file_system("two")
     made = await account.points.create(wanted(first), [first])
     crafted = VolumeHandle(file_system_id=second, access_point_id=made.access_point_id)
@@ -224,7 +224,7 @@ async def test_a_handle_that_names_another_s_access_point_deletes_nothing(accoun
     assert await account.gateway.access_points.list(first) == (made,)
 
 
-async def test_those_that_lead_to_the_same_data_are_told(account: Account) -> None:
+async def test_access_points_with_shared_data_are_found(account: Account) -> None:
     file_system_id = await account.file_system()
     shared = {"subPathPattern": "${.PVC.name}", "ensureUniqueDirectory": "false"}
     one, other = [
@@ -244,7 +244,7 @@ async def test_those_that_lead_to_the_same_data_are_told(account: Account) -> No
     }
 
 
-async def test_a_lost_answer_costs_no_second_id(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lost_answer_uses_no_second_id(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     file_system_id = await account.file_system()
     real = account.gateway.access_points.create
 
@@ -261,7 +261,7 @@ async def test_a_lost_answer_costs_no_second_id(account: Account, monkeypatch: p
     assert (first.user, other.user) == (PosixUser(uid=1000, gid=1000), PosixUser(uid=1001, gid=1001))
 
 
-async def test_what_others_make_is_seen_with_the_next_listing(account: Account) -> None:
+async def test_foreign_access_point_is_found_by_the_next_listing(account: Account) -> None:
     file_system_id = await account.file_system()
     await account.points.create(wanted(file_system_id, "pvc-1"), [file_system_id])
     foreign = access_point_request(
@@ -273,7 +273,7 @@ async def test_what_others_make_is_seen_with_the_next_listing(account: Account) 
     assert made.user == PosixUser(uid=1002, gid=1002)
 
 
-async def test_a_listing_that_fails_is_tried_again_with_the_next_volume(account: Account) -> None:
+async def test_failed_listing_is_retried_with_the_next_volume(account: Account) -> None:
     missing = FileSystemId("fs-0123456789abcdef0")
 
     async def refuse(request: web.Request) -> web.Response:

@@ -1,4 +1,4 @@
-"""The gateway and the catalogue against moto's server, with a proxy in front that can fail calls."""
+"""The gateway and the catalog with moto's server, behind a proxy that can fail calls."""
 
 import asyncio
 import socket
@@ -64,7 +64,7 @@ def wait_until_listening(port: int) -> None:
 
 
 class Proxy:
-    """Passes calls on to moto, except those that ``fail`` has an answer for."""
+    """Forwards calls to moto, except those for which ``fail`` returns an answer."""
 
     def __init__(self, upstream: str) -> None:
         self.fail: Callable[[web.Request], web.Response | None] = lambda _request: None
@@ -137,7 +137,7 @@ async def three_subnets(gateway: AwsGateway) -> list[SubnetId]:
     ]
 
 
-async def test_file_systems_and_mount_targets_are_made_listed_and_removed(endpoint: str) -> None:
+async def test_file_systems_and_mount_targets_are_created_listed_and_deleted(endpoint: str) -> None:
     async with AwsGateway(options(endpoint)) as gateway:
         subnet_a, subnet_b, _ = await three_subnets(gateway)
         made = await gateway.create_file_system("token", name="apps", tags={"team": "storage"})
@@ -165,7 +165,7 @@ async def test_file_systems_and_mount_targets_are_made_listed_and_removed(endpoi
         assert await gateway.file_systems() == ()
 
 
-async def test_the_same_creation_token_gives_the_same_file_system(endpoint: str) -> None:
+async def test_same_creation_token_gives_the_same_file_system(endpoint: str) -> None:
     async with AwsGateway(options(endpoint)) as gateway:
         first = await gateway.create_file_system("token", name="apps")
         again = await gateway.create_file_system("token", name="apps")
@@ -173,7 +173,7 @@ async def test_the_same_creation_token_gives_the_same_file_system(endpoint: str)
     assert first.file_system_id == again.file_system_id
 
 
-async def test_a_one_zone_file_system_tells_its_zone(endpoint: str) -> None:
+async def test_one_zone_file_system_has_its_zone(endpoint: str) -> None:
     async with AwsGateway(options(endpoint)) as gateway:
         made = await gateway.create_file_system("token", zone=ZoneName("us-east-1b"))
         (listed,) = await gateway.file_systems()
@@ -181,7 +181,7 @@ async def test_a_one_zone_file_system_tells_its_zone(endpoint: str) -> None:
     assert made.zone == listed.zone == "us-east-1b"
 
 
-async def test_subnets_tell_their_zones_and_unknown_ones_are_left_out(endpoint: str) -> None:
+async def test_subnets_have_their_zones_and_unknown_subnets_are_omitted(endpoint: str) -> None:
     async with AwsGateway(options(endpoint)) as gateway:
         subnets = await three_subnets(gateway)
         zones = await gateway.network.subnets([*subnets, SubnetId("subnet-0")])
@@ -196,7 +196,7 @@ async def many_file_systems(gateway: AwsGateway, count: int) -> set[FileSystemId
     return {system.file_system_id for system in made}
 
 
-async def test_listings_go_through_all_pages(proxy: tuple[Proxy, str]) -> None:
+async def test_listings_include_all_pages(proxy: tuple[Proxy, str]) -> None:
     registry = CollectorRegistry()
     async with AwsGateway(options(proxy[1], page_size=2), AwsMetrics(registry)) as gateway:
         made = await many_file_systems(gateway, 5)
@@ -224,7 +224,7 @@ async def test_listings_go_through_all_pages(proxy: tuple[Proxy, str]) -> None:
         (500, "InternalServerError", AwsUnavailable),
     ],
 )
-async def test_an_error_of_aws_is_typed_counted_and_names_call_and_file_system(
+async def test_aws_error_is_typed_and_counted_and_names_call_and_file_system(
     proxy: tuple[Proxy, str], status: int, code: str, expected: type[AwsError]
 ) -> None:
     registry = CollectorRegistry()
@@ -239,7 +239,7 @@ async def test_an_error_of_aws_is_typed_counted_and_names_call_and_file_system(
     assert registry.get_sample_value("kube_efs_aws_calls_total", labels) == 1
 
 
-async def test_throttling_that_ends_is_not_seen(proxy: tuple[Proxy, str]) -> None:
+async def test_temporary_throttling_is_retried(proxy: tuple[Proxy, str]) -> None:
     throttled = iter([True, True])
     proxy[0].fail = lambda _request: (
         aws_failure(429, "ThrottlingException") if next(throttled, False) else None
@@ -250,13 +250,13 @@ async def test_throttling_that_ends_is_not_seen(proxy: tuple[Proxy, str]) -> Non
     assert len(proxy[0].calls) == 3
 
 
-async def test_nobody_at_the_endpoint_is_unavailability() -> None:
+async def test_missing_endpoint_is_reported_as_unavailable() -> None:
     async with AwsGateway(options(f"http://127.0.0.1:{free_port()}")) as gateway:
         with pytest.raises(AwsUnavailable, match="DescribeFileSystems: was not answered"):
             await gateway.file_systems()
 
 
-async def test_an_endpoint_that_hangs_is_given_up(proxy: tuple[Proxy, str]) -> None:
+async def test_call_to_a_hanging_endpoint_times_out(proxy: tuple[Proxy, str]) -> None:
     proxy[0].delay_seconds = 5
     impatient = replace(options(proxy[1], max_attempts=5), call_timeout_seconds=0.2)
     async with AwsGateway(impatient) as gateway:
@@ -264,7 +264,7 @@ async def test_an_endpoint_that_hangs_is_given_up(proxy: tuple[Proxy, str]) -> N
             await gateway.file_systems()
 
 
-async def test_no_more_calls_run_at_once_than_allowed(proxy: tuple[Proxy, str]) -> None:
+async def test_concurrent_calls_are_limited(proxy: tuple[Proxy, str]) -> None:
     async with AwsGateway(replace(options(proxy[1]), max_concurrency=3)) as gateway:
         made = await many_file_systems(gateway, 12)
         proxy[0].delay_seconds = 0.02
@@ -274,7 +274,7 @@ async def test_no_more_calls_run_at_once_than_allowed(proxy: tuple[Proxy, str]) 
     assert proxy[0].most_running == 3
 
 
-async def test_the_endpoint_and_credentials_of_the_environment_are_used(
+async def test_endpoint_and_credentials_of_the_environment_are_used(
     endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
@@ -285,7 +285,7 @@ async def test_the_endpoint_and_credentials_of_the_environment_are_used(
         assert await gateway.caller_account() == "123456789012"
 
 
-async def test_no_credentials_is_a_denial_that_says_so(
+async def test_missing_credentials_are_reported_with_a_remedy(
     endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
@@ -298,7 +298,7 @@ async def test_no_credentials_is_a_denial_that_says_so(
             await gateway.file_systems()
 
 
-async def test_an_entry_that_makes_no_sense_does_not_hide_the_others(proxy: tuple[Proxy, str]) -> None:
+async def test_invalid_entry_does_not_hide_the_others(proxy: tuple[Proxy, str]) -> None:
     good = {"FileSystemId": "fs-1", "LifeCycleState": "available"}
     odd = {"FileSystemId": "fs-2", "LifeCycleState": "sublimating"}
     proxy[0].fail = lambda _request: web.json_response({"FileSystems": [odd, good]})
@@ -316,18 +316,18 @@ async def test_an_entry_that_makes_no_sense_does_not_hide_the_others(proxy: tupl
 @pytest.mark.parametrize(
     "body",
     [
-        pytest.param(b"[]", id="a list"),
-        pytest.param(b'"well"', id="a text"),
+        pytest.param(b"[]", id="list"),
+        pytest.param(b'"well"', id="text"),
         pytest.param(b"null", id="null"),
-        pytest.param(b"\xff", id="no text"),
-        pytest.param(b"<html>Sign in</html>", id="a page for people"),
+        pytest.param(b"\xff", id="not UTF-8"),
+        pytest.param(b"<html>Sign in</html>", id="HTML page"),
         pytest.param(b"", id="nothing"),
-        pytest.param(b'{"FileSystems": 3, "AccessPoints": 3}', id="no list where there is one"),
-        pytest.param(b'{"FileSystems": [3], "AccessPoints": [3]}', id="entries that are none"),
+        pytest.param(b'{"FileSystems": 3, "AccessPoints": 3}', id="missing list"),
+        pytest.param(b'{"FileSystems": [3], "AccessPoints": [3]}', id="invalid entries"),
     ],
 )
-async def test_an_answer_that_is_not_aws_s_is_no_answer(proxy: tuple[Proxy, str], body: bytes) -> None:
-    """Least of all does it say that there is nothing."""
+async def test_answer_that_is_not_from_aws_is_an_error(proxy: tuple[Proxy, str], body: bytes) -> None:
+    """In particular, it does not mean an empty list."""
     proxy[0].fail = lambda _request: web.Response(body=body, content_type="application/json")
     request = AccessPointRequest(
         client_token="token",
@@ -349,14 +349,14 @@ async def test_an_answer_that_is_not_aws_s_is_no_answer(proxy: tuple[Proxy, str]
                 await call
 
 
-async def test_aws_itself_may_leave_an_empty_list_out(proxy: tuple[Proxy, str]) -> None:
+async def test_missing_list_in_an_answer_of_aws_is_empty(proxy: tuple[Proxy, str]) -> None:
     headers = {"x-amzn-RequestId": "0aa9b1c4"}
     proxy[0].fail = lambda _request: web.json_response({}, headers=headers)
     async with AwsGateway(options(proxy[1])) as gateway:
         assert await gateway.file_systems() == ()
 
 
-async def test_the_catalogue_lives_through_failing_calls_and_follows_changes(
+async def test_catalog_survives_failed_calls_and_follows_changes(
     proxy: tuple[Proxy, str],
 ) -> None:
     async with AwsGateway(options(proxy[1], page_size=2)) as gateway:

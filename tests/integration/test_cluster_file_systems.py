@@ -27,7 +27,7 @@ REGION = Region("us-east-1")
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The API, a cluster's id, and subnets of its network: two in the first zone, one in the second."""
+    """The API, the ID of a cluster, and its subnets: two in the first zone, one in the second."""
 
     api: AwsApi
     gateway: AwsGateway

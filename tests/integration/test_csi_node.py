@@ -1,4 +1,4 @@
-"""The Node service over gRPC, with a real tunnel agent, a real stunnel and real mounts of folders."""
+"""The Node service over gRPC, with a real tunnel agent, a real stunnel and real mounts of directories."""
 
 import asyncio
 import os
@@ -80,7 +80,7 @@ def mounter(place: Path) -> FolderMounter:
 
 @pytest.fixture
 async def agent(tmp_path: Path) -> AsyncIterator[TunnelNode]:
-    """A tunnel agent, which lets go of everything in the end, so that stunnel ends with it."""
+    """A tunnel agent, which releases everything at the end, so that stunnel ends too."""
     on_demand = on_demand_options(tmp_path / "tunnel.sock")
     options = TunnelOptions(
         region=Region("us-east-1"),
@@ -106,7 +106,7 @@ async def tunnels(agent: TunnelNode) -> AsyncIterator[TunnelClient]:
 
 @dataclass(slots=True)
 class Served:
-    """A node's service, and a client of it."""
+    """The Node service, and a client of it."""
 
     volumes: NodeVolumes
     stub: Any
@@ -189,7 +189,7 @@ def mounted(target: Path) -> int:
     return sum(entry.mount_point == target for entry in read_mountinfo())
 
 
-async def test_a_volume_is_mounted_through_a_tunnel_and_leaves_nothing_behind(
+async def test_volume_is_mounted_through_a_tunnel_and_leaves_nothing_behind(
     node: Served, mounter: FolderMounter, tunnels: TunnelClient
 ) -> None:
     await node.publish(volume=f"{FS}:/data")
@@ -213,7 +213,7 @@ async def test_a_volume_is_mounted_through_a_tunnel_and_leaves_nothing_behind(
     assert (node.place / "exports/data/hello").read_text() == "world"
 
 
-async def test_calls_that_are_repeated_change_nothing(
+async def test_repeated_calls_change_nothing(
     node: Served, mounter: FolderMounter, tunnels: TunnelClient
 ) -> None:
     for _ in range(3):
@@ -238,7 +238,7 @@ async def test_calls_that_are_repeated_change_nothing(
         pytest.param(
             FS, {"flags": ("az=us-east-1b",), "context": {}}, "but through another tunnel", id="other options"
         ),
-        pytest.param(FS, {"readonly": True}, "127.0.0.1:/ is mounted for writing there", id="for reading"),
+        pytest.param(FS, {"readonly": True}, "127.0.0.1:/ is mounted for writing there", id="read-only"),
         pytest.param(
             FS,
             {"context": {**HERE, "encryptInTransit": "false"}},
@@ -247,7 +247,7 @@ async def test_calls_that_are_repeated_change_nothing(
         ),
     ],
 )
-async def test_a_target_in_use_by_something_else_is_refused_and_stays_as_it_is(
+async def test_target_in_use_is_refused_and_not_changed(
     node: Served,
     mounter: FolderMounter,
     tunnels: TunnelClient,
@@ -266,7 +266,7 @@ async def test_a_target_in_use_by_something_else_is_refused_and_stays_as_it_is(
     assert await holders_of(tunnels) == before
 
 
-async def test_something_else_on_the_target_is_left_alone(node: Served, tunnels: TunnelClient) -> None:
+async def test_foreign_mount_on_the_target_is_not_changed(node: Served, tunnels: TunnelClient) -> None:
     node.target().mkdir()
     await run("mount", "-t", "tmpfs", "precious", str(node.target()))
 
@@ -278,7 +278,7 @@ async def test_something_else_on_the_target_is_left_alone(node: Served, tunnels:
     assert await holders_of(tunnels) == []
 
 
-async def test_a_failed_mount_leaves_nothing_behind(node: Served, tunnels: TunnelClient) -> None:
+async def test_failed_mount_leaves_nothing_behind(node: Served, tunnels: TunnelClient) -> None:
     code, text = await refused(node.publish(volume=f"{FS}:/missing"))
 
     assert code is grpc.StatusCode.INTERNAL
@@ -287,7 +287,7 @@ async def test_a_failed_mount_leaves_nothing_behind(node: Served, tunnels: Tunne
     assert await holders_of(tunnels) == []
 
 
-async def test_an_unavailable_tunnel_is_an_error_and_leaves_nothing_behind(node: Served) -> None:
+async def test_unavailable_tunnel_is_an_error_and_leaves_nothing_behind(node: Served) -> None:
     code, text = await refused(node.publish(context={}, flags=("region=mars-1",)))
 
     assert code is grpc.StatusCode.UNAVAILABLE
@@ -295,7 +295,7 @@ async def test_an_unavailable_tunnel_is_an_error_and_leaves_nothing_behind(node:
     assert not node.target().exists()
 
 
-async def test_read_only_holds_by_request_and_by_access_mode(node: Served) -> None:
+async def test_mount_is_read_only_by_request_or_access_mode(node: Served) -> None:
     await node.publish(readonly=True)
     await node.publish(node.target("other"), mode=Modes.SINGLE_NODE_READER_ONLY)
 
@@ -304,7 +304,7 @@ async def test_read_only_holds_by_request_and_by_access_mode(node: Served) -> No
             (target / "x").touch()
 
 
-async def test_without_encryption_the_mount_target_itself_is_mounted(
+async def test_mount_target_is_mounted_directly_without_encryption(
     node: Served, mounter: FolderMounter, tunnels: TunnelClient
 ) -> None:
     context = {"encryptInTransit": "false", "mounttargetip": "10.0.0.7"}
@@ -320,7 +320,7 @@ async def test_without_encryption_the_mount_target_itself_is_mounted(
     assert await tunnels.tunnels() == ()
 
 
-async def test_two_hundred_mounts_of_twenty_access_points_share_twenty_tunnels_of_one_process(
+async def test_200_mounts_of_20_access_points_share_20_tunnels_of_one_process(
     node: Served, tunnels: TunnelClient, agent: TunnelNode
 ) -> None:
     volumes = {node.target(str(number)): f"{FS}::fsap-{number % 20:017x}" for number in range(200)}
@@ -333,7 +333,7 @@ async def test_two_hundred_mounts_of_twenty_access_points_share_twenty_tunnels_o
     assert await holders_of(tunnels) == []
 
 
-async def test_a_mount_whose_holder_was_forgotten_holds_its_tunnel_again(
+async def test_repeated_publish_holds_the_tunnel_again(
     node: Served, mounter: FolderMounter, tunnels: TunnelClient
 ) -> None:
     await node.publish()
@@ -346,7 +346,7 @@ async def test_a_mount_whose_holder_was_forgotten_holds_its_tunnel_again(
     assert mounter.calls == 1
 
 
-async def test_an_address_is_chosen_by_the_node_s_zone(node: Served, tunnels: TunnelClient) -> None:
+async def test_address_is_selected_by_the_zone_of_the_node(node: Served, tunnels: TunnelClient) -> None:
     await node.publish(context={"mounttargetipmap": '{"use1-az1":"10.0.0.1","us-east-1b":"10.0.0.2"}'})
     [tunnel] = await tunnels.tunnels()
     assert tunnel.spec.address == "10.0.0.1"
@@ -363,7 +363,7 @@ async def test_targets_can_have_unusual_names(node: Served, tunnels: TunnelClien
     assert not node.target(name).exists()
 
 
-async def test_links_on_the_way_to_a_target_do_not_hide_it(node: Served, mounter: FolderMounter) -> None:
+async def test_links_in_the_path_of_a_target_are_resolved(node: Served, mounter: FolderMounter) -> None:
     (node.place / "link").symlink_to(node.place / "pods")
     await node.publish(node.place / "link" / "mount")
     await node.publish()
@@ -372,7 +372,7 @@ async def test_links_on_the_way_to_a_target_do_not_hide_it(node: Served, mounter
     assert not node.target().exists()
 
 
-async def test_a_target_that_is_a_link_is_not_followed(node: Served) -> None:
+async def test_target_that_is_a_link_is_not_followed(node: Served) -> None:
     node.target().symlink_to(node.place / "exports")
     for call in (node.publish, node.unpublish):
         code, text = await refused(call())
@@ -380,7 +380,7 @@ async def test_a_target_that_is_a_link_is_not_followed(node: Served) -> None:
         assert f"target_path: '{node.target()}' is a link; remove the link" in text
 
 
-async def test_what_is_mounted_twice_is_unmounted_twice(node: Served, mounter: FolderMounter) -> None:
+async def test_target_mounted_twice_is_unmounted_twice(node: Served, mounter: FolderMounter) -> None:
     await node.publish()
     await mounter.mount("127.0.0.1:/", node.target(), "rw")
     assert mounted(node.target()) == 2
@@ -388,7 +388,7 @@ async def test_what_is_mounted_twice_is_unmounted_twice(node: Served, mounter: F
     assert mounted(node.target()) == 0
 
 
-async def test_data_beneath_a_mount_is_not_removed(node: Served) -> None:
+async def test_data_below_a_mount_is_not_removed(node: Served) -> None:
     node.target().mkdir()
     (node.target() / "precious").touch()
     await node.publish()
@@ -396,7 +396,7 @@ async def test_data_beneath_a_mount_is_not_removed(node: Served) -> None:
     assert (node.target() / "precious").exists()
 
 
-async def test_one_call_works_on_a_target_at_a_time(
+async def test_only_one_call_for_a_target_runs_at_a_time(
     node: Served, mounter: FolderMounter, eventually: Eventually
 ) -> None:
     mounter.gate.clear()
@@ -413,7 +413,7 @@ async def test_one_call_works_on_a_target_at_a_time(
     assert mounter.calls == 1
 
 
-async def test_no_more_mounts_are_made_at_a_time_than_allowed(
+async def test_concurrent_mounts_are_limited(
     mounter: FolderMounter, tunnels: TunnelClient, place: Path, eventually: Eventually
 ) -> None:
     async with node_served(mounter, tunnels, place, NodeOptions(max_inflight=2)) as node:
@@ -428,7 +428,7 @@ async def test_no_more_mounts_are_made_at_a_time_than_allowed(
         await node.publish(node.target("c"))
 
 
-async def test_a_mount_that_takes_too_long_is_given_up_before_the_caller_does(
+async def test_slow_mount_times_out_before_the_deadline_of_the_caller(
     mounter: FolderMounter, tunnels: TunnelClient, place: Path
 ) -> None:
     async with node_served(mounter, tunnels, place) as node:
@@ -441,7 +441,7 @@ async def test_a_mount_that_takes_too_long_is_given_up_before_the_caller_does(
     assert await holders_of(tunnels) == []
 
 
-async def test_a_cancelled_call_leaves_nothing_behind(
+async def test_cancelled_call_leaves_nothing_behind(
     node: Served, mounter: FolderMounter, tunnels: TunnelClient, eventually: Eventually
 ) -> None:
     mounter.gate.clear()
@@ -458,7 +458,7 @@ async def test_a_cancelled_call_leaves_nothing_behind(
 
 
 @pytest.mark.parametrize("force", [True, False])
-async def test_an_unmount_that_hangs_is_forced_where_that_is_allowed(
+async def test_hanging_unmount_is_forced_if_configured(
     mounter: FolderMounter, tunnels: TunnelClient, place: Path, force: bool
 ) -> None:
     unmount_options = UnmountOptions(timeout_seconds=0.2, force=force)
@@ -477,7 +477,7 @@ async def test_an_unmount_that_hangs_is_forced_where_that_is_allowed(
             assert len(await holders_of(tunnels)) == 1
 
 
-async def test_a_volume_in_use_is_not_unmounted_and_keeps_its_tunnel(
+async def test_volume_in_use_is_not_unmounted_and_keeps_its_tunnel(
     node: Served, tunnels: TunnelClient
 ) -> None:
     await node.publish()
@@ -489,7 +489,7 @@ async def test_a_volume_in_use_is_not_unmounted_and_keeps_its_tunnel(
     await node.unpublish()
 
 
-async def test_a_volume_in_use_is_unmounted_by_force_after_the_timeout(
+async def test_volume_in_use_is_unmounted_by_force_after_the_timeout(
     mounter: FolderMounter, tunnels: TunnelClient, place: Path
 ) -> None:
     unmount_options = UnmountOptions(timeout_seconds=2, force=True)
@@ -502,7 +502,7 @@ async def test_a_volume_in_use_is_unmounted_by_force_after_the_timeout(
             assert await holders_of(tunnels) == []
 
 
-async def test_a_restarted_driver_knows_what_is_mounted_and_finds_what_is_not(
+async def test_restarted_driver_keeps_mounted_holders_and_removes_others(
     mounter: FolderMounter, tunnels: TunnelClient, place: Path
 ) -> None:
     async with node_served(mounter, tunnels, place) as node:
@@ -522,7 +522,7 @@ async def test_a_restarted_driver_knows_what_is_mounted_and_finds_what_is_not(
         await node.unpublish()
 
 
-async def test_a_holder_without_a_mount_is_removed(node: Served, tunnels: TunnelClient) -> None:
+async def test_holder_without_a_mount_is_removed(node: Served, tunnels: TunnelClient) -> None:
     await node.publish()
     [holder] = await holders_of(tunnels)
     [tunnel] = await tunnels.tunnels()
@@ -535,7 +535,7 @@ async def test_a_holder_without_a_mount_is_removed(node: Served, tunnels: Tunnel
     assert await holders_of(tunnels) == [holder]
 
 
-async def test_a_volume_that_is_being_mounted_keeps_its_holder(
+async def test_volume_that_is_being_mounted_keeps_its_holder(
     node: Served, mounter: FolderMounter, tunnels: TunnelClient, eventually: Eventually, agent: TunnelNode
 ) -> None:
     mounter.gate.clear()
@@ -551,7 +551,7 @@ async def test_a_volume_that_is_being_mounted_keeps_its_holder(
     await publishing
 
 
-async def test_an_unreadable_mount_table_removes_no_holder(
+async def test_unreadable_mount_table_removes_no_holder(
     mounter: FolderMounter, tunnels: TunnelClient, place: Path
 ) -> None:
     def unreadable() -> tuple[bytes, bool]:
@@ -568,7 +568,7 @@ async def test_an_unreadable_mount_table_removes_no_holder(
     assert await holders_of(tunnels) == holders
 
 
-async def test_a_mount_through_a_tunnel_that_is_there_starts_no_process_but_mount(
+async def test_mount_through_an_existing_tunnel_starts_only_the_mount_program(
     tunnels: TunnelClient, place: Path
 ) -> None:
     program = place / "mount"
@@ -582,7 +582,7 @@ async def test_a_mount_through_a_tunnel_that_is_there_starts_no_process_but_moun
         if is_counting and event in {"subprocess.Popen", "os.fork", "os.posix_spawn", "os.exec"}:
             started.append(f"{event} {arguments[0]}")
 
-    sys.addaudithook(count)  # there is no way to take it away again
+    sys.addaudithook(count)  # it cannot be removed
     for name in ("first", "second"):
         mount = NodeMount(volume_id=FS, target=place / "pods" / name)
         is_counting = name == "second"
@@ -609,7 +609,7 @@ async def test_unpublishing_does_not_need_the_agent(
     assert "check that kube-efs tunnel runs on this node" in text
 
 
-async def test_a_volume_for_one_pod_is_at_one_target_only(node: Served) -> None:
+async def test_read_write_once_pod_volume_is_mounted_at_one_target_only(node: Served) -> None:
     for volume, context in ((FS, HERE), (OTHER_FS, {**HERE, "encryptInTransit": "false"})):
         call = partial(node.publish, volume=volume, context=context, mode=Modes.SINGLE_NODE_SINGLE_WRITER)
         await call(node.target("first"))
@@ -624,14 +624,14 @@ async def test_a_volume_for_one_pod_is_at_one_target_only(node: Served) -> None:
 
 
 @pytest.mark.parametrize("tls", [True, False], ids=["TLS", "plain"])
-async def test_of_publishes_at_once_for_one_pod_one_is_mounted(
+async def test_one_of_concurrent_publishes_of_a_read_write_once_pod_volume_succeeds(
     mounter: FolderMounter, tunnels: TunnelClient, place: Path, tls: bool
 ) -> None:
     context = HERE if tls else {**HERE, "encryptInTransit": "false"}
     names = [f"pod-{number}" for number in range(10)]
 
     async def race(node: Served) -> tuple[list[Path], set[tuple[str, bool]]]:
-        """Where the volume is after publishes to all targets at once, and what the others are told."""
+        """Publish to all targets concurrently; returns the mounted target and the errors of the others."""
         calls = (
             node.publish(node.target(name), mode=Modes.SINGLE_NODE_SINGLE_WRITER, context=context)
             for name in names
@@ -666,7 +666,7 @@ async def test_usage_is_that_of_the_file_system(node: Served) -> None:
     assert not answer.volume_condition.abnormal
 
 
-async def test_there_is_no_usage_where_nothing_is_mounted(node: Served) -> None:
+async def test_path_without_a_mount_has_no_usage(node: Served) -> None:
     node.target("empty").mkdir()
     for name in ("empty", "missing"):
         code, text = await refused(node.statistics(node.target(name)))
@@ -674,7 +674,7 @@ async def test_there_is_no_usage_where_nothing_is_mounted(node: Served) -> None:
         assert "has no volume mounted on it" in text
 
 
-async def test_the_node_reports_its_id_and_zone(
+async def test_node_reports_its_id_and_zone(
     mounter: FolderMounter, tunnels: TunnelClient, place: Path
 ) -> None:
     options = NodeOptions(attach_limit=7, has_statistics=True)

@@ -1,4 +1,4 @@
-"""gRPC servers on sockets that come, go and are replaced; clients are real, and so are the processes."""
+"""gRPC servers on sockets that are created, removed and replaced, with real clients and processes."""
 
 import asyncio
 import socket
@@ -32,7 +32,7 @@ Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder with a short name, as paths of sockets need it."""
+    """A directory with a short name, because paths of sockets are limited."""
     with tempfile.TemporaryDirectory(prefix="csi-") as name:
         yield Path(name)
 
@@ -42,41 +42,41 @@ def endpoint(folder: Path) -> UnixEndpoint:
     return UnixEndpoint(path=folder / "csi.sock")
 
 
-async def name_told_at(address: str) -> str:
+async def driver_name_at(address: str) -> str:
     async with grpc.aio.insecure_channel(address) as channel:
         info = await IdentityStub(channel).GetPluginInfo(csi.GetPluginInfoRequest(), timeout=5)
     return info.name
 
 
 def stale_socket(path: Path) -> None:
-    """What a killed process leaves behind."""
+    """Create the socket that a killed process leaves behind."""
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
 
 
 @pytest.mark.parametrize("form", ["unix:{}/csi.sock", "unix://{}/csi.sock"])
-async def test_a_socket_is_served_in_both_forms_that_sidecars_write(folder: Path, form: str) -> None:
+async def test_both_forms_of_a_socket_address_are_served(folder: Path, form: str) -> None:
     text = form.format(folder)
 
     async with serving(parse_endpoint(text), identity_service()) as address:
-        assert await name_told_at(address) == await name_told_at(text) == "efs.csi.aws.com"
+        assert await driver_name_at(address) == await driver_name_at(text) == "efs.csi.aws.com"
 
 
-async def test_a_folder_s_name_may_have_what_urls_escape(folder: Path) -> None:
+async def test_directory_name_can_contain_characters_that_urls_escape(folder: Path) -> None:
     odd = folder / "50% off é"
     odd.mkdir()
 
     async with serving(UnixEndpoint(path=odd / "csi.sock"), identity_service()) as address:
-        assert await name_told_at(address) == "efs.csi.aws.com"
+        assert await driver_name_at(address) == "efs.csi.aws.com"
 
 
-async def test_a_free_port_of_loopback_is_served() -> None:
+async def test_free_loopback_port_is_served() -> None:
     async with serving(TcpEndpoint(host="127.0.0.1", port=0), identity_service()) as address:
         assert not address.endswith(":0")
-        assert await name_told_at(address) == "efs.csi.aws.com"
+        assert await driver_name_at(address) == "efs.csi.aws.com"
 
 
-async def test_the_socket_is_for_owner_and_group_and_alone_in_its_folder(endpoint: UnixEndpoint) -> None:
+async def test_socket_is_only_for_owner_and_group_and_leaves_no_other_file(endpoint: UnixEndpoint) -> None:
     async with serving(endpoint, identity_service()):
         assert stat.S_IMODE(endpoint.path.stat().st_mode) == 0o660
         assert list(endpoint.path.parent.iterdir()) == [endpoint.path]
@@ -84,15 +84,15 @@ async def test_the_socket_is_for_owner_and_group_and_alone_in_its_folder(endpoin
     assert list(endpoint.path.parent.iterdir()) == []
 
 
-async def test_a_socket_that_was_left_behind_is_replaced(endpoint: UnixEndpoint) -> None:
+async def test_stale_socket_is_replaced(endpoint: UnixEndpoint) -> None:
     stale_socket(endpoint.path)
     stale_socket(endpoint.path.with_name(".csi.sock"))
 
     async with serving(endpoint, identity_service()) as address:
-        assert await name_told_at(address) == "efs.csi.aws.com"
+        assert await driver_name_at(address) == "efs.csi.aws.com"
 
 
-async def test_a_file_that_is_no_socket_is_left_alone(endpoint: UnixEndpoint) -> None:
+async def test_file_that_is_not_a_socket_is_kept(endpoint: UnixEndpoint) -> None:
     endpoint.path.write_text("precious")
 
     with pytest.raises(InvalidSetting, match="exists and is not a socket; remove it") as caught:
@@ -103,7 +103,7 @@ async def test_a_file_that_is_no_socket_is_left_alone(endpoint: UnixEndpoint) ->
     assert endpoint.path.read_text() == "precious"
 
 
-async def test_an_endpoint_that_cannot_be_had_is_a_wrong_setting(folder: Path) -> None:
+async def test_endpoint_that_cannot_be_bound_is_an_invalid_setting(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         endpoints: list[Endpoint] = [
             UnixEndpoint(path=folder / "missing" / "csi.sock"),
@@ -116,7 +116,7 @@ async def test_an_endpoint_that_cannot_be_had_is_a_wrong_setting(folder: Path) -
             assert caught.value.value == str(one)
 
 
-async def test_two_servers_never_share_a_port() -> None:
+async def test_servers_never_share_a_port() -> None:
     async with serving(TcpEndpoint(host="127.0.0.1", port=0), identity_service()) as address:
         port = int(address.rpartition(":")[2])
         with pytest.raises(InvalidSetting):
@@ -124,7 +124,7 @@ async def test_two_servers_never_share_a_port() -> None:
                 pass
 
 
-async def test_a_successor_takes_over_without_a_moment_of_nobody(endpoint: UnixEndpoint) -> None:
+async def test_next_server_takes_over_the_socket_without_a_gap(endpoint: UnixEndpoint) -> None:
     async with AsyncExitStack() as older, AsyncExitStack() as newer:
         address = await older.enter_async_context(serving(endpoint, identity_service()))
         inode = endpoint.path.stat().st_ino
@@ -132,7 +132,7 @@ async def test_a_successor_takes_over_without_a_moment_of_nobody(endpoint: UnixE
         assert endpoint.path.stat().st_ino != inode
 
         await older.aclose()
-        assert await name_told_at(address) == "efs.csi.aws.com"
+        assert await driver_name_at(address) == "efs.csi.aws.com"
 
     assert not endpoint.path.exists()
 
@@ -151,7 +151,7 @@ asyncio.run(main())
 """
 
 
-async def test_a_process_that_was_killed_is_followed_by_another_on_the_same_socket(
+async def test_socket_of_a_killed_process_is_served_again(
     endpoint: UnixEndpoint,
 ) -> None:
     process = await create_subprocess_exec(
@@ -161,18 +161,18 @@ async def test_a_process_that_was_killed_is_followed_by_another_on_the_same_sock
         assert process.stdout is not None
         async with asyncio.timeout(30):
             assert await process.stdout.readline() == b"serving\n"
-        assert await name_told_at(f"unix:{endpoint.path}") == "efs.csi.aws.com"
+        assert await driver_name_at(f"unix:{endpoint.path}") == "efs.csi.aws.com"
     finally:
         process.kill()
         await process.communicate()
     assert endpoint.path.is_socket()
 
     async with serving(endpoint, identity_service()) as address:
-        assert await name_told_at(address) == "efs.csi.aws.com"
+        assert await driver_name_at(address) == "efs.csi.aws.com"
 
 
 class Slow(IdentityServicer):
-    """Begins each probe, and ends it when its work does."""
+    """Answers each probe when its work ends."""
 
     def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
         self.begun = asyncio.Event()
@@ -191,7 +191,7 @@ async def gone(path: Path) -> bool:
     return not await asyncio.to_thread(path.exists)
 
 
-async def test_a_call_that_runs_when_the_server_ends_is_answered(
+async def test_running_call_is_answered_when_the_server_ends(
     endpoint: UnixEndpoint, eventually: Eventually
 ) -> None:
     may_end = asyncio.Event()
@@ -209,7 +209,7 @@ async def test_a_call_that_runs_when_the_server_ends_is_answered(
             await ending
 
 
-async def test_a_call_that_never_ends_delays_the_end_by_less_than_five_seconds(
+async def test_hanging_call_delays_the_end_by_less_than_five_seconds(
     endpoint: UnixEndpoint,
 ) -> None:
     cancelled = asyncio.Event()
@@ -235,7 +235,7 @@ async def test_a_call_that_never_ends_delays_the_end_by_less_than_five_seconds(
     assert caught.value.code() in {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED}
 
 
-async def test_many_clients_are_served_at_once(endpoint: UnixEndpoint) -> None:
+async def test_many_clients_are_served_concurrently(endpoint: UnixEndpoint) -> None:
     waiting = asyncio.Semaphore(0)
     together = asyncio.Barrier(100)
 
@@ -255,7 +255,7 @@ async def test_many_clients_are_served_at_once(endpoint: UnixEndpoint) -> None:
     assert answers == [csi.ProbeResponse()] * 100
 
 
-async def test_the_kubelet_finds_driver_and_registration_on_sockets_of_their_own(folder: Path) -> None:
+async def test_driver_and_registration_have_separate_sockets(folder: Path) -> None:
     plugin = UnixEndpoint(path=folder / "csi.sock")
     registration = RegistrationService(plugin.path)
     async with (
@@ -264,7 +264,7 @@ async def test_the_kubelet_finds_driver_and_registration_on_sockets_of_their_own
         grpc.aio.insecure_channel(f"unix:{folder}/efs.csi.aws.com-reg.sock") as channel,
     ):
         info = await RegistrationStub(channel).GetInfo(registration_pb2.InfoRequest())
-        assert await name_told_at(f"unix:{info.endpoint}") == info.name
+        assert await driver_name_at(f"unix:{info.endpoint}") == info.name
         done = registration_pb2.RegistrationStatus(plugin_registered=True)
         await RegistrationStub(channel).NotifyRegistrationStatus(done)
 

@@ -1,6 +1,6 @@
-"""What is really wrong with one embedded cluster, one after the other, and what the doctor makes of it.
+"""Real faults of an embedded cluster, one after the other, and the findings of the doctor.
 
-Each test leaves the cluster as it was, or with something of its own that does not get in anybody's way.
+Each test restores the cluster, or leaves only objects that do not affect other tests.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ async def cluster(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Em
 
 @pytest.fixture(autouse=True)
 def aws(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The operator's own way to AWS."""
+    """A connection to AWS."""
     for name, value in cluster.efs.environment().items():
         monkeypatch.setenv(name, value)
 
@@ -101,7 +101,7 @@ def _tell(findings: tuple[Finding, ...]) -> str:
 
 
 async def _found(look: Callable[[], Awaitable[tuple[Finding, ...]]], kind: str, *words: str) -> Finding:
-    """The finding of that kind with those words in what it tells, once the doctor has it."""
+    """Wait for a finding of that kind with those texts."""
 
     async def found() -> Finding | None:
         told = await look()
@@ -111,7 +111,7 @@ async def _found(look: Callable[[], Awaitable[tuple[Finding, ...]]], kind: str, 
     return await eventually(found, what=f"{kind} {words}", seconds=SECONDS, pause_seconds=0.5)
 
 
-async def test_nothing_is_broken_in_a_cluster_that_is_well(cluster: EmbeddedCluster) -> None:
+async def test_healthy_cluster_has_no_findings(cluster: EmbeddedCluster) -> None:
     async def well() -> bool:
         findings = await _examine(cluster, in_aws=True) + await _look_at_node(cluster)
         return not [one for one in findings if not one.kind.id.startswith(_OF_THE_MACHINE)]
@@ -119,7 +119,7 @@ async def test_nothing_is_broken_in_a_cluster_that_is_well(cluster: EmbeddedClus
     await eventually(well, what="nothing is found", seconds=SECONDS, pause_seconds=0.5)
 
 
-async def test_the_command_for_a_node_answers_programs(cluster: EmbeddedCluster, tmp_path: Path) -> None:
+async def test_doctor_node_prints_json_and_writes_a_bundle(cluster: EmbeddedCluster, tmp_path: Path) -> None:
     options = _options(cluster)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "kube_efs", "doctor", "node", "--output", "json"),
@@ -140,7 +140,7 @@ async def test_the_command_for_a_node_answers_programs(cluster: EmbeddedCluster,
         assert "kube-efs-doctor/node/stunnel.conf" in archive.getnames()
 
 
-async def test_a_wrong_class_and_its_claim_that_waits(cluster: EmbeddedCluster) -> None:
+async def test_invalid_class_and_its_pending_claim_are_found(cluster: EmbeddedCluster) -> None:
     client, namespace = cluster.client, await new_namespace(cluster.client)
     wrong = await new_class(client, default_file_system_id="fs_nonsense")
     await client.create(steps.claim(namespace, "stuck", wrong, {"volume_name": "stuck"}))
@@ -158,7 +158,7 @@ async def test_a_wrong_class_and_its_claim_that_waits(cluster: EmbeddedCluster) 
         await client.delete(PersistentVolumeClaim, "stuck", namespace=namespace)
 
 
-async def test_a_released_volume_that_a_guard_keeps(cluster: EmbeddedCluster) -> None:
+async def test_released_volume_kept_by_a_guard_is_found(cluster: EmbeddedCluster) -> None:
     client, namespace = cluster.client, await new_namespace(cluster.client)
     good = await new_class(client, default_file_system_id="auto")
     await client.create(steps.claim(namespace, "kept", good, {"volume_name": "kept"}))
@@ -173,7 +173,7 @@ async def test_a_released_volume_that_a_guard_keeps(cluster: EmbeddedCluster) ->
     assert f"VolumeFailedDelete: {refusal}" in found.evidence
 
 
-async def test_a_mount_target_that_is_gone(cluster: EmbeddedCluster) -> None:
+async def test_missing_mount_target_is_found(cluster: EmbeddedCluster) -> None:
     system = FileSystemId(await cluster.efs.create_file_system("lonely", zones=[cluster.efs.subnets[0].zone]))
     await port_of(cluster, system)
     (target,) = await cluster.efs.mount_targets(system)
@@ -181,13 +181,13 @@ async def test_a_mount_target_that_is_gone(cluster: EmbeddedCluster) -> None:
     try:
         found = await _found(lambda: _examine(cluster, in_aws=True), "mount-target/none", system)
         assert found.remedy == "create a mount target in each zone that has nodes"
-        # The agent tells it too, when the controller has told the node.
+        # The agent also reports it, after the controller has published the targets.
         await _found(lambda: _examine(cluster), "tunnel/down", system, "no usable mount target")
     finally:
         await cluster.efs.delete_file_system(system)
 
 
-async def test_a_security_group_that_is_closed_and_a_policy_that_refuses(cluster: EmbeddedCluster) -> None:
+async def test_closed_security_group_and_refusing_policy_are_found(cluster: EmbeddedCluster) -> None:
     options = AwsOptions(region=Region(cluster.efs.region))
     subnet = cluster.efs.subnets[0]
     async with AwsConnection(options) as ec2, AwsGateway(options) as gateway:
@@ -219,7 +219,7 @@ async def test_a_security_group_that_is_closed_and_a_policy_that_refuses(cluster
 
 
 async def _gathered(options: AwsOptions, system: FileSystemId) -> tuple[Finding, ...]:
-    """What is found about a node that is not of this machine, and that file system."""
+    """The findings about a node of another machine, and that file system."""
     attempts = Attempts(timeout_seconds=SECONDS)
     node = NodeObject(name="embedded", addresses=("10.1.2.3",))
     aws = await gather_aws(options, attempts, named={system}, nodes=[node])
@@ -227,7 +227,7 @@ async def _gathered(options: AwsOptions, system: FileSystemId) -> tuple[Finding,
     return diagnose(facts)
 
 
-async def test_aws_without_credentials_is_said_and_all_else_is_checked(
+async def test_missing_aws_credentials_are_reported_and_all_else_is_checked(
     cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
@@ -248,7 +248,7 @@ async def _certificate_for(cluster: EmbeddedCluster, system: FileSystemId, name:
         await tunnel_up(cluster, system)
 
 
-async def test_a_certificate_of_another_name(cluster: EmbeddedCluster) -> None:
+async def test_certificate_with_another_name_is_found(cluster: EmbeddedCluster) -> None:
     system = cluster.file_system_ids[1]
     async with _certificate_for(cluster, system, "impostor.example.com"):
         found = await _found(lambda: _look_at_node(cluster), "tls/name", system)
@@ -257,7 +257,7 @@ async def test_a_certificate_of_another_name(cluster: EmbeddedCluster) -> None:
         await _found(lambda: _examine(cluster), "tunnel/down", system)
 
 
-async def test_stunnel_and_its_agent_that_are_killed(cluster: EmbeddedCluster) -> None:
+async def test_killed_stunnel_and_agent_are_found(cluster: EmbeddedCluster) -> None:
     system = cluster.file_system_ids[0]
     port = await port_of(cluster, system)
     try:
@@ -280,7 +280,7 @@ def _stunnels(cluster: EmbeddedCluster) -> list[psutil.Process]:
     return [one for one in psutil.process_iter(["cmdline"]) if configuration in (one.info["cmdline"] or ())]
 
 
-async def test_bundles_have_what_helps_and_nothing_that_was_planted(cluster: EmbeddedCluster) -> None:
+async def test_bundles_are_complete_and_contain_no_planted_secret(cluster: EmbeddedCluster) -> None:
     client = cluster.client
     planted = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
     await _plant(client, cluster.namespace, planted)
@@ -306,7 +306,7 @@ async def test_bundles_have_what_helps_and_nothing_that_was_planted(cluster: Emb
 
 
 async def _plant(client: AsyncClient, namespace: str, secret: str) -> None:
-    """Put it where it belongs, into a Secret, and where none should be, into a ConfigMap of ours."""
+    """Put a secret into a Secret, and into a ConfigMap, where it does not belong."""
     secret_metadata = ObjectMeta(name="efs-credentials", namespace=namespace)
     await client.create(Secret(metadata=secret_metadata, stringData={"key": secret}))
     metadata = ObjectMeta(name="efs-planted", namespace=namespace)

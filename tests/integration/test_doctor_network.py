@@ -1,4 +1,4 @@
-"""What the doctor finds between nodes and mount targets, asked of the embedded AWS API."""
+"""The findings about the network between nodes and mount targets, with the embedded AWS API."""
 
 import json
 import re
@@ -45,7 +45,7 @@ _BY_PATH = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """Two subnets: a file system's mount target is in the first, an instance in the second."""
+    """Two subnets: the first has the mount target of a file system, the second an instance."""
 
     api: AwsApi
     options: AwsOptions
@@ -61,7 +61,7 @@ class Network:
         return await self.ec2.call(Service.EC2, operation, **parameters)
 
     async def let_in(self, **source: Any) -> None:
-        """Make this all that the mount target's group lets in."""
+        """Allow only this source in the security group of the mount target."""
         (found,) = (await self.call("DescribeSecurityGroups", GroupIds=[self.group]))["SecurityGroups"]
         if found["IpPermissions"]:
             await self.call(
@@ -71,7 +71,7 @@ class Network:
         await self.call("AuthorizeSecurityGroupIngress", GroupId=self.group, IpPermissions=rule)
 
     async def found(self, options: AwsOptions | None = None) -> dict[str, Finding]:
-        """What the doctor finds, by the kinds of findings."""
+        """The findings by kind."""
         attempts, nodes = Attempts(timeout_seconds=SECONDS), (self.node,)
         aws = await gather_aws(options or self.options, attempts, named={self.system}, nodes=nodes)
         cluster = ClusterFacts(namespace="efs", nodes=nodes)
@@ -125,7 +125,7 @@ async def _prefix_list(network: Network, cidr: str) -> str:
     return str(answer["PrefixList"]["PrefixListId"])
 
 
-async def test_the_group_of_a_node_s_interface_decides(network: Network) -> None:
+async def test_security_group_of_the_node_must_be_allowed(network: Network) -> None:
     await network.let_in(UserIdGroupPairs=[{"GroupId": network.nodes_group}])
     assert await network.found() == {}
     await network.let_in(UserIdGroupPairs=[{"GroupId": network.group}])
@@ -134,7 +134,7 @@ async def test_the_group_of_a_node_s_interface_decides(network: Network) -> None
     assert f"{network.group} allows {network.group} at 2049" in closed.evidence
 
 
-async def test_what_is_in_a_prefix_list_decides(network: Network) -> None:
+async def test_entries_of_a_prefix_list_are_evaluated(network: Network) -> None:
     ours, others = [await _prefix_list(network, one) for one in ("10.1.0.0/16", "10.7.0.0/16")]
     await network.let_in(PrefixListIds=[{"PrefixListId": ours}])
     assert await network.found() == {}
@@ -143,7 +143,7 @@ async def test_what_is_in_a_prefix_list_decides(network: Network) -> None:
     assert f"{network.group} allows {others} (10.7.0.0/16) at 2049" in closed.evidence
 
 
-async def test_an_instance_that_is_not_known_is_not_said_to_be_shut_out(network: Network) -> None:
+async def test_unknown_instance_is_not_reported_as_blocked(network: Network) -> None:
     await network.let_in(UserIdGroupPairs=[{"GroupId": network.nodes_group}])
     stranger = replace(network, node=replace(network.node, instance_id="i-0123456789abcdef0"))
     found = await stranger.found()
@@ -151,7 +151,7 @@ async def test_an_instance_that_is_not_known_is_not_said_to_be_shut_out(network:
     assert "the security groups of node one are not known" in found["security-group/not-judged"].evidence[0]
 
 
-async def test_a_network_acl_that_keeps_the_answers_back(network: Network) -> None:
+async def test_network_acl_that_blocks_answers_is_found(network: Network) -> None:
     await network.let_in(IpRanges=[{"CidrIp": "10.1.0.0/16"}])
     subnet = network.subnets[0]
     acl = (await network.call("CreateNetworkAcl", VpcId=subnet.vpc_id))["NetworkAcl"]["NetworkAclId"]
@@ -178,7 +178,7 @@ async def test_a_network_acl_that_keeps_the_answers_back(network: Network) -> No
 
 
 async def _associate(network: Network, subnet_id: SubnetId, acl: str) -> str:
-    """Give the subnet that ACL; returns the one that it had."""
+    """Associate the subnet with an ACL; returns its previous one."""
     wanted = [{"Name": "association.subnet-id", "Values": [subnet_id]}]
     (found,) = (await network.call("DescribeNetworkAcls", Filters=wanted))["NetworkAcls"]
     (association,) = (one for one in found["Associations"] if one["SubnetId"] == subnet_id)
@@ -190,7 +190,7 @@ async def _associate(network: Network, subnet_id: SubnetId, acl: str) -> str:
     return str(found["NetworkAclId"])
 
 
-async def test_a_prefix_list_that_may_not_be_read_is_not_counted_as_open(network: Network) -> None:
+async def test_unreadable_prefix_list_does_not_count_as_open(network: Network) -> None:
     await network.let_in(PrefixListIds=[{"PrefixListId": await _prefix_list(network, "10.1.0.0/16")}])
     async with _refusing(network.api.endpoint_url, "GetManagedPrefixListEntries", set()) as url:
         found = await network.found(replace(network.options, endpoint_url=url))
@@ -201,7 +201,7 @@ async def test_a_prefix_list_that_may_not_be_read_is_not_counted_as_open(network
     )
 
 
-async def test_the_page_lists_the_rights_that_are_used_and_no_others(network: Network) -> None:
+async def test_page_lists_exactly_the_permissions_in_use(network: Network) -> None:
     await network.let_in(PrefixListIds=[{"PrefixListId": await _prefix_list(network, "10.1.0.0/16")}])
     asked: set[str] = set()
     async with _refusing(network.api.endpoint_url, "nothing", asked) as url:
@@ -212,7 +212,7 @@ async def test_the_page_lists_the_rights_that_are_used_and_no_others(network: Ne
 
 @asynccontextmanager
 async def _refusing(upstream: str, action: str, asked: set[str]) -> AsyncIterator[str]:
-    """The same API for somebody whom EC2 refuses an action, which moto never does; notes what is asked."""
+    """The same API with an action refused, which moto never does; records all actions."""
 
     async def answer(request: web.Request) -> web.Response:
         body = await request.read()

@@ -1,4 +1,4 @@
-"""The manifests of efs-provisioner, and its README's examples on an embedded cluster with real kubectl."""
+"""The manifests of efs-provisioner, and the examples of its README on an embedded cluster with kubectl."""
 
 import os
 import shutil
@@ -50,7 +50,7 @@ def _values(name: str) -> dict[str, str]:
     return {one["name"]: one["value"] for one in _container(name)["env"] if "value" in one}
 
 
-def test_the_manifest_is_the_single_files_but_for_what_is_mounted() -> None:
+def test_manifest_combines_the_single_files_with_another_path() -> None:
     text = (DEPLOY / "manifest.yaml").read_text()
     assert text.count("path: /\n") == 1
     assert text.count("value: /\n") == 1
@@ -60,7 +60,7 @@ def test_the_manifest_is_the_single_files_but_for_what_is_mounted() -> None:
 
 
 @pytest.mark.parametrize("name", ["manifest", "deployment"])
-def test_the_setting_and_the_volume_name_one_directory(name: str) -> None:
+def test_setting_and_volume_have_the_same_directory(name: str) -> None:
     volumes = _deployment(name)["spec"]["template"]["spec"]["volumes"]
     [path] = [volume["nfs"]["path"] for volume in volumes if "nfs" in volume]
     assert _values(name)["KUBE_EFS_DIRECTORY_PATH"] == path
@@ -68,7 +68,7 @@ def test_the_setting_and_the_volume_name_one_directory(name: str) -> None:
     assert _values(name)["KUBE_EFS_DIRECTORY_MOUNT"] == mounts["pv-volume"] == "/persistentvolumes"
 
 
-def test_the_deployment_runs_this_version_with_settings_that_it_knows() -> None:
+def test_deployment_runs_this_version_with_its_settings() -> None:
     container = _container("deployment")
     assert container["image"] == own_image()
     known = {field.validation_alias for field in ControllerSettings.model_fields.values()}
@@ -76,7 +76,7 @@ def test_the_deployment_runs_this_version_with_settings_that_it_knows() -> None:
     assert given - known == {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
 
 
-def test_keys_of_the_config_map_and_the_secret_are_those_of_efs_provisioner() -> None:
+def test_config_map_and_secret_have_the_keys_of_efs_provisioner() -> None:
     [config_map] = _documents("configmap")
     references = [one["valueFrom"] for one in _container("deployment")["env"] if "valueFrom" in one]
     keys = [one["configMapKeyRef"] for one in references if "configMapKeyRef" in one]
@@ -90,7 +90,7 @@ def test_keys_of_the_config_map_and_the_secret_are_those_of_efs_provisioner() ->
     ]
 
 
-def test_the_lease_is_the_one_that_the_role_allows() -> None:
+def test_role_allows_the_configured_lease() -> None:
     [role] = [document for document in _documents("rbac") if document["kind"] == "Role"]
     names = [name for rule in role["rules"] for name in rule.get("resourceNames", [])]
     assert names == [_values("deployment")["KUBE_EFS_LEASE_NAME"]]
@@ -103,7 +103,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
 
 
 @on_a_cluster
-async def test_the_quick_start_and_the_stateful_set_of_the_readme(site: Site) -> None:
+async def test_quick_start_and_stateful_set_of_the_readme_work(site: Site) -> None:
     await deploy_quick_start(site)
     await check_quick_start(site)
     await check_stateful_set(site, STATEFUL_SET)
@@ -111,6 +111,6 @@ async def test_the_quick_start_and_the_stateful_set_of_the_readme(site: Site) ->
 
 
 @on_a_cluster
-async def test_the_readme_s_commands_in_another_namespace(site: Site) -> None:
+async def test_commands_of_the_readme_work_in_another_namespace(site: Site) -> None:
     await check_deployment_step_by_step(site, "storage")
     await check_removal_of_the_provisioner(site)

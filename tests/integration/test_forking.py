@@ -1,4 +1,4 @@
-"""Processes that scenarios fork: what they have of the one that they come from, and when they end."""
+"""Forked processes of scenarios: what they inherit, and when they end."""
 
 import asyncio
 import contextlib
@@ -35,14 +35,14 @@ async def forked(environment: Mapping[str, str], folder: Path) -> ChildProcess:
     return await fork_module("kube_efs", "controller", environment=environment, log_file=folder / "log")
 
 
-async def test_it_has_the_environment_that_it_is_given(tmp_path: Path) -> None:
+async def test_fork_has_the_given_environment(tmp_path: Path) -> None:
     async with asyncio.timeout(SECONDS):
         process = await forked({"EFS_POLLING_INTERVAL": "never"}, tmp_path)
         assert await process.wait() == 2
     assert (tmp_path / "log").read_text().startswith("error: EFS_POLLING_INTERVAL: 'never'")
 
 
-async def test_it_has_nothing_of_our_environment(tmp_path: Path) -> None:
+async def test_fork_has_nothing_of_the_environment_of_its_parent(tmp_path: Path) -> None:
     environment = {"KUBECONFIG": str(tmp_path / "none"), "AWS_REGION": "us-east-1"}
     arguments = (json.dumps(environment), str(tmp_path / "log"))
     parent = await asyncio.create_subprocess_exec(
@@ -57,7 +57,7 @@ async def test_it_has_nothing_of_our_environment(tmp_path: Path) -> None:
     assert "error: KUBECONFIG" in said
 
 
-async def test_it_ends_when_whoever_started_it_is_killed(api_server: ApiServer, tmp_path: Path) -> None:
+async def test_fork_ends_when_its_parent_is_killed(api_server: ApiServer, tmp_path: Path) -> None:
     (tmp_path / "kubeconfig").write_text(api_server.kubeconfig())
     environment = {
         "KUBECONFIG": str(tmp_path / "kubeconfig"),

@@ -1,4 +1,4 @@
-"""A file system with nearly as many access points as EFS allows: one more volume still costs one call."""
+"""A file system with nearly as many access points as EFS allows: another volume costs one call."""
 
 import sys
 from collections.abc import AsyncIterator
@@ -60,12 +60,12 @@ def driver(aws: AwsApi, api_server: ApiServer, tmp_path: Path) -> Driver:
 
 
 async def calls(program: Program) -> dict[str, float]:
-    """The calls about access points that the program has made."""
+    """The number of the program's calls about access points."""
     operations = ("CreateAccessPoint", "DescribeAccessPoints")
     return {one: await metric(program, f'kube_efs_aws_calls_total{{operation="{one}"') for one in operations}
 
 
-async def test_one_more_volume_costs_one_call(driver: Driver) -> None:
+async def test_another_volume_costs_one_call(driver: Driver) -> None:
     mode = csi.VolumeCapability.AccessMode(mode=csi.VolumeCapability.AccessMode.MULTI_NODE_MULTI_WRITER)
     capability = csi.VolumeCapability(mount=csi.VolumeCapability.MountVolume(), access_mode=mode)
     parameters = {"provisioningMode": "efs-ap", "fileSystemId": FILE_SYSTEM, "directoryPerms": "700"}

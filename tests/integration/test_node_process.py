@@ -1,4 +1,4 @@
-"""The process ``kube-efs node`` as a kubelet meets it: found, registered, restarted, killed, told to stop."""
+"""The process ``kube-efs node`` and a kubelet: registration, restart, kill, stop."""
 
 import asyncio
 import tempfile
@@ -42,7 +42,7 @@ INSTANCE = Instance(
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder with a short name, as paths of sockets need it."""
+    """A directory with a short name, because paths of sockets are limited."""
     with tempfile.TemporaryDirectory(prefix="node-") as name:
         (Path(name) / "registry").mkdir()
         yield Path(name)
@@ -76,7 +76,7 @@ async def program(folder: Path, environment: dict[str, str]) -> AsyncIterator[Pr
 
 
 class Kubelet:
-    """Registers the driver whose socket it finds, and calls it."""
+    """Finds the socket of the driver, registers it, and calls it."""
 
     def __init__(self, folder: Path) -> None:
         self.registry = folder / "registry" / "efs.csi.aws.com-reg.sock"
@@ -105,7 +105,7 @@ async def page(program: Program, path: str) -> tuple[int, str]:
         return answer.status, await answer.text()
 
 
-async def test_a_kubelet_registers_the_driver_and_learns_who_and_where_the_node_is(
+async def test_kubelet_registers_the_driver_and_gets_node_id_and_zone(
     program: Program, folder: Path, eventually: Eventually
 ) -> None:
     kubelet = Kubelet(folder)
@@ -128,7 +128,7 @@ async def test_a_kubelet_registers_the_driver_and_learns_who_and_where_the_node_
     )
 
 
-async def test_pods_may_come_when_the_kubelet_knows_the_driver(
+async def test_startup_taint_is_removed_after_the_registration(
     program: Program,
     folder: Path,
     environment: dict[str, str],
@@ -157,7 +157,7 @@ async def test_pods_may_come_when_the_kubelet_knows_the_driver(
     await eventually(is_only_dedicated)
 
 
-async def test_it_leaves_no_socket_behind_when_told_to_stop(
+async def test_stopped_node_driver_leaves_no_socket_behind(
     program: Program, folder: Path, eventually: Eventually
 ) -> None:
     kubelet = Kubelet(folder)
@@ -168,7 +168,7 @@ async def test_it_leaves_no_socket_behind_when_told_to_stop(
     assert await asyncio.to_thread(names_below, folder) == ["log", "registry"]
 
 
-async def test_it_is_found_again_after_it_was_killed(
+async def test_restarted_node_driver_is_registered_again(
     program: Program, folder: Path, eventually: Eventually
 ) -> None:
     kubelet = Kubelet(folder)
@@ -181,7 +181,7 @@ async def test_it_is_found_again_after_it_was_killed(
         kubelet.registry.unlink()  # so that the next one's is waited for
 
 
-async def test_settings_come_before_what_the_instance_says(
+async def test_settings_take_precedence_over_instance_metadata(
     program: Program, environment: dict[str, str], folder: Path, eventually: Eventually
 ) -> None:
     environment |= {"KUBE_EFS_ZONE": "us-east-1f", "KUBE_EFS_VOLUME_ATTACH_LIMIT": "20"}
@@ -193,7 +193,7 @@ async def test_settings_come_before_what_the_instance_says(
     assert info.max_volumes_per_node == 20
 
 
-async def test_a_node_that_nobody_can_identify_does_not_start(
+async def test_node_without_an_instance_id_does_not_start(
     program: Program, environment: dict[str, str]
 ) -> None:
     environment["AWS_EC2_METADATA_SERVICE_ENDPOINT"] = "http://127.0.0.1:9"
@@ -206,10 +206,10 @@ async def test_a_node_that_nobody_can_identify_does_not_start(
 _SECRET = "aB3dE5gH7j" * 70
 
 
-async def test_no_secret_of_a_request_or_of_the_environment_leaves_the_process(
+async def test_secrets_of_requests_and_environment_never_leave_the_process(
     program: Program, environment: dict[str, str], folder: Path, eventually: Eventually
 ) -> None:
-    """At DEBUG, where libraries log too; in every field of a request that the driver takes or refuses."""
+    """At level DEBUG, at which libraries log too, and in every field of a request."""
     environment |= {"LOGGING_LEVEL": "DEBUG", "DB_PASS": "environment-passw0rd", "REDIS_AUTH": f"x{_SECRET}"}
     await program.start()
     kubelet = Kubelet(folder)
@@ -259,7 +259,7 @@ async def test_no_secret_of_a_request_or_of_the_environment_leaves_the_process(
     assert max(map(len, log.splitlines())) < 80_000
 
 
-async def test_a_node_that_cannot_start_says_so_without_secrets(
+async def test_error_at_the_start_contains_no_secret(
     program: Program, environment: dict[str, str], folder: Path
 ) -> None:
     environment |= {"KUBE_EFS_TUNNEL_SOCKET": "", "CSI_ENDPOINT": f"tcp://user:{_SECRET}@nowhere:x"}

@@ -1,4 +1,4 @@
-"""The whole way of a volume on a node: the CSI socket, the driver, the agent, stunnel, EFS behind its TLS."""
+"""The complete path of a mount on a node: the CSI socket, the driver, the agent, stunnel, EFS with TLS."""
 
 import asyncio
 import os
@@ -68,7 +68,7 @@ def sections(conf: Path) -> list[str]:
     return re.findall(r"^\[(.+)\]$", conf.read_text(), re.MULTILINE)
 
 
-async def test_two_hundred_publishes_of_twenty_access_points_are_twenty_services_of_one_process(
+async def test_200_publishes_of_20_access_points_use_20_services_of_one_process(
     programs: NodePrograms, efs: EmbeddedEfs
 ) -> None:
     file_system = FileSystemId(await efs.create_file_system("data"))

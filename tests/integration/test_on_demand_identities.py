@@ -1,4 +1,4 @@
-"""Access points and IAM through tunnels on demand: whom a node's agent presents, and what EFS makes of it."""
+"""Access points and IAM through tunnels on demand: the identity of the agent, and the checks of EFS."""
 
 import asyncio
 import json
@@ -51,7 +51,7 @@ aws_secret_access_key = guessed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """An agent that may ask for tunnels to a file system, and files that come and go through them."""
+    """An agent with tunnels to a file system, and access to files through them."""
 
     efs: EmbeddedEfs
     aws: AwsConnection
@@ -73,7 +73,7 @@ class Site:
         return AccessPointId(made["AccessPointId"])
 
     async def tunnel(self, **spec: Any) -> str:
-        """The NFS address of the root that a new tunnel leads to."""
+        """The NFS address of the root of a new tunnel."""
         wanted = TunnelSpec(**{"file_system_id": self.file_system, "address": self.address, **spec})
         port = await self.client.ensure(wanted, Holder("pod"))
         return f"nfs://127.0.0.1//?version=4&nfsport={port}&mountport={port}"
@@ -88,7 +88,7 @@ class Site:
 
     @asynccontextmanager
     async def refusal(self, reason: str) -> AsyncIterator[None]:
-        """The file system refuses somebody for this reason."""
+        """The file system refuses a client for this reason while the context is open."""
         with capture_logs() as logs:
             yield
             await eventually(
@@ -97,7 +97,7 @@ class Site:
 
     @asynccontextmanager
     async def policy(self, *statements: Mapping[str, Any]) -> AsyncIterator[None]:
-        """A policy of these statements; afterwards one that is open to all."""
+        """A policy of these statements while the context is open, then one that allows everything."""
         await self._put_policy(*statements)
         yield
         await self._put_policy(statement("*"))
@@ -165,7 +165,7 @@ async def site(efs: EmbeddedEfs, tmp_path: Path) -> AsyncIterator[Site]:
     await efs.delete_file_system(file_system)
 
 
-async def test_each_access_point_is_its_own_root_with_its_own_identity(site: Site) -> None:
+async def test_each_access_point_has_its_own_root_and_identity(site: Site) -> None:
     one, two = await site.access_point("/apps/one"), await site.access_point("/apps/two")
     first, second = await site.tunnel(access_point_id=one), await site.tunnel(access_point_id=two)
 
@@ -186,7 +186,7 @@ async def test_each_access_point_is_its_own_root_with_its_own_identity(site: Sit
     assert (data / "file").stat().st_uid == os.getuid()
 
 
-async def test_the_certificate_s_file_system_must_be_the_one_that_is_there(site: Site) -> None:
+async def test_client_certificate_must_name_the_file_system(site: Site) -> None:
     there = FileSystemId(await site.efs.create_file_system("there", zones=[ZoneName("us-east-1b")]))
     # The address answers with the other one's name, so that the client itself sees nothing wrong.
     site.efs.present(site.file_system, site.efs.authority.issue([dns_name(there, REGION)]))
@@ -200,7 +200,7 @@ async def test_the_certificate_s_file_system_must_be_the_one_that_is_there(site:
     assert await site.leads_somewhere(await site.tunnel())
 
 
-async def test_an_access_point_must_be_of_the_file_system(site: Site) -> None:
+async def test_access_point_must_belong_to_the_file_system(site: Site) -> None:
     there = FileSystemId(await site.efs.create_file_system("there", zones=[ZoneName("us-east-1b")]))
     elsewhere = await site.access_point("/", there)
     tunnel = await site.tunnel(access_point_id=elsewhere)
@@ -208,7 +208,7 @@ async def test_an_access_point_must_be_of_the_file_system(site: Site) -> None:
         assert not await site.leads_somewhere(tunnel)
 
 
-async def test_a_policy_lets_in_who_has_signed_and_nobody_else(site: Site) -> None:
+async def test_policy_allows_only_the_signed_role(site: Site) -> None:
     point = await site.access_point("/signed")
     async with site.policy(statement(ROLE), statement(USER, "Deny")):
         unsigned = await site.tunnel(access_point_id=point)
@@ -225,7 +225,7 @@ async def test_a_policy_lets_in_who_has_signed_and_nobody_else(site: Site) -> No
     assert await site.leads_somewhere(other)
 
 
-async def test_a_signature_is_verified_though_all_are_allowed(site: Site) -> None:
+async def test_signature_is_verified_even_without_a_policy(site: Site) -> None:
     tunnel = await site.tunnel(iam=IamOptions(profile="guessing"))
     async with site.refusal(f"IAM signature by key: '{CREDENTIALS.access_key_id}' does not match"):
         assert not await site.leads_somewhere(tunnel)

@@ -1,4 +1,4 @@
-"""Tunnels on demand with a real stunnel, asked for over the agent's socket."""
+"""Tunnels on demand with a real stunnel, requested through the agent's socket."""
 
 import asyncio
 import json
@@ -106,7 +106,7 @@ async def backend(authority: Authority) -> AsyncIterator[Backend]:
 
 @asynccontextmanager
 async def serving(options: TunnelOptions, *holders: Holder) -> AsyncIterator[Any]:
-    """An agent that answers; afterwards these holders let go, so that stunnel ends with it."""
+    """A running agent; at the end these holders release their tunnels, so that stunnel ends."""
     assert options.on_demand
     socket = options.on_demand.socket_path
     async with running(options) as node:
@@ -153,7 +153,7 @@ def certificate_in(options: TunnelOptions, name: str) -> x509.Certificate:
     return x509.load_pem_x509_certificate(path.read_bytes())
 
 
-async def test_a_tunnel_works_when_its_port_is_returned(
+async def test_tunnel_is_ready_when_its_port_is_returned(
     options: TunnelOptions, client: TunnelClient, backend: Backend, socket_path: Path
 ) -> None:
     spec = spec_at(backend, access_point_id=access_point(1))
@@ -174,7 +174,7 @@ async def test_a_tunnel_works_when_its_port_is_returned(
         assert mode_of(options.certificates_path) == 0o700
 
 
-async def test_the_status_includes_tunnels_on_demand(
+async def test_status_includes_tunnels_on_demand(
     options: TunnelOptions, client: TunnelClient, backend: Backend
 ) -> None:
     async with serving(options) as node:
@@ -198,7 +198,7 @@ async def test_the_status_includes_tunnels_on_demand(
         assert node.agent.liveness().ok
 
 
-async def test_two_hundred_mounts_of_twenty_access_points_share_twenty_services_of_one_process(
+async def test_200_mounts_of_20_access_points_share_20_services_of_one_process(
     options: TunnelOptions, client: TunnelClient, backend: Backend
 ) -> None:
     specs = [spec_at(backend, access_point_id=access_point(number)) for number in range(20)]
@@ -214,7 +214,7 @@ async def test_two_hundred_mounts_of_twenty_access_points_share_twenty_services_
         assert node.registry.get_sample_value("kube_efs_tunnels_configured") == 20
 
 
-async def test_one_more_tunnel_is_ready_quickly(
+async def test_another_tunnel_is_ready_quickly(
     options: TunnelOptions, client: TunnelClient, backend: Backend
 ) -> None:
     async with serving(replace(options, probe_interval_seconds=5)):
@@ -228,7 +228,7 @@ async def test_one_more_tunnel_is_ready_quickly(
         assert sorted(times)[len(times) // 2] < 0.5  # 30 ms on a quiet machine
 
 
-async def test_tunnels_of_the_config_map_and_on_demand_live_in_one_stunnel(
+async def test_tunnels_of_the_config_map_and_on_demand_share_one_stunnel(
     options: TunnelOptions, client: TunnelClient, authority: Authority, backend: Backend
 ) -> None:
     assert options.on_demand
@@ -248,7 +248,7 @@ async def test_tunnels_of_the_config_map_and_on_demand_live_in_one_stunnel(
         assert set(sections(options)) == {"fs-1", FS, replace(spec, region=Region("us-east-1")).name}
 
 
-async def test_a_file_system_of_the_config_map_does_not_get_the_port_of_a_held_tunnel(
+async def test_file_system_of_the_config_map_does_not_get_the_port_of_a_held_tunnel(
     options: TunnelOptions, client: TunnelClient, authority: Authority, backend: Backend
 ) -> None:
     async with Backend(authority, host_of("fs-1")) as other, serving(options) as node:
@@ -260,7 +260,7 @@ async def test_a_file_system_of_the_config_map_does_not_get_the_port_of_a_held_t
         assert other.connections == 0
 
 
-async def test_without_a_config_map_stunnel_resolves_the_name(
+async def test_stunnel_resolves_the_name_without_a_config_map(
     options: TunnelOptions, client: TunnelClient
 ) -> None:
     async with serving(options):
@@ -271,16 +271,14 @@ async def test_without_a_config_map_stunnel_resolves_the_name(
         assert await client.tunnels() == ()
 
 
-async def test_the_id_of_the_zone_is_needed_for_other_accounts(
-    options: TunnelOptions, client: TunnelClient
-) -> None:
+async def test_zone_id_is_required_for_other_accounts(options: TunnelOptions, client: TunnelClient) -> None:
     spec = TunnelSpec(file_system_id=FS, cross_account=True)
     async with serving(options):
         with pytest.raises(InvalidSetting, match="KUBE_EFS_ZONE_ID"):
             await client.ensure(spec, POD)
 
 
-async def test_mount_targets_in_the_asked_zone_come_first_and_others_follow(
+async def test_mount_targets_in_the_requested_zone_are_preferred(
     options: TunnelOptions, client: TunnelClient, authority: Authority, backend: Backend
 ) -> None:
     zones = {"subnet-a": "us-east-1a", "subnet-b": "us-east-1b"}
@@ -299,13 +297,11 @@ async def test_mount_targets_in_the_asked_zone_come_first_and_others_follow(
 @pytest.mark.parametrize(
     ("iam", "kind", "text"),
     [
-        pytest.param(
-            IamOptions(profile="nobody"), InvalidValue, "profile nobody", id="a profile that is not there"
-        ),
-        pytest.param(IamOptions(), AwsUnavailable, "instance metadata", id="no source at all"),
+        pytest.param(IamOptions(profile="nobody"), InvalidValue, "profile nobody", id="missing profile"),
+        pytest.param(IamOptions(), AwsUnavailable, "instance metadata", id="no credentials"),
     ],
 )
-async def test_without_credentials_there_is_no_tunnel(
+async def test_tunnel_with_iam_requires_credentials(
     iam: IamOptions,
     kind: type[Exception],
     text: str,
@@ -321,7 +317,7 @@ async def test_without_credentials_there_is_no_tunnel(
         assert node.registry.get_sample_value("kube_efs_certificate_renewals_total", outcome) == 1
 
 
-async def test_an_identity_is_signed_for(
+async def test_certificate_is_signed_with_the_identity(
     options: TunnelOptions, client: TunnelClient, backend: Backend, tmp_path: Path
 ) -> None:
     profiles = tmp_path / "credentials"
@@ -340,7 +336,7 @@ async def test_an_identity_is_signed_for(
         assert "hidden" not in options.reservations_path.read_text()
 
 
-async def test_a_full_port_range_is_an_error(
+async def test_full_port_range_is_an_error(
     options: TunnelOptions, client: TunnelClient, backend: Backend
 ) -> None:
     assert options.on_demand
@@ -353,7 +349,7 @@ async def test_a_full_port_range_is_an_error(
         assert failed.value.value == f"{first}-{first}"
 
 
-async def test_a_released_tunnel_is_closed_when_it_has_been_idle_for_long_enough(
+async def test_released_tunnel_is_closed_after_the_idle_time(
     options: TunnelOptions, client: TunnelClient, backend: Backend
 ) -> None:
     spec = replace(spec_at(backend), region=Region("us-east-1"))
@@ -376,7 +372,7 @@ async def test_a_released_tunnel_is_closed_when_it_has_been_idle_for_long_enough
         assert await client.ensure(spec, POD) == port
 
 
-async def test_a_missing_holder_is_removed_after_two_reconciliations(
+async def test_missing_holder_is_removed_after_two_reconciliations(
     options: TunnelOptions, client: TunnelClient, backend: Backend
 ) -> None:
     async with serving(options):
@@ -392,7 +388,7 @@ async def test_a_missing_holder_is_removed_after_two_reconciliations(
         assert tunnel.holders == {POD}
 
 
-async def test_the_error_for_a_missing_agent_names_its_socket(socket_path: Path, backend: Backend) -> None:
+async def test_error_for_a_missing_agent_names_its_socket(socket_path: Path, backend: Backend) -> None:
     async with connect_tunnels(socket_path, timeout_seconds=2) as client:
         with pytest.raises(TunnelAgentUnavailable) as failed:
             await client.ensure(spec_at(backend), POD)
@@ -400,7 +396,7 @@ async def test_the_error_for_a_missing_agent_names_its_socket(socket_path: Path,
     assert "kube-efs tunnel" in failed.value.remedy
 
 
-async def test_a_client_continues_with_the_next_agent(
+async def test_client_reconnects_to_the_next_agent(
     options: TunnelOptions, client: TunnelClient, backend: Backend
 ) -> None:
     async with serving(options):
@@ -414,15 +410,17 @@ async def test_a_client_continues_with_the_next_agent(
 @pytest.mark.parametrize(
     ("spec", "holder"),
     [
-        pytest.param({"file_system_id": "fs-1]\n[evil"}, "pod", id="a file system that forges a section"),
-        pytest.param({"access_point_id": "fsap-1\n"}, "pod", id="an access point with a line break"),
-        pytest.param({"address": "10.0.0.1\nverifyChain = no"}, "pod", id="an address that forges a line"),
-        pytest.param({"address": "evil.example.com"}, "pod", id="an address that is a name"),
-        pytest.param({"region": "us-east-1\n"}, "pod", id="a region with a line break"),
-        pytest.param({"zone": "a.b"}, "pod", id="a zone that is a domain"),
-        pytest.param({"cross_account": True, "zone": "us-east-1a"}, "pod", id="two ways to the mount target"),
+        pytest.param({"file_system_id": "fs-1]\n[evil"}, "pod", id="file system with a forged section"),
+        pytest.param({"access_point_id": "fsap-1\n"}, "pod", id="access point with a line break"),
+        pytest.param({"address": "10.0.0.1\nverifyChain = no"}, "pod", id="address with a forged line"),
+        pytest.param({"address": "evil.example.com"}, "pod", id="name instead of an address"),
+        pytest.param({"region": "us-east-1\n"}, "pod", id="region with a line break"),
+        pytest.param({"zone": "a.b"}, "pod", id="domain instead of a zone"),
+        pytest.param(
+            {"cross_account": True, "zone": "us-east-1a"}, "pod", id="address and zone of another account"
+        ),
         pytest.param({}, "", id="no holder"),
-        pytest.param({}, "pod\n", id="a holder with a line break"),
+        pytest.param({}, "pod\n", id="holder with a line break"),
     ],
 )
 async def test_malformed_requests_are_refused(
@@ -437,7 +435,7 @@ async def test_malformed_requests_are_refused(
         assert not options.conf_path.exists()
 
 
-async def test_a_transfer_continues_and_ports_stay_when_the_agent_is_killed(
+async def test_transfer_continues_and_ports_stay_when_the_agent_is_killed(
     options: TunnelOptions, client: TunnelClient, backend: Backend, socket_path: Path
 ) -> None:
     specs = [spec_at(backend, access_point_id=access_point(number)) for number in range(3)]
@@ -459,7 +457,7 @@ async def test_a_transfer_continues_and_ports_stay_when_the_agent_is_killed(
                 await transfer
 
 
-async def test_a_held_tunnel_stays_when_the_agent_ends(
+async def test_held_tunnel_stays_when_the_agent_ends(
     options: TunnelOptions, client: TunnelClient, backend: Backend
 ) -> None:
     async with agent_process(options) as first:
@@ -478,14 +476,14 @@ async def test_a_held_tunnel_stays_when_the_agent_ends(
 MOMENTS: dict[str, Callable[[TunnelOptions], object]] = {
     "nothing yet": lambda _options: True,
     "certificate written": lambda options: list(options.certificates_path.glob("*.pem")),
-    "reservation remembered": lambda options: options.reservations_path.exists(),
+    "reservation stored": lambda options: options.reservations_path.exists(),
     "configuration written": lambda options: options.conf_path.exists(),
     "stunnel started": lambda options: stunnels_of(options.conf_path),
 }
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-async def test_an_agent_that_is_killed_at_any_moment_keeps_its_reservations(
+async def test_agent_killed_at_any_moment_keeps_its_reservations(
     moment: str, options: TunnelOptions, client: TunnelClient, backend: Backend, socket_path: Path
 ) -> None:
     async with agent_process(options) as first:
@@ -503,7 +501,7 @@ async def test_an_agent_that_is_killed_at_any_moment_keeps_its_reservations(
             assert [tunnel.holders for tunnel in await client.tunnels()] == [{POD}]
 
 
-async def test_a_stunnel_that_hangs_is_replaced(
+async def test_hanging_stunnel_is_replaced(
     options: TunnelOptions, client: TunnelClient, backend: Backend
 ) -> None:
     quick = replace(options, probe_timeout_seconds=0.2, stall_seconds=1)
@@ -517,7 +515,7 @@ async def test_a_stunnel_that_hangs_is_replaced(
         assert stunnels_of(options.conf_path) == [node.pid]
 
 
-async def test_a_stunnel_that_does_not_hang_continues_after_the_reload(
+async def test_responsive_stunnel_continues_after_the_reload(
     options: TunnelOptions, client: TunnelClient, backend: Backend
 ) -> None:
     async with serving(options) as node:
@@ -531,7 +529,7 @@ async def test_a_stunnel_that_does_not_hang_continues_after_the_reload(
         assert node.registry.get_sample_value("kube_efs_stunnel_restarts_total") == 0
 
 
-async def test_stunnel_may_have_more_connections_than_containers_begin_with(
+async def test_stunnel_raises_the_limit_of_open_files(
     options: TunnelOptions, client: TunnelClient, backend: Backend
 ) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -545,7 +543,7 @@ async def test_stunnel_may_have_more_connections_than_containers_begin_with(
     assert files == min(hard, 65536)
 
 
-async def test_a_hundred_reloads_under_load_break_no_connection(
+async def test_hundred_reloads_under_load_interrupt_no_connection(
     options: TunnelOptions, client: TunnelClient, backend: Backend
 ) -> None:
     async with serving(replace(options, probe_interval_seconds=5)) as node:
@@ -582,7 +580,7 @@ def has_more_connections(backend: Backend, before: int) -> bool:
     return backend.connections > before
 
 
-async def test_stunnel_keeps_its_memory_over_reloads_with_connections_between(
+async def test_memory_of_stunnel_does_not_grow_with_reloads(
     options: TunnelOptions, client: TunnelClient, backend: Backend, authority: Authority
 ) -> None:
     tunnels, warm_up, reloads = 20, 5, 30
@@ -613,7 +611,7 @@ async def test_stunnel_keeps_its_memory_over_reloads_with_connections_between(
     assert resident[-1] - resident[warm_up - 1] < tunnels * reloads * 4096, resident
 
 
-async def test_a_socket_that_cannot_be_bound_is_an_error_at_the_start(
+async def test_socket_that_cannot_be_bound_is_an_error_at_the_start(
     options: TunnelOptions, tmp_path: Path
 ) -> None:
     assert options.on_demand

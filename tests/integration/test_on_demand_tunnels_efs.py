@@ -1,4 +1,4 @@
-"""Files through tunnels on demand, from the embedded EFS: TLS, NFS and certificates as on a node."""
+"""Files of the embedded EFS through tunnels on demand: TLS, NFS and certificates as on a node."""
 
 import asyncio
 import os
@@ -42,9 +42,7 @@ async def spec_of(efs: EmbeddedEfs, file_system: FileSystemId) -> TunnelSpec:
     return TunnelSpec(file_system_id=file_system, address=target.address)
 
 
-async def test_a_copy_continues_while_agents_are_killed_and_replaced(
-    efs: EmbeddedEfs, tmp_path: Path
-) -> None:
+async def test_copy_continues_while_agents_are_killed_and_replaced(efs: EmbeddedEfs, tmp_path: Path) -> None:
     socket = tmp_path / "run" / "tunnel.sock"
     options = TunnelOptions(
         region=Region(efs.region),
@@ -79,7 +77,7 @@ async def test_a_copy_continues_while_agents_are_killed_and_replaced(
     assert copy.read_bytes() == big.read_bytes()
 
 
-async def test_no_data_goes_to_another_file_system_at_the_address(efs: EmbeddedEfs, tmp_path: Path) -> None:
+async def test_another_file_system_at_the_address_receives_no_data(efs: EmbeddedEfs, tmp_path: Path) -> None:
     socket = tmp_path / "run" / "tunnel.sock"
     options = TunnelOptions(
         region=Region(efs.region),

@@ -1,4 +1,4 @@
-"""The status page in a browser: what it asks for, how it looks, and who can use it."""
+"""The status page in a browser: its requests, appearance and accessibility."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ async def seen(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Seen]:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-async def test_everybody_can_use_it(seen: Seen, scheme: str) -> None:
+async def test_page_is_accessible_in_both_color_schemes(seen: Seen, scheme: str) -> None:
     await seen.page.prefer(scheme)
     await seen.page.visit(seen.url)
     assert await seen.page.evaluate(CHECKS) == []
@@ -52,7 +52,7 @@ async def test_everybody_can_use_it(seen: Seen, scheme: str) -> None:
     assert ground == {"light": "rgb(255, 255, 255)", "dark": "rgb(18, 23, 29)"}[scheme]
 
 
-async def test_the_checks_find_what_is_wrong(seen: Seen) -> None:
+async def test_accessibility_checks_find_defects(seen: Seen) -> None:
     # The page's own policy forbids styles, but not those that DevTools sets.
     await seen.page.visit(seen.url)
     await seen.page.evaluate("""
@@ -68,13 +68,13 @@ async def test_the_checks_find_what_is_wrong(seen: Seen) -> None:
     assert sum(problem.startswith("has contrast 1.") for problem in found) == 2
 
 
-async def test_it_asks_for_nothing_else_and_complains_of_nothing(seen: Seen) -> None:
+async def test_page_loads_nothing_else_and_logs_no_error(seen: Seen) -> None:
     await seen.page.visit(seen.url)
     assert seen.page.complaints == []
     assert [url for url in seen.page.requests if not url.startswith("data:")] == [seen.url]
 
 
-async def test_the_content_is_there_and_is_only_text(seen: Seen) -> None:
+async def test_page_shows_its_content_as_text(seen: Seen) -> None:
     await seen.page.visit(seen.url)
     words = await seen.page.evaluate("document.body.innerText")
     for expected in ("Health: 3 problems.", "ip-10-0-1-17.ec2.internal", "1.5 GiB, over request", EVIL):
@@ -88,7 +88,7 @@ async def test_the_content_is_there_and_is_only_text(seen: Seen) -> None:
     )
 
 
-async def test_it_works_by_the_keyboard_alone(seen: Seen) -> None:
+async def test_page_can_be_used_with_the_keyboard_only(seen: Seen) -> None:
     await seen.page.visit(seen.url)
     number = await seen.page.evaluate(f"{FOCUSABLE}.length")
     order, outlined = [], []
@@ -100,7 +100,7 @@ async def test_it_works_by_the_keyboard_alone(seen: Seen) -> None:
     assert set(outlined) == {"solid"}
 
 
-async def test_the_first_key_leads_past_the_links(seen: Seen) -> None:
+async def test_first_tab_stop_skips_the_navigation(seen: Seen) -> None:
     await seen.page.visit(seen.url)
     before = await seen.page.evaluate("document.querySelector('.skip').getBoundingClientRect().right")
     await seen.page.press("Tab")
@@ -110,7 +110,7 @@ async def test_the_first_key_leads_past_the_links(seen: Seen) -> None:
 
 
 @pytest.mark.parametrize("width", [320, 1280])
-async def test_only_tables_scroll_to_the_side(seen: Seen, width: int) -> None:
+async def test_only_tables_scroll_horizontally(seen: Seen, width: int) -> None:
     await seen.page.resize(width, 800)
     await seen.page.visit(seen.url)
     assert await seen.page.evaluate("document.documentElement.scrollWidth") <= width

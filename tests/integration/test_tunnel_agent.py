@@ -87,9 +87,7 @@ async def test_tunnels_start_and_report_their_state(options: TunnelOptions, auth
         assert node.registry.get_sample_value("kube_efs_tunnels_configured") == 2
 
 
-async def test_open_connections_are_counted_without_the_probes(
-    options: TunnelOptions, authority: Authority
-) -> None:
+async def test_probes_do_not_count_as_open_connections(options: TunnelOptions, authority: Authority) -> None:
     port = free_port()
     async with Backend(authority, host_of("fs-1")) as backend, running(options) as node:
         node.push(target("fs-1", port, a=backend.address))
@@ -99,7 +97,7 @@ async def test_open_connections_are_counted_without_the_probes(
         await node.until("fs-1", TunnelState.UP, connections=0)
 
 
-async def test_stunnel_that_is_killed_comes_back_with_its_ports(
+async def test_killed_stunnel_is_restarted_with_its_ports(
     options: TunnelOptions, authority: Authority
 ) -> None:
     port = free_port()
@@ -115,7 +113,7 @@ async def test_stunnel_that_is_killed_comes_back_with_its_ports(
         assert node.registry.get_sample_value("kube_efs_stunnel_restarts_total") == 1
 
 
-async def test_a_change_elsewhere_does_not_cut_a_running_transfer(
+async def test_change_of_another_tunnel_does_not_interrupt_a_transfer(
     options: TunnelOptions, authority: Authority
 ) -> None:
     ports = free_port(), free_port()
@@ -145,7 +143,7 @@ async def test_a_change_elsewhere_does_not_cut_a_running_transfer(
         assert node.tunnel("fs-1").port == ports[0]
 
 
-async def test_a_removed_tunnel_and_its_port_stay_while_it_is_used(
+async def test_removed_tunnel_in_use_and_its_port_are_kept(
     options: TunnelOptions, authority: Authority
 ) -> None:
     port = free_port()
@@ -198,7 +196,7 @@ async def test_new_connections_move_to_another_zone_and_back(
         pytest.param("fs-1", True, "the server's certificate is not trusted", id="another authority"),
     ],
 )
-async def test_no_byte_passes_to_a_server_with_the_wrong_certificate(
+async def test_server_with_the_wrong_certificate_receives_no_byte(
     *,
     certificate_host: str,
     stranger: bool,
@@ -221,14 +219,14 @@ async def test_no_byte_passes_to_a_server_with_the_wrong_certificate(
         assert backend.bytes_received == 0
 
 
-async def test_a_mount_target_that_refuses_is_named(options: TunnelOptions) -> None:
+async def test_status_names_a_mount_target_that_refuses_connections(options: TunnelOptions) -> None:
     address = free_address()
     async with running(options) as node:
         node.push(target("fs-1", free_port(), a=address))
         await node.until("fs-1", TunnelState.DOWN, reason=f"{address}: connection refused")
 
 
-async def test_a_taken_port_leaves_out_one_tunnel_until_it_is_free(
+async def test_port_in_use_affects_one_tunnel_until_it_is_free(
     options: TunnelOptions, authority: Authority
 ) -> None:
     port = free_port()
@@ -254,7 +252,7 @@ async def test_a_taken_port_leaves_out_one_tunnel_until_it_is_free(
 @pytest.mark.parametrize(
     "running_before", [pytest.param(False, id="at the start"), pytest.param(True, id="at a reload")]
 )
-async def test_a_port_that_is_taken_at_the_last_moment_leaves_out_one_tunnel(
+async def test_port_bound_at_the_last_moment_affects_one_tunnel(
     *,
     running_before: bool,
     options: TunnelOptions,
@@ -278,7 +276,7 @@ async def test_a_port_that_is_taken_at_the_last_moment_leaves_out_one_tunnel(
             await node.until("fs-1", TunnelState.UP)
 
 
-async def test_a_failed_start_of_stunnel_is_reported_and_retried(
+async def test_failed_start_of_stunnel_is_reported_and_retried(
     options: TunnelOptions, authority: Authority, tmp_path: Path
 ) -> None:
     repaired, starts = tmp_path / "repaired", tmp_path / "starts"
@@ -336,12 +334,12 @@ async def test_hostile_entries_are_refused_and_nothing_else_is_affected(
     "text",
     [
         pytest.param("{", id="not YAML"),
-        pytest.param("- a\n- b", id="a list"),
+        pytest.param("- a\n- b", id="list"),
         pytest.param("[" * 5000, id="deeply nested"),
-        pytest.param("efs_stunnel_targets: 7", id="targets that are a number"),
+        pytest.param("efs_stunnel_targets: 7", id="number instead of targets"),
     ],
 )
-async def test_the_last_valid_document_stays_after_an_invalid_one(
+async def test_invalid_document_keeps_the_last_valid_one(
     text: str, options: TunnelOptions, authority: Authority
 ) -> None:
     port = free_port()
@@ -355,7 +353,7 @@ async def test_the_last_valid_document_stays_after_an_invalid_one(
         await eventually(lambda: not node.agent.status().problems, "no problem any more")
 
 
-async def test_without_targets_stunnel_ends_and_the_agent_is_healthy(
+async def test_stunnel_ends_without_targets_and_the_agent_is_healthy(
     options: TunnelOptions, authority: Authority
 ) -> None:
     async with Backend(authority, host_of("fs-1")) as backend, running(options) as node:
@@ -367,7 +365,7 @@ async def test_without_targets_stunnel_ends_and_the_agent_is_healthy(
         assert node.agent.status().tunnels == ()
 
 
-async def test_a_file_system_without_mount_targets_is_reported_and_affects_no_other(
+async def test_file_system_without_mount_targets_is_reported_and_affects_no_other(
     options: TunnelOptions, authority: Authority
 ) -> None:
     async with Backend(authority, host_of("fs-1")) as backend, running(options) as node:
@@ -377,7 +375,7 @@ async def test_a_file_system_without_mount_targets_is_reported_and_affects_no_ot
         assert node.tunnel("fs-2").reason == "the file system has no usable mount target"
 
 
-async def test_authorities_that_become_unreadable_do_not_close_the_tunnels(
+async def test_unreadable_ca_file_does_not_close_the_tunnels(
     options: TunnelOptions, authority: Authority
 ) -> None:
     good = authority.file.read_bytes()
@@ -413,7 +411,7 @@ async def test_stored_targets_are_served_without_a_document(
             assert node.agent.readiness().ok
 
 
-async def test_a_log_that_has_grown_is_cut(options: TunnelOptions, authority: Authority) -> None:
+async def test_large_log_of_stunnel_is_truncated(options: TunnelOptions, authority: Authority) -> None:
     options = replace(options, log_size_bytes=20_000)
     async with Backend(authority, host_of("fs-1")) as backend, running(options) as node:
         node.push(target("fs-1", free_port(), a=backend.address))
@@ -443,17 +441,17 @@ async def test_a_log_that_has_grown_is_cut(options: TunnelOptions, authority: Au
             {"ca_file": Path("/tmp/ca.pem\nverifyChain = no")},
             InvalidSetting,
             "KUBE_EFS_CA_FILE: '/tmp/ca.pem\\nverifyChain = no' must not enter stunnel.conf",
-            id="a path with a line break",
+            id="path with a line break",
         ),
         pytest.param(
             {"conf_path": Path("/nowhere/stunnel.conf")},
             InvalidSetting,
             "STUNNEL_CONF_PATH: '/nowhere/stunnel.conf' is in a directory that is not writable",
-            id="no folder for the configuration",
+            id="no directory for the configuration",
         ),
     ],
 )
-def test_settings_that_cannot_work_are_refused_at_the_start(
+def test_invalid_settings_are_refused_at_the_start(
     change: dict[str, Path], error: type[Exception], text: str, options: TunnelOptions
 ) -> None:
     with pytest.raises(error) as refused:
@@ -461,7 +459,7 @@ def test_settings_that_cannot_work_are_refused_at_the_start(
     assert text in str(refused.value)
 
 
-async def test_the_next_agent_takes_over_after_a_kill(options: TunnelOptions, authority: Authority) -> None:
+async def test_next_agent_takes_over_after_a_kill(options: TunnelOptions, authority: Authority) -> None:
     port = free_port()
     async with Backend(authority, host_of("fs-1")) as backend:
         targets = document(target("fs-1", port, a=backend.address))
@@ -487,13 +485,13 @@ async def test_the_next_agent_takes_over_after_a_kill(options: TunnelOptions, au
 
 
 def start_early_stunnel(conf: Path) -> int:
-    """What stunnel is before it handles SIGHUP: here a program that never does."""
+    """Start a program that never handles SIGHUP, as stunnel before it is ready."""
     conf.write_text("import time\ntime.sleep(60)\n")
     # With nohup(1) the tests themselves ignore it.
     return os.posix_spawn(sys.executable, ["/usr/bin/stunnel", str(conf)], {}, setsigdef=[signal.SIGHUP])
 
 
-async def test_a_stunnel_that_is_taken_over_as_it_starts_and_dies_of_that_is_replaced(
+async def test_stunnel_that_ends_while_it_is_adopted_is_replaced(
     options: TunnelOptions, authority: Authority
 ) -> None:
     early, port = start_early_stunnel(options.conf_path), free_port()
@@ -507,9 +505,7 @@ async def test_a_stunnel_that_is_taken_over_as_it_starts_and_dies_of_that_is_rep
     assert "tunnel-left-out" not in told
 
 
-async def test_a_stunnel_that_is_taken_over_is_not_ended_while_it_is_used(
-    options: TunnelOptions, authority: Authority
-) -> None:
+async def test_adopted_stunnel_in_use_is_not_ended(options: TunnelOptions, authority: Authority) -> None:
     port = free_port()
     async with Backend(authority, host_of("fs-1")) as backend:
         targets = document(target("fs-1", port, a=backend.address))
@@ -530,7 +526,7 @@ async def test_a_stunnel_that_is_taken_over_is_not_ended_while_it_is_used(
 
 MOMENTS: dict[str, Callable[[TunnelOptions], object]] = {
     "at its start": lambda _options: True,
-    "targets remembered": lambda options: options.state_path.exists(),
+    "targets stored": lambda options: options.state_path.exists(),
     "configuration written": lambda options: options.conf_path.exists(),
     "log opened": lambda options: options.log_path.exists(),
     "stunnel started": lambda options: stunnels_of(options.conf_path),
@@ -538,7 +534,7 @@ MOMENTS: dict[str, Callable[[TunnelOptions], object]] = {
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-async def test_the_next_agent_converges_after_a_kill_at_any_moment(
+async def test_next_agent_converges_after_a_kill_at_any_moment(
     moment: str, options: TunnelOptions, authority: Authority
 ) -> None:
     port = free_port()

@@ -1,4 +1,4 @@
-"""What goes wrong around an agent while a volume is used: it is told, and the volume does not notice."""
+"""Faults around an agent while a volume is used: they are reported, and the volume is not affected."""
 
 import asyncio
 import os
@@ -74,7 +74,7 @@ def spec(backend: Backend, number: int = 0) -> TunnelSpec:
 
 
 async def ensured(client: TunnelClient, asked: TunnelSpec, holder: Holder) -> int:
-    """The port, asked for again as the kubelet does."""
+    """The port of a tunnel, with retries as by the kubelet."""
     async with asyncio.timeout(DEADLINE_SECONDS):
         while True:
             try:
@@ -85,7 +85,7 @@ async def ensured(client: TunnelClient, asked: TunnelSpec, holder: Holder) -> in
 
 @contextmanager
 def no_space_for(pid: int) -> Iterator[None]:
-    """Nothing that the process writes into a file fits."""
+    """The process cannot write to files while the context is open."""
     _, most = resource.prlimit(pid, resource.RLIMIT_FSIZE)
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, most))
     try:
@@ -94,7 +94,7 @@ def no_space_for(pid: int) -> Iterator[None]:
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, most))
 
 
-async def test_a_full_disk_is_reported_and_changes_nothing(
+async def test_full_disk_is_reported_and_changes_nothing(
     options: TunnelOptions, client: TunnelClient, backend: Backend
 ) -> None:
     async with agent_process(options, stops_stunnel=False) as agent:
@@ -125,7 +125,7 @@ async def test_a_full_disk_is_reported_and_changes_nothing(
         assert (tunnel.port, tunnel.holders) == (port, frozenset({OTHER_POD}))
 
 
-async def test_a_removed_stunnel_program_continues_and_is_reported_after_its_end(
+async def test_removed_stunnel_program_continues_and_is_reported_after_its_end(
     options: TunnelOptions, client: TunnelClient, backend: Backend, tmp_path: Path
 ) -> None:
     program, hidden = tmp_path / "bin" / "stunnel", tmp_path / "hidden"
@@ -151,7 +151,7 @@ async def test_a_removed_stunnel_program_continues_and_is_reported_after_its_end
             await client.release(holder)
 
 
-async def test_a_truncated_state_breaks_no_connection(
+async def test_truncated_state_file_interrupts_no_connection(
     options: TunnelOptions, client: TunnelClient, backend: Backend
 ) -> None:
     async with agent_process(options, stops_stunnel=False) as first:

@@ -1,4 +1,4 @@
-"""What an agent says of its tunnels, as ``kube-efs status`` finds it in a real API server."""
+"""The status of an agent's tunnels, as ``kube-efs status`` reads it from a real API server."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -45,7 +45,7 @@ async def _nodes(client: AsyncClient) -> tuple[NodeReport, ...]:
     return (await read_cluster(client, "default")).nodes
 
 
-async def test_the_status_is_published_after_changes_and_removed_at_the_end(
+async def test_status_is_published_after_changes_and_removed_at_the_end(
     kube: AsyncClient, eventually: Eventually
 ) -> None:
     agent = _Agent()
@@ -64,7 +64,7 @@ async def test_the_status_is_published_after_changes_and_removed_at_the_end(
     assert await _nodes(kube) == ()
 
 
-async def test_nothing_is_written_while_only_the_time_of_probes_differs(
+async def test_status_is_not_written_if_only_probe_times_change(
     kube: AsyncClient, eventually: Eventually
 ) -> None:
     agent = _Agent()

@@ -1,4 +1,4 @@
-"""The first process of the agent's container, with commands in the place of the agent."""
+"""The first process of the agent's container, with other commands instead of the agent."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ SUPERVISOR = (
 
 @asynccontextmanager
 async def supervised(script: str, log: Path) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A supervisor of a shell that first writes its pid to the log, a line for each life."""
+    """A supervisor of a shell that writes its pid to the log at each start."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
@@ -58,7 +58,7 @@ async def ended(process: asyncio.subprocess.Process) -> int:
         return await process.wait()
 
 
-async def test_a_crashed_command_is_restarted(tmp_path: Path) -> None:
+async def test_crashed_command_is_restarted(tmp_path: Path) -> None:
     log = tmp_path / "lives"
     async with supervised("exec sleep 100", log) as supervisor:
         for number in range(1, 3):
@@ -70,7 +70,7 @@ async def test_a_crashed_command_is_restarted(tmp_path: Path) -> None:
         assert await ended(supervisor) == 128 + signal.SIGTERM
 
 
-async def test_sigterm_is_forwarded_and_the_exit_status_is_that_of_the_command(tmp_path: Path) -> None:
+async def test_sigterm_is_forwarded_and_the_exit_status_of_the_command_is_returned(tmp_path: Path) -> None:
     log = tmp_path / "lives"
     script = "trap 'kill $sleeper; exit 7' TERM; sleep 100 & sleeper=$!; echo $sleeper >> {log}; wait"
     async with supervised(script.format(log=log), log) as supervisor:
@@ -80,7 +80,7 @@ async def test_sigterm_is_forwarded_and_the_exit_status_is_that_of_the_command(t
 
 
 @pytest.mark.parametrize("status", [0, 2])
-async def test_a_command_that_fails_at_once_or_succeeds_is_not_restarted(status: int, tmp_path: Path) -> None:
+async def test_command_that_fails_at_once_or_succeeds_is_not_restarted(status: int, tmp_path: Path) -> None:
     log = tmp_path / "lives"
     async with supervised(f"exit {status}", log) as supervisor:
         assert await ended(supervisor) == status
@@ -107,7 +107,7 @@ def children(pid: int) -> list[int]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a namespace of processes needs root")
-async def test_in_a_container_a_crash_of_the_agent_leaves_stunnel_and_its_ports(tmp_path: Path) -> None:
+async def test_crash_of_the_agent_in_a_container_keeps_stunnel_and_its_ports(tmp_path: Path) -> None:
     socket, conf, config = tmp_path / "t.sock", tmp_path / "stunnel.conf", tmp_path / "config"
     config.write_text(KUBECONFIG)
     authority = Authority(tmp_path, "ca")

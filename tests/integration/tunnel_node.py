@@ -57,7 +57,7 @@ async def eventually(condition: Callable[[], object], what: str) -> None:
 
 @dataclass(slots=True)
 class Node:
-    """An agent that runs in this process, and what a test does with it."""
+    """An agent in this process, with helpers for tests."""
 
     agent: TunnelAgent
     options: TunnelOptions
@@ -119,7 +119,7 @@ def stunnels_of(conf: Path) -> list[int]:
 
 @dataclass(slots=True)
 class Client:
-    """An NFS client that keeps one connection open and makes NULL calls on it."""
+    """An NFS client that makes NULL calls on one open connection."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -186,9 +186,9 @@ async def listening(port: int) -> None:
 async def agent_process(
     options: TunnelOptions, *documents: TargetDocuments, stops_stunnel: bool = True
 ) -> AsyncIterator[asyncio.subprocess.Process]:
-    """An agent in a process of its own, which answers on its socket if it has one.
+    """An agent in its own process, which serves its socket if it has one.
 
-    What stunnel it leaves is ended here, unless another agent is to take it over.
+    Its remaining stunnel is ended here, unless another agent adopts it.
     """
     runner = Path(__file__).with_name("tunnel_runner.py")
     socket_path = options.on_demand and options.on_demand.socket_path

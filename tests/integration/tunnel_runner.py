@@ -1,6 +1,6 @@
-"""A tunnel agent as a process of its own, for tests that kill it.
+"""A tunnel agent in its own process, for tests that kill it.
 
-``tunnel_runner.py CONF CA [DOCUMENT…]``; with SOCKET in the environment it serves tunnels on demand there.
+``tunnel_runner.py CONF CA [DOCUMENT…]``; with SOCKET in the environment, it serves tunnels on demand.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""What a guest says of a scenario."""
+"""The results of scenarios."""
 
 import json
 from dataclasses import dataclass, field
@@ -7,9 +7,9 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """How a scenario has ended; ``error`` is a traceback, empty where all was as it should be.
+    """The result of a scenario; ``error`` is a traceback, empty for a success.
 
-    ``figures`` are what was measured there, for people.
+    ``figures`` are measurements for users.
     """
 
     scenario: str
@@ -19,7 +19,7 @@ class Result:
 
 
 def read_results(file: Path) -> dict[str, Result]:
-    """The results by scenario; none without a file."""
+    """The results by scenario; empty without a file."""
     if not file.exists():
         return {}
     found = (Result(**json.loads(line)) for line in file.read_text().splitlines())

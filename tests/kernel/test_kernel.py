@@ -1,7 +1,7 @@
 """The node's side of kube-efs on a real kernel with a real NFS client, each module of scenarios in a guest.
 
-A scenario is a public coroutine function of a module in ``scenarios``. What is selected is run, a few
-guests at a time.
+A scenario is a public coroutine function of a module in ``scenarios``. The selected ones run in a few
+concurrent guests.
 """
 
 import inspect
@@ -69,7 +69,7 @@ class _Running:
 def guests(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, _Running]]:
-    """The guests of the selected scenarios by module, all on their way."""
+    """The running guests of the selected scenarios, by module."""
     names: defaultdict[str, list[str]] = defaultdict(list)
     for item in request.session.items:
         if isinstance(item, pytest.Function) and item.originalname == "test_scenario":
@@ -97,7 +97,7 @@ def test_scenario(scenario: Scenario, guests: dict[str, _Running]) -> None:
         pytest.fail(f"{result.error}\n{running.guest.log(scenario.name)}", pytrace=False)
 
 
-def test_the_page_about_faults_names_every_scenario_and_no_other() -> None:
+def test_page_about_faults_names_exactly_the_scenarios() -> None:
     named = {
         f"{module}-{name.replace('…', '*')}"
         for module, names in _NAMED.findall(_PAGE.read_text())

@@ -1,4 +1,4 @@
-"""User Mode Linux guests: a kernel of its own for scenarios, in this machine's root folder, read-only."""
+"""User Mode Linux guests: a separate kernel for scenarios, with this machine's root directory, read-only."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ _FOLDERS = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
 
 
 def what_is_missing() -> str:
-    """The reason why there can be no guest on this machine; empty if there can."""
+    """The reason why this machine cannot run guests; empty if it can."""
     missing = [program for program in _NEEDED if shutil.which(program, path=_FOLDERS) is None]
     if missing:
         return f"{', '.join(missing)} cannot be found; scripts/install-programs kernel installs them"
@@ -29,14 +29,14 @@ def what_is_missing() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guest:
-    """What runs in one guest: scenarios of a module; ``folder`` gets everything that it says."""
+    """A guest with scenarios of a module; ``folder`` gets all its output."""
 
     module: str
     scenarios: tuple[str, ...]
     folder: Path
 
     def run(self, *, seconds: float) -> dict[str, Result]:
-        """The results of the scenarios, one for each; the guest and all of its processes are gone then."""
+        """The results of all scenarios, after the guest and its processes have ended."""
         self.folder.mkdir(parents=True)
         with (self.folder / "console.log").open("wb") as console:
             process = subprocess.Popen(
@@ -57,7 +57,7 @@ class Guest:
         return {name: found.get(name) or self._nothing(name, ending) for name in self.scenarios}
 
     def log(self, scenario: str) -> str:
-        """The end of everything that was logged in the guest by a scenario, and by the guest itself."""
+        """The end of the logs of a scenario and of the guest."""
         files = [*sorted(self.folder.glob(f"{scenario}/*")), *sorted(self.folder.glob("*.log"))]
         return "\n".join(f"--- {file}\n{_tail(file)}" for file in files if file.is_file())
 

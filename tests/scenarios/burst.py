@@ -1,4 +1,4 @@
-"""Many claims at once over all file systems, and what must have become of them."""
+"""Many concurrent claims on all file systems, and their expected results."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -15,7 +15,7 @@ LOOK_SECONDS = 0.3
 
 
 class Burst:
-    """The claims of a namespace of their own."""
+    """Claims in their own namespace."""
 
     def __init__(self, cluster: Cluster, namespace: str, storage_class: str, claims: int) -> None:
         self.claims = claims
@@ -25,7 +25,7 @@ class Burst:
 
     @classmethod
     async def of(cls, cluster: Cluster, claims: int = SOME) -> Self:
-        """A namespace and a class for that many claims to come."""
+        """Create a namespace and a class for that many claims."""
         client = cluster.client
         return cls(cluster, await steps.new_namespace(client), await steps.new_class(client), claims)
 
@@ -44,21 +44,21 @@ class Burst:
         await asyncio.gather(*map(self._cluster.client.create, claims))
 
     async def has_volumes(self, number: int) -> bool:
-        """Whether there are that many volumes."""
+        """Whether that many volumes exist."""
         return len(await steps.volumes_of(self._cluster.client, self._namespace)) >= number
 
     async def has_a_worker(self) -> bool:
-        """Whether there is a worker pod."""
+        """Whether a worker pod exists."""
         client, namespace = self._cluster.client, self._cluster.namespace
         found = client.list(Pod, namespace=namespace, labels={"component": "efs-worker"})
         return bool([pod async for pod in found])
 
     async def reaches(self, moment: "Moment") -> None:
-        """Wait until that moment has come."""
+        """Wait for that moment."""
         await steps.eventually(lambda: moment(self), what="the moment has come", pause_seconds=0.05)
 
     async def served(self, *, seconds: float = 120.0) -> None:
-        """Wait until all are Bound; fails unless each has one volume then, and that its directory."""
+        """Wait until all are Bound; fails unless each has exactly one volume with its directory."""
         await self._eventually(self._all_bound, what=f"all {self.claims} claims are Bound", seconds=seconds)
         volumes = await steps.volumes_of(self._cluster.client, self._namespace)
         claims = await self._claims()
@@ -79,7 +79,7 @@ class Burst:
         )
 
     async def reclaimed(self, *, seconds: float = 120.0) -> None:
-        """Wait until no volume is left; fails unless the directories are gone then."""
+        """Wait until no volume is left; fails unless the directories are removed."""
 
         async def look() -> bool:
             return not await steps.volumes_of(self._cluster.client, self._namespace)

@@ -1,4 +1,4 @@
-"""The cluster that the scenarios of one module share: embedded, or with ``--cluster real`` a real one."""
+"""The cluster that the scenarios of a module share: embedded, or real with ``--cluster real``."""
 
 import logging
 from collections.abc import AsyncGenerator, Iterator
@@ -18,7 +18,7 @@ from kube_efs_lab.real_plane import RealPlane
 
 @pytest.fixture(scope="module", autouse=True)
 def quiet_parts() -> Iterator[None]:
-    """Keep the probes' every connection out of the output of tests that fail."""
+    """Omit the connections of probes from the output of failed tests."""
     before = structlog.get_config()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
     yield
@@ -27,7 +27,7 @@ def quiet_parts() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def cluster_settings() -> dict[str, str]:
-    """Settings of kube-efs's processes that a module wants to be different."""
+    """Settings of kube-efs's processes that a module overrides."""
     return {}
 
 
@@ -39,12 +39,12 @@ def driver_policy() -> str | None:
 
 @pytest.fixture(scope="module")
 def cluster_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where everything is written."""
+    """The directory for all files of the cluster."""
     return tmp_path_factory.mktemp("cluster")
 
 
 def make_plane(config: pytest.Config, folder: Path, control_planes: ControlPlanes) -> ControlPlane:
-    """What a cluster in that folder runs on by ``--cluster``; not started yet."""
+    """The control plane for ``--cluster``, with its files in that directory; not started yet."""
     if config.getoption("--cluster") == "real":
         return RealPlane(control_planes)
     return EmbeddedControlPlane(folder / "kubeconfig")
@@ -52,7 +52,7 @@ def make_plane(config: pytest.Config, folder: Path, control_planes: ControlPlane
 
 @pytest.fixture(scope="module")
 def plane(pytestconfig: pytest.Config, cluster_folder: Path, control_planes: ControlPlanes) -> ControlPlane:
-    """What the cluster of a module runs on; not started yet."""
+    """The control plane for the cluster of a module; not started yet."""
     return make_plane(pytestconfig, cluster_folder, control_planes)
 
 
@@ -60,7 +60,7 @@ def plane(pytestconfig: pytest.Config, cluster_folder: Path, control_planes: Con
 async def cluster(
     plane: ControlPlane, cluster_folder: Path, cluster_settings: dict[str, str], driver_policy: str | None
 ) -> AsyncGenerator[Cluster, None]:
-    """A fresh cluster with two file systems, ``first`` and ``second``."""
+    """A new cluster with two file systems, ``first`` and ``second``."""
     async with EmbeddedCluster(
         cluster_folder,
         settings=cluster_settings,

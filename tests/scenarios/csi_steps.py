@@ -1,4 +1,4 @@
-"""What scenarios of the CSI driver share: classes, claims of one's own, and the account in AWS."""
+"""Steps for scenarios of the CSI driver: classes, claims, and the AWS account."""
 
 import itertools
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -85,13 +85,13 @@ _numbers = itertools.count(1)
 
 
 def seed_class(file_system_id: FileSystemId) -> StorageClass:
-    """The class, on a file system that is there."""
+    """The class of the older example, on an existing file system."""
     text = SEED_CLASS.replace("fs-09a658ebf884ec043", file_system_id)
     return cast("StorageClass", StorageClass.from_dict(yaml.safe_load(text)))
 
 
 def seed_claim(namespace: str) -> PersistentVolumeClaim:
-    """The claim, for a namespace."""
+    """The claim of the older example, for a namespace."""
     body = yaml.safe_load(SEED_CLAIM)
     body["metadata"]["namespace"] = namespace
     return cast("PersistentVolumeClaim", PersistentVolumeClaim.from_dict(body))
@@ -105,7 +105,7 @@ async def new_class(
     mount_options: Sequence[str] = (),
     parameters: Mapping[str, str],
 ) -> str:
-    """A storage class of the driver that no other test uses; ``parameters`` go on top of the needful."""
+    """A new StorageClass of the driver; ``parameters`` are added to the required ones."""
     name = f"csi-{next(_numbers)}"
     needful = {"provisioningMode": "efs-ap", "directoryPerms": "700"}
     await client.create(
@@ -122,13 +122,13 @@ async def new_class(
 
 
 def handle_of(volume: Volume) -> VolumeHandle:
-    """What the volume leads to."""
+    """The parsed handle of the volume."""
     assert volume.csi
     return parse_volume_handle(volume.csi.handle)
 
 
 class Aws:
-    """The account that the controller works in, seen by somebody else."""
+    """The AWS account of the controller, through another client."""
 
     def __init__(self, connection: AwsConnection) -> None:
         self.connection = connection
@@ -137,14 +137,14 @@ class Aws:
     @classmethod
     @asynccontextmanager
     async def of(cls, cluster: Cluster) -> AsyncGenerator[Self, None]:
-        """While the context is open."""
+        """The account, while the context is open."""
         efs = cluster.efs
         options = aws_options(efs.endpoint_url)
         async with AwsConnection(options) as connection:
             yield cls(connection)
 
     async def file_system(self, zone: str | None = None) -> FileSystemId:
-        """A fresh file system without mount targets; with a zone, one of that zone only."""
+        """A new file system without mount targets; with a zone, a One Zone file system."""
         place = {"AvailabilityZoneName": zone} if zone else {}
         answer = await self.connection.call(
             Service.EFS, "CreateFileSystem", CreationToken=f"csi-{next(_numbers)}", **place
@@ -152,7 +152,7 @@ class Aws:
         return FileSystemId(answer["FileSystemId"])
 
     async def described(self, file_system_id: FileSystemId) -> list[Mapping[str, Any]]:
-        """Its access points, in AWS's own words."""
+        """Its access points, as AWS describes them."""
         return await self.connection.list_all(
             Service.EFS,
             "DescribeAccessPoints",
@@ -163,7 +163,7 @@ class Aws:
         )
 
     async def ids(self, file_system_id: FileSystemId) -> set[str]:
-        """The ids of its access points."""
+        """The IDs of its access points."""
         return {one["AccessPointId"] for one in await self.described(file_system_id)}
 
     async def has_none(self, file_system_id: FileSystemId, *, seconds: float = 60) -> None:
@@ -176,14 +176,14 @@ class Aws:
 
 
 async def removed(cluster: Cluster, claims: Claims, name: str) -> None:
-    """Delete a claim and wait until its volume is gone."""
+    """Delete a claim and wait until its volume is deleted."""
     volume = await claims.bound(name)
     await claims.delete(name)
     await steps.gone(cluster.client, volume.name)
 
 
 async def events(cluster: Cluster, claims: Claims, name: str, reason: str) -> list[str]:
-    """The texts of a claim's events of that reason, once there is one."""
+    """Wait for an event of that reason about a claim; returns the texts of all."""
 
     async def look() -> list[str]:
         return await steps.messages(cluster.client, claims.namespace, name, reason)
@@ -192,7 +192,7 @@ async def events(cluster: Cluster, claims: Claims, name: str, reason: str) -> li
 
 
 async def raw_volume(cluster: Cluster, name: str) -> dict[str, Any]:
-    """The volume as the API server shows it."""
+    """The volume as the API server returns it."""
     found: dict[str, Any] = (await cluster.client.get(PersistentVolume, name)).to_dict()
     return found
 
@@ -200,7 +200,7 @@ async def raw_volume(cluster: Cluster, name: str) -> dict[str, Any]:
 async def text_in(
     cluster: Cluster, kind: type[ConfigMap | Secret], namespace: str, name: str, **data: str
 ) -> None:
-    """An object with these texts, which the controller's account may read, and no other of the namespace."""
+    """An object with these values; it is the only one in the namespace that the controller may read."""
     metadata = ObjectMeta(namespace=namespace, name=name)
     if kind is Secret:
         await cluster.client.create(Secret(metadata=metadata, stringData=data))
@@ -220,7 +220,7 @@ async def text_in(
 
 @asynccontextmanager
 async def controller_with(cluster: Cluster, **settings: str) -> AsyncGenerator[Program, None]:
-    """Meanwhile the controller is one with these settings."""
+    """The controller runs with these settings while the context is open."""
     await cluster.controller.stop()
     other = cluster.controller.replica(cluster.folder / f"controller-{next(_numbers)}.log", settings)
     try:

@@ -1,4 +1,4 @@
-"""What scenarios of directory volumes share: classes, claims of one's own, directories, and what is told."""
+"""Steps for scenarios of directory volumes: classes, claims, directories, and events."""
 
 import asyncio
 import itertools
@@ -36,17 +36,17 @@ _numbers = itertools.count(1)
 
 
 def file_system(cluster: Cluster) -> FileSystemId:
-    """The one that the embedded cluster's controller makes directories on."""
+    """The file system of the embedded cluster's controller."""
     return cluster.file_system_ids[0]
 
 
 def server(cluster: Cluster, file_system_id: FileSystemId) -> str:
-    """The name that its volumes are mounted from."""
+    """The server of its volumes."""
     return server_names(file_system_id, cluster.efs.region)[0]
 
 
 def folder(cluster: Cluster, volume: Volume) -> Path:
-    """Where the data of a volume lies on this machine."""
+    """The directory of a volume's data on this machine."""
     assert volume.nfs
     return cluster.efs.folder(file_system(cluster)) / volume.nfs.path.lstrip("/")
 
@@ -76,7 +76,7 @@ async def new_class(
 
 
 class Claims:
-    """The claims of a namespace of their own."""
+    """Claims in their own namespace."""
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         self._cluster = cluster
@@ -102,7 +102,7 @@ class Claims:
         return await self.bound(name)
 
     async def bound(self, name: str) -> Volume:
-        """The volume of a claim, once it is Bound."""
+        """Wait until a claim is Bound; returns its volume."""
         return await steps.bound_volume(self._client, self.namespace, name)
 
     async def all_bound(self, number: int, *, seconds: float = 120.0) -> list[Volume]:
@@ -151,7 +151,7 @@ class Claims:
         assert not folder(self._cluster, volume).exists()
 
     async def warning(self, name: str, about: str = "") -> str:
-        """A ProvisioningFailed event of a claim that tells of this, once there is one."""
+        """Wait for a ProvisioningFailed event of a claim with this text."""
 
         async def look() -> str | None:
             told = await steps.messages(self._client, self.namespace, name, "ProvisioningFailed")
@@ -164,7 +164,7 @@ class Claims:
 
 
 async def get_volume(cluster: Cluster, name: str) -> Volume | None:
-    """The volume as it is now; None when it is gone."""
+    """The current volume; None if it is deleted."""
     try:
         return read_volume((await cluster.client.get(PersistentVolume, name)).to_dict())
     except ApiError as error:
@@ -174,7 +174,7 @@ async def get_volume(cluster: Cluster, name: str) -> Volume | None:
 
 
 async def reaches_phase(cluster: Cluster, name: str, phase: VolumePhase) -> Volume:
-    """The volume, once it is in that phase."""
+    """Wait until the volume is in that phase."""
 
     async def look() -> Volume | None:
         volume = await get_volume(cluster, name)
@@ -184,7 +184,7 @@ async def reaches_phase(cluster: Cluster, name: str, phase: VolumePhase) -> Volu
 
 
 async def is_deleting(cluster: Cluster, name: str) -> Volume:
-    """The volume, once it has been deleted and is held by a finalizer."""
+    """Wait until the volume is being deleted and kept by a finalizer."""
 
     async def look() -> Volume | None:
         volume = await get_volume(cluster, name)
@@ -194,7 +194,7 @@ async def is_deleting(cluster: Cluster, name: str) -> Volume:
 
 
 def released_volume(name: str, nfs: NFSVolumeSource | None, **annotations: str) -> PersistentVolume:
-    """A volume of the directory provisioner that a person has written, and whose claim is gone."""
+    """A manually created volume of the directory provisioner whose claim is deleted."""
     return PersistentVolume(
         metadata=ObjectMeta(name=name, annotations={PROVISIONED_BY: PROVISIONER, **annotations}),
         spec=PersistentVolumeSpec(
@@ -215,14 +215,14 @@ def released_volume(name: str, nfs: NFSVolumeSource | None, **annotations: str) 
 
 
 async def set_finalizers(client: AsyncClient, volume: str, finalizers: Sequence[str]) -> None:
-    """Give a volume exactly these."""
+    """Set the finalizers of a volume."""
     patch = {"metadata": {"finalizers": list(finalizers)}}
     await client.patch(PersistentVolume, volume, patch, patch_type=PatchType.MERGE)
 
 
 @asynccontextmanager
 async def switched_off(program: Program) -> AsyncGenerator[None, None]:
-    """Meanwhile the program does not run."""
+    """The program is stopped while the context is open."""
     await program.stop()
     try:
         yield
@@ -238,14 +238,14 @@ async def restarted(program: Program) -> None:
 
 
 async def log_lines(program: Program, event: str) -> list[Mapping[str, Any]]:
-    """What the program has logged under that name since its log began."""
+    """All log lines of the program with that event."""
     lines = (await asyncio.to_thread(program.log_file.read_text, encoding="utf-8")).splitlines()
     entries = [json.loads(line) for line in lines if line.startswith("{")]
     return [entry for entry in entries if entry.get("event") == event]
 
 
 async def has_logged(program: Program, event: str, **fields: str) -> None:
-    """Wait until the program has logged that with these fields."""
+    """Wait for a log line of the program with that event and these fields."""
 
     async def look() -> bool:
         return any(fields.items() <= entry.items() for entry in await log_lines(program, event))
@@ -254,7 +254,7 @@ async def has_logged(program: Program, event: str, **fields: str) -> None:
 
 
 async def allow_lease(cluster: Cluster, name: str) -> None:
-    """What efs-provisioner's own manifests allow; those of kube-efs allow its own Lease only."""
+    """Allow the Lease as efs-provisioner's manifests do; those of kube-efs allow only its own Lease."""
     meta = ObjectMeta(name=name, namespace=cluster.namespace)
     rule = PolicyRule(
         apiGroups=["coordination.k8s.io"],
@@ -269,6 +269,6 @@ async def allow_lease(cluster: Cluster, name: str) -> None:
 
 
 async def bind(folder: Path, mount_point: Path) -> None:
-    """Show the folder at the mount point, too."""
+    """Bind-mount the directory at the mount point."""
     process = await asyncio.create_subprocess_exec("mount", "--bind", str(folder), str(mount_point))
     assert await process.wait() == 0

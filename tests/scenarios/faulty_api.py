@@ -1,4 +1,4 @@
-"""A proxy in front of the API server that gives the answers of bad days on request."""
+"""A proxy in front of the API server that causes faults on request."""
 
 import asyncio
 import json
@@ -50,7 +50,7 @@ class Call:
 
 
 class Exchange:
-    """A request that has come in, and what can be done with it."""
+    """A received request, and the possible actions on it."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Exchange:
         self._response: web.StreamResponse | None = None
 
     async def answer(self) -> web.StreamResponse:
-        """Let the server carry it out, and pass its answer back."""
+        """Forward the request, and return the answer."""
         async with self._send() as answer:
             response = web.StreamResponse(status=answer.status, headers=_without_hops(answer.headers))
             await response.prepare(self._request)
@@ -79,18 +79,18 @@ class Exchange:
             return response
 
     async def carry_out(self) -> None:
-        """Let the server carry it out, and keep its answer."""
+        """Forward the request, and keep the answer."""
         async with self._send() as answer:
             await answer.read()
 
     def cut(self) -> web.StreamResponse:
-        """Break the connection."""
+        """Close the connection."""
         if self._request.transport:
             self._request.transport.abort()
         return web.Response()
 
     async def cut_in_a_line(self) -> None:
-        """Break the connection when half of a watch event has been sent."""
+        """Close the connection after half of a watch event."""
         assert self._response
         with suppress(ConnectionError):
             await self._response.write(_HALF_A_LINE)
@@ -99,7 +99,7 @@ class Exchange:
 
 
 def answering(code: int, *, retry_after: int | None = None) -> Fault:
-    """The server does not carry the request out and says so."""
+    """The server refuses the request."""
 
     async def answer(_: Exchange) -> web.StreamResponse:
         status = {
@@ -116,23 +116,23 @@ def answering(code: int, *, retry_after: int | None = None) -> Fault:
 
 
 async def dropping(exchange: Exchange) -> web.StreamResponse:
-    """The connection breaks before the server has read the request."""
+    """The connection closes before the server reads the request."""
     return exchange.cut()
 
 
 async def losing_the_answer(exchange: Exchange) -> web.StreamResponse:
-    """The server carries the request out, and then the connection breaks."""
+    """The server carries out the request, and then the connection closes."""
     await exchange.carry_out()
     return exchange.cut()
 
 
 async def expiring(_: Exchange) -> web.StreamResponse:
-    """The watch begins at a version that the server has forgotten."""
+    """The watch begins at an expired version."""
     return web.Response(body=json.dumps(_EXPIRED).encode() + b"\n", content_type="application/json")
 
 
 def delaying(seconds: float) -> Fault:
-    """The server takes its time."""
+    """The server answers slowly."""
 
     async def delay(exchange: Exchange) -> web.StreamResponse:
         await asyncio.sleep(seconds)
@@ -142,14 +142,14 @@ def delaying(seconds: float) -> Fault:
 
 
 def no_fault(_: Call) -> Fault | None:
-    """A good day."""
+    """No fault."""
     return None
 
 
 class FaultyApi(AbstractAsyncContextManager["FaultyApi"]):
-    """Serves while its context is open, for the account of ``upstream``; ``kubeconfig`` is the way to it.
+    """Serves while its context is open, with the account of ``upstream``; clients use ``kubeconfig``.
 
-    ``fault`` says what happens to each call.
+    ``fault`` selects the fault of each call.
     """
 
     def __init__(self, upstream: Path, kubeconfig: Path) -> None:
@@ -189,7 +189,7 @@ class FaultyApi(AbstractAsyncContextManager["FaultyApi"]):
         await self._stack.aclose()
 
     async def cut_watches(self) -> int:
-        """Break every watch in the middle of a line; gives their number."""
+        """Close every watch in the middle of a line; returns their number."""
         watches = list(self._watches)
         for watch in watches:
             await watch.cut_in_a_line()
@@ -230,7 +230,7 @@ def _without_hops(headers: Mapping[str, str]) -> CIMultiDict[str]:
 
 
 class FaultyPlane:
-    """A control plane that kube-efs's controller reaches through ``api`` only."""
+    """A control plane that the controller of kube-efs can reach only through ``api``."""
 
     def __init__(self, inner: ControlPlane, folder: Path) -> None:
         self.inner = inner
@@ -239,7 +239,7 @@ class FaultyPlane:
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's, without faults."""
+        """The kubeconfig of the administrator, without faults."""
         return self.inner.kubeconfig
 
     async def __aenter__(self) -> Self:
@@ -252,11 +252,11 @@ class FaultyPlane:
         await self._stack.aclose()
 
     async def install(self, client: AsyncClient, namespace: str) -> None:
-        """As the inner one."""
+        """The same as the inner control plane."""
         await self.inner.install(client, namespace)
 
     async def kubeconfig_of(self, account: str) -> Path:
-        """Through the proxy for the controller, the inner one's for all others."""
+        """The kubeconfig of the proxy for the controller, else that of the inner control plane."""
         direct = await self.inner.kubeconfig_of(account)
         if account != "efs-manager":
             return direct
@@ -266,9 +266,9 @@ class FaultyPlane:
         return self.api.kubeconfig
 
     async def run_controllers(self, client: AsyncClient, *, node: str) -> None:
-        """As the inner one."""
+        """The same as the inner control plane."""
         await self.inner.run_controllers(client, node=node)
 
     def take_logs_from(self, kubelet: Kubelet) -> None:
-        """As the inner one."""
+        """The same as the inner control plane."""
         self.inner.take_logs_from(kubelet)

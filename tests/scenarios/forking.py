@@ -1,7 +1,7 @@
-"""Processes of kube-efs, and of moto, that are forked from one that has loaded them.
+"""Processes of kube-efs and moto, forked from a process that has loaded their modules.
 
-They do what those do that are started as programs, but for loading, which takes a second of processor time:
-scenarios start some hundred of them.
+They behave like started programs, without the loading, which takes a second of processor time. Scenarios
+start some hundred of them.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ async def fork_module(
 
 
 class _Forked:
-    """A process in the words of asyncio's; made in a running loop."""
+    """A process with the interface of asyncio; created in a running loop."""
 
     def __init__(self, process: ForkServerProcess) -> None:
         assert process.pid
@@ -64,7 +64,7 @@ class _Forked:
 
 
 def _run(module: str, arguments: tuple[str, ...], environment: Mapping[str, str], log_file: Path) -> None:
-    """Be that program from here on."""
+    """Become that program."""
     os.setsid()
     with log_file.open("ab") as log:
         for output in (1, 2):

@@ -1,4 +1,4 @@
-"""What the processes of kube-efs and moto load when they start, for the one that they are forked from."""
+"""The modules that the forked processes of kube-efs and moto need."""
 
 import gc
 

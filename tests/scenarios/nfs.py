@@ -1,4 +1,4 @@
-"""A reader of a large file through a tunnel, slow enough that something can happen meanwhile."""
+"""A slow reader of a large file through a tunnel."""
 
 import asyncio
 import ctypes
@@ -20,11 +20,11 @@ _CONNECT_SECONDS = 20.0
 
 
 class LibnfsError(Exception):
-    """The library's own words."""
+    """An error of the library."""
 
 
 class LibnfsFile:
-    """A file opened for reading with libnfs (NFSv4), which never reconnects by itself; calls block."""
+    """A file opened with libnfs (NFSv4), which never reconnects by itself; calls block."""
 
     def __init__(self, port: int, name: str) -> None:
         self._library = _load()
@@ -44,13 +44,13 @@ class LibnfsFile:
             self._library.nfs_destroy_url(parsed)
 
     def read(self, offset: int, size: int) -> bytes:
-        """Up to that many bytes from there; raises LibnfsError when the connection is gone."""
+        """Read up to that many bytes; raises LibnfsError if the connection is lost."""
         buffer = ctypes.create_string_buffer(size)
         count = self._check(self._library.nfs_pread(self._context, self._file, offset, size, buffer))
         return buffer.raw[:count]
 
     def close(self) -> None:
-        """End the connection without a word to the server."""
+        """Close the connection without a message to the server."""
         if self._context:
             self._library.nfs_destroy_context(self._context)
             self._context = None
@@ -77,11 +77,11 @@ def _load() -> ctypes.CDLL:
 
 
 class SlowReader(AbstractAsyncContextManager["SlowReader"]):
-    """Reads a file of random bytes piece by piece; use as ``async with``.
+    """Reads a file of random bytes in pieces; use as ``async with``.
 
-    The first piece is read when it is entered, some in ``meanwhile``, the rest by ``finish``. As the kernel's
-    client does, it connects anew and goes on where it was when its connection is lost; ``reconnects`` counts
-    how often.
+    The first piece is read when it is entered, some in ``meanwhile``, the rest by ``finish``. Like the
+    kernel's client, it reconnects and continues at the same place after a lost connection; ``reconnects``
+    counts this.
     """
 
     def __init__(self, cluster: Cluster, file_system_id: FileSystemId, *, size_bytes: int) -> None:
@@ -112,7 +112,7 @@ class SlowReader(AbstractAsyncContextManager["SlowReader"]):
             await asyncio.to_thread(self._file.close)
 
     async def finish(self, *, seconds: float = 60.0) -> None:
-        """Read the rest; fails unless every byte arrives and is right."""
+        """Read the rest; fails unless every byte is correct."""
         async with asyncio.timeout(seconds):
             while self._offset < self._size_bytes:
                 await self._read_on()
@@ -120,7 +120,7 @@ class SlowReader(AbstractAsyncContextManager["SlowReader"]):
 
     @asynccontextmanager
     async def meanwhile(self) -> AsyncGenerator[None, None]:
-        """Read a piece now and then while the context is open."""
+        """Read some pieces while the context is open."""
         over = asyncio.Event()
 
         async def read() -> None:
@@ -143,7 +143,7 @@ class SlowReader(AbstractAsyncContextManager["SlowReader"]):
             await self._read_piece()
         except LibnfsError:
             self.reconnects += 1
-            await self._connect_anew()
+            await self._reconnect()
 
     async def _read_piece(self) -> None:
         assert self._file
@@ -152,7 +152,7 @@ class SlowReader(AbstractAsyncContextManager["SlowReader"]):
         self._digest.update(piece)
         self._offset += len(piece)
 
-    async def _connect_anew(self) -> None:
+    async def _reconnect(self) -> None:
         assert self._file
         await asyncio.to_thread(self._file.close)
         await self._connect()

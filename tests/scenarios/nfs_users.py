@@ -1,4 +1,4 @@
-"""Users of an NFS server: what a process with these ids may do there, asked as the kernel would ask."""
+"""Users of an NFS server: the access of a process with certain IDs, tested with NFS calls."""
 
 import asyncio
 import ctypes
@@ -13,14 +13,14 @@ _FILE_MODE = 0o660
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NfsUser:
-    """The ids that a process sends with each call (AUTH_SYS)."""
+    """The IDs that a process sends with each call (AUTH_SYS)."""
 
     uid: int
     gid: int
     groups: tuple[int, ...] = ()
 
     async def may_create(self, port: int, path: str) -> bool:
-        """Whether the server behind that loopback port lets the process make the file; it is left there."""
+        """Whether the process can create the file through that loopback port; the file is kept."""
         status = await asyncio.to_thread(self._create, port, path)
         assert status in {0, -errno.EACCES}, os.strerror(-status)
         return status == 0

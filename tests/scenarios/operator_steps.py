@@ -1,4 +1,4 @@
-"""A cluster for the operator: a control plane, nodes that run nothing, and the operator's process."""
+"""A cluster for the operator: a control plane, simulated nodes, and the operator's process."""
 
 import asyncio
 import os
@@ -40,9 +40,9 @@ _INHERITED = ("HOME", "LANG", "PATH", "PYTHONPATH", "TMPDIR")
 
 
 class PretendedNodes:
-    """Nodes whose pods are ready as soon as they are there, but for those of ``broken`` images.
+    """Simulated nodes, whose pods are ready at once, except those of ``broken`` images.
 
-    Two pods that do not want each other are not brought together, as by kube-scheduler.
+    As kube-scheduler does, it respects anti-affinity between pods.
     """
 
     def __init__(self, client: AsyncClient) -> None:
@@ -54,7 +54,7 @@ class PretendedNodes:
         self._treated: set[str] = set()
 
     async def make(self) -> None:
-        """Make the nodes, ready for pods."""
+        """Create the nodes."""
         for name in NODES:
             labels = {"kubernetes.io/os": "linux", "kubernetes.io/hostname": name}
             await self._client.create(Node(metadata=ObjectMeta(name=name, labels=labels)))
@@ -63,7 +63,7 @@ class PretendedNodes:
             await self._client.patch(Node, name, {"spec": {"taints": None}}, patch_type=PatchType.MERGE)
 
     async def run(self) -> None:
-        """Look after pods until cancelled."""
+        """Manage pods until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._watch())
             while True:
@@ -77,7 +77,7 @@ class PretendedNodes:
         return pod in self._pods
 
     def recheck(self) -> None:
-        """Look at all pods again: what was broken may be whole."""
+        """Check all pods again, because ``broken`` has changed."""
         self._changed.set()
 
     async def _watch(self) -> None:
@@ -99,7 +99,7 @@ class PretendedNodes:
             self._treated.add(version)
 
     async def _treat(self, pod: Pod) -> bool:
-        """Do what the pod needs next; False when that is nothing for now."""
+        """Take the next step for a pod; False if there is none now."""
         namespace, name = _key(pod)
         if pod.metadata and pod.metadata.deletionTimestamp:
             await self._client.delete(Pod, name, namespace=namespace, grace_period=0)
@@ -132,7 +132,7 @@ class PretendedNodes:
 
 
 class OperatorCluster:
-    """The cluster of one module; ``operator`` is the process, which has been started."""
+    """The cluster of a module; ``operator`` is its running process."""
 
     def __init__(
         self, kubeconfig: Path, client: AsyncClient, nodes: PretendedNodes, operator: Program
@@ -144,7 +144,7 @@ class OperatorCluster:
         self.objects = ObjectClient(client)
 
     async def ask(self, **spec: Any) -> None:
-        """Make the driver's resource, or change its specification."""
+        """Create the ClusterCSIDriver, or change its specification."""
         body = {
             "apiVersion": "operator.openshift.io/v1",
             "kind": "ClusterCSIDriver",
@@ -161,24 +161,24 @@ class OperatorCluster:
         )
 
     async def annotate(self, **annotations: str | None) -> None:
-        """Annotate the driver's resource."""
+        """Annotate the ClusterCSIDriver."""
         body = {"metadata": {"annotations": annotations}}
         await self.client.patch(ClusterCSIDriver, DRIVER, body, patch_type=PatchType.MERGE)
 
     async def driver(self) -> Mapping[str, Any] | None:
-        """The driver's resource; None where its kind is not there yet, too."""
+        """The ClusterCSIDriver; None if it or its kind does not exist."""
         with suppress(httpx2.HTTPStatusError):
             return manifest_of(await self.client.get(ClusterCSIDriver, DRIVER), "ClusterCSIDriver")
         return None
 
     async def withdraw(self) -> None:
-        """Delete the driver's resource, and wait until it is gone."""
+        """Delete the ClusterCSIDriver, and wait until it is deleted."""
         with suppress(ApiError):
             await self.client.delete(ClusterCSIDriver, DRIVER)
         await self.until(lambda: _absent(self.driver()), "the driver's resource is gone")
 
     async def condition(self, kind: str, *, status: bool, reason: str = "", text: str = "") -> str:
-        """The message of a condition, once it is so."""
+        """Wait until a condition has that status; returns its message."""
 
         seen: list[object] = []
 
@@ -197,7 +197,7 @@ class OperatorCluster:
             raise AssertionError(f"{error}; conditions: {seen}; pods: {await self._pods()}") from error
 
     async def _pods(self) -> list[str]:
-        """What is to be said of each pod when something did not come."""
+        """The state of each pod, for the message of a failed wait."""
         return [
             f"{_key(pod)} on {pod.spec and pod.spec.nodeName}, ready: {_is_ready(pod)}, "
             f"known to the nodes: {_key(pod) in self.nodes}"
@@ -205,13 +205,13 @@ class OperatorCluster:
         ]
 
     async def get(self, kind: str, name: str, namespace: str = NAMESPACE) -> Manifest | None:
-        """An object of the installation; ``namespace`` is empty for kinds without one."""
+        """An object of the installation; ``namespace`` is empty for kinds without namespaces."""
         return await self.objects.get(ObjectReference(kind, namespace, name))
 
     async def becomes(
         self, kind: str, name: str, so: Callable[[Manifest], object], namespace: str = NAMESPACE
     ) -> Manifest:
-        """The object, once it is so."""
+        """Wait until the object meets the condition."""
 
         async def look() -> Manifest | None:
             found = await self.get(kind, name, namespace)
@@ -220,15 +220,15 @@ class OperatorCluster:
         return await eventually(look, what=f"{kind} {name} is as expected")
 
     async def gone(self, kind: str, name: str, namespace: str = NAMESPACE) -> None:
-        """Wait until there is no such object."""
+        """Wait until the object is deleted."""
         await self.until(lambda: _absent(self.get(kind, name, namespace)), f"{kind} {name} is gone")
 
     async def until(self, so: Callable[[], Awaitable[object]], what: str) -> None:
-        """Wait until it is so."""
+        """Wait until the condition is true."""
         await eventually(so, what=what)
 
     async def events(self, reason: str) -> list[str]:
-        """The messages of the operator's events of that reason."""
+        """The messages of the operator's events with that reason."""
         return [
             event.message or ""
             async for event in self.client.list(Event, namespace="*", fields={"reason": reason})
@@ -236,7 +236,7 @@ class OperatorCluster:
         ]
 
     async def create(self, text: str) -> None:
-        """Make objects from YAML, as a person does."""
+        """Create objects from YAML."""
         await self.kubectl("apply", "-f", "-", stdin=text)
 
 
@@ -244,7 +244,7 @@ class OperatorCluster:
 async def operator_cluster(
     kubeconfig: Path, operator_kubeconfig: Path, client: AsyncClient, folder: Path
 ) -> AsyncIterator[OperatorCluster]:
-    """The operator on nodes that pretend, under its own account."""
+    """The operator with its own account, on simulated nodes."""
     nodes = PretendedNodes(client)
     await nodes.make()
     running = asyncio.create_task(nodes.run())
@@ -271,7 +271,7 @@ async def operator_cluster(
 
 
 async def install_operator(kubeconfig: Path, *, platform: Platform = Platform.KUBERNETES) -> None:
-    """Apply what ``kube-efs render --operator`` prints, less the Deployment: its process runs beside."""
+    """Apply ``kube-efs render --operator`` without the Deployment, because a test starts its process."""
     manifests = render_operator(RenderOptions(platform=platform, namespace=NAMESPACE, csi=True))
     kept = [dict(one) for one in manifests if one["kind"] not in {"Deployment", "CustomResourceDefinition"}]
     await Kubectl(kubeconfig)("apply", "-f", "-", stdin=yaml.safe_dump_all(kept))
@@ -285,7 +285,7 @@ async def running_operator(
     platform: Platform = Platform.KUBERNETES,
     kinds: tuple[str, ...] = (),
 ) -> AsyncIterator[OperatorCluster]:
-    """The operator on a plane that is started for it, and has these kinds besides (YAML of definitions)."""
+    """The operator on a new control plane, with additional kinds (YAML of definitions)."""
     async with AsyncExitStack() as stack:
         running = await stack.enter_async_context(plane)
         client = await stack.enter_async_context(connected(running.kubeconfig))

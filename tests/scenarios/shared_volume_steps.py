@@ -1,4 +1,4 @@
-"""What scenarios of SharedVolumes share: a namespace of their own, and what becomes true in it."""
+"""Steps for scenarios of SharedVolumes, each in its own namespace."""
 
 import itertools
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -80,7 +80,7 @@ _numbers = itertools.count(1)
 
 
 def definition(*, enforced: bool = True) -> str:
-    """The definition; unless ``enforced``, without rules, as that of aws-efs-operator is."""
+    """The CustomResourceDefinition; unless ``enforced``, without rules, as that of aws-efs-operator."""
     (body,) = load_asset("shared-volumes-crd")
     if not enforced:
         schema = body["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
@@ -90,7 +90,7 @@ def definition(*, enforced: bool = True) -> str:
 
 
 async def define(cluster: Cluster, *, enforced: bool = True) -> None:
-    """Bring the definition into the cluster, and wait until it is served."""
+    """Apply the definition, and wait until it is served."""
     kubectl = Kubectl(cluster.kubeconfig)
     await kubectl(
         "replace" if await _is_defined(kubectl) else "create", "-f", "-", stdin=definition(enforced=enforced)
@@ -113,7 +113,7 @@ class SharedVolumes:
 
     @classmethod
     async def of(cls, cluster: Cluster, **annotations: str) -> Self:
-        """A namespace that no other test uses."""
+        """A new namespace."""
         name = f"proj{next(_numbers)}"
         return await cls.named(cluster, name, **annotations)
 
@@ -124,13 +124,13 @@ class SharedVolumes:
         return cls(cluster, name)
 
     def owner(self, name: str) -> Owner:
-        """The name and namespace of one of them."""
+        """The owner of a SharedVolume of this namespace."""
         return Owner(namespace=self.namespace, name=name)
 
     async def create(
         self, name: str = "sv1", *, file_system: str = FILE_SYSTEM, access_point: str = ACCESS_POINT
     ) -> Owner:
-        """Make one."""
+        """Create a SharedVolume."""
         body = {
             "metadata": {"name": name, "namespace": self.namespace},
             "spec": {"fileSystemID": file_system, "accessPointID": access_point},
@@ -139,17 +139,17 @@ class SharedVolumes:
         return self.owner(name)
 
     async def get(self, name: str = "sv1") -> SharedVolume | None:
-        """One of them as it is now."""
+        """The current SharedVolume."""
         found = await self._found(SharedVolumeResource, name)
         return read_shared_volume(found) if found else None
 
     async def volume(self, name: str = "sv1") -> MarkedVolume | None:
-        """Its volume as it is now."""
+        """Its current volume."""
         found = await self._found(PersistentVolume, self.owner(name).volume_name)
         return read_marked_volume(found) if found else None
 
     async def claim(self, name: str = "sv1") -> MarkedClaim | None:
-        """Its claim as it is now."""
+        """Its current claim."""
         found = await self._found(PersistentVolumeClaim, self.owner(name).claim_name)
         return read_marked_claim(found) if found else None
 
@@ -165,13 +165,13 @@ class SharedVolumes:
         return body
 
     async def in_phase(self, phase: SharedVolumePhase, name: str = "sv1") -> SharedVolume:
-        """One of them, once it is in this phase."""
+        """Wait until the SharedVolume is in this phase."""
         return await self.becomes(lambda shared: shared.status.phase is phase, f"is {phase}", name)
 
     async def becomes(
         self, is_so: Callable[[SharedVolume], bool], what: str, name: str = "sv1"
     ) -> SharedVolume:
-        """One of them, once it is so."""
+        """Wait until the SharedVolume meets the condition."""
 
         async def look() -> SharedVolume | None:
             shared = await self.get(name)
@@ -180,7 +180,7 @@ class SharedVolumes:
         return await steps.eventually(look, what=f"SharedVolume {self.namespace}/{name} {what}")
 
     async def bound(self, name: str = "sv1") -> MarkedClaim:
-        """Its claim, once that is Bound and the SharedVolume knows."""
+        """Wait until its claim is Bound and its status shows it."""
         await self.becomes(lambda shared: bool(shared.status.bound), "knows that its claim is bound", name)
 
         async def look() -> MarkedClaim | None:
@@ -196,22 +196,22 @@ class SharedVolumes:
         )
 
     async def delete(self, name: str = "sv1") -> None:
-        """Have it deleted."""
+        """Delete it."""
         await self._client.delete(SharedVolumeResource, name, namespace=self.namespace)
 
     async def gone(self, name: str = "sv1") -> None:
-        """Wait until it is gone, and see that nothing is left of it."""
+        """Wait until it is deleted; fails if any of its objects is left."""
         await self._until_none(lambda: self.get(name), f"SharedVolume {self.namespace}/{name}")
         assert await self.claim(name) is None
         assert await self.volume(name) is None
 
     async def removed(self, name: str = "sv1") -> None:
-        """Delete it and wait until nothing is left of it."""
+        """Delete it, and wait until none of its objects is left."""
         await self.delete(name)
         await self.gone(name)
 
     async def delete_claim(self, name: str = "sv1") -> None:
-        """Have its claim deleted."""
+        """Delete its claim."""
         await self._client.delete(
             PersistentVolumeClaim, self.owner(name).claim_name, namespace=self.namespace
         )
@@ -222,8 +222,8 @@ class SharedVolumes:
 
         await steps.eventually(is_none, what=f"{what} is gone")
 
-    async def told(self, reason: str, name: str = "sv1") -> str:
-        """The text of the first event of this reason, once there is one."""
+    async def event_text(self, reason: str, name: str = "sv1") -> str:
+        """Wait for an event of this reason; returns its text."""
 
         async def look() -> list[str]:
             return await steps.messages(self._client, self.namespace, name, reason)
@@ -231,7 +231,7 @@ class SharedVolumes:
         return (await steps.eventually(look, what=f"{self.namespace}/{name} has an event {reason}"))[0]
 
     def pod(self, name: str, *, claim: str = "pvc-sv1", node: str = "nowhere") -> Pod:
-        """A pod that uses a claim; on a node that nobody has, it lives until it is deleted."""
+        """A pod that uses a claim, on a node that does not exist."""
         source = PersistentVolumeClaimVolumeSource(claimName=claim)
         return Pod(
             metadata=ObjectMeta(name=name, namespace=self.namespace),
@@ -251,7 +251,7 @@ class SharedVolumes:
 
     @asynccontextmanager
     async def used(self, *pods: str) -> AsyncGenerator[None, None]:
-        """Pods that use the claim meanwhile."""
+        """Pods use the claim while the context is open."""
         for name in pods:
             await self._client.create(self.pod(name))
         try:
@@ -261,7 +261,7 @@ class SharedVolumes:
                 await self._client.delete(Pod, name, namespace=self.namespace, grace_period=0)
 
     async def run(self, name: str, script: str, *, claim: str = "pvc-sv1") -> None:
-        """Have a pod do this with the volume, to the end."""
+        """Run a script in a pod with the volume; it must succeed."""
         body = self.pod(name, claim=claim)
         assert body.spec
         (container,) = body.spec.containers
@@ -282,14 +282,14 @@ class SharedVolumes:
         await steps.eventually(look, what=f"pod {self.namespace}/{name} is {phase}")
 
     async def end_pods(self, *names: str) -> None:
-        """Delete pods and wait until they are gone."""
+        """Delete pods and wait until they are deleted."""
         for name in names:
             await self._client.delete(Pod, name, namespace=self.namespace, grace_period=1)
             await self._until_none(lambda name=name: self._found(Pod, name), f"pod {name}")  # type: ignore[misc]
 
 
 async def new_access_point(cluster: Cluster) -> AccessPoint:
-    """An access point of the first file system, whose directory belongs to ``OWNER_ID``, as AWS makes it."""
+    """A new access point of the first file system, whose directory belongs to ``OWNER_ID``."""
     number = next(_numbers)
     request = AccessPointRequest(
         client_token=f"shared-volumes-{number}",
@@ -304,7 +304,7 @@ async def new_access_point(cluster: Cluster) -> AccessPoint:
 
 
 async def claim_by_hand(volumes: SharedVolumes, cluster: Cluster, name: str, volume: str = "") -> str:
-    """A claim that a person makes for themselves; its uid."""
+    """Create a claim manually; returns its UID."""
     body = steps.claim(volumes.namespace, name, "efs-sc", None)
     assert body.spec
     body.spec.volumeName = volume or None

@@ -1,7 +1,7 @@
-"""One cluster for all the modules of a folder, which need nothing special of it.
+"""One cluster for all modules of a directory, without special requirements.
 
-Starting one costs as much as ten scenarios. A folder's conftest.py has these fixtures, and the project's
-conftest.py names the folder, which goes to one worker.
+Starting a cluster takes as long as ten scenarios. The conftest.py of such a directory has these fixtures, and
+the project's conftest.py lists the directory, so that one worker runs it.
 """
 
 from collections.abc import AsyncGenerator
@@ -21,7 +21,7 @@ from kube_efs_lab.real_control_plane import ControlPlanes
 def plane(
     pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory, control_planes: ControlPlanes
 ) -> ControlPlane:
-    """What the cluster runs on; not started yet."""
+    """The control plane of the cluster; not started yet."""
     return make_plane(pytestconfig, tmp_path_factory.mktemp("plane"), control_planes)
 
 
@@ -29,7 +29,7 @@ def plane(
 async def cluster(
     plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncGenerator[Cluster, None]:
-    """A cluster with two file systems, ``first`` and ``second``, and what other modules have left in it."""
+    """A cluster with the file systems ``first`` and ``second``, and with objects of other modules."""
     folder = tmp_path_factory.mktemp("cluster")
     async with EmbeddedCluster(folder, control_plane=plane, starter=fork_module) as running:
         yield running
@@ -37,6 +37,6 @@ async def cluster(
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session", autouse=True)
 async def tidy(cluster: Cluster) -> AsyncGenerator[None, None]:
-    """Take away the claims that a module leaves without a volume, or they would be tried for ever."""
+    """Delete the claims that a module leaves without a volume, which would be retried indefinitely."""
     yield
     await delete_waiting_claims(cluster.client)

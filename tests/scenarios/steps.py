@@ -1,4 +1,4 @@
-"""What every scenario does with a cluster: make objects, wait for what should become true, look around."""
+"""Steps for all scenarios: create objects, wait for conditions, read the state."""
 
 import asyncio
 import itertools
@@ -65,7 +65,7 @@ class Cluster(Protocol):
 
     @property
     def kubeconfig(self) -> Path:
-        """The administrator's."""
+        """The kubeconfig of the administrator."""
         ...
 
 
@@ -76,10 +76,9 @@ async def eventually(
     seconds: float = DEADLINE_SECONDS,
     pause_seconds: float | None = None,
 ) -> T:
-    """The first answer that is true; fails with ``what`` and the last answer after ``seconds``.
+    """The first true answer; fails with ``what`` and the last answer after ``seconds``.
 
-    Without ``pause_seconds`` the pauses between looks grow: what takes long need not be seen at once, and
-    each look is work for the cluster that is looked at.
+    Without ``pause_seconds``, the pauses between the calls grow, because each call is work for the cluster.
     """
     answer: T | None = None
     pause = pause_seconds or _FIRST_PAUSE_SECONDS
@@ -97,14 +96,14 @@ async def eventually(
 
 
 async def new_namespace(client: AsyncClient) -> str:
-    """A namespace that no other test uses."""
+    """A new namespace."""
     name = f"team-{next(_numbers)}"
     await client.create(Namespace(metadata=ObjectMeta(name=name)))
     return name
 
 
 async def new_class(client: AsyncClient, *, reclaim_policy: str = "Delete", **parameters: str) -> str:
-    """A storage class of the tunnel provisioner that no other test uses."""
+    """A new StorageClass of the tunnel provisioner."""
     name = f"efs-{next(_numbers)}"
     await client.create(
         StorageClass(
@@ -144,7 +143,7 @@ async def delete_waiting_claims(client: AsyncClient) -> None:
 
 
 async def bound_volume(client: AsyncClient, namespace: str, name: str) -> Volume:
-    """The volume of a claim, once it is Bound."""
+    """Wait until a claim is Bound; returns its volume."""
 
     async def look() -> str | None:
         try:
@@ -161,13 +160,13 @@ async def bound_volume(client: AsyncClient, namespace: str, name: str) -> Volume
 
 
 async def volumes_of(client: AsyncClient, namespace: str) -> list[Volume]:
-    """Every volume that was made for a claim of the namespace."""
+    """Every volume of a claim of the namespace."""
     volumes = [read_volume(item.to_dict()) async for item in client.list(PersistentVolume)]
     return [volume for volume in volumes if volume.claim and volume.claim.namespace == namespace]
 
 
 async def messages(client: AsyncClient, namespace: str, name: str, reason: str) -> list[str]:
-    """The texts of kube-efs's own events of that reason for an object."""
+    """The texts of kube-efs's events with that reason about an object."""
     found = client.list(Event, namespace=namespace, fields={"involvedObject.name": name, "reason": reason})
     # Kubernetes' volume controller uses the same reasons.
     return [
@@ -178,7 +177,7 @@ async def messages(client: AsyncClient, namespace: str, name: str, reason: str) 
 
 
 async def warning(client: AsyncClient, namespace: str, name: str) -> str:
-    """The text of a claim's ProvisioningFailed event, once there is one."""
+    """Wait for a ProvisioningFailed event of a claim; returns its text."""
 
     async def look() -> list[str]:
         return await messages(client, namespace, name, "ProvisioningFailed")
@@ -193,7 +192,7 @@ async def annotations(client: AsyncClient, namespace: str, name: str) -> dict[st
 
 
 async def gone(client: AsyncClient, volume: str) -> None:
-    """Wait until there is no volume of that name."""
+    """Wait until the volume is deleted."""
 
     async def look() -> bool:
         try:
@@ -208,7 +207,7 @@ async def gone(client: AsyncClient, volume: str) -> None:
 async def foreign_volume(
     cluster: Cluster, name: str, path: str, *, provisioner: str = PROVISIONER, policy: str = "Delete"
 ) -> PersistentVolume:
-    """A volume that somebody else made, on the first file system."""
+    """A foreign volume on the first file system."""
     system = min(cluster.file_system_ids)
     annotations = {PROVISIONED_BY: provisioner, FILE_SYSTEM_ID: system}
     return PersistentVolume(
@@ -225,7 +224,7 @@ async def foreign_volume(
 
 
 async def refusal(cluster: Cluster, volume: str) -> str:
-    """The text of a volume's VolumeFailedDelete event, once there is one."""
+    """Wait for a VolumeFailedDelete event of a volume; returns its text."""
 
     async def look() -> list[str]:
         return await messages(cluster.client, "default", volume, "VolumeFailedDelete")
@@ -234,7 +233,7 @@ async def refusal(cluster: Cluster, volume: str) -> str:
 
 
 async def published_targets(cluster: Cluster) -> TunnelTargets:
-    """What the ConfigMap says now."""
+    """The current targets in the ConfigMap."""
     found = await cluster.client.get(ConfigMap, CONFIG_MAP_NAME, namespace=cluster.namespace)
     targets, rejections = parse_targets((found.data or {})[CONFIG_MAP_KEY])
     assert not rejections
@@ -242,7 +241,7 @@ async def published_targets(cluster: Cluster) -> TunnelTargets:
 
 
 async def port_of(cluster: Cluster, file_system_id: FileSystemId) -> int:
-    """The file system's port, once it has one."""
+    """Wait until the file system has a port."""
 
     async def look() -> int | None:
         with suppress(ApiError):
@@ -254,7 +253,7 @@ async def port_of(cluster: Cluster, file_system_id: FileSystemId) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningWorker:
-    """A worker pod that may be at work: what it does to which directories, None for what does not tell."""
+    """A worker pod that may run, with its action and directories; None if they are unknown."""
 
     file_system_id: str
     action: Action | None
@@ -262,11 +261,11 @@ class RunningWorker:
 
     @property
     def changes(self) -> bool:
-        """Whether it does more than look."""
+        """Whether it changes directories."""
         return self.action not in {Action.LIST, Action.MEASURE}
 
     def is_near(self, other: "RunningWorker") -> bool:
-        """Whether both change directories, one of them the same as, above or below one of the other."""
+        """Whether both change directories that are equal or nested."""
         if self.file_system_id != other.file_system_id or not self.changes or not other.changes:
             return False
         if self.directories is None or other.directories is None:
@@ -278,11 +277,11 @@ class RunningWorker:
 
 
 class WorkerPods:
-    """The worker pods that are seen: their ``names``, and how many ran at a time for a file system.
+    """The observed worker pods: their ``names``, and the maximum that ran concurrently for a file system.
 
-    ``conflicts`` are the pairs of pods that could change near directories at the same time. Pods
-    with a scheduling gate do not run. Those that empty the trash are left out: they come and go beside all
-    other work.
+    ``conflicts`` are the pairs of pods that could change nested directories at the same time. Pods with a
+    scheduling gate do not run. Pods that empty the trash are ignored, because they may run with any other
+    pod.
     """
 
     def __init__(self) -> None:
@@ -292,7 +291,7 @@ class WorkerPods:
         self._running: dict[str, RunningWorker] = {}
 
     def note(self, change: Change[Pod]) -> None:
-        """A pod is there, has changed, or is gone."""
+        """Record that a pod was created, changed or deleted."""
         match change:
             case Listed(pods):
                 self._running = {}
@@ -330,7 +329,7 @@ class WorkerPods:
 
 @asynccontextmanager
 async def worker_pods(cluster: Cluster) -> AsyncGenerator[WorkerPods, None]:
-    """What is seen of worker pods meanwhile."""
+    """Observe worker pods while the context is open."""
     pods = WorkerPods()
 
     async def watch() -> None:
@@ -351,7 +350,7 @@ async def worker_pods(cluster: Cluster) -> AsyncGenerator[WorkerPods, None]:
 
 
 async def trash_is_empty(root: Path) -> None:
-    """Wait until everything that was removed from that file system is gone."""
+    """Wait until the trash of that file system is empty."""
 
     async def empty() -> bool:
         return not list((root / TRASH).iterdir())
@@ -360,7 +359,7 @@ async def trash_is_empty(root: Path) -> None:
 
 
 async def tunnels(cluster: Cluster) -> TunnelsStatus:
-    """What the node's agent says of its tunnels now; nothing while it cannot be asked."""
+    """The current tunnels of the node's agent; none while it does not answer."""
     try:
         async with (
             aiohttp.ClientSession() as session,
@@ -378,7 +377,7 @@ async def tunnel_status(cluster: Cluster, file_system_id: FileSystemId) -> Tunne
 
 
 async def tunnel_up(cluster: Cluster, file_system_id: FileSystemId) -> TunnelStatus:
-    """The tunnel of a file system, once it is up."""
+    """Wait until the tunnel of a file system is up."""
 
     async def look() -> TunnelStatus | None:
         tunnel = await tunnel_status(cluster, file_system_id)

@@ -1,4 +1,4 @@
-"""The API server goes away and comes back at the same address; storage that is in use does not notice."""
+"""The API server stops and starts at the same address; storage in use is not affected."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -27,7 +27,7 @@ FILE_BYTES = 64 * 1024 * 1024
 
 @pytest.fixture(scope="module")
 def cluster_settings() -> dict[str, str]:
-    """A leader that keeps the lead, however slowly this machine starts the API server again."""
+    """A long lease, so that the leader keeps it while the API server restarts."""
     return {"KUBE_EFS_LEASE_DURATION_SECONDS": "120", "KUBE_EFS_LEASE_RENEW_SECONDS": "90"}
 
 
@@ -60,7 +60,7 @@ async def test_claims_deleted_just_before_an_api_server_outage_are_reclaimed(
 
 @asynccontextmanager
 async def _tunnels_stay_up(cluster: Cluster) -> AsyncGenerator[None, None]:
-    """Fail when the agent says of a tunnel that it is not up, at any moment while the context is open."""
+    """Fail if the agent reports a tunnel as not up while the context is open."""
 
     async def look() -> None:
         while True:
@@ -76,7 +76,7 @@ async def _tunnels_stay_up(cluster: Cluster) -> AsyncGenerator[None, None]:
 
 
 async def _restart(plane: ControlPlane) -> None:
-    """Take the API server away without a word, and bring it back."""
+    """Kill the API server, and start it again."""
     if isinstance(plane, RealPlane):
         await plane.plane.restart_api_server()
         return

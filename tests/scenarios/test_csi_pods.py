@@ -1,4 +1,4 @@
-"""Pods with volumes of the CSI driver: registered with the kubelet, mounted through tunnels, and let go."""
+"""Pods with volumes of the CSI driver: registration, mounts through tunnels, and unmounting."""
 
 import asyncio
 import json
@@ -82,7 +82,7 @@ async def aws(cluster: Cluster) -> AsyncIterator[Aws]:
 def pod_with(
     claim: str, script: str, *, name: str, mounts: tuple[str, ...] = ("/data",), **source: object
 ) -> dict[str, Any]:
-    """A pod that runs the script, once, with one volume for each path, all of that claim."""
+    """A pod that runs the script once, with a volume of the claim at each path."""
     volumes = [f"volume-{number}" for number, _ in enumerate(mounts)]
     paths = zip(volumes, mounts, strict=True)
     return {
@@ -124,7 +124,7 @@ async def pod(cluster: Cluster, namespace: str, name: str) -> Pod | None:
 
 
 async def in_phase(cluster: Cluster, namespace: str, name: str, phase: str) -> str:
-    """The uid of the pod, once it is in that phase."""
+    """Wait until the pod is in that phase; returns its UID."""
 
     async def look() -> str | None:
         found = await pod(cluster, namespace, name)
@@ -149,7 +149,7 @@ async def pods_gone(cluster: Cluster, namespace: str, *names: str) -> None:
 
 
 async def failed_mount(cluster: Cluster, namespace: str, name: str, about: str) -> str:
-    """A FailedMount event of a pod that tells of this, once there is one."""
+    """Wait for a FailedMount event of a pod with this text."""
 
     async def look() -> str | None:
         found = cluster.client.list(
@@ -162,13 +162,13 @@ async def failed_mount(cluster: Cluster, namespace: str, name: str, about: str) 
 
 
 def mount_of(cluster: Cluster, uid: str, volume: str) -> MountEntry | None:
-    """What is mounted where the kubelet of Kubernetes has the volume of a pod."""
+    """The mount at the path of the kubelet for the volume of a pod."""
     place = cluster.folder / "kubelet/pods" / uid / "volumes/kubernetes.io~csi" / volume / "mount"
     return next((one for one in read_mountinfo() if one.mount_point == place.resolve()), None)
 
 
 async def tunnel_for(cluster: Cluster, point: str, *, holders: int) -> TunnelStatus:
-    """The tunnel of an access point, once it is up and that many mounts hold it."""
+    """Wait until the tunnel of an access point is up and held by that many mounts."""
 
     async def look() -> TunnelStatus | None:
         found = [one for one in (await steps.tunnels(cluster)).tunnels if one.access_point_id == point]
@@ -183,7 +183,7 @@ async def access_point_folder(cluster: Cluster, point: str) -> Path:
 
 
 async def grows(path: Path) -> str:
-    """The text of a file, once there is one."""
+    """Wait until a file has text; returns it."""
 
     async def look() -> str:
         try:
@@ -195,7 +195,7 @@ async def grows(path: Path) -> str:
 
 
 async def static_volume(cluster: Cluster, claims: Claims, name: str, handle: str) -> None:
-    """A volume with that handle, bound to a claim of the same name."""
+    """Create a volume with that handle, bound to a claim of the same name."""
     volume = f"{claims.namespace}-{name}"
     body = claims.body(name, "")
     assert body.spec
@@ -263,7 +263,7 @@ async def test_pod_of_the_older_example_writes_and_another_reads(cluster: Cluste
     await cluster.client.delete(StorageClass, "efs-sc-1")
 
 
-async def test_the_seed_s_first_example_is_mounted_where_the_kubelet_has_it(cluster: Cluster) -> None:
+async def test_first_older_example_is_mounted_at_the_path_of_the_kubelet(cluster: Cluster) -> None:
     await cluster.client.create(Namespace(metadata=ObjectMeta(name="test")))
     storage_class = csi_steps.seed_class(cluster.file_system_ids[0])
     assert storage_class.metadata
@@ -336,7 +336,7 @@ async def test_claim_used_twice_by_a_pod_is_mounted_once(cluster: Cluster) -> No
     await tunnel_for(cluster, point, holders=0)
 
 
-async def test_a_read_only_claim_cannot_be_written(cluster: Cluster) -> None:
+async def test_read_only_claim_cannot_be_written(cluster: Cluster) -> None:
     claims, _, point = await provisioned(cluster, "guarded")
     folder = await access_point_folder(cluster, point)
     (folder / "kept").write_text("hello")

@@ -1,4 +1,4 @@
-"""Claims of the CSI driver's classes, served without sidecars: what is made, in AWS too, and what goes."""
+"""Claims of the CSI driver, served without sidecars: the created and removed objects, also in AWS."""
 
 import asyncio
 import json
@@ -52,7 +52,7 @@ async def aws(cluster: Cluster) -> AsyncIterator[Aws]:
 
 
 async def _access_point(aws: Aws, volume: Volume) -> Mapping[str, Any]:
-    """The access point that the volume leads to, as AWS shows it."""
+    """The access point of the volume, as AWS describes it."""
     handle = csi_steps.handle_of(volume)
     found = await aws.described(handle.file_system_id)
     return next(one for one in found if one["AccessPointId"] == handle.access_point_id)
@@ -135,7 +135,7 @@ async def test_retain_keeps_volume_and_access_point(cluster: Cluster, aws: Aws) 
     assert await aws.ids(system) == {csi_steps.handle_of(volume).access_point_id}
 
 
-async def test_ids_come_from_the_range_one_for_each_volume(cluster: Cluster, aws: Aws) -> None:
+async def test_each_volume_gets_its_own_id_from_the_range(cluster: Cluster, aws: Aws) -> None:
     claims, system = await Claims.of(cluster), await aws.file_system()
     name = await csi_steps.new_class(
         cluster.client,
@@ -185,22 +185,22 @@ async def test_claim_that_waits_for_its_pod_is_served_when_the_pod_exists(cluste
 @pytest.mark.parametrize(
     ("parameters", "path"),
     [
-        pytest.param({}, "/{pv}", id="nothing said"),
-        pytest.param({"basePath": "a//b/"}, "/a/b/{pv}", id="a base that is not clean"),
+        pytest.param({}, "/{pv}", id="not set"),
+        pytest.param({"basePath": "a//b/"}, "/a/b/{pv}", id="base to be normalized"),
         pytest.param(
             {"subPathPattern": "${.PVC.namespace}/${.PVC.name}"},
             "/{namespace}/data-{uid}",
-            id="a pattern with its suffix",
+            id="pattern with its suffix",
         ),
         pytest.param(
             {"basePath": "/b", "subPathPattern": "x/${.PV.name}", "ensureUniqueDirectory": "false"},
             "/b/x/{pv}",
-            id="a pattern as it is",
+            id="pattern without a suffix",
         ),
         pytest.param(
             {"subPathPattern": "${.PVC.name}", "ensureUniqueDirectory": "no"},
             "/data-{uid}",
-            id="a uniqueness that is not a boolean",
+            id="invalid boolean for uniqueness",
         ),
     ],
 )
@@ -251,7 +251,7 @@ async def test_directory_volume_has_no_access_point_and_is_removed_with_its_clai
     assert not any(folder.exists() for folder in folders)
 
 
-async def test_a_pool_fills_the_next_file_system_when_one_is_full(cluster: Cluster, aws: Aws) -> None:
+async def test_full_file_system_is_followed_by_the_next_of_its_class(cluster: Cluster, aws: Aws) -> None:
     claims, pool = await Claims.of(cluster), [await aws.file_system(), await aws.file_system()]
     name = await csi_steps.new_class(cluster.client, parameters={"fileSystemIds": ", ".join(pool)})
     async with csi_steps.controller_with(cluster, KUBE_EFS_ACCESS_POINT_QUOTA="2"):
@@ -269,7 +269,7 @@ async def test_a_pool_fills_the_next_file_system_when_one_is_full(cluster: Clust
 
 
 @pytest.mark.parametrize("zone", ["us-east-1b", None], ids=["one zone", "regional"])
-async def test_a_volume_of_one_zone_says_so_where_the_class_wants_it(
+async def test_one_zone_volume_has_node_affinity_if_the_class_enforces_it(
     cluster: Cluster, aws: Aws, zone: str | None
 ) -> None:
     claims, system = await Claims.of(cluster), await aws.file_system(zone)
@@ -296,46 +296,52 @@ MALFORMED: dict[str, tuple[dict[str, str], str]] = {
         {"fileSystemIdConfigRef": "a/b/c"},
         "parameters fileSystemId and fileSystemIdConfigRef: exclude each other; give one of them",
     ),
-    "no file system's id": (
+    "invalid file system ID": (
         {"fileSystemId": "fs-1,noresvport"},
         "fileSystemId: 'fs-1' is not a valid file system ID; use an id such as fs-0123456789abcdef0",
     ),
-    "a reference of two parts": (
+    "reference of two parts": (
         {"fileSystemId": "-", "fileSystemIdSecretRef": "a/b"},
         "fileSystemIdSecretRef: 'a/b' is not a valid reference; use NAMESPACE/NAME/KEY of a Secret",
     ),
     "no permissions": ({"directoryPerms": "-"}, "directoryPerms: is missing; use three or four octal digits"),
-    "permissions in words": (
+    "permissions that are not octal": (
         {"directoryPerms": "rwx"},
         "directoryPerms: 'rwx' is not a valid octal mode; use three",
     ),
-    "a user with blanks": ({"uid": " 7"}, "uid: ' 7' is"),
-    "a user below zero": ({"uid": "-1"}, "uid: '-1' is"),
-    "a group above 32 bits": ({"gid": "4294967296"}, "gid: '4294967296' is"),
-    "half a range": ({"gidRangeStart": "7"}, "gidRangeEnd: is missing; give it together with gidRangeStart"),
-    "a range backwards": (
+    "user with blanks": ({"uid": " 7"}, "uid: ' 7' is"),
+    "negative user": ({"uid": "-1"}, "uid: '-1' is"),
+    "group above 32 bits": ({"gid": "4294967296"}, "gid: '4294967296' is"),
+    "incomplete range": (
+        {"gidRangeStart": "7"},
+        "gidRangeEnd: is missing; give it together with gidRangeStart",
+    ),
+    "reversed range": (
         {"gidRangeStart": "7", "gidRangeEnd": "7"},
         "gidRangeEnd: '7' is not above gidRangeStart; use a number above 7",
     ),
-    "a range from nothing": ({"gidRangeStart": "0", "gidRangeEnd": "7"}, "gidRangeStart: '0' is"),
-    "a base with a dollar": ({"basePath": "/a$b"}, "basePath: '/a$b' is not accepted by EFS; begin no name"),
-    "an unknown variable": (
+    "range from 0": ({"gidRangeStart": "0", "gidRangeEnd": "7"}, "gidRangeStart: '0' is"),
+    "base with a dollar sign": (
+        {"basePath": "/a$b"},
+        "basePath: '/a$b' is not accepted by EFS; begin no name",
+    ),
+    "unknown variable": (
         {"subPathPattern": "${.PVC.uid}"},
         "subPathPattern: '${.PVC.uid}' has an unknown variable; use ${.PVC.name}",
     ),
-    "a reuse that is not a boolean": ({"reuseAccessPoint": "yes"}, "reuseAccessPoint: 'yes' is"),
-    "an affinity that is not a boolean": (
+    "reuse that is not a boolean": ({"reuseAccessPoint": "yes"}, "reuseAccessPoint: 'yes' is"),
+    "affinity that is not a boolean": (
         {"enforceZoneAffinity": ""},
         "enforceZoneAffinity: is not a boolean",
     ),
-    "a tagging that is not a boolean": ({"enableTagging": "No"}, "enableTagging: 'No' is"),
-    "a Secret without its namespace": (
+    "tagging that is not a boolean": ({"enableTagging": "No"}, "enableTagging: 'No' is"),
+    "Secret without its namespace": (
         {"csi.storage.k8s.io/provisioner-secret-name": "x"},
         "parameters.csi.storage.k8s.io/provisioner-secret-name: needs the other parameter too; give both",
     ),
 }
 LATE: dict[str, tuple[dict[str, str], str]] = {
-    "a pattern that leaves the base": (
+    "pattern that leads out of the base": (
         {"basePath": "/a", "subPathPattern": "../../b"},
         "leads out of basePath; leave out .. in subPathPattern",
     ),
@@ -353,7 +359,7 @@ async def test_invalid_class_is_reported_before_any_aws_call(cluster: Cluster, a
         name = await csi_steps.new_class(cluster.client, parameters={"fileSystemId": system, **parameters})
         await claims.create(name, f"data-{number}")
 
-    # A claim can be seen before its class; it is told of that first.
+    # A claim can be seen before its class, and then first gets that event.
     await asyncio.gather(
         *(claims.warning(f"data-{number}", expected) for number, (_, expected) in enumerate(cases))
     )
@@ -410,7 +416,7 @@ async def test_claim_waits_for_a_missing_file_system(cluster: Cluster) -> None:
     [(ConfigMap, "fileSystemIdConfigRef"), (Secret, "fileSystemIdSecretRef")],
     ids=["ConfigMap", "Secret"],
 )
-async def test_the_file_system_may_be_named_in_another_object(
+async def test_file_system_id_is_read_from_another_object(
     cluster: Cluster, aws: Aws, kind: type[ConfigMap | Secret], key: str
 ) -> None:
     claims, system = await Claims.of(cluster), await aws.file_system()
@@ -480,7 +486,7 @@ async def test_volume_of_another_account_contains_how_to_reach_it(
     assert csi_steps.handle_of(volume).access_point_id not in await aws.ids(system)
 
 
-async def test_the_role_s_account_is_the_one_that_is_asked(cluster: Cluster) -> None:
+async def test_file_system_is_looked_up_in_the_account_of_the_role(cluster: Cluster) -> None:
     claims, system = await Claims.of(cluster), cluster.file_system_ids[1]
     other = ROLE.replace("123456789012", "210987654321")
     await csi_steps.text_in(cluster, Secret, claims.namespace, "role", awsRoleArn=other, crossaccount="true")
@@ -490,7 +496,7 @@ async def test_the_role_s_account_is_the_one_that_is_asked(cluster: Cluster) -> 
     await claims.delete("data")
 
 
-async def test_a_role_s_secret_that_is_missing_or_malformed_is_told_and_not_shown(cluster: Cluster) -> None:
+async def test_malformed_secret_of_a_role_is_reported_without_its_value(cluster: Cluster) -> None:
     claims, system = await Claims.of(cluster), cluster.file_system_ids[1]
     await csi_steps.text_in(cluster, Secret, claims.namespace, "role", awsRoleArn="hush-hush")
     name = await csi_steps.new_class(cluster.client, parameters=_with_secret(system, claims.namespace))
@@ -503,9 +509,7 @@ async def test_a_role_s_secret_that_is_missing_or_malformed_is_told_and_not_show
 # --- one access point and several volumes
 
 
-async def test_claims_of_one_name_reuse_their_access_point_one_after_the_other(
-    cluster: Cluster, aws: Aws
-) -> None:
+async def test_next_claim_of_the_same_name_reuses_the_access_point(cluster: Cluster, aws: Aws) -> None:
     claims, other, system = await Claims.of(cluster), await Claims.of(cluster), await aws.file_system()
     name = await csi_steps.new_class(
         cluster.client,
@@ -614,7 +618,7 @@ async def test_unused_directories_are_removed_with_access_points_if_configured(
             folders[claim] = await cluster.efs.access_point_folder(handle.access_point_id)
             (folders[claim] / f"of-{claim}").write_text("x")
 
-        # The root is above everything, so as long as it is there nothing is nobody else's.
+        # The root contains everything, so while it exists, all directories are shared.
         await csi_steps.removed(cluster, claims, "root")
         assert (folders["root"] / "of-root").exists()
         await csi_steps.removed(cluster, claims, "own")

@@ -1,4 +1,4 @@
-"""A controller in whose pod the file system is mounted, as efs-provisioner's is: it needs no worker pods."""
+"""A controller with the file system mounted in its pod, as in efs-provisioner: it needs no worker pods."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -29,7 +29,7 @@ BASE = "/a/b"
 
 @dataclass(frozen=True, slots=True)
 class MountedController:
-    """A controller of its own; ``exported`` is what is mounted for it at ``mount_point``."""
+    """A separate controller, with ``exported`` mounted at ``mount_point``."""
 
     program: Program
     exported: Path
@@ -40,14 +40,14 @@ class MountedController:
         await directory_steps.bind(self.exported, self.mount_point)
 
     async def unmount(self) -> None:
-        """Take it away, if it is there."""
+        """Unmount it, if it is mounted."""
         if any(entry.mount_point == self.mount_point for entry in read_mountinfo()):
             await asyncio.to_thread(unmount, self.mount_point)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def mounted(cluster: Cluster, cluster_folder: Path) -> AsyncGenerator[MountedController, None]:
-    """It serves the second file system, below ``/a/b``."""
+    """A controller for the second file system, below ``/a/b``."""
     system = cluster.file_system_ids[1]
     exported, mount_point = cluster.efs.folder(system) / BASE.lstrip("/"), cluster_folder / "mounted"
     exported.mkdir(parents=True)
@@ -106,9 +106,9 @@ def _directories(mounted: MountedController) -> set[str]:
 VECTORS = {
     "plain": ("/a/b/data", True),
     "nested": ("/a/b/pv/foo", True),
-    "beside the base": ("/foo/pv", False),
-    "beside the base with its name before": ("/a/bc/d", False),
-    "the base itself": ("/a/b", False),
+    "outside the base": ("/foo/pv", False),
+    "sibling with a common prefix": ("/a/bc/d", False),
+    "base itself": ("/a/b", False),
     "above the base": ("/a", False),
     "out of the base": ("/a/b/../../etc/d", False),
 }
@@ -168,7 +168,7 @@ async def test_nothing_is_written_below_a_missing_mount(cluster: Cluster, mounte
     assert _directories(mounted) == set()
 
 
-async def test_a_restart_of_the_mounted_controller_gives_no_gid_twice(
+async def test_restarted_controller_with_a_mount_assigns_no_gid_twice(
     cluster: Cluster, mounted: MountedController
 ) -> None:
     claims = await Claims.of(cluster)

@@ -1,4 +1,4 @@
-"""The doctor on a real authorizer: rights that are missing, and what a service account learns of itself."""
+"""The doctor with a real authorizer: missing permissions, and the view of a service account."""
 
 import json
 from collections.abc import AsyncIterator
@@ -43,7 +43,7 @@ _USE = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def plane(control_planes: ControlPlanes) -> AsyncIterator[RealControlPlane]:
-    """A real control plane with kube-efs installed, of which nothing runs."""
+    """A real control plane with kube-efs installed, but no running pods."""
     plane = await control_planes.fresh()
     await install(Kubectl(plane.admin_kubeconfig))
     yield plane
@@ -59,7 +59,7 @@ def _installation(namespace: str, csi: bool) -> tuple[Manifest, ...]:
 
 
 async def _examine(plane: RealControlPlane, account: str = "") -> dict[str, list[Finding]]:
-    """What is found, by kind, as the administrator or with the rights of a service account."""
+    """The findings by kind, with the permissions of the administrator or of a service account."""
     user = ServiceAccountName(NAMESPACE, account) if account else None
     kubeconfig = await plane.kubeconfig(user)
     attempts = Attempts(timeout_seconds=60)
@@ -74,7 +74,7 @@ async def _examine(plane: RealControlPlane, account: str = "") -> dict[str, list
 async def test_rendered_manifests_grant_every_permission(plane: RealControlPlane) -> None:
     found = await _examine(plane)
     assert "rbac/missing" not in found
-    # Pods are not made here, and nobody leads: that is told, and nothing else.
+    # There are no pods and no leader here; these are the only findings.
     assert found.keys() <= {"workload/not-ready", "controller/no-leader", "targets/missing"}
     assert "controller/no-leader" in found
 
@@ -90,7 +90,7 @@ async def test_missing_verb_is_named(plane: RealControlPlane, kubectl: Kubectl) 
         (found,) = await _until_missing(plane)
         assert found.subject.name == f"{NAMESPACE}/{MANAGER}"
         assert found.evidence == ("patch persistentvolumes",)
-        # The account itself is told the same, though it may not ask about others.
+        # The account itself gets the same finding, although it may not check others.
         told = await _examine(plane, MANAGER)
         assert [one.evidence for one in told["rbac/missing"]] == [("patch persistentvolumes",)]
     finally:
@@ -99,7 +99,7 @@ async def test_missing_verb_is_named(plane: RealControlPlane, kubectl: Kubectl) 
 
 
 async def _until_missing(plane: RealControlPlane) -> list[Finding]:
-    """The authorizer follows a role by a watch, so a little later."""
+    """Wait for missing permissions, because the authorizer sees changes of roles with a delay."""
 
     async def look() -> list[Finding] | None:
         return (await _examine(plane)).get("rbac/missing")

@@ -1,4 +1,4 @@
-"""Two controllers, of which one works: how the lead is lost, and that the other one goes on."""
+"""Two controllers with one leader: how the leader loses its lease, and the other continues."""
 
 import asyncio
 import os
@@ -26,25 +26,25 @@ from kube_efs_lab.program import Program
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 LEASE = "kube-efs-controller"
-# Longer than a busy machine may take for an answer, or a lead would be lost that nobody took.
+# Longer than an answer of a busy machine may take, so that no leader loses its lease by mistake.
 DURATION_SECONDS = 10
 END_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A controller, and the proxy that it reaches the API server through."""
+    """A controller, with a proxy to the API server."""
 
     identity: str
     program: Program
     api: FaultyApi
 
     async def leads(self) -> bool:
-        """Whether it says so."""
+        """Whether it reports that it is the leader."""
         return self.program.running and await steps.metric(self.program, "kube_efs_leader ") == 1
 
     async def recovers(self) -> None:
-        """As the kubelet has it."""
+        """Restart it, as the kubelet does."""
         self.api.fault = faulty_api.no_fault
         if not self.program.running:
             await self.program.start()
@@ -53,7 +53,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The one that leads, and the one that waits."""
+    """The leader and the standby."""
 
     leader: Replica
     other: Replica
@@ -61,7 +61,7 @@ class Pair:
 
 @pytest.fixture(scope="module")
 def cluster_settings() -> dict[str, str]:
-    """A lead that is lost soon."""
+    """A short lease."""
     return {
         "KUBE_EFS_LEASE_DURATION_SECONDS": str(DURATION_SECONDS),
         "KUBE_EFS_LEASE_RENEW_SECONDS": "8",
@@ -91,7 +91,7 @@ async def replicas(
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def pair(replicas: list[Replica]) -> Pair:
-    """Both run, and one of them leads."""
+    """Two running controllers, one of which is the leader."""
     for replica in replicas:
         await replica.recovers()
 
@@ -131,7 +131,7 @@ async def _cut_off(_cluster: Cluster, pair: Pair) -> None:
     await pair.leader.api.cut_watches()
 
 
-async def _give_to_somebody(cluster: Cluster, _pair: Pair) -> None:
+async def _change_holder(cluster: Cluster, _pair: Pair) -> None:
     patch = {"spec": {"holderIdentity": "somebody"}}
     await cluster.client.patch(Lease, LEASE, patch, namespace=cluster.namespace)
 
@@ -149,10 +149,10 @@ Loss = Callable[[Cluster, Pair], Awaitable[None]]
     ("lose", "exit_code", "moment"),
     [
         pytest.param(_kill, -9, "after the first volume", id="is killed half-way"),
-        pytest.param(_tell_to_end, 0, "while a worker runs", id="is told to end"),
-        pytest.param(_cut_off, 1, "after the first volume", id="does not reach it half-way"),
-        pytest.param(_give_to_somebody, 1, "while a worker runs", id="finds somebody else in its Lease"),
-        pytest.param(_suspend_for_too_long, 1, "while a worker runs", id="stands still for too long"),
+        pytest.param(_tell_to_end, 0, "while a worker runs", id="is terminated"),
+        pytest.param(_cut_off, 1, "after the first volume", id="loses the API server"),
+        pytest.param(_change_holder, 1, "while a worker runs", id="finds another holder in its Lease"),
+        pytest.param(_suspend_for_too_long, 1, "while a worker runs", id="is paused for too long"),
     ],
 )
 async def test_standby_continues_when_the_leader(
@@ -207,7 +207,7 @@ async def _lease(cluster: Cluster) -> LeaseSpec:
 
 @asynccontextmanager
 async def _history(cluster: Cluster) -> AsyncGenerator[list[LeaseSpec], None]:
-    """Every state of the Lease that is seen meanwhile."""
+    """Record every state of the Lease while the context is open."""
     states: list[LeaseSpec] = []
 
     async def watch() -> None:

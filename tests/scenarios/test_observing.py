@@ -1,4 +1,4 @@
-"""What people are told without a look at single objects: usage of volumes, the status page, metrics."""
+"""Observation of the whole cluster: usage of volumes, the status page, metrics."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ PAGE_PORT = free_port()
 
 @pytest.fixture(scope="module")
 def cluster_settings() -> dict[str, str]:
-    """A controller that measures all the time and serves its page."""
+    """A controller that measures continuously and serves its page."""
     return {
         "KUBE_EFS_USAGE_INTERVAL_SECONDS": "2",
         "KUBE_EFS_STATUS_PAGE": "true",
@@ -40,7 +40,7 @@ def cluster_settings() -> dict[str, str]:
 
 
 async def _grant(cluster: Cluster) -> None:
-    """Give the controller what deploy/monitoring/observing-rbac.yaml has."""
+    """Grant the permissions of deploy/monitoring/observing-rbac.yaml to the controller."""
     rights = render_asset("observing-rbac", {"namespace": cluster.namespace})
     for one in codecs.load_all_yaml(yaml.safe_dump_all(rights)):
         await cluster.client.apply(one, force=True)
@@ -49,7 +49,7 @@ async def _grant(cluster: Cluster) -> None:
 async def _small_claim(
     cluster: Cluster, claims: Claims, storage_class: str, labels: dict[str, str] | None = None
 ) -> Volume:
-    """The volume of a claim named "data" that asks for 1 MiB."""
+    """The volume of a claim named "data" that requests 1 MiB."""
     body = steps.claim(claims.namespace, "data", storage_class, labels)
     assert body.spec
     body.spec.resources = VolumeResourceRequirements(requests={"storage": "1Mi"})
@@ -58,7 +58,7 @@ async def _small_claim(
 
 
 async def _status(cluster: Cluster) -> dict[str, Any]:
-    """What the command says, in JSON."""
+    """The JSON output of the command."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "kube_efs", "status", "--output", "json"),
         *("--kubeconfig", str(cluster.kubeconfig), "--namespace", cluster.namespace),

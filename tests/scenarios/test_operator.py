@@ -149,10 +149,10 @@ async def _versions(cluster: OperatorCluster) -> dict[str, object]:
             "DaemonSet",
             "efs-csi-node",
             {"containers": [{"name": "intruder", "image": "registry.example.com/intruder:1"}]},
-            id="a further container",
+            id="further container",
         ),
         pytest.param(
-            "DaemonSet", "efs-stunnel", {"nodeSelector": {"disk": "fast"}}, id="a further node selector"
+            "DaemonSet", "efs-stunnel", {"nodeSelector": {"disk": "fast"}}, id="further node selector"
         ),
     ],
 )
@@ -304,7 +304,7 @@ async def test_driver_of_the_community_operator_is_taken_over_node_by_node(clust
 
 
 async def _community(cluster: OperatorCluster) -> str:
-    """Create the objects of the community operator; gives the name of the definition that owns them."""
+    """Create the objects of the community operator; returns the name of the definition that owns them."""
     await cluster.create(await asyncio.to_thread(_read, "shared-volume-crd"))
     name = "sharedvolumes.aws-efs.managed.openshift.io"
     uid = await cluster.kubectl("get", "crd", name, "-o", "jsonpath={.metadata.uid}")

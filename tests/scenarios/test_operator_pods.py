@@ -1,7 +1,7 @@
-"""The operator on a cluster whose pods run: installed by kubectl, used, upgraded with mounts, and removed.
+"""The operator on a cluster with running pods: installed by kubectl, upgraded with mounts, and removed.
 
-It passes with ``--cluster real`` too, but takes minutes there, so ``make conformance`` leaves it out: what
-the operator does, and the rights of accounts, are tried there by other scenarios.
+It also passes with ``--cluster real``, but takes minutes there. ``make conformance`` omits it, because other
+scenarios test the operator and the permissions of accounts there.
 """
 
 import asyncio
@@ -61,7 +61,7 @@ def kubectl(cluster: EmbeddedCluster) -> Kubectl:
 
 
 async def apply_operator(kubectl: Kubectl, image: str) -> None:
-    """What an administrator does, first and for each new version."""
+    """Apply the operator, for an installation or an upgrade."""
     manifests = render_operator(
         RenderOptions(platform=Platform.KUBERNETES, namespace=DEFAULT_NAMESPACE, image=image, csi=True)
     )
@@ -86,13 +86,13 @@ async def installed(cluster: EmbeddedCluster, kubectl: Kubectl, image: str) -> N
 
 
 async def images_of_pods(cluster: EmbeddedCluster) -> list[str]:
-    """The image of each pod of the operator and of what it has installed."""
+    """The image of each pod of the operator and of the installed processes."""
     pods = cluster.client.list(Pod, namespace=DEFAULT_NAMESPACE)
     return [one.spec.containers[0].image or "" async for one in pods if one.spec]
 
 
 async def number_in(cluster: EmbeddedCluster, folder: str) -> int:
-    """What the pod has last written to that volume."""
+    """The last number that the pod wrote to that volume."""
     pod = await cluster.client.get(Pod, "web", namespace="default")
     assert pod.status
     assert pod.status.phase == "Running", "the pod has ended: it could not write"
@@ -106,7 +106,7 @@ async def number_in(cluster: EmbeddedCluster, folder: str) -> int:
 
 @asynccontextmanager
 async def writing_pod(cluster: EmbeddedCluster, kubectl: Kubectl) -> AsyncGenerator[None, None]:
-    """Claims of both classes, and a pod that writes to them, meanwhile."""
+    """Claims of both classes, and a pod that writes to them while the context is open."""
     text = await asyncio.to_thread(USING.read_text)
     text = text.replace("{file_system}", cluster.file_system_ids[0])
     await kubectl("apply", "-f", "-", stdin=text)
@@ -129,7 +129,7 @@ async def writes(cluster: EmbeddedCluster) -> None:
 
 
 async def csi_mount(cluster: EmbeddedCluster) -> MountEntry:
-    """The mount of the pod's CSI volume, where the node has it."""
+    """The mount of the pod's CSI volume on the node."""
     pod = await cluster.client.get(Pod, "web", namespace="default")
     assert pod.metadata
     place = cluster.folder / "kubelet/pods" / (pod.metadata.uid or "") / "volumes/kubernetes.io~csi"

@@ -1,4 +1,4 @@
-"""SharedVolumes: the session of aws-efs-operator's README, and what its users could not rely on."""
+"""SharedVolumes: the session of aws-efs-operator's README, and known weaknesses of that system."""
 
 import os
 from collections.abc import AsyncGenerator
@@ -60,7 +60,7 @@ async def _defined(cluster: Cluster) -> None:
 
 @asynccontextmanager
 async def _absent(cluster: Cluster) -> AsyncGenerator[None, None]:
-    """No controller meanwhile."""
+    """The controller is stopped while the context is open."""
     await cluster.controller.kill()
     try:
         yield
@@ -113,7 +113,7 @@ async def test_data_outlives_shared_volumes_and_is_shared(cluster: Cluster) -> N
         await volumes.kubectl("create", "-n", volumes.namespace, "-f", "-", stdin=manifest)
         await volumes.bound()
 
-    # The README leaves out what kubectl wants to be told.
+    # The README omits options that kubectl requires.
     await one.kubectl("create", "-n", one.namespace, "-f", "-", stdin=f"apiVersion: v1{SEED_POD}")
     await one.pod_in_phase("pod1", "Running")
     await one.run("writer", 'echo "Hello world" > /mnt/efs-data/f1')
@@ -166,7 +166,7 @@ async def test_volume_and_claim_match_the_older_system(cluster: Cluster) -> None
     assert shared.finalizers == (FINALIZER,)
     assert (shared.status.claim_name, shared.status.message) == ("pvc-sv1", "")
     assert (shared.status.bound, shared.status.matches) == (True, True)
-    assert "uses access point" in await volumes.told("Ready")
+    assert "uses access point" in await volumes.event_text("Ready")
     await volumes.removed()
 
 
@@ -240,7 +240,7 @@ async def test_edit_is_undone_and_reported(cluster: Cluster, field: str, value: 
     await volumes.edit(**{field: value})
 
     shared = await volumes.becomes(lambda one: str(kept) in one.source.handle, "has its old spec")
-    told = await volumes.told("EditUndone")
+    told = await volumes.event_text("EditUndone")
     assert (shared.source.file_system_id, shared.source.access_point_id) == (FILE_SYSTEM, ACCESS_POINT)
     assert f"spec.{field}: '{value}' was reset to '{kept}'" in told
     after = await cluster.client.get(PersistentVolume, owner.volume_name)
@@ -393,7 +393,7 @@ async def test_deletion_waits_for_pods_and_names_them(cluster: Cluster) -> None:
         shared = await volumes.in_phase(DELETING)
         assert shared.status.message == "waits until claim pvc-sv1 is gone, which pod worker uses"
         assert FINALIZER in shared.finalizers
-        assert await volumes.told("Waiting") == shared.status.message
+        assert await volumes.event_text("Waiting") == shared.status.message
 
     await volumes.gone()
 
@@ -500,7 +500,7 @@ async def test_ambiguous_names_of_two_namespaces_are_kept_apart(cluster: Cluster
         in shared.status.message
     )
     assert shared.source.access_point_id == OTHER_POINT
-    assert shared.status.message in await other.told("Failed", "a-b")
+    assert shared.status.message in await other.event_text("Failed", "a-b")
     await other.delete("a-b")
     await steps.eventually(lambda: _is_none(other, "a-b"), what="it is gone")
     assert (await one.bound("b")).claim.phase == "Bound"

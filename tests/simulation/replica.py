@@ -19,7 +19,7 @@ from kube_efs.controllers.csi_socket import open_controller
 from kube_efs.controllers.directory_backends import DirectoryService
 from kube_efs.controllers.leading import LeaderContext, lead
 from kube_efs.controllers.process import _lease_terms, _while_leading
-from kube_efs.csi.controller import Controller
+from kube_efs.csi.controller import ControllerService
 from kube_efs.kube.leases import Leadership
 from kube_efs.model.csi.volume_handles import VolumeHandle
 from kube_efs.model.directory_volumes import DirectoryProvisioner
@@ -52,7 +52,7 @@ class Replica(Container):
         self._quota = quota
         self.is_leading = False
         # The CSI service when it is available, and its running calls.
-        self.driver: Controller | None = None
+        self.driver: ControllerService | None = None
         self.calls: list[asyncio.Future[Any]] = []
         self.clock_offset = 0.0
 
@@ -158,7 +158,7 @@ class _Duties(Duties):
         super().note(name, error, retry_seconds=retry_seconds)
 
 
-def _note_confirmations(driver: Controller, world: World) -> None:
+def _note_confirmations(driver: ControllerService, world: World) -> None:
     """Record the last check of a removal: without our finalizer, no object marks this commit point."""
     guards = driver._volumes._guards
     check = guards.check_handle

@@ -1,4 +1,4 @@
-"""The lines that the real chain of the logs writes, and the former configuration afterwards."""
+"""The log lines of the real processors; the previous configuration is restored at the end."""
 
 import io
 import logging

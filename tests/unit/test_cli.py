@@ -1,4 +1,4 @@
-"""The command line as a person meets it: a process of its own, its exit status, what it prints."""
+"""The command line as a separate process: its exit status and output."""
 
 import os
 import re
@@ -31,7 +31,7 @@ def _run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_help_lists_the_commands_for_people_and_hides_the_worker() -> None:
+def test_help_lists_the_commands_and_hides_the_worker() -> None:
     answer = _run("--help")
     assert answer.returncode == 0
     for command in ("controller", "tunnel", "up", "demo", "status"):

@@ -1,4 +1,4 @@
-"""Commands of other distributions on the command line, and those of the lab where it is not installed."""
+"""Commands of other distributions on the command line, and those of the lab if it is not installed."""
 
 from importlib.metadata import EntryPoint
 

@@ -1,4 +1,4 @@
-"""What must hold for the tree as a whole: versions agree, pages match the code, nothing private is in it."""
+"""Checks of the whole tree: versions agree, pages match the code, nothing private is in it."""
 
 import ast
 import importlib
@@ -64,7 +64,7 @@ _PART_OF = {"botocore": "aiobotocore", "pydantic-core": "pydantic", "lightkube-m
 
 
 def _imported(folder: str) -> set[str]:
-    """The distributions that the modules of a folder import directly."""
+    """The distributions that the modules of a directory import directly."""
     providers = _providers()
     found: set[str] = set()
     for path in _tracked():

@@ -1,4 +1,4 @@
-"""Settings: what is read, what is refused and in which words."""
+"""Settings: valid values, and the texts of refusals."""
 
 import os
 import subprocess
@@ -32,7 +32,7 @@ def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_the_older_system_s_defaults_hold() -> None:
+def test_defaults_match_the_older_system() -> None:
     controller, tunnel = load(ControllerSettings), load(TunnelSettings)
     assert controller.base_stunnel_port == 20490
     assert controller.polling_interval_seconds == 300
@@ -44,19 +44,19 @@ def test_the_older_system_s_defaults_hold() -> None:
     assert tunnel.stunnel_path is None
 
 
-def test_workers_run_the_image_of_this_version() -> None:
+def test_workers_use_the_image_of_this_version() -> None:
     image = load(ControllerSettings).worker_image
     assert image.startswith("quay.io/kube-efs/kube-efs:")
     assert image.rpartition(":")[2][0].isdigit()
 
 
-def test_each_process_serves_health_on_a_port_of_its_own() -> None:
+def test_each_process_has_its_own_health_port() -> None:
     # All may run on one node's network.
     controller, tunnel, node = load(ControllerSettings), load(TunnelSettings), load(NodeSettings)
     assert len({controller.health_port, tunnel.health_port, node.health_port}) == 3
 
 
-def test_the_aws_driver_s_defaults_hold_on_a_node() -> None:
+def test_defaults_of_the_node_match_the_aws_driver() -> None:
     node = load(NodeSettings)
     assert node.kubelet_socket == Path("/var/lib/kubelet/plugins/efs.csi.aws.com/csi.sock")
     assert (node.force_unmount, node.unmount_timeout_seconds) == (False, 30)
@@ -75,24 +75,22 @@ def test_sockets_have_short_absolute_paths(monkeypatch: pytest.MonkeyPatch, text
 @pytest.mark.parametrize(
     ("name", "text", "field", "value"),
     [
-        pytest.param("BASE_STUNNEL_PORT", "30000", "base_stunnel_port", 30000, id="a number"),
+        pytest.param("BASE_STUNNEL_PORT", "30000", "base_stunnel_port", 30000, id="number"),
         pytest.param("EFS_POLLING_INTERVAL", "0.5", "polling_interval_seconds", 0.5, id="half a second"),
-        pytest.param("LOGGING_LEVEL", "debug", "logging_level", "DEBUG", id="a level in small letters"),
+        pytest.param("LOGGING_LEVEL", "debug", "logging_level", "DEBUG", id="level in lowercase"),
+        pytest.param("LOGGING_LEVEL", "WARN", "logging_level", "WARNING", id="older level name of Python"),
+        pytest.param("KUBE_EFS_LEADER_ELECTION", "false", "leader_election", False, id="switch"),
         pytest.param(
-            "LOGGING_LEVEL", "WARN", "logging_level", "WARNING", id="Python's older name of a level"
+            "KUBE_EFS_SUBNETS", "subnet-0a, subnet-0b,", "subnets", ("subnet-0a", "subnet-0b"), id="list"
         ),
-        pytest.param("KUBE_EFS_LEADER_ELECTION", "false", "leader_election", False, id="a switch"),
-        pytest.param(
-            "KUBE_EFS_SUBNETS", "subnet-0a, subnet-0b,", "subnets", ("subnet-0a", "subnet-0b"), id="a list"
-        ),
-        pytest.param("AWS_REGION", "eu-west-1", "region", "eu-west-1", id="a region"),
-        pytest.param("POD_NAMESPACE", "storage", "namespace", "storage", id="a namespace"),
+        pytest.param("AWS_REGION", "eu-west-1", "region", "eu-west-1", id="region"),
+        pytest.param("POD_NAMESPACE", "storage", "namespace", "storage", id="namespace"),
         pytest.param(
             "STORAGE_PROVISIONER_NAME",
             "example.com/efs",
             "provisioner_name",
             "example.com/efs",
-            id="a provisioner",
+            id="provisioner",
         ),
         pytest.param(
             "EFS_POLLING_INTERVAL", "", "polling_interval_seconds", 300, id="empty counts as not set"
@@ -109,31 +107,23 @@ def test_variable_is_read(
 @pytest.mark.parametrize(
     ("name", "text", "told"),
     [
-        pytest.param("BASE_STUNNEL_PORT", "80", "use 1024 to 65535", id="a privileged port"),
-        pytest.param("BASE_STUNNEL_PORT", "65536", "use 1024 to 65535", id="a port past the last"),
-        pytest.param("BASE_STUNNEL_PORT", "many", "valid integer", id="no number"),
+        pytest.param("BASE_STUNNEL_PORT", "80", "use 1024 to 65535", id="privileged port"),
+        pytest.param("BASE_STUNNEL_PORT", "65536", "use 1024 to 65535", id="port above the maximum"),
+        pytest.param("BASE_STUNNEL_PORT", "many", "valid integer", id="not a number"),
         pytest.param("EFS_POLLING_INTERVAL", "0", "use 0.1 to 86400 seconds", id="no pause"),
         pytest.param("EFS_POLLING_INTERVAL", "nan", "use 0.1 to 86400 seconds", id="not a number"),
-        pytest.param("LOGGING_LEVEL", "LOUD", "use DEBUG, INFO", id="an unknown level"),
-        pytest.param("AWS_REGION", "us east", "use a name such as us-east-1", id="a region with a space"),
+        pytest.param("LOGGING_LEVEL", "LOUD", "use DEBUG, INFO", id="unknown level"),
+        pytest.param("AWS_REGION", "us east", "use a name such as us-east-1", id="region with a space"),
         pytest.param(
-            "KUBE_EFS_SUBNETS", "subnet-0a,10.0.0.0/24", "'10.0.0.0/24'", id="one bad subnet of two"
+            "KUBE_EFS_SUBNETS", "subnet-0a,10.0.0.0/24", "'10.0.0.0/24'", id="one invalid subnet of two"
         ),
-        pytest.param(
-            "AWS_ENDPOINT_URL", "localhost:5000", "http or https URL", id="an endpoint with no scheme"
-        ),
-        pytest.param(
-            "EFS_DNS_SUFFIX", "amazonaws.com\nverify=no", "DNS name", id="a suffix with a line break"
-        ),
-        pytest.param("POD_NAMESPACE", "../kube-system", "a namespace's name", id="a namespace with a path"),
-        pytest.param(
-            "STORAGE_PROVISIONER_NAME", "a b", "use a name such as", id="a provisioner with a space"
-        ),
-        pytest.param("WORKER_IMAGE", "image; rm -rf /", "use an image's name", id="an image with a command"),
-        pytest.param(
-            "KUBECONFIG", "/nowhere/kubeconfig", "use a file that exists", id="a missing kubeconfig"
-        ),
-        pytest.param("KUBE_EFS_WORKER_BATCH", "0", "use 1 to 10000", id="an empty batch"),
+        pytest.param("AWS_ENDPOINT_URL", "localhost:5000", "http or https URL", id="endpoint with no scheme"),
+        pytest.param("EFS_DNS_SUFFIX", "amazonaws.com\nverify=no", "DNS name", id="suffix with a line break"),
+        pytest.param("POD_NAMESPACE", "../kube-system", "a namespace's name", id="namespace with a path"),
+        pytest.param("STORAGE_PROVISIONER_NAME", "a b", "use a name such as", id="provisioner with a space"),
+        pytest.param("WORKER_IMAGE", "image; rm -rf /", "use an image's name", id="image with a command"),
+        pytest.param("KUBECONFIG", "/nowhere/kubeconfig", "use a file that exists", id="missing kubeconfig"),
+        pytest.param("KUBE_EFS_WORKER_BATCH", "0", "use 1 to 10000", id="empty batch"),
     ],
 )
 def test_invalid_value_is_refused_with_its_name_and_remedy(
@@ -148,7 +138,7 @@ def test_invalid_value_is_refused_with_its_name_and_remedy(
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another host name needs root")
-def test_a_host_name_that_cannot_be_used_is_told_as_the_variables_that_replace_it() -> None:
+def test_invalid_host_name_is_reported_with_the_variables_to_set() -> None:
     inside = (
         "import runpy, socket, sys; socket.sethostname('(none)'); sys.argv[1:] = ['tunnel'];"
         "runpy.run_module('kube_efs', run_name='__main__')"
@@ -181,8 +171,8 @@ def test_all_invalid_variables_are_named_at_once(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("duration", "renew", "retry"),
     [
-        pytest.param("10", "10", "2", id="two leaders at once for a moment"),
-        pytest.param("15", "2", "2", id="no time for a second try"),
+        pytest.param("10", "10", "2", id="lease duration shorter than the renewal"),
+        pytest.param("15", "2", "2", id="renewal shorter than the retry"),
     ],
 )
 def test_lease_durations_must_be_consistent(
@@ -195,7 +185,7 @@ def test_lease_durations_must_be_consistent(
         load(ControllerSettings)
 
 
-def test_settings_can_be_built_by_name_and_stay_as_they_are() -> None:
+def test_settings_can_be_created_by_name_and_are_frozen() -> None:
     settings = ControllerSettings(base_stunnel_port=31000)
     assert settings.base_stunnel_port == 31000
     with pytest.raises(ValidationError, match="frozen"):
@@ -214,7 +204,7 @@ def given(monkeypatch: pytest.MonkeyPatch, **variables: str) -> ControllerSettin
 
 
 def faults(monkeypatch: pytest.MonkeyPatch, **variables: str) -> list[str]:
-    """Everything that is said to be wrong with them."""
+    """The reported problems of these variables."""
     with pytest.raises(InvalidSetting) as caught:
         given(monkeypatch, **variables)
     first, *rest = str(caught.value).splitlines()
@@ -232,7 +222,7 @@ def test_variables_of_the_older_system_configure_one_provisioner(monkeypatch: py
     assert (one.dns_name, one.path, one.base, one.mount) == (None, None, None, None)
 
 
-def test_a_provisioner_may_be_told_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_setting_of_a_provisioner_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     (one,) = given(
         monkeypatch,
         **PAIR,
@@ -264,7 +254,7 @@ def test_a_provisioner_may_be_told_everything(monkeypatch: pytest.MonkeyPatch) -
         ),
     ],
 )
-def test_there_may_be_a_list_of_provisioners_besides(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_list_adds_provisioners(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     settings = given(monkeypatch, **PAIR, KUBE_EFS_DIRECTORY_PROVISIONERS=text)
     single, first, second = settings.directory_provisioners
     assert single.name == "example.com/aws-efs"
@@ -276,9 +266,9 @@ def test_there_may_be_a_list_of_provisioners_besides(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        pytest.param("[", "is not YAML; use a list in JSON or YAML", id="no YAML"),
-        pytest.param("name: a", "should be a valid tuple", id="no list"),
-        pytest.param("[a]", "DirectoryProvisionerSettings", id="a list of texts"),
+        pytest.param("[", "is not YAML; use a list in JSON or YAML", id="not YAML"),
+        pytest.param("name: a", "should be a valid tuple", id="not a list"),
+        pytest.param("[a]", "DirectoryProvisionerSettings", id="list of texts"),
         pytest.param(
             "[{name: example.com/a}]",
             "KUBE_EFS_DIRECTORY_PROVISIONERS.0.file_system_id: ",
@@ -294,7 +284,7 @@ def test_there_may_be_a_list_of_provisioners_besides(monkeypatch: pytest.MonkeyP
         ),
         pytest.param("[{name: a, file_system_id: fs-1, path: pvs}]", "PROVISIONERS.0.path: 'pvs'", id="path"),
         pytest.param(
-            "[{name: a, file_system_id: fs-1, server: b}]", "PROVISIONERS.0.server: ", id="an unknown key"
+            "[{name: a, file_system_id: fs-1, server: b}]", "PROVISIONERS.0.server: ", id="unknown key"
         ),
     ],
 )
@@ -311,11 +301,11 @@ def test_list_of_provisioners_is_parsed_strictly(
     [
         pytest.param("tunnel", (BackendName.TUNNEL,), id="one"),
         pytest.param(" directory , tunnel,", (BackendName.DIRECTORY, BackendName.TUNNEL), id="both"),
-        pytest.param("csi", (BackendName.CSI,), id="the CSI driver's"),
+        pytest.param("csi", (BackendName.CSI,), id="CSI driver's"),
         pytest.param("", (BackendName.TUNNEL, BackendName.DIRECTORY), id="empty counts as not set"),
     ],
 )
-def test_kinds_of_volumes(
+def test_kinds_of_volumes_are_parsed(
     monkeypatch: pytest.MonkeyPatch, text: str, backends: tuple[BackendName, ...]
 ) -> None:
     assert given(monkeypatch, KUBE_EFS_BACKENDS=text).backends == backends
@@ -335,35 +325,35 @@ def test_removing_directories_of_access_points_needs_worker_pods(monkeypatch: py
     assert fault.endswith("needs worker pods: put tunnel into KUBE_EFS_BACKENDS")
 
 
-def test_tags_are_refused_as_the_driver_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_tags_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     tags = given(monkeypatch, KUBE_EFS_ACCESS_POINT_TAGS="team:storage env:").access_point_tags
     assert [(tag.key, tag.value) for tag in tags] == [("team", "storage"), ("env", "")]
     (fault,) = faults(monkeypatch, KUBE_EFS_ACCESS_POINT_TAGS="a:b:c")
     assert fault.startswith("KUBE_EFS_ACCESS_POINT_TAGS")
 
 
-def test_provisioners_count_only_where_directory_volumes_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_provisioners_require_the_directory_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     assert given(monkeypatch, **PAIR, KUBE_EFS_BACKENDS="tunnel").directory_provisioners == ()
 
 
 @pytest.mark.parametrize(
     ("variables", "told"),
     [
-        pytest.param({"FILE_SYSTEM_ID": "fs-1"}, "PROVISIONER_NAME", id="a file system only"),
-        pytest.param({"PROVISIONER_NAME": "a"}, "FILE_SYSTEM_ID", id="a name only"),
+        pytest.param({"FILE_SYSTEM_ID": "fs-1"}, "PROVISIONER_NAME", id="file system only"),
+        pytest.param({"PROVISIONER_NAME": "a"}, "FILE_SYSTEM_ID", id="name only"),
         pytest.param(
-            {"KUBE_EFS_BACKENDS": "directory"}, "FILE_SYSTEM_ID and PROVISIONER_NAME", id="nothing else to do"
+            {"KUBE_EFS_BACKENDS": "directory"}, "FILE_SYSTEM_ID and PROVISIONER_NAME", id="no other backend"
         ),
         pytest.param({**PAIR, "PROVISIONER_NAME": ""}, "PROVISIONER_NAME", id="empty"),
     ],
 )
-def test_a_provisioner_needs_its_name_and_its_file_system(
+def test_provisioner_requires_name_and_file_system(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], told: str
 ) -> None:
     assert faults(monkeypatch, **variables) == [f"{told} must be set for directory volumes"]
 
 
-def test_a_list_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_replaces_the_single_provisioner(monkeypatch: pytest.MonkeyPatch) -> None:
     text = "[{name: a, file_system_id: fs-1}]"
     settings = given(monkeypatch, KUBE_EFS_BACKENDS="directory", KUBE_EFS_DIRECTORY_PROVISIONERS=text)
     assert [one.name for one in settings.directory_provisioners] == ["a"]
@@ -380,7 +370,7 @@ def test_a_list_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.param(
             {"PROVISIONER_NAME": "gnuthought.com/efs-stunnel"},
             "gnuthought.com/efs-stunnel",
-            id="of tunnel volumes",
+            id="name of the tunnel provisioner",
         ),
     ],
 )
@@ -392,7 +382,7 @@ def test_provisioner_names_must_be_unique(
     ]
 
 
-def test_tunnel_volumes_that_are_not_made_take_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_name_of_the_tunnel_provisioner_is_free_without_its_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "gnuthought.com/efs-stunnel"
     settings = given(monkeypatch, **{**PAIR, "PROVISIONER_NAME": name}, KUBE_EFS_BACKENDS="directory")
     assert [one.name for one in settings.directory_provisioners] == [name]
@@ -409,7 +399,7 @@ def test_missing_and_malformed_variables_are_reported_together(monkeypatch: pyte
     ]
 
 
-def test_rules_over_several_variables_are_told_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_violated_rules_are_reported_together(monkeypatch: pytest.MonkeyPatch) -> None:
     found = faults(monkeypatch, FILE_SYSTEM_ID="fs-1", KUBE_EFS_LEASE_DURATION_SECONDS="5")
     assert [line.partition(" must be")[0] for line in found] == [
         "PROVISIONER_NAME",
@@ -430,7 +420,7 @@ def test_invalid_provisioner_names_are_refused(monkeypatch: pytest.MonkeyPatch, 
 
 
 @pytest.mark.parametrize("name", ["efs.example.com", "FS-1.efs.example.com", "efs.example.com.", "10.0.0.4"])
-def test_a_server_is_taken_as_it_is(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+def test_server_name_is_not_normalized(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     (one,) = given(monkeypatch, **PAIR, DNS_NAME=name).directory_provisioners
     assert one.dns_name == name
 
@@ -442,7 +432,7 @@ def test_invalid_server_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -
     ]
 
 
-def test_limits_of_shared_volumes_are_told_by_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_limits_of_shared_volumes_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     text = '{"team": ["fs-1", "fsap-2"], "free": ["*"], "*": []}'
     limits = given(monkeypatch, KUBE_EFS_SHARED_VOLUME_LIMITS=text).shared_volume_limits
     assert limits == Limits(
@@ -455,13 +445,13 @@ def test_limits_of_shared_volumes_are_told_by_namespace(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        pytest.param("[", "is not YAML; use a mapping of names to lists of ids", id="no YAML"),
-        pytest.param("[fs-1]", "use a mapping of names to lists of ids", id="no mapping"),
-        pytest.param("{team: fs-1}", "has something other than lists", id="no list"),
-        pytest.param("{team: [fs-1, nfs-2]}", "names 'nfs-2', which is not a valid ID", id="no id"),
+        pytest.param("[", "is not YAML; use a mapping of names to lists of ids", id="not YAML"),
+        pytest.param("[fs-1]", "use a mapping of names to lists of ids", id="not a mapping"),
+        pytest.param("{team: fs-1}", "has something other than lists", id="not a list"),
+        pytest.param("{team: [fs-1, nfs-2]}", "names 'nfs-2', which is not a valid ID", id="invalid ID"),
     ],
 )
-def test_limits_of_shared_volumes_that_are_malformed(
+def test_malformed_limits_of_shared_volumes_are_refused(
     monkeypatch: pytest.MonkeyPatch, text: str, told: str
 ) -> None:
     (fault,) = faults(monkeypatch, KUBE_EFS_SHARED_VOLUME_LIMITS=text)
@@ -469,10 +459,10 @@ def test_limits_of_shared_volumes_that_are_malformed(
     assert told in fault
 
 
-# --- what the operator is told for others
+# --- settings of the operator for other processes
 
 
-def test_values_for_other_processes_may_be_of_any_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_for_other_processes_are_converted_to_text(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = '"KUBE_EFS_SHARED_VOLUME_LIMITS": {"*": []}'
     text = f'{{{limits}, "EFS_POLLING_INTERVAL": 60, "AWS_USE_FIPS_ENDPOINT": true}}'
     monkeypatch.setenv("KUBE_EFS_CONTROLLER_SETTINGS", text)
@@ -490,36 +480,38 @@ def test_values_for_other_processes_may_be_of_any_kind(monkeypatch: pytest.Monke
 @pytest.mark.parametrize(
     ("variable", "text", "complaint"),
     [
-        pytest.param("CONTROLLER", "often", "is not a mapping", id="no mapping"),
-        pytest.param("CONTROLLER", "[", "is not YAML", id="no YAML"),
-        pytest.param("CONTROLLER", "{1: 1}", "names '1', which is not a variable name", id="no variable"),
+        pytest.param("CONTROLLER", "often", "is not a mapping", id="not a mapping"),
+        pytest.param("CONTROLLER", "[", "is not YAML", id="not YAML"),
+        pytest.param(
+            "CONTROLLER", "{1: 1}", "names '1', which is not a variable name", id="not a variable name"
+        ),
         pytest.param(
             "CONTROLLER",
             "KUBE_EFS_USAGE_INTERVAL: 60",
             "(did you mean KUBE_EFS_USAGE_INTERVAL_SECONDS?)",
-            id="an unknown one",
+            id="unknown parameter",
         ),
         pytest.param(
-            "CONTROLLER", "EFS_POLLING_INTERVAL: 0", "which accepts 0.1 to 86400 seconds", id="a bad value"
+            "CONTROLLER", "EFS_POLLING_INTERVAL: 0", "which accepts 0.1 to 86400 seconds", id="invalid value"
         ),
         pytest.param(
             "CONTROLLER",
             "KUBE_EFS_SHARED_VOLUME_LIMITS: {a: b}",
             "which accepts a mapping",
-            id="a bad structure",
+            id="invalid structure",
         ),
         pytest.param(
-            "CONTROLLER", "WORKER_IMAGE: x", "which is set by KUBE_EFS_IMAGE", id="the operator's own"
+            "CONTROLLER", "WORKER_IMAGE: x", "which is set by KUBE_EFS_IMAGE", id="set by the operator"
         ),
         pytest.param(
-            "TUNNEL", "KUBE_EFS_STATE_DIR: /tmp", "is set by the manifests", id="the manifests' own"
+            "TUNNEL", "KUBE_EFS_STATE_DIR: /tmp", "is set by the manifests", id="set by the manifests"
         ),
         pytest.param("NODE", "EFS_POLLING_INTERVAL: 60", "does not have", id="of another process"),
-        pytest.param("NODE", "KUBE_EFS_NOTHING: 1", "does not have", id="of none"),
-        pytest.param("NODE", "LOGGING_LEVEL: 2026-01-01", "that is not JSON", id="a date"),
+        pytest.param("NODE", "KUBE_EFS_NOTHING: 1", "does not have", id="of no process"),
+        pytest.param("NODE", "LOGGING_LEVEL: 2026-01-01", "that is not JSON", id="date"),
     ],
 )
-def test_what_other_processes_would_not_take_is_refused(
+def test_invalid_values_for_other_processes_are_refused(
     variable: str, text: str, complaint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(f"KUBE_EFS_{variable}_SETTINGS", text)
@@ -528,10 +520,10 @@ def test_what_other_processes_would_not_take_is_refused(
     assert complaint in str(caught.value)
 
 
-def test_misplaced_key_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_secret_in_the_wrong_variable_is_refused_and_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     secret = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
     monkeypatch.setenv("KUBE_EFS_CONTROLLER_SETTINGS", f'{{"AWS_SECRET_ACCESS_KEY": "{secret}"}}')
     with pytest.raises(InvalidSetting) as caught:
         load(OperatorSettings)
-    assert "belongs into the Secret aws-efs-cloud-credentials" in str(caught.value)
+    assert "belongs in the Secret aws-efs-cloud-credentials" in str(caught.value)
     assert secret not in str(caught.value)

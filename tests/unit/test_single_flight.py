@@ -1,4 +1,4 @@
-"""Answers that are shared, and never older than the question."""
+"""Shared answers, which are never older than the call."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from kube_efs.single_flight import SingleFlight
 
 
 class Clock:
-    """Answers with the number of the question, when it is let to."""
+    """Answers with the number of the call, when the test allows it."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -48,7 +48,7 @@ async def test_later_caller_does_not_use_a_running_call() -> None:
     assert (await first, await asyncio.gather(*later)) == (1, [2, 2, 2])
 
 
-async def test_any_answer_may_be_that_of_the_question_under_way() -> None:
+async def test_any_answer_can_be_that_of_the_running_call() -> None:
     clock = Clock()
     shared = SingleFlight(clock.ask)
     tasks = [asyncio.create_task(shared())]
@@ -59,7 +59,7 @@ async def test_any_answer_may_be_that_of_the_question_under_way() -> None:
     assert await shared.any_answer() == 2
 
 
-async def test_who_is_cancelled_takes_the_answer_from_nobody() -> None:
+async def test_cancelled_caller_does_not_affect_the_others() -> None:
     clock = Clock()
     shared = SingleFlight(clock.ask)
     tasks = [asyncio.create_task(shared()) for _ in range(2)]

@@ -11,7 +11,7 @@ from rich.live import Live
 from fake_efs.errors import PlatformError
 from kube_efs.report.reading import read_cluster
 from kube_efs.report.tables import make_console, render_cluster
-from kube_efs.signals import run_until_told_to_stop
+from kube_efs.signals import run_until_stopped
 from kube_efs_lab.cluster import DIRECTORY_PROVISIONER, EmbeddedCluster
 from kube_efs_lab.control_plane import ControlPlane
 from kube_efs_lab.logs import logging_to
@@ -40,7 +40,7 @@ async def run_up(kubeconfig: Path, *, empty: bool = False, programs: Path | None
             async with plane_for(folder, kubeconfig, programs) as plane:
                 await run(folder, plane, make_console())
 
-        await run_until_told_to_stop(work())
+        await run_until_stopped(work())
 
 
 async def _run(folder: Path, plane: ControlPlane, console: Console) -> None:

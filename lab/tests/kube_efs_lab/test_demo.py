@@ -56,7 +56,7 @@ def _demo(**variables: str) -> tuple[int, dict[str, Any]]:
     return answer.returncode, json.loads(answer.stdout)
 
 
-def test_every_check_of_the_demo_holds() -> None:
+def test_every_check_of_the_demo_succeeds() -> None:
     code, document = _demo()
     assert [check for check in document["checks"] if not check["ok"]] == []
     assert [check["name"] for check in document["checks"]] == _CHECKS

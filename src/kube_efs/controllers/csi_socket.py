@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 
 from kube_efs.controllers.csi import Aws, access_point_roots, csi_service, open_accounts
 from kube_efs.controllers.volumes import read_volume_object
-from kube_efs.csi.controller import Controller, controller_service
+from kube_efs.csi.controller import ControllerService, controller_service
 from kube_efs.csi.identity import identity_service
 from kube_efs.csi.interceptors import CallInterceptor
 from kube_efs.csi.server import parse_endpoint, serving
@@ -59,7 +59,7 @@ async def open_controller(
     aws: Aws,
     metrics: ControllerMetrics,
     duties: Duties,
-) -> Controller:
+) -> ControllerService:
     """The calls of the service, when all volumes are known; they work while the stack is open."""
     index, listed = VolumeIndex(), asyncio.Event()
     workers = None
@@ -83,7 +83,7 @@ async def open_controller(
     stack.callback(tasks.create_task(duties.keep("access points", service.refresh_regularly)).cancel)
     # The guards of removal need all volumes.
     await listed.wait()
-    return Controller(service.volumes, has_driver_tags=bool(settings.access_point_tags))
+    return ControllerService(service.volumes, has_driver_tags=bool(settings.access_point_tags))
 
 
 async def _follow_volumes(client: AsyncClient, index: VolumeIndex, listed: asyncio.Event) -> None:

@@ -31,7 +31,7 @@ from kube_efs.model.efs.ids import Region, VpcId
 from kube_efs.model.errors import KubeUnavailable
 from kube_efs.report.reading import read_cluster
 from kube_efs.settings import BackendName, ControllerSettings
-from kube_efs.signals import run_until_told_to_stop
+from kube_efs.signals import run_until_stopped
 from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.health import Health, HealthServer, combine
 from kube_efs.telemetry.metrics import (
@@ -74,7 +74,7 @@ class _State:
 
 async def run_controller(settings: ControllerSettings) -> None:
     """Run until SIGTERM or SIGINT; raises InvalidSetting, and KubeUnavailable when the lead is lost."""
-    await run_until_told_to_stop(_run(settings))
+    await run_until_stopped(_run(settings))
     log.info("controller-stopped")
 
 

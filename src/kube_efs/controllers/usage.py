@@ -34,7 +34,7 @@ from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.csi.volume_handles import parse_volume_handle
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import AwsError, KubeEfsError
-from kube_efs.model.sizes import in_words
+from kube_efs.model.sizes import format_size
 from kube_efs.model.usage import OVER_REQUEST, WITHIN_REQUEST, MeasuredDirectory, VolumeUsage, is_over
 from kube_efs.model.volumes import ClaimReference, Location, Volume
 from kube_efs.provisioning.backends.csi.accounts import Accounts
@@ -308,7 +308,7 @@ class UsageRounds:
             self._publish(one, self._known[one.name])
 
     def _publish(self, one: Measurable, usage: VolumeUsage) -> None:
-        used, requested = in_words(usage.size.used_bytes), in_words(one.requested_bytes)
+        used, requested = format_size(usage.size.used_bytes), format_size(one.requested_bytes)
         log.info("volume-over-request" if usage.over else "volume-within-request", volume=one.name, used=used)
         subject = Subject(
             api_version="v1",

@@ -23,14 +23,14 @@ from kube_efs.model.csi.volume_handles import parse_volume_handle
 from kube_efs.model.volumes import ZONE_LABEL
 from kube_efs.provisioning.backends.csi.volumes import CsiVolume, CsiVolumes
 
-__all__ = ["Controller", "controller_service"]
+__all__ = ["ControllerService", "controller_service"]
 
 log = structlog.get_logger(__name__)
 
 _Rpc = csi_pb2.ControllerServiceCapability.RPC
 
 
-class Controller(csi_pb2_grpc.ControllerServicer):
+class ControllerService(csi_pb2_grpc.ControllerServicer):
     """Answers csi-provisioner; ``has_driver_tags``: whether access points get the driver's own tags."""
 
     def __init__(self, volumes: CsiVolumes, *, has_driver_tags: bool = False) -> None:
@@ -147,7 +147,7 @@ class Controller(csi_pb2_grpc.ControllerServicer):
             self._busy.discard(volume)
 
 
-def controller_service(controller: Controller) -> Service:
+def controller_service(controller: ControllerService) -> Service:
     """The service, to be served."""
     return partial(csi_pb2_grpc.add_ControllerServicer_to_server, controller)
 

@@ -25,7 +25,7 @@ from structlog.contextvars import bound_contextvars
 
 from kube_efs.csi.codes import code_of
 from kube_efs.csi.protocol.csi_pb2 import csi_secret
-from kube_efs.model.errors import KubeEfsError, told
+from kube_efs.model.errors import KubeEfsError, public_text
 from kube_efs.model.secrets import hidden_here, shortened
 from kube_efs.telemetry.metrics import CsiMetrics
 
@@ -169,15 +169,12 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 def _failure(error: Exception) -> _Outcome:
     code = code_of(error)
     if code is None:
-        return _Outcome(code=grpc.StatusCode.INTERNAL, message=told(error), unexpected=error)
+        return _Outcome(code=grpc.StatusCode.INTERNAL, message=public_text(error), unexpected=error)
     # The text of any other error is a library's.
     text = str(error) if isinstance(error, KubeEfsError) else _TEXTS[code]
-    return _Outcome(code=code, message=_cut(text) or type(error).__name__)
-
-
-def _cut(text: str) -> str:
-    """The text, cut to the maximum length; a character has at most four bytes."""
-    return shortened(text, _MAX_MESSAGE_BYTES if text.isascii() else _MAX_MESSAGE_BYTES // 4)
+    # A character has at most four bytes.
+    limit = _MAX_MESSAGE_BYTES if text.isascii() else _MAX_MESSAGE_BYTES // 4
+    return _Outcome(code=code, message=shortened(text, limit) or type(error).__name__)
 
 
 def shown_request(request: Message) -> dict[str, Any]:

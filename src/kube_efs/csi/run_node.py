@@ -29,7 +29,7 @@ from kube_efs.kube.client import connect, load_config
 from kube_efs.model.errors import InvalidSetting, KubeEfsError
 from kube_efs.mounts.mount import Mounter, SystemMounter
 from kube_efs.settings import NodeSettings
-from kube_efs.signals import run_until_told_to_stop
+from kube_efs.signals import run_until_stopped
 from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.health import Health, HealthServer, Heartbeat
 from kube_efs.telemetry.metrics import ApiServerMetrics, CsiMetrics, new_registry
@@ -48,7 +48,7 @@ async def run_node(settings: NodeSettings, mounter: Mounter | None = None) -> No
 
     ``mounter`` mounts volumes in another way than with the kernel's NFS client.
     """
-    await run_until_told_to_stop(_run(settings, mounter or SystemMounter()))
+    await run_until_stopped(_run(settings, mounter or SystemMounter()))
     log.info("node-stopped", node=settings.node_name)
 
 

@@ -43,7 +43,7 @@ def write_bundle(path: Path, bundle: Bundle) -> None:
     """Write the archive, readable for its owner only; raises InvalidSetting when it cannot be written."""
     content = _archive(bundle)
     try:
-        with open(path, "wb", opener=_open) as file:
+        with open(path, "wb", opener=lambda name, flags: os.open(name, flags, _MODE)) as file:
             os.fchmod(file.fileno(), _MODE)  # it may have been there, for all to read
             file.write(content)
     except OSError as error:
@@ -53,10 +53,6 @@ def write_bundle(path: Path, bundle: Bundle) -> None:
             value=str(path),
             remedy="name a file in a writable directory",
         ) from error
-
-
-def _open(path: str, flags: int) -> int:
-    return os.open(path, flags, _MODE)
 
 
 def _archive(bundle: Bundle) -> bytes:

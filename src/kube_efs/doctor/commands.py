@@ -27,7 +27,7 @@ _Bundle = Annotated[
 ]
 _Kubeconfig = Annotated[
     Path | None,
-    typer.Option(dir_okay=False, help="Else the pod's service account, KUBECONFIG or ~/.kube/config."),
+    typer.Option(dir_okay=False, help="Default: the pod's service account, KUBECONFIG or ~/.kube/config."),
 ]
 _Namespace = Annotated[
     str, typer.Option("--namespace", "-n", envvar="POD_NAMESPACE", help="The namespace of kube-efs.")
@@ -42,7 +42,7 @@ _DEFAULT_NAMESPACE = "openshift-efs-stunnel"
 
 
 def make_doctor(installation: "Installation") -> typer.Typer:
-    """The commands; ``installation`` gives the manifests that a cluster is compared with."""
+    """The commands; ``installation`` returns the manifests to compare with the cluster."""
     app = typer.Typer(no_args_is_help=True, help="Find problems and their remedies.")
 
     @app.command("cluster")
@@ -54,7 +54,7 @@ def make_doctor(installation: "Installation") -> typer.Typer:
         output: _Output = DoctorOutput.TABLE,
         bundle: _Bundle = None,
     ) -> None:
-        """Look at everything that a cluster and AWS tell of file systems, classes, claims and nodes."""
+        """Check the file systems, classes, claims and nodes of a cluster, with data from AWS."""
         from kube_efs.doctor.run import ClusterOptions, diagnose_cluster
 
         options = ClusterOptions(namespace=namespace, kubeconfig=kubeconfig, region=region)

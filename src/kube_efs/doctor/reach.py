@@ -176,11 +176,8 @@ def _refused(
     first, last = ports
     where = f"out to {address}" if outbound else f"in from {address}"
     for one in acl.refusals(address, outbound=outbound, first_port=first, last_port=last):
-        yield f"{acl.acl_id} of {subnet}: rule {_number(one)} denies TCP {_ports(one)} {where}"
-
-
-def _number(refusal: AclRefusal) -> str:
-    return "*" if refusal.rule == LAST_RULE else str(refusal.rule)
+        rule = "*" if one.rule == LAST_RULE else one.rule
+        yield f"{acl.acl_id} of {subnet}: rule {rule} denies TCP {_ports(one)} {where}"
 
 
 def _ports(refusal: AclRefusal) -> str:

@@ -59,9 +59,6 @@ def _redacted_mapping(found: Mapping[str, Any]) -> dict[str, Any]:
 def _field(key: str, value: Any) -> Any:  # noqa: ANN401 - any JSON
     if not isinstance(value, str):
         return redacted(value)
-    return REMOVED if value and (is_secret_name(key) or _ends_in_key(key)) else redacted_text(value)
-
-
-def _ends_in_key(option: str) -> bool:
-    """Such as ``--key``: a path usually follows, whose loss does no harm."""
-    return option.startswith("-") and option.lower().endswith("key")
+    # The value of an option such as --key is usually a path, which is not needed.
+    is_key_option = key.startswith("-") and key.lower().endswith("key")
+    return REMOVED if value and (is_secret_name(key) or is_key_option) else redacted_text(value)

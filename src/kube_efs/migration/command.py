@@ -1,4 +1,4 @@
-"""The command ``kube-efs migrate``, as the command line has it; what it needs is imported when it runs."""
+"""The command ``kube-efs migrate``; it imports what it needs when it runs."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-_STOOD_IN_THE_WAY = 1
+_BLOCKED = 1
 
 
 class Output(StrEnum):
@@ -35,7 +35,9 @@ def migrate(  # noqa: PLR0913 - one for each option
     wait: Annotated[
         float, typer.Option(metavar="SECONDS", min=0, help="How long to wait until no pod uses a claim.")
     ] = 0,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it, instead of showing what would be done.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Move the claims, instead of only showing the plan.")
+    ] = False,
     server: Annotated[
         list[str] | None,
         typer.Option(
@@ -50,7 +52,9 @@ def migrate(  # noqa: PLR0913 - one for each option
     ] = "openshift-efs-stunnel",
     kubeconfig: Annotated[
         Path | None,
-        typer.Option(dir_okay=False, help="Else the pod's service account, KUBECONFIG or ~/.kube/config."),
+        typer.Option(
+            dir_okay=False, help="Default: the pod's service account, KUBECONFIG or ~/.kube/config."
+        ),
     ] = None,
     output: Annotated[Output, typer.Option("--output", "-o", help="A table, or JSON.")] = (Output.TABLE),
 ) -> None:
@@ -82,4 +86,4 @@ def migrate(  # noqa: PLR0913 - one for each option
             typer.echo("Run the same command again to continue, or with --rollback to undo.", err=True)
         raise
     if not is_well:
-        raise typer.Exit(_STOOD_IN_THE_WAY)
+        raise typer.Exit(_BLOCKED)

@@ -1,4 +1,4 @@
-"""Persistent volume claims and storage classes, as far as a provisioner reads them."""
+"""PersistentVolumeClaims and StorageClasses, with the fields that a provisioner reads."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from kube_efs.model.efs.ids import ClaimUid, FileSystemId
 
 
 class ReclaimPolicy(StrEnum):
-    """What becomes of the data when a claim is deleted (``persistentVolumeReclaimPolicy``)."""
+    """What happens to a volume when its claim is deleted (``persistentVolumeReclaimPolicy``)."""
 
     DELETE = "Delete"
     RETAIN = "Retain"
@@ -26,7 +26,7 @@ class ClaimPhase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageClass:
-    """A storage class; parameters are still text."""
+    """A StorageClass; its parameters are not parsed."""
 
     name: str
     provisioner: str
@@ -38,12 +38,12 @@ class StorageClass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """A claim.
+    """A PersistentVolumeClaim.
 
-    ``storage_class`` is None for claims that take the default class and have not been given it yet;
-    ``match_labels`` is None without a selector; ``requested_storage`` is a quantity such as ``1Gi``;
-    ``storage_provisioner`` is who is to serve it, as Kubernetes has noted; ``rejection`` is the text with
-    which it was refused before. ``file_system`` is the one that a controller has chosen and recorded.
+    ``storage_class`` is None for a claim that uses the default class, before Kubernetes sets it.
+    ``match_labels`` is None without a selector. ``requested_storage`` is a quantity such as ``1Gi``.
+    ``storage_provisioner`` is the provisioner that Kubernetes has assigned. ``rejection`` is the text of the
+    last refusal. ``file_system`` is the file system that a controller has chosen and recorded.
     """
 
     namespace: str
@@ -67,10 +67,10 @@ class Claim:
 
     @property
     def key(self) -> str:
-        """``namespace/name``, as users and logs name it."""
+        """``namespace/name``, as in logs."""
         return f"{self.namespace}/{self.name}"
 
     @property
     def wants_volume(self) -> bool:
-        """Whether it still waits for a volume to be made."""
+        """Whether it waits for a volume."""
         return self.phase is ClaimPhase.PENDING and not self.volume_name and not self.deleting

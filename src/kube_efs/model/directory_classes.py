@@ -1,7 +1,7 @@
 """The StorageClass parameters of efs-provisioner: who may write to the volumes, and how they are mounted.
 
-Source: that project's README and what it does, and for ``tls`` this project. Classes cannot be changed, so
-to correct one, delete it and create it again.
+Source: the README and the behavior of that project; ``tls`` is new. A class cannot be changed: to correct
+it, delete it and create it again.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from kube_efs.model.errors import ClaimRefused, InvalidValue
 from kube_efs.model.gids import GID_MAX, GidRange
 from kube_efs.model.go_texts import read_boolean, read_integer
 
-GID_MIN = 2000  # the lowest that is assigned: those below belong to the system and its users
+GID_MIN = 2000  # the lowest that is assigned: lower ones belong to the system and its users
 
 _GID_ALLOCATE, _GID_MIN, _GID_MAX, _TLS = "gidAllocate", "gidMin", "gidMax", "tls"
 _KNOWN = {name.lower() for name in (_GID_ALLOCATE, _GID_MIN, _GID_MAX, _TLS)}
@@ -26,10 +26,9 @@ class DirectoryClass:
 
 
 def parse_class(storage_class: StorageClass) -> DirectoryClass:
-    """The parameters of the class, whatever the case of their names; raises ClaimRefused.
+    """The parameters of the class; raises ClaimRefused. The case of their names does not matter.
 
-    ``gidMin`` and ``gidMax`` are not looked at when ``gidAllocate`` is false, and unknown parameters have
-    no effect.
+    If ``gidAllocate`` is false, ``gidMin`` and ``gidMax`` are not parsed. Unknown parameters have no effect.
     """
     _refuse_repeated(storage_class)
     allocates = _parse_bool(storage_class, _GID_ALLOCATE, default=True)
@@ -40,7 +39,7 @@ def parse_class(storage_class: StorageClass) -> DirectoryClass:
 
 
 def oddities(storage_class: StorageClass) -> tuple[InvalidValue, ...]:
-    """What is worth a warning in a class that is served all the same; raises ClaimRefused if it is not."""
+    """The warnings about a class that is served; raises ClaimRefused for a class that is not."""
     found = [
         InvalidValue(
             "has no effect, the parameter is not known",

@@ -1,7 +1,7 @@
-"""The rules of efs-provisioner: which claims are served, as what volume, and what is removed with it.
+"""The rules of efs-provisioner: which claims are served, with which volume, and what is removed with it.
 
-Each volume is a directory of its own below a base directory of one file system. Source: that project's
-README, and what it does on the library it is built with, sig-storage-lib-external-provisioner 4.0.1.
+Each volume has its own directory below a base directory of one file system. Source: the README of that
+project, and its behavior with its library, sig-storage-lib-external-provisioner 4.0.1.
 """
 
 import hashlib
@@ -20,16 +20,16 @@ from kube_efs.model.volumes import LOOPBACK, ClaimReference, Location, NfsSource
 
 DEFAULT_MOUNT_OPTIONS = ("vers=4.1",)
 
-_GROUP_MODE = 0o2771  # only the group lists and writes, and what is made in it gets the group
+_GROUP_MODE = 0o2771  # only the group lists and writes; new files get the group
 _OPEN_MODE = 0o777
 _VOLUME_DIRECTORY = re.compile(r".+-(pvc-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DirectoryProvisioner:
-    """Who serves the classes that name it, and from where.
+    """A provisioner of directory volumes.
 
-    ``server`` is what volumes without TLS are mounted from; their directories lie below ``base``.
+    ``server`` is the NFS server of volumes without TLS; their directories are below ``base``.
     """
 
     name: str
@@ -42,8 +42,8 @@ class DirectoryProvisioner:
 class DirectoryRequest:
     """A valid request of a claim.
 
-    ``gids`` is the range of its group ID, None when it gets none; ``port`` is the
-    tunnel's loopback port, None when the volume is mounted from the server itself.
+    ``gids`` is the range of its group ID, None without a group ID. ``port`` is the loopback port of the
+    tunnel, None if the volume is mounted from the server itself.
     """
 
     claim: Claim
@@ -61,10 +61,10 @@ def parse_request(
     provisioner: DirectoryProvisioner,
     targets: TunnelTargets | None,
 ) -> DirectoryRequest:
-    """What the claim asks for.
+    """The request of the claim.
 
-    ``targets`` is None where there are no tunnels. Raises ClaimRefused when it cannot be served until the
-    claim or its class changes, and NotYet when the class wants TLS and the file system has no tunnel yet.
+    ``targets`` is None without tunnels. Raises ClaimRefused if the claim cannot be served until it or its
+    class changes, and NotYet if the class requires TLS and the file system has no tunnel yet.
     """
     refuse_unservable(claim)
     if claim.match_labels is not None:
@@ -87,7 +87,7 @@ def parse_request(
 def _port(storage_class: StorageClass, file_system_id: FileSystemId, targets: TunnelTargets | None) -> int:
     if targets is None:
         raise ClaimRefused(
-            "needs tunnels, which this controller does not keep",
+            "needs tunnels, which this controller does not manage",
             field=f"StorageClass {storage_class.name} parameters.tls",
             value="true",
             remedy="put tunnel into the controller's KUBE_EFS_BACKENDS, or leave it out",
@@ -96,14 +96,14 @@ def _port(storage_class: StorageClass, file_system_id: FileSystemId, targets: Tu
 
 
 def volume_name(claim: Claim) -> str:
-    """``pvc-<uid of the claim>``, so that a repeated attempt finds what the first one made."""
+    """``pvc-<uid of the claim>``, so that a repeated attempt finds the volume of the first one."""
     return f"pvc-{claim.uid}"
 
 
 def directory_name(claim: Claim) -> str:
     """``<name of the claim>-<name of the volume>``.
 
-    Of a name that is too long for a file system, the claim's part is cut and ends in a hash of the whole.
+    If that is too long for a file system, the name of the claim is truncated and ends with a hash of it.
     """
     suffix = f"-{volume_name(claim)}"
     room = NAME_MAX_BYTES - len(suffix)  # names in Kubernetes are ASCII
@@ -114,26 +114,26 @@ def directory_name(claim: Claim) -> str:
 
 
 def volume_of_directory(name: str) -> str | None:
-    """The name of the volume that a directory of that name was made for; None when it contains none."""
+    """The name of the volume in the name of its directory; None without one."""
     match = _VOLUME_DIRECTORY.fullmatch(name)
     return match[1] if match else None
 
 
 def permissions_for(gid: int | None, *, own_group: bool = False) -> Permissions:
-    """What the directory of a volume with that group id gets, even when it exists already.
+    """The permissions of the directory of a volume with that group ID, also of an existing directory.
 
-    ``own_group`` makes sure that no other directory has the ID.
+    With ``own_group``, no other directory may have the ID.
     """
     mode = _OPEN_MODE if gid is None else _GROUP_MODE
     return Permissions(mode=mode, gid=gid, enforced=True, own_group=own_group)
 
 
 def volume_for(request: DirectoryRequest, *, gid: int | None) -> Volume:
-    """The volume that serves the request; ``gid`` was taken from its range, and is None without one."""
+    """The volume that serves the request; ``gid`` is from its range, None without a range."""
     claim, provisioner, port = request.claim, request.provisioner, request.port
     path = str(request.location.directory)
     if port is None:
-        # As the older system writes it: the server says which file system it is.
+        # As in the older system: the server identifies the file system.
         file_system_id, server, options = None, provisioner.server, request.mount_options
     else:
         file_system_id, server = str(provisioner.file_system_id), LOOPBACK
@@ -159,28 +159,28 @@ def volume_for(request: DirectoryRequest, *, gid: int | None) -> Volume:
 
 
 def removable_location(volume: Volume, provisioner: DirectoryProvisioner) -> Location:
-    """The directory that may be removed with this volume, as far as the volume alone can tell.
+    """The directory that may be removed with this volume, judged from the volume alone.
 
     Raises RemovalRefused unless it is on the provisioner's file system and strictly below its base. The
-    class does not matter: it may be gone, or another one by now.
+    class does not matter: it may be deleted or different now.
     """
     if volume.nfs is None:
         remedy = "remove the volume manually"
         raise RemovalRefused("has no spec.nfs", field="volume", value=volume.name, remedy=remedy)
     if not is_served_by(volume, provisioner):
         raise RemovalRefused(
-            "is not where this provisioner's volumes are",
+            "is not a server of this provisioner's volumes",
             field="spec.nfs.server",
             value=volume.nfs.server,
-            remedy=f"{provisioner.name} removes from {provisioner.server} only, and from "
-            f"{provisioner.file_system_id} behind a tunnel; remove the volume manually",
+            remedy=f"{provisioner.name} removes directories only from {provisioner.server}, and from "
+            f"{provisioner.file_system_id} through a tunnel; remove the volume manually",
         )
     directory = _below(provisioner.base, volume.nfs.path)
     return Location(file_system_id=provisioner.file_system_id, directory=directory)
 
 
 def is_served_by(volume: Volume, provisioner: DirectoryProvisioner) -> bool:
-    """Whether the volume is mounted from where this provisioner's are, wherever in there it lies."""
+    """Whether the volume is on this provisioner's file system, in any directory."""
     if volume.nfs is None:
         return False
     server = volume.nfs.server
@@ -194,7 +194,7 @@ def _below(base: Directory, path: str) -> Directory:
         directory = parse_directory(path)
     except InvalidValue as error:
         raise _not_below(base, path) from error
-    # A path of any other spelling was written by a user, who may have meant something else.
+    # Only a user writes a path in another form, and may mean another directory.
     if directory.relation_to(base) is not Relation.BELOW or str(directory) != path:
         raise _not_below(base, path)
     return directory
@@ -210,5 +210,5 @@ def _not_below(base: Directory, path: str) -> RemovalRefused:
 
 
 def is_conventional(volume: Volume) -> bool:
-    """Whether its directory is named for it, as those that were made for volumes are."""
+    """Whether its directory is named after it, as this provisioner names directories."""
     return volume.nfs is not None and volume.nfs.path.endswith(f"-{volume.name}")

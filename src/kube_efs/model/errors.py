@@ -7,16 +7,16 @@
     │   ├── ClaimRefused         a claim (or its class) requests something that cannot be served
     │   ├── InvalidSetting       an environment variable or flag
     │   └── RemovalRefused       a guard says that this directory must not be removed
-    ├── NotYet                   nothing is wrong, something does not exist yet
+    ├── NotYet                   something that is needed does not exist yet
     │   └── GidRangeFull         every group id of a class is in use
     ├── AwsError
     │   ├── AwsNotFound
-    │   ├── AwsAlreadyExists     something was made with this token before
+    │   ├── AwsAlreadyExists     something was created with this token before
     │   ├── AwsThrottled
     │   ├── AwsDenied
     │   ├── AwsLimitReached
-    │   └── AwsUnavailable       every other answer, and no answer at all
-    │       └── AwsOddAnswer     an answer that AWS would not give, such as a proxy's page
+    │   └── AwsUnavailable       every other error, and no answer
+    │       └── AwsOddAnswer     an answer that is not from AWS, such as a page of a proxy
     ├── KubeError
     │   ├── KubeNotFound         404
     │   ├── KubeAlreadyExists    409 on create
@@ -24,19 +24,19 @@
     │   ├── KubeDenied           401, 403
     │   ├── KubeInvalid          400, 422
     │   ├── KubeExpired          410: the resource version is too old
-    │   └── KubeUnavailable      every other answer, and no answer at all
+    │   └── KubeUnavailable      every other error, and no answer
     ├── TunnelError
     │   ├── StunnelMissing
     │   ├── PortTaken
     │   ├── NoTunnelPort         every port for tunnels on demand is in use
     │   ├── ConfigurationRejected
-    │   ├── TunnelNotReady       a tunnel on demand could not be had in time
+    │   ├── TunnelNotReady       a tunnel on demand was not ready in time
     │   └── TunnelAgentUnavailable
-    ├── WorkerFailed             a worker pod could not make or remove directories
-    │   ├── WorkerRefused        a link or file is in the way; nothing was touched
+    ├── WorkerFailed             a worker pod could not create or remove directories
+    │   ├── WorkerRefused        a link or file blocks the path; nothing was changed
     │   └── GidTaken             another directory has the group id
     ├── MountFailed              a volume could not be mounted or unmounted on this node
-    │   └── MountUnfinished      nor is it known whether that still comes about
+    │   └── MountUnfinished      and it may still succeed
     └── PlatformError            this machine lacks something that is needed
 
 An error says which field, which value and what to do about it. The code that handles an error decides by its
@@ -49,7 +49,7 @@ from kube_efs.model.secrets import shortened, text_without_secrets
 
 
 class _Short(reprlib.Repr):
-    """Cuts what has no secrets any more: half of one has not the shape of a secret, and is one still."""
+    """Truncates text after its secrets are removed: no rule finds half of a secret."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +64,7 @@ class _Short(reprlib.Repr):
 
 
 class _Text(str):
-    """A text that is shown as it is."""
+    """A text that ``repr`` returns without quotes."""
 
     __slots__ = ()
 
@@ -72,15 +72,15 @@ class _Text(str):
         return str(self)
 
 
-# Of which the middle is left out when it is shown.
+# Characters that are searched for secrets; reprlib then omits the middle.
 _SHOWN_MAX = 20_000
 _SHORT = _Short()
 
 
 def shown(value: object) -> str:
-    """The value as messages show it: in quotes when it is text, and cut to a few lines.
+    """The value as in messages: text in quotes, and truncated to a few lines.
 
-    Values come from any source, and ten lines of YAML can stand for gigabytes.
+    Values come from any source, and ten lines of YAML can expand to gigabytes.
     """
     try:
         return _SHORT.repr(value)
@@ -91,9 +91,9 @@ def shown(value: object) -> str:
 class KubeEfsError(Exception):
     """The root of the tree.
 
-    ``field`` names what is wrong (a field path, a setting, a call), ``value`` what was found there,
-    ``remedy`` what the reader can do. Empty strings mean that there is nothing to say. ``outcome_unknown`` is
-    set where what was asked for may have been done anyway, or may still be done.
+    ``field`` names what is wrong (a field path, a setting, a call), ``value`` is its value, and ``remedy``
+    says what the reader can do. Empty parts are omitted. ``outcome_unknown`` is set if the request may have
+    succeeded anyway, or may still succeed.
     """
 
     outcome_unknown: bool = False
@@ -108,16 +108,16 @@ class KubeEfsError(Exception):
     def __str__(self) -> str:
         subject = f"{self.field}: " if self.field else ""
         value = f"{shown(self.value)} " if self.value != "" else ""
-        # This text goes to logs, events, statuses and callers. Each part may hold a text that was cut.
+        # This text goes to logs, events, statuses and callers. Each part may contain truncated text.
         problem = text_without_secrets(self.problem)
         remedy = f"; {text_without_secrets(self.remedy)}" if self.remedy else ""
         return text_without_secrets(f"{subject}{value}{problem}{remedy}")
 
 
-def told(error: BaseException) -> str:
-    """What may leave the process of an error: the text of our own ones, of others no more than their class.
+def public_text(error: BaseException) -> str:
+    """The text of an error for events, statuses and callers; of an unexpected error only its class.
 
-    The words of an unexpected error may hold anything; they are for the log.
+    The text of an unexpected error may contain secrets, so only the log gets it.
     """
     if isinstance(error, KubeEfsError):
         return str(error)
@@ -137,7 +137,7 @@ class InvalidSetting(InvalidValue):
 
 
 class RemovalRefused(InvalidValue):
-    """A guard of data removal says no; nothing was touched."""
+    """A guard refused to remove data; nothing was changed."""
 
 
 class NotYet(KubeEfsError):
@@ -145,13 +145,13 @@ class NotYet(KubeEfsError):
 
 
 class GidRangeFull(NotYet):
-    """Every group id of a class's range is in use; one is free when a volume is deleted."""
+    """Every group ID in the range of a class is in use; one becomes free when a volume is deleted."""
 
 
 class AwsError(KubeEfsError):
     """AWS answered with an error, or did not answer. ``field`` is the call.
 
-    ``code`` is AWS's code of the error, such as ``FileSystemNotFound``; else the name of the library's error.
+    ``code`` is the error code of AWS, such as ``FileSystemNotFound``, else the name of the library's error.
     """
 
     code: str = ""
@@ -162,7 +162,7 @@ class AwsNotFound(AwsError):
 
 
 class AwsAlreadyExists(AwsError):
-    """Something was made with this token before; ``existing`` is its id, empty if AWS does not tell."""
+    """Something was created with this token before; ``existing`` is its ID, empty if it is unknown."""
 
     existing: str = ""
 
@@ -184,7 +184,7 @@ class AwsUnavailable(AwsError):
 
 
 class AwsOddAnswer(AwsUnavailable):
-    """An answer that AWS would not give: not in its format, or with values that are not valid."""
+    """An answer that is not in the format of AWS, or has invalid values."""
 
 
 class KubeError(KubeEfsError):
@@ -220,11 +220,11 @@ class KubeUnavailable(KubeError):
 
 
 class TunnelError(KubeEfsError):
-    """The node's tunnels cannot be served as asked."""
+    """A tunnel of this node cannot be provided as requested."""
 
 
 class StunnelMissing(TunnelError):
-    """No stunnel binary where it was looked for."""
+    """The stunnel program does not exist."""
 
 
 class PortTaken(TunnelError):
@@ -232,7 +232,7 @@ class PortTaken(TunnelError):
 
 
 class NoTunnelPort(TunnelError):
-    """Every port for tunnels on demand is in use; one is free when a tunnel is closed."""
+    """Every port for tunnels on demand is in use; one becomes free when a tunnel is closed."""
 
 
 class ConfigurationRejected(TunnelError):
@@ -240,7 +240,7 @@ class ConfigurationRejected(TunnelError):
 
 
 class TunnelNotReady(TunnelError):
-    """A tunnel on demand could not be had in time, or not be remembered."""
+    """A tunnel on demand was not ready in time, or could not be stored."""
 
 
 class TunnelAgentUnavailable(TunnelError):
@@ -248,7 +248,7 @@ class TunnelAgentUnavailable(TunnelError):
 
 
 class WorkerFailed(KubeEfsError):
-    """A worker pod ended without having done its work; ``value`` is the pod or the directory."""
+    """A worker pod ended before its work was done; ``value`` is the pod or the directory."""
 
 
 class MountFailed(KubeEfsError):
@@ -256,11 +256,11 @@ class MountFailed(KubeEfsError):
 
 
 class MountUnfinished(MountFailed):
-    """The file system did not answer in time, so a mount may still come to be, or go."""
+    """The file system did not answer in time; the mount or unmount may still succeed."""
 
 
 class WorkerRefused(WorkerFailed):
-    """Something is in the way, such as a link in the path, and a directory was neither made nor removed."""
+    """Something blocks the path, such as a link; no directory was created or removed."""
 
 
 class GidTaken(WorkerFailed):

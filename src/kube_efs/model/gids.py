@@ -1,7 +1,7 @@
-"""Group ids that volumes are given, and the range they come from.
+"""The group IDs of volumes, and their ranges.
 
-A volume carries its group id in an annotation that the kubelet reads: pods that use the volume get the
-group, so that they, and no other unprivileged process, may write there.
+An annotation of a volume contains its group ID. The kubelet reads it and gives the group to pods that use the
+volume, so that no other unprivileged process can write there.
 """
 
 import re
@@ -9,8 +9,8 @@ import zlib
 from dataclasses import dataclass
 
 GID_ANNOTATION = "pv.beta.kubernetes.io/gid"
-# The number that the owners of a CSI volume's directory were given. The annotation above would have the
-# kubelet give pods the group, which the AWS driver does not.
+# The user and group ID of a CSI volume's directory. With the annotation above, the kubelet would give the
+# group to pods, which the AWS driver does not do.
 DIRECTORY_ID_ANNOTATION = "efs-stunnel.gnuthought.com/directory-id"
 GID_MAX = 2**31 - 1
 _SPREAD = 1000
@@ -30,13 +30,13 @@ class GidRange:
 
     @property
     def size(self) -> int:
-        """How many ids it has."""
+        """The number of IDs."""
         return self.maximum - self.minimum + 1
 
     def elsewhere(self, name: str) -> int:
-        """Where in the range to look for a free id when others, too, have begun with the lowest.
+        """Where to search for a free ID after a conflict with another creator that also begins at the lowest.
 
-        It depends on the name alone, and is near the lower end.
+        It depends only on the name, and is near the lower end.
         """
         return self.minimum + zlib.crc32(name.encode()) % min(self.size, _SPREAD)
 
@@ -45,7 +45,7 @@ class GidRange:
 
 
 def parse_gid(text: str | None) -> int | None:
-    """The group id in an annotation's text; None for none and for what the kubelet would not take."""
+    """The group ID in the text of an annotation; None if it is missing or invalid for the kubelet."""
     if text is None or not _NUMBER.fullmatch(text):
         return None
     gid = int(text)

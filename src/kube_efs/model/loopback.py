@@ -1,8 +1,8 @@
-"""Mounts from the node's own loopback: which servers lead there, and which ports mount options name.
+"""Mounts from the node's loopback: the names of such servers, and the ports in mount options.
 
-Persistent volumes are written by users, too, and the resolver and the kernel accept more spellings than
-one. A spelling that is missing here would make a port look free that a volume carries, so both functions
-accept everything that a mount would.
+Users also write PersistentVolumes, and the resolver and the kernel accept several spellings. With a spelling
+missing here, the port of a volume would look free. Therefore both functions accept everything that a mount
+accepts.
 """
 
 import ipaddress
@@ -21,8 +21,8 @@ _NAMES = frozenset(
         "ip6-loopback",
     }
 )
-# Numbers as strtoul(3) reads them with base 0: the kernel and mount.nfs(8) do for ports, inet_aton(3) for
-# parts of addresses. The length keeps hostile texts short.
+# Numbers as strtoul(3) parses them with base 0: the kernel and mount.nfs(8) use it for ports, inet_aton(3)
+# for parts of addresses. The limits of the length refuse hostile texts.
 _NUMBER = re.compile(
     r"\+?(?:0[xX](?P<hex>[0-9a-fA-F]{1,16})|(?P<octal>0[0-7]{0,16})|(?P<decimal>[1-9][0-9]{0,16}))"
 )
@@ -30,7 +30,7 @@ _LAST_PORT = 65535
 
 
 def is_loopback(server: str) -> bool:
-    """Whether a mount from that server stays on the node: 127.0.0.0/8, ::1, localhost, however written.
+    """Whether a mount from that server stays on the node: 127.0.0.0/8, ::1, localhost, in any spelling.
 
     The unspecified address counts, because a connection to it goes to the node itself.
     """
@@ -57,7 +57,7 @@ def _is_loopback_number(host: str) -> bool:
 
 
 def ports_of(mount_options: Iterable[str], names: Iterable[str] = ("port", "mountport")) -> tuple[int, ...]:
-    """The ports that options of those names give, in order; an entry may hold several options."""
+    """The ports in the options of those names, in order; an entry may contain several options."""
     wanted = frozenset(names)
     return tuple(port for name, port in _ports(mount_options) if name in wanted)
 

@@ -7,7 +7,7 @@ from kube_efs.model.errors import ClaimRefused, NotYet
 
 
 def refuse_unservable(claim: Claim) -> None:
-    """Raises ClaimRefused for what no directory of an NFS server can be: a block device, or a copy."""
+    """Raises ClaimRefused for a block volume and for a data source, which NFS does not support."""
     if claim.is_block:
         raise ClaimRefused(
             "cannot be served by NFS", field="spec.volumeMode", value="Block", remedy="use Filesystem"
@@ -36,7 +36,7 @@ def tunnel_mount_options(storage_class: StorageClass) -> tuple[str, ...]:
 
 
 def tunnel_port(file_system_id: FileSystemId, targets: TunnelTargets) -> int:
-    """The loopback port of the file system, also when that is gone; raises NotYet when it has none."""
+    """The loopback port of the file system, even if it is deleted; raises NotYet without one."""
     port = targets.ports.get(file_system_id)
     if port is None:
         remedy = "it gets one with the next discovery"

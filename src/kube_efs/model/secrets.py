@@ -1,19 +1,19 @@
-"""What a secret looks like: the one set of rules for logs, messages, events, gRPC texts and bundles.
+"""The rules that find secrets, for logs, messages, events, gRPC texts and bundles.
 
-A text passes four steps. Each takes time in proportion to the length of the text:
+A text passes four steps. The time of each is proportional to the length of the text:
 
-1. Secrets whose value is known (``hidden_here``, ``hide_always``) are replaced wherever they stand.
+1. Secrets whose value is known (``hidden_here``, ``hide_always``) are replaced everywhere.
 2. Shapes: private keys, JWTs, AWS session tokens and secret access keys, long runs of base64, passwords in
    URLs.
-3. XML elements that are named like a secret, as STS answers.
+3. XML elements with the name of a secret, as in answers of STS.
 4. Values with the name of a secret before them: ``password=x``, ``"token": "x"``, ``Cookie: x``,
    ``--token x``.
 
-Every rule also holds for the beginning of a secret, because texts arrive cut: a quote that is not closed ends
-with the text. Texts are cut here only after their secrets are gone, see ``shortened``. These rules come last:
-code does not put secrets into texts in the first place.
+Every rule also finds the beginning of a secret, because texts may arrive truncated: a quote that is not
+closed ends with the text. Texts are truncated here only after their secrets are removed, see ``shortened``.
+These rules are the last defense: code must not put secrets into texts.
 
-Certificates, digests, UUIDs, ids and ARNs stay: administrators need them.
+Certificates, digests, UUIDs, IDs and ARNs are kept, because administrators need them.
 """
 
 import base64
@@ -28,16 +28,16 @@ from typing import Final
 from urllib.parse import quote, quote_plus
 
 REMOVED: Final = "[removed]"
-_PLACE: Final = "\ue000"  # for private use
+_PLACE: Final = "\ue000"  # a private-use character
 
 _hidden_here: ContextVar[frozenset[str]] = ContextVar("hidden_here", default=frozenset())
 _hidden_always: frozenset[str] = frozenset()
 
-# Of a text that is too long, this much more is searched than is shown: more than any rule needs to see of a
-# secret to find it.
+# In a text that is too long, so many characters after the shown ones are searched: more than any rule needs
+# to find a secret.
 _LOOKAHEAD: Final = 4096
 
-# To remove these would tell nothing about a secret, and take "true" out of every text.
+# These values are not secret. If they were removed, no text could contain "true".
 _HARMLESS_VALUES: Final = frozenset({"", "true", "false", "null", "none", "nil", REMOVED})
 
 
@@ -59,7 +59,7 @@ _HARMLESS_ENDINGS: Final = (
     *("clienttoken", "creationtoken", "idempotencytoken", "requesttoken", "nexttoken"),
     *("bypass", "compass", "surpass", "trespass"),
 )
-# Words that may follow the name of a secret without making it the name of something else, such as a file.
+# Words after which the name of a secret is still one, unlike the word `file`.
 _NAME_TAILS: Final = frozenset(
     {"value", "data", "text", "string", "raw", "plain", "plaintext", "old", "new", "previous", "current"}
     | {"base", "b", "hash", "json", "v"}  # base64 and b64 are two words
@@ -81,7 +81,7 @@ def is_secret_name(name: str) -> bool:
 
 @contextmanager
 def hidden_here(values: Iterable[str]) -> Iterator[None]:
-    """Within this context, and in the tasks started in it, these values are secrets wherever they stand."""
+    """In this context, and in tasks that start in it, these values are removed from every text."""
     token = _hidden_here.set(_hidden_here.get().union(*map(_forms, values)))
     try:
         yield
@@ -90,13 +90,13 @@ def hidden_here(values: Iterable[str]) -> Iterator[None]:
 
 
 def hide_always(values: Iterable[str]) -> None:
-    """From now on these values are secrets wherever they stand in this process."""
+    """From now on, these values are removed from every text of this process."""
     global _hidden_always  # noqa: PLW0603 - a process has one environment
     _hidden_always = _hidden_always.union(*map(_forms, values))
 
 
 def _forms(value: str) -> set[str]:
-    """The value as it is, and as texts of programs, JSON and addresses have it."""
+    """The value as it is, and as escaped in Python, JSON and URLs."""
     if value.lower() in _HARMLESS_VALUES:
         return set()
     return {value, repr(value)[1:-1], json.dumps(value)[1:-1], quote(value, safe=""), quote_plus(value)}
@@ -110,7 +110,7 @@ def _without_known(text: str) -> str:
     known = _known()
     if not known:
         return text
-    # Of what stands for a secret nothing is a secret again, were it a single letter.
+    # A known secret of one letter must not be replaced inside of REMOVED.
     text = text.replace(REMOVED, _PLACE)
     for value in sorted(known, key=len, reverse=True):  # the longest first: one may be a part of another
         text = text.replace(value, _PLACE)
@@ -118,9 +118,9 @@ def _without_known(text: str) -> str:
 
 
 def _beginning_without_known(text: str, length: int) -> str:
-    """At least so many characters of the text without known secrets, or all of it if that is shorter.
+    """The beginning of the text without known secrets: at least ``length`` characters, if it has so many.
 
-    Long secrets leave little of a text. So twice as much of it is searched until enough is left.
+    Long secrets leave little of a text. Therefore the searched part is doubled until enough is left.
     """
     longest = max(map(len, _known()), default=0)
     end = length + longest
@@ -136,7 +136,7 @@ def _beginning_without_known(text: str, length: int) -> str:
 
 
 def text_without_secrets(text: str) -> str:
-    """The text with ``[removed]`` for everything that has the shape, the name or the value of a secret."""
+    """The text with ``[removed]`` in place of all that has the shape, the name or the value of a secret."""
     text = _without_known(text)
     if "-----" not in text:
         return _cleaned(text)
@@ -145,10 +145,10 @@ def text_without_secrets(text: str) -> str:
 
 
 def shortened(text: str, limit: int) -> str:
-    """The text without secrets, cut to ``limit`` characters, with a note of how many there were.
+    """The text without secrets, truncated to ``limit`` characters, with a note of its original length.
 
-    A secret across the cut is removed as a whole, and the time does not grow with what is cut off. If there
-    is no room for more, only the note is left.
+    A secret at the end of the shown part is removed completely. The time does not depend on the omitted part.
+    With a very small limit, the result is only the note.
     """
     # One more character shows whether the text is longer than what is searched.
     begin = _beginning_without_known(text, limit + _LOOKAHEAD + 1)
@@ -171,12 +171,12 @@ def _cleaned(text: str) -> str:
         text = _ELEMENT().sub(_judged_element, text)
     if "=" in text or ":" in text or "%3" in text or "--" in text:
         text = _without_named(text)
-    # The last, for it would take "%3D" between name and value for a part of the value.
+    # The last step, because it would treat "%3D" between name and value as a part of the value.
     return _RUN().sub(_judged_run, text) if len(text) >= _KEY_LENGTH else text
 
 
 def _lazily(pattern: str, flags: int = 0) -> Callable[[], re.Pattern[str]]:
-    """The pattern, compiled when it is first needed: most workers end without needing one."""
+    """The pattern, compiled at its first use: most workers never use one."""
     return cache(lambda: re.compile(pattern, flags))
 
 
@@ -194,16 +194,16 @@ _PRIVATE_KEY: Final = _lazily(
 _PRIVATE_KEY_END: Final = _lazily(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _KEY_LINES: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=\\ \t\r\n"
 
-# As it is, and as addresses and JSON have it.
+# As it is, and as escaped in URLs and JSON.
 _BASE64: Final = r"(?:[A-Za-z0-9+/_=-]|\\/|%(?:25)?(?:2[BbFf]|3[Dd]))"
 
 
 @cache
 def _shapes() -> tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...]:
-    """What to look for where one of the marks is in the text."""
+    """Patterns and replacements, each for texts that contain one of its marks."""
     return (
         (("://",), re.compile(r"(?<=://)[^\s/\"']+(?=@)"), REMOVED),
-        # JWTs, and any other JSON object in base 64: by the first bytes of an object.
+        # JWTs, and other JSON objects in base64, which have the same first bytes.
         (
             ("eyJ", "ewog", "ewoJ", "eyAi"),
             re.compile(
@@ -217,7 +217,7 @@ def _shapes() -> tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...]:
             re.compile(rf"(?<![A-Za-z0-9])(?:IQoJ|F[wQ]o[GD]|AQoD){_BASE64}{{4,}}+"),
             REMOVED,
         ),
-        # Private keys in base 64, as Secrets and kubeconfigs have them, by "-----BEGIN".
+        # Private keys in base64, as in Secrets and kubeconfigs, which begin with "-----BEGIN".
         (
             ("LS0tLS1CRUdJTi",),
             re.compile(
@@ -226,8 +226,14 @@ def _shapes() -> tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...]:
             ),
             REMOVED,
         ),
-        # OpenShift's and GitHub's.
-        (("sha256~", "gh", "github_pat_"), _vendor_tokens(), REMOVED),
+        # Tokens of OpenShift and GitHub.
+        (
+            ("sha256~", "gh", "github_pat_"),
+            re.compile(
+                r"(?<![A-Za-z0-9])(?:sha256~[\w-]{16,}+|gh[a-z]_[A-Za-z0-9]{20,}+|github_pat_\w{20,}+)"
+            ),
+            REMOVED,
+        ),
         (
             ("earer", "EARER", "asic", "ASIC"),
             re.compile(r"\b(Bearer|Basic)(\s++)(?!\[removed\])[\w.~+/=%-]{6,}+", re.IGNORECASE),
@@ -236,12 +242,8 @@ def _shapes() -> tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...]:
     )
 
 
-def _vendor_tokens() -> re.Pattern[str]:
-    return re.compile(r"(?<![A-Za-z0-9])(?:sha256~[\w-]{16,}+|gh[a-z]_[A-Za-z0-9]{20,}+|github_pat_\w{20,}+)")
-
-
 def _without_private_keys(text: str) -> str:
-    """Without private keys, and without the end of one whose beginning is cut off."""
+    """The text without private keys, and without the end of one whose beginning is missing."""
     *before, last = _PRIVATE_KEY_END().split(_PRIVATE_KEY().sub(REMOVED, text))
     return "".join([*(f"{one.rstrip(_KEY_LINES)}{REMOVED}" for one in before), last])
 
@@ -275,7 +277,7 @@ def _is_mixed(text: str) -> bool:
 
 
 def _is_certificate(run: str) -> bool:
-    """Certificates in base 64, as kubeconfigs and webhooks have them, and nothing else with them."""
+    """Whether it is certificates in base64, as in kubeconfigs and webhooks, without a private key."""
     if not run.startswith("LS0tLS1CRUdJTiBDRVJU"):
         return False
     try:
@@ -297,14 +299,14 @@ _FIRST_WORD: Final = _lazily(r"\s*\S+")
 
 def _judged_element(found: re.Match[str]) -> str:
     name, tag, value, end = found["name"], found["tag"], found["value"], found["end"]
-    # The id of a key is half of the credentials in that answer.
+    # The ID of a key is half of the credentials in an answer of STS.
     if not value.strip() or not (is_secret_name(name) or name == "AccessKeyId"):
         return found[0]
     if end:
         return f"{tag}{REMOVED}{end}"
     if value[0] in " \t":  # a placeholder in a sentence, such as <token>
         return found[0]
-    # The answer was cut within the secret, and what follows belongs to the text around it.
+    # The answer is truncated inside of the secret. The rest belongs to the text around it.
     return tag + _FIRST_WORD().sub(REMOVED, value, count=1)
 
 
@@ -326,13 +328,13 @@ _QUOTED: Final = _lazily(
 )
 _QUOTED_IN_URL: Final = _lazily(r"(?P<open>%2[27])(?P<body>.*?)(?P<close>%2[27]|(?=[\s&])|\Z)", re.DOTALL)
 _LIST: Final = _lazily(r"(?P<open>)(?P<body>\[\s*+\\*+[\"'][^\]]*+(?:\]|\Z))(?P<close>)")
-# Of YAML: all lines that are indented as the first one is.
+# In YAML: all lines with the indentation of the first one.
 _BLOCK: Final = _lazily(
     r"(?P<open>[|>][-+0-9]*[ \t]*(?:\r?\n|\\+n)(?P<indent>[ \t]+))(?P<body>.*?)"
     r"(?P<close>(?=(?:\n|\\+n)(?!(?P=indent)))|\Z)",
     re.DOTALL,
 )
-# Headers have values with blanks in them: to the end of the line, or of the text that quotes them.
+# Values of headers contain blanks: they end with the line, or with a quote.
 _SCHEME: Final = _lazily(r"(?P<open>(?:Bearer|Basic)\s+)(?P<body>[^\s\"',;&<]+)(?P<close>)", re.IGNORECASE)
 _SIGNED: Final = _lazily(
     r"(?P<open>(?:AWS4-[\w-]+|Digest|Negotiate|OAuth|Hawk) +)(?P<body>[^\r\n\"']+)(?P<close>)", re.IGNORECASE
@@ -342,7 +344,7 @@ _BARE: Final = _lazily(
     r"(?P<open>)(?P<body>(?:[^\s\"',;&<{\\]|\\+(?![\\\"']))(?:[^\s\"',;&<\\]|\\+(?![\\\"']))*+)(?P<close>)"
 )
 
-# A Secret of Kubernetes by namespace and name.
+# The namespace and name of a Secret of Kubernetes.
 _REFERENCE: Final = _lazily(r"[a-z0-9][a-z0-9.-]*/[a-z0-9][a-z0-9.-]*")
 # "credentials: could not be read" is a sentence.
 _PROSE: Final = _lazily(
@@ -366,7 +368,7 @@ def _without_named(text: str) -> str:
             continue
         if name.lower() == "secret" and _REFERENCE().fullmatch(value["body"]):
             continue
-        # A quote that was cut off is closed, so that it does not take in what comes behind this text.
+        # A truncated quote is closed, so that it does not include the text after this one.
         close = value["close"] or value["open"].lstrip("bBrRuU") if value.re is _QUOTED() else value["close"]
         clean.append(f"{value['open']}{REMOVED}{close}")
         done = value.end()

@@ -1,4 +1,4 @@
-"""What is left in the trash of a file system after a worker has tried to empty it."""
+"""The content of the trash of a file system after a worker has tried to empty it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ TRASH_EMPTIED: Final = "TrashEmptied"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StuckEntry:
-    """An entry of the trash that cannot be removed: the first path in it that resists, and why.
+    """An entry of the trash that cannot be removed: the first path in it that fails, and the reason.
 
-    ``path`` is empty when it is the entry itself.
+    ``path`` is empty for the entry itself.
     """
 
     entry: str
@@ -26,9 +26,10 @@ class StuckEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrashReport:
-    """How much is in a trash now: ``entries``, and how many of them cannot be removed as things are.
+    """The number of ``entries`` in a trash, and how many of them are ``stuck``: they cannot be removed.
 
-    ``examples`` are some of those. ``removed`` counts files and directories, also those inside of entries.
+    ``examples`` are some of the stuck entries. ``removed`` counts files and directories, also inside of
+    entries.
     """
 
     entries: int = 0
@@ -38,12 +39,12 @@ class TrashReport:
 
     @property
     def unfinished(self) -> bool:
-        """Whether there is something that more time would help."""
+        """Whether more entries can be removed with more time."""
         return self.entries > self.stuck
 
 
 def together(reports: Sequence[TrashReport]) -> TrashReport:
-    """What is in all these trashes."""
+    """The sum of these reports."""
     return TrashReport(
         entries=sum(one.entries for one in reports),
         stuck=sum(one.stuck for one in reports),

@@ -1,6 +1,6 @@
-"""The rules of openshift-efs-stunnel: which claims are served, from where, and as what volume.
+"""The rules of openshift-efs-stunnel: which claims are served, from which file system, and with which volume.
 
-Source: that project's README (StorageClass parameters, claim labels) and what its programs do.
+Source: the README of that project (StorageClass parameters, claim labels) and the behavior of its programs.
 """
 
 import base64
@@ -55,10 +55,10 @@ def _no_volumes(_: Location) -> Sequence[Volume]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterView:
-    """By what ``auto`` chooses: the file systems, their ports, and the volumes that exist.
+    """The input for the choice of ``auto``: the file systems, their ports, and the existing volumes.
 
-    ``own_vpcs`` are the VPCs of the nodes; empty when they are not known, which rules out no file system.
-    ``maybe_begun`` are the claims whose volume an earlier leader may have requested, by their uids.
+    ``own_vpcs`` are the VPCs of the nodes. If it is empty, they are unknown and exclude no file system.
+    ``maybe_begun`` are the claims whose volume an earlier leader may have requested, by UID.
     """
 
     discovery: Discovery
@@ -73,7 +73,7 @@ class TunnelRequest:
     """A valid request of a claim.
 
     ``is_chosen``: neither the claim nor its class names the file system, so the choice must be recorded on
-    the claim before anything is made.
+    the claim before anything is created.
     """
 
     claim: Claim
@@ -116,7 +116,7 @@ def _class_file_system(storage_class: StorageClass, parameter: str, text: str) -
 
 
 def is_served(claim: Claim) -> bool:
-    """Whether the rules apply to this claim at all: root claims are made and bound by the controller."""
+    """Whether these rules apply to the claim: the controller itself creates and binds root claims."""
     return ROOT_KEY_LABEL not in (claim.match_labels or {})
 
 
@@ -130,10 +130,10 @@ def named_file_system(claim: Claim) -> str | None:
 
 
 def parse_request(claim: Claim, storage_class: StorageClass, view: ClusterView) -> TunnelRequest:
-    """What the claim asks for.
+    """The request of the claim.
 
-    Raises ClaimRefused when it cannot be served until the claim, its class or the set of file systems
-    changes, and NotYet for a file system that is not known or cannot be reached yet.
+    Raises ClaimRefused if the claim cannot be served until it, its class or the set of file systems changes,
+    and NotYet for a file system that is not known or cannot be reached yet.
     """
     _refuse_unserved(claim)
     labels = claim.match_labels or {}
@@ -181,7 +181,7 @@ def _parse_policy(text: str | None, storage_class: StorageClass) -> ReclaimPolic
 def _choose_file_system(
     claim: Claim, storage_class: StorageClass, directory: Directory, view: ClusterView
 ) -> FileSystemId:
-    """The file system that the claim names, else that of its class, else one by what is there.
+    """The file system of the claim, else that of its class, else the choice of ``auto``.
 
     The name of a volume contains its file system, so the API server would not reject a second volume on
     another one. A choice by ``auto`` is therefore recorded on the claim, and after a crash it is not changed
@@ -221,10 +221,10 @@ def _choose_automatically(
 ) -> FileSystemId:
     """The file system for a claim whose class says ``auto``.
 
-    The data of the directory decides: a file system where a volume keeps it is waited for, since an empty
-    directory elsewhere would look like lost data. Otherwise it is one that can be reached, in the nodes' own
-    VPC if there is such a one, and of these the first of the class's list or the one in use longest, which
-    has the lowest port. The recorded choice stands unless the data or the VPC is a reason to change it.
+    If a volume keeps the directory on a file system, the claim waits for this one, because an empty directory
+    on another one would look like lost data. Otherwise the file system must be reachable, preferably in the
+    VPC of the nodes. If there are several, it is the first one in the list of the class, or the one that has
+    been in use longest, which has the lowest port. Only the data and the VPC can change a recorded choice.
     """
     discovery = view.discovery
     there = {*discovery.unclear, *(fs for fs, one in discovery.file_systems.items() if not one.state.ending)}
@@ -235,7 +235,7 @@ def _choose_automatically(
     begun = _begun_by_others(claim, view)
     kept = {fs: [one for one in volumes[fs] if not one.to_be_reclaimed] for fs in candidates}
     homes = [fs for fs in candidates if fs in begun or kept[fs]]
-    # A volume that is being deleted leaves its data, but nothing shows that when the volume is gone.
+    # A volume that is being deleted leaves its data, but nothing shows this after the volume is deleted.
     homes = [fs for fs in homes if fs in begun or not all(one.deleting for one in kept[fs])] or homes
     reachable = [fs for fs in homes or candidates if _is_reachable(fs, discovery)]
     if not reachable:
@@ -270,7 +270,7 @@ def _is_reachable(file_system_id: FileSystemId, discovery: Discovery) -> bool:
 
 
 def _is_near(file_system_id: FileSystemId, view: ClusterView) -> bool:
-    """Whether it has a mount target in a VPC of the nodes, as far as VPCs are known."""
+    """Whether it has a mount target in a VPC of the nodes; true if the VPCs are unknown."""
     vpcs = {one.vpc_id for one in view.discovery.file_systems[file_system_id].usable_mount_targets}
     return not view.own_vpcs or None in vpcs or bool(vpcs & view.own_vpcs)
 
@@ -285,7 +285,7 @@ def _none_at_all(rules: TunnelClass, discovery: Discovery) -> NotYet:
 def _no_mount_target(
     candidates: Sequence[FileSystemId], directory: Directory | None, discovery: Discovery
 ) -> NotYet:
-    """Says what each of the file systems lacks; ``directory`` is set when only they have it."""
+    """What each of the file systems lacks; ``directory`` is set if only they have it."""
     lacks = "; ".join(_lacking(fs, discovery) for fs in candidates)
     why = f"has the volume of {directory} but " if directory is not None else ""
     otherwise = ", or name another file system in the claim's label file_system_id" if why else ""
@@ -342,9 +342,9 @@ def _default_file_system(rules: TunnelClass, storage_class: StorageClass) -> Fil
 def volume_name(request: TunnelRequest, attempt: int = 0) -> str:
     """``efs-stunnel-<fs id>-<namespace>-<volume_name>-<5 characters of the claim's uid>``.
 
-    The same claim always gets the same name, so that a repeated attempt finds what the first one made.
-    ``attempt`` gives the next name when another claim's volume has this one. Names of Kubernetes
-    objects have no underscore.
+    The same claim always gets the same name, so that a repeated attempt finds the volume of the first one.
+    ``attempt`` gives another name if the volume of another claim has this one. Names of Kubernetes objects
+    cannot contain underscores.
     """
     namespace, directory = request.location.directory.parts
     readable = f"{request.location.file_system_id}-{namespace}-{directory}".replace("_", "-")
@@ -375,7 +375,7 @@ def volume_for(request: TunnelRequest, *, port: int, provisioner: str, attempt: 
 
 
 def removable_location(volume: Volume) -> Location:
-    """The directory that may be removed with this volume, as far as the volume alone can tell.
+    """The directory that may be removed with this volume, judged from the volume alone.
 
     Raises RemovalRefused unless it is exactly ``/<namespace of its claim>/<volume_name>``.
     """
@@ -397,5 +397,5 @@ def removable_location(volume: Volume) -> Location:
 
 
 def root_name(file_system_id: FileSystemId) -> str:
-    """Name of the claim and of the volume that give the controller's workers a whole file system."""
+    """The name of the root claim and the root volume, with which workers mount a whole file system."""
     return f"efs-stunnel-{file_system_id}"

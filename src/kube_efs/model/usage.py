@@ -1,4 +1,4 @@
-"""How much is in volumes, which nothing in EFS limits, and when that is more than was asked for."""
+"""The usage of volumes, which EFS does not limit, and whether it exceeds the requests of their claims."""
 
 import json
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from typing import Final
 from kube_efs.model.efs.directories import Directory
 from kube_efs.model.errors import InvalidValue
 
-# A volume that swings around its request is reported once.
+# A volume whose size varies around its request is reported only once.
 _BACK_WITHIN: Final = Fraction(95, 100)
 
 # Reasons of events on claims.
@@ -25,9 +25,9 @@ _DOCUMENT_MAX_CHARACTERS: Final = 900_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeSize:
-    """What a directory and all in it take up: bytes as du(1) counts them, and files and directories.
+    """The size of a directory with its contents: bytes as du(1) counts them, and files and directories.
 
-    It is at least so much where ``complete`` is false: there were more files than could be measured.
+    If ``complete`` is false, these are lower bounds, because there were too many files to measure.
     """
 
     used_bytes: int
@@ -37,7 +37,7 @@ class TreeSize:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredDirectory:
-    """What was found out about a directory: its size, or else the problem."""
+    """The size of a directory, or the problem of its measurement."""
 
     directory: Directory
     size: TreeSize | None = None
@@ -46,7 +46,7 @@ class MeasuredDirectory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeUsage:
-    """The size of a volume at some time, and whether that counted as more than was asked for."""
+    """The size of a volume at a time, and whether it exceeded the request."""
 
     size: TreeSize
     measured_at: datetime
@@ -54,9 +54,9 @@ class VolumeUsage:
 
 
 def is_over(size: TreeSize, requested_bytes: int, *, was_over: bool) -> bool:
-    """Whether there is more in the volume than was asked for, 0 for any size.
+    """Whether the volume exceeds its request; a request of 0 is never exceeded.
 
-    Once there is, it stays so until clearly less is in it, and as long as that is not known for certain.
+    A volume that exceeded its request continues to do so until a complete measurement is clearly below it.
     """
     if size.used_bytes > requested_bytes:
         return requested_bytes > 0
@@ -66,7 +66,7 @@ def is_over(size: TreeSize, requested_bytes: int, *, was_over: bool) -> bool:
 
 
 def render_usage(usages: Mapping[str, VolumeUsage]) -> str:
-    """The JSON document of these volumes by name, the fullest as far as there is room for them."""
+    """The JSON document of these volumes by name; if it would be too long, only of the fullest."""
     ordered = sorted(usages.items(), key=lambda one: (-one[1].size.used_bytes, one[0]))
     body = {name: _written(usage) for name, usage in ordered}
     while len(text := json.dumps({"volumes": body})) > _DOCUMENT_MAX_CHARACTERS:
@@ -81,7 +81,7 @@ def _written(usage: VolumeUsage) -> list[int]:
 
 
 def parse_usage(text: str) -> Mapping[str, VolumeUsage]:
-    """The volumes of such a document, by name; raises InvalidValue when it is none."""
+    """The volumes of such a document, by name; raises InvalidValue for any other text."""
     try:
         return {str(name): _read(fields) for name, fields in json.loads(text)["volumes"].items()}
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:

@@ -1,4 +1,4 @@
-"""Persistent volumes, and where in which file system their data lies."""
+"""PersistentVolumes, and the location of their data."""
 
 import ipaddress
 import posixpath
@@ -17,10 +17,10 @@ from kube_efs.model.loopback import is_loopback, ports_of
 
 PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
 ZONE_LABEL = "topology.kubernetes.io/zone"
-# Where csi-provisioner notes the Secret that the volume was made with.
+# Where csi-provisioner records the Secret with which it created the volume.
 DELETION_SECRET_NAME = "volume.kubernetes.io/provisioner-deletion-secret-name"  # noqa: S105
 DELETION_SECRET_NAMESPACE = "volume.kubernetes.io/provisioner-deletion-secret-namespace"  # noqa: S105
-# The one that csi-provisioner and every other external provisioner uses, so that one can follow another.
+# The finalizer of csi-provisioner and every other external provisioner, so that one can replace another.
 FINALIZER = "external-provisioner.volume.kubernetes.io/finalizer"
 LOOPBACK = "127.0.0.1"
 
@@ -41,7 +41,7 @@ class VolumePhase(StrEnum):
 class ClaimReference:
     """The claim that a volume belongs to; ``uid`` is None when a user bound it by name only.
 
-    ``resource_version`` is that of the claim when the volume was made for it.
+    ``resource_version`` is that of the claim when the volume was created.
     """
 
     namespace: str
@@ -78,24 +78,24 @@ class Location:
         return f"{self.file_system_id}:{self.directory}"
 
     def is_below(self, other: "Location") -> bool:
-        """Whether it lies strictly inside the other."""
+        """Whether it is strictly inside the other."""
         is_same = self.file_system_id == other.file_system_id
         return is_same and self.directory.relation_to(other.directory) is Relation.BELOW
 
     def is_child_of(self, other: "Location") -> bool:
-        """Whether it lies directly inside the other."""
+        """Whether it is directly inside the other."""
         return self.is_below(other) and self.directory.parts[:-1] == other.directory.parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Volume:
-    """A persistent volume.
+    """A PersistentVolume.
 
-    ``file_system_id`` is what its annotation says, unchecked; ``gid`` is the group of its users,
-    ``directory_id`` the number that its directory's owners were given without telling pods; ``zone`` is the
-    only one it can be used in. ``deletion_secret`` has namespace and name of the Secret with the role
-    that it was made with. ``attributes_class`` is the claim's; Kubernetes binds no volume of another one.
-    ``resource_version`` is of the moment at which it was read.
+    ``file_system_id`` is the unchecked value of its annotation. ``gid`` is the group of its users.
+    ``directory_id`` is the user and group ID of its directory, which pods do not get. ``zone`` is the only
+    zone in which it can be used. ``deletion_secret`` is the namespace and name of the Secret with the role
+    that created it. ``attributes_class`` is that of the claim, because Kubernetes binds no volume of another
+    one. ``resource_version`` is that of the time when it was read.
     """
 
     name: str
@@ -123,17 +123,17 @@ class Volume:
 
     @property
     def to_be_reclaimed(self) -> bool:
-        """Whether its claim is gone and its data must be removed."""
+        """Whether its claim is deleted and its data must be removed."""
         return self.phase is VolumePhase.RELEASED and self.reclaim_policy is ReclaimPolicy.DELETE
 
     @property
-    def is_let_go(self) -> bool:
-        """Whether it had to be removed with its data, and no finalizer holds it for that any more."""
+    def is_finalized(self) -> bool:
+        """Whether it is being deleted with its data and no longer has the finalizer."""
         return self.to_be_reclaimed and self.deleting and FINALIZER not in self.finalizers
 
     @property
     def annotated(self) -> FileSystemId | None:
-        """The file system that its annotation names; None without a readable one."""
+        """The file system in its annotation; None without a valid one."""
         try:
             return parse_file_system_id(self.file_system_id)
         except InvalidValue:
@@ -141,12 +141,12 @@ class Volume:
 
     @property
     def port(self) -> int | None:
-        """The NFS port among its mount options; of several the last, as the kernel does; None without one."""
+        """The NFS port in its mount options, the last of several, as in the kernel; None without one."""
         return next(reversed(ports_of(self.mount_options, ("port",))), None)
 
     @property
     def loopback_ports(self) -> frozenset[int]:
-        """Every port of the node's own loopback that it names; empty when it is mounted from elsewhere."""
+        """Every loopback port in its mount options; empty if it is mounted from another server."""
         if self.nfs is None or not is_loopback(self.nfs.server):
             return frozenset()
         return frozenset(ports_of(self.mount_options))
@@ -155,13 +155,12 @@ class Volume:
 def locate(
     volume: Volume, targets: TunnelTargets, servers: Mapping[str, FileSystemId] = MappingProxyType({})
 ) -> Location | None:
-    """Where the volume's data lies; None when it is not on EFS or is not known.
+    """The location of the volume's data; None if it is not on EFS or is unknown.
 
-    ``targets`` tell which file system a loopback port or a mount target's address leads to, and ``servers``
-    which one is behind a name that does not say so. The
-    annotation of the volume wins over the port, because ports of volumes older than an installation may
-    mean something else. Paths are read as the kernel does, since this also finds whose data a removal
-    would hit.
+    ``targets`` give the file system for a loopback port or the address of a mount target, ``servers`` for any
+    other name of a server. The annotation of the volume takes precedence over its port, because volumes from
+    before an installation may have the port of another file system. Paths are normalized as the kernel does,
+    because this function also finds the volumes whose data a removal would affect.
     """
     try:
         if volume.nfs is not None:
@@ -178,10 +177,10 @@ def locate(
 
 
 def unlocated_directory(volume: Volume) -> Directory | None:
-    """The directory of an NFS volume whose server does not tell the file system; None for any other.
+    """The directory of an NFS volume whose file system is unknown; None for any other volume.
 
-    To be asked when ``locate`` gives nothing: the server is the node's own loopback, behind which a tunnel of
-    any file system may be, or an address, which may be a mount target's.
+    For volumes that ``locate`` does not find. Their server is loopback, where a tunnel of any file system may
+    listen, or an address, which may be that of a mount target.
     """
     if volume.nfs is None or not (is_loopback(volume.nfs.server) or _is_address(volume.nfs.server)):
         return None
@@ -200,7 +199,7 @@ def _is_address(server: str) -> bool:
 
 
 def _mounted(path: str) -> Directory:
-    """What the kernel mounts for that path, for any spelling."""
+    """The directory that the kernel mounts for that path."""
     return parse_directory(posixpath.normpath(f"/{path.lstrip('/')}"))
 
 
@@ -212,9 +211,9 @@ def _behind(volume: Volume, server: str, targets: TunnelTargets) -> FileSystemId
 
 
 def _locate_handle(handle: str) -> Location | None:
-    """The place a handle ``[efs:]FSID[:SUBPATH[:APID]]`` names; None with an access point.
+    """The location in a handle ``[efs:]FSID[:SUBPATH[:APID]]``; None with an access point.
 
-    The root directory of an access point is known to AWS only.
+    Only AWS knows the root directory of an access point.
     """
     fields = handle.removeprefix("efs:").split(":")
     if len(fields) > 2 and fields[2]:

@@ -23,7 +23,7 @@ from kube_efs.operator.operator_manifests import ensure_driver_crd, ensure_monit
 from kube_efs.operator.platforms import Platform
 from kube_efs.operator.reconciler import Reconciler
 from kube_efs.settings import OperatorSettings
-from kube_efs.signals import run_until_told_to_stop
+from kube_efs.signals import run_until_stopped
 from kube_efs.telemetry.health import Health, HealthServer, Heartbeat
 from kube_efs.telemetry.metrics import ApiServerMetrics, OperatorMetrics, new_registry
 
@@ -53,7 +53,7 @@ class _State:
 
 async def run_operator(settings: OperatorSettings) -> None:
     """Run until SIGTERM or SIGINT; raises InvalidSetting, and KubeUnavailable when it no longer leads."""
-    await run_until_told_to_stop(_run(settings))
+    await run_until_stopped(_run(settings))
     log.info("operator-stopped")
 
 

@@ -392,7 +392,7 @@ class Guards:
         found: set[str] = set()
         for name in sorted(names):
             live = await self._live(name)
-            if live is not None and not live.is_let_go:
+            if live is not None and not live.is_finalized:
                 found.add(name)
             if len(found) == _NAMED_MAX:
                 break

@@ -1,6 +1,6 @@
 """Formats single values of a report, for a terminal and the status page."""
 
-from kube_efs.model.sizes import in_words
+from kube_efs.model.sizes import format_size
 from kube_efs.report.values import EventReport, VolumeReport
 from kube_efs.tunnels.status import TunnelStatus
 
@@ -18,8 +18,8 @@ def format_usage(volume: VolumeReport) -> str:
     usage = volume.usage
     if usage is None:
         return ""
-    used = in_words(usage.used_bytes) if usage.complete else f"at least {in_words(usage.used_bytes)}"
-    return used if volume.requested_bytes is None else f"{used} of {in_words(volume.requested_bytes)}"
+    used = format_size(usage.used_bytes) if usage.complete else f"at least {format_size(usage.used_bytes)}"
+    return used if volume.requested_bytes is None else f"{used} of {format_size(volume.requested_bytes)}"
 
 
 def format_mount_target(tunnel: TunnelStatus) -> str:

@@ -122,7 +122,7 @@ def volumes_table(found: Iterable[VolumeReport]) -> Table:
             coloured(one.phase),
             one.reclaim_policy,
             one.claim,
-            _used(one),
+            Text(format_usage(one), style="red" if one.usage and one.usage.over else ""),
             format_location(one),
             "" if one.gid is None else str(one.gid),
             "" if one.port is None else f"127.0.0.1:{one.port}",
@@ -134,10 +134,6 @@ def volumes_table(found: Iterable[VolumeReport]) -> Table:
         at = columns.index("used")
         columns, rows = columns[:at] + columns[at + 1 :], [row[:at] + row[at + 1 :] for row in rows]
     return table_of("Volumes", columns, rows)
-
-
-def _used(volume: VolumeReport) -> Text:
-    return Text(format_usage(volume), style="red" if volume.usage and volume.usage.over else "")
 
 
 def tunnels_table(nodes: Iterable[NodeReport]) -> Table:

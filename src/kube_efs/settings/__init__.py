@@ -1,9 +1,8 @@
 """Every environment variable of the long-running processes, with its default, range and meaning.
 
-One class for each process, over bases that they share. ``docs/settings.md`` is made from this package
-(``scripts/settings_table.py``). Variables without the prefix ``KUBE_EFS_`` have the names that
-openshift-efs-stunnel, efs-provisioner, AWS's own tools and Kubernetes gave them. An empty variable counts
-as not set.
+Each process has a class, with shared base classes. ``scripts/settings_table.py`` generates
+``docs/settings.md`` from this package. Variables without the prefix ``KUBE_EFS_`` have the names of
+openshift-efs-stunnel, efs-provisioner, the tools of AWS, and Kubernetes. An empty variable counts as not set.
 """
 
 from kube_efs.settings.base import DEFAULT_NAMESPACE, AwsSettings, CommonSettings, own_image

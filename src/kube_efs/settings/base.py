@@ -1,4 +1,4 @@
-"""What the long-running processes have in common: how they log, who and where they are."""
+"""The settings that the long-running processes share: the log, their identity and location."""
 
 import socket
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ def _own_namespace() -> str:
 
 
 def own_image() -> str:
-    """The image of this version, which every process of kube-efs runs from."""
+    """The image of this version, for every process of kube-efs."""
     return f"quay.io/kube-efs/kube-efs:{version('kube-efs')}"
 
 
@@ -37,7 +37,7 @@ def _level(text: str) -> str:
 
 
 class Environment(BaseSettings):
-    """Settings that are read from the process's environment once, and stay."""
+    """Settings that are read once from the environment of the process."""
 
     model_config = SettingsConfigDict(
         frozen=True, case_sensitive=True, env_ignore_empty=True, validate_by_name=True, validate_by_alias=True
@@ -45,7 +45,7 @@ class Environment(BaseSettings):
 
     @classmethod
     def gaps(cls, given: Mapping[str, object]) -> list[str]:
-        """Report which variables are missing among those that are given, whatever is wrong with them."""
+        """The problems of missing variables; the given ones may be invalid."""
         return []
 
 
@@ -57,7 +57,7 @@ class CommonSettings(Environment):
     )
     health_host: str = setting(
         "KUBE_EFS_HEALTH_HOST",
-        "0.0.0.0",  # noqa: S104 — the kubelet and Prometheus come from outside of the pod
+        "0.0.0.0",  # noqa: S104 — the kubelet and Prometheus connect from outside of the pod
         "Address that serves `/healthz`, `/readyz` and `/metrics`.",
         accepts="an address of this host",
     )
@@ -92,7 +92,7 @@ class CommonSettings(Environment):
 
 
 class AwsSettings(Environment):
-    """Where this process is in AWS; what is not set comes from the instance's metadata."""
+    """The location of this process in AWS, by default from the instance metadata."""
 
     region: Annotated[Region, parsed(parse_region)] | None = setting(
         "AWS_REGION",

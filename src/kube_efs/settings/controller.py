@@ -189,7 +189,7 @@ class ControllerSettings(
 
     @property
     def directory_provisioners(self) -> tuple[DirectoryProvisionerSettings, ...]:
-        """Every provisioner of directory volumes: the one that has variables of its own, and the list's."""
+        """Every provisioner of directory volumes: the one with its own variables, and those of the list."""
         if BackendName.DIRECTORY not in self.backends:
             return ()
         if self.directory_provisioner_name is None or self.directory_file_system_id is None:
@@ -205,7 +205,7 @@ class ControllerSettings(
 
     @classmethod
     def gaps(cls, given: Mapping[str, object]) -> list[str]:
-        """Tell which variables of directory volumes are missing."""
+        """The missing variables of directory volumes."""
         names = ("FILE_SYSTEM_ID", "PROVISIONER_NAME")
         missing = [name for name in names if not given.get(name)]
         is_only = str(given.get("KUBE_EFS_BACKENDS", "")).strip(" ,") == BackendName.DIRECTORY
@@ -240,7 +240,7 @@ class ControllerSettings(
             yield "KUBE_EFS_DELETE_ACCESS_POINT_ROOT_DIR needs worker pods: put tunnel into KUBE_EFS_BACKENDS"
 
     def _lease_faults(self) -> Iterator[str]:
-        # A leader must give up before another may take over, and must have retried by then.
+        # A leader must stop before another one can start, and must retry before it stops.
         if not self.lease_duration_seconds > self.lease_renew_seconds > self.lease_retry_seconds:
             yield (
                 "KUBE_EFS_LEASE_DURATION_SECONDS must be more than KUBE_EFS_LEASE_RENEW_SECONDS, and that"

@@ -1,4 +1,4 @@
-"""Which kinds of volumes there are, and the provisioners of directory volumes."""
+"""The kinds of volumes, and the provisioners of directory volumes."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -11,7 +11,7 @@ from kube_efs.model.efs.directories import Directory, parse_directory
 from kube_efs.model.efs.ids import FileSystemId, parse_file_system_id
 from kube_efs.settings.fields import DNS_NAME_PATTERN, matching, parsed, read_items, read_yaml
 
-# Qualified names, as Kubernetes takes them for provisioners: in any case, the domain left out or not.
+# Qualified names, as Kubernetes accepts them for provisioners: in any case, with or without a domain.
 ProvisionerName = Annotated[
     str,
     matching(
@@ -19,13 +19,13 @@ ProvisionerName = Annotated[
         "is not a valid provisioner name",
     ),
 ]
-# Taken as it is, since mounts and volumes have it so: in any case, with or without a dot at the end.
+# Not normalized, because mounts and volumes contain it as given: in any case, with or without a final dot.
 ServerName = Annotated[str, matching(rf"(?i:{DNS_NAME_PATTERN}\.?)", "is not a valid DNS name")]
 BaseDirectory = Annotated[str, parsed(lambda text: str(parse_directory(text)))]
 
 
 class BackendName(StrEnum):
-    """The kinds of volumes that a controller makes."""
+    """The kinds of volumes that a controller creates."""
 
     TUNNEL = "tunnel"
     DIRECTORY = "directory"
@@ -48,12 +48,12 @@ class DirectoryProvisionerSettings(BaseModel):
 
     @property
     def base(self) -> Directory | None:
-        """The directory of the file system that volumes' directories are made in, if it is given."""
+        """The directory that contains the directories of volumes; None if it is not set."""
         return None if self.path is None else parse_directory(self.path)
 
 
 def _some(backends: tuple[BackendName, ...]) -> tuple[BackendName, ...]:
-    # The library's own check of a length also counts what is malformed, and reports one fault twice.
+    # The check of pydantic for a length also counts malformed entries, and reports an error twice.
     if not backends:
         raise ValueError("names no provisioner")
     return backends

@@ -1,4 +1,4 @@
-"""What settings are made of: fields read from environment variables, and the texts they accept."""
+"""The fields of settings: each has an environment variable and validates its text."""
 
 import re
 from collections.abc import Callable
@@ -21,7 +21,7 @@ DNS_NAME_PATTERN = rf"{_DNS_LABEL}(\.{_DNS_LABEL})*"
 def setting(name: str, default: object, meaning: str, *, accepts: str, shown: str = "", **limits: Any) -> Any:
     """A field that is read from the variable ``name``.
 
-    ``accepts`` is the range in words, and the remedy when a value is outside of it; ``shown`` describes a
+    ``accepts`` describes the valid values, and is the remedy for an invalid one; ``shown`` describes a
     default that depends on the machine. Both are Markdown.
     """
     source = {"default_factory": default} if callable(default) else {"default": default}
@@ -48,7 +48,7 @@ def seconds(
 
 
 def matching(pattern: str, problem: str) -> AfterValidator:
-    """A text that the whole pattern fits."""
+    """Accepts text that matches the whole pattern."""
 
     def check(text: str) -> str:
         if not re.fullmatch(pattern, text):
@@ -59,7 +59,7 @@ def matching(pattern: str, problem: str) -> AfterValidator:
 
 
 def parsed(parse: Callable[[object], object]) -> AfterValidator:
-    """The model's own parser; its error becomes one that pydantic collects with the others."""
+    """Applies a parser of the model; its error becomes one that pydantic collects."""
 
     def check(text: str) -> object:
         try:
@@ -71,7 +71,7 @@ def parsed(parse: Callable[[object], object]) -> AfterValidator:
 
 
 def read_yaml(value: object) -> object:
-    """What a variable's text stands for, which is YAML or the JSON that is part of it."""
+    """The value of a variable in YAML or JSON."""
     try:
         return yaml.safe_load(value) if isinstance(value, str) else value
     except yaml.YAMLError as error:
@@ -79,7 +79,7 @@ def read_yaml(value: object) -> object:
 
 
 def read_items(value: object) -> object:
-    """The parts of a variable's text between its commas."""
+    """The parts of a variable, which are separated by commas."""
     return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 

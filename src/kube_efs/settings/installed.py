@@ -21,7 +21,7 @@ _PREFIX: Final = "KUBE_EFS_"
 _HEALTH_HOST: Final = "KUBE_EFS_HEALTH_HOST"
 _LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _BY_MANIFEST: Final = "is set by the manifests"
-# Pods have these from their manifests: volumes, ports, probes and roles are made for just these values.
+# The manifests set these variables, and their volumes, ports, probes and roles depend on the values.
 _KEPT: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         (
@@ -44,13 +44,13 @@ _KEPT: Final[Mapping[str, str]] = {
     "WORKER_IMAGE": "is set by KUBE_EFS_IMAGE of the operator",
     **dict.fromkeys(
         ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
-        "belongs into the Secret aws-efs-cloud-credentials",
+        "belongs in the Secret aws-efs-cloud-credentials",
     ),
 }
 
 
 def _accepted_by(kind: type[Environment]) -> BeforeValidator:
-    """A mapping of that process's variables, each with the text of a value that it accepts."""
+    """Reads a mapping of variables of that process to values that it accepts, as text."""
 
     def read(value: object) -> object:
         found = read_yaml(value)
@@ -65,7 +65,7 @@ def _accepted_by(kind: type[Environment]) -> BeforeValidator:
 
 
 def _text(name: str, value: object) -> str:
-    """A value as a variable has it; a value that is not text is written in JSON."""
+    """The text of a value for a variable; a value that is not text becomes JSON."""
     try:
         return value if isinstance(value, str) else json.dumps(value)
     except TypeError:
@@ -92,10 +92,10 @@ def _names(kind: type[Environment]) -> list[str]:
 
 
 def _parsed(kind: type[Environment], name: str, text: str) -> Any:  # noqa: ANN401 - of any field
-    """The value that the process will make of it."""
+    """The value that the process will read from the text."""
     (field,) = [one for one in kind.model_fields.values() if one.validation_alias == name]
     try:
-        # On its own, since the process's settings as a whole would be read from this one's environment.
+        # Alone, because the complete settings would also be read from the environment of this process.
         alone = create_model("Alone", value=cast("Any", (field.annotation, field)))
         return alone.model_validate({name: text}).value  # type: ignore[attr-defined]
     except ValidationError:
@@ -137,12 +137,12 @@ class InstalledSettings(Environment):
 
     @property
     def opens_tunnel(self) -> bool:
-        """Whether the tunnels' metrics can be read from outside of their node."""
+        """Whether the metrics of the tunnels can be read from outside of their node."""
         return _is_open(self.tunnel)
 
     @property
     def opens_node(self) -> bool:
-        """The same of the nodes' CSI driver."""
+        """Whether the metrics of the CSI driver can be read from outside of its node."""
         return _is_open(self.node)
 
 

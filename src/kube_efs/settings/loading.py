@@ -1,4 +1,4 @@
-"""The settings of this process's environment, or everything that is wrong with them."""
+"""Loads the settings from the environment, or reports all invalid ones."""
 
 import os
 from typing import TypeVar
@@ -14,9 +14,9 @@ _Settings = TypeVar("_Settings", bound=Environment)
 
 
 def load(kind: type[_Settings], **given: str) -> _Settings:
-    """The settings of this process's environment, of which those ``given`` by flags win.
+    """The settings from the environment of this process; those ``given`` by flags take precedence.
 
-    Raises InvalidSetting that names every bad variable.
+    Raises InvalidSetting that names every invalid variable.
     """
     try:
         return kind(**given)  # type: ignore[arg-type]  # names of variables, not options of the library
@@ -30,10 +30,10 @@ def _invalid(kind: type[Environment], details: list[ErrorDetails]) -> InvalidSet
         for field in kind.model_fields.values()
         if isinstance(field.json_schema_extra, dict)
     }
-    # An invalid default is reported with the field's name, not by the variable's.
+    # pydantic reports an invalid default with the name of the field, not of the variable.
     variables = {name: str(field.validation_alias) for name, field in kind.model_fields.items()}
     faults = [fault for detail in details for fault in _faults(detail, variables, accepts)]
-    if all(detail["loc"] for detail in details):  # otherwise the rules over several variables were come to
+    if all(detail["loc"] for detail in details):  # else the rules for several variables have been checked
         faults += map(InvalidSetting, kind.gaps(os.environ))
     if len(faults) == 1:
         return faults[0]
@@ -42,17 +42,17 @@ def _invalid(kind: type[Environment], details: list[ErrorDetails]) -> InvalidSet
 
 def _faults(detail: ErrorDetails, variables: dict[str, str], accepts: dict[str, str]) -> list[InvalidSetting]:
     problem = detail["msg"].removeprefix("Value error, ").removeprefix("Input ").removeprefix("Path ")
-    if not detail["loc"]:  # rules over several variables, a line for each; the messages name them
+    if not detail["loc"]:  # rules for several variables, one line each, which names them
         return [InvalidSetting(line) for line in problem.splitlines()]
     name, *inside = map(str, detail["loc"])
     name = variables.get(name, name)
-    # A list's own value says which one it is; a structure's needs its name.
+    # The value identifies an item of a list; a field of a structure also needs its name.
     inside = inside if len(inside) > 1 else []
     given = detail["input"]
     fault = InvalidSetting(
         problem[0].lower() + problem[1:],
         field=".".join([name, *inside]),
-        # A key in the wrong place is not to be in the log, too.
+        # A secret in the wrong variable must not be logged.
         value=text_without_secrets(given) if isinstance(given, str) else given,
         remedy=f"use {accepts[name].replace('`', '')}",
     )

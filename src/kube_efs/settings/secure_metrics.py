@@ -8,7 +8,7 @@ from kube_efs.settings.fields import count, matching, setting
 
 
 class SecureMetricsSettings(Environment):
-    """Metrics for a Prometheus that does not trust the network, as OpenShift's."""
+    """Metrics over TLS, for a Prometheus that requires it, such as that of OpenShift."""
 
     metrics_certificate_folder: Path | None = setting(
         "KUBE_EFS_METRICS_CERTIFICATE_FOLDER",

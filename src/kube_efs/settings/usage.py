@@ -5,7 +5,7 @@ from kube_efs.settings.fields import count, seconds, setting
 
 
 class UsageSettings(Environment):
-    """How much is in volumes, found out by looking at every file; off, since that is work for EFS."""
+    """The usage of volumes; off by default, because a measurement reads the metadata of every file on EFS."""
 
     usage_interval_seconds: int = setting(
         "KUBE_EFS_USAGE_INTERVAL_SECONDS",

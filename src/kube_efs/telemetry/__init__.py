@@ -1,1 +1,1 @@
-"""How the processes tell what they do: logs, metrics, and the health endpoint."""
+"""Logs, metrics, and the health endpoint of the processes."""

@@ -1,12 +1,11 @@
-"""Duties of a process: what it does periodically for as long as it runs.
+"""Supervises the duties of a process: the tasks that run as long as the process.
 
-A duty must survive whatever it meets, such as an unexpected answer, and must never end
-another one. So each is supervised: an unexpected error is logged and counted, and the duty is
-restarted after a pause. A fault that stays costs this duty alone, and shows in the log, in a metric and in
-``problems``.
+An unexpected error, such as an invalid answer, must end neither its duty nor another one. It is logged and
+counted, and the duty is restarted after a pause. A permanent error affects only its duty, and is visible in
+the log, in a metric and in ``problems``.
 
-Duties read what they need again when they start. One that must not continue where it failed, such as
-the watch of volumes, is not a duty in this sense: its end ends the process.
+A restarted duty reads its input again. A task that must not be restarted after an error, such as the watch of
+volumes, is not a duty: its end ends the process.
 """
 
 import asyncio
@@ -44,17 +43,17 @@ class Duties:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """The duties that have failed of late, with the class of the error."""
+        """The duties that failed recently, with the class of the error."""
         now = self._clock()
         return tuple(text for text, until in self._failures.values() if now < until)
 
     async def keep(
         self, name: str, duty: Callable[[], Awaitable[None]], *, failed: Callable[[], None] = lambda: None
     ) -> None:
-        """Do the duty until it ends by itself, or until cancelled; an error restarts it after a pause.
+        """Run the duty until it returns or is cancelled; restart it with a pause after an error.
 
-        The pause doubles from 1 s to a minute, and is reset when the duty has lasted longer than that.
-        ``failed`` is called after each failure.
+        The pause doubles from 1 s to 60 s, and is reset after a run of more than 60 s. ``failed`` is called
+        after each failure.
         """
         pause = _FIRST_PAUSE_SECONDS
         while True:
@@ -70,7 +69,7 @@ class Duties:
             pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
 
     def note(self, name: str, error: Exception, *, retry_seconds: float) -> None:
-        """Log and count that a duty, or a part of one, has failed and is retried."""
+        """Log and count the failure of a duty, or of a part of one, that is retried."""
         self._metrics.failures.labels(name).inc()
         log.error(
             "duty-failed",
@@ -79,18 +78,18 @@ class Duties:
             frames=frames_of(error),
             retry_seconds=retry_seconds,
         )
-        # A failure that comes again must be reported without a gap.
+        # A repeated failure must be reported without a gap.
         until = self._clock() + retry_seconds + _LONGEST_PAUSE_SECONDS
         self._failures[name] = (f"{name}: failed ({kinds_of(error)}) and is retried", until)
 
 
 def kinds_of(error: BaseException) -> str:
-    """The names of the error's classes, of all in a group: its text may come from anywhere."""
+    """The class of the error, or those in a group; not the text, which may contain secrets."""
     return ", ".join(dict.fromkeys(type(one).__name__ for one in _leaves(error)))
 
 
 def frames_of(error: BaseException) -> list[str]:
-    """Where it comes from, the innermost place last, also only names of the program."""
+    """The frames of the error, the innermost one last: only files, lines and functions."""
     [first, *_] = _leaves(error)
     frames = traceback.extract_tb(first.__traceback__)[-_FRAMES_MOST:]
     return [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in frames]

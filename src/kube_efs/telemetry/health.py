@@ -14,28 +14,28 @@ from kube_efs.telemetry.serving import HttpServer
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """A judgement and, when it is bad, the reasons for it."""
+    """Whether a part of the process is healthy, and the reasons if it is not."""
 
     ok: bool = True
     reasons: tuple[str, ...] = ()
 
     @classmethod
     def failing(cls, *reasons: str) -> Self:
-        """The judgement that something is wrong; healthy when there are no reasons."""
+        """Not healthy for these reasons; healthy without reasons."""
         return cls(ok=not reasons, reasons=reasons)
 
 
 def combine(*parts: Health) -> Health:
-    """Healthy if all parts are, else the reasons of all; no part at all is healthy."""
+    """Healthy if all parts are, else with the reasons of all; healthy without parts."""
     return Health(
         ok=all(part.ok for part in parts), reasons=tuple(reason for part in parts for reason in part.reasons)
     )
 
 
 class Heartbeat:
-    """Reports whether a loop makes progress: it calls ``beat`` in each round, others call ``health``.
+    """Reports whether a loop makes progress: the loop calls ``beat`` in each round, others call ``health``.
 
-    A loop that is stuck, on a lock or in a call without end, raises no error; only its silence shows.
+    A loop that hangs raises no error, so only its missing heartbeat shows it.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Heartbeat:
         self._last = clock()
 
     def beat(self) -> None:
-        """Note that the loop turns now."""
+        """Record that the loop makes progress."""
         self._last = self._clock()
 
     @property
@@ -56,7 +56,7 @@ class Heartbeat:
         return self._clock() - self._last
 
     def health(self) -> Health:
-        """Failing once the last beat is older than the greatest age."""
+        """Not healthy if the last beat is older than the maximum age."""
         age = self.age_seconds
         if age <= self._max_age_seconds:
             return Health()
@@ -110,7 +110,7 @@ def _json_page(content: Callable[[], object]) -> _Handler:
 
 
 def metrics_page(registry: CollectorRegistry) -> _Handler:
-    """Answers with all metrics, in the format that Prometheus asks for."""
+    """Answers with all metrics, in the format that Prometheus requests."""
 
     async def answer(request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))

@@ -1,8 +1,8 @@
 """Logs: one chain for structlog and the standard library, colored for terminals or JSON for machines.
 
 Modules log with ``log = structlog.get_logger()``; the name of the module becomes the field ``logger``.
-Libraries that use ``logging`` go through the same chain, so their lines look the same. At its end secrets are
-removed and everything is shortened, so that a line has 40 000 characters at most, whatever is put into it.
+Libraries that use ``logging`` go through the same chain, so that their lines look the same. At its end,
+secrets are removed and values are shortened, so that a line has at most 40 000 characters for any input.
 """
 
 import json
@@ -46,14 +46,14 @@ _NOISY_LIBRARIES: Final = (
 )
 _HANDLER_NAME: Final = "kube-efs"
 _FIRST_KEYS: Final[tuple[str, ...]] = ("timestamp", "level", "logger", "event")
-# Shorter values of variables are words that would go missing everywhere.
+# Shorter values of variables are ordinary words, which would be removed everywhere.
 _LEAST_SECRET: Final = 6
 
 
 def configure(level: str, *, stream: TextIO | None = None) -> None:
     """Send all logs from ``level`` up to ``stream`` (standard error), replacing an earlier configuration.
 
-    A terminal gets aligned text, coloured unless NO_COLOR is set; anything else one JSON object a line.
+    A terminal gets aligned text, colored unless NO_COLOR is set; any other stream one JSON object a line.
     Raises InvalidSetting for an unknown level; case does not matter.
     """
     threshold = parse_level(level)
@@ -114,7 +114,7 @@ def _renderer(stream: TextIO) -> Processor:
         return structlog.processors.JSONRenderer(ensure_ascii=False)
     return structlog.dev.ConsoleRenderer(
         colors="NO_COLOR" not in os.environ,
-        # The other formatters show local variables, and these may hold secrets.
+        # The other formatters show local variables, which may contain secrets.
         exception_formatter=structlog.dev.plain_traceback,
     )
 
@@ -128,24 +128,23 @@ def _replace_root_handler(handler: logging.Handler, threshold: int) -> None:
 
 
 class _Handler(logging.StreamHandler[TextIO]):
-    """Says that a line was lost, when it was; logging itself would show what the line was made from."""
+    """Reports a lost line without its arguments, which ``logging`` would print."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
         error = sys.exc_info()[0]
-        line = {"level": "error", "logger": record.name, "event": "line-lost"}
+        line = {
+            "level": "error",
+            "logger": record.name,
+            "event": "line-lost",
+            "place": f"{record.pathname}:{record.lineno}",
+            "reason": error.__name__ if error else "",
+        }
         with suppress(OSError, ValueError):  # a stream that is closed
-            self.stream.write(
-                json.dumps({**line, "place": f"{record.pathname}:{record.lineno}", "reason": _name(error)})
-                + "\n"
-            )
-
-
-def _name(kind: type[BaseException] | None) -> str:
-    return kind.__name__ if kind else ""
+            self.stream.write(json.dumps(line) + "\n")
 
 
 def _render_exception(_logger: WrappedLogger, _method: str, event_dict: EventDict) -> EventDict:
-    """``exc_info``, as ``logging`` takes it, becomes the text ``exception``."""
+    """Replaces ``exc_info``, in the forms of ``logging``, with the text ``exception``."""
     given = event_dict.pop("exc_info", None)
     error = given if isinstance(given, BaseException) else given[1] if isinstance(given, tuple) else None
     if given and error is None:
@@ -159,5 +158,5 @@ def _remove_secrets(_logger: WrappedLogger, _method: str, event_dict: EventDict)
     exception = event_dict.pop("exception", None)
     first = {key: event_dict.pop(key) for key in _FIRST_KEYS if key in event_dict}
     clean = without_secrets({**first, **event_dict})
-    # Rendered without secrets already, and longer than other fields may be.
+    # It contains no secrets, and may be longer than other fields.
     return clean if exception is None else {**clean, "exception": exception}

@@ -1,7 +1,8 @@
 """Every metric of every process, in one place.
 
-Each group registers itself in the registry it is given; nothing uses the library's global registry, so
-that two processes' metrics can live in one test. Units are in the names (https://prometheus.io/docs/practices/naming/).
+Each group registers itself in the given registry. Nothing uses the global registry of the library, so that
+one test can contain the metrics of two processes. Names contain units
+(https://prometheus.io/docs/practices/naming/).
 """
 
 from enum import StrEnum
@@ -34,7 +35,7 @@ _CSI_SECONDS = (0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 60, 180)
 
 
 def new_registry() -> CollectorRegistry:
-    """A registry with this process's own figures and the version of kube-efs."""
+    """A registry with the metrics of this process and the version of kube-efs."""
     registry = CollectorRegistry(auto_describe=True)
     ProcessCollector(registry=registry)
     GCCollector(registry=registry)
@@ -43,7 +44,7 @@ def new_registry() -> CollectorRegistry:
 
 
 class DutyMetrics:
-    """What a process does for as long as it runs."""
+    """The duties of a process."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.failures = Counter(
@@ -75,7 +76,7 @@ class ApiServerMetrics:
 
 
 class AwsMetrics:
-    """Calls to AWS, and how old the picture made from them is."""
+    """Calls to AWS, and the age of the discovered state."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.calls = Counter(
@@ -119,7 +120,7 @@ class AwsMetrics:
 
 
 class ControllerMetrics:
-    """What the controller does with claims, volumes and worker pods."""
+    """Claims, volumes and worker pods of the controller."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.leader = Gauge(
@@ -238,7 +239,7 @@ class OperatorMetrics:
 
 
 class SharedVolumeMetrics:
-    """SharedVolumes and what becomes of them."""
+    """SharedVolumes and their objects."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         # Its name and labels are those of aws-efs-operator.
@@ -265,7 +266,7 @@ class SharedVolumeMetrics:
 
 
 class UsageMetrics:
-    """How much is in each volume, where that is measured."""
+    """The usage of volumes, if it is measured."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         volume = ["volume", "claim_namespace", "claim", "file_system"]

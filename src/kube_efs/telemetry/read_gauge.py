@@ -1,4 +1,4 @@
-"""Gauges whose values are asked for when the metrics are read, so that no value is outdated."""
+"""Gauges whose values are read when Prometheus scrapes the metrics, so that no value is outdated."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
@@ -10,7 +10,7 @@ Reading = tuple[Sequence[str], float]
 
 
 class ReadGauge(Collector):
-    """A gauge with labels; ``read`` gives the values of the moment, each with those of its labels."""
+    """A gauge with labels; ``read`` returns the current values, each with the values of its labels."""
 
     def __init__(
         self, name: str, documentation: str, labels: Sequence[str], *, registry: CollectorRegistry
@@ -26,7 +26,7 @@ class ReadGauge(Collector):
         yield GaugeMetricFamily(self.name, self.documentation, labels=self.labels)
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The gauge as it is now."""
+        """The gauge with its current values."""
         family = GaugeMetricFamily(self.name, self.documentation, labels=self.labels)
         for labels, value in self.read():
             family.add_metric(labels, value)

@@ -1,6 +1,6 @@
-"""The fields of a line of the log, without secrets and short enough to be one line.
+"""Removes secrets from the fields of a log line, and shortens them.
 
-``kube_efs.model.secrets`` says what a secret looks like. Where something was cut, its length is given.
+``kube_efs.model.secrets`` contains the rules for secrets. A shortened value ends with its original length.
 """
 
 import json
@@ -16,26 +16,26 @@ _MAX_DEPTH: Final = 8
 _MAX_ENTRIES: Final = 100
 _MAX_KEY: Final = 200
 _MAX_TEXT: Final = 4000
-# Of a whole line; container runtimes cut lines at 16 KiB.
+# Of a whole line; container runtimes split lines at 16 KiB.
 _MAX_CHARACTERS: Final = 12_000
-# The least that an entry counts for.
+# The minimum that each entry counts for.
 _ENTRY_CHARACTERS: Final = 8
 _MAX_JSON: Final = 65_536
-# Longer integers are refused by the renderer, and have no meaning for readers.
+# The renderer refuses longer integers.
 _MAX_BITS: Final = 1024
 
 
 def without_secrets(fields: Mapping[str, Any]) -> dict[str, Any]:
     """The same fields with secrets replaced by ``[removed]`` at any depth, and shortened.
 
-    Every value comes back as something JSON can express: what is neither number, text, mapping nor
-    sequence becomes its text, so that no secret hides behind a ``repr``.
+    Every value of the result is valid in JSON: one that is neither number, text, mapping nor sequence becomes
+    text, so that its ``repr`` cannot contain a secret.
     """
     return _Cleaning().mapping(fields, _MAX_DEPTH)
 
 
 class _Cleaning:
-    """One line; counts how much of it is left."""
+    """The cleaning of one line, with the number of characters that are left for it."""
 
     def __init__(self) -> None:
         self._left = _MAX_CHARACTERS
@@ -46,7 +46,7 @@ class _Cleaning:
             if self._left <= 0:
                 break
             name = self._text(str(key), _MAX_KEY)
-            # A huge field leaves as much to those after it as it takes.
+            # A huge field leaves half of the characters to the fields after it.
             kept = self._left // 2
             self._left -= kept
             clean[name] = self._field(str(key), value, depth)
@@ -97,12 +97,12 @@ def _text_of(value: object) -> str:
         return f"{len(value)} bytes"
     try:
         return str(value)
-    except Exception as error:  # noqa: BLE001 - no line is lost for an object that cannot say what it is
+    except Exception as error:  # noqa: BLE001 - an object without a text must not lose the line
         return f"a {type(value).__name__} that cannot be shown ({type(error).__name__})"
 
 
 def _json_in(text: str) -> object:
-    """The document that the text is, if something in it has the name of a secret; else None."""
+    """The JSON document in the text if it contains the name of a secret; else None."""
     if not (text[:1] in "{[" and text[-1:] in "}]") or len(text) > _MAX_JSON:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Metrics over TLS, with a certificate that others make and renew, such as OpenShift's service CA."""
+"""Metrics over TLS, with a certificate that others create and renew, such as OpenShift's service CA."""
 
 import asyncio
 import ssl
@@ -17,19 +17,18 @@ from kube_efs.telemetry.serving import HttpServer
 
 log = structlog.get_logger(__name__)
 
-_LOOK_SECONDS: Final = 15.0
+_CHECK_SECONDS: Final = 15.0
 
 # Forward secrecy and authenticated encryption, as in Mozilla's and OpenShift's "intermediate".
 _USUAL_CIPHERS: Final = "ECDHE+AESGCM,ECDHE+CHACHA20"
 _VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
-# Names, times and sizes: what distinguishes one certificate from the next without reading keys again and
-# again.
+# Times and sizes of the files, which change with a renewal. So the key is not read again without one.
 _Stamp = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsTerms:
-    """The oldest version that is spoken, ``1.2`` or ``1.3``, and OpenSSL's names of ciphers of 1.2."""
+    """The oldest accepted version, ``1.2`` or ``1.3``, and the ciphers of 1.2 with OpenSSL's names."""
 
     version: str = "1.2"
     ciphers: str = ""
@@ -38,9 +37,9 @@ class TlsTerms:
 class SecureMetrics(HttpServer):
     """Serves /metrics over TLS while its context is open; use as ``async with``.
 
-    ``folder`` has ``tls.crt`` and ``tls.key``, perhaps only later: until then no connection comes about. What
-    is there is read again and again, so a renewed certificate is served without a restart, and a broken
-    one is not. Making it raises InvalidSetting when no cipher is known.
+    ``folder`` contains ``tls.crt`` and ``tls.key``. Until they exist, connections fail. They are checked
+    periodically, so that a renewed certificate is served without a restart. An invalid one is not served. The
+    constructor raises InvalidSetting if no cipher is known.
     """
 
     def __init__(
@@ -51,10 +50,10 @@ class SecureMetrics(HttpServer):
         registry: CollectorRegistry,
         terms: TlsTerms | None = None,
         *,
-        look_seconds: float = _LOOK_SECONDS,
+        check_seconds: float = _CHECK_SECONDS,
     ) -> None:
         self._files = (folder / "tls.crt", folder / "tls.key")
-        self._look_seconds = look_seconds
+        self._check_seconds = check_seconds
         self._context = _context(terms or TlsTerms())
         self._loaded: _Stamp | None = None
         app = web.Application()
@@ -79,7 +78,7 @@ class SecureMetrics(HttpServer):
     async def _follow(self) -> None:
         while True:
             await asyncio.to_thread(self._load)
-            await asyncio.sleep(self._look_seconds)
+            await asyncio.sleep(self._check_seconds)
 
     def _load(self) -> None:
         """Serve the current files of the directory; existing connections keep theirs."""
@@ -99,7 +98,7 @@ class SecureMetrics(HttpServer):
 
 
 def _context(terms: TlsTerms) -> ssl.SSLContext:
-    """Without a certificate yet; raises InvalidSetting for ciphers of which none is known."""
+    """The context without a certificate; raises InvalidSetting if no cipher is known."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = _VERSIONS[terms.version]
     try:

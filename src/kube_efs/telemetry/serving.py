@@ -1,4 +1,4 @@
-"""An HTTP server on an address of this host, for as long as a context is open."""
+"""An HTTP server on an address of this host, while a context is open."""
 
 import ssl
 from types import TracebackType
@@ -15,8 +15,8 @@ _SHUTDOWN_SECONDS: Final = 1.0
 class HttpServer:
     """Serves an application while its context is open; use as ``async with``.
 
-    Port 0 takes a free port, which ``port`` then contains. Opening raises InvalidSetting, about the ``field``
-    that the address comes from, when the address cannot be bound.
+    Port 0 selects a free port, which ``port`` then contains. If the address cannot be bound, opening raises
+    InvalidSetting about ``field``, the setting with the address.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class HttpServer:
 
     @property
     def port(self) -> int:
-        """The port that is listened on; the one asked for until the context is open."""
+        """The port of the server; the requested one until the context is open."""
         return int(self._runner.addresses[0][1]) if self._runner.addresses else self._port
 
     async def __aenter__(self) -> Self:

@@ -1,6 +1,6 @@
 """Uncaught exceptions go through the log, which removes secrets: Python prints no traceback.
 
-They end up in one of four places: the main thread, another thread, a destructor or a callback of C code, and
+They occur in one of four places: the main thread, another thread, a destructor or a callback of C code, and
 asyncio's event loop, which gets those of callbacks and of tasks that are not awaited.
 """
 
@@ -8,14 +8,14 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # a worker's process ends sooner than these are loaded
+if TYPE_CHECKING:  # these take longer to load than a worker runs
     import asyncio
 
 _LOGGER = "kube_efs.uncaught"
 
 
 def catch_uncaught() -> None:
-    """Have this process log every exception that ends its main thread, another thread or a destructor."""
+    """Log every exception that ends the main thread, another thread or a destructor of this process."""
     sys.excepthook = lambda _kind, error, _trace: log_uncaught(error)
     threading.excepthook = _of_thread
     sys.unraisablehook = _of_destructor
@@ -52,11 +52,11 @@ def _log(event: str, error: BaseException | None) -> None:
     try:
         import logging  # noqa: PLC0415
 
-        if not logging.getLogger().handlers:  # it failed before its settings were read
+        if not logging.getLogger().handlers:  # the process failed before it read its settings
             from kube_efs.telemetry.logging import configure  # noqa: PLC0415
 
             configure("INFO")
         logging.getLogger(_LOGGER).error(event, exc_info=error)
-    except Exception as failure:  # noqa: BLE001 - the last place there is
+    except Exception as failure:  # noqa: BLE001 - nothing else can report it
         kinds = type(error).__name__, type(failure).__name__
         sys.stderr.write("{}: {}; it cannot be logged: {}\n".format(event.partition(":")[0], *kinds))

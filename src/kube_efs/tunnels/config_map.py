@@ -110,7 +110,7 @@ def save_served(path: Path, served: Served) -> None:
         "version": _VERSION,
         "targets": _render(served.document),
         "zones": render_zones(served.document),
-        "lingering": [_render(_only(target)) for target in served.lingering],
+        "lingering": [_render(TunnelTargets(targets={one.file_system_id: one})) for one in served.lingering],
     }
     write_atomically(path, json.dumps(state))
 
@@ -147,7 +147,3 @@ def _text(value: object) -> str:
 
 def _render(targets: TunnelTargets) -> str:
     return render_targets(targets, last_update=_NEVER)
-
-
-def _only(target: TunnelTarget) -> TunnelTargets:
-    return TunnelTargets(targets={target.file_system_id: target})

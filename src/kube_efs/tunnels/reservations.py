@@ -59,7 +59,7 @@ class TunnelSpec:
     def __post_init__(self) -> None:
         parse_file_system_id(self.file_system_id)
         if self.access_point_id is not None:
-            parse_access_point_id(self.access_point_id, field="access point id")
+            parse_access_point_id(self.access_point_id, field="access point ID")
         if self.region is not None:
             parse_region(self.region)
         if self.zone is not None:

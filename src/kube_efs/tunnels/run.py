@@ -29,7 +29,7 @@ from kube_efs.model.efs.ids import Region, ZoneName, parse_region, parse_subnet_
 from kube_efs.model.efs.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, ZONES_KEY
 from kube_efs.model.errors import AwsError, InvalidSetting, InvalidValue
 from kube_efs.settings import TunnelSettings
-from kube_efs.signals import run_until_told_to_stop
+from kube_efs.signals import run_until_stopped
 from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.health import Health, HealthServer
 from kube_efs.telemetry.metrics import ApiServerMetrics, TunnelMetrics, new_registry
@@ -50,7 +50,7 @@ COMPONENT = "kube-efs-tunnel"
 
 async def run_tunnel(settings: TunnelSettings) -> None:
     """Run until SIGTERM or SIGINT; raises InvalidSetting and StunnelMissing at the start."""
-    await run_until_told_to_stop(_run(settings))
+    await run_until_stopped(_run(settings))
     log.info("tunnel-agent-stopped", node=settings.node_name)
 
 

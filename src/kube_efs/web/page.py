@@ -111,19 +111,15 @@ def problems(seen: Snapshot) -> tuple[str, ...]:
 
 
 def _verdict(found: Sequence[str]) -> Html:
-    words = "Health: no problems." if not found else f"Health: {_counted(len(found), 'problem')}."
+    text = f"Health: {len(found) or 'no'} problem{'' if len(found) == 1 else 's'}."
     items = [element("li", one) for one in found]
     return element(
         "section",
-        element("p", element("strong", words)),
+        element("p", element("strong", text)),
         element("ul", *items) if items else None,
         class_=f"verdict {'bad' if found else 'good'}",
         aria_label="Health",
     )
-
-
-def _counted(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _figures(report: ClusterReport) -> Html:

@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from kube_efs.model.sizes import in_words
+from kube_efs.model.sizes import format_size
 from kube_efs.report.formatting import (
     format_location,
     format_mount_target,
     format_notes,
     format_object,
 )
-from kube_efs.report.values import ClusterReport, FileSystemReport, VolumeReport
+from kube_efs.report.values import ClusterReport, VolumeReport
 from kube_efs.tunnels.status import TunnelState
 from kube_efs.web.html import Child, Html, element, joined
 
@@ -94,16 +94,15 @@ def file_systems(report: ClusterReport) -> Html:
             one.name,
             str(one.port),
             str(one.volumes),
-            *(_lines(_addresses(one, zone)) or "none" for zone in zones),
+            *(
+                _lines(target.address for target in one.mount_targets if target.zone == zone) or "none"
+                for zone in zones
+            ),
         ]
         for one in report.file_systems
     ]
     columns = ["File system", "Name", "Port", "Volumes", *(zone or "unknown zone" for zone in zones)]
     return table("File systems and mount targets by zone", columns, rows, name="file-systems")
-
-
-def _addresses(one: FileSystemReport, zone: str) -> list[str]:
-    return [target.address for target in one.mount_targets if target.zone == zone]
 
 
 def tunnels(report: ClusterReport) -> Html:
@@ -136,7 +135,7 @@ def volumes(report: ClusterReport) -> Html:
             one.claim,
             format_location(one),
             _used(one),
-            "" if one.requested_bytes is None else in_words(one.requested_bytes),
+            "" if one.requested_bytes is None else format_size(one.requested_bytes),
             moment(one.usage.time if one.usage else ""),
         ]
         for one in report.volumes
@@ -149,7 +148,7 @@ def _used(volume: VolumeReport) -> Child:
     usage = volume.usage
     if usage is None:
         return "not measured"
-    used = in_words(usage.used_bytes) if usage.complete else f"at least {in_words(usage.used_bytes)}"
+    used = format_size(usage.used_bytes) if usage.complete else f"at least {format_size(usage.used_bytes)}"
     return badge(f"{used}, over request", "bad") if usage.over else used
 
 

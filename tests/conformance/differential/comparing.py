@@ -1,6 +1,6 @@
-"""Where two answers differ.
+"""The differences between two answers.
 
-Of a refusal, its code, its reason and the fields that it names count, and no sentences.
+Of a refusal, the code, the reason and the names of fields are compared, not the text.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ MISSING = _Missing()
 
 
 def differences(real: Sequence[Answer], embedded: Sequence[Answer]) -> list[Difference]:
-    """What differs between the answers of both servers to one story."""
+    """The differences between the answers of both servers to a story."""
     return [
         Difference(exchange=one.exchange, path=path, real=left, embedded=right)
         for one, other in zip(real, embedded, strict=True)
@@ -42,7 +42,7 @@ def differences(real: Sequence[Answer], embedded: Sequence[Answer]) -> list[Diff
 
 
 def _between_answers(real: Answer, embedded: Answer) -> Iterator[tuple[str, Any, Any]]:
-    """What differs; of an object and a refusal, only that they do."""
+    """The differences; for an object and a refusal, only the status."""
     if real.status == embedded.status:
         yield from _between("", *(asdict(replace(one, body=_compared(one.body))) for one in (real, embedded)))
     else:
@@ -50,7 +50,7 @@ def _between_answers(real: Answer, embedded: Answer) -> Iterator[tuple[str, Any,
 
 
 def _compared(value: Any) -> Any:
-    """The value, where each refusal is reduced to what is compared."""
+    """The value, with each refusal reduced to its compared parts."""
     if isinstance(value, list):
         return [_compared(item) for item in value]
     if not isinstance(value, dict):

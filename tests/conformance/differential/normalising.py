@@ -1,4 +1,4 @@
-"""Answers without what differs between any two servers: uids, times, versions and what is random."""
+"""Answers without values that differ on every server: UIDs, times, versions and random names."""
 
 import re
 from collections import Counter
@@ -16,12 +16,11 @@ _GENERATED = re.compile(r"([Mm]ade-)[bcdfghjklmnpqrstvwxz2456789]{5}\b")
 
 
 class Normaliser:
-    """Takes the answers of one story in order.
+    """Normalizes the answers of a story, in order.
 
-    The first uid of a story becomes ``<uid 1>`` wherever it occurs, the next one ``<uid 2>``; the versions of
-    each object are counted likewise. Thus two uids that should be the same, or a version that should not
-    move, are told. The versions of lists and bookmarks move with whatever else the server does, so they say
-    nothing.
+    The first UID of a story becomes ``<uid 1>`` everywhere, the next one ``<uid 2>``. The versions of each
+    object are numbered in the same way. So UIDs that differ by mistake, and unexpected changes of a version,
+    are found. The versions of lists and bookmarks also change with other requests, so they are ignored.
     """
 
     def __init__(self) -> None:
@@ -30,7 +29,7 @@ class Normaliser:
         self._counts: Counter[str] = Counter()
 
     def answer(self, answer: Answer) -> Answer:
-        """The answer as both servers should give it."""
+        """The normalized answer."""
         return replace(answer, body=self._value(answer.body))
 
     def _value(self, value: Any) -> Any:
@@ -81,7 +80,7 @@ class Normaliser:
 
 
 def normalised(answers: Iterable[Answer]) -> list[Answer]:
-    """The answers to one story as both servers should give them."""
+    """The normalized answers to a story."""
     normaliser = Normaliser()
     return [normaliser.answer(answer) for answer in answers]
 
@@ -91,5 +90,5 @@ def _without_age(cell: Any) -> Any:
 
 
 def _in_any_second(entry: Json) -> list[str]:
-    """Kubernetes sorts by time before the manager's name; two servers may see a second end elsewhere."""
+    """Kubernetes sorts by time before the manager's name, and servers can differ by a second."""
     return [str(entry.get(key, "")) for key in ("operation", "manager", "apiVersion", "subresource")]

@@ -1,4 +1,4 @@
-"""The objects that stories are about, with a few words."""
+"""Builders for the objects of stories."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def storage_class(name: str, **fields: Any) -> Json:
 
 
 def is_available(found: Json) -> bool:
-    """Whether a volume waits for a claim."""
+    """Whether a volume is Available."""
     return bool(found["status"]["phase"] == "Available")
 
 
@@ -60,7 +60,7 @@ def volume(
 
 
 def pod(name: str, **spec: Any) -> Json:
-    """A pod that no scheduler takes, without a token that only one of the servers would hand out."""
+    """A pod without a scheduler, and without a token, which only one of the servers creates."""
     given = {
         "schedulerName": "nobody",
         "automountServiceAccountToken": False,
@@ -119,7 +119,7 @@ def custom(kind: str, name: str, metadata: Json | None = None, **fields: Any) ->
 
 
 def workload(kind: str, name: str, **spec: Any) -> Json:
-    """A workload that is only played with dryRun, as only one of the servers would act on it."""
+    """A workload for dryRun only, because only one of the servers has its controller."""
     labels = {"app": name}
     template = {
         "metadata": {"labels": labels},

@@ -1,4 +1,4 @@
-"""Plays requests to one API server and keeps its answers."""
+"""Sends requests to an API server and records its answers."""
 
 import asyncio
 import base64
@@ -52,7 +52,7 @@ _CLUSTER_SCOPED = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What one server said to one request; a watch's body is the list of its events."""
+    """The answer of a server to a request; the body of a watch is the list of its events."""
 
     exchange: str
     status: int
@@ -62,7 +62,7 @@ class Answer:
 
 
 class Server:
-    """An API server that stories are played to."""
+    """An API server that stories are sent to."""
 
     def __init__(self, url: str, session: aiohttp.ClientSession) -> None:
         self._url = url
@@ -71,7 +71,7 @@ class Server:
     @classmethod
     @asynccontextmanager
     async def of(cls, kubeconfig: str) -> AsyncIterator["Server"]:
-        """The server that this kubeconfig is for, asked by the user it is for."""
+        """The server of this kubeconfig, with its user."""
         config = yaml.safe_load(kubeconfig)
         cluster, user = config["clusters"][0]["cluster"], config["users"][0]["user"]
         authority = base64.b64decode(cluster["certificate-authority-data"]).decode()
@@ -84,12 +84,12 @@ class Server:
             yield cls(cluster["server"], session)
 
     def request(self, method: str, path: str, **options: Any) -> Any:
-        """An answer of the library, to be entered as a context."""
+        """A response of the library, used as a context."""
         return self._session.request(method, self._url + path, **options)
 
 
 class Player:
-    """Plays one story to one server, in a namespace of its own, and keeps every answer."""
+    """Sends a story to a server, in its own namespace, and records every answer."""
 
     def __init__(self, server: Server, namespace: str) -> None:
         self.namespace = namespace
@@ -97,13 +97,13 @@ class Player:
         self._server = server
 
     async def begin(self) -> None:
-        """Make the namespace."""
+        """Create the namespace."""
         body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.namespace}}
         made = await self._ask("", "POST", "namespaces", body, {}, JSON, JSON)
         assert made.status == 201, made
 
     def path(self, short: str) -> str:
-        """The whole path of ``plural[/name[/subresource]]``; one that begins with a slash is whole."""
+        """The path for ``plural[/name[/subresource]]``; a path with a leading slash is already complete."""
         if short.startswith("/"):
             return short
         plural = short.partition("/")[0]
@@ -115,17 +115,17 @@ class Player:
     async def get(
         self, exchange: str, path: str, query: Mapping[str, str] | None = None, *, accept: str = JSON
     ) -> Any:
-        """The object or the list at a path."""
+        """Get the object or the list at a path."""
         return await self.send(exchange, "GET", path, query=query, accept=accept)
 
     async def create(
         self, exchange: str, path: str, body: Json, query: Mapping[str, str] | None = None
     ) -> Any:
-        """A new object."""
+        """Create an object."""
         return await self.send(exchange, "POST", path, body, query=query)
 
     async def put(self, exchange: str, path: str, body: Json, query: Mapping[str, str] | None = None) -> Any:
-        """An object replaced."""
+        """Replace an object."""
         return await self.send(exchange, "PUT", path, body, query=query)
 
     async def patch(
@@ -137,13 +137,13 @@ class Player:
         *,
         content_type: str = MERGE_PATCH,
     ) -> Any:
-        """An object patched."""
+        """Patch an object."""
         return await self.send(exchange, "PATCH", path, patch, query=query, content_type=content_type)
 
     async def apply(
         self, exchange: str, path: str, body: Json, *, manager: str = "first", force: bool = False
     ) -> Any:
-        """An object applied server-side."""
+        """Apply an object server-side."""
         query = {"fieldManager": manager, **({"force": "true"} if force else {})}
         return await self.send(exchange, "PATCH", path, body, query=query, content_type=APPLY)
 
@@ -154,7 +154,7 @@ class Player:
         options: Json | None = None,
         query: Mapping[str, str] | None = None,
     ) -> Any:
-        """An object or a collection deleted."""
+        """Delete an object or a collection."""
         return await self.send(exchange, "DELETE", path, options, query=query)
 
     async def send(
@@ -168,21 +168,21 @@ class Player:
         content_type: str = JSON,
         accept: str = JSON,
     ) -> Any:
-        """The body of the answer, which is kept under the exchange's name; bytes are sent as they are."""
+        """Send a request, and record its answer under the name of the exchange; returns the body."""
         answer = await self._ask(exchange, method, path, body, query or {}, content_type, accept)
         self.answers.append(answer)
         return answer.body
 
     async def until(self, exchange: str, path: str, holds: Callable[[Any], bool]) -> Any:
-        """The object at a path as soon as it is as it should be; only that answer is kept."""
+        """Wait until the object at a path meets the condition; only that answer is recorded."""
         answer = await self._once(exchange, path, holds)
         self.answers.append(answer)
         return answer.body
 
     async def settle(self, path: str, holds: Callable[[Any], bool], *, trial: Json | None = None) -> None:
-        """Return as soon as the object at a path is as it should be; what else it is may differ.
+        """Wait until the object at a path meets the condition; no answer is recorded.
 
-        With a ``trial`` it is what the collection at the path would make of this object.
+        With a ``trial``, it is a dry run: the object that the collection at the path would create.
         """
         await self._once(path, path, holds, trial)
 
@@ -209,7 +209,7 @@ class Player:
         events: int,
         accept: str = JSON,
     ) -> list[Json]:
-        """The first events of a watch; fewer when the server ends it."""
+        """The first events of a watch; fewer if the server ends it."""
         parameters = {"watch": "true", **(query or {})}
         async with self._server.request(
             "GET", self.path(path), params=parameters, headers={"Accept": accept}

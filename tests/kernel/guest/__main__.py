@@ -1,6 +1,6 @@
 """Runs scenarios inside a guest: ``python -m tests.kernel.guest OUT MODULE SCENARIO,SCENARIO…``.
 
-For each a line of JSON is added to ``OUT/results.jsonl`` as soon as it has ended.
+After each, a line of JSON is appended to ``OUT/results.jsonl``.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ _LIMIT_SECONDS = 400.0
 
 
 async def run(out: Path, module: str, names: Sequence[str]) -> None:
-    """One scenario after the other, each on a node of its own."""
+    """Run the scenarios one after the other, each on its own node."""
     scenarios = importlib.import_module(module)
     folder = Path(tempfile.mkdtemp())
     async with machine(folder) as shared:
@@ -38,12 +38,12 @@ async def run(out: Path, module: str, names: Sequence[str]) -> None:
 
 
 async def judge(name: str, scenario: Callable[[Machine], Awaitable[None]], own: Machine) -> Result:
-    """What becomes of it."""
+    """Run a scenario; returns its result."""
     began, error = time.monotonic(), ""
     try:
         async with asyncio.timeout(_LIMIT_SECONDS):
             await scenario(own)
-    except Exception:  # noqa: BLE001 - told to the host
+    except Exception:  # noqa: BLE001 - reported to the host
         error = traceback.format_exc()
     seconds = round(time.monotonic() - began, 1)
     return Result(scenario=name, seconds=seconds, error=error, figures=own.figures)

@@ -1,4 +1,4 @@
-"""An EFS for a guest: the embedded data plane, told what there is by scenarios instead of by an AWS API."""
+"""An EFS for a guest: the embedded data plane, configured by scenarios instead of an AWS API."""
 
 import itertools
 from collections.abc import Iterator, Mapping
@@ -49,10 +49,10 @@ _FIRST_PORT = 20490
 
 
 class GuestEfs:
-    """File systems with a mount target in each zone, and the metadata of the instance that the node is.
+    """File systems with a mount target in each zone, and the instance metadata of the node.
 
-    Serves while its context is open. ``credentials_last`` is how long the next credentials of the instance's
-    role are said to be good; without ``has_credentials`` there are none at the moment.
+    Serves while its context is open. ``credentials_last`` is the lifetime of the next credentials of the
+    instance's role. Without ``has_credentials``, there are none.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -94,7 +94,7 @@ class GuestEfs:
         await self._stack.aclose()
 
     async def create_file_system(self) -> FileSystemId:
-        """One more, which answers at its mount targets."""
+        """Create a file system with its mount targets."""
         number = next(self._numbers)
         fs = FileSystemId(f"fs-{number:017x}")
         self._systems[fs] = FileSystem(
@@ -115,7 +115,7 @@ class GuestEfs:
     def create_access_point(
         self, fs: FileSystemId, path: str, *, uid: int | None = None, mode: str = "0750"
     ) -> VolumeHandle:
-        """A volume: a new access point whose root is this directory, all of it being that user's."""
+        """Create an access point with this root directory and user; returns the volume."""
         access_point = AccessPointId(f"fsap-{next(self._numbers):017x}")
         owner = uid or 0
         self._access_points.known[access_point] = {
@@ -131,7 +131,7 @@ class GuestEfs:
         return VolumeHandle(file_system_id=fs, access_point_id=access_point)
 
     def targets(self) -> TunnelTargets:
-        """What the controller of a cluster would tell its nodes."""
+        """The targets that a controller would publish to its nodes."""
         targets = {
             fs: TunnelTarget(
                 file_system_id=fs,
@@ -144,11 +144,11 @@ class GuestEfs:
         return TunnelTargets(targets=targets, zone_by_subnet=zones)
 
     def fronts(self, fs: FileSystemId) -> tuple[TlsFront, ...]:
-        """The mount targets of a file system, in the order of their zones."""
+        """The mount targets of a file system in the order of their zones."""
         return tuple(self._data_plane.front(one.mount_target_id) for one in self._systems[fs].mount_targets)
 
     def path(self, fs: FileSystemId, directory: str = "/") -> Path:
-        """Where that directory lies on this machine."""
+        """The path of that directory on this machine."""
         return self._data_plane.served(fs).folder / directory.lstrip("/")
 
     def logs(self) -> Iterator[Path]:
@@ -159,7 +159,7 @@ class GuestEfs:
         return tuple(self._systems.values())
 
     def expire_credentials(self) -> None:
-        """Refuse, from now on, what was signed with the credentials that were given so far."""
+        """From now on, refuse signatures with the previous credentials."""
         self._time_gone += timedelta(hours=7)
 
     def _credentials(self) -> tuple[Credentials, datetime]:
@@ -170,7 +170,7 @@ class GuestEfs:
 
 
 class _AccessPoints:
-    """The EFS API, as far as a data plane asks it."""
+    """The part of the EFS API that the data plane uses."""
 
     def __init__(self) -> None:
         self.known: dict[object, Mapping[str, Any]] = {}

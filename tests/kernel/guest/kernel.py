@@ -1,4 +1,4 @@
-"""What the guest's kernel tells of its NFS mounts."""
+"""The NFS mounts of the guest's kernel."""
 
 import re
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from kube_efs.mounts.mountinfo import read_mountinfo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NfsMount:
-    """A mount; ``connects`` is how often its client has connected to the server so far."""
+    """A mount; ``connects`` is the number of its connections until now."""
 
     source: str
     read_only: bool
@@ -23,7 +23,7 @@ class NfsMount:
 
 
 def nfs_mount(target: Path) -> NfsMount:
-    """The NFS file system that is mounted there; raises LookupError without one."""
+    """The NFS mount at that path; raises LookupError without one."""
     for entry in reversed(read_mountinfo()):
         if entry.mount_point == target and entry.file_system_type == "nfs4":
             return NfsMount(
@@ -36,12 +36,12 @@ def nfs_mount(target: Path) -> NfsMount:
 
 
 def is_mounted(target: Path) -> bool:
-    """Whether anything is mounted there."""
+    """Whether anything is mounted at that path."""
     return any(entry.mount_point == target for entry in read_mountinfo())
 
 
 def _connects(target: Path) -> int:
-    """How often connections were made; of ``xprt: tcp SRCPORT BINDS CONNECTS …`` (nfsiostat(8) reads it)."""
+    """The number of connections, from ``xprt: tcp SRCPORT BINDS CONNECTS …`` (see nfsiostat(8))."""
     text = Path("/proc/self/mountstats").read_text()
     _, _, rest = text.partition(f" mounted on {target} with ")
     own, _, _ = rest.partition("\ndevice ")

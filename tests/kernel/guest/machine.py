@@ -1,4 +1,4 @@
-"""What every scenario of a guest finds: an EFS, a Kubernetes API, and a node that is new for each."""
+"""The environment of scenarios in a guest: an EFS, a Kubernetes API, and a new node for each."""
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -27,7 +27,7 @@ from tinykube.api import ApiServer
 
 @dataclass(slots=True, kw_only=True)
 class Machine:
-    """``folder`` is in memory, ``logs`` on the host; both are the scenario's own."""
+    """``folder`` is in memory, ``logs`` on the host; each scenario has its own."""
 
     efs: GuestEfs
     client: AsyncClient
@@ -37,11 +37,11 @@ class Machine:
     figures: dict[str, float] = field(default_factory=dict)
 
     def tell(self, **figures: float) -> None:
-        """Have the host show what was measured."""
+        """Print a measurement on the host."""
         self.figures.update(figures)
 
     async def create_file_system(self) -> FileSystemId:
-        """A new file system, which the nodes are told of."""
+        """Create a file system, and publish it to the nodes."""
         fs = await self.efs.create_file_system()
         targets = self.efs.targets()
         data = {
@@ -53,7 +53,7 @@ class Machine:
         return fs
 
     async def node_events(self, about: str) -> list[tuple[str | None, str | None]]:
-        """Type and reason of the nodes' events whose message has this text."""
+        """Type and reason of the nodes' events with this text."""
         found = self.client.list(Event, namespace="default")
         return [(one.type, one.reason) async for one in found if about in (one.message or "")]
 
@@ -66,7 +66,7 @@ class Machine:
 
 @asynccontextmanager
 async def machine(folder: Path) -> AsyncIterator[Machine]:
-    """The parts that all scenarios of a guest share."""
+    """The parts that the scenarios of a guest share."""
     async with AsyncExitStack() as stack:
         efs = await stack.enter_async_context(GuestEfs(folder / "efs"))
         api = await stack.enter_async_context(ApiServer())
@@ -78,7 +78,7 @@ async def machine(folder: Path) -> AsyncIterator[Machine]:
 
 
 def for_scenario(machine: Machine, name: str, out: Path) -> Machine:
-    """The same machine with folders of the scenario's own; the first is short, as paths of sockets are."""
+    """The same machine with directories for a scenario; the first has a short name for sockets."""
     folder, logs = Path("/tmp") / name, out / name
     folder.mkdir()
     logs.mkdir()

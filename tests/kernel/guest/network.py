@@ -1,4 +1,4 @@
-"""Losing packets, as a mount target that vanished or a forgotten security group does."""
+"""Packet loss, as with a deleted mount target or a wrong security group."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -8,7 +8,7 @@ from tests.kernel.guest.work import run
 
 @asynccontextmanager
 async def packets_lost(*addresses: str) -> AsyncIterator[None]:
-    """While the context is open, nothing that is sent to these addresses of loopback arrives."""
+    """Packets to these loopback addresses are dropped while the context is open."""
     await run("tc", "qdisc", "add", "dev", "lo", "root", "handle", "1:", "prio", "bands", "4")
     try:
         await run("tc", "qdisc", "add", "dev", "lo", "parent", "1:4", "netem", "loss", "100%")

@@ -1,4 +1,4 @@
-"""A node of a cluster: ``kube-efs tunnel`` and ``kube-efs node`` as processes, and what a kubelet asks."""
+"""A node of a cluster: the processes ``kube-efs tunnel`` and ``kube-efs node``, and calls of a kubelet."""
 
 import asyncio
 import os
@@ -36,9 +36,9 @@ Modes = csi.VolumeCapability.AccessMode
 
 
 class Node:
-    """The node while its context is open; in the end nothing is mounted and no process is left.
+    """The node while its context is open; at the end no mount and no process is left.
 
-    Logs go to ``logs``, everything else to ``folder``. ``settings`` override those of both processes.
+    Logs are in ``logs``, everything else in ``folder``. ``settings`` override those of both processes.
     """
 
     def __init__(
@@ -109,9 +109,9 @@ class Node:
         context: Mapping[str, str] | None = None,
         mode: Modes.Mode.ValueType = Modes.MULTI_NODE_MULTI_WRITER,
     ) -> Path:
-        """Have the volume mounted for the pod of that name; gives where.
+        """Publish the volume for the pod of that name; returns the target.
 
-        Asks again, as a kubelet does, while the node cannot do it. Raises grpc.aio.AioRpcError.
+        Retries as a kubelet does while the node is unavailable. Raises grpc.aio.AioRpcError.
         """
         target = self.pods / name / "mount"
         request = csi.NodePublishVolumeRequest(
@@ -135,16 +135,16 @@ class Node:
         return target
 
     async def unpublish(self, volume: VolumeHandle, target: Path) -> None:
-        """Have it unmounted, as when the pod has ended; raises grpc.aio.AioRpcError."""
+        """Unpublish the volume, as after the end of the pod; raises grpc.aio.AioRpcError."""
         request = csi.NodeUnpublishVolumeRequest(volume_id=str(volume), target_path=str(target))
         await self._stub.NodeUnpublishVolume(request, timeout=_CALL_SECONDS, wait_for_ready=True)
 
     async def tunnels(self) -> tuple[TunnelOnDemand, ...]:
-        """The tunnels that mounts asked for."""
+        """The tunnels on demand."""
         return await self.tunnels_client.tunnels()
 
     async def metric(self, name: str, **labels: str) -> float:
-        """The sum of a metric of the tunnel agent, over what has these labels."""
+        """The sum of a metric of the tunnel agent over samples with these labels."""
         url = f"{self.tunnel.health_url}/metrics"
         async with aiohttp.ClientSession() as session, session.get(url) as answer:
             text = await answer.text()
@@ -153,7 +153,7 @@ class Node:
         return sum(one.value for one in samples if one.name == name and labels.items() <= one.labels.items())
 
     def stunnels(self) -> list[int]:
-        """The processes of stunnel."""
+        """The stunnel processes."""
         return [pid for pid, command in _commands() if command[-1:] == [str(self.conf)]]
 
     async def _clean(self) -> None:
@@ -168,13 +168,13 @@ class Node:
 
 
 async def start(program: Program) -> None:
-    """Start it, however slow the guest is, and wait until it is ready."""
+    """Start the process, and wait until it is ready, also on a slow guest."""
     await program.start(timeout_seconds=_START_SECONDS)
     await program.ready(timeout_seconds=_START_SECONDS)
 
 
 def defunct_children(pid: int) -> list[str]:
-    """The names of the process's children that have ended and that it has not asked for."""
+    """The names of the process's defunct children."""
     children = psutil.Process(pid).children(recursive=True)
     return [one.name() for one in children if one.status() == psutil.STATUS_ZOMBIE]
 

@@ -1,7 +1,7 @@
-"""A pod's program: appends blocks to a file, each on the server's disk before the next, and reads each back.
+"""The program of a pod: appends blocks to a file with fsync, and reads each back.
 
-``pod.py FILE`` tells after each block how many there are and how long that took, in seconds. It ends when
-its input does. It imports next to nothing, so that it starts at once.
+``pod.py FILE`` prints the number of blocks and the seconds for the last one after each block. It ends with
+its input. It imports very little, so that it starts quickly.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ _PAUSE_SECONDS = 0.1
 
 
 def content(number: int) -> bytes:
-    """What is in that block of the file: no two are alike."""
+    """The content of that block, which is unique."""
     return hashlib.shake_128(b"block %d" % number).digest(BLOCK)
 
 
@@ -32,7 +32,7 @@ def main(file: str) -> None:
         if os.pread(reading, BLOCK, blocks * BLOCK) != content(blocks):
             sys.exit(f"block {blocks} of {file} is not what was written")
         blocks += 1
-        print(blocks, time.monotonic() - began, flush=True)  # noqa: T201 - to whom started it
+        print(blocks, time.monotonic() - began, flush=True)  # noqa: T201 - for the parent process
     os.close(writing)
 
 

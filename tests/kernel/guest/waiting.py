@@ -1,4 +1,4 @@
-"""Waiting for what becomes so."""
+"""Waits for conditions."""
 
 import asyncio
 import inspect
@@ -10,7 +10,7 @@ _PAUSE_SECONDS = 0.05
 async def until(
     condition: Callable[[], object | Awaitable[object]], what: str, *, seconds: float = 60
 ) -> None:
-    """Return when the condition holds; raises AssertionError, saying what for, when the time is over."""
+    """Wait until the condition is true; raises AssertionError with the description after the timeout."""
     try:
         async with asyncio.timeout(seconds):
             while True:

@@ -1,6 +1,6 @@
-"""What pods do with their volumes while things break.
+"""The work of pods with their volumes during faults.
 
-By programs, since the process of the scenarios is the file server, too: it must never wait for itself.
+Programs do it, because the process of the scenarios is also the file server and must never wait for itself.
 """
 
 import asyncio
@@ -19,11 +19,11 @@ _SECONDS = 60.0
 
 
 class CommandFailed(Exception):
-    """A program has ended with another status than 0."""
+    """A program ended with a status other than 0."""
 
 
 async def run(*command: str, seconds: float = _SECONDS) -> str:
-    """What the program says until it has ended; raises CommandFailed, or TimeoutError after killing it."""
+    """The output of a program; raises CommandFailed, or TimeoutError after killing it."""
     process = await asyncio.create_subprocess_exec(*command, stdout=PIPE, stderr=PIPE)
     try:
         async with asyncio.timeout(seconds):
@@ -37,9 +37,9 @@ async def run(*command: str, seconds: float = _SECONDS) -> str:
 
 
 class Work:
-    """A pod that writes to a file, and reads what it wrote, until it is stopped.
+    """A pod that writes to a file and reads it back until it is stopped.
 
-    ``blocks`` are those written and read back, ``longest`` is how long one of them took at most, in seconds.
+    ``blocks`` is the number of blocks written and read back, ``longest`` the maximum seconds for one of them.
     """
 
     def __init__(self, file: Path, process: Process) -> None:
@@ -52,11 +52,11 @@ class Work:
 
     @property
     def waits_since(self) -> float:
-        """How long ago the latest block was done, in seconds."""
+        """The seconds since the last completed block."""
         return time.monotonic() - self._latest
 
-    async def goes_on(self, blocks: int = 3, *, seconds: float = _SECONDS) -> None:
-        """Wait until so many more are done; raises CommandFailed when it cannot go on."""
+    async def continues(self, blocks: int = 3, *, seconds: float = _SECONDS) -> None:
+        """Wait for that many more blocks; raises CommandFailed if the program fails."""
         wanted = self.blocks + blocks
         await until(
             lambda: self.blocks >= wanted or self._following.done(), f"more in {self.file}", seconds=seconds
@@ -65,7 +65,7 @@ class Work:
             await self.stop()
 
     async def stop(self, *, seconds: float = _SECONDS) -> None:
-        """Let it end; raises CommandFailed with what went wrong."""
+        """Stop it; raises CommandFailed with the error."""
         assert self._process.stdin
         assert self._process.stderr
         self._process.stdin.close()
@@ -76,13 +76,13 @@ class Work:
                 raise CommandFailed(f"{self.file}: {errors.decode().strip()}")
 
     def check(self, served: Path) -> None:
-        """Compare with what the server has, byte for byte."""
+        """Compare every byte with the file at the server."""
         expected = b"".join(map(pod.content, range(self.blocks)))
         found = served.read_bytes()
         assert found == expected, f"{served}: {len(found)} bytes, not the {len(expected)} that were written"
 
     async def kill(self) -> None:
-        """End it however it is, and wait until it is gone."""
+        """Kill it, and wait until it has ended."""
         _kill(self._process)
         await self._following
         await self._process.wait()
@@ -97,13 +97,13 @@ class Work:
 
 @asynccontextmanager
 async def working(file: Path, served: Path) -> AsyncIterator[Work]:
-    """Work while the context is open; in the end ``served`` on the server has every byte of it."""
+    """Work while the context is open; at the end, ``served`` at the server must have every byte."""
     process = await asyncio.create_subprocess_exec(*_POD, str(file), stdin=PIPE, stdout=PIPE, stderr=PIPE)
     work = Work(file, process)
     try:
-        await work.goes_on()
+        await work.continues()
         yield work
-        await work.goes_on()
+        await work.continues()
         await work.stop()
     finally:
         await work.kill()

@@ -1,4 +1,4 @@
-"""Client certificates are renewed, or cannot be, while their tunnels are in use."""
+"""Successful and failed renewals of client certificates while their tunnels are in use."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ _RENEWED_SECONDS = 150.0
 _CONNECTED_SECONDS = 120.0
 
 
-async def renewal_leaves_connections_alone(machine: Machine) -> None:
+async def renewal_keeps_connections(machine: Machine) -> None:
     fs = await machine.create_file_system()
     volume = machine.efs.create_access_point(fs, "/data", uid=1001)
     async with machine.node() as node:
@@ -25,14 +25,14 @@ async def renewal_leaves_connections_alone(machine: Machine) -> None:
         [tunnel] = await node.tunnels()
         async with working(target / "work", machine.efs.path(fs, "/data/work")) as work:
             await _until_renewals(node, "succeeded", 2)
-            await work.goes_on()
+            await work.continues()
         assert nfs_mount(target) == before
         [found] = await node.tunnels()
         assert found.certificate_ends > tunnel.certificate_ends
         machine.efs.credentials_last = timedelta(hours=6)
 
 
-async def credentials_cannot_be_had_and_expire(machine: Machine) -> None:
+async def credentials_are_unavailable_and_expire(machine: Machine) -> None:
     fs = await machine.create_file_system()
     volume = machine.efs.create_access_point(fs, "/data", uid=1001)
     async with machine.node() as node:
@@ -44,7 +44,7 @@ async def credentials_cannot_be_had_and_expire(machine: Machine) -> None:
             await _until_renewals(node, "failed", 1)
             # What has expired counts for new connections only.
             machine.efs.expire_credentials()
-            await work.goes_on()
+            await work.continues()
             assert nfs_mount(target) == before
 
             [pid] = node.stunnels()
@@ -52,7 +52,7 @@ async def credentials_cannot_be_had_and_expire(machine: Machine) -> None:
             await until(lambda: work.waits_since > 5, "the mount waits")
             machine.efs.credentials_last = timedelta(hours=6)
             machine.efs.has_credentials = True
-            await work.goes_on(seconds=_CONNECTED_SECONDS)
+            await work.continues(seconds=_CONNECTED_SECONDS)
         machine.tell(waited_seconds=work.longest)
 
 

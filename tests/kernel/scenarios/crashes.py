@@ -1,4 +1,4 @@
-"""Tunnels that go away under mounted volumes: what waits goes on, and nothing is lost."""
+"""Tunnels that fail under mounted volumes: waiting requests continue, and nothing is lost."""
 
 import os
 import signal
@@ -25,7 +25,7 @@ async def stunnel_is_killed(machine: Machine) -> None:
         async with working(target / "work", machine.efs.path(fs, "/data/work")) as work:
             for _ in range(3):
                 _kill_stunnel(node.stunnels())
-                await work.goes_on()
+                await work.continues()
         after = nfs_mount(target)
         assert (after.port, after.options) == (before.port, before.options)
         assert after.connects > before.connects
@@ -33,8 +33,8 @@ async def stunnel_is_killed(machine: Machine) -> None:
         assert defunct_children(node.tunnel.pid) == []
 
 
-async def stunnel_stands_still(machine: Machine) -> None:
-    """It is there and holds its ports, and answers nobody any more."""
+async def stunnel_is_stopped(machine: Machine) -> None:
+    """stunnel is stopped: it keeps its ports but no longer answers."""
     fs = await machine.create_file_system()
     volume = machine.efs.create_access_point(fs, "/data", uid=1001)
     async with machine.node() as node:
@@ -43,7 +43,7 @@ async def stunnel_stands_still(machine: Machine) -> None:
         [pid] = node.stunnels()
         async with working(target / "work", machine.efs.path(fs, "/data/work")) as work:
             os.kill(pid, signal.SIGSTOP)
-            await work.goes_on(seconds=_REPLACED_SECONDS)
+            await work.continues(seconds=_REPLACED_SECONDS)
         machine.tell(waited_seconds=work.longest)
         assert pid not in node.stunnels()
         assert nfs_mount(target).port == before.port
@@ -59,11 +59,11 @@ async def agent_and_stunnel_are_killed(machine: Machine) -> None:
             await node.tunnel.kill()
             _kill_stunnel(node.stunnels())
             await start(node.tunnel)
-            await work.goes_on(seconds=_CONNECTED_SECONDS)
+            await work.continues(seconds=_CONNECTED_SECONDS)
         assert nfs_mount(target).port == port
 
 
-async def agent_and_stunnel_are_away_for_a_minute(machine: Machine) -> None:
+async def agent_and_stunnel_are_down_for_a_minute(machine: Machine) -> None:
     fs = await machine.create_file_system()
     volume = machine.efs.create_access_point(fs, "/data", uid=1001)
     async with machine.node() as node:
@@ -73,12 +73,12 @@ async def agent_and_stunnel_are_away_for_a_minute(machine: Machine) -> None:
             _kill_stunnel(node.stunnels())
             await until(lambda: work.waits_since > _DOWN_SECONDS, "a minute", seconds=_DOWN_SECONDS * 2)
             await start(node.tunnel)
-            await work.goes_on(seconds=_CONNECTED_SECONDS)
+            await work.continues(seconds=_CONNECTED_SECONDS)
         machine.tell(waited_seconds=work.longest)
 
 
-async def agent_and_stunnel_are_killed_while_metadata_is_silent(machine: Machine) -> None:
-    """Its metadata is asked when an agent starts, and by everything else that starts just then."""
+async def agent_and_stunnel_are_killed_while_metadata_does_not_answer(machine: Machine) -> None:
+    """An agent reads the metadata when it starts, as do other processes at that time."""
     fs = await machine.create_file_system()
     volume = machine.efs.create_access_point(fs, "/data", uid=1001)
     async with machine.node() as node:
@@ -88,7 +88,7 @@ async def agent_and_stunnel_are_killed_while_metadata_is_silent(machine: Machine
             await node.tunnel.kill()
             _kill_stunnel(node.stunnels())
             await start(node.tunnel)
-            await work.goes_on(seconds=_CONNECTED_SECONDS)
+            await work.continues(seconds=_CONNECTED_SECONDS)
         assert "stored-location-used" in node.tunnel.log_file.read_text()
     await machine.efs.metadata.start()
 

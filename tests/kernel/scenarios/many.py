@@ -25,11 +25,11 @@ _DIRECTORIES = 48
 _AT_ONCE = 6
 # From its start on the agent may take so long until all tunnels are there again.
 _SERVED_SECONDS = 5.0
-# The kernel waits about as long again as there was nobody; and guests are slow.
+# The kernel waits again for about as long as the outage lasted, and guests are slow.
 _WRITTEN_SECONDS = 120.0
 
 
-async def sixty_volumes_serve_on_when_agent_and_stunnel_are_killed(machine: Machine) -> None:
+async def sixty_volumes_continue_when_agent_and_stunnel_are_killed(machine: Machine) -> None:
     fs = await machine.create_file_system()
     volumes = _make_volumes(machine, fs)
     # Each probe of a tunnel is a TLS handshake with this very process.
@@ -63,7 +63,7 @@ async def sixty_volumes_serve_on_when_agent_and_stunnel_are_killed(machine: Mach
 
 
 def _make_volumes(machine: Machine, fs: FileSystemId) -> dict[str, VolumeHandle]:
-    """Volumes by the directory in which they lie."""
+    """Create volumes; returns them by directory."""
     volumes = {
         f"/{number}": machine.efs.create_access_point(fs, f"/{number}", uid=1001)
         for number in range(_ACCESS_POINTS)
@@ -76,7 +76,7 @@ def _make_volumes(machine: Machine, fs: FileSystemId) -> dict[str, VolumeHandle]
 
 
 async def _publish(node: Node, volumes: Mapping[str, VolumeHandle]) -> list[Path]:
-    """Have each mounted for a pod of its own, in this order."""
+    """Publish each for its own pod, in this order."""
     slots = asyncio.Semaphore(_AT_ONCE)
 
     async def published(directory: str, volume: VolumeHandle) -> Path:
@@ -91,13 +91,13 @@ async def _holders(node: Node) -> frozenset[Holder]:
 
 
 async def _write(targets: Collection[Path], name: str) -> None:
-    """Have a file of that name, which says its name, on each; all of them at the same time."""
+    """Write a file of that name on each volume, concurrently."""
     each = " ".join(f"echo {name} >{target}/{name} &" for target in targets)
     await run("sh", "-c", f"{each} wait", seconds=_WRITTEN_SECONDS)
 
 
 def _seconds_until_served(log_file: Path, *, tunnels: int) -> float:
-    """How long it took from the agent's latest start until stunnel listened for so many tunnels."""
+    """The seconds from the agent's last start until stunnel listened for that many tunnels."""
     entries = [json.loads(line) for line in log_file.read_text().splitlines() if line.startswith("{")]
     times = {(one["event"], one.get("tunnels")): datetime.fromisoformat(one["timestamp"]) for one in entries}
     return (times["stunnel-configured", tunnels] - times["tunnel-agent-started", None]).total_seconds()

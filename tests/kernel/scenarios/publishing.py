@@ -1,4 +1,4 @@
-"""Volumes on a node where nothing is wrong."""
+"""Volumes on a healthy node."""
 
 import asyncio
 import os
@@ -36,7 +36,7 @@ _OPTIONS = {
 }
 
 
-async def a_volume_comes_and_goes(machine: Machine) -> None:
+async def volume_is_mounted_and_unmounted(machine: Machine) -> None:
     fs = await machine.create_file_system()
     volume = machine.efs.create_access_point(fs, "/one", uid=1001)
     async with machine.node() as node:
@@ -85,7 +85,7 @@ async def access_points_enforce_identity_and_root(machine: Machine) -> None:
             await run("cat", f"{target}/link")
 
 
-async def of_publishes_at_once_for_one_pod_one_is_mounted(machine: Machine) -> None:
+async def one_of_concurrent_publishes_for_one_pod_is_mounted(machine: Machine) -> None:
     fs = await machine.create_file_system()
     volume = machine.efs.create_access_point(fs, "/one", uid=1001)
     names = [f"pod-{number}" for number in range(5)]
@@ -99,7 +99,7 @@ async def of_publishes_at_once_for_one_pod_one_is_mounted(machine: Machine) -> N
                 return error
 
         async def race() -> Path:
-            """Where the volume is mounted after publishes to all the targets at once."""
+            """Publish to all targets concurrently; returns where the volume is mounted."""
             outcomes = await asyncio.gather(*map(publish, names))
             refusals = [one for one in outcomes if isinstance(one, grpc.aio.AioRpcError)]
             assert {one.code() for one in refusals} == {grpc.StatusCode.FAILED_PRECONDITION}, refusals

@@ -1,4 +1,4 @@
-"""Things that a node runs out of, or that are broken: a clear error, and no harm to what runs."""
+"""Missing or broken resources of a node: a clear error, and no effect on running mounts."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ from kube_efs.model.efs.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME
 from kube_efs.settings import DEFAULT_NAMESPACE
 
 
-async def the_range_of_ports_is_exhausted(machine: Machine) -> None:
+async def port_range_is_exhausted(machine: Machine) -> None:
     fs = await machine.create_file_system()
     volumes = [machine.efs.create_access_point(fs, f"/{number}", uid=1001) for number in range(3)]
     async with machine.node(KUBE_EFS_TUNNEL_PORTS="22049-22050") as node:
@@ -41,7 +41,7 @@ async def the_range_of_ports_is_exhausted(machine: Machine) -> None:
             await until(is_there_room, "there is a port for the third volume")
 
 
-async def the_disk_is_full(machine: Machine) -> None:
+async def disk_is_full(machine: Machine) -> None:
     fs = await machine.create_file_system()
     first, second = (machine.efs.create_access_point(fs, f"/{name}", uid=1001) for name in "ab")
     async with machine.node() as node:
@@ -55,13 +55,13 @@ async def the_disk_is_full(machine: Machine) -> None:
             await node.tunnel.kill()
             await start(node.tunnel)
             assert any(one.port == before.port and one.holders for one in await node.tunnels())
-            await work.goes_on()
+            await work.continues()
             assert nfs_mount(target) == before
             (node.state / "filling").unlink()
             await node.publish(second, "second")
 
 
-async def the_state_is_cut_off(machine: Machine) -> None:
+async def state_is_truncated(machine: Machine) -> None:
     fs = await machine.create_file_system()
     first, second = (machine.efs.create_access_point(fs, f"/{name}", uid=1001) for name in "ab")
     async with machine.node() as node:
@@ -74,16 +74,16 @@ async def the_state_is_cut_off(machine: Machine) -> None:
             state = node.reservations.read_text()
             node.reservations.write_text(state[: len(state) // 2])
             await start(node.tunnel)
-            await work.goes_on()
+            await work.continues()
             assert before.port in {one.port for one in await node.tunnels()}
             [pid] = node.stunnels()
             os.kill(pid, signal.SIGKILL)
-            await work.goes_on()
+            await work.continues()
         assert nfs_mount(target).port == before.port
         assert "on-demand-tunnels-unreadable" in node.tunnel.log_file.read_text()
 
 
-async def the_program_stunnel_is_missing(machine: Machine) -> None:
+async def stunnel_program_is_missing(machine: Machine) -> None:
     program = machine.folder / "stunnel"
     fs = await machine.create_file_system()
     volume = machine.efs.create_access_point(fs, "/data", uid=1001)
@@ -97,15 +97,15 @@ async def the_program_stunnel_is_missing(machine: Machine) -> None:
             await node.tunnel.kill()
             with pytest.raises(PlatformError, match="is not an executable program"):
                 await start(node.tunnel)
-            await work.goes_on()
+            await work.continues()
             shutil.copy("/usr/bin/stunnel", program)
             await start(node.tunnel)
-            await work.goes_on()
+            await work.continues()
             assert nfs_mount(target) == before
             # And what it runs now, if it must.
             [pid] = node.stunnels()
             os.kill(pid, signal.SIGKILL)
-            await work.goes_on()
+            await work.continues()
 
 
 async def configurations_cannot_be_read(machine: Machine) -> None:
@@ -121,16 +121,16 @@ async def configurations_cannot_be_read(machine: Machine) -> None:
             node.conf.write_bytes(os.urandom(1000))
             await node.tunnel.kill()
             await start(node.tunnel)
-            await work.goes_on()
+            await work.continues()
             assert nfs_mount(target) == before
             [pid] = node.stunnels()
             os.kill(pid, signal.SIGKILL)
-            await work.goes_on()
+            await work.continues()
         assert nfs_mount(target).port == before.port
 
 
 async def _fill(node: Node) -> None:
-    """Leave no room in the folder of the state."""
+    """Fill the directory of the state."""
     filling = node.state / "filling"
     process = await asyncio.create_subprocess_exec(
         "dd", "if=/dev/zero", f"of={filling}", "bs=4k", stderr=asyncio.subprocess.DEVNULL

@@ -31,7 +31,7 @@ async def driver_and_agent_restart_while_a_file_is_copied(machine: Machine) -> N
                 await start(node.tunnel)
                 await copying
                 assert (served / copy).read_bytes() == original.read_bytes()
-                await work.goes_on()
+                await work.continues()
             assert nfs_mount(target).connects == connects
             assert node.stunnels() == stunnels
             # Both are as good as before.
@@ -49,18 +49,18 @@ async def driver_and_agent_are_killed(machine: Machine) -> None:
         async with working(target / "work", machine.efs.path(fs, "/data/work")) as work:
             await node.driver.kill()
             await node.tunnel.kill()
-            await work.goes_on()
+            await work.continues()
             await start(node.tunnel)
             await start(node.driver)
-            await work.goes_on()
+            await work.continues()
         assert nfs_mount(target) == before
         assert node.stunnels() == stunnels
         await node.unpublish(volume, target)
         assert [one.holders for one in await node.tunnels()] == [frozenset()]
 
 
-async def an_agent_of_another_version_takes_over(machine: Machine) -> None:
-    """What it finds on the disk is of a version that has more to say of each tunnel."""
+async def agent_of_another_version_takes_over(machine: Machine) -> None:
+    """The state on the disk has additional fields for each tunnel."""
     fs = await machine.create_file_system()
     volume = machine.efs.create_access_point(fs, "/data", uid=1001)
     async with machine.node() as node:
@@ -76,7 +76,7 @@ async def an_agent_of_another_version_takes_over(machine: Machine) -> None:
                 one["colour"] = "blue"
             node.reservations.write_text(json.dumps(state))
             await start(node.tunnel)
-            await work.goes_on()
+            await work.continues()
             [found] = await node.tunnels()
         assert (found.spec, found.port, found.holders) == (tunnel.spec, tunnel.port, tunnel.holders)
         assert nfs_mount(target) == before

@@ -1,4 +1,4 @@
-"""A file system that answers nobody any more, at none of its mount targets, for good."""
+"""A file system that permanently stops answering at all mount targets."""
 
 import asyncio
 import sys
@@ -27,7 +27,7 @@ _FORCED = {
 }
 # umount, umount by force and once more by force, and what is slow in a guest.
 _ENDED_SECONDS = 4 * _UNMOUNT_SECONDS
-# Opens a file, is told to write to it, and keeps it open; what is written stays in the page cache.
+# Opens a file, writes to it on request, and keeps it open; the data stays in the page cache.
 _WRITER = """
 import os, sys
 sys.stdin.readline()
@@ -56,15 +56,15 @@ async def pods_can_be_deleted(machine: Machine) -> None:
             with pytest.raises(TimeoutError):  # the program was waiting, and could be killed
                 await reading
             await _unpublish_in_time(machine, node, volume, target)
-            await unaffected.goes_on()
+            await unaffected.continues()
             await _become(machine, fs, Condition.SERVING)
             again = await node.publish(volume, "pod")
             await run("touch", f"{again}/after")
             await node.unpublish(volume, again)
 
 
-async def a_pod_that_cannot_be_killed_is_deleted_by_force(machine: Machine) -> None:
-    """It has written what the server will never get, and waits for that with the file still open."""
+async def pod_that_cannot_be_killed_is_force_deleted(machine: Machine) -> None:
+    """The pod waits with an open file and unwritten data for a server that never answers."""
     fs = await machine.create_file_system()
     volume = machine.efs.create_access_point(fs, "/data", uid=1001)
     async with machine.node(**_FORCED) as node:
@@ -73,7 +73,7 @@ async def a_pod_that_cannot_be_killed_is_deleted_by_force(machine: Machine) -> N
             await _become(machine, fs, Condition.SILENT)
             await _step(pod, "written")
             pod.kill()
-            with pytest.raises(TimeoutError):  # Linux lets nobody go whose data is under way
+            with pytest.raises(TimeoutError):  # Linux does not end a process with unwritten data
                 await asyncio.wait_for(pod.wait(), _WAITS_SECONDS)
             with pytest.raises(CommandFailed, match="target is busy"):
                 await run("umount", "--no-canonicalize", "--internal-only", str(target))
@@ -103,7 +103,7 @@ async def _become(machine: Machine, fs: FileSystemId, condition: Condition) -> N
 
 @asynccontextmanager
 async def _writer(file: Path) -> AsyncIterator[Process]:
-    """The process of a pod that has opened the file."""
+    """Start the process of a pod that opens the file."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-I", "-S", "-c", _WRITER, str(file), stdin=PIPE, stdout=PIPE
     )
@@ -116,7 +116,7 @@ async def _writer(file: Path) -> AsyncIterator[Process]:
 
 
 async def _step(process: Process, expected: str) -> None:
-    """Have it do the next thing, and wait until it says so."""
+    """Let it take the next step, and wait for its confirmation."""
     assert process.stdin
     assert process.stdout
     process.stdin.write(b"\n")

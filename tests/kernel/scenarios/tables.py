@@ -1,4 +1,4 @@
-"""The kernel's tables are read at a bad moment, and that goes on: readers see parts of them, or nothing."""
+"""Permanently incomplete kernel tables: readers see only parts of them, or nothing."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ _FORGOTTEN_SECONDS = 240.0
 _TORN_SECONDS = 0.02
 
 
-async def no_tunnel_closes_when_tables_are_torn(machine: Machine) -> None:
+async def no_tunnel_closes_with_incomplete_tables(machine: Machine) -> None:
     fs = await machine.create_file_system()
     volume = machine.efs.create_access_point(fs, "/data", uid=1001)
     async with machine.node() as node:
@@ -37,14 +37,14 @@ async def no_tunnel_closes_when_tables_are_torn(machine: Machine) -> None:
             await _pass(IDLE_SECONDS * 2)
             [tunnel] = await node.tunnels()
             assert (tunnel.port, tunnel.holders) == (before.port, frozenset())
-            await work.goes_on()
+            await work.continues()
         assert nfs_mount(target) == before
         await node.unpublish(volume, target)
 
 
 @asynccontextmanager
 async def _torn_mounts(pid: int, folder: Path) -> AsyncIterator[None]:
-    """While the context is open, that process sees no mount, or the first ones of them."""
+    """While the context is open, that process sees no mounts, or only the first ones."""
     table, shown = Path(f"/proc/{pid}/mountinfo"), folder / "mountinfo"
     text = await asyncio.to_thread(table.read_text)
     async with _shown(shown, ("", text[: len(text) // 2])):  # to the middle of a line
@@ -55,7 +55,7 @@ async def _torn_mounts(pid: int, folder: Path) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _torn_sockets(pid: int, folder: Path) -> AsyncIterator[None]:
-    """While the context is open, that process sees no socket, with or without the heading of their table."""
+    """While the context is open, that process sees no sockets, with or without the heading of the table."""
     # The kernel lets nothing stay mounted on the table alone.
     tables, shown = Path(f"/proc/{pid}/net"), folder / "net"
     text = await asyncio.to_thread((tables / "tcp").read_text)
@@ -84,5 +84,5 @@ async def _alternate(file: Path, texts: tuple[str, ...]) -> None:
 
 
 async def _pass(seconds: float) -> None:
-    """Let that time go by: for what must not happen there is no condition to wait for."""
+    """Wait for that time, because no condition shows that something does not happen."""
     await asyncio.sleep(seconds)

@@ -1,4 +1,4 @@
-"""Many claims at once: few worker pods, and never two volumes for one claim, whatever dies meanwhile."""
+"""Many concurrent claims: few worker pods, and one volume for each claim despite crashes."""
 
 import asyncio
 import re

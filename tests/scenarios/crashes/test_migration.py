@@ -1,4 +1,4 @@
-"""Claims on their way from NFS volumes to CSI volumes and back, with data, pods and a kill."""
+"""Migration of claims from NFS volumes to CSI volumes and back, with data, pods and a kill."""
 
 import asyncio
 import json
@@ -62,7 +62,7 @@ metadata: {name: migrator, namespace: default}
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def migrator(cluster: Cluster, plane: ControlPlane) -> Path:
-    """The kubeconfig of somebody with these rights; the embedded API server refuses nobody anything."""
+    """The kubeconfig of a user with these permissions; the embedded API server allows everything."""
     if not isinstance(plane, RealPlane):
         return cluster.kubeconfig
     for body in yaml.safe_load_all(RIGHTS):
@@ -74,7 +74,7 @@ async def migrator(cluster: Cluster, plane: ControlPlane) -> Path:
 async def migrating(
     kubeconfig: Path, namespace: str, *arguments: str
 ) -> AsyncGenerator[asyncio.subprocess.Process, None]:
-    """The command at work."""
+    """The running command."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "kube_efs", "migrate", "--kubeconfig", str(kubeconfig), "-n", namespace),
         *("--output", "json", *arguments),
@@ -90,7 +90,7 @@ async def migrating(
 
 
 async def migrate(kubeconfig: Path, namespace: str, *arguments: str) -> tuple[int | None, dict[str, Any]]:
-    """Its exit status, and what it says of the one claim."""
+    """The exit status of the command, and its output for the only claim."""
     async with migrating(kubeconfig, namespace, *arguments) as process:
         out, err = await process.communicate()
         answer = json.loads(out)
@@ -100,7 +100,7 @@ async def migrate(kubeconfig: Path, namespace: str, *arguments: str) -> tuple[in
 
 
 async def moved(cluster: Cluster, namespace: str, direction: Direction) -> None:
-    """Move the one claim, as the command does, but for the cost of another process."""
+    """Move the only claim as the command does, without another process."""
     store = MigrationStore(cluster.client)
     state = await store.state(cluster.namespace, namespace, {})
     (migration,) = plan(state, Selection(namespace=namespace), direction)
@@ -109,7 +109,7 @@ async def moved(cluster: Cluster, namespace: str, direction: Direction) -> None:
 
 
 async def runs(cluster: Cluster, namespace: str, script: str, *, user: int = 0) -> None:
-    """A pod with the claim ``data`` runs the script to its good end, and is gone again."""
+    """Run the script in a pod with the claim ``data``; it must succeed, and the pod is deleted."""
     await start(cluster, namespace, script, user=user)
 
     async def look() -> bool:
@@ -157,7 +157,7 @@ async def _is_gone(
 
 
 class Holding:
-    """Holds the creation of claims back, for ever."""
+    """Holds the creation of claims permanently."""
 
     def __init__(self) -> None:
         self.held = asyncio.Event()
@@ -171,7 +171,7 @@ class Holding:
         raise AssertionError("nobody lets go")
 
 
-async def test_a_tunnel_volume_survives_a_kill_between_the_old_claim_and_the_new(
+async def test_migration_killed_between_old_and_new_claim_continues(
     cluster: Cluster, migrator: Path, tmp_path: Path
 ) -> None:
     claims = await Claims.of(cluster)
@@ -219,7 +219,7 @@ async def _reads(file: Path, text: str) -> bool:
     return await asyncio.to_thread(file.exists) and await asyncio.to_thread(file.read_text) == text
 
 
-async def test_a_directory_volume_keeps_its_group_there_and_back(cluster: Cluster) -> None:
+async def test_directory_volume_keeps_its_group_in_both_directions(cluster: Cluster) -> None:
     claims = await Claims.of(cluster)
     storage_class = await directory_steps.new_class(cluster.client, gidMin="41000", gidMax="41999")
     old = await claims.provisioned(storage_class, "data")

@@ -1,4 +1,4 @@
-"""How the processes end, what they tell over HTTP, and what they leave behind."""
+"""The end of the processes, their HTTP endpoints, and what they leave behind."""
 
 import asyncio
 import ssl
@@ -75,7 +75,7 @@ async def test_lease_is_released_by_an_orderly_end(cluster: Cluster) -> None:
     assert not lease.spec.holderIdentity
 
 
-async def test_a_failed_worker_is_kept_and_reported_and_the_claim_served_later(cluster: Cluster) -> None:
+async def test_failed_worker_pod_is_kept_and_the_claim_is_retried(cluster: Cluster) -> None:
     client, namespace = cluster.client, await steps.new_namespace(cluster.client)
     storage_class = await steps.new_class(client, default_file_system_id="auto")
     in_the_way = cluster.efs.folder(min(cluster.file_system_ids)) / namespace
@@ -115,7 +115,9 @@ async def test_controller_catches_up_on_claims_created_and_deleted_without_it(
     await steps.gone(client, old.name)
 
 
-async def test_a_failed_worker_does_not_hold_the_root_of_a_file_system_that_is_gone(cluster: Cluster) -> None:
+async def test_failed_worker_pod_does_not_keep_the_root_claim_of_a_deleted_file_system(
+    cluster: Cluster,
+) -> None:
     client, namespace = cluster.client, await steps.new_namespace(cluster.client)
     third = FileSystemId(await cluster.efs.create_file_system("third"))
     storage_class = await steps.new_class(client, default_file_system_id=third)

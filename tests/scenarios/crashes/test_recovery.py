@@ -1,4 +1,4 @@
-"""What dies on the node comes back, on the same ports, and readers go on."""
+"""Killed processes of a node are restarted with the same ports, and readers continue."""
 
 import os
 import re

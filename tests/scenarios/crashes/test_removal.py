@@ -1,4 +1,4 @@
-"""Data goes only when every guard agrees: each guard, and an attempt to get past it."""
+"""Data is removed only if every guard agrees: each guard, with an attempt to bypass it."""
 
 import os
 import signal
@@ -251,7 +251,7 @@ def _who_has_open(wanted: os.stat_result) -> int | None:
 
 
 async def _who_empties(cluster: Cluster) -> int:
-    """The process that has an entry of the trash open."""
+    """The process that empties an entry of the trash."""
     (entry,) = _trash(cluster).iterdir()
     wanted = entry.stat()
 
@@ -263,7 +263,7 @@ async def _who_empties(cluster: Cluster) -> int:
 
 @contextmanager
 def _immutable(path: Path, link: Path) -> Iterator[None]:
-    """Keep the file from being removed, wherever it is moved: it is made removable again by that link."""
+    """Make the file immutable while the context is open, also after a rename."""
     link.hardlink_to(path)
     try:
         if subprocess.run(["chattr", "+i", str(link)], check=False, capture_output=True).returncode:
@@ -279,7 +279,7 @@ def _system(cluster: Cluster) -> FileSystemId:
 
 
 async def _claimed(cluster: Cluster, name: str) -> tuple[str, Path]:
-    """A namespace with a claim of that name that is served, and its folder."""
+    """A namespace with a served claim of that name, and its directory."""
     namespace = await steps.new_namespace(cluster.client)
     storage_class = await steps.new_class(cluster.client, default_file_system_id="auto")
     await cluster.client.create(steps.claim(namespace, name, storage_class, {"volume_name": name}))
@@ -288,7 +288,7 @@ async def _claimed(cluster: Cluster, name: str) -> tuple[str, Path]:
 
 
 def _claim_for(volume: PersistentVolume, namespace: str) -> None:
-    """Make the volume one whose claim is gone, so that it becomes Released."""
+    """Give the volume a deleted claim, so that it becomes Released."""
     assert volume.spec
     volume.spec.claimRef = ObjectReference(
         apiVersion="v1", kind="PersistentVolumeClaim", namespace=namespace, name="gone", uid="no-such-claim"

@@ -1,4 +1,4 @@
-"""Group ids of directory volumes: each is given out once over all classes, whatever restarts or goes."""
+"""Group IDs of directory volumes: each is assigned once over all classes, despite restarts and deletions."""
 
 import asyncio
 import os
@@ -20,16 +20,16 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 @pytest.fixture
 def claims_of_each_class(request: pytest.FixtureRequest) -> int:
-    """How many are made at once: a real control plane takes its time to remove so many."""
+    """The number of concurrent claims: a real control plane deletes them slowly."""
     return 15 if request.config.getoption("--cluster") == "real" else 100
 
 
 def one_gid(gid: int) -> dict[str, str]:
-    """The parameters of a class with room for one volume at a time."""
+    """The parameters of a class with a single group ID."""
     return {"gidMin": str(gid), "gidMax": str(gid)}
 
 
-async def test_two_classes_with_overlapping_ranges_share_no_gid(
+async def test_classes_with_overlapping_ranges_share_no_gid(
     cluster: Cluster, claims_of_each_class: int
 ) -> None:
     # Each is large enough for both, and ids are given out from its lower end.
@@ -64,7 +64,7 @@ async def _class_of(cluster: Cluster, gids: range) -> str:
     return await directory_steps.new_class(cluster.client, **limits)
 
 
-async def test_a_claim_waits_for_a_full_range_until_a_volume_is_deleted(cluster: Cluster) -> None:
+async def test_claim_waits_for_a_full_range_until_a_volume_is_deleted(cluster: Cluster) -> None:
     claims = await Claims.of(cluster)
     name = await directory_steps.new_class(cluster.client, gidMin="3000", gidMax="3002")
     await claims.create(name, "one", "two", "three")
@@ -82,7 +82,7 @@ async def test_a_claim_waits_for_a_full_range_until_a_volume_is_deleted(cluster:
     assert (await claims.bound("four")).gid == freed
 
 
-async def test_gid_of_a_failed_claim_goes_to_the_next_claim(cluster: Cluster) -> None:
+async def test_next_claim_gets_the_gid_of_a_failed_claim(cluster: Cluster) -> None:
     claims, name = await Claims.of(cluster), await directory_steps.new_class(cluster.client, **one_gid(3100))
     async with directory_steps.switched_off(cluster.controller):
         await claims.create(name, "blocked")
@@ -110,7 +110,7 @@ async def test_restarted_controller_catches_up_and_assigns_no_gid_twice(cluster:
         await claims.delete("one")
         await claims.create(name, "four", "five", "leaving", "brief")
         await claims.delete("brief")
-        # Held by somebody's finalizer, so that it is still seen.
+        # Kept by a finalizer, so that it is still visible.
         await _hold(cluster, claims, "leaving")
         await claims.delete("leaving")
 
@@ -123,10 +123,10 @@ async def test_restarted_controller_catches_up_and_assigns_no_gid_twice(cluster:
     assert len({volume.gid for volume in volumes}) == 4
     assert all(before.get(volume.name, volume.gid) == volume.gid for volume in volumes)
     assert await steps.messages(cluster.client, claims.namespace, "leaving", "Provisioning") == []
-    await _let_go(cluster, claims, "leaving")
+    await _remove_finalizer(cluster, claims, "leaving")
 
 
-async def test_a_retained_directory_keeps_its_gid_when_its_volume_is_deleted_by_hand(
+async def test_retained_directory_keeps_its_gid_after_its_volume_is_deleted(
     cluster: Cluster,
 ) -> None:
     claims, keeping = await Claims.of(cluster), one_gid(3300)
@@ -173,7 +173,7 @@ async def test_gids_of_other_directories_and_volumes_are_not_assigned(cluster: C
     await cluster.client.delete(PersistentVolume, "foreign")
 
 
-async def test_what_a_volume_lacks_from_former_times_it_gets_at_the_start(cluster: Cluster) -> None:
+async def test_missing_finalizer_is_added_when_the_controller_starts(cluster: Cluster) -> None:
     claims, name = await Claims.of(cluster), await directory_steps.new_class(cluster.client, **one_gid(3500))
     volume = await claims.provisioned(name, "old")
     async with directory_steps.switched_off(cluster.controller):
@@ -188,7 +188,9 @@ async def test_what_a_volume_lacks_from_former_times_it_gets_at_the_start(cluste
     assert (await claims.provisioned(name, "new")).gid == 3500
 
 
-async def test_a_volume_deleted_with_its_claim_while_nobody_worked_is_dealt_with(cluster: Cluster) -> None:
+async def test_volume_and_claim_deleted_without_a_controller_are_removed_after_its_start(
+    cluster: Cluster,
+) -> None:
     claims = await Claims.of(cluster)
     names = {
         policy: await directory_steps.new_class(cluster.client, reclaim_policy=policy) for policy in POLICIES
@@ -219,7 +221,7 @@ async def _hold(cluster: Cluster, claims: Claims, name: str) -> None:
     await _set_finalizers(cluster, claims, name, ["example.com/held"])
 
 
-async def _let_go(cluster: Cluster, claims: Claims, name: str) -> None:
+async def _remove_finalizer(cluster: Cluster, claims: Claims, name: str) -> None:
     await _set_finalizers(cluster, claims, name, [])
 
 

@@ -1,4 +1,4 @@
-"""Directory volumes: what a claim gets, what it is told when it gets none, and what goes with its volume."""
+"""Directory volumes: the volume of a claim, its events, and the removal of its data."""
 
 import asyncio
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ OPTIONS = ("nfsvers=4.1", "hard", "rsize=65536")
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """Claims that were served at once, with the volumes and classes of each."""
+    """Claims that were served concurrently, with the volume and class of each."""
 
     claims: Claims
     volumes: Mapping[str, Volume]
@@ -65,7 +65,7 @@ async def served(cluster: Cluster) -> Served:
     return Served(claims, volumes, classes)
 
 
-async def test_the_volume_of_a_claim_field_by_field(cluster: Cluster, served: Served) -> None:
+async def test_volume_of_a_claim_has_exactly_the_documented_fields(cluster: Cluster, served: Served) -> None:
     claim = await served.claims.get("plain")
     assert claim.metadata
     name = f"pvc-{claim.metadata.uid}"
@@ -102,14 +102,14 @@ async def test_the_volume_of_a_claim_field_by_field(cluster: Cluster, served: Se
     }
 
 
-async def test_the_directory_belongs_to_the_group_of_the_volume(cluster: Cluster, served: Served) -> None:
+async def test_directory_belongs_to_the_group_of_the_volume(cluster: Cluster, served: Served) -> None:
     volume = served.volumes["plain"]
     found = directory_steps.folder(cluster, volume).stat()
     assert oct(found.st_mode & 0o7777) == "0o2771"
     assert (found.st_uid, found.st_gid) == (0, volume.gid)
 
 
-async def test_what_is_told_of_a_served_claim(cluster: Cluster, served: Served) -> None:
+async def test_served_claim_gets_events(cluster: Cluster, served: Served) -> None:
     client, namespace, volume = cluster.client, served.claims.namespace, served.volumes["plain"]
     place = f"{directory_steps.file_system(cluster)}:/plain-{volume.name}"
     told = await steps.messages(client, namespace, "plain", "Provisioning")
@@ -119,7 +119,7 @@ async def test_what_is_told_of_a_served_claim(cluster: Cluster, served: Served) 
     ) == [f"Volume {volume.name} is ready at {place}"]
 
 
-async def test_a_volume_without_a_group_is_everybodys(cluster: Cluster, served: Served) -> None:
+async def test_every_user_can_write_to_a_volume_without_a_group(cluster: Cluster, served: Served) -> None:
     volume = served.volumes["everybodys"]
     found = directory_steps.folder(cluster, volume).stat()
     assert oct(found.st_mode & 0o7777) == "0o777"
@@ -127,11 +127,11 @@ async def test_a_volume_without_a_group_is_everybodys(cluster: Cluster, served: 
     assert volume.gid is None
 
 
-async def test_the_mount_options_of_the_class_replace_the_default(served: Served) -> None:
+async def test_mount_options_of_the_class_replace_the_default(served: Served) -> None:
     assert served.volumes["options"].mount_options == OPTIONS
 
 
-async def test_a_long_name_of_a_claim_is_cut_to_what_a_file_system_takes(
+async def test_long_claim_name_is_truncated_to_the_limit_of_file_systems(
     cluster: Cluster, served: Served
 ) -> None:
     volume = served.volumes["l" * 253]
@@ -143,7 +143,7 @@ async def test_a_long_name_of_a_claim_is_cut_to_what_a_file_system_takes(
 
 
 @pytest.mark.parametrize("name", ["plain", "tls"])
-async def test_a_process_with_the_group_writes_through_the_server_and_no_other(
+async def test_only_processes_with_the_group_can_write_through_the_server(
     cluster: Cluster, served: Served, name: str
 ) -> None:
     volume = served.volumes[name]
@@ -162,7 +162,7 @@ async def test_a_process_with_the_group_writes_through_the_server_and_no_other(
     assert {(file.stat().st_uid, file.stat().st_gid) for file in found.iterdir()} == {(UID, volume.gid)}
 
 
-async def test_pods_get_the_group_by_the_claim_only(cluster: Cluster, served: Served) -> None:
+async def test_pods_get_the_group_only_through_the_claim(cluster: Cluster, served: Served) -> None:
     volume = served.volumes["plain"]
     assert volume.nfs
     beside = NFSVolumeSource(server=volume.nfs.server, path=volume.nfs.path)
@@ -179,7 +179,7 @@ async def test_pods_get_the_group_by_the_claim_only(cluster: Cluster, served: Se
 
 
 async def _runs(cluster: Cluster, served: Served, source: PodVolume, script: str) -> None:
-    """Run a script as a pod of a plain user, which ends well."""
+    """Run a script in a pod of an unprivileged user; it must succeed."""
     namespace, name = served.claims.namespace, "by-claim" if source.persistentVolumeClaim else "beside"
     pod = Pod(
         metadata=ObjectMeta(namespace=namespace, name=name),
@@ -223,7 +223,7 @@ async def test_tls_volume_uses_the_tunnel(cluster: Cluster, served: Served) -> N
     assert volume.file_system_id == system
 
 
-async def test_the_beta_annotation_names_the_class(cluster: Cluster) -> None:
+async def test_beta_annotation_selects_the_class(cluster: Cluster) -> None:
     claims, name = await Claims.of(cluster), await directory_steps.new_class(cluster.client)
     claim = claims.body("old", "")
     assert claim.metadata
@@ -243,24 +243,24 @@ async def test_the_beta_annotation_names_the_class(cluster: Cluster) -> None:
 RANGE = "a whole number from 2000 to 2147483647"
 MALFORMED: Mapping[str, tuple[dict[str, str], str]] = {
     "gidAllocate empty": ({"gidAllocate": ""}, "gidAllocate: is neither true nor false"),
-    "gidAllocate in words": ({"gidAllocate": "yes"}, "gidAllocate: 'yes' is neither true nor false"),
-    "gidAllocate in odd case": ({"gidAllocate": "tRUE"}, "gidAllocate: 'tRUE' is neither true nor false"),
-    "gidMin in words": ({"gidMin": "many"}, "gidMin: 'many' is not a valid group ID"),
+    "gidAllocate is not a boolean": ({"gidAllocate": "yes"}, "gidAllocate: 'yes' is neither true nor false"),
+    "gidAllocate in mixed case": ({"gidAllocate": "tRUE"}, "gidAllocate: 'tRUE' is neither true nor false"),
+    "gidMin is not a number": ({"gidMin": "many"}, "gidMin: 'many' is not a valid group ID"),
     "gidMin empty": ({"gidMin": ""}, "gidMin: is not a valid group ID"),
     "gidMin with a blank": ({"gidMin": " 2000"}, "gidMin: ' 2000' is not a valid group ID"),
     "gidMin with an underscore": ({"gidMin": "2_000"}, "gidMin: '2_000' is not a valid group ID"),
-    "gidMin in other digits": ({"gidMin": "٢٠٠٠"}, "gidMin: '٢٠٠٠' is not a valid group ID"),
+    "gidMin in digits that are not ASCII": ({"gidMin": "٢٠٠٠"}, "gidMin: '٢٠٠٠' is not a valid group ID"),
     "gidMin with a fraction": ({"gidMin": "2000.0"}, "gidMin: '2000.0' is not a valid group ID"),
     "gidMin hexadecimal": ({"gidMin": "0x800"}, "gidMin: '0x800' is not a valid group ID"),
     "gidMin negative": ({"gidMin": "-2000"}, "gidMin: '-2000' is not a valid group ID"),
-    "gidMin below the least": ({"gidMin": "1999"}, "gidMin: '1999' is not a valid group ID; "),
-    "gidMin above the most": ({"gidMin": "2147483648"}, "gidMin: '2147483648' is not a valid group ID"),
-    "gidMax in words": ({"gidMax": "many"}, "gidMax: 'many' is not a valid group ID"),
-    "gidMax below the least": ({"gidMax": "1999"}, "gidMax: '1999' is not a valid group ID"),
-    "gidMax above the most": ({"gidMax": "2147483648"}, "gidMax: '2147483648' is not a valid group ID"),
+    "gidMin below the minimum": ({"gidMin": "1999"}, "gidMin: '1999' is not a valid group ID; "),
+    "gidMin above the maximum": ({"gidMin": "2147483648"}, "gidMin: '2147483648' is not a valid group ID"),
+    "gidMax is not a number": ({"gidMax": "many"}, "gidMax: 'many' is not a valid group ID"),
+    "gidMax below the minimum": ({"gidMax": "1999"}, "gidMax: '1999' is not a valid group ID"),
+    "gidMax above the maximum": ({"gidMax": "2147483648"}, "gidMax: '2147483648' is not a valid group ID"),
     "gidMax below gidMin": ({"gidMin": "3000", "gidMax": "2999"}, "gidMax: '2999' is below gidMin, '3000'"),
-    "twice in other case": ({"gidMin": "2000", "gidmin": "3000"}, "is the same parameter as"),
-    "tls in words": ({"tls": "on"}, "tls: 'on' is neither true nor false"),
+    "repeated in another case": ({"gidMin": "2000", "gidmin": "3000"}, "is the same parameter as"),
+    "tls is not a boolean": ({"tls": "on"}, "tls: 'on' is neither true nor false"),
 }
 
 
@@ -301,10 +301,10 @@ def _is_a_copy(claim: PersistentVolumeClaim) -> None:
 
 
 UNSERVABLE = {
-    "a selector": (_selects, "spec.selector: is not supported"),
-    "an empty selector": (_selects_nothing, "spec.selector: is not supported"),
-    "a block device": (_is_block, "spec.volumeMode: 'Block' cannot be served by NFS"),
-    "a copy": (_is_a_copy, "spec.dataSource: is not supported, the volume would be empty"),
+    "selector": (_selects, "spec.selector: is not supported"),
+    "empty selector": (_selects_nothing, "spec.selector: is not supported"),
+    "block device": (_is_block, "spec.volumeMode: 'Block' cannot be served by NFS"),
+    "data source": (_is_a_copy, "spec.dataSource: is not supported, the volume would be empty"),
 }
 
 
@@ -321,7 +321,7 @@ async def test_unsupported_claim_is_reported(cluster: Cluster, change: Any, text
     assert not await claims.volumes()
 
 
-async def test_a_claim_that_was_given_to_us_without_a_class_waits_for_it(cluster: Cluster) -> None:
+async def test_claim_assigned_to_kube_efs_waits_for_its_missing_class(cluster: Cluster) -> None:
     claims, name = await Claims.of(cluster), f"late-{(await steps.new_namespace(cluster.client))}"
     claim = claims.body("data", name)
     assert claim.metadata
@@ -337,7 +337,9 @@ async def test_a_claim_that_was_given_to_us_without_a_class_waits_for_it(cluster
 @pytest.mark.parametrize(
     "key", [STORAGE_PROVISIONER, STORAGE_PROVISIONER.replace("volume", "volume.beta", 1)]
 )
-async def test_a_claim_that_was_given_to_us_for_anothers_class_is_told(cluster: Cluster, key: str) -> None:
+async def test_claim_assigned_to_kube_efs_with_a_foreign_class_gets_a_warning(
+    cluster: Cluster, key: str
+) -> None:
     claims = await Claims.of(cluster)
     # Kubernetes leaves the annotation of such a claim alone until there is a pod.
     name = await directory_steps.new_class(
@@ -384,9 +386,7 @@ async def test_retain_keeps_the_volume_and_the_directory(cluster: Cluster, serve
     assert directory_steps.folder(cluster, volume).is_dir()
 
 
-async def test_a_volume_of_a_class_with_parameters_without_effect_is_made_and_removed(
-    cluster: Cluster, served: Served
-) -> None:
+async def test_parameters_without_effect_are_logged_and_harmless(cluster: Cluster, served: Served) -> None:
     assert served.volumes["odd"].gid is None
     warned = [
         entry["oddity"]
@@ -399,7 +399,7 @@ async def test_a_volume_of_a_class_with_parameters_without_effect_is_made_and_re
     await served.claims.removed("odd")
 
 
-async def test_a_volume_whose_class_is_gone_is_removed_and_its_group_free(cluster: Cluster) -> None:
+async def test_volume_of_a_deleted_class_is_removed_and_its_gid_is_reused(cluster: Cluster) -> None:
     claims, one_gid = await Claims.of(cluster), {"gidMin": "7000", "gidMax": "7000"}
     first = await directory_steps.new_class(cluster.client, **one_gid)
     await claims.provisioned(first, "first")
@@ -411,7 +411,7 @@ async def test_a_volume_whose_class_is_gone_is_removed_and_its_group_free(cluste
     assert (await claims.provisioned(second, "second")).gid == 7000
 
 
-async def test_a_volume_deleted_while_bound_is_held_until_its_claim_is_deleted(cluster: Cluster) -> None:
+async def test_volume_deleted_while_bound_is_kept_until_its_claim_is_deleted(cluster: Cluster) -> None:
     claims, name = await Claims.of(cluster), await directory_steps.new_class(cluster.client)
     volume = await claims.provisioned(name, "data")
     file = directory_steps.folder(cluster, volume) / "file"
@@ -439,7 +439,7 @@ def _nfs(cluster: Cluster, path: str, *, server: str | None = None) -> NFSVolume
 
 
 @pytest.mark.parametrize("path", ["/by-hand", "/pv/by-hand"], ids=["plain", "nested"])
-async def test_a_directory_of_any_name_below_the_base_is_removed_with_its_volume(
+async def test_directory_of_any_name_below_the_base_is_removed_with_its_volume(
     cluster: Cluster, path: str
 ) -> None:
     found = cluster.efs.folder(directory_steps.file_system(cluster)) / path.lstrip("/")
@@ -454,15 +454,15 @@ async def test_a_directory_of_any_name_below_the_base_is_removed_with_its_volume
 
 
 FORGED = {
-    "the base itself": "/",
+    "base itself": "/",
     "dots": "/victim/../victim",
-    "double slashes": "/victim//inner",
-    "a trailing slash": "/victim/",
+    "repeated slashes": "/victim//inner",
+    "trailing slash": "/victim/",
 }
 
 
 @pytest.mark.parametrize("path", FORGED.values(), ids=FORGED.keys())
-async def test_a_path_that_may_mean_something_else_is_refused(cluster: Cluster, path: str) -> None:
+async def test_removal_of_an_ambiguous_path_is_refused(cluster: Cluster, path: str) -> None:
     root = cluster.efs.folder(directory_steps.file_system(cluster))
     (root / "victim" / "inner").mkdir(parents=True, exist_ok=True)
     name = f"forged-{list(FORGED.values()).index(path)}"
@@ -472,11 +472,11 @@ async def test_a_path_that_may_mean_something_else_is_refused(cluster: Cluster, 
     told = await steps.refusal(cluster, name)
     assert f"spec.nfs.path: '{path}' is not a plain path below the base" in told
     assert (root / "victim" / "inner").is_dir()
-    await _goes_by_hand(cluster, name)
+    await _check_manual_deletion(cluster, name)
     assert (root / "victim" / "inner").is_dir()
 
 
-async def test_a_volume_that_no_worker_removes_is_let_go_once_it_is_to_be_retained(
+async def test_refused_removal_ends_when_the_volume_is_set_to_retain(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     link = cluster.efs.folder(directory_steps.file_system(cluster)) / "let-go"
@@ -491,7 +491,7 @@ async def test_a_volume_that_no_worker_removes_is_let_go_once_it_is_to_be_retain
     assert (tmp_path / "inner").is_dir()
 
 
-async def test_a_volume_behind_a_link_waits_until_somebody_has_looked(
+async def test_removal_behind_a_link_is_refused_until_the_link_is_deleted(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     link = cluster.efs.folder(directory_steps.file_system(cluster)) / "link"
@@ -506,14 +506,14 @@ async def test_a_volume_behind_a_link_waits_until_somebody_has_looked(
     assert (tmp_path / "inner").is_dir()
 
 
-@pytest.mark.parametrize("place", ["another file system", "another server", "loopback of nobody"])
+@pytest.mark.parametrize("place", ["another file system", "another server", "loopback without a tunnel"])
 async def test_volume_of_another_server_is_reported_and_released(cluster: Cluster, place: str) -> None:
     root = cluster.efs.folder(directory_steps.file_system(cluster))
     (root / "foreign").mkdir(exist_ok=True)
     server = {
         "another file system": directory_steps.server(cluster, cluster.file_system_ids[1]),
         "another server": "files.example.com",
-        "loopback of nobody": "127.0.0.1",
+        "loopback without a tunnel": "127.0.0.1",
     }[place]
     name = place.replace(" ", "-")
 
@@ -522,8 +522,8 @@ async def test_volume_of_another_server_is_reported_and_released(cluster: Cluste
     )
 
     told = await steps.refusal(cluster, name)
-    assert f"spec.nfs.server: '{server}' is not where this provisioner's volumes are" in told
-    await _goes_by_hand(cluster, name)
+    assert f"spec.nfs.server: '{server}' is not a server of this provisioner's volumes" in told
+    await _check_manual_deletion(cluster, name)
     assert (root / "foreign").is_dir()
 
 
@@ -535,12 +535,12 @@ async def test_volume_without_nfs_is_reported_and_released(cluster: Cluster) -> 
     await cluster.client.create(volume)
 
     assert "volume: 'no-nfs' has no spec.nfs" in await steps.refusal(cluster, "no-nfs")
-    await _goes_by_hand(cluster, "no-nfs")
+    await _check_manual_deletion(cluster, "no-nfs")
     assert cluster.controller.running
 
 
-async def _goes_by_hand(cluster: Cluster, name: str) -> None:
-    """The volume is still there, and goes when a person deletes it."""
+async def _check_manual_deletion(cluster: Cluster, name: str) -> None:
+    """Check that the volume exists, and that a manual deletion removes it."""
     assert await directory_steps.get_volume(cluster, name)
     await cluster.client.delete(PersistentVolume, name)
     await steps.gone(cluster.client, name)

@@ -1,4 +1,4 @@
-"""Two controllers with a provisioner each on one file system: no group id is given out twice."""
+"""Two controllers with provisioners on the same file system: no group ID is assigned twice."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ LOOK_SECONDS = 120.0
 async def neighbour(
     cluster: Cluster, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncGenerator[Program, None]:
-    """It has the file system mounted that the cluster's own controller makes directories on."""
+    """A second controller, which has the file system of the cluster's controller mounted."""
     folder = tmp_path_factory.mktemp("neighbour")
     system, mount_point = directory_steps.file_system(cluster), folder / "mounted"
     mount_point.mkdir()
@@ -52,7 +52,7 @@ async def neighbour(
 
 
 async def _classes(cluster: Cluster, first: int, last: int) -> tuple[str, str]:
-    """A class of the cluster's own controller and one of its neighbour, with one range."""
+    """A class of the cluster's controller and one of its neighbor, with the same range."""
     gids = {"gidMin": str(first), "gidMax": str(last)}
     return (
         await directory_steps.new_class(cluster.client, **gids),
@@ -61,7 +61,7 @@ async def _classes(cluster: Cluster, first: int, last: int) -> tuple[str, str]:
 
 
 @pytest.mark.usefixtures("neighbour")
-async def test_claims_of_both_at_one_time_share_no_gid(cluster: Cluster) -> None:
+async def test_concurrent_claims_of_two_controllers_share_no_gid(cluster: Cluster) -> None:
     ours, theirs = await _classes(cluster, 50000, 50999)
     claims = await Claims.of(cluster)
 
@@ -76,7 +76,7 @@ async def test_claims_of_both_at_one_time_share_no_gid(cluster: Cluster) -> None
 
 
 @pytest.mark.usefixtures("neighbour")
-async def test_a_gid_is_free_for_the_neighbour_when_its_volume_is_gone(cluster: Cluster) -> None:
+async def test_gid_of_a_deleted_volume_is_free_for_another_controller(cluster: Cluster) -> None:
     ours, theirs = await _classes(cluster, 51000, 51000)
     claims = await Claims.of(cluster)
     await claims.provisioned(ours, "first")
@@ -99,10 +99,10 @@ async def test_manually_changed_group_is_reported(cluster: Cluster, neighbour: P
     assert other.gid is not None
     os.chown(directory_steps.folder(cluster, one), 0, other.gid)
 
-    async def is_told() -> bool:
+    async def is_reported() -> bool:
         return bool(await steps.messages(cluster.client, claims.namespace, "other", "GroupIdShared"))
 
-    await steps.eventually(is_told, what="the claim has the event", seconds=LOOK_SECONDS)
+    await steps.eventually(is_reported, what="the claim has the event", seconds=LOOK_SECONDS)
     assert await steps.metric(neighbour, "kube_efs_gids_shared") == 1
     third = await claims.provisioned(theirs, "third")
     assert third.gid not in {one.gid, other.gid}

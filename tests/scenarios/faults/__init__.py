@@ -1,1 +1,1 @@
-"""Scenarios that share one cluster, whose controller reaches the API server through a proxy."""
+"""Scenarios on one cluster whose controller uses the API server through a proxy."""

@@ -1,4 +1,4 @@
-"""One cluster for all the modules of this folder, in which the API server can have bad days."""
+"""One cluster for all modules of this directory, whose API server can have faults."""
 
 from collections.abc import AsyncGenerator
 
@@ -13,7 +13,7 @@ from tests.scenarios.steps import Cluster
 from kube_efs_lab.cluster import EmbeddedCluster
 from kube_efs_lab.real_control_plane import ControlPlanes
 
-# A leader whom so many faults do not cost the lead, which is another matter.
+# A long lease, so that faults do not change the leader.
 _SETTINGS = {"KUBE_EFS_LEASE_DURATION_SECONDS": "120", "KUBE_EFS_LEASE_RENEW_SECONDS": "90"}
 
 
@@ -21,7 +21,7 @@ _SETTINGS = {"KUBE_EFS_LEASE_DURATION_SECONDS": "120", "KUBE_EFS_LEASE_RENEW_SEC
 def plane(
     pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory, control_planes: ControlPlanes
 ) -> FaultyPlane:
-    """What the cluster runs on; not started yet."""
+    """The control plane of the cluster; not started yet."""
     folder = tmp_path_factory.mktemp("plane")
     return FaultyPlane(make_plane(pytestconfig, folder, control_planes), folder)
 
@@ -30,7 +30,7 @@ def plane(
 async def cluster(
     plane: FaultyPlane, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncGenerator[Cluster, None]:
-    """A cluster with two file systems, ``first`` and ``second``, and what other modules have left in it."""
+    """A cluster with the file systems ``first`` and ``second``, and with objects of other modules."""
     folder = tmp_path_factory.mktemp("cluster")
     async with EmbeddedCluster(
         folder, settings=_SETTINGS, control_plane=plane, starter=fork_module
@@ -40,7 +40,7 @@ async def cluster(
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def api(cluster: Cluster, plane: FaultyPlane) -> FaultyApi:
-    """What stands before the API server; without fault at the start, when the controller runs."""
+    """The proxy in front of the API server, without faults when the controller has started."""
     plane.api.fault = faulty_api.no_fault
     if not cluster.controller.running:
         await cluster.controller.start()

@@ -1,4 +1,4 @@
-"""Bad days of the API server, as the controller sees them through a proxy that makes them."""
+"""Faults of the API server, which a proxy in front of it causes."""
 
 import asyncio
 import random
@@ -59,7 +59,7 @@ async def test_burst_is_served_despite_api_server_faults(
     assert not pods.conflicts
 
 
-async def test_a_burst_while_watches_break_in_the_middle_of_a_line(cluster: Cluster, api: FaultyApi) -> None:
+async def test_burst_is_served_despite_interrupted_watches(cluster: Cluster, api: FaultyApi) -> None:
     burst = await Burst.of(cluster)
     broken = 0
 
@@ -77,7 +77,7 @@ async def test_a_burst_while_watches_break_in_the_middle_of_a_line(cluster: Clus
     assert broken > 10
 
 
-async def test_changes_while_watches_expire_are_caught_up(cluster: Cluster, api: FaultyApi) -> None:
+async def test_changes_during_expired_watches_are_processed(cluster: Cluster, api: FaultyApi) -> None:
     client, namespace = cluster.client, await steps.new_namespace(cluster.client)
     storage_class = await steps.new_class(client, default_file_system_id="auto")
     await client.create(steps.claim(namespace, "old", storage_class, {"volume_name": "old"}))
@@ -103,7 +103,7 @@ async def test_changes_while_watches_expire_are_caught_up(cluster: Cluster, api:
     await steps.eventually(two_volumes, what="only the volumes of the claims that are there are left")
 
 
-async def test_a_volume_that_went_while_nobody_watched_is_in_nobodys_way(
+async def test_volume_deleted_without_a_watch_no_longer_blocks_a_removal(
     cluster: Cluster, api: FaultyApi
 ) -> None:
     client, namespace = cluster.client, await steps.new_namespace(cluster.client)
@@ -126,7 +126,7 @@ async def test_a_volume_that_went_while_nobody_watched_is_in_nobodys_way(
 
 
 def _expiring_once() -> Callable[[Call], Fault | None]:
-    """The next watch of each kind finds that its version has expired."""
+    """Let the next watch of each kind expire."""
     expired: set[str] = set()
 
     def fault(call: Call) -> Fault | None:

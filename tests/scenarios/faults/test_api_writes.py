@@ -1,4 +1,4 @@
-"""What the controller writes to the API server for claims, counted by a proxy before it."""
+"""The writes of the controller to the API server for claims, which a proxy counts."""
 
 from collections.abc import Awaitable, Callable, Mapping
 
@@ -39,7 +39,7 @@ CLASSES: Mapping[str, Callable[[Cluster], Awaitable[str]]] = {
 
 
 async def _first_pods_are_gone(cluster: Cluster) -> None:
-    """Wait until the pods that empty the trash when a controller begins, one a file system, have done so."""
+    """Wait until the pods that empty each trash after the start of the controller have ended."""
 
     async def look() -> bool:
         ended = await steps.metric(cluster.controller, "kube_efs_worker_pods_total")

@@ -1,4 +1,4 @@
-"""A controller that dies at the worst moments: each claim still gets one directory, and none is left."""
+"""A controller killed at critical moments: each claim still gets one directory, and none is left behind."""
 
 import asyncio
 import itertools
@@ -23,7 +23,7 @@ WITHOUT_VOLUME = "kube_efs_directories_without_volume"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """A call of the controller that is never answered: ``done`` tells whether the server carries it out."""
+    """A call of the controller that gets no answer; ``done``: the server carries it out."""
 
     method: str
     resource: str
@@ -32,7 +32,7 @@ class Moment:
     _numbers: Iterator[int] = field(default_factory=itertools.count)
 
     def fault(self, call: Call) -> Fault | None:
-        """Holds every call of the kind; the first one is the moment."""
+        """Hold every call of this kind; the first one is the moment."""
         is_it = (call.method, call.resource) == (self.method, self.resource)
         return self._hold if is_it else None
 
@@ -57,20 +57,20 @@ async def _killed_at(cluster: Cluster, api: FaultyApi, moment: Moment) -> None:
 
 
 def _directories(cluster: Cluster) -> set[str]:
-    """What is below the base for claims of this module."""
+    """The directories for claims of this module."""
     root = cluster.efs.folder(directory_steps.file_system(cluster))
     return {found.name for found in root.glob(f"{PREFIX}-*")}
 
 
 PROVISIONING: dict[str, MakeMoment] = {
-    "while a worker makes directories": lambda: Moment(method="POST", resource="pods", done=True),
+    "while a worker creates directories": lambda: Moment(method="POST", resource="pods", done=True),
     "between mkdir and the volume": lambda: Moment(method="POST", resource="persistentvolumes", done=False),
     "after the first volume": lambda: Moment(method="POST", resource="persistentvolumes", done=True),
 }
 
 
 @pytest.mark.parametrize("moment", PROVISIONING.values(), ids=PROVISIONING.keys())
-async def test_a_controller_killed_while_it_provisions(
+async def test_controller_killed_during_provisioning_creates_each_volume_once(
     cluster: Cluster, api: FaultyApi, moment: MakeMoment
 ) -> None:
     claims, name = await Claims.of(cluster), await directory_steps.new_class(cluster.client)
@@ -108,7 +108,7 @@ REMOVING: dict[str, MakeMoment] = {
 
 
 @pytest.mark.parametrize("moment", REMOVING.values(), ids=REMOVING.keys())
-async def test_a_controller_killed_while_it_removes(
+async def test_controller_killed_during_removals_removes_only_deleted_volumes(
     cluster: Cluster, api: FaultyApi, moment: MakeMoment
 ) -> None:
     claims, name = await Claims.of(cluster), await directory_steps.new_class(cluster.client)
@@ -135,7 +135,7 @@ async def test_a_controller_killed_while_it_removes(
     await claims.removed(KEPT)
 
 
-async def test_a_directory_that_a_crash_leaves_without_a_volume_is_told_and_kept(
+async def test_directory_without_a_volume_after_a_crash_is_reported_and_kept(
     cluster: Cluster, api: FaultyApi
 ) -> None:
     claims, one_gid = await Claims.of(cluster), {"gidMin": "9000", "gidMax": "9000"}

@@ -1,4 +1,4 @@
-"""A server that cannot prove who it is gets no byte of NFS, and people learn why."""
+"""A server without a valid certificate gets no byte of NFS, and the reason is reported."""
 
 import asyncio
 from collections.abc import Callable

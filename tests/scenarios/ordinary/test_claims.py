@@ -1,4 +1,4 @@
-"""Which claims are served, how, and what the others are told."""
+"""Claims that are served, and the events of refused claims."""
 
 import asyncio
 
@@ -47,7 +47,7 @@ async def test_claim_gets_a_volume_behind_the_tunnel(cluster: Cluster) -> None:
     ) == [f"Volume {volume.name} is ready at {first}:/{namespace}/example"]
 
 
-async def test_a_served_claim_has_the_choice_of_auto_beside_kubernetes_own_annotations(
+async def test_served_claim_gets_only_the_annotation_for_the_choice_of_auto(
     cluster: Cluster,
 ) -> None:
     client, namespace = cluster.client, await steps.new_namespace(cluster.client)
@@ -86,7 +86,7 @@ REFUSALS = {
         {},
         f"{LABELS}.volume_name: 'a..b' is not allowed; use only a-z, 0-9, _ and -",
     ),
-    "bad reclaim_policy": (
+    "invalid reclaim_policy": (
         {"volume_name": "a", "reclaim_policy": "Recycle"},
         {},
         f"{LABELS}.reclaim_policy: 'Recycle' is not a reclaim policy; use Delete or Retain",
@@ -175,7 +175,9 @@ async def test_claims_of_other_classes_are_not_changed(cluster: Cluster) -> None
     assert await steps.messages(client, namespace, "foreign", "ProvisioningFailed") == []
 
 
-async def test_two_claims_of_one_name_share_the_directory_until_the_last_is_deleted(cluster: Cluster) -> None:
+async def test_claims_with_one_volume_name_share_the_directory_until_the_last_is_deleted(
+    cluster: Cluster,
+) -> None:
     client, namespace = cluster.client, await steps.new_namespace(cluster.client)
     storage_class = await steps.new_class(client, default_file_system_id="auto")
     for name in ("one", "two"):

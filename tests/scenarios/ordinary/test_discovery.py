@@ -1,4 +1,4 @@
-"""File systems and mount targets that come, go and move: what follows, and what must not be disturbed."""
+"""Changes of file systems and mount targets: their effects, and what they must not affect."""
 
 from contextlib import suppress
 
@@ -33,7 +33,7 @@ async def test_every_file_system_has_a_bound_root_claim_with_a_key(cluster: Clus
         assert len(volume.labels["root_key"]) == 10
 
 
-async def test_a_claim_cannot_take_a_root_without_its_key(cluster: Cluster) -> None:
+async def test_claim_without_the_key_cannot_bind_a_root_volume(cluster: Cluster) -> None:
     client, namespace = cluster.client, await steps.new_namespace(cluster.client)
     thief = steps.claim(
         namespace,
@@ -207,7 +207,7 @@ async def _is_published(cluster: Cluster, wanted: TunnelTargets) -> bool:
 
 
 def _static_volume(name: str, port: int, *, server: str = "127.0.0.1") -> PersistentVolume:
-    """A volume that somebody has written by hand, without annotation."""
+    """A manually created volume without annotation."""
     return PersistentVolume(
         metadata=ObjectMeta(name=name),
         spec=PersistentVolumeSpec(

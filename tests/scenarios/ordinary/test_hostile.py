@@ -1,4 +1,4 @@
-"""Values that want to be more than values: refused, told, and without effect on anything else."""
+"""Hostile values: they are refused and reported, and have no other effect."""
 
 import asyncio
 import re
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize(
     "name", ["..", "a/b", "/etc", "a b", "$(id)", "a;b", "a\nb", "`id`", "a.b", "-a", "A"]
 )
-async def test_a_hostile_volume_name_is_refused_by_somebody(cluster: Cluster, name: str) -> None:
+async def test_hostile_volume_name_is_refused(cluster: Cluster, name: str) -> None:
     client, namespace = cluster.client, await steps.new_namespace(cluster.client)
     storage_class = await steps.new_class(client, default_file_system_id="auto")
     if await _is_taken(cluster, steps.claim(namespace, "hostile", storage_class, {"volume_name": name})):
@@ -31,7 +31,7 @@ async def test_a_hostile_volume_name_is_refused_by_somebody(cluster: Cluster, na
 
 
 @pytest.mark.parametrize("system", ["fs-1;id", "fs-../x", "fs-UPPER", "efs", "fs-"])
-async def test_a_hostile_file_system_id_is_refused_by_somebody(cluster: Cluster, system: str) -> None:
+async def test_hostile_file_system_id_is_refused(cluster: Cluster, system: str) -> None:
     client, namespace = cluster.client, await steps.new_namespace(cluster.client)
     storage_class = await steps.new_class(client, default_file_system_id="auto")
     labels = {"volume_name": "a", "file_system_id": system}
@@ -50,15 +50,15 @@ async def test_claim_after_hostile_input_is_served(cluster: Cluster) -> None:
 HOSTILE_ENTRIES = {
     "line break in the id": '"fs-1\\nexec = /bin/sh": {stunnel_port: 30001, mount_target_ip_by_subnet: {}}',
     "section in the id": '"fs-1]\\n[evil": {stunnel_port: 30002, mount_target_ip_by_subnet: {}}',
-    "name for an address": "fs-000000a1: {stunnel_port: 30003, mount_target_ip_by_subnet: {subnet-1: a.b}}",
+    "name as an address": "fs-000000a1: {stunnel_port: 30003, mount_target_ip_by_subnet: {subnet-1: a.b}}",
     "option in an address": (
         'fs-000000a2: {stunnel_port: 30004, mount_target_ip_by_subnet: {subnet-1: "127.0.0.1\\nexec=/x"}}'
     ),
     "privileged port": "fs-000000a3: {stunnel_port: 22, mount_target_ip_by_subnet: {}}",
     "port too high": "fs-000000a4: {stunnel_port: 70000, mount_target_ip_by_subnet: {}}",
     "port as text": 'fs-000000a5: {stunnel_port: "30005; id", mount_target_ip_by_subnet: {}}',
-    "path for an id": "../../etc/passwd: {stunnel_port: 30006, mount_target_ip_by_subnet: {}}",
-    "no mapping": "fs-000000a6: [1, 2]",
+    "path instead of an ID": "../../etc/passwd: {stunnel_port: 30006, mount_target_ip_by_subnet: {}}",
+    "not a mapping": "fs-000000a6: [1, 2]",
 }
 
 
@@ -86,7 +86,7 @@ async def test_hostile_entries_are_omitted_and_others_are_kept(cluster: Cluster)
             await steps.tunnel_up(cluster, system)
     finally:
         await cluster.controller.start()
-    await steps.eventually(lambda: _nothing_told(cluster), what="the ConfigMap is put right")
+    await steps.eventually(lambda: _check_nothing_is_reported(cluster), what="the ConfigMap is put right")
 
 
 async def test_only_the_owner_can_read_secrets_and_configuration(cluster: Cluster) -> None:
@@ -100,7 +100,7 @@ async def test_only_the_owner_can_read_secrets_and_configuration(cluster: Cluste
 
 
 async def _is_taken(cluster: Cluster, hostile: PersistentVolumeClaim) -> bool:
-    """Whether the API server takes the claim; it refuses what is no value of a label by itself."""
+    """Whether the API server accepts the claim; it refuses invalid label values itself."""
     try:
         await cluster.client.create(hostile)
     except ApiError as error:
@@ -110,6 +110,6 @@ async def _is_taken(cluster: Cluster, hostile: PersistentVolumeClaim) -> bool:
     return True
 
 
-async def _nothing_told(cluster: Cluster) -> bool:
+async def _check_nothing_is_reported(cluster: Cluster) -> bool:
     status = await steps.tunnels(cluster)
     return bool(status.tunnels) and not status.problems

@@ -1,4 +1,4 @@
-"""The load generator on a whole cluster: its claims are Bound, told, and gone with all that was made."""
+"""The load generator on a complete cluster: its claims are Bound, reported and deleted."""
 
 import pytest
 from bench.load import generate, table
@@ -15,7 +15,7 @@ CLAIMS = 6
 PATIENCE_SECONDS = 60.0
 
 
-async def test_a_mix_of_classes_is_served_and_told_and_cleaned_up(cluster: Cluster) -> None:
+async def test_mix_of_classes_is_served_reported_and_deleted(cluster: Cluster) -> None:
     system = cluster.file_system_ids[0]
     csi = await csi_steps.new_class(cluster.client, parameters={"fileSystemId": system})
     await steps.port_of(cluster, system)
@@ -44,7 +44,7 @@ async def test_a_mix_of_classes_is_served_and_told_and_cleaned_up(cluster: Clust
     assert csi in console.export_text()
 
 
-async def test_a_class_that_is_not_there_or_waits_for_pods_is_refused(cluster: Cluster) -> None:
+async def test_missing_class_and_class_that_waits_for_pods_are_refused(cluster: Cluster) -> None:
     waiting = await csi_steps.new_class(
         cluster.client,
         binding_mode="WaitForFirstConsumer",

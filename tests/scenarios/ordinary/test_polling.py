@@ -1,4 +1,4 @@
-"""What happens between two discoveries, however long one takes."""
+"""Events between two discoveries, also if a discovery is slow."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -49,7 +49,7 @@ async def test_claim_for_an_unknown_file_system_is_served_when_it_appears(cluste
 
 @asynccontextmanager
 async def _aws_api(upstream: str, listing: asyncio.Lock) -> AsyncGenerator[str, None]:
-    """The address of an AWS API that lists file systems only while nobody else holds ``listing``."""
+    """The address of an AWS API that lists file systems only while ``listing`` is free."""
     async with aiohttp.ClientSession(upstream, auto_decompress=False) as session:
 
         async def pass_on(request: web.Request) -> web.Response:

@@ -1,4 +1,4 @@
-"""The page about performance says what the file of results says, and goals are judged as they are worded."""
+"""The performance page matches the file of results, and goals are evaluated."""
 
 from pathlib import Path
 
@@ -11,12 +11,12 @@ from bench.results import Clock, Results, read_results, write_results
 @pytest.mark.parametrize(
     ("figure", "goal", "met"),
     [
-        pytest.param(exactly("calls", 1, 1), "1", True, id="exactly"),
-        pytest.param(exactly("calls", 1.05, 1), "1", False, id="a little more than exactly"),
-        pytest.param(at_most("writes", 2, 2), "≤ 2", True, id="the most"),
-        pytest.param(at_most("writes", 2.01, 2), "≤ 2", False, id="more than the most"),
-        pytest.param(at_least("claims", 60, 60), "≥ 60", True, id="the least"),
-        pytest.param(at_least("claims", 59.9, 60), "≥ 60", False, id="less than the least"),
+        pytest.param(exactly("calls", 1, 1), "1", True, id="at the goal"),
+        pytest.param(exactly("calls", 1.05, 1), "1", False, id="above the goal"),
+        pytest.param(at_most("writes", 2, 2), "≤ 2", True, id="at the maximum"),
+        pytest.param(at_most("writes", 2.01, 2), "≤ 2", False, id="above the maximum"),
+        pytest.param(at_least("claims", 60, 60), "≥ 60", True, id="at the minimum"),
+        pytest.param(at_least("claims", 59.9, 60), "≥ 60", False, id="below the minimum"),
         pytest.param(plain("memory", 5, "MB"), "", None, id="no goal"),
     ],
 )

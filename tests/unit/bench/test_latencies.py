@@ -1,4 +1,4 @@
-"""The figures of a load: who gets how many claims, and what percentiles they give."""
+"""The figures of a load: the distribution of claims, and percentiles."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Curves as drawings: every point is inside, scales are round, and texts are escaped."""
+"""Plots of curves: every point is inside, scales are round, and texts are escaped."""
 
 import re
 from xml.etree import ElementTree

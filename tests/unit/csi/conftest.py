@@ -1,4 +1,4 @@
-"""Real servers and clients, on sockets in folders with short names, as sockets need."""
+"""Real servers and clients, on sockets in directories with short names."""
 
 import tempfile
 from collections.abc import Iterator
@@ -17,6 +17,6 @@ def registry() -> CollectorRegistry:
 
 @pytest.fixture
 def connect(registry: CollectorRegistry) -> Iterator[Connect]:
-    """Serves the service that it is given, and gives a channel to it."""
+    """Serves a service, and returns a channel to it."""
     with tempfile.TemporaryDirectory(prefix="csi-") as name:
         yield partial(served, folder=Path(name), registry=registry)

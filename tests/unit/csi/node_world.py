@@ -1,7 +1,7 @@
-"""A node without kernel and agent: what is mounted and who holds tunnels, as two plain collections.
+"""A simulated node: its mounts and the holders of tunnels are two collections.
 
-Calls give way to each other at every step, can fail, and can be held up. A mount that is cancelled may come
-about all the same, as mount(2) does when its program is killed too late.
+Calls run concurrently at every step, can fail, and can be delayed. A cancelled mount may still succeed, as
+mount(2) does if its program is killed too late.
 """
 
 import asyncio
@@ -31,13 +31,13 @@ _FIRST_PORT = 22000
 
 
 async def no_pause() -> None:
-    """Give way once."""
+    """Let other tasks run once."""
     await asyncio.sleep(0)
 
 
 @dataclass(slots=True)
 class World:
-    """Both seams of ``NodeVolumes``; ``chance`` says of each doubtful step whether it goes wrong."""
+    """Mounter and tunnel client for ``NodeVolumes``; ``chance`` decides whether a step fails."""
 
     folder: Path
     chance: Callable[[], bool] = lambda: False
@@ -56,14 +56,14 @@ class World:
         self.table = MountTable(read=self._read, ask=self.mounted.__contains__)
 
     def volumes(self) -> NodeVolumes:
-        """A driver that has just been started."""
+        """A newly started driver."""
         return NodeVolumes(self, self, NODE_INFO)
 
     def target(self, name: str) -> Path:
         return self.folder / name / "mount"
 
     def wanted(self, target: str, volume: str = FS, *, one_pod: bool = True, tls: bool = True) -> Publication:
-        """That volume at that target."""
+        """A mount of that volume at that target."""
         mode = AccessMode.SINGLE_NODE_SINGLE_WRITER if one_pod else AccessMode.MULTI_NODE_MULTI_WRITER
         attributes = {"mounttargetip": "127.0.0.1", **({} if tls else {"encryptInTransit": "false"})}
         plan = plan_mount(
@@ -144,7 +144,7 @@ class World:
         )
 
     async def reconcile(self, holders: Collection[Holder]) -> frozenset[Holder]:
-        """As the agent does it: who is missing twice is forgotten."""
+        """As in the agent: a holder that is missing twice is removed."""
         missing = self.holders - set(holders)
         forgotten, self.missing = missing & self.missing, missing
         for of_tunnel in self.holders_by_spec.values():

@@ -1,4 +1,4 @@
-"""One service on a real socket, with the interceptor of the product, and a channel to it."""
+"""A service on a real socket with the interceptor, and a channel to it."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -18,7 +18,7 @@ Connect = Callable[[Service], AbstractAsyncContextManager[grpc.aio.Channel]]
 async def served(
     service: Service, *, folder: Path, registry: CollectorRegistry
 ) -> AsyncIterator[grpc.aio.Channel]:
-    """A channel to the service, which is served while the context is open."""
+    """A channel to the service, which runs while the context is open."""
     endpoint = UnixEndpoint(path=folder / "csi.sock")
     interceptors = [CallInterceptor(CsiMetrics(registry))]
     async with (

@@ -60,22 +60,22 @@ def test_each_error_has_its_code(kind: type[KubeEfsError], code: StatusCode) -> 
     assert code_of(kind("is wrong")) is code
 
 
-def test_refusal_of_what_may_still_be_made_is_asked_again() -> None:
+def test_refusal_with_an_unknown_outcome_is_retried() -> None:
     error = errors.AwsDenied("is not allowed")
     error.outcome_unknown = True
     assert code_of(error) is StatusCode.UNAVAILABLE
 
 
-def test_time_outs_and_what_is_not_implemented_have_codes_too() -> None:
+def test_timeouts_and_unimplemented_methods_have_codes() -> None:
     assert code_of(TimeoutError()) is StatusCode.DEADLINE_EXCEEDED
     assert code_of(NotImplementedError()) is StatusCode.UNIMPLEMENTED
 
 
-def test_an_error_that_nobody_foresaw_has_none() -> None:
+def test_unexpected_error_has_no_code() -> None:
     assert code_of(KeyError("volume")) is None
 
 
-def test_no_error_of_the_tree_is_without_a_code() -> None:
+def test_every_error_of_the_tree_has_a_code() -> None:
     for module in pkgutil.walk_packages(kube_efs.model.__path__, "kube_efs.model."):
         importlib.import_module(module.name)
     # RequestRefused itself is never raised; its children name their codes.
@@ -84,7 +84,7 @@ def test_no_error_of_the_tree_is_without_a_code() -> None:
     assert [kind.__name__ for kind in kinds if code_of(kind("is wrong")) is None] == []
 
 
-def test_only_errors_about_the_request_say_that_the_request_is_wrong() -> None:
+def test_only_errors_about_the_request_have_codes_of_invalid_requests() -> None:
     about_the_request = (errors.InvalidValue, errors.AwsNotFound)
     others = [kind for kind in _all_errors() if not issubclass(kind, about_the_request)]
     codes = {kind.__name__: code_of(kind("is wrong")) for kind in others}

@@ -1,4 +1,4 @@
-"""The Controller service over real gRPC: every code of the contract, and what the answers hold."""
+"""The Controller service over real gRPC: every code of the contract, and the content of answers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,7 +12,7 @@ from structlog.testing import capture_logs
 from tests.unit.csi.served import Connect
 from tests.unit.provisioning.backends.csi.csi_world import FS, OTHER, CsiWorld
 
-from kube_efs.csi.controller import Controller, controller_service
+from kube_efs.csi.controller import ControllerService, controller_service
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import ControllerStub
 from kube_efs.model.efs.ids import ZoneName
@@ -58,18 +58,18 @@ def world() -> CsiWorld:
 
 @pytest.fixture
 async def stub(connect: Connect, world: CsiWorld) -> AsyncIterator[Stub]:
-    async with connect(controller_service(Controller(world.volumes, has_driver_tags=True))) as channel:
+    async with connect(controller_service(ControllerService(world.volumes, has_driver_tags=True))) as channel:
         yield ControllerStub(channel)
 
 
 async def refused(call: Any) -> tuple[StatusCode, str]:
-    """Code and text of a call that fails."""
+    """The code and text of a failed call."""
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await call
     return caught.value.code(), caught.value.details() or ""
 
 
-async def test_only_what_is_done_is_offered(stub: Stub) -> None:
+async def test_only_implemented_capabilities_are_announced(stub: Stub) -> None:
     answer = await stub.ControllerGetCapabilities(csi.ControllerGetCapabilitiesRequest())
     kinds = {csi.ControllerServiceCapability.RPC.Type.Name(one.rpc.type) for one in answer.capabilities}
     assert kinds == {"CREATE_DELETE_VOLUME", "SINGLE_NODE_MULTI_WRITER"}
@@ -83,8 +83,8 @@ async def test_only_what_is_done_is_offered(stub: Stub) -> None:
         *("ControllerGetVolume", "ControllerModifyVolume"),
     ],
 )
-async def test_what_is_not_offered_is_unimplemented(connect: Connect, world: CsiWorld, method: str) -> None:
-    async with connect(controller_service(Controller(world.volumes))) as channel:
+async def test_unannounced_methods_are_unimplemented(connect: Connect, world: CsiWorld, method: str) -> None:
+    async with connect(controller_service(ControllerService(world.volumes))) as channel:
         code, _ = await refused(channel.unary_unary(f"/csi.v1.Controller/{method}")(b""))  # type: ignore[arg-type]
     assert code is StatusCode.UNIMPLEMENTED
 
@@ -92,12 +92,14 @@ async def test_what_is_not_offered_is_unimplemented(connect: Connect, world: Csi
 # --- CreateVolume
 
 
-async def test_a_volume_is_told_by_its_handle_and_nothing_else(stub: Stub) -> None:
+async def test_created_volume_has_only_handle_and_capacity(stub: Stub) -> None:
     answer = await stub.CreateVolume(wanted(capacity_range=csi.CapacityRange(required_bytes=7)))
     assert answer.volume == csi.Volume(capacity_bytes=7, volume_id=f"efs:{FS}::fsap-{1:017x}")
 
 
-async def test_a_volume_of_one_zone_and_another_account_says_both(stub: Stub, world: CsiWorld) -> None:
+async def test_one_zone_volume_of_another_account_has_topology_and_address(
+    stub: Stub, world: CsiWorld
+) -> None:
     world.gateway.zone = ZoneName("us-east-1a")
     answer = await stub.CreateVolume(
         wanted(parameters={"enforceZoneAffinity": "true", "az": "us-east-1b"}, secrets=ROLE)
@@ -107,7 +109,7 @@ async def test_a_volume_of_one_zone_and_another_account_says_both(stub: Stub, wo
     assert dict(topology.segments) == {"topology.kubernetes.io/zone": "us-east-1a"}
 
 
-async def test_the_claim_that_the_sidecar_tells_is_in_tags_and_path(stub: Stub, world: CsiWorld) -> None:
+async def test_claim_from_the_sidecar_is_in_tags_and_path(stub: Stub, world: CsiWorld) -> None:
     prefix = "csi.storage.k8s.io"
     told = {f"{prefix}/pvc/name": "data", f"{prefix}/pvc/namespace": "team", f"{prefix}/pv/name": "pvc-1"}
     pattern = {"subPathPattern": "${.PVC.namespace}/${.PVC.name}", "ensureUniqueDirectory": "false"}
@@ -124,7 +126,7 @@ async def test_the_claim_that_the_sidecar_tells_is_in_tags_and_path(stub: Stub, 
         *(MODES.MULTI_NODE_MULTI_WRITER, MODES.SINGLE_NODE_SINGLE_WRITER, MODES.SINGLE_NODE_MULTI_WRITER),
     ],
 )
-async def test_every_mode_that_nfs_can_hold_is_served(stub: Stub, mode: int) -> None:
+async def test_every_supported_access_mode_is_served(stub: Stub, mode: int) -> None:
     assert (await stub.CreateVolume(wanted(volume_capabilities=[capability(mode)]))).volume.volume_id
 
 
@@ -132,14 +134,14 @@ INVALID: dict[str, tuple[csi.CreateVolumeRequest, str]] = {
     "no name": (wanted(""), "name: is missing"),
     "no capabilities": (wanted(volume_capabilities=[]), "volume capabilities: are missing"),
     "no mode": (wanted(volume_capabilities=[capability(MODES.UNKNOWN)]), "access mode: 'UNKNOWN'"),
-    "one writer of many nodes": (
+    "single writer on many nodes": (
         wanted(volume_capabilities=[capability(MODES.MULTI_NODE_SINGLE_WRITER)]),
         "access mode: 'MULTI_NODE_SINGLE_WRITER' is not supported",
     ),
-    "a mode of later": (wanted(volume_capabilities=[capability(99)]), "access mode: 'UNKNOWN'"),
-    "a block device": (wanted(volume_capabilities=[BLOCK]), "access type: 'block' is not supported"),
-    "one bad of two": (wanted(volume_capabilities=[capability(), BLOCK]), "access type: 'block'"),
-    "the flag of another account": (
+    "unknown access mode": (wanted(volume_capabilities=[capability(99)]), "access mode: 'UNKNOWN'"),
+    "block device": (wanted(volume_capabilities=[BLOCK]), "access type: 'block' is not supported"),
+    "one invalid of two": (wanted(volume_capabilities=[capability(), BLOCK]), "access type: 'block'"),
+    "flag of another account": (
         wanted(volume_capabilities=[capability(mount_flags=["tls,crossaccount"])]),
         "mount flags: 'tls,crossaccount' is not allowed",
     ),
@@ -147,26 +149,26 @@ INVALID: dict[str, tuple[csi.CreateVolumeRequest, str]] = {
         wanted(volume_capabilities=[capability(fs_type="ext4")]),
         "fs_type: 'ext4' is not supported; leave it out or use efs",
     ),
-    "a copy": (
+    "content source": (
         wanted(volume_content_source=csi.VolumeContentSource()),
         "volume_content_source: is not supported; leave it out; the volume would be empty",
     ),
     "no class": (wanted(parameters=dict.fromkeys(NEEDFUL, "-")), "provisioningMode: is missing"),
-    "no tags though the driver has some": (
+    "no tags despite driver tags": (
         wanted(parameters={"enableTagging": "false"}),
         "enableTagging: 'false' contradicts the tags of the driver",
     ),
-    "a reuse that is not a boolean": (wanted(parameters={"reuseAccessPoint": ""}), "reuseAccessPoint: "),
-    "a reuse without the claim": (
+    "reuse that is not a boolean": (wanted(parameters={"reuseAccessPoint": ""}), "reuseAccessPoint: "),
+    "reuse without the claim": (
         wanted(parameters={"reuseAccessPoint": "true"}),
         "reuseAccessPoint: needs the claim's name and namespace; run csi-provisioner with",
     ),
-    "too deep a path": (wanted(parameters={"basePath": "/1/2/3/4"}), "root directory: "),
-    "a role that is none": (
+    "path too deep": (wanted(parameters={"basePath": "/1/2/3/4"}), "root directory: "),
+    "invalid role": (
         wanted(secrets={"awsRoleArn": "hush"}),
         "secret awsRoleArn: is not the ARN of a role",
     ),
-    "a switch that is none": (
+    "invalid boolean": (
         wanted(secrets={"crossaccount": "hush"}),
         "secret crossaccount: is not a boolean",
     ),
@@ -174,7 +176,7 @@ INVALID: dict[str, tuple[csi.CreateVolumeRequest, str]] = {
 
 
 @pytest.mark.parametrize(("request_", "text"), INVALID.values(), ids=INVALID.keys())
-async def test_what_can_never_be_served_is_invalid_and_costs_no_call(
+async def test_invalid_request_is_refused_without_a_call_to_aws(
     stub: Stub, world: CsiWorld, request_: csi.CreateVolumeRequest, text: str
 ) -> None:
     code, details = await refused(stub.CreateVolume(request_))
@@ -195,7 +197,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("call", ["list", "create", "file_system", "mount_targets"])
 @pytest.mark.parametrize(("kind", "code"), FAULTS.values(), ids=FAULTS.keys())
-async def test_every_failure_of_aws_has_its_code_wherever_it_comes(
+async def test_every_aws_error_has_its_code_in_every_call(
     stub: Stub, world: CsiWorld, call: str, kind: type[KubeEfsError], code: StatusCode
 ) -> None:
     world.api.faults[call] = kind("says no", field=call)
@@ -203,7 +205,7 @@ async def test_every_failure_of_aws_has_its_code_wherever_it_comes(
     assert (await refused(stub.CreateVolume(request)))[0] is code
 
 
-async def test_a_full_range_of_ids_is_exhausted(stub: Stub) -> None:
+async def test_full_range_of_ids_is_resource_exhausted(stub: Stub) -> None:
     narrow = {"gidRangeStart": "7", "gidRangeEnd": "8"}
     for name in ("pvc-1", "pvc-2"):
         await stub.CreateVolume(wanted(name, parameters=narrow))
@@ -214,13 +216,13 @@ async def test_a_full_range_of_ids_is_exhausted(stub: Stub) -> None:
 @pytest.mark.parametrize(
     ("changes", "text"),
     [
-        pytest.param({"capacity_range": csi.CapacityRange(required_bytes=9)}, "required_bytes", id="a size"),
+        pytest.param({"capacity_range": csi.CapacityRange(required_bytes=9)}, "required_bytes", id="size"),
         pytest.param({"parameters": {"basePath": "/x"}}, "is not in basePath /x", id="another base"),
         pytest.param({"parameters": {"gid": "7"}}, "has gid 50000, which is not 7", id="another group"),
         pytest.param({"parameters": {"fileSystemId": str(OTHER)}}, f"is on {FS}", id="another file system"),
     ],
 )
-async def test_the_same_name_for_something_else_already_exists(
+async def test_same_name_with_another_request_already_exists(
     stub: Stub, changes: dict[str, Any], text: str
 ) -> None:
     await stub.CreateVolume(wanted(capacity_range=csi.CapacityRange(required_bytes=7)))
@@ -229,14 +231,14 @@ async def test_the_same_name_for_something_else_already_exists(
     assert (code, text in details) == (StatusCode.ALREADY_EXISTS, True), details
 
 
-async def test_an_access_point_without_identity_is_refused_and_no_crash(stub: Stub, world: CsiWorld) -> None:
+async def test_access_point_without_a_posix_user_is_refused(stub: Stub, world: CsiWorld) -> None:
     await stub.CreateVolume(wanted())
     world.api.points = {key: replace(one, user=None) for key, one in world.api.points.items()}
     code, details = await refused(stub.CreateVolume(wanted()))
     assert (code, "has no POSIX user" in details) == (StatusCode.ALREADY_EXISTS, True)
 
 
-async def test_a_second_call_for_a_volume_at_work_is_aborted(stub: Stub, world: CsiWorld) -> None:
+async def test_second_call_for_a_volume_is_aborted(stub: Stub, world: CsiWorld) -> None:
     begun, may_end = asyncio.Event(), asyncio.Event()
     real = world.api.create
 
@@ -253,7 +255,7 @@ async def test_a_second_call_for_a_volume_at_work_is_aborted(stub: Stub, world: 
     assert (await first).volume.volume_id
 
 
-async def test_what_has_no_effect_is_logged(stub: Stub) -> None:
+async def test_parameter_without_effect_is_logged(stub: Stub) -> None:
     with capture_logs() as logs:
         await stub.CreateVolume(wanted(parameters={"basepath": "/x"}))
     (line,) = [one for one in logs if one["event"] == "storage-class-odd"]
@@ -263,7 +265,7 @@ async def test_what_has_no_effect_is_logged(stub: Stub) -> None:
 # --- DeleteVolume
 
 
-async def test_a_volume_is_deleted_once_and_gone_ever_after(stub: Stub, world: CsiWorld) -> None:
+async def test_repeated_deletion_succeeds(stub: Stub, world: CsiWorld) -> None:
     handle = (await stub.CreateVolume(wanted())).volume.volume_id
     for _ in range(2):
         assert (
@@ -273,9 +275,7 @@ async def test_a_volume_is_deleted_once_and_gone_ever_after(stub: Stub, world: C
 
 
 @pytest.mark.parametrize("handle", ["vol-1", "nfs:fs-1", str(FS), f"efs:{FS}:/by/hand", f"{FS}::fsap-x"])
-async def test_what_was_never_ours_is_deleted_without_an_effect(
-    stub: Stub, world: CsiWorld, handle: str
-) -> None:
+async def test_deletion_of_a_foreign_handle_has_no_effect(stub: Stub, world: CsiWorld, handle: str) -> None:
     await stub.DeleteVolume(csi.DeleteVolumeRequest(volume_id=handle))
     assert not world.api.calls
     assert not world.folders.removed
@@ -289,7 +289,7 @@ async def test_what_was_never_ours_is_deleted_without_an_effect(
     ],
     ids=["no id", "a malformed secret"],
 )
-async def test_a_deletion_of_nothing_is_invalid(
+async def test_deletion_without_a_handle_is_invalid(
     stub: Stub, request_: csi.DeleteVolumeRequest, text: str
 ) -> None:
     code, details = await refused(stub.DeleteVolume(request_))
@@ -297,7 +297,7 @@ async def test_a_deletion_of_nothing_is_invalid(
 
 
 @pytest.mark.parametrize(("kind", "code"), FAULTS.values(), ids=FAULTS.keys())
-async def test_a_deletion_that_aws_refuses_has_its_code(
+async def test_deletion_refused_by_aws_has_its_code(
     stub: Stub, world: CsiWorld, kind: type[KubeEfsError], code: StatusCode
 ) -> None:
     handle = (await stub.CreateVolume(wanted())).volume.volume_id
@@ -309,7 +309,7 @@ async def test_a_deletion_that_aws_refuses_has_its_code(
         assert (await refused(call))[0] is code
 
 
-async def test_a_deletion_of_another_s_access_point_fails_a_precondition(stub: Stub) -> None:
+async def test_deletion_of_a_foreign_access_point_is_a_failed_precondition(stub: Stub) -> None:
     handle = (await stub.CreateVolume(wanted())).volume.volume_id
     crafted = handle.replace(FS, OTHER)
     code, details = await refused(stub.DeleteVolume(csi.DeleteVolumeRequest(volume_id=crafted)))
@@ -330,7 +330,7 @@ async def validated(stub: Stub, handle: str, *capabilities: csi.VolumeCapability
     )
 
 
-async def test_what_a_volume_can_is_confirmed_with_all_that_was_asked(stub: Stub) -> None:
+async def test_supported_capabilities_are_confirmed(stub: Stub) -> None:
     handle = (await stub.CreateVolume(wanted())).volume.volume_id
     answer = await validated(stub, handle, capability())
     assert list(answer.confirmed.volume_capabilities) == [capability()]
@@ -339,7 +339,7 @@ async def test_what_a_volume_can_is_confirmed_with_all_that_was_asked(stub: Stub
     assert answer.message == ""
 
 
-async def test_what_a_volume_cannot_is_told_with_the_reason(stub: Stub) -> None:
+async def test_unsupported_capability_is_answered_with_the_reason(stub: Stub) -> None:
     handle = (await stub.CreateVolume(wanted())).volume.volume_id
     answer = await validated(stub, handle, BLOCK)
     assert not answer.HasField("confirmed")
@@ -347,14 +347,14 @@ async def test_what_a_volume_cannot_is_told_with_the_reason(stub: Stub) -> None:
 
 
 @pytest.mark.parametrize("handle", ["vol-1", f"efs:{FS}::fsap-0123456789abcdef0"])
-async def test_a_volume_that_is_not_there_is_not_found(stub: Stub, handle: str) -> None:
+async def test_missing_volume_is_not_found(stub: Stub, handle: str) -> None:
     assert (await refused(validated(stub, handle, capability())))[0] is StatusCode.NOT_FOUND
 
 
 @pytest.mark.parametrize(
     ("handle", "capabilities"), [("", [capability()]), (f"efs:{FS}", [])], ids=["no id", "no capabilities"]
 )
-async def test_a_question_about_nothing_is_invalid(
+async def test_validation_without_handle_or_capabilities_is_invalid(
     stub: Stub, handle: str, capabilities: list[csi.VolumeCapability]
 ) -> None:
     assert (await refused(validated(stub, handle, *capabilities)))[0] is StatusCode.INVALID_ARGUMENT

@@ -9,7 +9,7 @@ from grpc import StatusCode
 from tests.unit.csi.served import Connect
 from tests.unit.provisioning.backends.csi.csi_world import FS, CsiWorld
 
-from kube_efs.csi.controller import Controller, controller_service
+from kube_efs.csi.controller import ControllerService, controller_service
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import ControllerStub
 
@@ -91,7 +91,7 @@ def world() -> CsiWorld:
 
 @pytest.fixture
 async def stub(connect: Connect, world: CsiWorld) -> AsyncIterator[Any]:
-    async with connect(controller_service(Controller(world.volumes, has_driver_tags=True))) as channel:
+    async with connect(controller_service(ControllerService(world.volumes, has_driver_tags=True))) as channel:
         yield ControllerStub(channel)
 
 
@@ -112,7 +112,7 @@ def request(parameters: Parameters, secrets: Parameters) -> csi.CreateVolumeRequ
 
 
 @pytest.mark.parametrize(("parameters", "text"), REFUSED)
-async def test_a_parameter_that_cannot_be_served_is_told(
+async def test_invalid_request_is_refused_with_the_reason(
     stub: Any, world: CsiWorld, parameters: Parameters, text: str
 ) -> None:
     assert await _refusal(stub, request(parameters, {})) == (StatusCode.INVALID_ARGUMENT, text)
@@ -120,7 +120,7 @@ async def test_a_parameter_that_cannot_be_served_is_told(
 
 
 @pytest.mark.parametrize(("secrets", "text"), SECRETS)
-async def test_a_secret_that_cannot_be_used_is_told_and_not_shown(
+async def test_invalid_secret_is_refused_and_not_shown(
     stub: Any, world: CsiWorld, secrets: Parameters, text: str
 ) -> None:
     code, details = await _refusal(stub, request({}, secrets))
@@ -130,7 +130,7 @@ async def test_a_secret_that_cannot_be_used_is_told_and_not_shown(
 
 
 @pytest.mark.parametrize("value", ["", "maybe", "TrUe"])
-async def test_only_one_parameter_takes_what_is_no_boolean(stub: Any, value: str) -> None:
+async def test_only_one_parameter_accepts_invalid_booleans(stub: Any, value: str) -> None:
     pattern = {"subPathPattern": "${.PVC.name}", "ensureUniqueDirectory": value}
     assert (await stub.CreateVolume(request({**pattern, **CLAIM}, {}))).volume.volume_id
 

@@ -9,14 +9,14 @@ from kube_efs.csi.protocol.csi_pb2_grpc import IdentityStub
 from kube_efs.telemetry.health import Health
 
 
-async def test_the_driver_has_the_name_of_the_aws_driver_and_its_own_version(connect: Connect) -> None:
+async def test_driver_has_the_name_of_the_aws_driver_and_its_own_version(connect: Connect) -> None:
     async with connect(identity_service()) as channel:
         info = await IdentityStub(channel).GetPluginInfo(csi.GetPluginInfoRequest())
 
     assert info == csi.GetPluginInfoResponse(name="efs.csi.aws.com", vendor_version=f"v{version('kube-efs')}")
 
 
-async def test_the_capabilities_are_those_of_the_aws_driver(connect: Connect) -> None:
+async def test_capabilities_match_the_aws_driver(connect: Connect) -> None:
     async with connect(identity_service()) as channel:
         answer = await IdentityStub(channel).GetPluginCapabilities(csi.GetPluginCapabilitiesRequest())
 
@@ -24,7 +24,7 @@ async def test_the_capabilities_are_those_of_the_aws_driver(connect: Connect) ->
     assert kinds == ["CONTROLLER_SERVICE", "VOLUME_ACCESSIBILITY_CONSTRAINTS"]
 
 
-async def test_a_probe_reports_whether_the_process_can_serve(connect: Connect) -> None:
+async def test_probe_reports_whether_the_process_can_serve(connect: Connect) -> None:
     health = Health.failing("the tunnel agent does not answer")
 
     async with connect(identity_service(lambda: health)) as channel:

@@ -1,4 +1,4 @@
-"""Calls through a real server: what the caller, the log and the figures are told."""
+"""Calls through a real server: answers, logs and metrics."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ REQUEST = csi.NodePublishVolumeRequest(volume_id="efs:fs-1", secrets={"externalI
 
 
 class Node(NodeServicer):
-    """Publishes by doing what it is told; has no other method of its own."""
+    """A Node service that implements only NodePublishVolume, with a given function."""
 
     def __init__(self, work: Callable[[], Awaitable[None]]) -> None:
         self._work = work
@@ -63,14 +63,14 @@ def failing(error: Exception) -> Service:
 
 
 async def refused(connect: Connect, service: Service) -> tuple[grpc.aio.AioRpcError, list[EventDict]]:
-    """How a publish ends that must not end well, and the lines of the log."""
+    """The error of a failed publish, and the log lines."""
     async with connect(service) as channel:
         with capture_logs() as logs, pytest.raises(grpc.aio.AioRpcError) as caught:
             await NodeStub(channel).NodePublishVolume(REQUEST, timeout=5)
     return caught.value, logs
 
 
-async def test_an_answered_call_is_logged_with_its_request_and_without_its_secrets(connect: Connect) -> None:
+async def test_answered_call_is_logged_with_its_request_but_no_secrets(connect: Connect) -> None:
     async with connect(node_service(nothing)) as channel:
         with capture_logs() as logs:
             await NodeStub(channel).NodePublishVolume(REQUEST)
@@ -81,7 +81,7 @@ async def test_an_answered_call_is_logged_with_its_request_and_without_its_secre
     assert 0 <= line["seconds"] < 5
 
 
-async def test_lines_of_the_log_within_a_call_name_its_method_and_volume(connect: Connect) -> None:
+async def test_log_lines_of_a_call_contain_its_method_and_volume(connect: Connect) -> None:
     seen: dict[str, object] = {}
 
     async def look() -> None:
@@ -94,13 +94,13 @@ async def test_lines_of_the_log_within_a_call_name_its_method_and_volume(connect
 
 
 class Identity(IdentityServicer):
-    """Answers probes only."""
+    """An Identity service that answers probes only."""
 
     async def Probe(self, request: csi.ProbeRequest, context: object) -> csi.ProbeResponse:
         return csi.ProbeResponse()
 
 
-async def test_what_is_asked_over_and_over_is_logged_for_debugging_only(connect: Connect) -> None:
+async def test_frequent_calls_are_logged_at_level_debug(connect: Connect) -> None:
     service = partial(add_IdentityServicer_to_server, Identity())  # type: ignore[abstract]
     async with connect(service) as channel:
         with capture_logs() as logs:
@@ -116,38 +116,36 @@ async def test_what_is_asked_over_and_over_is_logged_for_debugging_only(connect:
             InvalidValue("is not an access point", field="accesspoint", value="x", remedy="use fsap-…"),
             grpc.StatusCode.INVALID_ARGUMENT,
             "accesspoint: 'x' is not an access point; use fsap-…",
-            id="a wrong value, with field, value and remedy",
+            id="invalid value with field, value and remedy",
         ),
         pytest.param(
             ExistingVolumeDiffers("has another size"),
             grpc.StatusCode.ALREADY_EXISTS,
             "has another size",
-            id="a refusal that names its code",
+            id="refusal with its own code",
         ),
         pytest.param(
             AwsLimitReached("has 10000 access points"),
             grpc.StatusCode.RESOURCE_EXHAUSTED,
             "has 10000 access points",
-            id="a quota",
+            id="quota",
         ),
         pytest.param(
             AwsDenied("was not allowed", field="AssumeRole", value=SECRET),
             grpc.StatusCode.PERMISSION_DENIED,
             "AssumeRole: '[removed]' was not allowed",
-            id="a secret in the words of an error",
+            id="secret in the text of an error",
         ),
         pytest.param(
             TimeoutError(SECRET),
             grpc.StatusCode.DEADLINE_EXCEEDED,
             "the deadline was exceeded",
-            id="words of a library",
+            id="text of a library",
         ),
-        pytest.param(
-            InvalidValue(""), grpc.StatusCode.INVALID_ARGUMENT, "InvalidValue", id="no words at all"
-        ),
+        pytest.param(InvalidValue(""), grpc.StatusCode.INVALID_ARGUMENT, "InvalidValue", id="no text"),
     ],
 )
-async def test_an_error_becomes_a_status_that_says_what_is_wrong(
+async def test_error_becomes_a_status_with_its_text(
     connect: Connect, error: Exception, code: grpc.StatusCode, message: str
 ) -> None:
     failure, logs = await refused(connect, failing(error))
@@ -158,7 +156,7 @@ async def test_an_error_becomes_a_status_that_says_what_is_wrong(
     assert (line["code"], line["reason"]) == (code.name, message)
 
 
-async def test_an_error_that_nobody_foresaw_is_told_to_the_log_only(connect: Connect) -> None:
+async def test_text_of_an_unexpected_error_is_only_logged(connect: Connect) -> None:
     error = KeyError(f"no {SECRET} in the cache of 10.0.0.1")
     async with connect(failing(error)) as channel:
         with logged("INFO") as stream, pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -173,14 +171,14 @@ async def test_an_error_that_nobody_foresaw_is_told_to_the_log_only(connect: Con
     assert SECRET not in stream.getvalue()
 
 
-async def test_a_very_long_message_is_cut_so_that_it_arrives(connect: Connect) -> None:
+async def test_long_message_is_truncated(connect: Connect) -> None:
     failure, _ = await refused(connect, failing(InvalidValue("é" * 100_000)))
 
     assert failure.code() is grpc.StatusCode.INVALID_ARGUMENT
     assert re.fullmatch(r"é{400,1024}\.\.\. \(100000 characters\)", failure.details() or "")
 
 
-async def test_a_method_that_the_service_leaves_out_is_not_implemented(connect: Connect) -> None:
+async def test_method_without_an_implementation_is_unimplemented(connect: Connect) -> None:
     async with connect(node_service(nothing)) as channel:
         with capture_logs() as logs, pytest.raises(grpc.aio.AioRpcError) as caught:
             await NodeStub(channel).NodeGetInfo(csi.NodeGetInfoRequest())
@@ -192,7 +190,7 @@ async def test_a_method_that_the_service_leaves_out_is_not_implemented(connect: 
 @pytest.mark.parametrize(
     "method", ["/csi.v1.Node/NodeStageVolume", "/csi.v1.Controller/CreateSnapshot", "/x/y"]
 )
-async def test_a_method_that_is_not_in_our_part_of_the_protocol_is_not_implemented(
+async def test_method_outside_of_our_protocol_is_unimplemented(
     connect: Connect, registry: CollectorRegistry, method: str
 ) -> None:
     async with connect(node_service(nothing)) as channel:
@@ -226,9 +224,7 @@ async def test_calls_are_counted_by_method_and_code_and_timed(
     assert registry.get_sample_value("kube_efs_csi_calls_running", {"method": PUBLISH}) == 0
 
 
-async def test_a_call_that_its_caller_gives_up_is_cancelled_and_cleans_up(
-    connect: Connect, registry: CollectorRegistry
-) -> None:
+async def test_call_cancelled_by_its_caller_cleans_up(connect: Connect, registry: CollectorRegistry) -> None:
     begun, cleaned_up = asyncio.Event(), asyncio.Event()
 
     async def hang() -> None:
@@ -253,7 +249,7 @@ async def test_a_call_that_its_caller_gives_up_is_cancelled_and_cleans_up(
     assert [(line["event"], line["code"]) for line in logs] == [("call-refused", "CANCELLED")]
 
 
-async def test_a_huge_request_makes_a_short_line(connect: Connect) -> None:
+async def test_huge_request_gives_a_short_log_line(connect: Connect) -> None:
     huge = csi.NodePublishVolumeRequest(
         volume_id="efs:" + "x" * 1_000_000,
         volume_context={f"{number}": "y" * 1000 for number in range(1000)},
@@ -283,13 +279,13 @@ _LONG = "x7" + "kQ" * 2000
         pytest.param(AwsDenied("was not allowed", field="AssumeRole", value=_LONG), id="as a value"),
         pytest.param(InvalidValue(f"is {_LONG!r}", value={"externalId": f"is {_LONG}"}), id="inside a value"),
         pytest.param(AwsDenied("was not allowed", remedy=f"do not say {_LONG}"), id="in a remedy"),
-        pytest.param(TimeoutError(_LONG), id="of a library"),
-        pytest.param(NotImplementedError(_LONG), id="of the generated classes"),
-        pytest.param(OSError(5, _LONG), id="of the system"),
-        pytest.param(ExceptionGroup(_LONG, [ValueError(_LONG), AwsDenied(_LONG)]), id="of several"),
+        pytest.param(TimeoutError(_LONG), id="error of a library"),
+        pytest.param(NotImplementedError(_LONG), id="error of the generated classes"),
+        pytest.param(OSError(5, _LONG), id="error of the system"),
+        pytest.param(ExceptionGroup(_LONG, [ValueError(_LONG), AwsDenied(_LONG)]), id="group of errors"),
     ],
 )
-async def test_no_part_of_a_long_secret_reaches_caller_or_log(connect: Connect, error: Exception) -> None:
+async def test_caller_and_log_get_no_part_of_a_long_secret(connect: Connect, error: Exception) -> None:
     request = csi.NodePublishVolumeRequest(
         volume_id=f"efs:{_LONG}", secrets={"externalId": _LONG}, volume_context={"again": f"x {_LONG}"}
     )

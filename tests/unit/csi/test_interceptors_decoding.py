@@ -1,4 +1,4 @@
-"""Requests that are not messages of the protocol."""
+"""Requests that are not valid messages of the protocol."""
 
 from typing import Any
 
@@ -18,10 +18,10 @@ PROBE = "/csi.v1.Identity/Probe"
     "request_",
     [
         pytest.param(b"\xff\xff", id="no message"),
-        pytest.param(b"\x0a\x05fs-1", id="a field that is cut off"),
+        pytest.param(b"\x0a\x05fs-1", id="truncated field"),
     ],
 )
-async def test_malformed_request_is_the_caller_s_fault(connect: Connect, request_: bytes) -> None:
+async def test_malformed_request_is_an_invalid_argument(connect: Connect, request_: bytes) -> None:
     async with connect(identity_service()) as channel:
         call: Any = channel.unary_unary(PROBE)
         with capture_logs() as logs, pytest.raises(grpc.aio.AioRpcError) as caught:
@@ -32,7 +32,7 @@ async def test_malformed_request_is_the_caller_s_fault(connect: Connect, request
     assert (line["event"], line["method"]) == ("request-not-decoded", PROBE)
 
 
-async def test_other_requests_and_unknown_methods_are_left_alone(connect: Connect) -> None:
+async def test_other_requests_and_unknown_methods_are_not_changed(connect: Connect) -> None:
     async with connect(identity_service()) as channel:
         probe: Any = channel.unary_unary(PROBE)
         assert csi.ProbeResponse.FromString(await probe(b"")).ready.value

@@ -16,7 +16,7 @@ def without_secrets_of(request: Message, text: str) -> str:
 _TOKENS = "csi.storage.k8s.io/serviceAccount.tokens"
 
 
-def test_a_request_is_shown_with_the_protocol_s_names_and_without_what_is_not_set() -> None:
+def test_request_is_logged_with_the_names_of_its_set_fields() -> None:
     request = csi.CreateVolumeRequest(name="pvc-1", parameters={"fileSystemId": "fs-1"})
 
     assert shown_request(request) == {"name": "pvc-1", "parameters": {"fileSystemId": "fs-1"}}
@@ -33,11 +33,11 @@ def test_a_request_is_shown_with_the_protocol_s_names_and_without_what_is_not_se
     ],
     ids=["created", "deleted", "validated", "published", "published with tokens of the pod"],
 )
-def test_no_secret_of_a_request_is_shown(request_: Message) -> None:
+def test_secrets_of_a_request_are_not_logged(request_: Message) -> None:
     assert shown_request(request_) in ({}, {"volume_context": {}})
 
 
-def test_the_request_itself_keeps_its_secrets() -> None:
+def test_logging_does_not_change_the_request() -> None:
     request = csi.NodePublishVolumeRequest(
         secrets={"externalId": "gh31-xk"}, volume_context={_TOKENS: "{}", "az": "a"}
     )
@@ -50,12 +50,12 @@ def test_the_request_itself_keeps_its_secrets() -> None:
 @pytest.mark.parametrize(
     ("secrets", "text", "clean"),
     [
-        pytest.param({"externalId": "gh31"}, "id gh31 denied", "id [removed] denied", id="a secret"),
+        pytest.param({"externalId": "gh31"}, "id gh31 denied", "id [removed] denied", id="secret"),
         pytest.param(
-            {"a": "gh", "b": "gh31"}, "gh31 gh", "[removed] [removed]", id="one is a part of another"
+            {"a": "gh", "b": "gh31"}, "gh31 gh", "[removed] [removed]", id="secret that is part of another"
         ),
-        pytest.param({"crossaccount": "true"}, "is true", "is true", id="a word that tells nothing"),
-        pytest.param({"externalId": ""}, "id denied", "id denied", id="an empty secret"),
+        pytest.param({"crossaccount": "true"}, "is true", "is true", id="harmless word"),
+        pytest.param({"externalId": ""}, "id denied", "id denied", id="empty secret"),
         pytest.param({}, "id denied", "id denied", id="no secret"),
     ],
 )
@@ -63,11 +63,11 @@ def test_secrets_are_removed_from_texts(secrets: dict[str, str], text: str, clea
     assert without_secrets_of(csi.DeleteVolumeRequest(secrets=secrets), text) == clean
 
 
-def test_a_pod_s_tokens_are_removed_from_texts() -> None:
+def test_tokens_of_a_pod_are_removed_from_texts() -> None:
     request = csi.NodePublishVolumeRequest(volume_context={_TOKENS: '{"a":1}'})
 
     assert without_secrets_of(request, 'cannot read {"a":1}') == "cannot read [removed]"
 
 
-def test_a_request_without_secrets_changes_no_text() -> None:
+def test_text_is_not_changed_for_a_request_without_secrets() -> None:
     assert without_secrets_of(csi.ProbeRequest(), "fine") == "fine"

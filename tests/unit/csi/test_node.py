@@ -1,4 +1,4 @@
-"""What the Node service refuses, over gRPC, before it touches a mount or a tunnel."""
+"""Requests that the Node service refuses, over gRPC, before it uses a mount or a tunnel."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -39,7 +39,7 @@ Modes = csi.VolumeCapability.AccessMode
 
 
 class Recorder:
-    """A mounter and a tunnel agent of nothing, which tell what was asked of them."""
+    """A mounter and tunnel client that only record their calls."""
 
     def __init__(self) -> None:
         self.table = MountTable(read=lambda: (b"", True), ask=lambda _: False)
@@ -123,9 +123,7 @@ def wanted(target: Path | str, volume: str = FS, **fields: Any) -> csi.NodePubli
     ("request_", "told"),
     [
         pytest.param(wanted(""), "target_path: is missing", id="no target"),
-        pytest.param(
-            wanted("pods/x"), "target_path: 'pods/x' is not an absolute path", id="a relative target"
-        ),
+        pytest.param(wanted("pods/x"), "target_path: 'pods/x' is not an absolute path", id="relative target"),
         pytest.param(
             csi.NodePublishVolumeRequest(volume_id=FS, target_path="/x/y"),
             "volume_capability: is missing",
@@ -135,22 +133,24 @@ def wanted(target: Path | str, volume: str = FS, **fields: Any) -> csi.NodePubli
         pytest.param(
             wanted("/x/y", mode=Modes.MULTI_NODE_SINGLE_WRITER),
             "access mode: 'MULTI_NODE_SINGLE_WRITER' is not supported",
-            id="one writer of many nodes",
+            id="single writer on many nodes",
         ),
         pytest.param(wanted("/x/y", is_block=True), "access type: 'block' is not supported", id="block"),
-        pytest.param(wanted("/x/y", ""), "volume id: is missing", id="no volume"),
+        pytest.param(wanted("/x/y", ""), "volume ID: is missing", id="no volume"),
         pytest.param(
-            wanted("/x/y", "vol-1"), "volume id: 'vol-1' is not a valid file system ID", id="no handle"
+            wanted("/x/y", "vol-1"), "volume ID: 'vol-1' is not a valid file system ID", id="no handle"
         ),
         pytest.param(wanted("/x/y", f"{FS}:/a:{POINT}:x"), "has too many fields", id="too many fields"),
         pytest.param(
             wanted("/x/y", context={"path": "/a"}),
             "volume attribute: 'path' is not supported; put the path into the volume handle",
-            id="the attribute that was dropped",
+            id="removed attribute",
         ),
-        pytest.param(wanted("/x/y", context={"color": "red"}), "'color' is not supported", id="an attribute"),
+        pytest.param(wanted("/x/y", context={"color": "red"}), "'color' is not supported", id="attribute"),
         pytest.param(
-            wanted("/x/y", context={"EncryptInTransit": "yes"}), "encryptInTransit: 'yes'", id="no boolean"
+            wanted("/x/y", context={"EncryptInTransit": "yes"}),
+            "encryptInTransit: 'yes'",
+            id="invalid boolean",
         ),
         pytest.param(
             wanted("/x/y", context={"mounttargetip": "10.0.0"}), "mounttargetip: '10.0.0'", id="address"
@@ -158,7 +158,7 @@ def wanted(target: Path | str, volume: str = FS, **fields: Any) -> csi.NodePubli
         pytest.param(
             wanted("/x/y", context={"mounttargetipmap": "[1]"}),
             "is not a JSON object",
-            id="a map that is none",
+            id="invalid map",
         ),
         pytest.param(
             wanted("/x/y", context={"crossaccount": "true", "mounttargetip": "10.0.0.1"}),
@@ -166,28 +166,30 @@ def wanted(target: Path | str, volume: str = FS, **fields: Any) -> csi.NodePubli
             id="another account and an address",
         ),
         pytest.param(
-            wanted("/x/y", flags=["CrossAccount"]), "mount flags: 'CrossAccount' is not allowed", id="a flag"
+            wanted("/x/y", flags=["CrossAccount"]), "mount flags: 'CrossAccount' is not allowed", id="flag"
         ),
         pytest.param(
             wanted("/x/y", flags=["tls"], context={"encryptInTransit": "false"}),
             "mount flags: 'tls' contradicts encryptInTransit: false",
-            id="tls and not",
+            id="tls and notls",
         ),
         pytest.param(
             wanted("/x/y", f"{FS}::{POINT}", flags=["accesspoint=fsap-01234567"]),
-            f"is not that of the volume handle, {POINT}",
+            f"is not the access point in the volume handle, {POINT}",
             id="two access points",
         ),
-        pytest.param(wanted("/x/y", flags=["port=1"]), "would bypass the tunnel", id="a port"),
-        pytest.param(wanted("/x/y", flags=["verify=0"]), "would weaken the verification", id="no check"),
+        pytest.param(wanted("/x/y", flags=["port=1"]), "would bypass the tunnel", id="port"),
+        pytest.param(
+            wanted("/x/y", flags=["verify=0"]), "would weaken the verification", id="disabled verification"
+        ),
         *(
-            pytest.param(wanted("/x/y", handle), f"volume id: {told}", id=f"handle {handle}")
+            pytest.param(wanted("/x/y", handle), f"volume ID: {told}", id=f"handle {handle}")
             for handle, told in {
                 "fs-1234567": "'fs-1234567' is not a valid file system ID",
                 f"fs-{'0' * 41}": f"'fs-{'0' * 41}' is not a valid file system ID",
                 "fs-ABCD1234": "'fs-ABCD1234' is not a valid file system ID",
                 "efs:": "is not a valid file system ID",
-                f"nfs:{FS}": f"'nfs:{FS}' is of an unknown type",
+                f"nfs:{FS}": f"'nfs:{FS}' has an unknown type",
                 f"s3files:{FS}": f"'s3files:{FS}' is a volume of Amazon S3 Files",
                 f"{FS}::fsap-1234567": "'fsap-1234567' is not a valid access point ID",
                 f"{FS}::ap": "'ap' is not a valid access point ID",
@@ -209,7 +211,7 @@ def wanted(target: Path | str, volume: str = FS, **fields: Any) -> csi.NodePubli
         pytest.param(
             wanted("/x/y", context={"mountTargetIp": "10.0.0.1", "mounttargetip": "10.0.0.2"}),
             "is given twice",
-            id="an attribute twice",
+            id="attribute twice",
         ),
         *(
             pytest.param(wanted("/x/y", flags=[flag], context=context), f"mount flags: {told}", id=flag)
@@ -239,12 +241,12 @@ def wanted(target: Path | str, volume: str = FS, **fields: Any) -> csi.NodePubli
         ),
         pytest.param(
             wanted("/x/y", flags=["mounttargetip=10.0.0.1"], context={"mounttargetip": "10.0.0.2"}),
-            "'mounttargetip=10.0.0.1' is not the attribute's, 10.0.0.2",
+            "'mounttargetip=10.0.0.1' is not the address in the volume attributes, 10.0.0.2",
             id="two addresses",
         ),
     ],
 )
-async def test_a_volume_that_cannot_be_mounted_as_asked(
+async def test_invalid_publish_request_is_refused(
     stub: Any, recorder: Recorder, request_: csi.NodePublishVolumeRequest, told: str
 ) -> None:
     code, text = await refused(stub.NodePublishVolume(request_))
@@ -258,10 +260,10 @@ async def test_a_volume_that_cannot_be_mounted_as_asked(
     [
         pytest.param("", "/x/y", "volume_id: is missing", id="no volume"),
         pytest.param(FS, "", "target_path: is missing", id="no target"),
-        pytest.param(FS, "/x/../y", "is not an absolute path below /", id="upwards"),
+        pytest.param(FS, "/x/../y", "is not an absolute path below /", id="path with .."),
     ],
 )
-async def test_what_cannot_be_unmounted(
+async def test_invalid_unpublish_request_is_refused(
     stub: Any, recorder: Recorder, volume: str, target: str, told: str
 ) -> None:
     request = csi.NodeUnpublishVolumeRequest(volume_id=volume, target_path=target)
@@ -276,15 +278,15 @@ async def test_what_cannot_be_unmounted(
     [
         pytest.param("", "/x/y", INVALID, "volume_id: is missing", id="no volume"),
         pytest.param(FS, "", INVALID, "volume_path: is missing", id="no path"),
+        pytest.param(FS, "x/y", NOT_FOUND, "volume_path: 'x/y' is not an absolute path", id="relative path"),
         pytest.param(
-            FS, "x/y", NOT_FOUND, "volume_path: 'x/y' is not an absolute path", id="a relative path"
-        ),
-        pytest.param(
-            FS, "/x/y", NOT_FOUND, "volume_path: '/x/y' has no volume mounted on it", id="nothing there"
+            FS, "/x/y", NOT_FOUND, "volume_path: '/x/y' has no volume mounted on it", id="missing path"
         ),
     ],
 )
-async def test_what_has_no_usage(stub: Any, volume: str, path: str, code: grpc.StatusCode, told: str) -> None:
+async def test_statistics_of_an_invalid_path_are_refused(
+    stub: Any, volume: str, path: str, code: grpc.StatusCode, told: str
+) -> None:
     request = csi.NodeGetVolumeStatsRequest(volume_id=volume, volume_path=path)
     got, text = await refused(stub.NodeGetVolumeStats(request))
     assert got is code
@@ -294,16 +296,16 @@ async def test_what_has_no_usage(stub: Any, volume: str, path: str, code: grpc.S
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        pytest.param("x" * 256, "has a name longer than 255 bytes; give shorter names", id="a long name"),
-        pytest.param("x/" * 2048 + "x", "is longer than 4095 bytes; give a shorter path", id="a long path"),
-        pytest.param("link", "is a link; remove the link", id="a link"),
-        pytest.param("dangling", "is a link; remove the link", id="a link to nothing"),
+        pytest.param("x" * 256, "has a name longer than 255 bytes; give shorter names", id="long name"),
+        pytest.param("x/" * 2048 + "x", "is longer than 4095 bytes; give a shorter path", id="long path"),
+        pytest.param("link", "is a link; remove the link", id="link"),
+        pytest.param("dangling", "is a link; remove the link", id="dangling link"),
         pytest.param("file/mount", "is below a file; remove the file", id="below a file"),
-        pytest.param("circle/mount", "is below a link that leads back to itself", id="below a circle"),
-        pytest.param("a\0b", "has control characters; give a path of printable characters", id="a zero"),
+        pytest.param("circle/mount", "is below a link that leads back to itself", id="below a link loop"),
+        pytest.param("a\0b", "has control characters; give a path of printable characters", id="NUL byte"),
     ],
 )
-async def test_target_that_cannot_be_a_directory_is_the_caller_s_fault(
+async def test_target_that_cannot_be_a_directory_is_an_invalid_argument(
     stub: Any, recorder: Recorder, tmp_path: Path, name: str, told: str
 ) -> None:
     (tmp_path / "file").touch()
@@ -331,7 +333,7 @@ async def test_target_that_cannot_be_a_directory_is_the_caller_s_fault(
 
 
 @pytest.mark.parametrize("method", ["NodePublishVolume", "NodeUnpublishVolume", "NodeGetVolumeStats"])
-async def test_request_with_text_that_is_not_utf_8_is_the_caller_s_fault(
+async def test_request_with_invalid_utf_8_is_an_invalid_argument(
     channel: grpc.aio.Channel, method: str
 ) -> None:
     call: Any = channel.unary_unary(f"/csi.v1.Node/{method}")
@@ -340,9 +342,7 @@ async def test_request_with_text_that_is_not_utf_8_is_the_caller_s_fault(
     assert text.startswith("request: is malformed (")
 
 
-async def test_file_in_the_target_s_place_is_not_published_to_and_not_removed(
-    stub: Any, tmp_path: Path
-) -> None:
+async def test_file_at_the_target_is_refused_and_not_removed(stub: Any, tmp_path: Path) -> None:
     target = tmp_path / "file"
     target.touch()
     code, text = await refused(stub.NodePublishVolume(wanted(target)))
@@ -352,16 +352,14 @@ async def test_file_in_the_target_s_place_is_not_published_to_and_not_removed(
     assert target.exists()
 
 
-async def test_any_volume_id_is_unmounted_whether_or_not_it_could_be_mounted(
-    stub: Any, recorder: Recorder, tmp_path: Path
-) -> None:
+async def test_any_volume_id_can_be_unmounted(stub: Any, recorder: Recorder, tmp_path: Path) -> None:
     target = tmp_path / "x"
     request = csi.NodeUnpublishVolumeRequest(volume_id="of an older driver", target_path=str(target))
     await stub.NodeUnpublishVolume(request)
     assert recorder.calls == [("release", f"of%20an%20older%20driver {target}")]
 
 
-async def test_oddities_are_told_in_the_log_and_not_in_the_way(
+async def test_options_without_effect_are_logged_and_harmless(
     stub: Any, recorder: Recorder, tmp_path: Path
 ) -> None:
     addresses = '{"us-east-1c":"10.0.0.3","us-east-1b":"10.0.0.2"}'
@@ -381,7 +379,7 @@ async def test_oddities_are_told_in_the_log_and_not_in_the_way(
         pytest.param(
             ("ensure", TunnelNotReady("was not ready within 20 s", field="tunnel", value="fs-1")),
             (grpc.StatusCode.UNAVAILABLE, "tunnel: 'fs-1' was not ready within 20 s"),
-            id="no tunnel in time",
+            id="tunnel not ready in time",
         ),
         pytest.param(
             ("ensure", NoTunnelPort("has no free port", field="KUBE_EFS_TUNNEL_PORTS")),
@@ -401,7 +399,7 @@ async def test_oddities_are_told_in_the_log_and_not_in_the_way(
     ],
 )
 @pytest.mark.parametrize("is_agent_there", [True, False])
-async def test_what_did_not_come_to_be_is_let_go(
+async def test_failed_publish_releases_its_tunnel(
     stub: Any,
     recorder: Recorder,
     tmp_path: Path,
@@ -421,7 +419,7 @@ async def test_what_did_not_come_to_be_is_let_go(
     assert not target.exists()
 
 
-async def test_reconciliation_goes_on_after_a_failure() -> None:
+async def test_reconciliation_continues_after_a_failure() -> None:
     pauses: list[float] = []
     outcomes: list[KubeEfsError | None] = [PlatformError("no table"), TunnelNotReady("later"), None]
 
@@ -438,13 +436,13 @@ async def test_reconciliation_goes_on_after_a_failure() -> None:
     heartbeat = Heartbeat("reconciliation", max_age_seconds=1)
     with pytest.raises(asyncio.CancelledError):
         await run_node._reconcile(cast("NodeVolumes", Volumes()), heartbeat, pause)
-    # The agent wants to be told twice, a minute apart.
+    # The agent needs two calls, a minute apart.
     assert pauses == [5.0, 5.0, 70.0]
     assert heartbeat.health().ok
 
 
 @pytest.mark.parametrize("name", ["NodeStageVolume", "NodeUnstageVolume", "NodeExpandVolume"])
-async def test_what_the_driver_does_not_do(channel: grpc.aio.Channel, name: str) -> None:
+async def test_unsupported_methods_are_unimplemented(channel: grpc.aio.Channel, name: str) -> None:
     call: Any = channel.unary_unary(f"/csi.v1.Node/{name}")
     code, _ = await refused(call(b""))
     assert code is grpc.StatusCode.UNIMPLEMENTED

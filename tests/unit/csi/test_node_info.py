@@ -1,4 +1,4 @@
-"""Who a node is: metadata that answer or not, Node objects of all kinds, and the taint of new nodes."""
+"""The identity of a node from instance metadata or Node objects, and the startup taint."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -27,7 +27,7 @@ NAME = "ip-10-0-0-4.eu-west-1.compute.internal"
 
 @asynccontextmanager
 async def instance(*, has_zone_id: bool = True) -> AsyncIterator[InstanceMetadata]:
-    """Metadata over HTTP, as an instance has them."""
+    """Instance metadata over HTTP."""
 
     async def answer(request: web.Request) -> web.Response:
         path = request.match_info["path"]
@@ -41,7 +41,7 @@ async def instance(*, has_zone_id: bool = True) -> AsyncIterator[InstanceMetadat
 
 
 @pytest.fixture
-async def nobody() -> AsyncIterator[InstanceMetadata]:
+async def no_metadata() -> AsyncIterator[InstanceMetadata]:
     async with InstanceMetadata("http://127.0.0.1:9", timeout_seconds=0.2) as metadata:
         yield metadata
 
@@ -54,7 +54,7 @@ async def create_node(kube: AsyncClient, name: str, provider_id: str = "", **spe
 
 
 @pytest.mark.parametrize("has_zone_id", [True, False])
-async def test_an_instance_knows_itself(has_zone_id: bool) -> None:
+async def test_node_is_identified_by_instance_metadata(has_zone_id: bool) -> None:
     async with instance(has_zone_id=has_zone_id) as metadata:
         assert await identify_node(metadata, None, NAME) == NodeInfo(
             node_id="i-0123456789abcdef0",
@@ -67,22 +67,22 @@ async def test_an_instance_knows_itself(has_zone_id: bool) -> None:
 @pytest.mark.parametrize(
     ("name", "provider_id", "node_id"),
     [
-        pytest.param(NAME, "aws:///eu-west-1c/i-0a1b2c3d4e5f60718", "i-0a1b2c3d4e5f60718", id="an instance"),
+        pytest.param(NAME, "aws:///eu-west-1c/i-0a1b2c3d4e5f60718", "i-0a1b2c3d4e5f60718", id="instance"),
         pytest.param(
             NAME,
             "aws:///eu-west-1c/sagemaker/cluster/hyperpod-0123456789abcdefghijklmnopqrstuv-x",
             "0123456789abcdefghijklmnopqrstuv",
-            id="a node of HyperPod",
+            id="node of HyperPod",
         ),
-        pytest.param(NAME, "", NAME, id="a machine of one's own"),
-        pytest.param("hybrid", "eks-hybrid:///eu-west-1/cluster/mi-0a1b", "mi-0a1b"[1:], id="a hybrid node"),
+        pytest.param(NAME, "", NAME, id="machine outside of AWS"),
+        pytest.param("hybrid", "eks-hybrid:///eu-west-1/cluster/mi-0a1b", "mi-0a1b"[1:], id="hybrid node"),
     ],
 )
-async def test_without_metadata_the_node_s_object_is_asked(
-    nobody: InstanceMetadata, kube: AsyncClient, name: str, provider_id: str, node_id: str
+async def test_node_is_identified_by_its_object_without_metadata(
+    no_metadata: InstanceMetadata, kube: AsyncClient, name: str, provider_id: str, node_id: str
 ) -> None:
     await create_node(kube, name, provider_id)
-    node_info = await identify_node(nobody, kube, name)
+    node_info = await identify_node(no_metadata, kube, name)
     assert (node_info.node_id, node_info.zone, node_info.region, node_info.zone_id) == (
         node_id,
         "eu-west-1c",
@@ -91,22 +91,22 @@ async def test_without_metadata_the_node_s_object_is_asked(
     )
 
 
-async def test_metadata_of_hyperpod_are_of_another_account(kube: AsyncClient) -> None:
+async def test_hyperpod_node_is_identified_by_its_object(kube: AsyncClient) -> None:
     await create_node(kube, "hyperpod-i-0aaa", "aws:///x/i-0bbb")
     async with instance() as metadata:
         assert (await identify_node(metadata, kube, "hyperpod-i-0aaa")).node_id == "i-0bbb"
 
 
-async def test_a_node_that_nobody_knows_is_told_with_all_reasons(
-    nobody: InstanceMetadata, kube: AsyncClient
+async def test_unidentified_node_is_reported_with_all_reasons(
+    no_metadata: InstanceMetadata, kube: AsyncClient
 ) -> None:
     with pytest.raises(InvalidSetting, match="cannot be identified") as caught:
-        await identify_node(nobody, kube, NAME)
+        await identify_node(no_metadata, kube, NAME)
     assert str(caught.value).count("instance metadata: ") == 1
     assert f"node {NAME}: answered 404" in str(caught.value)
 
     with pytest.raises(InvalidSetting, match="no kubeconfig and no service account"):
-        await identify_node(nobody, None, NAME)
+        await identify_node(no_metadata, None, NAME)
 
 
 def taint(key: str, effect: str) -> Taint:
@@ -119,7 +119,7 @@ async def taints_of(kube: AsyncClient, name: str) -> list[tuple[str, str]]:
     return [(one.key, one.effect) for one in node.spec.taints or []]
 
 
-async def test_the_startup_taint_goes_and_others_stay(kube: AsyncClient) -> None:
+async def test_only_the_startup_taint_is_removed(kube: AsyncClient) -> None:
     taints = [
         taint(STARTUP_TAINT, "NoExecute"),
         taint("gpu", "NoSchedule"),
@@ -131,7 +131,7 @@ async def test_the_startup_taint_goes_and_others_stay(kube: AsyncClient) -> None
         assert await taints_of(kube, NAME) == [("gpu", "NoSchedule")]
 
 
-async def test_a_node_without_taints_or_object_is_left_alone(kube: AsyncClient) -> None:
+async def test_node_without_taints_or_object_is_not_changed(kube: AsyncClient) -> None:
     await create_node(kube, NAME)
     await remove_startup_taint(kube, NAME)
     assert await taints_of(kube, NAME) == []
@@ -140,7 +140,7 @@ async def test_a_node_without_taints_or_object_is_left_alone(kube: AsyncClient) 
     assert logs[-1]["reason"] == "there is no such node"
 
 
-async def test_the_taint_is_tried_for_until_it_is_gone(
+async def test_removal_of_the_taint_is_retried_after_conflicts(
     kube: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await create_node(kube, NAME, taints=[taint(STARTUP_TAINT, "NoSchedule")])

@@ -1,4 +1,4 @@
-"""Volumes for one pod, and what calls beside each other leave behind, without kernel and agent."""
+"""Volumes for one pod, and concurrent calls, on a simulated node."""
 
 import asyncio
 import random
@@ -40,7 +40,7 @@ def publish(volumes: NodeVolumes, wanted: Publication, seconds: float = 60) -> C
 async def being_mounted(
     world: World, eventually: Eventually, call: Coroutine[Any, Any, None]
 ) -> AsyncIterator["asyncio.Task[None]"]:
-    """While the call is held up in mount(8)."""
+    """The call waits in mount(8) while the context is open."""
     world.gate.clear()
     task = asyncio.create_task(call)
     await eventually(lambda: _is(world.mounting == 1))
@@ -65,7 +65,7 @@ async def refused(call: Awaitable[None]) -> str:
 
 @TLS
 @pytest.mark.parametrize("calls", [2, 20])
-async def test_of_publishes_at_once_for_one_pod_one_succeeds(world: World, calls: int, tls: bool) -> None:
+async def test_one_of_concurrent_publishes_for_one_pod_succeeds(world: World, calls: int, tls: bool) -> None:
     volumes = world.volumes()
     wanted = [world.wanted(f"pod-{number}", tls=tls) for number in range(calls)]
     outcomes = await asyncio.gather(*(publish(volumes, one) for one in wanted), return_exceptions=True)
@@ -82,9 +82,9 @@ async def test_of_publishes_at_once_for_one_pod_one_succeeds(world: World, calls
 @pytest.mark.parametrize(
     ("first", "second"),
     [
-        pytest.param(FS, FS, id="the same handle"),
+        pytest.param(FS, FS, id="same handle"),
         pytest.param(FS, f"efs:{FS}:/", id="another spelling"),
-        pytest.param(f"efs:{FS}:/base/./claim", f"{FS}:/base/claim", id="the mark of a made directory"),
+        pytest.param(f"efs:{FS}:/base/./claim", f"{FS}:/base/claim", id="mark of a created directory"),
     ],
 )
 @pytest.mark.parametrize("is_first_shared", [False, True])
@@ -122,7 +122,7 @@ async def test_second_publish_is_refused_while_the_first_is_mounting_and_while_i
     assert set(world.mounted) == {world.target("two")}
 
 
-async def test_volumes_that_differ_do_not_exclude_each_other(world: World) -> None:
+async def test_different_volumes_do_not_exclude_each_other(world: World) -> None:
     volumes = world.volumes()
     ids = (FS, OTHER_FS, f"{FS}:/a", f"{FS}::fsap-01234567", f"{FS}:/a:fsap-01234567")
     await asyncio.gather(*(publish(volumes, world.wanted(str(n), one)) for n, one in enumerate(ids)))
@@ -131,7 +131,7 @@ async def test_volumes_that_differ_do_not_exclude_each_other(world: World) -> No
 
 @TLS
 @pytest.mark.parametrize("end", ["fails", "is cancelled", "times out"])
-async def test_retry_succeeds_after_the_first_publish_did_not(
+async def test_retry_succeeds_after_a_failed_publish(
     world: World, eventually: Eventually, end: str, tls: bool
 ) -> None:
     volumes, seconds = world.volumes(), 0.05 if end == "times out" else 60
@@ -161,7 +161,7 @@ async def test_retry_succeeds_after_the_first_publish_did_not(
 
 
 @TLS
-async def test_mount_that_comes_about_after_its_call_was_cancelled_excludes_others(
+async def test_late_mount_of_a_cancelled_call_excludes_others(
     world: World, eventually: Eventually, tls: bool
 ) -> None:
     volumes = world.volumes()
@@ -186,18 +186,18 @@ async def test_restarted_driver_finds_the_first_target(
     two = world.wanted("two", tls=tls)
     assert "is mounted at" in await refused(publish(restarted, two))
     await publish(restarted, world.wanted("one", tls=tls, one_pod=not is_first_shared))
-    world.mounted.clear()  # as after a reboot: the holder alone excludes nobody
+    world.mounted.clear()  # as after a reboot: a holder without a mount does not exclude others
     await publish(restarted, two)
     assert set(world.mounted) == {world.target("two")}
 
 
-async def test_volume_is_for_one_pod_whether_or_not_its_mounts_use_tls(world: World) -> None:
+async def test_volume_for_one_pod_is_exclusive_with_and_without_tls(world: World) -> None:
     volumes = world.volumes()
     await publish(volumes, world.wanted("one", tls=False))
     await refused(publish(volumes, world.wanted("two", tls=True)))
 
 
-async def test_a_mount_that_the_table_does_not_show_keeps_its_directory_and_its_tunnel(
+async def test_mount_missing_in_the_table_keeps_its_directory_and_tunnel(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     volumes, one = world.volumes(), world.wanted("one")
@@ -240,7 +240,7 @@ async def test_publish_that_is_cancelled_at_any_step_leaves_nothing_behind(
     assert ends == {type(None), asyncio.CancelledError}
 
 
-async def test_directory_that_is_being_made_when_its_call_is_cancelled_is_removed(
+async def test_directory_created_during_a_cancellation_is_removed(
     world: World, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
 ) -> None:
     begun, gate = threading.Event(), threading.Event()
@@ -263,7 +263,7 @@ async def test_directory_that_is_being_made_when_its_call_is_cancelled_is_remove
 
 
 class Caller:
-    """A call's context: its caller waits as long as it takes."""
+    """The context of a call without a deadline."""
 
     def time_remaining(self) -> None:
         return None
@@ -274,7 +274,7 @@ def node_of(world: World, volumes: NodeVolumes) -> NodeService:
 
 
 @pytest.mark.parametrize("seed", range(25))
-async def test_calls_beside_each_other_that_fail_and_are_cancelled_leave_nothing_behind(
+async def test_concurrent_failed_and_cancelled_calls_leave_nothing_behind(
     world: World, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dice = random.Random(seed)

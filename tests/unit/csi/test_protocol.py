@@ -1,4 +1,4 @@
-"""The protocol on the wire: what is generated is what is committed, and it is that of the specification."""
+"""The protocol: the committed modules match the generator, and messages match the specification."""
 
 import subprocess
 from pathlib import Path
@@ -19,7 +19,7 @@ def _generated_below(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): path.read_text() for path in files}
 
 
-def test_the_committed_modules_are_what_the_generator_makes(tmp_path: Path) -> None:
+def test_committed_modules_match_the_generator(tmp_path: Path) -> None:
     subprocess.run([ROOT / "scripts/generate-protocol", tmp_path], check=True, timeout=60)
 
     committed = _generated_below(ROOT / "src")
@@ -51,7 +51,7 @@ def test_methods_have_the_paths_of_the_specification() -> None:
     }
 
 
-def test_exactly_the_secrets_are_marked_as_secret_and_all_are_maps_of_texts() -> None:
+def test_exactly_the_secrets_are_marked_and_are_maps_of_text() -> None:
     fields = [field for message in csi.DESCRIPTOR.message_types_by_name.values() for field in message.fields]
     secret = [field for field in fields if field.GetOptions().Extensions[csi.csi_secret]]
 
@@ -82,7 +82,7 @@ def test_exactly_the_secrets_are_marked_as_secret_and_all_are_maps_of_texts() ->
                 secrets={"k": "v"},
             ),
             "0a057076632d31 1204 0801 1002 1a0f 1209 0a03656673 12027 26f 1a020805 2a06 0a016b 120176",
-            id="a request with a name, a size, a capability and a secret",
+            id="request with a name, a size, a capability and a secret",
         ),
         pytest.param(
             csi.CreateVolumeResponse(
@@ -93,30 +93,30 @@ def test_exactly_the_secrets_are_marked_as_secret_and_all_are_maps_of_texts() ->
                 )
             ),
             "0a12 0805 120466732d31 2a08 0a06 0a017a 120161",
-            id="a volume that is in one zone",
+            id="volume in one zone",
         ),
         pytest.param(
             csi.NodePublishVolumeRequest(
                 volume_id="v", target_path="/t", readonly=True, volume_context={"a": "b"}
             ),
             "0a0176 22022f74 3001 4206 0a0161 120162",
-            id="a volume to be mounted for reading",
+            id="read-only volume",
         ),
         pytest.param(
             registration.PluginInfo(type="CSIPlugin", name="n", endpoint="/e", supported_versions=["1.0.0"]),
             "0a09435349506c7567696e 12016e 1a022f65 2205312e302e30",
-            id="a plugin that wants to be registered",
+            id="plugin to be registered",
         ),
     ],
 )
-def test_a_message_is_in_the_bytes_of_the_specification(message: Message, on_the_wire: str) -> None:
+def test_message_has_the_bytes_of_the_specification(message: Message, on_the_wire: str) -> None:
     expected = bytes.fromhex(on_the_wire.replace(" ", ""))
 
     assert message.SerializeToString() == expected
     assert type(message).FromString(expected) == message
 
 
-def test_fields_that_are_not_in_our_part_of_the_protocol_are_passed_over() -> None:
+def test_fields_outside_of_our_protocol_are_ignored() -> None:
     volume_condition = bytes.fromhex("1202 0801")
 
     assert csi.NodeGetVolumeStatsResponse.FromString(volume_condition).usage == []

@@ -32,7 +32,7 @@ def plan(handle: str = FS, *flags: str, **attributes: str) -> MountPlan:
 
 
 @given(NAMES, NAMES)
-def test_a_holder_name_contains_volume_and_target(volume_id: str, below: str) -> None:
+def test_holder_name_contains_volume_and_target(volume_id: str, below: str) -> None:
     mount = NodeMount(volume_id=volume_id, target=Path(f"/pods/{below}"))
     assert parse_mount(mount.holder) == mount
 
@@ -47,13 +47,13 @@ def test_other_names_are_not_mounts(name: str) -> None:
 @pytest.mark.parametrize(
     ("wanted", "expected"),
     [
-        pytest.param(plan(), {}, id="nothing said"),
+        pytest.param(plan(), {}, id="not set"),
         pytest.param(plan(f"{FS}:/a:fsap-01234567"), {"access_point_id": "fsap-01234567"}, id="access point"),
-        pytest.param(plan(FS, "iam"), {"iam": IamOptions()}, id="the node's identity"),
+        pytest.param(plan(FS, "iam"), {"iam": IamOptions()}, id="identity of the node"),
         pytest.param(
             plan(FS, "iam", "rolearn=arn:aws:iam::123456789012:role/r", "jwtpath=/t/x"),
             {"iam": IamOptions(role_arn="arn:aws:iam::123456789012:role/r", token_file="/t/x")},
-            id="a web identity",
+            id="web identity",
         ),
         pytest.param(plan(FS, "az=eu-west-1a"), {"zone": "eu-west-1a"}, id="zone"),
         pytest.param(plan(FS, "region=us-east-1"), {"region": "us-east-1"}, id="region"),
@@ -62,26 +62,26 @@ def test_other_names_are_not_mounts(name: str) -> None:
         pytest.param(
             plan(FS, "az=eu-west-1a", crossaccount="true"),
             {"cross_account": True},
-            id="another account, where a zone's name means another zone",
+            id="another account with other zone names",
         ),
         pytest.param(
             plan(FS, "az=eu-west-1a", mounttargetip="10.0.0.4"),
             {"address": "10.0.0.4"},
-            id="an address says all",
+            id="address only",
         ),
         pytest.param(
             plan(FS, mounttargetipmap='{"euw1-az2":"10.0.0.2","eu-west-1a":"10.0.0.1"}'),
             {"address": "10.0.0.2"},
-            id="the address of the zone",
+            id="address of the zone",
         ),
         pytest.param(
             plan(FS, mounttargetipmap='{"z9":"10.0.0.9","z1":"10.0.0.1"}'),
             {"address": "10.0.0.1"},
-            id="the first address where the zone has none",
+            id="first address for a zone without one",
         ),
     ],
 )
-def test_the_tunnel_that_a_plan_needs(wanted: MountPlan, expected: dict[str, Any]) -> None:
+def test_plan_determines_the_tunnel(wanted: MountPlan, expected: dict[str, Any]) -> None:
     spec = tunnel_spec(wanted, NODE_INFO)
     given = {name: getattr(spec, name) for name in spec.__slots__ if getattr(spec, name) not in {None, False}}
     assert given == {"file_system_id": FS, **expected}
@@ -90,7 +90,7 @@ def test_the_tunnel_that_a_plan_needs(wanted: MountPlan, expected: dict[str, Any
 @pytest.mark.parametrize(
     ("wanted", "server"),
     [
-        pytest.param(plan(FS, **UNENCRYPTED), f"{FS}.efs.eu-west-1.amazonaws.com", id="its name"),
+        pytest.param(plan(FS, **UNENCRYPTED), f"{FS}.efs.eu-west-1.amazonaws.com", id="DNS name"),
         pytest.param(
             plan(FS, "region=cn-north-1", **UNENCRYPTED), f"{FS}.efs.cn-north-1.amazonaws.com.cn", id="region"
         ),
@@ -104,10 +104,10 @@ def test_the_tunnel_that_a_plan_needs(wanted: MountPlan, expected: dict[str, Any
             f"euw1-az2.{FS}.efs.eu-west-1.amazonaws.com",
             id="another account",
         ),
-        pytest.param(plan(FS, mounttargetip="fd00::4", **UNENCRYPTED), "fd00::4", id="an address"),
+        pytest.param(plan(FS, mounttargetip="fd00::4", **UNENCRYPTED), "fd00::4", id="address"),
     ],
 )
-def test_the_server_of_a_mount_without_tls(wanted: MountPlan, server: str) -> None:
+def test_server_of_a_mount_without_tls_is_determined(wanted: MountPlan, server: str) -> None:
     assert direct_server(wanted, NODE_INFO) == server
 
 
@@ -116,17 +116,19 @@ def test_the_server_of_a_mount_without_tls(wanted: MountPlan, server: str) -> No
     [
         pytest.param({}, "this node's region: is not known; set AWS_REGION", id="no region"),
         pytest.param(
-            {"crossaccount": "true"}, "this node's region: is not known; set AWS_REGION", id="nothing at all"
+            {"crossaccount": "true"},
+            "this node's region: is not known; set AWS_REGION",
+            id="no region and no zone",
         ),
     ],
 )
-def test_a_node_with_an_unknown_region_is_an_error(attributes: dict[str, str], told: str) -> None:
+def test_node_with_an_unknown_region_is_an_error(attributes: dict[str, str], told: str) -> None:
     with pytest.raises(NoMountTarget) as caught:
         direct_server(plan(FS, **UNENCRYPTED, **attributes), NodeInfo(node_id="n"))
     assert str(caught.value) == told
 
 
-def test_another_account_needs_the_zone_id() -> None:
+def test_another_account_requires_the_zone_id() -> None:
     with pytest.raises(NoMountTarget, match="this node's zone id: is not known"):
         direct_server(
             plan(FS, **UNENCRYPTED, crossaccount="true"), NodeInfo(node_id="n", region=Region("eu-west-1"))

@@ -11,12 +11,12 @@ from kube_efs.telemetry.health import Health
 SOCKET = Path("/var/lib/kubelet/plugins/efs.csi.aws.com/csi.sock")
 
 
-def test_the_socket_has_the_name_that_the_registrar_of_the_older_system_gives_it() -> None:
+def test_socket_has_the_name_of_node_driver_registrar() -> None:
     endpoint = registration_endpoint(Path("/var/lib/kubelet/plugins_registry"))
     assert endpoint.path == Path("/var/lib/kubelet/plugins_registry/efs.csi.aws.com-reg.sock")
 
 
-async def test_the_kubelet_gets_the_name_and_the_socket_of_the_driver(connect: Connect) -> None:
+async def test_kubelet_gets_name_and_socket_of_the_driver(connect: Connect) -> None:
     async with connect(registration_service(RegistrationService(SOCKET))) as channel:
         info = await RegistrationStub(channel).GetInfo(protocol.InfoRequest())
 
@@ -25,7 +25,7 @@ async def test_the_kubelet_gets_the_name_and_the_socket_of_the_driver(connect: C
     )
 
 
-async def test_the_outcome_is_logged_and_is_the_health(connect: Connect) -> None:
+async def test_outcome_of_the_registration_is_logged_and_determines_the_health(connect: Connect) -> None:
     registration = RegistrationService(SOCKET)
     states = [registration.health()]
 

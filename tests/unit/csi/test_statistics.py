@@ -1,4 +1,4 @@
-"""Statistics: what is remembered, what is asked anew, and what becomes of those that do not answer."""
+"""Statistics: cached usage, repeated readings, and file systems that do not answer."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ def usage(used: int) -> Usage:
 
 @dataclass(slots=True)
 class World:
-    """A clock that jumps, and file systems that answer, fail, or are silent (None)."""
+    """A simulated clock, and file systems that answer, fail, or do not answer (None)."""
 
     now: float = 0
     asked: list[Path] = field(default_factory=list)
@@ -43,7 +43,7 @@ def world() -> World:
     return World()
 
 
-async def test_a_file_system_is_asked_once_a_period(world: World) -> None:
+async def test_usage_is_read_once_in_a_period(world: World) -> None:
     statistics = world.statistics()
     assert await statistics.report(TARGET) == VolumeStats(usage=usage(1))
     world.now, world.answer = 59.9, usage(2)
@@ -54,7 +54,7 @@ async def test_a_file_system_is_asked_once_a_period(world: World) -> None:
     assert world.asked == [TARGET, OTHER, TARGET]
 
 
-async def test_one_that_never_answered_has_no_usage(world: World) -> None:
+async def test_file_system_that_never_answered_has_no_usage(world: World) -> None:
     world.answer, statistics = None, world.statistics()
     with pytest.raises(MountUnfinished, match=r"volume_path: '/pods/a' has not answered for 0\.02 s"):
         await statistics.report(TARGET)
@@ -67,10 +67,10 @@ async def test_one_that_never_answered_has_no_usage(world: World) -> None:
     ("answer", "problem"),
     [
         pytest.param(None, "the file system has not answered for 0.02 s", id="no answer"),
-        pytest.param(MountFailed("cannot be used (x)"), "the file system cannot be used (x)", id="a failure"),
+        pytest.param(MountFailed("cannot be used (x)"), "the file system cannot be used (x)", id="failure"),
     ],
 )
-async def test_the_last_usage_is_told_with_what_is_wrong_now(
+async def test_last_usage_is_reported_with_the_current_problem(
     world: World, answer: MountFailed | None, problem: str
 ) -> None:
     statistics = world.statistics()
@@ -82,7 +82,7 @@ async def test_the_last_usage_is_told_with_what_is_wrong_now(
     assert await statistics.report(TARGET) == VolumeStats(usage=usage(4))
 
 
-async def test_a_target_that_is_used_again_starts_anew(world: World) -> None:
+async def test_usage_of_a_reused_target_is_read_again(world: World) -> None:
     statistics = world.statistics()
     await statistics.report(TARGET)
     statistics.forget(TARGET)

@@ -20,18 +20,18 @@ from kube_efs.model.errors import MountFailed
     [
         pytest.param("", "is missing", id="empty"),
         pytest.param("a/b", "is not an absolute path below /", id="relative"),
-        pytest.param("/", "is not an absolute path below /", id="the root"),
-        pytest.param("//", "is not an absolute path below /", id="the root again"),
-        pytest.param("/pods/../etc", "is not an absolute path below /", id="upwards"),
-        pytest.param("/pods/a\nb", "has control characters", id="a line break"),
-        pytest.param("/pods/\0", "has control characters", id="a zero"),
-        pytest.param("/x" * 2048, "is longer than 4095 bytes", id="a long path"),
-        pytest.param("/pods/" + "é" * 128, "has a name longer than 255 bytes", id="a long name"),
-        pytest.param("/pods/" + "x" * 256 + "/mount", "has a name longer than 255 bytes", id="a long parent"),
-        pytest.param("/pods/\udc80", "has control characters", id="no text"),
+        pytest.param("/", "is not an absolute path below /", id="root"),
+        pytest.param("//", "is not an absolute path below /", id="root with slashes"),
+        pytest.param("/pods/../etc", "is not an absolute path below /", id="path with .."),
+        pytest.param("/pods/a\nb", "has control characters", id="line break"),
+        pytest.param("/pods/\0", "has control characters", id="NUL byte"),
+        pytest.param("/x" * 2048, "is longer than 4095 bytes", id="long path"),
+        pytest.param("/pods/" + "é" * 128, "has a name longer than 255 bytes", id="long name"),
+        pytest.param("/pods/" + "x" * 256 + "/mount", "has a name longer than 255 bytes", id="long parent"),
+        pytest.param("/pods/\udc80", "has control characters", id="not UTF-8"),
     ],
 )
-def test_targets_that_are_refused(text: str, problem: str) -> None:
+def test_invalid_targets_are_refused(text: str, problem: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         parse_target(text, field="target_path")
     assert (caught.value.field, caught.value.problem) == ("target_path", problem)
@@ -51,7 +51,7 @@ def test_links_in_parents_are_followed_whether_or_not_the_target_exists(tmp_path
     assert resolve_target(tmp_path / "link" / "a" / "b") == tmp_path / "pods" / "a" / "b"
 
 
-def test_a_target_is_created_with_its_parents_and_removed_without_them(tmp_path: Path) -> None:
+def test_target_is_created_with_its_parents_and_removed_without_them(tmp_path: Path) -> None:
     target = tmp_path / "a" / "b"
     make_target(target)
     make_target(target)
@@ -84,7 +84,7 @@ def test_files_and_links_are_refused_as_targets(tmp_path: Path) -> None:
         if target.name != "file":
             with pytest.raises(InvalidArgument, match=re.escape(problem)):
                 remove_target(target)
-    assert remove_target(tmp_path / "file")  # nothing is mounted there, and it may be somebody's
+    assert remove_target(tmp_path / "file")  # nothing is mounted there, and the file may belong to someone
     assert {path.name for path in tmp_path.iterdir()} == {"file", "link", "dangling", "circle"}
 
 
@@ -95,7 +95,7 @@ def test_another_error_of_the_disk_is_a_failed_mount(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
-def test_a_mounted_target_is_not_removed_and_reported(tmp_path: Path) -> None:
+def test_mounted_target_is_not_removed_and_reported(tmp_path: Path) -> None:
     target = tmp_path / "mount"
     make_target(target)
     subprocess.run(["mount", "-t", "tmpfs", "none", str(target)], check=True)

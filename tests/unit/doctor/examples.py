@@ -1,4 +1,4 @@
-"""Facts of a cluster and a node with which nothing is wrong, to be spoiled one by one."""
+"""Facts of a healthy cluster and node, which tests change one by one."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -179,12 +179,12 @@ ON_NODE = NodeFacts(
 
 
 def cluster(**changes: Any) -> Facts:
-    """The cluster with these changes, AWS not asked."""
+    """The cluster with these changes, without AWS."""
     return Facts(now=NOW, cluster=replace(CLUSTER, **changes))
 
 
 def on_openshift(*constraints: Constraints, uses: tuple[Grant, ...] | None = ()) -> Facts:
-    """A cluster with the CSI driver, these constraints, and these uses of them that no role allows."""
+    """A cluster with the CSI driver, these constraints, and these missing permissions to use them."""
     node = replace(
         TUNNEL,
         name="efs-csi-node",
@@ -201,20 +201,20 @@ def on_openshift(*constraints: Constraints, uses: tuple[Grant, ...] | None = ())
 def claim(
     found: Claim, *warned: Warned, key: str = "", classes: Any = CLUSTER.classes, **times: Any
 ) -> Facts:
-    """A cluster whose claim is this one, asked about if there is a key; no volume is made for it."""
+    """A cluster with this claim and without a volume for it; with a key, the doctor is asked about it."""
     one = ClaimFacts(claim=found, **{"created": LONG_AGO, **times})
     changes = {"claims": (one,), "warnings": warned, "classes": classes, "volumes": (), "pods": ()}
     return replace(cluster(**changes), claim=key)
 
 
 def volume(found: Volume, *warned: Warned, **more: Any) -> Facts:
-    """A cluster whose volume is this one."""
+    """A cluster with this volume."""
     one = VolumeFacts(volume=found, **{"changed": LONG_AGO, **more})
     return cluster(volumes=(one,), warnings=warned)
 
 
 def pod(found: PodFacts, *warned: Warned) -> Facts:
-    """A cluster whose pod is this one."""
+    """A cluster with this pod."""
     return cluster(pods=(found,), warnings=warned)
 
 
@@ -224,12 +224,12 @@ def shared(found: SharedVolume, **more: Any) -> Facts:
 
 
 def aws(**changes: Any) -> Facts:
-    """The cluster with AWS asked, which says this."""
+    """The cluster with these facts from AWS."""
     return Facts(now=NOW, cluster=CLUSTER, aws=replace(AWS, **changes))
 
 
 def published(**changes: Any) -> Facts:
-    """A cluster whose node tells this of its tunnel."""
+    """A cluster whose node publishes this status of its tunnel."""
     status = TunnelsStatus(tunnels=(replace(TUNNEL_UP, **changes),))
     return cluster(statuses=(PublishedStatus(node="one", time=JUST_NOW, status=status),))
 
@@ -245,10 +245,10 @@ def tunnel(**changes: Any) -> Facts:
 
 
 def handshake(outcome: HandshakeOutcome, **more: Any) -> Facts:
-    """The node with a handshake that ends so."""
+    """The node with this outcome of a handshake."""
     return tunnel(handshakes=(Handshake(address=ADDRESS, outcome=outcome, **more),))
 
 
 def warned(kind: str, uid: str, reason: str, message: str) -> Warned:
-    """An event."""
+    """A warning event."""
     return Warned(kind=kind, uid=uid, reason=reason, message=message)

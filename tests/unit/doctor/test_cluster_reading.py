@@ -73,7 +73,7 @@ lastTimestamp: "2026-01-01T00:00:01Z"
 """
 
 
-async def test_what_a_cluster_has_is_read(kube: AsyncClient) -> None:
+async def test_cluster_is_read_into_facts(kube: AsyncClient) -> None:
     for one in load_all_yaml(_OBJECTS):
         await kube.create(one)
     await kube.delete(PersistentVolumeClaim, "data", namespace="default")
@@ -112,7 +112,7 @@ lastTimestamp: "2026-01-01T00:00:{second:02}Z"
 """)[0]
 
 
-async def test_a_trash_is_stuck_as_long_as_that_was_said_last(kube: AsyncClient) -> None:
+async def test_trash_is_stuck_if_its_last_event_is_a_warning(kube: AsyncClient) -> None:
     await kube.create(Namespace(metadata=ObjectMeta(name="efs")))
     for one in (
         _trash_event("a", "fs-a", EventType.WARNING, "TrashNotEmptied", 1),
@@ -129,7 +129,7 @@ async def test_a_trash_is_stuck_as_long_as_that_was_said_last(kube: AsyncClient)
     ]
 
 
-async def test_the_embedded_api_server_refuses_nobody_anything(kube: AsyncClient) -> None:
+async def test_embedded_api_server_allows_everything(kube: AsyncClient) -> None:
     grant = Grant(
         account=Account(namespace="a", name="b"), right=Right(verb="get", resource="pods/log", namespace="c")
     )
@@ -139,7 +139,7 @@ async def test_the_embedded_api_server_refuses_nobody_anything(kube: AsyncClient
     assert attempts.gaps == ()
 
 
-def test_only_conditions_that_something_is_degraded_count() -> None:
+def test_only_degraded_conditions_are_read() -> None:
     conditions = [
         {"type": "AvailableDegraded", "status": "True", "message": "no credentials yet"},
         {"type": "OtherDegraded", "status": "False", "message": "all is well"},

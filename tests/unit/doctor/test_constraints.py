@@ -1,4 +1,4 @@
-"""What pods want of their nodes, and what SecurityContextConstraints allow, by the rendered manifests."""
+"""The host access of pods, and SecurityContextConstraints, with the rendered manifests."""
 
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from kube_efs.operator.platforms import Platform
 
 _DEFINITION = Path(__file__).parents[2] / "conformance" / "security-context-constraints-crd.yaml"
 _KIND = "SecurityContextConstraints"
-# Known here, so that it is whatever other tests of this process have told the library of definitions.
+# Defined here, because other tests of this process may or may not have defined it.
 _RESOURCE = create_global_resource("security.openshift.io", "v1", _KIND, "securitycontextconstraints")
 _NEEDS = {
     ("efs-stunnel", False): {HostAccess.NETWORK, HostAccess.PORTS},
@@ -36,7 +36,7 @@ def _rendered(*, csi: bool) -> dict[tuple[str, str], Any]:
 
 
 @pytest.mark.parametrize(("name", "csi"), _NEEDS)
-def test_what_is_rendered_needs_what_its_constraints_allow(name: str, csi: bool) -> None:
+def test_rendered_constraints_allow_the_needs_of_rendered_workloads(name: str, csi: bool) -> None:
     manifests = _rendered(csi=csi)
     workload = read_workload("DaemonSet", manifests["DaemonSet", name])
     assert workload.needs == _NEEDS[name, csi]
@@ -52,20 +52,20 @@ def test_what_is_rendered_needs_what_its_constraints_allow(name: str, csi: bool)
 @pytest.mark.parametrize(
     ("changes", "missing"),
     [
-        pytest.param({"allowHostDirVolumePlugin": False}, HostAccess.FOLDERS, id="no folders"),
-        pytest.param({"volumes": ["emptyDir"]}, HostAccess.FOLDERS, id="no volumes that are folders"),
+        pytest.param({"allowHostDirVolumePlugin": False}, HostAccess.FOLDERS, id="no hostPath volumes"),
+        pytest.param({"volumes": ["emptyDir"]}, HostAccess.FOLDERS, id="no directories as volumes"),
         pytest.param({"allowHostNetwork": False}, HostAccess.NETWORK, id="no network"),
         pytest.param({"allowHostPorts": False}, HostAccess.PORTS, id="no ports"),
         pytest.param({"allowPrivilegedContainer": False}, HostAccess.PRIVILEGED, id="no privilege"),
     ],
 )
-def test_what_constraints_do_not_allow_is_known(changes: dict[str, Any], missing: HostAccess) -> None:
+def test_missing_permission_of_constraints_is_found(changes: dict[str, Any], missing: HostAccess) -> None:
     manifest = _rendered(csi=True)[_KIND, "efs-csi-node"]
     assert read_constraints(manifest).allows == set(HostAccess)
     assert read_constraints({**manifest, **changes}).allows == set(HostAccess) - {missing}
 
 
-async def test_openshift_is_known_by_its_kind(kube: AsyncClient) -> None:
+async def test_openshift_is_recognized_by_its_kind(kube: AsyncClient) -> None:
     manifests = _rendered(csi=True)
     assert (await _examine(kube)).constraints is None
     await _create(kube, _DEFINITION.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""How findings are told, how the command ends, and what a failed look becomes."""
+"""Output of findings, exit status of the command, and failed reads."""
 
 import asyncio
 import json
@@ -43,14 +43,14 @@ def _shown(facts: object) -> str:
     return capture.get()
 
 
-def test_the_page_has_every_kind_of_finding() -> None:
+def test_page_lists_every_kind_of_finding() -> None:
     page = (ROOT / "docs/doctor.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| `([a-z-]+/[a-z-]+)` \| (\w+) \| (.*) \|$", page, flags=re.MULTILINE)
     kinds = [(one.id, str(one.severity), one.meaning) for topic in TOPICS for one in topic.kinds]
     assert rows == kinds
 
 
-def test_a_table_names_each_finding_and_sums_up() -> None:
+def test_table_lists_findings_and_their_number() -> None:
     shown = _shown(render_findings(diagnose(_LEAK), what="cluster a"))
     assert "Findings about cluster a" in shown
     assert "doctor/not-checked" in shown
@@ -58,7 +58,7 @@ def test_a_table_names_each_finding_and_sums_up() -> None:
     assert shown.rstrip().endswith("1 unchecked.")
 
 
-def test_commands_are_whole_lines_that_can_be_copied_and_no_secret_is_in_them() -> None:
+def test_commands_are_complete_lines_without_secrets() -> None:
     long = f"kubectl -n efs get pods --field-selector {'x' * 200}"
     finding = replace(diagnose(_LEAK)[0], commands=(long, "a --token=hunter2"))
     console = make_console()
@@ -68,12 +68,12 @@ def test_commands_are_whole_lines_that_can_be_copied_and_no_secret_is_in_them() 
     assert lines[-4:-1] == ["# doctor/not-checked, Doctor logs", long, "a --token=[removed]"]
 
 
-def test_nothing_wrong_is_said_in_a_line() -> None:
+def test_table_without_findings_is_one_line() -> None:
     shown = _shown(render_findings((), what="node one"))
     assert shown == "No problems were found in node one.\n"
 
 
-def test_json_has_all_parts_and_no_secret() -> None:
+def test_json_is_complete_and_contains_no_secret() -> None:
     document = json.loads(to_json(diagnose(_LEAK), what="cluster a", now=ex.NOW))
     assert document["about"] == "cluster a"
     assert document["time"] == "2026-01-02T03:04:05Z"
@@ -90,7 +90,7 @@ def test_json_has_all_parts_and_no_secret() -> None:
     ]
 
 
-def test_what_was_measured_on_a_node_is_told() -> None:
+def test_measurements_of_a_node_are_shown() -> None:
     shown = _shown(render_tunnels(ex.ON_NODE))
     assert re.search(r"fs-11111111 +20490 +2\.0 ms +10\.0\.1\.5: done", shown)
     document = json.loads(to_json((), what="node one", now=ex.NOW, node=ex.ON_NODE))
@@ -105,7 +105,7 @@ def test_what_was_measured_on_a_node_is_told() -> None:
     ]
 
 
-def test_a_tunnel_that_does_not_answer_has_a_reason_for_a_time() -> None:
+def test_tunnel_without_an_answer_shows_a_reason_instead_of_a_time() -> None:
     failed = ex.tunnel(null_call=ProbeResult(ok=False, seconds=8.0, reason="no answer within 8 s"))
     assert failed.node is not None
     assert "no answer within 8 s" in _shown(render_tunnels(failed.node))
@@ -113,12 +113,12 @@ def test_a_tunnel_that_does_not_answer_has_a_reason_for_a_time() -> None:
     assert measured["null_call_seconds"] is None
 
 
-def test_only_what_is_broken_counts_for_the_exit_code() -> None:
+def test_only_broken_findings_change_the_exit_status() -> None:
     assert not is_broken(diagnose(_LEAK))
     assert is_broken(diagnose(ex.cluster(leases=())))
 
 
-async def test_a_look_that_fails_becomes_a_gap() -> None:
+async def test_failed_read_becomes_a_gap() -> None:
     attempts = Attempts(timeout_seconds=0.05)
 
     async def refuse() -> str:
@@ -142,7 +142,7 @@ async def test_a_look_that_fails_becomes_a_gap() -> None:
     )
 
 
-def test_rights_are_those_of_the_manifests() -> None:
+def test_expected_permissions_are_those_of_the_manifests() -> None:
     manifests = render_manifests(RenderOptions(platform=Platform.KUBERNETES, namespace="efs"))
     grants = grants_of(manifests)
     manager = Account(namespace="efs", name="efs-manager")
@@ -160,11 +160,11 @@ def test_rights_are_those_of_the_manifests() -> None:
     assert manager.user == "system:serviceaccount:efs:efs-manager"
 
 
-def test_every_older_workload_that_the_operator_knows_is_known() -> None:
+def test_every_older_workload_of_the_operator_is_recognized() -> None:
     assert set(OLDER_WORKLOADS) <= OLDER_SYSTEMS.keys()
 
 
-def test_objects_are_read_as_far_as_they_go() -> None:
+def test_incomplete_objects_are_read() -> None:
     meta = {"name": "a", "namespace": "b"}
     assert read_pod({"metadata": meta}) == PodFacts(namespace="b", name="a")
     assert read_workload("DaemonSet", {"metadata": meta}) == Workload(
@@ -173,7 +173,7 @@ def test_objects_are_read_as_far_as_they_go() -> None:
     assert read_node({"metadata": {"name": "a"}}, {}) == NodeObject(name="a", ready=False)
 
 
-def test_a_deployment_tells_why_its_pods_are_not_made() -> None:
+def test_failure_of_a_deployment_is_read() -> None:
     conditions = [
         {"type": "Available", "status": "False", "message": "not enough"},
         {"type": "ReplicaFailure", "status": "True", "message": "pods are forbidden: exceeded quota"},
@@ -183,7 +183,7 @@ def test_a_deployment_tells_why_its_pods_are_not_made() -> None:
     assert (found.failure, found.uid) == ("pods are forbidden: exceeded quota", "1")
 
 
-def test_mount_targets_see_nodes_by_their_private_addresses() -> None:
+def test_private_addresses_of_nodes_are_used() -> None:
     addresses = [
         {"type": "ExternalIP", "address": "203.0.113.7"},
         {"type": "InternalIP", "address": "10.0.0.7"},
@@ -193,12 +193,12 @@ def test_mount_targets_see_nodes_by_their_private_addresses() -> None:
     assert read_node(body, {}).addresses == ("10.0.0.7",)
 
 
-def test_an_instance_is_known_by_its_node_s_provider() -> None:
+def test_instance_id_is_read_from_the_provider_id() -> None:
     body = {"metadata": {"name": "a"}, "spec": {"providerID": "aws:///us-east-1a/i-0123"}}
     assert read_node(body, {}).instance_id == "i-0123"
 
 
-def test_a_pod_tells_why_it_waits_and_what_it_uses() -> None:
+def test_claims_and_waiting_reasons_of_a_pod_are_read() -> None:
     found = read_pod(
         {
             "metadata": {"name": "a", "namespace": "b", "labels": {"component": "efs-worker"}},
@@ -238,7 +238,7 @@ def _run(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     [
         pytest.param(["everything"], id="unknown command"),
         pytest.param(["claim"], id="no claim"),
-        pytest.param(["node", "--region", "us-east-1"], id="an option of another command"),
+        pytest.param(["node", "--region", "us-east-1"], id="option of another command"),
     ],
 )
 def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
@@ -247,14 +247,14 @@ def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
     assert "Usage:" in answer.stderr
 
 
-def test_a_missing_kubeconfig_exits_with_2_and_names_the_file() -> None:
+def test_missing_kubeconfig_exits_with_2_and_names_the_file() -> None:
     answer = _run("cluster", "--kubeconfig", "/nowhere/kubeconfig")
     assert answer.returncode == 2
     assert answer.stderr.startswith("error: KUBECONFIG: ")
     assert "/nowhere/kubeconfig not found" in answer.stderr
 
 
-def test_a_cluster_that_does_not_answer_is_a_finding_and_no_crash(tmp_path: Path) -> None:
+def test_unresponsive_cluster_is_a_finding(tmp_path: Path) -> None:
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(
         "{apiVersion: v1, kind: Config, current-context: x, users: [{name: x, user: {}}],"

@@ -1,4 +1,4 @@
-"""Every kind of finding is provoked here, and what is nearly one is not told."""
+"""Every kind of finding, and similar facts without a finding."""
 
 import re
 import shlex
@@ -310,7 +310,7 @@ PROVOKED = [
             )
         ),
     ),
-    # what nodes are told
+    # the targets of nodes
     ("targets/missing", "does not exist", ex.cluster(targets=TargetsFacts(found=False))),
     ("targets/unreadable", "is not a mapping", ex.cluster(targets=TargetsFacts(problem="is not a mapping"))),
     (
@@ -480,7 +480,7 @@ def _text(finding: Finding) -> str:
     return "\n".join([str(finding.subject), finding.problem, *finding.evidence])
 
 
-def test_a_volume_of_an_unknown_port_is_to_be_annotated() -> None:
+def test_remedy_for_an_unknown_port_is_the_annotation() -> None:
     unknown = replace(ex.VOLUME, mount_options=("port=20499",), file_system_id=None)
     (finding,) = [one for one in diagnose(ex.volume(unknown)) if one.kind.id == "volume/port"]
     annotate = f"kubectl annotate pv {unknown.name} efs-stunnel.gnuthought.com/file-system-id=<id>"
@@ -491,7 +491,7 @@ def test_a_volume_of_an_unknown_port_is_to_be_annotated() -> None:
     ("kind", "words", "facts"),
     [pytest.param(*case, id=f"{case[0]}: {case[1]}") for case in PROVOKED],
 )
-def test_what_is_wrong_is_found_with_evidence_and_a_remedy(kind: str, words: str, facts: Facts) -> None:
+def test_problem_is_found_with_evidence_and_a_remedy(kind: str, words: str, facts: Facts) -> None:
     findings = [one for one in diagnose(facts) if one.kind.id == kind]
     assert [one for one in findings if words in _text(one)]
     for one in findings:
@@ -507,23 +507,23 @@ def test_what_is_wrong_is_found_with_evidence_and_a_remedy(kind: str, words: str
         pytest.param(
             "claim/lost",
             ex.claim(replace(ex.CLAIM, phase=ClaimPhase.LOST, volume_name="a; touch /b")),
-            id="a volume's name in a claim",
+            id="volume's name in a claim",
         ),
         pytest.param(
             "agent/problem",
             ex.cluster(
                 statuses=(PublishedStatus(node="$(touch /b)", status=TunnelsStatus(problems=("a problem",))),)
             ),
-            id="a node's name in a ConfigMap",
+            id="node's name in a ConfigMap",
         ),
         pytest.param(
             "port/not-listening",
             ex.node(tunnels=(replace(ex.WELL, listening=False),), configuration=Path("/a b/stunnel.conf")),
-            id="a path with a blank",
+            id="path with a blank",
         ),
     ],
 )
-def test_what_anybody_may_have_written_is_one_word_of_a_command(kind: str, facts: Facts) -> None:
+def test_text_from_the_cluster_is_quoted_in_commands(kind: str, facts: Facts) -> None:
     (found,) = (one for one in diagnose(facts) if one.kind.id == kind)
     words = [word for line in found.commands for word in shlex.split(line)]
     assert not {"touch", "/b", "b/stunnel.log"} & set(words)
@@ -532,7 +532,7 @@ def test_what_anybody_may_have_written_is_one_word_of_a_command(kind: str, facts
     assert not [line for line in unquoted if "$" in line or ";" in line]
 
 
-def test_commands_lead_into_the_agent_s_pod_of_a_node() -> None:
+def test_commands_use_the_tunnel_pod_of_the_node() -> None:
     agent = replace(ex.POD, namespace=ex.NAMESPACE, name="efs-stunnel-x", claims=())
     status = TunnelsStatus(tunnels=(replace(ex.TUNNEL_UP, state=TunnelState.DOWN),))
     told = PublishedStatus(node="one", time=ex.JUST_NOW, status=status)
@@ -543,7 +543,7 @@ def test_commands_lead_into_the_agent_s_pod_of_a_node() -> None:
     )
 
 
-def test_a_daemon_set_without_pods_says_why() -> None:
+def test_daemon_set_without_pods_has_its_warning_as_evidence() -> None:
     why = "unable to validate against any security context constraint"
     workload = replace(ex.TUNNEL, ready=0, uid="set-uid")
     facts = ex.cluster(
@@ -553,7 +553,7 @@ def test_a_daemon_set_without_pods_says_why() -> None:
     assert found.evidence == (f"FailedCreate: {why}", "it has no pods")
 
 
-def test_every_kind_of_finding_is_provoked_above_and_has_an_id_of_its_own() -> None:
+def test_every_kind_of_finding_is_tested_and_has_a_unique_id() -> None:
     ids = [kind.id for topic in TOPICS for kind in topic.kinds]
     assert sorted(ids) == sorted({kind for kind, _, _ in PROVOKED})
 
@@ -562,83 +562,78 @@ def test_every_kind_of_finding_is_provoked_above_and_has_an_id_of_its_own() -> N
     ("kind", "words", "facts"),
     [pytest.param(*case, id=f"{case[0]}: {case[1]}") for case in PROVOKED],
 )
-def test_a_topic_gives_only_the_kinds_that_it_declares(kind: str, words: str, facts: Facts) -> None:
+def test_topic_returns_only_its_declared_kinds(kind: str, words: str, facts: Facts) -> None:
     for topic in TOPICS:
         assert {one.kind for one in topic.check(facts)} <= set(topic.kinds)
 
 
-def test_agents_of_an_older_system_need_not_tell_anything() -> None:
+def test_agents_of_an_older_system_need_no_status() -> None:
     older = replace(ex.TUNNEL, ours=False, command="", image="quay.io/gnuthought/efs-stunnel")
     found = diagnose(ex.cluster(workloads=(ex.CONTROLLER, older), statuses=()))
     assert [one.kind.id for one in found] == ["version/older-system"]
 
 
-def test_kube_efs_is_known_under_the_names_of_older_systems() -> None:
+def test_kube_efs_with_the_names_of_older_systems_is_recognized() -> None:
     mirrored = replace(ex.CONTROLLER, name="efs-provisioner", ours=False, image="registry.example.com/a:1")
     assert not diagnose(ex.cluster(workloads=(mirrored,)))
 
 
 NOTHING = [
     pytest.param(
-        ex.on_openshift(replace(_FOR_NODES, users=(_ACCOUNT.user,))), id="constraints that name the account"
+        ex.on_openshift(replace(_FOR_NODES, users=(_ACCOUNT.user,))), id="constraints for the account"
     ),
     pytest.param(
-        ex.on_openshift(replace(_FOR_NODES, groups=("system:serviceaccounts:efs",))), id="or its group"
+        ex.on_openshift(replace(_FOR_NODES, groups=("system:serviceaccounts:efs",))),
+        id="constraints for its group",
     ),
-    pytest.param(ex.on_openshift(_FOR_NODES), id="constraints that a role lets it use"),
-    pytest.param(
-        ex.on_openshift(_FOR_NODES, uses=None), id="constraints of which nobody knows who may use them"
-    ),
-    pytest.param(ex.cluster(), id="a cluster that is well"),
-    pytest.param(ex.aws(), id="with AWS asked"),
-    pytest.param(ex.node(), id="a node that is well"),
-    pytest.param(Facts(now=ex.NOW), id="nothing asked"),
-    pytest.param(ex.claim(ex.PENDING, created=ex.JUST_NOW), id="a claim that has just been made"),
+    pytest.param(ex.on_openshift(_FOR_NODES), id="constraints through a role"),
+    pytest.param(ex.on_openshift(_FOR_NODES, uses=None), id="constraints with unknown users"),
+    pytest.param(ex.cluster(), id="healthy cluster"),
+    pytest.param(ex.aws(), id="healthy cluster with AWS"),
+    pytest.param(ex.node(), id="healthy node"),
+    pytest.param(Facts(now=ex.NOW), id="no facts"),
+    pytest.param(ex.claim(ex.PENDING, created=ex.JUST_NOW), id="new claim"),
     pytest.param(
         ex.claim(ex.PENDING, classes=(replace(ex.CLASS, waits_for_consumer=True),)),
-        id="a claim that waits for its pod",
+        id="claim that waits for its pod",
     ),
     pytest.param(
-        ex.claim(replace(ex.PENDING, match_labels={"root_key": "x"})), id="a root claim of the controller"
+        ex.claim(replace(ex.PENDING, match_labels={"root_key": "x"})), id="root claim of the controller"
     ),
     pytest.param(
         ex.claim(replace(ex.CLAIM, deleting=True), deleting_since=ex.JUST_NOW),
-        id="a claim that is just going",
+        id="claim that is being deleted",
     ),
     pytest.param(
         ex.claim(replace(ex.PENDING, storage_class="ebs"), classes=(_FOREIGN_CLASS,)),
-        id="somebody else's claim that nobody asked about",
+        id="claim of another provisioner",
     ),
-    pytest.param(ex.volume(_RELEASED, changed=ex.JUST_NOW), id="a volume that is just going"),
+    pytest.param(ex.volume(_RELEASED, changed=ex.JUST_NOW), id="volume that is being deleted"),
     pytest.param(
-        ex.volume(replace(_RELEASED, reclaim_policy=ReclaimPolicy.RETAIN)), id="a volume that is to be kept"
+        ex.volume(replace(_RELEASED, reclaim_policy=ReclaimPolicy.RETAIN)), id="volume to be retained"
     ),
     pytest.param(
         ex.volume(replace(ex.VOLUME, deleting=True), deleting_since=ex.LONG_AGO),
-        id="a volume that waits for its claim",
+        id="volume that waits for its claim",
     ),
-    pytest.param(ex.pod(replace(ex.POD, phase="Pending", created=ex.JUST_NOW)), id="a pod that just starts"),
-    pytest.param(
-        ex.pod(replace(ex.POD, phase="Pending", claims=("other",))), id="a pod without a volume of ours"
-    ),
-    pytest.param(
-        ex.pod(replace(ex.POD, phase="Succeeded", deleting_since=ex.LONG_AGO)), id="a pod that has ended"
-    ),
+    pytest.param(ex.pod(replace(ex.POD, phase="Pending", created=ex.JUST_NOW)), id="starting pod"),
+    pytest.param(ex.pod(replace(ex.POD, phase="Pending", claims=("other",))), id="pod without an EFS volume"),
+    pytest.param(ex.pod(replace(ex.POD, phase="Succeeded", deleting_since=ex.LONG_AGO)), id="ended pod"),
     pytest.param(
         ex.cluster(
             workloads=(replace(ex.CONTROLLER, environment={"KUBE_EFS_LEADER_ELECTION": "false"}),), leases=()
         ),
-        id="a controller without election",
+        id="controller without election",
     ),
     pytest.param(
         ex.cluster(
             workloads=(replace(ex.CONTROLLER, environment={"KUBE_EFS_LEASE_NAME": "mine"}),),
             leases=(LeaseFacts(name="mine", holder="a", renewed=ex.NOW - timedelta(seconds=20)),),
         ),
-        id="a Lease of another name, about to be renewed",
+        id="Lease with another name, due for renewal",
     ),
     pytest.param(
-        ex.cluster(nodes=(replace(ex.NODE, ready=False),), statuses=()), id="a node that is not ready"
+        ex.cluster(nodes=(replace(ex.NODE, ready=False),), statuses=()), id="node that is not ready"
     ),
     *(
         pytest.param(
@@ -657,31 +652,31 @@ NOTHING = [
         ),
         id="directories without tunnels",
     ),
-    pytest.param(ex.shared(_SHARED), id="a SharedVolume that is being made"),
+    pytest.param(ex.shared(_SHARED), id="new SharedVolume"),
     pytest.param(
-        ex.shared(_GOING_SHARED, deleting_since=ex.JUST_NOW), id="a SharedVolume that is just going"
+        ex.shared(_GOING_SHARED, deleting_since=ex.JUST_NOW), id="SharedVolume that is being deleted"
     ),
     pytest.param(
         ex.pod(replace(ex.POD, namespace=ex.NAMESPACE, name="efs-manager-1", restarts=3)), id="few restarts"
     ),
-    pytest.param(ex.published(state=TunnelState.STARTING), id="a tunnel that starts"),
-    pytest.param(ex.published(state=TunnelState.DOWN, leaving=True), id="a tunnel that is to go"),
-    pytest.param(ex.published(certificate_ends="2026-01-02T04:00:00Z"), id="a certificate that lasts"),
-    pytest.param(ex.published(certificate_ends="soon"), id="an end that nobody understands"),
+    pytest.param(ex.published(state=TunnelState.STARTING), id="starting tunnel"),
+    pytest.param(ex.published(state=TunnelState.DOWN, leaving=True), id="tunnel to be removed"),
+    pytest.param(ex.published(certificate_ends="2026-01-02T04:00:00Z"), id="valid certificate"),
+    pytest.param(ex.published(certificate_ends="soon"), id="unreadable expiry time"),
     pytest.param(
         _system(zone="us-east-1b", mount_targets=(replace(ex.MOUNT_TARGET, zone=ZoneName("us-east-1b")),)),
-        id="a One Zone file system",
+        id="One Zone file system",
     ),
     pytest.param(ex.node(status=None, tunnels=()), id="no tunnel is needed"),
 ]
 
 
 @pytest.mark.parametrize("facts", NOTHING)
-def test_nothing_is_found_where_nothing_is_wrong(facts: Facts) -> None:
+def test_healthy_facts_have_no_findings(facts: Facts) -> None:
     assert [f"{one.kind.id}: {_text(one)}" for one in diagnose(facts)] == []
 
 
-def test_of_a_claim_only_what_lies_between_it_and_its_data_is_told() -> None:
+def test_findings_of_a_claim_are_those_between_it_and_its_data() -> None:
     another = replace(_BAD_CLASS, name="another")
     elsewhere = FileSystemId("fs-22222222")
     targets = replace(
@@ -717,6 +712,6 @@ def test_of_a_claim_only_what_lies_between_it_and_its_data_is_told() -> None:
     }
 
 
-def test_what_is_broken_comes_first() -> None:
+def test_broken_findings_are_first() -> None:
     facts = replace(ex.cluster(classes=(_ODD_CLASS, _BAD_CLASS)), gaps=(Gap(what="a", reason="b"),))
     assert [one.kind.severity for one in diagnose(facts)] == ["broken", "risk", "unchecked"]

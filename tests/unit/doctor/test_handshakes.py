@@ -1,4 +1,4 @@
-"""Handshakes with real TLS servers, each wrong in its way."""
+"""Handshakes with real TLS servers, each with another fault."""
 
 import asyncio
 import ssl
@@ -22,7 +22,7 @@ _NOW = datetime.now(UTC)
 
 
 def _issue(folder: Path, name: str, *, until: datetime = _NOW + timedelta(days=1)) -> Path:
-    """A file with a certificate of its own authority and its key."""
+    """A file with a self-signed certificate and its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     certificate = (
@@ -48,7 +48,7 @@ def _issue(folder: Path, name: str, *, until: datetime = _NOW + timedelta(days=1
 
 @asynccontextmanager
 async def _server(certificate: Path | None) -> AsyncIterator[int]:
-    """The port of a server with that certificate; of one that hangs up without any."""
+    """The port of a server with that certificate; without one, it closes connections."""
 
     async def answer(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()
@@ -71,14 +71,14 @@ async def _handshake(port: int, ca_file: Path) -> Handshake:
     return await shake_hands("127.0.0.1", _tunnel(ca_file), timeout_seconds=20, port=port)
 
 
-async def test_a_mount_target_that_is_well(tmp_path: Path) -> None:
+async def test_handshake_with_a_healthy_mount_target_succeeds(tmp_path: Path) -> None:
     certificate = _issue(tmp_path, NAME)
     async with _server(certificate) as port:
         found = await _handshake(port, certificate)
     assert found == Handshake(address="127.0.0.1", outcome=HandshakeOutcome.DONE)
 
 
-async def test_a_certificate_of_another_name_tells_its_names(tmp_path: Path) -> None:
+async def test_certificate_with_another_name_is_reported_with_its_names(tmp_path: Path) -> None:
     certificate = _issue(tmp_path, "other.example.com")
     async with _server(certificate) as port:
         found = await _handshake(port, certificate)
@@ -87,7 +87,7 @@ async def test_a_certificate_of_another_name_tells_its_names(tmp_path: Path) -> 
     assert NAME in found.reason
 
 
-async def test_a_certificate_that_has_expired(tmp_path: Path) -> None:
+async def test_expired_certificate_is_reported(tmp_path: Path) -> None:
     certificate = _issue(tmp_path, NAME, until=_NOW - timedelta(days=1))
     async with _server(certificate) as port:
         found = await _handshake(port, certificate)
@@ -95,21 +95,21 @@ async def test_a_certificate_that_has_expired(tmp_path: Path) -> None:
     assert found.reason == "certificate has expired"
 
 
-async def test_a_certificate_of_an_unknown_authority(tmp_path: Path) -> None:
+async def test_certificate_of_an_unknown_authority_is_reported(tmp_path: Path) -> None:
     async with _server(_issue(tmp_path, NAME)) as port:
         found = await _handshake(port, _issue(tmp_path, "authority.example.com"))
     assert found.outcome is HandshakeOutcome.NOT_TRUSTED
     assert "self-signed" in found.reason
 
 
-async def test_a_server_that_hangs_up(tmp_path: Path) -> None:
+async def test_server_that_closes_the_connection_is_reported(tmp_path: Path) -> None:
     async with _server(None) as port:
         found = await _handshake(port, _issue(tmp_path, NAME))
     assert found.outcome is HandshakeOutcome.FAILED
     assert found.reason
 
 
-async def test_a_port_that_nobody_listens_on(tmp_path: Path) -> None:
+async def test_port_without_a_listener_is_reported(tmp_path: Path) -> None:
     async with _server(None) as port:
         pass
     found = await _handshake(port, _issue(tmp_path, NAME))
@@ -118,7 +118,7 @@ async def test_a_port_that_nobody_listens_on(tmp_path: Path) -> None:
     assert not (await probe(port, timeout_seconds=20, xid=1)).ok
 
 
-async def test_a_server_that_never_answers_costs_its_time_only(tmp_path: Path) -> None:
+async def test_server_without_an_answer_is_reported_after_the_timeout(tmp_path: Path) -> None:
     released = asyncio.Event()
 
     async def hang(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -139,10 +139,10 @@ async def test_a_server_that_never_answers_costs_its_time_only(tmp_path: Path) -
     [
         pytest.param(None, "No such file or directory", id="missing"),
         pytest.param("", "no certificate", id="empty"),
-        pytest.param("no certificate", "no certificate", id="something else"),
+        pytest.param("no certificate", "no certificate", id="other text"),
     ],
 )
-def test_a_file_without_authorities(tmp_path: Path, content: str | None, problem: str) -> None:
+def test_invalid_ca_file_is_reported(tmp_path: Path, content: str | None, problem: str) -> None:
     path = tmp_path / "ca.crt"
     if content is not None:
         path.write_text(content)
@@ -151,6 +151,6 @@ def test_a_file_without_authorities(tmp_path: Path, content: str | None, problem
     assert problem.lower() in found.problem.lower()
 
 
-def test_a_file_of_authorities(tmp_path: Path) -> None:
+def test_valid_ca_file_has_no_problem(tmp_path: Path) -> None:
     path = _issue(tmp_path, NAME)
     assert check_ca_files({path}) == (CaFile(path=path),)

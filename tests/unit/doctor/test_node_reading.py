@@ -1,4 +1,4 @@
-"""What a node's files say: stunnel's configuration, the kernel's log, its mounts, SELinux."""
+"""The files of a node: stunnel's configuration, the kernel log, mounts, SELinux."""
 
 import os
 from pathlib import Path
@@ -31,7 +31,7 @@ def _service(name: str, port: int) -> TunnelService:
     )
 
 
-def test_the_agent_s_own_configuration_is_understood() -> None:
+def test_configuration_of_the_agent_is_parsed() -> None:
     services = [_service("fs-11111111", 20490), _service("fs-22222222", 20491)]
     text = render_configuration(services, ca_file=_CA, connect_timeout_seconds=2)
     assert parse_configuration(text) == tuple(
@@ -42,7 +42,7 @@ def test_the_agent_s_own_configuration_is_understood() -> None:
     )
 
 
-def test_the_configuration_of_an_older_tunnel_is_understood() -> None:
+def test_configuration_of_the_older_system_is_parsed() -> None:
     text = (
         "CAfile = /ca.crt\n; a comment\n[fs-1]\n client=yes\n accept = 20490\n"
         "connect = fs-1.efs:2049\ncheckHost=fs-1.efs\n[odd]\nclient = yes\nnothing\n"
@@ -53,7 +53,7 @@ def test_the_configuration_of_an_older_tunnel_is_understood() -> None:
     )
 
 
-def test_records_of_the_kernel_s_log() -> None:
+def test_records_of_the_kernel_log_are_parsed() -> None:
     records = [
         "6,1200,5140900,-;nfs: server 127.0.0.1 not responding, still trying\n SUBSYSTEM=x\n",
         "4,1201,5140901,-;nfs: server 127.0.0.1 OK\n",
@@ -62,12 +62,12 @@ def test_records_of_the_kernel_s_log() -> None:
     assert parse_records(records) == expected
 
 
-def test_a_kernel_s_log_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_kernel_log_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(PlatformError, match=r"kernel: .*cannot be read \(No such file"):
         read_kernel_log(tmp_path / "kmsg")
 
 
-def test_a_kernel_s_log_is_read_until_there_is_no_more(tmp_path: Path) -> None:
+def test_kernel_log_is_read_until_its_current_end(tmp_path: Path) -> None:
     path = tmp_path / "kmsg"
     os.mkfifo(path)
     keeper = os.open(path, os.O_RDWR | os.O_NONBLOCK)  # as /dev/kmsg, it never ends
@@ -86,9 +86,9 @@ def test_a_kernel_s_log_is_read_until_there_is_no_more(tmp_path: Path) -> None:
         pytest.param(
             {"enforce": "1", "booleans/virt_use_nfs": "1 1", "booleans/virt_sandbox_use_nfs": "0 1"},
             {"virt_use_nfs": True, "virt_sandbox_use_nfs": False},
-            id="one on, one about to be",
+            id="one enabled, one to be enabled",
         ),
-        pytest.param({"enforce": "1\n"}, {}, id="booleans of another policy"),
+        pytest.param({"enforce": "1\n"}, {}, id="booleans of other policies"),
     ],
 )
 def test_selinux(tmp_path: Path, files: dict[str, str], found: dict[str, bool]) -> None:
@@ -98,7 +98,7 @@ def test_selinux(tmp_path: Path, files: dict[str, str], found: dict[str, bool]) 
     assert dict(read_booleans(tmp_path)) == found
 
 
-def test_mounts_that_go_through_tunnels() -> None:
+def test_mounts_through_tunnels_are_found() -> None:
     table = (
         "36 25 0:32 / /mnt/a rw,relatime - nfs4 127.0.0.1:/team rw,vers=4.1,port=20490,addr=127.0.0.1\n"
         "37 25 0:33 / /mnt/b rw - nfs4 10.0.0.1:/ rw,port=2049\n"

@@ -1,4 +1,4 @@
-"""What policies of file systems refuse to clients without an identity."""
+"""The access that policies of file systems refuse to clients without an identity."""
 
 import json
 
@@ -19,13 +19,13 @@ def denied(**more: object) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("statements", "refused"),
     [
-        pytest.param([EVERYTHING], set(), id="all that clients do is allowed"),
+        pytest.param([EVERYTHING], set(), id="all client actions are allowed"),
         pytest.param([{**EVERYTHING, "Action": "*"}], set(), id="everything is allowed"),
         pytest.param([], set(Access), id="nothing is allowed"),
         pytest.param([{**EVERYTHING, "Action": [MOUNT]}], {Access.WRITE, Access.ROOT}, id="only mounting"),
         pytest.param([{**EVERYTHING, "Principal": {"AWS": ROLE}}], set(Access), id="only a role"),
         pytest.param([EVERYTHING, denied()], {Access.MOUNT}, id="mounting is denied"),
-        pytest.param([EVERYTHING, denied(Action=MOUNT.upper())], {Access.MOUNT}, id="in capitals"),
+        pytest.param([EVERYTHING, denied(Action=MOUNT.upper())], {Access.MOUNT}, id="in uppercase"),
         pytest.param([EVERYTHING, denied(Principal={"AWS": ROLE})], set(), id="denied to a role"),
         pytest.param([EVERYTHING, {**denied(), "NotPrincipal": ROLE}], set(), id="denied to all but one"),
         pytest.param(
@@ -41,7 +41,7 @@ def denied(**more: object) -> dict[str, object]:
         pytest.param(
             [EVERYTHING, denied(Condition={"IpAddress": {"aws:SourceIp": "10.0.0.0/8"}})],
             set(),
-            id="denied under a condition that is not understood",
+            id="denied under an unknown condition",
         ),
         pytest.param(
             [{**EVERYTHING, "Condition": {"Bool": {"elasticfilesystem:AccessedViaMountTarget": "true"}}}],
@@ -56,7 +56,7 @@ def denied(**more: object) -> dict[str, object]:
         pytest.param(
             [{**EVERYTHING, "Condition": {"StringEquals": {"elasticfilesystem:AccessPointArn": "x"}}}],
             set(),
-            id="allowed under a condition that is not understood",
+            id="allowed under an unknown condition",
         ),
         pytest.param(
             [{"Effect": "Allow", "NotPrincipal": {"AWS": ROLE}, "Action": "*"}],
@@ -65,17 +65,19 @@ def denied(**more: object) -> dict[str, object]:
         ),
     ],
 )
-def test_what_is_surely_refused_is_told(statements: list[object], refused: set[Access]) -> None:
+def test_access_that_the_policy_certainly_refuses_is_found(
+    statements: list[object], refused: set[Access]
+) -> None:
     found = refused_without_identity(json.dumps({"Statement": statements}))
     assert {one.access for one in found} == refused
 
 
-def test_the_statement_that_denies_is_named() -> None:
+def test_refusal_names_the_denying_statement() -> None:
     (refusal,) = refused_without_identity(json.dumps({"Statement": [EVERYTHING, denied()]}))
     assert refusal.by == "No"
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"Statement": [{}]}', '{"Statement": ["x"]}', "{}"])
-def test_what_is_no_policy_is_told(text: str) -> None:
+def test_invalid_policy_is_refused(text: str) -> None:
     with pytest.raises(InvalidValue, match="cannot be read"):
         refused_without_identity(text)

@@ -1,4 +1,4 @@
-"""Security groups and network ACLs, judged as EC2 does; and what is said where something is not known."""
+"""Security groups and network ACLs, evaluated as in EC2, also with unknown facts."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -49,41 +49,42 @@ def _with_rule(permission: Mapping[str, Any], **more: Any) -> AwsFacts:
 @pytest.mark.parametrize(
     ("permission", "more", "verdict"),
     [
-        pytest.param({"groups": ("sg-node",)}, {}, Verdict.OPEN, id="the node's group"),
+        pytest.param({"groups": ("sg-node",)}, {}, Verdict.OPEN, id="node's group"),
         pytest.param({"groups": ("sg-other",)}, {}, Verdict.CLOSED, id="another group"),
         pytest.param(
             {"groups": ("sg-pods",)},
             {"interfaces": {"i-1": _TWO}},
             Verdict.OPEN,
-            id="the group of the second interface",
+            id="group of the second interface",
         ),
-        pytest.param(
-            {"groups": ("sg-node",)}, {"interfaces": {}}, Verdict.UNKNOWN, id="groups that nobody knows"
-        ),
+        pytest.param({"groups": ("sg-node",)}, {"interfaces": {}}, Verdict.UNKNOWN, id="unknown groups"),
         pytest.param(
             {"groups": ("sg-node",), "last_port": 2048},
             {"interfaces": {}},
             Verdict.CLOSED,
             id="but not for NFS",
         ),
-        pytest.param({"networks": ("10.0.0.0/16",)}, {}, Verdict.OPEN, id="the node's network"),
+        pytest.param({"networks": ("10.0.0.0/16",)}, {}, Verdict.OPEN, id="node's network"),
         pytest.param({"networks": ("10.1.0.0/16",)}, {}, Verdict.CLOSED, id="another network"),
-        pytest.param({"networks": ("::/0",)}, {}, Verdict.CLOSED, id="everybody, but by IPv6"),
-        pytest.param({"prefix_lists": ("pl-1",)}, {}, Verdict.OPEN, id="a prefix list with the node"),
-        pytest.param({"prefix_lists": ("pl-2",)}, {}, Verdict.CLOSED, id="a prefix list without it"),
-        pytest.param({"prefix_lists": ("pl-3",)}, {}, Verdict.UNKNOWN, id="a list that may not be read"),
+        pytest.param({"networks": ("::/0",)}, {}, Verdict.CLOSED, id="everyone, by IPv6 only"),
+        pytest.param({"prefix_lists": ("pl-1",)}, {}, Verdict.OPEN, id="prefix list with the node"),
+        pytest.param({"prefix_lists": ("pl-2",)}, {}, Verdict.CLOSED, id="prefix list without it"),
+        pytest.param({"prefix_lists": ("pl-3",)}, {}, Verdict.UNKNOWN, id="unreadable prefix list"),
         pytest.param(
-            {"prefix_lists": ("pl-3",), "networks": ("10.0.0.0/16",)}, {}, Verdict.OPEN, id="nor need be read"
+            {"prefix_lists": ("pl-3",), "networks": ("10.0.0.0/16",)},
+            {},
+            Verdict.OPEN,
+            id="unreadable prefix list that is not needed",
         ),
         pytest.param({"groups": ("sg-node",), "last_port": 2048}, {}, Verdict.CLOSED, id="other ports"),
         pytest.param(
             {"groups": ("sg-node",), "first_port": 0, "last_port": 65535}, {}, Verdict.OPEN, id="all ports"
         ),
-        pytest.param({}, {"groups": {}}, Verdict.UNKNOWN, id="a group that cannot be read"),
-        pytest.param({}, {"groups_by_target": {}}, Verdict.OPEN, id="groups that are told not to be known"),
+        pytest.param({}, {"groups": {}}, Verdict.UNKNOWN, id="unreadable group"),
+        pytest.param({}, {"groups_by_target": {}}, Verdict.OPEN, id="unreadable groups"),
     ],
 )
-def test_a_security_group_is_read_as_ec2_does(
+def test_security_group_is_evaluated_as_in_ec2(
     permission: dict[str, Any], more: dict[str, Any], verdict: Verdict
 ) -> None:
     judgement = judge_groups(*_way(ex.NODE, _with_rule(permission, **more)))
@@ -94,20 +95,20 @@ def test_a_security_group_is_read_as_ec2_does(
 @pytest.mark.parametrize(
     ("permission", "interface", "verdict"),
     [
-        pytest.param({"networks": ("fd00::/8",)}, _IPV6, Verdict.OPEN, id="the node's IPv6 network"),
+        pytest.param({"networks": ("fd00::/8",)}, _IPV6, Verdict.OPEN, id="node's IPv6 network"),
         pytest.param({"networks": ("0.0.0.0/0", "fe80::/10")}, _IPV6, Verdict.CLOSED, id="all of IPv4"),
-        pytest.param({"prefix_lists": ("pl-1",)}, _IPV6, Verdict.OPEN, id="a prefix list of IPv6"),
-        pytest.param({"networks": ("::/0",)}, ex.SOURCE, Verdict.UNKNOWN, id="a node without IPv6"),
+        pytest.param({"prefix_lists": ("pl-1",)}, _IPV6, Verdict.OPEN, id="prefix list of IPv6"),
+        pytest.param({"networks": ("::/0",)}, ex.SOURCE, Verdict.UNKNOWN, id="node without IPv6"),
     ],
 )
-def test_a_mount_target_with_ipv6_is_judged_by_ipv6(
+def test_ipv6_rules_apply_to_ipv6_mount_targets(
     permission: dict[str, Any], interface: Any, verdict: Verdict
 ) -> None:
     aws = _with_rule(permission, interfaces={"i-1": (interface,)})
     assert judge_groups(*_way(ex.NODE, aws, "fd00::1")).verdict is verdict
 
 
-def test_what_would_have_to_be_known_is_told() -> None:
+def test_unknown_verdict_lists_the_missing_facts() -> None:
     source, target, aws = _way(
         ex.NODE, _with_rule({"prefix_lists": ("pl-3",), "groups": ("sg-a",)}, interfaces={})
     )
@@ -120,19 +121,19 @@ def test_what_would_have_to_be_known_is_told() -> None:
 @pytest.mark.parametrize(
     ("compute", "expected"),
     [
-        pytest.param("fargate", [], id="takes no pods of ours"),
+        pytest.param("fargate", [], id="runs no pods of kube-efs"),
         pytest.param("hybrid", [], id="is outside of EC2"),
         pytest.param("", ["security-group/not-judged"], id="is an instance of another account"),
     ],
 )
-def test_nodes_that_are_no_instances_of_this_account(compute: str, expected: list[str]) -> None:
+def test_nodes_outside_of_this_account_have_an_unknown_verdict(compute: str, expected: list[str]) -> None:
     node = replace(ex.NODE, compute=compute, instance_id="i-unknown")
     aws = _with_rule({"groups": ("sg-node",)})
     facts = Facts(now=ex.NOW, cluster=replace(ex.CLUSTER, nodes=(node,)), aws=aws)
     assert [one.kind.id for one in diagnose(facts)] == expected
 
 
-def test_who_is_to_be_let_in_is_in_the_command() -> None:
+def test_command_allows_the_security_group_of_the_node() -> None:
     (found,) = diagnose(Facts(now=ex.NOW, cluster=ex.CLUSTER, aws=_with_rule({"groups": ("sg-other",)})))
     rule = "IpProtocol=tcp,FromPort=2049,ToPort=2049,UserIdGroupPairs=[{GroupId=sg-node}]"
     start = "aws ec2 authorize-security-group-ingress --region us-east-1 --group-id sg-target"
@@ -171,13 +172,13 @@ ACLS = [
         _acls(_acl(_rule(90, allows=True, **_NFS), _rule(95, allows=False, **_NFS))),
         Verdict.OPEN,
         "",
-        id="the first rule decides, for it",
+        id="first rule allows",
     ),
     pytest.param(
         _acls(_acl(_rule(90, allows=False, **_NFS), _rule(95, allows=True, **_NFS))),
         Verdict.CLOSED,
         f"{_TOLD}90 denies TCP 2049 in from 10.0.2.9",
-        id="the first rule decides, against it",
+        id="first rule denies",
     ),
     pytest.param(
         _acls(_acl(_rule(90, allows=False, network="10.9.0.0/16", **_NFS))),
@@ -189,7 +190,7 @@ ACLS = [
         _acls(_acl(_rule(90, allows=False, outbound=True, first_port=1024, last_port=40000))),
         Verdict.CLOSED,
         f"{_TOLD}90 denies TCP 32768-40000 out to 10.0.2.9",
-        id="a part of the answers",
+        id="part of the answers",
     ),
     pytest.param(
         _acls(NetworkAcl(acl_id="acl-1", rules=(_rule(100, allows=True, **_NFS),))),
@@ -201,32 +202,32 @@ ACLS = [
         _acls(here=_acl(_rule(5, allows=False, outbound=True, network="10.0.1.5/32"))),
         Verdict.CLOSED,
         "acl-1 of subnet-22222222: rule 5 denies TCP 2049 out to 10.0.1.5",
-        id="the node's own subnet",
+        id="node's own subnet",
     ),
     pytest.param(
         _acls(here=_acl(_rule(5, allows=False, first_port=60999))),
         Verdict.CLOSED,
         "acl-1 of subnet-22222222: rule 5 denies TCP 60999 in from 10.0.1.5",
-        id="the last port of the answers, in the node's own subnet",
+        id="last port of the answers, in the node's own subnet",
     ),
     pytest.param(
         _acls(_CLOSED, interfaces={"i-1": _IN_THE_SUBNET}),
         Verdict.OPEN,
         "",
-        id="within one subnet none counts",
+        id="same subnet",
     ),
     pytest.param(
         _acls(_CLOSED, interfaces={}),
         Verdict.UNKNOWN,
         "it is not known whether node one is in subnet-11111111",
-        id="a node whose subnet is not known",
+        id="node with an unknown subnet",
     ),
-    pytest.param(replace(_acls(), acls={}), Verdict.OPEN, "", id="ACLs that are told not to be known"),
+    pytest.param(replace(_acls(), acls={}), Verdict.OPEN, "", id="unreadable ACLs"),
 ]
 
 
 @pytest.mark.parametrize(("aws", "verdict", "reason"), ACLS)
-def test_network_acls_are_judged_rule_by_rule_both_ways(aws: AwsFacts, verdict: Verdict, reason: str) -> None:
+def test_network_acls_are_evaluated_in_both_directions(aws: AwsFacts, verdict: Verdict, reason: str) -> None:
     judgement = judge_acls(*_way(ex.NODE, aws))
     assert judgement.verdict is verdict
     assert next(iter(judgement.reasons), "") == reason
@@ -240,7 +241,7 @@ _PORTS = st.integers(0, 40)
     first=_PORTS,
     last=_PORTS,
 )
-def test_of_each_port_the_first_rule_decides(
+def test_first_matching_rule_decides_for_each_port(
     rules: list[tuple[bool, int, int, bool]], first: int, last: int
 ) -> None:
     address = ip_address("10.0.0.1")
@@ -265,14 +266,14 @@ def test_of_each_port_the_first_rule_decides(
 
 
 def _refusing(acl: NetworkAcl, port: int) -> int | None:
-    """The number of the rule that denies a port, found the slow way; None if it is allowed."""
+    """The number of the rule that denies a port, from a simple search; None if it is allowed."""
     for one in acl.rules:
         if ip_address("10.0.0.1") in one.network and one.first_port <= port <= one.last_port:
             return None if one.allows else one.number
     return 32767
 
 
-def test_a_refusal_names_the_ports() -> None:
+def test_refusal_names_the_ports() -> None:
     acl = _acl(_rule(7, allows=False, first_port=10, last_port=20))
     assert acl.refusals(ip_address("10.0.0.1"), outbound=False, first_port=15, last_port=99) == (
         AclRefusal(rule=7, first_port=15, last_port=20),

@@ -1,4 +1,4 @@
-"""No secret gets into a bundle, whatever shape it has and wherever it stands."""
+"""Bundles contain no secret of any format, at any position."""
 
 import base64
 import json
@@ -35,7 +35,7 @@ _AUTH = base64.b64encode(b"user:hunter2").decode()
 _PULL_SECRET = {"auths": {"quay.io": {"auth": _AUTH}}}
 
 PLANTED = [
-    pytest.param({"kind": "Secret", "data": {"a": "c2VjcmV0"}}, "c2VjcmV0", id="a Secret's data"),
+    pytest.param({"kind": "Secret", "data": {"a": "c2VjcmV0"}}, "c2VjcmV0", id="Secret's data"),
     pytest.param({"kind": "Secret", "stringData": {"a": "plain words"}}, "plain words", id="in plain text"),
     pytest.param(
         {"kind": "SecretList", "items": [{"data": {"a": "c2VjcmV0"}}]}, "c2VjcmV0", id="in their list"
@@ -50,29 +50,29 @@ PLANTED = [
             }
         },
         "x1y2",
-        id="what kubectl remembers",
+        id="last applied configuration",
     ),
     pytest.param(
         {"env": [{"name": "AWS_SECRET_ACCESS_KEY", "value": "short"}]},
         "short",
-        id="a variable of a container",
+        id="variable of a container",
     ),
     pytest.param({"env": [{"name": "MY_PASSWORD", "value": "two words"}]}, "two words", id="with a blank"),
     pytest.param(
         {"data": {"config": f"aws_secret_access_key = {_SECRET_ACCESS_KEY}"}}, "EXAMPLEKEY", id="ini"
     ),
-    pytest.param({"log": f"found {_SECRET_ACCESS_KEY} there"}, "EXAMPLEKEY", id="an AWS key alone"),
-    pytest.param({"log": "key AKIAIOSFODNN7EXAMPLE"}, "AKIAIOSFODNN7EXAMPLE", id="an AWS key's id"),
-    pytest.param({"log": f"x={_TOKEN}"}, _TOKEN[40:], id="a session token"),
-    pytest.param({"log": f"Authorization: Bearer {_JWT}"}, "c2lnbmF0dXJl", id="a bearer token"),
-    pytest.param({"log": f"got {_JWT}"}, "c2lnbmF0dXJl", id="a service account's token"),
-    pytest.param({"text": f"before\n{_KEY}\nafter"}, _BODY, id="a private key"),
-    pytest.param({"text": json.dumps(_KEY)}, _BODY, id="a private key within JSON"),
-    pytest.param({"text": _KEY[:90]}, _BODY[:40], id="a private key that is cut off"),
+    pytest.param({"log": f"found {_SECRET_ACCESS_KEY} there"}, "EXAMPLEKEY", id="AWS key alone"),
+    pytest.param({"log": "key AKIAIOSFODNN7EXAMPLE"}, "AKIAIOSFODNN7EXAMPLE", id="AWS key's id"),
+    pytest.param({"log": f"x={_TOKEN}"}, _TOKEN[40:], id="session token"),
+    pytest.param({"log": f"Authorization: Bearer {_JWT}"}, "c2lnbmF0dXJl", id="bearer token"),
+    pytest.param({"log": f"got {_JWT}"}, "c2lnbmF0dXJl", id="service account's token"),
+    pytest.param({"text": f"before\n{_KEY}\nafter"}, _BODY, id="private key"),
+    pytest.param({"text": json.dumps(_KEY)}, _BODY, id="private key within JSON"),
+    pytest.param({"text": _KEY[:90]}, _BODY[:40], id="truncated private key"),
     pytest.param(
         {"client-key-data": base64.b64encode(_KEY.encode()).decode()},
         base64.b64encode(_KEY.encode()).decode()[60:90],
-        id="a kubeconfig's key",
+        id="kubeconfig's key",
     ),
     pytest.param({"log": '{"password": "two words"}'}, "words", id="in JSON, with a blank"),
     pytest.param(
@@ -80,38 +80,34 @@ PLANTED = [
         "two words",
         id="in JSON within JSON",
     ),
-    pytest.param({"url": "https://user:hunter2@proxy.example.com/"}, "hunter2", id="a password in a URL"),
-    pytest.param({"text": "https://ghp_abcdef012345@git.example.com/"}, "ghp_abcdef", id="a token in a URL"),
-    pytest.param({"text": _KEY[60:]}, _BODY[50:], id="a private key whose beginning is cut off"),
-    pytest.param({"text": "\n".join(_WRAPPED)}, _WRAPPED[1], id="a key in base 64, in lines"),
-    pytest.param({"text": json.dumps(_PULL_SECRET)}, _AUTH, id="a pull secret"),
+    pytest.param({"url": "https://user:hunter2@proxy.example.com/"}, "hunter2", id="password in a URL"),
+    pytest.param({"text": "https://ghp_abcdef012345@git.example.com/"}, "ghp_abcdef", id="token in a URL"),
+    pytest.param({"text": _KEY[60:]}, _BODY[50:], id="private key without its beginning"),
+    pytest.param({"text": "\n".join(_WRAPPED)}, _WRAPPED[1], id="key in base64 on several lines"),
+    pytest.param({"text": json.dumps(_PULL_SECRET)}, _AUTH, id="pull secret"),
     pytest.param(
         {"text": base64.b64encode(json.dumps(_PULL_SECRET).encode()).decode()},
         base64.b64encode(json.dumps(_PULL_SECRET).encode()).decode()[30:50],
-        id="a pull secret in base 64",
+        id="pull secret in base64",
     ),
     pytest.param(
         {".dockercfg": base64.b64encode(b'{"a": {"auth": "x"}}').decode()},
         "eyJhIjogeyJhdXRo",
-        id="a short one",
+        id="short secret",
     ),
-    pytest.param({"args": ["run", "--token", "opaque", "rest"]}, "opaque", id="an argument of its own"),
+    pytest.param({"args": ["run", "--token", "opaque", "rest"]}, "opaque", id="separate argument"),
+    pytest.param({"text": "users:\n- user:\n    token: |\n      opaque-token\n"}, "opaque", id="YAML block"),
+    pytest.param({"text": "PROXY_PASS=hunter2"}, "hunter2", id="variable with an unusual name"),
+    pytest.param({"text": "passphrase: hunter2"}, "hunter2", id="passphrase"),
     pytest.param(
-        {"text": "users:\n- user:\n    token: |\n      opaque-token\n"}, "opaque", id="a YAML block"
+        {"text": "<SessionToken>short</SessionToken>"}, "short", id="credentials in an answer of STS"
     ),
-    pytest.param(
-        {"text": "PROXY_PASS=hunter2"}, "hunter2", id="a variable that is named after nobody's rule"
-    ),
-    pytest.param({"text": "passphrase: hunter2"}, "hunter2", id="a passphrase"),
-    pytest.param(
-        {"text": "<SessionToken>short</SessionToken>"}, "short", id="credentials as STS answers them"
-    ),
-    pytest.param({"a": {"b": {"c": {"d": {"e": {"token": "deep"}}}}}}, "deep", id="far inside"),
+    pytest.param({"a": {"b": {"c": {"d": {"e": {"token": "deep"}}}}}}, "deep", id="deeply nested"),
 ]
 
 
 @pytest.mark.parametrize(("found", "secret"), PLANTED)
-def test_a_planted_secret_does_not_survive(found: dict[str, Any], secret: str) -> None:
+def test_planted_secret_is_removed(found: dict[str, Any], secret: str) -> None:
     assert secret in json.dumps(found).replace("\\\\n", "\\n")
     assert secret not in json.dumps(redacted(found))
     bundle = Bundle()
@@ -135,7 +131,7 @@ _ACCESS_KEYS = st.text(alphabet=string.ascii_letters + string.digits + "/+", min
     between=st.sampled_from(["=", ": ", '": "', " = "]),
     secret=st.text(alphabet=string.ascii_letters + string.digits + "/+._~-", min_size=6, max_size=50),
 )
-def test_what_is_named_as_a_secret_is_none_afterwards(
+def test_value_with_the_name_of_a_secret_is_removed(
     before: str, after: str, name: str, between: str, secret: str
 ) -> None:
     text = f"{before}\n {name}{between}{secret} {after}"
@@ -143,16 +139,16 @@ def test_what_is_named_as_a_secret_is_none_afterwards(
 
 
 @given(before=_NOISE, after=_NOISE, secret=_ACCESS_KEYS)
-def test_an_aws_key_is_found_wherever_it_stands(before: str, after: str, secret: str) -> None:
+def test_aws_key_is_removed_at_any_position(before: str, after: str, secret: str) -> None:
     assert secret not in redacted_text(f"{before}\n{secret}\n{after}")
 
 
 @given(before=_NOISE, after=_NOISE)
-def test_a_private_key_is_found_wherever_it_stands(before: str, after: str) -> None:
+def test_private_key_is_removed_at_any_position(before: str, after: str) -> None:
     assert _BODY not in redacted_text(f"{before}{_KEY}{after}")
 
 
-def test_what_helps_is_left() -> None:
+def test_useful_text_is_kept() -> None:
     pod = {
         "kind": "Pod",
         "metadata": {"name": "efs-manager-7d9f", "uid": "0b6d3a52-6f0e-4a64-9c7a-1c0f0d6a1e11"},
@@ -170,7 +166,7 @@ def test_what_helps_is_left() -> None:
     assert redacted_text(line) == line
 
 
-def test_the_archive_is_its_owner_s_only_and_complete(tmp_path: Path) -> None:
+def test_archive_is_complete_and_only_for_its_owner(tmp_path: Path) -> None:
     bundle = Bundle()
     bundle.add_text("logs/a.log", "line\n")
     bundle.add_object("objects/Pod.json", [{"metadata": {"name": "a"}}])
@@ -184,7 +180,7 @@ def test_the_archive_is_its_owner_s_only_and_complete(tmp_path: Path) -> None:
         assert found.read() == b"line\n"
 
 
-def test_an_archive_that_all_could_read_is_its_owner_s_only_afterwards(tmp_path: Path) -> None:
+def test_existing_archive_becomes_readable_for_its_owner_only(tmp_path: Path) -> None:
     path = tmp_path / "bundle.tar.gz"
     path.write_text("something else")
     path.chmod(0o644)
@@ -193,6 +189,6 @@ def test_an_archive_that_all_could_read_is_its_owner_s_only_afterwards(tmp_path:
     assert tarfile.is_tarfile(path)
 
 
-def test_an_archive_that_cannot_be_written_is_wrong_usage(tmp_path: Path) -> None:
+def test_archive_that_cannot_be_written_is_an_invalid_setting(tmp_path: Path) -> None:
     with pytest.raises(InvalidSetting, match=r"--bundle: .*cannot be written \(No such file"):
         write_bundle(tmp_path / "nowhere" / "bundle.tar.gz", Bundle())

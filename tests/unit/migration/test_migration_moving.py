@@ -1,4 +1,4 @@
-"""Whole moves on the embedded API server with its controllers: killed after each step, and undone."""
+"""Complete migrations on the embedded API server with its controllers: killed after each step, or undone."""
 
 import asyncio
 import json
@@ -28,11 +28,11 @@ FORWARD, BACK = Direction.FORWARD, Direction.BACK
 
 
 class KilledError(BaseException):
-    """The process has ended here; nothing that would clean up has run."""
+    """The simulated kill of the process, without cleanup."""
 
 
 class KilledStore(MigrationStore):
-    """Ends the process after so many steps."""
+    """Simulates a kill after that many steps."""
 
     def __init__(self, client: AsyncClient, *, after: int | None = None) -> None:
         super().__init__(client)
@@ -47,7 +47,7 @@ class KilledStore(MigrationStore):
 
 
 class Site:
-    """A claim ``data`` of a namespace of its own, bound to an NFS volume; anybody may look at both."""
+    """A claim ``data`` in its own namespace, bound to an NFS volume."""
 
     def __init__(self, client: AsyncClient, namespace: str, eventually: Eventually) -> None:
         self.client = client
@@ -126,7 +126,7 @@ class Site:
     async def move(
         self, direction: Direction, store: MigrationStore | None = None, *, new_class: str | None = None
     ) -> list[str]:
-        """Plan anew, as every process does, and move; gives what was told."""
+        """Plan again, as every process does, and migrate; returns the messages."""
         told: list[str] = []
         store = store or MigrationStore(self.client)
         for migration in await self.plan(direction, new_class, store):
@@ -134,7 +134,7 @@ class Site:
         return told
 
     async def has_arrived(self, volume: str, storage_class: str) -> None:
-        """Everything is as if there had been no other volume than this one."""
+        """Check that only this volume is left, and that the claim is bound to it."""
         claim = await self.claim()
         assert claim is not None
         assert (claim.phase, claim.volume_name, claim.storage_class) == (
@@ -164,7 +164,7 @@ def sites(kube: AsyncClient, controllers: None, eventually: Eventually) -> Calla
     return lambda namespace: Site(kube, namespace, eventually)
 
 
-async def test_there_and_back(sites: Callable[[str], Site]) -> None:
+async def test_claim_is_moved_in_both_directions(sites: Callable[[str], Site]) -> None:
     site = sites("team")
     await site.make()
     store = KilledStore(site.client)
@@ -191,7 +191,7 @@ async def test_there_and_back(sites: Callable[[str], Site]) -> None:
 
 @pytest.mark.parametrize("direction", [FORWARD, BACK])
 @pytest.mark.parametrize("onwards", [FORWARD, BACK])
-async def test_a_process_that_is_killed_at_any_step_is_followed_by_one_that_arrives(
+async def test_migration_killed_at_any_step_is_completed_by_the_next(
     direction: Direction, onwards: Direction, sites: Callable[[str], Site]
 ) -> None:
     async def try_one(steps: int) -> None:
@@ -207,7 +207,7 @@ async def test_a_process_that_is_killed_at_any_step_is_followed_by_one_that_arri
     await asyncio.gather(*(try_one(steps) for steps in range(1, 7)))
 
 
-async def test_a_claim_that_a_pod_uses_is_not_touched_until_the_pod_is_gone(
+async def test_claim_in_use_is_not_changed_until_its_pod_is_deleted(
     sites: Callable[[str], Site],
 ) -> None:
     site = sites("busy")
@@ -227,17 +227,17 @@ async def test_a_claim_that_a_pod_uses_is_not_touched_until_the_pod_is_gone(
     told: list[str] = []
     store = MigrationStore(site.client)
     moving = asyncio.create_task(move_claim(store, migration, told.append, wait_seconds=60))
-    await site._eventually(lambda: _has_told(told, "wait for pods web"))
+    await site._eventually(lambda: _has_reported(told, "wait for pods web"))
     await site.client.delete(Pod, "web", namespace="busy", grace_period=0)
     await moving
     await site.has_arrived("busy-old-csi", "efs")
 
 
-async def _has_told(told: list[str], text: str) -> bool:
+async def _has_reported(told: list[str], text: str) -> bool:
     return text in told
 
 
-async def test_what_is_changed_in_the_claim_after_it_was_noted_is_not_lost(
+async def test_later_edits_of_the_claim_are_kept(
     sites: Callable[[str], Site],
 ) -> None:
     site = sites("edited")
@@ -253,7 +253,7 @@ async def test_what_is_changed_in_the_claim_after_it_was_noted_is_not_lost(
     assert found.metadata.labels == {"app": "web", "tier": "front"}
 
 
-async def test_names_that_are_somebody_else_s_are_left_alone(sites: Callable[[str], Site]) -> None:
+async def test_foreign_volume_with_the_target_name_is_not_changed(sites: Callable[[str], Site]) -> None:
     site = sites("taken")
     await site.make()
     (migration,) = await site.plan(FORWARD)
@@ -267,7 +267,7 @@ async def test_names_that_are_somebody_else_s_are_left_alone(sites: Callable[[st
     assert (await site.volumes())["taken-old"].reclaim_policy is ReclaimPolicy.DELETE
 
 
-async def test_what_kubernetes_never_does_is_told_after_a_while(
+async def test_missing_reaction_of_kubernetes_is_reported_after_a_timeout(
     kube: AsyncClient, eventually: Eventually
 ) -> None:
     site = Site(kube, "stalled", eventually)

@@ -1,4 +1,4 @@
-"""What the command says, and what it takes."""
+"""The output of the command, and its arguments."""
 
 import asyncio
 import json
@@ -53,7 +53,7 @@ IN_USE = ClaimInUse("is in use", field="claim team/data", value="web", remedy="e
 REFUSAL = Refusal(namespace="team", claim="logs", volume="other", error=MigrationRefused("is odd"))
 
 
-def test_programs_read_everything() -> None:
+def test_json_contains_everything() -> None:
     outcomes = [planned(MIGRATION, Step.MAKE_TARGET), refused(REFUSAL)]
     assert json.loads(json.dumps(as_json(outcomes))) == {
         "ok": False,
@@ -91,18 +91,18 @@ def test_programs_read_everything() -> None:
     [
         pytest.param(planned(MIGRATION, Step.KEEP_SOURCE), State.TO_DO, True, id="planned"),
         pytest.param(planned(MIGRATION, Wait(for_what="it is bound")), State.TO_DO, True, id="waiting"),
-        pytest.param(planned(MIGRATION, None), State.DONE, True, id="nothing left to do"),
+        pytest.param(planned(MIGRATION, None), State.DONE, True, id="nothing to do"),
         pytest.param(done(MIGRATION), State.DONE, True, id="done"),
         pytest.param(failed(MIGRATION, IN_USE), State.IN_USE, False, id="in use"),
         pytest.param(failed(MIGRATION, KubeDenied("answered 403")), State.FAILED, False, id="failed"),
         pytest.param(refused(REFUSAL), State.FAILED, False, id="refused"),
     ],
 )
-def test_how_far_a_claim_is(outcome: object, state: State, ok: bool) -> None:
+def test_outcome_has_its_state(outcome: object, state: State, ok: bool) -> None:
     assert (outcome.state, outcome.state.is_well) == (state, ok)  # type: ignore[attr-defined]
 
 
-def test_people_read_reasons_and_notes_as_they_are() -> None:
+def test_reasons_and_notes_are_not_markup() -> None:
     file = StringIO()
     Console(width=160, file=file).print(render([failed(MIGRATION, IN_USE)]))
     text = file.getvalue()
@@ -110,7 +110,7 @@ def test_people_read_reasons_and_notes_as_they_are() -> None:
     assert "! claim team/data: 'web' is in use; end these pods" in text
 
 
-def test_servers_have_names_of_their_own() -> None:
+def test_server_options_are_parsed() -> None:
     assert parse_servers(["efs.example.com=fs-12"]) == MappingProxyType({"efs.example.com": "fs-12"})
     for text in ("efs.example.com", "=fs-12", "efs.example.com=", "efs.example.com=12"):
         with pytest.raises(InvalidSetting) as caught:
@@ -121,9 +121,9 @@ def test_servers_have_names_of_their_own() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        pytest.param(["--server", "nonsense"], id="a server that is none"),
-        pytest.param(["--wait", "-1"], id="a negative time"),
-        pytest.param(["--output", "xml"], id="an unknown format"),
+        pytest.param(["--server", "nonsense"], id="invalid server"),
+        pytest.param(["--wait", "-1"], id="negative time"),
+        pytest.param(["--output", "xml"], id="unknown format"),
     ],
 )
 def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
@@ -140,7 +140,7 @@ def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
     assert "Traceback" not in answer.stderr
 
 
-async def test_a_cluster_without_the_driver_is_refused(kube: AsyncClient) -> None:
+async def test_cluster_without_the_driver_is_refused(kube: AsyncClient) -> None:
     store = MigrationStore(kube)
     with pytest.raises(MigrationRefused, match=r"CSIDriver: 'efs\.csi\.aws\.com' does not exist"):
         await store.check_driver()
@@ -148,7 +148,7 @@ async def test_a_cluster_without_the_driver_is_refused(kube: AsyncClient) -> Non
     await store.check_driver()
 
 
-async def test_who_interrupts_it_is_told_how_to_go_on(tmp_path: Path) -> None:
+async def test_interrupted_command_shows_how_to_continue(tmp_path: Path) -> None:
     asked, hung_up = asyncio.Event(), asyncio.Event()
 
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""The steps of a move: each from what is there, and none that could lose data."""
+"""The steps of a migration: each is chosen from the existing objects, and none can lose data."""
 
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -44,26 +44,28 @@ STALE = _volume("new", ClaimUid("gone"), phase="Released")
 @pytest.mark.parametrize(
     ("seen", "expected"),
     [
-        pytest.param(Seen(claim=_claim(), source=OLD), Step.MAKE_TARGET, id="nothing was done"),
-        pytest.param(
-            Seen(claim=_claim(), source=OLD, target=RESERVED), Step.KEEP_SOURCE, id="a target is there"
-        ),
-        pytest.param(Seen(claim=_claim(), source=KEPT, target=RESERVED), Step.RECORD, id="the claim changed"),
+        pytest.param(Seen(claim=_claim(), source=OLD), Step.MAKE_TARGET, id="not started"),
+        pytest.param(Seen(claim=_claim(), source=OLD, target=RESERVED), Step.KEEP_SOURCE, id="target exists"),
+        pytest.param(Seen(claim=_claim(), source=KEPT, target=RESERVED), Step.RECORD, id="claim changed"),
         pytest.param(
             Seen(claim=_claim(), source=KEPT, target=RESERVED, recorded=True),
             Step.REMOVE_CLAIM,
-            id="all is noted",
+            id="everything is recorded",
         ),
         pytest.param(
             Seen(claim=_claim(), source=KEPT, target=STALE, recorded=True),
             Step.REOPEN_TARGET,
-            id="the target remembers another claim",
+            id="target has another claim recorded",
         ),
-        pytest.param(Seen(source=RELEASED, target=RESERVED), Step.MAKE_CLAIM, id="the claim is gone"),
+        pytest.param(Seen(source=RELEASED, target=RESERVED), Step.MAKE_CLAIM, id="claim is deleted"),
         pytest.param(
-            Seen(source=RELEASED, target=STALE), Step.REOPEN_TARGET, id="gone, the target remembers another"
+            Seen(source=RELEASED, target=STALE),
+            Step.REOPEN_TARGET,
+            id="claim is deleted, target has another recorded",
         ),
-        pytest.param(Seen(claim=_claim("new"), source=OLD, target=NEW), Step.KEEP_SOURCE, id="not kept yet"),
+        pytest.param(
+            Seen(claim=_claim("new"), source=OLD, target=NEW), Step.KEEP_SOURCE, id="not retained yet"
+        ),
         pytest.param(
             Seen(claim=_claim("new"), source=RELEASED, target=NEW), Step.RESTORE_POLICY, id="bound to target"
         ),
@@ -77,12 +79,10 @@ STALE = _volume("new", ClaimUid("gone"), phase="Released")
                 target=READY,
             ),
             Step.REMOVE_SOURCE,
-            id="the source waits for our finalizer",
+            id="source has the finalizer",
         ),
-        pytest.param(Seen(claim=_claim("new"), target=READY), None, id="arrived"),
-        pytest.param(
-            Seen(claim=_claim("new"), target=NEW), None, id="arrived, whatever became of the policy since"
-        ),
+        pytest.param(Seen(claim=_claim("new"), target=READY), None, id="completed"),
+        pytest.param(Seen(claim=_claim("new"), target=NEW), None, id="completed with another policy"),
     ],
 )
 def test_each_state_has_one_next_step(seen: Seen, expected: Step | None) -> None:
@@ -95,7 +95,7 @@ def test_each_state_has_one_next_step(seen: Seen, expected: Step | None) -> None
         pytest.param(
             Seen(claim=_claim(deleting=True), source=KEPT, target=RESERVED, users=("web",)),
             "claim team/data is gone (used by web)",
-            id="the claim is held by a pod",
+            id="claim is held by a pod",
         ),
         pytest.param(
             Seen(claim=_claim("new", phase=ClaimPhase.PENDING), source=RELEASED, target=RESERVED),
@@ -105,26 +105,26 @@ def test_each_state_has_one_next_step(seen: Seen, expected: Step | None) -> None
         pytest.param(
             Seen(claim=_claim("new"), source=RELEASED, target=RESERVED),
             "claim team/data is bound to new",
-            id="the volume is not bound yet",
+            id="volume is not bound yet",
         ),
         pytest.param(
             Seen(claim=_claim("", phase=ClaimPhase.PENDING), source=RELEASED, target=RESERVED),
             "claim team/data is bound to new",
-            id="a StatefulSet was faster",
+            id="claim recreated by a StatefulSet",
         ),
         pytest.param(
             Seen(claim=_claim(phase=ClaimPhase.PENDING), source=KEPT, target=RESERVED),
             "claim team/data is bound to old",
-            id="made a moment ago",
+            id="created recently",
         ),
         pytest.param(
             Seen(claim=_claim("new"), source=replace(RELEASED, deleting=True), target=READY),
             "volume old is gone",
-            id="the source goes",
+            id="source is being deleted",
         ),
     ],
 )
-def test_what_kubernetes_does_is_waited_for(seen: Seen, about: str) -> None:
+def test_migration_waits_for_kubernetes(seen: Seen, about: str) -> None:
     assert decide(MOVE, seen) == Wait(for_what=about)
 
 
@@ -139,12 +139,12 @@ def test_what_kubernetes_does_is_waited_for(seen: Seen, about: str) -> None:
         pytest.param(
             Seen(source=OLD, target=RESERVED),
             "does not exist any more, and was not deleted by this command",
-            id="gone before it was kept",
+            id="deleted before it was retained",
         ),
         pytest.param(
             Seen(target=READY),
             "does not exist any more, and was not deleted by this command",
-            id="gone after the move",
+            id="deleted after the migration",
         ),
         pytest.param(
             Seen(claim=_claim("other"), source=KEPT, target=RESERVED),
@@ -154,13 +154,13 @@ def test_what_kubernetes_does_is_waited_for(seen: Seen, about: str) -> None:
         pytest.param(
             Seen(claim=_claim("", phase=ClaimPhase.PENDING), source=RELEASED, target=STALE),
             r"was recreated by another client, with volume \(none yet\)",
-            id="made anew while the target is taken",
+            id="recreated while the target is in use",
         ),
         pytest.param(
             Seen(claim=_claim(phase=ClaimPhase.LOST), target=RESERVED), "has lost its volume", id="lost"
         ),
         pytest.param(
-            Seen(claim=_claim("new"), source=RELEASED), "has lost its volume", id="the target is gone"
+            Seen(claim=_claim("new"), source=RELEASED), "has lost its volume", id="target is deleted"
         ),
         pytest.param(
             Seen(claim=_claim("new", deleting=True), source=RELEASED, target=NEW),
@@ -170,19 +170,19 @@ def test_what_kubernetes_does_is_waited_for(seen: Seen, about: str) -> None:
         pytest.param(
             Seen(claim=_claim(), source=KEPT, target=replace(RESERVED, deleting=True)),
             "waits for volume new, which is being deleted",
-            id="the target goes",
+            id="target is being deleted",
         ),
-        pytest.param(Seen(claim=_claim(), target=RESERVED), "has lost its volume", id="the source is gone"),
+        pytest.param(Seen(claim=_claim(), target=RESERVED), "has lost its volume", id="source is deleted"),
     ],
 )
-def test_what_somebody_else_has_done_is_left_alone(seen: Seen, about: str) -> None:
+def test_foreign_changes_are_refused(seen: Seen, about: str) -> None:
     with pytest.raises(MigrationRefused, match=about) as caught:
         decide(MOVE, seen)
     assert caught.value.field == "claim team/data"
     assert caught.value.remedy
 
 
-def test_a_claim_that_pods_use_is_left_alone_whatever_was_done_before() -> None:
+def test_claim_in_use_is_refused_in_every_state() -> None:
     for target in (None, RESERVED):
         with pytest.raises(ClaimInUse) as caught:
             decide(MOVE, Seen(claim=_claim(), source=KEPT, target=target, users=("web-0", "web-1")))
@@ -194,7 +194,7 @@ def test_a_claim_that_pods_use_is_left_alone_whatever_was_done_before() -> None:
 
 @dataclass
 class World:
-    """A claim, its volumes and its data; ``edits`` counts what a person has changed in the claim."""
+    """A claim, its volumes and its data; ``edits`` counts manual changes of the claim."""
 
     claim: Claim | None = field(default_factory=_claim)
     volumes: dict[str, Volume] = field(
@@ -216,7 +216,7 @@ class World:
         )
 
     def take(self, step: Step, move: Move) -> None:
-        """What the API server makes of a step."""
+        """Apply a step as the API server does."""
         match step:
             case Step.MAKE_TARGET:
                 self.volumes[move.target] = _volume(move.target, None, phase="Available")
@@ -245,7 +245,7 @@ class World:
         self.volumes[name] = replace(self.volumes[name], **fields)  # type: ignore[arg-type]
 
     def kubernetes(self) -> None:
-        """Bind, release, protect, and have provisioners remove the data of what is released for deletion."""
+        """Bind, release and protect, and let provisioners remove the data of released volumes."""
         if self.claim and self.claim.deleting and not self.pods:
             self.claim = None
         for name, volume in list(self.volumes.items()):
@@ -267,14 +267,14 @@ class World:
             del self.volumes[volume.name]
 
     def advance(self, move: Move) -> bool:
-        """One step of the command, or what it waits for; whether the claim has arrived."""
+        """Take a step of the command; returns whether the migration is complete."""
         decision = decide(move, self.see(move))
         if isinstance(decision, Step):
             self.take(decision, move)
         return decision is None
 
     def act(self, action: str) -> None:
-        """What somebody does; the way back is open as long as the CSI volume is there."""
+        """Apply an action of a user; a rollback is possible while the CSI volume exists."""
         match action:
             case "forward":
                 with suppress(ClaimInUse, MigrationRefused):
@@ -297,9 +297,7 @@ ACTIONS = st.sampled_from(["forward", "back", "kubernetes", "pod", "no pod", "ed
 
 
 @given(st.lists(ACTIONS, max_size=40), st.booleans())
-def test_whatever_happens_in_between_the_claim_arrives_with_its_data(
-    actions: list[str], goes_on: bool
-) -> None:
+def test_any_sequence_of_events_ends_with_the_claim_and_its_data(actions: list[str], goes_on: bool) -> None:
     world = World()
     for action in actions:
         world.act(action)

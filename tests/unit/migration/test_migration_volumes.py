@@ -1,4 +1,4 @@
-"""What an NFS volume becomes, what is noted of it, and which volumes are meant."""
+"""The CSI volume for an NFS volume, its journal, and the selection of volumes."""
 
 import json
 from collections.abc import Mapping
@@ -125,7 +125,7 @@ def _migrated(**changes: Any) -> Migration:
 
 
 def _begun(migration: Migration) -> dict[str, Any]:
-    """The CSI volume as the API server has it."""
+    """The CSI volume as the API server returns it."""
     made = dict(migration.csi_volume)
     claim = {**made["spec"]["claimRef"], "uid": UID}
     return {
@@ -136,7 +136,7 @@ def _begun(migration: Migration) -> dict[str, Any]:
     }
 
 
-def test_a_tunnel_volume_becomes_one_of_the_same_directory() -> None:
+def test_tunnel_volume_becomes_a_csi_volume_of_the_same_directory() -> None:
     made = _migrated().csi_volume
     assert made["metadata"]["name"] == "old-csi"
     assert made["metadata"]["labels"] == {"volume_name": "data"}
@@ -158,7 +158,7 @@ def test_a_tunnel_volume_becomes_one_of_the_same_directory() -> None:
     }
 
 
-def test_a_directory_volume_keeps_its_group_and_its_base() -> None:
+def test_directory_volume_keeps_its_group_and_base() -> None:
     migration = _migrated(**DIRECTORY)
     metadata, spec = migration.csi_volume["metadata"], migration.csi_volume["spec"]
     assert spec["csi"]["volumeHandle"] == f"efs:{FS}:/base/./data-pvc-{UID}"
@@ -171,26 +171,32 @@ def test_a_directory_volume_keeps_its_group_and_its_base() -> None:
 @pytest.mark.parametrize(
     ("changes", "handle", "policy"),
     [
-        pytest.param({}, f"efs:{FS}:/./team/data", "Delete", id="a tunnel volume"),
-        pytest.param(DIRECTORY, f"efs:{FS}:/base/./data-pvc-{UID}", "Delete", id="a directory volume"),
+        pytest.param({}, f"efs:{FS}:/./team/data", "Delete", id="tunnel volume"),
+        pytest.param(DIRECTORY, f"efs:{FS}:/base/./data-pvc-{UID}", "Delete", id="directory volume"),
         pytest.param(
-            {"persistentVolumeReclaimPolicy": "Retain"}, f"efs:{FS}:/./team/data", "Retain", id="kept before"
+            {"persistentVolumeReclaimPolicy": "Retain"},
+            f"efs:{FS}:/./team/data",
+            "Retain",
+            id="retained before",
         ),
         pytest.param(
             {"annotations": {PROVISIONED_BY: None}}, f"{FS}:/team/data", "Retain", id="written by hand"
         ),
         pytest.param({"path": "/other/data"}, f"{FS}:/other/data", "Retain", id="of another namespace"),
-        pytest.param({"path": "/team//data"}, f"{FS}:/team/data", "Retain", id="written in another way"),
-        pytest.param({"path": "/"}, f"{FS}:/", "Retain", id="a whole file system"),
+        pytest.param({"path": "/team//data"}, f"{FS}:/team/data", "Retain", id="another form"),
+        pytest.param({"path": "/"}, f"{FS}:/", "Retain", id="whole file system"),
         pytest.param(
-            {**DIRECTORY, "path": "/base/precious"}, f"{FS}:/base/precious", "Retain", id="not named for it"
+            {**DIRECTORY, "path": "/base/precious"},
+            f"{FS}:/base/precious",
+            "Retain",
+            id="another directory name",
         ),
         pytest.param(
             {"persistentVolumeReclaimPolicy": "Recycle"}, f"efs:{FS}:/./team/data", "Retain", id="recycled"
         ),
     ],
 )
-def test_only_what_a_provisioner_would_remove_can_be_removed_afterwards(
+def test_only_removable_volumes_are_removable_after_the_migration(
     changes: dict[str, Any], handle: str, policy: str
 ) -> None:
     migration = _migrated(**changes)
@@ -208,9 +214,7 @@ _NAMES = st.text(st.characters(exclude_characters="/"), min_size=1, max_size=8)
 
 
 @given(st.lists(_NAMES | st.sampled_from([".", "..", "team", "a:b"]), max_size=4), st.booleans())
-def test_whatever_the_path_the_data_is_the_same_or_the_volume_is_left_alone(
-    names: list[str], is_directory_volume: bool
-) -> None:
+def test_any_path_gives_the_same_data_or_a_refusal(names: list[str], is_directory_volume: bool) -> None:
     changes: dict[str, Any] = DIRECTORY if is_directory_volume else {}
     (found,) = _plan(_volume(**{**changes, "path": "/" + "/".join(names)}))
     if isinstance(found, Migration):
@@ -221,7 +225,7 @@ def test_whatever_the_path_the_data_is_the_same_or_the_volume_is_left_alone(
         assert handle.base is None or handle.directory.relation_to(handle.base) is Relation.BELOW
 
 
-def test_mount_options_are_those_that_the_driver_takes() -> None:
+def test_mount_options_are_converted_for_the_driver() -> None:
     migration = _migrated(
         nfs={"server": "127.0.0.1", "path": "/team/data", "readOnly": True},
         mountOptions=["port=20490", "soft"],
@@ -236,9 +240,7 @@ def test_mount_options_are_those_that_the_driver_takes() -> None:
 @pytest.mark.parametrize(
     ("changes", "targets", "servers", "place"),
     [
-        pytest.param(
-            {"server": "efs.example.com"}, TARGETS, {"efs.example.com": FS}, FS, id="a named server"
-        ),
+        pytest.param({"server": "efs.example.com"}, TARGETS, {"efs.example.com": FS}, FS, id="named server"),
         pytest.param(
             {"annotations": {"efs-stunnel.gnuthought.com/file-system-id": None}},
             TARGETS,
@@ -246,10 +248,10 @@ def test_mount_options_are_those_that_the_driver_takes() -> None:
             FS,
             id="its port",
         ),
-        pytest.param({"server": "nas.example.com"}, TARGETS, {}, None, id="somebody else's server"),
+        pytest.param({"server": "nas.example.com"}, TARGETS, {}, None, id="foreign server"),
     ],
 )
-def test_where_the_data_is(
+def test_location_of_the_data_is_found(
     changes: dict[str, Any], targets: TunnelTargets, servers: dict[str, FileSystemId], place: str | None
 ) -> None:
     found = _plan(_volume(**changes), targets=targets, servers=servers)
@@ -265,24 +267,26 @@ def test_where_the_data_is(
             {"annotations": {"efs-stunnel.gnuthought.com/file-system-id": None}},
             Selection(),
             "does not name a known file system",
-            id="a port that nobody knows",
+            id="unknown port",
         ),
         pytest.param(
             {"server": "nas.example.com"},
             Selection(claims=frozenset({"data"})),
             "does not name a known file system",
-            id="another server, by name",
+            id="another server name",
         ),
-        pytest.param({"path": "/team/a:b"}, Selection(), "has a colon", id="a path that no handle has"),
+        pytest.param(
+            {"path": "/team/a:b"}, Selection(), "has a colon", id="path that a handle cannot contain"
+        ),
         pytest.param(
             {"claimRef": {"namespace": "team", "name": "data", "uid": "x"}},
             Selection(),
             "does not exist any more",
-            id="gone",
+            id="claim does not exist",
         ),
     ],
 )
-def test_what_cannot_be_moved_is_told(changes: dict[str, Any], selection: Selection, about: str) -> None:
+def test_refusal_contains_the_reason(changes: dict[str, Any], selection: Selection, about: str) -> None:
     (refusal,) = _plan(_volume(**changes), selection=selection, targets=TunnelTargets())
     assert isinstance(refusal, Refusal)
     assert about in str(refusal.error)
@@ -291,28 +295,30 @@ def test_what_cannot_be_moved_is_told(changes: dict[str, Any], selection: Select
 @pytest.mark.parametrize(
     ("selection", "count"),
     [
-        pytest.param(Selection(), 1, id="all"),
+        pytest.param(Selection(), 1, id="all claims"),
         pytest.param(
-            Selection(namespace="team", storage_class="efs", claims=frozenset({"data"})), 1, id="it"
+            Selection(namespace="team", storage_class="efs", claims=frozenset({"data"})),
+            1,
+            id="selected by namespace, class and name",
         ),
         pytest.param(Selection(namespace="other"), 0, id="another namespace"),
         pytest.param(Selection(storage_class="gp3"), 0, id="another class"),
         pytest.param(Selection(claims=frozenset({"logs"})), 0, id="another claim"),
     ],
 )
-def test_a_person_chooses(selection: Selection, count: int) -> None:
+def test_selection_limits_the_plan(selection: Selection, count: int) -> None:
     begun = _begun(_migrated())
     assert len(_plan(_volume(), selection=selection)) == count
     assert len(_plan(_volume(), begun, selection=selection)) == count
     assert len(_plan(begun, selection=selection, direction=Direction.BACK)) == count
 
 
-def test_root_volumes_and_finished_moves_are_left_alone() -> None:
+def test_root_volumes_and_finished_migrations_are_not_planned() -> None:
     assert _plan(_volume(storageClassName="efs-stunnel-system")) == ()
     assert _plan(_begun(_migrated())) == ()
 
 
-def test_the_claim_comes_as_it_was_with_its_new_volume() -> None:
+def test_new_claim_matches_the_old_one_except_for_its_volume() -> None:
     (migration,) = _plan(_volume(), new_class="efs-csi")
     assert isinstance(migration, Migration)
     claim = migration.new_claim(migration.journal)
@@ -331,7 +337,7 @@ def test_the_claim_comes_as_it_was_with_its_new_volume() -> None:
     assert migration.csi_volume["spec"]["storageClassName"] == "efs-csi"
 
 
-def test_the_way_back_ends_at_the_first_volume_and_class() -> None:
+def test_rollback_restores_the_first_volume_and_class() -> None:
     (migration,) = _plan(_volume(), new_class="efs-csi")
     assert isinstance(migration, Migration)
     (back,) = _plan(_begun(migration), direction=Direction.BACK)
@@ -350,7 +356,7 @@ def test_the_way_back_ends_at_the_first_volume_and_class() -> None:
     assert (claim["spec"]["volumeName"], claim["spec"]["storageClassName"]) == ("old", "efs")
 
 
-def test_nobody_goes_back_to_a_port_that_leads_elsewhere_by_now() -> None:
+def test_rollback_to_a_reassigned_port_is_refused() -> None:
     other = FileSystemId("fs-0000000000000000f")
     targets = TunnelTargets(targets={other: TunnelTarget(file_system_id=other, port=20490)})
     (refusal,) = _plan(_begun(_migrated()), direction=Direction.BACK, targets=targets)
@@ -358,7 +364,7 @@ def test_nobody_goes_back_to_a_port_that_leads_elsewhere_by_now() -> None:
     assert f"20490 now leads to {other}" in str(refusal.error)
 
 
-def test_the_class_of_kubernetes_1_5_is_a_field_afterwards() -> None:
+def test_class_annotation_of_kubernetes_1_5_becomes_the_field() -> None:
     body = _claim()
     body["metadata"]["annotations"]["volume.beta.kubernetes.io/storage-class"] = "slow"
     plain = plain_claim(body)
@@ -366,14 +372,14 @@ def test_the_class_of_kubernetes_1_5_is_a_field_afterwards() -> None:
     assert plain["metadata"]["annotations"] == {"owner": "blue"}
 
 
-def test_names_stay_names() -> None:
+def test_name_of_the_new_volume_is_valid_and_unique() -> None:
     assert csi_name("old") == "old-csi"
     long = csi_name("a" * 253)
     assert len(long) == 253
     assert long != csi_name("a" * 252)
 
 
-def test_a_journal_is_read_as_it_was_written() -> None:
+def test_written_journal_is_read_back() -> None:
     journal = _migrated().journal
     assert read_journal(write_journal(journal), volume="old-csi") == journal
     assert isinstance(journal, Journal)
@@ -382,13 +388,13 @@ def test_a_journal_is_read_as_it_was_written() -> None:
 @pytest.mark.parametrize(
     ("text", "about"),
     [
-        pytest.param("yes", "was not written by this command", id="no JSON"),
+        pytest.param("yes", "was not written by this command", id="not JSON"),
         pytest.param("[]", "was not written by this command", id="another document"),
-        pytest.param('{"policy": "Delete"}', "was not written by this command", id="half of it"),
+        pytest.param('{"policy": "Delete"}', "was not written by this command", id="truncated"),
         pytest.param(None, "was written by a newer version", id="another version"),
     ],
 )
-def test_a_journal_that_cannot_be_read_is_refused(text: str | None, about: str) -> None:
+def test_unreadable_journal_is_refused(text: str | None, about: str) -> None:
     if text is None:
         text = json.dumps({**json.loads(write_journal(_migrated().journal)), "version": 2})
     with pytest.raises(MigrationRefused, match=about):

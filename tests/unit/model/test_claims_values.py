@@ -12,7 +12,7 @@ def test_claim_key_is_namespace_and_name() -> None:
     ("phase", "volume_name", "deleting", "wants"),
     [
         pytest.param(ClaimPhase.PENDING, "", False, True, id="pending"),
-        pytest.param(ClaimPhase.PENDING, "pv", False, False, id="tied to a volume by its owner"),
+        pytest.param(ClaimPhase.PENDING, "pv", False, False, id="with a volume name"),
         pytest.param(ClaimPhase.PENDING, "", True, False, id="being deleted"),
         pytest.param(ClaimPhase.BOUND, "", False, False, id="bound"),
         pytest.param(ClaimPhase.LOST, "", False, False, id="lost"),

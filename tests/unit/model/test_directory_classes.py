@@ -1,4 +1,4 @@
-"""The StorageClass parameters of efs-provisioner: each that is taken, and each that is refused and how."""
+"""The StorageClass parameters of efs-provisioner: valid values, and the errors for invalid ones."""
 
 from collections.abc import Mapping
 
@@ -29,27 +29,31 @@ def slow(parameters: Mapping[str, str]) -> StorageClass:
     [
         pytest.param({}, DEFAULT, id="nothing"),
         pytest.param(
-            {"gidMin": "40000", "gidMax": "50000", "gidAllocate": "true"}, SLOW, id="the class of the README"
+            {"gidMin": "40000", "gidMax": "50000", "gidAllocate": "true"}, SLOW, id="class of the README"
         ),
-        pytest.param({"gidMin": "40000"}, GidRange(minimum=40000, maximum=2147483647), id="the minimum only"),
-        pytest.param({"gidMax": "50000"}, GidRange(minimum=2000, maximum=50000), id="the maximum only"),
-        pytest.param({"GIDMIN": "40000", "gidmax": "50000", "GidAllocate": "T"}, SLOW, id="other capitals"),
+        pytest.param({"gidMin": "40000"}, GidRange(minimum=40000, maximum=2147483647), id="minimum only"),
+        pytest.param({"gidMax": "50000"}, GidRange(minimum=2000, maximum=50000), id="maximum only"),
+        pytest.param({"GIDMIN": "40000", "gidmax": "50000", "GidAllocate": "T"}, SLOW, id="other case"),
         pytest.param({"gidMin": "+40000", "gidMax": "+0050000"}, SLOW, id="plus signs and leading zeros"),
-        pytest.param({"gidMin": "2000", "gidMax": "2147483647"}, DEFAULT, id="the defaults themselves"),
+        pytest.param({"gidMin": "2000", "gidMax": "2147483647"}, DEFAULT, id="defaults themselves"),
         pytest.param({"gidMin": "3000", "gidMax": "3000"}, GidRange(minimum=3000, maximum=3000), id="one id"),
-        pytest.param({"gidMax": "2000"}, GidRange(minimum=2000, maximum=2000), id="the lowest id only"),
+        pytest.param({"gidMax": "2000"}, GidRange(minimum=2000, maximum=2000), id="lowest id only"),
         pytest.param(
             {"gidMin": "2147483647"},
             GidRange(minimum=2147483647, maximum=2147483647),
-            id="the highest id only",
+            id="highest id only",
         ),
-        pytest.param({"gidMin": "40000", "gidMax": "50000", "archive": "x"}, SLOW, id="an unknown parameter"),
+        pytest.param({"gidMin": "40000", "gidMax": "50000", "archive": "x"}, SLOW, id="unknown parameter"),
         pytest.param({"gidAllocate": "false"}, None, id="no allocation"),
         pytest.param(
-            {"gidAllocate": "false", "gidMin": "x", "gidMax": "-1"}, None, id="no allocation and bad limits"
+            {"gidAllocate": "false", "gidMin": "x", "gidMax": "-1"},
+            None,
+            id="no allocation and invalid limits",
         ),
         pytest.param(
-            {"gidAllocate": "false", "gidMin": "9000", "gidMax": "8000"}, None, id="none and a turned range"
+            {"gidAllocate": "false", "gidMin": "9000", "gidMax": "8000"},
+            None,
+            id="no allocation and a reversed range",
         ),
     ],
 )
@@ -98,19 +102,19 @@ def test_empty_boolean_is_refused(parameter: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        pytest.param("many", id="a word"),
-        pytest.param(" 3000", id="a blank before"),
-        pytest.param("3000 ", id="a blank after"),
-        pytest.param("3000\n", id="a newline after"),
-        pytest.param("3_000", id="an underscore"),
+        pytest.param("many", id="word"),
+        pytest.param(" 3000", id="leading blank"),
+        pytest.param("3000 ", id="trailing blank"),
+        pytest.param("3000\n", id="trailing newline"),
+        pytest.param("3_000", id="underscore"),
         pytest.param("٣٠٠٠", id="digits of another script"),
         pytest.param("0x1000", id="hexadecimal"),
-        pytest.param("3e3", id="an exponent"),
-        pytest.param("3000.0", id="a fraction"),
-        pytest.param("+", id="a sign only"),
+        pytest.param("3e3", id="exponent"),
+        pytest.param("3000.0", id="fraction"),
+        pytest.param("+", id="sign only"),
         pytest.param("++3000", id="two signs"),
-        pytest.param("-1", id="below zero"),
-        pytest.param("-3000", id="far below zero"),
+        pytest.param("-1", id="negative"),
+        pytest.param("-3000", id="large negative"),
         pytest.param("0", id="zero"),
         pytest.param("1999", id="one too low"),
         pytest.param("2147483648", id="one too high"),
@@ -188,7 +192,7 @@ def refused(parameters: Mapping[str, str], *, field: str, value: str, text: str)
 
 
 def gid_of(text: str) -> int | None:
-    """What efs-provisioner makes of a limit, from its description: 32 bits with a sign, 2000 at least."""
+    """The value of a limit as efs-provisioner documents it: signed 32 bits, at least 2000."""
     digits = text[1:] if text.startswith(("+", "-")) else text
     if not digits or any(digit not in "0123456789" for digit in digits):
         return None
@@ -234,7 +238,7 @@ def test_booleans_match_the_older_system(text: str) -> None:
     [
         pytest.param({}, id="nothing"),
         pytest.param({"GIDMIN": "40000", "gidMax": "50000", "gidAllocate": "1", "tls": "0"}, id="all known"),
-        pytest.param({"gidAllocate": "false", "gidMin": "3000"}, id="a good limit without effect"),
+        pytest.param({"gidAllocate": "false", "gidMin": "3000"}, id="valid limit without effect"),
     ],
 )
 def test_valid_parameters_have_no_warnings(parameters: Mapping[str, str]) -> None:

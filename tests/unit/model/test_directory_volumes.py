@@ -1,4 +1,4 @@
-"""The rules of efs-provisioner: what is refused, what becomes of a claim, and what goes with a volume."""
+"""The rules of efs-provisioner: refused claims, the volume of a claim, and the removal with a volume."""
 
 import re
 from dataclasses import replace
@@ -89,7 +89,7 @@ def test_only_tls_classes_need_a_tunnel() -> None:
     assert parse_request(CLAIM, TLS, PROVISIONER, TARGETS).port == 20490
     with pytest.raises(NotYet) as caught:
         parse_request(CLAIM, TLS, PROVISIONER, TunnelTargets())
-    with pytest.raises(ClaimRefused, match="needs tunnels, which this controller does not keep"):
+    with pytest.raises(ClaimRefused, match="needs tunnels, which this controller does not manage"):
         parse_request(CLAIM, TLS, PROVISIONER, None)
     assert str(caught.value) == (
         "file system: 'fs-47a2c22e' has no tunnel port yet; it gets one with the next discovery"
@@ -102,22 +102,22 @@ def test_only_tls_classes_need_a_tunnel() -> None:
         pytest.param(
             {"is_block": True},
             "spec.volumeMode: 'Block' cannot be served by NFS; use Filesystem",
-            id="a block device",
+            id="block device",
         ),
         pytest.param(
             {"has_data_source": True},
             "spec.dataSource: is not supported, the volume would be empty; leave it out",
-            id="a clone",
+            id="clone",
         ),
         pytest.param(
             {"match_labels": {}},
             "spec.selector: is not supported; leave it out, each claim gets a directory of its own",
-            id="an empty selector",
+            id="empty selector",
         ),
         pytest.param(
             {"match_labels": {"a": "b"}},
             "spec.selector: is not supported; leave it out, each claim gets a directory of its own",
-            id="a selector with labels",
+            id="selector with labels",
         ),
     ],
 )
@@ -373,8 +373,8 @@ def test_created_directory_can_be_removed(
         pytest.param("/a/b", f"/a/b/data-pvc-{UID}", id="as it was made"),
         pytest.param("/a/b", "/a/b/pv/foo", id="deeper"),
         pytest.param("/", "/d", id="below the root"),
-        pytest.param("/a/b", "/a/b/..d", id="dots that lead nowhere"),
-        pytest.param("/a/b", "/a/b/with blank", id="a blank"),
+        pytest.param("/a/b", "/a/b/..d", id="dots in a name"),
+        pytest.param("/a/b", "/a/b/with blank", id="blank"),
     ],
 )
 def test_directories_below_the_base_are_removed(base: str, path: str) -> None:
@@ -385,25 +385,25 @@ def test_directories_below_the_base_are_removed(base: str, path: str) -> None:
 @pytest.mark.parametrize(
     ("base", "path"),
     [
-        pytest.param("/a/b", "/foo/pv", id="elsewhere"),
-        pytest.param("/a/b", "/a/bc/d", id="a sibling whose name begins the same"),
-        pytest.param("/a/b", "/a/b", id="the base"),
-        pytest.param("/a/b", "/a/b/", id="the base with a slash"),
+        pytest.param("/a/b", "/foo/pv", id="outside the base"),
+        pytest.param("/a/b", "/a/bc/d", id="sibling with a common prefix"),
+        pytest.param("/a/b", "/a/b", id="base"),
+        pytest.param("/a/b", "/a/b/", id="base with a slash"),
         pytest.param("/a/b", "/a", id="above the base"),
-        pytest.param("/a/b", "/", id="the root"),
-        pytest.param("/", "/", id="the root as base"),
-        pytest.param("/a/b", "/a/b/../../etc/d", id="out by way of the parent"),
-        pytest.param("/a/b", "/a/b/c/../d", id="in by way of the parent"),
-        pytest.param("/a/b", "/a/b/./d", id="by way of itself"),
-        pytest.param("/a/b", "/a/b/.", id="itself"),
-        pytest.param("/a/b", "/a/b/..", id="the parent"),
+        pytest.param("/a/b", "/", id="root"),
+        pytest.param("/", "/", id="root as base"),
+        pytest.param("/a/b", "/a/b/../../etc/d", id="out through the parent"),
+        pytest.param("/a/b", "/a/b/c/../d", id="in through the parent"),
+        pytest.param("/a/b", "/a/b/./d", id="path with ."),
+        pytest.param("/a/b", "/a/b/.", id="path with ."),
+        pytest.param("/a/b", "/a/b/..", id="parent"),
         pytest.param("/a/b", "/a//b/d", id="two slashes"),
-        pytest.param("/a/b", "//a/b/d", id="two slashes at the beginning"),
-        pytest.param("/a/b", "/a/b/d/", id="a slash at the end"),
+        pytest.param("/a/b", "//a/b/d", id="two leading slashes"),
+        pytest.param("/a/b", "/a/b/d/", id="trailing slash"),
         pytest.param("/a/b", "a/b/d", id="relative"),
         pytest.param("/a/b", "", id="nothing"),
-        pytest.param("/a/b", "/a/b/d\ne", id="a newline"),
-        pytest.param("/a/b", "/a/b/" + "d" * 256, id="a name that cannot be"),
+        pytest.param("/a/b", "/a/b/d\ne", id="newline"),
+        pytest.param("/a/b", "/a/b/" + "d" * 256, id="invalid name"),
     ],
 )
 def test_removal_outside_the_base_is_refused(base: str, path: str) -> None:
@@ -421,9 +421,9 @@ def test_removal_outside_the_base_is_refused(base: str, path: str) -> None:
 @pytest.mark.parametrize(
     "volume",
     [
-        pytest.param(on(SERVER), id="the server itself"),
-        pytest.param(on(SERVER, file_system_id="fs-47a2c22e"), id="the server and its file system"),
-        pytest.param(on("127.0.0.1", file_system_id="fs-47a2c22e"), id="behind the tunnel"),
+        pytest.param(on(SERVER), id="server itself"),
+        pytest.param(on(SERVER, file_system_id="fs-47a2c22e"), id="server and its file system"),
+        pytest.param(on("127.0.0.1", file_system_id="fs-47a2c22e"), id="through the tunnel"),
     ],
 )
 def test_volumes_on_the_file_system_of_the_provisioner_can_be_removed(volume: Volume) -> None:
@@ -431,7 +431,7 @@ def test_volumes_on_the_file_system_of_the_provisioner_can_be_removed(volume: Vo
 
 
 REMOVED_FROM = (
-    f"example.com/aws-efs removes from {SERVER} only, and from fs-47a2c22e behind a tunnel; "
+    f"example.com/aws-efs removes directories only from {SERVER}, and from fs-47a2c22e through a tunnel; "
     "remove the volume manually"
 )
 
@@ -440,18 +440,18 @@ REMOVED_FROM = (
     "volume",
     [
         pytest.param(on("fs-1.efs.us-west-2.amazonaws.com"), id="another server"),
-        pytest.param(on(SERVER.upper()), id="the server in capitals"),
-        pytest.param(on(f"{SERVER}."), id="a dot at the end"),
-        pytest.param(on(f"{SERVER}.cn"), id="a server whose name begins the same"),
-        pytest.param(on(f"us-west-2a.{SERVER}"), id="the server of one zone"),
-        pytest.param(on("10.0.0.4"), id="an address"),
+        pytest.param(on(SERVER.upper()), id="server in uppercase"),
+        pytest.param(on(f"{SERVER}."), id="trailing dot"),
+        pytest.param(on(f"{SERVER}.cn"), id="server with a common prefix"),
+        pytest.param(on(f"us-west-2a.{SERVER}"), id="server of one zone"),
+        pytest.param(on("10.0.0.4"), id="address"),
         pytest.param(on(""), id="no server"),
         pytest.param(on("127.0.0.1"), id="loopback without a file system"),
         pytest.param(on("127.0.0.1", file_system_id=""), id="loopback with an empty file system"),
-        pytest.param(on("127.0.0.1", file_system_id="fs-1"), id="the tunnel of another file system"),
+        pytest.param(on("127.0.0.1", file_system_id="fs-1"), id="tunnel of another file system"),
         pytest.param(on("127.0.0.2", file_system_id="fs-47a2c22e"), id="another loopback address"),
         pytest.param(on("localhost", file_system_id="fs-47a2c22e"), id="loopback by name"),
-        pytest.param(on(SERVER, file_system_id="fs-1"), id="the server and another file system"),
+        pytest.param(on(SERVER, file_system_id="fs-1"), id="server and another file system"),
     ],
 )
 def test_removal_is_refused_for_volumes_on_other_servers(volume: Volume) -> None:
@@ -460,7 +460,7 @@ def test_removal_is_refused_for_volumes_on_other_servers(volume: Volume) -> None
         removable_location(volume, based_at("/a/b"))
     error = caught.value
     assert (error.problem, error.field, error.value, error.remedy) == (
-        "is not where this provisioner's volumes are",
+        "is not a server of this provisioner's volumes",
         "spec.nfs.server",
         volume.nfs.server,
         REMOVED_FROM,
@@ -470,7 +470,7 @@ def test_removal_is_refused_for_volumes_on_other_servers(volume: Volume) -> None
 def test_provisioner_server_can_be_loopback_but_not_the_tunnel_of_another_file_system() -> None:
     provisioner = replace(based_at("/a/b"), server="127.0.0.1")
     assert str(removable_location(on("127.0.0.1"), provisioner)) == f"fs-47a2c22e:/a/b/data-pvc-{UID}"
-    with pytest.raises(RemovalRefused, match=r"^spec\.nfs\.server: '127\.0\.0\.1' is not where"):
+    with pytest.raises(RemovalRefused, match=r"^spec\.nfs\.server: '127\.0\.0\.1' is not a server"):
         removable_location(on("127.0.0.1", file_system_id="fs-1"), provisioner)
 
 

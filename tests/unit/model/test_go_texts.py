@@ -1,4 +1,4 @@
-"""Booleans and numbers as Go reads them: its documentation, gone through character by character."""
+"""Booleans and numbers as Go parses them, compared with its documentation."""
 
 import pytest
 from hypothesis import example, given

@@ -1,4 +1,4 @@
-"""How mounts from the node's own loopback are written."""
+"""The spellings of mounts from the node's loopback."""
 
 import pytest
 from hypothesis import given
@@ -71,7 +71,7 @@ def test_other_servers_are_not_loopback(server: str) -> None:
     ("options", "ports"),
     [
         pytest.param((), (), id="none"),
-        pytest.param(("hard", "port=20490"), (20490,), id="among others"),
+        pytest.param(("hard", "port=20490"), (20490,), id="among other options"),
         pytest.param(("hard,port=20490,ro",), (20490,), id="in one entry with others"),
         pytest.param(("port=20490", "mountport=20491"), (20490, 20491), id="of the mount protocol"),
         pytest.param(("port=20490", "port=20491"), (20490, 20491), id="twice"),

@@ -8,7 +8,7 @@ from kube_efs.model.errors import InvalidValue, KubeEfsError, shown
 
 
 def _drawn_tree() -> dict[str, str]:
-    """Parent of each class in the docstring of the module."""
+    """The parent of each class in the docstring of the module."""
     parents: dict[str, str] = {}
     above: list[str] = []
     for line in (errors.__doc__ or "").split("::", maxsplit=1)[1].splitlines():
@@ -39,7 +39,7 @@ def test_every_error_has_a_docstring() -> None:
 @pytest.mark.parametrize(
     ("error", "text"),
     [
-        pytest.param(KubeEfsError("is down"), "is down", id="a problem only"),
+        pytest.param(KubeEfsError("is down"), "is down", id="problem only"),
         pytest.param(KubeEfsError("is down", field="server"), "server: is down", id="with a field"),
         pytest.param(KubeEfsError("is odd", value="x"), "'x' is odd", id="with a value"),
         pytest.param(

@@ -28,17 +28,17 @@ def nfs(path: str = "/team/data", *, server: str = "127.0.0.1") -> NfsSource:
     ("options", "port"),
     [
         pytest.param((), None, id="no options"),
-        pytest.param(("hard", "port=20490"), 20490, id="among others"),
-        pytest.param(("mountport=1", "nfsvers=4.1"), None, id="names that end alike"),
-        pytest.param(("port=20490", "port=20491"), 20491, id="of two the last"),
+        pytest.param(("hard", "port=20490"), 20490, id="among other options"),
+        pytest.param(("mountport=1", "nfsvers=4.1"), None, id="names with a common suffix"),
+        pytest.param(("port=20490", "port=20491"), 20491, id="last of two"),
         pytest.param(("ro,port=20490",), 20490, id="in one entry with others"),
         pytest.param(("port",), None, id="no value"),
-        pytest.param(("port=",), None, id="an empty value"),
+        pytest.param(("port=",), None, id="empty value"),
         pytest.param(("port=-1",), None, id="negative"),
         pytest.param(("port=2049x",), None, id="not only digits"),
-        pytest.param(("port= 2049",), None, id="a space"),
-        pytest.param(("port=²",), None, id="a digit that is not ASCII"),
-        pytest.param(("port=" + "9" * 5000,), None, id="more digits than Python reads"),
+        pytest.param(("port= 2049",), None, id="space"),
+        pytest.param(("port=²",), None, id="digit that is not ASCII"),
+        pytest.param(("port=" + "9" * 5000,), None, id="too many digits for Python"),
     ],
 )
 def test_volume_port_is_read_from_its_mount_options(options: tuple[str, ...], port: int | None) -> None:
@@ -51,7 +51,7 @@ def test_volume_port_is_read_from_its_mount_options(options: tuple[str, ...], po
         pytest.param(
             Volume(name="v", nfs=nfs(), file_system_id="fs-2", mount_options=("port=20490",)),
             "fs-2:/team/data",
-            id="loopback: the annotation wins over the port",
+            id="loopback: annotation takes precedence over the port",
         ),
         pytest.param(
             Volume(name="v", nfs=nfs(), mount_options=("port=20491",)),
@@ -78,7 +78,7 @@ def test_volume_port_is_read_from_its_mount_options(options: tuple[str, ...], po
         pytest.param(
             Volume(name="v", nfs=nfs("/a", server="FS-1.EFS.CN-North-1.amazonaws.com.cn")),
             "fs-1:/a",
-            id="DNS name in capitals",
+            id="DNS name in uppercase",
         ),
         pytest.param(
             Volume(name="v", nfs=nfs("/a", server="10.0.0.4")), "fs-1:/a", id="address of a mount target"
@@ -87,7 +87,7 @@ def test_volume_port_is_read_from_its_mount_options(options: tuple[str, ...], po
         pytest.param(
             Volume(name="v", nfs=nfs("/a", server="fs-1.efs.example")),
             None,
-            id="a DNS name that is too short",
+            id="DNS name that is too short",
         ),
         pytest.param(
             Volume(name="v", nfs=nfs("/a", server="nas.example.org")), None, id="another NFS server"
@@ -121,11 +121,11 @@ def test_volume_location_is_found(volume: Volume, location: str | None) -> None:
 @pytest.mark.parametrize(
     ("server", "location"),
     [
-        pytest.param("efs.example.com", "fs-2:/a", id="a name of somebody's own"),
-        pytest.param("10.0.0.4", "fs-2:/a", id="wins over the address of a mount target"),
-        pytest.param("EFS.example.com", None, id="names are taken as they are"),
-        pytest.param("efs.example.com.cn", None, id="a longer name"),
-        pytest.param("fs-1.efs.us-east-1.amazonaws.com", "fs-1:/a", id="AWS's own names need no telling"),
+        pytest.param("efs.example.com", "fs-2:/a", id="custom name"),
+        pytest.param("10.0.0.4", "fs-2:/a", id="takes precedence over the address of a mount target"),
+        pytest.param("EFS.example.com", None, id="names are not normalized"),
+        pytest.param("efs.example.com.cn", None, id="longer name"),
+        pytest.param("fs-1.efs.us-east-1.amazonaws.com", "fs-1:/a", id="names of AWS need no setting"),
     ],
 )
 def test_settings_map_servers_to_file_systems(server: str, location: str | None) -> None:

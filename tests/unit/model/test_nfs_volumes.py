@@ -1,4 +1,4 @@
-"""What both kinds of NFS volumes refuse; in which words is in their own tests."""
+"""The refusals of both kinds of NFS volumes; their own tests check the texts."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The rules of what a secret looks like: what they remove, what they leave, and how long they take."""
+"""The rules that find secrets: what they remove and keep, and how long they take."""
 
 import base64
 import json
@@ -28,7 +28,7 @@ _MIXED = string.ascii_letters + string.digits
 
 
 def secret_of(seed: int, length: int, alphabet: str = _WORD) -> str:
-    """A secret of that length, in which no rule can find a second beginning."""
+    """A secret of that length that does not contain the beginning of another one."""
     return "".join(random.Random(seed).choices(alphabet, k=length))
 
 
@@ -133,15 +133,15 @@ _NAMED: dict[str, Callable[[str], str]] = {
     "element with CDATA": "<WebIdentityToken><![CDATA[{}]]></WebIdentityToken>".format,
     "escaped element": "&lt;SessionToken&gt;{}&lt;/SessionToken&gt;".format,
     "attribute": '<login user="me" password="{}"/>'.format,
-    "cut quote": 'password="{}'.format,
-    "cut element": "<SessionToken>{}".format,
-    "cut json": '{{"a": "b", "token": "{}'.format,
+    "truncated quote": 'password="{}'.format,
+    "truncated element": "<SessionToken>{}".format,
+    "truncated json": '{{"a": "b", "token": "{}'.format,
     "long name": ("x" * 500 + "_password={}").format,
 }
 _SHAPED: dict[str, Callable[[str], str]] = {
     "jwt": lambda secret: f"got eyJhbGciOiJSUzI1NiJ9.{_url(secret)}.{_url(secret)} from",
-    "jwt that is cut": lambda secret: f"got eyJhbGciOiJSUzI1NiJ9{_url(secret)}",
-    "json in base 64": lambda secret: _plain(json.dumps({"auths": {"a": secret}})),
+    "truncated jwt": lambda secret: f"got eyJhbGciOiJSUzI1NiJ9{_url(secret)}",
+    "json in base64": lambda secret: _plain(json.dumps({"auths": {"a": secret}})),
     "session token": lambda secret: f"x IQoJb3JpZ2luX2Vj{_plain(secret)} y",
     "older session token": lambda secret: f"FwoGZXIvYXdzE{_plain(secret)}",
     "oldest session token": lambda secret: f"(FQoGZXIvYXdzE{_plain(secret)})",
@@ -149,7 +149,7 @@ _SHAPED: dict[str, Callable[[str], str]] = {
     "openshift": lambda secret: f"sha256~{_url(secret)}{_url(secret)}",
     "bearer": lambda secret: f"sent Bearer {_url(secret)}.",
     "private key": "-----BEGIN EC PRIVATE KEY-----\n{}\n-----END EC PRIVATE KEY-----".format,
-    "cut private key": "-----BEGIN PRIVATE KEY-----\n{}".format,
+    "truncated private key": "-----BEGIN PRIVATE KEY-----\n{}".format,
     "end of a private key": lambda secret: f"{_plain(secret)}\n-----END RSA PRIVATE KEY-----\nmore",
     "private key in json": lambda secret: json.dumps(
         f"-----BEGIN PRIVATE KEY-----\n{_plain(secret)}\n-----END PRIVATE KEY-----\n"
@@ -166,7 +166,7 @@ def _url(secret: str) -> str:
 
 
 def _traces(secret: str, clean: str) -> set[str]:
-    """What is left of a secret: any eight characters of it, in each form."""
+    """The parts of a secret in a text: any eight of its characters, in each form."""
     forms = (secret, _plain(secret), _url(secret), quote(secret, safe=""))
     return _parts(clean) & set().union(*map(_parts, forms))
 
@@ -194,7 +194,7 @@ def test_secrets_of_any_length_are_removed_in_every_format(frame: Callable[[str]
 
 
 @settings(deadline=None)
-@example(frame=("cut element", _NAMED["cut element"]), secret="5ZCrIB1uGN", before="", after=" :")
+@example(frame=("truncated element", _NAMED["truncated element"]), secret="5ZCrIB1uGN", before="", after=" :")
 @given(frame=_FRAMES, secret=_SECRETS, before=_NOISE, after=_NOISE)
 def test_secret_in_any_format_is_removed_from_other_text(
     frame: tuple[str, Callable[[str], str]], secret: str, before: str, after: str
@@ -258,7 +258,7 @@ def _private_key() -> str:
 
 
 def _certificate() -> str:
-    """With the shape of one; its text is what counts."""
+    """Text with the format of a certificate."""
     body = base64.encodebytes(random.Random(7).randbytes(900)).decode()
     return f"-----BEGIN CERTIFICATE-----\n{body}-----END CERTIFICATE-----\n"
 

@@ -1,4 +1,4 @@
-"""The rules of openshift-efs-stunnel: what is served, refused and with which words, and as what."""
+"""The rules of openshift-efs-stunnel: served claims with their volumes, and the texts of refusals."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -95,27 +95,27 @@ def test_readme_example_is_served() -> None:
 @pytest.mark.parametrize(
     ("labels", "parameters", "file_system"),
     [
-        pytest.param({}, {"default_file_system_id": "auto"}, FS1, id="auto: the first that is known"),
+        pytest.param({}, {"default_file_system_id": "auto"}, FS1, id="auto: first known file system"),
         pytest.param(
             {},
             {"default_file_system_id": "auto", "file_system_ids": "fs-2,fs-1"},
             FS2,
             id="auto with a list: the first of the list",
         ),
-        pytest.param({}, {"default_file_system_id": "fs-2"}, FS2, id="the class's default"),
+        pytest.param({}, {"default_file_system_id": "fs-2"}, FS2, id="class's default"),
         pytest.param({}, {"default_file_system_id": " fs-2 "}, FS2, id="with spaces around"),
         pytest.param(
             {"file_system_id": "fs-2"},
             {"default_file_system_id": "fs-1"},
             FS2,
-            id="a label before the default",
+            id="label before the default",
         ),
-        pytest.param({"file_system_id": "fs-2"}, {}, FS2, id="a label without any parameter"),
+        pytest.param({"file_system_id": "fs-2"}, {}, FS2, id="label without any parameter"),
         pytest.param(
             {"file_system_id": "fs-2"},
             {"file_system_ids": "fs-1, fs-2,"},
             FS2,
-            id="a label that is in the list",
+            id="label that is in the list",
         ),
     ],
 )
@@ -174,31 +174,31 @@ REFUSED = [
         claim({"volume_name": ""}),
         AUTO,
         f"{LABELS}.volume_name: is not allowed; use only a-z, 0-9, _ and -",
-        id="an empty volume_name",
+        id="empty volume_name",
     ),
     pytest.param(
         claim({"volume_name": "My-Data"}),
         AUTO,
         f"{LABELS}.volume_name: 'My-Data' is not allowed; use only a-z, 0-9, _ and -",
-        id="a volume_name with other characters",
+        id="volume_name with invalid characters",
     ),
     pytest.param(
         claim({"volume_name": ".."}),
         AUTO,
         f"{LABELS}.volume_name: '..' is not allowed; use only a-z, 0-9, _ and -",
-        id="the parent as volume_name",
+        id="parent as volume_name",
     ),
     pytest.param(
         claim({"volume_name": "a/b"}),
         AUTO,
         f"{LABELS}.volume_name: 'a/b' is not allowed; use only a-z, 0-9, _ and -",
-        id="a path as volume_name",
+        id="path as volume_name",
     ),
     pytest.param(
         claim({"volume_name": "a\n"}),
         AUTO,
         f"{LABELS}.volume_name: 'a\\n' is not allowed; use only a-z, 0-9, _ and -",
-        id="a newline at the end",
+        id="trailing newline",
     ),
     pytest.param(
         claim({"volume_name": "a;rm"}),
@@ -210,7 +210,7 @@ REFUSED = [
         claim({"file_system_id": "fs-2"}),
         storage_class(file_system_ids="fs-1,fs-3"),
         f"{LABELS}.file_system_id: 'fs-2' is not allowed; StorageClass efs allows fs-1, fs-3",
-        id="a file system that the class does not allow",
+        id="file system that the class does not allow",
     ),
     pytest.param(
         claim({"file_system_id": "my disk"}),
@@ -235,39 +235,39 @@ REFUSED = [
         claim({"reclaim_policy": "Recycle"}),
         AUTO,
         f"{LABELS}.reclaim_policy: 'Recycle' is not a reclaim policy; use Delete or Retain",
-        id="a reclaim policy of Kubernetes that is not ours",
+        id="unsupported reclaim policy",
     ),
     pytest.param(
         claim({"reclaim_policy": "delete"}),
         AUTO,
         f"{LABELS}.reclaim_policy: 'delete' is not a reclaim policy; use Delete or Retain",
-        id="a reclaim policy in small letters",
+        id="reclaim policy in lowercase",
     ),
     pytest.param(
         claim(),
         storage_class(default_file_system_id="first"),
         "StorageClass efs parameters.default_file_system_id: 'first' is not a valid file system ID; "
         "use ids such as fs-0123456789abcdef0",
-        id="a class with a bad default",
+        id="class with an invalid default",
     ),
     pytest.param(
         claim({"file_system_id": "fs-1"}),
         storage_class(file_system_ids="fs-1 fs-2"),
         "StorageClass efs parameters.file_system_ids: 'fs-1 fs-2' is not a valid file system ID; "
         "use ids such as fs-0123456789abcdef0",
-        id="a class with a list without commas",
+        id="class with a list without commas",
     ),
     pytest.param(
         claim(is_block=True),
         AUTO,
         "spec.volumeMode: 'Block' cannot be served by NFS; use Filesystem",
-        id="a block device",
+        id="block device",
     ),
     pytest.param(
         claim(has_data_source=True),
         AUTO,
         "spec.dataSource: is not supported, the volume would be empty; leave it out",
-        id="a clone",
+        id="clone",
     ),
     pytest.param(
         claim(),
@@ -280,13 +280,13 @@ REFUSED = [
         claim(),
         replace(AUTO, mount_options=("hard", "port=2049")),
         "StorageClass efs mountOptions: 'port=2049' cannot be combined with the tunnel; leave it out",
-        id="a port of one's own",
+        id="own port",
     ),
     pytest.param(
         claim(),
         replace(AUTO, mount_options=("hard,port=2049",)),
         "StorageClass efs mountOptions: 'hard,port=2049' cannot be combined with the tunnel; leave it out",
-        id="a port behind a comma",
+        id="port after a comma",
     ),
     pytest.param(
         claim(),
@@ -313,21 +313,21 @@ def test_invalid_claim_is_refused(asking: Claim, of_class: StorageClass, text: s
             AUTO,
             DISCOVERED,
             "file system: 'fs-9' is not known (yet); known file systems: fs-1, fs-2",
-            id="a file system that is not there yet",
+            id="missing file system",
         ),
         pytest.param(
             {"file_system_id": "fs-3"},
             AUTO,
             DISCOVERED,
             "file system: 'fs-3' is not known (yet); known file systems: fs-1, fs-2",
-            id="a file system that is being created",
+            id="file system that is being created",
         ),
         pytest.param(
             {},
             storage_class(default_file_system_id="fs-9"),
             ClusterView(discovery=Discovery()),
             "file system: 'fs-9' is not known (yet); known file systems: none",
-            id="a default that is not there yet",
+            id="missing default",
         ),
         pytest.param(
             {},
@@ -335,7 +335,7 @@ def test_invalid_claim_is_refused(asking: Claim, of_class: StorageClass, text: s
             ClusterView(discovery=Discovery()),
             "file system: 'auto' has not been discovered yet; "
             "create an EFS file system, or check the controller's AWS permissions",
-            id="none at all",
+            id="no file system at all",
         ),
     ],
 )
@@ -399,7 +399,7 @@ DELETED = replace(RETAINED, name="deleted", deleting=True)
 
 
 def with_volumes(**volumes: Volume) -> Callable[[Location], list[Volume]]:
-    """One volume of the claim's directory on each of these file systems."""
+    """A view with a volume of the claim's directory on each of these file systems."""
 
     def volumes_at(location: Location) -> list[Volume]:
         assert str(location.directory) == "/team/example"
@@ -422,24 +422,31 @@ LISTED = storage_class(default_file_system_id="auto", file_system_ids="fs-9,fs-1
 @pytest.mark.parametrize(
     ("seen", "of_class", "chosen"),
     [
-        pytest.param(both(), AUTO, OLD, id="the one in use longest"),
+        pytest.param(both(), AUTO, OLD, id="file system in use longest"),
         pytest.param(
-            both(targets=TunnelTargets(targets={OLD: PORTS.targets[OLD]})), AUTO, OLD, id="not a new one"
+            both(targets=TunnelTargets(targets={OLD: PORTS.targets[OLD]})),
+            AUTO,
+            OLD,
+            id="not a new file system",
         ),
-        pytest.param(both(), LISTED, NEW, id="the first of the list that is there"),
+        pytest.param(both(), LISTED, NEW, id="first existing one of the list"),
         pytest.param(both(volumes_at=with_volumes(fs_1=RETAINED)), AUTO, NEW, id="where data was retained"),
-        pytest.param(both(volumes_at=with_volumes(fs_1=SHARED)), AUTO, NEW, id="where others use it"),
-        pytest.param(both(volumes_at=with_volumes(fs_2=SHARED)), LISTED, OLD, id="data before the list"),
-        pytest.param(both(volumes_at=with_volumes(fs_1=GOING)), AUTO, NEW, id="where it is being removed"),
         pytest.param(
-            both(volumes_at=with_volumes(fs_1=RETAINED, fs_2=GOING)), AUTO, NEW, id="data that stays first"
+            both(volumes_at=with_volumes(fs_1=SHARED)), AUTO, NEW, id="where other volumes use the directory"
+        ),
+        pytest.param(both(volumes_at=with_volumes(fs_2=SHARED)), LISTED, OLD, id="data before the list"),
+        pytest.param(
+            both(volumes_at=with_volumes(fs_1=GOING)), AUTO, NEW, id="where the directory is being removed"
+        ),
+        pytest.param(
+            both(volumes_at=with_volumes(fs_1=RETAINED, fs_2=GOING)), AUTO, NEW, id="retained data first"
         ),
         pytest.param(both(volumes_at=with_volumes(fs_1=RETAINED, fs_2=SHARED)), AUTO, OLD, id="data on both"),
         pytest.param(
             both(volumes_at=with_volumes(fs_1=RETAINED, fs_2=DELETED)),
             AUTO,
             NEW,
-            id="a volume that stays first",
+            id="volume that is not deleted first",
         ),
         pytest.param(
             both(volumes_at=with_volumes(fs_1=DELETED)), AUTO, NEW, id="data of a volume that is deleted"
@@ -466,30 +473,30 @@ LISTED = storage_class(default_file_system_id="auto", file_system_ids="fs-9,fs-1
             view(system(NEW, mount_target(NEW)), unclear=frozenset({OLD}), targets=PORTS),
             AUTO,
             NEW,
-            id="not one that is unclear",
+            id="not one in an unclear state",
         ),
         pytest.param(both("vpc-b", "vpc-a", own_vpcs=HOME), AUTO, NEW, id="not one of another VPC"),
         pytest.param(
             both("vpc-b", "vpc-a", own_vpcs=HOME, volumes_at=with_volumes(fs_2=GOING)),
             AUTO,
             NEW,
-            id="not one of another VPC for data that goes",
+            id="not one of another VPC for data being removed",
         ),
-        pytest.param(both("vpc-b", "vpc-a"), AUTO, OLD, id="any VPC when the own one is not known"),
+        pytest.param(both("vpc-b", "vpc-a"), AUTO, OLD, id="any VPC if the VPC of the nodes is unknown"),
         pytest.param(
-            both("vpc-b", "vpc-b", own_vpcs=HOME), AUTO, OLD, id="another VPC when there is nothing else"
+            both("vpc-b", "vpc-b", own_vpcs=HOME), AUTO, OLD, id="another VPC without an alternative"
         ),
         pytest.param(
             both("vpc-b", "vpc-a", own_vpcs=HOME, volumes_at=with_volumes(fs_2=RETAINED)),
             AUTO,
             OLD,
-            id="data in another VPC, where a volume was made",
+            id="data in another VPC with a volume",
         ),
         pytest.param(
             view(system(NEW, mount_target(NEW)), targets=PORTS, volumes_at=with_volumes(fs_2=RETAINED)),
             AUTO,
             NEW,
-            id="not data of a file system that is gone",
+            id="not data of a deleted file system",
         ),
         pytest.param(
             view(
@@ -530,7 +537,7 @@ def test_auto_chooses_a_file_system(seen: ClusterView, of_class: StorageClass, c
             "file system: 'fs-2' has the volume of /team/example but has no usable mount target (fs-2 has no "
             "mount target); create a mount target in a subnet that the nodes reach, or name another file "
             "system in the claim's label file_system_id",
-            id="data where no mount target is",
+            id="data without a mount target",
         ),
         pytest.param(
             view(
@@ -544,14 +551,14 @@ def test_auto_chooses_a_file_system(seen: ClusterView, of_class: StorageClass, c
             "reported the mount targets of fs-2 yet); create a mount target in a subnet that the nodes "
             "reach, or "
             "name another file system in the claim's label file_system_id",
-            id="data on a file system that is unclear",
+            id="data on a file system in an unclear state",
         ),
         pytest.param(
             view(system(FS3, mount_target(FS3), state=CREATING)),
             AUTO,
             "file system: 'fs-3' has no usable mount target (fs-3 is creating); "
             "create a mount target in a subnet that the nodes reach",
-            id="a file system that is not ready",
+            id="file system that is not ready",
         ),
         pytest.param(
             both(),
@@ -578,7 +585,7 @@ def test_recorded_choice_is_kept_while_its_file_system_is_usable() -> None:
     of_list = storage_class(default_file_system_id="auto", file_system_ids="fs-1")
     assert chosen(asking, of_list, DISCOVERED) == FS1
     assert chosen(asking, AUTO, both(volumes_at=with_volumes(fs_1=RETAINED))) == FS1
-    # It was chosen when nobody knew of another one in the nodes' VPC.
+    # It was chosen before another one in the nodes' VPC was known.
     assert chosen(asking, AUTO, both("vpc-b", "vpc-a", own_vpcs=HOME)) == FS1
     assert chosen(asking, AUTO, both("vpc-b", "vpc-b", own_vpcs=HOME)) == FS2
 
@@ -731,19 +738,19 @@ def test_directory_of_the_claim_can_be_removed() -> None:
     "volume",
     [
         pytest.param(replace(RELEASED, file_system_id=None), id="no file system"),
-        pytest.param(replace(RELEASED, file_system_id="fs-1/.."), id="a bad file system"),
+        pytest.param(replace(RELEASED, file_system_id="fs-1/.."), id="invalid file system"),
         pytest.param(
-            replace(RELEASED, file_system_id=None, mount_options=("port=20490",)), id="known by its port only"
+            replace(RELEASED, file_system_id=None, mount_options=("port=20490",)), id="known only by its port"
         ),
         pytest.param(replace(RELEASED, nfs=None), id="no NFS"),
         pytest.param(
-            replace(RELEASED, nfs=None, csi=CsiSource(handle="fs-1:/team/example")), id="a CSI volume"
+            replace(RELEASED, nfs=None, csi=CsiSource(handle="fs-1:/team/example")), id="CSI volume"
         ),
         pytest.param(
             replace(RELEASED, nfs=NfsSource(server="fs-1.efs.us-east-1.amazonaws.com", path="/team/example")),
             id="not behind a tunnel",
         ),
-        pytest.param(replace(RELEASED, nfs=NfsSource(server="127.0.0.1", path="/a\nb")), id="a newline"),
+        pytest.param(replace(RELEASED, nfs=NfsSource(server="127.0.0.1", path="/a\nb")), id="newline"),
     ],
 )
 def test_removal_is_refused_for_a_volume_without_a_directory_behind_a_tunnel(volume: Volume) -> None:
@@ -757,18 +764,18 @@ def test_removal_is_refused_for_a_volume_without_a_directory_behind_a_tunnel(vol
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param("/", id="the root"),
-        pytest.param("/team", id="the namespace"),
-        pytest.param("/team/", id="the namespace with a slash"),
+        pytest.param("/", id="root"),
+        pytest.param("/team", id="namespace"),
+        pytest.param("/team/", id="namespace with a slash"),
         pytest.param("/other/example", id="another namespace"),
         pytest.param("/team/example/deeper", id="deeper"),
-        pytest.param("/team/example/", id="a slash at the end"),
+        pytest.param("/team/example/", id="trailing slash"),
         pytest.param("/team//example", id="two slashes"),
-        pytest.param("/team/../team/example", id="by way of the parent"),
-        pytest.param("/team/./example", id="by way of itself"),
-        pytest.param("/team/Example", id="capitals"),
-        pytest.param("/team/.kube-efs-trash", id="a dot"),
-        pytest.param("/team/a b", id="a space"),
+        pytest.param("/team/../team/example", id="path with .."),
+        pytest.param("/team/./example", id="path with ."),
+        pytest.param("/team/Example", id="uppercase letters"),
+        pytest.param("/team/.kube-efs-trash", id="dot"),
+        pytest.param("/team/a b", id="space"),
     ],
 )
 def test_removal_is_refused_for_paths_other_than_the_directory_of_the_claim(path: str) -> None:

@@ -1,4 +1,4 @@
-"""When a volume counts as over its request, and how usage is written down."""
+"""When a volume exceeds its request, and the document with usages."""
 
 from datetime import UTC, datetime
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kube_efs.model import usage
 from kube_efs.model.errors import InvalidValue
-from kube_efs.model.sizes import in_words
+from kube_efs.model.sizes import format_size
 from kube_efs.model.usage import TreeSize, VolumeUsage, is_over, parse_usage, render_usage
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
@@ -18,13 +18,13 @@ NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
     ("used", "complete", "was_over", "expected"),
     [
         pytest.param(999, True, False, False, id="below"),
-        pytest.param(1000, True, False, False, id="just full"),
+        pytest.param(1000, True, False, False, id="exactly full"),
         pytest.param(1001, True, False, True, id="over"),
-        pytest.param(1001, False, False, True, id="over already, whatever else there is"),
-        pytest.param(500, False, False, False, id="perhaps over"),
-        pytest.param(960, True, True, True, id="a little less than before"),
-        pytest.param(950, True, True, False, id="clearly less than before"),
-        pytest.param(500, False, True, True, id="perhaps less than before"),
+        pytest.param(1001, False, False, True, id="over, also if incomplete"),
+        pytest.param(500, False, False, False, id="incomplete and below"),
+        pytest.param(960, True, True, True, id="slightly below"),
+        pytest.param(950, True, True, False, id="clearly below"),
+        pytest.param(500, False, True, True, id="incomplete and clearly below"),
     ],
 )
 def test_volume_is_over_its_request_with_hysteresis(
@@ -102,4 +102,4 @@ def test_invalid_usage_document_is_refused(text: str) -> None:
     ],
 )
 def test_sizes_are_formatted(size: int, words: str) -> None:
-    assert in_words(size) == words
+    assert format_size(size) == words

@@ -1,4 +1,4 @@
-"""mount(8) and umount(8): what they are called with, how long they are waited for, what becomes of them."""
+"""mount(8) and umount(8): their arguments, timeouts and cancellation."""
 
 import asyncio
 import os
@@ -39,18 +39,18 @@ def mounter(path: str) -> SystemMounter:
 
 @pytest.fixture
 def recording(tmp_path: Path) -> tuple[SystemMounter, Path]:
-    """A mounter whose programs only write down their arguments, and where they do."""
+    """A mounter whose programs only record their arguments, and the file with them."""
     calls = tmp_path / "calls"
     return mounter(program(tmp_path, f'printf "%s|" "$@" >> {calls}; echo >> {calls}')), calls
 
 
-async def test_an_export_is_mounted_by_its_arguments_alone(recording: tuple[SystemMounter, Path]) -> None:
+async def test_export_is_mounted_with_exact_arguments(recording: tuple[SystemMounter, Path]) -> None:
     mounting, calls = recording
     await mounting.mount("127.0.0.1:/a b", TARGET, "nfsvers=4.1,port=22049")
     assert calls.read_text() == "-t|nfs4|-o|nfsvers=4.1,port=22049|127.0.0.1:/a b|/pods/a b|\n"
 
 
-async def test_a_target_is_unmounted_without_access_to_it(recording: tuple[SystemMounter, Path]) -> None:
+async def test_target_is_unmounted_without_access_to_it(recording: tuple[SystemMounter, Path]) -> None:
     mounting, calls = recording
     await mounting.unmount(TARGET)
     await mounting.unmount(TARGET, force=True)
@@ -62,7 +62,7 @@ async def test_a_target_is_unmounted_without_access_to_it(recording: tuple[Syste
     ]
 
 
-async def test_the_error_contains_the_output_of_the_program(tmp_path: Path) -> None:
+async def test_error_contains_the_output_of_the_program(tmp_path: Path) -> None:
     failing = mounter(program(tmp_path, "echo mount.nfs4: access  denied >&2; echo twice; exit 32"))
     with pytest.raises(MountFailed) as caught:
         await failing.mount("127.0.0.1:/", TARGET, "hard")
@@ -74,10 +74,10 @@ async def test_the_error_contains_the_output_of_the_program(tmp_path: Path) -> N
     ("text", "tries"),
     [
         pytest.param(
-            "mount.nfs4: access denied by server while mounting 127.0.0.1:/", 3, id="a new access point"
+            "mount.nfs4: access denied by server while mounting 127.0.0.1:/", 3, id="new access point"
         ),
-        pytest.param("mount.nfs4: Connection reset by peer", 3, id="a new tunnel"),
-        pytest.param("mount.nfs4: No such file or directory", 1, id="a wrong path"),
+        pytest.param("mount.nfs4: Connection reset by peer", 3, id="new tunnel"),
+        pytest.param("mount.nfs4: No such file or directory", 1, id="wrong path"),
         pytest.param("", 1, id="no reason"),
     ],
 )
@@ -90,14 +90,14 @@ async def test_temporary_errors_are_retried(tmp_path: Path, text: str, tries: in
     assert len(calls.read_text().splitlines()) == tries
 
 
-async def test_a_second_try_that_succeeds_is_a_success(tmp_path: Path) -> None:
+async def test_retry_can_succeed(tmp_path: Path) -> None:
     once = tmp_path / "once"
     script = f"test -e {once} && exit 0; touch {once}; echo reset by peer; exit 32"
     await mounter(program(tmp_path, script)).mount("a:/", TARGET, "hard")
 
 
 @pytest.mark.parametrize(("options", "readings"), [("rsize=65536,hard", 1), ("hard", 0)])
-async def test_a_mount_reads_the_table_once_and_stays_where_that_fails(
+async def test_mount_succeeds_if_the_table_cannot_be_read(
     tmp_path: Path, options: str, readings: int
 ) -> None:
     count = 0
@@ -115,13 +115,13 @@ async def test_a_mount_reads_the_table_once_and_stays_where_that_fails(
     assert [line["event"] for line in logs] == ["read-ahead-not-set"] * readings
 
 
-async def test_a_missing_program_is_a_platform_error(tmp_path: Path) -> None:
+async def test_missing_program_is_a_platform_error(tmp_path: Path) -> None:
     with pytest.raises(PlatformError, match="cannot be run"):
         await mounter(str(tmp_path / "missing")).mount("a:/", TARGET, "hard")
 
 
 @pytest.mark.parametrize("is_starting", [False, True], ids=["while it runs", "while it is started"])
-async def test_a_call_that_is_cancelled_ends_the_program_and_its_helper(
+async def test_cancelled_call_kills_the_program_and_its_helper(
     tmp_path: Path, eventually: Eventually, monkeypatch: pytest.MonkeyPatch, is_starting: bool
 ) -> None:
     pids = tmp_path / "pids"
@@ -186,7 +186,7 @@ async def test_real_mounts_are_unmounted_by_the_real_program() -> None:
 
 
 @needs_root
-async def test_a_mount_that_is_in_use_stays() -> None:
+async def test_mount_in_use_is_kept() -> None:
     with private_folder() as folder, (folder / "open").open("w"):
         with pytest.raises(MountFailed, match="target is busy"):
             await SystemMounter().unmount(folder)

@@ -1,4 +1,4 @@
-"""The kernel's word about one path, without entering what is mounted there."""
+"""The answer of the kernel about a path, without access to the mounted file system."""
 
 import os
 import subprocess
@@ -21,7 +21,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Path]:
-    """A directory with an odd name, from which everything is unmounted in the end."""
+    """A directory with an unusual name; everything is unmounted from it at the end."""
     place = tmp_path / "a b\\c#"
     place.mkdir()
     yield place
@@ -33,7 +33,7 @@ def place(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize(
     "options", [pytest.param(["-t", "tmpfs", "none"], id="tmpfs"), pytest.param(["--bind"], id="bind mount")]
 )
-def test_mount_point_is_one_until_the_last_mount_is_gone(place: Path, options: list[str]) -> None:
+def test_path_is_a_mount_point_until_its_last_unmount(place: Path, options: list[str]) -> None:
     assert is_mount_point(place) is False
     source = [] if options[0] == "-t" else [str(place.parent)]
     for _ in range(2):
@@ -67,7 +67,7 @@ def test_no_file_stays_open(tmp_path: Path) -> None:
 
 @needs_root
 @pytest.mark.skipif(not FUSE.exists(), reason="the kernel has no FUSE")
-def test_file_system_that_never_answers_is_not_waited_for(place: Path) -> None:
+def test_unresponsive_file_system_does_not_delay_the_answer(place: Path) -> None:
     # A server of FUSE that has not said a word: a program that enters the mount waits until it is aborted.
     with FUSE.open("r+b", buffering=0) as server:
         options = f"fd={server.fileno()},rootmode=40000,user_id=0,group_id=0"

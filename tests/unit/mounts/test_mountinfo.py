@@ -1,4 +1,4 @@
-"""Mounts as the kernel writes them, read back."""
+"""Parsing of mounts as the kernel writes them."""
 
 import os
 import string
@@ -33,7 +33,7 @@ NFS = (
 ROOT = "510 400 0:50 / / rw,relatime - overlay overlay rw,lowerdir=/x:/y"
 
 
-def test_a_line_of_the_kernel() -> None:
+def test_lines_of_the_kernel_are_parsed() -> None:
     assert parse_mountinfo(f"{ROOT}\n{NFS}\n") == (
         MountEntry(
             mount_id=510,
@@ -73,26 +73,26 @@ def test_a_line_of_the_kernel() -> None:
         "510 400 0:50 / / rw -",
     ],
 )
-def test_an_invalid_line_is_ignored(line: str) -> None:
+def test_invalid_line_is_ignored(line: str) -> None:
     assert [entry.mount_id for entry in parse_mountinfo(f"{ROOT}\n{line}\n{NFS}\n")] == [510, 523]
 
 
-def test_an_empty_source_is_one() -> None:
+def test_empty_source_is_valid() -> None:
     (entry,) = parse_mountinfo("510 400 0:50 / /x rw - tmpfs  rw\n")
     assert (entry.source, entry.super_options) == ("", ("rw",))
 
 
-def test_blanks_and_more_are_decoded() -> None:
+def test_escaped_characters_are_decoded() -> None:
     (entry,) = parse_mountinfo(r"1 2 0:5 /r\011 /a\040b\012c\134d\043 rw - nfs4 s:/x\040y rw" + "\n")
     assert (entry.root, entry.mount_point, entry.source) == ("/r\t", Path("/a b\nc\\d#"), "s:/x y")
 
 
-def test_what_only_looks_like_an_escape_stays() -> None:
+def test_invalid_escape_is_kept() -> None:
     (entry,) = parse_mountinfo(r"1 2 0:5 / /a\04 rw - nfs4 s:/\134040\777 rw")
     assert (entry.mount_point, entry.source) == (Path(r"/a\04"), r"s:/\040\777")
 
 
-def test_separators_of_lines_that_are_none_to_the_kernel_stay() -> None:
+def test_unicode_line_separators_do_not_split_lines() -> None:
     (entry,) = parse_mountinfo("1 2 0:5 / /a\x0b\u2028\x85b rw - nfs4 s:/ rw\n")
     assert entry.mount_point == Path("/a\x0b\u2028\x85b")
 
@@ -119,7 +119,7 @@ _ENTRIES = st.builds(
 
 
 def _escaped(text: str) -> str:
-    """As seq_escape in the kernel does it."""
+    """Escape a text as seq_escape of the kernel."""
     return "".join(f"\\{ord(letter):03o}" if letter in " \t\n\\#" else letter for letter in text)
 
 
@@ -141,7 +141,7 @@ def _rendered(entry: MountEntry, optional: list[str]) -> str:
 
 
 @given(st.lists(_ENTRIES, max_size=4), st.lists(st.sampled_from(["shared:1", "master:2", "unbindable"])))
-def test_whatever_the_kernel_writes_is_read(entries: list[MountEntry], optional: list[str]) -> None:
+def test_any_line_of_the_kernel_is_parsed(entries: list[MountEntry], optional: list[str]) -> None:
     text = "".join(_rendered(entry, optional) for entry in entries)
     assert parse_mountinfo(text) == tuple(entries)
 
@@ -151,7 +151,7 @@ def test_no_text_raises_an_error(text: str) -> None:
     parse_mountinfo(text)
 
 
-def test_this_process_has_a_root_and_proc() -> None:
+def test_own_table_has_root_and_proc() -> None:
     found = {entry.mount_point: entry.file_system_type for entry in read_mountinfo()}
     assert Path("/") in found
     assert found[Path("/proc")] == "proc"
@@ -165,7 +165,7 @@ def test_bytes_that_are_not_utf8_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
-def test_the_kernel_says_that_its_table_has_changed(tmp_path: Path) -> None:
+def test_kernel_reports_a_change_of_the_table(tmp_path: Path) -> None:
     with MOUNTINFO.open("rb", buffering=0) as table:
         before = table.readall()
         subprocess.run(["mount", "-t", "tmpfs", "none", str(tmp_path)], check=True)
@@ -174,7 +174,7 @@ def test_the_kernel_says_that_its_table_has_changed(tmp_path: Path) -> None:
     assert before
 
 
-def test_a_table_that_stands_still_is_whole(tmp_path: Path) -> None:
+def test_unchanged_table_is_complete(tmp_path: Path) -> None:
     file = tmp_path / "mountinfo"
     file.write_bytes(b"1 2 0:5 / /a rw - nfs4 s:/ rw\n")
     assert read_once(file) == (file.read_bytes(), True)
@@ -187,15 +187,15 @@ def _lines(*places: str) -> bytes:
 @pytest.mark.parametrize(
     ("readings", "shown"),
     [
-        pytest.param([(("/1",), True), (("/1", "/2"), True)], ["/1"], id="whole at once"),
-        pytest.param([(("/1",), False), (("/1", "/2"), True)], ["/1", "/2"], id="one was missed"),
-        pytest.param([(("/1", "/2"), False), (("/1",), True)], ["/1"], id="one went"),
+        pytest.param([(("/1",), True), (("/1", "/2"), True)], ["/1"], id="complete at once"),
+        pytest.param([(("/1",), False), (("/1", "/2"), True)], ["/1", "/2"], id="mount missed"),
+        pytest.param([(("/1", "/2"), False), (("/1",), True)], ["/1"], id="mount removed"),
         pytest.param(
-            [(("/1", "/2", "/3"), False), (("/2", "/1"), False)], ["/3", "/2", "/1"], id="never whole"
+            [(("/1", "/2", "/3"), False), (("/2", "/1"), False)], ["/3", "/2", "/1"], id="never complete"
         ),
     ],
 )
-def test_a_table_is_read_until_it_is_whole(
+def test_table_is_read_until_it_is_complete(
     readings: list[tuple[tuple[str, ...], bool]], shown: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left = [(_lines(*places), is_whole) for places, is_whole in readings]
@@ -203,7 +203,7 @@ def test_a_table_is_read_until_it_is_whole(
     assert [str(entry.mount_point) for entry in read_mountinfo()] == shown
 
 
-def test_without_proc_there_is_an_error(tmp_path: Path) -> None:
+def test_missing_proc_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(PlatformError) as caught:
         read_mountinfo(tmp_path / "none")
     assert str(caught.value) == (
@@ -228,7 +228,7 @@ def mounted(source: str, mount_point: str = "/mnt/x") -> MountEntry:
         (f"{SERVER}:/x:/y", "/x:/y"),
     ],
 )
-def test_exports_of_the_server(source: str, directory: str) -> None:
+def test_exports_of_the_server_are_found(source: str, directory: str) -> None:
     entry = mounted(source)
     wanted = Export(server=SERVER, directory=parse_directory(directory), mount_point=Path("/mnt/x"))
     assert find_exports([entry], SERVER) == (wanted,)
@@ -250,7 +250,7 @@ def test_exports_of_the_server(source: str, directory: str) -> None:
         "overlay",
     ],
 )
-def test_sources_of_others(source: str) -> None:
+def test_exports_of_other_servers_are_ignored(source: str) -> None:
     assert find_exports([mounted(source)], SERVER) == ()
 
 
@@ -261,18 +261,18 @@ def test_exports_are_in_the_order_of_the_mounts() -> None:
 
 
 @pytest.mark.parametrize("host", ["[fd00::1]", "127.0.0.1", "efs.local"])
-def test_the_server_may_be_an_address(host: str) -> None:
+def test_server_can_be_an_address(host: str) -> None:
     wanted = Export(server=host, directory=Directory(("a",)), mount_point=Path("/mnt/x"))
     assert export_of(mounted(f"{host}:/a")) == wanted
     assert find_exports([mounted(f"{host}:/a")], host) == (wanted,)
 
 
 @pytest.mark.parametrize("source", ["overlay", "/dev/sda1", "", "tmpfs:x"])
-def test_what_has_no_server_is_no_export(source: str) -> None:
+def test_source_without_a_server_is_not_an_export(source: str) -> None:
     assert export_of(mounted(source)) is None
 
 
-def test_a_path_that_no_volume_can_have_is_an_error() -> None:
+def test_path_that_no_volume_can_have_is_an_error() -> None:
     with pytest.raises(InvalidValue) as caught:
         export_of(mounted(rf"{SERVER}:/a\012b"))
     assert (caught.value.field, caught.value.value) == ("mount /mnt/x", "/a\nb")

@@ -1,4 +1,4 @@
-"""How far the kernel is told to read ahead."""
+"""The read-ahead of mounts."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,19 +15,19 @@ from kube_efs.mounts.mountinfo import parse_mountinfo
 @pytest.mark.parametrize(
     ("options", "kibibytes"),
     [
-        pytest.param("nfsvers=4.1,rsize=1048576,hard", 15360, id="the default"),
-        pytest.param("rsize=65536", 960, id="a smaller block"),
-        pytest.param("wsize=1048576,hard", None, id="no size given"),
+        pytest.param("nfsvers=4.1,rsize=1048576,hard", 15360, id="default"),
+        pytest.param("rsize=65536", 960, id="smaller block"),
+        pytest.param("wsize=1048576,hard", None, id="no size"),
     ],
 )
-def test_fifteen_blocks_are_read_ahead(options: str, kibibytes: int | None) -> None:
+def test_read_ahead_is_fifteen_blocks(options: str, kibibytes: int | None) -> None:
     assert wanted_read_ahead(options) == kibibytes
 
 
 @pytest.mark.parametrize(
-    ("file_system_type", "value"), [("nfs4", "960\n"), pytest.param("ext4", "128\n", id="a bound folder's")]
+    ("file_system_type", "value"), [("nfs4", "960\n"), pytest.param("ext4", "128\n", id="bind mount")]
 )
-def test_the_read_ahead_is_set_for_nfs_mounts_only(tmp_path: Path, file_system_type: str, value: str) -> None:
+def test_read_ahead_is_set_for_nfs_mounts_only(tmp_path: Path, file_system_type: str, value: str) -> None:
     file = tmp_path / "0:50" / "read_ahead_kb"
     file.parent.mkdir()
     file.write_text("128\n")
@@ -35,7 +35,7 @@ def test_the_read_ahead_is_set_for_nfs_mounts_only(tmp_path: Path, file_system_t
     assert file.read_text() == value
 
 
-def test_a_read_ahead_that_cannot_be_set_is_only_logged(tmp_path: Path) -> None:
+def test_failure_to_set_the_read_ahead_is_only_logged(tmp_path: Path) -> None:
     with capture_logs() as logs:
         set_read_ahead(MOUNT, 960, devices=tmp_path)
     [line] = logs

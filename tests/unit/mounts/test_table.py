@@ -1,4 +1,4 @@
-"""What the mount table is asked, how often it is read, and what is parsed of it."""
+"""Questions to the mount table, the number of readings, and the parsed lines."""
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ def line(place: str, source: str = "127.0.0.1:/", number: int = 1) -> str:
 
 @dataclass(slots=True)
 class Readings:
-    """Each reading gives the next text, the last one again and again; ``answers`` are the kernel's."""
+    """Each reading returns the next text, then always the last one; ``answers`` are those of the kernel."""
 
     texts: list[str]
     is_whole: bool = True
@@ -51,24 +51,26 @@ class Readings:
 @pytest.mark.parametrize(
     ("text", "place", "source"),
     [
-        pytest.param(line("/a", "there") + line("/b"), "/a", "there", id="there"),
+        pytest.param(line("/a", "there") + line("/b"), "/a", "there", id="mounted"),
         pytest.param(line("/a", "first") + line("/b") + line("/a", "last"), "/a", "last", id="several"),
-        pytest.param("", "/a", None, id="nothing anywhere"),
-        pytest.param(line("/a/b") + line("/ab") + line("/"), "/a", None, id="only above, below and beside"),
-        pytest.param(line("/x", "/a") + "1 1 0:5 /a /x rw - tmpfs /a rw\n", "/a", None, id="only from there"),
-        pytest.param(line(r"/a\040b\134c\011d"), "/a b\\c\td", "127.0.0.1:/", id="escapes"),
+        pytest.param("", "/a", None, id="empty table"),
         pytest.param(
-            line("/a#b") + line(r"/a\043c"), "/a#c", "127.0.0.1:/", id="an escape that may be or not"
+            line("/a/b") + line("/ab") + line("/"), "/a", None, id="only parents, children and siblings"
         ),
+        pytest.param(
+            line("/x", "/a") + "1 1 0:5 /a /x rw - tmpfs /a rw\n", "/a", None, id="mounts of the source"
+        ),
+        pytest.param(line(r"/a\040b\134c\011d"), "/a b\\c\td", "127.0.0.1:/", id="escapes"),
+        pytest.param(line("/a#b") + line(r"/a\043c"), "/a#c", "127.0.0.1:/", id="ambiguous escape"),
         pytest.param(line(r"/a\\040b"), "/a b", None, id="no escape"),
         pytest.param(line("/ä\udcff"), "/ä\udcff", "127.0.0.1:/", id="not UTF-8"),
-        pytest.param(line("/a//deleted"), "/a", None, id="removed elsewhere"),
-        pytest.param(line("/a//deleted"), "/a/deleted", None, id="a name like the mark"),
-        pytest.param("1 1 0:50 / /a rw\n\nx\n1 2 3 4 /a x x x\n", "/a", None, id="no lines of the kernel's"),
+        pytest.param(line("/a//deleted"), "/a", None, id="removed in another namespace"),
+        pytest.param(line("/a//deleted"), "/a/deleted", None, id="name like the mark"),
+        pytest.param("1 1 0:50 / /a rw\n\nx\n1 2 3 4 /a x x x\n", "/a", None, id="invalid lines"),
     ],
 )
 @pytest.mark.parametrize("is_whole", [True, False])
-async def test_topmost_mount_of_exactly_that_place(
+async def test_topmost_mount_at_the_path_is_found(
     text: str, place: str, source: str | None, is_whole: bool
 ) -> None:
     found = await Readings([text], is_whole).table().mounted_at(Path(place))
@@ -76,7 +78,7 @@ async def test_topmost_mount_of_exactly_that_place(
 
 
 @pytest.mark.parametrize("is_whole", [True, False], ids=["still", "changing"])
-async def test_kernel_that_answers_spares_readings(is_whole: bool) -> None:
+async def test_answer_of_the_kernel_avoids_readings(is_whole: bool) -> None:
     readings = Readings([line("/a")], is_whole, {A: True, B: False})
     mounts = readings.table()
     assert (await mounts.is_mounted(A), await mounts.is_mounted(B), await mounts.mounted_at(B)) == (
@@ -90,33 +92,33 @@ async def test_kernel_that_answers_spares_readings(is_whole: bool) -> None:
 
 
 @IS_SILENT
-async def test_one_reading_that_shows_a_mount_is_enough_though_the_table_changes(answer: bool | None) -> None:
+async def test_mount_in_one_reading_is_sufficient_while_the_table_changes(answer: bool | None) -> None:
     readings = Readings([line("/a")], is_whole=False, answers={A: answer})
     assert await readings.table().mounted_at(A)
     assert readings.count == 1
 
 
 @IS_SILENT
-async def test_mount_that_a_reading_misses_is_found_by_the_next(answer: bool | None) -> None:
+async def test_mount_missing_in_a_reading_is_found_by_the_next(answer: bool | None) -> None:
     readings = Readings(["", line("/b"), line("/a")], is_whole=False, answers={A: answer})
     assert await readings.table().mounted_at(A)
     assert readings.count == 3
 
 
-async def test_silent_kernel_s_changing_table_has_to_miss_a_mount_several_times() -> None:
+async def test_changing_table_must_miss_a_mount_several_times_without_an_answer_of_the_kernel() -> None:
     readings = Readings([line("/b")], is_whole=False)
     assert await readings.table().is_mounted(A) is False
     assert readings.count == 5
 
 
-async def test_mount_point_that_the_table_does_not_show_is_an_error() -> None:
+async def test_mount_point_missing_in_the_table_is_an_error() -> None:
     with pytest.raises(
         PlatformError, match="mounts: '/a' is a mount point that is missing in the mount table"
     ):
         await Readings([""], answers={A: True}).table().mounted_at(A)
 
 
-async def test_table_that_cannot_be_read_is_an_error_and_readable_again_later() -> None:
+async def test_unreadable_table_is_an_error_and_is_read_again_later() -> None:
     readings = Readings([line("/a")], failure=FileNotFoundError(2, "No such file or directory"))
     mounts = readings.table()
     with pytest.raises(PlatformError) as caught:
@@ -128,7 +130,7 @@ async def test_table_that_cannot_be_read_is_an_error_and_readable_again_later() 
     assert await mounts.mounted_at(A)
 
 
-async def test_places_among_several_are_those_of_any_reading() -> None:
+async def test_mounted_paths_are_those_of_any_reading() -> None:
     texts = [line("/a") + line("/b"), line("/a"), line("/c"), line("/d")]
     places = {Path(name) for name in ("/a", "/b", "/c", "/d")}
     readings = Readings(texts)
@@ -138,13 +140,13 @@ async def test_places_among_several_are_those_of_any_reading() -> None:
 
 
 @pytest.mark.parametrize("mark", ["//deleted", r"\040(deleted)"])
-async def test_mount_point_that_was_removed_elsewhere_still_counts(mark: str) -> None:
+async def test_mount_point_removed_in_another_namespace_counts_as_mounted(mark: str) -> None:
     found = await Readings([line(f"/pods/x{mark}")]).table().mounted_among([Path("/pods/x"), A])
     assert found == {Path("/pods/x")}
 
 
 @pytest.mark.parametrize(("answer", "is_mounted"), [(True, True), (None, True), (False, False)])
-async def test_what_a_table_that_never_stands_still_misses_counts_unless_the_kernel_denies_it(
+async def test_missing_path_counts_as_mounted_while_the_table_changes_unless_the_kernel_denies_it(
     answer: bool | None, is_mounted: bool
 ) -> None:
     readings = Readings([line("/b")], is_whole=False, answers={A: answer})
@@ -153,7 +155,7 @@ async def test_what_a_table_that_never_stands_still_misses_counts_unless_the_ker
 
 
 @pytest.mark.parametrize(("is_whole", "count"), [(True, 1), (False, 5)])
-async def test_mounts_of_a_source_are_found_by_it(is_whole: bool, count: int) -> None:
+async def test_mounts_of_a_source_are_found(is_whole: bool, count: int) -> None:
     name = "fs-1.efs.us-east-1.amazonaws.com"
     text = (
         line("/a", f"{name}:/x\\040y", 1)
@@ -169,7 +171,7 @@ async def test_mounts_of_a_source_are_found_by_it(is_whole: bool, count: int) ->
 
 @dataclass(slots=True)
 class Gated:
-    """Readings that are held up; each shows a mount at its own number."""
+    """Readings that wait; each shows a mount at its number."""
 
     gate: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
     begun: int = 0
@@ -185,7 +187,7 @@ class Gated:
 
 
 async def question(mounts: MountTable) -> "asyncio.Task[frozenset[Path]]":
-    """One that has been asked, and is answered with the number of the reading that is used for it."""
+    """A pending call, whose answer is the number of the reading it used."""
     numbers = [Path(f"/{number}") for number in range(1, 10)]
     task = asyncio.create_task(mounts.mounted_among(numbers, readings=1))
     for _ in range(3):
@@ -209,7 +211,7 @@ async def test_calls_during_a_reading_share_the_next_one(eventually: Eventually)
     assert gated.begun == 3
 
 
-async def test_of_thousands_of_lines_only_those_that_are_asked_about_are_parsed(
+async def test_only_lines_of_requested_paths_are_parsed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     parsed: list[str] = []
@@ -233,7 +235,7 @@ async def test_of_thousands_of_lines_only_those_that_are_asked_about_are_parsed(
 
 @contextmanager
 def changing_mounts() -> Iterator[Path]:
-    """A directory with a mount that stays, while another comes and goes all the time."""
+    """A directory with a permanent mount, while another one is mounted and unmounted all the time."""
     with tempfile.TemporaryDirectory(prefix="table-") as name:
         folder, is_over = Path(name), threading.Event()
         subprocess.run(["mount", "-t", "tmpfs", "none", name], check=True)
@@ -258,7 +260,7 @@ def changing_mounts() -> Iterator[Path]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
-def test_real_table_is_read_once_though_a_foreign_mount_comes_and_goes() -> None:
+def test_real_table_is_read_once_while_foreign_mounts_change() -> None:
     readings = 0
 
     def read() -> tuple[bytes, bool]:

@@ -1,4 +1,4 @@
-"""How full a file system is, with ones that do not answer."""
+"""The usage of file systems, also of unresponsive ones."""
 
 import asyncio
 import os
@@ -10,14 +10,14 @@ from kube_efs.model.errors import MountFailed, PlatformError
 from kube_efs.mounts.usage import Usage, read_usage
 
 
-async def test_usage_is_that_of_the_kernel() -> None:
+async def test_usage_matches_the_kernel() -> None:
     found, usage = os.statvfs("/"), await read_usage(Path("/"))
     assert usage.total_bytes == found.f_blocks * found.f_frsize
     assert usage.total_inodes == found.f_files
     assert 0 <= usage.available_bytes <= usage.total_bytes - usage.used_bytes
 
 
-def test_figures_are_those_of_df() -> None:
+def test_figures_match_df() -> None:
     assert Usage.parse("512 1000 400 300 50 20") == Usage(
         total_bytes=512_000,
         used_bytes=307_200,
@@ -28,7 +28,7 @@ def test_figures_are_those_of_df() -> None:
     )
 
 
-async def test_a_failed_reading_contains_the_reason(tmp_path: Path) -> None:
+async def test_failed_reading_contains_the_reason(tmp_path: Path) -> None:
     with pytest.raises(MountFailed) as caught:
         await read_usage(tmp_path / "a b")
     assert caught.value.problem.startswith("cannot be used (stat: cannot read file system information for")
@@ -37,7 +37,7 @@ async def test_a_failed_reading_contains_the_reason(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("answer", ["", "1 2 3", "1 2 3 4 5 -6", "a b c d e f"])
-async def test_an_invalid_answer_is_an_error(tmp_path: Path, answer: str) -> None:
+async def test_invalid_answer_is_an_error(tmp_path: Path, answer: str) -> None:
     program = tmp_path / "stat"
     program.write_text(f"#!/bin/sh\necho '{answer}'\n")
     program.chmod(0o755)
@@ -45,12 +45,12 @@ async def test_an_invalid_answer_is_an_error(tmp_path: Path, answer: str) -> Non
         await read_usage(Path("/"), program=str(program))
 
 
-async def test_a_missing_program_is_a_platform_error() -> None:
+async def test_missing_program_is_a_platform_error() -> None:
     with pytest.raises(PlatformError, match="cannot be run"):
         await read_usage(Path("/"), program="/nowhere/stat")
 
 
-async def test_a_file_system_that_does_not_answer_is_waited_for_as_long_as_the_caller_wants(
+async def test_unresponsive_file_system_is_awaited_until_the_timeout_of_the_caller(
     tmp_path: Path,
 ) -> None:
     program = tmp_path / "stat"

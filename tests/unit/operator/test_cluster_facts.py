@@ -18,7 +18,7 @@ def custom(version: str, *ciphers: str) -> dict[str, Any]:
         pytest.param({"type": "Intermediate"}, TlsProfile(), id="intermediate"),
         pytest.param({"type": "Old"}, TlsProfile(), id="old"),
         pytest.param({"type": "Modern"}, TlsProfile(min_version="1.3"), id="modern"),
-        pytest.param(custom("VersionTLS13"), TlsProfile(min_version="1.3"), id="a version only"),
+        pytest.param(custom("VersionTLS13"), TlsProfile(min_version="1.3"), id="version only"),
         pytest.param(
             custom("VersionTLS11", "ECDHE-RSA-AES128-GCM-SHA256", "TLS_AES_128_GCM_SHA256"),
             TlsProfile(ciphers=("ECDHE-RSA-AES128-GCM-SHA256",)),

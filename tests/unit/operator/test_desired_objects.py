@@ -191,7 +191,7 @@ def names(manifests: tuple[Manifest, ...]) -> set[str]:
                 "ClusterRole kube-efs-observing",
                 "ClusterRoleBinding kube-efs-observing:storage",
             },
-            id="the status page",
+            id="status page",
         ),
         pytest.param(
             {

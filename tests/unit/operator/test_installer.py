@@ -27,10 +27,10 @@ def deployment(manager: str = FIELD_MANAGER, fields: str = "f:spec", **spec: Any
 @pytest.mark.parametrize(
     ("change", "differs"),
     [
-        pytest.param({"status": {"replicas": 2}}, False, id="a status"),
-        pytest.param({"metadata": {"name": "x", "resourceVersion": "8"}}, False, id="a version"),
-        pytest.param({"metadata": {"name": "x", "labels": {"a": "b"}}}, True, id="a label"),
-        pytest.param({"spec": {"replicas": 3}}, True, id="a specification"),
+        pytest.param({"status": {"replicas": 2}}, False, id="status"),
+        pytest.param({"metadata": {"name": "x", "resourceVersion": "8"}}, False, id="version"),
+        pytest.param({"metadata": {"name": "x", "labels": {"a": "b"}}}, True, id="label"),
+        pytest.param({"spec": {"replicas": 3}}, True, id="specification"),
         pytest.param({"rules": []}, True, id="rules of a role"),
     ],
 )
@@ -44,10 +44,10 @@ def test_digest_changes_with_all_fields_except_those_of_the_api_server(
 @pytest.mark.parametrize(
     ("live", "wanted", "expected"),
     [
-        pytest.param({"attachRequired": True}, {"attachRequired": False}, True, id="an immutable field"),
-        pytest.param({"attachRequired": False}, {"attachRequired": False}, False, id="the same"),
-        pytest.param({"podInfoOnMount": True}, {"podInfoOnMount": False}, False, id="a mutable field"),
-        pytest.param({"attachRequired": True}, {}, False, id="a field that is not desired"),
+        pytest.param({"attachRequired": True}, {"attachRequired": False}, True, id="immutable field"),
+        pytest.param({"attachRequired": False}, {"attachRequired": False}, False, id="same"),
+        pytest.param({"podInfoOnMount": True}, {"podInfoOnMount": False}, False, id="mutable field"),
+        pytest.param({"attachRequired": True}, {}, False, id="field that is not desired"),
     ],
 )
 def test_csidriver_is_recreated_only_if_an_immutable_field_differs(
@@ -70,10 +70,10 @@ def test_workload_with_another_selector_is_recreated() -> None:
 @pytest.mark.parametrize(
     ("manager", "fields", "expected"),
     [
-        pytest.param(FIELD_MANAGER, "f:spec", False, id="the operator"),
-        pytest.param("kubectl-edit", "f:spec", True, id="a user"),
-        pytest.param("kubectl-rollout", "f:spec", False, id="a restart"),
-        pytest.param("kubectl-edit", "f:metadata", False, id="the label of a user"),
+        pytest.param(FIELD_MANAGER, "f:spec", False, id="operator"),
+        pytest.param("kubectl-edit", "f:spec", True, id="user"),
+        pytest.param("kubectl-rollout", "f:spec", False, id="restart"),
+        pytest.param("kubectl-edit", "f:metadata", False, id="label of a user"),
     ],
 )
 def test_fields_of_others_are_found_by_their_manager(manager: str, fields: str, expected: bool) -> None:

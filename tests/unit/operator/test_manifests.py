@@ -100,16 +100,16 @@ def test_value_with_yaml_syntax_is_rejected() -> None:
     ("name", "value"),
     [
         pytest.param("namespace", "Storage", id="upper case"),
-        pytest.param("namespace", "a.b", id="a namespace with a dot"),
+        pytest.param("namespace", "a.b", id="namespace with a dot"),
         pytest.param("namespace", "", id="nothing"),
         pytest.param("namespace", "a" * 64, id="64 characters"),
-        pytest.param("image", "-rm", id="an image like a flag"),
+        pytest.param("image", "-rm", id="image that looks like a flag"),
         pytest.param("provisioner", "a/b/c", id="two slashes"),
-        pytest.param("storage_class_name", "_", id="an underscore"),
-        pytest.param("region", "us east", id="a blank"),
-        pytest.param("kubelet_folder", "var/lib/kubelet", id="a relative folder"),
-        pytest.param("kubelet_folder", "/var/../etc", id="a folder with dots"),
-        pytest.param("kubelet_folder", "/", id="the root"),
+        pytest.param("storage_class_name", "_", id="underscore"),
+        pytest.param("region", "us east", id="blank"),
+        pytest.param("kubelet_folder", "var/lib/kubelet", id="relative directory"),
+        pytest.param("kubelet_folder", "/var/../etc", id="directory with dots"),
+        pytest.param("kubelet_folder", "/", id="root"),
     ],
 )
 def test_invalid_option_is_rejected_with_its_name_and_value(name: str, value: str) -> None:
@@ -237,7 +237,7 @@ def test_asset_is_loaded_with_its_placeholders() -> None:
 
 
 def _mounted(pod: Any, container: Any) -> dict[str, str]:
-    """Where the container has which folder of the node."""
+    """The host paths of a container, by mount path."""
     folders = {one["name"]: one["hostPath"]["path"] for one in pod["volumes"] if "hostPath" in one}
     return {
         one["mountPath"]: folders[one["name"]] for one in container["volumeMounts"] if one["name"] in folders
@@ -359,7 +359,7 @@ def test_controller_can_read_only_the_given_secrets_and_config_maps() -> None:
     ("changes", "remedy"),
     [
         pytest.param({"secrets": ("role",)}, "use NAMESPACE/NAME", id="no namespace"),
-        pytest.param({"config_maps": ("a/b/c",)}, "use NAMESPACE/NAME", id="a key too"),
+        pytest.param({"config_maps": ("a/b/c",)}, "use NAMESPACE/NAME", id="key too"),
         pytest.param({"secrets": ("a/*",)}, "use NAMESPACE/NAME", id="every name"),
         pytest.param({"secrets": ("a/b",), "csi": False}, "add the CSI driver", id="no driver"),
     ],

@@ -1,4 +1,4 @@
-"""What a report says about the objects of a cluster."""
+"""The content of a report about the objects of a cluster."""
 
 from datetime import UTC, datetime
 

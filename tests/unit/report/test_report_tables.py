@@ -1,4 +1,4 @@
-"""Reports as a person sees them."""
+"""Reports as tables."""
 
 from dataclasses import replace
 

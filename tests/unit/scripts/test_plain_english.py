@@ -1,4 +1,4 @@
-"""The lint for words: it finds them in prose only, and this tree has none."""
+"""The check of words: it finds them only in prose, and this tree has none."""
 
 import subprocess
 import sys
@@ -34,7 +34,7 @@ def test_finding_has_line_word_and_alternative() -> None:
     [
         pytest.param("The node is told its port.", ["is told"], id="longer phrase wins"),
         pytest.param(
-            "Whoever asks, and whoever waits.", ["Whoever", "whoever"], id="capitals, and twice in a line"
+            "Whoever asks, and whoever waits.", ["Whoever", "whoever"], id="uppercase, and twice in a line"
         ),
         pytest.param("See `whoever` and ``who ` ever, anew``.", [], id="code"),
         pytest.param("```console\n$ echo anew\n```\n\nAgain anew.", ["anew"], id="fenced block"),

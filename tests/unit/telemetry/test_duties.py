@@ -1,4 +1,4 @@
-"""Duties: one that fails goes on, is told and counted, and ends no other."""
+"""Duties: a failed one is restarted, reported and counted, and affects no other."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from kube_efs.telemetry.duties import Duties
 
 
 class Clock:
-    """Time that passes only while somebody sleeps, or when a test says so."""
+    """Time that passes only during sleeps, or when a test advances it."""
 
     def __init__(self) -> None:
         self.now = 0.0

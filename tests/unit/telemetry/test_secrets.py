@@ -122,7 +122,7 @@ def test_number_that_json_refuses_is_only_described() -> None:
     assert without_secrets({"size": 10**100_000, "port": 20490}) == {"size": "a huge int", "port": 20490}
 
 
-def test_a_document_in_a_text_loses_what_stands_below_the_name_of_a_secret() -> None:
+def test_secret_in_a_json_document_inside_a_text_is_removed() -> None:
     text = json.dumps({"a": json.dumps({"credentials": {"first": "hunter2", "second": ["x1y2"]}}), "b": 1})
     clean = str(without_secrets({"answer": text})["answer"])
 
@@ -131,7 +131,7 @@ def test_a_document_in_a_text_loses_what_stands_below_the_name_of_a_secret() -> 
     assert json.loads(clean)["b"] == 1
 
 
-def test_an_object_that_cannot_say_what_it_is_costs_no_line() -> None:
+def test_object_without_a_text_does_not_lose_the_line() -> None:
     class Odd:
         def __str__(self) -> str:
             raise ValueError(AWS_SECRET)

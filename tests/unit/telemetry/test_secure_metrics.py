@@ -1,4 +1,4 @@
-"""Metrics over TLS: with the certificate that is there, when it comes, and when it is renewed."""
+"""Metrics over TLS: with an existing, later and renewed certificate."""
 
 import asyncio
 import ssl
@@ -19,7 +19,7 @@ NAME = "aws-efs-csi-driver-controller-metrics.storage.svc"
 
 
 def certify(authority: Authority, folder: Path) -> None:
-    """Put a new certificate there; both files hold both parts, which is as good."""
+    """Write a new certificate; both files contain both parts, which also works."""
     pem = authority.issue([NAME]).secret_pem()
     for name in ("tls.crt", "tls.key"):
         (folder / name).write_bytes(pem)
@@ -29,12 +29,12 @@ def certify(authority: Authority, folder: Path) -> None:
 async def serving(folder: Path, terms: TlsTerms | None = None) -> AsyncIterator[SecureMetrics]:
     registry = CollectorRegistry()
     Gauge("answer", "To everything.", registry=registry).set(42)
-    async with SecureMetrics("127.0.0.1", 0, folder, registry, terms, look_seconds=0.02) as server:
+    async with SecureMetrics("127.0.0.1", 0, folder, registry, terms, check_seconds=0.02) as server:
         yield server
 
 
 async def ask(server: SecureMetrics, authority: Authority, path: str = "/metrics") -> tuple[int, str]:
-    """Status and text, over a connection that trusts this authority; raises ClientError."""
+    """The status and text of a request that trusts this authority; raises ClientError."""
     context = ssl.create_default_context(cadata=authority.pem)
     url = f"https://127.0.0.1:{server.port}{path}"
     async with (
@@ -87,8 +87,8 @@ async def test_invalid_certificate_keeps_the_previous_one(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("terms", "spoken"),
     [
-        pytest.param(TlsTerms(), {"TLSv1.2", "TLSv1.3"}, id="the usual terms"),
-        pytest.param(TlsTerms(version="1.3"), {"TLSv1.3"}, id="the newest only"),
+        pytest.param(TlsTerms(), {"TLSv1.2", "TLSv1.3"}, id="default terms"),
+        pytest.param(TlsTerms(version="1.3"), {"TLSv1.3"}, id="only the newest version"),
     ],
 )
 async def test_versions_before_tls_1_2_are_refused(tmp_path: Path, terms: TlsTerms, spoken: set[str]) -> None:
@@ -114,7 +114,7 @@ async def test_configured_ciphers_are_used(tmp_path: Path) -> None:
 async def shake_hands(
     server: SecureMetrics, authority: Authority, version: ssl.TLSVersion
 ) -> tuple[str, str]:
-    """The version and the cipher that come about when the client speaks one version only; empty for none."""
+    """The negotiated version and cipher for a client with one version; empty without a connection."""
     context = ssl.create_default_context(cadata=authority.pem)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of what must not be spoken

@@ -1,4 +1,4 @@
-"""Real processes that fail in every way there is: all that they print is lines of the log without secrets."""
+"""Real processes that fail in every way: they print only log lines without secrets."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ _SECRET = "IQoJb3JpZ2luX2VjEJr" + "aB3dE5gH7j" * 70  # longer than any message i
 
 _START = """
 import asyncio, atexit, gc, logging, threading
-from kube_efs.signals import run_until_told_to_stop
+from kube_efs.signals import run_until_stopped
 from kube_efs.telemetry.logging import configure
 from kube_efs.telemetry.uncaught import catch_uncaught
 
@@ -30,27 +30,27 @@ _WAYS = {
     "in a thread": "thread = threading.Thread(target=fail, name='worker'); thread.start(); thread.join()",
     "in a destructor": "class Thing:\n    __del__ = fail\nThing()",
     "at the exit": "atexit.register(fail)",
-    "in the work": "async def work(): fail()\nasyncio.run(run_until_told_to_stop(work()))",
+    "in the work": "async def work(): fail()\nasyncio.run(run_until_stopped(work()))",
     "in a callback": """
         async def work():
             asyncio.get_running_loop().call_soon(fail)
             await asyncio.sleep(0.01)
-        asyncio.run(run_until_told_to_stop(work()))""",
-    "in a task that nobody awaits": """
+        asyncio.run(run_until_stopped(work()))""",
+    "in a task that is not awaited": """
         async def part(): fail()
         async def work():
             task = asyncio.create_task(part())
             await asyncio.wait([task])
             del task
             gc.collect()
-        asyncio.run(run_until_told_to_stop(work()))""",
+        asyncio.run(run_until_stopped(work()))""",
     "in a group of tasks": """
         async def part(): fail()
         async def work():
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(part())
                 tasks.create_task(part())
-        asyncio.run(run_until_told_to_stop(work()))""",
+        asyncio.run(run_until_stopped(work()))""",
     "with a cause": """
         try:
             fail()

@@ -1,4 +1,4 @@
-"""What a node serves as documents come and go."""
+"""The targets that a node serves after changes of the document."""
 
 import pytest
 
@@ -37,25 +37,25 @@ def rejected(fs: FileSystemId) -> Rejection:
     )
 
 
-def test_a_document_is_served_as_it_is() -> None:
+def test_document_is_served_unchanged() -> None:
     served = after(document(fs_1=20490, fs_2=20491))
     assert ports(served.current) == {"fs-1": 20490, "fs-2": 20491}
     assert (served.lingering, served.waiting, served.rejections) == ((), (), ())
 
 
-def test_what_leaves_the_document_lingers() -> None:
+def test_removed_target_lingers() -> None:
     served = after(document(fs_1=20490, fs_2=20491), document(fs_2=20491))
     assert ports(served.current) == {"fs-2": 20491}
     assert lingering(served) == {"fs-1": 20490}
 
 
-def test_what_comes_back_lingers_no_more() -> None:
+def test_returning_target_no_longer_lingers() -> None:
     served = after(document(fs_1=20490), document(), document(fs_1=20490))
     assert ports(served.current) == {"fs-1": 20490}
     assert served.lingering == ()
 
 
-def test_a_port_that_lingers_is_not_given_to_another() -> None:
+def test_lingering_port_is_not_reassigned() -> None:
     served = after(document(fs_1=20490), document(fs_2=20490))
     assert served.current == ()
     assert ports(served.waiting) == {"fs-2": 20490}
@@ -63,19 +63,19 @@ def test_a_port_that_lingers_is_not_given_to_another() -> None:
     assert ports(served.current) == {"fs-2": 20490}
 
 
-def test_one_that_waits_and_leaves_does_not_linger() -> None:
+def test_removed_waiting_target_does_not_linger() -> None:
     served = after(document(fs_1=20490), document(fs_2=20490), document(fs_3=20490))
     assert lingering(served) == {"fs-1": 20490}
     assert ports(served.waiting) == {"fs-3": 20490}
 
 
-def test_a_new_port_is_served_beside_the_old_one() -> None:
+def test_new_port_is_served_next_to_the_old_one() -> None:
     served = after(document(fs_1=20490), document(fs_1=20499))
     assert ports(served.current) == {"fs-1": 20499}
     assert lingering(served) == {"fs-1": 20490}
 
 
-def test_ports_that_are_swapped_wait_for_each_other() -> None:
+def test_swapped_ports_wait_for_each_other() -> None:
     served = after(document(fs_1=20490, fs_2=20491), document(fs_1=20491, fs_2=20490))
     assert served.current == ()
     served = drop_lingering(served, {20491})
@@ -83,27 +83,27 @@ def test_ports_that_are_swapped_wait_for_each_other() -> None:
     assert ports(served.waiting) == {"fs-2": 20490}
 
 
-def test_of_an_unused_port_only_what_lingers_is_released() -> None:
+def test_only_lingering_targets_release_their_port() -> None:
     served = after(document(fs_1=20490, fs_2=20491), document(fs_2=20491))
     assert drop_lingering(served, {20491}) == served
     assert lingering(drop_lingering(served, {20490})) == {}
 
 
-def test_an_entry_that_becomes_unreadable_stays_as_it_was() -> None:
+def test_entry_that_becomes_unreadable_is_kept() -> None:
     served = apply_document(after(document(fs_1=20490, fs_2=20491)), document(fs_2=20491), [rejected(FS_1)])
     assert ports(served.current) == {"fs-1": 20490, "fs-2": 20491}
     assert served.lingering == ()
     assert [one.entry for one in served.rejections] == ["fs-1"]
 
 
-def test_nobody_takes_the_port_of_an_entry_that_became_unreadable() -> None:
+def test_port_of_an_unreadable_entry_is_not_reassigned() -> None:
     served = apply_document(after(document(fs_1=20490)), document(fs_3=20490), [rejected(FS_1)])
     assert ports(served.current) == {"fs-1": 20490}
     assert str(served.rejections[1].error) == "fs-3.stunnel_port: 20490 is the port of fs-1"
 
 
 @pytest.mark.parametrize("entry", ["fs-2", "../../etc", ""])
-def test_an_unreadable_entry_that_was_never_known_is_only_reported(entry: str) -> None:
+def test_unknown_unreadable_entry_is_only_reported(entry: str) -> None:
     served = apply_document(
         after(document(fs_1=20490)), document(fs_1=20490), [rejected(FileSystemId(entry))]
     )

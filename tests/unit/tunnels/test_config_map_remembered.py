@@ -1,4 +1,4 @@
-"""What a node remembers on its disk."""
+"""The state of a node on its disk."""
 
 import json
 import stat
@@ -37,7 +37,7 @@ def test_stored_targets_include_lingering_tunnels(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_a_missing_file_is_not_logged(tmp_path: Path) -> None:
+def test_missing_file_is_not_logged(tmp_path: Path) -> None:
     with capture_logs() as logs:
         assert load_served(tmp_path / "state.json") is None
     assert logs == []
@@ -60,18 +60,18 @@ def saved(**changes: object) -> str:
     [
         pytest.param("", id="empty"),
         pytest.param(saved()[:40], id="truncated"),
-        pytest.param("[]", id="a list"),
+        pytest.param("[]", id="list"),
         pytest.param("null", id="nothing"),
         pytest.param(saved(version=2), id="from the future"),
         pytest.param(saved(targets="["), id="unreadable targets"),
-        pytest.param(saved(targets=7), id="targets that are a number"),
-        pytest.param(saved(lingering=7), id="lingering tunnels that are a number"),
+        pytest.param(saved(targets=7), id="number instead of targets"),
+        pytest.param(saved(lingering=7), id="number instead of lingering tunnels"),
         pytest.param(without("version"), id="without a version"),
         pytest.param(without("lingering"), id="without lingering tunnels"),
         pytest.param("\ud800".encode("utf-8", "surrogatepass").decode("latin-1"), id="not JSON"),
     ],
 )
-def test_an_invalid_file_is_ignored_and_logged(text: str, tmp_path: Path) -> None:
+def test_invalid_file_is_ignored_and_logged(text: str, tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     path.write_text(text)
     with capture_logs() as logs:
@@ -81,12 +81,12 @@ def test_an_invalid_file_is_ignored_and_logged(text: str, tmp_path: Path) -> Non
     assert line["reason"]
 
 
-def test_a_file_that_is_not_text_is_ignored(tmp_path: Path) -> None:
+def test_file_that_is_not_text_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "state.json").write_bytes(b"\xff\xfe\0")
     assert load_served(tmp_path / "state.json") is None
 
 
-def test_an_invalid_stored_entry_does_not_affect_the_others(tmp_path: Path) -> None:
+def test_invalid_stored_entry_does_not_affect_the_others(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     path.write_text(
         saved(targets="efs_stunnel_targets: {fs-1: {stunnel_port: 20490}, ../x: {stunnel_port: 20491}}")
@@ -97,7 +97,7 @@ def test_an_invalid_stored_entry_does_not_affect_the_others(tmp_path: Path) -> N
     assert [one.entry for one in loaded.rejections] == ["../x"]
 
 
-def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_file_is_replaced_atomically(tmp_path: Path) -> None:
     path = tmp_path / "file"
     write_atomically(path, "old")
     with pytest.raises(UnicodeEncodeError):
@@ -106,7 +106,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
+def test_link_is_replaced_and_not_followed(tmp_path: Path) -> None:
     victim, path = tmp_path / "victim", tmp_path / "file"
     victim.write_text("precious")
     path.symlink_to(victim)

@@ -1,4 +1,4 @@
-"""Which mount targets serve a tunnel, and in which order."""
+"""The mount targets of a tunnel and their order."""
 
 from types import MappingProxyType
 
@@ -45,7 +45,7 @@ TARGET = TunnelTarget(
             id="zone not known: that of the own subnet",
         ),
         pytest.param(
-            NodeLocation(), ["10.0.1.1", "10.0.2.1", "10.0.3.1"], id="nothing known: in order of subnets"
+            NodeLocation(), ["10.0.1.1", "10.0.2.1", "10.0.3.1"], id="nothing known: order of subnets"
         ),
         pytest.param(
             NodeLocation(subnets=frozenset({D})),
@@ -54,12 +54,12 @@ TARGET = TunnelTarget(
         ),
     ],
 )
-def test_nearer_mount_targets_come_first(location: NodeLocation, expected: list[str]) -> None:
+def test_nearer_mount_targets_are_preferred(location: NodeLocation, expected: list[str]) -> None:
     candidates = rank_candidates(TARGET, location, ZONES)
     assert list(choose_addresses(candidates, ())) == expected
 
 
-def test_a_mount_target_without_a_known_zone_is_far_even_from_a_node_without_one() -> None:
+def test_mount_target_without_a_known_zone_never_counts_as_near() -> None:
     target = TunnelTarget(file_system_id=FS, port=20490, address_by_subnet={D: "10.0.4.1"})
     [candidate] = rank_candidates(target, NodeLocation(subnets=frozenset({SubnetId("subnet-x")})), {})
     assert (candidate.nearness, candidate.zone) == (Nearness.OTHER_ZONE, None)
@@ -69,16 +69,16 @@ def test_a_mount_target_without_a_known_zone_is_far_even_from_a_node_without_one
     ("unreachable", "expected"),
     [
         pytest.param(set(), ["10.0.1.1", "10.0.2.1", "10.0.3.1"], id="all reachable"),
-        pytest.param({"10.0.1.1"}, ["10.0.2.1", "10.0.3.1", "10.0.1.1"], id="the nearest is not"),
+        pytest.param({"10.0.1.1"}, ["10.0.2.1", "10.0.3.1", "10.0.1.1"], id="nearest unreachable"),
         pytest.param(
-            {"10.0.1.1", "10.0.2.1"}, ["10.0.3.1", "10.0.1.1", "10.0.2.1"], id="the own zone is not"
+            {"10.0.1.1", "10.0.2.1"}, ["10.0.3.1", "10.0.1.1", "10.0.2.1"], id="own zone unreachable"
         ),
         pytest.param(
-            {"10.0.1.1", "10.0.2.1", "10.0.3.1"}, ["10.0.1.1", "10.0.2.1", "10.0.3.1"], id="none is"
+            {"10.0.1.1", "10.0.2.1", "10.0.3.1"}, ["10.0.1.1", "10.0.2.1", "10.0.3.1"], id="none reachable"
         ),
     ],
 )
-def test_unreachable_addresses_come_last_and_stay(unreachable: set[str], expected: list[str]) -> None:
+def test_unreachable_addresses_are_last_but_kept(unreachable: set[str], expected: list[str]) -> None:
     candidates = rank_candidates(TARGET, NodeLocation(subnets=frozenset({A}), zone=ZONE_1), ZONES)
     assert list(choose_addresses(candidates, unreachable)) == expected
 
@@ -86,12 +86,12 @@ def test_unreachable_addresses_come_last_and_stay(unreachable: set[str], expecte
 @pytest.mark.parametrize(
     ("region", "suffix", "host"),
     [
-        pytest.param("eu-west-1", None, "fs-1.efs.eu-west-1.amazonaws.com", id="a common region"),
+        pytest.param("eu-west-1", None, "fs-1.efs.eu-west-1.amazonaws.com", id="common region"),
         pytest.param("cn-north-1", None, "fs-1.efs.cn-north-1.amazonaws.com.cn", id="China"),
-        pytest.param("us-east-1", "efs.test", "fs-1.efs.us-east-1.efs.test", id="a suffix of the setting"),
+        pytest.param("us-east-1", "efs.test", "fs-1.efs.us-east-1.efs.test", id="suffix of the setting"),
     ],
 )
-def test_the_certificate_must_name_the_file_system(region: str, suffix: str | None, host: str) -> None:
+def test_certificate_must_name_the_file_system(region: str, suffix: str | None, host: str) -> None:
     served = Served(document=TunnelTargets(targets={FS: TARGET}))
     [tunnel] = plan_config_map_tunnels(
         served, Reachability(), TunnelOptions(region=Region(region), dns_suffix=suffix)

@@ -1,4 +1,4 @@
-"""What is told of mount targets that come and go."""
+"""Notifications about changes of mount targets."""
 
 import pytest
 
@@ -33,9 +33,9 @@ TUNNEL = PlannedTunnel(target=TunnelTarget(file_system_id=FS, port=20490), candi
 @pytest.mark.parametrize(
     ("before", "after", "expected"),
     [
-        pytest.param(set(), set(), [], id="nothing happened"),
-        pytest.param({NEAR}, {NEAR}, [], id="it is still away"),
-        pytest.param(set(), {NEAR}, [("MountTargetUnreachable", NEAR_IS_GONE)], id="the near one goes"),
+        pytest.param(set(), set(), [], id="no change"),
+        pytest.param({NEAR}, {NEAR}, [], id="still unreachable"),
+        pytest.param(set(), {NEAR}, [("MountTargetUnreachable", NEAR_IS_GONE)], id="nearest unreachable"),
         pytest.param(
             set(),
             {NEAR, FAR},
@@ -43,7 +43,7 @@ TUNNEL = PlannedTunnel(target=TunnelTarget(file_system_id=FS, port=20490), candi
                 ("MountTargetUnreachable", f"mount target {NEAR} (us-east-1a) {ALL_GONE}"),
                 ("MountTargetUnreachable", f"mount target {FAR} {ALL_GONE}"),
             ],
-            id="all go",
+            id="all unreachable",
         ),
         pytest.param(
             {NEAR, FAR},
@@ -54,13 +54,15 @@ TUNNEL = PlannedTunnel(target=TunnelTarget(file_system_id=FS, port=20490), candi
                     f"mount target {NEAR} (us-east-1a) of {FS} accepts connections again",
                 )
             ],
-            id="one comes back",
+            id="one reachable again",
         ),
-        pytest.param(set(), {"192.0.2.9"}, [], id="one of no tunnel"),
+        pytest.param(set(), {"192.0.2.9"}, [], id="address without a tunnel"),
     ],
 )
-def test_notifications(before: set[str], after: set[str], expected: list[tuple[str, str]]) -> None:
-    # The tunnels of two access points lead to the same mount targets, of which each is told of once.
+def test_changes_of_problems_become_notifications(
+    before: set[str], after: set[str], expected: list[tuple[str, str]]
+) -> None:
+    # The tunnels of two access points use the same mount targets; each is reported once.
     assert [
         (one.reason, one.message) for one in find_notifications([TUNNEL, TUNNEL], before, after)
     ] == expected

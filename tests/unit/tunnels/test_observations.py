@@ -1,4 +1,4 @@
-"""How the state of tunnels is told: words, JSON and metrics."""
+"""The state of tunnels: texts, JSON and metrics."""
 
 import json
 from dataclasses import replace
@@ -82,18 +82,18 @@ def described(report: KeeperReport = LOADED, seen: Observations | None = None) -
             Observations(probes=SILENT, facts={"fs-1": ServiceFacts(reason="the certificate is bad")}),
             TunnelState.DOWN,
             "the certificate is bad",
-            id="the log knows better",
+            id="reason from the log",
         ),
         pytest.param(
             KeeperReport(pid=1, left_out={"fs-1": PortTaken("is taken", field="stunnel_port", value=20490)}),
             Observations(),
             TunnelState.REJECTED,
             "stunnel_port: 20490 is taken",
-            id="left out",
+            id="ignored",
         ),
     ],
 )
-def test_a_tunnel_has_one_state_and_its_reason(
+def test_tunnel_has_one_state_and_its_reason(
     report: KeeperReport, seen: Observations, state: TunnelState, reason: str
 ) -> None:
     found = described(report, seen)
@@ -103,13 +103,13 @@ def test_a_tunnel_has_one_state_and_its_reason(
 @pytest.mark.parametrize(
     ("down", "used", "address", "zone", "failed_over"),
     [
-        pytest.param(set(), "", NEAR, ZONE_A, False, id="the nearest, before any connection"),
+        pytest.param(set(), "", NEAR, ZONE_A, False, id="nearest before any connection"),
         pytest.param({NEAR}, "", FAR, ZONE_B, True, id="another when the nearest is down"),
-        pytest.param(set(), FAR, FAR, ZONE_B, True, id="what stunnel really used"),
-        pytest.param(set(), "10.9.9.9", NEAR, ZONE_A, False, id="an address that is no longer one"),
+        pytest.param(set(), FAR, FAR, ZONE_B, True, id="address used by stunnel"),
+        pytest.param(set(), "10.9.9.9", NEAR, ZONE_A, False, id="removed address"),
     ],
 )
-def test_the_mount_target_in_use_is_told(
+def test_status_has_the_mount_target_in_use(
     *, down: set[str], used: str, address: str, zone: str, failed_over: bool
 ) -> None:
     [tunnel] = plan(down=frozenset(down))
@@ -118,14 +118,14 @@ def test_the_mount_target_in_use_is_told(
     assert (found.address, found.zone, found.failed_over) == (address, zone, failed_over)
 
 
-def test_tls_facts_connections_and_the_probe_are_told() -> None:
+def test_status_has_tls_facts_connections_and_the_probe() -> None:
     facts = ServiceFacts(address=NEAR, tls_version="TLSv1.3", cipher="TLS_AES", peer="CN=x")
     found = described(seen=Observations(probes=ANSWERED, facts={"fs-1": facts}, connections={20490: 3}))
     assert (found.tls_version, found.cipher, found.peer) == ("TLSv1.3", "TLS_AES", "CN=x")
     assert (found.connections, found.probe_seconds) == (3, 0.002)
 
 
-def test_without_mount_target_there_is_no_service() -> None:
+def test_tunnel_without_a_mount_target_has_no_service() -> None:
     [tunnel] = plan(document(addresses={}))
     assert tunnel.service is None
     found = compute_status(tunnel, KeeperReport(), Observations())
@@ -135,7 +135,7 @@ def test_without_mount_target_there_is_no_service() -> None:
     )
 
 
-def test_a_lingering_tunnel_has_a_name_of_its_own_and_the_newcomer_waits() -> None:
+def test_lingering_tunnel_has_its_own_name_and_the_new_one_waits() -> None:
     old, new = plan(document(), document(FileSystemId("fs-2")))
     assert old.service is not None
     assert (old.service.name, old.leaving) == ("fs-1-20490", True)
@@ -151,14 +151,14 @@ STATUS = TunnelsStatus(
 )
 
 
-def test_the_json_comes_back_as_it_was() -> None:
+def test_written_status_is_read_back() -> None:
     assert parse_status(render_status(STATUS, time="2026-11-21T08:00:00Z")) == (
         STATUS,
         "2026-11-21T08:00:00Z",
     )
 
 
-def test_fields_of_later_versions_are_left_out() -> None:
+def test_fields_of_later_versions_are_ignored() -> None:
     body = json.loads(render_status(STATUS))
     body["tunnels"][0]["colour"] = "green"
     body["weather"] = "fine"
@@ -166,7 +166,7 @@ def test_fields_of_later_versions_are_left_out() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "null", "[]", "{}", '{"tunnels": [{}]}', "{"])
-def test_what_is_no_status_is_refused(text: str) -> None:
+def test_invalid_status_is_refused(text: str) -> None:
     with pytest.raises(InvalidValue, match=r"tunnels.json: .* ?is not a status of tunnels"):
         parse_status(text)
 
@@ -174,7 +174,7 @@ def test_what_is_no_status_is_refused(text: str) -> None:
 @given(
     st.recursive(st.none() | st.integers() | st.text(), lambda c: st.lists(c) | st.dictionaries(st.text(), c))
 )
-def test_no_json_makes_it_raise_anything_else(value: object) -> None:
+def test_any_json_gives_a_status_or_a_typed_error(value: object) -> None:
     body = {"tunnels": [value], "problems": value, "stunnel_pid": value, "time": value}
     with pytest.raises(InvalidValue):
         parse_status(json.dumps(body))
@@ -194,7 +194,7 @@ class Metrics:
         return self.registry.get_sample_value(f"kube_efs_tunnel_{name}", {"file_system": "fs-1", **labels})
 
 
-def test_metrics_follow_a_fail_over_and_the_way_back() -> None:
+def test_metrics_follow_a_fail_over_and_its_end() -> None:
     metrics = Metrics()
     metrics.record()
     assert metrics.value("up") == 1
@@ -212,7 +212,7 @@ def test_metrics_follow_a_fail_over_and_the_way_back() -> None:
     assert metrics.value("mount_target", address=FAR, zone=ZONE_B) is None
 
 
-def test_metrics_of_tunnels_that_are_gone_are_removed() -> None:
+def test_metrics_of_removed_tunnels_are_removed() -> None:
     metrics = Metrics()
     metrics.record()
     metrics.recorder.record([])
@@ -222,7 +222,7 @@ def test_metrics_of_tunnels_that_are_gone_are_removed() -> None:
     assert metrics.value("mount_target", address=NEAR, zone=ZONE_A) is None
 
 
-def test_a_tunnel_that_loses_its_mount_targets_is_down_without_a_place() -> None:
+def test_tunnel_without_mount_targets_has_no_address_and_is_down() -> None:
     metrics = Metrics()
     metrics.record()
     metrics.record(state=TunnelState.NO_MOUNT_TARGET, address="", zone="")
@@ -230,7 +230,7 @@ def test_a_tunnel_that_loses_its_mount_targets_is_down_without_a_place() -> None
     assert metrics.value("in_own_zone") is None
 
 
-def test_a_lingering_tunnel_has_no_metrics() -> None:
+def test_lingering_tunnel_has_no_metrics() -> None:
     metrics = Metrics()
     metrics.record(leaving=True)
     assert metrics.value("up") is None
@@ -243,7 +243,7 @@ def test_a_lingering_tunnel_has_no_metrics() -> None:
         (Observations(probes=SILENT), TunnelState.DOWN, "no answer within 8 s; certificate not renewed: x"),
     ],
 )
-def test_a_certificate_that_is_not_renewed_is_told(
+def test_status_reports_a_certificate_that_is_not_renewed(
     seen: Observations, state: TunnelState, reason: str
 ) -> None:
     found = described(seen=replace(seen, renewals={"fs-1": "certificate not renewed: x"}))

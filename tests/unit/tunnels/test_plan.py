@@ -1,4 +1,4 @@
-"""Where the tunnel of a spec leads to."""
+"""The mount targets of a tunnel on demand."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -42,11 +42,11 @@ NAME = "fs-1.efs.us-east-1.amazonaws.com"
             {"zone": "us-east-1c"},
             KNOWN,
             ["10.0.2.1", "10.0.0.1", "10.0.1.1"],
-            id="known: the zone asked for first",
+            id="known: the requested zone first",
         ),
-        pytest.param({"address": "10.9.9.9"}, KNOWN, ["10.9.9.9"], id="an address: that one only"),
-        pytest.param({"address": "fd00::9"}, KNOWN, ["fd00::9"], id="an IPv6 address"),
-        pytest.param({}, TunnelTargets(), [NAME], id="unknown: the name"),
+        pytest.param({"address": "10.9.9.9"}, KNOWN, ["10.9.9.9"], id="address: only this one"),
+        pytest.param({"address": "fd00::9"}, KNOWN, ["fd00::9"], id="IPv6 address"),
+        pytest.param({}, TunnelTargets(), [NAME], id="unknown: DNS name"),
         pytest.param(
             {"zone": "us-east-1c"}, TunnelTargets(), [f"us-east-1c.{NAME}"], id="unknown: the zone's name"
         ),
@@ -60,23 +60,23 @@ NAME = "fs-1.efs.us-east-1.amazonaws.com"
             id="another region: its name",
         ),
         pytest.param(
-            {"region": "us-east-1"}, KNOWN, ["10.0.1.1", "10.0.0.1", "10.0.2.1"], id="the own region, named"
+            {"region": "us-east-1"}, KNOWN, ["10.0.1.1", "10.0.0.1", "10.0.2.1"], id="own region, named"
         ),
     ],
 )
-def test_mount_targets_of_a_spec(
+def test_mount_targets_are_selected_for_a_spec(
     wanted: dict[str, Any], targets: TunnelTargets, addresses: list[str]
 ) -> None:
     spec = TunnelSpec(file_system_id=FS, **wanted)
     assert [one.address for one in find_candidates(spec, targets, OPTIONS)] == addresses
 
 
-def test_a_known_file_system_without_mount_targets_is_resolved_by_dns() -> None:
+def test_known_file_system_without_mount_targets_is_resolved_by_dns() -> None:
     empty = TunnelTargets(targets=MappingProxyType({FS: TunnelTarget(file_system_id=FS, port=20490)}))
     assert [one.address for one in find_candidates(TunnelSpec(file_system_id=FS), empty, OPTIONS)] == [NAME]
 
 
-def test_a_file_system_of_another_account_needs_the_zone_id() -> None:
+def test_file_system_of_another_account_needs_the_zone_id() -> None:
     options = replace(OPTIONS, location=NodeLocation(zone=ZoneName("us-east-1b")))
     with pytest.raises(InvalidSetting, match=r"KUBE_EFS_ZONE_ID: is not set .*use1-az1"):
         find_candidates(TunnelSpec(file_system_id=FS, cross_account=True), KNOWN, options)
@@ -85,18 +85,18 @@ def test_a_file_system_of_another_account_needs_the_zone_id() -> None:
 @pytest.mark.parametrize(
     "wanted", [{}, {"zone": "us-east-1c"}, {"address": "10.9.9.9"}, {"cross_account": True}]
 )
-def test_the_certificate_must_have_the_name_of_the_file_system(wanted: dict[str, Any]) -> None:
+def test_certificate_must_have_the_name_of_the_file_system(wanted: dict[str, Any]) -> None:
     assert server_name(TunnelSpec(file_system_id=FS, **wanted), OPTIONS) == NAME
 
 
-def test_the_configured_dns_suffix_applies_to_the_own_region_only() -> None:
+def test_configured_dns_suffix_applies_to_the_own_region_only() -> None:
     options = replace(OPTIONS, dns_suffix="example.com")
     assert server_name(TunnelSpec(file_system_id=FS), options) == "fs-1.efs.us-east-1.example.com"
     other = TunnelSpec(file_system_id=FS, region=Region("us-west-2"))
     assert server_name(other, options) == "fs-1.efs.us-west-2.amazonaws.com"
 
 
-async def test_a_name_that_dns_does_not_resolve_is_an_error() -> None:
+async def test_name_that_dns_does_not_resolve_is_an_error() -> None:
     name = f"{FS}.efs.us-east-1.invalid"
     candidate = Candidate(address=name, subnet_id=SubnetId(""), zone=None, nearness=Nearness.OTHER_ZONE)
     with pytest.raises(TunnelNotReady) as failed:

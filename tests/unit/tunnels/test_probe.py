@@ -1,4 +1,4 @@
-"""The NFS NULL call: what is sent, and which answers count."""
+"""The NFS NULL call: its bytes, and valid answers."""
 
 import asyncio
 import socket
@@ -45,7 +45,7 @@ async def probe_against(handler: Handler, *, timeout_seconds: float = 5) -> Prob
         return await probe(port, timeout_seconds=timeout_seconds, xid=XID)
 
 
-def test_the_call_is_that_of_the_rfc() -> None:
+def test_call_has_the_bytes_of_the_rfc() -> None:
     assert null_call(7).hex(" ", 4) == (
         "80000028 00000007 00000000 00000002 000186a3 00000004 00000000 00000000 00000000 00000000 00000000"
     )
@@ -61,7 +61,7 @@ def test_the_call_is_that_of_the_rfc() -> None:
         ),
     ],
 )
-async def test_an_accepted_call_is_good(answer: bytes) -> None:
+async def test_accepted_call_is_a_success(answer: bytes) -> None:
     result = await probe_against(answering(answer))
     assert (result.ok, result.reason) == (True, "")
     assert 0 < result.seconds < 5
@@ -78,7 +78,7 @@ async def test_an_accepted_call_is_good(answer: bytes) -> None:
             id="another xid",
         ),
         pytest.param(
-            record(struct.pack(">6I", XID, 0, 0, 0, 0, 0)), "the answer belongs to another call", id="a call"
+            record(struct.pack(">6I", XID, 0, 0, 0, 0, 0)), "the answer belongs to another call", id="call"
         ),
         pytest.param(record(struct.pack(">5I", XID, 1, 1, 0, 2)), "the server denied the call", id="denied"),
         pytest.param(
@@ -89,16 +89,14 @@ async def test_an_accepted_call_is_good(answer: bytes) -> None:
         pytest.param(
             record(struct.pack(">6I", XID, 1, 0, 0, 0, 9)),
             "the server does not serve NFS 4 (accept state 9)",
-            id="a state nobody knows",
+            id="unknown state",
         ),
-        pytest.param(
-            b"HTTP/1.1 400 Bad Request\r\n\r\n", "the answer is not an RPC reply", id="a web server"
-        ),
-        pytest.param(record(b"\0\0\0\7"), "the answer is not an RPC reply", id="a record that is too short"),
+        pytest.param(b"HTTP/1.1 400 Bad Request\r\n\r\n", "the answer is not an RPC reply", id="web server"),
+        pytest.param(record(b"\0\0\0\7"), "the answer is not an RPC reply", id="record that is too short"),
         pytest.param(
             record(struct.pack(">5I", XID, 1, 0, 0, 2**32 - 1)),
             "the answer is not an RPC reply",
-            id="a lying length",
+            id="wrong length",
         ),
     ],
 )
@@ -107,7 +105,7 @@ async def test_any_other_answer_is_a_failure_with_a_reason(answer: bytes, reason
     assert (result.ok, result.reason) == (False, reason)
 
 
-async def test_a_probe_without_an_answer_ends_after_the_timeout() -> None:
+async def test_probe_without_an_answer_ends_after_the_timeout() -> None:
     done = asyncio.Event()
 
     async def silent(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -120,7 +118,7 @@ async def test_a_probe_without_an_answer_ends_after_the_timeout() -> None:
     assert (result.ok, result.reason) == (False, "no answer within 0.05 s")
 
 
-async def test_a_port_without_a_listener_is_a_failure() -> None:
+async def test_port_without_a_listener_is_a_failure() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         result = await probe(unused.getsockname()[1], timeout_seconds=5, xid=XID)
@@ -128,6 +126,6 @@ async def test_a_port_without_a_listener_is_a_failure() -> None:
 
 
 @given(answer=st.binary(max_size=200))
-def test_no_bytes_make_it_raise(answer: bytes) -> None:
+def test_any_bytes_are_read_without_an_error(answer: bytes) -> None:
     result = asyncio.run(probe_against(answering(answer), timeout_seconds=1))
     assert result.ok == (result.reason == "")

@@ -1,4 +1,4 @@
-"""Which tunnels are probed: by a server that counts who calls."""
+"""The probed tunnels, with servers that count calls."""
 
 import asyncio
 import struct
@@ -21,7 +21,7 @@ _CALL_BYTES = 44
 
 @dataclass
 class Servers:
-    """An NFS server for each of these names, and which of them were called since the last question."""
+    """An NFS server for each of these names, which records calls."""
 
     services: dict[str, TunnelService] = field(default_factory=dict)
     broken: set[str] = field(default_factory=set)
@@ -80,7 +80,7 @@ async def test_only_new_tunnels_are_probed(servers: Servers, prober: Prober) -> 
     assert up(prober) == {"fs-1": True, "fs-2": True, "fs-3": True}
 
 
-async def test_a_tunnel_that_changed_or_moved_to_another_stunnel_is_probed(
+async def test_tunnel_that_changed_or_moved_to_another_stunnel_is_probed(
     servers: Servers, prober: Prober
 ) -> None:
     await prober.probe_new(servers.report("fs-1", "fs-2"))
@@ -92,7 +92,7 @@ async def test_a_tunnel_that_changed_or_moved_to_another_stunnel_is_probed(
     assert servers.called() == ["fs-1", "fs-2"]
 
 
-async def test_a_removed_tunnel_has_no_result_and_is_probed_when_it_is_back(
+async def test_removed_tunnel_has_no_result_and_is_probed_when_it_is_back(
     servers: Servers, prober: Prober
 ) -> None:
     await prober.probe_new(servers.report("fs-1", "fs-2"))
@@ -103,7 +103,7 @@ async def test_a_removed_tunnel_has_no_result_and_is_probed_when_it_is_back(
     assert servers.called() == ["fs-2"]
 
 
-async def test_a_tunnel_whose_probe_failed_is_probed_again(servers: Servers, prober: Prober) -> None:
+async def test_tunnel_whose_probe_failed_is_probed_again(servers: Servers, prober: Prober) -> None:
     servers.broken.add("fs-1")
     await prober.probe_new(servers.report("fs-1", "fs-2"))
     assert up(prober) == {"fs-1": False, "fs-2": True}
@@ -114,7 +114,7 @@ async def test_a_tunnel_whose_probe_failed_is_probed_again(servers: Servers, pro
     assert up(prober) == {"fs-1": True, "fs-2": True}
 
 
-async def test_a_round_probes_all(servers: Servers, prober: Prober) -> None:
+async def test_round_probes_all_tunnels(servers: Servers, prober: Prober) -> None:
     await prober.probe_all(servers.report("fs-1", "fs-2"))
     await prober.probe_all(servers.report("fs-1", "fs-2"))
     assert servers.called() == ["fs-1", "fs-1", "fs-2", "fs-2"]

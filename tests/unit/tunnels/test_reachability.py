@@ -1,4 +1,4 @@
-"""Verdicts on mount targets: neither nervous nor late."""
+"""The state of mount targets changes neither too early nor too late."""
 
 import asyncio
 import socket
@@ -9,7 +9,7 @@ from kube_efs.tunnels.mount_targets import Reachability, probe_addresses
 
 
 def after_rounds(rounds: str, *, down: int = 2, up: int = 3) -> str:
-    """One letter a round: ``+`` accepted, ``-`` not; gives ``U`` or ``D`` for each."""
+    """One letter for each round: ``+`` accepted, ``-`` not; returns ``U`` or ``D`` for each."""
     reachability, verdicts = Reachability(), ""
     for sign in rounds:
         reachability = reachability.after({"a": sign == "+"}, rounds_until_down=down, rounds_until_up=up)
@@ -20,16 +20,16 @@ def after_rounds(rounds: str, *, down: int = 2, up: int = 3) -> str:
 @pytest.mark.parametrize(
     ("rounds", "verdicts"),
     [
-        pytest.param("++++", "UUUU", id="always there"),
+        pytest.param("++++", "UUUU", id="always reachable"),
         pytest.param("+-+-+-", "UUUUUU", id="single failures do not count"),
-        pytest.param("+--", "UUD", id="two in a row do"),
-        pytest.param("--+-+", "UDDDD", id="single successes do not count either"),
-        pytest.param("--+++", "UDDDU", id="three in a row bring it back"),
-        pytest.param("--+++--", "UDDDUUD", id="the count starts anew after each verdict"),
-        pytest.param("--++-+++", "UDDDDDDU", id="a failure between starts the count anew"),
+        pytest.param("+--", "UUD", id="two failures in a row count"),
+        pytest.param("--+-+", "UDDDD", id="single successes do not count"),
+        pytest.param("--+++", "UDDDU", id="three successes in a row count"),
+        pytest.param("--+++--", "UDDDUUD", id="count restarts after each verdict"),
+        pytest.param("--++-+++", "UDDDDDDU", id="failure restarts the count"),
     ],
 )
-def test_the_state_of_a_mount_target_changes_after_some_rounds(rounds: str, verdicts: str) -> None:
+def test_state_of_a_mount_target_changes_after_some_rounds(rounds: str, verdicts: str) -> None:
     assert after_rounds(rounds) == verdicts
 
 
@@ -61,7 +61,7 @@ async def test_listeners_accept_and_others_do_not() -> None:
     assert dict(found) == {"127.0.0.1": True, "127.0.0.2": False}
 
 
-async def test_a_listener_that_does_not_answer_is_unreachable() -> None:
+async def test_listener_that_does_not_answer_is_unreachable() -> None:
     with socket.socket() as full, socket.socket() as first, socket.socket() as second:
         full.bind(("127.0.0.1", 0))
         full.listen(0)
@@ -72,5 +72,5 @@ async def test_a_listener_that_does_not_answer_is_unreachable() -> None:
     assert dict(found) == {"127.0.0.1": False}
 
 
-async def test_no_addresses_need_no_round() -> None:
+async def test_no_round_is_needed_without_addresses() -> None:
     assert dict(await probe_addresses((), timeout_seconds=1)) == {}

@@ -1,4 +1,4 @@
-"""The reservations as a value: equal specs share a port, and nothing that is held moves or goes."""
+"""The reservations as a value: equal specs share a port, and held tunnels keep it."""
 
 import pytest
 from hypothesis import given
@@ -35,24 +35,24 @@ def test_equal_specs_share_a_tunnel() -> None:
     assert tunnel.holders == {"pod", "other"}
 
 
-def test_a_port_to_avoid_is_not_given_but_one_that_is_given_stays() -> None:
+def test_avoided_port_is_not_assigned_but_kept_if_assigned() -> None:
     port = port_of(held(1), 1)
     assert port_of(Reservations().hold(spec(1), Holder("pod"), ports=PORTS, avoid=[port]), 1) != port
     assert port_of(held(1).hold(spec(1), Holder("x"), ports=PORTS, avoid=[port]), 1) == port
 
 
-def test_a_closed_tunnel_gets_the_same_port_again() -> None:
+def test_closed_tunnel_gets_the_same_port_again() -> None:
     before = held(1, 2)
     after = before.release([Holder("pod")]).close([spec(1).name])
     assert set(after.tunnels) == {spec(2).name}
     assert port_of(after.hold(spec(1), Holder("pod"), ports=PORTS, avoid=()), 1) == port_of(before, 1)
 
 
-def test_what_is_held_is_not_closed() -> None:
+def test_held_tunnel_is_not_closed() -> None:
     assert held(1).close([spec(1).name]) == held(1)
 
 
-def test_a_full_range_is_told() -> None:
+def test_full_range_is_an_error() -> None:
     with pytest.raises(NoTunnelPort) as full:
         held(*range(11))
     assert str(full.value) == "KUBE_EFS_TUNNEL_PORTS: '22049-22058' has no free port; use a wider range"

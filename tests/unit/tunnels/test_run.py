@@ -1,4 +1,4 @@
-"""Where a node is, when its instance tells and when it does not."""
+"""The location of a node, with and without instance metadata."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ async def silence() -> NodeLocation:
     raise InvalidSetting("is not set and the instance metadata does not contain it", field="AWS_REGION")
 
 
-async def test_the_stored_location_is_used_without_metadata(tmp_path: Path) -> None:
+async def test_stored_location_is_used_without_metadata(tmp_path: Path) -> None:
     path = tmp_path / "location.json"
     assert await find_location(path, here) == HERE
     assert await find_location(path, silence) == HERE
@@ -49,17 +49,17 @@ async def test_metadata_replace_the_stored_location(tmp_path: Path) -> None:
     "text",
     [
         pytest.param(None, id="nothing"),
-        pytest.param("{", id="half a file"),
-        pytest.param("[]", id="something else"),
-        pytest.param('{"region": "us-east-1"}', id="too little"),
+        pytest.param("{", id="truncated file"),
+        pytest.param("[]", id="other text"),
+        pytest.param('{"region": "us-east-1"}', id="too few fields"),
         pytest.param(
             '{"region": "us-east-1\\ncert = /x", "zone": "a", "subnets": [], "zone_id": null,'
             ' "instance_id": null}',
-            id="a region that is none",
+            id="invalid region",
         ),
     ],
 )
-async def test_without_metadata_and_a_stored_location_the_setting_is_required(
+async def test_setting_is_required_without_metadata_and_stored_location(
     tmp_path: Path, text: str | None
 ) -> None:
     path = tmp_path / "location.json"
@@ -69,5 +69,5 @@ async def test_without_metadata_and_a_stored_location_the_setting_is_required(
         await find_location(path, silence)
 
 
-async def test_a_directory_that_is_not_writable_does_not_prevent_the_start(tmp_path: Path) -> None:
+async def test_directory_that_is_not_writable_does_not_prevent_the_start(tmp_path: Path) -> None:
     assert await find_location(tmp_path / "missing" / "location.json", here) == HERE

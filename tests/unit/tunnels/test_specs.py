@@ -1,4 +1,4 @@
-"""What tells one tunnel on demand from another, and what must not get in."""
+"""The identity of tunnels on demand, and refused values."""
 
 import re
 from dataclasses import replace
@@ -19,30 +19,30 @@ FS = FileSystemId("fs-0123456789abcdef0")
 SPEC = TunnelSpec(file_system_id=FS)
 DIFFERENT: dict[str, dict[str, Any]] = {
     "another file system": {"file_system_id": FileSystemId("fs-1")},
-    "an access point": {"access_point_id": AccessPointId("fsap-0123456789abcdef0")},
-    "an identity": {"iam": IamOptions()},
+    "access point": {"access_point_id": AccessPointId("fsap-0123456789abcdef0")},
+    "identity": {"iam": IamOptions()},
     "another identity": {"iam": IamOptions(profile="team")},
     "another region": {"region": Region("us-west-2")},
-    "an address": {"address": "10.0.0.1"},
-    "a zone": {"zone": ZoneName("us-east-1a")},
+    "address": {"address": "10.0.0.1"},
+    "zone": {"zone": ZoneName("us-east-1a")},
     "another account": {"cross_account": True},
-    "a check of revocation": {"checks_revocation": True},
+    "check of revocation": {"checks_revocation": True},
 }
 
 
-def test_the_name_is_the_same_in_every_version() -> None:
+def test_name_is_the_same_in_every_version() -> None:
     # Held tunnels keep their port by it; a change here moves what is not held.
     assert SPEC.name == "fs-0123456789abcdef0-6c2c8d8b7b3417ff"
     assert replace(SPEC).name == SPEC.name
 
 
 @pytest.mark.parametrize("difference", DIFFERENT)
-def test_each_part_makes_another_tunnel(difference: str) -> None:
+def test_each_part_of_a_spec_gives_another_tunnel(difference: str) -> None:
     others = [SPEC, *(replace(SPEC, **change) for change in DIFFERENT.values())]
     assert [one.name for one in others].count(replace(SPEC, **DIFFERENT[difference]).name) == 1
 
 
-def test_the_longest_file_system_id_gives_a_name_for_stunnel() -> None:
+def test_longest_file_system_id_gives_a_valid_name_for_stunnel() -> None:
     spec = TunnelSpec(file_system_id=FileSystemId("fs-" + "0" * 40))
     host = f"{spec.file_system_id}.efs.us-east-1.amazonaws.com"
     service = TunnelService(
@@ -58,15 +58,15 @@ def test_the_longest_file_system_id_gives_a_name_for_stunnel() -> None:
 @pytest.mark.parametrize(
     ("change", "field"),
     [
-        pytest.param({"file_system_id": "fs-1\n"}, "file system id", id="a file system with a line break"),
-        pytest.param({"access_point_id": "fsap-xyz"}, "access point id", id="no access point"),
-        pytest.param({"region": "US"}, "region", id="no region"),
-        pytest.param({"zone": "a b"}, "zone", id="no zone"),
-        pytest.param({"address": "example.com"}, "address", id="a name for an address"),
-        pytest.param({"address": "fd00:0::1"}, "address", id="an address in a long form"),
+        pytest.param({"file_system_id": "fs-1\n"}, "file system ID", id="file system with a line break"),
+        pytest.param({"access_point_id": "fsap-xyz"}, "access point ID", id="invalid access point"),
+        pytest.param({"region": "US"}, "region", id="invalid region"),
+        pytest.param({"zone": "a b"}, "zone", id="invalid zone"),
+        pytest.param({"address": "example.com"}, "address", id="name instead of an address"),
+        pytest.param({"address": "fd00:0::1"}, "address", id="address in a long form"),
         pytest.param({"cross_account": True, "address": "10.0.0.1"}, "cross_account", id="two addresses"),
-        pytest.param({"iam": IamOptions(profile="")}, "iam.profile", id="an empty profile"),
-        pytest.param({"iam": IamOptions(role_arn="a\nb")}, "iam.role_arn", id="a role with a line break"),
+        pytest.param({"iam": IamOptions(profile="")}, "iam.profile", id="empty profile"),
+        pytest.param({"iam": IamOptions(role_arn="a\nb")}, "iam.role_arn", id="role with a line break"),
     ],
 )
 def test_malformed_parts_are_refused(change: dict[str, Any], field: str) -> None:
@@ -76,7 +76,7 @@ def test_malformed_parts_are_refused(change: dict[str, Any], field: str) -> None
 
 
 @given(st.text())
-def test_a_holder_is_plain_text(text: str) -> None:
+def test_holder_is_plain_text(text: str) -> None:
     if not text or re.search(r"[\x00-\x1f\x7f]", text):
         with pytest.raises(InvalidValue, match="holder"):
             parse_holder(text)

@@ -1,4 +1,4 @@
-"""A report with everything in it that a page can show, and with what people would like to smuggle in."""
+"""A report with everything that a page can show, and with hostile text."""
 
 from dataclasses import replace
 
@@ -157,5 +157,5 @@ def report() -> ClusterReport:
 
 
 def snapshot() -> Snapshot:
-    """What a page is made of."""
+    """The input of a page."""
     return Snapshot(report=report(), time="2026-11-21T12:00:03Z", health=Health(), leading=True)

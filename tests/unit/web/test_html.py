@@ -1,4 +1,4 @@
-"""HTML that is made of values."""
+"""HTML from values."""
 
 from html.parser import HTMLParser
 

@@ -1,4 +1,4 @@
-"""What the page says, as text."""
+"""The text of the page."""
 
 import re
 from dataclasses import replace
@@ -15,7 +15,7 @@ from kube_efs.web.page import Snapshot, problems, render_failure, render_page
 
 
 def texts(document: str) -> str:
-    """The words of a document, with one blank between them."""
+    """The text of a document, with single blanks."""
     body = document.rpartition("<body>")[2]
     return " ".join(unescape(re.sub(r"<[^>]*>", " ", body)).split())
 

@@ -17,7 +17,7 @@ from kube_efs.web.server import Sources, StatusPage
 
 
 class World:
-    """A cluster that counts who looks, and a clock."""
+    """A cluster that counts readings, and a clock."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -132,14 +132,14 @@ async def test_answer_does_not_wait_for_a_cluster_that_does_not_answer(
 @pytest.mark.parametrize(
     ("host", "name", "status"),
     [
-        pytest.param("127.0.0.1", "localhost:9814", 200, id="a forwarded port"),
-        pytest.param("127.0.0.1", "127.0.0.1:1", 200, id="the address itself"),
-        pytest.param("127.0.0.1", "[::1]:9814", 200, id="the other loopback"),
+        pytest.param("127.0.0.1", "localhost:9814", 200, id="forwarded port"),
+        pytest.param("127.0.0.1", "127.0.0.1:1", 200, id="address itself"),
+        pytest.param("127.0.0.1", "[::1]:9814", 200, id="other loopback"),
         pytest.param("127.0.0.1", "localhost", 200, id="without a port"),
-        pytest.param("127.0.0.1", "[::1]", 200, id="the other loopback without a port"),
-        pytest.param("127.0.0.1", "evil.example.com:9814", 403, id="a name that leads here"),
-        pytest.param("127.0.0.1", "localhost.evil.example.com", 403, id="a name that looks like it"),
-        pytest.param("0.0.0.0", "status.example.com", 200, id="everybody's page"),
+        pytest.param("127.0.0.1", "[::1]", 200, id="other loopback without a port"),
+        pytest.param("127.0.0.1", "evil.example.com:9814", 403, id="name that resolves to loopback"),
+        pytest.param("127.0.0.1", "localhost.evil.example.com", 403, id="name that resembles loopback"),
+        pytest.param("0.0.0.0", "status.example.com", 200, id="page on all interfaces"),
     ],
 )
 async def test_other_host_names_are_rejected_on_loopback(

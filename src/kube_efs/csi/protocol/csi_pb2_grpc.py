@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class IdentityStub:
-    """Who a plugin is, what it can do, and whether it is ready. Served on every socket.
+    """The name of the plugin, its capabilities, and whether it is ready. Served on every socket.
     """
 
     def __init__(self, channel):
@@ -53,7 +53,7 @@ class IdentityStub:
 
 
 class IdentityServicer:
-    """Who a plugin is, what it can do, and whether it is ready. Served on every socket.
+    """The name of the plugin, its capabilities, and whether it is ready. Served on every socket.
     """
 
     def GetPluginInfo(self, request, context):
@@ -101,7 +101,7 @@ def add_IdentityServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Identity:
-    """Who a plugin is, what it can do, and whether it is ready. Served on every socket.
+    """The name of the plugin, its capabilities, and whether it is ready. Served on every socket.
     """
 
     @staticmethod
@@ -187,7 +187,7 @@ class Identity:
 
 
 class ControllerStub:
-    """Makes and removes volumes; called by csi-provisioner.
+    """Creates and deletes volumes; called by csi-provisioner.
     """
 
     def __init__(self, channel):
@@ -229,7 +229,7 @@ class ControllerStub:
 
 
 class ControllerServicer:
-    """Makes and removes volumes; called by csi-provisioner.
+    """Creates and deletes volumes; called by csi-provisioner.
     """
 
     def CreateVolume(self, request, context):
@@ -310,7 +310,7 @@ def add_ControllerServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Controller:
-    """Makes and removes volumes; called by csi-provisioner.
+    """Creates and deletes volumes; called by csi-provisioner.
     """
 
     @staticmethod

@@ -109,7 +109,11 @@ def _ours(
             commands=(_describe(one), f"kubectl get pv {quote(claim.volume_name)} -o yaml"),
         )
     elif claim.deleting and lasts(one.deleting_since, facts.now):
-        users = [pod.key for pod in cluster.pods or () if _uses(pod.claims, pod.namespace, one)]
+        users = [
+            pod.key
+            for pod in cluster.pods or ()
+            if pod.namespace == claim.namespace and claim.name in pod.claims
+        ]
         yield Finding(
             kind=_TERMINATING,
             subject=subject,
@@ -120,10 +124,6 @@ def _ours(
         )
     elif claim.phase is ClaimPhase.PENDING and not claim.deleting:
         yield from _pending(one, storage_class, kind, facts, cluster)
-
-
-def _uses(claims: tuple[str, ...], namespace: str, one: ClaimFacts) -> bool:
-    return namespace == one.claim.namespace and one.claim.name in claims
 
 
 def _pending(

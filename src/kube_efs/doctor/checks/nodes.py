@@ -36,16 +36,13 @@ def _check(facts: Facts) -> Iterator[Finding]:
     if cluster is None:
         return
     if cluster.statuses is not None:
-        if needs_tunnels(cluster) and not _has_older_agents(cluster):
+        # The agents of openshift-efs-stunnel publish no status.
+        has_older_agents = any(one.name == _AGENTS and not is_ours(one) for one in cluster.workloads or ())
+        if needs_tunnels(cluster) and not has_older_agents:
             yield from _silent(facts, cluster)
         for one in cluster.statuses:
-            yield from _told(one, facts.now, cluster)
+            yield from _reported(one, facts.now, cluster)
     yield from _without_driver(cluster)
-
-
-def _has_older_agents(cluster: ClusterFacts) -> bool:
-    """Whether nodes still have the agents of openshift-efs-stunnel, which publish no status."""
-    return any(one.name == _AGENTS and not is_ours(one) for one in cluster.workloads or ())
 
 
 def _silent(facts: Facts, cluster: ClusterFacts) -> Iterator[Finding]:
@@ -67,7 +64,7 @@ def _unique(*commands: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(commands))
 
 
-def _told(one: PublishedStatus, now: datetime, cluster: ClusterFacts) -> Iterator[Finding]:
+def _reported(one: PublishedStatus, now: datetime, cluster: ClusterFacts) -> Iterator[Finding]:
     if one.status is None:
         return
     subject = Subject("Node", one.node)

@@ -8,7 +8,7 @@ import structlog
 
 from kube_efs.doctor.checks.common import problem_of
 from kube_efs.doctor.facts import Area, Gap
-from kube_efs.model.errors import KubeEfsError, told
+from kube_efs.model.errors import KubeEfsError, public_text
 
 log = structlog.get_logger(__name__)
 
@@ -39,7 +39,7 @@ class Attempts:
         except Exception as error:
             # One unexpected object must not hide other problems.
             log.exception("look-failed", what=what)
-            self.miss(what, told(error), area=area)
+            self.miss(what, public_text(error), area=area)
         return None
 
     def miss(self, what: str, reason: str, *, area: Area = Area.PROBE, remedy: str = "") -> None:

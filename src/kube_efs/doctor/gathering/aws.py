@@ -8,7 +8,6 @@ from typing import Final
 
 from kube_efs.aws.connection import AwsOptions
 from kube_efs.aws.gateway import AwsGateway
-from kube_efs.aws.interfaces import Interface
 from kube_efs.aws.security_groups import Network, SecurityGroup
 from kube_efs.doctor.facts import Area, AwsFacts, NodeObject
 from kube_efs.doctor.gathering.attempts import Attempts
@@ -80,9 +79,10 @@ async def _with_rules(
     targets = [target for one in facts.looked_into for target in facts.file_systems[one].usable_mount_targets]
     if not targets:
         return facts
+    instances = {one.instance_id for one in nodes if one.instance_id}
     by_target, interfaces = await asyncio.gather(
         _groups_of_targets(gateway, targets, attempts),
-        attempts.look("the interfaces of nodes", _interfaces(gateway, nodes), area=Area.AWS),
+        attempts.look("the interfaces of nodes", gateway.interfaces.of_instances(instances), area=Area.AWS),
     )
     subnets = {one.subnet_id for found in (interfaces or {}).values() for one in found}
     subnets |= {one.subnet_id for one in targets}
@@ -111,12 +111,6 @@ async def _groups_of_targets(
 
     found = await asyncio.gather(*(of(one.mount_target_id) for one in targets))
     return MappingProxyType({target_id: groups for target_id, groups in found if groups})
-
-
-async def _interfaces(
-    gateway: AwsGateway, nodes: Iterable[NodeObject]
-) -> Mapping[str, tuple[Interface, ...]]:
-    return await gateway.interfaces.of_instances({one.instance_id for one in nodes if one.instance_id})
 
 
 async def _prefix_lists(

@@ -18,7 +18,6 @@ from kube_efs.doctor.node_facts import (
     CaFile,
     ConfiguredTunnel,
     Handshake,
-    LoopbackMount,
     NodeFacts,
     ProcessHealth,
     TunnelFacts,
@@ -73,7 +72,7 @@ async def gather_node(options: NodeOptions, attempts: Attempts) -> NodeFacts:
         status = start(_status(session, options.agent_url))
         log = start(look("the kernel's log", in_thread(kernel.read_kernel_log, options.kernel_log)))
         booleans = start(look("SELinux", in_thread(kernel.read_booleans, options.selinux)))
-        mounts = start(look("the mounts", in_thread(_mounts)))
+        mounts = start(look("the mounts", in_thread(lambda: kernel.loopback_mounts(read_mountinfo()))))
     seen = tunnels.result()
     if seen is None:
         seen = _Tunnels(found=())
@@ -89,10 +88,6 @@ async def gather_node(options: NodeOptions, attempts: Attempts) -> NodeFacts:
         kernel=log.result(),
         booleans=booleans.result(),
     )
-
-
-def _mounts() -> tuple[LoopbackMount, ...]:
-    return kernel.loopback_mounts(read_mountinfo())
 
 
 async def _tunnels(configuration: Path) -> _Tunnels:

@@ -9,7 +9,7 @@ from typing import Final
 from kube_efs.model.csi.root_directories import VolumeOrigin
 from kube_efs.model.errors import InvalidSetting
 
-CLUSTER = "efs.csi.aws.com/cluster"  # IAM policies of the AWS driver ask for it
+CLUSTER = "efs.csi.aws.com/cluster"  # IAM policies of the AWS driver require it
 REQUESTED_BYTES = "efs.csi.aws.com/requested-bytes"
 # Of the claim and the volume, as other CSI drivers name them.
 CLAIM_NAME = "kubernetes.io/created-for/pvc/name"
@@ -17,9 +17,9 @@ CLAIM_NAMESPACE = "kubernetes.io/created-for/pvc/namespace"
 VOLUME_NAME = "kubernetes.io/created-for/pv/name"
 
 _MAX_KEY, _MAX_VALUE = 128, 256  # characters, EFS API, type Tag
-_MAX_OF_OPERATOR = 45  # EFS takes 50 of a resource; the driver has five of its own
+_MAX_OF_OPERATOR = 45  # EFS accepts 50 tags of a resource; five are the driver's
 _MARKS = frozenset("_.:/=+-@")
-# A backslash takes its special meaning from a blank, a colon or a backslash; before others it is itself.
+# A backslash escapes a blank, a colon or a backslash; before any other character it is literal.
 _TOKEN = re.compile(r"\\(?P<escaped>[ :\\])|(?P<end>\\\Z)|(?P<mark>[ :])|(?P<plain>.)", re.DOTALL)
 
 
@@ -62,12 +62,12 @@ DEFAULT_TAGS: Final = TagPolicy()
 
 
 def parse_tags(text: str) -> tuple[Tag, ...]:
-    r"""The tags of ``key:value key:value``; a key twice gets the last value.
+    r"""The tags of ``key:value key:value``; a repeated key gets its last value.
 
-    ``\ ``, ``\:`` and ``\\`` stand for a blank, a colon and a backslash. Raises InvalidSetting for what
-    the AWS driver leaves out with a line in its log, since policies may depend on it, and for what EFS
-    would not take. Each escape is read once; the AWS driver reads ``\\`` twice, so that a backslash before
-    a blank or colon must be written four times there.
+    ``\ ``, ``\:`` and ``\\`` stand for a blank, a colon and a backslash. Raises InvalidSetting for tags that
+    EFS does not accept, and for tags that the AWS driver ignores with a log message, because policies may
+    depend on them. Each escape is read once; the AWS driver reads ``\\`` twice, so that a backslash before a
+    blank or colon must be written four times there.
     """
     tags = split_tags(text)
     for tag in tags:
@@ -115,13 +115,9 @@ def _check(tag: Tag) -> None:
         )
     if tag.key.lower().startswith("aws:"):
         raise _malformed("is a key that AWS reserves", tag.key)
-    odd = [mark for mark in tag.key + tag.value if not _is_taken(mark)]
-    if odd:
-        raise _malformed(f"has a character that EFS does not accept in tags, {odd[0]!r}", tag.key)
-
-
-def _is_taken(character: str) -> bool:
-    return character in _MARKS or unicodedata.category(character)[0] in "LNZ"
+    for character in tag.key + tag.value:
+        if character not in _MARKS and unicodedata.category(character)[0] not in "LNZ":
+            raise _malformed(f"has a character that EFS does not accept in tags, {character!r}", tag.key)
 
 
 def _malformed(problem: str, value: str) -> InvalidSetting:

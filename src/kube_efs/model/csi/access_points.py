@@ -1,4 +1,4 @@
-"""EFS access points: what one is made with for a volume, and whether one that exists can serve it."""
+"""EFS access points: how one is created for a volume, and whether an existing one can serve it."""
 
 import hashlib
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ from kube_efs.model.efs.ids import FileSystemId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeRequest:
-    """What CreateVolume asks for; ``required_bytes`` 0 means that no size is asked for."""
+    """The request of CreateVolume; ``required_bytes`` is 0 without a size."""
 
     name: str
     parameters: VolumeParameters
@@ -40,7 +40,7 @@ class PosixUser:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessPointRequest:
-    """The fields of CreateAccessPoint; the root directory is made with ``permissions`` and that owner."""
+    """The fields of CreateAccessPoint; the root directory is created with ``permissions`` for ``user``."""
 
     client_token: str
     file_system_id: FileSystemId
@@ -52,9 +52,9 @@ class AccessPointRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessPoint:
-    """An access point as EFS describes it; ``user`` is None when it gives no identity.
+    """An access point as EFS describes it; ``user`` is None without a POSIX user.
 
-    One that is ``leaving`` is being deleted, which nothing stops, and still listed for a moment.
+    ``leaving``: it is being deleted, which cannot be stopped, and is still listed for a moment.
     """
 
     access_point_id: AccessPointId
@@ -67,10 +67,9 @@ class AccessPoint:
 
 
 def volume_directory(request: VolumeRequest) -> Directory:
-    """Where the volume's data will lie; the same for every repetition of the request.
+    """The directory for the volume's data; a repeated request gives the same one.
 
-    Raises InvalidArgument when the class names no directory that EFS, or for ``efs-dir`` a volume handle,
-    can take.
+    Raises InvalidArgument for a directory that EFS or, with ``efs-dir``, a volume handle does not accept.
     """
     parameters = request.parameters
     directory = root_directory(
@@ -90,7 +89,7 @@ def volume_directory(request: VolumeRequest) -> Directory:
 def access_point_request(
     request: VolumeRequest, file_system_id: FileSystemId, user: PosixUser, tags: TagPolicy = DEFAULT_TAGS
 ) -> AccessPointRequest:
-    """What to make for the volume; ``user`` has the ids that the class gives or that were allocated."""
+    """The access point to create for the volume; ``user`` has the IDs of the class or allocated ones."""
     parameters = request.parameters
     return AccessPointRequest(
         client_token=client_token(request, file_system_id),
@@ -103,19 +102,19 @@ def access_point_request(
 
 
 def client_token(request: VolumeRequest, file_system_id: FileSystemId) -> str:
-    """The token that makes EFS give one access point however often it is asked: at most 64 characters.
+    """The token with which repeated requests give the same access point: at most 64 characters.
 
-    Without ``reuseAccessPoint`` it is the volume's name. EFS keeps tokens by account and region, so that
-    an attempt with another file system of the class finds the access point of the first. With it, the
-    token stands for namespace and name of the claim and for the file system. (The AWS driver hashes the
-    name alone, so that claims of the same name share their data across namespaces; access points that it
-    made are not found again.) Raises InvalidArgument when the claim is not known.
+    Without ``reuseAccessPoint`` it is the volume's name. EFS stores tokens by account and region, so that an
+    attempt with another file system of the class finds the access point of the first attempt. With it, the
+    token identifies namespace and name of the claim, and the file system. (The AWS driver hashes only the
+    name, so that claims of the same name in different namespaces share their data. Its access points are not
+    found.) Raises InvalidArgument if the claim is not known.
     """
     origin = request.origin
     if not request.parameters.reuses_access_point:
         return plain_name(request.name)
     check_reuse(request)
-    # No part can have a slash, so no two claims give the same text.
+    # No part can contain a slash, so two claims never give the same text.
     identity = f"{file_system_id}/{origin.claim_namespace}/{origin.claim_name}"
     return hashlib.sha256(identity.encode()).hexdigest()
 
@@ -132,11 +131,11 @@ def check_reuse(request: VolumeRequest) -> None:
 
 
 def check_existing(found: AccessPoint, request: VolumeRequest) -> None:
-    """Raises ExistingVolumeDiffers when an access point with the request's token cannot be its volume.
+    """Raises ExistingVolumeDiffers if an access point with the token of the request cannot be its volume.
 
-    As in the AWS driver its root must lie in the base, and its identity be the class's or from its range;
-    permissions and tags may differ. New: paths are compared by components, the file system must be one of
-    the class's, and so must the size, if it was recorded and the access point is not another volume's.
+    As in the AWS driver, its root must be in the base, and its IDs must be those of the class or in its
+    range; permissions and tags may differ. New: paths are compared by components, the file system must be one
+    of the class, and a recorded size must be the requested one, unless the class reuses access points.
     """
     parameters = request.parameters
     _check_place(found, parameters)
@@ -153,7 +152,7 @@ def check_existing(found: AccessPoint, request: VolumeRequest) -> None:
             f"is not what volume {request.name} was created with, {recorded}",
             field="capacity_range.required_bytes",
             value=str(request.required_bytes),
-            remedy="ask for that size, or use another name",
+            remedy="request that size, or use another name",
         )
 
 
@@ -178,7 +177,7 @@ def _check_place(found: AccessPoint, parameters: VolumeParameters) -> None:
 def _check_id(
     found: AccessPoint, name: str, actual: int, fixed: int | None, parameters: VolumeParameters
 ) -> None:
-    # The class's range holds for both ids, since one number is allocated for both.
+    # The range of the class applies to both IDs, because one number is allocated for both.
     if actual == fixed or (fixed is None and actual in parameters.gids):
         return
     wanted = f"in {parameters.gids}" if fixed is None else str(fixed)

@@ -1,4 +1,4 @@
-"""Volume capabilities of CSI, and which of them a volume on EFS has."""
+"""Volume capabilities of CSI, and which of them EFS supports."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,8 +33,8 @@ class AccessMode(StrEnum):
         return self is AccessMode.SINGLE_NODE_SINGLE_WRITER
 
 
-# The AWS driver serves the two that are not for readers or single pods only. One writer among several nodes
-# is left out: NFS cannot hold the others back, and no access mode of Kubernetes asks for it.
+# The AWS driver supports only the two modes that are neither read-only nor for a single pod. A single writer
+# on several nodes is not supported: NFS cannot prevent other writers, and Kubernetes has no such access mode.
 _REFUSED_MODES = frozenset({AccessMode.UNKNOWN, AccessMode.MULTI_NODE_SINGLE_WRITER})
 
 
@@ -70,7 +70,7 @@ def check_capabilities(capabilities: Sequence[VolumeCapability]) -> None:
 
 
 def check_file_system_types(capabilities: Sequence[VolumeCapability]) -> None:
-    """Raises InvalidArgument unless every ``fs_type`` is empty or ``efs``; only CreateVolume asks."""
+    """Raises InvalidArgument unless every ``fs_type`` is empty or ``efs``; only for CreateVolume."""
     for capability in capabilities:
         if capability.file_system_type not in _FILE_SYSTEM_TYPES:
             raise InvalidArgument(

@@ -1,7 +1,7 @@
-"""Claims as requests of the CSI driver, and its volumes as volumes of Kubernetes.
+"""Claims as requests to the CSI driver, and its volumes as PersistentVolumes.
 
-What csi-provisioner does between a claim and the driver (external-provisioner 6.3, its README), so that one
-can follow the other: names, secrets and fields are the same.
+This is what csi-provisioner does between a claim and the driver (external-provisioner 6.3, its README).
+Names, secrets and fields are the same, so that one can replace the other.
 """
 
 import re
@@ -40,7 +40,7 @@ class SecretReference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsiRequest:
-    """What a claim asks the driver for; ``secret`` names the role to use, None for our own account."""
+    """The request of a claim to the driver; ``secret`` contains the role, None for our own account."""
 
     claim: Claim
     volume: VolumeRequest
@@ -53,18 +53,19 @@ class CsiRequest:
 def parse_claim(
     claim: Claim, storage_class: StorageClass, *, required_bytes: int, has_driver_tags: bool
 ) -> CsiRequest:
-    """What the claim asks for.
+    """The request of the claim.
 
-    Raises ClaimRefused when it cannot be served until the claim or its class changes.
+    Raises ClaimRefused if it cannot be served until the claim or its class changes.
     """
     refuse_unservable(claim)
     if claim.match_labels is not None:
         remedy = "leave it out, each claim gets a volume of its own"
         raise ClaimRefused("is not supported", field="spec.selector", remedy=remedy)
+    modes = [_MODES.get(name, AccessMode.UNKNOWN) for name in claim.access_modes]
     try:
         parameters = parse_parameters(storage_class.parameters, has_driver_tags=has_driver_tags)
         parse_mount_flags(storage_class.mount_options)
-        check_capabilities([VolumeCapability(access_mode=_mode(name)) for name in claim.access_modes])
+        check_capabilities([VolumeCapability(access_mode=mode) for mode in modes])
     except InvalidValue as error:
         field = f"StorageClass {storage_class.name} {error.field}"
         raise ClaimRefused(error.problem, field=field, value=error.value, remedy=error.remedy) from error
@@ -110,10 +111,6 @@ def volume_for(request: CsiRequest, source: CsiSource, zone: str | None) -> Volu
         access_modes=claim.access_modes,
         capacity=claim.requested_storage,
     )
-
-
-def _mode(name: str) -> AccessMode:
-    return _MODES.get(name, AccessMode.UNKNOWN)
 
 
 def _secret(claim: Claim, storage_class: StorageClass) -> SecretReference | None:

@@ -1,4 +1,4 @@
-"""File systems of another AWS account: the provisioner secret, and what volumes then say to the nodes."""
+"""File systems of another AWS account: the provisioner Secret, and the attributes of the volumes."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ _ROLE, _EXTERNAL, _BY_NAME = "awsRoleArn", "externalId", "crossaccount"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrossAccountRole:
-    """The role to take in the account of the file system.
+    """The role to assume in the account of the file system.
 
     ``by_zone_id`` lets the nodes find the mount target by DNS, without its address.
     """
@@ -36,10 +36,10 @@ class TargetAddress:
 
 
 def parse_provisioner_secret(secret: Mapping[str, str]) -> CrossAccountRole | None:
-    """The role that the secrets of a request name; None without one.
+    """The role in the secrets of a request; None without one.
 
-    Raises InvalidArgument, also for a malformed ``crossaccount`` without a role. Errors never show what
-    the secret holds.
+    Raises InvalidArgument, also for a malformed ``crossaccount`` without a role. Errors never contain the
+    values of the Secret.
     """
     by_zone_id = _parse_by_zone_id(secret.get(_BY_NAME))
     role = secret.get(_ROLE, "")
@@ -67,7 +67,7 @@ def _parse_by_zone_id(text: str | None) -> bool:
 
 
 def needs_targets(role: CrossAccountRole) -> bool:
-    """Whether the mount targets have to be known for the attributes of a volume."""
+    """Whether the attributes of a volume depend on the mount targets."""
     return not role.by_zone_id
 
 
@@ -77,13 +77,13 @@ def cross_account_attributes(
     file_system_id: FileSystemId,
     targets: Sequence[TargetAddress] = (),
 ) -> VolumeAttributes:
-    """What a volume in another account says to the nodes; ``zone`` is ``az`` of the class.
+    """The attributes of a volume in another account; ``zone`` is ``az`` of the class, a name or an ID.
 
-    Three ways, in the order of precedence of the AWS driver: by DNS and zone id; one address, that of the
-    zone; an address for each zone. ``zone`` may be a zone's name or id. Addresses are given by zone **id**
-    (the AWS driver gives names, which mean another zone in each account; where its node service reads
-    ids, it takes any address). Without a target in ``zone`` it is that of the first zone id, not a random
-    one. Raises NoMountTarget when there is none at all.
+    There are three forms, in the order of precedence of the AWS driver: DNS with the zone ID; one address,
+    that of the zone; an address for each zone. Addresses are listed by zone **ID**. (The AWS driver lists
+    names, which differ between accounts. Its node service expects IDs, so it uses any address.) Without a
+    mount target in ``zone``, the address is that of the first zone ID, not a random one. Raises NoMountTarget
+    without any mount target.
     """
     if role.by_zone_id:
         return VolumeAttributes(cross_account=True)

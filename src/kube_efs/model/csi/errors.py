@@ -1,17 +1,17 @@
-"""Refusals of the CSI driver, each of which knows the gRPC code that it becomes.
+"""Refusals of the CSI driver, each with its gRPC code.
 
 ::
 
     InvalidValue
     └── RequestRefused
-        ├── InvalidArgument          INVALID_ARGUMENT: the request can never be served as it is
-        ├── ExistingVolumeDiffers    ALREADY_EXISTS: a volume of that name exists and does not fit
-        ├── VolumeMissing            NOT_FOUND: there is no such volume
-        ├── VolumePending            ABORTED: an earlier call for the volume is still at work
-        ├── VolumeInUse              FAILED_PRECONDITION: another target has what only one may have
-        └── NoMountTarget            FAILED_PRECONDITION: the file system cannot be reached as asked
+        ├── InvalidArgument          INVALID_ARGUMENT: the request must change
+        ├── ExistingVolumeDiffers    ALREADY_EXISTS: a different volume of that name exists
+        ├── VolumeMissing            NOT_FOUND: the volume does not exist
+        ├── VolumePending            ABORTED: an earlier call for the volume still runs
+        ├── VolumeInUse              FAILED_PRECONDITION: another target has a volume for one target
+        └── NoMountTarget            FAILED_PRECONDITION: the file system has no usable mount target
 
-The codes are those of the CSI specification, version 1.12, where it names one for the case.
+The codes are those of the CSI specification, version 1.12, if it defines one for the case.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ from kube_efs.model.errors import InvalidValue
 
 
 class RpcCode(StrEnum):
-    """gRPC status codes that a value alone can call for, by the names of ``grpc.StatusCode``."""
+    """The gRPC status codes of refusals, with the names of ``grpc.StatusCode``."""
 
     INVALID_ARGUMENT = "INVALID_ARGUMENT"
     ALREADY_EXISTS = "ALREADY_EXISTS"
@@ -45,13 +45,13 @@ class InvalidArgument(RequestRefused):
 
 
 class ExistingVolumeDiffers(RequestRefused):
-    """What was made under that name before is not what is asked for now."""
+    """The existing volume of that name is not the requested one."""
 
     code = RpcCode.ALREADY_EXISTS
 
 
 class VolumeMissing(RequestRefused):
-    """There is no volume of that handle."""
+    """No volume has that handle."""
 
     code = RpcCode.NOT_FOUND
 
@@ -63,7 +63,7 @@ class VolumePending(RequestRefused):
 
 
 class VolumeInUse(RequestRefused):
-    """The volume may be written from one target at a time, and another one has it."""
+    """The volume is for one target at a time, and another target has it."""
 
     code = RpcCode.FAILED_PRECONDITION
 
@@ -76,7 +76,7 @@ class NoMountTarget(RequestRefused):
 
 @contextmanager
 def refused_as_argument() -> Iterator[None]:
-    """Turns every InvalidValue that is raised inside into an InvalidArgument with the same words."""
+    """Turns every InvalidValue that is raised inside into an InvalidArgument with the same text."""
     try:
         yield
     except RequestRefused:

@@ -26,14 +26,14 @@ _NO_MOUNT = "would not mount the volume"
 _REFUSED = {
     **dict.fromkeys(("port", "addr", "mountport", "mountaddr", "mounthost", "clientaddr"), _PAST_TUNNEL),
     **dict.fromkeys(("cafile", "capath"), _UNVERIFIED),
-    # What mount(8) takes for another operation than mounting, or for success before there is a mount.
+    # For mount(8) these are other operations, or a success before the mount exists.
     **dict.fromkeys(("bind", "rbind", "move", "remount", "bg", "fake", "loop"), _NO_MOUNT),
     **dict.fromkeys(("shared", "slave", "private", "unbindable"), _NO_MOUNT),
     **dict.fromkeys(("rshared", "rslave", "rprivate", "runbindable"), _NO_MOUNT),
     **dict.fromkeys(("netns", "azid", "crossaccount"), "is not allowed"),
 }
 
-# What mount(8), the kernel and a shell can only take as the one thing that was meant.
+# Only text that mount(8), the kernel and a shell read as a single plain word.
 _NAME = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,63}")
 _VALUE = re.compile(r"[A-Za-z0-9_.:/@%+-]{1,255}")
 _PROFILE = re.compile(r"[A-Za-z0-9_.@+-]{1,128}")
@@ -42,7 +42,7 @@ _TOKEN_FILE = re.compile(r"(/[A-Za-z0-9_.-]*[A-Za-z0-9_-]){1,32}")  # no compone
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MountFlags:
-    """What the flags say; None and False where they say nothing. ``others`` are options for the kernel."""
+    """The parsed flags; None and False if they are not set. ``others`` are options for the kernel."""
 
     tls: bool = False
     notls: bool = False
@@ -70,8 +70,8 @@ class _Flag(NamedTuple):
 def parse_mount_flags(flags: Sequence[str]) -> MountFlags:
     """The meaning of the flags; raises InvalidArgument for what is malformed, dangerous or contradictory.
 
-    A flag may hold several, with commas between, as users of ``mount.efs`` write them. Names may be in
-    capitals; values keep theirs, except those of access points.
+    A flag may contain several, separated by commas, as for ``mount.efs``. The case of names and of access
+    point IDs does not matter; the case of other values does.
     """
     own: dict[str, str | None] = {}
     others: list[str] = []
@@ -80,12 +80,12 @@ def parse_mount_flags(flags: Sequence[str]) -> MountFlags:
         if flag.name in _WITHOUT_EFFECT or flag.name.startswith("awscredsuri"):
             oddities.append(_without_effect(flag))
         elif flag.name in _SWITCHES | _SETTINGS:
-            _keep(own, flag)
+            _add(own, flag)
         else:
             others.append(_checked_other(flag))
     _check_together(own)
     oddities += _ineffective(own)
-    return _understood(own, tuple(others), tuple(oddities))
+    return _mount_flags(own, tuple(others), tuple(oddities))
 
 
 def _single_flags(flags: Iterable[str]) -> Iterator[_Flag]:
@@ -95,7 +95,7 @@ def _single_flags(flags: Iterable[str]) -> Iterator[_Flag]:
             yield _Flag(name.lower(), value if has_value else None)
 
 
-def _keep(own: dict[str, str | None], flag: _Flag) -> None:
+def _add(own: dict[str, str | None], flag: _Flag) -> None:
     if flag.name in _SWITCHES and flag.value is not None:
         raise _refused(flag, "takes no value", f"use {flag.name}")
     if flag.name in _SETTINGS and not flag.value:
@@ -123,7 +123,7 @@ def _check_together(own: dict[str, str | None]) -> None:
 
 
 def _ineffective(own: dict[str, str | None]) -> Iterator[InvalidValue]:
-    if "tlsport" in own:  # the tunnel is shared, and its agent gives the port
+    if "tlsport" in own:  # the tunnel is shared, and its agent assigns the port
         yield _without_effect(_Flag("tlsport", own["tlsport"]))
     pair = {"rolearn", "jwtpath"} & own.keys()
     if pair and not ("iam" in own and len(pair) == 2):
@@ -136,7 +136,7 @@ def _ineffective(own: dict[str, str | None]) -> Iterator[InvalidValue]:
         )
 
 
-def _understood(
+def _mount_flags(
     own: dict[str, str | None], others: tuple[str, ...], oddities: tuple[InvalidValue, ...]
 ) -> MountFlags:
     access_point, zone, region, address = (

@@ -1,12 +1,12 @@
-"""What a volume on EFS is mounted with: what the mount flags ask of the tunnel, and the options for NFS.
+"""How a volume on EFS is mounted: the requirements for the tunnel, and the options for NFS.
 
-The flags are those of ``mount.efs`` (aws/efs-utils 3.2), which the AWS driver hands them to. They are
-``mountOptions`` of a class or volume. There is no ``mount.efs`` here: what it handles itself becomes a field
-of MountPlan, the others are given to the kernel, each after a check that it cannot be read as two.
+The flags are ``mountOptions`` of a class or volume. The AWS driver passes them to ``mount.efs``
+(aws/efs-utils 3.2), which kube-efs does not use. Flags that ``mount.efs`` handles itself become fields of
+MountPlan. The others go to the kernel, after a check that each is a single option.
 
-Different from there: the case of values is kept; ``ro`` of a request cannot be undone by a flag ``rw``;
-nothing turns verification off or leads past the tunnel; and volumes that share a tunnel do not share their
-caches (``nosharecache``), as they did not with a port each.
+Differences: the case of values is kept; a flag ``rw`` cannot override ``ro`` of the request; no flag disables
+the verification of the server or bypasses the tunnel; volumes that share a tunnel do not share their caches
+(``nosharecache``), as if each had its own port.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,7 +39,7 @@ _DEFAULTS = (
     _Default(option="hard", unless=frozenset({"hard", "soft", "softerr"})),
     _Default(option="timeo=600", unless=frozenset({"timeo"})),  # tenths of a second
     _Default(option="retrans=2", unless=frozenset({"retrans"})),
-    # The kernel may then reconnect from another source port when a tunnel was restarted.
+    # The kernel can then reconnect from another source port after a restart of the tunnel.
     _Default(option="noresvport", unless=frozenset({"noresvport", "resvport"})),
     _Default(option="nosharecache", unless=frozenset({"sharecache", "nosharecache"})),
 )
@@ -47,7 +47,7 @@ _DEFAULTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IamIdentity:
-    """Whose credentials sign the connection: a profile's, a web identity's, or what the node finds."""
+    """The credentials that sign the connection: of a profile, of a web identity, or of the node."""
 
     profile: str | None = None
     role_arn: str | None = None
@@ -56,11 +56,12 @@ class IamIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MountPlan:
-    """How a volume is reached and mounted.
+    """How a volume is mounted.
 
-    ``handle`` has the access point, wherever it was named. ``iam`` None connects without a signature.
-    ``zone`` and ``region`` are None where the node's own count. ``checks_revocation`` asks OCSP for the
-    server's certificate. ``nfs_options`` are complete except the port; ``oddities`` deserve a warning.
+    ``handle`` also contains an access point from the flags. With ``iam`` None, the connection is not signed.
+    ``zone`` and ``region`` are None for those of the node. ``checks_revocation`` checks the certificate of
+    the server with OCSP. ``nfs_options`` are complete except for the port. Each of ``oddities`` causes a
+    warning.
     """
 
     handle: VolumeHandle
@@ -91,10 +92,10 @@ class MountPlan:
 def plan_mount(
     handle: VolumeHandle, attributes: VolumeAttributes, capability: VolumeCapability, *, read_only: bool
 ) -> MountPlan:
-    """How to mount the volume for that use; raises InvalidArgument for what contradicts itself.
+    """How to mount the volume with that capability; raises InvalidArgument for contradictions.
 
-    An access point needs TLS and gets it whatever ``encryptInTransit`` says, with a warning. A volume
-    whose access mode is for readers is mounted read-only.
+    A volume with an access point is always encrypted; if ``encryptInTransit`` is false, there is a warning.
+    A volume with a read-only access mode is mounted read-only.
     """
     check_capabilities([capability])
     flags = parse_mount_flags(capability.mount_flags)
@@ -126,7 +127,7 @@ def _decide_encryption(
     if wanted or not handle.access_point_id:
         return wanted, ()
     odd = InvalidValue(
-        "has no effect, the volume has an access point and is encrypted",
+        "has no effect because the volume has an access point and is encrypted",
         field="encryptInTransit",
         value="false",
         remedy="leave it out",
@@ -142,7 +143,7 @@ def _access_point(
     if handle.access_point_id not in {None, flags.access_point_id}:
         raise _contradiction(
             f"accesspoint={flags.access_point_id}",
-            f"is not that of the volume handle, {handle.access_point_id}",
+            f"is not the access point in the volume handle, {handle.access_point_id}",
             "leave it out",
         )
     if not encrypted:
@@ -157,7 +158,7 @@ def _access_point(
 def _ineffective_zone(attributes: VolumeAttributes, flags: MountFlags) -> Iterator[InvalidValue]:
     if attributes.cross_account and flags.zone is not None:
         yield InvalidValue(
-            "has no effect, a file system of another account uses the zone ID of the node",
+            "has no effect because a file system of another account uses the zone ID of the node",
             field="mount flags",
             value=f"az={flags.zone}",
             remedy="leave it out",
@@ -168,7 +169,9 @@ def _with_address(attributes: VolumeAttributes, flags: MountFlags) -> VolumeAttr
     address = flags.address or attributes.address
     if flags.address is not None and attributes.address not in {None, flags.address}:
         raise _contradiction(
-            f"mounttargetip={flags.address}", f"is not the attribute's, {attributes.address}", "leave it out"
+            f"mounttargetip={flags.address}",
+            f"is not the address in the volume attributes, {attributes.address}",
+            "leave it out",
         )
     if attributes.cross_account and (address is not None or attributes.addresses):
         raise InvalidArgument(

@@ -7,7 +7,7 @@ ID_MAX = 2**32 - 1  # EFS: user and group ids of an access point
 
 
 def parse_boolean(text: str, *, field: str) -> bool:
-    """The boolean; raises InvalidArgument for every other spelling, the empty one too."""
+    """The boolean; raises InvalidArgument for any other text, also an empty one."""
     value = read_boolean(text)
     if value is None:
         raise InvalidArgument("is not a boolean", field=field, value=text, remedy="use true or false")

@@ -1,11 +1,11 @@
-"""The StorageClass parameters of ``efs.csi.aws.com``, as CreateVolume gets them.
+"""The StorageClass parameters of ``efs.csi.aws.com``, which CreateVolume receives.
 
-Names and defaults are those of the AWS driver 3.4.1. Two things are new: ``provisioningMode: efs-dir``, a
-directory without an access point, and several file systems to fill one after the other, in ``fileSystemId``
-or ``fileSystemIds``, with commas between.
+Names and defaults are those of the AWS driver 3.4.1. Two features are new: ``provisioningMode: efs-dir``, a
+directory without an access point, and several file systems, separated by commas in ``fileSystemId`` or
+``fileSystemIds``, which are filled one after the other.
 
-Everything is checked here, before AWS is asked for anything. What the AWS driver ignores in silence is
-served as it does, and reported with a warning.
+All parameters are checked here, before any call to AWS. Parameters that the AWS driver silently ignores are
+ignored with a warning.
 """
 
 import re
@@ -23,8 +23,8 @@ from kube_efs.model.efs.ids import FileSystemId, ZoneName, parse_zone_name
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.gids import GidRange
 
-# The range that the AWS driver's documentation names. Its code stops at 60000, which would make the ids, and
-# not EFS, the limit of a class with several file systems or without access points.
+# The range in the documentation of the AWS driver. Its code stops at 60000. Then the IDs, not EFS, would
+# limit a class with several file systems or without access points.
 DEFAULT_GIDS = GidRange(minimum=50_000, maximum=7_000_000)
 
 _SIDECAR_PREFIX = "csi.storage.k8s.io/"
@@ -79,12 +79,12 @@ class FileSystemReference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeParameters:
-    """What a class says about its volumes.
+    """The parameters of a class.
 
     ``file_systems`` are used in that order, or are in another object. A ``uid`` or ``gid`` of None is
-    taken from ``gids``; 0 is root. ``mode`` is that of the directory. A ``pattern`` of None names
-    the directory after the volume; ``unique`` says whether a suffix is added to a pattern. ``zone`` is
-    the zone whose mount target volumes of another account use. ``oddities`` are worth a warning.
+    allocated from ``gids``; 0 is root. ``mode`` is that of the directory. With a ``pattern`` of None, the
+    directory has the name of the volume; ``unique`` adds a suffix to a pattern. ``zone`` is the zone whose
+    mount target volumes of another account use. Each of ``oddities`` causes a warning.
     """
 
     provisioning: ProvisioningMode
@@ -104,7 +104,7 @@ class VolumeParameters:
 
 
 def parse_origin(parameters: Mapping[str, str]) -> VolumeOrigin:
-    """The claim that csi-provisioner says the volume is for."""
+    """The claim of the volume, as csi-provisioner reports it."""
     return VolumeOrigin(
         claim_name=parameters.get(_CLAIM_NAME, ""),
         claim_namespace=parameters.get(_CLAIM_NAMESPACE, ""),
@@ -150,9 +150,9 @@ def parse_parameters(parameters: Mapping[str, str], *, has_driver_tags: bool = F
 
 
 def parse_referenced(text: str | None, reference: FileSystemReference) -> tuple[FileSystemId, ...]:
-    """The file systems that the referenced key holds; None when there is no such key.
+    """The file systems in the text of the referenced key, which is None if the key does not exist.
 
-    Raises InvalidArgument, which never shows what a Secret holds.
+    Raises InvalidArgument, which never contains the value of a Secret.
     """
     field = str(reference)
     if text is None or not text.strip():
@@ -162,7 +162,7 @@ def parse_referenced(text: str | None, reference: FileSystemReference) -> tuple[
     except InvalidArgument as error:
         if reference.kind is ReferenceKind.CONFIG_MAP:
             raise
-        # Not chained: tracebacks end in logs, and the cause has the value.
+        # Not chained, because tracebacks are logged and the cause contains the value.
         raise InvalidArgument(error.problem, field=field, remedy=error.remedy) from None
 
 
@@ -251,7 +251,7 @@ def _parse_unique(parameters: Mapping[str, str]) -> tuple[bool, tuple[InvalidVal
     try:
         return _boolean(parameters, _UNIQUE, default=True), ()
     except InvalidArgument as error:
-        # The AWS driver takes whatever is not false for true, and so serves such classes.
+        # In the AWS driver, everything except false counts as true, so it serves such classes.
         odd = InvalidValue(
             "is not a boolean and counts as true", field=error.field, value=error.value, remedy=error.remedy
         )

@@ -1,7 +1,7 @@
-"""Where in a file system the directory of a new volume lies.
+"""The directory of a new volume in its file system.
 
-The name is that of the AWS driver, except the suffix of ``subPathPattern``, which is derived from the
-volume's name instead of drawn at random: a repeated attempt names the same directory.
+The name is that of the AWS driver, except for the suffix of ``subPathPattern``. It is derived from the
+volume's name instead of random, so that a repeated attempt gives the same directory.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ _MAX_ACCESS_POINT_DEPTH = 4  # EFS too
 _FORBIDDEN = frozenset("$#<>;`|&?{}^*")  # EFS, CreationInfo and Path of an access point
 
 _VARIABLE = re.compile(r"\$\{\.(PVC\.name|PVC\.namespace|PV\.name)\}")
-# What fits this is used as it is, in paths and client tokens; others are stood for by their hash.
+# Names that match are used unchanged in paths and client tokens; others are replaced by their hash.
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _UUID_AT_END = re.compile(r"(?:.*-)?([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
 _SUFFIXES = uuid.UUID("5a0c8f4e-7f0e-5d0b-9f43-2f6d7f3f8f11")  # any fixed one
@@ -27,9 +27,9 @@ _PATH = "root directory"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeOrigin:
-    """For which claim a volume is made, as far as csi-provisioner says it (``--extra-create-metadata``).
+    """The claim of a volume, as csi-provisioner reports it (``--extra-create-metadata``).
 
-    Empty strings mean that it does not.
+    Empty strings mean that it is unknown.
     """
 
     claim_name: str = ""
@@ -38,10 +38,10 @@ class VolumeOrigin:
 
 
 def plain_name(request_name: str) -> str:
-    """The request's name where it is harmless in paths and tokens, else its SHA-256 in hexadecimal.
+    """The name of the request if it is safe in paths and tokens, else its SHA-256 in hexadecimal.
 
-    At most 64 characters either way, which is what EFS takes as client token. Names from Kubernetes
-    (``pvc-`` and the claim's uid) are always used as they are.
+    It has at most 64 characters, the limit of EFS for client tokens. Names from Kubernetes (``pvc-`` and the
+    UID of the claim) are always used unchanged.
     """
     if not request_name:
         raise InvalidArgument("is missing", field="name", remedy="give the volume a name")
@@ -51,7 +51,7 @@ def plain_name(request_name: str) -> str:
 
 
 def check_pattern(pattern: str, *, field: str) -> None:
-    """Raises InvalidArgument when the pattern has another variable than the three, or a single brace."""
+    """Raises InvalidArgument if the pattern has an unknown variable, or a single brace."""
     rest = _VARIABLE.sub("", pattern)
     if "${" in rest or "}" in rest:
         remedy = "use ${.PVC.name}, ${.PVC.namespace} and ${.PV.name} only"
@@ -59,10 +59,10 @@ def check_pattern(pattern: str, *, field: str) -> None:
 
 
 def parse_base(text: str, *, field: str) -> Directory:
-    """The directory below which volumes lie; the slash at its start may be left out, empty is the root.
+    """The directory that contains the volumes; the leading slash is optional, and empty means the root.
 
-    Doubled slashes, ``.`` and ``..`` are resolved as text. Raises InvalidArgument for what EFS does not
-    take as part of an access point's path.
+    Repeated slashes, ``.`` and ``..`` are resolved as text. Raises InvalidArgument for a path that EFS does
+    not accept for an access point.
     """
     return _resolved(text, field)
 
@@ -72,9 +72,9 @@ def root_directory(
 ) -> Directory:
     """The directory of the volume of that request, below ``base``.
 
-    It is the base itself when an empty pattern and no suffix ask for it, as the AWS driver has it. Raises
-    InvalidArgument when the pattern leads out of the base, or the path is too long, and when a variable
-    has no value: the AWS driver puts nothing in its place, which can be another volume's directory.
+    With an empty pattern and no suffix, it is the base itself, as in the AWS driver. Raises InvalidArgument
+    if the pattern leads out of the base, the path is too long, or a variable has no value. (The AWS driver
+    removes such a variable, so that the result can be the directory of another volume.)
     """
     if pattern is None:
         name = plain_name(request_name)
@@ -92,14 +92,14 @@ def root_directory(
 
 
 def check_access_point_root(directory: Directory) -> None:
-    """Raises InvalidArgument for a directory deeper than EFS makes for an access point."""
+    """Raises InvalidArgument for a directory that is too deep for an access point."""
     if len(directory.parts) > _MAX_ACCESS_POINT_DEPTH:
         remedy = f"use at most {_MAX_ACCESS_POINT_DEPTH} levels for basePath and subPathPattern"
         raise InvalidArgument("is too deep", field=_PATH, value=str(directory), remedy=remedy)
 
 
 def check_own_directory(directory: Directory, base: Directory) -> None:
-    """Raises InvalidArgument unless the directory can be one volume's own, and be named in its handle."""
+    """Raises InvalidArgument unless the directory can belong to one volume, and be in its handle."""
     if directory.relation_to(base) is not Relation.BELOW:
         remedy = "use a subPathPattern that is not empty"
         raise InvalidArgument("is not below basePath", field=_PATH, value=str(directory), remedy=remedy)

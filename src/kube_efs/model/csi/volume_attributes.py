@@ -1,4 +1,4 @@
-"""Volume attributes of ``efs.csi.aws.com``: what a volume says to the node about how to reach it.
+"""Volume attributes of ``efs.csi.aws.com``: how a node reaches the volume.
 
 They are ``spec.csi.volumeAttributes`` of a volume and ``volume_context`` in CSI. Keys are compared without
 regard to case, as in the AWS driver.
@@ -17,7 +17,7 @@ _ENCRYPTED, _TARGET, _TARGETS, _CROSS_ACCOUNT = (
     *("encryptintransit", "mounttargetip", "mounttargetipmap", "crossaccount"),
 )
 _KNOWN = (_ENCRYPTED, _TARGET, _TARGETS, _CROSS_ACCOUNT)
-# Written by csi-provisioner and by the kubelet, for their own ends.
+# csi-provisioner and the kubelet write these for their own use.
 _IGNORED = "storage.kubernetes.io/csiprovisioneridentity"
 _IGNORED_PREFIX = "csi.storage.k8s.io/"
 _REMEDY = "use encryptInTransit, mounttargetip, mounttargetipmap and crossaccount only"
@@ -33,11 +33,11 @@ class ZoneAddress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeAttributes:
-    """How a volume is reached.
+    """How a node reaches a volume.
 
-    ``encrypted`` is None where nothing is said, which means TLS. ``address`` is a mount target's for every
-    node, ``addresses`` have one for each zone. ``cross_account`` looks the file system up by the name that
-    begins with the id of the node's zone, since names of zones mean other zones in other accounts.
+    ``encrypted`` is None if it is not set, which means TLS. ``address`` is the mount target for every node,
+    ``addresses`` contain one for each zone. With ``cross_account``, the DNS name of the file system begins
+    with the zone ID of the node, because names of zones differ between accounts.
     """
 
     encrypted: bool | None = None
@@ -46,10 +46,10 @@ class VolumeAttributes:
     cross_account: bool = False
 
     def address_in(self, *zones: str) -> str | None:
-        """The mount target for a node in that zone, given by its ID, its name, or both; None: look it up.
+        """The mount target for a node in that zone, given by its ID, its name, or both; None without any.
 
-        ``address`` wins. Without one in the zone it is that of the first zone in order, so that a node
-        always uses the same; the AWS driver takes any.
+        ``address`` takes precedence. Without a mount target in the zone, it is that of the first zone in
+        order, so that a node always uses the same; the AWS driver uses any.
         """
         if self.address is not None:
             return self.address
@@ -58,7 +58,7 @@ class VolumeAttributes:
         return near or (by_zone[min(by_zone)] if by_zone else None)
 
     def is_far_from(self, *zones: str) -> bool:
-        """Whether the address for a node in that zone is one of another zone, which deserves a warning."""
+        """Whether the address for a node in that zone is in another zone, which causes a warning."""
         known = {str(entry.zone) for entry in self.addresses}
         return self.address is None and bool(known) and known.isdisjoint(zones)
 
@@ -111,7 +111,7 @@ def _no_map(text: str) -> InvalidArgument:
 
 
 def render_attributes(attributes: VolumeAttributes) -> dict[str, str]:
-    """The attributes as a volume carries them; nothing is said of what has its default."""
+    """The attributes as text, without those that have their default."""
     rendered: dict[str, str] = {}
     if attributes.encrypted is not None:
         rendered["encryptInTransit"] = str(attributes.encrypted).lower()

@@ -1,16 +1,16 @@
-"""Volume handles: what ``spec.csi.volumeHandle`` and the CSI field ``volume_id`` say.
+"""Volume handles: the values of ``spec.csi.volumeHandle`` and of the CSI field ``volume_id``.
 
 ::
 
     [efs:]FSID[:PATH[:APID]]
 
-The forms of all versions of the AWS driver are read: before 3.0 its controller wrote ``FSID::APID``, since
-then ``efs:FSID::APID``; users write the other forms for their own volumes.
+The handles of all versions of the AWS driver are accepted: before 3.0 its controller wrote ``FSID::APID``,
+since then ``efs:FSID::APID``. Users write the other forms for their own volumes.
 
-A directory that was made for a claim (``provisioningMode: efs-dir``) is written ``efs:FSID:/BASE/./NAME``.
-The ``/./`` marks where the class's base ends, as it does for ``rsync --relative``. The AWS driver reads
-``/BASE/NAME`` from it, so such volumes can be mounted by either driver; and only what carries the mark is
-ever taken for a directory that may be removed with its volume.
+The handle of a directory that was created for a claim (``provisioningMode: efs-dir``) is
+``efs:FSID:/BASE/./NAME``. The ``/./`` marks the end of the class's base, as in ``rsync --relative``. The AWS
+driver reads it as ``/BASE/NAME``, so that either driver can mount such volumes. Only a directory with this
+mark may be removed with its volume.
 """
 
 import posixpath
@@ -24,7 +24,7 @@ from kube_efs.model.efs.ids import FileSystemId
 
 AccessPointId = NewType("AccessPointId", str)
 
-VOLUME_ID = "volume id"
+VOLUME_ID = "volume ID"
 _TYPE = "efs"
 _OTHER_STORE = "s3files"
 _END_OF_BASE = "/./"
@@ -34,11 +34,11 @@ _ACCESS_POINT_ID = re.compile(r"fsap-[0-9a-f]{8,40}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeHandle:
-    """Where a volume lies.
+    """The location of a volume.
 
-    ``directory`` is seen from the access point's root if there is one, else from the file system's.
-    ``base`` is set when the directory was made for a claim: it lies strictly below, and may be removed
-    with the volume. Raises InvalidArgument for parts that no handle can express.
+    ``directory`` is relative to the root of the access point if there is one, else to that of the file
+    system. ``base`` is set if the directory was created for a claim: then it is strictly below the base, and
+    may be removed with the volume. Raises InvalidArgument for parts that a handle cannot contain.
     """
 
     file_system_id: FileSystemId
@@ -72,10 +72,9 @@ class VolumeHandle:
 def parse_volume_handle(text: str) -> VolumeHandle:
     """The parts of a handle; raises InvalidArgument.
 
-    A relative path is one from the root, and ``.`` and ``..`` are resolved as text without ever leading
-    above it. Differs from the AWS driver in what could forge a mount option or a line of a configuration
-    file (control characters, names too long), which is refused, and in volumes of S3 Files, which are not
-    served.
+    A relative path starts at the root. ``.`` and ``..`` are resolved as text and never lead above the root.
+    Unlike the AWS driver, this refuses control characters and names that are too long, which could add a
+    mount option or a line of a configuration file, and volumes of S3 Files, which are not supported.
     """
     if not text:
         raise InvalidArgument("is missing", field=VOLUME_ID, remedy="give the volume's handle")
@@ -84,7 +83,8 @@ def parse_volume_handle(text: str) -> VolumeHandle:
         raise _malformed("has too many fields", text)
     file_system_id, path, access_point_id = (*fields, "", "")[:3]
     with refused_as_argument():
-        directory = _cleaned(path)
+        # normpath keeps two slashes at the start, as POSIX says.
+        directory = parse_directory(posixpath.normpath(f"/{path.lstrip('/')}"), field=VOLUME_ID)
     handle = VolumeHandle(
         file_system_id=parse_strict_file_system_id(file_system_id, field=VOLUME_ID),
         directory=directory,
@@ -101,12 +101,12 @@ def _without_type(text: str) -> list[str]:
     if kind == _TYPE and len(fields) > 1:
         return fields[1:]
     if not kind.startswith("fs-") and len(fields) > 1:
-        raise _malformed("is of an unknown type", text)
+        raise _malformed("has an unknown type", text)
     return fields
 
 
 def parse_strict_file_system_id(text: str, *, field: str) -> FileSystemId:
-    """The id, ``fs-`` and 8 to 40 hexadecimal digits in small letters; raises InvalidArgument."""
+    """The ID, ``fs-`` and 8 to 40 lowercase hexadecimal digits; raises InvalidArgument."""
     if not _FILE_SYSTEM_ID.fullmatch(text):
         remedy = "use an id such as fs-0123456789abcdef0"
         raise InvalidArgument("is not a valid file system ID", field=field, value=text, remedy=remedy)
@@ -114,16 +114,11 @@ def parse_strict_file_system_id(text: str, *, field: str) -> FileSystemId:
 
 
 def parse_access_point_id(text: str, *, field: str) -> AccessPointId:
-    """The id, ``fsap-`` and 8 to 40 hexadecimal digits in small letters; raises InvalidArgument."""
+    """The ID, ``fsap-`` and 8 to 40 lowercase hexadecimal digits; raises InvalidArgument."""
     if not _ACCESS_POINT_ID.fullmatch(text):
         remedy = "use an id such as fsap-0123456789abcdef0"
         raise InvalidArgument("is not a valid access point ID", field=field, value=text, remedy=remedy)
     return AccessPointId(text)
-
-
-def _cleaned(path: str) -> Directory:
-    # normpath keeps two slashes at the start, as POSIX says; one from the root is meant here.
-    return parse_directory(posixpath.normpath(f"/{path.lstrip('/')}"), field=VOLUME_ID)
 
 
 def _with_base(handle: VolumeHandle, path: str, text: str) -> VolumeHandle:
@@ -132,7 +127,7 @@ def _with_base(handle: VolumeHandle, path: str, text: str) -> VolumeHandle:
     if not mark or handle.access_point_id or handle.directory.relation_to(base) is not Relation.BELOW:
         return handle
     marked = replace(handle, base=base)
-    # What is not exactly as it is written here was written by a user, who must remove it.
+    # Only a user writes a handle in another form, and must remove the directory.
     return marked if str(marked) == text else handle
 
 

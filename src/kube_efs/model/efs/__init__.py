@@ -1,4 +1,4 @@
 """Amazon EFS as values: ids, file systems, directories, and the tunnel targets of the nodes.
 
-Nothing here knows a claim or a volume of Kubernetes.
+Claims and volumes of Kubernetes do not belong here.
 """

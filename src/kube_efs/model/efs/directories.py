@@ -1,4 +1,4 @@
-"""Directories inside a file system, and which of them lies in which.
+"""Directories of a file system, and their relations.
 
 Paths are compared by components, never as text: ``/data2`` is not inside ``/data``.
 """
@@ -13,7 +13,7 @@ _PATH_MAX_BYTES = 4095
 
 
 class Relation(Enum):
-    """How one directory lies to another."""
+    """The position of one directory relative to another."""
 
     SAME = auto()
     ABOVE = auto()
@@ -36,7 +36,7 @@ class Directory:
 
     @property
     def is_root(self) -> bool:
-        """Whether this is the file system's own root."""
+        """Whether this is the root of the file system."""
         return not self.parts
 
     @property
@@ -45,7 +45,7 @@ class Directory:
         return tuple(Directory(self.parts[:depth]) for depth in range(len(self.parts)))
 
     def relation_to(self, other: "Directory") -> Relation:
-        """Where this directory lies, seen from the other."""
+        """The position of this directory relative to the other."""
         if self.parts == other.parts:
             return Relation.SAME
         if other.parts[: len(self.parts)] == self.parts:
@@ -57,10 +57,10 @@ class Directory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Permissions:
-    """Mode and owners that a directory is made with; an owner of None is the user that creates it.
+    """Mode and owners of a new directory; an owner of None is the user that creates it.
 
-    ``enforced`` gives them to a directory that exists already, too; otherwise it keeps what it has.
-    ``own_group`` makes sure that no other directory was made with the same group.
+    With ``enforced``, an existing directory gets them too; otherwise it is not changed. With ``own_group``,
+    no other directory may have the same group.
     """
 
     mode: int = 0o777
@@ -72,7 +72,7 @@ class Permissions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundDirectory:
-    """A child of some directory, as the file system has it."""
+    """An existing child of a directory."""
 
     name: str
     gid: int
@@ -81,9 +81,9 @@ class FoundDirectory:
 def parse_directory(text: object, *, field: str = "path") -> Directory:
     """The directory that an absolute path names; raises InvalidValue.
 
-    Refuses what a user may not have meant: relative paths, ``.`` and ``..``, empty components (except
-    for one trailing slash), control characters, and names longer than a file system takes. Nothing is
-    normalised, since a path that needs it may mean something else to the server.
+    Refuses paths that may be mistakes: relative paths, ``.`` and ``..``, empty components (except for one
+    trailing slash), control characters, and names that are too long for a file system. Nothing is normalized,
+    because such a path may mean another directory to the server.
     """
     if not isinstance(text, str) or not text.startswith("/"):
         raise InvalidValue("is not an absolute path", field=field, value=text, remedy="begin it with /")
@@ -116,5 +116,5 @@ def _checked_component(name: str, shown: str, field: str = "path") -> str:
 
 
 def _size(text: str) -> int:
-    # Bytes of an argument that are not UTF-8 are surrogates in Python, which only this way of encoding takes.
+    # Bytes of an argument that are not UTF-8 are surrogates in Python, which only this error handler encodes.
     return len(text.encode(errors="surrogatepass"))

@@ -41,7 +41,7 @@ class LifeCycleState(StrEnum):
 
     @property
     def ending(self) -> bool:
-        """Whether it goes for good."""
+        """Whether it is being deleted, or is deleted."""
         return self in {LifeCycleState.DELETING, LifeCycleState.DELETED}
 
 
@@ -49,7 +49,7 @@ class LifeCycleState(StrEnum):
 class MountTarget:
     """An address in one subnet under which a file system can be reached on TCP port 2049.
 
-    ``zone_id`` is the zone's name that all accounts share (``use1-az1``), None if AWS did not report it.
+    ``zone_id`` is the zone ID, which all accounts share (``use1-az1``); None if AWS did not report it.
     """
 
     mount_target_id: MountTargetId
@@ -86,8 +86,8 @@ class FileSystem:
 class Discovery:
     """Every file system of the region at one moment; ``complete`` once a poll has succeeded.
 
-    ``unclear`` are those whose existence or mount targets are not known for certain. A file system that is in
-    neither is gone for certain.
+    ``unclear`` are the file systems whose existence or mount targets are uncertain. A file system in neither
+    is certainly deleted.
     """
 
     file_systems: Mapping[FileSystemId, FileSystem] = field(default_factory=lambda: MappingProxyType({}))

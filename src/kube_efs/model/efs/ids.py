@@ -1,7 +1,7 @@
-"""Identifiers that must not be mixed up, and the checks each passes before it is used anywhere.
+"""The types of identifiers, and the functions that validate them before use.
 
-All of them end in file names, ``stunnel.conf``, labels and names of Kubernetes objects, so the accepted
-characters are exactly those that are harmless in all of these.
+Identifiers become parts of file names, ``stunnel.conf``, labels and names of Kubernetes objects. Therefore
+only characters that are safe in all of these are accepted.
 """
 
 import re
@@ -30,17 +30,17 @@ def _matching(pattern: re.Pattern[str], text: object, field: str, remedy: str) -
     return text
 
 
-def parse_file_system_id(text: object, *, field: str = "file system id") -> FileSystemId:
+def parse_file_system_id(text: object, *, field: str = "file system ID") -> FileSystemId:
     """The id, such as ``fs-0123456789abcdef0``; raises InvalidValue."""
     return FileSystemId(_matching(_FILE_SYSTEM_ID, text, field, "use fs- and up to 40 digits and letters"))
 
 
-def parse_subnet_id(text: object, *, field: str = "subnet id") -> SubnetId:
+def parse_subnet_id(text: object, *, field: str = "subnet ID") -> SubnetId:
     """The id, such as ``subnet-0123456789abcdef0``; raises InvalidValue."""
     return SubnetId(_matching(_SUBNET_ID, text, field, "use subnet- and up to 40 digits and letters"))
 
 
-def parse_vpc_id(text: object, *, field: str = "VPC id") -> VpcId:
+def parse_vpc_id(text: object, *, field: str = "VPC ID") -> VpcId:
     """The id, such as ``vpc-0123456789abcdef0``; raises InvalidValue."""
     return VpcId(_matching(_VPC_ID, text, field, "use vpc- and up to 40 digits and letters"))
 

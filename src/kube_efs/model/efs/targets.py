@@ -1,14 +1,13 @@
 """The tunnel targets of a cluster: the document that the controller writes and every node reads.
 
 It is the value of the key ``efs-stunnel.yaml`` in the ConfigMap ``efs-stunnel`` and its format is that of
-openshift-efs-stunnel (``README.md`` of that project). Ports are handed out here, once for the whole
-cluster, because persistent volumes carry them.
+openshift-efs-stunnel (``README.md`` of that project). Ports are assigned here for the whole cluster, because
+PersistentVolumes contain them.
 
-A volume reaches whatever file system its port leads to. So a port that any volume carries is given to one
-file system only: the one whose port it has always been. Three sources tell which one that is: the ConfigMap
-(``targets`` and, for file systems that are gone, ``reserved``), and the annotations of the volumes. Where
-none of them names one, the port belongs to no file system and stays unused until the volume is gone or
-annotated.
+A volume reaches the file system of its port. Therefore a port in a volume is assigned only to the file system
+that has always had it. Three sources identify this file system: ``targets`` and, for deleted file systems,
+``reserved`` in the ConfigMap, and the annotations of the volumes. If none of them does, the port belongs to
+no file system, and stays unused until the volume is deleted or annotated.
 """
 
 import ipaddress
@@ -51,7 +50,7 @@ class TunnelTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rejection:
-    """An entry that was left out, and why; the others are not affected."""
+    """An entry that is ignored, and the reason; the others are not affected."""
 
     entry: str
     error: InvalidValue
@@ -59,10 +58,10 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortUse:
-    """Who carries a port: the file systems that the annotations of its volumes name.
+    """The use of a port by volumes: ``owners`` are the file systems in their annotations.
 
-    ``unnamed`` says whether volumes without a readable annotation carry it too, and ``root`` whether the root
-    volume of a file system does.
+    ``unnamed``: volumes without a valid annotation use it too. ``root``: the root volume of a file system
+    uses it.
     """
 
     owners: frozenset[FileSystemId] = frozenset()
@@ -71,19 +70,19 @@ class PortUse:
 
     @property
     def owner(self) -> FileSystemId | None:
-        """The one file system that is named; None when none is, or several are."""
+        """The only owner; None without one, or with several."""
         return next(iter(self.owners)) if len(self.owners) == 1 else None
 
     def is_foreign_to(self, file_system_id: FileSystemId) -> bool:
-        """Whether every volume that carries it is of another file system."""
+        """Whether only volumes of other file systems use it."""
         return not self.unnamed and bool(self.owners) and file_system_id not in self.owners
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunnelTargets:
-    """All targets by file system, and the zone of each subnet as far as it is known.
+    """All targets by file system, and the known zones of subnets.
 
-    ``reserved`` are the ports of file systems that are gone while volumes still carry them.
+    ``reserved`` are the ports of deleted file systems that volumes still use.
     """
 
     targets: Mapping[FileSystemId, TunnelTarget] = field(default_factory=lambda: MappingProxyType({}))
@@ -96,12 +95,12 @@ class TunnelTargets:
         return target.port if target else None
 
     def file_system_at(self, port: int) -> FileSystemId | None:
-        """The file system whose port this is, even if it is gone; None when it belongs to none."""
+        """The file system with this port, even if it is deleted; None without one."""
         return next((fs for fs, own in self.ports.items() if own == port), None)
 
     @property
     def ports(self) -> Mapping[FileSystemId, int]:
-        """The port of each file system, also of those that are gone."""
+        """The port of each file system, including deleted ones."""
         return {**self.reserved, **{fs: target.port for fs, target in self.targets.items()}}
 
     def file_system_with(self, address: str) -> FileSystemId | None:
@@ -112,7 +111,7 @@ class TunnelTargets:
 
 
 def joined(ours: TunnelTargets, theirs: TunnelTargets) -> TunnelTargets:
-    """Ours, and of theirs the file systems whose name and port ours do not have."""
+    """Ours, and the file systems of theirs whose ID and port ours do not have."""
     taken = set(ours.ports.values())
     new = {fs for fs, port in theirs.ports.items() if fs not in ours.ports and port not in taken}
     return TunnelTargets(
@@ -127,7 +126,7 @@ def joined(ours: TunnelTargets, theirs: TunnelTargets) -> TunnelTargets:
 
 
 def remaining(before: TunnelTargets, after: TunnelTargets) -> TunnelTargets:
-    """The targets of before whose port stays theirs, and what is reserved after."""
+    """The targets of ``before`` that keep their port in ``after``, and the reserved ports of ``after``."""
     targets = {fs: one for fs, one in before.targets.items() if after.port_of(fs) == one.port}
     return replace(before, targets=MappingProxyType(targets), reserved=after.reserved)
 
@@ -141,10 +140,11 @@ def follow_discovery(
 ) -> TunnelTargets:
     """The targets after a discovery.
 
-    A known file system keeps its port, and while it is unclear all that was known of it. One that is gone
-    leaves the targets; its port stays ``reserved`` while volumes carry it. A new or returning one gets the
-    port that only its volumes carry, else the lowest from ``base_port`` up that neither another file system
-    nor any volume has: a port given away under a volume would lead its readers to the data of another volume.
+    A known file system keeps its port; if its state is unclear, it keeps its whole target. A deleted one is
+    removed from the targets; its port stays ``reserved`` while volumes use it. A new or returning one gets
+    the port that only its own volumes use, else the lowest port from ``base_port`` that no other file system
+    and no volume uses. If the port of a volume were reassigned, its readers would get the data of another
+    volume.
 
     Raises InvalidValue when no port is left.
     """
@@ -159,7 +159,9 @@ def follow_discovery(
             file_system_id=file_system_id,
             port=ports[file_system_id],
             name=system.name,
-            address_by_subnet=_addresses(system),
+            address_by_subnet=MappingProxyType(
+                {target.subnet_id: target.address for target in system.usable_mount_targets}
+            ),
         )
     reserved = {
         fs: port
@@ -174,7 +176,7 @@ def follow_discovery(
 
 
 def _is_present(system: FileSystem, current: TunnelTargets) -> bool:
-    """Whether it has a tunnel: a new one once it can hold data, a known one until it is being deleted."""
+    """Whether it has a tunnel: a new one when it is usable, a known one until its deletion starts."""
     known = system.file_system_id in current.targets
     return system.state.usable or (known and not system.state.ending)
 
@@ -185,11 +187,11 @@ def _assign_ports(
     base_port: int,
     ports_in_use: Mapping[int, PortUse],
 ) -> dict[FileSystemId, int]:
-    """A port for each file system, whatever their order: known ones, then carried ones, then free ones."""
+    """A port for each file system: known ones first, then those of volumes, then free ones."""
     own = {fs: port for fs, port in known.items() if not ports_in_use.get(port, PortUse()).is_foreign_to(fs)}
     ports = {fs: port for fs, port in own.items() if fs in wanted}
     taken = {port for fs, port in own.items() if fs in wanted or port in ports_in_use}
-    # The root volume's port was published last; of others, none is better than another.
+    # The port of the root volume was published last. The others have no order of preference.
     carried = sorted(ports_in_use.items(), key=lambda item: (not item[1].root, item[0]))
     for port, use in carried:
         owner = use.owner
@@ -213,10 +215,6 @@ def _assign_ports(
 def _known_zones(current: TunnelTargets, targets: Iterable[TunnelTarget]) -> dict[SubnetId, ZoneName]:
     subnets = {subnet for target in targets for subnet in target.address_by_subnet}
     return {subnet: zone for subnet, zone in current.zone_by_subnet.items() if subnet in subnets}
-
-
-def _addresses(system: FileSystem) -> Mapping[SubnetId, str]:
-    return MappingProxyType({target.subnet_id: target.address for target in system.usable_mount_targets})
 
 
 def _zones(discovery: Discovery, among: Collection[FileSystemId]) -> dict[SubnetId, ZoneName]:
@@ -243,22 +241,22 @@ def render_targets(targets: TunnelTargets, *, last_update: datetime) -> str:
 
 
 def render_zones(targets: TunnelTargets) -> str:
-    """The document for ``zones.yaml``: the zone of each subnet, which the older format has no place for."""
+    """The document for ``zones.yaml``: the zone of each subnet, which the older format does not contain."""
     return yaml.safe_dump({str(subnet): str(zone) for subnet, zone in sorted(targets.zone_by_subnet.items())})
 
 
 def render_reserved(targets: TunnelTargets) -> str:
-    """The document for ``reserved-ports.yaml``: ports of file systems that are gone."""
+    """The document for ``reserved-ports.yaml``: the ports of deleted file systems."""
     return yaml.safe_dump({str(fs): port for fs, port in sorted(targets.reserved.items())})
 
 
 def parse_targets(
     text: str, zones_text: str = "", reserved_text: str = ""
 ) -> tuple[TunnelTargets, tuple[Rejection, ...]]:
-    """The targets of a document, and the entries that had to be left out.
+    """The targets of a document, and the entries that are ignored.
 
-    Raises InvalidValue when the document as a whole cannot be read. A bad entry is only left out, so
-    that one file system never takes the others with it; of two entries with one port the second is out.
+    Raises InvalidValue if the document cannot be read. An invalid entry is ignored, so that it never affects
+    other file systems. If two entries have the same port, the second is ignored.
     """
     document = _mapping(_load(text, CONFIG_MAP_KEY), CONFIG_MAP_KEY)
     entries = _mapping(document.get("efs_stunnel_targets"), "efs_stunnel_targets")
@@ -288,7 +286,7 @@ def parse_targets(
 def _load(text: str, what: str) -> object:
     try:
         return yaml.safe_load(text)
-    # ValueError: a date that is none; RecursionError: a thousand brackets. The library lets both through.
+    # ValueError: an invalid date; RecursionError: a thousand brackets. The library does not convert them.
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise InvalidValue(
             f"is not YAML ({error})", field=what, remedy="delete it; it is written again"

@@ -1,7 +1,7 @@
-"""Which access points the SharedVolumes of a namespace may lead to.
+"""The access points that the SharedVolumes of a namespace may use.
 
-A SharedVolume is a volume that no administrator has made, so a user who may create one reaches every file
-system of the network unless it is limited.
+A SharedVolume gets a volume without an administrator. Without limits, a user who can create SharedVolumes
+reaches every file system in the network.
 """
 
 import re
@@ -22,7 +22,7 @@ _REMEDY = "use ids such as fs-0123456789abcdef0 or fsap-0123456789abcdef0 with c
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """Ids of file systems and access points; None is every one."""
+    """IDs of file systems and access points; None means all."""
 
     ids: frozenset[str] | None = None
 
@@ -35,7 +35,7 @@ class Allowance:
 
 
 def parse_allowance(text: str, *, field: str) -> Allowance:
-    """The ids between commas or blanks, ``*`` for every one, nothing for none; raises InvalidValue."""
+    """The IDs, separated by commas or blanks; ``*`` means all. Raises InvalidValue."""
     entries = frozenset(text.replace(",", " ").split())
     if EVERYTHING in entries:
         return Allowance()
@@ -47,9 +47,9 @@ def parse_allowance(text: str, *, field: str) -> Allowance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What settings allow to each namespace they name, and to ``others``.
+    """The allowances in the settings, of each named namespace and of all ``others``.
 
-    The annotation of a Namespace counts where settings do not name it.
+    If the settings do not name a namespace, its annotation takes precedence over ``others``.
     """
 
     by_namespace: Mapping[str, Allowance] = field(default_factory=lambda: MappingProxyType({}))
@@ -65,7 +65,7 @@ class Limits:
         return parse_allowance(annotation, field=f"annotation {ANNOTATION} of namespace {namespace}")
 
     def check(self, namespace: str, annotation: str | None, source: Source) -> None:
-        """See that the namespace may use it; raises InvalidValue."""
+        """Raises InvalidValue if the namespace may not use the source."""
         allowance = self.allowance(namespace, annotation)
         if not allowance.permits(source):
             remedy = (

@@ -1,6 +1,6 @@
-"""What to do about one SharedVolume: the next step, or the status when there is none.
+"""The next step for a SharedVolume, or its status if there is none.
 
-After a step the same question is asked again of what is there then, so that a crash between two steps
+After each step, the next one is chosen from the objects that exist then. Therefore a crash between two steps
 changes nothing.
 """
 
@@ -26,29 +26,29 @@ class Step(Enum):
     """One write."""
 
     HOLD = auto()
-    """Give the SharedVolume the finalizer."""
+    """Add the finalizer to the SharedVolume."""
     BEGIN = auto()
     """Write the phase Pending."""
     RESTORE = auto()
-    """Put the spec back to what the volume leads to."""
+    """Reset the spec to the access point of the volume."""
     MAKE_VOLUME = auto()
     MAKE_CLAIM = auto()
     TIE_VOLUME = auto()
-    """Reserve the volume for the claim of now, or for the one to come."""
+    """Reserve the volume for the existing claim, or for the next one."""
     MARK_VOLUME = auto()
     MARK_CLAIM = auto()
     REMOVE_VOLUME = auto()
     REMOVE_CLAIM = auto()
     LET_GO = auto()
-    """Take the finalizer away."""
+    """Remove the finalizer from the SharedVolume."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     """Everything that the decision depends on.
 
-    ``refusal`` is why a volume must not be made, ``users`` the pods that hold the claim back from going; both
-    are looked up only where they matter.
+    ``refusal`` is the reason why no volume may be created. ``users`` are the pods that delay the deletion of
+    the claim. Both are read only if they matter.
     """
 
     shared: SharedVolume
@@ -69,7 +69,7 @@ class Found:
 
 
 def decide(found: Found) -> Step | Status:
-    """The next step; the status to show when there is nothing to do, or nothing that can be done."""
+    """The next step; the status if no step is necessary or possible."""
     if found.shared.deleting:
         return _end(found)
     try:
@@ -79,7 +79,7 @@ def decide(found: Found) -> Step | Status:
 
 
 def failed(found: Found, message: str) -> Status:
-    """The status after a failure; while deleting, what is in the way of the deletion."""
+    """The status after a failure, also of a deletion."""
     phase = SharedVolumePhase.DELETING if found.shared.deleting else SharedVolumePhase.FAILED
     return _status(found, phase, message)
 
@@ -105,7 +105,7 @@ def _prepare(found: Found) -> Step | None:
         raise _foreign("PersistentVolume", found.volume.volume.name, "delete it")
     if found.claim and not found.own_claim:
         raise _foreign("PersistentVolumeClaim", found.claim.claim.name, "delete it")
-    # One that is going says nothing of a SharedVolume that may be newer.
+    # A volume that is being deleted may be that of an earlier SharedVolume.
     if volume and volume.source not in (None, shared.source) and not volume.volume.deleting:
         return Step.RESTORE
     shared.source.check()
@@ -136,7 +136,7 @@ def _finish(found: Found, volume: MarkedVolume, claim: MarkedClaim) -> Step | St
 
 
 def _check_binding(found: Found, volume: MarkedVolume) -> None:
-    """See that volume and claim do not belong to others; raises InvalidValue."""
+    """Raises InvalidValue if the volume or the claim is bound to another object."""
     owner, reference = found.shared.owner, volume.volume.claim
     if reference and (reference.namespace, reference.name) != (owner.namespace, owner.claim_name):
         other = f"{reference.namespace}/{reference.name}"
@@ -154,7 +154,7 @@ def _check_binding(found: Found, volume: MarkedVolume) -> None:
 
 
 def _is_loose(found: Found, volume: MarkedVolume) -> bool:
-    """Whether the volume is not reserved, so that any claim could take it, or for one that is gone."""
+    """Whether the volume is not reserved, so that any claim could bind it, or is for a deleted claim."""
     reference = volume.volume.claim
     if reference is None:
         return True

@@ -1,6 +1,6 @@
 """SharedVolumes: an access point of EFS as a claim in a namespace.
 
-Group, names, labels and finalizer are those of aws-efs-operator, so that either can follow the other.
+Group, names, labels and finalizer are those of aws-efs-operator, so that either can replace the other.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ GROUP = "aws-efs.managed.openshift.io"
 VERSION = "v1alpha1"
 KIND = "SharedVolume"
 PLURAL = "sharedvolumes"
-# Newer API servers warn of it, since it is not a domain and path; SharedVolumes of the older system carry it.
+# Newer API servers warn about it, because it has no path. SharedVolumes of the older system have it.
 FINALIZER = "finalizer.awsefs.managed.openshift.io"
 STORAGE_CLASS = "efs-sc"
 STORAGE = "1Gi"
@@ -36,7 +36,7 @@ _ACCESS_POINT_OPTION = "accesspoint="
 
 
 class SharedVolumePhase(StrEnum):
-    """``status.phase``; ``Ready`` means that volume and claim are there, not that they are bound."""
+    """``status.phase``; ``Ready`` means that volume and claim exist, not that they are bound."""
 
     PENDING = "Pending"
     READY = "Ready"
@@ -46,7 +46,7 @@ class SharedVolumePhase(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """A SharedVolume's name, and what its volume and claim are called."""
+    """The name of a SharedVolume, and the names of its volume and claim."""
 
     namespace: str
     name: str
@@ -56,16 +56,16 @@ class Owner:
 
     @property
     def volume_name(self) -> str:
-        """The PersistentVolume's; SharedVolumes of two namespaces can mean the same one."""
+        """The name of its PersistentVolume; SharedVolumes of two namespaces can have the same one."""
         return f"pv-{self.namespace}-{self.name}"
 
     @property
     def claim_name(self) -> str:
-        """The PersistentVolumeClaim's."""
+        """The name of its PersistentVolumeClaim."""
         return f"{_CLAIM_PREFIX}{self.name}"
 
     def check(self) -> None:
-        """See that both can be made; raises InvalidValue."""
+        """Raises InvalidValue if one of these names is too long."""
         longest = max((self.volume_name, self.claim_name), key=len)
         if len(longest) > _LONGEST_NAME:
             excess = len(longest) - _LONGEST_NAME
@@ -79,16 +79,16 @@ class Owner:
 
 
 def owner_of_claim(namespace: str, name: str) -> Owner | None:
-    """Whose claim has this name; None when no SharedVolume's can."""
+    """The SharedVolume whose claim has this name; None if none can have it."""
     bare = name.removeprefix(_CLAIM_PREFIX)
     return Owner(namespace=namespace, name=bare) if bare != name and bare else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
-    """Those labels and annotations of an object that say whose it is.
+    """The labels and annotations of an object that identify its SharedVolume.
 
-    Labels are what the older system reads. A name that is too long for one is shortened there, and whole in
+    The older system reads the labels. A name that is too long for a label is shortened there, and complete in
     the annotations.
     """
 
@@ -100,21 +100,21 @@ class Marks:
 
     @property
     def owner(self) -> Owner | None:
-        """The owner that they name in full."""
+        """The owner that they identify; None if they are incomplete."""
         named = self.annotations or self.labels
         if OWNER_NAMESPACE not in named or OWNER_NAME not in named:
             return None
         return Owner(namespace=named[OWNER_NAMESPACE], name=named[OWNER_NAME])
 
     def names(self, owner: Owner) -> bool:
-        """Whether they say that the object is this owner's; annotations win over labels."""
+        """Whether they identify this owner; annotations take precedence over labels."""
         expected = marks_of(owner)
         if self.annotations:
             return self.annotations == expected.annotations
         return all(self.labels.get(key) == expected.labels[key] for key in (OWNER_NAMESPACE, OWNER_NAME))
 
     def suffice_for(self, owner: Owner) -> bool:
-        """Whether nothing has to be repaired; what the older system made has no annotations."""
+        """Whether they need no repair; objects of the older system have no annotations."""
         expected = marks_of(owner)
         if self.labels != expected.labels:
             return False
@@ -123,14 +123,14 @@ class Marks:
 
 
 def marks_of(owner: Owner) -> Marks:
-    """The marks of what is made for this owner."""
+    """The marks of the objects of this owner."""
     annotations = {OWNER_NAMESPACE: owner.namespace, OWNER_NAME: owner.name}
     labels = {**annotations, OWNED: "true", OWNER_NAME: _as_label(owner.name)}
     return Marks(labels=labels, annotations=annotations)
 
 
 def marks_among(labels: Mapping[str, str], annotations: Mapping[str, str]) -> Marks:
-    """Those among an object's labels and annotations."""
+    """The marks among the labels and annotations of an object."""
     return Marks(
         labels={key: labels[key] for key in (OWNED, OWNER_NAMESPACE, OWNER_NAME) if key in labels},
         annotations={key: annotations[key] for key in (OWNER_NAMESPACE, OWNER_NAME) if key in annotations},
@@ -146,7 +146,7 @@ def _as_label(name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A file system and one of its access points, as written."""
+    """A file system and one of its access points, not validated."""
 
     file_system_id: str
     access_point_id: str
@@ -156,27 +156,27 @@ class Source:
 
     @property
     def handle(self) -> str:
-        """The handle of its volume, in the older system's form."""
+        """The handle of its volume, in the form of the older system."""
         return f"{self.file_system_id}::{self.access_point_id}"
 
     def check(self) -> None:
-        """See that the CSI driver can mount it; raises InvalidValue."""
+        """Raises InvalidValue if the CSI driver cannot mount it."""
         parse_strict_file_system_id(self.file_system_id, field="spec.fileSystemID")
         parse_access_point_id(self.access_point_id, field="spec.accessPointID")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkedVolume:
-    """A volume that has the name of a SharedVolume's."""
+    """A volume with the name of a SharedVolume's volume."""
 
     volume: Volume
     marks: Marks
 
     def belongs_to(self, owner: Owner) -> bool:
-        """Whether it was made for this owner.
+        """Whether it was created for this owner.
 
-        A name alone says nothing, as two owners can have the same. The claim that it is reserved for is the
-        better witness, since only an administrator can change it.
+        The name is not enough, because two owners can have the same. The claim in its spec is more reliable
+        than its labels, because only an administrator can change it.
         """
         claim = self.volume.claim
         is_for_claim = claim is not None and (claim.namespace, claim.name) == (
@@ -187,7 +187,7 @@ class MarkedVolume:
 
     @property
     def source(self) -> Source | None:
-        """Where it leads; None when that is not known.
+        """Its access point; None if it is unknown.
 
         Early versions of the older system wrote the file system into the handle and the access point into a
         mount option.
@@ -208,22 +208,22 @@ class MarkedVolume:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MarkedClaim:
-    """A claim that has the name of a SharedVolume's."""
+    """A claim with the name of a SharedVolume's claim."""
 
     claim: Claim
     marks: Marks
 
     @property
     def is_ours(self) -> bool:
-        """Whether it was made for the SharedVolume; no other one has the name in the namespace."""
+        """Whether it was created for the SharedVolume; no other one in the namespace has the name."""
         return bool(self.marks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Status:
-    """``status``; ``bound`` and ``matches`` are its conditions, None while nothing is known.
+    """``status``; ``bound`` and ``matches`` are its conditions, None while they are unknown.
 
-    ``phase`` None is a SharedVolume that was not handled yet.
+    ``phase`` is None before the first status.
     """
 
     phase: SharedVolumePhase | None = None
@@ -236,7 +236,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SharedVolume:
-    """A SharedVolume; the ids of ``source`` are unchecked, and empty where they are missing.
+    """A SharedVolume; the IDs of ``source`` are not validated, and empty if they are missing.
 
     ``since`` has the time of each condition's last change, as text.
     """

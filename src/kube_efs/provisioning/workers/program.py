@@ -22,7 +22,7 @@ from kube_efs.model.errors import (
     KubeEfsError,
     RemovalRefused,
     WorkerRefused,
-    told,
+    public_text,
 )
 from kube_efs.model.secrets import text_without_secrets
 from kube_efs.provisioning.workers import file_system
@@ -153,7 +153,7 @@ def _attempt(options: argparse.Namespace, item: str) -> Exception | None:
 
 def _reason(problem: Exception) -> str:
     """The text for the termination message; errors of the file system have the kernel's text."""
-    return text_without_secrets(str(problem)) if isinstance(problem, OSError) else told(problem)
+    return text_without_secrets(str(problem)) if isinstance(problem, OSError) else public_text(problem)
 
 
 def _do(options: argparse.Namespace, item: str) -> None:

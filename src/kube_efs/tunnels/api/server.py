@@ -19,7 +19,7 @@ from kube_efs.model.errors import (
     NoTunnelPort,
     PortTaken,
     TunnelNotReady,
-    told,
+    public_text,
 )
 from kube_efs.model.secrets import shortened
 from kube_efs.tunnels.api.messages import FAILURE_KEY, parse_spec, render_failure, render_spec
@@ -143,7 +143,7 @@ async def _respond(context: _Context, answer: Callable[[], Awaitable[_Answer]]) 
     except Exception as error:
         # Without this, gRPC would send its text, which may contain secrets, to the caller.
         log.exception("call-failed")
-        await context.abort(grpc.StatusCode.INTERNAL, told(error))
+        await context.abort(grpc.StatusCode.INTERNAL, public_text(error))
 
 
 def _code_of(error: KubeEfsError) -> grpc.StatusCode:

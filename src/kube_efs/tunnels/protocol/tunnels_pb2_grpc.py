@@ -60,28 +60,28 @@ class TunnelsServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Ensure(self, request, context):
-        """A tunnel for the spec, held by the holder until released. The port is listened on when this is answered.
+        """Opens a tunnel for the spec, and keeps it until the holder releases it. The returned port is ready.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Release(self, request, context):
-        """Releases every tunnel of a holder. One that holds none is no error.
+        """Releases every tunnel of a holder. A holder without tunnels is not an error.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def List(self, request, context):
-        """Every tunnel on demand with its state.
+        """Lists the tunnels on demand with their state.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Reconcile(self, request, context):
-        """Says who the holders are. One who is missing in calls a while apart is forgotten.
+        """Lists the existing holders. A holder that two calls a minute apart do not list is released.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

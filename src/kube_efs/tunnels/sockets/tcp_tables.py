@@ -4,7 +4,6 @@ For each reading, the kernel walks through its whole hash table of connections, 
 on an idle node. ``sock_diag`` is faster.
 """
 
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
@@ -53,11 +52,8 @@ def parse_tcp_table(text: str) -> tuple[TcpSocket, ...]:
 
 def read_tables() -> tuple[TcpSocket, ...]:
     """The sockets of both tables; raises OSError, and ValueError for a table without its heading."""
-    texts = [table.read_text() for table in _tables()]
+    tables = (_PROC_NET / "tcp", _PROC_NET / "tcp6")
+    texts = [table.read_text() for table in tables if table.exists()]
     if not all(text.split(maxsplit=1)[:1] == [_HEADING] for text in texts):
         raise ValueError("a table of sockets has no heading")
     return tuple(one for text in texts for one in parse_tcp_table(text))
-
-
-def _tables() -> Iterator[Path]:
-    return (table for table in (_PROC_NET / "tcp", _PROC_NET / "tcp6") if table.exists())

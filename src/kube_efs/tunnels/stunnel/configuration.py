@@ -117,7 +117,8 @@ def render_configuration(
 
 def _render_service(service: TunnelService, ca_file: Path, timeout: int) -> str:
     check_service(service)
-    connect = "\n".join(f"connect = {_host_and_port(address)}" for address in service.addresses)
+    # stunnel splits at the last colon and cannot resolve an IPv6 address in brackets (tried with 5.68).
+    connect = "\n".join(f"connect = {address}:{NFS_PORT}" for address in service.addresses)
     return _SERVICE.format(
         name=service.name,
         port=service.port,
@@ -140,11 +141,6 @@ def _render_certificate(certificate: CertificateFile) -> str:
 def _is_own_name(service: TunnelService, address: str) -> bool:
     """Whether it is the file system's name, or that of its mount target in a zone."""
     return address == service.check_host or address.endswith(f".{service.check_host}")
-
-
-def _host_and_port(address: str) -> str:
-    # stunnel splits at the last colon and cannot resolve an IPv6 address in brackets (tried with 5.68).
-    return f"{address}:{NFS_PORT}"
 
 
 def check_service(service: TunnelService) -> None:

@@ -1,4 +1,4 @@
-"""Claims and volumes find each other, and part: the volume binder and the protection of what is in use."""
+"""Binding and release of claims and volumes: the volume binder and the protection of objects in use."""
 
 from typing import Any
 
@@ -84,7 +84,7 @@ async def released_and_lost(play: Player) -> None:
 
 
 async def waiting_for_a_consumer(play: Player) -> None:
-    """The story is the scheduler, and the provisioner."""
+    """The story acts as the scheduler and the provisioner."""
     name = play.namespace
     body = storage_class(name, volumeBindingMode="WaitForFirstConsumer")
     await play.create("create the class", CLASSES, body)

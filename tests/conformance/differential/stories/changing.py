@@ -1,4 +1,4 @@
-"""Patches of all kinds, server-side apply, and who owns which fields."""
+"""Patches of all kinds, server-side apply, and the owners of fields."""
 
 from typing import Any
 
@@ -104,7 +104,7 @@ async def applying(play: Player) -> None:
 
 
 async def owners_of_fields(play: Player) -> None:
-    """Created with all that a kind may have, so that each field's owner is told."""
+    """The object has all fields of its kind, so that managedFields contains each of them."""
     container = {
         "name": "main",
         "image": "example.com/main:1",

@@ -1,4 +1,4 @@
-"""Objects come, change and go: updates, conflicts, deletions, names, dry runs, namespaces."""
+"""Creation, updates, conflicts, deletions, names, dry runs, namespaces."""
 
 from tests.conformance.differential.objects import config_map, namespace, secret
 from tests.conformance.differential.player import Player

@@ -1,4 +1,4 @@
-"""Lists, selectors, pages, watches, and the forms in which objects are shown."""
+"""Lists, selectors, pages, watches, and the formats of objects."""
 
 from tests.conformance.differential.objects import (
     claim,

@@ -1,4 +1,4 @@
-"""Storage classes, claims, volumes and drivers: defaults, validation, what may not change."""
+"""StorageClasses, claims, volumes and drivers: defaults, validation, immutable fields."""
 
 from tests.conformance.differential.objects import claim, is_available, storage_class, volume
 from tests.conformance.differential.player import Json, Player

@@ -17,13 +17,13 @@ from kube_efs.model.errors import InvalidSetting
         pytest.param("key:value", {"key": "value"}, id="one"),
         pytest.param(" a:1   b:2 ", {"a": "1", "b": "2"}, id="two, with blanks"),
         pytest.param("key", {"key": ""}, id="no value"),
-        pytest.param("key:", {"key": ""}, id="an empty value"),
-        pytest.param("a:1 a:2", {"a": "2"}, id="the last wins"),
+        pytest.param("key:", {"key": ""}, id="empty value"),
+        pytest.param("a:1 a:2", {"a": "2"}, id="last wins"),
         pytest.param(r"first\:key:first\ value", {"first:key": "first value"}, id="escapes"),
-        pytest.param(r"first\\value", {"first\\value": ""}, id="an escaped backslash"),
-        pytest.param(r"a\b:c", {"a\\b": "c"}, id="an unknown escape"),
-        pytest.param(r"a\\:b", {"a\\": "b"}, id="a backslash before a separator"),
-        pytest.param(r"a:b\ ", {"a": "b "}, id="an escaped blank at the end"),
+        pytest.param(r"first\\value", {"first\\value": ""}, id="escaped backslash"),
+        pytest.param(r"a\b:c", {"a\\b": "c"}, id="unknown escape"),
+        pytest.param(r"a\\:b", {"a\\": "b"}, id="backslash before a separator"),
+        pytest.param(r"a:b\ ", {"a": "b "}, id="escaped blank at the end"),
         pytest.param("ключ:значение", {"ключ": "значение"}, id="another script"),
         pytest.param("Ġ:ĺ", {"Ġ": "ĺ"}, id="code points whose low bytes are separators"),
     ],
@@ -40,23 +40,23 @@ REMEDY = r"; use key:value key:value, with \ before blanks and colons"
     [
         pytest.param("a:b:c", "'a:b:c' has a tag with more than one colon", id="three parts"),
         pytest.param(":b", "':b' has a tag without a key", id="no key"),
-        pytest.param("a:b \\", r"'a:b \\' ends in a lone backslash", id="a lone backslash"),
+        pytest.param("a:b \\", r"'a:b \\' ends in a lone backslash", id="lone backslash"),
         pytest.param(
             "k" * 129,
             f"'{'k' * 129}' is longer than 128 characters for a key or 256 for a value",
-            id="a long key",
+            id="long key",
         ),
         pytest.param(
             f"k:{'v' * 257}",
             "'k' is longer than 128 characters for a key or 256 for a value",
-            id="a long value",
+            id="long value",
         ),
-        pytest.param("AWS\\:x:y", "'AWS:x' is a key that AWS reserves", id="a key of AWS"),
+        pytest.param("AWS\\:x:y", "'AWS:x' is a key that AWS reserves", id="key of AWS"),
         pytest.param(
-            r"a\b", r"'a\\b' has a character that EFS does not accept in tags, '\\'", id="a backslash for EFS"
+            r"a\b", r"'a\\b' has a character that EFS does not accept in tags, '\\'", id="backslash for EFS"
         ),
         pytest.param(
-            "a\tb", r"'a\tb' has a character that EFS does not accept in tags, '\t'", id="a control character"
+            "a\tb", r"'a\tb' has a character that EFS does not accept in tags, '\t'", id="control character"
         ),
     ],
 )

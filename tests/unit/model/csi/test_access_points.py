@@ -1,4 +1,4 @@
-"""Where volumes lie, what their access points are made with, and which that exist can serve them."""
+"""Directories of volumes, requests for access points, and the reuse of existing ones."""
 
 import hashlib
 from collections.abc import Mapping
@@ -56,31 +56,27 @@ def request(
 @pytest.mark.parametrize(
     ("parameters", "path"),
     [
-        pytest.param({}, f"/{NAME}", id="the volume's name"),
+        pytest.param({}, f"/{NAME}", id="volume's name"),
         pytest.param({"basePath": "dynamic"}, f"/dynamic/{NAME}", id="below a base"),
-        pytest.param({"basePath": "//a/../b/"}, f"/b/{NAME}", id="below a base to be cleaned"),
+        pytest.param({"basePath": "//a/../b/"}, f"/b/{NAME}", id="below a base to be normalized"),
         pytest.param({"ensureUniqueDirectory": "false"}, f"/{NAME}", id="uniqueness is for patterns only"),
-        pytest.param(
-            {"subPathPattern": "${.PVC.namespace}/${.PVC.name}"}, f"/team/data-{UID}", id="a pattern"
-        ),
+        pytest.param({"subPathPattern": "${.PVC.namespace}/${.PVC.name}"}, f"/team/data-{UID}", id="pattern"),
         pytest.param(
             {"subPathPattern": "${.PVC.namespace}/${.PVC.name}", "ensureUniqueDirectory": "false"},
             "/team/data",
-            id="a pattern without suffix",
+            id="pattern without suffix",
         ),
         pytest.param(
             {"subPathPattern": "${.PV.name}", "ensureUniqueDirectory": "no"}, f"/{NAME}-{UID}", id="garbage"
         ),
         pytest.param(
-            {"subPathPattern": "x", "basePath": "/b"}, f"/b/x-{UID}", id="a pattern without variables"
+            {"subPathPattern": "x", "basePath": "/b"}, f"/b/x-{UID}", id="pattern without variables"
         ),
-        pytest.param({"subPathPattern": ""}, f"/-{UID}", id="an empty pattern"),
+        pytest.param({"subPathPattern": ""}, f"/-{UID}", id="empty pattern"),
         pytest.param({"subPathPattern": "a/../b", "ensureUniqueDirectory": "0"}, "/b", id="up and down"),
+        pytest.param({"subPathPattern": "", "ensureUniqueDirectory": "false"}, "/", id="whole file system"),
         pytest.param(
-            {"subPathPattern": "", "ensureUniqueDirectory": "false"}, "/", id="the whole file system"
-        ),
-        pytest.param(
-            {"subPathPattern": "", "ensureUniqueDirectory": "false", "basePath": "/b"}, "/b", id="the base"
+            {"subPathPattern": "", "ensureUniqueDirectory": "false", "basePath": "/b"}, "/b", id="base"
         ),
         pytest.param({"basePath": "/a/b/c"}, f"/a/b/c/{NAME}", id="four levels"),
         pytest.param(
@@ -134,12 +130,12 @@ REFUSED_DIRECTORIES = [
     pytest.param(
         {"subPathPattern": "a$b"},
         f"'/a$b-{UID}' is not accepted by EFS; begin no name with a dot, and use none of #$&*;<>?^`{{|}}",
-        id="a dollar sign",
+        id="dollar sign",
     ),
     pytest.param(
         {"subPathPattern": "a/.b"},
         f"'/a/.b-{UID}' is not accepted by EFS; begin no name with a dot, and use none of #$&*;<>?^`{{|}}",
-        id="a dot first",
+        id="dot first",
     ),
 ]
 
@@ -184,17 +180,17 @@ class TestDirectoriesWithoutAccessPoint:
             pytest.param(
                 {"subPathPattern": "", "ensureUniqueDirectory": "false", "basePath": "/b"},
                 "'/b' is not below basePath; use a subPathPattern that is not empty",
-                id="the base itself",
+                id="base itself",
             ),
             pytest.param(
                 {"subPathPattern": "", "ensureUniqueDirectory": "false"},
                 "'/' is not below basePath; use a subPathPattern that is not empty",
-                id="the whole file system",
+                id="whole file system",
             ),
             pytest.param(
                 {"basePath": "/a:b"},
                 f"'/a:b/{NAME}' has a colon; leave the colon out of basePath and subPathPattern",
-                id="a colon",
+                id="colon",
             ),
         ],
     )
@@ -335,12 +331,12 @@ CLASS = {"basePath": "/tenant", "gidRangeStart": "50000", "gidRangeEnd": "50010"
     ("found", "parameters"),
     [
         pytest.param({}, {}, id="as it was made"),
-        pytest.param({"directory": Directory(("tenant",))}, {}, id="the base itself"),
-        pytest.param({"user": PosixUser(uid=50010, gid=50010)}, {}, id="the last of the range"),
+        pytest.param({"directory": Directory(("tenant",))}, {}, id="base itself"),
+        pytest.param({"user": PosixUser(uid=50010, gid=50010)}, {}, id="last of the range"),
         pytest.param({"user": PosixUser(uid=0, gid=7)}, {"uid": "0", "gid": "7"}, id="ids of the class"),
-        pytest.param({}, {"basePath": "/x/..//tenant/"}, id="a base to be cleaned"),
+        pytest.param({}, {"basePath": "/x/..//tenant/"}, id="base to be normalized"),
         pytest.param({}, {"directoryPerms": "777"}, id="other permissions"),
-        pytest.param({"tags": {"efs.csi.aws.com/requested-bytes": "0"}}, {}, id="the same size"),
+        pytest.param({"tags": {"efs.csi.aws.com/requested-bytes": "0"}}, {}, id="same size"),
         pytest.param(
             {"tags": {"efs.csi.aws.com/requested-bytes": "9"}},
             {"reuseAccessPoint": "1"},
@@ -359,7 +355,7 @@ DIFFERENT = [
         {"directory": Directory(("tenant-b", "data"))},
         {},
         f"has the root /tenant-b/data, which is not in basePath /tenant; {ELSE}",
-        id="a base whose name begins alike",
+        id="base with a common prefix",
     ),
     pytest.param(
         {"directory": Directory()},
@@ -374,18 +370,21 @@ DIFFERENT = [
         {"user": PosixUser(uid=50000, gid=49999)},
         {},
         f"has gid 49999, which is not in 50000-50010; {ELSE}",
-        id="a gid below the range",
+        id="gid below the range",
     ),
     pytest.param(
         {"user": PosixUser(uid=50011, gid=50010)},
         {},
         f"has uid 50011, which is not in 50000-50010; {ELSE}",
-        id="a uid above the range",
+        id="uid above the range",
     ),
     pytest.param({}, {"gid": "0"}, f"has gid 50000, which is not 0; {ELSE}", id="another gid"),
     pytest.param({}, {"uid": "1"}, f"has uid 50000, which is not 1; {ELSE}", id="another uid"),
     pytest.param(
-        {"file_system_id": FS2}, {}, f"is on {FS2}, which the class does not name; {ELSE}", id="elsewhere"
+        {"file_system_id": FS2},
+        {},
+        f"is on {FS2}, which the class does not name; {ELSE}",
+        id="other file system",
     ),
 ]
 
@@ -407,5 +406,5 @@ def test_same_name_with_another_size_is_refused() -> None:
         check_existing(found, request(CLASS, required_bytes=2048))
     assert str(caught.value) == (
         f"capacity_range.required_bytes: '2048' is not what volume {NAME} was created with, 1024; "
-        "ask for that size, or use another name"
+        "request that size, or use another name"
     )

@@ -35,7 +35,7 @@ CROSS = "set crossaccount in the provisioner secret or the volume's attributes"
         pytest.param(
             [VolumeCapability(is_block=True)],
             "access type: 'block' is not supported; use volumeMode Filesystem",
-            id="a block device",
+            id="block device",
         ),
         *(
             pytest.param(

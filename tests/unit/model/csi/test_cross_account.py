@@ -27,8 +27,8 @@ TARGETS = [
     [
         pytest.param({}, None, id="no secret"),
         pytest.param({"externalId": "x1", "crossaccount": "true"}, None, id="no role"),
-        pytest.param({"awsRoleArn": ARN}, ROLE, id="a role"),
-        pytest.param({"awsRoleArn": ARN, "externalId": ""}, ROLE, id="an empty external id"),
+        pytest.param({"awsRoleArn": ARN}, ROLE, id="role"),
+        pytest.param({"awsRoleArn": ARN, "externalId": ""}, ROLE, id="empty external id"),
         pytest.param(
             {"awsRoleArn": ARN, "externalId": "abc-1", "crossaccount": "T"},
             CrossAccountRole(role_arn=ARN, external_id="abc-1", by_zone_id=True),
@@ -90,7 +90,7 @@ def test_error_does_not_contain_the_external_id() -> None:
             False,
             None,
             {"mounttargetipmap": '{"use1-az1":"10.0.0.1","use1-az4":"10.0.0.4"}'},
-            id="an address for each zone",
+            id="address for each zone",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""Claims as csi-provisioner would hand them to the driver, and the volumes that it would write."""
+"""Claims as requests of csi-provisioner to the driver, and the volumes that it writes."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -82,9 +82,9 @@ def test_volume_takes_fields_from_claim_and_class() -> None:
 @pytest.mark.parametrize(
     ("namespace", "name", "expected"),
     [
-        pytest.param("kube-system", "x-account", ("kube-system", "x-account"), id="as they are"),
+        pytest.param("kube-system", "x-account", ("kube-system", "x-account"), id="unchanged"),
         pytest.param("${pvc.namespace}", "${pvc.name}-${pv.name}", ("team", f"data-{NAME}"), id="filled in"),
-        pytest.param("${pvc.uid}", "$x", ("${pvc.uid}", "$x"), id="others stay"),
+        pytest.param("${pvc.uid}", "$x", ("${pvc.uid}", "$x"), id="other variables are kept"),
     ],
 )
 def test_secret_reference_is_read_as_csi_provisioner_does(
@@ -106,11 +106,11 @@ def test_incomplete_secret_reference_is_refused(given: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
-        pytest.param({"match_labels": {}}, "spec.selector", id="a selector, though an empty one"),
-        pytest.param({"is_block": True}, "spec.volumeMode", id="a block device"),
-        pytest.param({"has_data_source": True}, "spec.dataSource", id="a copy"),
+        pytest.param({"match_labels": {}}, "spec.selector", id="empty selector"),
+        pytest.param({"is_block": True}, "spec.volumeMode", id="block device"),
+        pytest.param({"has_data_source": True}, "spec.dataSource", id="copy"),
         pytest.param({"access_modes": ()}, "StorageClass efs volume capabilities", id="no mode"),
-        pytest.param({"access_modes": ("ReadMostly",)}, "StorageClass efs access mode", id="an odd mode"),
+        pytest.param({"access_modes": ("ReadMostly",)}, "StorageClass efs access mode", id="unknown mode"),
     ],
 )
 def test_unsupported_claim_is_refused(changes: dict[str, Any], field: str) -> None:

@@ -82,16 +82,16 @@ def test_class_of_the_older_driver_example_is_parsed() -> None:
         ),
         pytest.param({"fileSystemId": f" {FS1} "}, "file_systems", (FS1,), id="blanks around an id"),
         pytest.param({"fileSystemId": f"{FS1}, {FS2},"}, "file_systems", (FS1, FS2), id="several ids"),
-        pytest.param({"fileSystemId": f"{FS2},{FS1},{FS2}"}, "file_systems", (FS2, FS1), id="an id twice"),
+        pytest.param({"fileSystemId": f"{FS2},{FS1},{FS2}"}, "file_systems", (FS2, FS1), id="id twice"),
         pytest.param(
-            {"fileSystemId": None, "fileSystemIds": f"{FS1},{FS2}"}, "file_systems", (FS1, FS2), id="a pool"
+            {"fileSystemId": None, "fileSystemIds": f"{FS1},{FS2}"}, "file_systems", (FS1, FS2), id="pool"
         ),
         pytest.param({"directoryPerms": "0777"}, "mode", 0o777, id="four digits"),
         pytest.param({"directoryPerms": "2771"}, "mode", 0o2771, id="setgid"),
         pytest.param({"uid": "0"}, "uid", 0, id="root"),
         pytest.param({"gid": "0"}, "gid", 0, id="root's group"),
-        pytest.param({"uid": "+007"}, "uid", 7, id="a sign and zeros"),
-        pytest.param({"uid": "4294967295"}, "uid", 4294967295, id="the largest uid"),
+        pytest.param({"uid": "+007"}, "uid", 7, id="sign and zeros"),
+        pytest.param({"uid": "4294967295"}, "uid", 4294967295, id="largest uid"),
         pytest.param(
             {"gidRangeStart": "1", "gidRangeEnd": "2"}, "gids", GidRange(minimum=1, maximum=2), id="two gids"
         ),
@@ -99,18 +99,18 @@ def test_class_of_the_older_driver_example_is_parsed() -> None:
             {"gidRangeStart": "50000", "gidRangeEnd": "7000000"},
             "gids",
             GidRange(minimum=50000, maximum=7000000),
-            id="a wide range is not cut",
+            id="wide range",
         ),
-        pytest.param({"basePath": "a//b/../c/"}, "base", Directory(("a", "c")), id="a base to be cleaned"),
-        pytest.param({"basePath": "/"}, "base", Directory(), id="the root as base"),
-        pytest.param({"subPathPattern": ""}, "pattern", "", id="an empty pattern is a pattern"),
+        pytest.param({"basePath": "a//b/../c/"}, "base", Directory(("a", "c")), id="base to be normalized"),
+        pytest.param({"basePath": "/"}, "base", Directory(), id="root as base"),
+        pytest.param({"subPathPattern": ""}, "pattern", "", id="empty pattern"),
         pytest.param({"ensureUniqueDirectory": "F"}, "unique", False, id="no suffix"),
-        pytest.param({"az": "us-east-1a"}, "zone", ZoneName("us-east-1a"), id="a zone"),
-        pytest.param({"az": ""}, "zone", None, id="an empty zone"),
+        pytest.param({"az": "us-east-1a"}, "zone", ZoneName("us-east-1a"), id="zone"),
+        pytest.param({"az": ""}, "zone", None, id="empty zone"),
         pytest.param({"reuseAccessPoint": "TRUE"}, "reuses_access_point", True, id="reuse"),
         pytest.param({"enforceZoneAffinity": "1"}, "zone_affinity", True, id="zone affinity"),
         pytest.param({"enableTagging": "False"}, "tagged", False, id="no tags"),
-        pytest.param({"csi.storage.k8s.io/pvc/name": "x"}, "oddities", (), id="what the sidecar adds"),
+        pytest.param({"csi.storage.k8s.io/pvc/name": "x"}, "oddities", (), id="parameters of the sidecar"),
     ],
 )
 def test_valid_parameters_are_parsed(changes: Mapping[str, str | None], field: str, value: object) -> None:
@@ -138,12 +138,12 @@ SECRET = FileSystemReference(kind=ReferenceKind.SECRET, namespace="infra", name=
 @pytest.mark.parametrize(
     ("changes", "reference"),
     [
-        pytest.param({"fileSystemIdConfigRef": "infra/efs/id"}, CONFIG, id="a ConfigMap"),
-        pytest.param({"fileSystemIdSecretRef": " infra / efs / id "}, SECRET, id="a Secret, with blanks"),
+        pytest.param({"fileSystemIdConfigRef": "infra/efs/id"}, CONFIG, id="ConfigMap"),
+        pytest.param({"fileSystemIdSecretRef": " infra / efs / id "}, SECRET, id="Secret, with blanks"),
         pytest.param(
             {"fileSystemIdConfigRef": " ", "fileSystemIdSecretRef": "infra/efs/id"},
             SECRET,
-            id="a blank reference hides no other",
+            id="blank reference",
         ),
         pytest.param(
             {"fileSystemId": " ", "fileSystemIdConfigRef": "infra/efs/id"}, CONFIG, id="beside a blank id"
@@ -218,20 +218,20 @@ ODD = [
     pytest.param(
         {"basepath": "/x"},
         "parameter: 'basepath' is not known and has no effect; did you mean basePath?",
-        id="a name in small letters",
+        id="name in lowercase",
     ),
     pytest.param(
         {"fileSytemId": "x"},
         "parameter: 'fileSytemId' is not known and has no effect; did you mean fileSystemId?",
-        id="a misspelt name",
+        id="misspelt name",
     ),
     pytest.param(
-        {"zzz": "x"}, "parameter: 'zzz' is not known and has no effect; leave it out", id="a foreign name"
+        {"zzz": "x"}, "parameter: 'zzz' is not known and has no effect; leave it out", id="foreign name"
     ),
     pytest.param(
         {"ensureUniqueDirectory": "no"},
         "ensureUniqueDirectory: 'no' is not a boolean and counts as true; use true or false",
-        id="no boolean",
+        id="invalid boolean",
     ),
 ]
 

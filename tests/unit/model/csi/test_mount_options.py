@@ -1,4 +1,4 @@
-"""Mount flags and what a volume is mounted with: a case for each rule of the contract."""
+"""Mount flags and the resulting mount: a case for each rule of the contract."""
 
 import re
 from typing import Any
@@ -43,9 +43,9 @@ def plan(
     ("flags", "options"),
     [
         pytest.param((), DEFAULTS, id="none"),
-        pytest.param(("tls",), DEFAULTS, id="tls, as in the seed"),
-        pytest.param(("rw", "noatime"), f"rw,noatime,{DEFAULTS}", id="others come first"),
-        pytest.param(("noatime", "noatime"), f"noatime,{DEFAULTS}", id="an option twice"),
+        pytest.param(("tls",), DEFAULTS, id="tls, as in the older example"),
+        pytest.param(("rw", "noatime"), f"rw,noatime,{DEFAULTS}", id="default options are last"),
+        pytest.param(("noatime", "noatime"), f"noatime,{DEFAULTS}", id="option twice"),
         pytest.param(("nconnect=4,noatime",), f"nconnect=4,noatime,{DEFAULTS}", id="two in one"),
         pytest.param(("", " noatime ", ","), f"noatime,{DEFAULTS}", id="blanks"),
         pytest.param(("NoATime", "Sec=SYS"), f"noatime,sec=SYS,{DEFAULTS}", id="values keep their case"),
@@ -95,7 +95,7 @@ def test_mount_source_is_built_from_the_handle_and_the_server(handle: str, serve
 @pytest.mark.parametrize(
     ("wanted", "options"),
     [
-        pytest.param({"read_only": True}, f"ro,{DEFAULTS}", id="a read-only request"),
+        pytest.param({"read_only": True}, f"ro,{DEFAULTS}", id="read-only request"),
         pytest.param(
             {"mode": AccessMode.MULTI_NODE_READER_ONLY}, f"ro,{DEFAULTS}", id="readers on many nodes"
         ),
@@ -126,8 +126,8 @@ def test_mount_flags_cannot_undo_a_read_only_request() -> None:
         pytest.param(FS, {"encryptInTransit": "true"}, ("tls",), True, None, id="asked for twice"),
         pytest.param(FS, PLAIN, (), False, None, id="not wanted"),
         pytest.param(FS, PLAIN, ("notls",), False, None, id="not wanted, twice"),
-        pytest.param(WITH_AP, {}, (), True, AP, id="an access point"),
-        pytest.param(WITH_AP, {}, ("iam", "tls"), True, AP, id="an access point and IAM"),
+        pytest.param(WITH_AP, {}, (), True, AP, id="access point"),
+        pytest.param(WITH_AP, {}, ("iam", "tls"), True, AP, id="access point and IAM"),
     ],
 )
 def test_flags_and_attributes_select_encryption(
@@ -144,12 +144,12 @@ def test_flags_and_attributes_select_encryption(
     ("flags", "identity"),
     [
         pytest.param((), None, id="none"),
-        pytest.param(("iam",), IamIdentity(), id="the node's"),
-        pytest.param(("IAM", "awsprofile=Team"), IamIdentity(profile="Team"), id="a profile in capitals"),
+        pytest.param(("iam",), IamIdentity(), id="credentials of the node"),
+        pytest.param(("IAM", "awsprofile=Team"), IamIdentity(profile="Team"), id="profile in uppercase"),
         pytest.param(
             ("iam", f"rolearn={ARN}", "jwtpath=/var/run/Token", "awsprofile=x"),
             IamIdentity(role_arn=ARN, token_file="/var/run/Token"),
-            id="a web identity wins over a profile",
+            id="web identity wins over a profile",
         ),
     ],
 )
@@ -182,23 +182,23 @@ def test_flags_for_the_tunnel_are_not_kernel_options() -> None:
             WITH_AP,
             PLAIN,
             (),
-            "encryptInTransit: 'false' has no effect, the volume has an access point and is encrypted; "
-            "leave it out",
-            id="an access point is always encrypted",
+            "encryptInTransit: 'false' has no effect because the volume has an access point and is "
+            "encrypted; leave it out",
+            id="access point is always encrypted",
         ),
         pytest.param(
             WITH_AP,
             {},
             (f"AccessPoint={AP.upper()}",),
             "mount flags: 'accesspoint' is deprecated; put it into the volume handle",
-            id="an equal access point as flag",
+            id="equal access point as flag",
         ),
         pytest.param(
             FS,
             {},
             (f"accesspoint={AP}",),
             "mount flags: 'accesspoint' is deprecated; put it into the volume handle",
-            id="an access point as flag only",
+            id="access point as flag only",
         ),
         *(
             pytest.param(FS, {}, (flag,), f"mount flags: '{flag}' has no effect; leave it out", id=flag)
@@ -215,16 +215,16 @@ def test_flags_for_the_tunnel_are_not_kernel_options() -> None:
             FS,
             {"crossaccount": "true"},
             ("az=us-east-1a",),
-            "mount flags: 'az=us-east-1a' has no effect, a file system of another account uses the "
+            "mount flags: 'az=us-east-1a' has no effect because a file system of another account uses the "
             "zone ID of the node; leave it out",
-            id="a zone and another account",
+            id="zone and another account",
         ),
         pytest.param(
             FS,
             {},
             (f"rolearn={ARN}", "jwtpath=/t"),
             "mount flags: 'jwtpath' has no effect; use iam, rolearn and jwtpath together",
-            id="a web identity without iam",
+            id="web identity without iam",
         ),
         pytest.param(
             FS,
@@ -278,13 +278,13 @@ REFUSED = [
         PLAIN,
         (f"accesspoint={AP}",),
         f"'accesspoint={AP}' needs TLS; leave out encryptInTransit: false",
-        id="an access point in the clear",
+        id="access point without TLS",
     ),
     pytest.param(
         WITH_AP,
         {},
         ("accesspoint=fsap-00000000",),
-        f"'accesspoint=fsap-00000000' is not that of the volume handle, {AP}; leave it out",
+        f"'accesspoint=fsap-00000000' is not the access point in the volume handle, {AP}; leave it out",
         id="another access point",
     ),
     pytest.param(
@@ -294,25 +294,27 @@ REFUSED = [
         "'x' is not a valid access point ID; use an id such as fsap-0123456789abcdef0",
         id="id",
     ),
-    pytest.param(FS, {}, ("awsprofile=x",), "'awsprofile=x' needs iam; add iam", id="a profile without iam"),
+    pytest.param(FS, {}, ("awsprofile=x",), "'awsprofile=x' needs iam; add iam", id="profile without iam"),
     pytest.param(
         FS,
         {"mounttargetip": "10.0.0.1"},
         ("mounttargetip=10.0.0.2",),
-        "'mounttargetip=10.0.0.2' is not the attribute's, 10.0.0.1; leave it out",
+        "'mounttargetip=10.0.0.2' is not the address in the volume attributes, 10.0.0.1; leave it out",
         id="two addresses",
     ),
     pytest.param(
         FS, {}, ("az=a", "az=b"), "'az=b' is given twice with different values; give it once", id="two zones"
     ),
-    pytest.param(FS, {}, ("az=a b",), "'a b' is not valid; use a name such as us-east-1a", id="no zone"),
-    pytest.param(FS, {}, ("region=-x",), "'-x' is not valid; use a name such as us-east-1", id="no region"),
+    pytest.param(FS, {}, ("az=a b",), "'a b' is not valid; use a name such as us-east-1a", id="invalid zone"),
+    pytest.param(
+        FS, {}, ("region=-x",), "'-x' is not valid; use a name such as us-east-1", id="invalid region"
+    ),
     pytest.param(
         FS,
         {},
         ("mounttargetip=fs.example",),
         "'fs.example' is not an IP address; use an address, not a name",
-        id="a name",
+        id="hostname",
     ),
     *(
         pytest.param(FS, {}, (flag,), f"'{flag}' {problem}; leave it out", id=flag)
@@ -334,9 +336,9 @@ REFUSED = [
             ("tlsport=x", "is not a valid port"),
         ]
     ),
-    pytest.param(FS, {}, ("tls=1",), "'tls=1' takes no value; use tls", id="a switch with a value"),
-    pytest.param(FS, {}, ("az",), "'az' needs a value; use az=VALUE", id="a setting without a value"),
-    pytest.param(FS, {}, ("az=",), "'az=' needs a value; use az=VALUE", id="a setting with an empty value"),
+    pytest.param(FS, {}, ("tls=1",), "'tls=1' takes no value; use tls", id="switch with a value"),
+    pytest.param(FS, {}, ("az",), "'az' needs a value; use az=VALUE", id="setting without a value"),
+    pytest.param(FS, {}, ("az=",), "'az=' needs a value; use az=VALUE", id="setting with an empty value"),
     *(
         pytest.param(FS, {}, (flag,), f"{flag!r} {MALFORMED}", id=f"malformed {number}")
         for number, flag in enumerate(

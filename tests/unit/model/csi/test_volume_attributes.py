@@ -27,8 +27,8 @@ NONE = VolumeAttributes()
     ("attributes", "expected"),
     [
         pytest.param({}, NONE, id="nothing"),
-        pytest.param({"storage.kubernetes.io/csiProvisionerIdentity": "1-2-efs"}, NONE, id="the sidecar's"),
-        pytest.param({"csi.storage.k8s.io/pod.name": "web"}, NONE, id="the kubelet's"),
+        pytest.param({"storage.kubernetes.io/csiProvisionerIdentity": "1-2-efs"}, NONE, id="sidecar's"),
+        pytest.param({"csi.storage.k8s.io/pod.name": "web"}, NONE, id="kubelet's"),
         *(
             pytest.param(
                 {"encryptInTransit": text}, VolumeAttributes(encrypted=value), id=f"encrypted {text}"
@@ -36,17 +36,17 @@ NONE = VolumeAttributes()
             for value, texts in [(True, "1 t T true True TRUE"), (False, "0 f F false False FALSE")]
             for text in texts.split()
         ),
-        pytest.param({"ENCRYPTINTRANSIT": "f"}, VolumeAttributes(encrypted=False), id="a key in capitals"),
+        pytest.param({"ENCRYPTINTRANSIT": "f"}, VolumeAttributes(encrypted=False), id="key in uppercase"),
         pytest.param({"mounttargetip": "10.0.0.1"}, VolumeAttributes(address="10.0.0.1"), id="IPv4"),
         pytest.param({"MountTargetIp": "FD00::0:1"}, VolumeAttributes(address="fd00::1"), id="IPv6"),
         pytest.param(
             {"mounttargetipmap": '{"b": "10.0.0.2", "a": "10.0.0.1"}'},
             VolumeAttributes(addresses=by_zone(a="10.0.0.1", b="10.0.0.2")),
-            id="a map",
+            id="map",
         ),
-        pytest.param({"mounttargetipmap": "{}"}, NONE, id="an empty map"),
+        pytest.param({"mounttargetipmap": "{}"}, NONE, id="empty map"),
         pytest.param({"crossaccount": "1"}, VolumeAttributes(cross_account=True), id="another account"),
-        pytest.param({"crossaccount": "false"}, NONE, id="the same account"),
+        pytest.param({"crossaccount": "false"}, NONE, id="same account"),
     ],
 )
 def test_valid_attributes_are_parsed(attributes: Mapping[str, str], expected: VolumeAttributes) -> None:
@@ -63,7 +63,7 @@ NO_MAP = 'use {"ZONE":"ADDRESS"}'
         pytest.param(
             {"path": "/a"},
             "volume attribute: 'path' is not supported; put the path into the volume handle",
-            id="a path",
+            id="path",
         ),
         pytest.param(
             {"az": "x"}, f"volume attribute: 'az' is not supported; {ONLY}", id="az is a mount flag"
@@ -100,7 +100,7 @@ NO_MAP = 'use {"ZONE":"ADDRESS"}'
         pytest.param(
             {"mounttargetip": "fe80::1%eth0,ro"},
             "mounttargetip: 'fe80::1%eth0,ro' has a zone index; use a global address",
-            id="a zone index with an option",
+            id="zone index with an option",
         ),
         *(
             pytest.param(
@@ -117,12 +117,12 @@ NO_MAP = 'use {"ZONE":"ADDRESS"}'
         pytest.param(
             {"mounttargetipmap": '{"a": 1}'},
             "mounttargetipmap: 1 is not an IP address; use an address, not a name",
-            id="a number in a map",
+            id="number in a map",
         ),
         pytest.param(
             {"mounttargetipmap": '{"a,b": "10.0.0.1"}'},
             "mounttargetipmap: 'a,b' is not valid; use a name such as us-east-1a",
-            id="a zone that is two options",
+            id="zone with an option",
         ),
     ],
 )
@@ -144,11 +144,11 @@ MAP = VolumeAttributes(addresses=by_zone(**{"use1-az2": "10.0.0.2", "us-east-1a"
 @pytest.mark.parametrize(
     ("attributes", "zones", "address", "is_far"),
     [
-        pytest.param(NONE, ("us-east-1a",), None, False, id="nothing said"),
-        pytest.param(MAP, ("use1-az2", "us-east-1a"), "10.0.0.2", False, id="the id before the name"),
-        pytest.param(MAP, ("use1-az7", "us-east-1a"), "10.0.0.9", False, id="the name"),
-        pytest.param(MAP, ("use1-az7", "us-east-1b"), "10.0.0.9", True, id="neither: always the same one"),
-        pytest.param(MAP, (), "10.0.0.9", True, id="a node without a zone"),
+        pytest.param(NONE, ("us-east-1a",), None, False, id="not set"),
+        pytest.param(MAP, ("use1-az2", "us-east-1a"), "10.0.0.2", False, id="id before the name"),
+        pytest.param(MAP, ("use1-az7", "us-east-1a"), "10.0.0.9", False, id="name"),
+        pytest.param(MAP, ("use1-az7", "us-east-1b"), "10.0.0.9", True, id="unknown zone: first address"),
+        pytest.param(MAP, (), "10.0.0.9", True, id="node without a zone"),
         pytest.param(
             VolumeAttributes(address="10.0.0.1", addresses=MAP.addresses),
             ("use1-az2",),

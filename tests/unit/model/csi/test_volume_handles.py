@@ -14,20 +14,20 @@ AP = AccessPointId("fsap-0123456789abcdef0")
 
 # The three-field forms of the contract's table, each also with the type before it.
 FORMS = [
-    pytest.param(FS, (), None, "efs:fs-abcd1234", id="a file system"),
-    pytest.param(f"{FS}:", (), None, "efs:fs-abcd1234", id="an empty path"),
-    pytest.param(f"{FS}::", (), None, "efs:fs-abcd1234", id="an empty access point"),
-    pytest.param(f"{FS}:/", (), None, "efs:fs-abcd1234", id="the root"),
-    pytest.param(f"{FS}:/p", ("p",), None, "efs:fs-abcd1234:/p", id="a path"),
-    pytest.param(f"{FS}:/p:", ("p",), None, "efs:fs-abcd1234:/p", id="a path and an empty access point"),
-    pytest.param(f"{FS}::{AP}", (), AP, f"efs:fs-abcd1234::{AP}", id="an access point"),
-    pytest.param(f"{FS}:/p:{AP}", ("p",), AP, f"efs:fs-abcd1234:/p:{AP}", id="a path in an access point"),
-    pytest.param(f"{FS}:/a/b/", ("a", "b"), None, "efs:fs-abcd1234:/a/b", id="a slash at the end"),
-    pytest.param(f"{FS}://a//b", ("a", "b"), None, "efs:fs-abcd1234:/a/b", id="doubled slashes"),
+    pytest.param(FS, (), None, "efs:fs-abcd1234", id="file system"),
+    pytest.param(f"{FS}:", (), None, "efs:fs-abcd1234", id="empty path"),
+    pytest.param(f"{FS}::", (), None, "efs:fs-abcd1234", id="empty access point"),
+    pytest.param(f"{FS}:/", (), None, "efs:fs-abcd1234", id="root"),
+    pytest.param(f"{FS}:/p", ("p",), None, "efs:fs-abcd1234:/p", id="path"),
+    pytest.param(f"{FS}:/p:", ("p",), None, "efs:fs-abcd1234:/p", id="path and an empty access point"),
+    pytest.param(f"{FS}::{AP}", (), AP, f"efs:fs-abcd1234::{AP}", id="access point"),
+    pytest.param(f"{FS}:/p:{AP}", ("p",), AP, f"efs:fs-abcd1234:/p:{AP}", id="path in an access point"),
+    pytest.param(f"{FS}:/a/b/", ("a", "b"), None, "efs:fs-abcd1234:/a/b", id="trailing slash"),
+    pytest.param(f"{FS}://a//b", ("a", "b"), None, "efs:fs-abcd1234:/a/b", id="repeated slashes"),
     pytest.param(f"{FS}:/a/./b/../c", ("a", "c"), None, "efs:fs-abcd1234:/a/c", id="dots"),
-    pytest.param(f"{FS}:a/b", ("a", "b"), None, "efs:fs-abcd1234:/a/b", id="a relative path"),
+    pytest.param(f"{FS}:a/b", ("a", "b"), None, "efs:fs-abcd1234:/a/b", id="relative path"),
     pytest.param(f"{FS}:../../a", ("a",), None, "efs:fs-abcd1234:/a", id="never above the root"),
-    pytest.param(f"{FS}:.", (), None, "efs:fs-abcd1234", id="a dot"),
+    pytest.param(f"{FS}:.", (), None, "efs:fs-abcd1234", id="dot"),
 ]
 
 
@@ -51,29 +51,32 @@ MALFORMED = [
     pytest.param("", "is missing", "", id="nothing"),
     pytest.param("fs-abcd1234:/p:fsap-abcd1234:", "has too many fields", None, id="four fields"),
     pytest.param("efs:fs-abcd1234:/p:fsap-abcd1234:x", "has too many fields", None, id="five fields"),
-    pytest.param("nfs:fs-abcd1234", "is of an unknown type", None, id="another type"),
-    pytest.param("EFS:fs-abcd1234", "is of an unknown type", None, id="the type in capitals"),
-    pytest.param(":fs-abcd1234", "is of an unknown type", None, id="an empty type"),
+    pytest.param("nfs:fs-abcd1234", "has an unknown type", None, id="another type"),
+    pytest.param("EFS:fs-abcd1234", "has an unknown type", None, id="type in uppercase"),
+    pytest.param(":fs-abcd1234", "has an unknown type", None, id="empty type"),
     pytest.param(
         "s3files:fs-abcd1234", "is a volume of Amazon S3 Files, which is not supported", None, id="S3 Files"
     ),
-    pytest.param("efs", "is not a valid file system ID", "efs", id="a type without a colon"),
-    pytest.param("efs:", "is not a valid file system ID", "", id="a type alone"),
+    pytest.param("efs", "is not a valid file system ID", "efs", id="type without a colon"),
+    pytest.param("efs:", "is not a valid file system ID", "", id="type only"),
     pytest.param("efs::/p", "is not a valid file system ID", "", id="no file system"),
-    pytest.param("vol-abcd1234", "is not a valid file system ID", "vol-abcd1234", id="another service's id"),
+    pytest.param("vol-abcd1234", "is not a valid file system ID", "vol-abcd1234", id="ID of another service"),
     pytest.param("fs-abcd123", "is not a valid file system ID", "fs-abcd123", id="seven digits"),
     pytest.param(f"fs-{'a' * 41}", "is not a valid file system ID", f"fs-{'a' * 41}", id="41 digits"),
-    pytest.param("fs-ABCD1234", "is not a valid file system ID", "fs-ABCD1234", id="capital digits"),
-    pytest.param("fs-abcd123g", "is not a valid file system ID", "fs-abcd123g", id="no hexadecimal digit"),
+    pytest.param("fs-ABCD1234", "is not a valid file system ID", "fs-ABCD1234", id="uppercase digits"),
     pytest.param(
-        "fs-abcd1234\n", "is not a valid file system ID", "fs-abcd1234\n", id="a line break at the end"
+        "fs-abcd123g", "is not a valid file system ID", "fs-abcd123g", id="letter that is not hexadecimal"
     ),
-    pytest.param("fs-abcd1234,ro", "is not a valid file system ID", "fs-abcd1234,ro", id="an option"),
+    pytest.param("fs-abcd1234\n", "is not a valid file system ID", "fs-abcd1234\n", id="trailing line break"),
     pytest.param(
-        "fs-abcd1234::fsap-1", "is not a valid access point ID", "fsap-1", id="a short access point"
+        "fs-abcd1234,ro", "is not a valid file system ID", "fs-abcd1234,ro", id="option after the ID"
     ),
+    pytest.param("fs-abcd1234::fsap-1", "is not a valid access point ID", "fsap-1", id="short access point"),
     pytest.param(
-        "fs-abcd1234::fs-abcd1234", "is not a valid access point ID", "fs-abcd1234", id="no access point"
+        "fs-abcd1234::fs-abcd1234",
+        "is not a valid access point ID",
+        "fs-abcd1234",
+        id="other ID instead of an access point",
     ),
     pytest.param(
         "fs-abcd1234::fsap-abcd1234,tls",
@@ -82,7 +85,10 @@ MALFORMED = [
         id="two options",
     ),
     pytest.param(
-        "fs-abcd1234:/a\nconnect=evil", "has a control character or slash", "/a\nconnect=evil", id="a line"
+        "fs-abcd1234:/a\nconnect=evil",
+        "has a control character or slash",
+        "/a\nconnect=evil",
+        id="line break",
     ),
 ]
 
@@ -92,7 +98,7 @@ def test_malformed_handle_is_refused(text: str, problem: str, value: str | None)
     with pytest.raises(InvalidArgument) as caught:
         parse_volume_handle(text)
     error = caught.value
-    assert (error.problem, error.field, error.code) == (problem, "volume id", RpcCode.INVALID_ARGUMENT)
+    assert (error.problem, error.field, error.code) == (problem, "volume ID", RpcCode.INVALID_ARGUMENT)
     assert error.value == (text if value is None else value)
     assert error.remedy
 
@@ -122,16 +128,16 @@ def test_handle_of_a_claim_directory_contains_its_base(base: tuple[str, ...], te
     "text",
     [
         pytest.param("fs-abcd1234:/base/./name", id="without the type"),
-        pytest.param("efs:fs-abcd1234:/base/./name/", id="with a slash at the end"),
+        pytest.param("efs:fs-abcd1234:/base/./name/", id="with a trailing slash"),
         pytest.param("efs:fs-abcd1234:/base/././name", id="with two marks"),
-        pytest.param("efs:fs-abcd1234:/base/./a/./name", id="with marks apart"),
-        pytest.param("efs:fs-abcd1234:/base/./../name", id="leading out"),
-        pytest.param("efs:fs-abcd1234:/base/./.", id="naming nothing"),
+        pytest.param("efs:fs-abcd1234:/base/./a/./name", id="with separate marks"),
+        pytest.param("efs:fs-abcd1234:/base/./../name", id="leading out of the base"),
+        pytest.param("efs:fs-abcd1234:/base/./.", id="without a name"),
         pytest.param("efs:fs-abcd1234:base/./name", id="relative"),
         pytest.param("efs:fs-abcd1234:/base/./name:", id="with a colon at the end"),
         pytest.param("efs:fs-abcd1234:/base/./name:fsap-abcd1234", id="in an access point"),
         pytest.param("efs:fs-abcd1234:/base/name", id="without the mark"),
-        pytest.param("efs:fs-abcd1234:/a\n/./../b", id="with a line break that is resolved away"),
+        pytest.param("efs:fs-abcd1234:/a\n/./../b", id="with a line break in a resolved component"),
     ],
 )
 def test_handwritten_handle_is_never_read_as_a_claim_directory(text: str) -> None:
@@ -141,8 +147,8 @@ def test_handwritten_handle_is_never_read_as_a_claim_directory(text: str) -> Non
 @pytest.mark.parametrize(
     ("directory", "base", "access_point"),
     [
-        pytest.param(("base",), ("base",), None, id="the base itself"),
-        pytest.param(("base2",), ("base",), None, id="beside it"),
+        pytest.param(("base",), ("base",), None, id="base itself"),
+        pytest.param(("base2",), ("base",), None, id="next to the base"),
         pytest.param(("base", "a"), ("base",), AP, id="in an access point"),
     ],
 )

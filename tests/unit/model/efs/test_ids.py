@@ -11,8 +11,8 @@ from kube_efs.model.errors import InvalidValue
 @pytest.mark.parametrize(
     ("parse", "text"),
     [
-        pytest.param(parse_file_system_id, "fs-0123456789abcdef0", id="file system of today"),
-        pytest.param(parse_file_system_id, "fs-0123abcd", id="file system of before 2021"),
+        pytest.param(parse_file_system_id, "fs-0123456789abcdef0", id="current file system"),
+        pytest.param(parse_file_system_id, "fs-0123abcd", id="file system from before 2021"),
         pytest.param(parse_file_system_id, "fs-34a3p3", id="file system of the older system's README"),
         pytest.param(parse_subnet_id, "subnet-ao4u3pai", id="subnet of the older system's README"),
         pytest.param(parse_region, "us-gov-west-1", id="region"),
@@ -32,17 +32,17 @@ _FILE_SYSTEM_REMEDY = "use fs- and up to 40 digits and letters"
         pytest.param("", id="empty"),
         pytest.param("fs-", id="prefix only"),
         pytest.param("0123abcd", id="no prefix"),
-        pytest.param("fs-0123ABCD", id="capitals"),
-        pytest.param("fs-1\n", id="a newline at the end"),
-        pytest.param("fs-1\nconnect = evil:2049", id="a line of stunnel.conf"),
-        pytest.param("fs-1]", id="the end of a section's name"),
-        pytest.param("fs-../../etc", id="a path"),
+        pytest.param("fs-0123ABCD", id="uppercase letters"),
+        pytest.param("fs-1\n", id="trailing newline"),
+        pytest.param("fs-1\nconnect = evil:2049", id="line of stunnel.conf"),
+        pytest.param("fs-1]", id="end of a section's name"),
+        pytest.param("fs-../../etc", id="path"),
         pytest.param("fs-$(id)", id="shell"),
         pytest.param("fs-" + "1" * 41, id="too long"),
-        pytest.param("fs-\N{ARABIC-INDIC DIGIT ONE}", id="a digit that is not ASCII"),
+        pytest.param("fs-\N{ARABIC-INDIC DIGIT ONE}", id="digit that is not ASCII"),
         pytest.param(None, id="nothing"),
-        pytest.param(7, id="a number"),
-        pytest.param(["fs-1"], id="a list"),
+        pytest.param(7, id="number"),
+        pytest.param(["fs-1"], id="list"),
     ],
 )
 def test_invalid_file_system_id_is_refused(value: object) -> None:
@@ -56,7 +56,7 @@ def test_invalid_file_system_id_is_refused(value: object) -> None:
 @pytest.mark.parametrize(
     ("parse", "value", "field", "remedy"),
     [
-        (parse_subnet_id, "subnet-1;", "subnet id", "use subnet- and up to 40 digits and letters"),
+        (parse_subnet_id, "subnet-1;", "subnet ID", "use subnet- and up to 40 digits and letters"),
         (parse_region, "us-east-1/", "region", "use a name such as us-east-1"),
         (parse_zone_name, "-a", "zone", "use a name such as us-east-1a"),
     ],

@@ -1,4 +1,4 @@
-"""The document that the controller writes, and the rules by which ports are handed out."""
+"""The document that the controller writes, and the rules for the assignment of ports."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -131,7 +131,7 @@ def test_written_document_is_read_back(written: TunnelTargets) -> None:
 
 @st.composite
 def _crowded(draw: st.DrawFn) -> TunnelTargets:
-    """Few names and ports, so that two of these meet in both."""
+    """Few names and ports, so that conflicts are frequent."""
     ids = draw(st.lists(st.sampled_from([FileSystemId(f"fs-{one}") for one in "abcd"]), unique=True))
     ports = draw(st.permutations(range(20490, 20495)))
     gone = draw(st.integers(0, len(ids)))
@@ -158,14 +158,14 @@ def test_empty_document_has_no_targets() -> None:
 @pytest.mark.parametrize(
     ("text", "field", "problem"),
     [
-        pytest.param("[]", "efs-stunnel.yaml", "is not a mapping", id="an empty list"),
+        pytest.param("[]", "efs-stunnel.yaml", "is not a mapping", id="empty list"),
         pytest.param("false", "efs-stunnel.yaml", "is not a mapping", id="no"),
         pytest.param("fs-1: 20490\nfs-1", "efs-stunnel.yaml", "is not YAML", id="not YAML"),
-        pytest.param("!!python/name:os.system", "efs-stunnel.yaml", "is not YAML", id="a tag of Python"),
-        pytest.param("at: 2026-13-45", "efs-stunnel.yaml", "is not YAML", id="a date that is none"),
+        pytest.param("!!python/name:os.system", "efs-stunnel.yaml", "is not YAML", id="tag of Python"),
+        pytest.param("at: 2026-13-45", "efs-stunnel.yaml", "is not YAML", id="invalid date"),
         pytest.param("[" * 5000, "efs-stunnel.yaml", "is not YAML", id="nested too deeply"),
-        pytest.param("a: \x00", "efs-stunnel.yaml", "is not YAML", id="a zero byte"),
-        pytest.param("efs_stunnel_targets: [fs-1]", "efs_stunnel_targets", "is not a mapping", id="a list"),
+        pytest.param("a: \x00", "efs-stunnel.yaml", "is not YAML", id="NUL byte"),
+        pytest.param("efs_stunnel_targets: [fs-1]", "efs_stunnel_targets", "is not a mapping", id="list"),
         pytest.param("efs_stunnel_targets: ''", "efs_stunnel_targets", "is not a mapping", id="empty text"),
     ],
 )
@@ -188,44 +188,42 @@ def _address(text: str) -> str:
     ("entry", "field", "problem"),
     [
         pytest.param("fs-1: {}", "fs-1.stunnel_port", "is not a valid port", id="no port"),
-        pytest.param("fs-1:", "fs-1.stunnel_port", "is not a valid port", id="no entry"),
-        pytest.param("fs-1: 20490", "fs-1", "is not a mapping", id="a number in the entry's place"),
+        pytest.param("fs-1:", "fs-1.stunnel_port", "is not a valid port", id="missing entry"),
+        pytest.param("fs-1: 20490", "fs-1", "is not a mapping", id="number instead of an entry"),
         pytest.param(
-            "fs-1: {stunnel_port: 80}", "fs-1.stunnel_port", "is not a valid port", id="a privileged port"
+            "fs-1: {stunnel_port: 80}", "fs-1.stunnel_port", "is not a valid port", id="privileged port"
         ),
         pytest.param(
             "fs-1: {stunnel_port: 65536}", "fs-1.stunnel_port", "is not a valid port", id="too high"
         ),
         pytest.param("fs-1: {stunnel_port: -1}", "fs-1.stunnel_port", "is not a valid port", id="negative"),
-        pytest.param(
-            "fs-1: {stunnel_port: yes}", "fs-1.stunnel_port", "is not a valid port", id="a truth value"
-        ),
+        pytest.param("fs-1: {stunnel_port: yes}", "fs-1.stunnel_port", "is not a valid port", id="boolean"),
         pytest.param("fs-1: {stunnel_port: '20490'}", "fs-1.stunnel_port", "is not a valid port", id="text"),
         pytest.param(
-            "fs-1: {stunnel_port: 20490.0}", "fs-1.stunnel_port", "is not a valid port", id="a fraction"
+            "fs-1: {stunnel_port: 20490.0}", "fs-1.stunnel_port", "is not a valid port", id="fraction"
         ),
         pytest.param(
             "fs-1: {stunnel_port: 20499}",
             "fs-1.stunnel_port",
             "is the port of another file system",
-            id="the port of another",
+            id="port of another",
         ),
-        pytest.param("FS-1: {stunnel_port: 20490}", "file system id", "is not valid", id="capitals"),
+        pytest.param("FS-1: {stunnel_port: 20490}", "file system ID", "is not valid", id="uppercase letters"),
         pytest.param(
             '"fs-1]\\nexec = /bin/sh": {stunnel_port: 20490}',
-            "file system id",
+            "file system ID",
             "is not valid",
             id="lines of stunnel.conf in the id",
         ),
-        pytest.param("7: {stunnel_port: 20490}", "file system id", "is not valid", id="a number as id"),
+        pytest.param("7: {stunnel_port: 20490}", "file system ID", "is not valid", id="number as id"),
         pytest.param(
             f"? 0x{'f' * 5000}\n  : {{stunnel_port: 20490}}",
-            "file system id",
+            "file system ID",
             "is not valid",
-            id="a number of thousands of digits as id",
+            id="number of thousands of digits as id",
         ),
         pytest.param(
-            _address("evil.example.org"), f"{_SUBNETS_FIELD}.subnet-a", "is not an IP address", id="a name"
+            _address("evil.example.org"), f"{_SUBNETS_FIELD}.subnet-a", "is not an IP address", id="name"
         ),
         pytest.param(
             _address('"10.0.0.4\\nexec = /bin/sh"'),
@@ -233,12 +231,15 @@ def _address(text: str) -> str:
             "is not an IP address",
             id="lines of stunnel.conf in the address",
         ),
-        pytest.param(_address("10"), f"{_SUBNETS_FIELD}.subnet-a", "is not an IP address", id="a number"),
+        pytest.param(_address("10"), f"{_SUBNETS_FIELD}.subnet-a", "is not an IP address", id="number"),
         pytest.param(
-            _address("10.0.0.4:2049"), f"{_SUBNETS_FIELD}.subnet-a", "is not an IP address", id="a port too"
+            _address("10.0.0.4:2049"),
+            f"{_SUBNETS_FIELD}.subnet-a",
+            "is not an IP address",
+            id="address with a port",
         ),
         pytest.param(_address("null"), f"{_SUBNETS_FIELD}.subnet-a", "is not an IP address", id="no address"),
-        pytest.param(_address("fe80::1%eth0"), f"{_SUBNETS_FIELD}.subnet-a", "has a zone index", id="a zone"),
+        pytest.param(_address("fe80::1%eth0"), f"{_SUBNETS_FIELD}.subnet-a", "has a zone index", id="zone"),
         pytest.param(
             _address("0.0.0.0"), f"{_SUBNETS_FIELD}.subnet-a", "is not the address of a host", id="any"
         ),
@@ -249,13 +250,13 @@ def _address(text: str) -> str:
             "fs-1: {stunnel_port: 20490, mount_target_ip_by_subnet: [10.0.0.4]}",
             _SUBNETS_FIELD,
             "is not a mapping",
-            id="a list of addresses",
+            id="list of addresses",
         ),
         pytest.param(
             "fs-1: {stunnel_port: 20490, mount_target_ip_by_subnet: {'subnet-a b': 10.0.0.4}}",
             _SUBNETS_FIELD,
             "is not valid",
-            id="no subnet id",
+            id="invalid subnet ID",
         ),
     ],
 )
@@ -369,7 +370,7 @@ def ports(found: TunnelTargets) -> dict[str, int]:
 
 
 def carried(owners: Mapping[int, FileSystemId | None]) -> dict[int, PortUse]:
-    """Each port carried by one volume, with that annotation or without one."""
+    """The use of each port by one volume, with that annotation or without one."""
     return {
         port: PortUse(owners=frozenset() if owner is None else frozenset({owner}), unnamed=owner is None)
         for port, owner in owners.items()
@@ -494,7 +495,7 @@ def test_no_sequence_of_changes_leads_a_volume_to_other_data(steps: list[_Step])
             fs: found.port_of(fs) for fs in current.targets if fs in step.present | step.unclear
         }
         assert set(found.targets) == (step.present - step.unclear) | (step.unclear & set(current.targets))
-        # Nobody shares a port, nor has one that volumes of somebody else carry.
+        # No two file systems share a port, and none has a port of another one's volumes.
         assert len(set(ports(found).values())) == len(found.targets)
         assert all(in_use.get(one.port, fs) == fs for fs, one in found.targets.items())
         # Who has volumes is where they expect it.

@@ -47,12 +47,19 @@ NOTHING, ONE = Allowance(frozenset()), Allowance(frozenset({"fs-1"}))
 @pytest.mark.parametrize(
     ("limits", "annotation", "allowance"),
     [
-        pytest.param(Limits(), None, Allowance(), id="nobody limits"),
-        pytest.param(Limits(), "fs-1", ONE, id="the annotation limits"),
-        pytest.param(Limits(others=NOTHING), "fs-1", ONE, id="the annotation opens"),
+        pytest.param(Limits(), None, Allowance(), id="no limits"),
+        pytest.param(Limits(), "fs-1", ONE, id="annotation limits"),
+        pytest.param(Limits(others=NOTHING), "fs-1", ONE, id="annotation allows all"),
         pytest.param(Limits(others=NOTHING), None, NOTHING, id="settings limit all"),
-        pytest.param(Limits(by_namespace={"team": NOTHING}), "fs-1", NOTHING, id="settings win by name"),
-        pytest.param(Limits(by_namespace={"other": NOTHING}), None, Allowance(), id="settings limit another"),
+        pytest.param(
+            Limits(by_namespace={"team": NOTHING}),
+            "fs-1",
+            NOTHING,
+            id="settings for the namespace take precedence",
+        ),
+        pytest.param(
+            Limits(by_namespace={"other": NOTHING}), None, Allowance(), id="settings for another namespace"
+        ),
     ],
 )
 def test_settings_and_annotation_determine_the_allowance(

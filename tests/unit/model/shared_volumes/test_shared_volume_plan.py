@@ -1,4 +1,4 @@
-"""What is decided about a SharedVolume, for every state of it, its volume and its claim."""
+"""The next step for a SharedVolume, for every state of it, its volume and its claim."""
 
 from dataclasses import replace
 from typing import Any
@@ -84,63 +84,63 @@ LEGACY = volume(
 @pytest.mark.parametrize(
     ("found", "step"),
     [
-        pytest.param(Found(shared=NEW), Step.HOLD, id="nothing is made before the finalizer"),
-        pytest.param(Found(shared=HELD), Step.BEGIN, id="nor before the first status"),
-        pytest.param(Found(shared=BEGUN), Step.MAKE_VOLUME, id="the volume comes first"),
-        pytest.param(Found(shared=BEGUN, claim=CLAIM), Step.MAKE_VOLUME, id="a lost volume is made anew"),
+        pytest.param(Found(shared=NEW), Step.HOLD, id="finalizer is first"),
+        pytest.param(Found(shared=HELD), Step.BEGIN, id="then the first status"),
+        pytest.param(Found(shared=BEGUN), Step.MAKE_VOLUME, id="then the volume"),
+        pytest.param(Found(shared=BEGUN, claim=CLAIM), Step.MAKE_VOLUME, id="lost volume is recreated"),
         pytest.param(
             Found(shared=BEGUN, volume=volume(claim=reference(uid=None))),
             Step.MAKE_CLAIM,
             id="then the claim",
         ),
         pytest.param(
-            Found(shared=BEGUN, volume=VOLUME), Step.TIE_VOLUME, id="a claim that is gone is forgotten"
+            Found(shared=BEGUN, volume=VOLUME), Step.TIE_VOLUME, id="reference to a deleted claim is removed"
         ),
         pytest.param(
-            Found(shared=BEGUN, volume=volume(claim=None)), Step.TIE_VOLUME, id="a free volume is reserved"
+            Found(shared=BEGUN, volume=volume(claim=None)), Step.TIE_VOLUME, id="free volume is reserved"
         ),
         pytest.param(
             Found(shared=BEGUN, volume=volume(claim=reference(uid=ClaimUid("old"))), claim=CLAIM),
             Step.TIE_VOLUME,
-            id="the claim is another than it was",
+            id="claim was recreated",
         ),
         pytest.param(
             Found(shared=BEGUN, volume=volume(HALF), claim=CLAIM),
             Step.MARK_VOLUME,
-            id="a volume's lost labels",
+            id="volume's lost labels",
         ),
         pytest.param(
-            Found(shared=BEGUN, volume=VOLUME, claim=claim(HALF)), Step.MARK_CLAIM, id="a claim's lost labels"
+            Found(shared=BEGUN, volume=VOLUME, claim=claim(HALF)), Step.MARK_CLAIM, id="claim's lost labels"
         ),
         pytest.param(
-            Found(shared=replace(BEGUN, source=OTHER), volume=VOLUME, claim=CLAIM), Step.RESTORE, id="an edit"
+            Found(shared=replace(BEGUN, source=OTHER), volume=VOLUME, claim=CLAIM), Step.RESTORE, id="edit"
         ),
         pytest.param(
             Found(shared=replace(BEGUN, source=replace(SOURCE, file_system_id="fs-1")), volume=VOLUME),
             Step.RESTORE,
-            id="an edit to what cannot be",
+            id="edit to an invalid value",
         ),
         pytest.param(
-            Found(shared=replace(NEW, source=OTHER), volume=LEGACY), Step.RESTORE, id="an edit, old volume"
+            Found(shared=replace(NEW, source=OTHER), volume=LEGACY), Step.RESTORE, id="edit, old volume"
         ),
         pytest.param(
-            Found(shared=LEAVING, volume=VOLUME, claim=CLAIM), Step.REMOVE_CLAIM, id="the claim goes"
+            Found(shared=LEAVING, volume=VOLUME, claim=CLAIM), Step.REMOVE_CLAIM, id="claim is deleted first"
         ),
         pytest.param(
             Found(shared=LEAVING, volume=VOLUME, claim=claim(deleting=True)),
             Step.REMOVE_VOLUME,
-            id="the volume goes",
+            id="then the volume is deleted",
         ),
-        pytest.param(Found(shared=LEAVING), Step.LET_GO, id="it is let go when both are gone"),
+        pytest.param(Found(shared=LEAVING), Step.LET_GO, id="finalizer is removed after both"),
         pytest.param(
             Found(shared=LEAVING, volume=volume(FOREIGN), claim=claim(FOREIGN)),
             Step.LET_GO,
-            id="what others made stays",
+            id="foreign objects are kept",
         ),
         pytest.param(
             Found(shared=replace(LEAVING, source=Source(file_system_id="", access_point_id=""))),
             Step.LET_GO,
-            id="one without spec can go",
+            id="deletion without a spec",
         ),
     ],
 )
@@ -152,7 +152,7 @@ def test_next_step_depends_on_the_found_objects(found: Found, step: Step) -> Non
     ("found", "phase", "told"),
     [
         pytest.param(
-            Found(shared=BEGUN, volume=VOLUME, claim=CLAIM), SharedVolumePhase.READY, "", id="all is there"
+            Found(shared=BEGUN, volume=VOLUME, claim=CLAIM), SharedVolumePhase.READY, "", id="complete"
         ),
         pytest.param(
             Found(shared=BEGUN, volume=LEGACY, claim=CLAIM), SharedVolumePhase.READY, "", id="old volume"
@@ -161,43 +161,43 @@ def test_next_step_depends_on_the_found_objects(found: Found, step: Step) -> Non
             Found(shared=BEGUN, volume=volume(csi=None), claim=CLAIM),
             SharedVolumePhase.READY,
             "",
-            id="a volume that leads nowhere is nothing to compare with",
+            id="volume without an access point",
         ),
         pytest.param(
             Found(shared=replace(NEW, owner=replace(OWNER, name="x" * 250))),
             SharedVolumePhase.FAILED,
             "metadata.name: ",
-            id="a name that is too long",
+            id="name that is too long",
         ),
         pytest.param(
             Found(shared=replace(NEW, source=replace(SOURCE, access_point_id="fsap-1"))),
             SharedVolumePhase.FAILED,
             "spec.accessPointID: 'fsap-1'",
-            id="an id that cannot be",
+            id="invalid ID",
         ),
         pytest.param(
             Found(shared=NEW, volume=volume(FOREIGN)),
             SharedVolumePhase.FAILED,
             "PersistentVolume: 'pv-proj2-sv1' exists already and was not created for this SharedVolume",
-            id="somebody else's volume",
+            id="foreign volume",
         ),
         pytest.param(
             Found(shared=NEW, claim=claim(FOREIGN)),
             SharedVolumePhase.FAILED,
             "PersistentVolumeClaim: 'pvc-sv1' exists already",
-            id="somebody else's claim",
+            id="foreign claim",
         ),
         pytest.param(
             Found(shared=BEGUN, volume=volume(claim=reference(namespace="thief", name="data")), claim=CLAIM),
             SharedVolumePhase.FAILED,
             "is bound to claim thief/data",
-            id="a volume that another claim has taken",
+            id="volume bound to another claim",
         ),
         pytest.param(
             Found(shared=BEGUN, volume=VOLUME, claim=claim(volume_name="pv-x")),
             SharedVolumePhase.FAILED,
             "is for volume pv-x, not pv-proj2-sv1",
-            id="a claim that is bound elsewhere",
+            id="claim bound to another volume",
         ),
         pytest.param(
             Found(shared=BEGUN, refusal="not here"), SharedVolumePhase.FAILED, "not here", id="not allowed"
@@ -206,19 +206,19 @@ def test_next_step_depends_on_the_found_objects(found: Found, step: Step) -> Non
             Found(shared=BEGUN, volume=VOLUME, claim=CLAIM, refusal="not here"),
             SharedVolumePhase.READY,
             "",
-            id="a limit takes nothing away",
+            id="limit does not affect an existing volume",
         ),
         pytest.param(
             Found(shared=BEGUN, volume=VOLUME, claim=claim(deleting=True), users=("a", "b")),
             SharedVolumePhase.PENDING,
             "waits until claim pvc-sv1 is gone, which pods a, b use; then it is created again",
-            id="a claim that is going",
+            id="claim that is being deleted",
         ),
         pytest.param(
             Found(shared=BEGUN, volume=volume(deleting=True), claim=CLAIM),
             SharedVolumePhase.PENDING,
             "delete claim pvc-sv1 when no pod uses it; then both are created again",
-            id="a volume that is going, in use",
+            id="volume in use that is being deleted",
         ),
         pytest.param(
             Found(
@@ -227,7 +227,7 @@ def test_next_step_depends_on_the_found_objects(found: Found, step: Step) -> Non
             ),
             SharedVolumePhase.PENDING,
             "waits until volume pv-proj2-sv1 is gone, which kubernetes.io/pv-protection holds",
-            id="a volume of a former life says nothing",
+            id="volume of an earlier SharedVolume",
         ),
         pytest.param(
             Found(
@@ -320,7 +320,7 @@ def test_steps_terminate_and_change_no_foreign_objects(
 
 
 def _after(step: Step, found: Found) -> Found | None:
-    """What there is when the step has been taken, if nobody interferes."""
+    """The objects after the step, without other changes."""
     shared, there, claimed = found.shared, found.volume or VOLUME, found.claim or CLAIM
     own = reference(uid=found.claim.claim.uid if found.claim else None)
     changes: dict[Step, dict[str, Any]] = {

@@ -94,17 +94,17 @@ LONG = Owner(namespace="team", name="l" * 64)
 @pytest.mark.parametrize(
     ("owner", "marks", "suffice"),
     [
-        pytest.param(SV1, Marks(labels=LABELS), True, id="those of the older system"),
-        pytest.param(SV1, Marks(labels={**LABELS, OWNED: "false"}), False, id="a label that was changed"),
-        pytest.param(SV1, Marks(labels={OWNED: "true"}), False, id="labels that are missing"),
+        pytest.param(SV1, Marks(labels=LABELS), True, id="labels of the older system"),
+        pytest.param(SV1, Marks(labels={**LABELS, OWNED: "false"}), False, id="changed label"),
+        pytest.param(SV1, Marks(labels={OWNED: "true"}), False, id="missing labels"),
         pytest.param(SV1, Marks(annotations=marks_of(SV1).annotations), False, id="annotations only"),
         pytest.param(
             SV1,
             replace(marks_of(SV1), annotations={OWNER_NAME: "x"}),
             False,
-            id="an annotation that was changed",
+            id="changed annotation",
         ),
-        pytest.param(LONG, replace(marks_of(LONG), annotations={}), False, id="a shortened name only"),
+        pytest.param(LONG, replace(marks_of(LONG), annotations={}), False, id="shortened name only"),
     ],
 )
 def test_incomplete_marks_must_be_repaired(owner: Owner, marks: Marks, suffice: bool) -> None:
@@ -122,12 +122,15 @@ OTHER = Marks(labels={**LABELS, OWNER_NAME: "other"})
         pytest.param(None, OWN_CLAIM, True, id="marked, for the claim"),
         pytest.param(Marks(labels={OWNED: "true"}), OWN_CLAIM, True, id="half marked, for the claim"),
         pytest.param(Marks(labels={OWNED: "true"}), None, False, id="half marked, for no claim"),
-        pytest.param(OTHER, OWN_CLAIM, True, id="marked for another by hand, for the claim"),
-        pytest.param(OTHER, None, False, id="another's"),
-        pytest.param(Marks(), OWN_CLAIM, False, id="made by hand for the claim"),
-        pytest.param(Marks(), None, False, id="made by hand"),
+        pytest.param(OTHER, OWN_CLAIM, True, id="marked for another owner, for the claim"),
+        pytest.param(OTHER, None, False, id="of another owner"),
+        pytest.param(Marks(), OWN_CLAIM, False, id="created manually for the claim"),
+        pytest.param(Marks(), None, False, id="created manually"),
         pytest.param(
-            marks_of(Owner(namespace="proj2-sv1", name="x")), None, False, id="of a name that clashes"
+            marks_of(Owner(namespace="proj2-sv1", name="x")),
+            None,
+            False,
+            id="of an owner with the same volume name",
         ),
     ],
 )
@@ -140,13 +143,13 @@ def test_marks_determine_the_owner_of_a_volume(
 @pytest.mark.parametrize(
     ("handle", "options", "source"),
     [
-        pytest.param("fs-1::fsap-2", (), ("fs-1", "fsap-2"), id="of now"),
+        pytest.param("fs-1::fsap-2", (), ("fs-1", "fsap-2"), id="current handle"),
         pytest.param("efs:fs-1::fsap-2", (), ("fs-1", "fsap-2"), id="of newer drivers"),
         pytest.param("fs-1:/sub:fsap-2", (), ("fs-1", "fsap-2"), id="with a path"),
         pytest.param("fs-1", ("tls", "accesspoint=fsap-2"), ("fs-1", "fsap-2"), id="of early versions"),
         pytest.param("fs-1", ("tls",), None, id="without access point"),
         pytest.param("fs-1:/sub", ("accesspoint=fsap-2",), None, id="two parts"),
-        pytest.param("fs-1::", (), None, id="an empty access point"),
+        pytest.param("fs-1::", (), None, id="empty access point"),
         pytest.param("", ("accesspoint=fsap-2",), None, id="empty"),
     ],
 )

@@ -1,4 +1,4 @@
-"""The forms that are kept in deploy/: as they would be written now, and the same as ``kube-efs render``."""
+"""The forms in deploy/: up to date, and equal to ``kube-efs render``."""
 
 import json
 import re
@@ -73,7 +73,7 @@ def test_kustomize_sets_another_image_for_processes_and_workers(tmp_path: Path) 
 
 
 def _processed(name: str, **given: str) -> list[Any]:
-    """What ``oc process`` makes of a template: ${NAME} in texts, and ${{NAME}} for what is not to be one."""
+    """Process a template as ``oc process``: ${NAME} in texts, and ${{NAME}} for other values."""
     template = yaml.safe_load(openshift_files()[name])
     assert template["kind"] == "Template"
     values: dict[str, str] = {}

@@ -18,16 +18,18 @@ CONTEXT = Context(
 @pytest.mark.parametrize(
     ("node", "text"),
     [
-        pytest.param({"a": "b"}, 'a: "b"\n', id="a text is quoted"),
-        pytest.param({"a": True, "b": 1, "c": None}, "a: true\nb: 1\nc: null\n", id="what is no text is not"),
-        pytest.param({"a": {}, "b": []}, "a: {}\nb: []\n", id="what is empty stays"),
-        pytest.param({"a": "{name}"}, "a: {{ $.Release.Name | toJson }}\n", id="a placeholder"),
+        pytest.param({"a": "b"}, 'a: "b"\n', id="text is quoted"),
+        pytest.param(
+            {"a": True, "b": 1, "c": None}, "a: true\nb: 1\nc: null\n", id="other values are not quoted"
+        ),
+        pytest.param({"a": {}, "b": []}, "a: {}\nb: []\n", id="empty values are kept"),
+        pytest.param({"a": "{name}"}, "a: {{ $.Release.Name | toJson }}\n", id="placeholder"),
         pytest.param(
             {"a": "100%:{name}"},
             'a: {{ printf "100%%:%v" ($.Release.Name) | toJson }}\n',
-            id="a placeholder in a text with a percent sign",
+            id="placeholder in a text with a percent sign",
         ),
-        pytest.param({"a": "{folder}/x"}, 'a: "/var/lib/x"\n', id="what is always the same is written"),
+        pytest.param({"a": "{folder}/x"}, 'a: "/var/lib/x"\n', id="constant is written"),
         pytest.param({"a": "{{ $labels.x }}"}, 'a: "{{ "{{" }} $labels.x }}"\n', id="braces of a text"),
         pytest.param(
             {"a": "{user}", "b": "{user}", "c": 1},
@@ -43,14 +45,14 @@ CONTEXT = Context(
         pytest.param(
             {"a": [{"$if": "region", "b": "{region}"}]},
             "{{- if $.Values.region }}\na:\n- b: {{ $.Values.region | toJson }}\n{{- end }}\n",
-            id="a list with nothing left falls away, and nothing is asked twice",
+            id="empty list is omitted",
         ),
         pytest.param(
             {"a": [{"$if": "region", "b": 1}, {"$if": "csi", "b": 2}]},
             "{{- if or ($.Values.region) ($.Values.csi) }}\na:\n"
             "{{- if $.Values.region }}\n- b: 1\n{{- end }}\n"
             "{{- if $.Values.csi }}\n- b: 2\n{{- end }}\n{{- end }}\n",
-            id="a list is there when any item is",
+            id="list exists if any item does",
         ),
         pytest.param(
             {"a": ["x", {"b": {"c": "d"}, "e": [1]}]},

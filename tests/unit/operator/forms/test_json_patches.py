@@ -26,13 +26,16 @@ def test_patch_converts_the_first_document_into_the_second(before: Any, after: A
 @pytest.mark.parametrize(
     ("before", "after", "steps"),
     [
-        pytest.param({"a": 1}, {"a": 1}, [], id="nothing to do"),
-        pytest.param({"a": 1}, {}, [{"op": "remove", "path": "/a"}], id="an entry goes"),
-        pytest.param({}, {"a/b": 1}, [{"op": "add", "path": "/a~1b", "value": 1}], id="an entry comes"),
-        pytest.param([1], [1, 2], [{"op": "add", "path": "/-", "value": 2}], id="an item comes last"),
-        pytest.param([1, 2], [2], [{"op": "replace", "path": "", "value": [2]}], id="an item goes"),
+        pytest.param({"a": 1}, {"a": 1}, [], id="no change"),
+        pytest.param({"a": 1}, {}, [{"op": "remove", "path": "/a"}], id="entry removed"),
+        pytest.param({}, {"a/b": 1}, [{"op": "add", "path": "/a~1b", "value": 1}], id="entry added"),
+        pytest.param([1], [1, 2], [{"op": "add", "path": "/-", "value": 2}], id="item appended"),
+        pytest.param([1, 2], [2], [{"op": "replace", "path": "", "value": [2]}], id="item removed"),
         pytest.param(
-            {"a": [{"b": 1}]}, {"a": [{"b": 2}]}, [{"op": "replace", "path": "/a/0/b", "value": 2}], id="deep"
+            {"a": [{"b": 1}]},
+            {"a": [{"b": 2}]},
+            [{"op": "replace", "path": "/a/0/b", "value": 2}],
+            id="nested",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""The client of the tunnels' agent, where there is no agent to answer."""
+"""The client of the tunnel agent without an agent."""
 
 import asyncio
 from pathlib import Path
@@ -10,7 +10,7 @@ from kube_efs.tunnels.api.client import connect_tunnels
 from kube_efs.tunnels.reservations import Holder
 
 
-async def test_a_client_that_is_closed_raises_an_error_of_ours(tmp_path: Path) -> None:
+async def test_closed_client_raises_a_typed_error(tmp_path: Path) -> None:
     async with connect_tunnels(tmp_path / "agent.sock") as client:
         waiting = asyncio.create_task(client.release(Holder("volume")))
         await asyncio.sleep(0)

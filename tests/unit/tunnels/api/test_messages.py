@@ -1,4 +1,4 @@
-"""What goes over the agent's socket arrives as it was."""
+"""Messages of the agent's socket are converted without loss."""
 
 import pytest
 from hypothesis import given
@@ -27,8 +27,8 @@ FS = FileSystemId("fs-1")
 @pytest.mark.parametrize(
     "spec",
     [
-        pytest.param(TunnelSpec(file_system_id=FS), id="the least"),
-        pytest.param(TunnelSpec(file_system_id=FS, iam=IamOptions()), id="whatever identity the node has"),
+        pytest.param(TunnelSpec(file_system_id=FS), id="minimum"),
+        pytest.param(TunnelSpec(file_system_id=FS, iam=IamOptions()), id="identity of the node"),
         pytest.param(TunnelSpec(file_system_id=FS, cross_account=True), id="another account"),
         pytest.param(
             TunnelSpec(
@@ -40,17 +40,17 @@ FS = FileSystemId("fs-1")
                 zone=ZoneName("us-west-2a"),
                 checks_revocation=True,
             ),
-            id="nearly everything",
+            id="almost all fields",
         ),
     ],
 )
-def test_specs(spec: TunnelSpec) -> None:
+def test_specs_are_converted_and_back(spec: TunnelSpec) -> None:
     encoded = render_spec(spec).SerializeToString()
     assert parse_spec(pb.Spec.FromString(encoded)) == spec
 
 
-def test_an_empty_spec_is_refused() -> None:
-    with pytest.raises(InvalidValue, match="file system id"):
+def test_empty_spec_is_refused() -> None:
+    with pytest.raises(InvalidValue, match="file system ID"):
         parse_spec(pb.Spec())
 
 
@@ -64,15 +64,15 @@ def test_errors_keep_their_kind_and_parts(kind: type[KubeEfsError]) -> None:
     assert str(found) == str(error)
 
 
-def test_errors_of_a_subtree_become_those_they_are_derived_from() -> None:
+def test_error_of_an_unknown_subclass_becomes_its_base_class() -> None:
     assert type(parse_failure(render_failure(InvalidArgument("is odd")))) is InvalidValue
 
 
 @pytest.mark.parametrize("kind", ["", "News", "shown", "reprlib", "ClassVar"])
-def test_an_unknown_kind_is_a_failure_of_tunnels(kind: str) -> None:
+def test_unknown_kind_becomes_a_tunnel_error(kind: str) -> None:
     assert type(parse_failure(pb.Failure(kind=kind, problem="is odd").SerializeToString())) is TunnelError
 
 
 @given(st.text(), st.text(max_size=10_000))
-def test_no_error_is_too_long_for_the_metadata_of_an_answer(problem: str, value: str) -> None:
+def test_errors_fit_into_the_metadata_of_an_answer(problem: str, value: str) -> None:
     assert len(render_failure(TunnelNotReady(problem, value=value))) < 8000

@@ -1,4 +1,4 @@
-"""The agent's socket: what callers get of errors, through a real server and client."""
+"""The agent's socket: errors through a real server and client."""
 
 import tempfile
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ _SPEC = TunnelSpec(file_system_id=FileSystemId("fs-1"))
 
 
 class Failing:
-    """Tunnels that nobody gets."""
+    """Tunnels that always fail."""
 
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -45,12 +45,12 @@ class Failing:
 
 @pytest.fixture
 def socket() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory() as folder:  # of which the path is short
+    with tempfile.TemporaryDirectory() as folder:  # with a short path
         yield Path(folder) / "t.sock"
 
 
 async def failures(socket: Path, error: Exception) -> list[KubeEfsError]:
-    """How each call ends."""
+    """The error of each call."""
     tunnels, ends = cast("OnDemandTunnels", Failing(error)), []
 
     def look() -> TunnelsStatus:
@@ -69,7 +69,7 @@ async def failures(socket: Path, error: Exception) -> list[KubeEfsError]:
     return ends
 
 
-async def test_of_an_unexpected_error_callers_get_the_class_only(socket: Path) -> None:
+async def test_callers_get_only_the_class_of_an_unexpected_error(socket: Path) -> None:
     with logged() as stream:
         ends = await failures(socket, ValueError(f"DB_PASS={_SECRET}"))
 

@@ -1,4 +1,4 @@
-"""A disk that is full from one operation on, or the end of the process at one, below real system calls."""
+"""A disk that becomes full at an operation, or a kill at an operation, below real system calls."""
 
 import errno
 import os
@@ -12,7 +12,7 @@ _CHANGES = _TAKES_SPACE | {"os.rename", "os.remove"}
 
 
 class Killed(BaseException):
-    """What a process that is killed sees: nothing more that it does reaches the disk."""
+    """The simulated kill of a process: no later operation reaches the disk."""
 
 
 class _Fault:
@@ -57,13 +57,13 @@ def _meeting(fault: _Fault) -> Iterator[None]:
 
 @contextmanager
 def full_disk(folder: Path, *, after: int) -> Iterator[None]:
-    """Below ``folder`` nothing new fits after so many changes."""
+    """After that many changes below ``folder``, the disk is full."""
     with _meeting(_Fault(folder, after, OSError)):
         yield
 
 
 @contextmanager
 def killed_at(folder: Path, *, after: int) -> Iterator[None]:
-    """Killed is raised for every change below ``folder`` after so many."""
+    """After that many changes below ``folder``, each raises Killed."""
     with _meeting(_Fault(folder, after, Killed)):
         yield

@@ -1,4 +1,4 @@
-"""A node whose agent is real and whose kernel and stunnel are values: agents may be killed at any step."""
+"""A node with a real agent and a simulated kernel and stunnel; the agent can be killed at any step."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ from kube_efs.tunnels.stunnel.configuration import TunnelService
 from kube_efs.tunnels.stunnel.keeper import KeeperReport, StunnelKeeper
 
 KEY = ClientKey(rsa.generate_private_key(65537, 1024))  # too short for anything but a quick test
-# Above those of outgoing connections and of every other test: nobody answers there.
+# Above those of outgoing connections and of every other test, so that nothing listens there.
 PORTS = PortRange(first=61001, last=61006)
 IDLE = IdlePolicy(seconds=30, readings=3)
 _HERE = "127.0.0.1"
@@ -40,7 +40,7 @@ Answer = object
 
 
 class Sight(Enum):
-    """What a look at the kernel's tables shows: all, no connection though there are some, or an error."""
+    """The result of a reading of the kernel's tables: complete, without existing connections, or an error."""
 
     CLEAR = "clear"
     BLIND = "blind"
@@ -58,7 +58,7 @@ def spec(number: int) -> TunnelSpec:
 
 
 def document(ports: Mapping[str, int]) -> TargetDocuments:
-    """The ConfigMap's text for these file systems at these ports."""
+    """The text of the ConfigMap for these file systems and ports."""
     subnets = {"subnet-a": _HERE}
     entries = {
         name: {"stunnel_port": port, "mount_target_ip_by_subnet": subnets} for name, port in ports.items()
@@ -67,20 +67,20 @@ def document(ports: Mapping[str, int]) -> TargetDocuments:
 
 
 def leads_to(service: TunnelService) -> str:
-    """What is behind a service, whatever it is called."""
+    """The destination of a service, without its name."""
     return service.name if service.certificate else service.file_system_id
 
 
 @dataclass(frozen=True)
 class Connection:
-    """A mount's connection to a port, and what it expects there."""
+    """The connection of a mount to a port, and its expected destination."""
 
     port: int
     leads_to: str
 
 
 class Stunnel:
-    """In the place of the keeper: listens for what is wanted at once, and outlives the agents."""
+    """Replaces the keeper: listens at once, and survives the agents."""
 
     def __init__(self) -> None:
         self.services: Mapping[str, TunnelService] = {}
@@ -112,7 +112,7 @@ class Stunnel:
 
 
 class _AtOnce(ThreadPoolExecutor):
-    """Runs what it is given before anything else, so that a run can be repeated exactly."""
+    """Runs threads synchronously, so that a run can be repeated exactly."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -124,7 +124,7 @@ class _AtOnce(ThreadPoolExecutor):
 
 
 class Node:
-    """The folder, the kernel and stunnel of a node, and the agent of the moment."""
+    """The directory, kernel and stunnel of a node, and its current agent."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -170,18 +170,18 @@ class Node:
 
     @property
     def known_ports(self) -> frozenset[int]:
-        """Where stunnel listens, but for what only an agent has known that could not write it."""
+        """The ports of stunnel, except those that a killed agent could not store."""
         planned = {one.target.port for one in self.agent._plan.tunnels}
         return frozenset(planned & self.stunnel.ports.keys())
 
     @property
     def certificates(self) -> set[str]:
-        """The names of the files with a tunnel's certificate, and of all others beside them."""
+        """The names of certificate files of tunnels, and of all other files."""
         folder = self.options.certificates_path
         return {path.name for path in folder.iterdir()} if folder.exists() else set()
 
     def read(self, expected: Collection[int]) -> PortReading | None:
-        """One look at the kernel's tables."""
+        """A reading of the kernel's tables."""
         listening = frozenset(self.stunnel.ports) | self.strangers
         if self.sight is Sight.FAILED or not listening.issuperset(expected):
             return None
@@ -189,7 +189,7 @@ class Node:
         return PortReading(connections=Counter(seen), busy=frozenset(seen), listening=listening)
 
     def run(self, *operations: Awaitable[Answer], steps: int | None = None) -> Sequence[Answer]:
-        """Do these at once; gives their answers or errors, None for what is not over after the steps."""
+        """Run these concurrently; returns their answers or errors, None for unfinished ones."""
         tasks = [self._loop.create_task(_awaited(one)) for one in operations]
         if steps is None:
             self._loop.run_until_complete(asyncio.wait(tasks))
@@ -199,7 +199,7 @@ class Node:
         return [(task.exception() or task.result()) if task.done() else None for task in tasks]
 
     async def push(self, ports: Mapping[str, int]) -> Answer:
-        """The ConfigMap says this now."""
+        """Change the ConfigMap to this document."""
 
         async def documents() -> Any:
             yield document(ports)
@@ -220,13 +220,13 @@ class Node:
         return True
 
     def follow(self) -> None:
-        """The agent is gone, whatever it did; the next one starts."""
+        """Kill the agent, and start the next one."""
         self.close()
         self.agent = self._next_agent()
         self.run(self.agent._load_state())
 
     def close(self) -> None:
-        """Let nothing of the agent go on."""
+        """End all tasks of the agent."""
         for task in asyncio.all_tasks(self._loop):
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             with suppress(RuntimeError):

@@ -1,4 +1,4 @@
-"""Client certificates: all golden vectors of efs-utils, and what is better than there."""
+"""Client certificates: all vectors of efs-utils, and the improvements."""
 
 import base64
 import json
@@ -110,19 +110,19 @@ def _values(certificate: x509.Certificate) -> dict[str, str]:
     }
 
 
-def test_all_eight_vectors_are_there() -> None:
+def test_all_eight_vectors_exist() -> None:
     assert len(_VECTORS) == 8
     assert len([vector for vector in _VECTORS if vector["expected"]["signature"]]) == 6
 
 
 @_each
-def test_the_key_hash_is_the_golden_one(vector: Vector, key: ClientKey) -> None:
+def test_key_hash_matches_the_vector(vector: Vector, key: ClientKey) -> None:
     assert key.public_key_hash == vector["expected"]["public_key_hash"]
     assert key.secret_pem().decode() == vector["inputs"]["private_key_pem"]
 
 
 @_each_signed
-def test_the_signature_and_all_steps_to_it_are_the_golden_ones(vector: Vector) -> None:
+def test_signature_and_its_steps_match_the_vector(vector: Vector) -> None:
     expected, request = vector["expected"], _request(vector)
     assert canonical_request(request) == expected["canonical_request"]
     assert string_to_sign(request) == expected["string_to_sign"]
@@ -130,7 +130,7 @@ def test_the_signature_and_all_steps_to_it_are_the_golden_ones(vector: Vector) -
 
 
 @_each
-def test_the_extensions_are_the_golden_ones_in_their_order(vector: Vector, key: ClientKey) -> None:
+def test_extensions_and_their_order_match_the_vector(vector: Vector, key: ClientKey) -> None:
     expected = vector["expected"]
     values = _values(_x509(_made(vector, key)))
     assert list(values) == expected["extension_order"]
@@ -139,7 +139,7 @@ def test_the_extensions_are_the_golden_ones_in_their_order(vector: Vector, key: 
 
 
 @_each
-def test_subject_and_validity_are_the_golden_ones(vector: Vector, key: ClientKey) -> None:
+def test_subject_and_validity_match_the_vector(vector: Vector, key: ClientKey) -> None:
     expected = vector["expected"]
     made = _made(vector, key)
     certificate = _x509(made)
@@ -150,9 +150,7 @@ def test_subject_and_validity_are_the_golden_ones(vector: Vector, key: ClientKey
 
 
 @_each
-def test_everything_signed_but_the_serial_number_is_that_of_the_golden_certificate(
-    vector: Vector, key: ClientKey
-) -> None:
+def test_signed_content_except_the_serial_number_matches_the_vector(vector: Vector, key: ClientKey) -> None:
     certificate = _x509(_made(vector, key))
     behind_serial = _behind_serial(certificate.tbs_certificate_bytes)
     # The golden certificates have the serial number 0, which libraries will soon refuse to read.
@@ -173,14 +171,14 @@ def _behind_serial(tbs: bytes) -> bytes:
 
 
 @_each
-def test_the_certificate_is_signed_by_its_own_key(vector: Vector, key: ClientKey) -> None:
+def test_certificate_is_signed_by_its_own_key(vector: Vector, key: ClientKey) -> None:
     certificate = _x509(_made(vector, key))
     certificate.verify_directly_issued_by(certificate)
     assert certificate.serial_number > 0
 
 
 @_each
-def test_the_embedded_front_reads_the_certificate(vector: Vector, key: ClientKey) -> None:
+def test_embedded_front_reads_the_certificate(vector: Vector, key: ClientKey) -> None:
     seen = read_client_certificate(_x509(_made(vector, key)))
     inputs = vector["inputs"]
     assert (seen.file_system_id, seen.access_point_id) == (
@@ -190,24 +188,24 @@ def test_the_embedded_front_reads_the_certificate(vector: Vector, key: ClientKey
     assert isinstance(seen, Seen)
 
 
-def test_no_two_certificates_have_the_same_serial_number(key: ClientKey) -> None:
+def test_certificates_have_unique_serial_numbers(key: ClientKey) -> None:
     numbers = {_x509(make_certificate(SUBJECT, key, now=NOW)).serial_number for _ in range(5)}
     assert len(numbers) == 5
 
 
-def test_the_text_is_a_key_and_a_certificate_for_openssl(key: ClientKey, tmp_path: Path) -> None:
+def test_text_is_a_key_and_a_certificate_for_openssl(key: ClientKey, tmp_path: Path) -> None:
     file = tmp_path / "client.pem"
     file.write_bytes(make_certificate(SUBJECT, key, now=datetime.now(UTC)).secret_pem)
     ssl.create_default_context().load_cert_chain(file)
 
 
-async def test_a_new_key_is_what_efs_utils_makes() -> None:
+async def test_new_key_matches_efs_utils() -> None:
     key = await ClientKey.generate()
     numbers = key.private_key.public_key().public_numbers()
     assert (key.private_key.key_size, numbers.e) == (3072, 65537)
 
 
-def test_time_is_taken_in_utc_and_whole_seconds(key: ClientKey) -> None:
+def test_times_are_in_utc_and_whole_seconds(key: ClientKey) -> None:
     there = datetime(2026, 11, 21, 14, 0, 0, 999_999, tzinfo=timezone(timedelta(hours=2)))
     credentials = AwsCredentials(access_key_id="AKIA", secret_access_key="secret")
     made = make_certificate(SUBJECT, key, now=there, credentials=credentials)
@@ -217,7 +215,7 @@ def test_time_is_taken_in_utc_and_whole_seconds(key: ClientKey) -> None:
     assert iam.endswith(b"\x17\x0d261121120000Z")
 
 
-def test_only_64_characters_of_the_node_s_name_are_used(key: ClientKey) -> None:
+def test_node_name_is_truncated_to_64_characters(key: ClientKey) -> None:
     subject = CertificateSubject(node="n" * 65, file_system_id=SUBJECT.file_system_id, region=SUBJECT.region)
     certificate = _x509(make_certificate(subject, key, now=NOW))
     assert certificate.subject.rfc4514_string() == "CN=" + "n" * 64
@@ -226,11 +224,13 @@ def test_only_64_characters_of_the_node_s_name_are_used(key: ClientKey) -> None:
 @pytest.mark.parametrize(
     ("left", "until_renewal"),
     [
-        pytest.param(None, timedelta(hours=1), id="without credentials, or with such as never expire"),
-        pytest.param(timedelta(hours=6), timedelta(hours=1), id="credentials that outlive the certificate"),
-        pytest.param(timedelta(hours=2), timedelta(hours=1), id="the limit"),
-        pytest.param(timedelta(hours=1), timedelta(minutes=30), id="a session of an hour"),
-        pytest.param(timedelta(minutes=4), timedelta(minutes=2), id="credentials at their end"),
+        pytest.param(None, timedelta(hours=1), id="without expiring credentials"),
+        pytest.param(
+            timedelta(hours=6), timedelta(hours=1), id="credentials with a longer life than the certificate"
+        ),
+        pytest.param(timedelta(hours=2), timedelta(hours=1), id="limit"),
+        pytest.param(timedelta(hours=1), timedelta(minutes=30), id="session of an hour"),
+        pytest.param(timedelta(minutes=4), timedelta(minutes=2), id="credentials about to expire"),
         pytest.param(timedelta(seconds=10), timedelta(seconds=30), id="seconds before the end"),
         pytest.param(timedelta(minutes=-5), timedelta(seconds=30), id="expired"),
     ],
@@ -245,17 +245,17 @@ def test_renewal_is_due_at_a_share_of_both_lives(
 @pytest.mark.parametrize(
     ("source", "shown"),
     [
-        pytest.param("k8s", "k8s", id="the driver's"),
+        pytest.param("k8s", "k8s", id="driver"),
         pytest.param("", "unknown", id="empty"),
-        pytest.param("s" * 100, "s" * 100, id="the longest"),
+        pytest.param("s" * 100, "s" * 100, id="maximum length"),
         pytest.param("s" * 101, "unknown", id="too long"),
     ],
 )
-def test_the_source_of_the_client_info(source: str, shown: str) -> None:
+def test_client_info_is_read_from_its_source(source: str, shown: str) -> None:
     assert ClientInfo.of(source, "1.0") == ClientInfo(source=shown, version="1.0")
 
 
-def test_nothing_secret_is_in_a_repr(key: ClientKey) -> None:
+def test_repr_contains_no_secret(key: ClientKey) -> None:
     vector = _VECTORS[0]
     made, request = _made(vector, key), _request(vector)
     shown = " ".join(map(repr, (made, request, key, _credentials(vector))))

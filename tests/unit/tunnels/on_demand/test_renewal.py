@@ -1,4 +1,4 @@
-"""Certificates of tunnels: made once, renewed in time from the same source, kept through failures."""
+"""Certificates of tunnels: created once, renewed in time from the same source, kept despite failures."""
 
 import asyncio
 import threading
@@ -37,7 +37,7 @@ KEYS = "[team]\naws_access_key_id = {id}\naws_secret_access_key = hidden\n"
 
 
 class Node:
-    """Certificates with a clock that a test moves."""
+    """Certificates with a simulated clock."""
 
     def __init__(self, folder: Path) -> None:
         self.now = START
@@ -100,7 +100,7 @@ async def test_concurrent_calls_share_one_certificate(node: Node) -> None:
     assert node.outcomes() == (1, 0)
 
 
-async def test_a_certificate_is_renewed_after_an_hour_and_not_before(node: Node) -> None:
+async def test_certificate_is_renewed_after_an_hour_and_not_before(node: Node) -> None:
     await node.certificates.ensure(PLAIN, None)
     first, renewed = node.certificates.files[PLAIN.name], node.renewed
     node.now += timedelta(minutes=59)
@@ -114,7 +114,7 @@ async def test_a_certificate_is_renewed_after_an_hour_and_not_before(node: Node)
     assert node.renewed == renewed + 1
 
 
-async def test_the_source_of_the_first_credentials_gives_the_later_ones(node: Node) -> None:
+async def test_later_credentials_come_from_the_first_source(node: Node) -> None:
     node.keys("AKIAONE")
     source = await node.certificates.ensure(SIGNED, None)
     assert source == CredentialSource(kind=SourceKind.PROFILE, target="team")
@@ -144,14 +144,14 @@ async def test_failures_keep_the_old_certificate_and_are_retried_with_growing_de
     assert b"AKIATWO" in node.signer(SIGNED)
 
 
-async def test_without_credentials_there_is_no_certificate(node: Node) -> None:
+async def test_certificate_requires_credentials(node: Node) -> None:
     with pytest.raises(KubeEfsError, match="profile team"):
         await node.certificates.ensure(SIGNED, None)
     assert dict(node.certificates.files) == {}
     assert node.outcomes() == (0, 1)
 
 
-async def test_a_certificate_of_an_earlier_agent_is_used_until_its_renewal(tmp_path: Path) -> None:
+async def test_certificate_of_an_earlier_agent_is_used_until_its_renewal(tmp_path: Path) -> None:
     first, second = Node(tmp_path), Node(tmp_path)
     await first.certificates.ensure(PLAIN, None)
     second.now += timedelta(minutes=5)
@@ -164,7 +164,7 @@ async def test_a_certificate_of_an_earlier_agent_is_used_until_its_renewal(tmp_p
     assert second.certificates.files[PLAIN.name].not_after == second.now + timedelta(hours=3)
 
 
-async def test_a_certificate_with_credentials_is_renewed_at_once_by_the_next_agent(tmp_path: Path) -> None:
+async def test_certificate_with_credentials_is_renewed_at_once_by_the_next_agent(tmp_path: Path) -> None:
     first, second = Node(tmp_path), Node(tmp_path)
     first.keys("AKIAONE")
     source = await first.certificates.ensure(SIGNED, None)
@@ -176,7 +176,7 @@ async def test_a_certificate_with_credentials_is_renewed_at_once_by_the_next_age
 
 
 @pytest.mark.parametrize("ahead", [timedelta(minutes=16), timedelta(days=365)], ids=["a little", "much"])
-async def test_a_certificate_from_a_wrong_clock_is_renewed_at_once_by_the_next_agent(
+async def test_certificate_from_a_wrong_clock_is_renewed_at_once_by_the_next_agent(
     tmp_path: Path, ahead: timedelta
 ) -> None:
     first, second = Node(tmp_path), Node(tmp_path)
@@ -188,7 +188,7 @@ async def test_a_certificate_from_a_wrong_clock_is_renewed_at_once_by_the_next_a
 
 
 @pytest.mark.parametrize("spec", [PLAIN, SIGNED], ids=["plain", "with credentials"])
-async def test_a_certificate_from_a_clock_ahead_is_renewed_when_the_clock_is_right(
+async def test_certificate_from_a_fast_clock_is_renewed_when_the_clock_is_right(
     node: Node, spec: TunnelSpec
 ) -> None:
     node.keys("AKIAONE")
@@ -200,7 +200,7 @@ async def test_a_certificate_from_a_clock_ahead_is_renewed_when_the_clock_is_rig
     assert node.certificate(spec).not_valid_after_utc == START + timedelta(hours=3)
 
 
-async def test_a_retry_that_a_clock_ahead_has_set_happens_when_the_clock_is_right(
+async def test_retry_scheduled_by_a_fast_clock_happens_when_the_clock_is_right(
     node: Node,
 ) -> None:
     node.keys("AKIAONE")
@@ -217,7 +217,7 @@ async def test_a_retry_that_a_clock_ahead_has_set_happens_when_the_clock_is_righ
 @pytest.mark.parametrize(
     "content", [None, b"", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"]
 )
-async def test_a_missing_or_invalid_certificate_is_created_again(content: bytes | None, node: Node) -> None:
+async def test_missing_or_invalid_certificate_is_created_again(content: bytes | None, node: Node) -> None:
     path = node.options.certificates_path / f"{PLAIN.name}.pem"
     if content is not None:
         path.parent.mkdir()
@@ -228,7 +228,7 @@ async def test_a_missing_or_invalid_certificate_is_created_again(content: bytes 
     assert node.certificate(PLAIN)
 
 
-async def test_the_file_of_a_tunnel_that_is_requested_again_stays(node: Node) -> None:
+async def test_certificate_of_a_tunnel_requested_again_is_kept(node: Node) -> None:
     await node.certificates.ensure(PLAIN, None)
     node.certificates.keep_only([])
     await node.certificates.ensure(PLAIN, None)
@@ -236,7 +236,7 @@ async def test_the_file_of_a_tunnel_that_is_requested_again_stays(node: Node) ->
     assert node.certificate(PLAIN)
 
 
-async def test_the_file_of_a_closed_tunnel_is_removed_when_stunnel_has_unloaded_it(node: Node) -> None:
+async def test_file_of_a_closed_tunnel_is_removed_when_stunnel_has_unloaded_it(node: Node) -> None:
     await node.certificates.ensure(PLAIN, None)
     path = node.certificates.files[PLAIN.name].path
     node.certificates.keep_only([])
@@ -249,7 +249,7 @@ async def test_the_file_of_a_closed_tunnel_is_removed_when_stunnel_has_unloaded_
 
 
 @pytest.mark.parametrize("is_asked_again", [False, True])
-async def test_a_file_that_is_written_after_its_tunnel_closed_is_removed(
+async def test_certificate_written_after_its_tunnel_closed_is_removed(
     is_asked_again: bool, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began, may_end = threading.Event(), threading.Event()
@@ -274,9 +274,7 @@ async def test_a_file_that_is_written_after_its_tunnel_closed_is_removed(
     assert bool(left) is is_asked_again
 
 
-async def test_a_new_file_is_not_removed_with_the_old_one(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_new_file_is_not_removed_with_the_old_one(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     await node.certificates.ensure(PLAIN, None)
     node.certificates.keep_only([])
     loop = asyncio.get_running_loop()
@@ -294,13 +292,13 @@ async def test_a_new_file_is_not_removed_with_the_old_one(
     assert node.certificate(PLAIN)
 
 
-async def test_a_directory_that_is_not_writable_is_an_error(node: Node) -> None:
+async def test_directory_that_is_not_writable_is_an_error(node: Node) -> None:
     node.options.certificates_path.write_text("in the way")
     with pytest.raises(TunnelNotReady, match=r"certificate: .* cannot be written"):
         await node.certificates.ensure(PLAIN, None)
 
 
-async def test_an_error_in_one_renewal_is_reported_and_stops_no_other(
+async def test_error_in_one_renewal_is_reported_and_affects_no_other(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def unforeseen(source: CredentialSource, options: CredentialOptions) -> LoadedCredentials:
@@ -354,7 +352,7 @@ async def test_renewals_restart_after_an_unexpected_error(node: Node) -> None:
     assert node.duty_failures() == 1
 
 
-async def test_a_failed_renewal_of_a_closed_tunnel_is_not_retried(node: Node) -> None:
+async def test_failed_renewal_of_a_closed_tunnel_is_not_retried(node: Node) -> None:
     node.keys("AKIAONE")
     source = await node.certificates.ensure(SIGNED, None)
     node.profiles.write_text("[other]\n")
@@ -365,7 +363,7 @@ async def test_a_failed_renewal_of_a_closed_tunnel_is_not_retried(node: Node) ->
     assert node.certificates.problems == {}
 
 
-async def test_a_failed_key_generation_is_retried(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_key_generation_is_retried(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     async def unforeseen() -> ClientKey:
         raise MemoryError
 

@@ -1,8 +1,8 @@
-"""What the tunnels of a node never do, whatever comes to the agent and whenever it is killed.
+"""Invariants of the tunnels of a node, for any requests and kills of the agent.
 
-Requests, documents, looks at the kernel's tables, full disks and kills come in any order and at once. After
-each step: a tunnel that is held or has a connection is served at its port, no port is given twice, and the
-disk says what was answered.
+Requests, documents, readings of the kernel's tables, full disks and kills come in any order and concurrently.
+After each step, every tunnel with a holder or a connection is served at its port, no port is assigned twice,
+and the disk contains what was answered.
 """
 
 import shutil
@@ -74,7 +74,7 @@ REQUESTS = (
     | st.just(Look(Sight.CLEAR))
 )
 
-# Most of them are not sure, as nobody ever sees them to be.
+# Most of them are unsure, to test incomplete readings.
 LOOKS = st.lists(
     st.tuples(
         st.sampled_from([1, 20, 40]), st.sampled_from([Sight.BLIND, Sight.BLIND, Sight.FAILED, Sight.CLEAR])
@@ -85,12 +85,12 @@ IDLE_LOOKS = st.sampled_from([0, IDLE.readings - 1, IDLE.readings - 1])
 
 
 def kept(served: Served | None) -> object:
-    """What the disk is to say of the ConfigMap's tunnels."""
+    """The expected tunnels of the ConfigMap on the disk."""
     return served and (served.document, sorted(served.lingering, key=lambda one: one.port))
 
 
 class Tunnels(RuleBasedStateMachine):
-    """A node, and the ports that its callers were given."""
+    """A node, and the ports that its callers got."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class Tunnels(RuleBasedStateMachine):
         self.logs.__enter__()
         self.node = Node(self.folder)
         self.blind_looks = 0
-        # Who holds which tunnel for certain, who may, and at which port they were told it is.
+        # The certain and the possible holders of each tunnel, and the port that they got.
         self.held: set[tuple[int, str]] = set()
         self.perhaps: set[tuple[int, str]] = set()
         self.ports: dict[int, int] = {}
@@ -148,7 +148,7 @@ class Tunnels(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """As the kubelet does; without a holder stunnel ends too, and all connections with it."""
+        """Restart the container as the kubelet does; stunnel and all connections end without a holder."""
         self.node.run(self.node.end())
         self.follow()
 
@@ -166,17 +166,17 @@ class Tunnels(RuleBasedStateMachine):
     @rule(data=st.data())
     def connect(self, data: st.DataObject) -> None:
         self.connect_to(data.draw(st.sampled_from(sorted(self.node.known_ports))))
-        self.look([(1, Sight.CLEAR)])  # of what nobody asked for, it must have been seen once
+        self.look([(1, Sight.CLEAR)])  # an unexpected tunnel must have been seen once
 
     @rule(number=st.sampled_from(NUMBERS), idle_looks=IDLE_LOOKS, looks=LOOKS)
-    def let_go_while_connected(self, number: int, idle_looks: int, looks: list[tuple[float, Sight]]) -> None:
-        """Of a tunnel that had been idle for some looks, but not for long enough."""
-        self.let_go(number)
+    def release_while_connected(self, number: int, idle_looks: int, looks: list[tuple[float, Sight]]) -> None:
+        """Release a tunnel that was idle for some readings, but not for long enough."""
+        self.hold_and_release(number)
         self.look([(IDLE.seconds, Sight.CLEAR)] * idle_looks)
-        self.let_go(number, connected=True)
+        self.hold_and_release(number, connected=True)
         self.look(looks)
 
-    def let_go(self, number: int, *, connected: bool = False) -> None:
+    def hold_and_release(self, number: int, *, connected: bool = False) -> None:
         self.do([Ensure(number, "a")])
         tunnel = self.node.tunnels.reservations.tunnels.get(spec(number).name)
         if tunnel and connected:
@@ -185,10 +185,10 @@ class Tunnels(RuleBasedStateMachine):
             self.do([Release(one)])
 
     @rule(before=DOCUMENTS, after=DOCUMENTS, idle_looks=IDLE_LOOKS, looks=LOOKS)
-    def take_away_while_connected(
+    def remove_while_connected(
         self, before: Document, after: Document, idle_looks: int, looks: list[tuple[float, Sight]]
     ) -> None:
-        """The same for tunnels of the ConfigMap."""
+        """The same for a tunnel of the ConfigMap."""
         self.do([before])
         self.do([after])
         self.look([(IDLE.seconds, Sight.CLEAR)] * idle_looks)
@@ -209,7 +209,7 @@ class Tunnels(RuleBasedStateMachine):
         connections.pop(data.draw(st.integers(0, len(connections) - 1)))
 
     @rule(port=_PORTS)
-    def stranger_comes_or_goes(self, port: int) -> None:
+    def foreign_listener_changes(self, port: int) -> None:
         if port in self.node.strangers:
             self.node.strangers.remove(port)
         elif port not in self.node.stunnel.ports:
@@ -233,7 +233,7 @@ class Tunnels(RuleBasedStateMachine):
 
     @rule()
     def quiet_minutes(self) -> None:
-        """What nobody holds and nobody uses goes, sooner or later."""
+        """Tunnels without holders and connections are closed eventually."""
         self.look([(IDLE.seconds, Sight.CLEAR)] * IDLE.readings)
         used = {one.port for one in self.node.stunnel.connections}
         for tunnel in self.node.tunnels.all():
@@ -281,7 +281,7 @@ class Tunnels(RuleBasedStateMachine):
     def account(
         self, operation: Operation, answer: Answer, others: Iterable[Operation], before: set[str]
     ) -> None:
-        """Note the answer; calls that overlap or failed may have had an effect or not."""
+        """Record the answer; concurrent or failed calls may or may not have had an effect."""
         changed = self.changed_by(operation)
         told = answer is not None and not isinstance(answer, BaseException)
         in_doubt = not told or any(changed & self.changed_by(other) for other in others)
@@ -302,7 +302,7 @@ class Tunnels(RuleBasedStateMachine):
 
     @staticmethod
     def changed_by(operation: Operation) -> frozenset[str]:
-        """The holders that it is about."""
+        """The holders of a request."""
         match operation:
             case Ensure(_, holder) | Release(holder):
                 return frozenset({holder})
@@ -330,7 +330,7 @@ class Tunnels(RuleBasedStateMachine):
         assert not list(self.folder.glob(".*"))
 
     def forgive_what_was_never_written(self) -> None:
-        """The ConfigMap's tunnels are served even when they cannot be written."""
+        """Tunnels of the ConfigMap are served even if they cannot be stored."""
         served = self.node.agent._plan.served
         targets = (*served.current, *served.lingering) if served else ()
         known = {Connection(one.port, one.file_system_id) for one in targets}

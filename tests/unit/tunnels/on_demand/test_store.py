@@ -1,4 +1,4 @@
-"""The reservations on the disk, whole, broken, and of another time."""
+"""The reservations on the disk: valid, damaged, and of other versions."""
 
 import json
 import tempfile
@@ -37,13 +37,13 @@ def path(tmp_path: Path) -> Path:
 
 
 def broken(path: Path, **changes: object) -> None:
-    """Change the first of the entries in the file."""
+    """Change the first entry in the file."""
     state = json.loads(path.read_text())
     state["tunnels"][0] |= changes
     path.write_text(json.dumps(state))
 
 
-def test_what_is_saved_is_loaded(path: Path) -> None:
+def test_saved_state_is_loaded(path: Path) -> None:
     save_reservations(path, BOTH)
     found = load_reservations(path)
     assert found.reservations == BOTH
@@ -51,7 +51,7 @@ def test_what_is_saved_is_loaded(path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_no_file_is_no_problem(path: Path) -> None:
+def test_missing_file_is_not_an_error(path: Path) -> None:
     found = load_reservations(path)
     assert (found.reservations, found.problems) == (Reservations(), ())
 
@@ -59,16 +59,14 @@ def test_no_file_is_no_problem(path: Path) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        pytest.param({"spec": {"file_system_id": "fs-1]\n[evil"}}, id="an id that forges a section"),
-        pytest.param({"spec": {"file_system_id": 7}}, id="an id that is a number"),
+        pytest.param({"spec": {"file_system_id": "fs-1]\n[evil"}}, id="ID with a forged section"),
+        pytest.param({"spec": {"file_system_id": 7}}, id="number as ID"),
         pytest.param({"spec": {}}, id="no file system"),
-        pytest.param({"holders": "all"}, id="holders that are a text"),
-        pytest.param({"source": {"kind": "a friend"}}, id="a source of a later version"),
+        pytest.param({"holders": "all"}, id="text instead of holders"),
+        pytest.param({"source": {"kind": "a friend"}}, id="source of a later version"),
     ],
 )
-def test_an_unreadable_entry_affects_no_other_and_keeps_its_port(
-    changes: dict[str, object], path: Path
-) -> None:
+def test_unreadable_entry_affects_no_other_and_keeps_its_port(changes: dict[str, object], path: Path) -> None:
     save_reservations(path, BOTH)
     broken(path, **changes)
     found = load_reservations(path)
@@ -82,7 +80,7 @@ def test_an_unreadable_entry_affects_no_other_and_keeps_its_port(
     assert load_reservations(path).unreadable == found.unreadable
 
 
-def test_of_two_entries_with_a_port_the_second_is_left_out(path: Path) -> None:
+def test_second_entry_with_the_same_port_is_ignored(path: Path) -> None:
     save_reservations(path, BOTH)
     broken(path, port=22051)
     found = load_reservations(path)
@@ -93,7 +91,7 @@ def test_of_two_entries_with_a_port_the_second_is_left_out(path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"version": 1}', "\0" * 100, '{"version": 1, "tunnels": 3}']
 )
-def test_the_previous_file_is_used_if_the_file_cannot_be_read(text: str, path: Path) -> None:
+def test_previous_file_is_used_if_the_file_cannot_be_read(text: str, path: Path) -> None:
     save_reservations(path, Reservations.of([PLAIN]))
     save_reservations(path, BOTH)
     path.write_text(text)
@@ -113,13 +111,13 @@ def test_known_fields_of_another_version_are_read(path: Path) -> None:
     assert load_reservations(path).reservations == BOTH
 
 
-def test_the_file_contains_no_secret(path: Path) -> None:
+def test_file_contains_no_secret(path: Path) -> None:
     save_reservations(path, Reservations.of([replace(FULL, holders=frozenset())]))
     assert set(json.loads(path.read_text())["tunnels"][0]) == {"spec", "port", "holders", "source"}
 
 
 @given(st.binary(max_size=200))
-def test_no_content_makes_it_raise(content: bytes) -> None:
+def test_any_content_is_read_without_an_error(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "state.json"
         file.write_bytes(content)

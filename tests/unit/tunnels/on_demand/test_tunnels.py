@@ -1,4 +1,4 @@
-"""Reservations: written before the answer, kept through crashes, torn readings and full disks."""
+"""Reservations: written before the answer, kept despite crashes, incomplete readings and full disks."""
 
 import asyncio
 import shutil
@@ -55,7 +55,7 @@ def spec(number: int = 1) -> TunnelSpec:
 
 @dataclass
 class Agent:
-    """Tunnels on demand over a keeper that is a fake; a new one of the same folder is the next agent."""
+    """Tunnels on demand with a fake keeper; a new one in the same directory is the next agent."""
 
     folder: Path
     reading: PortReading | None = QUIET
@@ -115,14 +115,14 @@ def agent(tmp_path: Path) -> Agent:
     return Agent(tmp_path)
 
 
-async def test_the_reservation_is_on_the_disk_before_the_answer(agent: Agent) -> None:
+async def test_reservation_is_on_the_disk_before_the_answer(agent: Agent) -> None:
     port = await agent.tunnels.ensure(spec(), POD)
     [tunnel] = load_reservations(agent.path).reservations.tunnels.values()
     assert (tunnel.port, tunnel.holders) == (port, frozenset({POD}))
     assert agent.applied
 
 
-async def test_the_next_agent_keeps_the_reservations(agent: Agent) -> None:
+async def test_next_agent_keeps_the_reservations(agent: Agent) -> None:
     ports = [await agent.tunnels.ensure(spec(number), POD) for number in range(5)]
     after = Agent(agent.folder)
     await after.tunnels.load()
@@ -140,7 +140,7 @@ async def test_ports_in_use_are_not_reserved(agent: Agent) -> None:
     assert {await agent.tunnels.ensure(spec(number), POD) for number in range(2)} == {22055, 22056}
 
 
-async def test_without_a_good_reading_only_existing_tunnels_are_returned(agent: Agent) -> None:
+async def test_failed_reading_allows_only_existing_tunnels(agent: Agent) -> None:
     port = await agent.tunnels.ensure(spec(), POD)
     agent.reading = None
     assert await agent.tunnels.ensure(spec(), OTHER) == port
@@ -149,7 +149,7 @@ async def test_without_a_good_reading_only_existing_tunnels_are_returned(agent: 
     assert agent.open == 1
 
 
-async def test_the_next_check_removes_the_certificate_of_a_refused_tunnel(agent: Agent) -> None:
+async def test_next_check_removes_the_certificate_of_a_refused_tunnel(agent: Agent) -> None:
     await agent.tunnels.ensure(spec(), POD)
     kept = {one.path for one in agent.certificates.files.values()}
     agent.reading = None
@@ -162,7 +162,7 @@ async def test_the_next_check_removes_the_certificate_of_a_refused_tunnel(agent:
     assert set(folder.iterdir()) == kept
 
 
-async def test_the_caller_gets_the_reason_why_stunnel_does_not_listen_and_can_retry(agent: Agent) -> None:
+async def test_caller_gets_the_reason_and_can_retry_if_stunnel_does_not_listen(agent: Agent) -> None:
     agent.refusal = PortTaken("is taken by another program")
     with pytest.raises(PortTaken):
         await agent.tunnels.ensure(spec(), POD)
@@ -171,7 +171,7 @@ async def test_the_caller_gets_the_reason_why_stunnel_does_not_listen_and_can_re
     assert agent.open == 1
 
 
-async def test_a_call_ends_after_the_timeout(tmp_path: Path) -> None:
+async def test_call_ends_after_the_timeout(tmp_path: Path) -> None:
     agent = Agent(tmp_path, stuck=True)
     with pytest.raises(TunnelNotReady) as late:
         await agent.tunnels.ensure(spec(), POD)
@@ -179,7 +179,7 @@ async def test_a_call_ends_after_the_timeout(tmp_path: Path) -> None:
     assert late.value.problem == "was not ready within 0.3 s"
 
 
-async def test_a_reservation_that_cannot_be_written_is_refused(agent: Agent) -> None:
+async def test_reservation_that_cannot_be_written_is_refused(agent: Agent) -> None:
     await agent.tunnels.ensure(spec(), POD)
     hidden = agent.path.with_name("elsewhere")
     agent.path.rename(hidden)
@@ -199,7 +199,7 @@ async def test_a_reservation_that_cannot_be_written_is_refused(agent: Agent) -> 
     )
 
 
-async def test_the_next_check_writes_a_change_that_failed(agent: Agent) -> None:
+async def test_next_check_writes_a_change_that_failed(agent: Agent) -> None:
     await agent.tunnels.ensure(spec(), POD)
     hidden = agent.path.with_name("elsewhere")
     agent.path.rename(hidden)
@@ -216,7 +216,7 @@ async def test_the_next_check_writes_a_change_that_failed(agent: Agent) -> None:
     assert load_reservations(agent.path).reservations.tunnels == {}
 
 
-async def test_a_repeated_call_gets_the_same_port(agent: Agent) -> None:
+async def test_repeated_call_gets_the_same_port(agent: Agent) -> None:
     agent.path.mkdir()
     with pytest.raises(TunnelNotReady):
         await agent.tunnels.ensure(spec(), POD)
@@ -233,7 +233,7 @@ async def test_concurrent_reservations_are_written_together(agent: Agent) -> Non
     assert agent.applied < 20
 
 
-async def test_a_tunnel_without_holders_closes_after_minutes_without_a_connection(agent: Agent) -> None:
+async def test_tunnel_without_holders_is_closed_after_the_idle_time(agent: Agent) -> None:
     await agent.tunnels.ensure(spec(), POD)
     await agent.look(seconds=600, times=60)
     assert agent.open == 1
@@ -246,9 +246,7 @@ async def test_a_tunnel_without_holders_closes_after_minutes_without_a_connectio
 
 
 @pytest.mark.parametrize("between", ["busy", "torn", "held"])
-async def test_a_connection_holder_or_failed_reading_restarts_the_idle_time(
-    between: str, agent: Agent
-) -> None:
+async def test_connection_holder_or_failed_reading_restarts_the_idle_time(between: str, agent: Agent) -> None:
     port = await agent.tunnels.ensure(spec(), POD)
     await agent.tunnels.release(POD)
     for _ in range(5):
@@ -263,7 +261,7 @@ async def test_a_connection_holder_or_failed_reading_restarts_the_idle_time(
     assert agent.open == 1
 
 
-async def test_a_tunnel_is_not_closed_while_a_call_requests_it(agent: Agent) -> None:
+async def test_tunnel_is_not_closed_while_a_call_requests_it(agent: Agent) -> None:
     await agent.tunnels.ensure(spec(), POD)
     await agent.tunnels.release(POD)
     await agent.look(seconds=200, times=6)
@@ -280,10 +278,10 @@ async def test_a_tunnel_is_not_closed_while_a_call_requests_it(agent: Agent) -> 
         pytest.param([(0, []), (60, [])], set(), id="twice missing, a minute apart"),
         pytest.param([(0, []), (59, [])], {POD}, id="twice missing, too soon"),
         pytest.param([(100, [])], {POD}, id="once missing"),
-        pytest.param([(0, []), (30, [POD]), (60, []), (90, [])], {POD}, id="back in between"),
+        pytest.param([(0, []), (30, [POD]), (60, []), (90, [])], {POD}, id="present in between"),
     ],
 )
-async def test_a_holder_is_removed_after_two_reconciliations(
+async def test_holder_is_removed_after_two_reconciliations(
     calls: list[tuple[float, list[Holder]]], left: set[Holder], agent: Agent
 ) -> None:
     await agent.tunnels.ensure(spec(), POD)
@@ -292,7 +290,7 @@ async def test_a_holder_is_removed_after_two_reconciliations(
     assert agent.tunnels.reservations.holders == left
 
 
-async def test_a_call_between_two_reconciliations_keeps_the_holder(agent: Agent) -> None:
+async def test_call_between_two_reconciliations_keeps_the_holder(agent: Agent) -> None:
     await agent.tunnels.ensure(spec(), POD)
     await agent.tunnels.reconcile([])
     agent.now = 59
@@ -302,7 +300,7 @@ async def test_a_call_between_two_reconciliations_keeps_the_holder(agent: Agent)
 
 
 class Lives(RuleBasedStateMachine):
-    """Agents that are killed and followed by others, between and in the middle of requests."""
+    """Agents that are killed and replaced, between and during requests."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -332,7 +330,7 @@ class Lives(RuleBasedStateMachine):
             holders.discard(holder)
 
     @rule()
-    def time_goes_by_without_a_connection(self) -> None:
+    def time_passes_without_a_connection(self) -> None:
         self.loop.run_until_complete(self.agent.look(seconds=200, times=7))
         self.ports = {number: port for number, port in self.ports.items() if self.holding[number]}
 

@@ -1,4 +1,4 @@
-"""When nobody uses a tunnel: only by many readings in a row, over a long time."""
+"""Detection of unused tunnels: many readings in a row over a long time."""
 
 import pytest
 from hypothesis import given
@@ -32,17 +32,19 @@ def every(seconds: float, until: float) -> list[tuple[float, PortReading | None]
         pytest.param(every(10, 180), True, id="idle for three minutes"),
         pytest.param(every(10, 170), False, id="not yet for three minutes"),
         pytest.param([(0, reading()), (500, reading())], False, id="too few readings"),
-        pytest.param([*every(10, 170), (180, reading(PORT))], False, id="connected at last"),
-        pytest.param([*every(10, 170), (175, None), (180, reading())], False, id="a reading that failed"),
-        pytest.param([(0, reading(PORT)), *every(10, 180)[1:]], False, id="connected at first"),
-        pytest.param([], False, id="no look at all"),
+        pytest.param([*every(10, 170), (180, reading(PORT))], False, id="connected in the last reading"),
+        pytest.param([*every(10, 170), (175, None), (180, reading())], False, id="failed reading"),
+        pytest.param([(0, reading(PORT)), *every(10, 180)[1:]], False, id="connected in the first reading"),
+        pytest.param([], False, id="no reading"),
     ],
 )
-def test_when_it_closes(looks: list[tuple[float, PortReading | None]], *, closes: bool) -> None:
+def test_idle_time_determines_when_a_tunnel_is_closed(
+    looks: list[tuple[float, PortReading | None]], *, closes: bool
+) -> None:
     assert after(*looks) == closes
 
 
-def test_a_tunnel_that_was_held_meanwhile_starts_again() -> None:
+def test_held_tunnel_restarts_its_idle_time() -> None:
     idle_ports = IdlePorts()
     for now in range(0, 180, 10):
         idle_ports = idle_ports.after(reading(), [PORT], now=now)
@@ -51,7 +53,7 @@ def test_a_tunnel_that_was_held_meanwhile_starts_again() -> None:
     assert idle_ports.unused(POLICY, now=190) == frozenset()
 
 
-def test_a_port_that_was_removed_meanwhile_starts_again() -> None:
+def test_removed_port_restarts_its_idle_time() -> None:
     idle_ports = IdlePorts()
     for now in range(0, 180, 10):
         idle_ports = idle_ports.after(reading(), [PORT], now=now)
@@ -60,7 +62,7 @@ def test_a_port_that_was_removed_meanwhile_starts_again() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 100), st.sampled_from(["idle", "busy", "failed"])), max_size=60))
-def test_it_never_closes_within_three_minutes_of_a_connection_or_a_failure(
+def test_tunnel_is_not_closed_within_three_minutes_of_a_connection_or_failure(
     looks: list[tuple[float, str]],
 ) -> None:
     idle_ports, now, clear_since = IdlePorts(), 0.0, 0.0
@@ -81,12 +83,12 @@ def waiting(*ports: int) -> PortReading:
 @pytest.mark.parametrize(
     ("readings", "lasts"),
     [
-        pytest.param([waiting(1), waiting(1), waiting(1), waiting(1)], True, id="waiting all the time"),
-        pytest.param([waiting(1), waiting(1), waiting(1)], False, id="not for long enough"),
-        pytest.param([waiting(1), waiting(), waiting(1), waiting(1)], False, id="accepted meanwhile"),
-        pytest.param([waiting(1), waiting(2), waiting(1), waiting(2)], False, id="never the same"),
-        pytest.param([waiting(1), None, None, waiting(1)], True, id="readings that failed tell nothing"),
-        pytest.param([waiting(3)] * 4, False, id="somebody else's port"),
+        pytest.param([waiting(1), waiting(1), waiting(1), waiting(1)], True, id="waiting in all readings"),
+        pytest.param([waiting(1), waiting(1), waiting(1)], False, id="not long enough"),
+        pytest.param([waiting(1), waiting(), waiting(1), waiting(1)], False, id="accepted in between"),
+        pytest.param([waiting(1), waiting(2), waiting(1), waiting(2)], False, id="different connections"),
+        pytest.param([waiting(1), None, None, waiting(1)], True, id="failed readings are ignored"),
+        pytest.param([waiting(3)] * 4, False, id="foreign port"),
         pytest.param([], False, id="no reading yet"),
     ],
 )

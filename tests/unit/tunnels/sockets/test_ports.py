@@ -1,4 +1,4 @@
-"""The kernel's sockets, and ports that are taken."""
+"""Sockets of the kernel, and ports in use."""
 
 import os
 import socket
@@ -22,7 +22,7 @@ from kube_efs.tunnels.sockets.tcp_tables import TcpSocket
 
 @pytest.fixture(params=["sock_diag", "tables"], autouse=True)
 def source(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways of asking the kernel give the same."""
+    """Both sources of the kernel, which give the same results."""
     monkeypatch.setattr(sock_diag, "is_available", lambda: request.param == "sock_diag")
 
 
@@ -45,7 +45,7 @@ def test_server_ports_of_kernel_mounts_are_parsed() -> None:
 
 
 @given(st.text())
-def test_no_text_makes_it_raise(text: str) -> None:
+def test_any_text_is_read_without_an_error(text: str) -> None:
     assert isinstance(parse_nfs_servers(text), frozenset)
 
 
@@ -73,7 +73,7 @@ def test_connections_that_wait_to_be_accepted_are_seen(listener: socket.socket) 
         assert port not in found.unanswered
 
 
-def test_a_reading_without_an_expected_listener_fails(listener: socket.socket) -> None:
+def test_reading_without_an_expected_listener_fails(listener: socket.socket) -> None:
     port = port_of(listener)
     listener.close()
     assert read_ports([port]) is None
@@ -81,7 +81,7 @@ def test_a_reading_without_an_expected_listener_fails(listener: socket.socket) -
 
 
 @pytest.mark.parametrize("error", [PermissionError(13, "denied"), ValueError("a table without its heading")])
-def test_a_failed_reading_is_none(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_reading_is_none(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(states: object) -> tuple[TcpSocket, ...]:
         raise error
 
@@ -89,7 +89,7 @@ def test_a_failed_reading_is_none(error: Exception, monkeypatch: pytest.MonkeyPa
     assert read_ports() is None
 
 
-def test_the_server_port_of_a_kernel_mount_is_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_port_of_a_kernel_mount_is_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     servers = tmp_path / "servers"
     servers.write_text("NV SERVER   PORT USE HOSTNAME\nv4 7f000001 5621   2 127.0.0.1\n")
     monkeypatch.setattr(ports, "_NFS_SERVERS", servers)
@@ -109,14 +109,14 @@ def test_open_connections_are_counted_by_port(listener: socket.socket) -> None:
         assert open_connections()[port] == 1
 
 
-def test_the_ports_of_a_process_are_found(listener: socket.socket) -> None:
+def test_ports_of_a_process_are_found(listener: socket.socket) -> None:
     port = port_of(listener)
     with listener:
         assert port in listening_ports(os.getpid())
     assert port not in listening_ports(os.getpid())
 
 
-def test_the_ports_of_a_process_come_by_descriptor_whoever_is_connected(listener: socket.socket) -> None:
+def test_ports_of_a_process_are_sorted_by_descriptor(listener: socket.socket) -> None:
     with listener, socket.create_connection(("127.0.0.1", port_of(listener))), socket.socket() as second:
         second.bind(("127.0.0.1", 0))
         second.listen()
@@ -125,11 +125,11 @@ def test_the_ports_of_a_process_come_by_descriptor_whoever_is_connected(listener
         assert ours == [port_of(one) for one in by_descriptor]
 
 
-def test_an_ended_process_listens_on_no_port() -> None:
+def test_ended_process_listens_on_no_port() -> None:
     assert listening_ports(2**22 + 1) == ()
 
 
-def test_a_taken_port_is_named_with_its_holder(listener: socket.socket) -> None:
+def test_taken_port_is_named_with_its_holder(listener: socket.socket) -> None:
     with listener, socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         free = port_of(other)
@@ -144,13 +144,13 @@ def test_a_taken_port_is_named_with_its_holder(listener: socket.socket) -> None:
         )
 
 
-def test_what_a_process_itself_listens_on_is_not_taken_from_it(listener: socket.socket) -> None:
+def test_own_listening_port_does_not_count_as_taken(listener: socket.socket) -> None:
     with listener:
         assert find_taken([port_of(listener)], except_by=os.getpid()) == {}
         assert set(find_taken([port_of(listener)], except_by=1)) == {port_of(listener)}
 
 
-def test_a_listener_on_all_addresses_takes_the_port_too() -> None:
+def test_listener_on_all_addresses_takes_the_port() -> None:
     with socket.socket() as everywhere:
         everywhere.bind(("0.0.0.0", 0))
         everywhere.listen()

@@ -1,4 +1,4 @@
-"""What the kernel says of its sockets when asked, beside what its tables say."""
+"""Sockets from sock_diag, compared with the kernel's tables."""
 
 import os
 import socket
@@ -21,7 +21,7 @@ def family(request: pytest.FixtureRequest) -> socket.AddressFamily:
 
 @pytest.fixture
 def sockets(family: socket.AddressFamily) -> Iterator[tuple[socket.socket, ...]]:
-    """A listener with one connection that it has accepted, from a client, and one that it has not."""
+    """A listener with an accepted connection of a client, and one that is not accepted."""
     with ExitStack() as stack:
         listener, client, waiting = (stack.enter_context(socket.socket(family)) for _ in range(3))
         listener.bind((HOSTS[family], 0))
@@ -37,7 +37,7 @@ def _ours(found: tuple[TcpSocket, ...], sockets: tuple[socket.socket, ...]) -> l
     return sorted((one for one in found if one.inode in inodes), key=lambda one: inodes.index(one.inode))
 
 
-def test_it_returns_the_same_sockets_as_the_tables(sockets: tuple[socket.socket, ...]) -> None:
+def test_sock_diag_returns_the_same_sockets_as_the_tables(sockets: tuple[socket.socket, ...]) -> None:
     asked = _ours(sock_diag.ask(frozenset(TcpState)), sockets)
     assert asked == _ours(read_tables(), sockets)
     listener, client, accepted = asked
@@ -72,7 +72,7 @@ def test_all_sockets_are_returned_if_they_need_several_answers() -> None:
         assert [one.local_port for one in _ours(found, many)] == [one.getsockname()[1] for one in many]
 
 
-def test_a_kernel_without_support_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernel_without_support_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sock_diag, "_SOCK_DIAG_BY_FAMILY", 99)
     with pytest.raises(OSError, match="Invalid argument"):
         sock_diag.ask({TcpState.LISTEN})
@@ -97,5 +97,5 @@ def test_availability_is_tested_once(not_known_yet: None, monkeypatch: pytest.Mo
     assert len(asked) == 1
 
 
-def test_it_is_available_on_this_kernel(not_known_yet: None) -> None:
+def test_sock_diag_is_available_on_this_kernel(not_known_yet: None) -> None:
     assert sock_diag.is_available()

@@ -25,16 +25,16 @@ SOCKETS = (
 SOCKETS_6 = (TcpSocket(local_port=22, remote_port=0, state=TcpState.LISTEN, inode=9999),)
 
 
-def test_a_table_is_read_without_its_heading() -> None:
+def test_table_is_read_without_its_heading() -> None:
     assert parse_tcp_table(TABLE) == SOCKETS
 
 
-def test_the_table_of_ipv6_is_read_too() -> None:
+def test_ipv6_table_is_read() -> None:
     assert parse_tcp_table(TABLE_6) == SOCKETS_6
 
 
 @given(st.text())
-def test_no_text_makes_it_raise(text: str) -> None:
+def test_any_text_is_read_without_an_error(text: str) -> None:
     assert isinstance(parse_tcp_table(text), tuple)
 
 
@@ -47,7 +47,7 @@ def test_both_tables_are_read_where_there_are_both(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize("table", ["", "garbage\n", TABLE.split("\n", maxsplit=1)[1]])
-def test_a_table_without_its_heading_is_torn(
+def test_table_without_its_heading_is_incomplete(
     table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tcp_tables, "_PROC_NET", tmp_path)

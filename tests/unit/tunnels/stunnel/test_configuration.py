@@ -1,4 +1,4 @@
-"""stunnel.conf: the whole file, and what must never get into it."""
+"""stunnel.conf: the complete file, and values that it must never contain."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -140,28 +140,28 @@ def render(*services: TunnelService, seconds: float = 2.0) -> str:
     return render_configuration(services, ca_file=CA, connect_timeout_seconds=seconds)
 
 
-def test_the_whole_file() -> None:
+def test_complete_file_is_rendered() -> None:
     assert render(SERVICE, OTHER) == EXPECTED
 
 
-def test_a_tunnel_on_demand_has_a_certificate_and_may_have_a_name() -> None:
+def test_tunnel_on_demand_has_a_certificate_and_may_have_a_name() -> None:
     assert render(SERVICE, OTHER, ON_DEMAND) == EXPECTED + EXPECTED_ON_DEMAND
 
 
-def test_a_renewed_certificate_is_a_changed_configuration() -> None:
+def test_renewed_certificate_is_a_changed_configuration() -> None:
     assert ON_DEMAND.certificate
     renewed = replace(ON_DEMAND, certificate=replace(ON_DEMAND.certificate, serial=0xABD))
     assert render(renewed) != render(ON_DEMAND)
 
 
-def test_the_path_of_a_certificate_is_checked() -> None:
+def test_path_of_a_certificate_is_checked() -> None:
     assert ON_DEMAND.certificate
     forged = replace(ON_DEMAND.certificate, path=Path("/a.pem\nverifyChain = no"))
     with pytest.raises(InvalidValue, match=r"certificate: .* must not enter stunnel.conf"):
         render(replace(ON_DEMAND, certificate=forged))
 
 
-def test_the_order_of_services_does_not_matter() -> None:
+def test_order_of_services_does_not_matter() -> None:
     assert render(OTHER, SERVICE) == render(SERVICE, OTHER)
 
 
@@ -173,27 +173,29 @@ def test_fractions_of_a_second_are_rounded_up_for_stunnel(seconds: float, line: 
 @pytest.mark.parametrize(
     ("bad", "field"),
     [
-        pytest.param({"name": "fs-1]\n[evil"}, "section name", id="a section that forges another"),
-        pytest.param({"name": "evil"}, "section name", id="a name that is no file system's"),
-        pytest.param({"file_system_id": "fs-1\n"}, "file system id", id="a line break in the id"),
-        pytest.param({"port": 1023}, "fs-1.port", id="a privileged port"),
+        pytest.param({"name": "fs-1]\n[evil"}, "section name", id="name with a forged section"),
+        pytest.param({"name": "evil"}, "section name", id="name that is not a file system ID"),
+        pytest.param({"file_system_id": "fs-1\n"}, "file system ID", id="line break in the id"),
+        pytest.param({"port": 1023}, "fs-1.port", id="privileged port"),
         pytest.param({"port": 65536}, "fs-1.port", id="no port"),
-        pytest.param({"port": True}, "fs-1.port", id="a boolean"),
-        pytest.param({"port": "20490\nverifyChain = no"}, "fs-1.port", id="a port that is text"),
+        pytest.param({"port": True}, "fs-1.port", id="boolean"),
+        pytest.param({"port": "20490\nverifyChain = no"}, "fs-1.port", id="text instead of a port"),
         pytest.param({"addresses": ()}, "fs-1", id="no address"),
-        pytest.param({"addresses": ("10.0.0.1", "evil.example.com")}, "fs-1.connect", id="a name"),
+        pytest.param({"addresses": ("10.0.0.1", "evil.example.com")}, "fs-1.connect", id="name"),
         pytest.param(
-            {"addresses": ("a b.fs-1.efs.us-east-1.amazonaws.com",)}, "fs-1.connect", id="a name with a space"
+            {"addresses": ("a b.fs-1.efs.us-east-1.amazonaws.com",)}, "fs-1.connect", id="name with a space"
         ),
         pytest.param(
-            {"addresses": ("fs-2.efs.us-east-1.amazonaws.com",)}, "fs-1.connect", id="another's name"
+            {"addresses": ("fs-2.efs.us-east-1.amazonaws.com",)},
+            "fs-1.connect",
+            id="name of another file system",
         ),
-        pytest.param({"addresses": ("10.0.0.1\nverifyChain = no",)}, "fs-1.connect", id="a forged line"),
-        pytest.param({"addresses": ("0.0.0.0",)}, "fs-1.connect", id="the unspecified address"),
-        pytest.param({"addresses": ("fe80::1%eth0",)}, "fs-1.connect", id="an address with an interface"),
-        pytest.param({"check_host": "a.b\nverifyChain = no"}, "fs-1.checkHost", id="a forged host"),
-        pytest.param({"check_host": "*"}, "fs-1.checkHost", id="a host that matches all"),
-        pytest.param({"check_host": ""}, "fs-1.checkHost", id="no host: any certificate would do"),
+        pytest.param({"addresses": ("10.0.0.1\nverifyChain = no",)}, "fs-1.connect", id="forged line"),
+        pytest.param({"addresses": ("0.0.0.0",)}, "fs-1.connect", id="unspecified address"),
+        pytest.param({"addresses": ("fe80::1%eth0",)}, "fs-1.connect", id="address with an interface"),
+        pytest.param({"check_host": "a.b\nverifyChain = no"}, "fs-1.checkHost", id="invalid host"),
+        pytest.param({"check_host": "*"}, "fs-1.checkHost", id="wildcard host"),
+        pytest.param({"check_host": ""}, "fs-1.checkHost", id="no host"),
     ],
 )
 def test_invalid_values_are_refused(bad: dict[str, object], field: str) -> None:
@@ -213,7 +215,7 @@ def test_paths_with_special_characters_are_refused(path: str) -> None:
 
 
 @given(name=st.text(), address=st.text(), host=st.text(), port=st.integers())
-def test_no_text_adds_a_line_of_its_own(name: str, address: str, host: str, port: int) -> None:
+def test_no_text_can_add_a_line(name: str, address: str, host: str, port: int) -> None:
     service = replace(SERVICE, name=name, addresses=(address,), check_host=host, port=port)
     try:
         rendered = render(service)
@@ -227,5 +229,5 @@ def test_no_text_adds_a_line_of_its_own(name: str, address: str, host: str, port
     ("line", "section"),
     [(1, None), (15, None), (17, "fs-0abc"), (20, "fs-0abc"), (37, "fs-1"), (999, None), (0, None)],
 )
-def test_a_line_number_leads_to_its_section(line: int, section: str | None) -> None:
+def test_section_is_found_by_its_line_number(line: int, section: str | None) -> None:
     assert section_at(EXPECTED, line) == section

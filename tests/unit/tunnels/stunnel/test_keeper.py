@@ -1,4 +1,4 @@
-"""Finding stunnel, and how long to wait before it is started again."""
+"""Finding stunnel, and the pause before its restart."""
 
 from pathlib import Path
 
@@ -15,17 +15,17 @@ def program(path: Path, mode: int = 0o755) -> Path:
     return path
 
 
-def test_the_first_of_the_usual_paths_is_used(tmp_path: Path) -> None:
+def test_first_existing_default_path_is_used(tmp_path: Path) -> None:
     second, third = program(tmp_path / "second"), program(tmp_path / "third")
     assert find_stunnel(None, (tmp_path / "first", second, third)) == second
 
 
-def test_a_configured_path_is_used_instead(tmp_path: Path) -> None:
+def test_configured_path_is_used_instead(tmp_path: Path) -> None:
     usual, configured = program(tmp_path / "usual"), program(tmp_path / "configured")
     assert find_stunnel(configured, (usual,)) == configured
 
 
-def test_a_missing_configured_path_is_not_replaced_by_a_usual_one(tmp_path: Path) -> None:
+def test_missing_configured_path_is_not_replaced_by_a_default(tmp_path: Path) -> None:
     with pytest.raises(StunnelMissing) as missing:
         find_stunnel(tmp_path / "configured", (program(tmp_path / "usual"),))
     assert (missing.value.field, missing.value.value) == ("STUNNEL_PATH", str(tmp_path / "configured"))
@@ -34,14 +34,12 @@ def test_a_missing_configured_path_is_not_replaced_by_a_usual_one(tmp_path: Path
 @pytest.mark.parametrize(
     "make",
     [
-        pytest.param(lambda path: path, id="nothing there"),
-        pytest.param(lambda path: path.mkdir(), id="a folder"),
-        pytest.param(lambda path: program(path, 0o644), id="a file that cannot be run"),
+        pytest.param(lambda path: path, id="missing path"),
+        pytest.param(lambda path: path.mkdir(), id="directory"),
+        pytest.param(lambda path: program(path, 0o644), id="file that is not executable"),
     ],
 )
-def test_a_path_that_is_not_a_program_is_an_error_that_names_the_setting(
-    make: object, tmp_path: Path
-) -> None:
+def test_path_that_is_not_a_program_is_an_error_that_names_the_setting(make: object, tmp_path: Path) -> None:
     path = tmp_path / "stunnel"
     assert callable(make)
     make(path)
@@ -56,11 +54,11 @@ def test_a_path_that_is_not_a_program_is_an_error_that_names_the_setting(
 @pytest.mark.parametrize(
     ("lives", "delays"),
     [
-        pytest.param([3600], [0], id="a long life"),
-        pytest.param([0.1], [0.2], id="one short life: back in well under a second"),
+        pytest.param([3600], [0], id="long life"),
+        pytest.param([0.1], [0.2], id="one short life: short pause"),
         pytest.param([0.1] * 5, [0.2, 0.4, 0.8, 1.6, 3.2], id="short lives in a row"),
         pytest.param([0.1] * 9, [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30], id="never longer than 30 s"),
-        pytest.param([0.1, 0.1, 60, 0.1], [0.2, 0.4, 0, 0.2], id="a long life forgives"),
+        pytest.param([0.1, 0.1, 60, 0.1], [0.2, 0.4, 0, 0.2], id="long life resets the pause"),
     ],
 )
 def test_restarts_wait_longer_after_each_short_life(lives: list[float], delays: list[float]) -> None:

@@ -1,4 +1,4 @@
-"""What stunnel 5.68's own lines tell; the texts are its own."""
+"""The log lines of stunnel 5.68."""
 
 from pathlib import Path
 
@@ -86,10 +86,12 @@ def facts(service: str, *texts: str) -> ServiceFacts:
 @pytest.mark.parametrize(
     ("line", "level", "thread", "text"),
     [
-        pytest.param(f"{STAMP}LOG5[17]: Connection closed", 5, "17", "Connection closed", id="a connection"),
-        pytest.param(f"{STAMP}LOG3[ui]: Configuration failed", 3, "ui", "Configuration failed", id="itself"),
-        pytest.param("[!] Configuration failed", 3, "ui", "Configuration failed", id="an early error"),
-        pytest.param("[.] Reading", 5, "ui", "Reading", id="an early notice"),
+        pytest.param(f"{STAMP}LOG5[17]: Connection closed", 5, "17", "Connection closed", id="connection"),
+        pytest.param(
+            f"{STAMP}LOG3[ui]: Configuration failed", 3, "ui", "Configuration failed", id="final message"
+        ),
+        pytest.param("[!] Configuration failed", 3, "ui", "Configuration failed", id="early error"),
+        pytest.param("[.] Reading", 5, "ui", "Reading", id="early notice"),
         pytest.param("[ ] Clients allowed=500", 7, "ui", "Clients allowed=500", id="early chatter"),
     ],
 )
@@ -103,13 +105,13 @@ def test_lines_of_other_programs_are_ignored(line: str) -> None:
 
 
 @given(st.text())
-def test_no_text_makes_it_raise(text: str) -> None:
+def test_any_text_is_read_without_an_error(text: str) -> None:
     parsed = parse_line(STAMP + "LOG3[1]: " + text)
     log = ConnectionLog()
     log.feed([*lines("LOG5[1]: Service [fs-1] accepted connection from x"), *([parsed] if parsed else [])])
 
 
-def test_a_good_connection_shows_address_protocol_cipher_and_peer() -> None:
+def test_successful_connection_shows_address_protocol_cipher_and_peer() -> None:
     assert facts("fs-1", GOOD) == ServiceFacts(
         address="127.77.0.1",
         tls_version="TLSv1.3",
@@ -142,14 +144,14 @@ def test_a_good_connection_shows_address_protocol_cipher_and_peer() -> None:
             id="no mount target accepts",
         ),
         pytest.param("fs-5", NO_TLS, "TLS failed: wrong version number", id="no TLS"),
-        pytest.param("fs-6", HUNG, "the server does not answer the TLS handshake", id="a hung server"),
+        pytest.param("fs-6", HUNG, "the server does not answer the TLS handshake", id="hung server"),
     ],
 )
 def test_failures_have_a_readable_reason(service: str, text: str, reason: str) -> None:
     assert facts(service, text).reason == reason
 
 
-def test_a_failure_keeps_the_facts_and_a_success_removes_the_reason() -> None:
+def test_failure_keeps_the_facts_and_a_success_removes_the_reason() -> None:
     failed = WRONG_NAME.replace("fs-2]", "fs-1]")
     known = facts("fs-1", GOOD, failed)
     assert (known.tls_version, known.address) == ("TLSv1.3", "127.77.0.1")
@@ -185,7 +187,7 @@ def texts(follower: LogFollower) -> list[str]:
     return [line.text for line in follower.read()]
 
 
-def test_the_follower_returns_complete_new_lines_only(tmp_path: Path) -> None:
+def test_follower_returns_complete_new_lines_only(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text("[.] before\n")
     follower = LogFollower(path, size_bytes=1000)
@@ -200,14 +202,14 @@ def test_the_follower_returns_complete_new_lines_only(tmp_path: Path) -> None:
     assert texts(follower) == []
 
 
-def test_the_follower_waits_for_a_file_that_is_not_there_yet(tmp_path: Path) -> None:
+def test_follower_waits_for_a_missing_file(tmp_path: Path) -> None:
     follower = LogFollower(tmp_path / "log", size_bytes=1000)
     assert texts(follower) == []
     (tmp_path / "log").write_text("[.] one\n")
     assert texts(follower) == ["one"]
 
 
-def test_the_follower_starts_again_in_a_truncated_file(tmp_path: Path) -> None:
+def test_follower_restarts_in_a_truncated_file(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_text("[.] a long line of the past\n")
     follower = LogFollower(path, size_bytes=1000)
@@ -215,7 +217,7 @@ def test_the_follower_starts_again_in_a_truncated_file(tmp_path: Path) -> None:
     assert texts(follower) == ["one"]
 
 
-def test_a_long_log_is_moved_to_a_second_file_and_continues(tmp_path: Path) -> None:
+def test_long_log_is_moved_to_a_second_file_and_continues(tmp_path: Path) -> None:
     path = tmp_path / "log"
     follower = LogFollower(path, size_bytes=20)
     with path.open("a") as log:

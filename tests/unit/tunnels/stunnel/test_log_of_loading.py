@@ -1,4 +1,4 @@
-"""Whether stunnel took its configuration; the texts are those of stunnel 5.68."""
+"""Whether stunnel accepted its configuration; the texts are those of stunnel 5.68."""
 
 import pytest
 
@@ -54,13 +54,13 @@ def monitor(text: str) -> LoadMonitor:
     ("text", "outcome"),
     [
         pytest.param(TAKEN, Loaded(), id="all ports bound"),
-        pytest.param(TAKEN + BAD_LINE, Loaded(), id="what comes later belongs to the next load"),
+        pytest.param(TAKEN + BAD_LINE, Loaded(), id="later lines belong to the next load"),
         pytest.param(
             BAD_LINE,
             Unloadable(
                 reason='/tmp/t.conf:5: "bogus = 1": Specified option name is not valid here', culprit="fs-2"
             ),
-            id="a bad line names its section",
+            id="invalid line names its section",
         ),
         pytest.param(
             BAD_SERVICE,
@@ -68,7 +68,7 @@ def monitor(text: str) -> LoadMonitor:
                 reason="No trusted certificates found; Service [fs-1]: Failed to initialize TLS context",
                 culprit="fs-1",
             ),
-            id="a service that cannot be made",
+            id="service that cannot be started",
         ),
         pytest.param(
             BAD_GLOBAL,
@@ -76,29 +76,29 @@ def monitor(text: str) -> LoadMonitor:
                 reason='/tmp/t.conf:1: "foreground = perhaps": The argument needs to be one of'
                 " 'yes', 'quiet', or 'no'"
             ),
-            id="nobody's fault in particular",
+            id="refusal without a section",
         ),
-        pytest.param(PORT_TAKEN, Unbindable(culprit="fs-2"), id="a port that is taken"),
+        pytest.param(PORT_TAKEN, Unbindable(culprit="fs-2"), id="port in use"),
         pytest.param("\n".join(TAKEN.splitlines()[:3]), None, id="not all ports bound yet"),
         pytest.param("\n".join(BAD_LINE.splitlines()[:2]), None, id="not finished yet"),
-        pytest.param("", None, id="nothing said yet"),
+        pytest.param("", None, id="no lines yet"),
         pytest.param(
             "\n".join(TAKEN.splitlines()[2:3] + TAKEN.splitlines()[:3]),
             None,
-            id="ports of the configuration before do not count",
+            id="ports of the previous configuration do not count",
         ),
     ],
 )
-def test_the_log_contains_the_outcome(text: str, outcome: Outcome | None) -> None:
+def test_log_contains_the_outcome(text: str, outcome: Outcome | None) -> None:
     assert monitor(text).outcome == outcome
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        pytest.param("[!] Out of memory", "Out of memory", id="with a last word"),
-        pytest.param("", "stunnel ended without a message", id="without one"),
+        pytest.param("[!] Out of memory", "Out of memory", id="with a last message"),
+        pytest.param("", "stunnel ended without a message", id="without a message"),
     ],
 )
-def test_an_end_without_a_message_is_a_refusal(text: str, reason: str) -> None:
+def test_end_without_a_message_counts_as_refused(text: str, reason: str) -> None:
     assert monitor(text).ended() == Unloadable(reason=reason)

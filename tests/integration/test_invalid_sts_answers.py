@@ -1,4 +1,4 @@
-"""An STS that answers with a web page: the real processes live on, and converge when it is well again."""
+"""An STS that answers with a web page: the real processes continue, and recover when it works again."""
 
 import asyncio
 import os
@@ -45,7 +45,7 @@ PAGE = "<html><body>Sign in, {token}<br></body></html>"
 
 @dataclass
 class Aws:
-    """EFS and STS on one port; while ``odd`` STS is a web page that repeats what it was sent."""
+    """EFS and STS on one port; while ``odd``, STS answers with a web page that repeats the request."""
 
     url: str = ""
     odd: bool = False
@@ -90,7 +90,7 @@ async def aws() -> AsyncIterator[Aws]:
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder with a short name, as paths of sockets need it."""
+    """A directory with a short name, because paths of sockets are limited."""
     with tempfile.TemporaryDirectory(prefix="sts-") as name:
         yield Path(name)
 
@@ -144,7 +144,7 @@ async def is_alive(program: Program) -> bool:
     return program.running and bool((await fetched(program, "/healthz"))["ok"])
 
 
-async def test_the_agent_renews_all_others_and_this_one_when_it_can(
+async def test_agent_renews_other_certificates_despite_invalid_answers_of_sts(
     environment: dict[str, str], aws: Aws, folder: Path, kube: AsyncClient
 ) -> None:
     authority, port, conf = Authority(folder, "ca"), free_port(), folder / "stunnel.conf"
@@ -221,10 +221,10 @@ async def test_the_agent_renews_all_others_and_this_one_when_it_can(
         for pid in stunnels_of(conf):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-    _nothing_is_told(folder / "first.log", folder / "second.log")
+    _check_no_secret_is_logged(folder / "first.log", folder / "second.log")
 
 
-async def test_the_controller_goes_on_to_discover_when_it_can(
+async def test_controller_discovers_file_systems_after_invalid_answers_of_sts(
     environment: dict[str, str], aws: Aws, folder: Path, kube: AsyncClient
 ) -> None:
     environment |= {
@@ -257,10 +257,10 @@ async def test_the_controller_goes_on_to_discover_when_it_can(
         assert await metric(controller, "kube_efs_duty_failures_total") == 0
     finally:
         await controller.stop()
-    _nothing_is_told(folder / "log")
+    _check_no_secret_is_logged(folder / "log")
 
 
-async def test_odd_instance_metadata_do_not_end_the_start(
+async def test_invalid_instance_metadata_are_retried_at_the_start(
     environment: dict[str, str], aws: Aws, folder: Path
 ) -> None:
     environment |= {"AWS_EC2_METADATA_SERVICE_ENDPOINT": aws.url, "AWS_REGION": ""}
@@ -268,7 +268,7 @@ async def test_odd_instance_metadata_do_not_end_the_start(
         program = Program(command, environment | {"STUNNEL_CONF_PATH": str(folder / "s")}, folder / command)
         try:
             await program.start()
-            await until(partial(_says, folder / command, "instance-metadata-odd"), "it is asked again")
+            await until(partial(_has_logged, folder / command, "instance-metadata-odd"), "it is asked again")
             assert await is_alive(program)
             assert not (await fetched(program, "/readyz"))["ok"]
         finally:
@@ -279,11 +279,11 @@ async def _at_least(program: Program, start: str, wanted: float) -> bool:
     return await metric(program, start) >= wanted
 
 
-async def _says(log: Path, text: str) -> bool:
+async def _has_logged(log: Path, text: str) -> bool:
     return text in await asyncio.to_thread(log.read_text)
 
 
-def _nothing_is_told(*logs: Path) -> None:
+def _check_no_secret_is_logged(*logs: Path) -> None:
     for log in logs:
         text = log.read_text()
         assert "Sign in" not in text
