@@ -114,7 +114,7 @@ def controller(
         str, typer.Option(help="Serve the CSI Controller service on this socket, for csi-provisioner.")
     ] = "",
 ) -> None:
-    """Turn claims into volumes (runs in a Deployment; settings come from the environment)."""
+    """Create and delete volumes (runs in a Deployment; settings come from the environment)."""
     load_logging()
     from kube_efs.controllers.process import run_controller
     from kube_efs.settings import ControllerSettings, load
@@ -127,7 +127,7 @@ def controller(
 
 @app.command()
 def tunnel() -> None:
-    """Keep this node's TLS tunnels (runs in a DaemonSet; settings come from the environment)."""
+    """Run the TLS tunnels of this node (runs in a DaemonSet; settings come from the environment)."""
     load_logging()
     from kube_efs.telemetry.logging import configure
 
@@ -147,7 +147,7 @@ def tunnel() -> None:
 
 @app.command()
 def node() -> None:
-    """Mount volumes for this node's kubelet (runs in a DaemonSet; settings come from the environment)."""
+    """Mount volumes for the kubelet (runs in a DaemonSet; settings come from the environment)."""
     load_logging()
     from kube_efs.csi.run_node import run_node
     from kube_efs.settings import NodeSettings, load
@@ -160,7 +160,7 @@ def node() -> None:
 
 @app.command("operator")
 def run_the_operator() -> None:
-    """Install and manage kube-efs as a ClusterCSIDriver asks for it (runs in a Deployment)."""
+    """Install and manage kube-efs as a ClusterCSIDriver specifies (runs in a Deployment)."""
     load_logging()
     from kube_efs.operator.run import run_operator
     from kube_efs.settings import OperatorSettings, load
@@ -176,13 +176,15 @@ def status(
     output: OutputOption = Output.TABLE,
     kubeconfig: Annotated[
         Path | None,
-        typer.Option(dir_okay=False, help="Else the pod's service account, KUBECONFIG or ~/.kube/config."),
+        typer.Option(
+            dir_okay=False, help="Default: the pod's service account, KUBECONFIG or ~/.kube/config."
+        ),
     ] = None,
     namespace: Annotated[
         str, typer.Option("--namespace", "-n", envvar="POD_NAMESPACE", help="The namespace of kube-efs.")
     ] = "openshift-efs-stunnel",
 ) -> None:
-    """Show a cluster's file systems, ports, volumes and tunnels."""
+    """Show the file systems, ports, volumes and tunnels of a cluster."""
     from kube_efs.report.status import show_status
 
     _finish(show_status(kubeconfig, namespace, as_json=output is Output.JSON))
@@ -198,15 +200,15 @@ def render(  # noqa: PLR0913 - one for each option
     ],
     *,
     namespace: Annotated[
-        str, typer.Option("--namespace", "-n", help="Where kube-efs is to run.")
+        str, typer.Option("--namespace", "-n", help="Namespace of kube-efs.")
     ] = "openshift-efs-stunnel",
     image: Annotated[
         str | None, typer.Option(help="Image of all processes.", show_default="this version's")
     ] = None,
     provisioner: Annotated[
-        str, typer.Option(help="Provisioner that storage classes name.")
+        str, typer.Option(help="Provisioner of the StorageClass.")
     ] = "gnuthought.com/efs-stunnel",
-    storage_class: Annotated[str, typer.Option(help="Name of the storage class.")] = "efs-stunnel",
+    storage_class: Annotated[str, typer.Option(help="Name of the StorageClass.")] = "efs-stunnel",
     region: Annotated[
         str | None, typer.Option(help="Region of the file systems.", show_default="each instance's own")
     ] = None,
@@ -217,20 +219,20 @@ def render(  # noqa: PLR0913 - one for each option
     secret: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAMESPACE/NAME", help="Secret that classes of the CSI driver name; repeatable."
+            metavar="NAMESPACE/NAME", help="Secret that a class of the CSI driver names; repeatable."
         ),
     ] = None,
     config_map: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAMESPACE/NAME", help="ConfigMap that classes of the CSI driver name; repeatable."
+            metavar="NAMESPACE/NAME", help="ConfigMap that a class of the CSI driver names; repeatable."
         ),
     ] = None,
     directory: Annotated[
-        Path, typer.Option(file_okay=False, help="Where the bundle for OLM is written.")
+        Path, typer.Option(file_okay=False, help="Directory for the bundle for OLM.")
     ] = Path("bundle"),
     operator: Annotated[
-        bool, typer.Option("--operator", help="The operator, which installs all else, instead.")
+        bool, typer.Option("--operator", help="Print the manifests of the operator instead.")
     ] = False,
     output: Annotated[
         ManifestFormat, typer.Option("--output", "-o", help="YAML documents, or one list in JSON.")
@@ -270,7 +272,7 @@ app.add_typer(make_doctor(_installation), name="doctor")
 
 
 InfraIdOption = Annotated[
-    str, typer.Option("--infra-id", help="Id of the cluster, by whose tag it owns what is in AWS.")
+    str, typer.Option("--infra-id", help="ID of the cluster, in the tag that marks its AWS resources.")
 ]
 
 
@@ -278,19 +280,23 @@ InfraIdOption = Annotated[
 def create_a_file_system(
     infra_id: InfraIdOption,
     *,
-    name: Annotated[str | None, typer.Option(help="Its name.", show_default="INFRA_ID-efs")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the file system.", show_default="INFRA_ID-efs")
+    ] = None,
     subnet: Annotated[
-        list[str] | None, typer.Option(help="For a mount target; repeatable.", show_default="the nodes'")
+        list[str] | None,
+        typer.Option(help="Subnet for a mount target; repeatable.", show_default="the nodes'"),
     ] = None,
     region: Annotated[
         str | None, typer.Option(envvar="AWS_REGION", help="Region of the new file system.")
     ] = None,
     kubeconfig: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="The cluster whose nodes' subnets are used.")
+        Path | None,
+        typer.Option(dir_okay=False, help="Kubeconfig of the cluster, to find the subnets of its nodes."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be made.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be created.")] = False,
 ) -> None:
-    """Make a file system for a cluster, with security group and mount targets; may be repeated."""
+    """Create a file system with security group and mount targets; can be repeated."""
     from kube_efs.model.efs.ids import parse_subnet_id
     from kube_efs.operator.file_systems import FileSystemRequest, create_file_system
 
@@ -310,8 +316,8 @@ def create_a_file_system(
 def destroy(
     infra_id: InfraIdOption,
     *,
-    region: Annotated[str | None, typer.Option(envvar="AWS_REGION", help="Where it is.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it, instead of showing what would be done.")] = False,
+    region: Annotated[str | None, typer.Option(envvar="AWS_REGION", help="Region of the cluster.")] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove them; without it, only show them.")] = False,
 ) -> None:
     """Remove access points and file systems that a cluster owns, WITH ALL DATA in them."""
     from kube_efs.operator.file_systems import describe

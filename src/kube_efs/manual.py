@@ -28,10 +28,10 @@ class Manual:
     examples: tuple[Example, ...]
 
 
-_WRONG_USAGE: Final = "wrong usage, or a setting that is not valid"
-_KUBECONFIG: Final = {"KUBECONFIG": "the cluster, where --kubeconfig does not name it"}
-_AWS: Final = {"AWS_...": "credentials and endpoint, as of every AWS client"}
-_SETTINGS: Final = {"KUBE_EFS_... and others": "all settings; invalid ones are reported at the start"}
+_WRONG_USAGE: Final = "incorrect usage, or an invalid setting"
+_KUBECONFIG: Final = {"KUBECONFIG": "the kubeconfig, if --kubeconfig is not set"}
+_AWS: Final = {"AWS_...": "credentials and endpoint, as for any AWS client"}
+_SETTINGS: Final = {"KUBE_EFS_... and others": "all settings; the process reports invalid ones at the start"}
 
 
 def exits(done: str, failed: str) -> Mapping[int, str]:
@@ -39,18 +39,18 @@ def exits(done: str, failed: str) -> Mapping[int, str]:
     return MappingProxyType({0: done, 1: failed, 2: _WRONG_USAGE})
 
 
-_PROCESS: Final = exits("it was stopped", "it could not continue; the log gives the reason")
+_PROCESS: Final = exits("the process was stopped", "the process could not continue; the log gives the reason")
 
 MANUALS: Final[dict[str, Manual]] = {
     "controller": Manual(
         exits=_PROCESS,
         environment=_SETTINGS,
-        examples=(Example(command="kube-efs controller", does="serve claims of this cluster"),),
+        examples=(Example(command="kube-efs controller", does="serve the claims of this cluster"),),
     ),
     "tunnel": Manual(
         exits=_PROCESS,
         environment=_SETTINGS,
-        examples=(Example(command="kube-efs tunnel", does="keep the tunnels of this node"),),
+        examples=(Example(command="kube-efs tunnel", does="run the tunnels of this node"),),
     ),
     "node": Manual(
         exits=_PROCESS,
@@ -63,51 +63,60 @@ MANUALS: Final[dict[str, Manual]] = {
         examples=(Example(command="kube-efs operator", does="manage the installation"),),
     ),
     "status": Manual(
-        exits=exits("the cluster has answered", "it does not answer, or not to you"),
+        exits=exits("the status was printed", "the cluster does not answer, or denies access"),
         environment=_KUBECONFIG,
         examples=(
             Example(command="kube-efs status", does="tables of file systems, claims, volumes and tunnels"),
-            Example(command="kube-efs status -n efs -o json", does="the same of kube-efs in namespace efs"),
+            Example(
+                command="kube-efs status -n efs -o json",
+                does="the same in JSON, for kube-efs in namespace efs",
+            ),
         ),
     ),
     "migrate": Manual(
         exits=exits(
-            "nothing stands, or stood, in the way of any claim", "something does; each claim says what"
+            "no claim has a problem", "at least one claim has a problem; the output gives the reason"
         ),
         environment=_KUBECONFIG,
         examples=(
-            Example(command="kube-efs migrate", does="show what would be done, and change nothing"),
+            Example(command="kube-efs migrate", does="show the plan and change nothing"),
             Example(
                 command="kube-efs migrate -n team --claim data --yes --wait 600",
-                does="move one claim, once no pod uses it",
+                does="convert one claim when no pod uses it",
             ),
-            Example(command="kube-efs migrate -n team --rollback --yes", does="back to NFS volumes"),
+            Example(
+                command="kube-efs migrate -n team --rollback --yes", does="convert claims back to NFS volumes"
+            ),
         ),
     ),
     "render": Manual(
-        exits=exits("the manifests were printed", "they could not be"),
+        exits=exits("the manifests were printed or written", "the manifests could not be printed or written"),
         examples=(
             Example(
                 command="kube-efs render --for kubernetes --csi | kubectl apply -f -",
                 does="install kube-efs with the CSI driver",
             ),
-            Example(command="kube-efs render --for olm --directory bundle", does="a bundle of the operator"),
+            Example(
+                command="kube-efs render --for olm --directory bundle", does="write a bundle of the operator"
+            ),
         ),
     ),
     "create-file-system": Manual(
-        exits=exits("it is there, and its id was printed", "it is not; repeat the command to continue"),
+        exits=exits(
+            "the file system exists, and its ID was printed", "failed; repeat the command to continue"
+        ),
         environment={**_AWS, **_KUBECONFIG},
         examples=(
             Example(
                 command="kube-efs create-file-system --infra-id prod-x7k2p --region us-east-1 --dry-run",
-                does="show what would be made, for the nodes' subnets",
+                does="show what would be created in the subnets of the nodes",
             ),
         ),
     ),
     "destroy": Manual(
         exits=exits(
-            "everything was removed, or there was nothing",
-            "something is left: --yes is missing, or AWS refused",
+            "everything was removed, or there was nothing to remove",
+            "something remains: --yes is missing, or AWS refused",
         ),
         environment=_AWS,
         examples=(
@@ -118,29 +127,32 @@ MANUALS: Final[dict[str, Manual]] = {
         ),
     ),
     "doctor cluster": Manual(
-        exits=exits("nothing is wrong", "something is, or there is no answer"),
+        exits=exits("nothing is broken", "something is broken"),
         environment={**_KUBECONFIG, **_AWS},
         examples=(
-            Example(command="kube-efs doctor cluster", does="everything that the cluster and AWS tell"),
+            Example(
+                command="kube-efs doctor cluster", does="check everything that the cluster and AWS report"
+            ),
             Example(
                 command="kube-efs doctor cluster --bundle efs.tar.gz",
-                does="with objects and logs, for others",
+                does="also write an archive with objects and logs",
             ),
         ),
     ),
     "doctor claim": Manual(
-        exits=exits("nothing is wrong", "something is, or there is no answer"),
+        exits=exits("nothing is broken", "something is broken"),
         environment={**_KUBECONFIG, **_AWS},
         examples=(
             Example(
-                command="kube-efs doctor claim team/data", does="why this claim gets no volume, or no data"
+                command="kube-efs doctor claim team/data",
+                does="check the path between this claim and its data",
             ),
         ),
     ),
     "doctor node": Manual(
-        exits=exits("nothing is wrong", "something is"),
+        exits=exits("nothing is broken", "something is broken"),
         environment=_SETTINGS,
-        examples=(Example(command="kube-efs doctor node", does="the tunnels and mounts of this node"),),
+        examples=(Example(command="kube-efs doctor node", does="check the tunnels and mounts of this node"),),
     ),
 }
 

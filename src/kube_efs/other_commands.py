@@ -19,7 +19,7 @@ GROUP: Final = "kube_efs.commands"
 _OF_THE_LAB: Final = MappingProxyType(
     {
         "up": "Start an embedded cluster and EFS on this machine (needs the lab).",
-        "demo": "Show the way from a claim to data and back on an embedded cluster (needs the lab).",
+        "demo": "Demonstrate the life of a claim on an embedded cluster (needs the lab).",
     }
 )
 _ANYTHING: Final = MappingProxyType({"ignore_unknown_options": True, "allow_extra_args": True})
@@ -47,7 +47,7 @@ def add_commands(app: typer.Typer, found: Iterable[EntryPoint]) -> dict[str, Man
 def _complaint(name: str) -> Callable[[], None]:
     def complain() -> None:
         raise PlatformError(
-            "needs the lab, a Python package of its own that is not installed here",
+            "needs the Python package kube-efs-lab, which is not installed",
             field="command",
             value=name,
             remedy="in a checkout of kube-efs run `make setup`, or `pip install ./lab`",

@@ -27,7 +27,7 @@ _Bundle = Annotated[
 ]
 _Kubeconfig = Annotated[
     Path | None,
-    typer.Option(dir_okay=False, help="Else the pod's service account, KUBECONFIG or ~/.kube/config."),
+    typer.Option(dir_okay=False, help="Default: the pod's service account, KUBECONFIG or ~/.kube/config."),
 ]
 _Namespace = Annotated[
     str, typer.Option("--namespace", "-n", envvar="POD_NAMESPACE", help="The namespace of kube-efs.")
@@ -43,7 +43,7 @@ _DEFAULT_NAMESPACE = "openshift-efs-stunnel"
 
 def make_doctor(installation: "Installation") -> typer.Typer:
     """The commands; ``installation`` gives the manifests that a cluster is compared with."""
-    app = typer.Typer(no_args_is_help=True, help="Find problems and their remedies.")
+    app = typer.Typer(no_args_is_help=True, help="Find problems and recommend actions.")
 
     @app.command("cluster")
     def cluster(
@@ -54,7 +54,7 @@ def make_doctor(installation: "Installation") -> typer.Typer:
         output: _Output = DoctorOutput.TABLE,
         bundle: _Bundle = None,
     ) -> None:
-        """Look at everything that a cluster and AWS tell of file systems, classes, claims and nodes."""
+        """Check everything that a cluster and AWS report: file systems, classes, claims, nodes."""
         from kube_efs.doctor.run import ClusterOptions, diagnose_cluster
 
         options = ClusterOptions(namespace=namespace, kubeconfig=kubeconfig, region=region)
@@ -62,7 +62,7 @@ def make_doctor(installation: "Installation") -> typer.Typer:
 
     @app.command("claim")
     def claim(
-        name: Annotated[str, typer.Argument(metavar="CLAIM", help="Its namespace, a slash, and its name.")],
+        name: Annotated[str, typer.Argument(metavar="CLAIM", help="NAMESPACE/NAME of the claim.")],
         *,
         namespace: _Namespace = _DEFAULT_NAMESPACE,
         kubeconfig: _Kubeconfig = None,
@@ -70,7 +70,7 @@ def make_doctor(installation: "Installation") -> typer.Typer:
         output: _Output = DoctorOutput.TABLE,
         bundle: _Bundle = None,
     ) -> None:
-        """Look at one claim, and at everything between it and its data."""
+        """Check one claim, and the path between the claim and its data."""
         from kube_efs.doctor.run import ClusterOptions, diagnose_cluster
 
         options = ClusterOptions(namespace=namespace, kubeconfig=kubeconfig, claim=name, region=region)
@@ -84,21 +84,21 @@ def make_doctor(installation: "Installation") -> typer.Typer:
             typer.Option(
                 metavar="URL",
                 help="URL of the tunnel agent's health endpoint.",
-                show_default="by its settings",
+                show_default="from the settings",
             ),
         ] = None,
         driver: Annotated[
             str | None,
             typer.Option(
                 metavar="URL",
-                help="The CSI driver's health endpoint.",
+                help="URL of the health endpoint of the CSI driver.",
                 show_default="none, or port 9812",
             ),
         ] = None,
         output: _Output = DoctorOutput.TABLE,
         bundle: _Bundle = None,
     ) -> None:
-        """Look at the node that this runs on: tunnels, ports, TLS, NFS, kernel. Best in the agent's pod."""
+        """Check this node: tunnels, ports, TLS, NFS, kernel. Run it in the agent's pod if possible."""
         from kube_efs.doctor.node_settings import node_options
         from kube_efs.doctor.run import diagnose_node
 
