@@ -97,7 +97,7 @@ def chart_values() -> tuple[Value, ...]:
         Value(
             path="controller.replicas",
             default=_asset("controller")["spec"]["replicas"],
-            meaning="The number of controllers, one of which is active",
+            meaning="The number of controllers; only the leader is active",
             schema={"type": "integer", "minimum": 0},
         ),
         Value(
