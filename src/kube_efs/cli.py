@@ -1,7 +1,7 @@
 """The command line: each command parses, builds settings, and calls the one function that does the work.
 
-Exit status: 0 done, 1 failed, 2 wrong usage or bad settings. What a command needs is imported when it runs,
-so that ``--help`` is there at once.
+Exit status: 0 for success, 1 for a failure, 2 for wrong usage or invalid settings. A command imports what it
+needs when it runs, so that ``--help`` is fast.
 """
 
 import os
@@ -67,18 +67,18 @@ OutputOption = Annotated[Output, typer.Option("--output", "-o", help="A table, o
 
 
 def main() -> None:
-    """The console script; an error of kube-efs ends in one line that says what to do, never a traceback."""
+    """The console script; an error of kube-efs is printed as one line with a remedy, never as a traceback."""
     try:
         app()
     except KubeEfsError as error:
-        _complain(error)
+        _print_error(error)
         sys.exit(_WRONG_USAGE if isinstance(error, InvalidSetting) else _FAILED)
-    except Exception as error:  # noqa: BLE001 - Python would print its text as it is
+    except Exception as error:  # noqa: BLE001 - Python would print its text with secrets
         log_uncaught(error)
         sys.exit(_FAILED)
 
 
-def _complain(error: KubeEfsError) -> None:
+def _print_error(error: KubeEfsError) -> None:
     from rich.console import Console
     from rich.text import Text
 
@@ -114,7 +114,7 @@ def controller(
         str, typer.Option(help="Serve the CSI Controller service on this socket, for csi-provisioner.")
     ] = "",
 ) -> None:
-    """Create and delete volumes (runs in a Deployment; settings come from the environment)."""
+    """Create volumes for claims (runs in a Deployment; settings come from the environment)."""
     load_logging()
     from kube_efs.controllers.process import run_controller
     from kube_efs.settings import ControllerSettings, load
@@ -127,11 +127,11 @@ def controller(
 
 @app.command()
 def tunnel() -> None:
-    """Run the TLS tunnels of this node (runs in a DaemonSet; settings come from the environment)."""
+    """Manage this node's TLS tunnels (runs in a DaemonSet; settings come from the environment)."""
     load_logging()
     from kube_efs.telemetry.logging import configure
 
-    if os.getpid() == 1:  # the first process of a container, with which all others end, stunnel too
+    if os.getpid() == 1:  # its end would end all processes of the container, stunnel too
         from kube_efs.tunnels.supervisor import supervise
 
         configure("INFO")
@@ -200,13 +200,13 @@ def render(  # noqa: PLR0913 - one for each option
     ],
     *,
     namespace: Annotated[
-        str, typer.Option("--namespace", "-n", help="Namespace of kube-efs.")
+        str, typer.Option("--namespace", "-n", help="Namespace for kube-efs.")
     ] = "openshift-efs-stunnel",
     image: Annotated[
         str | None, typer.Option(help="Image of all processes.", show_default="this version's")
     ] = None,
     provisioner: Annotated[
-        str, typer.Option(help="Provisioner of the StorageClass.")
+        str, typer.Option(help="Provisioner in the storage classes.")
     ] = "gnuthought.com/efs-stunnel",
     storage_class: Annotated[str, typer.Option(help="Name of the StorageClass.")] = "efs-stunnel",
     region: Annotated[
@@ -219,20 +219,20 @@ def render(  # noqa: PLR0913 - one for each option
     secret: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAMESPACE/NAME", help="Secret that a class of the CSI driver names; repeatable."
+            metavar="NAMESPACE/NAME", help="Secret that classes of the CSI driver refer to; repeatable."
         ),
     ] = None,
     config_map: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAMESPACE/NAME", help="ConfigMap that a class of the CSI driver names; repeatable."
+            metavar="NAMESPACE/NAME", help="ConfigMap that classes of the CSI driver refer to; repeatable."
         ),
     ] = None,
     directory: Annotated[
         Path, typer.Option(file_okay=False, help="Directory for the bundle for OLM.")
     ] = Path("bundle"),
     operator: Annotated[
-        bool, typer.Option("--operator", help="Print the manifests of the operator instead.")
+        bool, typer.Option("--operator", help="Only the operator, which installs everything else.")
     ] = False,
     output: Annotated[
         ManifestFormat, typer.Option("--output", "-o", help="YAML documents, or one list in JSON.")
@@ -272,7 +272,7 @@ app.add_typer(make_doctor(_installation), name="doctor")
 
 
 InfraIdOption = Annotated[
-    str, typer.Option("--infra-id", help="ID of the cluster, in the tag that marks its AWS resources.")
+    str, typer.Option("--infra-id", help="ID of the cluster, in the tag of the AWS resources that it owns.")
 ]
 
 
@@ -296,7 +296,7 @@ def create_a_file_system(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be created.")] = False,
 ) -> None:
-    """Create a file system with security group and mount targets; can be repeated."""
+    """Create a file system for a cluster, with security group and mount targets; may be repeated."""
     from kube_efs.model.efs.ids import parse_subnet_id
     from kube_efs.operator.file_systems import FileSystemRequest, create_file_system
 
@@ -316,8 +316,10 @@ def create_a_file_system(
 def destroy(
     infra_id: InfraIdOption,
     *,
-    region: Annotated[str | None, typer.Option(envvar="AWS_REGION", help="Region of the cluster.")] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Remove them; without it, only show them.")] = False,
+    region: Annotated[
+        str | None, typer.Option(envvar="AWS_REGION", help="Region of the file systems.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Remove them, instead of only listing them.")] = False,
 ) -> None:
     """Remove access points and file systems that a cluster owns, WITH ALL DATA in them."""
     from kube_efs.operator.file_systems import describe
@@ -349,7 +351,7 @@ async def _in_aws(region: str | None, work: "Callable[[AwsGateway], Awaitable[_A
 
 
 def _say(text: str) -> None:
-    """Progress, apart from what programs read."""
+    """Print progress to standard error, because programs read standard output."""
     typer.echo(text, err=True)
 
 

@@ -1,6 +1,6 @@
-"""What the help of a command says beside its options: exit status, environment, examples.
+"""The parts of a command's help after its options: exit status, environment, examples.
 
-``--help`` shows it at the end, and manual pages are made from it (scripts/man_pages.py).
+``--help`` ends with them, and ``scripts/man_pages.py`` writes manual pages from them.
 """
 
 from collections.abc import Iterator, Mapping
@@ -21,17 +21,17 @@ class Example:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manual:
-    """``exits`` has the meaning of each exit status, ``environment`` of each variable that has no option."""
+    """``exits`` explains each exit status, ``environment`` each variable without an option."""
 
     exits: Mapping[int, str]
     environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     examples: tuple[Example, ...]
 
 
-_WRONG_USAGE: Final = "incorrect usage, or an invalid setting"
-_KUBECONFIG: Final = {"KUBECONFIG": "the kubeconfig, if --kubeconfig is not set"}
-_AWS: Final = {"AWS_...": "credentials and endpoint, as for any AWS client"}
-_SETTINGS: Final = {"KUBE_EFS_... and others": "all settings; the process reports invalid ones at the start"}
+_WRONG_USAGE: Final = "wrong usage, or an invalid setting"
+_KUBECONFIG: Final = {"KUBECONFIG": "the cluster, if --kubeconfig is not given"}
+_AWS: Final = {"AWS_...": "credentials and endpoint, as of every AWS client"}
+_SETTINGS: Final = {"KUBE_EFS_... and others": "all settings; invalid ones are reported at the start"}
 
 
 def exits(done: str, failed: str) -> Mapping[int, str]:
@@ -39,7 +39,7 @@ def exits(done: str, failed: str) -> Mapping[int, str]:
     return MappingProxyType({0: done, 1: failed, 2: _WRONG_USAGE})
 
 
-_PROCESS: Final = exits("the process was stopped", "the process could not continue; the log gives the reason")
+_PROCESS: Final = exits("it was stopped", "it could not continue; the log gives the reason")
 
 MANUALS: Final[dict[str, Manual]] = {
     "controller": Manual(
@@ -63,7 +63,7 @@ MANUALS: Final[dict[str, Manual]] = {
         examples=(Example(command="kube-efs operator", does="manage the installation"),),
     ),
     "status": Manual(
-        exits=exits("the status was printed", "the cluster does not answer, or denies access"),
+        exits=exits("the cluster answered", "the cluster did not answer, or denied access"),
         environment=_KUBECONFIG,
         examples=(
             Example(command="kube-efs status", does="tables of file systems, claims, volumes and tunnels"),
@@ -75,22 +75,23 @@ MANUALS: Final[dict[str, Manual]] = {
     ),
     "migrate": Manual(
         exits=exits(
-            "no claim has a problem", "at least one claim has a problem; the output gives the reason"
+            "every claim can be moved, or was moved",
+            "a claim cannot be moved; each such claim has its reason",
         ),
         environment=_KUBECONFIG,
         examples=(
             Example(command="kube-efs migrate", does="show the plan and change nothing"),
             Example(
                 command="kube-efs migrate -n team --claim data --yes --wait 600",
-                does="convert one claim when no pod uses it",
+                does="move one claim, when no pod uses it",
             ),
             Example(
-                command="kube-efs migrate -n team --rollback --yes", does="convert claims back to NFS volumes"
+                command="kube-efs migrate -n team --rollback --yes", does="move claims back to NFS volumes"
             ),
         ),
     ),
     "render": Manual(
-        exits=exits("the manifests were printed or written", "the manifests could not be printed or written"),
+        exits=exits("the manifests were printed", "the manifests could not be printed"),
         examples=(
             Example(
                 command="kube-efs render --for kubernetes --csi | kubectl apply -f -",
@@ -103,19 +104,20 @@ MANUALS: Final[dict[str, Manual]] = {
     ),
     "create-file-system": Manual(
         exits=exits(
-            "the file system exists, and its ID was printed", "failed; repeat the command to continue"
+            "the file system exists, and its ID was printed",
+            "the file system is not complete; repeat the command to continue",
         ),
         environment={**_AWS, **_KUBECONFIG},
         examples=(
             Example(
                 command="kube-efs create-file-system --infra-id prod-x7k2p --region us-east-1 --dry-run",
-                does="show what would be created in the subnets of the nodes",
+                does="show what would be created, for the nodes' subnets",
             ),
         ),
     ),
     "destroy": Manual(
         exits=exits(
-            "everything was removed, or there was nothing to remove",
+            "everything was removed, or the cluster owned nothing",
             "something remains: --yes is missing, or AWS refused",
         ),
         environment=_AWS,
@@ -127,30 +129,28 @@ MANUALS: Final[dict[str, Manual]] = {
         ),
     ),
     "doctor cluster": Manual(
-        exits=exits("nothing is broken", "something is broken"),
+        exits=exits("no problem was found", "a problem was found, or there is no answer"),
         environment={**_KUBECONFIG, **_AWS},
         examples=(
-            Example(
-                command="kube-efs doctor cluster", does="check everything that the cluster and AWS report"
-            ),
+            Example(command="kube-efs doctor cluster", does="check everything in the cluster and in AWS"),
             Example(
                 command="kube-efs doctor cluster --bundle efs.tar.gz",
-                does="also write an archive with objects and logs",
+                does="also write objects and logs, for support",
             ),
         ),
     ),
     "doctor claim": Manual(
-        exits=exits("nothing is broken", "something is broken"),
+        exits=exits("no problem was found", "a problem was found, or there is no answer"),
         environment={**_KUBECONFIG, **_AWS},
         examples=(
             Example(
                 command="kube-efs doctor claim team/data",
-                does="check the path between this claim and its data",
+                does="find out why a claim has no volume, or no data",
             ),
         ),
     ),
     "doctor node": Manual(
-        exits=exits("nothing is broken", "something is broken"),
+        exits=exits("no problem was found", "a problem was found"),
         environment=_SETTINGS,
         examples=(Example(command="kube-efs doctor node", does="check the tunnels and mounts of this node"),),
     ),
@@ -158,7 +158,7 @@ MANUALS: Final[dict[str, Manual]] = {
 
 
 def add_manuals(app: typer.Typer, manuals: Mapping[str, Manual], prefix: str = "") -> None:
-    """Let the help of each command end with what its manual says."""
+    """Append the manual of each command to its help."""
     for command in app.registered_commands:
         name = command.name or (command.callback.__name__ if command.callback else "")
         manual = manuals.get(f"{prefix}{name}")
@@ -170,7 +170,7 @@ def add_manuals(app: typer.Typer, manuals: Mapping[str, Manual], prefix: str = "
 
 
 def _lines(manual: Manual) -> Iterator[str]:
-    """Paragraphs, each of which is a line of its own in the help."""
+    """The paragraphs, each of which is one line in the help."""
     for status, meaning in manual.exits.items():
         yield f"Exit status {status}: {meaning}"
     for name, meaning in manual.environment.items():

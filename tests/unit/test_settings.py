@@ -455,8 +455,8 @@ def test_limits_of_shared_volumes_are_told_by_namespace(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        pytest.param("[", "is not YAML; use a mapping of names to lists of IDs", id="no YAML"),
-        pytest.param("[fs-1]", "use a mapping of names to lists of IDs", id="no mapping"),
+        pytest.param("[", "is not YAML; use a mapping of names to lists of ids", id="no YAML"),
+        pytest.param("[fs-1]", "use a mapping of names to lists of ids", id="no mapping"),
         pytest.param("{team: fs-1}", "has something other than lists", id="no list"),
         pytest.param("{team: [fs-1, nfs-2]}", "names 'nfs-2', which is not a valid ID", id="no id"),
     ],

@@ -42,8 +42,8 @@ _DEFAULT_NAMESPACE = "openshift-efs-stunnel"
 
 
 def make_doctor(installation: "Installation") -> typer.Typer:
-    """The commands; ``installation`` gives the manifests that a cluster is compared with."""
-    app = typer.Typer(no_args_is_help=True, help="Find problems and recommend actions.")
+    """The commands; ``installation`` returns the manifests to compare with the cluster."""
+    app = typer.Typer(no_args_is_help=True, help="Find problems and their remedies.")
 
     @app.command("cluster")
     def cluster(
@@ -54,7 +54,7 @@ def make_doctor(installation: "Installation") -> typer.Typer:
         output: _Output = DoctorOutput.TABLE,
         bundle: _Bundle = None,
     ) -> None:
-        """Check everything that a cluster and AWS report: file systems, classes, claims, nodes."""
+        """Check the file systems, classes, claims and nodes of a cluster, with data from AWS."""
         from kube_efs.doctor.run import ClusterOptions, diagnose_cluster
 
         options = ClusterOptions(namespace=namespace, kubeconfig=kubeconfig, region=region)

@@ -1,4 +1,4 @@
-"""The command ``kube-efs migrate``, as the command line has it; what it needs is imported when it runs."""
+"""The command ``kube-efs migrate``; it imports what it needs when it runs."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-_STOOD_IN_THE_WAY = 1
+_BLOCKED = 1
 
 
 class Output(StrEnum):
@@ -36,7 +36,7 @@ def migrate(  # noqa: PLR0913 - one for each option
         float, typer.Option(metavar="SECONDS", min=0, help="Time to wait until no pod uses a claim.")
     ] = 0,
     yes: Annotated[
-        bool, typer.Option("--yes", help="Convert the claims; without it, only show the plan.")
+        bool, typer.Option("--yes", help="Move the claims, instead of only showing the plan.")
     ] = False,
     server: Annotated[
         list[str] | None,
@@ -82,4 +82,4 @@ def migrate(  # noqa: PLR0913 - one for each option
             typer.echo("Run the same command again to continue, or with --rollback to undo.", err=True)
         raise
     if not is_well:
-        raise typer.Exit(_STOOD_IN_THE_WAY)
+        raise typer.Exit(_BLOCKED)

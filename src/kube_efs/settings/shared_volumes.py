@@ -46,6 +46,6 @@ class SharedVolumeSettings(Environment):
         "File systems and access points that the SharedVolumes of each namespace may use; for"
         f" all others under `{OTHERS}`. The annotation `{ANNOTATION}` of a Namespace takes precedence"
         f" over `{OTHERS}`.",
-        accepts="a mapping of names to lists of IDs in JSON or YAML, where `*` is every ID",
+        accepts="a mapping of names to lists of ids in JSON or YAML, where `*` is every id",
         shown="everything",
     )
