@@ -56,7 +56,7 @@ async def _inspect() -> Any:
 
 async def test_it_tells_its_version_and_explains_its_commands() -> None:
     assert await output_of(IMAGE, "--version") == f"kube-efs {PROJECT['version']}\n"
-    assert "Keep this node's TLS tunnels" in await output_of(IMAGE, "tunnel", "--help")
+    assert "Manage this node's TLS tunnels" in await output_of(IMAGE, "tunnel", "--help")
 
 
 async def test_its_labels_and_user_are_told() -> None:
