@@ -41,7 +41,7 @@ IMAGE :=
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-demo: setup ## Set up what is missing, then show the way from a claim to data and back (needs root)
+demo: setup ## Set up what is missing, then demonstrate the life of a claim (needs root)
 	$(BIN)/kube-efs demo
 
 test: setup ## Set up what is missing, then run what a change usually breaks
@@ -75,17 +75,17 @@ conformance: setup ## Build a Kubernetes control plane (once, a quarter of an ho
 	$(PYTEST) --numprocesses=$(PLANES) --cluster real tests/scenarios tests/conformance \
 	  --ignore tests/scenarios/test_operator_pods.py
 
-kernel: setup ## Run what a node does on a kernel of its own, with real NFS mounts and every fault (needs root)
+kernel: setup ## Run the processes of a node on a separate kernel, with real NFS mounts and faults (needs root)
 	@scripts/install-programs kernel
 	$(BIN)/pytest --timeout=900 tests/kernel -k '$(SCENARIOS)'
 
 up: setup ## Start an embedded cluster and EFS on this machine, until Ctrl-C (needs root)
 	$(BIN)/kube-efs up
 
-soak: setup ## Do everything at once for SOAK_SECONDS (600), and fail when memory has grown (needs root)
+soak: setup ## Create and delete everything for SOAK_SECONDS (600); fail if memory has grown (needs root)
 	$(BIN)/python -m tests.chaos soak
 
-chaos: setup ## Kill everything and fuzz every socket for CHAOS_SECONDS (120), then check what is left or lost (needs root)
+chaos: setup ## The same while processes are killed and sockets fuzzed, for CHAOS_SECONDS (120) (needs root)
 	$(BIN)/python -m tests.chaos chaos
 
 simulate: $(INSTALLED) ## Try to lose data: SEEDS runs in virtual time, the run of one SEED, or PLANTED=1 faults
@@ -123,10 +123,10 @@ docs: $(INSTALLED) ## Build the site of the pages into build/docs, and manual pa
 proto: $(INSTALLED) ## Rewrite the Python modules of the .proto files
 	scripts/generate-protocol
 
-image: ## Build the image with buildah, on BASE or, where none can be fetched, on BASE=local (needs root)
+image: ## Build the image with buildah, on BASE, or on BASE=local without a registry (needs root)
 	@BASE='$(BASE)' IMAGE='$(IMAGE)' scripts/build-image
 
-image-check: setup ## Run what `make image` has built, on an embedded cluster (needs root)
+image-check: setup ## Run the image of `make image` on an embedded cluster (needs root)
 	@scripts/install-programs container
 	IMAGE='$(IMAGE)' $(BIN)/pytest --timeout=300 tests/image
 
@@ -139,5 +139,5 @@ $(INSTALLED): pyproject.toml lab/pyproject.toml constraints.txt scripts/install-
 	@scripts/install-python $(VENV)
 	@touch $@
 
-clean: ## Remove .venv and everything else that was made here
+clean: ## Remove .venv and all other generated files
 	rm -rf $(VENV) build .cache .kube-efs .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

@@ -55,7 +55,7 @@ def _figure(kind: str, counted: Counter[str]) -> Figure:
         f"API-server writes a claim, {kind} class",
         counted.total() / _CLAIMS,
         _GOAL,
-        detail=f"{_CLAIMS} claims: {what}; events and leases apart",
+        detail=f"{_CLAIMS} claims: {what}; without events and leases",
     )
 
 

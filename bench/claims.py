@@ -114,20 +114,23 @@ async def _burst(
         rate(bound),
         60,
         "/s",
-        f"{kind} and moto on the same cores: all claims were there after {load.created_seconds:.1f} s, their "
+        f"{kind} and moto on the same cores: all claims existed after {load.created_seconds:.1f} s, their "
         f"volumes after {made[-1]:.1f} s, Bound after {bound[-1]:.1f} s; half were Bound after "
         f"{percentile(bound, 50):.1f} s; moto took {in_aws:.2f} s for a call; "
         f"CPU a claim: {_shares(costs, size)}",
     )
     yield plain(
-        f"their volumes made a second, {size:,} at once",
+        f"their volumes created a second, {size:,} at once",
         rate(made),
         "/s",
-        "what is after that is Kubernetes' binder, which serves one claim after the other",
+        "the rest is the binder of Kubernetes, which serves one claim after the other",
     )
     own = costs["kube-efs controller"] / size
     yield plain(
-        f"what the controller's own CPU would allow, {size:,} at once", 1000 / own, "/s", f"{own:.1f} ms each"
+        f"rate that the CPU time of the controller allows, {size:,} at once",
+        1000 / own,
+        "/s",
+        f"{own:.1f} ms each",
     )
     if size == _MOST:
         for one in _shape(bound, made):

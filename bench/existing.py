@@ -81,7 +81,7 @@ class Controller:
             await self._claim(load, f"first-at-{size}-{storage_class}", storage_class)
         cost = await self._one_more(load, size, classes[0])
         self._costs[size] = cost
-        calls = f"{cost.all_calls:g} calls of all kinds while {_MORE} were made"
+        calls = f"{cost.all_calls:g} calls of all kinds while {_MORE} were created"
         yield exactly(f"AWS calls for one more CSI volume at {size:,}", cost.calls, 1, detail=calls)
         for figure in _times(size, cost, self._costs[0]):
             yield figure
@@ -185,18 +185,20 @@ def _start(size: int, seconds: float) -> Figure:
 
 def _times(size: int, now: Cost, first: Cost) -> Iterator[Figure]:
     detail = (
-        f"medians of {_MORE}: {now.ms:.1f} ms from the sight of a claim to its volume, of it moto "
+        f"medians of {_MORE}: {now.ms:.1f} ms from the sight of a claim to its volume, of this moto "
         f"{now.aws_ms:.1f} ms, the API server {now.api_ms:.1f} ms, the controller {now.own_ms:.1f} ms"
     )
     cpu = f"{now.cpu_ms:.1f} ms of CPU a claim, events and watches too"
     if size == 0:
         yield plain("time of one more CSI volume at 0", now.ms, "ms", detail)
-        yield plain("the controller's CPU for it", now.cpu_ms, "ms", cpu)
+        yield plain("CPU time of the controller for it", now.cpu_ms, "ms", cpu)
         return
     # CreateVolume makes the access point; the object in the API is made after it, by whoever called.
-    name = f"time of CreateVolume at {size:,} ÷ at 0, moto's own apart"
+    name = f"time of CreateVolume at {size:,} ÷ at 0, without the time of moto"
     yield at_most(name, now.own_ms / first.own_ms, _GROWTH_MOST, detail=detail)
-    yield plain(f"the controller's CPU for it at {size:,} ÷ at 0", now.cpu_ms / first.cpu_ms, detail=cpu)
+    yield plain(
+        f"CPU time of the controller for it at {size:,} ÷ at 0", now.cpu_ms / first.cpu_ms, detail=cpu
+    )
 
 
 def _memory(size: int, used: float) -> Figure:

@@ -108,7 +108,7 @@ async def measure(folder: Path) -> AsyncIterator[Figure]:
             publisher = _Publisher(channel, tunnels_of_node, folder / "pods")
             yield _total("memory of node and agent with 0 volumes (no stunnel yet)", node.megabytes(), 130)
             in_parts = node.megabytes_in_parts()
-            yield plain("the same, of what several processes share only a part each (PSS)", in_parts, "MB")
+            yield plain("the same as proportional set size (PSS)", in_parts, "MB")
             await publisher.publish(points[:_FIRST], until_up=True)
             yield _total(f"the same with stunnel and {_FIRST} volumes", some := node.megabytes())
             starts, readings, begun = len(node.starts()), node.readings(), node.cpu_seconds()
@@ -117,15 +117,15 @@ async def measure(folder: Path) -> AsyncIterator[Figure]:
             there = await publisher.publish(points)
             further, ended = node.megabytes(), node.cpu_seconds()
             yield _median("NodePublish with mount(8), new access-point tunnel", new, 60, begun, amid)
-            yield _median("NodePublish with mount(8), tunnel there", there, 10, amid, ended)
+            yield _median("NodePublish with mount(8), existing tunnel", there, 10, amid, ended)
             published = len(new) + len(there)
             yield exactly("processes started by each of these", (len(node.starts()) - starts) / published, 1)
             name = "readings of the mount table by each of these"
             yield at_most(name, (node.readings() - readings) / published, 1)
             grown = _each(some, tunnels, len(new))
-            yield _total("memory of each further volume with a tunnel of its own", grown, 0.3)
+            yield _total("memory of each further volume with its own tunnel", grown, 0.3)
             grown = _each(tunnels, further, len(there))
-            yield _total("memory of each further volume of a tunnel that is there", grown, 0.3)
+            yield _total("memory of each further volume with an existing tunnel", grown, 0.3)
             yield await _at_many_mounts(publisher, points, statistics.median(there))
             async for figure in _at_many_lines(node, publisher, points, statistics.median(there)):
                 yield figure
@@ -138,7 +138,7 @@ async def _at_many_mounts(publisher: "_Publisher", points: Sequence[str], before
     while publisher.published < _MANY:
         await publisher.publish(points[: _MANY - publisher.published])
     found = statistics.median(await publisher.publish(points))
-    name = f"time of NodePublish, tunnel there, at {_MANY:,} mounts ÷ before"
+    name = f"time of NodePublish, existing tunnel, at {_MANY:,} mounts ÷ before"
     return plain(name, found / before, detail=f"{found:.1f} ms")
 
 
@@ -153,7 +153,7 @@ async def _at_many_lines(
         took = (time.perf_counter() - begun) * _MILLISECONDS
         readings = node.readings() - readings
     where = f"at {_LINES:,} lines, while another mount comes and goes"
-    name = f"time of NodePublish, tunnel there, {where} ÷ before"
+    name = f"time of NodePublish, existing tunnel, {where} ÷ before"
     yield plain(name, alone / before, detail=f"{alone:.1f} ms")
     name = f"time of {_AT_ONCE} NodePublish at once {where} ÷ {_AT_ONCE} one after the other"
     yield at_most(name, took / (_AT_ONCE * alone), 1, detail=f"{took:.0f} ms in all")

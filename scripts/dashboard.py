@@ -46,15 +46,15 @@ _ROWS = (
         title="Health",
         panels=(
             Panel(
-                title="Controllers that lead",
-                about="One for each installation; none means that claims get no volumes.",
+                title="Leading controllers",
+                about="One for each installation. If there is none, claims get no volumes.",
                 queries=(("sum by (namespace) (kube_efs_leader{@})", "{{namespace}}"),),
                 kind="stat",
                 width=6,
             ),
             Panel(
-                title="Tunnels that are down",
-                about="Of all nodes; those on demand count while something is mounted through them.",
+                title="Tunnels that do not work",
+                about="On all nodes. Tunnels on demand count while something is mounted through them.",
                 queries=(
                     (
                         "sum(kube_efs_tunnel_up{@} == bool 0) or vector(0)",
@@ -73,8 +73,8 @@ _ROWS = (
                 width=6,
             ),
             Panel(
-                title="Age of what AWS told",
-                about="Time since the file systems were last listed.",
+                title="Age of the list of file systems",
+                about="Time since AWS last returned the file systems.",
                 queries=(("max by (namespace) (kube_efs_discovery_age_seconds{@})", "{{namespace}}"),),
                 unit="s",
                 kind="stat",
@@ -86,8 +86,8 @@ _ROWS = (
         title="Volumes",
         panels=(
             Panel(
-                title="Attempts to make volumes",
-                about="Refused ones wait for a change of claim or class, retried ones for better times.",
+                title="Attempts to create volumes",
+                about="Refused attempts wait for a change of the claim or its class. The others are retried.",
                 queries=(
                     (
                         _rate("provisioner, outcome", "kube_efs_provisionings_total"),
@@ -98,7 +98,7 @@ _ROWS = (
             ),
             Panel(
                 title="Time from a claim to its volume (95 %)",
-                about="From the first sight of the claim.",
+                about="From the time when the controller first saw the claim.",
                 queries=(
                     (_quantile("kube_efs_provisioning_seconds", "provisioner", "0.95"), "{{provisioner}}"),
                 ),
@@ -106,7 +106,7 @@ _ROWS = (
             ),
             Panel(
                 title="Attempts to delete volumes",
-                about="Refused ones are kept by a guard.",
+                about="If an attempt is refused, a guard keeps the volume.",
                 queries=(
                     (
                         _rate("provisioner, outcome", "kube_efs_deletions_total"),
@@ -116,13 +116,13 @@ _ROWS = (
                 unit="ops",
             ),
             Panel(
-                title="Group ids used",
+                title="Group IDs in use",
                 about="Share of the range of each class.",
                 queries=(("kube_efs_gid_range_used{@} / kube_efs_gid_range_size{@}", "{{storage_class}}"),),
                 unit="percentunit",
             ),
             Panel(
-                title="Access points used",
+                title="Access points in use",
                 about="Share of the quota of each file system.",
                 queries=(("kube_efs_access_points{@} / kube_efs_access_point_quota{@}", "{{file_system}}"),),
                 unit="percentunit",
@@ -136,7 +136,7 @@ _ROWS = (
         ),
     ),
     Row(
-        title="Usage, where it is measured",
+        title="Usage, if it is measured",
         panels=(
             Panel(
                 title="Bytes in each file system",
@@ -147,7 +147,7 @@ _ROWS = (
             ),
             Panel(
                 title="Fullest volumes",
-                about="Share of what was asked for. EFS has no quota: more than 100 % is possible.",
+                about="Share of the request of the claim. EFS has no quota, so more than 100 % is possible.",
                 queries=(
                     (
                         "topk(10, kube_efs_volume_used_bytes{@} / kube_efs_volume_requested_bytes{@})",
@@ -165,7 +165,7 @@ _ROWS = (
         panels=(
             Panel(
                 title="Latency of NFS through the tunnels (99 %)",
-                about="A NULL call, to the mount target and back.",
+                about="Time of a NULL call to the mount target.",
                 queries=(
                     (_quantile("kube_efs_tunnel_probe_seconds", "file_system", "0.99"), "{{file_system}}"),
                 ),
@@ -173,7 +173,7 @@ _ROWS = (
             ),
             Panel(
                 title="Tunnels that have failed over",
-                about="They work, by a mount target farther away.",
+                about="These tunnels work, through a more distant mount target.",
                 queries=(
                     ("sum by (file_system) (kube_efs_tunnel_failed_over{@})", "{{file_system}}"),
                     (
@@ -193,8 +193,8 @@ _ROWS = (
                 queries=((f"increase(kube_efs_stunnel_restarts_total{{@}}{_PER_SECOND}) > 0", "{{pod}}"),),
             ),
             Panel(
-                title="First client certificate to end",
-                about="They are renewed each hour.",
+                title="Next expiry of a client certificate",
+                about="Certificates are renewed each hour.",
                 queries=(
                     (
                         "min by (file_system) (kube_efs_certificate_expiry_seconds{@}) - time()",
@@ -204,7 +204,7 @@ _ROWS = (
                 unit="s",
             ),
             Panel(
-                title="Client certificates made",
+                title="Created client certificates",
                 about="By outcome.",
                 queries=(
                     (
@@ -227,13 +227,13 @@ _ROWS = (
             ),
             Panel(
                 title="Requests to the API server",
-                about="By code of the answer; none without one.",
+                about="By code of the response; none without a response.",
                 queries=((_rate("code", "kube_efs_api_requests_total"), "{{code}}"),),
                 unit="ops",
             ),
             Panel(
-                title="Calls to the CSI services that failed",
-                about="By method and code of gRPC.",
+                title="Failed calls to the CSI services",
+                about="By method and gRPC code.",
                 queries=(
                     (
                         _rate("method, code", "kube_efs_csi_calls_total", '@, code!="OK"'),
@@ -244,7 +244,7 @@ _ROWS = (
             ),
             Panel(
                 title="Time of calls to the CSI services (95 %)",
-                about="Whatever their end.",
+                about="Of all calls, also failed ones.",
                 queries=((_quantile("kube_efs_csi_call_seconds", "method", "0.95"), "{{method}}"),),
                 unit="s",
             ),

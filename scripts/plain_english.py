@@ -1,7 +1,8 @@
 """Finds words that have a plainer alternative, and exits with 1 when there are any.
 
 ``PLACES`` are the files and directories to check, as git lists them. ``READERS`` has, for each suffix, the
-function that returns the prose of a file. To check another kind of file, add its place and its reader.
+function that returns the prose of a file, and the words to find there. To check another kind of file, add
+its place and its reader.
 """
 
 import io
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
-PLACES: Final = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs", "src/kube_efs")
+PLACES: Final = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs", "deploy", "src/kube_efs")
 
 # Regular expressions of words, and what to write instead. A blank stands for any white space.
 WORDS: Final[Mapping[str, str]] = {
@@ -61,11 +62,36 @@ WORDS: Final[Mapping[str, str]] = {
     "colours?": "color, as in Kubernetes",
     "catalogues?": "catalog, as in Kubernetes",
     "time-outs?": "timeout",
+    "anymore": "no longer",
+    "upon|till|unto": "on, or until",
+    "(there|where|here)(by|in|upon|to)": "by this, in it, or a new sentence",
+    "as it were|so to speak": "delete it",
+    "seldom": "rarely",
+    "save for": "except",
+    "a (good|great) (deal|many)": "much, or many",
 }
-_FINDERS: Final = tuple(
-    (re.compile(r"\b(?:" + words.replace(" ", r"\s+") + r")(?!\w)", re.IGNORECASE), instead)
-    for words, instead in WORDS.items()
-)
+# More words, for what administrators read. Modules still contain them.
+PAGE_WORDS: Final[Mapping[str, str]] = {
+    "whom|of which": "a new sentence with the noun",
+    "(is|are|was|were) no (valid|such|member|part)": "is not",
+    "so (it|they) (is|are|has|have)": "it is also, or a new sentence",
+    "(stands?|stood) (on|in the way)": "depends on, or prevents",
+    "(lies|lie|lay) (in|on|at|below|above|between|with)": "is",
+    "(is|are|was|were) let( go)?": "can, or is allowed",
+    "looks? (at|after)": "check, or manage",
+    "asks? for": "request",
+    "hand(s|ed)? out": "assign",
+    "not to be": "must not be",
+    "once more": "again",
+    "forever": "permanently, or indefinitely",
+    "(or|and) the like": "or similar, or the names",
+    "of (its|their) kind": "name the kind",
+    "wins? over": "takes precedence over",
+    "knows? no": "has no, or cannot",
+    "besides": "also, or in addition",
+    "wherever|whichever": "where, any, or each",
+}
+_ALL: Final = {**WORDS, **PAGE_WORDS}
 # What a page quotes is checked where it comes from.
 _QUOTED: Final = re.compile(
     r"""
@@ -78,6 +104,7 @@ _QUOTED: Final = re.compile(
     """,
     re.DOTALL | re.MULTILINE | re.VERBOSE,
 )
+_YAML_COMMENT: Final = re.compile(r"(?:^|\s)#(.*)")
 # An f-string is one token before Python 3.12, and its text is a token of its own since.
 _PROSE_TOKENS: Final = frozenset(
     number for number, name in tokenize.tok_name.items() if name in {"COMMENT", "STRING", "FSTRING_MIDDLE"}
@@ -126,17 +153,28 @@ def prose_of_module(text: str) -> str:
     return "".join("".join(line) for line in lines)
 
 
+def prose_of_manifest(text: str) -> str:
+    """The comments of a YAML file, without code and quotes; lines keep their numbers."""
+    comments = [found[1] if (found := _YAML_COMMENT.search(line)) else "" for line in text.split("\n")]
+    return _without(_QUOTED, "\n".join(comments))
+
+
 def _without(unwanted: re.Pattern[str], text: str) -> str:
     return unwanted.sub(lambda found: re.sub(r"[^\n]", " ", found[0]), text)
 
 
-READERS: Final[Mapping[str, Callable[[str], str]]] = {".md": prose_of_page, ".py": prose_of_module}
+READERS: Final[Mapping[str, tuple[Callable[[str], str], Mapping[str, str]]]] = {
+    ".md": (prose_of_page, _ALL),
+    ".yaml": (prose_of_manifest, _ALL),
+    ".py": (prose_of_module, WORDS),
+}
 
 
-def findings(prose: str) -> Iterator[Finding]:
+def findings(prose: str, words: Mapping[str, str] = WORDS) -> Iterator[Finding]:
     """The words that have a plainer alternative, in the order of their lines; each place counts once."""
     found: dict[int, Finding] = {}
-    for finder, instead in _FINDERS:
+    for phrase, instead in words.items():
+        finder = re.compile(r"\b(?:" + phrase.replace(" ", r"\s+") + r")(?!\w)", re.IGNORECASE)
         for match in finder.finditer(prose):
             line = prose.count("\n", 0, match.start()) + 1
             found.setdefault(
@@ -160,7 +198,8 @@ def main() -> int:
     lines = [
         f'{path.relative_to(ROOT)}:{one.line}: "{one.word}": write {one.instead}\n'
         for path in _files()
-        for one in findings(READERS[path.suffix](path.read_text(encoding="utf-8")))
+        for prose_of, words in [READERS[path.suffix]]
+        for one in findings(prose_of(path.read_text(encoding="utf-8")), words)
     ]
     sys.stdout.writelines(lines)
     return int(bool(lines))

@@ -147,7 +147,7 @@ def tunnel() -> None:
 
 @app.command()
 def node() -> None:
-    """Mount volumes for this node's kubelet (runs in a DaemonSet; settings come from the environment)."""
+    """Mount volumes for the kubelet (runs in a DaemonSet; settings come from the environment)."""
     load_logging()
     from kube_efs.csi.run_node import run_node
     from kube_efs.settings import NodeSettings, load
@@ -184,7 +184,7 @@ def status(
         str, typer.Option("--namespace", "-n", envvar="POD_NAMESPACE", help="The namespace of kube-efs.")
     ] = "openshift-efs-stunnel",
 ) -> None:
-    """Show a cluster's file systems, ports, volumes and tunnels."""
+    """Show the file systems, ports, volumes and tunnels of a cluster."""
     from kube_efs.report.status import show_status
 
     _finish(show_status(kubeconfig, namespace, as_json=output is Output.JSON))
@@ -208,7 +208,7 @@ def render(  # noqa: PLR0913 - one for each option
     provisioner: Annotated[
         str, typer.Option(help="Provisioner in the storage classes.")
     ] = "gnuthought.com/efs-stunnel",
-    storage_class: Annotated[str, typer.Option(help="Name of the storage class.")] = "efs-stunnel",
+    storage_class: Annotated[str, typer.Option(help="Name of the StorageClass.")] = "efs-stunnel",
     region: Annotated[
         str | None, typer.Option(help="Region of the file systems.", show_default="each instance's own")
     ] = None,
@@ -280,15 +280,19 @@ InfraIdOption = Annotated[
 def create_a_file_system(
     infra_id: InfraIdOption,
     *,
-    name: Annotated[str | None, typer.Option(help="Its name.", show_default="INFRA_ID-efs")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Name of the file system.", show_default="INFRA_ID-efs")
+    ] = None,
     subnet: Annotated[
-        list[str] | None, typer.Option(help="For a mount target; repeatable.", show_default="the nodes'")
+        list[str] | None,
+        typer.Option(help="Subnet for a mount target; repeatable.", show_default="the nodes'"),
     ] = None,
     region: Annotated[
         str | None, typer.Option(envvar="AWS_REGION", help="Region of the new file system.")
     ] = None,
     kubeconfig: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="The cluster whose nodes' subnets are used.")
+        Path | None,
+        typer.Option(dir_okay=False, help="Kubeconfig of the cluster, to find the subnets of its nodes."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be created.")] = False,
 ) -> None:

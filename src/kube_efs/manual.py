@@ -45,12 +45,12 @@ MANUALS: Final[dict[str, Manual]] = {
     "controller": Manual(
         exits=_PROCESS,
         environment=_SETTINGS,
-        examples=(Example(command="kube-efs controller", does="serve claims of this cluster"),),
+        examples=(Example(command="kube-efs controller", does="serve the claims of this cluster"),),
     ),
     "tunnel": Manual(
         exits=_PROCESS,
         environment=_SETTINGS,
-        examples=(Example(command="kube-efs tunnel", does="keep the tunnels of this node"),),
+        examples=(Example(command="kube-efs tunnel", does="run the tunnels of this node"),),
     ),
     "node": Manual(
         exits=_PROCESS,
@@ -67,7 +67,10 @@ MANUALS: Final[dict[str, Manual]] = {
         environment=_KUBECONFIG,
         examples=(
             Example(command="kube-efs status", does="tables of file systems, claims, volumes and tunnels"),
-            Example(command="kube-efs status -n efs -o json", does="the same of kube-efs in namespace efs"),
+            Example(
+                command="kube-efs status -n efs -o json",
+                does="the same in JSON, for kube-efs in namespace efs",
+            ),
         ),
     ),
     "migrate": Manual(
@@ -77,7 +80,7 @@ MANUALS: Final[dict[str, Manual]] = {
         ),
         environment=_KUBECONFIG,
         examples=(
-            Example(command="kube-efs migrate", does="show what would be done, and change nothing"),
+            Example(command="kube-efs migrate", does="show the plan and change nothing"),
             Example(
                 command="kube-efs migrate -n team --claim data --yes --wait 600",
                 does="move one claim, when no pod uses it",
@@ -94,7 +97,9 @@ MANUALS: Final[dict[str, Manual]] = {
                 command="kube-efs render --for kubernetes --csi | kubectl apply -f -",
                 does="install kube-efs with the CSI driver",
             ),
-            Example(command="kube-efs render --for olm --directory bundle", does="a bundle of the operator"),
+            Example(
+                command="kube-efs render --for olm --directory bundle", does="write a bundle of the operator"
+            ),
         ),
     ),
     "create-file-system": Manual(

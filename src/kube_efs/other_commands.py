@@ -19,7 +19,7 @@ GROUP: Final = "kube_efs.commands"
 _LAB_COMMANDS: Final = MappingProxyType(
     {
         "up": "Start an embedded cluster and EFS on this machine (needs the lab).",
-        "demo": "Show the way from a claim to data and back on an embedded cluster (needs the lab).",
+        "demo": "Demonstrate the life of a claim on an embedded cluster (needs the lab).",
     }
 )
 _ANY_ARGUMENTS: Final = MappingProxyType({"ignore_unknown_options": True, "allow_extra_args": True})

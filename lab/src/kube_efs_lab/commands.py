@@ -30,7 +30,7 @@ ControlPlaneOption = Annotated[
         envvar="KUBEBUILDER_ASSETS",
         file_okay=False,
         resolve_path=True,
-        help="Run on the etcd, kube-apiserver and kube-controller-manager of this folder.",
+        help="Use the etcd, kube-apiserver and kube-controller-manager in this directory.",
         show_default="the embedded control plane",
     ),
 ]
@@ -40,11 +40,11 @@ def _up(
     kubeconfig: Annotated[
         Path,
         typer.Option(
-            dir_okay=False, resolve_path=True, help="Where the embedded cluster's kubeconfig is written."
+            dir_okay=False, resolve_path=True, help="File for the kubeconfig of the embedded cluster."
         ),
     ] = Path(".kube-efs/kubeconfig"),
     empty: Annotated[
-        bool, typer.Option("--empty", help="Leave kube-efs out, for trying how it is installed.")
+        bool, typer.Option("--empty", help="Start a cluster without kube-efs, to install it there.")
     ] = False,
     control_plane: ControlPlaneOption = None,
 ) -> None:
@@ -55,12 +55,10 @@ def _up(
 
 
 def _demo(
-    output: Annotated[
-        Output, typer.Option("--output", "-o", help="A table for people, or JSON.")
-    ] = Output.TABLE,
+    output: Annotated[Output, typer.Option("--output", "-o", help="A table, or JSON.")] = Output.TABLE,
     control_plane: ControlPlaneOption = None,
 ) -> None:
-    """Show the way from a claim to data and back on an embedded cluster, and check each step."""
+    """Demonstrate the life of a claim on an embedded cluster, and check each step."""
     from kube_efs_lab.demo import run_demo
 
     if not _run(run_demo(as_json=output is Output.JSON, programs=control_plane)):
@@ -85,15 +83,20 @@ _CONTROL_PLANE: Final = {"KUBEBUILDER_ASSETS": "the same as --control-plane"}
 up: Final = Command(
     run=_up,
     manual=Manual(
-        exits=exits("it was told to end", "this machine lacks something"),
+        exits=exits("the cluster was stopped", "a requirement is missing on this machine"),
         environment=_CONTROL_PLANE,
         examples=(
-            Example(command="kube-efs up", does="a cluster until Ctrl-C, with .kube-efs/kubeconfig"),
-            Example(command="kube-efs up --kubeconfig /tmp/kubeconfig", does="the same, at another place"),
-            Example(command="kube-efs up --empty", does="a cluster without kube-efs, to install it in"),
+            Example(command="kube-efs up", does="start a cluster until Ctrl-C, with .kube-efs/kubeconfig"),
+            Example(
+                command="kube-efs up --kubeconfig /tmp/kubeconfig",
+                does="write the kubeconfig to another file",
+            ),
+            Example(
+                command="kube-efs up --empty", does="start a cluster without kube-efs, to install it there"
+            ),
             Example(
                 command="kube-efs up --control-plane /usr/local/kubebuilder/bin",
-                does="the same on a real etcd, kube-apiserver and kube-controller-manager",
+                does="use a real etcd, kube-apiserver and kube-controller-manager",
             ),
         ),
     ),
@@ -101,8 +104,8 @@ up: Final = Command(
 demo: Final = Command(
     run=_demo,
     manual=Manual(
-        exits=exits("every check holds", "a check failed, or this machine lacks something"),
+        exits=exits("every check passed", "a check failed, or a requirement is missing on this machine"),
         environment=_CONTROL_PLANE,
-        examples=(Example(command="kube-efs demo --output json", does="what was checked, for programs"),),
+        examples=(Example(command="kube-efs demo --output json", does="print the checks as JSON"),),
     ),
 )

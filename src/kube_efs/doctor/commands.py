@@ -62,7 +62,7 @@ def make_doctor(installation: "Installation") -> typer.Typer:
 
     @app.command("claim")
     def claim(
-        name: Annotated[str, typer.Argument(metavar="CLAIM", help="Its namespace, a slash, and its name.")],
+        name: Annotated[str, typer.Argument(metavar="CLAIM", help="NAMESPACE/NAME of the claim.")],
         *,
         namespace: _Namespace = _DEFAULT_NAMESPACE,
         kubeconfig: _Kubeconfig = None,
@@ -70,7 +70,7 @@ def make_doctor(installation: "Installation") -> typer.Typer:
         output: _Output = DoctorOutput.TABLE,
         bundle: _Bundle = None,
     ) -> None:
-        """Look at one claim, and at everything between it and its data."""
+        """Check one claim, and the path between the claim and its data."""
         from kube_efs.doctor.run import ClusterOptions, diagnose_cluster
 
         options = ClusterOptions(namespace=namespace, kubeconfig=kubeconfig, claim=name, region=region)
@@ -84,21 +84,21 @@ def make_doctor(installation: "Installation") -> typer.Typer:
             typer.Option(
                 metavar="URL",
                 help="URL of the tunnel agent's health endpoint.",
-                show_default="by its settings",
+                show_default="from the settings",
             ),
         ] = None,
         driver: Annotated[
             str | None,
             typer.Option(
                 metavar="URL",
-                help="The CSI driver's health endpoint.",
+                help="URL of the health endpoint of the CSI driver.",
                 show_default="none, or port 9812",
             ),
         ] = None,
         output: _Output = DoctorOutput.TABLE,
         bundle: _Bundle = None,
     ) -> None:
-        """Look at the node that this runs on: tunnels, ports, TLS, NFS, kernel. Best in the agent's pod."""
+        """Check this node: tunnels, ports, TLS, NFS, kernel. Run it in the agent's pod if possible."""
         from kube_efs.doctor.node_settings import node_options
         from kube_efs.doctor.run import diagnose_node
 

@@ -22,33 +22,29 @@ def migrate(  # noqa: PLR0913 - one for each option
         str | None, typer.Option("--namespace", "-n", help="Namespace of the claims.", show_default="all")
     ] = None,
     storage_class: Annotated[
-        str | None, typer.Option("--class", help="Only claims of this storage class.")
+        str | None, typer.Option("--class", help="Only claims of this StorageClass.")
     ] = None,
     claim: Annotated[list[str] | None, typer.Option(help="Only claims of this name; repeatable.")] = None,
     new_class: Annotated[
         str | None,
-        typer.Option("--new-class", help="Storage class that claims get.", show_default="their own"),
+        typer.Option("--new-class", help="New StorageClass of the claims.", show_default="their own"),
     ] = None,
     rollback: Annotated[
-        bool, typer.Option("--rollback", help="Move claims back to their NFS volumes.")
+        bool, typer.Option("--rollback", help="Convert claims back to their NFS volumes.")
     ] = False,
     wait: Annotated[
-        float, typer.Option(metavar="SECONDS", min=0, help="How long to wait until no pod uses a claim.")
+        float, typer.Option(metavar="SECONDS", min=0, help="Time to wait until no pod uses a claim.")
     ] = 0,
     yes: Annotated[
         bool, typer.Option("--yes", help="Move the claims, instead of only showing the plan.")
     ] = False,
     server: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=FILE_SYSTEM_ID", help=("The file system of an NFS server name; repeatable.")
-        ),
+        typer.Option(metavar="NAME=FILE_SYSTEM_ID", help=("File system of an NFS server; repeatable.")),
     ] = None,
     system_namespace: Annotated[
         str,
-        typer.Option(
-            envvar="POD_NAMESPACE", help=("The namespace of kube-efs and of the ports of its tunnels.")
-        ),
+        typer.Option(envvar="POD_NAMESPACE", help=("The namespace of kube-efs.")),
     ] = "openshift-efs-stunnel",
     kubeconfig: Annotated[
         Path | None,
@@ -58,10 +54,10 @@ def migrate(  # noqa: PLR0913 - one for each option
     ] = None,
     output: Annotated[Output, typer.Option("--output", "-o", help="A table, or JSON.")] = (Output.TABLE),
 ) -> None:
-    """Turn NFS volumes into CSI volumes of the same data, one claim at a time; shows the plan without --yes.
+    """Convert NFS volumes to CSI volumes with the same data, one claim at a time.
 
-    No data is copied or removed. It may be interrupted at any moment: the same command continues, and
-    --rollback goes back.
+    Without --yes, it only shows the plan. It copies and removes no data. You can interrupt it at any moment:
+    the same command continues, and --rollback goes back.
     """
     import asyncio
 

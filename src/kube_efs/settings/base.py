@@ -112,14 +112,14 @@ class AwsSettings(Environment):
         "KUBE_EFS_ZONE_ID",
         None,
         "ID of this node's availability zone, for file systems of other accounts.",
-        accepts="an id such as `use1-az1`",
+        accepts="an ID such as `use1-az1`",
         shown="instance metadata",
     )
     subnets: CommaList = setting(
         "KUBE_EFS_SUBNETS",
         (),
         "Subnets of this node, the preferred one first.",
-        accepts="ids such as `subnet-0a1b2c3d`, with commas between them",
+        accepts="IDs such as `subnet-0a1b2c3d`, with commas between them",
         shown="instance metadata",
     )
     endpoint_url: Annotated[str, matching(r"https?://[^\s/]+(/\S*)?", "is not a URL")] | None = setting(

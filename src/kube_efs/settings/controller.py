@@ -83,7 +83,7 @@ class ControllerSettings(
         "FILE_SYSTEM_ID",
         None,
         "File system of the directory volumes.",
-        accepts="an id such as `fs-47a2c22e`",
+        accepts="an ID such as `fs-47a2c22e`",
         shown="none",
     )
     directory_dns_name: ServerName | None = setting(

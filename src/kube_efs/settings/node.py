@@ -33,7 +33,7 @@ class NodeSettings(CommonSettings, AwsSettings):
         None,
         "The kubelet's directory `plugins_registry`, in which the driver registers itself.",
         accepts="a writable directory",
-        shown="none: node-driver-registrar does it",
+        shown="none: node-driver-registrar registers the driver",
     )
     tunnel_socket: SocketPath = setting(
         "KUBE_EFS_TUNNEL_SOCKET",

@@ -44,7 +44,8 @@ class SharedVolumeSettings(Environment):
         "KUBE_EFS_SHARED_VOLUME_LIMITS",
         Limits,
         "File systems and access points that the SharedVolumes of each namespace may use; for"
-        f" all others under `{OTHERS}`. The annotation `{ANNOTATION}` of a Namespace takes precedence.",
+        f" all others under `{OTHERS}`. The annotation `{ANNOTATION}` of a Namespace takes precedence"
+        f" over `{OTHERS}`.",
         accepts="a mapping of names to lists of ids in JSON or YAML, where `*` is every id",
         shown="everything",
     )

@@ -5,7 +5,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from scripts.plain_english import WORDS, Finding, findings, prose_of_module, prose_of_page
+from scripts.plain_english import (
+    PAGE_WORDS,
+    WORDS,
+    Finding,
+    findings,
+    prose_of_manifest,
+    prose_of_module,
+    prose_of_page,
+)
 
 ROOT = Path(__file__).parents[3]
 
@@ -67,6 +75,26 @@ def test_only_prose_is_checked(page: str, words: list[str]) -> None:
 )
 def test_only_prose_of_modules_is_checked(module: str, words: list[str]) -> None:
     assert [one.word for one in findings(prose_of_module(module))] == words
+
+
+@pytest.mark.parametrize(
+    ("manifest", "words"),
+    [
+        pytest.param("a: 1\n# Made anew.\nb: 2", ["Made anew"], id="comment"),
+        pytest.param("a: 1  # as anybody tells", ["tells"], id="comment after a value"),
+        pytest.param("# It goes\n# on.", ["goes on"], id="comment of two lines"),
+        pytest.param("anew: told#anew", [], id="keys and values"),
+        pytest.param("# See `anew`.", [], id="code in a comment"),
+    ],
+)
+def test_only_comments_of_manifests_are_checked(manifest: str, words: list[str]) -> None:
+    assert [one.word for one in findings(prose_of_manifest(manifest))] == words
+
+
+def test_pages_have_more_words() -> None:
+    page = "Users whom you trust."
+    assert list(findings(page)) == []
+    assert [one.word for one in findings(page, PAGE_WORDS)] == ["whom"]
 
 
 def test_finding_in_a_module_has_the_line_of_the_file() -> None:

@@ -66,7 +66,7 @@ _HELPERS: Final = """\
 _NOTES: Final = """\
 kube-efs {{ .Chart.AppVersion }} is in namespace {{ .Release.Namespace }}.
 
-Its pods use the nodes' network, and its workers are root. Where the cluster enforces Pod Security, allow it:
+Its pods use the host network, and worker pods run as root. If the cluster enforces Pod Security, allow this:
   kubectl label namespace {{ .Release.Namespace }} pod-security.kubernetes.io/enforce=privileged
 
 To check the installation:

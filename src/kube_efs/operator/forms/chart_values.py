@@ -23,7 +23,7 @@ OBJECTS: Schema = {"type": "array", "items": {"type": "object"}}
 # The names of workloads in the values, the asset of each, and its usual name.
 WORKLOADS: Mapping[str, tuple[str, str]] = {
     "controller": ("controller", "the controller"),
-    "tunnel": ("tunnel", "the tunnels' agent"),
+    "tunnel": ("tunnel", "the tunnel agent"),
     "node": ("node", "the CSI driver"),
 }
 
@@ -66,24 +66,24 @@ def chart_values() -> tuple[Value, ...]:
             meaning="The repository of the image of all processes",
             schema=_pattern("image"),
         ),
-        Value(path="image.tag", default="", meaning="Its tag. Empty: the version of the chart"),
+        Value(path="image.tag", default="", meaning="The tag of the image. Empty: the version of the chart"),
         Value(
             path="image.digest",
             default="",
-            meaning="Its digest, such as `sha256:…`, which takes precedence over the tag",
+            meaning="The digest of the image, such as `sha256:…`. It takes precedence over the tag",
             schema={"type": "string", "pattern": "^$|^sha256:[0-9a-f]{64}$"},
         ),
         Value(
             path="image.pullPolicy",
             default="",
-            meaning="When nodes pull it. Empty: the default of Kubernetes",
+            meaning="When nodes pull the image. Empty: the default of Kubernetes",
             schema=_one_of("", "Always", "IfNotPresent", "Never"),
         ),
         Value(
             path="image.pullSecrets",
             default=[],
-            meaning="Secrets for pulling it, each as `name: NAME`. All service accounts get them, and so do"
-            " worker pods",
+            meaning="Secrets for pulling the image, each as `name: NAME`. All service accounts and worker"
+            " pods get them",
             schema=OBJECTS,
         ),
         Value(
@@ -97,7 +97,7 @@ def chart_values() -> tuple[Value, ...]:
         Value(
             path="controller.replicas",
             default=_asset("controller")["spec"]["replicas"],
-            meaning="The number of controllers, one of which is active",
+            meaning="The number of controllers; only the leader is active",
             schema={"type": "integer", "minimum": 0},
         ),
         Value(
@@ -111,8 +111,8 @@ def chart_values() -> tuple[Value, ...]:
         Value(
             path="tunnel.updateStrategy",
             default=_asset("tunnel")["spec"]["updateStrategy"],
-            meaning="How an upgrade replaces the tunnels' pods. With `type: OnDelete` and"
-            " `rollingUpdate: null`, no mount waits before you delete its node's pod",
+            meaning="How an upgrade replaces the pods of the tunnels. With `type: OnDelete` and"
+            " `rollingUpdate: null`, a pod is replaced only after you delete it",
             schema=OBJECT,
         ),
         *workloads,
@@ -136,31 +136,31 @@ def _of_storage_class() -> Iterator[Value]:
     yield Value(
         path="storageClass.name",
         default=DEFAULT_STORAGE_CLASS,
-        meaning="Its name",
+        meaning="The name of the StorageClass",
         schema=_pattern("storage_class_name"),
     )
     yield Value(
         path="storageClass.provisioner",
         default=DEFAULT_PROVISIONER,
-        meaning="Its provisioner, which the controller serves",
+        meaning="The provisioner of the StorageClass, which the controller serves",
         schema=_pattern("provisioner"),
     )
     yield Value(
         path="storageClass.parameters",
         default=asset["parameters"],
-        meaning="Its parameters",
+        meaning="The parameters of the StorageClass",
         schema=TEXTS,
     )
     yield Value(
         path="storageClass.reclaimPolicy",
         default=asset["reclaimPolicy"],
-        meaning="What happens to a volume whose claim is deleted",
+        meaning="`Delete` or `Retain`: what happens to a volume after its claim is deleted",
         schema=_one_of("Delete", "Retain"),
     )
     yield Value(
         path="storageClass.annotations",
         default={},
-        meaning="Its annotations, such as the one that makes it the default class",
+        meaning="The annotations of the StorageClass, for example to make it the default class",
         schema=TEXTS,
     )
 
@@ -192,8 +192,8 @@ def _of_driver() -> Iterator[Value]:
     yield Value(
         path="csi.classReferences",
         default=[],
-        meaning="The objects that classes of the driver name, which the controller may read: for each"
-        " namespace, `namespace`, and `secrets` and `configMaps`, lists of names",
+        meaning="The Secrets and ConfigMaps that classes of the driver name, so that the controller can read"
+        " them: for each namespace, `namespace`, and `secrets` and `configMaps`, lists of names",
         schema={"type": "array", "items": reference},
     )
 
@@ -207,7 +207,7 @@ def _of_workload(name: str) -> Iterator[Value]:
     yield Value(
         path=f"{name}.env",
         default={},
-        meaning=f"Settings of {words}, variables as in [settings.md](../../../docs/settings.md), except"
+        meaning=f"Settings of {words}: variables as in [settings.md](../../../docs/settings.md), except"
         " those that the chart itself sets",
         schema=variables,
     )

@@ -83,8 +83,10 @@ def _parser() -> argparse.ArgumentParser:
         description="Create, remove, list or measure directories of a file system, or empty its trash.",
     )
     parser.add_argument("action", type=Action, choices=list(Action))
-    parser.add_argument("--root", type=Path, required=True, help="where the file system is mounted")
-    parser.add_argument("--base", type=_directory, default=Directory(), help="remove only below this")
+    parser.add_argument("--root", type=Path, required=True, help="mount path of the file system")
+    parser.add_argument(
+        "--base", type=_directory, default=Directory(), help="remove only below this directory"
+    )
     parser.add_argument("--mode", type=_mode, default=DEFAULT_MODE, help="mode of new directories, octal")
     parser.add_argument(
         "--enforce", action="store_true", help="also set mode and owners of existing directories"
@@ -96,16 +98,19 @@ def _parser() -> argparse.ArgumentParser:
     )
     terms = MeasuringTerms()
     parser.add_argument(
-        "--rate", type=int, default=terms.entries_per_second, help="files to measure a second"
+        "--rate",
+        type=int,
+        default=terms.entries_per_second,
+        help="maximum number of files to measure in a second",
     )
     parser.add_argument(
-        "--seconds", type=int, default=terms.directory_seconds, help="most seconds to measure a directory"
+        "--seconds", type=int, default=terms.directory_seconds, help="maximum seconds to measure a directory"
     )
     parser.add_argument(
         "--total-seconds",
         type=int,
         default=terms.total_seconds,
-        help="most seconds to measure all of them, or to empty the trash",
+        help="maximum seconds to measure all of them, or to empty the trash",
     )
     parser.add_argument(
         "items",
