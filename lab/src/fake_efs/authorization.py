@@ -9,10 +9,10 @@ creates what is tagged.
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from moto.core.exceptions import AccessDeniedError
 from moto.core.responses import BaseResponse
 from moto.efs.exceptions import EFSError
 from moto.efs.models import efs_backends
-from werkzeug.exceptions import HTTPException
 
 from fake_efs.aws_client import DRIVER
 from fake_efs.identities import DRIVER_ARN
@@ -30,12 +30,13 @@ class _EfsDenied(EFSError):
         super().__init__("AccessDeniedException", _sentence(action))
 
 
-class _Ec2Denied(HTTPException):
-    code = 403
+class _Ec2Denied(AccessDeniedError):
+    """In the form of EC2, which moto does not have."""
 
     def __init__(self, action: str) -> None:
+        super().__init__(DRIVER_ARN, action)
         error = f"<Code>UnauthorizedOperation</Code><Message>{_sentence(action)}</Message>"
-        super().__init__(f"<Response><Errors><Error>{error}</Error></Errors></Response>")
+        self.description = f"<Response><Errors><Error>{error}</Error></Errors></Response>"
 
 
 def enforce(statements: tuple[Statement, ...]) -> None:

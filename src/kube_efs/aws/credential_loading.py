@@ -43,7 +43,7 @@ _STATUS: Final = re.compile(r"Error retrieving metadata: Received non 200 respon
 
 
 async def load_credentials(source: CredentialSource, options: CredentialOptions) -> LoadedCredentials:
-    """The current credentials of this source; a renewed certificate thereby keeps its identity.
+    """The current credentials of this source; so a renewed certificate keeps its identity.
 
     Raises AwsError, and InvalidSetting for an unusable profile or URI.
     """
