@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import PurePosixPath
 
@@ -39,6 +40,12 @@ class ClusterScheduling(LoadFileScheduling):  # type: ignore[misc]  # the librar
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ClusterScheduling:
     """Say which worker gets what."""
     return ClusterScheduling(config, log)
+
+
+def pytest_configure() -> None:
+    """Take SIGINT also below a shell in the background, whose programs inherit that it is ignored."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
