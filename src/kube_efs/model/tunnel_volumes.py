@@ -12,7 +12,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from kube_efs.model.claims import Claim, ReclaimPolicy, StorageClass
-from kube_efs.model.efs.directories import Directory
+from kube_efs.model.efs.directories import Directory, Permissions
 from kube_efs.model.efs.file_systems import Discovery
 from kube_efs.model.efs.ids import ClaimUid, FileSystemId, VpcId, parse_file_system_id
 from kube_efs.model.efs.targets import LAST_PORT, TunnelTargets
@@ -31,6 +31,8 @@ FILE_SYSTEM_LABEL = "file_system_id"
 BASE = Directory()
 
 _VOLUME_NAME = re.compile(r"[a-z0-9_-]+")
+_OCTAL = re.compile(r"[0-7]{3,4}")
+_KEEP = "keep"
 _LABELS = "spec.selector.matchLabels"
 _OWNED_POLICIES = {ReclaimPolicy.DELETE, ReclaimPolicy.RETAIN}
 
@@ -43,10 +45,14 @@ class DefaultFileSystem(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunnelClass:
-    """The parameters of a storage class; ``allowed`` None means every file system."""
+    """The parameters of a storage class; ``allowed`` None means every file system.
+
+    ``permissions`` are those of its directories, also of those that exist already.
+    """
 
     default: FileSystemId | DefaultFileSystem | None
     allowed: tuple[FileSystemId, ...] | None
+    permissions: Permissions
 
 
 def _no_volumes(_: Location) -> Sequence[Volume]:
@@ -79,13 +85,18 @@ class TunnelRequest:
     claim: Claim
     is_chosen: bool
     location: Location
+    permissions: Permissions
     reclaim_policy: ReclaimPolicy
     mount_options: tuple[str, ...]
 
 
 def parse_class(storage_class: StorageClass) -> TunnelClass:
     """The parameters of the class; raises ClaimRefused when one is malformed."""
-    return TunnelClass(default=_parse_default(storage_class), allowed=_parse_allowed(storage_class))
+    return TunnelClass(
+        default=_parse_default(storage_class),
+        allowed=_parse_allowed(storage_class),
+        permissions=_parse_permissions(storage_class),
+    )
 
 
 def _parse_default(storage_class: StorageClass) -> FileSystemId | DefaultFileSystem | None:
@@ -101,6 +112,24 @@ def _parse_allowed(storage_class: StorageClass) -> tuple[FileSystemId, ...] | No
     names = [name.strip() for name in storage_class.parameters.get("file_system_ids", "").split(",")]
     allowed = tuple(_class_file_system(storage_class, "file_system_ids", name) for name in names if name)
     return allowed or None
+
+
+def _parse_permissions(storage_class: StorageClass) -> Permissions:
+    """The mode 0777 of openshift-efs-stunnel, unless the class gives another one.
+
+    It changes the mode of a directory that exists, as the older system did. ``keep`` prevents that.
+    """
+    text = storage_class.parameters.get("directory_mode", "").strip()
+    if text == _KEEP:
+        return Permissions()
+    if text and not _OCTAL.fullmatch(text):
+        raise ClaimRefused(
+            "is not a valid octal mode",
+            field=f"StorageClass {storage_class.name} parameters.directory_mode",
+            value=text,
+            remedy=f"use three or four octal digits, such as 0770, or {_KEEP}",
+        )
+    return Permissions(mode=int(text, 8) if text else Permissions().mode, enforced=True)
 
 
 def _class_file_system(storage_class: StorageClass, parameter: str, text: str) -> FileSystemId:
@@ -141,11 +170,12 @@ def parse_request(claim: Claim, storage_class: StorageClass, view: ClusterView) 
     policy = _parse_policy(labels.get("reclaim_policy"), storage_class)
     directory = BASE / claim.namespace / volume_name
     file_system_id = _choose_file_system(claim, storage_class, directory, view)
-    is_auto = parse_class(storage_class).default is DefaultFileSystem.AUTO
+    rules = parse_class(storage_class)
     return TunnelRequest(
         claim=claim,
-        is_chosen=is_auto and named_file_system(claim) is None,
+        is_chosen=rules.default is DefaultFileSystem.AUTO and named_file_system(claim) is None,
         location=Location(file_system_id=file_system_id, directory=directory),
+        permissions=rules.permissions,
         reclaim_policy=policy,
         mount_options=tunnel_mount_options(storage_class),
     )

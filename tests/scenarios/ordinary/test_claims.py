@@ -1,6 +1,7 @@
 """Claims that are served, and the events of refused claims."""
 
 import asyncio
+import stat
 
 import pytest
 from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim
@@ -225,3 +226,18 @@ async def test_retain_keeps_volume_and_data_for_the_next_claim_of_that_name(clus
 async def _rejection(cluster: Cluster, namespace: str, name: str) -> str | None:
     found = await steps.annotations(cluster.client, namespace, name)
     return found.get(REJECT_REASON) if found.get(REJECTED) == "true" else None
+
+
+@pytest.mark.parametrize(("given", "mode"), [("", 0o777), ("2770", 0o2770), ("keep", 0o700)])
+async def test_existing_directory_gets_the_mode_of_the_class(cluster: Cluster, given: str, mode: int) -> None:
+    client, namespace = cluster.client, await steps.new_namespace(cluster.client)
+    storage_class = await steps.new_class(client, default_file_system_id="auto", directory_mode=given)
+    folder = cluster.efs.folder(min(cluster.file_system_ids)) / namespace / "of-before"
+    await asyncio.to_thread(folder.mkdir, 0o700, parents=True)
+    await asyncio.to_thread((folder / "file").write_text, "kept")
+
+    await client.create(steps.claim(namespace, "data", storage_class, {"volume_name": "of-before"}))
+    await steps.bound_volume(client, namespace, "data")
+
+    assert stat.S_IMODE(folder.stat().st_mode) == mode
+    assert (folder / "file").read_text() == "kept"

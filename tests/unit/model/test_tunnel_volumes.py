@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kube_efs.model.claims import Claim, ReclaimPolicy, StorageClass
+from kube_efs.model.efs.directories import Permissions
 from kube_efs.model.efs.file_systems import Discovery, FileSystem, LifeCycleState, MountTarget
 from kube_efs.model.efs.ids import ClaimUid, FileSystemId, MountTargetId, SubnetId, VpcId
 from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
@@ -258,6 +259,13 @@ REFUSED = [
         id="class with a list without commas",
     ),
     pytest.param(
+        claim(),
+        storage_class(default_file_system_id="auto", directory_mode="rwx"),
+        "StorageClass efs parameters.directory_mode: 'rwx' is not a valid octal mode; "
+        "use three or four octal digits, such as 0770, or keep",
+        id="class with an invalid mode",
+    ),
+    pytest.param(
         claim(is_block=True),
         AUTO,
         "spec.volumeMode: 'Block' cannot be served by NFS; use Filesystem",
@@ -360,6 +368,21 @@ def test_label_may_name_a_file_system_although_the_default_is_not_allowed() -> N
     of_class = storage_class(default_file_system_id="fs-1", file_system_ids="fs-2")
     request = parse_request(claim({"file_system_id": "fs-2"}), of_class, DISCOVERED)
     assert request.location.file_system_id == "fs-2"
+
+
+@pytest.mark.parametrize(
+    ("text", "permissions"),
+    [
+        pytest.param("", Permissions(mode=0o777, enforced=True), id="default"),
+        pytest.param("0770", Permissions(mode=0o770, enforced=True), id="four digits"),
+        pytest.param("2770", Permissions(mode=0o2770, enforced=True), id="setgid"),
+        pytest.param("755", Permissions(mode=0o755, enforced=True), id="three digits"),
+        pytest.param("keep", Permissions(mode=0o777, enforced=False), id="existing directories keep theirs"),
+    ],
+)
+def test_class_sets_the_mode_of_directories(text: str, permissions: Permissions) -> None:
+    of_class = storage_class(default_file_system_id="auto", directory_mode=text)
+    assert parse_request(claim(), of_class, DISCOVERED).permissions == permissions
 
 
 def test_class_parameters_are_parsed() -> None:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Self, TypeAlias
 
 from kube_efs.model.claims import Claim, StorageClass
-from kube_efs.model.efs.directories import Permissions
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import NotYet, RemovalRefused
 from kube_efs.model.nfs_volumes import tunnel_port
@@ -69,7 +68,7 @@ class TunnelPlan:
 
     async def make(self) -> Self:
         """Create the directory; the plan contains everything for the volume."""
-        await self.directories.make(self.request.location, Permissions())
+        await self.directories.make(self.request.location, self.request.permissions)
         return self
 
     def volume(self, attempt: int) -> Volume:
