@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fake_efs.admission import Client, check_policy, parse_policy
 from fake_efs.errors import InvalidValue
-from fake_efs.policy import Client, check_policy, parse_policy
 
 ROLE = "arn:aws:iam::123456789012:role/kube-efs-node"
 ROOT = "arn:aws:iam::123456789012:root"
