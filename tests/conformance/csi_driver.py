@@ -11,8 +11,7 @@ from tests.conformance.programs import PROGRAMS
 from tests.scenarios.forking import fork_module
 from tests.scenarios.steps import eventually
 
-from fake_efs.aws_api import AwsApi
-from fake_efs.aws_client import CREDENTIALS
+from fake_efs.aws_api import CREDENTIALS, AwsApi
 from fake_efs.process import ChildProcess
 from fake_efs.service import EmbeddedEfs
 from kube_efs_lab.program import Program

@@ -16,8 +16,7 @@ from structlog.testing import capture_logs
 from tests.integration.on_demand_options import on_demand_options
 from tests.integration.tunnel_node import eventually, running
 
-from fake_efs.aws_api import ACCOUNT_ID
-from fake_efs.aws_client import CREDENTIALS
+from fake_efs.aws_api import ACCOUNT_ID, CREDENTIALS
 from fake_efs.identities import INSTANCE_ROLE
 from fake_efs.service import EmbeddedEfs
 from kube_efs.aws.connection import AwsConnection, Service

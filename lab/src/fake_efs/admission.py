@@ -3,7 +3,7 @@
 import asyncio
 
 from fake_efs.access_points import EmbeddedAccessPoint, parse_access_point
-from fake_efs.aws_client import AwsCalls
+from fake_efs.aws_api import AwsCalls
 from fake_efs.client_certificate import ClientCertificate
 from fake_efs.errors import AwsNotFound, InvalidValue
 from fake_efs.identities import Identities

@@ -14,7 +14,7 @@ from moto.core.responses import BaseResponse
 from moto.efs.exceptions import EFSError
 from moto.efs.models import efs_backends
 
-from fake_efs.aws_client import DRIVER
+from fake_efs.aws_api import DRIVER
 from fake_efs.identities import DRIVER_ARN
 from fake_efs.policy import Context, Statement, is_allowed
 

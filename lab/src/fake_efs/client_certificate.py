@@ -6,13 +6,15 @@ who signed the certificate; it is the client's own.
 
 import hashlib
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
+from typing import Annotated
 
 from cryptography import x509
+from cryptography.hazmat import asn1
 from cryptography.hazmat.primitives import serialization
 
-from fake_efs import der
 from fake_efs.errors import InvalidValue
 from fake_efs.file_systems import parse_access_point_id, parse_file_system_id
 
@@ -21,8 +23,16 @@ IAM_OID = x509.ObjectIdentifier("1.3.6.1.4.1.4843.7.2")
 FILE_SYSTEM_OID = x509.ObjectIdentifier("1.3.6.1.4.1.4843.7.3")
 
 _SIGNATURE = re.compile(rb"[0-9a-f]{64}")
-_UTC_TIME = re.compile(rb"\d{12}Z")
-_IAM_TAGS = (der.UTF8_STRING, der.OCTET_STRING, der.UTC_TIME, der.FIRST_EXPLICIT)
+
+
+@asn1.sequence
+class _IamExtension:
+    """The contents of IAM_OID."""
+
+    access_key_id: str
+    signature: bytes
+    signed_at: asn1.UTCTime
+    session_token: Annotated[str | None, asn1.Explicit(0)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +65,10 @@ def read_client_certificate(certificate: x509.Certificate | None) -> ClientCerti
     """The identity in a certificate, ANONYMOUS for none; raises InvalidValue for a malformed extension."""
     if certificate is None:
         return ANONYMOUS
-    file_system = _extension(certificate, FILE_SYSTEM_OID)
-    access_point = _extension(certificate, ACCESS_POINT_OID)
     iam = _extension(certificate, IAM_OID)
     return ClientCertificate(
-        file_system_id=None if file_system is None else _file_system_id(file_system),
-        access_point_id=None if access_point is None else _access_point_id(access_point),
+        file_system_id=_id(certificate, FILE_SYSTEM_OID, "file system extension", parse_file_system_id),
+        access_point_id=_id(certificate, ACCESS_POINT_OID, "access point extension", parse_access_point_id),
         iam=None if iam is None else _iam_signature(iam, certificate),
     )
 
@@ -83,61 +91,34 @@ def _extension(certificate: x509.Certificate, oid: x509.ObjectIdentifier) -> byt
         raise InvalidValue(f"cannot be read ({error})", field="client certificate") from error
 
 
-def _file_system_id(value: bytes) -> str:
-    field = "file system extension"
-    return parse_file_system_id(der.read_text(value, field=field), field=field)
-
-
-def _access_point_id(value: bytes) -> str:
-    field = "access point extension"
-    return parse_access_point_id(der.read_text(value, field=field), field=field)
+def _id(
+    certificate: x509.Certificate, oid: x509.ObjectIdentifier, field: str, parse: Callable[..., str]
+) -> str | None:
+    value = _extension(certificate, oid)
+    if value is None:
+        return None
+    try:
+        text = asn1.decode_der(str, value)
+    except ValueError as error:
+        raise InvalidValue("is no UTF8String", field=field, value=value.hex()) from error
+    return parse(text, field=field)
 
 
 def _iam_signature(value: bytes, certificate: x509.Certificate) -> IamSignature:
     # The value itself is for no message: it may hold a session token.
     try:
-        key_id, signature, signed_at, *token = _iam_elements(value)
+        claimed = asn1.decode_der(_IamExtension, value)
+        if not _SIGNATURE.fullmatch(claimed.signature):
+            raise ValueError("has a signature that is not 64 hexadecimal digits")
         return IamSignature(
-            access_key_id=key_id.decode(),
-            signature=_signature(signature),
-            signed_at=_time(signed_at),
-            session_token=_session_token(token[0]) if token else None,
+            access_key_id=claimed.access_key_id,
+            signature=claimed.signature.decode(),
+            signed_at=claimed.signed_at.as_datetime(),
+            session_token=claimed.session_token,
             public_key_hash=_public_key_hash(certificate),
         )
     except ValueError as error:
-        reason = "is not UTF-8" if isinstance(error, UnicodeDecodeError) else str(error)
-        raise InvalidValue(f"cannot be understood ({reason})", field="IAM extension") from None
-
-
-def _iam_elements(value: bytes) -> list[bytes]:
-    """The contents of the sequence: key id, signature, time and perhaps a session token."""
-    outer = der.read_elements(value)
-    if [element.tag for element in outer] != [der.SEQUENCE]:
-        raise ValueError("is no sequence")
-    elements = der.read_elements(outer[0].content)
-    tags = tuple(element.tag for element in elements)
-    if tags not in {_IAM_TAGS[:-1], _IAM_TAGS}:
-        raise ValueError("has other elements")
-    return [element.content for element in elements]
-
-
-def _signature(text: bytes) -> str:
-    if not _SIGNATURE.fullmatch(text):
-        raise ValueError("has a signature that is not 64 hexadecimal digits")
-    return text.decode()
-
-
-def _session_token(value: bytes) -> str:
-    (element,) = der.read_elements(value)
-    if element.tag != der.UTF8_STRING:
-        raise ValueError("has a session token that is no UTF8String")
-    return element.content.decode()
-
-
-def _time(text: bytes) -> datetime:
-    if not _UTC_TIME.fullmatch(text):
-        raise ValueError("has a time that is no UTCTime")
-    return datetime.strptime(text.decode(), "%y%m%d%H%M%SZ").replace(tzinfo=UTC)
+        raise InvalidValue(f"cannot be understood ({error})", field="IAM extension") from None
 
 
 def _public_key_hash(certificate: x509.Certificate) -> str:

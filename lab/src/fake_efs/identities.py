@@ -17,8 +17,7 @@ from botocore.auth import EMPTY_SHA256_HASH, SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials as SigningCredentials
 
-from fake_efs.aws_api import ACCOUNT_ID
-from fake_efs.aws_client import CREDENTIALS, DRIVER, Credentials
+from fake_efs.aws_api import ACCOUNT_ID, CREDENTIALS, DRIVER, Credentials
 from fake_efs.client_certificate import IamSignature
 from fake_efs.errors import InvalidValue
 

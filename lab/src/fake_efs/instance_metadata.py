@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 from aiohttp import web
 
-from fake_efs.aws_client import Credentials
+from fake_efs.aws_api import Credentials
 
 _TOKEN_SECONDS = range(1, 21601)
 _TTL_HEADER = "X-aws-ec2-metadata-token-ttl-seconds"

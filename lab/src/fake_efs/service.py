@@ -1,9 +1,19 @@
-"""The embedded EFS as one thing: started in a folder, asked for file systems, stopped without a trace."""
+"""The embedded EFS as one thing: started in a folder, asked for file systems, stopped without a trace.
 
+Mount targets are told apart by address alone, since all of them listen on port 2049. Linux answers on all of
+127.0.0.0/8, so each embedded EFS takes a /16 of it, and several can run side by side.
+"""
+
+import errno
+import ipaddress
 import os
+import random
+import socket
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from ipaddress import IPv4Network
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -12,10 +22,18 @@ import structlog
 
 from fake_efs.access_points import ensure_root
 from fake_efs.admission import Admission
-from fake_efs.aws_api import ACCOUNT_ID, AwsApi, Subnet, create_subnets
-from fake_efs.aws_client import CREDENTIALS, DRIVER, RememberingClient, aws_client
+from fake_efs.aws_api import (
+    ACCOUNT_ID,
+    CREDENTIALS,
+    DRIVER,
+    AwsApi,
+    RememberingClient,
+    Subnet,
+    aws_client,
+    create_subnets,
+)
 from fake_efs.data_plane import POLL_SECONDS, DataPlane
-from fake_efs.errors import AwsNotFound, InvalidValue
+from fake_efs.errors import AwsNotFound, InvalidValue, PlatformError
 from fake_efs.file_systems import FileSystem, MountTarget, is_usable, read_mount_target
 from fake_efs.identities import INSTANCE_ROLE, Identities
 from fake_efs.instance_metadata import (
@@ -24,18 +42,57 @@ from fake_efs.instance_metadata import (
     InstanceRole,
     NetworkInterface,
 )
-from fake_efs.loopback import LoopbackRange
 from fake_efs.nfs_server import check_platform
 from fake_efs.process import Starter, start_module
-from fake_efs.tls_front import Condition, Traffic
+from fake_efs.tls_front import NFS_PORT, Traffic
 from tiny_ca.authority import Authority, ServerCertificate
 
+# 127.0.0.0/16 is everybody's; Debian's host name and resolvers are among the next ones.
+_SECOND_OCTETS = range(16, 251)
 DEFAULT_REGION = "us-east-1"
 # A client that waits for an answer is waited for by a pod.
 _ADMISSION_SECONDS = 5.0
 _LOOPBACK = "127.0.0.1,localhost"
-
 log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopbackRange:
+    """A /16 that nobody else who asks in the same way gets until it is released."""
+
+    network: IPv4Network
+    claim: socket.socket = field(repr=False)
+
+    @classmethod
+    def acquire(cls, second_octets: Iterable[int] | None = None) -> Self:
+        """Take a free range, by default a random one; raises PlatformError when there is none.
+
+        The mark of it is a socket bound to the range's first address, which no subnet hands out. It also
+        finds out whether somebody, such as the system's NFS server, has port 2049 on every address.
+        """
+        for octet in second_octets or random.sample(_SECOND_OCTETS, len(_SECOND_OCTETS)):
+            network = ipaddress.IPv4Network(f"127.{octet}.0.0/16")
+            claim = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+            try:
+                claim.bind((str(network[1]), NFS_PORT))
+            except OSError as error:
+                claim.close()
+                if error.errno != errno.EADDRINUSE:
+                    raise PlatformError(
+                        f"cannot be bound: {error}", field="address", value=network[1]
+                    ) from error
+            else:
+                return cls(network=network, claim=claim)
+        raise PlatformError(
+            "is taken on every loopback address",
+            field="port",
+            value=NFS_PORT,
+            remedy="stop the NFS server of this machine",
+        )
+
+    def release(self) -> None:
+        """Give it back."""
+        self.claim.close()
 
 
 class EmbeddedEfs:
@@ -100,13 +157,13 @@ class EmbeddedEfs:
         self._efs = await self._exit_stack.enter_async_context(opening)
         self.subnets = await create_subnets(api.endpoint_url, self.region, addresses.network)
         identities = Identities(self.region)
-        self._metadata = InstanceMetadata(
+        metadata = InstanceMetadata(
             _instance_in(self.subnets[0], self.region),
             role=InstanceRole(name=INSTANCE_ROLE, credentials=identities.instance_credentials),
         )
-        self._exit_stack.push_async_callback(self._metadata.stop)
-        await self._metadata.start()
-        self.metadata_url = self._metadata.url
+        self._exit_stack.push_async_callback(metadata.stop)
+        await metadata.start()
+        self.metadata_url = metadata.url
         opening = aws_client("efs", api.endpoint_url, self.region, call_seconds=_ADMISSION_SECONDS)
         asking = await self._exit_stack.enter_async_context(opening)
         self._admission = Admission(RememberingClient(asking, lambda: api.changes), identities)
@@ -196,14 +253,6 @@ class EmbeddedEfs:
     def file_system_at(self, server: str) -> str | None:
         """The file system that answers at an address or under a DNS name; None when there is none."""
         return self.data_plane.file_system_at(server)
-
-    def place_node(self, zone: str) -> None:
-        """Say in the instance metadata that this machine is in that zone; at first it is in the first."""
-        self._metadata.instance = _instance_in(self._subnet_in(zone), self.region)
-
-    async def set_condition(self, mount_target_id: str, condition: Condition) -> None:
-        """Make a mount target fail in some way, or serve again."""
-        await self.data_plane.front(mount_target_id).become(condition)
 
     def present(self, file_system_id: str, certificate: ServerCertificate | None) -> None:
         """Show another server certificate to new clients of a file system; None: its own again."""

@@ -1,6 +1,6 @@
 """The embedded AWS API as kube-efs calls it."""
 
-from fake_efs.aws_client import CREDENTIALS
+from fake_efs.aws_api import CREDENTIALS
 from kube_efs.aws.connection import AwsCredentials, AwsOptions
 from kube_efs.model.efs.ids import Region
 

@@ -27,7 +27,6 @@ from kube_efs_lab.programs import (
     NODE,
     QUICK_SETTINGS,
     Folders,
-    Programs,
     end_stunnel,
     make_programs,
     reserved_ports,
@@ -124,7 +123,7 @@ class EmbeddedCluster:
             self._run_in_background(kubelet.run())
             return
         await _together(self._create_file_systems(), plane.install(self.client, NAMESPACE))
-        await self._start_programs(kubelet, await self._programs(ports, mounting))
+        await self._start_programs(kubelet, ports, mounting)
 
     async def _create_file_systems(self) -> None:
         creating = (self.efs.create_file_system(name) for name in self._names)
@@ -134,15 +133,27 @@ class EmbeddedCluster:
         settings = {**QUICK_SETTINGS, **ports, **self._settings}
         return Surroundings(host=self._folders.host, programs=mounting, settings=settings)
 
-    async def _start_programs(self, kubelet: Kubelet, programs: Programs) -> None:
-        self.controller, self.tunnel, self.node = programs.controller, programs.tunnel, programs.node
+    async def _start_programs(
+        self, kubelet: Kubelet, ports: Mapping[str, str], mounting: Path | None
+    ) -> None:
+        directories = {}
+        if self.file_system_ids:  # the provisioner of efs-provisioner's examples, on the first file system
+            first = self.file_system_ids[0]
+            directories = {"FILE_SYSTEM_ID": first, "PROVISIONER_NAME": DIRECTORY_PROVISIONER}
+        self.controller, self.tunnel, self.node = started = await make_programs(
+            self._folders,
+            self._control_plane,
+            self.efs,
+            mounting=mounting,
+            settings={**ports, **directories, **self._settings},
+            starter=self._starter,
+        )
         # What ends first is pushed last: pods need the node to unmount, and the node the tunnels' agent.
         self._stack.push_async_callback(end_stunnel, self._folders)
         self._stack.push_async_callback(self.tunnel.stop)
         self._stack.push_async_callback(self.node.stop)
         self._run_in_background(kubelet.run())
         self._stack.push_async_callback(self.controller.stop)
-        started = (self.controller, self.tunnel, self.node)
         await asyncio.gather(*(program.start() for program in started))
         await asyncio.gather(*(program.ready() for program in started))
 
@@ -171,23 +182,6 @@ class EmbeddedCluster:
             return None
         program = mount_program(self.efs, self._folders.tunnel_socket, self._folders.sockets / "mounts")
         return await self._stack.enter_async_context(program)
-
-    async def _programs(self, ports: Mapping[str, str], mounting: Path | None) -> Programs:
-        return await make_programs(
-            self._folders,
-            self._control_plane,
-            environment=self.efs.environment(),
-            ca_file=self.efs.ca_file,
-            program_folders=[mounting] if mounting else [],
-            settings={**ports, **self._directory_provisioner(), **self._settings},
-            starter=self._starter,
-        )
-
-    def _directory_provisioner(self) -> dict[str, str]:
-        """The provisioner of efs-provisioner's examples, on the first file system."""
-        if not self.file_system_ids:
-            return {}
-        return {"FILE_SYSTEM_ID": self.file_system_ids[0], "PROVISIONER_NAME": DIRECTORY_PROVISIONER}
 
 
 async def _together(one: Coroutine[Any, Any, T], other: Coroutine[Any, Any, U]) -> tuple[T, U]:

@@ -109,33 +109,29 @@ class Demo:
 
     async def _bound(self) -> str:
         started = time.monotonic()
-        await self._until(lambda: [self._unbound(name) for name in _VALID])
+        await self._until(self._unbound)
         seconds = time.monotonic() - started
         volumes = {volume.name: volume for volume in self.report.volumes}
         self._volumes = {name: volumes[self._claim(name).volume] for name in _VALID}
         return f"{len(_VALID)} claims, {seconds:.1f} s after they were applied"
 
-    def _unbound(self, name: str) -> str:
-        claim = self._claim(name)
-        return (
-            "" if claim.phase == "Bound" else f"{name} is {claim.phase} ({claim.reason or 'no reason given'})"
-        )
+    async def _unbound(self) -> list[str]:
+        claims = [self._claim(name) for name in _VALID]
+        return [_told(claim) for claim in claims if claim.phase != "Bound"]
 
     async def _refused(self) -> str:
         await self._until(self._not_refused)
         return self._claim(_INVALID).reason
 
-    def _not_refused(self) -> list[str]:
+    async def _not_refused(self) -> list[str]:
         claim = self._claim(_INVALID)
-        if claim.phase == "Pending" and claim.reason:
-            return []
-        return [f"{claim.name} is {claim.phase} ({claim.reason or 'no reason given'})"]
+        return [] if claim.phase == "Pending" and claim.reason else [_told(claim)]
 
     async def _tunnels_up(self) -> str:
         await self._until(self._tunnels_down)
         return f"{len(self._cluster.file_system_ids)} on node {self.report.nodes[0].node}"
 
-    def _tunnels_down(self) -> list[str]:
+    async def _tunnels_down(self) -> list[str]:
         tunnels = {tunnel.file_system_id: tunnel for node in self.report.nodes for tunnel in node.tunnels}
         found = [(one, tunnels.get(one)) for one in self._cluster.file_system_ids]
         return [
@@ -187,40 +183,26 @@ class Demo:
         volume = self._made(_MOUNTED)
         point = volume.access_point_id
 
-        async def look() -> list[str]:
-            held = _holders(self.report, point)
-            return [
-                await self._pods.not_written(volume),
-                "" if held else f"no mount holds a tunnel of {point}",
-            ]
+        async def missing() -> list[str]:
+            unheld = "" if _holders(self.report, point) else f"no mount holds a tunnel of {point}"
+            return [await self._pods.not_written(volume), unheld]
 
-        await self._until_seen(look)
+        await self._until(missing)
         return f"{self._pods.line!r} in {volume.file_system_id} {point}"
 
     async def _read(self) -> str:
-        async def look() -> list[str]:
-            return [await self._pods.not_read()]
-
-        await self._until_seen(look)
+        await self._until(self._pods.not_read)
         return "by a mount of its own" if kernel_has_nfs() else "in a folder bound where a mount would be"
 
     async def _share(self) -> str:
         volume = self._made(_MOUNTED)
         await self._pods.share(volume)
-
-        async def look() -> list[str]:
-            return [await self._pods.not_read_through_share()]
-
-        await self._until_seen(look)
+        await self._until(self._pods.not_read_through_share)
         return f"{volume.access_point_id} as claim {SHARED_CLAIM} in {SHARED_NAMESPACE}"
 
     async def _unshare(self) -> str:
         await self._pods.unshare()
-
-        async def look() -> list[str]:
-            return [await self._pods.not_unshared()]
-
-        await self._until_seen(look)
+        await self._until(self._pods.not_unshared)
         if not await self._pods.has_written(self._made(_MOUNTED)):
             raise NotYet("is gone", field="file", value=self._pods.file)
         return f"{SHARED_CLAIM}; the data is still there"
@@ -239,21 +221,20 @@ class Demo:
         point = self._made(_MOUNTED).access_point_id
         await self._pods.delete()
 
-        async def look() -> list[str]:
+        async def missing() -> list[str]:
             held = _holders(self.report, point)
             return [await self._pods.not_deleted(), f"{held} mounts hold a tunnel of {point}" if held else ""]
 
-        await self._until_seen(look)
+        await self._until(missing)
         return f"nobody holds the tunnel of {point} any more"
 
     async def _access_point_removed(self) -> str:
         volume = self._made(_MOUNTED)
 
-        async def look() -> list[str]:
-            there = [one.name for one in self.report.volumes if one.name == volume.name]
-            return [*there, await self._pods.not_removed(volume.access_point_id)]
+        async def missing() -> list[str]:
+            return [*self._phases(volume), await self._pods.not_removed(volume.access_point_id)]
 
-        await self._until_seen(look)
+        await self._until(missing)
         return f"{volume.access_point_id}, with its volume"
 
     async def _negotiate(self) -> str:
@@ -283,15 +264,19 @@ class Demo:
         for name in (*_VALID, _INVALID):
             with translated(f"claim {name}"):
                 await self._cluster.client.delete(PersistentVolumeClaim, name, namespace="default")
-        await self._until(lambda: [f"{claim.name} is still there" for claim in self.report.claims])
+        await self._until(self._claims_left)
         return ", ".join((*_VALID, _INVALID))
+
+    async def _claims_left(self) -> list[str]:
+        return [f"{claim.name} is still there" for claim in self.report.claims]
 
     async def _removed(self) -> str:
         gone = [self._made(name) for name in (_EXAMPLE, _CHOSEN, _DIRECTORY)]
-        left = {volume.name for volume in gone}
-        await self._until(
-            lambda: [f"{one.name} is {one.phase}" for one in self.report.volumes if one.name in left]
-        )
+
+        async def left() -> list[str]:
+            return [told for volume in gone for told in self._phases(volume)]
+
+        await self._until(left)
         for volume in gone:
             client, directory = self._way_to(volume)
             if directory.parts[-1] in await client.names(Directory(directory.parts[:-1])):
@@ -300,15 +285,20 @@ class Demo:
 
     async def _kept(self) -> str:
         volume = self._made(_KEPT)
-        await self._until(lambda: self._not_released(volume))
+
+        async def not_released() -> list[str]:
+            told = self._phases(volume)
+            return [] if told == [f"{volume.name} is Released"] else told or [f"{volume.name} is gone"]
+
+        await self._until(not_released)
         client, directory = self._way_to(volume)
         if await client.read(directory, _FILE) != _TEXT.encode():
             raise TunnelError("has changed", field=f"{volume.path}/{_FILE}")
         return f"{volume.path}/{_FILE} is still there, its volume is Released"
 
-    def _not_released(self, volume: VolumeReport) -> list[str]:
-        phases = [one.phase for one in self.report.volumes if one.name == volume.name]
-        return [] if phases == ["Released"] else [f"{volume.name} is {' '.join(phases) or 'gone'}"]
+    def _phases(self, volume: VolumeReport) -> list[str]:
+        """The phase that the volume is in; nothing when it is gone."""
+        return [f"{one.name} is {one.phase}" for one in self.report.volumes if one.name == volume.name]
 
     def _claim(self, name: str) -> ClaimReport:
         for claim in self.report.claims:
@@ -333,37 +323,30 @@ class Demo:
         port = volume.port or ports[volume.file_system_id]
         return TunnelClient(port, user=user), parse_directory(volume.path)
 
-    async def _until(self, missing: Callable[[], Sequence[str]]) -> None:
+    async def _until(self, missing: Callable[[], Awaitable[str | Sequence[str]]]) -> None:
         """Look at the cluster until nothing is missing; raises NotYet that says what still is."""
-
-        async def look() -> Sequence[str]:
-            return missing()
-
-        await self._until_seen(look)
-
-    async def _until_seen(self, missing: Callable[[], Awaitable[Sequence[str]]]) -> None:
-        """The same with a look that takes its time."""
         deadline = time.monotonic() + _STEP_SECONDS
         while True:
             self.report = await read_cluster(self._cluster.client, NAMESPACE)
-            found = await _lacking(missing)
-            if not found:
+            try:
+                found = await missing()
+            except NotYet as error:
+                found = str(error)
+            told = "; ".join(filter(None, [found] if isinstance(found, str) else found))
+            if not told:
                 return
             if time.monotonic() > deadline:
-                raise NotYet(f"after {_STEP_SECONDS:.0f} s: {'; '.join(found)}")
+                raise NotYet(f"after {_STEP_SECONDS:.0f} s: {told}")
             await asyncio.sleep(_POLL_SECONDS)
+
+
+def _told(claim: ClaimReport) -> str:
+    return f"{claim.name} is {claim.phase} ({claim.reason or 'no reason given'})"
 
 
 def _holders(report: ClusterReport, access_point_id: str) -> int:
     tunnel = tunnel_of(report, access_point_id)
     return tunnel.holders if tunnel else 0
-
-
-async def _lacking(missing: Callable[[], Awaitable[Sequence[str]]]) -> list[str]:
-    try:
-        return list(filter(None, await missing()))
-    except NotYet as error:
-        return [str(error)]
 
 
 async def _checked(name: str, step: Callable[[], Awaitable[str]]) -> Check:

@@ -2,17 +2,20 @@
 
 import os
 import random
-from collections.abc import Iterator, Mapping, Sequence
+import socket
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
+from fake_efs.errors import PlatformError
 from fake_efs.process import Starter
+from fake_efs.service import EmbeddedEfs
 from kube_efs.settings import DEFAULT_NAMESPACE
 from kube_efs.tunnels.stunnel.process import StunnelProcess
 from kube_efs_lab.control_plane import ControlPlane
 from kube_efs_lab.node import IMAGE
-from kube_efs_lab.ports import reserved_base_port
 from kube_efs_lab.program import Program
 from tinykube.kubelet.host_folders import HostFolders
 
@@ -42,6 +45,11 @@ _ON_DEMAND_PORTS = 128
 _ON_DEMAND_BLOCKS = range(10_000, 20_000, _ON_DEMAND_PORTS)
 _STUNNEL = Path("stunnel")  # wherever it is
 _STUNNEL_SECONDS = 2.0
+# Up to here a cluster may have file systems without meeting its neighbour's ports.
+_BLOCK = 32
+# The usual first port, then blocks below the range that the kernel gives to outgoing connections.
+_USUAL = 20490
+_BLOCKS = range(21000, 32000, _BLOCK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,45 +121,34 @@ def reserved_ports() -> Iterator[Mapping[str, str]]:
         }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Programs:
-    """None of them is started yet."""
-
-    controller: Program
-    tunnel: Program
-    node: Program
-
-
 async def make_programs(
     folders: Folders,
     plane: ControlPlane,
+    efs: EmbeddedEfs,
     *,
-    environment: Mapping[str, str],
-    ca_file: Path,
-    program_folders: Sequence[Path],
+    mounting: Path | None,
     settings: Mapping[str, str],
     starter: Starter,
-) -> Programs:
-    """The processes; ``settings`` go over everything else.
+) -> tuple[Program, Program, Program]:
+    """The controller, the tunnels' agent and the node driver, not started; ``settings`` go over all else.
 
-    ``environment`` leads to the embedded AWS. ``program_folders`` come first where the node looks for the
-    programs of the machine.
+    ``mounting`` is a folder whose programs the node finds before those of the machine.
     """
     common = {
         # Nothing of the person's own AWS account, cluster or settings may reach these processes.
         **{name: value for name, value in os.environ.items() if name in _INHERITED},
-        **environment,
+        **efs.environment(),
         **_SETTINGS,
         "KUBE_EFS_TUNNEL_SOCKET": str(folders.tunnel_socket),
     }
-    controller = {"POD_NAME": "efs-manager-0"}
     tunnel = {
         "POD_NAME": "efs-stunnel-0",
         "STUNNEL_CONF_PATH": str(folders.stunnel_conf),
-        "KUBE_EFS_CA_FILE": str(ca_file),
+        "KUBE_EFS_CA_FILE": str(efs.ca_file),
     }
+    path = common.get("PATH", os.defpath)
     node = {
-        "PATH": ":".join([*map(str, program_folders), common.get("PATH", os.defpath)]),
+        "PATH": f"{mounting}:{path}" if mounting else path,
         "CSI_ENDPOINT": f"unix://{folders.driver_socket}",
         "DRIVER_REG_SOCK_PATH": str(folders.driver_socket),
         "KUBE_EFS_REGISTRATION_FOLDER": str(folders.registry),
@@ -162,10 +159,10 @@ async def make_programs(
         environment = {**common, **kubeconfig, **own, **settings}
         return Program(name, environment, folders.root / f"{name}.log", starter=starter)
 
-    return Programs(
-        controller=await program("controller", "efs-manager", controller),
-        tunnel=await program("tunnel", "efs-stunnel", tunnel),
-        node=await program("node", "efs-csi-node", node),
+    return (
+        await program("controller", "efs-manager", {"POD_NAME": "efs-manager-0"}),
+        await program("tunnel", "efs-stunnel", tunnel),
+        await program("node", "efs-csi-node", node),
     )
 
 
@@ -174,3 +171,24 @@ async def end_stunnel(folders: Folders) -> None:
     stunnel = StunnelProcess.adopt(_STUNNEL, folders.stunnel_conf, lambda: None)
     if stunnel is not None:
         await stunnel.stop(timeout_seconds=_STUNNEL_SECONDS)
+
+
+@contextmanager
+def reserved_base_port(candidates: Iterable[int] | None = None) -> Iterator[int]:
+    """A base port that nobody else who asks in the same way gets meanwhile; raises PlatformError.
+
+    The mark of it is a socket bound to the port before it. The port itself must be free as well.
+    """
+    for base in candidates or chain([_USUAL], random.sample(_BLOCKS, len(_BLOCKS))):
+        with socket.socket() as mark, socket.socket() as probe:
+            try:
+                mark.bind(("127.0.0.1", base - 1))
+                probe.bind(("127.0.0.1", base))
+            except OSError:
+                continue
+            probe.close()
+            yield base
+            return
+    raise PlatformError(
+        "is free for tunnels", field="no loopback port", remedy="stop other embedded clusters"
+    )

@@ -51,13 +51,6 @@ class ServiceAccountName:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Ports:
-    api: int
-    etcd: int
-    etcd_peer: int
-
-
 class RealControlPlane(AbstractAsyncContextManager["RealControlPlane"]):
     """A fresh cluster while its context is open; all its files, logs too, are in ``folder``.
 
@@ -68,7 +61,7 @@ class RealControlPlane(AbstractAsyncContextManager["RealControlPlane"]):
         self.folder = folder
         self._programs = programs
         self.admin_kubeconfig = folder / "admin.kubeconfig"
-        self._ports = _free_ports()
+        self._port, self._etcd_port, self._peer_port = _free_ports()
         self._identity = make_identity(_HOST)
         self._admin_token = secrets.token_urlsafe(32)
         self._stack = AsyncExitStack()
@@ -76,7 +69,7 @@ class RealControlPlane(AbstractAsyncContextManager["RealControlPlane"]):
     @property
     def url(self) -> str:
         """Where the API server listens."""
-        return f"https://{_HOST}:{self._ports.api}"
+        return f"https://{_HOST}:{self._port}"
 
     async def __aenter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -128,7 +121,7 @@ class RealControlPlane(AbstractAsyncContextManager["RealControlPlane"]):
         return {entry["key"] for entry in found.get("kvs", ())}
 
     async def _etcd(self, operation: str, request: Mapping[str, object]) -> dict[str, Any]:
-        url = f"http://{_HOST}:{self._ports.etcd}/v3/kv/{operation}"
+        url = f"http://{_HOST}:{self._etcd_port}/v3/kv/{operation}"
         async with self._session.post(url, json=request) as answer:
             body: dict[str, Any] = await answer.json()
         return body
@@ -158,7 +151,7 @@ class RealControlPlane(AbstractAsyncContextManager["RealControlPlane"]):
         self._fresh_keys = await self._keys()
 
     async def _start_etcd(self) -> None:
-        url, peer_url = (f"http://{_HOST}:{port}" for port in (self._ports.etcd, self._ports.etcd_peer))
+        url, peer_url = (f"http://{_HOST}:{port}" for port in (self._etcd_port, self._peer_port))
         etcd = await self._run(
             "etcd",
             {
@@ -178,9 +171,9 @@ class RealControlPlane(AbstractAsyncContextManager["RealControlPlane"]):
         self._api_server = await self._run(
             "kube-apiserver",
             {
-                "etcd-servers": f"http://{_HOST}:{self._ports.etcd}",
+                "etcd-servers": f"http://{_HOST}:{self._etcd_port}",
                 "bind-address": _HOST,
-                "secure-port": self._ports.api,
+                "secure-port": self._port,
                 "tls-cert-file": self.folder / "server.pem",
                 "tls-private-key-file": self.folder / "server.pem",
                 "token-auth-file": self.folder / "tokens.csv",
@@ -301,11 +294,8 @@ class ControlPlanes:
             await self._plane.__aexit__(None, None, None)
 
 
-def _free_ports() -> _Ports:
-    """Ports that were free a moment ago; held together while they are chosen, so that they differ."""
+def _free_ports() -> list[int]:
+    """Three ports that were free a moment ago; held together while they are chosen, so that they differ."""
     with contextlib.ExitStack() as stack:
-        held = [stack.enter_context(socket.socket()) for _ in range(3)]
-        for one in held:
-            one.bind((_HOST, 0))
-        api, etcd, peer = (int(one.getsockname()[1]) for one in held)
-    return _Ports(api=api, etcd=etcd, etcd_peer=peer)
+        held = [stack.enter_context(socket.create_server((_HOST, 0))) for _ in range(3)]
+        return [int(one.getsockname()[1]) for one in held]

@@ -32,39 +32,32 @@ async def run_up(kubeconfig: Path, *, empty: bool = False, programs: Path | None
     An ``empty`` one has nothing of kube-efs, which can be installed in it. ``programs`` is the folder of a
     real control plane.
     """
-    run = _run_empty if empty else _run
     with tempfile.TemporaryDirectory(prefix="kube-efs-up-") as name, logging_to(Path(name) / "up.log"):
         folder = Path(name)
 
         async def work() -> None:
             async with plane_for(folder, kubeconfig, programs) as plane:
-                await run(folder, plane, make_console())
+                await _run(folder, plane, make_console(), empty=empty)
 
         await run_until_stopped(work())
 
 
-async def _run(folder: Path, plane: ControlPlane, console: Console) -> None:
+async def _run(folder: Path, plane: ControlPlane, console: Console, *, empty: bool) -> None:
     console.print("Starting ...")
-    async with EmbeddedCluster(folder, control_plane=plane) as cluster:
-        points = access_point_class(cluster.file_system_ids[0])
-        await apply(cluster.client, [STORAGE_CLASS, DIRECTORY_CLASS, points])
-        console.print(_usage(cluster), soft_wrap=True)
+    settings = _OFTEN if empty else {}
+    async with EmbeddedCluster(
+        folder, control_plane=plane, settings=settings, installed=not empty
+    ) as cluster:
+        if not empty:
+            points = access_point_class(cluster.file_system_ids[0])
+            await apply(cluster.client, [STORAGE_CLASS, DIRECTORY_CLASS, points])
+        console.print(_empty_usage(cluster) if empty else _usage(cluster), soft_wrap=True)
+        running = () if empty else (cluster.controller, cluster.tunnel, cluster.node)
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(_keep_running(cluster.controller, console))
-                tasks.create_task(_keep_running(cluster.tunnel, console))
-                tasks.create_task(_keep_running(cluster.node, console))
+                for program in running:
+                    tasks.create_task(_keep_running(program, console))
                 tasks.create_task(_show(cluster, console))
-        finally:
-            console.print("Stopping ...")
-
-
-async def _run_empty(folder: Path, plane: ControlPlane, console: Console) -> None:
-    console.print("Starting ...")
-    async with EmbeddedCluster(folder, control_plane=plane, settings=_OFTEN, installed=False) as cluster:
-        console.print(_empty_usage(cluster), soft_wrap=True)
-        try:
-            await _show(cluster, console)
         finally:
             console.print("Stopping ...")
 

@@ -39,7 +39,7 @@ DESCRIPTION: dict[str, Any] = {
                     "CreationInfo": {"OwnerUid": 1, "OwnerGid": 2, "Permissions": "2710"},
                 },
             },
-            replace(MADE, user=PosixUser(uid=0, gid=4294967295), secondary_gids=(7, 8)),
+            replace(MADE, user=PosixUser(uid=0, gid=4294967295)),
             id="everything",
         ),
     ],

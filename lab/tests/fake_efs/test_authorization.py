@@ -5,8 +5,7 @@ from collections.abc import AsyncIterator, Mapping
 import pytest
 import pytest_asyncio
 
-from fake_efs.aws_api import AwsApi
-from fake_efs.aws_client import DRIVER, AwsClient, aws_client
+from fake_efs.aws_api import DRIVER, AwsApi, AwsClient, aws_client
 from fake_efs.errors import AwsError
 from fake_efs.policy import managed_policy
 

@@ -7,8 +7,7 @@ from ipaddress import IPv4Network
 import pytest
 import pytest_asyncio
 
-from fake_efs.aws_api import AwsApi, create_subnets
-from fake_efs.aws_client import AwsClient, RememberingClient, aws_client
+from fake_efs.aws_api import AwsApi, AwsClient, RememberingClient, aws_client, create_subnets
 from fake_efs.errors import AwsNotFound
 from kube_efs.aws.connection import AwsConnection, Service
 from kube_efs.aws.file_system_policy import file_system_policy

@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 
 from fake_efs.admission import Admission
-from fake_efs.aws_client import AwsClient
+from fake_efs.aws_api import AwsClient
 from fake_efs.data_plane import DataPlane
 from fake_efs.errors import InvalidValue, NotYet
 from fake_efs.file_systems import FileSystem, MountTarget, dns_name, server_names
@@ -274,8 +274,8 @@ async def test_a_dead_nfs_server_is_started_again(
 
 async def test_a_failing_mount_target_fails_alone(efs: EmbeddedEfs, file_system: str) -> None:
     first, second, third = await efs.mount_targets(file_system)
-    await efs.set_condition(first.mount_target_id, Condition.REFUSING)
-    await efs.set_condition(second.mount_target_id, Condition.SILENT)
+    await efs.data_plane.front(first.mount_target_id).become(Condition.REFUSING)
+    await efs.data_plane.front(second.mount_target_id).become(Condition.SILENT)
     assert await refused(first.address)
     assert not await refused(second.address)
     await efs.data_plane.settle()
@@ -283,23 +283,16 @@ async def test_a_failing_mount_target_fails_alone(efs: EmbeddedEfs, file_system:
     assert not await refused(third.address)
 
 
-async def test_the_node_sits_where_it_was_placed(efs: EmbeddedEfs) -> None:
-    async def subnet_and_zone() -> tuple[str, str]:
-        async with httpx2.AsyncClient(base_url=efs.metadata_url, trust_env=False, timeout=5) as client:
-            ttl = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
-            token = (await client.put("/latest/api/token", headers=ttl)).text
-            client.headers["X-aws-ec2-metadata-token"] = token
-            base = "/latest/meta-data"
-            mac = (await client.get(f"{base}/mac")).text
-            subnet = (await client.get(f"{base}/network/interfaces/macs/{mac}/subnet-id")).text
-            return subnet, (await client.get(f"{base}/placement/availability-zone")).text
-
-    assert await subnet_and_zone() == (efs.subnets[0].subnet_id, ZONES[0])
-    efs.place_node(ZONES[2])
-    assert await subnet_and_zone() == (efs.subnets[2].subnet_id, ZONES[2])
-    efs.place_node(ZONES[0])
-    with pytest.raises(InvalidValue, match="us-east-1d' has no subnet; use one of us-east-1a"):
-        efs.place_node(ZoneName("us-east-1d"))
+async def test_the_node_sits_in_the_first_subnet(efs: EmbeddedEfs) -> None:
+    async with httpx2.AsyncClient(base_url=efs.metadata_url, trust_env=False, timeout=5) as client:
+        ttl = {"X-aws-ec2-metadata-token-ttl-seconds": "60"}
+        token = (await client.put("/latest/api/token", headers=ttl)).text
+        client.headers["X-aws-ec2-metadata-token"] = token
+        base = "/latest/meta-data"
+        mac = (await client.get(f"{base}/mac")).text
+        subnet = (await client.get(f"{base}/network/interfaces/macs/{mac}/subnet-id")).text
+        zone = (await client.get(f"{base}/placement/availability-zone")).text
+    assert (subnet, zone) == (efs.subnets[0].subnet_id, ZONES[0])
 
 
 async def test_an_address_that_is_taken_stops_no_other(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from fake_efs.aws_client import CREDENTIALS, Credentials
+from fake_efs.aws_api import CREDENTIALS, Credentials
 from fake_efs.client_certificate import IamSignature
 from fake_efs.errors import InvalidValue
 from fake_efs.identities import Identities

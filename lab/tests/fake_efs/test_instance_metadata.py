@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import httpx2
 import pytest
 
-from fake_efs.aws_client import Credentials
+from fake_efs.aws_api import Credentials
 from fake_efs.instance_metadata import (
     Instance,
     InstanceMetadata,

@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from fake_efs.errors import PlatformError
-from fake_efs.loopback import LoopbackRange
+from fake_efs.service import LoopbackRange
 
 
 @pytest.fixture

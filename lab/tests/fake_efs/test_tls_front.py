@@ -17,9 +17,8 @@ from cryptography.hazmat.primitives import serialization
 
 from fake_efs.client_certificate import ClientCertificate
 from fake_efs.errors import InvalidValue
-from fake_efs.loopback import LoopbackRange
-from fake_efs.tls_front import NFS_PORT, Condition, TlsFront
-from fake_efs.tls_stream import server_context
+from fake_efs.service import LoopbackRange
+from fake_efs.tls_front import NFS_PORT, Condition, TlsFront, server_context
 from tiny_ca.authority import Authority
 
 NAME = "fs-01234567.efs.us-east-1.amazonaws.com"

@@ -1,6 +1,6 @@
 """What the processes of an embedded cluster are given."""
 
-from fake_efs.aws_client import CREDENTIALS
+from fake_efs.aws_api import CREDENTIALS
 from kube_efs.model.secrets import hidden_here, text_without_secrets
 from kube_efs_lab.programs import NODE
 

@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from fake_efs.errors import PlatformError
-from kube_efs_lab.ports import reserved_base_port
+from kube_efs_lab.programs import reserved_base_port
 
 
 @pytest.fixture

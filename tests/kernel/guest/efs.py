@@ -11,8 +11,7 @@ from typing import Any, Self
 from aiohttp import web
 
 from fake_efs.admission import Admission
-from fake_efs.aws_api import ACCOUNT_ID
-from fake_efs.aws_client import Credentials
+from fake_efs.aws_api import ACCOUNT_ID, Credentials
 from fake_efs.data_plane import DataPlane
 from fake_efs.errors import AwsNotFound
 from fake_efs.file_systems import FileSystem, MountTarget
