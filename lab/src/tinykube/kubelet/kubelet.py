@@ -14,22 +14,17 @@ from lightkube.resources.core_v1 import Pod as PodObject
 
 from tinykube.client.events import EventRecorder
 from tinykube.client.following import Applied, Deleted, Listed, follow
-from tinykube.kubelet.cluster import Cluster
-from tinykube.kubelet.commands import RunningCommand
 from tinykube.kubelet.container_runner import ContainerRunner, NotRunning
-from tinykube.kubelet.csi_volumes import CsiVolumes
-from tinykube.kubelet.driver_book import NodeDriverBook
-from tinykube.kubelet.drivers import Drivers
-from tinykube.kubelet.host_folders import HostFolders
-from tinykube.kubelet.images import Image
+from tinykube.kubelet.containers import Image
+from tinykube.kubelet.csi import CsiVolumes, Drivers, PluginCalls
 from tinykube.kubelet.logs import read_log
 from tinykube.kubelet.nfs import NfsMounter, mount_points
-from tinykube.kubelet.node import NodeDescription, keep_alive, register
-from tinykube.kubelet.plugins import PluginCalls
+from tinykube.kubelet.node import HostFolders, NodeDescription, keep_alive, register
 from tinykube.kubelet.pod_runner import Node, PodRunner
 from tinykube.kubelet.pods import Pod, read_pod
+from tinykube.kubelet.processes import RunningCommand
 from tinykube.kubelet.syscalls import MountFlag, mount, unmount
-from tinykube.kubelet.volumes import Volumes, standard_makers
+from tinykube.kubelet.volumes import Volumes
 
 log = structlog.get_logger(__name__)
 
@@ -56,9 +51,8 @@ class Kubelet:
     ``root`` is a directory of its own; it must not be one that a pod gets as a volume. It is also the
     source of the logs of its pods. ``images`` has what stands for images. ``environment`` is what every
     container gets besides its own variables and those by which it finds the API server. ``host`` knows the
-    folders of the node that are elsewhere on this machine. With it, containers may hand mounts below the
-    folder of pods to the node, for that folder is a mount itself then. Pods of an earlier kubelet are
-    not taken over.
+    folders of the node that are elsewhere on this machine. Containers may hand mounts below the folder of
+    pods to the node, for that folder is a mount itself. Pods of an earlier kubelet are not taken over.
     """
 
     def __init__(
@@ -75,11 +69,13 @@ class Kubelet:
         self._client = client
         self._description = node
         self._root = root.resolve()  # as the table of mounts has it
-        self._mounters = mounters
+        self._pods_folder = self._root / "pods"
         self._images = images
         self._environment = environment
-        self._host = host or HostFolders()
-        self._shares_mounts = host is not None
+        host = host or HostFolders()
+        self._drivers = Drivers(client, node.name, self._root / "plugins_registry", mounters.csi, host)
+        csi = CsiVolumes(mounters.csi, self._drivers, host)
+        self._volumes = Volumes(client, mounters.nfs, csi, host)
         self._pods: dict[str, _Running] = {}
         # A pod's last words may be seen after it was removed, and must not bring it back.
         self._finished: set[str] = set()
@@ -87,31 +83,22 @@ class Kubelet:
     async def run(self) -> None:
         """Register the node and run its pods until cancelled."""
         async with EventRecorder(self._client, component="kubelet", host=self._description.name) as events:
-            cluster = Cluster(self._client)
-            book = NodeDriverBook(self._client, self._description.name)
-            drivers = Drivers(self._root / "plugins_registry", self._mounters.csi, book, self._host)
-            csi = CsiVolumes(cluster, self._mounters.csi, drivers, self._host)
             node = Node(
-                name=self._description.name,
-                address=self._description.address,
+                client=self._client,
                 root=self._root,
-                cluster=cluster,
-                volumes=Volumes(standard_makers(cluster, self._mounters.nfs, csi, self._host)),
+                volumes=self._volumes,
                 events=events,
                 images=self._images,
-                shares_mounts=self._shares_mounts,
                 environment={**self._environment, **_api_server(self._client.config.cluster.server)},
             )
-            if self._shares_mounts:
-                await asyncio.to_thread(_share, self._pods_folder)
+            await asyncio.to_thread(_share, self._pods_folder)
             try:
                 async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(self._be_a_node(drivers))
+                    tasks.create_task(self._be_a_node())
                     tasks.create_task(self._follow(node))
             finally:
                 await self._stop_all()
-                if self._shares_mounts:
-                    await asyncio.to_thread(unmount, str(self._pods_folder))
+                await asyncio.to_thread(unmount, str(self._pods_folder))
 
     async def read(
         self, namespace: str, name: str, container: str, *, follow: bool, tail_lines: int | None
@@ -119,7 +106,8 @@ class Kubelet:
         """What a container wrote, nothing for one that does not run here."""
         found = self._find(namespace, name, container)
         if found is not None:
-            async for chunk in read_log(found, follow=follow, tail_lines=tail_lines):
+            chunks = read_log(found.files.log, lambda: found.finished, follow=follow, tail_lines=tail_lines)
+            async for chunk in chunks:
                 yield chunk
 
     def run_command(
@@ -133,24 +121,21 @@ class Kubelet:
 
     def _find(self, namespace: str, name: str, container: str) -> ContainerRunner | None:
         for running in self._pods.values():
-            if running.runner.pod.key == (namespace, name):
+            pod = running.runner.pod
+            if (pod.namespace, pod.name) == (namespace, name):
                 for runner in running.runner.containers:
                     if runner.container.name == container:
                         return runner
         return None
 
-    @property
-    def _pods_folder(self) -> Path:
-        return self._root / "pods"
-
-    async def _be_a_node(self, drivers: Drivers) -> None:
+    async def _be_a_node(self) -> None:
         await register(self._client, self._description)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(keep_alive(self._client, self._description))
-            tasks.create_task(drivers.run())
+            tasks.create_task(self._drivers.run())
 
     async def _follow(self, node: Node) -> None:
-        fields = {"spec.nodeName": node.name}
+        fields = {"spec.nodeName": self._description.name}
         changes = follow(self._client, PodObject, namespace="*", fields=fields)
         async with aclosing(changes):
             async for change in changes:
