@@ -45,7 +45,6 @@ def _type(group_version: str, kind: str, plural: str, *short_names: str, **facts
 def _core() -> list[ResourceType]:
     return [
         _type("v1", "ConfigMap", "configmaps", "cm"),
-        _type("v1", "Endpoints", "endpoints", "ep", creates_on_update=True),
         _type("v1", "Event", "events", "ev", creates_on_update=True),
         _type(
             "v1",
@@ -128,7 +127,6 @@ def _workloads() -> list[ResourceType]:
     return [
         workload("apps/v1", "DaemonSet", "daemonsets", "ds"),
         workload("apps/v1", "Deployment", "deployments", "deploy", scales=True),
-        workload("apps/v1", "ReplicaSet", "replicasets", "rs", scales=True),
         stateful_sets,
         workloads.old_form(stateful_sets),
     ]

@@ -79,13 +79,6 @@ STRATEGIES = {
             progressDeadlineSeconds=600,
         )
     ),
-    (_APPS, "ReplicaSet"): _strategy(
-        Defaults(
-            values={"spec": {}},
-            inside={"spec": Defaults(values={"replicas": 1}, inside={"template": POD_TEMPLATE})},
-        ),
-        {"replicas": 0},
-    ),
     (_APPS, "StatefulSet"): _strategy(_STATEFUL_SET, {"replicas": 0, "availableReplicas": 0}),
 }
 

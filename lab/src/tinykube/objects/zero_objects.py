@@ -55,7 +55,6 @@ _OBJECTS: Mapping[tuple[str, str], Json] = MappingProxyType(
         },
         ("apps", "DaemonSet"): {"spec": {"template": _POD_TEMPLATE, "updateStrategy": {}}, "status": {}},
         ("apps", "Deployment"): {"spec": {"template": _POD_TEMPLATE, "strategy": {}}, "status": {}},
-        ("apps", "ReplicaSet"): {"spec": {"template": _POD_TEMPLATE}, "status": {}},
         ("apps", "StatefulSet"): {"spec": {"template": _POD_TEMPLATE, "updateStrategy": {}}, "status": {}},
         ("coordination.k8s.io", "Lease"): {"spec": {}},
         ("rbac.authorization.k8s.io", "ClusterRoleBinding"): {"roleRef": _TARGET},

@@ -168,7 +168,6 @@ _KINDS: Final[Mapping[tuple[str, str], Rules]] = MappingProxyType(
         ("apiextensions.k8s.io", "CustomResourceDefinition"): _kind(status=_CONDITIONS),
         ("apps", "DaemonSet"): _kind(spec=_WORKLOAD_SPEC, status=_CONDITIONS),
         ("apps", "Deployment"): _kind(spec=_WORKLOAD_SPEC, status=_CONDITIONS),
-        ("apps", "ReplicaSet"): _kind(spec=_WORKLOAD_SPEC, status=_CONDITIONS),
         ("apps", "StatefulSet"): _kind(spec=_WORKLOAD_SPEC, status=_CONDITIONS),
         ("rbac.authorization.k8s.io", "ClusterRoleBinding"): _kind(roleRef=_ATOMIC),
         ("rbac.authorization.k8s.io", "RoleBinding"): _kind(roleRef=_ATOMIC),
