@@ -12,7 +12,6 @@ from kube_efs.csi.protocol import csi_pb2, registration_pb2
 from kube_efs.csi.protocol.csi_pb2_grpc import NodeStub
 from kube_efs.csi.protocol.registration_pb2_grpc import RegistrationStub
 from tinykube.errors import NotYet
-from tinykube.kubelet.csi import NodeInfo
 
 # What pkg/volume/csi allows a call that mounts or unmounts.
 _MOUNT_SECONDS = 120.0
@@ -36,16 +35,12 @@ class CsiCalls:
         async with _connected(socket) as channel:
             await RegistrationStub(channel).NotifyRegistrationStatus(status, timeout=_ANSWER_SECONDS)
 
-    async def node_info(self, socket: Path) -> NodeInfo:
-        """Ask a CSI driver for this node's id."""
+    async def node_info(self, socket: Path) -> tuple[str, Mapping[str, str]]:
+        """Ask a CSI driver for this node's id and topology."""
         async with _connected(socket) as channel:
             request = csi_pb2.NodeGetInfoRequest()
             node = await NodeStub(channel).NodeGetInfo(request, timeout=_ANSWER_SECONDS)
-        return NodeInfo(
-            node_id=node.node_id,
-            most_volumes=node.max_volumes_per_node,
-            topology=dict(node.accessible_topology.segments),
-        )
+        return node.node_id, dict(node.accessible_topology.segments)
 
     async def publish(
         self,

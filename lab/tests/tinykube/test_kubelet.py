@@ -443,7 +443,7 @@ async def test_program_that_is_not_there(world: World) -> None:
 
 async def test_deadline_ends_a_pod(world: World) -> None:
     script = "trap '' TERM; while :; do sleep 0.05; done"
-    await run_pod(world.client, "sh", "-c", script, activeDeadlineSeconds=1, terminationGracePeriodSeconds=0)
+    await run_pod(world.client, "sh", "-c", script, activeDeadlineSeconds=3, terminationGracePeriodSeconds=0)
     pod = await pod_in(world.client, "Failed")
     assert pod.status.reason == "DeadlineExceeded"
     pod = await pod_where(world.client, lambda pod: pod.status.containerStatuses[0].state.terminated)

@@ -8,7 +8,6 @@ import asyncio
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -42,15 +41,6 @@ _ACCESS_MODES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeInfo:
-    """What a CSI driver says of this node; ``most_volumes`` zero sets no limit."""
-
-    node_id: str
-    most_volumes: int
-    topology: Mapping[str, str]
-
-
 class PluginCalls(Protocol):
     """The calls of the plugin registration and of the CSI node service; each raises NotYet when it fails.
 
@@ -64,8 +54,8 @@ class PluginCalls(Protocol):
     async def notify_registration(self, socket: Path) -> None:
         """Tell a plugin that it is registered."""
 
-    async def node_info(self, socket: Path) -> NodeInfo:
-        """Ask a CSI driver for this node's id."""
+    async def node_info(self, socket: Path) -> tuple[str, Mapping[str, str]]:
+        """Ask a CSI driver for this node's id and topology."""
         ...
 
     async def publish(
@@ -139,22 +129,21 @@ class Drivers:
         name, endpoint = await self._calls.plugin_info(socket.path)
         # Which may be shorter when resolved, as paths of sockets must be.
         called_at = self._host.here(endpoint).resolve()
-        info = await self._calls.node_info(called_at)
-        await self._write_node(name, info)
-        limit = {"allocatable": {"count": info.most_volumes}} if info.most_volumes else {}
-        topology = {"topologyKeys": sorted(info.topology) or None}
-        await self._write_drivers({"name": name, "nodeID": info.node_id, **topology, **limit})
+        node_id, topology = await self._calls.node_info(called_at)
+        await self._write_node(name, node_id, topology)
+        keys = sorted(topology) or None
+        await self._write_drivers({"name": name, "nodeID": node_id, "topologyKeys": keys})
         await self._calls.notify_registration(socket.path)
         self._registered[socket] = name, called_at
-        log.info("driver-registered", driver=name, node_id=info.node_id)
+        log.info("driver-registered", driver=name, node_id=node_id)
 
-    async def _write_node(self, name: str, info: NodeInfo) -> None:
+    async def _write_node(self, name: str, node_id: str, topology: Mapping[str, str]) -> None:
         """Write the driver's id and topology on the Node, and make the CSINode, which goes with it."""
         found = await self._client.get(Node, self._node)
         known = found.metadata or ObjectMeta()
-        ids = {**json.loads((known.annotations or {}).get(_NODE_IDS, "{}")), name: info.node_id}
+        ids = {**json.loads((known.annotations or {}).get(_NODE_IDS, "{}")), name: node_id}
         text = json.dumps(ids, separators=(",", ":"), sort_keys=True)
-        metadata = {"labels": dict(info.topology), "annotations": {_NODE_IDS: text}}
+        metadata = {"labels": dict(topology), "annotations": {_NODE_IDS: text}}
         await self._client.patch(Node, self._node, {"metadata": metadata}, patch_type=PatchType.MERGE)
         owner = OwnerReference(apiVersion="v1", kind="Node", name=self._node, uid=known.uid or "")
         made = ObjectMeta(name=self._node, ownerReferences=[owner])

@@ -19,7 +19,7 @@ from tinykube.kubelet.containers import Image
 from tinykube.kubelet.csi import CsiVolumes, Drivers, PluginCalls
 from tinykube.kubelet.logs import read_log
 from tinykube.kubelet.nfs import NfsMounter, mount_points
-from tinykube.kubelet.node import HostFolders, NodeDescription, keep_alive, register
+from tinykube.kubelet.node import HostFolders, NodeDescription, keep_registered
 from tinykube.kubelet.pod_runner import Node, PodRunner
 from tinykube.kubelet.pods import Pod, read_pod
 from tinykube.kubelet.processes import RunningCommand
@@ -29,12 +29,6 @@ from tinykube.kubelet.volumes import Volumes
 log = structlog.get_logger(__name__)
 
 _PATIENCE_SECONDS = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Running:
-    runner: PodRunner
-    task: asyncio.Task[None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +70,7 @@ class Kubelet:
         self._drivers = Drivers(client, node.name, self._root / "plugins_registry", mounters.csi, host)
         csi = CsiVolumes(mounters.csi, self._drivers, host)
         self._volumes = Volumes(client, mounters.nfs, csi, host)
-        self._pods: dict[str, _Running] = {}
+        self._pods: dict[str, tuple[PodRunner, asyncio.Task[None]]] = {}
         # A pod's last words may be seen after it was removed, and must not bring it back.
         self._finished: set[str] = set()
 
@@ -94,7 +88,8 @@ class Kubelet:
             await asyncio.to_thread(_share, self._pods_folder)
             try:
                 async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(self._be_a_node())
+                    tasks.create_task(keep_registered(self._client, self._description))
+                    tasks.create_task(self._drivers.run())
                     tasks.create_task(self._follow(node))
             finally:
                 await self._stop_all()
@@ -120,19 +115,10 @@ class Kubelet:
         return found.run_command(argv, reads=reads)
 
     def _find(self, namespace: str, name: str, container: str) -> ContainerRunner | None:
-        for running in self._pods.values():
-            pod = running.runner.pod
-            if (pod.namespace, pod.name) == (namespace, name):
-                for runner in running.runner.containers:
-                    if runner.container.name == container:
-                        return runner
+        for runner, _ in self._pods.values():
+            if (runner.pod.namespace, runner.pod.name) == (namespace, name):
+                return next((one for one in runner.containers if one.container.name == container), None)
         return None
-
-    async def _be_a_node(self) -> None:
-        await register(self._client, self._description)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(keep_alive(self._client, self._description))
-            tasks.create_task(self._drivers.run())
 
     async def _follow(self, node: Node) -> None:
         fields = {"spec.nodeName": self._description.name}
@@ -160,20 +146,18 @@ class Kubelet:
     def _apply(self, pod: Pod, node: Node) -> None:
         if pod.uid in self._finished:
             return
-        running = self._pods.get(pod.uid)
-        if running is None:
+        if pod.uid not in self._pods:
             runner = PodRunner(pod, node)
-            running = _Running(runner, asyncio.create_task(runner.run(), name=f"pod {pod.name}"))
-            running.task.add_done_callback(lambda task: self._ended(pod, task))
-            self._pods[pod.uid] = running
+            task = asyncio.create_task(runner.run(), name=f"pod {pod.name}")
+            task.add_done_callback(lambda task: self._ended(pod, task))
+            self._pods[pod.uid] = runner, task
         if pod.deleting:
-            running.runner.delete(pod.grace_seconds)
+            self._pods[pod.uid][0].delete(pod.grace_seconds)
 
     def _forget(self, uid: str) -> None:
         """For a pod that is gone from the API: what is left of it is killed, and unmounted by drivers."""
-        running = self._pods.get(uid)
-        if running is not None:
-            running.runner.delete(0)
+        if uid in self._pods:
+            self._pods[uid][0].delete(0)
 
     def _ended(self, pod: Pod, task: asyncio.Task[None]) -> None:
         self._pods.pop(pod.uid, None)
@@ -182,7 +166,7 @@ class Kubelet:
             log.error("pod-runner-failed", pod=pod.name, namespace=pod.namespace, exc_info=task.exception())
 
     async def _stop_all(self) -> None:
-        tasks = [running.task for running in self._pods.values()]
+        tasks = [task for _, task in self._pods.values()]
         for task in tasks:
             task.cancel()
         if tasks:

@@ -66,27 +66,19 @@ class NodeDescription:
     region: str = ""
 
 
-async def register(client: AsyncClient, node: NodeDescription) -> None:
-    """Make the node known and ready; tries until the API takes it."""
+async def keep_registered(client: AsyncClient, node: NodeDescription) -> None:
+    """Make the node known and ready, and renew its Lease until cancelled."""
+    known = False
     while True:
         try:
-            await _write_node(client, node)
-        except CALL_ERRORS as error:
-            log.warning("node-not-registered", node=node.name, reason=str(error))
-            await asyncio.sleep(_RETRY_SECONDS)
-        else:
-            log.info("node-registered", node=node.name)
-            return
-
-
-async def keep_alive(client: AsyncClient, node: NodeDescription) -> None:
-    """Renew the node's Lease until cancelled."""
-    while True:
-        try:
+            if not known:
+                await _write_node(client, node)
+                log.info("node-registered", node=node.name)
+            known = True
             await _renew(client, node.name)
         except CALL_ERRORS as error:
-            log.warning("lease-not-renewed", node=node.name, reason=str(error))
-        await asyncio.sleep(_RENEW_SECONDS)
+            log.warning("node-not-kept-alive", node=node.name, reason=str(error))
+        await asyncio.sleep(_RENEW_SECONDS if known else _RETRY_SECONDS)
 
 
 async def _write_node(client: AsyncClient, node: NodeDescription) -> None:
@@ -109,7 +101,6 @@ async def _write_node(client: AsyncClient, node: NodeDescription) -> None:
 
 def _status(name: str, architecture: str) -> Mapping[str, Any]:
     stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     resources = {
         "cpu": str(os.cpu_count() or 1),
@@ -134,15 +125,11 @@ def _status(name: str, architecture: str) -> Mapping[str, Any]:
         "conditions": [ready],
         "nodeInfo": {
             "architecture": architecture,
-            "bootID": boot_id,
             "containerRuntimeVersion": "process://1",
             "kernelVersion": platform.release(),
-            "kubeProxyVersion": "",
             "kubeletVersion": _VERSION,
-            "machineID": boot_id,
             "operatingSystem": "linux",
             "osImage": "kube-efs embedded node",
-            "systemUUID": boot_id,
         },
     }
 

@@ -126,38 +126,28 @@ class StatusWriter:
         self._pod = pod
         self._render = render
         self._dirty = asyncio.Event()
-        self._clean = asyncio.Event()
-        self._clean.set()
+        self._writing = asyncio.Lock()  # else an older status could come after a newer one
         self._written: Mapping[str, Any] = {}
         self._gone = False
 
     def changed(self) -> None:
-        """Have the status written soon, if there is still somewhere to write it."""
-        if not self._gone:
-            self._clean.clear()
-            self._dirty.set()
-
-    async def flush(self) -> None:
-        """Wait until the newest status is written."""
-        await self._clean.wait()
+        """Have the status written soon."""
+        self._dirty.set()
 
     async def run(self) -> None:
-        """Write until cancelled, or until the pod is gone."""
-        try:
-            while not self._gone:
-                await self._dirty.wait()
-                self._dirty.clear()
-                await self._write()
-                if not self._dirty.is_set():
-                    self._clean.set()
-        finally:
-            self._gone = True
-            self._clean.set()
+        """Write until cancelled."""
+        while True:
+            await self._dirty.wait()
+            self._dirty.clear()
+            await self.flush()
 
-    async def _write(self) -> None:
-        status = self._render()
-        if status == self._written:
-            return
+    async def flush(self) -> None:
+        """Write the newest status, however long that takes, unless the pod is gone."""
+        async with self._writing:
+            while not self._gone and (status := self._render()) != self._written:
+                await self._write(status)
+
+    async def _write(self, status: Mapping[str, Any]) -> None:
         pod = self._pod
         patch = {"metadata": {"uid": pod.uid}, "status": status}
         call = self._client.patch(
@@ -165,9 +155,7 @@ class StatusWriter:
         )
         try:
             self._gone = await unless_missing(call) is None
+            self._written = status
         except CALL_ERRORS as error:
             log.warning("status-not-written", pod=pod.name, reason=str(error))
             await asyncio.sleep(_RETRY_SECONDS)
-            self._dirty.set()
-        else:
-            self._written = status

@@ -42,9 +42,7 @@ class Plugin(csi_pb2_grpc.NodeServicer, registration_pb2_grpc.RegistrationServic
 
     async def NodeGetInfo(self, request: Any, context: Any) -> csi_pb2.NodeGetInfoResponse:
         topology = csi_pb2.Topology(segments=self.topology)
-        return csi_pb2.NodeGetInfoResponse(
-            node_id="i-1", max_volumes_per_node=7, accessible_topology=topology
-        )
+        return csi_pb2.NodeGetInfoResponse(node_id="i-1", accessible_topology=topology)
 
     async def NodeGetCapabilities(self, request: Any, context: Any) -> csi_pb2.NodeGetCapabilitiesResponse:
         raise AssertionError("the embedded kubelet does not ask this")

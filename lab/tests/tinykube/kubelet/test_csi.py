@@ -75,7 +75,6 @@ async def test_a_driver_is_registered_by_what_it_says_of_itself(
     assert plugin.told == [True]
     [entry] = await known(node)
     assert (entry["name"], entry["nodeID"], entry["topologyKeys"]) == (NAME, "i-1", ["zone"])
-    assert entry["allocatable"] == {"count": 7}
     meta = (await node.get(Node, "n-1")).metadata
     assert meta is not None
     assert (meta.labels or {})["zone"] == "a"

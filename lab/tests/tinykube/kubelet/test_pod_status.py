@@ -84,20 +84,14 @@ def test_condition_says_who_is_not_ready_and_keeps_its_time() -> None:
     assert ready["lastTransitionTime"] > STARTED
 
 
-async def test_status_of_another_pod_of_that_name_is_left_alone(kube: AsyncClient) -> None:
+async def test_status_is_written_while_there_is_a_pod(kube: AsyncClient) -> None:
     spec = PodSpec(containers=[Container(name="main")], automountServiceAccountToken=False)
     mine = read_pod(
         await kube.create(PodObject(metadata=ObjectMeta(name="p", namespace="default"), spec=spec))
     )
-    writer = StatusWriter(kube, mine, lambda: {"phase": "Running"})
-    writer.changed()
-    await writer._write()
+    await StatusWriter(kube, mine, lambda: {"phase": "Running"}).flush()
     status = (await kube.get(PodObject, "p", namespace="default")).status
     assert status is not None
     assert status.phase == "Running"
     await kube.delete(PodObject, "p", namespace="default", grace_period=0)
-    await writer._write()
-    other = StatusWriter(kube, mine, lambda: {"phase": "Failed"})
-    other.changed()
-    await other.run()  # which ends
-    await other.flush()
+    await StatusWriter(kube, mine, lambda: {"phase": "Failed"}).flush()  # which ends
