@@ -29,6 +29,7 @@ OWNING: tuple[Kind, ...] = (
     core_v1.PersistentVolumeClaim,
     core_v1.PersistentVolume,
     core_v1.Service,
+    core_v1.Endpoints,
     core_v1.ConfigMap,
     core_v1.Secret,
     core_v1.ServiceAccount,

@@ -45,6 +45,7 @@ def _type(group_version: str, kind: str, plural: str, *short_names: str, **facts
 def _core() -> list[ResourceType]:
     return [
         _type("v1", "ConfigMap", "configmaps", "cm"),
+        _type("v1", "Endpoints", "endpoints", "ep", creates_on_update=True),
         _type("v1", "Event", "events", "ev", creates_on_update=True),
         _type(
             "v1",
