@@ -14,9 +14,9 @@ from kube_efs.kube.errors import translated
 from kube_efs_lab.manifests import CSI_DRIVER, SHARED_VOLUMES, apply
 from tinykube.api.server import ApiServer
 from tinykube.controllers.running import run_controllers
-from tinykube.kubelet.commands import RunningCommand
 from tinykube.kubelet.container_runner import NotRunning
 from tinykube.kubelet.kubelet import Kubelet
+from tinykube.kubelet.processes import RunningCommand
 
 
 class ControlPlane(Protocol):

@@ -1,6 +1,6 @@
 """The calls of the embedded kubelet to CSI drivers, by the protocol that kube-efs itself serves."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from urllib.parse import quote
@@ -12,62 +12,56 @@ from kube_efs.csi.protocol import csi_pb2, registration_pb2
 from kube_efs.csi.protocol.csi_pb2_grpc import NodeStub
 from kube_efs.csi.protocol.registration_pb2_grpc import RegistrationStub
 from tinykube.errors import NotYet
-from tinykube.kubelet.plugins import NodeInfo, PluginInfo, PublishRequest
 
 # What pkg/volume/csi allows a call that mounts or unmounts.
 _MOUNT_SECONDS = 120.0
 _ANSWER_SECONDS = 10.0
 _Capability = csi_pb2.VolumeCapability
-_Rpc = csi_pb2.NodeServiceCapability.RPC
 
 
 class CsiCalls:
     """Calls over gRPC; each raises NotYet in the words of Kubernetes when it fails."""
 
-    async def plugin_info(self, socket: Path) -> PluginInfo:
-        """Ask a plugin what it is."""
+    async def plugin_info(self, socket: Path) -> tuple[str, str]:
+        """Ask a plugin for its name and for the socket that it serves at."""
         async with _connected(socket) as channel:
             request = registration_pb2.InfoRequest()
             found = await RegistrationStub(channel).GetInfo(request, timeout=_ANSWER_SECONDS)
-        return PluginInfo(
-            kind=found.type,
-            name=found.name,
-            endpoint=found.endpoint,
-            versions=tuple(found.supported_versions),
-        )
+        return found.name, found.endpoint
 
-    async def notify_registration(self, socket: Path, *, error: str = "") -> None:
-        """Tell a plugin that it is registered, or why not."""
-        status = registration_pb2.RegistrationStatus(plugin_registered=not error, error=error)
+    async def notify_registration(self, socket: Path) -> None:
+        """Tell a plugin that it is registered."""
+        status = registration_pb2.RegistrationStatus(plugin_registered=True)
         async with _connected(socket) as channel:
             await RegistrationStub(channel).NotifyRegistrationStatus(status, timeout=_ANSWER_SECONDS)
 
-    async def node_info(self, socket: Path) -> NodeInfo:
-        """Ask a CSI driver for this node's id and for what the driver can do."""
+    async def node_info(self, socket: Path) -> tuple[str, Mapping[str, str]]:
+        """Ask a CSI driver for this node's id and topology."""
         async with _connected(socket) as channel:
-            stub = NodeStub(channel)
-            node = await stub.NodeGetInfo(csi_pb2.NodeGetInfoRequest(), timeout=_ANSWER_SECONDS)
-            asked = csi_pb2.NodeGetCapabilitiesRequest()
-            can_do = await stub.NodeGetCapabilities(asked, timeout=_ANSWER_SECONDS)
-        return NodeInfo(
-            node_id=node.node_id,
-            most_volumes=node.max_volumes_per_node,
-            topology=dict(node.accessible_topology.segments),
-            knows_single_writers=any(
-                one.rpc.type == _Rpc.SINGLE_NODE_MULTI_WRITER for one in can_do.capabilities
-            ),
-        )
+            request = csi_pb2.NodeGetInfoRequest()
+            node = await NodeStub(channel).NodeGetInfo(request, timeout=_ANSWER_SECONDS)
+        return node.node_id, dict(node.accessible_topology.segments)
 
-    async def publish(self, socket: Path, request: PublishRequest) -> None:
+    async def publish(
+        self,
+        socket: Path,
+        handle: str,
+        target: str,
+        *,
+        access_mode: str,
+        options: tuple[str, ...],
+        context: Mapping[str, str],
+        read_only: bool,
+    ) -> None:
         """Have a volume mounted."""
-        mount = _Capability.MountVolume(fs_type=request.fs_type, mount_flags=request.options)
-        mode = _Capability.AccessMode(mode=_Capability.AccessMode.Mode.Value(request.access_mode))
+        mount = _Capability.MountVolume(mount_flags=options)
+        mode = _Capability.AccessMode(mode=_Capability.AccessMode.Mode.Value(access_mode))
         message = csi_pb2.NodePublishVolumeRequest(
-            volume_id=request.handle,
-            target_path=request.target,
+            volume_id=handle,
+            target_path=target,
             volume_capability=_Capability(mount=mount, access_mode=mode),
-            readonly=request.read_only,
-            volume_context=request.context,
+            readonly=read_only,
+            volume_context=context,
         )
         async with _connected(socket) as channel:
             await NodeStub(channel).NodePublishVolume(message, timeout=_MOUNT_SECONDS)

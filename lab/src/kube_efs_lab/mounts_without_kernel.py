@@ -26,8 +26,7 @@ from kube_efs.tunnels.api.client import connect_tunnels
 from kube_efs.tunnels.probe import probe
 from kube_efs.tunnels.reservations import TunnelSpec
 from tinykube.errors import NotYet
-from tinykube.kubelet.nfs import NfsFolders, served_folder
-from tinykube.kubelet.pods import Nfs
+from tinykube.kubelet.nfs import Nfs, NfsFolders, served_folder
 
 log = structlog.get_logger(__name__)
 

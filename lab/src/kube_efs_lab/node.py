@@ -20,14 +20,11 @@ from kube_efs.model.errors import InvalidValue, KubeError
 from kube_efs.model.volumes import LOOPBACK
 from kube_efs.settings import own_image
 from kube_efs_lab.csi_calls import CsiCalls
-from tinykube.kubelet.environment import STANDARD_PATH
-from tinykube.kubelet.host_folders import HostFolders
-from tinykube.kubelet.images import Image, repository
+from tinykube.kubelet.containers import STANDARD_PATH, Image, repository
 from tinykube.kubelet.kubelet import Kubelet, Mounters
 from tinykube.kubelet.launch import Bind
-from tinykube.kubelet.nfs import FolderNfs, KernelNfs, NfsMounter, kernel_has_nfs
-from tinykube.kubelet.node import NodeDescription
-from tinykube.kubelet.pods import Nfs
+from tinykube.kubelet.nfs import FolderNfs, KernelNfs, Nfs, NfsMounter, kernel_has_nfs
+from tinykube.kubelet.node import HostFolders, NodeDescription
 
 # Images are not pulled: this one is the program of this installation.
 IMAGE = "kube-efs:embedded"

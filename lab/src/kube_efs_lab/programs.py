@@ -17,7 +17,7 @@ from kube_efs.tunnels.stunnel.process import StunnelProcess
 from kube_efs_lab.control_plane import ControlPlane
 from kube_efs_lab.node import IMAGE
 from kube_efs_lab.program import Program
-from tinykube.kubelet.host_folders import HostFolders
+from tinykube.kubelet.node import HostFolders
 
 NODE = "embedded"
 NAMESPACE = DEFAULT_NAMESPACE

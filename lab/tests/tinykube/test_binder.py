@@ -13,7 +13,6 @@ from lightkube.codecs import from_dict
 from lightkube.core.exceptions import ApiError
 from lightkube.resources.core_v1 import (
     ConfigMap,
-    Event,
     Namespace,
     PersistentVolume,
     PersistentVolumeClaim,
@@ -129,16 +128,6 @@ async def asked_for(client: AsyncClient, name: str = "data") -> Mapping[str, str
     return await until(check)  # type: ignore[no-any-return]
 
 
-async def event(client: AsyncClient, reason: str, about: str = "data") -> Event:
-    async def check() -> Event | None:
-        async for found in client.list(Event, namespace="*"):
-            if found.reason == reason and found.involvedObject.name == about:
-                return found
-        return None
-
-    return await until(check)  # type: ignore[no-any-return]
-
-
 async def gone(client: AsyncClient, kind: Any, name: str, **scope: str) -> None:
     async def check() -> bool:
         try:
@@ -210,6 +199,14 @@ async def test_claim_whose_volume_vanishes_is_lost(client: AsyncClient) -> None:
     await claim_in(client, "Lost")
 
 
+async def scheduled(client: AsyncClient) -> None:
+    async def has_node() -> bool:
+        pod = await client.get(Pod, "user", namespace="default")
+        return bool(pod.spec and pod.spec.nodeName == "node-1")
+
+    await until(has_node)
+
+
 async def test_claim_under_a_scheduled_pod_is_protected(client: AsyncClient) -> None:
     claim = await create_claim(client)
     await create_volume(client, claim=claim)
@@ -223,15 +220,7 @@ async def test_claim_under_a_scheduled_pod_is_protected(client: AsyncClient) -> 
             "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
         },
     )
-
-    async def scheduled() -> bool:
-        pod = await client.get(Pod, "user", namespace="default")
-        return bool(pod.spec and pod.spec.nodeName == "node-1")
-
-    await until(scheduled)
-    assert (
-        await event(client, "Scheduled", "user")
-    ).message == "Successfully assigned default/user to node-1"
+    await scheduled(client)
     await client.delete(PersistentVolumeClaim, "data", namespace="default")
     found = await client.get(PersistentVolumeClaim, "data", namespace="default")
     assert found.metadata is not None
@@ -246,17 +235,20 @@ async def test_pod_waits_for_its_claim_and_a_claim_for_its_first_pod(client: Asy
     volumes = [{"name": n, "persistentVolumeClaim": {"claimName": n}} for n in ("data", "missing")]
     pod = {"containers": [{"name": "main", "image": "none"}]}
     await create(client, "Pod", "stuck", metadata={"namespace": "default"}, spec={**pod, "volumes": volumes})
-    failed = await event(client, "FailedScheduling", "stuck")
-    assert failed.message == (
-        '0/1 nodes are available: persistentvolumeclaim "missing" not found. preemption: 0/1 nodes are'
-        " available: 1 Preemption is not helpful for scheduling."
-    )
+
+    async def is_told() -> bool:
+        found = await client.get(Pod, "stuck", namespace="default")
+        conditions = (found.status and found.status.conditions) or []
+        wanted = '0/1 nodes are available: persistentvolumeclaim "missing" not found.'
+        return [(one.reason, one.message) for one in conditions] == [("Unschedulable", wanted)]
+
+    await until(is_told)
     await create(
         client, "Pod", "user", metadata={"namespace": "default"}, spec={**pod, "volumes": volumes[:1]}
     )
     assert (await asked_for(client))["volume.kubernetes.io/selected-node"] == "node-1"
     await create_volume(client, claim=claim)
-    await event(client, "Scheduled", "user")
+    await scheduled(client)
 
 
 async def test_dependents_of_a_deleted_owner_are_collected(client: AsyncClient) -> None:

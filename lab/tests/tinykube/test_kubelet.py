@@ -22,11 +22,10 @@ from lightkube.types import PatchType
 from kube_efs.kube.client import connect
 from kube_efs_lab.csi_calls import CsiCalls
 from tinykube.api.server import ApiServer
-from tinykube.kubelet.host_folders import HostFolders
-from tinykube.kubelet.images import Image
+from tinykube.kubelet.containers import Image
 from tinykube.kubelet.kubelet import Kubelet, Mounters
 from tinykube.kubelet.nfs import FolderNfs, mount_points
-from tinykube.kubelet.node import NodeDescription
+from tinykube.kubelet.node import HostFolders, NodeDescription
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0, reason="the kubelet makes namespaces and mounts: root only"
@@ -432,9 +431,6 @@ async def test_failing_container_is_restarted_with_back_off(world: World) -> Non
     status = pod.status.containerStatuses[0]
     assert status.restartCount == 2
     assert status.lastState.terminated.exitCode == 1
-    assert (
-        await event(world.client, "BackOff")
-    ).message == "Back-off restarting failed container main in pod pod"
 
 
 async def test_program_that_is_not_there(world: World) -> None:
@@ -447,7 +443,7 @@ async def test_program_that_is_not_there(world: World) -> None:
 
 async def test_deadline_ends_a_pod(world: World) -> None:
     script = "trap '' TERM; while :; do sleep 0.05; done"
-    await run_pod(world.client, "sh", "-c", script, activeDeadlineSeconds=1, terminationGracePeriodSeconds=0)
+    await run_pod(world.client, "sh", "-c", script, activeDeadlineSeconds=3, terminationGracePeriodSeconds=0)
     pod = await pod_in(world.client, "Failed")
     assert pod.status.reason == "DeadlineExceeded"
     pod = await pod_where(world.client, lambda pod: pod.status.containerStatuses[0].state.terminated)
@@ -467,7 +463,6 @@ async def test_deleted_pod_gets_its_grace_and_takes_everything_along(world: Worl
     await world.client.delete(Pod, "pod", namespace="default")
     await gone(world.client)
     assert (await following).splitlines() == ["ready", "bye"]
-    assert (await event(world.client, "Killing")).message == "Stopping container main"
     assert not [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", "4711"]]
     assert not list((world.root / "pods").iterdir())
 

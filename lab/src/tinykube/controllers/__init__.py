@@ -2,5 +2,5 @@
 
 Ordinary clients of a Kubernetes API: they know nothing of the server that answers. Decisions are pure
 functions over the values of ``values``; the controllers only keep caches, ask, and write. Controllers for
-jobs and daemon sets, and anything about volumes of kube-efs itself do not belong here.
+jobs, and anything about volumes of kube-efs itself do not belong here.
 """

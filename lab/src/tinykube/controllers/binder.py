@@ -1,37 +1,18 @@
 """The volume binder: looks at claims and volumes when they change, and makes the writes of ``binding``."""
 
 import asyncio
+from typing import Any
 
-import structlog
 from lightkube import AsyncClient
 from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim
 from lightkube.resources.storage_v1 import StorageClass as StorageClassObject
 from lightkube.types import PatchType
 
 from tinykube.client.calls import unless_missing
-from tinykube.controllers.binding import (
-    ReferClaim,
-    SetClaim,
-    SetClaimStatus,
-    SetVolumePhase,
-    Writes,
-    decide_claim,
-    decide_volume,
-    on_top_of,
-)
-from tinykube.controllers.caches import Caches, Change
-from tinykube.controllers.values import (
-    Claim,
-    ClaimPhase,
-    ClaimReference,
-    Key,
-    StorageClass,
-    Volume,
-    VolumePhase,
-)
+from tinykube.controllers.binding import Writes, decide_claim, decide_volume
+from tinykube.controllers.caches import Cache, Caches, Change
+from tinykube.controllers.values import Claim, ClaimReference, Key, StorageClass, Volume
 from tinykube.controllers.work_queue import WorkQueue
-
-log = structlog.get_logger(__name__)
 
 _WORKERS = 8
 
@@ -88,14 +69,16 @@ class Binder:
         if claim is None:
             return
         storage_class = await self._class_of(claim)
-        await self._take(decide_claim(claim, self._caches.volumes.values, storage_class))
+        await write_all(
+            self._client, self._caches, decide_claim(claim, self._caches.volumes.values, storage_class)
+        )
 
     async def _look_at_volume(self, key: Key) -> None:
         volume = self._caches.volumes.values.get(key)
         if volume is None:
             return
         claim = await self._claim_of(volume, volume.claim) if volume.claim else None
-        await self._take(decide_volume(volume, claim))
+        await write_all(self._client, self._caches, decide_volume(volume, claim))
 
     async def _class_of(self, claim: Claim) -> StorageClass | None:
         if claim.volume_name or not claim.class_name:
@@ -109,7 +92,7 @@ class Binder:
 
     async def _claim_of(self, volume: Volume, reference: ClaimReference) -> Claim | None:
         known = self._caches.claims.values.get(reference.key)
-        settled = volume.phase in {VolumePhase.RELEASED, VolumePhase.FAILED}
+        settled = volume.phase in {"Released", "Failed"}
         if settled or not reference.uid or (known is not None and known.meta.uid == reference.uid):
             return known
         # Released means that data may be deleted: never say so because the claim's own watch is late.
@@ -118,39 +101,27 @@ class Binder:
         )
         return None if found is None else self._caches.claims.remember(found)
 
-    async def _take(self, writes: Writes) -> None:
-        """Make the writes one by one, each on top of what the one before made of the object."""
-        versions: dict[str, str] = {}
-        for write in writes:
-            match write:
-                case ReferClaim() | SetVolumePhase():
-                    await self._write_volume(write, versions)
-                case SetClaim() | SetClaimStatus():
-                    await self._write_claim(write, versions)
 
-    async def _write_volume(self, step: ReferClaim | SetVolumePhase, versions: dict[str, str]) -> None:
-        meta = step.volume.meta
-        kind = PersistentVolume.Status if isinstance(step, SetVolumePhase) else PersistentVolume
-        written = await self._client.patch(
-            kind, meta.key.name, on_top_of(meta, versions, step), patch_type=PatchType.MERGE
-        )
-        value = self._caches.volumes.remember(written)
-        if value is not None:
-            versions[meta.uid] = value.meta.version
-        log.debug("volume-written", volume=meta.key.name, step=type(step).__name__)
+async def write_all(client: AsyncClient, caches: Caches, writes: Writes) -> None:
+    """Make the writes one by one, each on top of what the one before made of the object.
 
-    async def _write_claim(self, step: SetClaim | SetClaimStatus, versions: dict[str, str]) -> None:
-        meta = step.claim.meta
-        kind = PersistentVolumeClaim.Status if isinstance(step, SetClaimStatus) else PersistentVolumeClaim
-        written = await self._client.patch(
-            kind,
+    The server refuses a write when the object is no longer what was decided on.
+    """
+    untyped: Any = client  # its overloads want the kind spelt out
+    versions: dict[str, str] = {}
+    for write in writes:
+        meta = write.target.meta
+        of_claim = isinstance(write.target, Claim)
+        kind: Any = PersistentVolumeClaim if of_claim else PersistentVolume
+        cache: Cache[Any] = caches.claims if of_claim else caches.volumes
+        version = {"resourceVersion": versions.get(meta.uid, meta.version), "uid": meta.uid}
+        written = await untyped.patch(
+            kind.Status if "status" in write.patch else kind,
             meta.key.name,
-            on_top_of(meta, versions, step),
-            namespace=meta.key.namespace,
+            {**write.patch, "metadata": {**write.patch.get("metadata", {}), **version}},
             patch_type=PatchType.MERGE,
+            **({"namespace": meta.key.namespace} if of_claim else {}),
         )
-        value = self._caches.claims.remember(written)
+        value = cache.remember(written)
         if value is not None:
             versions[meta.uid] = value.meta.version
-        if isinstance(step, SetClaimStatus) and step.phase is ClaimPhase.BOUND and step.volume:
-            log.info("claim-bound", claim=str(meta.key), volume=step.volume.meta.key.name)

@@ -3,15 +3,14 @@
 The rules are those of Kubernetes' persistent volume controller (pkg/controller/volume/persistentvolume/
 pv_controller.go), without events, in-tree provisioners, recyclers and CSI migration. The writes of a list
 are made one after the other, and the rest is dropped when one fails: each is harmless by itself, and the
-next look at the objects decides anew.
+next look at the objects decides anew. Node affinity is not looked at: the embedded cluster has one node.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
-from tinykube.controllers.matching import best_match, fits
 from tinykube.controllers.values import (
     BETA_STORAGE_PROVISIONER,
     BIND_COMPLETED,
@@ -21,92 +20,42 @@ from tinykube.controllers.values import (
     SELECTED_NODE,
     STORAGE_PROVISIONER,
     Claim,
-    ClaimPhase,
     ClaimReference,
     Key,
-    Meta,
-    ReclaimPolicy,
     StorageClass,
     Volume,
-    VolumePhase,
-    nothing,
+    selects,
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReferClaim:
-    """Make the volume point at the claim, or at none."""
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A merge patch of a claim or volume, or of the status of one."""
 
-    volume: Volume
-    claim: ClaimReference | None
-    by_controller: bool
-
-    def patch(self) -> dict[str, Any]:
-        """The change as a merge patch."""
-        reference = self.claim and {
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "namespace": self.claim.key.namespace,
-            "name": self.claim.key.name,
-            "uid": self.claim.uid or None,
-        }
-        annotation = {BOUND_BY_CONTROLLER: "yes" if self.by_controller else None}
-        return {"metadata": {"annotations": annotation}, "spec": {"claimRef": reference}}
+    target: Claim | Volume
+    patch: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetVolumePhase:
-    """Write the volume's status."""
-
-    volume: Volume
-    phase: VolumePhase
-
-    def patch(self) -> dict[str, Any]:
-        """The change as a merge patch."""
-        return {"status": {"phase": self.phase}}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetClaim:
-    """Write the claim's volume name, unless it is empty, and annotations."""
-
-    claim: Claim
-    volume_name: str = ""
-    annotations: Mapping[str, str] = field(default_factory=nothing)
-
-    def patch(self) -> dict[str, Any]:
-        """The change as a merge patch."""
-        spec = {"spec": {"volumeName": self.volume_name}} if self.volume_name else {}
-        return {"metadata": {"annotations": dict(self.annotations)}, **spec}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetClaimStatus:
-    """Write the claim's status; modes and capacity are those of ``volume``, or none."""
-
-    claim: Claim
-    phase: ClaimPhase
-    volume: Volume | None = None
-
-    def patch(self) -> dict[str, Any]:
-        """The change as a merge patch."""
-        modes = list(self.volume.access_modes) if self.volume else None
-        capacity = {"storage": self.volume.capacity} if self.volume else None
-        return {"status": {"phase": self.phase, "accessModes": modes, "capacity": capacity}}
-
-
-Write = ReferClaim | SetVolumePhase | SetClaim | SetClaimStatus
 Writes = tuple[Write, ...]
 
 
-def on_top_of(meta: Meta, versions: Mapping[str, str], write: Write) -> dict[str, Any]:
-    """The patch of a write, which the server refuses when the object is no longer what was decided on.
+def refer_claim(volume: Volume, claim: ClaimReference | None, *, by_controller: bool) -> Write:
+    """Make the volume point at the claim, or at none."""
+    reference = claim and {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "namespace": claim.key.namespace,
+        "name": claim.key.name,
+        "uid": claim.uid or None,
+    }
+    annotation = {BOUND_BY_CONTROLLER: "yes" if by_controller else None}
+    return Write(volume, {"metadata": {"annotations": annotation}, "spec": {"claimRef": reference}})
 
-    ``versions`` has the newer version of an object that an earlier write has already changed, by its uid.
-    """
-    patch = write.patch()
-    metadata = {"resourceVersion": versions.get(meta.uid, meta.version), "uid": meta.uid}
-    return {**patch, "metadata": {**patch.get("metadata", {}), **metadata}}
+
+def set_claim(claim: Claim, annotations: Mapping[str, str], *, volume_name: str = "") -> Write:
+    """Write the claim's annotations and, unless it is empty, volume name."""
+    spec = {"spec": {"volumeName": volume_name}} if volume_name else {}
+    return Write(claim, {"metadata": {"annotations": dict(annotations)}, **spec})
 
 
 def decide_claim(claim: Claim, volumes: Mapping[Key, Volume], storage_class: StorageClass | None) -> Writes:
@@ -114,7 +63,7 @@ def decide_claim(claim: Claim, volumes: Mapping[Key, Volume], storage_class: Sto
     named = volumes.get(Key("", claim.volume_name))
     if claim.bind_completed:
         held = named is not None and (named.claim is None or named.claim.uid == claim.meta.uid)
-        return bind(named, claim) if named and held else _claim_status(claim, ClaimPhase.LOST, None)
+        return bind(named, claim) if named and held else _claim_status(claim, "Lost", None)
     waits = storage_class is not None and storage_class.waits_for_consumer
     if not claim.volume_name:
         volume = best_match(claim, volumes.values(), reserved_only=waits)
@@ -124,7 +73,7 @@ def decide_claim(claim: Claim, volumes: Mapping[Key, Volume], storage_class: Sto
         volume = None
     if volume is not None:
         return bind(volume, claim)
-    pending = _claim_status(claim, ClaimPhase.PENDING, None)
+    pending = _claim_status(claim, "Pending", None)
     waits = waits and SELECTED_NODE not in claim.meta.annotations
     if claim.volume_name or storage_class is None or waits:
         return pending
@@ -134,14 +83,14 @@ def decide_claim(claim: Claim, volumes: Mapping[Key, Volume], storage_class: Sto
 def decide_volume(volume: Volume, claim: Claim | None) -> Writes:
     """What to do about a volume; ``claim`` is the one of the name that it refers to, if there is one."""
     if volume.claim is None or not volume.claim.uid:
-        return _phase(volume, VolumePhase.AVAILABLE)
+        return _phase(volume, "Available")
     if claim is None or claim.meta.uid != volume.claim.uid:
         return _release(volume)
     if not claim.volume_name:
         return ()  # half-way; the claim's own turn goes on with it
     if claim.volume_name == volume.meta.key.name:
-        return _phase(volume, VolumePhase.BOUND)
-    if PROVISIONED_BY in volume.meta.annotations and volume.reclaim_policy is ReclaimPolicy.DELETE:
+        return _phase(volume, "Bound")
+    if PROVISIONED_BY in volume.meta.annotations and volume.reclaim_policy == "Delete":
         return _release(volume)
     return unbind(volume)
 
@@ -152,14 +101,14 @@ def bind(volume: Volume, claim: Claim) -> Writes:
     writes: list[Write] = []
     if volume.claim != wanted:
         chosen = volume.claim is None or BOUND_BY_CONTROLLER in volume.meta.annotations
-        writes.append(ReferClaim(volume=volume, claim=wanted, by_controller=chosen))
-    writes += _phase(volume, VolumePhase.BOUND)
+        writes.append(refer_claim(volume, wanted, by_controller=chosen))
+    writes += _phase(volume, "Bound")
     annotations = {BIND_COMPLETED: "yes"}
     if claim.volume_name != volume.meta.key.name:
         annotations[BOUND_BY_CONTROLLER] = "yes"
     if annotations.keys() - claim.meta.annotations.keys():
-        writes.append(SetClaim(claim=claim, volume_name=volume.meta.key.name, annotations=annotations))
-    return (*writes, *_claim_status(claim, ClaimPhase.BOUND, volume))
+        writes.append(set_claim(claim, annotations, volume_name=volume.meta.key.name))
+    return (*writes, *_claim_status(claim, "Bound", volume))
 
 
 def unbind(volume: Volume) -> Writes:
@@ -167,29 +116,83 @@ def unbind(volume: Volume) -> Writes:
     by_controller = BOUND_BY_CONTROLLER in volume.meta.annotations
     kept = None if by_controller or volume.claim is None else ClaimReference(key=volume.claim.key)
     return (
-        ReferClaim(volume=volume, claim=kept, by_controller=False),
-        *_phase(volume, VolumePhase.AVAILABLE),
+        refer_claim(volume, kept, by_controller=False),
+        *_phase(volume, "Available"),
     )
 
 
 def _provision(claim: Claim, provisioner: str) -> Writes:
-    wanted = MappingProxyType({STORAGE_PROVISIONER: provisioner, BETA_STORAGE_PROVISIONER: provisioner})
+    wanted = {STORAGE_PROVISIONER: provisioner, BETA_STORAGE_PROVISIONER: provisioner}
     if provisioner == NO_PROVISIONER or wanted.items() <= claim.meta.annotations.items():
         return ()
-    return (SetClaim(claim=claim, annotations=wanted),)
+    return (set_claim(claim, wanted),)
 
 
 def _release(volume: Volume) -> Writes:
-    return () if volume.phase is VolumePhase.FAILED else _phase(volume, VolumePhase.RELEASED)
+    return () if volume.phase == "Failed" else _phase(volume, "Released")
 
 
-def _phase(volume: Volume, phase: VolumePhase) -> Writes:
-    return () if volume.phase is phase else (SetVolumePhase(volume=volume, phase=phase),)
+def _phase(volume: Volume, phase: str) -> Writes:
+    return () if volume.phase == phase else (Write(volume, {"status": {"phase": phase}}),)
 
 
-def _claim_status(claim: Claim, phase: ClaimPhase, volume: Volume | None) -> Writes:
+def _claim_status(claim: Claim, phase: str, volume: Volume | None) -> Writes:
+    """With the modes and capacity of the volume, or none."""
     modes = volume.access_modes if volume else ()
-    capacity = volume.capacity_bytes if volume else None
-    if (claim.phase, claim.status_modes, claim.status_bytes) == (phase, modes, capacity):
+    if (claim.phase, claim.status_modes) == (phase, modes) and claim.status_bytes == (
+        volume.capacity_bytes if volume else None
+    ):
         return ()
-    return (SetClaimStatus(claim=claim, phase=phase, volume=volume),)
+    status = {
+        "phase": phase,
+        "accessModes": list(modes) or None,
+        "capacity": {"storage": volume.capacity} if volume else None,
+    }
+    return (Write(claim, {"status": status}),)
+
+
+def best_match(claim: Claim, volumes: Iterable[Volume], *, reserved_only: bool = False) -> Volume | None:
+    """The volume that is reserved for the claim, else the smallest free one that will do; None for none.
+
+    As ``FindMatchingVolume`` of component-helpers/storage/volume/pv_helpers.go.
+    A reserved volume may be of any class. ``reserved_only`` is for claims that wait for a consumer:
+    choosing for those is the scheduler's part.
+    """
+    free: list[Volume] = []
+    for volume in volumes:
+        if volume.claim is not None and not volume.claim.means(claim):
+            continue
+        if volume.meta.deleting or not _suffices(volume, claim):
+            continue
+        if volume.claim is not None:
+            return volume
+        if not reserved_only and _is_free_for(volume, claim):
+            free.append(volume)
+    return min(free, key=_preference, default=None)
+
+
+def fits(volume: Volume, claim: Claim) -> bool:
+    """Whether a volume that the claim names can serve it."""
+    same_class = volume.class_name == (claim.class_name or "")
+    return not volume.meta.deleting and same_class and _suffices(volume, claim)
+
+
+def _suffices(volume: Volume, claim: Claim) -> bool:
+    return (
+        volume.capacity_bytes >= claim.request_bytes
+        and volume.volume_mode == claim.volume_mode
+        and set(claim.access_modes) <= set(volume.access_modes)
+    )
+
+
+def _is_free_for(volume: Volume, claim: Claim) -> bool:
+    return (
+        volume.phase == "Available"
+        and volume.class_name == (claim.class_name or "")
+        and selects(claim.selector, volume.meta.labels)
+    )
+
+
+def _preference(volume: Volume) -> tuple[int, Decimal, str]:
+    # As in Kubernetes, a volume with fewer access modes comes first, whatever its size.
+    return len(volume.access_modes), volume.capacity_bytes, volume.meta.key.name

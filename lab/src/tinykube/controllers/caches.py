@@ -165,13 +165,14 @@ class Caches:
     async def run(self, client: AsyncClient) -> None:
         """Fill all of them until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self.claims.run(client))
-            tasks.create_task(self.volumes.run(client))
-            tasks.create_task(self.classes.run(client))
-            tasks.create_task(self.pods.run(client))
-            tasks.create_task(self.nodes.run(client))
+            for cache in self._all:
+                tasks.create_task(cache.run(client))
 
     async def ready(self) -> None:
         """Wait until each has seen everything once: before that, what is missing may only be unseen."""
-        for cache in (self.claims, self.volumes, self.classes, self.pods, self.nodes):
+        for cache in self._all:
             await cache.synced.wait()
+
+    @property
+    def _all(self) -> tuple[Cache[Any], ...]:
+        return self.claims, self.volumes, self.classes, self.pods, self.nodes

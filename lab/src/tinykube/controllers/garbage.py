@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Set
+from collections.abc import Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -44,25 +44,6 @@ class Owned:
     owners: tuple[Owner, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
-    """Delete the object: each of its owners is gone, or waits for it to be deleted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Disown:
-    """Remove the object from the owners of its dependents, so that they stay."""
-
-    dependents: tuple[Owned, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Unlock:
-    """Remove a finalizer from the object, which is then gone."""
-
-    finalizer: str
-
-
 class Graph:
     """All followed objects by uid, and the dependents of each uid."""
 
@@ -93,22 +74,10 @@ class Graph:
         """The objects that name this uid as an owner."""
         return tuple(self._objects[dependent] for dependent in sorted(self._dependents.get(uid, ())))
 
-    def decide(self, found: Owned, listed: Set[str]) -> Delete | Disown | Unlock | None:
-        """The next step for an object; an owner that is not here exists unless its kind has been listed."""
-        dependents = self.dependents(found.meta.uid)
-        if not found.meta.deleting:
-            return Delete() if found.owners and all(self._ends(one, listed) for one in found.owners) else None
-        if ORPHAN in found.meta.finalizers:
-            return Disown(dependents) if dependents else Unlock(ORPHAN)
-        if FOREGROUND in found.meta.finalizers and not dependents:
-            return Unlock(FOREGROUND)
-        return None
-
-    def _ends(self, owner: Owner, listed: Set[str]) -> bool:
+    def ends(self, owner: Owner) -> bool:
+        """Whether an owner is gone, or waits for its dependents to be deleted."""
         live = self.get(owner.uid)
-        if live is None:
-            return owner.kind in listed
-        return live.meta.deleting and FOREGROUND in live.meta.finalizers
+        return live is None or (live.meta.deleting and FOREGROUND in live.meta.finalizers)
 
 
 class GarbageCollector:
@@ -117,7 +86,6 @@ class GarbageCollector:
     def __init__(self, client: AsyncClient, *, kinds: Iterable[Kind] = OWNING) -> None:
         self._client: Any = client  # its overloads want the kind spelt out
         self._kinds = {kind_name(kind): kind for kind in kinds}
-        self._listed: set[str] = set()
         self._graph = Graph()
         self._queue: WorkQueue[str] = WorkQueue("garbage", self._look_at)
 
@@ -158,7 +126,6 @@ class GarbageCollector:
                         known = {item.meta.uid for item in listed}
                         for item in listed:
                             self._changed(item)
-                        self._listed.add(name)
                     case Applied(found):
                         item = _read(name, found)
                         known.add(item.meta.uid)
@@ -192,28 +159,32 @@ class GarbageCollector:
         found = self._graph.get(uid)
         if found is None:
             return
-        match self._graph.decide(found, self._listed):
-            case Delete():
+        dependents = self._graph.dependents(uid)
+        finalizers = found.meta.finalizers
+        if not found.meta.deleting:
+            if found.owners and all(map(self._graph.ends, found.owners)):
                 await self._delete(found)
-            case Disown(dependents):
-                for dependent in dependents:
-                    reference = {"$patch": "delete", "uid": uid}
-                    await self._patch(dependent, {"ownerReferences": [reference]}, PatchType.STRATEGIC)
-            case Unlock(finalizer):
-                kept = [name for name in found.meta.finalizers if name != finalizer]
-                await self._patch(found, {"finalizers": kept}, PatchType.MERGE)
+        elif ORPHAN in finalizers and dependents:
+            for dependent in dependents:
+                reference = {"$patch": "delete", "uid": uid}
+                await self._patch(dependent, {"ownerReferences": [reference]}, PatchType.STRATEGIC)
+        elif ORPHAN in finalizers or (FOREGROUND in finalizers and not dependents):
+            kept = [name for name in finalizers if name not in {ORPHAN, FOREGROUND}]
+            await self._patch(found, {"finalizers": kept}, PatchType.MERGE)
 
     async def _delete(self, target: Owned) -> None:
         for owner in target.owners:
             if self._graph.get(owner.uid) is None and await self._exists(owner, target.meta.key.namespace):
-                return  # its own watch is late; it will bring the owner
+                return  # its own watch is late, or nobody follows its kind
         log.info("garbage-deleted", kind=target.kind, name=str(target.meta.key))
         kind = self._kinds[target.kind]
         scope = _scope(kind, target.meta.key.namespace)
         await self._client.delete(kind, target.meta.key.name, cascade=CascadeType.BACKGROUND, **scope)
 
     async def _exists(self, owner: Owner, namespace: str) -> bool:
-        kind = self._kinds[owner.kind]
+        kind = self._kinds.get(owner.kind)
+        if kind is None:
+            return True
         found = await unless_missing(self._client.get(kind, owner.name, **_scope(kind, namespace)))
         return found is not None and read_meta(found.metadata).uid == owner.uid
 

@@ -15,17 +15,8 @@ from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
 
 Kind = type[Resource]
 
+# In the order in which a namespace is emptied: what makes other objects goes first.
 OWNING: tuple[Kind, ...] = (
-    core_v1.ConfigMap,
-    core_v1.Endpoints,
-    core_v1.Namespace,
-    core_v1.Node,
-    core_v1.PersistentVolume,
-    core_v1.PersistentVolumeClaim,
-    core_v1.Pod,
-    core_v1.Secret,
-    core_v1.Service,
-    core_v1.ServiceAccount,
     apps_v1.DaemonSet,
     apps_v1.Deployment,
     apps_v1.StatefulSet,
@@ -34,21 +25,19 @@ OWNING: tuple[Kind, ...] = (
     rbac_authorization_v1.ClusterRoleBinding,
     rbac_authorization_v1.Role,
     rbac_authorization_v1.RoleBinding,
-)
-# In the order in which a namespace is emptied: what makes other objects goes first.
-NAMESPACED: tuple[Kind, ...] = (
-    *(
-        kind
-        for kind in OWNING
-        if issubclass(kind, NamespacedResource) and kind.__module__ != core_v1.__name__
-    ),
     core_v1.Pod,
     core_v1.PersistentVolumeClaim,
+    core_v1.PersistentVolume,
     core_v1.Service,
     core_v1.Endpoints,
     core_v1.ConfigMap,
     core_v1.Secret,
     core_v1.ServiceAccount,
+    core_v1.Namespace,
+    core_v1.Node,
+)
+NAMESPACED: tuple[Kind, ...] = (
+    *(kind for kind in OWNING if issubclass(kind, NamespacedResource)),
     core_v1.Event,
 )
 

@@ -5,13 +5,12 @@ claim from being scheduled until it is gone, also after it has ended: its contai
 """
 
 import asyncio
-from collections.abc import Iterable
 
 from lightkube import AsyncClient
-from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim
 from lightkube.resources.core_v1 import Pod as PodObject
-from lightkube.types import PatchType
 
+from tinykube.controllers.binder import write_all
+from tinykube.controllers.binding import Write
 from tinykube.controllers.caches import Caches, Change
 from tinykube.controllers.values import (
     CLAIM_PROTECTION,
@@ -21,25 +20,11 @@ from tinykube.controllers.values import (
     Meta,
     Pod,
     Volume,
-    VolumePhase,
     read_pod,
 )
 from tinykube.controllers.work_queue import WorkQueue
 
 _WORKERS = 4
-
-
-def is_used(claim: Key, pods: Iterable[Pod]) -> bool:
-    """Whether one of the pods uses the claim."""
-    return any(
-        pod.node_name and pod.meta.key.namespace == claim.namespace and claim.name in pod.claim_names
-        for pod in pods
-    )
-
-
-def awaits_release(meta: Meta, finalizer: str) -> bool:
-    """Whether an object is being deleted and has this protection on."""
-    return meta.deleting and finalizer in meta.finalizers
 
 
 class Protection:
@@ -62,12 +47,10 @@ class Protection:
             tasks.create_task(self._volumes.run(_WORKERS))
 
     def _claim_changed(self, change: Change[Claim]) -> None:
-        if change.after is not None and awaits_release(change.after.meta, CLAIM_PROTECTION):
-            self._claims.add(change.after.meta.key)
+        self._claims.add(change.known.meta.key)
 
     def _volume_changed(self, change: Change[Volume]) -> None:
-        if change.after is not None and awaits_release(change.after.meta, VOLUME_PROTECTION):
-            self._volumes.add(change.after.meta.key)
+        self._volumes.add(change.known.meta.key)
 
     def _pod_changed(self, change: Change[Pod]) -> None:
         if change.after is None and change.before is not None:
@@ -76,37 +59,28 @@ class Protection:
 
     async def _look_at_claim(self, key: Key) -> None:
         claim = self._caches.claims.values.get(key)
-        if claim is None or not awaits_release(claim.meta, CLAIM_PROTECTION):
+        if claim is None or not _awaits_release(claim.meta, CLAIM_PROTECTION):
             return
-        if is_used(key, self._caches.pods.values.values()) or await self._is_used_now(key):
-            return
-        await self._client.patch(
-            PersistentVolumeClaim,
-            key.name,
-            _without(claim.meta, CLAIM_PROTECTION),
-            namespace=key.namespace,
-            patch_type=PatchType.MERGE,
-        )
+        if not await self._is_used(key):
+            await self._take_off(claim, CLAIM_PROTECTION)
 
-    async def _is_used_now(self, key: Key) -> bool:
-        # The cache may not know of a new pod yet, and a claim under a pod must never go.
+    async def _is_used(self, key: Key) -> bool:
+        """Whether a pod uses the claim. The cache may not know of a new one, and no claim may go under it."""
         found = [read_pod(pod) async for pod in self._client.list(PodObject, namespace=key.namespace)]
-        return is_used(key, found)
+        return any(pod.node_name and key.name in pod.claim_names for pod in found)
 
     async def _look_at_volume(self, key: Key) -> None:
         volume = self._caches.volumes.values.get(key)
-        if volume is None or not awaits_release(volume.meta, VOLUME_PROTECTION):
+        if volume is None or volume.phase == "Bound":
             return
-        if volume.phase is VolumePhase.BOUND:
-            return
-        await self._client.patch(
-            PersistentVolume,
-            key.name,
-            _without(volume.meta, VOLUME_PROTECTION),
-            patch_type=PatchType.MERGE,
-        )
+        if _awaits_release(volume.meta, VOLUME_PROTECTION):
+            await self._take_off(volume, VOLUME_PROTECTION)
+
+    async def _take_off(self, target: Claim | Volume, finalizer: str) -> None:
+        kept = [name for name in target.meta.finalizers if name != finalizer]
+        write = Write(target, {"metadata": {"finalizers": kept}})
+        await write_all(self._client, self._caches, (write,))
 
 
-def _without(meta: Meta, finalizer: str) -> dict[str, dict[str, object]]:
-    kept = [name for name in meta.finalizers if name != finalizer]
-    return {"metadata": {"finalizers": kept, "resourceVersion": meta.version, "uid": meta.uid}}
+def _awaits_release(meta: Meta, finalizer: str) -> bool:
+    return meta.deleting and finalizer in meta.finalizers

@@ -6,8 +6,6 @@ Reading an object raises InvalidValue or ValueError for one that no API server w
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from enum import StrEnum
-from types import MappingProxyType
 from typing import NamedTuple
 
 from lightkube.models.core_v1 import (
@@ -17,7 +15,7 @@ from lightkube.models.core_v1 import (
     PodSpec,
     PodStatus,
 )
-from lightkube.models.meta_v1 import LabelSelector, ObjectMeta
+from lightkube.models.meta_v1 import LabelSelector, LabelSelectorRequirement, ObjectMeta
 from lightkube.resources import core_v1, storage_v1
 from lightkube.utils.quantity import parse_quantity
 
@@ -37,11 +35,6 @@ CLAIM_PROTECTION = "kubernetes.io/pvc-protection"
 VOLUME_PROTECTION = "kubernetes.io/pv-protection"
 
 
-def nothing() -> Mapping[str, str]:
-    """No labels, no annotations."""
-    return MappingProxyType({})
-
-
 class Key(NamedTuple):
     """The namespace, empty for kinds without one, and the name of an object."""
 
@@ -52,62 +45,6 @@ class Key(NamedTuple):
         return f"{self.namespace}/{self.name}" if self.namespace else self.name
 
 
-class ClaimPhase(StrEnum):
-    """``status.phase`` of a claim."""
-
-    PENDING = "Pending"
-    BOUND = "Bound"
-    LOST = "Lost"
-
-
-class VolumePhase(StrEnum):
-    """``status.phase`` of a volume."""
-
-    PENDING = "Pending"
-    AVAILABLE = "Available"
-    BOUND = "Bound"
-    RELEASED = "Released"
-    FAILED = "Failed"
-
-
-class ReclaimPolicy(StrEnum):
-    """What becomes of a volume when its claim is deleted (``persistentVolumeReclaimPolicy``)."""
-
-    DELETE = "Delete"
-    RETAIN = "Retain"
-    RECYCLE = "Recycle"
-
-
-class Operator(StrEnum):
-    """The operators of a label selector's expressions."""
-
-    IN = "In"
-    NOT_IN = "NotIn"
-    EXISTS = "Exists"
-    DOES_NOT_EXIST = "DoesNotExist"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Requirement:
-    """One expression of a label selector."""
-
-    label: str
-    operator: Operator
-    values: frozenset[str] = frozenset()
-
-    def accepts(self, labels: Mapping[str, str]) -> bool:
-        """Whether an object with these labels meets it; NotIn accepts an object without the label."""
-        match self.operator:
-            case Operator.IN:
-                return labels.get(self.label) in self.values
-            case Operator.NOT_IN:
-                return labels.get(self.label) not in self.values
-            case Operator.EXISTS:
-                return self.label in labels
-            case Operator.DOES_NOT_EXIST:
-                return self.label not in labels
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meta:
     """What every object has."""
@@ -115,8 +52,8 @@ class Meta:
     key: Key
     uid: str
     version: str
-    labels: Mapping[str, str] = field(default_factory=nothing)
-    annotations: Mapping[str, str] = field(default_factory=nothing)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = field(default_factory=dict)
     finalizers: tuple[str, ...] = ()
     deleting: bool = False
 
@@ -126,13 +63,13 @@ class Claim:
     """A PersistentVolumeClaim; ``class_name`` is None when it names no class, which differs from ``""``."""
 
     meta: Meta
-    phase: ClaimPhase = ClaimPhase.PENDING
+    phase: str = "Pending"
     class_name: str | None = None
     volume_name: str = ""
     volume_mode: str = "Filesystem"
     access_modes: tuple[str, ...] = ()
     request_bytes: Decimal = Decimal(0)
-    selector: tuple[Requirement, ...] = ()
+    selector: LabelSelector | None = None
     status_modes: tuple[str, ...] = ()
     status_bytes: Decimal | None = None
 
@@ -159,13 +96,13 @@ class Volume:
     """A PersistentVolume; ``capacity`` keeps the wording in which statuses repeat it."""
 
     meta: Meta
-    phase: VolumePhase = VolumePhase.PENDING
+    phase: str = "Pending"
     class_name: str = ""
     volume_mode: str = "Filesystem"
     access_modes: tuple[str, ...] = ()
     capacity: str = "0"
     capacity_bytes: Decimal = Decimal(0)
-    reclaim_policy: ReclaimPolicy = ReclaimPolicy.RETAIN
+    reclaim_policy: str = "Retain"
     claim: ClaimReference | None = None
 
 
@@ -221,8 +158,8 @@ def read_meta(found: ObjectMeta | None) -> Meta:
         key=Key(meta.namespace or "", meta.name or ""),
         uid=meta.uid or "",
         version=meta.resourceVersion or "",
-        labels=_frozen(meta.labels),
-        annotations=_frozen(meta.annotations),
+        labels=meta.labels or {},
+        annotations=meta.annotations or {},
         finalizers=tuple(meta.finalizers or ()),
         deleting=meta.deletionTimestamp is not None,
     )
@@ -237,13 +174,13 @@ def read_claim(found: core_v1.PersistentVolumeClaim) -> Claim:
     held = (status.capacity or {}).get("storage")
     return Claim(
         meta=meta,
-        phase=ClaimPhase(status.phase or ClaimPhase.PENDING),
+        phase=status.phase or "Pending",
         class_name=meta.annotations.get(BETA_STORAGE_CLASS, spec.storageClassName),
         volume_name=spec.volumeName or "",
         volume_mode=spec.volumeMode or "Filesystem",
         access_modes=tuple(spec.accessModes or ()),
         request_bytes=_bytes(requests.get("storage"), "resources.requests.storage"),
-        selector=read_selector(spec.selector),
+        selector=spec.selector,
         status_modes=tuple(status.accessModes or ()),
         status_bytes=None if held is None else _bytes(held, "status.capacity.storage"),
     )
@@ -257,13 +194,13 @@ def read_volume(found: core_v1.PersistentVolume) -> Volume:
     claim = spec.claimRef
     return Volume(
         meta=meta,
-        phase=VolumePhase((found.status and found.status.phase) or VolumePhase.PENDING),
+        phase=(found.status and found.status.phase) or "Pending",
         class_name=meta.annotations.get(BETA_STORAGE_CLASS, spec.storageClassName or ""),
         volume_mode=spec.volumeMode or "Filesystem",
         access_modes=tuple(spec.accessModes or ()),
         capacity=str(capacity),
         capacity_bytes=_bytes(capacity, "spec.capacity.storage"),
-        reclaim_policy=ReclaimPolicy(spec.persistentVolumeReclaimPolicy or ReclaimPolicy.RETAIN),
+        reclaim_policy=spec.persistentVolumeReclaimPolicy or "Retain",
         claim=ClaimReference(key=Key(claim.namespace or "", claim.name or ""), uid=claim.uid or "")
         if claim
         else None,
@@ -305,19 +242,24 @@ def read_node(found: core_v1.Node) -> Node:
     return Node(meta=read_meta(found.metadata), cordoned=bool(found.spec and found.spec.unschedulable))
 
 
-def read_selector(found: LabelSelector | None) -> tuple[Requirement, ...]:
-    """All that an object must have which a selector selects."""
-    if found is None:
-        return ()
-    equal = (
-        Requirement(label=label, operator=Operator.IN, values=frozenset({value}))
-        for label, value in (found.matchLabels or {}).items()
-    )
-    expressions = (
-        Requirement(label=item.key, operator=Operator(item.operator), values=frozenset(item.values or ()))
-        for item in found.matchExpressions or ()
-    )
-    return (*equal, *expressions)
+def selects(selector: LabelSelector | None, labels: Mapping[str, str]) -> bool:
+    """Whether a selector selects an object with these labels; no selector selects everything."""
+    if selector is None:
+        return True
+    equal = all(labels.get(label) == value for label, value in (selector.matchLabels or {}).items())
+    return equal and all(_accepts(one, labels.get(one.key)) for one in selector.matchExpressions or ())
+
+
+def _accepts(expression: LabelSelectorRequirement, value: str | None) -> bool:
+    match expression.operator:
+        case "In":
+            return value in (expression.values or ())
+        case "NotIn":
+            return value not in (expression.values or ())
+        case "Exists":
+            return value is not None
+        case _:
+            return value is None
 
 
 def _required_node(spec: PodSpec) -> str:
@@ -336,10 +278,6 @@ def _controller(found: ObjectMeta | None) -> Controller | None:
         if owner.controller:
             return Controller(kind=owner.kind, name=owner.name, uid=owner.uid)
     return None
-
-
-def _frozen(found: Mapping[str, str] | None) -> Mapping[str, str]:
-    return MappingProxyType(dict(found or {}))
 
 
 def _bytes(quantity: object, field: str) -> Decimal:

@@ -14,13 +14,14 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from lightkube import AsyncClient
+from lightkube.models.meta_v1 import LabelSelector
 from lightkube.resources import apps_v1, core_v1
 from lightkube.types import PatchType
 from msgspec import convert
 
 from tinykube.controllers.caches import Cache, Caches, Change
 from tinykube.controllers.kinds import Kind
-from tinykube.controllers.values import Key, Meta, Node, Pod, Requirement, read_meta, read_selector
+from tinykube.controllers.values import Key, Meta, Node, Pod, read_meta, selects
 from tinykube.controllers.work_queue import WorkQueue
 
 REVISION_LABEL = "controller-revision-hash"
@@ -35,7 +36,7 @@ class Workload:
     kind: str
     meta: Meta
     generation: int
-    selector: tuple[Requirement, ...]
+    selector: LabelSelector
     revision: str
     spec: Mapping[str, Any]
     status: Mapping[str, Any]
@@ -48,7 +49,7 @@ class Workload:
     def selects(self, pod: Pod) -> bool:
         """Whether the pod has the labels of this workload."""
         here = pod.meta.key.namespace == self.meta.key.namespace
-        return here and bool(self.selector) and all(one.accepts(pod.meta.labels) for one in self.selector)
+        return here and selects(self.selector, pod.meta.labels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +73,7 @@ def read_workload(kind: str, found: Any) -> Workload:  # noqa: ANN401 - one of t
         kind=kind,
         meta=read_meta(found.metadata),
         generation=found.metadata.generation or 0,
-        selector=read_selector(found.spec.selector),
+        selector=found.spec.selector,
         revision=hashlib.sha256(template.encode()).hexdigest()[:_REVISION_DIGITS],
         spec=body["spec"],
         status=body.get("status") or {},

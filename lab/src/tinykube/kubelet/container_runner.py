@@ -1,133 +1,106 @@
 """One container from its first start to its last end."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Protocol
+from typing import Any
 
-import structlog
+import aiohttp
+from lightkube.models.core_v1 import Container, Probe
 
 from tinykube.client.calls import ERRORS
 from tinykube.errors import InvalidValue, TinykubeError
-from tinykube.kubelet.commands import RunningCommand, run_in
+from tinykube.kubelet.containers import ContainerFiles
 from tinykube.kubelet.launch import START_FAILED_CODE, Launch
-from tinykube.kubelet.logs import last_lines
-from tinykube.kubelet.planning import ContainerPaths
-from tinykube.kubelet.pods import Container, Pod, RestartPolicy
-from tinykube.kubelet.probes import Check, follow_readiness
-from tinykube.kubelet.process import ContainerProcess, StartFailed
-from tinykube.kubelet.states import (
-    ContainerState,
-    Running,
-    State,
-    Terminated,
-    Waiting,
-    restarts,
-)
-
-log = structlog.get_logger(__name__)
+from tinykube.kubelet.logs import last_bytes
+from tinykube.kubelet.node import ADDRESS
+from tinykube.kubelet.pod_status import ContainerState, render_time, waiting
+from tinykube.kubelet.processes import ContainerProcess, RunningCommand, StartFailed, run_in
 
 _FIRST_BACK_OFF_SECONDS = 0.2
 _LAST_BACK_OFF_SECONDS = 10.0
-# After this long a container is taken to have been well, and the next failure is a first one again.
-_WELL_SECONDS = 60.0
 _KILLED_CODE = 137  # 128 and SIGKILL
 _MESSAGE_BYTES = 4096
-_MESSAGE_LINES = 80
+# Kubernetes too asks sooner than its period while a container is not ready.
+_UNREADY_SECONDS = 0.2
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Start:
-    """How a container is started, and what is asked of it then."""
+    """How a container is started, and where it is asked then whether it is ready, if it is."""
 
     launch: Launch
-    readiness: Check | None = None
-
-
-Prepare = Callable[[], Awaitable[Start]]
+    readiness_url: str
 
 
 class NotRunning(TinykubeError):
     """The container is not running just now."""
 
 
-class Report(Protocol):
-    """Posts an event on the pod."""
-
-    def __call__(self, reason: str, message: str, *, warning: bool = True) -> None:
-        """Post it soon."""
-
-
 class ContainerRunner:
     """Starts a container, again and again as the policy says; ``state`` is always what has become of it.
 
-    ``changed`` is called after each change of ``state``.
+    ``prepare`` tells how to start it, or raises one of ERRORS and is asked again. ``changed`` is called after
+    each change of ``state``, ``report`` posts an event on the pod.
     """
 
     def __init__(
         self,
-        pod: Pod,
         container: Container,
-        policy: RestartPolicy,
-        paths: ContainerPaths,
+        files: ContainerFiles,
+        policy: str,
         *,
+        prepare: Callable[["ContainerRunner"], Awaitable[Start]],
         changed: Callable[[], None],
-        report: Report,
+        report: Callable[[str, str], None],
     ) -> None:
         self.container = container
-        self.paths = paths
-        self.state = ContainerState(name=container.name, image=container.image)
-        self._pod = pod
+        self.files = files
+        self.state = ContainerState(name=container.name, image=container.image or "")
         self._policy = policy
+        self._prepare = prepare
         self._changed = changed
         self._report = report
         self._process: ContainerProcess | None = None
-        self._launch: Launch | None = None
         self._idle = asyncio.Event()
         self._idle.set()
         self._stopping = False
-        self._back_off = _FIRST_BACK_OFF_SECONDS
-
-    @property
-    def path(self) -> Path:
-        """The log."""
-        return self.paths.log
-
-    @property
-    def running(self) -> bool:
-        """Whether it is just running."""
-        return isinstance(self.state.state, Running)
 
     @property
     def finished(self) -> bool:
         """Whether it has ended for good."""
-        return isinstance(self.state.state, Terminated) and self.state.state.final
+        return self.state.exit_code is not None
 
     def run_command(
         self, argv: tuple[str, ...], *, reads: bool
     ) -> AbstractAsyncContextManager[RunningCommand]:
         """A further command in the container, to be entered as a context; raises NotRunning."""
-        if not self.running or self._process is None or self._launch is None:
+        if self._process is None or "running" not in self.state.state:
             raise NotRunning(f'container "{self.container.name}" is not running')
-        return run_in(self._process.launcher, replace(self._launch, argv=argv), reads=reads)
+        return run_in(self._process.launcher, replace(self._process.launch, argv=argv), reads=reads)
 
-    async def run(self, prepare: Prepare) -> int:
+    async def run(self) -> int:
         """Run to the last end; its exit code. When cancelled, every process is gone afterwards."""
         try:
             while not self.finished and not self._stopping:
-                if isinstance(self.state.state, Terminated):
-                    await self._back_off_before_restart()
-                await self._run_once(prepare)
+                if "terminated" in self.state.state:
+                    await self._back_off()
+                start = await self._start()
+                if start is not None and not self._stopping:
+                    self._idle.clear()
+                    try:
+                        await self._start_and_wait(start)
+                    finally:
+                        self._idle.set()
         finally:
             if self._process is not None:
                 await self._process.kill()
                 # Not so when the kubelet ends: what a pod was then is for the next one to judge.
-                if self._stopping and isinstance(self.state.state, Running):
-                    self._end(_terminated(_KILLED_CODE, "Error", "", self.state.state.since))
-        return self.state.state.exit_code if isinstance(self.state.state, Terminated) else 0
+                if self._stopping and "running" in self.state.state:
+                    self._end(_KILLED_CODE, "Error", "", self.state.state["running"]["startedAt"])
+        return self.state.exit_code or 0
 
     def stop(self) -> None:
         """Ask it to end, and do not start it again."""
@@ -139,113 +112,112 @@ class ContainerRunner:
         """Wait until it is not running."""
         await self._idle.wait()
 
-    async def _run_once(self, prepare: Prepare) -> None:
-        """Start it and wait for its end; raises nothing but what cancels."""
-        start = await self._prepare(prepare)
-        if start is None or self._stopping:
-            return
-        self._idle.clear()
-        try:
-            await self._start_and_wait(start)
-        finally:
-            self._idle.set()
-
-    async def _start_and_wait(self, start: Start) -> None:
-        started_at = datetime.now(UTC)
-        try:
-            self._process = await ContainerProcess.start(start.launch, self.paths.log)
-            self._launch = start.launch
-        except (StartFailed, OSError) as error:
-            problem = error.problem if isinstance(error, StartFailed) else str(error)
-            self._report("Failed", f"Error: {problem}")
-            self._end(_terminated(START_FAILED_CODE, "StartError", problem, started_at))
-            return
-        self._report("Started", f"Started container {self.container.name}", warning=False)
-        self._set(Running(since=started_at, ready=start.readiness is None))
-        if self._stopping:
-            self._process.terminate()
-        began = asyncio.get_running_loop().time()
-        code = await self._probed(self._process, start)
-        if asyncio.get_running_loop().time() - began > _WELL_SECONDS:
-            self._back_off = _FIRST_BACK_OFF_SECONDS
-        self._process = None
-        message = await asyncio.to_thread(self._final_message, code)
-        self._end(_terminated(code, "Completed" if code == 0 else "Error", message, started_at))
-
-    async def _probed(self, process: ContainerProcess, start: Start) -> int:
-        """Ask it whether it is ready until it has ended; its exit code."""
-        if start.readiness is None:
-            return await process.wait()
-        probing = asyncio.create_task(follow_readiness(start.readiness, self._said))
-        try:
-            return await process.wait()
-        finally:
-            probing.cancel()
-            await asyncio.gather(probing, return_exceptions=True)
-
-    def _said(self, ready: bool, problem: str) -> None:
-        if isinstance(self.state.state, Running):
-            self._set(replace(self.state.state, ready=ready))
-        if problem:
-            self._report("Unhealthy", f"Readiness probe failed: {problem}")
-
-    async def _prepare(self, prepare: Prepare) -> Start | None:
+    async def _start(self) -> Start | None:
         """How to start it, None after having waited because that is not known yet."""
         try:
-            start = await prepare()
-            await asyncio.to_thread(self._make_files)
+            start = await self._prepare(self)
+            await asyncio.to_thread(self.files.make)
         except ERRORS as error:
-            reason = (
-                "CreateContainerError" if isinstance(error, InvalidValue) else "CreateContainerConfigError"
-            )
-            text = str(error)
-            if self.state.state != Waiting(reason=reason, message=text):
-                self._set(Waiting(reason=reason, message=text))
-                self._report("Failed", f"Error: {text}")
-            await self._pause()
+            wrong = isinstance(error, InvalidValue)
+            state = waiting("CreateContainerError" if wrong else "CreateContainerConfigError", str(error))
+            if self.state.state != state:
+                self._set(state=state)
+                self._report("Failed", f"Error: {error}")
+            await asyncio.sleep(_FIRST_BACK_OFF_SECONDS)
             return None
         return start
 
-    async def _back_off_before_restart(self) -> None:
-        name = self.container.name
-        self._report("BackOff", f"Back-off restarting failed container {name} in pod {self._pod.name}")
-        message = f"back-off {self._back_off:g}s restarting failed container={name} pod={self._pod.name}"
-        restart = self.state.restarts + 1
-        self._set(Waiting(reason="CrashLoopBackOff", message=message))
-        await self._pause()
-        self.state = replace(self.state, restarts=restart)
+    async def _start_and_wait(self, start: Start) -> None:
+        started_at = render_time(datetime.now(UTC))
+        try:
+            self._process = await ContainerProcess.start(start.launch, self.files.log)
+        except (StartFailed, OSError) as error:
+            problem = error.problem if isinstance(error, StartFailed) else str(error)
+            self._report("Failed", f"Error: {problem}")
+            self._end(START_FAILED_CODE, "StartError", problem, started_at)
+            return
+        self._set(state={"running": {"startedAt": started_at}}, ready=not start.readiness_url)
+        if self._stopping:
+            self._process.terminate()
+        probing = asyncio.create_task(self._follow_readiness(start.readiness_url))
+        try:
+            code = await self._process.wait()
+        finally:
+            probing.cancel()
+            await asyncio.gather(probing, return_exceptions=True)
+        self._process = None
+        message = await asyncio.to_thread(self._last_words, code)
+        self._end(code, "Completed" if code == 0 else "Error", message, started_at)
 
-    async def _pause(self) -> None:
-        await asyncio.sleep(self._back_off)
-        self._back_off = min(self._back_off * 2, _LAST_BACK_OFF_SECONDS)
+    async def _follow_readiness(self, url: str) -> None:
+        probe = self.container.readinessProbe
+        if probe is not None and url:
+            async for ready in follow_readiness(probe, url):
+                self._set(ready=ready)
 
-    def _make_files(self) -> None:
-        self.paths.scratch.mkdir(parents=True, exist_ok=True)
-        self.paths.log.parent.mkdir(parents=True, exist_ok=True)
-        self.paths.message.write_bytes(b"")
-        self.paths.message.chmod(0o666)  # whatever user the container runs as
+    async def _back_off(self) -> None:
+        restarts = self.state.restarts
+        pause = min(_FIRST_BACK_OFF_SECONDS * 2 ** min(restarts, 10), _LAST_BACK_OFF_SECONDS)
+        message = f"back-off {pause:g}s restarting failed container={self.container.name}"
+        self._set(state=waiting("CrashLoopBackOff", message))
+        await asyncio.sleep(pause)
+        self.state = replace(self.state, restarts=restarts + 1)
 
-    def _final_message(self, code: int) -> str:
-        written = last_lines(self.paths.message, lines=_MESSAGE_BYTES, size_bytes=_MESSAGE_BYTES)
-        if written or code == 0 or not self.container.message_from_logs:
+    def _last_words(self, code: int) -> str:
+        written = last_bytes(self.files.message, _MESSAGE_BYTES)
+        if written or code == 0 or self.container.terminationMessagePolicy != "FallbackToLogsOnError":
             return written
-        return last_lines(self.paths.log, lines=_MESSAGE_LINES, size_bytes=_MESSAGE_BYTES // 2)
+        return last_bytes(self.files.log, _MESSAGE_BYTES // 2)
 
-    def _end(self, ended: Terminated) -> None:
-        final = self._stopping or not restarts(self._policy, ended.exit_code)
-        self._set(replace(ended, final=final))
+    def _end(self, code: int, reason: str, message: str, started_at: str) -> None:
+        again = self._policy == "Always" or (self._policy == "OnFailure" and code != 0)
+        ended = {
+            "exitCode": code,
+            "reason": reason,
+            **({"message": message} if message else {}),
+            "startedAt": started_at,
+            "finishedAt": render_time(datetime.now(UTC)),
+        }
+        final = self._stopping or not again
+        self._set(state={"terminated": ended}, ready=False, exit_code=code if final else None)
 
-    def _set(self, state: State) -> None:
-        last = self.state.state if isinstance(self.state.state, Terminated) else self.state.last
-        self.state = replace(self.state, state=state, last=last)
+    def _set(self, **fields: Any) -> None:  # noqa: ANN401 - of ContainerState
+        ended = "state" in fields and "terminated" in self.state.state
+        self.state = replace(self.state, **fields, last=self.state.state if ended else self.state.last)
         self._changed()
 
 
-def _terminated(code: int, reason: str, message: str, started_at: datetime) -> Terminated:
-    return Terminated(
-        exit_code=code,
-        reason=reason,
-        message=message,
-        started_at=started_at,
-        finished_at=datetime.now(UTC),
-    )
+def readiness_url(container: Container, moved: str | None) -> str:
+    """Where it is asked over HTTP whether it is ready, at the port to which it was moved if it was.
+
+    Empty when nobody asks.
+    """
+    asks = container.readinessProbe and container.readinessProbe.httpGet
+    if not asks:
+        return ""
+    named = {one.name: one.containerPort for one in container.ports or () if one.name}
+    port = moved or named.get(str(asks.port), asks.port)
+    return f"http://{asks.host or ADDRESS}:{port}/{(asks.path or '').removeprefix('/')}"
+
+
+async def follow_readiness(probe: Probe, url: str) -> AsyncGenerator[bool, None]:
+    """Whether it is ready, each time that this has changed; not so at first. As pkg/kubelet/prober asks."""
+    ready, failures = False, 0
+    while True:
+        good = await _answers(url, timeout_seconds=probe.timeoutSeconds or 1)
+        failures = 0 if good else failures + 1
+        if ready is not good and (good or failures >= (probe.failureThreshold or 3)):
+            ready = good
+            yield ready
+        await asyncio.sleep((probe.periodSeconds or 10) if ready else _UNREADY_SECONDS)
+
+
+async def _answers(url: str, *, timeout_seconds: float) -> bool:
+    timeout = aiohttp.ClientTimeout(total=timeout_seconds)
+    with suppress(TimeoutError, aiohttp.ClientError):
+        async with (
+            aiohttp.ClientSession(timeout=timeout) as session,
+            session.get(url, allow_redirects=False) as answer,
+        ):
+            return 200 <= answer.status < 400
+    return False

@@ -14,32 +14,21 @@ from lightkube.resources.core_v1 import Pod as PodObject
 
 from tinykube.client.events import EventRecorder
 from tinykube.client.following import Applied, Deleted, Listed, follow
-from tinykube.kubelet.cluster import Cluster
-from tinykube.kubelet.commands import RunningCommand
 from tinykube.kubelet.container_runner import ContainerRunner, NotRunning
-from tinykube.kubelet.csi_volumes import CsiVolumes
-from tinykube.kubelet.driver_book import NodeDriverBook
-from tinykube.kubelet.drivers import Drivers
-from tinykube.kubelet.host_folders import HostFolders
-from tinykube.kubelet.images import Image
+from tinykube.kubelet.containers import Image
+from tinykube.kubelet.csi import CsiVolumes, Drivers, PluginCalls
 from tinykube.kubelet.logs import read_log
 from tinykube.kubelet.nfs import NfsMounter, mount_points
-from tinykube.kubelet.node import NodeDescription, keep_alive, register
-from tinykube.kubelet.plugins import PluginCalls
+from tinykube.kubelet.node import HostFolders, NodeDescription, keep_registered
 from tinykube.kubelet.pod_runner import Node, PodRunner
 from tinykube.kubelet.pods import Pod, read_pod
+from tinykube.kubelet.processes import RunningCommand
 from tinykube.kubelet.syscalls import MountFlag, mount, unmount
-from tinykube.kubelet.volumes import Volumes, standard_makers
+from tinykube.kubelet.volumes import Volumes
 
 log = structlog.get_logger(__name__)
 
 _PATIENCE_SECONDS = 10.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Running:
-    runner: PodRunner
-    task: asyncio.Task[None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +45,8 @@ class Kubelet:
     ``root`` is a directory of its own; it must not be one that a pod gets as a volume. It is also the
     source of the logs of its pods. ``images`` has what stands for images. ``environment`` is what every
     container gets besides its own variables and those by which it finds the API server. ``host`` knows the
-    folders of the node that are elsewhere on this machine. With it, containers may hand mounts below the
-    folder of pods to the node, for that folder is a mount itself then. Pods of an earlier kubelet are
-    not taken over.
+    folders of the node that are elsewhere on this machine. Containers may hand mounts below the folder of
+    pods to the node, for that folder is a mount itself. Pods of an earlier kubelet are not taken over.
     """
 
     def __init__(
@@ -75,43 +63,37 @@ class Kubelet:
         self._client = client
         self._description = node
         self._root = root.resolve()  # as the table of mounts has it
-        self._mounters = mounters
+        self._pods_folder = self._root / "pods"
         self._images = images
         self._environment = environment
-        self._host = host or HostFolders()
-        self._shares_mounts = host is not None
-        self._pods: dict[str, _Running] = {}
+        host = host or HostFolders()
+        self._drivers = Drivers(client, node.name, self._root / "plugins_registry", mounters.csi, host)
+        csi = CsiVolumes(mounters.csi, self._drivers, host)
+        self._volumes = Volumes(client, mounters.nfs, csi, host)
+        self._pods: dict[str, tuple[PodRunner, asyncio.Task[None]]] = {}
         # A pod's last words may be seen after it was removed, and must not bring it back.
         self._finished: set[str] = set()
 
     async def run(self) -> None:
         """Register the node and run its pods until cancelled."""
         async with EventRecorder(self._client, component="kubelet", host=self._description.name) as events:
-            cluster = Cluster(self._client)
-            book = NodeDriverBook(self._client, self._description.name)
-            drivers = Drivers(self._root / "plugins_registry", self._mounters.csi, book, self._host)
-            csi = CsiVolumes(cluster, self._mounters.csi, drivers, self._host)
             node = Node(
-                name=self._description.name,
-                address=self._description.address,
+                client=self._client,
                 root=self._root,
-                cluster=cluster,
-                volumes=Volumes(standard_makers(cluster, self._mounters.nfs, csi, self._host)),
+                volumes=self._volumes,
                 events=events,
                 images=self._images,
-                shares_mounts=self._shares_mounts,
                 environment={**self._environment, **_api_server(self._client.config.cluster.server)},
             )
-            if self._shares_mounts:
-                await asyncio.to_thread(_share, self._pods_folder)
+            await asyncio.to_thread(_share, self._pods_folder)
             try:
                 async with asyncio.TaskGroup() as tasks:
-                    tasks.create_task(self._be_a_node(drivers))
+                    tasks.create_task(keep_registered(self._client, self._description))
+                    tasks.create_task(self._drivers.run())
                     tasks.create_task(self._follow(node))
             finally:
                 await self._stop_all()
-                if self._shares_mounts:
-                    await asyncio.to_thread(unmount, str(self._pods_folder))
+                await asyncio.to_thread(unmount, str(self._pods_folder))
 
     async def read(
         self, namespace: str, name: str, container: str, *, follow: bool, tail_lines: int | None
@@ -119,7 +101,8 @@ class Kubelet:
         """What a container wrote, nothing for one that does not run here."""
         found = self._find(namespace, name, container)
         if found is not None:
-            async for chunk in read_log(found, follow=follow, tail_lines=tail_lines):
+            chunks = read_log(found.files.log, lambda: found.finished, follow=follow, tail_lines=tail_lines)
+            async for chunk in chunks:
                 yield chunk
 
     def run_command(
@@ -132,25 +115,13 @@ class Kubelet:
         return found.run_command(argv, reads=reads)
 
     def _find(self, namespace: str, name: str, container: str) -> ContainerRunner | None:
-        for running in self._pods.values():
-            if running.runner.pod.key == (namespace, name):
-                for runner in running.runner.containers:
-                    if runner.container.name == container:
-                        return runner
+        for runner, _ in self._pods.values():
+            if (runner.pod.namespace, runner.pod.name) == (namespace, name):
+                return next((one for one in runner.containers if one.container.name == container), None)
         return None
 
-    @property
-    def _pods_folder(self) -> Path:
-        return self._root / "pods"
-
-    async def _be_a_node(self, drivers: Drivers) -> None:
-        await register(self._client, self._description)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(keep_alive(self._client, self._description))
-            tasks.create_task(drivers.run())
-
     async def _follow(self, node: Node) -> None:
-        fields = {"spec.nodeName": node.name}
+        fields = {"spec.nodeName": self._description.name}
         changes = follow(self._client, PodObject, namespace="*", fields=fields)
         async with aclosing(changes):
             async for change in changes:
@@ -175,20 +146,18 @@ class Kubelet:
     def _apply(self, pod: Pod, node: Node) -> None:
         if pod.uid in self._finished:
             return
-        running = self._pods.get(pod.uid)
-        if running is None:
+        if pod.uid not in self._pods:
             runner = PodRunner(pod, node)
-            running = _Running(runner, asyncio.create_task(runner.run(), name=f"pod {pod.name}"))
-            running.task.add_done_callback(lambda task: self._ended(pod, task))
-            self._pods[pod.uid] = running
+            task = asyncio.create_task(runner.run(), name=f"pod {pod.name}")
+            task.add_done_callback(lambda task: self._ended(pod, task))
+            self._pods[pod.uid] = runner, task
         if pod.deleting:
-            running.runner.delete(pod.grace_seconds)
+            self._pods[pod.uid][0].delete(pod.grace_seconds)
 
     def _forget(self, uid: str) -> None:
         """For a pod that is gone from the API: what is left of it is killed, and unmounted by drivers."""
-        running = self._pods.get(uid)
-        if running is not None:
-            running.runner.delete(0)
+        if uid in self._pods:
+            self._pods[uid][0].delete(0)
 
     def _ended(self, pod: Pod, task: asyncio.Task[None]) -> None:
         self._pods.pop(pod.uid, None)
@@ -197,7 +166,7 @@ class Kubelet:
             log.error("pod-runner-failed", pod=pod.name, namespace=pod.namespace, exc_info=task.exception())
 
     async def _stop_all(self) -> None:
-        tasks = [running.task for running in self._pods.values()]
+        tasks = [task for _, task in self._pods.values()]
         for task in tasks:
             task.cancel()
         if tasks:

@@ -1,13 +1,11 @@
 """How one container is to be started, as it is handed to the launcher.
 
-The launcher is a small program of its own, started for every container: this module and those that it
-imports use nothing but the standard library, so that it is there within milliseconds.
+The launcher is a program of its own, started for every container: this module and those that it imports use
+nothing but the standard library, so that it is there within milliseconds.
 """
 
-import json
 import signal
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 # To the launcher: end all processes of the container at once. SIGTERM asks its main process to end.
 KILL_SIGNAL = signal.SIGUSR1
@@ -34,35 +32,16 @@ class Launch:
     """A container's main process and its surroundings.
 
     ``scratch`` is an existing directory of the machine over which the container's private memory file
-    system is mounted, which takes everything it writes outside its binds. ``hidden`` are directories
-    whose mounts the container does not see. Binds are made in their order.
+    system is mounted, which takes everything it writes outside its binds. ``hidden`` is a directory whose
+    mounts the container does not see. Binds are made in their order.
     """
 
     argv: tuple[str, ...]
-    env: Mapping[str, str]
+    env: dict[str, str]
     scratch: str
+    hidden: str
     uid: int = 0
     gid: int = 0
     groups: tuple[int, ...] = ()
     read_only_root: bool = False
     binds: tuple[Bind, ...] = ()
-    hidden: tuple[str, ...] = ()
-
-
-def render_launch(launch: Launch) -> bytes:
-    """The launch as the launcher reads it from its standard input."""
-    return json.dumps({**asdict(launch), "env": dict(launch.env)}).encode()
-
-
-def parse_launch(text: bytes) -> Launch:
-    """The launch that was rendered."""
-    fields = json.loads(text)
-    return Launch(
-        **{
-            **fields,
-            "argv": tuple(fields["argv"]),
-            "groups": tuple(fields["groups"]),
-            "hidden": tuple(fields["hidden"]),
-            "binds": tuple(Bind(**bind) for bind in fields["binds"]),
-        }
-    )

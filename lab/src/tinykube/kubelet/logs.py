@@ -2,38 +2,28 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 _CHUNK_BYTES = 64 * 1024
 _POLL_SECONDS = 0.1
 
 
-class LogSource(Protocol):
-    """One container's log."""
-
-    @property
-    def path(self) -> Path:
-        """The file."""
-
-    @property
-    def finished(self) -> bool:
-        """Whether nothing will be added any more."""
-
-
-async def read_log(source: LogSource, *, follow: bool, tail_lines: int | None) -> AsyncIterator[bytes]:
+async def read_log(
+    path: Path, finished: Callable[[], bool], *, follow: bool, tail_lines: int | None
+) -> AsyncIterator[bytes]:
     """The last lines of a log, all for None, and with ``follow`` what is added until it is finished."""
     try:
         # Opened in a thread it would stay open when the waiting task is cancelled.
-        file = source.path.open("rb")
+        file = path.open("rb")
     except FileNotFoundError:
         return
     with file:
         if tail_lines is not None:
             await asyncio.to_thread(seek_last_lines, file, tail_lines)
         while True:
-            ending = not follow or source.finished  # asked before reading, so that nothing is missed
+            ending = not follow or finished()  # asked before reading, so that nothing is missed
             while chunk := await asyncio.to_thread(file.read, _CHUNK_BYTES):
                 yield chunk
             if ending:
@@ -56,12 +46,11 @@ def seek_last_lines(file: BinaryIO, count: int) -> None:
     file.seek(position + len(data) - len(kept))
 
 
-def last_lines(path: Path, *, lines: int, size_bytes: int) -> str:
-    """The end of a file, at most so many lines and bytes; empty when there is no such file."""
+def last_bytes(path: Path, most: int) -> str:
+    """The end of a file; empty when there is no such file."""
     try:
         with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - size_bytes))
-            found = file.read()
+            file.seek(max(0, file.seek(0, os.SEEK_END) - most))
+            return file.read().decode(errors="replace")
     except FileNotFoundError:
         return ""
-    return b"".join(found.splitlines(keepends=True)[-lines:]).decode(errors="replace")

@@ -5,15 +5,25 @@ import ipaddress
 import shutil
 import subprocess
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from tinykube.errors import NotYet
-from tinykube.kubelet.pods import Nfs
 
 _MOUNT_SECONDS = 110.0
 _UNMOUNT_SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nfs:
+    """An exported directory of an NFS server; ``options`` are those of mount(8)."""
+
+    server: str
+    path: str
+    read_only: bool = False
+    options: tuple[str, ...] = ()
 
 
 class NfsFolders(Protocol):

@@ -1,4 +1,4 @@
-"""The Node object, and telling the cluster that the node is alive."""
+"""The node: its Node object, its Lease, and where its folders are."""
 
 import asyncio
 import os
@@ -6,7 +6,7 @@ import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import structlog
@@ -22,6 +22,9 @@ from tinykube.client.calls import CALL_ERRORS, unless_exists
 
 log = structlog.get_logger(__name__)
 
+ADDRESS = "127.0.0.1"
+"""Of the node and of every pod: they use the network of the machine."""
+_VERSION = "v1.35.0"
 _LEASES = "kube-node-lease"
 _LEASE_SECONDS = 40
 _RENEW_SECONDS = 10.0
@@ -29,108 +32,106 @@ _RETRY_SECONDS = 1.0
 _MAX_PODS = 250
 
 
+class HostFolders:
+    """Folders of the node that are elsewhere on this machine, so that several nodes can be on it.
+
+    Who speaks with the kubelet from a pod names files as they are on the node; the kubelet has to find them
+    here. ``folders`` has the places here of folders of the node, of which none is inside another.
+    """
+
+    def __init__(self, folders: Mapping[str, Path] | None = None) -> None:
+        self._folders = {PurePosixPath(name): place for name, place in (folders or {}).items()}
+
+    def here(self, path: str) -> Path:
+        """Where a path of the node is on this machine."""
+        for folder, place in self._folders.items():
+            if PurePosixPath(path).is_relative_to(folder):
+                return place / PurePosixPath(path).relative_to(folder)
+        return Path(path)
+
+    def there(self, path: Path) -> str:
+        """What the node calls a path of this machine."""
+        for folder, place in self._folders.items():
+            if path.is_relative_to(place):
+                return str(folder / path.relative_to(place))
+        return str(path)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDescription:
     """The node as it presents itself; ``zone`` and ``region``, when set, become its topology labels."""
 
     name: str
-    address: str = "127.0.0.1"
     zone: str = ""
     region: str = ""
-    version: str = "v1.35.0"
 
 
-async def register(client: AsyncClient, node: NodeDescription) -> None:
-    """Make the node known and ready; tries until the API takes it."""
+async def keep_registered(client: AsyncClient, node: NodeDescription) -> None:
+    """Make the node known and ready, and renew its Lease until cancelled."""
+    known = False
     while True:
         try:
-            await _write_node(client, node)
-        except CALL_ERRORS as error:
-            log.warning("node-not-registered", node=node.name, reason=str(error))
-            await asyncio.sleep(_RETRY_SECONDS)
-        else:
-            log.info("node-registered", node=node.name, address=node.address)
-            return
-
-
-async def keep_alive(client: AsyncClient, node: NodeDescription) -> None:
-    """Renew the node's Lease until cancelled."""
-    while True:
-        try:
+            if not known:
+                await _write_node(client, node)
+                log.info("node-registered", node=node.name)
+            known = True
             await _renew(client, node.name)
         except CALL_ERRORS as error:
-            log.warning("lease-not-renewed", node=node.name, reason=str(error))
-        await asyncio.sleep(_RENEW_SECONDS)
+            log.warning("node-not-kept-alive", node=node.name, reason=str(error))
+        await asyncio.sleep(_RENEW_SECONDS if known else _RETRY_SECONDS)
 
 
-def node_labels(node: NodeDescription) -> dict[str, str]:
-    """Kubernetes' well-known labels for this machine."""
-    architectures = {"x86_64": "amd64", "aarch64": "arm64"}
-    machine = platform.machine()
+async def _write_node(client: AsyncClient, node: NodeDescription) -> None:
+    architecture = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
     labels = {
         "kubernetes.io/hostname": node.name,
         "kubernetes.io/os": "linux",
-        "kubernetes.io/arch": architectures.get(machine, machine),
+        "kubernetes.io/arch": architecture,
         "topology.kubernetes.io/zone": node.zone,
         "topology.kubernetes.io/region": node.region,
     }
-    return {label: value for label, value in labels.items() if value}
+    labels = {label: value for label, value in labels.items() if value}
+    wanted = NodeObject(metadata=ObjectMeta(name=node.name, labels=labels), spec=NodeSpec())
+    if not await unless_exists(client.create(wanted)):
+        relabelled = {"metadata": {"labels": labels}}
+        await client.patch(NodeObject, node.name, relabelled, patch_type=PatchType.MERGE)
+    status = {"status": _status(node.name, architecture)}
+    await client.patch(NodeObject.Status, node.name, status, patch_type=PatchType.MERGE)
 
 
-def render_node_status(node: NodeDescription, now: datetime) -> Mapping[str, Any]:
-    """``status`` of the Node."""
-    stamp = now.strftime("%Y-%m-%dT%H:%M:%SZ")
+def _status(name: str, architecture: str) -> Mapping[str, Any]:
+    stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     resources = {
         "cpu": str(os.cpu_count() or 1),
         "memory": f"{memory // 1024}Ki",
         "pods": str(_MAX_PODS),
     }
+    ready = {
+        "type": "Ready",
+        "status": "True",
+        "reason": "KubeletReady",
+        "message": "kubelet is posting ready status; pods run as processes of this machine",
+        "lastHeartbeatTime": stamp,
+        "lastTransitionTime": stamp,
+    }
     return {
         "addresses": [
-            {"type": "InternalIP", "address": node.address},
-            {"type": "Hostname", "address": node.name},
+            {"type": "InternalIP", "address": ADDRESS},
+            {"type": "Hostname", "address": name},
         ],
         "capacity": resources,
         "allocatable": resources,
-        "conditions": [
-            {
-                "type": "Ready",
-                "status": "True",
-                "reason": "KubeletReady",
-                "message": "kubelet is posting ready status; pods run as processes of this machine",
-                "lastHeartbeatTime": stamp,
-                "lastTransitionTime": stamp,
-            }
-        ],
-        "nodeInfo": _node_info(node),
+        "conditions": [ready],
+        "nodeInfo": {
+            "architecture": architecture,
+            "containerRuntimeVersion": "process://1",
+            "kernelVersion": platform.release(),
+            "kubeletVersion": _VERSION,
+            "operatingSystem": "linux",
+            "osImage": "kube-efs embedded node",
+        },
     }
-
-
-def _node_info(node: NodeDescription) -> dict[str, str]:
-    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return {
-        "architecture": node_labels(node)["kubernetes.io/arch"],
-        "bootID": boot_id,
-        "containerRuntimeVersion": "process://1",
-        "kernelVersion": platform.release(),
-        "kubeProxyVersion": "",
-        "kubeletVersion": node.version,
-        "machineID": boot_id,
-        "operatingSystem": "linux",
-        "osImage": "kube-efs embedded node",
-        "systemUUID": boot_id,
-    }
-
-
-async def _write_node(client: AsyncClient, node: NodeDescription) -> None:
-    labels = node_labels(node)
-    wanted = NodeObject(metadata=ObjectMeta(name=node.name, labels=labels), spec=NodeSpec())
-    if not await unless_exists(client.create(wanted)):
-        relabelled = {"metadata": {"labels": labels}}
-        await client.patch(NodeObject, node.name, relabelled, patch_type=PatchType.MERGE)
-    status = {"status": render_node_status(node, datetime.now(UTC))}
-    await client.patch(NodeObject.Status, node.name, status, patch_type=PatchType.MERGE)
 
 
 async def _renew(client: AsyncClient, name: str) -> None:

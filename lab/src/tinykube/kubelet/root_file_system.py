@@ -36,19 +36,17 @@ def enter(launch: Launch) -> None:
     # What is bound is looked up before the root is another, and mounted after it: so targets with links
     # lead to where the container sees them, and sources to where the machine does. A copy that is to pass
     # mounts on must be made while its original does.
-    sharing = [_open_source(bind) if bind.shares_mounts else None for bind in launch.binds]
+    sharing = {bind: _open_source(bind) for bind in launch.binds if bind.shares_mounts}
     mount("none", "/", flags=MountFlag.REC | MountFlag.PRIVATE)
-    pairs = zip(launch.binds, sharing, strict=True)
-    trees = [(bind, _open_source(bind) if tree is None else tree) for bind, tree in pairs]
+    trees = [(bind, sharing.get(bind) or _open_source(bind)) for bind in launch.binds]
     mount("tmpfs", launch.scratch, "tmpfs", _PLAIN, "mode=0755")
     root = Path(launch.scratch) / "root"
     root.mkdir()
-    try:
-        _overlay(Path(launch.scratch), root)
-    except OSError:
-        _bind_each(root)
-    else:
-        _bind_other_mounts(root, hidden=(*launch.hidden, *_OWN))
+    upper, work = Path(launch.scratch) / "upper", Path(launch.scratch) / "work"
+    upper.mkdir()
+    work.mkdir()
+    mount("overlay", str(root), "overlay", 0, f"lowerdir=/,upperdir={upper},workdir={work}")
+    _bind_other_mounts(root, hidden=(launch.hidden, *_OWN))
     _mount_system(root)
     pivot_root(str(root))
     for bind, tree in trees:
@@ -57,29 +55,6 @@ def enter(launch: Launch) -> None:
         _attach(bind.target, tree)
     if launch.read_only_root:
         mount("none", "/", flags=MountFlag.REMOUNT | MountFlag.BIND | MountFlag.RDONLY)
-
-
-def _overlay(scratch: Path, root: Path) -> None:
-    upper, work = scratch / "upper", scratch / "work"
-    upper.mkdir()
-    work.mkdir()
-    mount("overlay", str(root), "overlay", 0, f"lowerdir=/,upperdir={upper},workdir={work}")
-
-
-def _bind_each(root: Path) -> None:
-    """Where the kernel has no overlay for this root: everything read-only, under a writable top."""
-    mount("tmpfs", str(root), "tmpfs", _PLAIN, "mode=0755")
-    for entry in Path("/").iterdir():
-        target = root / entry.name
-        if entry.is_symlink():
-            target.symlink_to(entry.readlink())
-        elif entry.is_dir():
-            target.mkdir()
-            if str(entry) not in _OWN:
-                attach_mount(clone_mount(str(entry), read_only=True), str(target))
-    for target in (root / "tmp", root / "var/tmp", root / "run"):
-        if target.is_dir() and not target.is_symlink():
-            mount("tmpfs", str(target), "tmpfs", _PLAIN, "mode=1777")
 
 
 def _mount_system(root: Path) -> None:
@@ -104,7 +79,7 @@ def _bind_other_mounts(root: Path, hidden: Iterable[str]) -> None:
     """Show what else is mounted on the machine, to read: an overlay has but one file system below it."""
     table = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
     covered = list(hidden)
-    for point in sorted(_unescape(line.split(" ")[4]) for line in table.splitlines()):
+    for point in sorted(line.split(" ")[4] for line in table.splitlines()):
         if point == "/" or any(point == path or point.startswith(f"{path}/") for path in covered):
             continue
         covered.append(point)
@@ -112,12 +87,6 @@ def _bind_other_mounts(root: Path, hidden: Iterable[str]) -> None:
         with suppress(OSError):
             tree = clone_mount(point, read_only=True)
             _attach(f"{root}{point}", tree)
-
-
-def _unescape(path: str) -> str:
-    for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-        path = path.replace(code, character)
-    return path
 
 
 def _open_source(bind: Bind) -> int:

@@ -1,188 +1,168 @@
-"""The volumes of a pod as paths of this machine, one maker for each kind of source."""
+"""The volumes of a pod as paths of this machine."""
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shutil import rmtree
 
+from lightkube import AsyncClient
+from lightkube.models import core_v1 as models
+from lightkube.models.authentication_v1 import BoundObjectReference, TokenRequestSpec
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim, ServiceAccountToken
+
+from tinykube.client.calls import unless_missing
 from tinykube.errors import InvalidValue, NotYet
-from tinykube.kubelet.csi_volumes import CsiVolumes
-from tinykube.kubelet.environment import field_of
-from tinykube.kubelet.host_folders import HostFolders
-from tinykube.kubelet.nfs import NfsMounter, mount_points
-from tinykube.kubelet.pods import (
-    AccountToken,
-    ClaimSource,
-    Csi,
-    EmptyDir,
-    Files,
-    HostPath,
-    Nfs,
-    Pod,
-    PodFields,
-    Projected,
-    Unsupported,
-    Volume,
-    VolumeSource,
-)
-from tinykube.kubelet.volume_makers import Mounted, PodObjects, VolumeMaker, wrong_source
+from tinykube.kubelet.csi import CsiVolumes
+from tinykube.kubelet.nfs import Nfs, NfsMounter, mount_points
+from tinykube.kubelet.node import HostFolders
+from tinykube.kubelet.pods import Pod, field_of, read_config_map, read_secret
+
+_GID = "pv.beta.kubernetes.io/gid"
+_TOKEN_SECONDS = 3600
 
 
-class EmptyDirs:
-    """emptyDir."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mounted:
+    """Where a volume's data is on this machine, and which groups its users get."""
 
-    async def set_up(self, pod: Pod, source: VolumeSource, directory: Path) -> Mounted:
-        """The directory itself, writable for everybody."""
-        await asyncio.to_thread(directory.chmod, 0o777)
-        return Mounted(path=directory)
-
-    async def tear_down(self, directory: Path) -> None:
-        """Nothing is mounted."""
-
-
-class ProjectedVolumes:
-    """Tokens of service accounts, ConfigMaps, Secrets and fields of the pod as files.
-
-    They are written once, when the pod starts. A token that the API server itself put there outlives any
-    trial; one that a person asked for with a short life is not renewed.
-    """
-
-    def __init__(self, cluster: PodObjects) -> None:
-        self._cluster = cluster
-
-    async def set_up(self, pod: Pod, source: VolumeSource, directory: Path) -> Mounted:
-        """The directory with the files."""
-        if not isinstance(source, Projected):
-            raise wrong_source(source)
-        files: dict[str, bytes] = {}
-        for one in source.sources:
-            files |= await self._files(pod, one)
-        await asyncio.to_thread(_write_files, directory, files, source.mode)
-        return Mounted(path=directory, read_only=True)
-
-    async def tear_down(self, directory: Path) -> None:
-        """Nothing is mounted."""
-
-    async def _files(self, pod: Pod, source: Files | AccountToken | PodFields) -> Mapping[str, bytes]:
-        match source:
-            case Files(store=store, name=name, paths=paths, optional=optional):
-                contents = await self._cluster.contents(pod.namespace, store, name)
-                if contents is None and optional:
-                    return {}
-                if contents is None or not paths.keys() <= contents.keys():
-                    raise NotYet(f'{store} "{name}" is missing or has not all of the keys {", ".join(paths)}')
-                return {path: contents[key] for key, path in paths.items()} or contents
-            case AccountToken(path=path):
-                return {path: (await self._cluster.token(pod, source)).encode()}
-            case PodFields(paths=paths):
-                return {path: field_of(pod, field).encode() for path, field in paths.items()}
-
-
-class HostPaths:
-    """hostPath."""
-
-    def __init__(self, folders: HostFolders) -> None:
-        self._folders = folders
-
-    async def set_up(self, pod: Pod, source: VolumeSource, directory: Path) -> Mounted:
-        """The path of the machine, made if it is to be made."""
-        if not isinstance(source, HostPath):
-            raise wrong_source(source)
-        path = self._folders.here(source.path)
-        await asyncio.to_thread(_check_host_path, path, source.kind)
-        return Mounted(path=path)
-
-    async def tear_down(self, directory: Path) -> None:
-        """Nothing is mounted."""
-
-
-class NfsVolumes:
-    """nfs."""
-
-    def __init__(self, mounter: NfsMounter) -> None:
-        self._mounter = mounter
-
-    async def set_up(self, pod: Pod, source: VolumeSource, directory: Path) -> Mounted:
-        """The mounted export."""
-        if not isinstance(source, Nfs):
-            raise wrong_source(source)
-        path = await self._mounter.mount(source, directory)
-        return Mounted(path=path, read_only=source.read_only)
-
-    async def tear_down(self, directory: Path) -> None:
-        """Unmount it."""
-        await self._mounter.unmount(directory)
-
-
-class ClaimVolumes:
-    """Claims, bound to what NFS serves or a CSI driver mounts."""
-
-    def __init__(self, cluster: PodObjects, nfs: NfsVolumes, csi: CsiVolumes) -> None:
-        self._cluster = cluster
-        self._nfs = nfs
-        self._csi = csi
-
-    async def set_up(self, pod: Pod, source: VolumeSource, directory: Path) -> Mounted:
-        """The mounted volume that the claim is bound to."""
-        if not isinstance(source, ClaimSource):
-            raise wrong_source(source)
-        bound = await self._cluster.bound_volume(pod.namespace, source.claim_name)
-        match bound.source:
-            case Nfs():
-                mounted = await self._nfs.set_up(pod, bound.source, directory)
-            case Csi():
-                path = await self._csi.publish(
-                    pod, bound.source, directory.parent, read_only=source.read_only
-                )
-                mounted = Mounted(path=path)
-            case Unsupported():
-                raise wrong_source(bound.source)
-        groups = () if bound.gid is None else (bound.gid,)
-        return replace(mounted, read_only=mounted.read_only or source.read_only, groups=groups)
-
-    async def tear_down(self, directory: Path) -> None:
-        """Unmount it, and whatever else drivers have mounted for the pod."""
-        await self._nfs.tear_down(directory)
-        await self._csi.unpublish_all(directory.parent)
+    path: Path
+    read_only: bool = False
+    groups: tuple[int, ...] = ()
 
 
 class Volumes:
     """Sets up and tears down all volumes of pods, below one directory a pod."""
 
-    def __init__(self, makers: Mapping[type[VolumeSource], VolumeMaker]) -> None:
-        self._makers = makers
+    def __init__(self, client: AsyncClient, nfs: NfsMounter, csi: CsiVolumes, host: HostFolders) -> None:
+        self._client = client
+        self._nfs = nfs
+        self._csi = csi
+        self._host = host
 
-    async def set_up(self, pod: Pod, volume: Volume, directory: Path) -> Mounted:
-        """One volume, in its own directory below this one; raises one of ERRORS."""
-        maker = self._makers.get(type(volume.source))
-        if maker is None:
-            raise wrong_source(volume.source)
+    async def set_up(self, pod: Pod, volume: models.Volume, directory: Path) -> Mounted:
+        """One volume, in its own directory below this one, or elsewhere.
+
+        Called again after NotYet, which it raises for what may come right by itself; InvalidValue otherwise.
+        """
         own = directory / volume.name
         await asyncio.to_thread(own.mkdir, 0o750, parents=True, exist_ok=True)
-        return await maker.set_up(pod, volume.source, own)
+        if volume.emptyDir is not None:
+            await asyncio.to_thread(own.chmod, 0o777)
+            return Mounted(path=own)
+        if volume.hostPath is not None:
+            path = self._host.here(volume.hostPath.path)
+            await asyncio.to_thread(_check_host_path, path, volume.hostPath.type or "")
+            return Mounted(path=path)
+        if volume.projected is not None or volume.secret is not None:
+            files = await self._projected(pod, volume.projected)
+            files |= await self._secret(pod, volume.secret)
+            mode = volume.projected.defaultMode if volume.projected else None
+            await asyncio.to_thread(_write_files, own, files, mode)
+            return Mounted(path=own, read_only=True)
+        if volume.nfs is not None:
+            return await self._mount(volume.nfs, (), own)
+        if volume.persistentVolumeClaim is not None:
+            claim = volume.persistentVolumeClaim
+            return await self._claim(pod, claim.claimName, own, read_only=bool(claim.readOnly))
+        raise InvalidValue("is of no kind that this node has", field="volume", value=volume.name)
 
     async def tear_down(self, pod: Pod, directory: Path) -> None:
         """All volumes; what a person's data lies under is never removed, only what the kubelet made."""
-        for volume in pod.volumes:
-            maker = self._makers.get(type(volume.source))
-            if maker is not None:
-                await maker.tear_down(directory / volume.name)
+        for volume in pod.spec.volumes or ():
+            await self._nfs.unmount(directory / volume.name)
+        await self._csi.unpublish_all(directory)
         await asyncio.to_thread(remove_tree, directory)
 
+    async def _claim(self, pod: Pod, name: str, own: Path, *, read_only: bool) -> Mounted:
+        """What the claim is bound to."""
+        volume = await self._bound(pod.namespace, name)
+        meta, spec = volume.metadata or ObjectMeta(), volume.spec or models.PersistentVolumeSpec()
+        options = tuple(spec.mountOptions or ())
+        if spec.csi is not None:
+            path = await self._csi.publish(
+                meta.name or "",
+                spec.csi,
+                own.parent,
+                access_mode=(spec.accessModes or [""])[0],
+                options=options,
+                read_only=read_only,
+            )
+            mounted = Mounted(path=path)
+        elif spec.nfs is not None:
+            mounted = await self._mount(spec.nfs, options, own)
+        else:
+            raise InvalidValue("is neither NFS nor CSI", field="PersistentVolume", value=meta.name)
+        gid = (meta.annotations or {}).get(_GID, "")
+        groups = (int(gid),) if gid.isdecimal() else ()
+        return replace(mounted, read_only=mounted.read_only or read_only, groups=groups)
 
-def standard_makers(
-    cluster: PodObjects, mounter: NfsMounter, csi: CsiVolumes, host: HostFolders
-) -> dict[type[VolumeSource], VolumeMaker]:
-    """The kinds of volumes that every kubelet has."""
-    nfs = NfsVolumes(mounter)
-    return {
-        EmptyDir: EmptyDirs(),
-        Projected: ProjectedVolumes(cluster),
-        HostPath: HostPaths(host),
-        Nfs: nfs,
-        ClaimSource: ClaimVolumes(cluster, nfs, csi),
-    }
+    async def _bound(self, namespace: str, name: str) -> PersistentVolume:
+        claim = await unless_missing(self._client.get(PersistentVolumeClaim, name, namespace=namespace))
+        if claim is None:
+            raise NotYet(f'persistentvolumeclaim "{name}" not found')
+        if claim.metadata and claim.metadata.deletionTimestamp:
+            raise NotYet(f'persistentvolumeclaim "{name}" is being deleted')
+        bound = claim.spec and claim.status and claim.status.phase == "Bound" and claim.spec.volumeName
+        if not bound:
+            raise NotYet(f'persistentvolumeclaim "{name}" is not bound')
+        return await self._client.get(PersistentVolume, bound)
+
+    async def _mount(
+        self,
+        source: models.NFSVolumeSource,
+        options: tuple[str, ...],
+        own: Path,
+    ) -> Mounted:
+        read_only = bool(source.readOnly)
+        nfs = Nfs(server=source.server, path=source.path, read_only=read_only, options=options)
+        return Mounted(path=await self._nfs.mount(nfs, own), read_only=read_only)
+
+    async def _secret(self, pod: Pod, volume: models.SecretVolumeSource | None) -> Mapping[str, str]:
+        """All keys of a Secret; none of an optional one that does not exist."""
+        if volume is None:
+            return {}
+        files = await read_secret(self._client, pod.namespace, volume.secretName or "")
+        if not files and not volume.optional:
+            raise NotYet(f'secret "{volume.secretName}" not found')
+        return files
+
+    async def _projected(self, pod: Pod, volume: models.ProjectedVolumeSource | None) -> dict[str, str]:
+        """Tokens of the service account, keys of ConfigMaps and fields of the pod, by the paths of the files.
+
+        They are written once, when the pod starts. A token that the API server itself put there outlives any
+        trial; one that a person asked for with a short life is not renewed.
+        """
+        files: dict[str, str] = {}
+        for source in (volume and volume.sources) or ():
+            if source.serviceAccountToken is not None:
+                files[source.serviceAccountToken.path] = await self._token(pod, source.serviceAccountToken)
+            if source.configMap is not None:
+                data = await read_config_map(self._client, pod.namespace, source.configMap.name or "")
+                for item in source.configMap.items or ():
+                    if item.key not in data:
+                        raise NotYet(f'configmap "{source.configMap.name}" has no key {item.key}')
+                    files[item.path] = data[item.key]
+            for field in (source.downwardAPI and source.downwardAPI.items) or ():
+                if field.fieldRef is not None:
+                    files[field.path] = field_of(pod, field.fieldRef.fieldPath)
+        return files
+
+    async def _token(self, pod: Pod, wanted: models.ServiceAccountTokenProjection) -> str:
+        """A token of the pod's service account that is good as long as the pod is there."""
+        bound = BoundObjectReference(apiVersion="v1", kind="Pod", name=pod.name, uid=pod.uid)
+        request = ServiceAccountToken(
+            metadata=ObjectMeta(namespace=pod.namespace),
+            spec=TokenRequestSpec(
+                audiences=[wanted.audience] if wanted.audience else [],
+                expirationSeconds=wanted.expirationSeconds or _TOKEN_SECONDS,
+                boundObjectRef=bound,
+            ),
+        )
+        account = pod.spec.serviceAccountName or "default"
+        issued = await self._client.create(request, account, namespace=pod.namespace)
+        return (issued.status and issued.status.token) or ""
 
 
 def remove_tree(directory: Path) -> None:
@@ -192,15 +172,15 @@ def remove_tree(directory: Path) -> None:
         rmtree(directory, ignore_errors=True)
 
 
-def _write_files(directory: Path, files: Mapping[str, bytes], mode: int) -> None:
+def _write_files(directory: Path, files: Mapping[str, str], mode: int | None) -> None:
     directory.chmod(0o755)
     for name, content in files.items():
         if "/" in name or name in {".", ".."}:
             raise InvalidValue("is not a name of a file", field="projected, path", value=name)
         path = directory / name
         path.unlink(missing_ok=True)
-        path.write_bytes(content)
-        path.chmod(mode)
+        path.write_text(content, encoding="utf-8", errors="surrogateescape")
+        path.chmod(0o644 if mode is None else mode)
 
 
 def _check_host_path(path: Path, kind: str) -> None:

@@ -1,17 +1,6 @@
 from typing import Any
 
-import pytest
-
-from tinykube.controllers.garbage import (
-    FOREGROUND,
-    ORPHAN,
-    Delete,
-    Disown,
-    Graph,
-    Owned,
-    Owner,
-    Unlock,
-)
+from tinykube.controllers.garbage import FOREGROUND, Graph, Owned, Owner
 from tinykube.controllers.kinds import NAMESPACED, kind_name
 from tinykube.controllers.values import Key, Meta
 from tinykube.kinds.builtin_types import builtin_types
@@ -34,46 +23,14 @@ def graph(*found: Owned) -> Graph:
     return made
 
 
-@pytest.mark.parametrize(
-    ("owners", "others"),
-    [
-        pytest.param((), (), id="nobody's"),
-        pytest.param(("a",), ("a",), id="owner lives"),
-        pytest.param(("a", "b"), ("b",), id="one of two owners lives"),
-    ],
-)
-def test_stays(owners: tuple[str, ...], others: tuple[str, ...]) -> None:
-    child = thing("child", *(owner(uid) for uid in owners))
-    assert graph(child, *(thing(uid) for uid in others)).decide(child, {KIND}) is None
-
-
-def test_goes_when_every_owner_is_gone() -> None:
-    child = thing("child", owner("a"), owner("b"))
-    assert graph(child).decide(child, {KIND}) == Delete()
-
-
-def test_nothing_is_decided_before_the_owners_kind_was_listed() -> None:
-    child = thing("child", owner("a", kind="v1/Mystery"))
-    assert graph(child).decide(child, {KIND}) is None
-
-
-def test_goes_before_an_owner_that_is_deleted_in_the_foreground() -> None:
-    leaving = thing("a", deleting=True, finalizers=(FOREGROUND,))
-    child = thing("child", owner("a"))
-    assert graph(leaving, child).decide(child, {KIND}) == Delete()
-
-
-def test_foreground_owner_waits_for_its_dependents() -> None:
-    leaving = thing("a", deleting=True, finalizers=(FOREGROUND, "other"))
-    assert graph(leaving, thing("child", owner("a"))).decide(leaving, {KIND}) is None
-    assert graph(leaving, thing("child")).decide(leaving, {KIND}) == Unlock(FOREGROUND)
-
-
-def test_orphaning_owner_disowns_and_only_then_goes() -> None:
-    leaving = thing("a", deleting=True, finalizers=(ORPHAN,))
-    child = thing("child", owner("a"))
-    assert graph(leaving, child).decide(leaving, {KIND}) == Disown((child,))
-    assert graph(leaving, thing("child")).decide(leaving, {KIND}) == Unlock(ORPHAN)
+def test_an_owner_ends_when_it_is_gone_or_waits_for_its_dependents() -> None:
+    found = graph(
+        thing("lives"),
+        thing("leaves", deleting=True),
+        thing("waits", deleting=True, finalizers=(FOREGROUND,)),
+    )
+    ending = {uid: found.ends(owner(uid)) for uid in ("lives", "leaves", "waits", "gone")}
+    assert ending == {"lives": False, "leaves": False, "waits": True, "gone": True}
 
 
 def test_graph_forgets_the_owners_an_object_had() -> None:

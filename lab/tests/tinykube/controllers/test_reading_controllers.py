@@ -7,8 +7,6 @@ from lightkube.codecs import from_dict
 from tinykube.controllers.values import (
     ClaimReference,
     Key,
-    Operator,
-    Requirement,
     read_claim,
     read_node,
     read_pod,
@@ -32,10 +30,6 @@ def test_claim() -> None:
                 "accessModes": ["ReadWriteMany"],
                 "storageClassName": "efs",
                 "resources": {"requests": {"storage": "1.5Gi"}},
-                "selector": {
-                    "matchLabels": {"volume_name": "example"},
-                    "matchExpressions": [{"key": "k", "operator": "NotIn", "values": ["a", "b"]}],
-                },
             },
             status={"phase": "Bound", "capacity": {"storage": "2Gi"}, "accessModes": ["ReadWriteMany"]},
         )
@@ -43,10 +37,6 @@ def test_claim() -> None:
     assert claim.meta.key == Key("team", "data")
     assert claim.request_bytes == Decimal(1610612736)
     assert claim.status_bytes == Decimal(2 * 2**30)
-    assert claim.selector == (
-        Requirement(label="volume_name", operator=Operator.IN, values=frozenset({"example"})),
-        Requirement(label="k", operator=Operator.NOT_IN, values=frozenset({"a", "b"})),
-    )
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from lightkube.models.meta_v1 import LabelSelector
 from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.core_v1 import Node
 
 from tinykube.controllers.caches import Caches
-from tinykube.controllers.values import Controller, Key, Meta, Operator, Pod, Requirement
+from tinykube.controllers.values import Controller, Key, Meta, Pod
 from tinykube.controllers.workloads import (
     REVISION_LABEL,
     Plan,
@@ -30,7 +31,7 @@ def workload(**spec: Any) -> Workload:
         kind="Any",
         meta=Meta(key=Key("team", "web"), uid="workload", version="1"),
         generation=3,
-        selector=(Requirement(label="app", operator=Operator.IN, values=frozenset({"web"})),),
+        selector=LabelSelector(matchLabels={"app": "web"}),
         revision="new",
         spec={"template": TEMPLATE, **spec},
         status={},

@@ -14,7 +14,6 @@ from kube_efs.csi.protocol import csi_pb2, csi_pb2_grpc, registration_pb2, regis
 from kube_efs.csi.server import UnixEndpoint, serving
 
 NAME = "csi.example.com"
-Rpc = csi_pb2.NodeServiceCapability.RPC
 
 
 class Plugin(csi_pb2_grpc.NodeServicer, registration_pb2_grpc.RegistrationServicer):
@@ -23,11 +22,8 @@ class Plugin(csi_pb2_grpc.NodeServicer, registration_pb2_grpc.RegistrationServic
     def __init__(self, folder: Path) -> None:
         self.socket = folder / "csi.sock"
         self.registry = folder / "registry"
-        self.kind = "CSIPlugin"
-        self.versions = ["1.0.0"]
         self.topology: dict[str, str] = {}
-        self.capabilities: list[Rpc.Type.ValueType] = []
-        self.told: list[tuple[bool, str]] = []
+        self.told: list[bool] = []
         self.published: list[csi_pb2.NodePublishVolumeRequest] = []
         self.unpublished: list[str] = []
         self.refusal: tuple[grpc.StatusCode, str] | None = None
@@ -35,25 +31,21 @@ class Plugin(csi_pb2_grpc.NodeServicer, registration_pb2_grpc.RegistrationServic
 
     async def GetInfo(self, request: Any, context: Any) -> registration_pb2.PluginInfo:
         return registration_pb2.PluginInfo(
-            type=self.kind, name=NAME, endpoint=str(self.socket), supported_versions=self.versions
+            type="CSIPlugin", name=NAME, endpoint=str(self.socket), supported_versions=["1.0.0"]
         )
 
     async def NotifyRegistrationStatus(
         self, request: registration_pb2.RegistrationStatus, context: Any
     ) -> registration_pb2.RegistrationStatusResponse:
-        self.told.append((request.plugin_registered, request.error))
+        self.told.append(request.plugin_registered)
         return registration_pb2.RegistrationStatusResponse()
 
     async def NodeGetInfo(self, request: Any, context: Any) -> csi_pb2.NodeGetInfoResponse:
         topology = csi_pb2.Topology(segments=self.topology)
-        return csi_pb2.NodeGetInfoResponse(
-            node_id="i-1", max_volumes_per_node=7, accessible_topology=topology
-        )
+        return csi_pb2.NodeGetInfoResponse(node_id="i-1", accessible_topology=topology)
 
     async def NodeGetCapabilities(self, request: Any, context: Any) -> csi_pb2.NodeGetCapabilitiesResponse:
-        return csi_pb2.NodeGetCapabilitiesResponse(
-            capabilities=[csi_pb2.NodeServiceCapability(rpc=Rpc(type=kind)) for kind in self.capabilities]
-        )
+        raise AssertionError("the embedded kubelet does not ask this")
 
     async def NodePublishVolume(
         self, request: csi_pb2.NodePublishVolumeRequest, context: Any

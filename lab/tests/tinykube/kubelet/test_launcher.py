@@ -16,7 +16,7 @@ import pytest
 
 from tinykube.kubelet.launch import Bind, Launch
 from tinykube.kubelet.nfs import mount_points
-from tinykube.kubelet.process import ContainerProcess, StartFailed
+from tinykube.kubelet.processes import ContainerProcess, StartFailed
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="namespaces and mounts are root's")
 
@@ -40,7 +40,7 @@ def launch(tmp_path: Path) -> MakeLaunch:
 
     def make(*argv: str, env: dict[str, str] | None = None, **fields: Any) -> Launch:
         environment = {"PATH": "/usr/bin:/bin", **(env or {})}
-        return Launch(argv=argv, env=environment, scratch=str(scratch), hidden=(str(tmp_path),), **fields)
+        return Launch(argv=argv, env=environment, scratch=str(scratch), hidden=str(tmp_path), **fields)
 
     return make
 
@@ -176,10 +176,11 @@ def test_nothing_outlives_a_killed_kubelet(tmp_path: Path) -> None:
         import asyncio
         from pathlib import Path
         from tinykube.kubelet.launch import Launch
-        from tinykube.kubelet.process import ContainerProcess
+        from tinykube.kubelet.processes import ContainerProcess
 
         async def main():
-            launch = Launch(argv=("sleep", "4716"), env={{"PATH": "/usr/bin:/bin"}}, scratch="{tmp_path}")
+            env = {{"PATH": "/usr/bin:/bin"}}
+            launch = Launch(argv=("sleep", "4716"), env=env, scratch="{tmp_path}", hidden="/none")
             await ContainerProcess.start(launch, Path("{tmp_path}.log"))
             print("up", flush=True)
             await asyncio.sleep(100)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tinykube.kubelet.logs import last_lines, read_log, seek_last_lines
+from tinykube.kubelet.logs import last_bytes, read_log, seek_last_lines
 
 
 @dataclass
@@ -16,7 +16,8 @@ class Source:
 
 
 async def read(source: Source, *, follow: bool = False, tail_lines: int | None = None) -> bytes:
-    return b"".join([chunk async for chunk in read_log(source, follow=follow, tail_lines=tail_lines)])
+    chunks = read_log(source.path, lambda: source.finished, follow=follow, tail_lines=tail_lines)
+    return b"".join([chunk async for chunk in chunks])
 
 
 @pytest.mark.parametrize(
@@ -59,9 +60,9 @@ def test_tail_is_the_last_lines_of_any_text(tmp_path: Path, data: bytes, count: 
     assert found == b"".join(ends[-count:])
 
 
-def test_last_lines_are_bounded(tmp_path: Path) -> None:
+def test_end_of_a_log_is_bounded(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    path.write_text("".join(f"line {n}\n" for n in range(1000)))
-    assert last_lines(path, lines=2, size_bytes=100) == "line 998\nline 999\n"
-    assert len(last_lines(path, lines=80, size_bytes=20)) == 20
-    assert last_lines(tmp_path / "none", lines=1, size_bytes=1) == ""
+    path.write_text("first\nlast\n")
+    assert last_bytes(path, 5) == "last\n"
+    assert last_bytes(path, 100) == "first\nlast\n"
+    assert last_bytes(tmp_path / "none", 1) == ""

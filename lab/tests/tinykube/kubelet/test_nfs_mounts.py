@@ -5,8 +5,7 @@ import pytest
 
 from tinykube.errors import NotYet
 from tinykube.kubelet import nfs
-from tinykube.kubelet.nfs import KernelNfs, kernel_has_nfs, mount_arguments, mount_points, port_of
-from tinykube.kubelet.pods import Nfs
+from tinykube.kubelet.nfs import KernelNfs, Nfs, kernel_has_nfs, mount_arguments, mount_points, port_of
 from tinykube.kubelet.syscalls import MountFlag, mount
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="mounting is root's")

@@ -14,7 +14,7 @@ from lightkube.resources.core_v1 import Pod
 from kube_efs.kube.watching import Applied, Listed, follow
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
 from kube_efs.provisioning.workers import program as worker
-from tinykube.kubelet.environment import expand
+from tinykube.kubelet.containers import expand
 
 # The last phase of a pod and its termination message.
 Ending = tuple[str, str]

@@ -23,7 +23,7 @@ from kube_efs.provisioning.workers.orders import (
     render_trash,
 )
 from kube_efs.provisioning.workers.pod_objects import _escaped
-from tinykube.kubelet.environment import expand
+from tinykube.kubelet.containers import expand
 
 _NAMES = st.text(min_size=1, max_size=20).filter(
     lambda name: name.isprintable() and "/" not in name and name not in {".", ".."}

@@ -1,0 +1,233 @@
+"""CSI drivers of this node, and their volumes.
+
+Drivers show a socket in a folder and are asked there who they are, as in pkg/kubelet/pluginmanager. Volumes
+are published at ``volumes/kubernetes.io~csi/NAME/mount``, as by the kubelet of Kubernetes.
+"""
+
+import asyncio
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import structlog
+from lightkube import AsyncClient
+from lightkube.generic_resource import create_global_resource
+from lightkube.models.core_v1 import CSIPersistentVolumeSource
+from lightkube.models.meta_v1 import ObjectMeta, OwnerReference
+from lightkube.resources.core_v1 import Node
+from lightkube.types import PatchType
+
+from tinykube.client.calls import ERRORS, unless_exists
+from tinykube.errors import NotYet
+from tinykube.kubelet.nfs import detach, mount_points
+from tinykube.kubelet.node import HostFolders
+
+log = structlog.get_logger(__name__)
+
+# The library's own class takes no null for a list, which the API server gives for an empty one.
+_CsiNode = create_global_resource("storage.k8s.io", "v1", "CSINode", "csinodes")
+_NODE_IDS = "csi.volume.kubernetes.io/nodeid"
+_FOLDER = "kubernetes.io~csi"
+_LOOK_SECONDS = 0.2
+_RETRY_SECONDS = 0.5
+# The protocol's words for access modes, for drivers with the capability SINGLE_NODE_MULTI_WRITER.
+_ACCESS_MODES = {
+    "ReadOnlyMany": "MULTI_NODE_READER_ONLY",
+    "ReadWriteMany": "MULTI_NODE_MULTI_WRITER",
+    "ReadWriteOnce": "SINGLE_NODE_MULTI_WRITER",
+    "ReadWriteOncePod": "SINGLE_NODE_SINGLE_WRITER",
+}
+
+
+class PluginCalls(Protocol):
+    """The calls of the plugin registration and of the CSI node service; each raises NotYet when it fails.
+
+    Who starts a kubelet gives it the calls: tinykube has no copy of the protocol of CSI.
+    """
+
+    async def plugin_info(self, socket: Path) -> tuple[str, str]:
+        """Ask a plugin for its name and for the socket that it serves at."""
+        ...
+
+    async def notify_registration(self, socket: Path) -> None:
+        """Tell a plugin that it is registered."""
+
+    async def node_info(self, socket: Path) -> tuple[str, Mapping[str, str]]:
+        """Ask a CSI driver for this node's id and topology."""
+        ...
+
+    async def publish(
+        self,
+        socket: Path,
+        handle: str,
+        target: str,
+        *,
+        access_mode: str,
+        options: tuple[str, ...],
+        context: Mapping[str, str],
+        read_only: bool,
+    ) -> None:
+        """Have a volume mounted; ``access_mode`` is the protocol's name of it."""
+
+    async def unpublish(self, socket: Path, handle: str, target: str) -> None:
+        """Have a volume unmounted."""
+
+
+class _Socket(NamedTuple):
+    """A socket of one process: the next one's has the same path, but is another."""
+
+    path: Path
+    inode: int
+    made_at: int
+
+
+class Drivers:
+    """The drivers whose sockets are in the folder while ``run`` runs, also in the CSINode and on the Node."""
+
+    def __init__(
+        self, client: AsyncClient, node: str, folder: Path, calls: PluginCalls, host: HostFolders
+    ) -> None:
+        self._client = client
+        self._node = node
+        self._folder = folder
+        self._calls = calls
+        self._host = host
+        # Each with the driver's name, and the socket at which it is called.
+        self._registered: dict[_Socket, tuple[str, Path]] = {}
+
+    def socket_of(self, name: str) -> Path:
+        """Where the driver of that name is called; raises NotYet."""
+        for driver, socket in self._registered.values():
+            if driver == name:
+                return socket
+        raise NotYet(
+            "kubernetes.io/csi: mounter.SetUpAt failed to get CSI client: "
+            f"driver name {name} not found in the list of registered CSI drivers"
+        )
+
+    async def run(self) -> None:
+        """Follow the folder, which is made if it is not there, until cancelled."""
+        await asyncio.to_thread(self._folder.mkdir, mode=0o750, parents=True, exist_ok=True)
+        while True:
+            there = await asyncio.to_thread(_sockets, self._folder)
+            for socket in there ^ self._registered.keys():
+                try:
+                    await (self._register(socket) if socket in there else self._forget(socket))
+                except ERRORS as error:
+                    log.warning("driver-not-registered", socket=str(socket.path), reason=str(error))
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _forget(self, socket: _Socket) -> None:
+        name, _ = self._registered[socket]
+        await self._write_drivers({"name": name, "$patch": "delete"})
+        del self._registered[socket]
+        log.info("driver-gone", driver=name)
+
+    async def _register(self, socket: _Socket) -> None:
+        name, endpoint = await self._calls.plugin_info(socket.path)
+        # Which may be shorter when resolved, as paths of sockets must be.
+        called_at = self._host.here(endpoint).resolve()
+        node_id, topology = await self._calls.node_info(called_at)
+        await self._write_node(name, node_id, topology)
+        keys = sorted(topology) or None
+        await self._write_drivers({"name": name, "nodeID": node_id, "topologyKeys": keys})
+        await self._calls.notify_registration(socket.path)
+        self._registered[socket] = name, called_at
+        log.info("driver-registered", driver=name, node_id=node_id)
+
+    async def _write_node(self, name: str, node_id: str, topology: Mapping[str, str]) -> None:
+        """Write the driver's id and topology on the Node, and make the CSINode, which goes with it."""
+        found = await self._client.get(Node, self._node)
+        known = found.metadata or ObjectMeta()
+        ids = {**json.loads((known.annotations or {}).get(_NODE_IDS, "{}")), name: node_id}
+        text = json.dumps(ids, separators=(",", ":"), sort_keys=True)
+        metadata = {"labels": dict(topology), "annotations": {_NODE_IDS: text}}
+        await self._client.patch(Node, self._node, {"metadata": metadata}, patch_type=PatchType.MERGE)
+        owner = OwnerReference(apiVersion="v1", kind="Node", name=self._node, uid=known.uid or "")
+        made = ObjectMeta(name=self._node, ownerReferences=[owner])
+        await unless_exists(self._client.create(_CsiNode(metadata=made, spec={"drivers": []})))
+
+    async def _write_drivers(self, entry: dict[str, Any]) -> None:
+        await self._client.patch(
+            _CsiNode, self._node, {"spec": {"drivers": [entry]}}, patch_type=PatchType.STRATEGIC
+        )
+
+
+class CsiVolumes:
+    """Has volumes published and unpublished by the drivers of this node.
+
+    Volumes are not attached and not staged, and drivers are told nothing of the pod.
+    """
+
+    def __init__(self, calls: PluginCalls, drivers: Drivers, host: HostFolders) -> None:
+        self._calls = calls
+        self._drivers = drivers
+        self._host = host
+        # By the directory of a pod's volumes: targets with the drivers and handles.
+        self._published: dict[Path, dict[Path, tuple[str, str]]] = {}
+
+    async def publish(
+        self,
+        name: str,
+        source: CSIPersistentVolumeSource,
+        directory: Path,
+        *,
+        access_mode: str,
+        options: tuple[str, ...],
+        read_only: bool,
+    ) -> Path:
+        """The mounted volume, below the directory of the pod's volumes; raises NotYet."""
+        target = directory / _FOLDER / name.replace("/", "~") / "mount"
+        # Two volumes of a pod may be the same claim.
+        if str(target) not in await asyncio.to_thread(mount_points):
+            socket = self._drivers.socket_of(source.driver)
+            await asyncio.to_thread(target.parent.mkdir, mode=0o750, parents=True, exist_ok=True)
+            self._published.setdefault(directory, {})[target] = source.driver, source.volumeHandle
+            await self._calls.publish(
+                socket,
+                source.volumeHandle,
+                self._host.there(target),
+                access_mode=_ACCESS_MODES.get(access_mode, "SINGLE_NODE_WRITER"),
+                options=options,
+                context=source.volumeAttributes or {},
+                read_only=read_only,
+            )
+        return target
+
+    async def unpublish_all(self, directory: Path) -> None:
+        """End what is published below the directory of a pod's volumes, however long the drivers take.
+
+        When cancelled, what is still mounted is taken away without them.
+        """
+        published = self._published.pop(directory, {})
+        try:
+            for target, (driver, handle) in published.items():
+                await self._unpublish(target, driver, handle)
+        except asyncio.CancelledError:
+            for target in published:
+                await detach(target)
+            raise
+
+    async def _unpublish(self, target: Path, driver: str, handle: str) -> None:
+        while True:
+            try:
+                socket = self._drivers.socket_of(driver)
+                await self._calls.unpublish(socket, handle, self._host.there(target))
+            except ERRORS as error:
+                log.warning("volume-not-unpublished", target=str(target), reason=str(error))
+                await asyncio.sleep(_RETRY_SECONDS)
+            else:
+                return
+
+
+def _sockets(folder: Path) -> frozenset[_Socket]:
+    """Those in the folder itself that do not hide."""
+    found = set()
+    for path in folder.resolve().iterdir():  # which may be shorter, as paths of sockets must be
+        with suppress(FileNotFoundError):
+            if path.is_socket() and not path.name.startswith("."):
+                state = path.stat()
+                found.add(_Socket(path, state.st_ino, state.st_ctime_ns))
+    return frozenset(found)
