@@ -30,7 +30,7 @@ ROOT_KEY_LABEL = "root_key"
 FILE_SYSTEM_LABEL = "file_system_id"
 BASE = Directory()
 
-_VOLUME_NAME = re.compile(r"[a-z0-9_-]+")
+_VOLUME_NAME = re.compile(r"[a-z0-9_][a-z0-9_-]*")
 _OCTAL = re.compile(r"[0-7]{3,4}")
 _KEEP = "keep"
 _LABELS = "spec.selector.matchLabels"
@@ -192,7 +192,7 @@ def _parse_volume_name(text: str | None) -> str:
         remedy = "name the directory with a-z, 0-9, _ and -"
         raise ClaimRefused("is missing", field=f"{_LABELS}.volume_name", remedy=remedy)
     if not _VOLUME_NAME.fullmatch(text):
-        remedy = "use only a-z, 0-9, _ and -"
+        remedy = "use a-z, 0-9 and _, and - after the first character"
         raise ClaimRefused("is not allowed", field=f"{_LABELS}.volume_name", value=text, remedy=remedy)
     return text
 

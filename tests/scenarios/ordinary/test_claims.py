@@ -16,6 +16,7 @@ from kube_efs.model.volumes import NfsSource, VolumePhase
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 LABELS = "spec.selector.matchLabels"
+NAMES = "use a-z, 0-9 and _, and - after the first character"
 
 
 async def test_claim_gets_a_volume_behind_the_tunnel(cluster: Cluster) -> None:
@@ -80,12 +81,12 @@ REFUSALS = {
     "upper-case volume_name": (
         {"volume_name": "Example"},
         {},
-        f"{LABELS}.volume_name: 'Example' is not allowed; use only a-z, 0-9, _ and -",
+        f"{LABELS}.volume_name: 'Example' is not allowed; {NAMES}",
     ),
     "volume_name with a dot": (
         {"volume_name": "a..b"},
         {},
-        f"{LABELS}.volume_name: 'a..b' is not allowed; use only a-z, 0-9, _ and -",
+        f"{LABELS}.volume_name: 'a..b' is not allowed; {NAMES}",
     ),
     "invalid reclaim_policy": (
         {"volume_name": "a", "reclaim_policy": "Recycle"},

@@ -157,6 +157,7 @@ def test_root_claims_are_not_served() -> None:
 
 # --- what is refused
 
+NAMES = "use a-z, 0-9 and _, and - after the first character"
 LABELS = "spec.selector.matchLabels"
 REFUSED = [
     pytest.param(
@@ -174,37 +175,43 @@ REFUSED = [
     pytest.param(
         claim({"volume_name": ""}),
         AUTO,
-        f"{LABELS}.volume_name: is not allowed; use only a-z, 0-9, _ and -",
+        f"{LABELS}.volume_name: is not allowed; {NAMES}",
         id="empty volume_name",
     ),
     pytest.param(
         claim({"volume_name": "My-Data"}),
         AUTO,
-        f"{LABELS}.volume_name: 'My-Data' is not allowed; use only a-z, 0-9, _ and -",
+        f"{LABELS}.volume_name: 'My-Data' is not allowed; {NAMES}",
         id="volume_name with invalid characters",
     ),
     pytest.param(
         claim({"volume_name": ".."}),
         AUTO,
-        f"{LABELS}.volume_name: '..' is not allowed; use only a-z, 0-9, _ and -",
+        f"{LABELS}.volume_name: '..' is not allowed; {NAMES}",
         id="parent as volume_name",
     ),
     pytest.param(
         claim({"volume_name": "a/b"}),
         AUTO,
-        f"{LABELS}.volume_name: 'a/b' is not allowed; use only a-z, 0-9, _ and -",
+        f"{LABELS}.volume_name: 'a/b' is not allowed; {NAMES}",
         id="path as volume_name",
     ),
     pytest.param(
         claim({"volume_name": "a\n"}),
         AUTO,
-        f"{LABELS}.volume_name: 'a\\n' is not allowed; use only a-z, 0-9, _ and -",
+        f"{LABELS}.volume_name: 'a\\n' is not allowed; {NAMES}",
         id="trailing newline",
+    ),
+    pytest.param(
+        claim({"volume_name": "-rf"}),
+        AUTO,
+        f"{LABELS}.volume_name: '-rf' is not allowed; {NAMES}",
+        id="hyphen at the start",
     ),
     pytest.param(
         claim({"volume_name": "a;rm"}),
         AUTO,
-        f"{LABELS}.volume_name: 'a;rm' is not allowed; use only a-z, 0-9, _ and -",
+        f"{LABELS}.volume_name: 'a;rm' is not allowed; {NAMES}",
         id="shell characters",
     ),
     pytest.param(
@@ -706,7 +713,7 @@ def test_tunnel_volume_matches_the_contract() -> None:
 _LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _SUBDOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*")
 _NAMESPACES = st.from_regex(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True)
-_VOLUME_NAMES = st.from_regex(r"[a-z0-9_-]{1,63}", fullmatch=True)
+_VOLUME_NAMES = st.from_regex(r"[a-z0-9_][a-z0-9_-]{0,62}", fullmatch=True)
 
 
 @given(_NAMESPACES, _VOLUME_NAMES, st.uuids().map(str), st.integers(0, 3))
@@ -827,4 +834,4 @@ def test_removable_paths_match_the_contract(namespace: str, path: str) -> None:
     except RemovalRefused:
         return
     assert location.directory.parts == (namespace, path)
-    assert re.fullmatch("[a-z0-9_-]+", path)
+    assert re.fullmatch("[a-z0-9_][a-z0-9_-]*", path)
