@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from lightkube.resources.storage_v1 import StorageClass
 from tests.docs.blocks import SHELL, Command, blocks_of, read_blocks
 from tests.docs.conftest import environment_of
 from tests.docs.sessions import run_page
@@ -68,7 +69,11 @@ def test_make_targets_in_pages_exist(page: str) -> None:
 async def test_sessions_print_the_documented_output(
     page: str, cluster: EmbeddedCluster, tmp_path: Path
 ) -> None:
-    await _run(page, cluster, tmp_path)
+    try:
+        await _run(page, cluster, tmp_path)
+    finally:  # the pages share a cluster, and create classes of the same names
+        async for one in cluster.client.list(StorageClass):
+            await cluster.client.delete(StorageClass, str(one.metadata and one.metadata.name))
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the embedded cluster needs root")
