@@ -157,8 +157,8 @@ def _give(leaf: int, directory: Directory, permissions: Permissions) -> None:
         if (uid, gid) != (-1, -1):
             os.fchown(leaf, uid, gid)
         os.fchmod(leaf, permissions.mode)
-    except PermissionError:
-        # Without root access, only its owner may change it. No change may be necessary.
+    except OSError:
+        # Without root access or write access nothing can be changed, but no change may be necessary.
         if not _has(leaf, permissions):
             raise
     if not _has(leaf, permissions):

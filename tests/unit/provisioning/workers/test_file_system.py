@@ -333,11 +333,17 @@ def test_interrupted_attempt_leaves_the_mode_of_the_class(
     assert mode(tmp_path / "team/data") == 0o770
 
 
-def test_directory_that_has_the_mode_needs_no_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("reason", [errno.EPERM, errno.EACCES, errno.EROFS])
+def test_directory_that_has_the_mode_needs_no_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: int
+) -> None:
     # Without root access, EFS lets only the owner of a directory change it.
+    def refuse(*_: object) -> None:
+        raise OSError(reason, os.strerror(reason))
+
     (tmp_path / "data").mkdir()
     (tmp_path / "data").chmod(0o777)
-    monkeypatch.setattr(os, "fchmod", _refused)
+    monkeypatch.setattr(os, "fchmod", refuse)
     assert not make(tmp_path, "/data", Permissions(enforced=True))
 
 
