@@ -29,10 +29,11 @@ from kube_efs.doctor.facts import (
     StuckTrash,
     TargetsFacts,
 )
-from kube_efs.doctor.findings import Finding
+from kube_efs.doctor.findings import Finding, Subject
 from kube_efs.doctor.grants import Account, Grant, Right
 from kube_efs.doctor.node_facts import CaFile, HandshakeOutcome, LoopbackMount, ProcessHealth
 from kube_efs.doctor.registry import TOPICS
+from kube_efs.doctor.scope import concerns
 from kube_efs.model.claims import ClaimPhase, ReclaimPolicy, StorageClass
 from kube_efs.model.efs.file_systems import LifeCycleState
 from kube_efs.model.efs.ids import FileSystemId, ZoneName
@@ -715,3 +716,17 @@ def test_findings_of_a_claim_are_those_between_it_and_its_data() -> None:
 def test_broken_findings_are_first() -> None:
     facts = replace(ex.cluster(classes=(_ODD_CLASS, _BAD_CLASS)), gaps=(Gap(what="a", reason="b"),))
     assert [one.kind.severity for one in diagnose(facts)] == ["broken", "risk", "unchecked"]
+
+
+@pytest.mark.parametrize("label", [None, "", "auto", ex.SYSTEM])
+def test_file_system_that_the_class_gives_concerns_its_claim(label: str | None) -> None:
+    labels = {"volume_name": "data"} | ({} if label is None else {"file_system_id": label})
+    cluster = ex.claim(replace(ex.PENDING, match_labels=labels)).cluster
+    assert cluster is not None
+    kind = next(kind for topic in TOPICS for kind in topic.kinds)
+
+    def about(system: str) -> Finding:
+        return Finding(kind=kind, subject=Subject("FileSystem", system), problem="is gone", remedy="wait")
+
+    assert concerns(about(ex.SYSTEM), "team/data", cluster)
+    assert not concerns(about(ex.GONE), "team/data", cluster)

@@ -633,7 +633,15 @@ def test_choice_is_kept_while_the_volume_of_an_earlier_controller_can_appear(
     assert chosen(claim(), of_class, seen) == FS1
 
 
-@pytest.mark.parametrize("other", [{"file_system": FS2}, {"labels": {"file_system_id": "fs-2"}}])
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"file_system": FS2},
+        {"labels": {"file_system_id": "fs-2"}},
+        {"labels": {"file_system_id": ""}, "file_system": FS2},
+        {"labels": {"file_system_id": "auto"}, "file_system": FS2},
+    ],
+)
 def test_claim_chooses_as_another_claim_of_its_directory_whose_volume_can_still_appear(
     other: dict[str, Any],
 ) -> None:

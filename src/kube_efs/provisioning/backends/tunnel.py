@@ -2,10 +2,11 @@
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self, TypeAlias
 
 from kube_efs.model.claims import Claim, StorageClass
+from kube_efs.model.efs.directories import Relation
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import NotYet, RemovalRefused
 from kube_efs.model.nfs_volumes import tunnel_port
@@ -68,8 +69,29 @@ class TunnelPlan:
 
     async def make(self) -> Self:
         """Create the directory; the plan contains everything for the volume."""
-        await self.directories.make(self.request.location, self.request.permissions)
+        permissions = self.request.permissions
+        if self._belongs_to_others:
+            permissions = replace(permissions, enforced=False)
+        await self.directories.make(self.request.location, permissions)
         return self
+
+    @property
+    def _belongs_to_others(self) -> bool:
+        """Whether a provisioner gave this directory, or one above it, to a claim of another namespace.
+
+        A namespace can have the name of any directory at the top of the file system, such as the base of
+        another provisioner, or a volume in it. It must not change the modes there. Static volumes of
+        administrators do not count, such as those for backups.
+        """
+        related = self.index.directories.related(self.request.location)
+        names = related[Relation.SAME] | related[Relation.ABOVE]
+        volumes = [self.index.volumes[name] for name in names if name in self.index.volumes]
+        return any(
+            one.provisioned_by is not None
+            and one.claim is not None
+            and one.claim.namespace != self.claim.namespace
+            for one in volumes
+        )
 
     def volume(self, attempt: int) -> Volume:
         """The volume of that attempt, with the current port; raises NotYet.

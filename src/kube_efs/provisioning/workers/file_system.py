@@ -11,6 +11,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions, Relation
@@ -31,10 +32,11 @@ def make_directory(root: Path, directory: Directory, permissions: Permissions) -
     """Create the directory with those permissions, and parents with 0755; returns whether it is new.
 
     An existing directory keeps its contents. It also keeps its mode and owners unless ``permissions`` are
-    enforced; the root always keeps them. A new directory with owners is inaccessible to others until the
-    owners are set. After an interruption, only an enforced attempt completes it. If the server does not apply
-    the permissions, a new directory is removed again. Raises WorkerRefused when a link or file is in the way,
-    GidTaken when another directory has the group of ``permissions``, and WorkerFailed.
+    enforced; the root always keeps them. If they are enforced without owners, it still keeps setuid and
+    setgid. A new directory with owners is inaccessible to others until the owners are set. After an
+    interruption, only an enforced attempt completes it. If the server does not apply the permissions, a new
+    directory is removed again. Raises WorkerRefused when a link or file is in the way, GidTaken when another
+    directory has the group of ``permissions``, and WorkerFailed.
     """
     with _failing("could not be created", directory), _opened_root(root) as descriptor:
         return not directory.is_root and _make_below(descriptor, directory, permissions)
@@ -100,13 +102,16 @@ def _make_leaf(root: int, parent: int, directory: Directory, permissions: Permis
     has_owners = permissions.uid is not None or permissions.gid is not None
     # No other user may enter while it belongs to the wrong group. Without owners, mkdir sets the mode: if a
     # chmod followed, a crash in between would lose the mode.
-    in_steps = has_owners or permissions.enforced
-    mode = _UNFINISHED_MODE if in_steps else permissions.mode
+    mode = _UNFINISHED_MODE if has_owners else permissions.mode
     leaf, is_new = _open_or_make(parent, name, mode, directory)
     try:
-        if in_steps and (is_new or permissions.enforced):
+        if permissions.enforced or (is_new and has_owners):
             if permissions.own_group and permissions.gid is not None:
                 _claim_group(root, parent, directory, permissions.gid, leaf)
+            if not (is_new or has_owners):
+                # As with chmod(1), users keep these bits on their directories.
+                kept = os.fstat(leaf).st_mode & (stat.S_ISUID | stat.S_ISGID)
+                permissions = replace(permissions, mode=permissions.mode | kept)
             _give(leaf, directory, permissions)
     except (OSError, WorkerFailed):
         if is_new:
@@ -148,12 +153,17 @@ def _give(leaf: int, directory: Directory, permissions: Permissions) -> None:
     """Set owners and mode, in this order: a change of owners may remove setgid."""
     uid = -1 if permissions.uid is None else permissions.uid
     gid = -1 if permissions.gid is None else permissions.gid
-    if (uid, gid) != (-1, -1):
-        os.fchown(leaf, uid, gid)
-    os.fchmod(leaf, permissions.mode)
-    found = os.fstat(leaf)
-    mode = stat.S_IMODE(found.st_mode)
-    if mode != permissions.mode or uid not in {-1, found.st_uid} or gid not in {-1, found.st_gid}:
+    try:
+        if (uid, gid) != (-1, -1):
+            os.fchown(leaf, uid, gid)
+        os.fchmod(leaf, permissions.mode)
+    except OSError:
+        # Without root access or write access nothing can be changed, but no change may be necessary.
+        if not _has(leaf, permissions):
+            raise
+    if not _has(leaf, permissions):
+        found = os.fstat(leaf)
+        mode = stat.S_IMODE(found.st_mode)
         raise WorkerFailed(
             f"has mode {mode:04o} and owners {found.st_uid}:{found.st_gid}, because the server did not apply "
             f"mode {permissions.mode:04o} and owners {_shown(permissions.uid)}:{_shown(permissions.gid)}",
@@ -161,6 +171,15 @@ def _give(leaf: int, directory: Directory, permissions: Permissions) -> None:
             value=str(directory),
             remedy=_ROOT_ACCESS,
         )
+
+
+def _has(leaf: int, permissions: Permissions) -> bool:
+    found = os.fstat(leaf)
+    return (
+        stat.S_IMODE(found.st_mode) == permissions.mode
+        and permissions.uid in {None, found.st_uid}
+        and permissions.gid in {None, found.st_gid}
+    )
 
 
 def _shown(owner: int | None) -> str:

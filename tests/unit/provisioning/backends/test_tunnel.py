@@ -3,14 +3,23 @@
 from dataclasses import replace
 
 import pytest
-from tests.unit.provisioning.world import EFS, FILE_SYSTEMS, PROVISIONER, World, claim, reachable
+from tests.unit.provisioning.world import (
+    EFS,
+    FILE_SYSTEMS,
+    PROVISIONER,
+    World,
+    claim,
+    directory_claim,
+    reachable,
+)
 
 from kube_efs.model.claims import ReclaimPolicy
+from kube_efs.model.efs.directories import Permissions, parse_directory
 from kube_efs.model.efs.file_systems import Discovery
-from kube_efs.model.efs.ids import FileSystemId, VpcId
+from kube_efs.model.efs.ids import ClaimUid, FileSystemId, VpcId
 from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.errors import KubeDenied, KubeEfsError, NotYet
-from kube_efs.model.volumes import VolumePhase
+from kube_efs.model.volumes import ClaimReference, Location, NfsSource, VolumePhase
 from kube_efs.provisioning.backends.tunnel import TunnelBackend, TunnelPlan
 
 FS1, FS2 = FILE_SYSTEMS
@@ -149,3 +158,39 @@ def test_file_system_in_the_vpc_of_the_controller_is_preferred(world: World) -> 
     assert place_of(world) == FS1
     world.index.own_vpcs = frozenset({VpcId("vpc-a")})
     assert place_of(world) == FS2
+
+
+async def test_directory_of_another_namespace_keeps_its_mode(world: World) -> None:
+    await world.scan()
+    theirs = await world.provision(directory_claim())
+    (place,) = world.folders.there
+    permissions = world.folders.permissions[place]
+    # A tenant may create a namespace with the name of the base directory of another provisioner.
+    base, name = place.directory.parts
+    await world.provision(claim(namespace=base, volume_name=name))
+    assert world.folders.permissions == {place: permissions}
+    # Below the other volume, which is not the one of its own namespace.
+    above = replace(theirs, name="above", uid="above", nfs=NfsSource(server="efs.example.com", path="/shop"))
+    world.add(above)
+    inside = Location(file_system_id=FS1, directory=parse_directory("/shop/private"))
+    world.folders.there.add(inside)
+    await world.provision(claim("u2", namespace="shop", volume_name="private"))
+    assert inside not in world.folders.permissions
+
+
+@pytest.mark.parametrize("provisioned_by", [PROVISIONER, None])
+async def test_existing_directory_of_the_namespace_gets_the_mode_of_the_class(
+    world: World, provisioned_by: str | None
+) -> None:
+    first = await world.provision(claim())
+    place = world.index.location_of(first.name)
+    assert place is not None
+    # A volume of the whole file system, and one for backups that an administrator has created.
+    for path in ("/", "/team"):
+        other = ClaimReference(namespace="backup", name="all", uid=ClaimUid("b"))
+        nfs = NfsSource(server="127.0.0.1", path=path)
+        world.add(replace(first, name=f"all{path}", uid=path, claim=other, nfs=nfs, provisioned_by=None))
+    world.folders.permissions.clear()
+    world.add(replace(first, provisioned_by=provisioned_by))
+    await world.provision(claim("u2"))
+    assert world.folders.permissions == {place: Permissions(enforced=True)}

@@ -323,6 +323,42 @@ def test_mkdir_sets_the_mode_of_a_plain_directory(
     assert (mode(tmp_path / "team"), mode(tmp_path / "team/data")) == (0o755, 0o777)
 
 
+def test_interrupted_attempt_leaves_the_mode_of_the_class(
+    tmp_path: Path, mask: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As a kill after mkdir: no later attempt may enforce the mode, when the class now says "keep".
+    mask(0)
+    monkeypatch.setattr(file_system, "_give", lambda *_: None)
+    assert make(tmp_path, "/team/data", Permissions(mode=0o770, enforced=True))
+    assert mode(tmp_path / "team/data") == 0o770
+
+
+@pytest.mark.parametrize("reason", [errno.EPERM, errno.EACCES, errno.EROFS])
+def test_directory_that_has_the_mode_needs_no_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: int
+) -> None:
+    # Without root access, EFS lets only the owner of a directory change it.
+    def refuse(*_: object) -> None:
+        raise OSError(reason, os.strerror(reason))
+
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data").chmod(0o777)
+    monkeypatch.setattr(os, "fchmod", refuse)
+    assert not make(tmp_path, "/data", Permissions(enforced=True))
+
+
+@pytest.mark.parametrize("found", [0o2775, 0o6700, 0o3777])
+def test_existing_directory_keeps_setgid_as_with_chmod(tmp_path: Path, found: int) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    data.chmod(found)
+    subprocess.run(["chmod", "777", data], check=True)
+    wanted = mode(data)
+    data.chmod(found)
+    make(tmp_path, "/data", Permissions(enforced=True))
+    assert mode(data) == wanted
+
+
 # --- listing
 
 
