@@ -32,7 +32,6 @@ BASE = Directory()
 
 _VOLUME_NAME = re.compile(r"[a-z0-9_][a-z0-9_-]*")
 _OCTAL = re.compile(r"[0-7]{3,4}")
-_KEEP = "keep"
 _LABELS = "spec.selector.matchLabels"
 _OWNED_POLICIES = {ReclaimPolicy.DELETE, ReclaimPolicy.RETAIN}
 
@@ -47,7 +46,7 @@ class DefaultFileSystem(StrEnum):
 class TunnelClass:
     """The parameters of a storage class; ``allowed`` None means every file system.
 
-    ``permissions`` are those of its directories, also of those that exist already.
+    ``permissions`` are those of its directories.
     """
 
     default: FileSystemId | DefaultFileSystem | None
@@ -115,21 +114,22 @@ def _parse_allowed(storage_class: StorageClass) -> tuple[FileSystemId, ...] | No
 
 
 def _parse_permissions(storage_class: StorageClass) -> Permissions:
-    """The mode 0777 of openshift-efs-stunnel, unless the class gives another one.
+    """The mode 0777 for new directories; a mode that the class gives is for existing directories, too.
 
-    It changes the mode of a directory that exists, as the older system did. ``keep`` prevents that.
+    openshift-efs-stunnel did ``chmod 777`` always. That is not the default, because a namespace can have the
+    name of any directory at the top of the file system, and would open what lies there to everybody.
     """
     text = storage_class.parameters.get("directory_mode", "").strip()
-    if text == _KEEP:
+    if not text:
         return Permissions()
-    if text and not _OCTAL.fullmatch(text):
+    if not _OCTAL.fullmatch(text):
         raise ClaimRefused(
             "is not a valid octal mode",
             field=f"StorageClass {storage_class.name} parameters.directory_mode",
             value=text,
-            remedy=f"use three or four octal digits, such as 0770, or {_KEEP}",
+            remedy="use three or four octal digits, such as 0777",
         )
-    return Permissions(mode=int(text, 8) if text else Permissions().mode, enforced=True)
+    return Permissions(mode=int(text, 8), enforced=True)
 
 
 def _class_file_system(storage_class: StorageClass, parameter: str, text: str) -> FileSystemId:

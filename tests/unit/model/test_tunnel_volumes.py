@@ -269,7 +269,7 @@ REFUSED = [
         claim(),
         storage_class(default_file_system_id="auto", directory_mode="rwx"),
         "StorageClass efs parameters.directory_mode: 'rwx' is not a valid octal mode; "
-        "use three or four octal digits, such as 0770, or keep",
+        "use three or four octal digits, such as 0777",
         id="class with an invalid mode",
     ),
     pytest.param(
@@ -380,11 +380,11 @@ def test_label_may_name_a_file_system_although_the_default_is_not_allowed() -> N
 @pytest.mark.parametrize(
     ("text", "permissions"),
     [
-        pytest.param("", Permissions(mode=0o777, enforced=True), id="default"),
+        pytest.param("", Permissions(mode=0o777, enforced=False), id="default"),
+        pytest.param("0777", Permissions(mode=0o777, enforced=True), id="as with openshift-efs-stunnel"),
         pytest.param("0770", Permissions(mode=0o770, enforced=True), id="four digits"),
         pytest.param("2770", Permissions(mode=0o2770, enforced=True), id="setgid"),
         pytest.param("755", Permissions(mode=0o755, enforced=True), id="three digits"),
-        pytest.param("keep", Permissions(mode=0o777, enforced=False), id="existing directories keep theirs"),
     ],
 )
 def test_class_sets_the_mode_of_directories(text: str, permissions: Permissions) -> None:

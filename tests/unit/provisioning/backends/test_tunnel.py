@@ -160,7 +160,12 @@ def test_file_system_in_the_vpc_of_the_controller_is_preferred(world: World) -> 
     assert place_of(world) == FS2
 
 
+def _give_a_mode(world: World) -> None:
+    world.index.classes[EFS.name] = replace(EFS, parameters={**EFS.parameters, "directory_mode": "0777"})
+
+
 async def test_directory_of_another_namespace_keeps_its_mode(world: World) -> None:
+    _give_a_mode(world)
     await world.scan()
     theirs = await world.provision(directory_claim())
     (place,) = world.folders.there
@@ -182,6 +187,7 @@ async def test_directory_of_another_namespace_keeps_its_mode(world: World) -> No
 async def test_existing_directory_of_the_namespace_gets_the_mode_of_the_class(
     world: World, provisioned_by: str | None
 ) -> None:
+    _give_a_mode(world)
     first = await world.provision(claim())
     place = world.index.location_of(first.name)
     assert place is not None
