@@ -120,6 +120,23 @@ async def test_managed_policy_allows_every_call(cluster: Cluster, aws: Aws) -> N
     assert [one for one in samples if 'operation="DeleteAccessPoint",outcome="succeeded"' in one]
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [{"KUBE_EFS_VOLUME_TAGS": "true"}, {"KUBE_EFS_ACCESS_POINT_TAGS": "team:web"}],
+    ids=["of the volume", "of the driver"],
+)
+async def test_managed_policy_denies_further_tags(
+    cluster: Cluster, aws: Aws, settings: dict[str, str]
+) -> None:
+    claims, system = await Claims.of(cluster), await aws.file_system()
+    name = await csi_steps.new_class(cluster.client, parameters={"fileSystemId": system})
+    async with csi_steps.controller_with(cluster, **settings):
+        await claims.create(name, "tagged")
+        await claims.warning("tagged", "CreateAccessPoint")
+    await claims.bound("tagged")
+    await csi_steps.removed(cluster, claims, "tagged")
+
+
 async def test_retain_keeps_volume_and_access_point(cluster: Cluster, aws: Aws) -> None:
     claims, system = await Claims.of(cluster), await aws.file_system()
     name = await csi_steps.new_class(
