@@ -1,6 +1,7 @@
 """What the controllers last saw of each kind, and who wants to hear of changes."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -32,6 +33,10 @@ from tinykube.controllers.values import (
 from tinykube.errors import InvalidValue
 
 log = structlog.get_logger(__name__)
+
+
+# Answers are late by moments, so not many objects can be deleted meanwhile.
+_GONE_MAX = 200
 
 
 class HasMeta(Protocol):
@@ -72,6 +77,7 @@ class Cache(Generic[V]):
         self._read = read
         self._namespace = namespace
         self._values: dict[Key, V] = {}
+        self._gone: deque[str] = deque(maxlen=_GONE_MAX)
         self._listeners: list[Callable[[Change[V]], None]] = []
 
     @property
@@ -97,14 +103,18 @@ class Cache(Generic[V]):
                         self._forget(_key(found))
 
     def remember(self, found: object) -> V | None:
-        """Take over an object from a watch or from the answer to a write, unless a newer one is known."""
+        """Take over an object from a watch or from the answer to a write, unless a newer one is known.
+
+        The answer to the write that removes the last finalizer may come after the watch has said that the
+        object is gone, and must not bring it back.
+        """
         try:
             value = self._read(found)
         except (InvalidValue, ValueError) as error:
             log.warning("object-unreadable", kind=self._kind.__name__, reason=str(error))
             return None
         before = self._values.get(value.meta.key)
-        if before is None or _is_newer(value, before):
+        if value.meta.uid not in self._gone and (before is None or _is_newer(value, before)):
             self._values[value.meta.key] = value
             self._tell(Change(before, value))
         return value
@@ -122,6 +132,7 @@ class Cache(Generic[V]):
     def _forget(self, key: Key) -> None:
         before = self._values.pop(key, None)
         if before is not None:
+            self._gone.append(before.meta.uid)
             self._tell(Change(before, None))
 
     def _tell(self, change: Change[V]) -> None:

@@ -54,6 +54,17 @@ def test_listing_removes_what_is_not_in_it(cache: Cache[Volume], changes: list[t
     assert list(cache.values) == [Key("", "other")]
 
 
+def test_late_answer_does_not_bring_back_what_is_gone(
+    cache: Cache[Volume], changes: list[tuple[str, str]]
+) -> None:
+    cache.remember(found("1"))
+    cache._forget(KEY)
+    assert cache.remember(found("2"))
+    assert not cache.values
+    cache.remember(found("3", uid="made anew"))
+    assert changes == [("", "1"), ("1", ""), ("", "3")]
+
+
 def test_object_that_cannot_be_read_is_left_out(cache: Cache[Volume]) -> None:
     assert cache.remember(found("1", size="much")) is None
     assert not cache.values
