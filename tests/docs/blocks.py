@@ -110,7 +110,7 @@ class Block:
         if self.language == SHELL:
             return "" if self.reason else "say above why it is not run, or make it a session (console)"
         if self.language not in _OTHERS:
-            return f"{self.language or 'no language'} is none of {', '.join(sorted(_OTHERS))}"
+            return f"{self.language or 'no language'} is not one of {', '.join(sorted(_OTHERS))}"
         return "it is no command, so leave out why it is not run" if self.reason else ""
 
 

@@ -120,8 +120,8 @@ def test_session_is_parsed_into_commands_with_output() -> None:
         pytest.param("<!-- as in: page -->\n```sh\ntrue\n```", "say above why", id="shell of another page"),
         pytest.param("<!-- run by: test -->\n```console\n$ true\n```", "", id="session that a test takes"),
         pytest.param("<!-- run by: test -->\n```sh\ntrue\n```", "say above why", id="shell for a test"),
-        pytest.param("```\ntrue\n```", "no language is none of", id="no language"),
-        pytest.param("```bash\ntrue\n```", "bash is none of", id="shell with another name"),
+        pytest.param("```\ntrue\n```", "no language is not one of", id="no language"),
+        pytest.param("```bash\ntrue\n```", "bash is not one of", id="shell with another name"),
         pytest.param(
             "<!-- not run: it is YAML -->\n```yaml\n```", "it is no command", id="unnecessary reason"
         ),

@@ -23,7 +23,7 @@ from fake_efs.nfs_server import NfsServer, PosixUser
 
 _PARENT_MODE = 0o755
 _FOLLOW_NOTHING = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# Longer than a client's lease: whoever comes back later has to open its files anew anyway.
+# Longer than a client's lease, after which the client must open its files again.
 IDLE_SECONDS = 120.0
 log = structlog.get_logger()
 

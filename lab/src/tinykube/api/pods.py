@@ -1,9 +1,9 @@
-"""The subresources ``log`` and ``exec`` of pods, whose work is done by whoever runs the pods.
+"""The subresources ``log`` and ``exec`` of pods. The kubelet does the work.
 
 A command in a container is served over a WebSocket (RFC 6455). Each binary message begins with the number of
 a channel; the last message of the server, on the channel for errors, is a ``Status`` with the command's exit
 code (k8s.io/apimachinery, package ``util/remotecommand``). Version 5 lets the client close a channel, which
-version 4 has no words for.
+version 4 cannot.
 """
 
 import asyncio

@@ -136,7 +136,7 @@ def resolve_command(
 
 
 def placeholder(image: str) -> tuple[tuple[str, ...], str]:
-    """A program that stays until it is told to end, and what it says first: that it is only that."""
+    """A program that runs until it is stopped, and its first line of output, which explains it."""
     text = f"image {image} is not pulled here; nothing runs in its place"
     return ("/bin/sh", "-c", 'echo "$0"; exec sleep infinity', text), text
 

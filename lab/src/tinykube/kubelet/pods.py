@@ -59,13 +59,13 @@ def field_of(pod: Pod, path: str) -> str:
 
 
 async def read_config_map(client: AsyncClient, namespace: str, name: str) -> Mapping[str, str]:
-    """The data of a ConfigMap; empty when there is none of that name."""
+    """The data of a ConfigMap; empty if it does not exist."""
     found = await unless_missing(client.get(core_v1.ConfigMap, name, namespace=namespace))
     return (found and found.data) or {}
 
 
 async def read_secret(client: AsyncClient, namespace: str, name: str) -> Mapping[str, str]:
-    """The data of a Secret; empty when there is none of that name."""
+    """The data of a Secret; empty if it does not exist."""
     found = await unless_missing(client.get(core_v1.Secret, name, namespace=namespace))
     data = (found and found.data) or {}
     return {key: base64.b64decode(text).decode(errors="surrogateescape") for key, text in data.items()}

@@ -167,7 +167,7 @@ def _ordered(
 
 
 def _key_of(rules: Rules) -> Callable[[JsonValue], JsonValue]:
-    """What an element of such a list is told apart by: its merge key, or all of it."""
+    """The function that gives the key of a list element: its merge key, or the whole element."""
     if not rules.merge_key:
         return lambda element: element
     return lambda element: element.get(rules.merge_key) if isinstance(element, dict) else element

@@ -151,16 +151,13 @@ def _open_or_make(parent: int, name: str, mode: int, directory: Directory) -> tu
 
 def _give(leaf: int, directory: Directory, permissions: Permissions) -> None:
     """Set owners and mode, in this order: a change of owners may remove setgid."""
+    if _has(leaf, permissions):
+        return  # Without root access or write access, even a change to the same values would fail.
     uid = -1 if permissions.uid is None else permissions.uid
     gid = -1 if permissions.gid is None else permissions.gid
-    try:
-        if (uid, gid) != (-1, -1):
-            os.fchown(leaf, uid, gid)
-        os.fchmod(leaf, permissions.mode)
-    except OSError:
-        # Without root access or write access nothing can be changed, but no change may be necessary.
-        if not _has(leaf, permissions):
-            raise
+    if (uid, gid) != (-1, -1):
+        os.fchown(leaf, uid, gid)
+    os.fchmod(leaf, permissions.mode)
     if not _has(leaf, permissions):
         found = os.fstat(leaf)
         mode = stat.S_IMODE(found.st_mode)
