@@ -13,9 +13,13 @@ INSTALLED := $(VENV)/.installed
 # What shares a cluster goes to one core (conftest.py), in this order.
 PYTEST := $(BIN)/pytest --timeout=300 --no-loadscope-reorder
 CORES := $(shell nproc)
+# In `make test`, one worker more than cores, because in most seconds one of them waits.
+WORKERS := $(shell echo $$(( $(CORES) + 1 )))
 # What `make test` runs, the longest first. The scenarios of ordinary/ share a cluster and kill nothing, so they are quick.
 QUICK := tests/scenarios/ordinary tests/simulation tests/unit tests/docs/test_site.py tests/docs/test_manuals.py \
-  tests/docs/test_weaknesses.py
+  tests/docs/test_weaknesses.py tests/docs/test_compatibility.py
+# How many examples the tests with random input try; the profiles are in conftest.py.
+EXAMPLES := quick
 # On a real control plane, half of what a scenario takes is waiting; each worker has one of its own in memory.
 PLANES := $(shell echo $$(( $(CORES) < 4 ? 2 * $(CORES) : 8 )))
 
@@ -46,7 +50,7 @@ demo: setup ## Set up what is missing, then demonstrate the life of a claim (nee
 
 test: setup ## Set up what is missing, then run what a change usually breaks
 	@scripts/install-programs tests
-	$(PYTEST) --numprocesses=$(CORES) $(QUICK)
+	$(PYTEST) --numprocesses=$(WORKERS) --hypothesis-profile=$(EXAMPLES) $(QUICK)
 
 test-lab: setup ## Run the tests of the embedded cluster and EFS (needs root)
 	@scripts/install-programs tests
@@ -68,7 +72,7 @@ check: ## Run everything that CI runs (needs root; less than an hour on two core
 	$(MAKE) conformance
 	$(MAKE) scenarios
 	$(MAKE) test-lab
-	$(MAKE) test
+	$(MAKE) test EXAMPLES=thorough
 
 conformance: setup ## Build a Kubernetes control plane (once, a quarter of an hour), then run the tests on it
 	tests/conformance/tools/build

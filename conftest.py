@@ -20,9 +20,11 @@ from kube_efs.kube.client import connect
 from kube_efs_lab.real_control_plane import ControlPlanes
 from tinykube.api import ApiServer
 
-# What a machine can do in a second says nothing about the code.
-settings.register_profile("any-machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("any-machine")
+# What a machine can do in a second says nothing about the code. `make check` tries as many examples as pytest
+# alone does, `make test` fewer.
+settings.register_profile("thorough", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", settings.get_profile("thorough"), max_examples=40)
+settings.load_profile("thorough")
 
 _SCENARIOS = PurePosixPath("tests/scenarios")
 _SHARING = tuple(_SCENARIOS / folder for folder in ("crashes", "directories", "faults", "ordinary"))

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from bench import api_writes, claims, node, reloads, throughput, workers
+from bench import api_writes, claims, connections, node, reloads, throughput, workers
 from bench.figures import Curve, Figure, Row
 from bench.page import PAGE, PLOTS, updated
 from bench.plots import plot
@@ -30,17 +30,18 @@ ROWS: Final = (
     node.ROW,
     reloads.ROW,
     throughput.ROW,
+    connections.ROW,
     claims.ROW,
 )
 
 
 async def measure(row: Row, folder: Path) -> Outcome:
-    """What comes of the row; a failure of any kind is told and ends only this row."""
+    """What comes of the row; a failure of any kind is reported and ends only this row."""
     clock, measured = Clock(), list[Figure | Curve]()
     try:
         async for one in row.measure(folder):
             measured.append(one)
-    except Exception as error:  # noqa: BLE001 - whatever it is, the other rows go on
+    except Exception as error:  # noqa: BLE001 - whatever it is, the other rows continue
         return clock.outcome(measured, f"{type(error).__name__}: {error}")
     return clock.outcome(measured, "")
 

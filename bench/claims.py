@@ -26,9 +26,9 @@ from kube_efs_lab.real_control_plane import ControlPlanes
 from kube_efs_lab.real_plane import RealPlane
 
 _MOST: Final = 10_000
-# What is made at once, and the sizes at which the controller is started anew.
+# What is made at once, and the sizes at which the controller is started again.
 _BURSTS: Final = (100, 1_000, _MOST)
-# So many tenths of a burst are told of, and so many points are in its curve.
+# So many tenths of a burst are reported, and its curve has so many points.
 _TENTH: Final = 10
 _POINTS: Final = 100
 _IDLE_SIZE: Final = 1_000

@@ -6,7 +6,7 @@ from typing import Final
 from tests.scenarios.faulty_api import Call, Fault
 
 _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-# Not of any claim: what is told to people, and what a leader writes whatever there is to do.
+# Not of any claim: what people read, and what a leader writes whatever there is to do.
 _APART: Final = frozenset({"events", "leases"})
 
 

@@ -62,7 +62,7 @@ class _State:
 
 
 class Controller:
-    """The controller of a cluster, started anew at each number of volumes."""
+    """The controller of a cluster, started again at each number of volumes."""
 
     def __init__(self, cluster: EmbeddedCluster) -> None:
         self._cluster = cluster
@@ -193,7 +193,7 @@ def _times(size: int, now: Cost, first: Cost) -> Iterator[Figure]:
         yield plain("time of one more CSI volume at 0", now.ms, "ms", detail)
         yield plain("CPU time of the controller for it", now.cpu_ms, "ms", cpu)
         return
-    # CreateVolume makes the access point; the object in the API is made after it, by whoever called.
+    # CreateVolume makes the access point; the object in the API is made after it, by the caller.
     name = f"time of CreateVolume at {size:,} ÷ at 0, without the time of moto"
     yield at_most(name, now.own_ms / first.own_ms, _GROWTH_MOST, detail=detail)
     yield plain(

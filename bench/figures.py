@@ -38,7 +38,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Figures that are measured together, in an empty folder, each given as soon as it is known."""
+    """Figures that are measured together, in an empty directory, each given as soon as it is known."""
 
     name: str
     measure: Callable[[Path], AsyncIterator[Figure | Curve]]

@@ -1,6 +1,6 @@
 """What a node costs: publishing, processes started for it, readings of the mount table, and memory.
 
-The driver mounts as it always does, but for the program ``mount``, which binds a directory. So each volume is
+The driver mounts as always, except for the program ``mount``, which binds a directory. So each volume is
 a line of the kernel's own mount table, that of a namespace of the driver's.
 """
 
@@ -106,6 +106,8 @@ async def measure(folder: Path) -> AsyncIterator[Figure]:
             connect_tunnels(node.programs.tunnel_socket) as tunnels_of_node,
         ):
             publisher = _Publisher(channel, tunnels_of_node, folder / "pods")
+            for name, seconds in node.cpu_seconds().items():
+                yield at_most(f"CPU time of the {name} until the driver listens", seconds, 2, "s")
             yield _total("memory of node and agent with 0 volumes (no stunnel yet)", node.megabytes(), 130)
             in_parts = node.megabytes_in_parts()
             yield plain("the same as proportional set size (PSS)", in_parts, "MB")

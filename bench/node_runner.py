@@ -1,4 +1,4 @@
-"""``kube-efs node`` as it is, but for the program ``mount``, which binds a directory instead of mounting NFS.
+"""``kube-efs node`` as it is, except the program ``mount``: it binds a directory and does not mount NFS.
 
 The mount table is the kernel's, with a line for each volume. Each reading of it is counted in a file.
 """

@@ -24,7 +24,7 @@ def render(results: Results) -> str:
 
 
 def updated(page: str, results: Results) -> str:
-    """The text of the page with these results in the place of those between its marks."""
+    """The text of the page with these results instead of those between its marks."""
     before, _, rest = page.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n\n{render(results)}\n\n{END}{after}"

@@ -29,7 +29,7 @@ class Machine:
 
     @classmethod
     def this(cls) -> Self:
-        """The machine at hand."""
+        """This machine."""
         return cls(
             cores=os.cpu_count() or 0,
             memory_gib=round(psutil.virtual_memory().total / _GIBIBYTE, 1),
@@ -43,7 +43,7 @@ class Machine:
 class Outcome:
     """What came of a row; ``failure`` says why there are not all of its figures.
 
-    ``load`` is the load average of the minute before, which tells what else the machine had to do.
+    ``load`` is the load average of the minute before, which shows what else the machine had to do.
     """
 
     figures: tuple[Figure, ...]
@@ -63,12 +63,12 @@ class Results:
     total_seconds: float | None = None
 
     def updated(self, rows: Mapping[str, Outcome]) -> "Results":
-        """These, with newer ones in the place of older ones."""
+        """These, with newer ones instead of older ones."""
         return Results(rows={**self.rows, **rows}, total_seconds=self.total_seconds)
 
 
 class Clock:
-    """What an outcome tells of its circumstances, from the moment that this was made."""
+    """What an outcome reports of its circumstances, from the moment that this was made."""
 
     def __init__(self) -> None:
         self._begun = time.monotonic()
@@ -93,6 +93,6 @@ def read_results(path: Path = LATEST) -> Results:
 
 
 def write_results(results: Results, path: Path = LATEST) -> None:
-    """Write the file anew."""
+    """Replace the file."""
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=2) + b"\n")

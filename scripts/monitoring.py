@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics import MetricWrapperBase
 from scripts.dashboard import dashboard
 
-from kube_efs.operator.manifests import render_asset
-from kube_efs.settings import DEFAULT_NAMESPACE
+from kube_efs.operator.manifests import RenderOptions, render_asset, values_of
+from kube_efs.operator.platforms import Platform
 from kube_efs.telemetry import metrics
 from kube_efs.telemetry.read_gauge import ReadGauge
 
@@ -26,6 +26,7 @@ PROCESSES: Mapping[str, tuple[type, ...]] = {
         metrics.DutyMetrics,
         metrics.ApiServerMetrics,
         metrics.AwsMetrics,
+        metrics.AwsDriverMetrics,
         metrics.ControllerMetrics,
         metrics.UsageMetrics,
         metrics.SharedVolumeMetrics,
@@ -85,7 +86,7 @@ def _page() -> str:
 
 
 def _manifests(asset: str) -> str:
-    objects = render_asset(asset, {"namespace": DEFAULT_NAMESPACE})
+    objects = render_asset(asset, values_of(RenderOptions(platform=Platform.KUBERNETES)))
     return _HEADER + yaml.safe_dump_all(objects, sort_keys=False, explicit_start=True, width=110)
 
 

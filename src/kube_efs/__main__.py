@@ -13,6 +13,10 @@ def main() -> int:
         from kube_efs.provisioning.workers.program import main as work
 
         return work(sys.argv[2:])
+    if sys.argv[1:] in (["tunnel"], ["node"]):
+        from kube_efs.node_processes import main as run_process
+
+        return run_process(sys.argv[1])
     from kube_efs.cli import main as run_command
 
     run_command()

@@ -1,7 +1,6 @@
 """The command line: each command parses, builds settings, and calls the one function that does the work.
 
-Exit status: 0 for success, 1 for a failure, 2 for wrong usage or invalid settings. A command imports what it
-needs when it runs, so that ``--help`` is fast.
+A command imports what it needs when it runs, so that ``--help`` is fast.
 """
 
 import os
@@ -14,21 +13,21 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from kube_efs.command_options import KubeconfigOption, NamesOption, NamespaceOption, Output, OutputOption
 from kube_efs.doctor.commands import make_doctor
+from kube_efs.exit_status import FAILED, exit_status_of
 from kube_efs.manual import MANUALS, add_manuals
 from kube_efs.migration.command import migrate
-from kube_efs.model.errors import InvalidSetting, KubeEfsError
+from kube_efs.model.names import NEW_INSTALLATION, Names, NameSet
 from kube_efs.operator.platforms import Platform
 from kube_efs.other_commands import GROUP, add_commands
 from kube_efs.telemetry.loading import load_logging
-from kube_efs.telemetry.uncaught import log_uncaught
 
 if TYPE_CHECKING:
     from kube_efs.aws.gateway import AwsGateway
     from kube_efs.operator.manifests import Manifest, RenderOptions
 
-_FAILED = 1
-_WRONG_USAGE = 2
+_EFS_PROVISIONER = "efs-provisioner"
 _Answer = TypeVar("_Answer")
 
 app = typer.Typer(
@@ -39,13 +38,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-class Output(StrEnum):
-    """How a command writes its output: for users or for programs."""
-
-    TABLE = "table"
-    JSON = "json"
 
 
 class ManifestFormat(StrEnum):
@@ -63,26 +55,12 @@ class RenderTarget(StrEnum):
     OLM = "olm"
 
 
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="A table, or JSON.")]
-
-
 def main() -> None:
-    """The console script; an error of kube-efs is printed as one line with a remedy, never as a traceback."""
-    try:
-        app()
-    except KubeEfsError as error:
-        _print_error(error)
-        sys.exit(_WRONG_USAGE if isinstance(error, InvalidSetting) else _FAILED)
-    except Exception as error:  # noqa: BLE001 - Python would print its text with secrets
-        log_uncaught(error)
-        sys.exit(_FAILED)
-
-
-def _print_error(error: KubeEfsError) -> None:
-    from rich.console import Console
-    from rich.text import Text
-
-    Console(stderr=True, soft_wrap=True).print(Text.assemble(("error: ", "bold red"), (str(error), "red")))
+    """The console script."""
+    if len(sys.argv) == 1 and {"FILE_SYSTEM_ID", "PROVISIONER_NAME"} & os.environ.keys():
+        # The image of efs-provisioner has no commands, so its manifests have no arguments.
+        sys.argv.append(_EFS_PROVISIONER)
+    sys.exit(exit_status_of(app))
 
 
 def _finish(work: Coroutine[Any, Any, _Answer]) -> _Answer:
@@ -125,37 +103,33 @@ def controller(
     _finish(run_controller(settings))
 
 
+@app.command(_EFS_PROVISIONER, hidden=True)
+def run_efs_provisioner() -> None:
+    """Do what efs-provisioner did, with its environment and its permissions."""
+    load_logging()
+    from kube_efs.controllers.process import run_controller
+    from kube_efs.settings import ControllerSettings, efs_provisioner_defaults, load
+    from kube_efs.telemetry.logging import configure
+
+    settings = load(ControllerSettings, **efs_provisioner_defaults(os.environ))
+    configure(settings.logging_level)
+    _finish(run_controller(settings))
+
+
 @app.command()
 def tunnel() -> None:
     """Manage this node's TLS tunnels (runs in a DaemonSet; settings come from the environment)."""
-    load_logging()
-    from kube_efs.telemetry.logging import configure
+    from kube_efs.node_processes import run_tunnel_process
 
-    if os.getpid() == 1:  # its end would end all processes of the container, stunnel too
-        from kube_efs.tunnels.supervisor import supervise
-
-        configure("INFO")
-        raise typer.Exit(supervise([sys.executable, "-m", "kube_efs", "tunnel"]))
-
-    from kube_efs.settings import TunnelSettings, load
-    from kube_efs.tunnels.run import run_tunnel
-
-    settings = load(TunnelSettings)
-    configure(settings.logging_level)
-    _finish(run_tunnel(settings))
+    raise typer.Exit(run_tunnel_process())
 
 
 @app.command()
 def node() -> None:
     """Mount volumes for the kubelet (runs in a DaemonSet; settings come from the environment)."""
-    load_logging()
-    from kube_efs.csi.run_node import run_node
-    from kube_efs.settings import NodeSettings, load
-    from kube_efs.telemetry.logging import configure
+    from kube_efs.node_processes import run_node_process
 
-    settings = load(NodeSettings)
-    configure(settings.logging_level)
-    _finish(run_node(settings))
+    raise typer.Exit(run_node_process())
 
 
 @app.command("operator")
@@ -174,20 +148,14 @@ def run_the_operator() -> None:
 @app.command()
 def status(
     output: OutputOption = Output.TABLE,
-    kubeconfig: Annotated[
-        Path | None,
-        typer.Option(
-            dir_okay=False, help="Default: the pod's service account, KUBECONFIG or ~/.kube/config."
-        ),
-    ] = None,
-    namespace: Annotated[
-        str, typer.Option("--namespace", "-n", envvar="POD_NAMESPACE", help="The namespace of kube-efs.")
-    ] = "openshift-efs-stunnel",
+    kubeconfig: KubeconfigOption = None,
+    namespace: NamespaceOption = None,
+    names: NamesOption = None,
 ) -> None:
     """Show the file systems, ports, volumes and tunnels of a cluster."""
     from kube_efs.report.status import show_status
 
-    _finish(show_status(kubeconfig, namespace, as_json=output is Output.JSON))
+    _finish(show_status(kubeconfig, namespace=namespace, name_set=names, as_json=output is Output.JSON))
 
 
 app.command()(migrate)
@@ -199,20 +167,40 @@ def render(  # noqa: PLR0913 - one for each option
         RenderTarget, typer.Option("--for", help="The kind of cluster, or a bundle of the operator for OLM.")
     ],
     *,
+    names: Annotated[
+        NameSet, typer.Option(help="Names of the objects: those that users of an older system know.")
+    ] = NEW_INSTALLATION,
     namespace: Annotated[
-        str, typer.Option("--namespace", "-n", help="Namespace for kube-efs.")
-    ] = "openshift-efs-stunnel",
+        str | None,
+        typer.Option("--namespace", "-n", help="Namespace for kube-efs.", show_default="that of --names"),
+    ] = None,
+    create_namespace: Annotated[
+        bool,
+        typer.Option("--create-namespace", help="Add the Namespace, also if its name is not the default."),
+    ] = False,
     image: Annotated[
         str | None, typer.Option(help="Image of all processes.", show_default="this version's")
     ] = None,
     provisioner: Annotated[
         str, typer.Option(help="Provisioner in the storage classes.")
     ] = "gnuthought.com/efs-stunnel",
-    storage_class: Annotated[str, typer.Option(help="Name of the StorageClass.")] = "efs-stunnel",
-    region: Annotated[
-        str | None, typer.Option(help="Region of the file systems.", show_default="each instance's own")
+    storage_class: Annotated[
+        str | None, typer.Option(help="Name of the StorageClass.", show_default="that of --names")
     ] = None,
+    region: Annotated[
+        str | None, typer.Option(help="Region of the file systems.", show_default="each node's own")
+    ] = None,
+    fips: Annotated[
+        bool, typer.Option("--fips", help="Use FIPS endpoints of AWS, and FIPS mode in the tunnels.")
+    ] = False,
     csi: Annotated[bool, typer.Option("--csi", help="Add the CSI driver efs.csi.aws.com.")] = False,
+    csi_only: Annotated[
+        bool, typer.Option("--csi-only", help="Only the CSI driver, without tunnel volumes.")
+    ] = False,
+    pod_tokens: Annotated[
+        bool,
+        typer.Option(help="Give the CSI driver tokens of pods. The AWS driver refuses volumes with them."),
+    ] = True,
     kubelet_dir: Annotated[
         str, typer.Option(help="The kubelet's --root-dir, for the CSI driver.")
     ] = "/var/lib/kubelet",
@@ -245,12 +233,17 @@ def render(  # noqa: PLR0913 - one for each option
 
     options = RenderOptions(
         platform=Platform.OPENSHIFT if target is RenderTarget.OLM else Platform(target),
-        namespace=namespace,
+        names=names,
+        namespace=names.names.namespace if namespace is None else namespace,
+        create_namespace=create_namespace,
         image=image or own_image(),
         provisioner=provisioner,
-        storage_class_name=storage_class,
+        storage_class_name=names.names.storage_class if storage_class is None else storage_class,
         region=region,
-        csi=csi or operator or target is RenderTarget.OLM,
+        fips=fips,
+        csi=csi or csi_only or operator or target is RenderTarget.OLM,
+        csi_only=csi_only,
+        pod_tokens=pod_tokens,
         kubelet_folder=kubelet_dir,
         secrets=tuple(secret or ()),
         config_maps=tuple(config_map or ()),
@@ -262,10 +255,12 @@ def render(  # noqa: PLR0913 - one for each option
     typer.echo(text_of(manifests, as_json=output is ManifestFormat.JSON), nl=False)
 
 
-def _installation(namespace: str, csi: bool) -> "tuple[Manifest, ...]":
+def _installation(names: Names, csi: bool) -> "tuple[Manifest, ...]":
     from kube_efs.operator.manifests import RenderOptions, render_manifests
 
-    return render_manifests(RenderOptions(platform=Platform.KUBERNETES, namespace=namespace, csi=csi))
+    return render_manifests(
+        RenderOptions(platform=Platform.KUBERNETES, names=names.name_set, namespace=names.namespace, csi=csi)
+    )
 
 
 app.add_typer(make_doctor(_installation), name="doctor")
@@ -338,7 +333,7 @@ def destroy(
         return owned.empty or yes
 
     if not _finish(_in_aws(region, act)):
-        raise typer.Exit(_FAILED)
+        raise typer.Exit(FAILED)
 
 
 async def _in_aws(region: str | None, work: "Callable[[AwsGateway], Awaitable[_Answer]]") -> _Answer:

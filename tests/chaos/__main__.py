@@ -192,7 +192,7 @@ async def _controller_on_a_socket(run: Run) -> AsyncIterator[tuple[Program, Path
         "CSI_ENDPOINT": f"unix://{socket}",
         "KUBE_EFS_BACKENDS": "csi",
         "KUBE_EFS_SHARED_VOLUMES": "false",
-        # It needs worker pods. Nobody mounts the volumes made here, so EFS makes no folders for them.
+        # It needs worker pods. Nobody mounts the volumes made here, so EFS makes no directories for them.
         "KUBE_EFS_DELETE_ACCESS_POINT_ROOT_DIR": "false",
         "POD_NAMESPACE": "default",
         "POD_NAME": "csi-controller-0",

@@ -26,8 +26,8 @@ from fake_efs.errors import EfsError, PlatformError
 from kube_efs.model.efs.directories import parse_directory
 from kube_efs.model.efs.ids import FileSystemId, ZoneName
 from kube_efs.model.errors import KubeEfsError
+from kube_efs.model.names import WORKER_LABELS
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
-from kube_efs.provisioning.workers.pod_objects import LABELS as WORKER_LABELS
 from kube_efs.tunnels.api.client import connect_tunnels
 from kube_efs.tunnels.reservations import Holder, TunnelSpec
 from kube_efs_lab.clients import TunnelClient as NfsClient

@@ -56,7 +56,7 @@ spec:
 
 async def test_control_plane_has_the_pinned_version(kubectl: Kubectl) -> None:
     if (PROGRAMS / "kube-apiserver").resolve().parent != PROGRAMS.parent:
-        pytest.skip("the programs are those of KUBEBUILDER_ASSETS")
+        pytest.skip("KUBEBUILDER_ASSETS selects another version than the pinned one")
     versions = json.loads(await kubectl("version", "--output", "json"))
     pinned = (Path(__file__).parent / "tools" / "go.mod").read_text(encoding="utf-8")
     assert f"k8s.io/kubernetes {versions['serverVersion']['gitVersion']} " in pinned
@@ -121,7 +121,7 @@ async def test_control_plane_leaves_no_process_behind(tmp_path: Path) -> None:
 
 
 async def test_early_end_of_a_program_is_reported_with_its_last_output(tmp_path: Path) -> None:
-    (tmp_path / "etcd").write_text("no folder")
+    (tmp_path / "etcd").write_text("no directory")
     with pytest.raises(PlatformError, match="etcd"):
         async with RealControlPlane(tmp_path, PROGRAMS):
             pass

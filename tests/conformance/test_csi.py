@@ -1,8 +1,9 @@
 """Claims served by csi-provisioner through the Controller service, and by the controller itself."""
 
+import asyncio
 import json
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Mapping
+from typing import Any, NamedTuple
 
 import grpc.aio
 import pytest
@@ -25,7 +26,7 @@ from kube_efs_lab.real_control_plane import RealControlPlane, ServiceAccountName
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 CLAIM = "pvc/efs-claim-1"
-# csi-provisioner asks for the zones of nodes that have the driver, as the driver's node service tells them.
+# csi-provisioner asks for the zones of nodes that have the driver, as the driver's node service reports them.
 NODE = """
 apiVersion: v1
 kind: Node
@@ -201,3 +202,70 @@ async def test_csi_provisioner_reports_an_invalid_class(
     expected = "directoryPerms: 'rwx' is not a valid octal mode; use three or four octal digits, such as 700"
     assert f"code = InvalidArgument desc = {expected}" in text
     await kubectl("delete", "pvc/wrong", "storageclass/efs-sc-wrong")
+
+
+class Case(NamedTuple):
+    """A class; ``refused`` is part of the event of its claims, None for a class that is served."""
+
+    parameters: Mapping[str, str] = {}
+    mount_options: tuple[str, ...] = ()
+    refused: str | None = None
+
+
+SECRET = "csi.storage.k8s.io/node-publish-secret-"
+CLASSES = {
+    "type": Case({"csi.storage.k8s.io/fstype": "efs"}),
+    "old-type": Case({"fsType": "efs"}),
+    "other-type": Case({"csi.storage.k8s.io/fstype": "ext4"}, refused="fs_type: 'ext4' is not supported"),
+    "old-other-type": Case({"fsType": "nfs"}, refused="fs_type: 'nfs' is not supported"),
+    "two-types": Case({"fsType": "efs", "csi.storage.k8s.io/fstype": "efs"}, refused="fstype"),
+    "node-secret": Case({f"{SECRET}name": "x", f"{SECRET}namespace": "team"}),
+    "half-node-secret": Case({f"{SECRET}name": "x"}, refused="oth"),
+    "reserved": Case({"csi.storage.k8s.io/node-secret": "x"}, refused="csi.storage.k8s.io/node-secret"),
+    "options": Case(mount_options=("ro,noatime", "nconnect=4", "tlsport=20049", 'az="us-east-1a"')),
+    "netns": Case(mount_options=("netns=/run/netns/x",), refused="'netns=/run/netns/x' is not allowed"),
+    "port": Case(mount_options=("tls,port=2049",), refused="'port=2049' would bypass the tunnel"),
+    "commas": Case(mount_options=('ro,cafile="a,b"',), refused="""'cafile="a,b"' has a comma in its value"""),
+    "account": Case(mount_options=("crossaccount",), refused="set crossaccount in the provisioner secret"),
+}
+
+
+async def test_both_modes_serve_and_refuse_the_same_classes(
+    driver: Driver, system: FileSystemId, kubectl: Kubectl
+) -> None:
+    objects = [one for name, case in CLASSES.items() for one in _class_and_claim(name, case, system)]
+    documents = yaml.safe_dump_all(objects)
+
+    async def outcome(name: str) -> str | None:
+        async def told() -> tuple[str | None] | None:
+            if await kubectl("get", f"pvc/{name}", "-o", "jsonpath={.status.phase}") == "Bound":
+                return (None,)
+            reason = f"--field-selector=involvedObject.name={name},reason=ProvisioningFailed"
+            lines = 'jsonpath={range .items[*]}{.message}{"\\n"}{end}'
+            found = (await kubectl("get", "events", reason, "-o", lines)).splitlines()
+            # The controller may see the claim before its class.
+            text = "\n".join(one for one in found if "create the StorageClass" not in one)
+            return (text,) if text else None
+
+        (found,) = await eventually(told, what=f"the claim {name} is served or refused")
+        return found
+
+    for way in (driver.with_sidecar, driver.without_sidecar):
+        async with way():
+            await kubectl("apply", "-f", "-", stdin=documents)
+            outcomes = dict(zip(CLASSES, await asyncio.gather(*map(outcome, CLASSES)), strict=True))
+            await kubectl("delete", "--timeout=60s", "-f", "-", stdin=documents)
+            await kubectl("delete", "events", "--all")
+        for name, case in CLASSES.items():
+            text = outcomes[name]
+            assert (text is None) == (case.refused is None), (way.__name__, name, text)
+            assert (case.refused or "") in (text or ""), (way.__name__, name, text)
+
+
+def _class_and_claim(name: str, case: Case, system: FileSystemId) -> list[dict[str, Any]]:
+    made = yaml.safe_load(SEED_CLASS.replace("fs-09a658ebf884ec043", system))
+    claim = yaml.safe_load(SEED_CLAIM)
+    made["metadata"]["name"] = claim["metadata"]["name"] = claim["spec"]["storageClassName"] = name
+    made["parameters"].update(case.parameters)
+    made["mountOptions"] = list(case.mount_options)
+    return [made, claim]

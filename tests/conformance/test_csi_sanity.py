@@ -72,7 +72,7 @@ async def controller(
         return system in (await targets()).output
 
     async with driver.on_its_socket(backends="tunnel,csi"):
-        await eventually(told, what="the nodes are told of the file system")
+        await eventually(told, what="the nodes know the file system")
         yield driver.socket
 
 

@@ -18,6 +18,7 @@ from tests.integration.efs_provisioner import (
     Site,
     check_deployment_step_by_step,
     check_nothing_is_left,
+    check_older_installation,
     check_quick_start,
     check_removal_of_the_provisioner,
     check_stateful_set,
@@ -72,6 +73,10 @@ async def test_quick_start_and_stateful_set_of_the_readme_work(site: Site) -> No
     await check_stateful_set(site, _of_today(STATEFUL_SET))
     await _check_permissions(site.kubectl)
     await check_nothing_is_left(site)
+
+
+async def test_older_installation_needs_only_its_own_environment_and_permissions(site: Site) -> None:
+    await check_older_installation(site)
 
 
 async def test_commands_of_the_readme_work_in_another_namespace(site: Site) -> None:

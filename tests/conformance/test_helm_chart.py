@@ -1,28 +1,28 @@
 """The chart with Helm: the same objects as ``kube-efs render``, and the effect of each value."""
 
+import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from tests.conformance.chart_changes import CHANGES, CSI, ELSEWHERE, MANAGER, NODE, TUNNEL, VARIABLES_WITH_CSI
 from tests.conformance.helm import CHART, helm, keyed, objects, template
 from tests.conformance.installing import render
 from tests.conformance.kubectl import Kubectl
-from tests.docs.blocks import Command, commands_for
+from tests.docs.blocks import Command, blocks_of, commands_for
 
+from kube_efs.model.names import NameSet
+from kube_efs.operator.forms.aws_driver_refusals import REFUSALS
 from kube_efs.operator.forms.chart_values import chart_values
-from kube_efs.operator.manifests import RenderOptions, render_asset, render_manifests
+from kube_efs.operator.manifests import RenderOptions, render_asset, render_manifests, values_of
 from kube_efs.operator.platforms import Platform
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-CSI: Mapping[str, Any] = {"csi": {"enabled": True}}
-DIGEST = f"sha256:{'0123456789abcdef' * 4}"
-MANAGER, TUNNEL, NODE = "Deployment/efs-manager", "DaemonSet/efs-stunnel", "DaemonSet/efs-csi-node"
 KEPT = {"helm.sh/resource-policy": "keep"}
-CLASS = "StorageClass/efs-stunnel"
-POD = "spec.template.spec"
-WORKER_IMAGE = f"{MANAGER}.{POD}.containers.0.env.3.value"
+AWS_DRIVER_NAMES = Path(__file__).with_name("aws_driver_chart_values.txt")
 
 
 async def test_helm_reports_no_error_in_the_chart() -> None:
@@ -31,19 +31,22 @@ async def test_helm_reports_no_error_in_the_chart() -> None:
     assert "0 chart(s) failed" in answer.output
 
 
-@pytest.mark.parametrize("csi", [False, True], ids=["without", "csi"])
+@pytest.mark.parametrize(("csi", "only"), [(False, False), (True, False), (True, True)])
 @pytest.mark.parametrize("platform", Platform)
+@pytest.mark.parametrize("names", NameSet)
 async def test_chart_gives_the_rendered_manifests_for_the_same_settings(
-    platform: Platform, csi: bool
+    names: NameSet, platform: Platform, csi: bool, only: bool
 ) -> None:
     options = RenderOptions(
         platform=platform,
+        names=names,
         namespace="storage",
         image="registry.example.com/team/efs:1",
         provisioner="example.com/efs",
         storage_class_name="fast",
         region="eu-west-1",
         csi=csi,
+        csi_only=only,
         kubelet_folder="/var/lib/k0s/kubelet",
         secrets=("team/role", "team/other") if csi else (),
         config_maps=("other/file-systems",) if csi else (),
@@ -54,10 +57,16 @@ async def test_chart_gives_the_rendered_manifests_for_the_same_settings(
     ]
     values = {
         "platform": str(platform),
+        "names": str(names),
         "image": {"repository": "registry.example.com/team/efs", "tag": "1"},
         "storageClass": {"name": "fast", "provisioner": "example.com/efs"},
         "region": "eu-west-1",
-        "csi": {"enabled": csi, "kubeletDirectory": "/var/lib/k0s/kubelet", "classReferences": references},
+        "csi": {
+            "enabled": csi,
+            "only": only,
+            "kubeletDirectory": "/var/lib/k0s/kubelet",
+            "classReferences": references,
+        },
     }
 
     found = await objects(values, namespace="storage")
@@ -69,174 +78,25 @@ async def test_chart_gives_the_rendered_manifests_for_the_same_settings(
     assert found == wanted
 
 
+async def test_release_of_a_version_without_names_keeps_them() -> None:
+    # What --reuse-values leaves of a value that the chart did not have.
+    found = await objects({"names": None, "storageClass": {"name": "fast"}})
+    options = RenderOptions(
+        platform=Platform.KUBERNETES, names=NameSet.OPENSHIFT_EFS_STUNNEL, storage_class_name="fast"
+    )
+    wanted = render_manifests(options)
+    assert found == keyed([*wanted[1:]])
+
+
 async def test_chart_requires_only_the_platform() -> None:
     wanted = render_manifests(RenderOptions(platform=Platform.OPENSHIFT))
     assert await objects({"platform": "openshift"}) == keyed([*wanted[1:]])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """The changes of a value, by object and path; None for a removed field.
-
-    ``base`` are the other values.
-    """
-
-    value: Any
-    gives: Mapping[str, Any]
-    base: Mapping[str, Any] = field(default_factory=dict)
-
-
-def _of_workload(name: str, target: str, account: str, base: Mapping[str, Any]) -> dict[str, Change]:
-    pod = f"{target}.{POD}"
-    count = {"controller": 4, "tunnel": 4, "node": 6}[name]
-    added = {"key": "dedicated", "operator": "Exists"}
-    tolerated = {"key": "dedicated", "operator": "Exists"} if name == "controller" else added
-    return {
-        f"{name}.env": Change(
-            value={"LOGGING_LEVEL": 'a "b"\n{{ c }}'},
-            gives={
-                f"{pod}.containers.0.env.{count}.name": "LOGGING_LEVEL",
-                f"{pod}.containers.0.env.{count}.value": 'a "b"\n{{ c }}',
-            },
-            base=base,
-        ),
-        f"{name}.serviceAccountAnnotations": Change(
-            value={"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/efs"},
-            gives={
-                f"ServiceAccount/{account}.metadata.annotations.eks.amazonaws.com/role-arn": (
-                    "arn:aws:iam::1:role/efs"
-                )
-            },
-            base=base,
-        ),
-        f"{name}.podAnnotations": Change(
-            value={"team": "storage"},
-            gives={f"{target}.spec.template.metadata.annotations.team": "storage"},
-            base=base,
-        ),
-        f"{name}.nodeSelector": Change(
-            value={"pool": "a"}, gives={f"{pod}.nodeSelector.pool": "a"}, base=base
-        ),
-        f"{name}.tolerations": Change(
-            value=[tolerated],
-            gives={
-                **({} if name != "controller" else {f"{pod}.tolerations.0.operator": "Exists"}),
-                f"{pod}.tolerations.0.key": "dedicated",
-            },
-            base=base,
-        ),
-        f"{name}.resources": Change(
-            value={"limits": {"memory": "1Gi"}},
-            gives={f"{pod}.containers.0.resources.limits.memory": "1Gi"},
-            base=base,
-        ),
-    }
-
-
-CHANGES: Mapping[str, Change] = {
-    "image.repository": Change(
-        value="example.com/efs",
-        gives={
-            f"{MANAGER}.{POD}.containers.0.image": "example.com/efs:t",
-            f"{TUNNEL}.{POD}.containers.0.image": "example.com/efs:t",
-            WORKER_IMAGE: "example.com/efs:t",
-        },
-        base={"image": {"tag": "t"}},
-    ),
-    "image.tag": Change(
-        value="edge",
-        gives={
-            f"{MANAGER}.{POD}.containers.0.image": "efs:edge",
-            f"{TUNNEL}.{POD}.containers.0.image": "efs:edge",
-            WORKER_IMAGE: "efs:edge",
-        },
-        base={"image": {"repository": "efs"}},
-    ),
-    "image.digest": Change(
-        value=DIGEST,
-        gives={
-            f"{MANAGER}.{POD}.containers.0.image": f"efs@{DIGEST}",
-            f"{TUNNEL}.{POD}.containers.0.image": f"efs@{DIGEST}",
-            WORKER_IMAGE: f"efs@{DIGEST}",
-        },
-        base={"image": {"repository": "efs"}},
-    ),
-    "image.pullPolicy": Change(
-        value="Always",
-        gives={
-            f"{MANAGER}.{POD}.containers.0.imagePullPolicy": "Always",
-            f"{TUNNEL}.{POD}.containers.0.imagePullPolicy": "Always",
-            f"{TUNNEL}.{POD}.initContainers.0.imagePullPolicy": "Always",
-            f"{NODE}.{POD}.containers.0.imagePullPolicy": "Always",
-        },
-        base=CSI,
-    ),
-    "image.pullSecrets": Change(
-        value=[{"name": "registry"}],
-        gives={
-            f"ServiceAccount/{name}.imagePullSecrets.0.name": "registry"
-            for name in ("efs-manager", "efs-stunnel", "efs-worker", "efs-csi-node")
-        },
-        base=CSI,
-    ),
-    "region": Change(
-        value="eu-west-1",
-        gives={
-            f"{MANAGER}.{POD}.containers.0.env.4.name": "AWS_REGION",
-            f"{MANAGER}.{POD}.containers.0.env.4.value": "eu-west-1",
-            f"{TUNNEL}.{POD}.containers.0.env.4.name": "AWS_REGION",
-            f"{TUNNEL}.{POD}.containers.0.env.4.value": "eu-west-1",
-        },
-    ),
-    "storageClass.name": Change(
-        value="fast",
-        gives={
-            f"{CLASS}.metadata.name": None,
-            "StorageClass/fast.metadata.name": "fast",
-        },
-    ),
-    "storageClass.create": Change(value=False, gives={f"{CLASS}.metadata.name": None}),
-    "storageClass.provisioner": Change(
-        value="example.com/efs",
-        gives={
-            f"{CLASS}.provisioner": "example.com/efs",
-            f"{MANAGER}.{POD}.containers.0.env.2.value": "example.com/efs",
-        },
-    ),
-    "storageClass.parameters": Change(
-        value={"default_file_system_id": "fs-1"},
-        gives={f"{CLASS}.parameters.default_file_system_id": "fs-1"},
-    ),
-    "storageClass.reclaimPolicy": Change(value="Retain", gives={f"{CLASS}.reclaimPolicy": "Retain"}),
-    "storageClass.annotations": Change(
-        value={"storageclass.kubernetes.io/is-default-class": "true"},
-        gives={f"{CLASS}.metadata.annotations.storageclass.kubernetes.io/is-default-class": "true"},
-    ),
-    "controller.replicas": Change(value=1, gives={f"{MANAGER}.spec.replicas": 1}),
-    "tunnel.updateStrategy": Change(
-        value={"type": "OnDelete", "rollingUpdate": None},
-        gives={
-            f"{TUNNEL}.spec.updateStrategy.type": "OnDelete",
-            f"{TUNNEL}.spec.updateStrategy.rollingUpdate.maxUnavailable": None,
-        },
-    ),
-    **_of_workload("controller", MANAGER, "efs-manager", {}),
-    **_of_workload("tunnel", TUNNEL, "efs-stunnel", {}),
-    **_of_workload("node", NODE, "efs-csi-node", CSI),
-}
-# Whole objects, and the whole installation; the tests above and below are about them.
-ELSEWHERE = {
-    "platform",
-    "csi.enabled",
-    "csi.kubeletDirectory",
-    "csi.classReferences",
-    "controller.observing",
-    "monitoring.enabled",
-}
-
-
 async def test_each_value_is_tried() -> None:
-    assert {*CHANGES, *ELSEWHERE} == {value.path for value in chart_values()}
+    refused = {one.path for one in REFUSALS}
+    assert {*CHANGES, *ELSEWHERE, *refused} == {value.path for value in chart_values()}
+    assert refused.isdisjoint({*CHANGES, *ELSEWHERE})
 
 
 @pytest.mark.parametrize("path", CHANGES)
@@ -245,7 +105,7 @@ async def test_value_changes_only_what_it_documents(path: str) -> None:
     before = dict(_leaves(await objects(change.base)))
     after = dict(_leaves(await objects(_merged(change.base, path, change.value))))
     changed = {key: after.get(key) for key in {*before, *after} if before.get(key) != after.get(key)}
-    if path in {"storageClass.name", "storageClass.create"}:  # an object comes or goes as a whole
+    if change.whole:
         changed = {key: text for key, text in changed.items() if key.endswith("metadata.name")}
     assert changed == change.gives
 
@@ -263,7 +123,8 @@ async def test_switch_adds_objects_of_the_operator_assets(
 ) -> None:
     found = await objects(values, namespace="storage")
     without = await objects({}, namespace="storage")
-    wanted = keyed([one for name in names for one in render_asset(name, {"namespace": "storage"})])
+    shown = values_of(RenderOptions(platform=Platform.KUBERNETES, namespace="storage"))
+    wanted = keyed([one for name in names for one in render_asset(name, shown)])
     assert {key: one for key, one in found.items() if key not in without} == wanted
 
 
@@ -279,6 +140,11 @@ async def test_switch_adds_objects_of_the_operator_assets(
         pytest.param({"controller": {"env": {"A": 1}}}, "A", id="number as a variable name"),
         pytest.param({"tunnel": {"env": {"NODE_NAME": "a"}}}, "NODE_NAME", id="variable that the chart sets"),
         pytest.param(
+            {"node": {"podLabels": {"app": "a"}}}, "propertyName 'app'", id="label of the AWS driver's pods"
+        ),
+        pytest.param({"node": {"affinity": {"podAntiAffinity": {}}}}, "podAntiAffinity", id="anti-affinity"),
+        pytest.param({"storageClasses": [{"nam": "a"}]}, "nam", id="unknown field of a StorageClass"),
+        pytest.param(
             {"csi": {"classReferences": ["a/b"]}}, "classReferences", id="text instead of a reference"
         ),
     ],
@@ -290,6 +156,180 @@ async def test_invalid_values_are_refused_by_name(values: Mapping[str, Any], fie
     assert field in answer.errors
 
 
+async def test_every_value_of_the_aws_driver_is_served_or_refused() -> None:
+    names = {line for line in AWS_DRIVER_NAMES.read_text().splitlines() if not line.startswith("#")}
+    refused = {one.path for one in REFUSALS}
+    served = {value.path for value in chart_values()} - refused
+    below = {name for name in names if name.partition(".")[0] in refused}
+    assert names - served == {*(refused & names), *below}
+    # Each refusal is about a value that users of that chart have.
+    assert {name for name in refused if name not in names} == {"sidecars"}
+
+
+SIDECARS = [line for line in AWS_DRIVER_NAMES.read_text().splitlines() if line.startswith("sidecars.")]
+
+
+@pytest.mark.parametrize("path", [*(one.path for one in REFUSALS if one.path != "sidecars"), *SIDECARS])
+async def test_value_that_is_not_served_is_refused_with_a_remedy(path: str) -> None:
+    answer = await template(_merged(CSI, path, "distinctive"))
+    assert answer.status != 0
+    (remedy,) = [one.remedy for one in REFUSALS if f"{path}.".startswith(f"{one.path}.")]
+    subject = path if path in SIDECARS else f'{path}: "distinctive"'
+    assert f"{subject} is not served; {remedy}" in answer.errors
+
+
+async def test_all_faults_are_reported_at_once() -> None:
+    answer = await template({"controller": {"timeout": "60s"}, "storageClasses": [{"name": "efs-sc"}]})
+    assert answer.status != 0
+    assert 'controller.timeout: "60s" is not served' in answer.errors
+    assert "storageClasses has no effect without the CSI driver; set csi.enabled" in answer.errors
+
+
+async def test_refused_value_may_be_the_default_of_the_aws_driver() -> None:
+    values: Mapping[str, Any] = CSI
+    for one in REFUSALS:
+        values = _merged(values, one.path, one.usual)
+    root = {"runAsNonRoot": False, "runAsUser": 0, "runAsGroup": 0, "fsGroup": 0}
+    values = _merged(values, "controller.securityContext", root)
+    values = _merged(values, "controller.containerSecurityContext", {"privileged": True})
+    values = _merged(values, "portRangeUpperBound", "21049")
+    assert await objects(values) == await objects(CSI)
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        pytest.param(
+            {"image": {"repository": "example.com/eks/aws-efs-csi-driver"}},
+            "image.repository: example.com/eks/aws-efs-csi-driver is the image of the AWS driver; remove it",
+            id="image",
+        ),
+        pytest.param(
+            {"image": {"tag": "v3.4.1"}}, "image.tag: v3.4.1 is a tag of the AWS driver; remove it", id="tag"
+        ),
+        pytest.param(
+            {"portRangeUpperBound": 21050}, "use a port from 22049 to 65535", id="port below the first one"
+        ),
+        pytest.param(
+            {"controller": {"env": [{"name": "FIPS_ENABLED", "value": "true"}]}},
+            "controller.env: FIPS_ENABLED is not a setting here; use useFIPS",
+            id="variable of the controller",
+        ),
+        pytest.param(
+            {**CSI, "node": {"env": {"DISABLE_TAINT_WATCHER": "true"}}},
+            "node.env: DISABLE_TAINT_WATCHER is not a setting here; use node.serviceAccount.disableMutation",
+            id="variable of a node",
+        ),
+        pytest.param(
+            {**CSI, "node": {"env": [{"name": "POD_NAME", "value": "a"}]}},
+            "node.env: POD_NAME is set by the chart; remove it",
+            id="variable that the chart sets for the tunnels",
+        ),
+        pytest.param(
+            {"controller": {"env": [{"name": "AWS_REGION", "value": "eu-west-1"}]}},
+            "controller.env: AWS_REGION is not a setting here; use region",
+            id="region",
+        ),
+        pytest.param(
+            {**CSI, **{name: {"serviceAccount": {"name": "efs-sa"}} for name in ("controller", "node")}},
+            "serviceAccount.name: efs-sa, efs-sa, efs-csi-node, efs-worker must differ",
+            id="one account for two processes",
+        ),
+        pytest.param(
+            {"node": {"serviceAccount": {"name": "efs-csi-node-sa"}}},
+            "node.serviceAccount.name has no effect without the CSI driver; set csi.enabled",
+            id="value of a node without the CSI driver",
+        ),
+    ],
+)
+async def test_value_that_cannot_be_meant_is_refused_with_a_remedy(
+    values: Mapping[str, Any], told: str
+) -> None:
+    answer = await template(values)
+    assert answer.status != 0
+    assert told in answer.errors
+
+
+@pytest.mark.parametrize(
+    ("values", "old", "new", "workload"),
+    [
+        ("controller", "efs-manager", "efs-csi-controller-sa", MANAGER),
+        ("node", "efs-stunnel", "efs-csi-node-sa", TUNNEL),
+    ],
+)
+@pytest.mark.parametrize("platform", Platform)
+async def test_name_of_a_service_account_changes_wherever_it_is_named(
+    platform: Platform, values: str, old: str, new: str, workload: str
+) -> None:
+    base = {
+        **CSI,
+        "platform": str(platform),
+        "monitoring": {"enabled": True},
+        "controller": {"observing": True},
+    }
+    base["csi"] = {"enabled": True, "classReferences": [{"namespace": "team", "secrets": ["role"]}]}
+    before = await objects(base)
+    after = await objects(_merged(base, f"{values}.serviceAccount.name", new))
+
+    user = f"system:serviceaccount:openshift-efs-stunnel:{old}"
+    expected: dict[str, Any] = {}
+    for key, one in before.items():
+        if key == f"ServiceAccount/{old}":
+            expected[f"ServiceAccount/{new}"] = {**one, "metadata": {**one["metadata"], "name": new}}
+            continue
+        for subject in one.get("subjects", ()):
+            if subject["kind"] == "ServiceAccount" and subject["name"] == old:
+                subject["name"] = new
+        expected[key] = one
+    pod = expected[workload]["spec"]["template"]["spec"]
+    assert pod["serviceAccountName"] == old
+    pod["serviceAccountName"] = new
+    text = yaml.safe_dump(expected).replace(user, user.removesuffix(old) + new)
+    assert after == yaml.safe_load(text)
+
+
+@pytest.mark.parametrize(("values", "workload"), [("controller", MANAGER), ("node", TUNNEL)])
+async def test_pods_have_the_pull_secrets_that_an_existing_account_may_lack(
+    values: str, workload: str
+) -> None:
+    given = {**CSI, "imagePullSecrets": ["registry"]}
+    created = await objects(given)
+    found = await objects(_merged(given, f"{values}.serviceAccount.create", False))
+    assert "imagePullSecrets" not in created[workload]["spec"]["template"]["spec"]
+    assert found[workload]["spec"]["template"]["spec"]["imagePullSecrets"] == [{"name": "registry"}]
+
+
+async def test_variables_can_be_a_list_as_in_a_container() -> None:
+    listed = [
+        {"name": "HTTPS_PROXY", "value": "http://proxy:3128"},
+        {"name": "NO_PROXY", "valueFrom": {"configMapKeyRef": {"name": "proxy", "key": "none"}}},
+    ]
+    values = {
+        **CSI,
+        "controller": {"env": listed},
+        "node": {"env": listed},
+        "tunnel": {"env": {"NO_PROXY": "x"}},
+    }
+
+    found = await objects(values)
+
+    def variables(target: str) -> list[Any]:
+        (container,) = found[target]["spec"]["template"]["spec"]["containers"]
+        environment: list[Any] = container["env"]
+        return environment[VARIABLES_WITH_CSI[target] :]
+
+    assert variables(MANAGER) == variables(NODE) == listed
+    # The tunnels have those of the node's pod too, and their own ones win.
+    assert variables(TUNNEL) == [{"name": "NO_PROXY", "value": "x"}, listed[0]]
+
+
+async def test_variable_of_the_user_takes_precedence_over_another_value() -> None:
+    found = await objects({"debugLogs": True, "controller": {"env": {"LOGGING_LEVEL": "WARNING"}}})
+    (container,) = found[MANAGER]["spec"]["template"]["spec"]["containers"]
+    levels = [one["value"] for one in container["env"] if one["name"] == "LOGGING_LEVEL"]
+    assert levels == ["WARNING"]
+
+
 async def test_release_is_installed_upgraded_and_removed(kubectl: Kubectl) -> None:
     release = ("efs", str(CHART), "--namespace", "charted", "--set", "storageClass.name=charted")
 
@@ -299,7 +339,9 @@ async def test_release_is_installed_upgraded_and_removed(kubectl: Kubectl) -> No
         return answer.output
 
     # What is there already is taken over.
-    rendered = render("--for", "kubernetes", "--namespace", "charted", "--storage-class", "charted")
+    rendered = render(
+        "--for", "kubernetes", "--namespace", "charted", "--create-namespace", "--storage-class", "charted"
+    )
     await kubectl("apply", "-f", "-", stdin=rendered)
     notes = await run("install", *release, "--take-ownership")
     manager = await kubectl("get", "deployment/efs-manager", "-n", "charted", "-o", "yaml")
@@ -314,6 +356,11 @@ async def test_release_is_installed_upgraded_and_removed(kubectl: Kubectl) -> No
     tunnel = await kubectl("get", "daemonset/efs-stunnel", "-n", "charted", "-o", "yaml")
     assert "value: DEBUG" in tunnel
 
+    # It would end all tunnels at once.
+    renamed = await helm("upgrade", *release, "--set", "names=kube-efs", kubeconfig=kubectl.kubeconfig)
+    assert renamed.status != 0
+    assert 'the installation in this namespace has the names "openshift-efs-stunnel"' in renamed.errors
+
     await run("uninstall", "efs", "--namespace", "charted", "--wait")
     left = await kubectl("get", "deployment,daemonset,role,clusterrole", "-A", "-o", "name")
     assert [name for name in left.split() if "efs" in name] == []
@@ -323,7 +370,7 @@ async def test_release_is_installed_upgraded_and_removed(kubectl: Kubectl) -> No
 
 
 async def test_documented_helm_commands_work(kubectl: Kubectl) -> None:
-    install, upgrade, uninstall = commands_for("docs/helm.md", "tests/conformance/test_helm_chart.py")
+    install, upgrade, uninstall = _documented()[:3]
 
     async def workloads_after(command: Command) -> set[str]:
         program, *arguments = command.text.split()
@@ -339,9 +386,112 @@ async def test_documented_helm_commands_work(kubectl: Kubectl) -> None:
     assert await workloads_after(uninstall) == set()
 
 
+@pytest.mark.parametrize("has_hook", [False, True], ids=["take ownership", "hook"])
+async def test_release_of_the_aws_driver_is_upgraded_as_documented(
+    kubectl: Kubectl, tmp_path: Path, has_hook: bool
+) -> None:
+    _write_aws_driver_chart(tmp_path / "chart")
+    release = ("install", "aws-efs-csi-driver", str(tmp_path / "chart"), "--namespace", "kube-system")
+    answer = await helm(*release, kubeconfig=kubectl.kubeconfig)
+    assert answer.status == 0, answer.errors
+
+    async def uid(name: str) -> str:
+        return await kubectl("get", name, "-n", "kube-system", "-o", "jsonpath={.metadata.uid}")
+
+    accounts = [f"serviceaccount/efs-csi-{name}-sa" for name in ("controller", "node")]
+    before = [await uid(one) for one in accounts]
+    (page,) = [block.text for block in blocks_of("docs/helm.md") if block.file == "values.yaml"]
+    mine = _merged(yaml.safe_load(page), "controller.replicaCount", 3)
+    mine = {**mine, "storageClasses": [{"name": "efs-sc"}], "useHelmHooksForCSIDriver": has_hook}
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump(mine))
+
+    for command in _documented()[3:]:
+        program, *arguments = command.text.replace("values.yaml", str(values)).split()
+        if program == "helm":
+            given = [one for one in arguments if not has_hook or one != "--take-ownership"]
+            answer = await helm(*given, kubeconfig=kubectl.kubeconfig)
+            assert answer.status == 0, answer.errors
+        else:
+            await kubectl(*arguments)
+
+    # Pod Identity binds roles to the names, and the annotations bind roles to the accounts.
+    assert [await uid(one) for one in accounts] == before
+    left = await kubectl("get", "deployment,daemonset", "-n", "kube-system", "-o", "name")
+    assert {*left.split()} == {
+        "deployment.apps/efs-manager",
+        "daemonset.apps/efs-stunnel",
+        "daemonset.apps/efs-csi-node",
+    }
+    manager = await kubectl("get", "deployment/efs-manager", "-n", "kube-system", "-o", "json")
+    assert json.loads(manager)["spec"]["replicas"] == 3
+    driver = await kubectl("get", "csidriver/efs.csi.aws.com", "-o", "jsonpath={.spec.fsGroupPolicy}")
+    assert driver == "None"
+    # The pods of the AWS driver refuse volumes with tokens.
+    tokens = "jsonpath={.spec.requiresRepublish}{.spec.tokenRequests}"
+    assert await kubectl("get", "csidriver/efs.csi.aws.com", "-o", tokens) == "false"
+    kept = await kubectl("get", "storageclass/efs-sc", "-o", "jsonpath={.provisioner}")
+    assert kept == "efs.csi.aws.com"
+    await helm("uninstall", "aws-efs-csi-driver", "-n", "kube-system", kubeconfig=kubectl.kubeconfig)
+    await kubectl("delete", "crd/sharedvolumes.aws-efs.managed.openshift.io")
+
+
+def _documented() -> list[Command]:
+    return commands_for("docs/helm.md", "tests/conformance/test_helm_chart.py")
+
+
+def _write_aws_driver_chart(folder: Path) -> None:
+    """A chart with the objects of the AWS driver that matter for an upgrade: names, selectors and owners."""
+    hook = {
+        "helm.sh/hook": "pre-install, pre-upgrade",
+        "helm.sh/hook-delete-policy": "before-hook-creation",
+        "helm.sh/resource-policy": "keep",
+    }
+    workloads = []
+    for kind, name in (("Deployment", "controller"), ("DaemonSet", "node")):
+        labels = {"app": f"efs-csi-{name}", "app.kubernetes.io/name": "aws-efs-csi-driver"}
+        pod = {
+            "serviceAccountName": f"efs-csi-{name}-sa",
+            "containers": [{"name": "efs-plugin", "image": "aws-efs-csi-driver"}],
+        }
+        workloads.append(
+            {
+                "apiVersion": "apps/v1",
+                "kind": kind,
+                "metadata": {"name": f"efs-csi-{name}"},
+                "spec": {
+                    "selector": {"matchLabels": labels},
+                    "template": {"metadata": {"labels": labels}, "spec": pod},
+                },
+            }
+        )
+        workloads.append(
+            {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": f"efs-csi-{name}-sa"}}
+        )
+    others = [
+        {
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "CSIDriver",
+            "metadata": {"name": "efs.csi.aws.com", "annotations": hook},
+            "spec": {"attachRequired": False},
+        },
+        {
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "StorageClass",
+            "metadata": {"name": "efs-sc"},
+            "provisioner": "efs.csi.aws.com",
+        },
+    ]
+    (folder / "templates").mkdir(parents=True)
+    chart = {"apiVersion": "v2", "name": "aws-efs-csi-driver", "version": "4.4.1"}
+    (folder / "Chart.yaml").write_text(yaml.safe_dump(chart))
+    text = yaml.safe_dump_all([*workloads, *others])
+    (folder / "templates" / "all.yaml").write_text(text)
+
+
 def _merged(base: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
-    parent, _, last = path.rpartition(".")
-    return {**base, parent: {**base.get(parent, {}), last: value}} if parent else {**base, last: value}
+    first, _, rest = path.partition(".")
+    return {**base, first: _merged(base.get(first, {}), rest, value) if rest else value}
 
 
 def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

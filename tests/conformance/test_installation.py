@@ -54,7 +54,15 @@ async def test_kubectl_shows_the_installation(installed: Kubectl) -> None:
 
 
 async def test_two_installations_share_a_cluster(installed: Kubectl) -> None:
-    options = ("--for", "kubernetes", "--namespace", "second", "--storage-class", "second")
+    options = (
+        "--for",
+        "kubernetes",
+        "--namespace",
+        "second",
+        "--create-namespace",
+        "--storage-class",
+        "second",
+    )
     await installed("apply", "-f", "-", stdin=render(*options))
     for namespace in (NAMESPACE, "second"):
         assert await installed("get", "clusterrolebinding", f"kube-efs-controller:{namespace}")

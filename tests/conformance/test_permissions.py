@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +14,24 @@ from lightkube import AsyncClient
 from lightkube.models.authorization_v1 import ResourceAttributes, SubjectAccessReviewSpec
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.authorization_v1 import SubjectAccessReview
-from lightkube.resources.core_v1 import ConfigMap, Secret
+from lightkube.resources.coordination_v1 import Lease
+from lightkube.resources.core_v1 import ConfigMap, Event, Secret
 from tests.conformance.installing import MANAGER, NAMESPACE, NODE, TUNNEL, WORKER
 from tests.conformance.kubectl import Kubectl
 
+from kube_efs.controllers.sole_leader import SoleLeader
 from kube_efs.csi.startup_taint import STARTUP_TAINT, remove_startup_taint
 from kube_efs.kube.building import build_config_map
 from kube_efs.kube.client import connect, load_config
 from kube_efs.kube.errors import translated
+from kube_efs.kube.events import CONTROLLER, EventRecorder
 from kube_efs.kube.leases import Leadership, LeaseTerms
 from kube_efs.kube.references import References
 from kube_efs.kube.watching import Listed, follow
 from kube_efs.model.csi.parameters import FileSystemReference, ReferenceKind
-from kube_efs.model.efs.targets import CONFIG_MAP_NAME
 from kube_efs.model.errors import KubeDenied
-from kube_efs.settings import DEFAULT_LEASE
+from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL, NameSet
+from kube_efs.settings import DEFAULT_LEASE, DEFAULT_PROVISIONER
 from kube_efs_lab.real_control_plane import RealControlPlane, ServiceAccountName
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("installed")]
@@ -64,12 +67,15 @@ ALLOWED = {
         *_calls("list watch", "storageclasses.storage.k8s.io"),  # run, watches
         *_calls("get create patch", "events", OTHER),  # events
         *_calls("get create patch", "events", NAMESPACE),
-        *_calls("get list watch patch", "configmaps", NAMESPACE, CONFIG_MAP_NAME),  # tunnel_targets
+        *_calls(
+            "get list watch patch", "configmaps", NAMESPACE, OPENSHIFT_EFS_STUNNEL.config_map
+        ),  # tunnel_targets
         *_calls("create", "configmaps", NAMESPACE),
         *_calls("get list watch create patch delete", "pods", NAMESPACE),  # workers
         *_calls("get", "pods/log", NAMESPACE),  # worker_pods
         *_calls("create", "leases.coordination.k8s.io", NAMESPACE),  # leases
         *_calls("get update", "leases.coordination.k8s.io", NAMESPACE, DEFAULT_LEASE),
+        *_calls("get", "leases.coordination.k8s.io", OTHER, DEFAULT_LEASE),  # sole_leader
         *_calls(
             "get list watch patch", "sharedvolumes.aws-efs.managed.openshift.io", OTHER
         ),  # shared_volumes
@@ -79,13 +85,24 @@ ALLOWED = {
         *_calls("get list watch", "namespaces"),
         *_calls("get", "secrets", OTHER, "role"),  # references
         *_calls("get", "configmaps", OTHER, "file-systems"),
+        *_calls("get", "nodes", name="first"),  # location
+        *_calls("get", "infrastructures.config.openshift.io", name="cluster"),
+        *_calls("list watch", "csinodes.storage.k8s.io"),  # workers/placement
+        *_calls("list watch", "daemonsets.apps", NAMESPACE, "efs-stunnel"),
     ],
     TUNNEL: [
-        *_calls("list watch", "configmaps", NAMESPACE, CONFIG_MAP_NAME),  # run
+        *_calls("list watch", "configmaps", NAMESPACE, OPENSHIFT_EFS_STUNNEL.config_map),  # run
         *_calls("create patch delete", "configmaps", NAMESPACE, STATUS),  # publishing
         *_calls("get create patch", "events", "default"),  # news
+        *_calls("get", "nodes", name="first"),  # location
+        *_calls("get", "infrastructures.config.openshift.io", name="cluster"),
     ],
-    NODE: _calls("get patch", "nodes", name="first"),  # node_identity, startup_taint
+    NODE: [
+        *_calls("get patch", "nodes", name="first"),  # location, startup_taint
+        *_calls("get", "infrastructures.config.openshift.io", name="cluster"),
+        *_calls("get", "daemonsets.apps", NAMESPACE, "efs-stunnel"),  # startup_taint
+        *_calls("get", "serviceaccounts", OTHER, "any"),  # pod_tokens
+    ],
     WORKER: [],
 }
 REFUSED = {
@@ -102,6 +119,9 @@ REFUSED = {
         *_calls("get list watch create patch", "configmaps", OTHER),
         *_calls("get list patch delete", "configmaps", NAMESPACE, "kube-root-ca.crt"),
         *_calls("get update", "leases.coordination.k8s.io", NAMESPACE, "another"),
+        *_calls("update delete", "leases.coordination.k8s.io", OTHER, DEFAULT_LEASE),
+        *_calls("get", "leases.coordination.k8s.io", OTHER, "another"),
+        *_calls("list watch", "leases.coordination.k8s.io"),
         *_calls("list watch delete", "events", OTHER),
         *_calls("get list watch create", "secrets", NAMESPACE),
         *_calls("get list watch", "secrets", OTHER),
@@ -110,7 +130,14 @@ REFUSED = {
         *_calls("get", "secrets", NAMESPACE, "role"),
         *_calls("list watch create patch delete", "configmaps", OTHER, "file-systems"),
         *_calls("create", "serviceaccounts/token", NAMESPACE, MANAGER),
-        *_calls("get list watch", "nodes"),
+        *_calls("list watch", "nodes"),
+        *_calls("patch update", "nodes", name="first"),
+        *_calls("list watch create update patch delete", "csidrivers.storage.k8s.io", name="efs.csi.aws.com"),
+        *_calls("create update patch delete", "csinodes.storage.k8s.io"),
+        *_calls("list watch create update patch delete", "daemonsets.apps", NAMESPACE),
+        *_calls("list watch", "daemonsets.apps", OTHER, "efs-stunnel"),
+        *_calls("list watch patch", "infrastructures.config.openshift.io"),
+        *_calls("get", "infrastructures.config.openshift.io", name="another"),
         *_calls("patch", "namespaces"),
         *_calls("create patch bind escalate", "clusterroles.rbac.authorization.k8s.io"),
     ],
@@ -121,6 +148,8 @@ REFUSED = {
         *_calls("get list watch create", "pods", NAMESPACE),
         *_calls("get list watch patch", "persistentvolumes"),
         *_calls("get list watch patch", "persistentvolumeclaims", NAMESPACE),
+        *_calls("list watch", "nodes"),
+        *_calls("patch update", "nodes", name="first"),
     ],
     NODE: [
         *_calls("list watch update delete create", "nodes"),
@@ -130,6 +159,10 @@ REFUSED = {
         *_calls("get list watch create", "pods", NAMESPACE),
         *_calls("get list patch", "persistentvolumes"),
         *_calls("get list patch", "csinodes.storage.k8s.io"),
+        *_calls("list watch patch", "daemonsets.apps", NAMESPACE),
+        *_calls("get", "daemonsets.apps", NAMESPACE, "efs-csi-node"),
+        *_calls("list watch create patch delete", "serviceaccounts", OTHER),
+        *_calls("create", "serviceaccounts/token", OTHER, "any"),
     ],
     WORKER: [
         *_calls("get list watch create", "configmaps", NAMESPACE),
@@ -251,9 +284,9 @@ async def test_driver_can_remove_its_taint_from_its_node(
         ),
         pytest.param(("taint", "node", "one", "dedicated-"), "its startup taint only", id="another taint"),
         pytest.param(("taint", "node", "one", "new=x:NoExecute"), "adds no taint", id="new taint"),
-        pytest.param(("label", "node", "one", "a=b"), "nothing but taints", id="label"),
-        pytest.param(("annotate", "node", "one", "a=b"), "nothing but taints", id="annotation"),
-        pytest.param(("cordon", "one"), "nothing but taints", id="cordoned"),
+        pytest.param(("label", "node", "one", "a=b"), "only taints", id="label"),
+        pytest.param(("annotate", "node", "one", "a=b"), "only taints", id="annotation"),
+        pytest.param(("cordon", "one"), "only taints", id="cordoned"),
     ],
 )
 async def test_driver_cannot_change_anything_else(
@@ -274,7 +307,7 @@ async def test_tunnel_agent_can_write_the_status_of_its_node(agent: AsyncClient)
         await agent.delete(ConfigMap, "efs-stunnel-status-one", namespace=NAMESPACE)
 
 
-@pytest.mark.parametrize("name", [CONFIG_MAP_NAME, "efs-stunnel-status-other", "any"])
+@pytest.mark.parametrize("name", [OPENSHIFT_EFS_STUNNEL.config_map, "efs-stunnel-status-other", "any"])
 async def test_tunnel_agent_cannot_write_other_config_maps(
     agent: AsyncClient, installed: Kubectl, name: str
 ) -> None:
@@ -312,13 +345,15 @@ def _targets(name: str) -> ConfigMap:
 async def test_controller_can_apply_only_its_own_config_map(manager: AsyncClient) -> None:
     # Once to create it, once to change it: the first needs one permission more.
     for _ in range(2):
-        await manager.apply(_targets(CONFIG_MAP_NAME), force=True)
+        await manager.apply(_targets(OPENSHIFT_EFS_STUNNEL.config_map), force=True)
     with pytest.raises(KubeDenied, match="another"), translated("ConfigMap another"):
         await manager.apply(_targets("another"), force=True)
 
 
 async def test_controller_can_watch_only_its_own_config_map(manager: AsyncClient) -> None:
-    stream = follow(manager, ConfigMap, namespace=NAMESPACE, fields={"metadata.name": CONFIG_MAP_NAME})
+    stream = follow(
+        manager, ConfigMap, namespace=NAMESPACE, fields={"metadata.name": OPENSHIFT_EFS_STUNNEL.config_map}
+    )
     async with asyncio.timeout(20):
         assert isinstance(await anext(stream), Listed)
     await stream.aclose()
@@ -333,6 +368,36 @@ async def test_controller_can_acquire_and_release_its_lease(manager: AsyncClient
         await leadership.acquire()
         await leadership.release()
     assert not leadership.is_leader
+
+
+async def test_controller_sees_the_leader_of_another_installation(
+    manager: AsyncClient, client: AsyncClient
+) -> None:
+    clock = asyncio.get_running_loop().time
+    own = LeaseTerms(
+        namespace=NAMESPACE,
+        name=DEFAULT_LEASE,
+        identity="one",
+        retry_period_seconds=0.1,
+        serves=frozenset({DEFAULT_PROVISIONER}),
+    )
+    namespace = NameSet.AWS_EFS_CSI_DRIVER.names.namespace
+    other = Leadership(client, replace(own, namespace=namespace, identity="other"), clock)
+    await other.acquire()
+    async with EventRecorder(manager, component=CONTROLLER) as recorder, asyncio.timeout(60):
+        leadership = Leadership(manager, own, clock)
+        acquiring = asyncio.create_task(SoleLeader(manager, leadership, own, recorder, clock).acquire())
+        keeping = asyncio.create_task(other.keep())
+        try:
+            async for _, event in client.watch(Event, namespace=NAMESPACE, fields={"reason": "NotLeading"}):
+                assert event.involvedObject.kind == "Lease"
+                break
+            assert not leadership.is_leader
+        finally:
+            keeping.cancel()
+            acquiring.cancel()
+            await asyncio.gather(keeping, acquiring, return_exceptions=True)
+            await client.delete(Lease, DEFAULT_LEASE, namespace=namespace)
 
 
 async def test_controller_can_read_only_the_named_secrets_and_config_maps(

@@ -83,7 +83,7 @@ def test_each_command_has_a_page_with_all_its_options(pages: Path) -> None:
         assert f".BR {name.removesuffix('.1')} (1)" in main
 
 
-@pytest.mark.skipif(shutil.which("groff") is None, reason="needs groff")
+@pytest.mark.skipif(shutil.which("groff") is None, reason="the program groff is not installed")
 def test_groff_reports_no_error_in_the_pages(pages: Path) -> None:
     files = sorted(map(str, pages.iterdir()))
     checked = subprocess.run(

@@ -7,7 +7,7 @@ import stat
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from fake_efs.file_systems import server_names
 from fake_efs.service import EmbeddedEfs
 from kube_efs.kube.client import connect, load_config
 from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
 from kube_efs_lab.control_plane import ControlPlane
 from kube_efs_lab.node import make_kubelet
 
@@ -27,7 +28,7 @@ NODE = "node-1"
 
 _DEADLINE_SECONDS = 60.0
 
-# The examples of efs-provisioner's README, word for word but for blank lines.
+# The examples of efs-provisioner's README, word for word except blank lines.
 TEST_POD = """\
 kind: Pod
 apiVersion: v1
@@ -101,6 +102,94 @@ spec:
 """
 
 
+# The content of efs-provisioner's manifests: its environment, no arguments, and exactly its permissions. The
+# selector is new, because apps/v1 requires it.
+OLDER_INSTALLATION = """\
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: efs-provisioner}
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: efs-provisioner}
+data:
+  file.system.id: fs-47a2c22e
+  aws.region: us-west-2
+  provisioner.name: example.com/aws-efs
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRole
+metadata: {name: efs-provisioner-runner}
+rules:
+- {apiGroups: [""], resources: [persistentvolumes], verbs: [get, list, watch, create, delete]}
+- {apiGroups: [""], resources: [persistentvolumeclaims], verbs: [get, list, watch, update]}
+- {apiGroups: [storage.k8s.io], resources: [storageclasses], verbs: [get, list, watch]}
+- {apiGroups: [""], resources: [events], verbs: [create, update, patch]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: run-efs-provisioner}
+subjects: [{kind: ServiceAccount, name: efs-provisioner, namespace: default}]
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: efs-provisioner-runner}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: leader-locking-efs-provisioner}
+rules:
+- {apiGroups: [""], resources: [endpoints], verbs: [get, list, watch, create, update, patch]}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: RoleBinding
+metadata: {name: leader-locking-efs-provisioner}
+subjects: [{kind: ServiceAccount, name: efs-provisioner, namespace: default}]
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: Role, name: leader-locking-efs-provisioner}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: efs-provisioner}
+spec:
+  replicas: 1
+  strategy: {type: Recreate}
+  selector: {matchLabels: {app: efs-provisioner}}
+  template:
+    metadata: {labels: {app: efs-provisioner}}
+    spec:
+      serviceAccountName: efs-provisioner
+      containers:
+      - name: efs-provisioner
+        image: quay.io/external_storage/efs-provisioner:latest
+        env:
+        - name: FILE_SYSTEM_ID
+          valueFrom: {configMapKeyRef: {name: efs-provisioner, key: file.system.id}}
+        - name: AWS_REGION
+          valueFrom: {configMapKeyRef: {name: efs-provisioner, key: aws.region}}
+        - name: DNS_NAME
+          valueFrom: {configMapKeyRef: {name: efs-provisioner, key: dns.name, optional: true}}
+        - name: PROVISIONER_NAME
+          valueFrom: {configMapKeyRef: {name: efs-provisioner, key: provisioner.name}}
+        # Only for the embedded node, which binds a directory: a mount of NFS has its server as source.
+        - {name: KUBE_EFS_DIRECTORY_MOUNT, value: /persistentvolumes}
+        - {name: KUBE_EFS_DIRECTORY_PATH, value: /}
+        volumeMounts: [{name: pv-volume, mountPath: /persistentvolumes}]
+      volumes:
+      - name: pv-volume
+        nfs: {server: fs-47a2c22e.efs.us-west-2.amazonaws.com, path: /}
+---
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {name: aws-efs}
+provisioner: example.com/aws-efs
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: efs}
+spec:
+  accessModes: [ReadWriteMany]
+  storageClassName: aws-efs
+  resources: {requests: {storage: 1Mi}}
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Site:
     """A cluster with a node and a file system, without kube-efs."""
@@ -122,7 +211,10 @@ class Site:
 
     def edited(self, file: str) -> str:
         """A manifest with its example values replaced, as in the README."""
-        text = (DEPLOY / file).read_text()
+        return self.filled((DEPLOY / file).read_text())
+
+    def filled(self, text: str) -> str:
+        """The text with its example values replaced."""
         example = "fs-47a2c22e.efs.us-west-2.amazonaws.com"
         text = text.replace(f"server: {example}", f"server: {self.server}")
         text = text.replace("file.system.id: fs-47a2c22e", f"file.system.id: {self.file_system_id}")
@@ -151,7 +243,13 @@ async def site_on(plane: ControlPlane, folder: Path) -> AsyncIterator[Site]:
         await stack.enter_async_context(plane)
         efs = await stack.enter_async_context(EmbeddedEfs(folder / "efs"))
         client = await stack.enter_async_context(connect(load_config(plane.kubeconfig)))
-        kubelet = make_kubelet(client, efs, name=NODE, namespace="default", root=folder / "kubelet")
+        kubelet = make_kubelet(
+            client,
+            efs,
+            name=NODE,
+            names=replace(OPENSHIFT_EFS_STUNNEL, namespace="default"),
+            root=folder / "kubelet",
+        )
         plane.take_logs_from(kubelet)
         for part in (plane.run_controllers(client, node=NODE), kubelet.run()):
             stack.push_async_callback(_end, asyncio.create_task(part))
@@ -200,6 +298,47 @@ async def check_quick_start(site: Site) -> None:
     await site.kubectl("delete", "pod", "test-pod")
 
 
+async def check_older_installation(site: Site) -> None:
+    """The manifests of efs-provisioner give its volumes, and nothing else, with its permissions."""
+    manifest = site.filled(OLDER_INSTALLATION)
+    await site.kubectl("apply", "-f", "-", stdin=manifest)
+    await site.deployed()
+    volume = await site.bound("efs")
+    name = volume["metadata"]["name"]
+    assert volume["spec"]["nfs"] == {"server": site.server, "path": f"/efs-{name}"}
+    assert FINALIZER not in volume["metadata"]["finalizers"]
+    directory = site.data / f"efs-{name}"
+    assert _owner_and_mode(directory) == (0, 2000, 0o2771)
+
+    lock = await site.get("endpoints", "example.com-aws-efs")
+    record = json.loads(lock["metadata"]["annotations"]["control-plane.alpha.kubernetes.io/leader"])
+    assert record["holderIdentity"]
+    [pod] = (await site.get("pods"))["items"]
+    assert pod["metadata"]["labels"]["app"] == "efs-provisioner"
+    for kind in ("leases", "configmaps", "pvc"):
+        found = {one["metadata"]["name"] for one in (await site.get(kind))["items"]}
+        assert found <= {"efs", "efs-provisioner", "kube-root-ca.crt"}, kind
+    assert [one["metadata"]["name"] for one in (await site.get("pv"))["items"]] == [name]
+
+    # Restarted, it continues with the same permissions.
+    await site.kubectl("rollout", "restart", "deployment/efs-provisioner")
+    await site.deployed()
+    await site.kubectl("delete", "pvc", "efs")
+
+    async def is_removed() -> bool:
+        return not (await site.get("pv"))["items"]
+
+    await until(is_removed, "the volume is removed")
+    assert not directory.exists()
+    await site.kubectl("delete", "-f", "-", "--ignore-not-found", stdin=manifest)
+
+    async def has_no_pod() -> bool:
+        return not (await site.get("pods", "-l", "app=efs-provisioner"))["items"]
+
+    await until(has_no_pod, "the provisioner's pod is gone")
+    await site.kubectl("delete", "endpoints", "example.com-aws-efs", "--ignore-not-found")
+
+
 async def check_stateful_set(site: Site, manifest: str) -> None:
     """Each pod of the README's StatefulSet has its own volume."""
     await site.kubectl("apply", "-f", "-", stdin=manifest)
@@ -232,7 +371,7 @@ async def check_nothing_is_left(site: Site) -> None:
     await until(has_no_pod, "the provisioner's pod is gone")
 
 
-# The commands of the README, but that the folder of the manifests is the current one.
+# The commands of the README, except that the directory of the manifests is the current one.
 _COMMANDS = r"""
 set -e
 kubectl create configmap efs-provisioner \

@@ -85,6 +85,7 @@ class Backend:
     address: str = field(default_factory=free_address)
     bytes_received: int = 0
     connections: int = 0
+    denies: bool = False
     _server: asyncio.Server | None = None
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
 
@@ -114,7 +115,8 @@ class Backend:
             while True:
                 call = await read_record(reader)
                 self.bytes_received += len(call)
-                writer.write(null_reply(call[:4]))
+                is_null = call[20:24] == bytes(4)
+                writer.write(null_reply(call[:4]) if is_null else _root_reply(call[:4], denied=self.denies))
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError, ssl.SSLError):
             pass
@@ -129,5 +131,14 @@ async def read_record(reader: asyncio.StreamReader) -> bytes:
 
 
 def null_reply(xid: bytes) -> bytes:
-    reply = xid + struct.pack(">5I", 1, 0, 0, 0, 0)
+    return _record(xid + struct.pack(">5I", 1, 0, 0, 0, 0))
+
+
+def _root_reply(xid: bytes, *, denied: bool) -> bytes:
+    """NFS4ERR_ACCESS for PUTROOTFH, or the root: a file handle of four bytes."""
+    results = (13, 0, 1, 24, 13) if denied else (0, 0, 2, 24, 0, 10, 0, 4, 1)
+    return _record(xid + struct.pack(">5I", 1, 0, 0, 0, 0) + struct.pack(f">{len(results)}I", *results))
+
+
+def _record(reply: bytes) -> bytes:
     return struct.pack(">I", 0x8000_0000 | len(reply)) + reply

@@ -24,7 +24,7 @@ from kube_efs.model.efs.directories import Directory
 from kube_efs.model.efs.file_systems import LifeCycleState
 from kube_efs.model.efs.ids import FileSystemId, Region, SubnetId, ZoneName
 from kube_efs.model.errors import AwsDenied, AwsError, AwsNotFound, AwsThrottled, AwsUnavailable
-from kube_efs.telemetry.metrics import AwsMetrics
+from kube_efs.telemetry.metrics import AwsDriverMetrics, AwsMetrics
 
 REGION = Region("us-east-1")
 CREDENTIALS = AwsCredentials(access_key_id="test", secret_access_key="test")
@@ -239,6 +239,41 @@ async def test_aws_error_is_typed_and_counted_and_names_call_and_file_system(
     assert registry.get_sample_value("kube_efs_aws_calls_total", labels) == 1
 
 
+async def test_requests_are_counted_as_the_aws_driver_counts_them(proxy: tuple[Proxy, str]) -> None:
+    registry = CollectorRegistry()
+    listing = {"request": "DescribeFileSystems", "service": "efs"}
+    answers = iter([aws_failure(429, "ThrottlingException"), aws_failure(500, "InternalServerError"), None])
+    proxy[0].fail = lambda _request: next(answers, None)
+    metrics = AwsMetrics(registry, AwsDriverMetrics(registry))
+    async with AwsGateway(options(proxy[1], max_attempts=5), metrics) as gateway:
+        assert await gateway.file_systems() == ()
+        await gateway.caller_account()
+
+    def sample(name: str, **labels: str) -> float | None:
+        return registry.get_sample_value(f"aws_efs_csi_api_request_{name}", {**listing, **labels})
+
+    # Three attempts of one call, and none of another service.
+    assert sample("duration_seconds_count") == 3
+    assert sample("throttles_total") == 1
+    assert sample("errors_total", code="InternalServerError") == 1
+    assert sample("errors_total", code="ThrottlingException") is None
+    assert sample("duration_seconds_count", request="CreateAccessPoint") == 0
+    assert sample("duration_seconds_count", request="GetCallerIdentity") is None
+
+
+async def test_unanswered_request_has_a_duration_and_no_error_code() -> None:
+    registry = CollectorRegistry()
+    metrics = AwsMetrics(registry, AwsDriverMetrics(registry))
+    async with AwsGateway(options(f"http://127.0.0.1:{free_port()}"), metrics) as gateway:
+        with pytest.raises(AwsUnavailable):
+            await gateway.file_systems()
+
+    samples = [one for family in registry.collect() for one in family.samples if one.value]
+    names = {one.name for one in samples if one.name.startswith("aws_efs_csi_api_request")}
+    assert names >= {"aws_efs_csi_api_request_duration_seconds_count"}
+    assert not {one.name for one in samples if one.name.endswith(("errors_total", "throttles_total"))}
+
+
 async def test_temporary_throttling_is_retried(proxy: tuple[Proxy, str]) -> None:
     throttled = iter([True, True])
     proxy[0].fail = lambda _request: (
@@ -300,8 +335,8 @@ async def test_missing_credentials_are_reported_with_a_remedy(
 
 async def test_invalid_entry_does_not_hide_the_others(proxy: tuple[Proxy, str]) -> None:
     good = {"FileSystemId": "fs-1", "LifeCycleState": "available"}
-    odd = {"FileSystemId": "fs-2", "LifeCycleState": "sublimating"}
-    proxy[0].fail = lambda _request: web.json_response({"FileSystems": [odd, good]})
+    unknown = {"FileSystemId": "fs-2", "LifeCycleState": "sublimating"}
+    proxy[0].fail = lambda _request: web.json_response({"FileSystems": [unknown, good]})
     async with AwsGateway(options(proxy[1])) as gateway:
         with capture_logs() as logs:
             listed = await gateway.file_systems()

@@ -20,6 +20,7 @@ from tests.integration.on_demand_options import on_demand_options
 from tests.integration.tunnel_node import Node as TunnelNode
 from tests.integration.tunnel_node import running, stunnels_of
 
+from kube_efs.csi.file_counts import FileCounts
 from kube_efs.csi.interceptors import CallInterceptor
 from kube_efs.csi.node import NodeOptions, NodeService, node_service
 from kube_efs.csi.node_info import NodeInfo
@@ -38,6 +39,7 @@ from kube_efs.model.errors import PlatformError
 from kube_efs.mounts.mount import SystemMounter
 from kube_efs.mounts.mountinfo import read_mountinfo
 from kube_efs.mounts.table import MountTable
+from kube_efs.mounts.usage import count_bytes
 from kube_efs.telemetry.metrics import CsiMetrics
 from kube_efs.tunnels.api.client import TunnelClient, connect_tunnels
 from kube_efs.tunnels.options import TunnelOptions
@@ -157,9 +159,11 @@ async def node_served(
     place: Path,
     options: NodeOptions | None = None,
     unmount_options: UnmountOptions | None = None,
+    file_counts: FileCounts | None = None,
 ) -> AsyncIterator[Served]:
     volumes = NodeVolumes(mounter, tunnels, NODE_INFO, unmount_options)
-    node = NodeService(volumes, Statistics(refresh_seconds=60), NODE_INFO, options or NodeOptions())
+    statistics = Statistics(refresh_seconds=60)
+    node = NodeService(volumes, statistics, NODE_INFO, options or NodeOptions(), file_counts)
     endpoint = UnixEndpoint(path=place / "csi.sock")
     interceptors = [CallInterceptor(CsiMetrics(CollectorRegistry()))]
     async with (
@@ -340,6 +344,8 @@ async def test_repeated_publish_holds_the_tunnel_again(
     [holder] = await holders_of(tunnels)
     await tunnels.release(Holder(holder))
 
+    # The next reconciliation notices it; its readings of the mount table take longer than this tunnel stays.
+    node.volumes._forget_lost(await node.volumes._holders())
     await node.publish()
 
     assert await holders_of(tunnels) == [holder]
@@ -664,6 +670,52 @@ async def test_usage_is_that_of_the_file_system(node: Served) -> None:
     assert by_unit[csi.VolumeUsage.BYTES].total == found.f_blocks * found.f_frsize
     assert by_unit[csi.VolumeUsage.INODES].total == found.f_files
     assert not answer.volume_condition.abnormal
+
+
+async def test_usage_is_that_of_the_volume_if_files_are_counted(
+    mounter: FolderMounter, tunnels: TunnelClient, place: Path, eventually: Eventually
+) -> None:
+    async with (
+        FileCounts(refresh_seconds=60, rate_limit=1) as counts,
+        node_served(mounter, tunnels, place, file_counts=counts) as node,
+    ):
+        await node.publish()
+        (node.target() / "hello").write_bytes(b"x" * 100_000)
+        code, text = await refused(node.statistics(node.target()))
+        assert code is grpc.StatusCode.ABORTED
+        assert "has not been counted yet" in text
+
+        async def counted() -> bool:
+            try:
+                answer = await node.statistics(node.target())
+            except grpc.aio.AioRpcError:
+                return False
+            [usage] = [one for one in answer.usage if one.unit == csi.VolumeUsage.BYTES]
+            entries = [node.target(), *node.target().rglob("*")]
+            assert usage.used == sum(one.lstat().st_blocks * 512 for one in entries)
+            return True
+
+        await eventually(counted)
+
+
+async def test_target_is_unmounted_although_its_files_are_counted(
+    mounter: FolderMounter, tunnels: TunnelClient, place: Path, eventually: Eventually
+) -> None:
+    # As du does, this program keeps the mount busy until it ends.
+    slow = place / "slow"
+    slow.write_text('#!/bin/sh\nfor path; do :; done\ncd "$path"\ntouch counting\nexec sleep 1000\n')
+    slow.chmod(0o755)
+    counting = partial(count_bytes, program=str(slow))
+    async with (
+        FileCounts(refresh_seconds=60, rate_limit=1, count=counting) as counts,
+        node_served(mounter, tunnels, place, file_counts=counts) as node,
+    ):
+        await node.publish()
+        await refused(node.statistics(node.target()))
+        started = node.target() / "counting"
+        await eventually(lambda: _is(started.exists()))
+        await node.unpublish()
+        assert not mounted(node.target())
 
 
 async def test_path_without_a_mount_has_no_usage(node: Served) -> None:

@@ -63,10 +63,10 @@ async def test_both_forms_of_a_socket_address_are_served(folder: Path, form: str
 
 
 async def test_directory_name_can_contain_characters_that_urls_escape(folder: Path) -> None:
-    odd = folder / "50% off é"
-    odd.mkdir()
+    special = folder / "50% off é"
+    special.mkdir()
 
-    async with serving(UnixEndpoint(path=odd / "csi.sock"), identity_service()) as address:
+    async with serving(UnixEndpoint(path=special / "csi.sock"), identity_service()) as address:
         assert await driver_name_at(address) == "efs.csi.aws.com"
 
 

@@ -37,6 +37,7 @@ from kube_efs.doctor.gathering.cluster import gather_cluster
 from kube_efs.doctor.gathering.node import NodeOptions, gather_node
 from kube_efs.doctor.run import examine_aws, examine_cluster
 from kube_efs.model.efs.ids import FileSystemId, Region, SubnetId
+from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL, Names
 from kube_efs.operator.manifests import Manifest, RenderOptions, render_manifests
 from kube_efs.operator.platforms import Platform
 from kube_efs_lab.cluster import EmbeddedCluster
@@ -66,13 +67,13 @@ def aws(cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-def _installation(namespace: str, csi: bool) -> tuple[Manifest, ...]:
-    return render_manifests(RenderOptions(platform=Platform.KUBERNETES, namespace=namespace, csi=csi))
+def _installation(names: Names, csi: bool) -> tuple[Manifest, ...]:
+    return render_manifests(RenderOptions(platform=Platform.KUBERNETES, namespace=names.namespace, csi=csi))
 
 
 async def _examine(cluster: EmbeddedCluster, claim: str = "", *, in_aws: bool = False) -> tuple[Finding, ...]:
     attempts = Attempts(timeout_seconds=SECONDS)
-    facts = await examine_cluster(cluster.client, cluster.namespace, _installation, attempts)
+    facts = await examine_cluster(cluster.client, cluster.names, _installation, attempts)
     aws = await examine_aws(facts, None, attempts) if in_aws else None
     return diagnose(Facts(claim=claim, cluster=facts, aws=aws, gaps=attempts.gaps))
 
@@ -223,7 +224,9 @@ async def _gathered(options: AwsOptions, system: FileSystemId) -> tuple[Finding,
     attempts = Attempts(timeout_seconds=SECONDS)
     node = NodeObject(name="embedded", addresses=("10.1.2.3",))
     aws = await gather_aws(options, attempts, named={system}, nodes=[node])
-    facts = Facts(cluster=ClusterFacts(namespace="efs", nodes=(node,)), aws=aws, gaps=attempts.gaps)
+    facts = Facts(
+        cluster=ClusterFacts(names=OPENSHIFT_EFS_STUNNEL, nodes=(node,)), aws=aws, gaps=attempts.gaps
+    )
     return diagnose(facts)
 
 
@@ -268,7 +271,7 @@ async def test_killed_stunnel_and_agent_are_found(cluster: EmbeddedCluster) -> N
         await _found(lambda: _look_at_node(cluster), "port/not-listening", f"port {port}")
         found = await _found(lambda: _look_at_node(cluster), "process/unreachable", "the tunnel agent")
         assert "Connect" in found.evidence[0]
-        # Whoever answers at the mount targets is still who he is to be.
+        # The server at the mount targets still has the right name.
         assert not [one for one in await _look_at_node(cluster) if one.kind.id == "tls/name"]
     finally:
         await cluster.tunnel.start()
@@ -285,7 +288,7 @@ async def test_bundles_are_complete_and_contain_no_planted_secret(cluster: Embed
     planted = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY"
     await _plant(client, cluster.namespace, planted)
     attempts, bundle = Attempts(timeout_seconds=SECONDS), Bundle()
-    await collect_cluster(client, await gather_cluster(client, cluster.namespace, attempts), bundle, attempts)
+    await collect_cluster(client, await gather_cluster(client, cluster.names, attempts), bundle, attempts)
     options = _options(cluster)
     secret = options.configuration.with_suffix(".log")
     with secret.open("a") as log:

@@ -24,6 +24,7 @@ from kube_efs.doctor.findings import Finding
 from kube_efs.doctor.gathering.attempts import Attempts
 from kube_efs.doctor.gathering.aws import gather_aws
 from kube_efs.model.efs.ids import FileSystemId, SubnetId
+from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
 from kube_efs_lab.aws import aws_options
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -74,7 +75,7 @@ class Network:
         """The findings by kind."""
         attempts, nodes = Attempts(timeout_seconds=SECONDS), (self.node,)
         aws = await gather_aws(options or self.options, attempts, named={self.system}, nodes=nodes)
-        cluster = ClusterFacts(namespace="efs", nodes=nodes)
+        cluster = ClusterFacts(names=OPENSHIFT_EFS_STUNNEL, nodes=nodes)
         found = diagnose(Facts(cluster=cluster, aws=aws, gaps=attempts.gaps))
         return {one.kind.id: one for one in found}
 

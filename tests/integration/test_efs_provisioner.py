@@ -14,6 +14,7 @@ from tests.integration.efs_provisioner import (
     Site,
     check_deployment_step_by_step,
     check_nothing_is_left,
+    check_older_installation,
     check_quick_start,
     check_removal_of_the_provisioner,
     check_stateful_set,
@@ -108,6 +109,11 @@ async def test_quick_start_and_stateful_set_of_the_readme_work(site: Site) -> No
     await check_quick_start(site)
     await check_stateful_set(site, STATEFUL_SET)
     await check_nothing_is_left(site)
+
+
+@on_a_cluster
+async def test_older_installation_needs_only_its_own_environment(site: Site) -> None:
+    await check_older_installation(site)
 
 
 @on_a_cluster

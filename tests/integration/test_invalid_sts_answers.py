@@ -45,15 +45,15 @@ PAGE = "<html><body>Sign in, {token}<br></body></html>"
 
 @dataclass
 class Aws:
-    """EFS and STS on one port; while ``odd``, STS answers with a web page that repeats the request."""
+    """EFS and STS on one port; while ``is_invalid``, STS answers with a web page that repeats the request."""
 
     url: str = ""
-    odd: bool = False
+    is_invalid: bool = False
     refused: int = 0
 
     async def sts(self, request: web.Request) -> web.Response:
         form = await request.post()
-        if self.odd:
+        if self.is_invalid:
             self.refused += 1
             return web.Response(content_type="text/html", text=PAGE.format(token=form["WebIdentityToken"]))
         ends = f"{datetime.now(UTC) + timedelta(hours=1):%Y-%m-%dT%H:%M:%SZ}"
@@ -184,7 +184,7 @@ async def test_agent_renews_other_certificates_despite_invalid_answers_of_sts(
                     await client.ensure(spec, POD)
             assert await first.stop() == 0
 
-            aws.odd = True
+            aws.is_invalid = True
             await second.start()  # which renews at once what is signed
             for outcome, what in (
                 ("failed", "the failure is counted"),
@@ -204,7 +204,7 @@ async def test_agent_renews_other_certificates_despite_invalid_answers_of_sts(
             await until(root_is_up, "the tunnel of the ConfigMap is served meanwhile")
             assert await is_alive(second)
 
-            aws.odd = False
+            aws.is_invalid = False
 
             async def is_well() -> bool:
                 return not (await tunnels())[signed.name]["reason"]
@@ -234,7 +234,7 @@ async def test_controller_discovers_file_systems_after_invalid_answers_of_sts(
         "EFS_POLLING_INTERVAL": "0.2",
     }
     controller = Program("controller", environment, folder / "log")
-    aws.odd = True
+    aws.is_invalid = True
     failures = 'kube_efs_discovery_failures_total{part="file_systems"}'
 
     async def has_targets() -> bool:
@@ -249,7 +249,7 @@ async def test_controller_discovers_file_systems_after_invalid_answers_of_sts(
         assert await is_alive(controller)
         assert await metric(controller, "kube_efs_file_systems") == 0
 
-        aws.odd = False
+        aws.is_invalid = False
         await until(has_targets, "the file system is discovered")
         assert await metric(controller, "kube_efs_file_systems") == 1
         assert await is_alive(controller)
@@ -268,7 +268,7 @@ async def test_invalid_instance_metadata_are_retried_at_the_start(
         program = Program(command, environment | {"STUNNEL_CONF_PATH": str(folder / "s")}, folder / command)
         try:
             await program.start()
-            await until(partial(_has_logged, folder / command, "instance-metadata-odd"), "it is asked again")
+            await until(partial(_has_logged, folder / command, "location-not-found"), "it is asked again")
             assert await is_alive(program)
             assert not (await fetched(program, "/readyz"))["ok"]
         finally:

@@ -178,7 +178,7 @@ async def test_each_access_point_has_its_own_root_and_identity(site: Site) -> No
         root, file = data / "apps" / name, data / "apps" / name / "file"
         found = root.stat()
         assert (found.st_uid, found.st_gid, stat.filemode(found.st_mode)) == (UID, GID, "drwxr-x---")
-        assert (file.stat().st_uid, file.stat().st_gid) == (UID, GID), "whoever wrote, it is that user's"
+        assert (file.stat().st_uid, file.stat().st_gid) == (UID, GID), "every writer's file is that user's"
         assert file.read_text() == f"of {name}"
     # Mounted without an access point the identity is the client's.
     assert await site.write(whole, "file", "of all")

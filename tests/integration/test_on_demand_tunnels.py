@@ -57,6 +57,8 @@ from kube_efs.tunnels.protocol import tunnels_pb2 as pb
 from kube_efs.tunnels.protocol.tunnels_pb2_grpc import TunnelsStub
 from kube_efs.tunnels.reservations import Holder, PortRange, TunnelSpec
 from kube_efs.tunnels.status import TunnelState
+from kube_efs.tunnels.stunnel.fips import check_fips_mode
+from kube_efs.tunnels.stunnel.process import find_stunnel
 
 pytestmark = pytest.mark.skipif(not Path("/usr/bin/stunnel").exists(), reason="stunnel is not installed")
 
@@ -260,6 +262,71 @@ async def test_file_system_of_the_config_map_does_not_get_the_port_of_a_held_tun
         assert other.connections == 0
 
 
+async def test_tunnels_work_in_fips_mode_where_openssl_has_a_provider(
+    options: TunnelOptions, client: TunnelClient, backend: Backend
+) -> None:
+    refusal = ""
+    try:
+        await check_fips_mode(find_stunnel(None), required_by="this test")
+    except InvalidSetting as error:
+        refusal = str(error)
+    if refusal:
+        # The agent refuses to start, with the words of this stunnel.
+        assert "FIPS" in refusal.partition("has no FIPS mode")[2].upper()
+        return
+    async with serving(replace(options, fips=True)) as node:
+        port = await client.ensure(spec_at(backend, access_point_id=access_point(1)), POD)
+        async with connected(port) as connection:
+            await connection.call()
+        await node.until(FS, TunnelState.UP, on_demand=True)
+        assert "FIPS mode enabled" in options.log_path.read_text()
+
+
+async def test_tunnel_trusts_the_file_of_authorities_that_the_mount_names(
+    options: TunnelOptions, client: TunnelClient, backend: Backend, tmp_path: Path
+) -> None:
+    allowed = tmp_path / "authorities"
+    allowed.mkdir()
+    own = allowed / "own.pem"
+    own.write_bytes(options.authorities(options.region).read_bytes())
+    # By default, the tunnels trust an authority that has not signed the server's certificate.
+    options = replace(options, ca_file=Authority(tmp_path, "foreign").file, ca_directory=allowed)
+    spec = spec_at(backend, ca_file=str(own))
+    async with serving(options) as node:
+        port = await client.ensure(spec, POD)
+        await node.until(FS, TunnelState.UP, on_demand=True)
+        async with connected(port) as connection:
+            await connection.call()
+        untrusting = await client.ensure(spec_at(backend), OTHER_POD)
+        assert untrusting != port
+        reason = "the server's certificate is not trusted"
+        await eventually(
+            lambda: any(
+                one.port == untrusting and reason in one.reason for one in node.agent.status().tunnels
+            ),
+            reason,
+        )
+
+        # Without the file, its tunnel cannot be loaded again. It keeps its holder, and the others continue.
+        own.unlink()
+        with pytest.raises(InvalidValue, match="cannot be read"):
+            await client.ensure(spec, Holder("another pod"))
+        await client.ensure(spec_at(backend, access_point_id=access_point(1)), OTHER_POD)
+        assert {one.port: one.holders for one in await client.tunnels()}[port] == {POD}
+
+
+async def test_file_of_authorities_is_refused_without_an_allowed_directory(
+    options: TunnelOptions, client: TunnelClient, backend: Backend
+) -> None:
+    named = str(options.authorities(options.region))
+    async with serving(options):
+        with pytest.raises(
+            InvalidValue, match="would change the authorities that the tunnel trusts; leave it"
+        ):
+            await client.ensure(spec_at(backend, ca_file=named), POD)
+        assert not options.reservations_path.exists()
+
+
 async def test_stunnel_resolves_the_name_without_a_config_map(
     options: TunnelOptions, client: TunnelClient
 ) -> None:
@@ -451,7 +518,7 @@ async def test_transfer_continues_and_ports_stay_when_the_agent_is_killed(
             async with serving(options) as node:
                 assert [await client.ensure(spec, OTHER_POD) for spec in specs] == ports
                 assert stunnels_of(options.conf_path) == [node.pid] == [pid]
-                await eventually(lambda: connection.calls > before + 10, "the transfer going on")
+                await eventually(lambda: connection.calls > before + 10, "the transfer to continue")
                 assert [tunnel.holders for tunnel in await client.tunnels()] == [{POD, OTHER_POD}] * 3
                 stop.set()
                 await transfer
@@ -587,7 +654,7 @@ async def test_memory_of_stunnel_does_not_grow_with_reloads(
     async with (
         Backend(authority, host_of("fs-1")) as one,
         Backend(authority, host_of("fs-1")) as two,
-        # Only what is served anew is probed, so that the connections are those which are made here.
+        # Only what is served again is probed, so that the connections are those which are made here.
         serving(replace(options, probe_interval_seconds=600)) as node,
     ):
         ports = [

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -33,9 +34,10 @@ from kube_efs.model.efs.ids import Region, SubnetId
 from kube_efs.model.errors import InvalidSetting, StunnelMissing
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.agent import TargetDocuments, TunnelAgent
+from kube_efs.tunnels.config_map import load_served
 from kube_efs.tunnels.mount_targets import NodeLocation
 from kube_efs.tunnels.options import TunnelOptions
-from kube_efs.tunnels.status import TunnelState
+from kube_efs.tunnels.status import DENIED, TunnelState
 from kube_efs.tunnels.stunnel import keeper
 
 pytestmark = pytest.mark.skipif(not Path("/usr/bin/stunnel").exists(), reason="stunnel is not installed")
@@ -136,7 +138,7 @@ async def test_change_of_another_tunnel_does_not_interrupt_a_transfer(
             node.push(first)
             await eventually(lambda: len(node.agent.status().tunnels) == 1, "fs-2 gone")
             done = client.calls
-            await eventually(lambda: client.calls > done, "the transfer going on")
+            await eventually(lambda: client.calls > done, "the transfer to continue")
             stop.set()
             await transfer
         assert node.registry.get_sample_value("kube_efs_stunnel_restarts_total") == 0
@@ -224,6 +226,49 @@ async def test_status_names_a_mount_target_that_refuses_connections(options: Tun
     async with running(options) as node:
         node.push(target("fs-1", free_port(), a=address))
         await node.until("fs-1", TunnelState.DOWN, reason=f"{address}: connection refused")
+
+
+async def test_targets_that_could_not_be_stored_are_stored_later(
+    options: TunnelOptions, authority: Authority
+) -> None:
+    options.state_path.mkdir()  # so that the file cannot be written
+    async with Backend(authority, host_of("fs-1")) as backend, running(options) as node:
+        node.push(target("fs-1", free_port(), a=backend.address))
+        await node.until("fs-1", TunnelState.UP)
+        options.state_path.rmdir()
+        await eventually(options.state_path.is_file, "the targets stored without a new document")
+        stored = load_served(options.state_path)
+        assert stored
+        assert [str(one) for one in stored.document.targets] == ["fs-1"]
+
+
+async def test_denied_tunnel_is_reported_once_and_is_down_only_while_it_is_used(
+    options: TunnelOptions, authority: Authority
+) -> None:
+    port, labels = free_port(), {"file_system": "fs-1"}
+    async with (
+        Backend(authority, host_of("fs-1"), denies=True) as denying,
+        Backend(authority, host_of("fs-2")) as other,
+        running(options) as node,
+    ):
+        node.push(target("fs-1", port, a=denying.address), target("fs-2", free_port(), a=other.address))
+        await node.until("fs-1", TunnelState.REJECTED, denied=True, reason=DENIED)
+        await node.until("fs-2", TunnelState.UP, denied=False)
+        assert node.registry.get_sample_value("kube_efs_tunnel_up", labels) is None
+        assert node.registry.get_sample_value("kube_efs_tunnel_denied", labels) == 1
+        async with connected(port) as client:
+            await client.call()
+            await node.until("fs-1", TunnelState.DOWN, denied=False, connections=1)
+            await eventually(
+                lambda: node.registry.get_sample_value("kube_efs_tunnel_up", labels) == 0, "the metric"
+            )
+        await node.until("fs-1", TunnelState.REJECTED, denied=True)
+        assert [(one.reason, one.file_system_id) for one in node.notifications] == [("TunnelDenied", "fs-1")]
+
+        denying.denies = False
+        await node.until("fs-1", TunnelState.UP, denied=False, reason="")
+        assert [one.reason for one in node.notifications] == ["TunnelDenied", "TunnelAllowed"]
+        assert node.registry.get_sample_value("kube_efs_tunnel_denied", labels) == 0
 
 
 async def test_port_in_use_affects_one_tunnel_until_it_is_free(
@@ -325,7 +370,7 @@ async def test_hostile_entries_are_refused_and_nothing_else_is_affected(
         await eventually(lambda: len(node.agent.status().problems) == 9, "nine problems")
         assert options.conf_path.read_text() == before
         assert {one.file_system_id for one in node.agent.status().tunnels} == {"fs-1", "fs-2"}
-        # A known file system keeps what was good, so its mounted volumes go on.
+        # A known file system keeps what was good, so its mounted volumes still work.
         assert node.tunnel("fs-2").port == known
         assert node.has("fs-2", TunnelState.UP)
 
@@ -444,6 +489,12 @@ async def test_large_log_of_stunnel_is_truncated(options: TunnelOptions, authori
             id="path with a line break",
         ),
         pytest.param(
+            {"region": "us-iso-east-1", "ca_file": None, "system_ca_file": Path("/nowhere/system.pem")},
+            InvalidSetting,
+            "KUBE_EFS_CA_FILE: '/nowhere/system.pem' is not a file",
+            id="no authorities of the partition",
+        ),
+        pytest.param(
             {"conf_path": Path("/nowhere/stunnel.conf")},
             InvalidSetting,
             "STUNNEL_CONF_PATH: '/nowhere/stunnel.conf' is in a directory that is not writable",
@@ -452,10 +503,10 @@ async def test_large_log_of_stunnel_is_truncated(options: TunnelOptions, authori
     ],
 )
 def test_invalid_settings_are_refused_at_the_start(
-    change: dict[str, Path], error: type[Exception], text: str, options: TunnelOptions
+    change: dict[str, Any], error: type[Exception], text: str, options: TunnelOptions
 ) -> None:
     with pytest.raises(error) as refused:
-        TunnelAgent(replace(options, **change), TunnelMetrics(CollectorRegistry()))  # type: ignore[arg-type]
+        TunnelAgent(replace(options, **change), TunnelMetrics(CollectorRegistry()))
     assert text in str(refused.value)
 
 

@@ -56,7 +56,7 @@ def options(tmp_path: Path) -> Iterator[TunnelOptions]:
 @pytest.fixture
 async def backend(tmp_path: Path, options: TunnelOptions) -> AsyncIterator[Backend]:
     authority = Authority(tmp_path, "ca")
-    options.ca_file.write_bytes(authority.file.read_bytes())
+    options.authorities(options.region).write_bytes(authority.file.read_bytes())
     async with Backend(authority, host_of(FS)) as backend:
         yield backend
 

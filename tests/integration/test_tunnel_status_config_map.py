@@ -8,6 +8,7 @@ from dataclasses import replace
 from lightkube import AsyncClient
 from lightkube.resources.core_v1 import ConfigMap
 
+from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
 from kube_efs.report.reading import read_cluster
 from kube_efs.report.values import NodeReport
 from kube_efs.tunnels.status import TunnelsStatus, TunnelState, TunnelStatus
@@ -17,6 +18,9 @@ Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
 
 _UP = TunnelStatus(file_system_id="fs-a", port=20490, state=TunnelState.UP, probe_seconds=0.1)
 _DOWN = replace(_UP, state=TunnelState.DOWN, reason="no route to host")
+
+
+NAMES = replace(OPENSHIFT_EFS_STUNNEL, namespace="default")
 
 
 class _Agent:
@@ -32,7 +36,7 @@ class _Agent:
 @asynccontextmanager
 async def _publishing(client: AsyncClient, agent: _Agent) -> AsyncIterator[None]:
     task = asyncio.create_task(
-        publish_status(client, agent.status, namespace="default", node="node-a", interval_seconds=0.01)
+        publish_status(client, agent.status, names=NAMES, node="node-a", interval_seconds=0.01)
     )
     try:
         yield
@@ -42,7 +46,7 @@ async def _publishing(client: AsyncClient, agent: _Agent) -> AsyncIterator[None]
 
 
 async def _nodes(client: AsyncClient) -> tuple[NodeReport, ...]:
-    return (await read_cluster(client, "default")).nodes
+    return (await read_cluster(client, NAMES)).nodes
 
 
 async def test_status_is_published_after_changes_and_removed_at_the_end(

@@ -106,7 +106,7 @@ def children(pid: int) -> list[int]:
     return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="a namespace of processes needs root")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can create a namespace of processes")
 async def test_crash_of_the_agent_in_a_container_keeps_stunnel_and_its_ports(tmp_path: Path) -> None:
     socket, conf, config = tmp_path / "t.sock", tmp_path / "stunnel.conf", tmp_path / "config"
     config.write_text(KUBECONFIG)

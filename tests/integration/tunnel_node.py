@@ -18,6 +18,7 @@ from tests.integration.nfs_backend import read_record
 
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.agent import TargetDocuments, TunnelAgent
+from kube_efs.tunnels.notifications import Notification
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.probe import null_call
 from kube_efs.tunnels.status import TunnelState, TunnelStatus
@@ -62,6 +63,7 @@ class Node:
     agent: TunnelAgent
     options: TunnelOptions
     registry: CollectorRegistry
+    notifications: list[Notification]
     queue: asyncio.Queue[TargetDocuments] = field(default_factory=asyncio.Queue)
 
     async def documents(self) -> AsyncIterator[TargetDocuments]:
@@ -96,7 +98,9 @@ class Node:
 @asynccontextmanager
 async def running(options: TunnelOptions) -> AsyncIterator[Node]:
     registry = CollectorRegistry()
-    node = Node(agent=TunnelAgent(options, TunnelMetrics(registry)), options=options, registry=registry)
+    notifications: list[Notification] = []
+    agent = TunnelAgent(options, TunnelMetrics(registry), notify=notifications.append)
+    node = Node(agent=agent, options=options, registry=registry, notifications=notifications)
     task = asyncio.create_task(node.agent.run(node.documents()))
     try:
         yield node
@@ -199,7 +203,7 @@ async def agent_process(
         sys.executable,
         runner,
         options.conf_path,
-        options.ca_file,
+        options.authorities(options.region),
         *(one.targets for one in documents),
         stdout=asyncio.subprocess.DEVNULL,
         env={**os.environ, **environment},

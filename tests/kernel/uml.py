@@ -69,7 +69,7 @@ class Guest:
 
     @staticmethod
     def _nothing(name: str, ending: str) -> Result:
-        return Result(scenario=name, seconds=0.0, error=f"The guest {ending} and has not told how this went.")
+        return Result(scenario=name, seconds=0.0, error=f"The guest {ending} and did not report a result.")
 
 
 def _kill_group(process: "subprocess.Popen[bytes]") -> None:

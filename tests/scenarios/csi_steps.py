@@ -27,7 +27,7 @@ from kube_efs_lab.program import Program
 DRIVER = "efs.csi.aws.com"
 MANAGER = "efs-manager"
 
-# Word for word what a user of the AWS driver has written down, but for the file system's id.
+# Word for word what a user of the AWS driver has written down, except the file system's id.
 SEED_CLASS = """
 kind: StorageClass
 apiVersion: storage.k8s.io/v1

@@ -22,7 +22,7 @@ from tinykube.api.credentials import make_identity, render_kubeconfig, write_kub
 from tinykube.kubelet.kubelet import Kubelet
 
 _HOST = "127.0.0.1"
-# They belong to one connection, or are made anew for the next.
+# They belong to one connection, or are created again for the next.
 _HOP_BY_HOP = ("Connection", "Content-Length", "Host", "Keep-Alive", "Transfer-Encoding")
 _EXPIRED = {
     "type": "ERROR",
@@ -42,10 +42,11 @@ Fault = Callable[["Exchange"], Awaitable[web.StreamResponse]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A request to the API server."""
+    """A request to the API server; ``name`` is empty for all objects of a resource."""
 
     method: str
     resource: str
+    name: str
     is_watch: bool
 
 
@@ -218,6 +219,7 @@ def _call(request: web.Request) -> Call:
     return Call(
         method=request.method,
         resource=parts[0] if parts else "",
+        name=parts[1] if len(parts) > 1 else "",
         is_watch=request.query.get("watch") in {"1", "true"},
     )
 

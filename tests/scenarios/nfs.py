@@ -130,7 +130,7 @@ class SlowReader(AbstractAsyncContextManager["SlowReader"]):
                     async with asyncio.timeout(_PAUSE_SECONDS):
                         await over.wait()
 
-        # Never cancelled: a call of the library goes on in its thread.
+        # Never cancelled: a call of the library continues in its thread.
         reading = asyncio.create_task(read())
         try:
             yield

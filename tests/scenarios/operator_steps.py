@@ -15,6 +15,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Event, Node, Pod
 from lightkube.types import PatchType
 from tests.conformance.kubectl import Kubectl
+from tests.scenarios.faulty_api import FaultyApi
 from tests.scenarios.forking import fork_module
 from tests.scenarios.steps import eventually
 
@@ -35,6 +36,7 @@ from tinykube.controllers.scheduler import _Binding
 NAMESPACE = "storage"
 DRIVER = "efs.csi.aws.com"
 RESYNC_SECONDS = 2
+IMAGE = "registry.example.com/kube-efs:1"
 NODES = ("first", "second")
 _INHERITED = ("HOME", "LANG", "PATH", "PYTHONPATH", "TMPDIR")
 
@@ -128,19 +130,23 @@ class PretendedNodes:
             for term in terms
             for expression in (term.labelSelector and term.labelSelector.matchExpressions) or ()
             for one in there
+            # A selector of namespaces that is empty selects all.
+            if term.namespaceSelector is not None
+            or (one.metadata and one.metadata.namespace in (term.namespaces or ()))
         )
 
 
 class OperatorCluster:
-    """The cluster of a module; ``operator`` is its running process."""
+    """The cluster of a module; ``operator`` is its running process, which reaches the API through ``api``."""
 
     def __init__(
-        self, kubeconfig: Path, client: AsyncClient, nodes: PretendedNodes, operator: Program
+        self, kubeconfig: Path, client: AsyncClient, nodes: PretendedNodes, operator: Program, api: FaultyApi
     ) -> None:
         self.kubectl = Kubectl(kubeconfig)
         self.client = client
         self.nodes = nodes
         self.operator = operator
+        self.api = api
         self.objects = ObjectClient(client)
 
     async def ask(self, **spec: Any) -> None:
@@ -170,6 +176,14 @@ class OperatorCluster:
         with suppress(httpx2.HTTPStatusError):
             return manifest_of(await self.client.get(ClusterCSIDriver, DRIVER), "ClusterCSIDriver")
         return None
+
+    async def is_defined(self) -> bool:
+        """Whether the API server serves the kind ClusterCSIDriver."""
+        try:
+            _ = [item async for item in self.client.list(ClusterCSIDriver)]
+        except httpx2.HTTPStatusError:
+            return False
+        return True
 
     async def withdraw(self) -> None:
         """Delete the ClusterCSIDriver, and wait until it is deleted."""
@@ -242,7 +256,7 @@ class OperatorCluster:
 
 @asynccontextmanager
 async def operator_cluster(
-    kubeconfig: Path, operator_kubeconfig: Path, client: AsyncClient, folder: Path
+    kubeconfig: Path, api: FaultyApi, client: AsyncClient, folder: Path
 ) -> AsyncIterator[OperatorCluster]:
     """The operator with its own account, on simulated nodes."""
     nodes = PretendedNodes(client)
@@ -250,19 +264,19 @@ async def operator_cluster(
     running = asyncio.create_task(nodes.run())
     environment = {
         **{name: os.environ[name] for name in _INHERITED if name in os.environ},
-        "KUBECONFIG": str(operator_kubeconfig),
+        "KUBECONFIG": str(api.kubeconfig),
         "POD_NAMESPACE": NAMESPACE,
         "POD_NAME": "kube-efs-operator-0",
         "KUBE_EFS_HEALTH_HOST": "127.0.0.1",
         "KUBE_EFS_HEALTH_PORT": "0",
         "KUBE_EFS_RESYNC_SECONDS": str(RESYNC_SECONDS),
-        "KUBE_EFS_IMAGE": "registry.example.com/kube-efs:1",
+        "KUBE_EFS_IMAGE": IMAGE,
     }
     operator = Program("operator", environment, folder / "operator.log", starter=fork_module)
     try:
         await operator.start()
         await operator.ready()
-        yield OperatorCluster(kubeconfig, client, nodes, operator)
+        yield OperatorCluster(kubeconfig, client, nodes, operator, api)
     finally:
         await operator.stop()
         running.cancel()
@@ -272,7 +286,8 @@ async def operator_cluster(
 
 async def install_operator(kubeconfig: Path, *, platform: Platform = Platform.KUBERNETES) -> None:
     """Apply ``kube-efs render --operator`` without the Deployment, because a test starts its process."""
-    manifests = render_operator(RenderOptions(platform=platform, namespace=NAMESPACE, csi=True))
+    options = RenderOptions(platform=platform, namespace=NAMESPACE, create_namespace=True, csi=True)
+    manifests = render_operator(options)
     kept = [dict(one) for one in manifests if one["kind"] not in {"Deployment", "CustomResourceDefinition"}]
     await Kubectl(kubeconfig)("apply", "-f", "-", stdin=yaml.safe_dump_all(kept))
 
@@ -299,9 +314,10 @@ async def running_operator(
             kubeconfig = running.kubeconfig
             task = asyncio.create_task(run_controllers(client, node=None))
             stack.push_async_callback(_end, task)
-        yield await stack.enter_async_context(
-            operator_cluster(running.kubeconfig, kubeconfig, client, folder)
-        )
+        api = await stack.enter_async_context(FaultyApi(kubeconfig, folder / "operator.kubeconfig"))
+        cluster = await stack.enter_async_context(operator_cluster(running.kubeconfig, api, client, folder))
+        await eventually(cluster.is_defined, what="the API server has the kind ClusterCSIDriver")
+        yield cluster
 
 
 async def _end(task: asyncio.Task[None]) -> None:

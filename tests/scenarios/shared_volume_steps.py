@@ -45,7 +45,7 @@ from kube_efs.operator.manifests import load_asset
 
 CRD = f"{PLURAL}.{GROUP}"
 
-# Word for word what the README of aws-efs-operator has, but for the ids.
+# Word for word what the README of aws-efs-operator has, except the ids.
 SEED = """
 apiVersion: aws-efs.managed.openshift.io/v1alpha1
 kind: SharedVolume

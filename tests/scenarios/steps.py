@@ -34,7 +34,8 @@ from kube_efs.kube.reading import read_volume
 from kube_efs.kube.watching import Applied, Change, Deleted, Listed, follow
 from kube_efs.model.efs.directories import Directory, Relation
 from kube_efs.model.efs.ids import FileSystemId
-from kube_efs.model.efs.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, TunnelTargets, parse_targets
+from kube_efs.model.efs.targets import CONFIG_MAP_KEY, TunnelTargets, parse_targets
+from kube_efs.model.names import Names
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
 from kube_efs.model.volumes import PROVISIONED_BY, Volume
 from kube_efs.provisioning.workers.orders import Action, parse_order
@@ -59,6 +60,7 @@ class Cluster(Protocol):
     controller: Program
     tunnel: Program
     node: Program
+    names: Names
     namespace: str
     folder: Path
     file_system_ids: tuple[FileSystemId, ...]
@@ -66,6 +68,15 @@ class Cluster(Protocol):
     @property
     def kubeconfig(self) -> Path:
         """The kubeconfig of the administrator."""
+        ...
+
+
+class WithTunnel(Protocol):
+    """A node with a tunnel agent."""
+
+    @property
+    def tunnel(self) -> Program:
+        """The agent."""
         ...
 
 
@@ -234,7 +245,7 @@ async def refusal(cluster: Cluster, volume: str) -> str:
 
 async def published_targets(cluster: Cluster) -> TunnelTargets:
     """The current targets in the ConfigMap."""
-    found = await cluster.client.get(ConfigMap, CONFIG_MAP_NAME, namespace=cluster.namespace)
+    found = await cluster.client.get(ConfigMap, cluster.names.config_map, namespace=cluster.namespace)
     targets, rejections = parse_targets((found.data or {})[CONFIG_MAP_KEY])
     assert not rejections
     return targets
@@ -281,11 +292,12 @@ class WorkerPods:
 
     ``conflicts`` are the pairs of pods that could change nested directories at the same time. Pods with a
     scheduling gate do not run. Pods that empty the trash are ignored, because they may run with any other
-    pod.
+    pod. ``claims`` are those that the pods, also these, have mounted.
     """
 
     def __init__(self) -> None:
         self.names: set[str] = set()
+        self.claims: set[str] = set()
         self.most_at_once: Counter[str] = Counter()
         self.conflicts: set[tuple[str, str]] = set()
         self._running: dict[str, RunningWorker] = {}
@@ -312,6 +324,8 @@ class WorkerPods:
         assert pod.metadata
         assert pod.metadata.name
         assert pod.spec
+        sources = [one.persistentVolumeClaim for one in pod.spec.volumes or ()]
+        self.claims |= {one.claimName for one in sources if one}
         if pod.metadata.name.startswith("efs-empty-"):
             return
         self.names.add(pod.metadata.name)
@@ -358,29 +372,29 @@ async def trash_is_empty(root: Path) -> None:
     await eventually(empty, what="the trash is empty")
 
 
-async def tunnels(cluster: Cluster) -> TunnelsStatus:
+async def tunnels(node: WithTunnel) -> TunnelsStatus:
     """The current tunnels of the node's agent; none while it does not answer."""
     try:
         async with (
             aiohttp.ClientSession() as session,
-            session.get(f"{cluster.tunnel.health_url}/tunnels") as answer,
+            session.get(f"{node.tunnel.health_url}/tunnels") as answer,
         ):
             return TypeAdapter(TunnelsStatus).validate_python(await answer.json())
     except aiohttp.ClientError:
         return TunnelsStatus()
 
 
-async def tunnel_status(cluster: Cluster, file_system_id: FileSystemId) -> TunnelStatus | None:
+async def tunnel_status(node: WithTunnel, file_system_id: FileSystemId) -> TunnelStatus | None:
     """The state of one tunnel on the node."""
-    status = await tunnels(cluster)
+    status = await tunnels(node)
     return next((one for one in status.tunnels if one.file_system_id == file_system_id), None)
 
 
-async def tunnel_up(cluster: Cluster, file_system_id: FileSystemId) -> TunnelStatus:
+async def tunnel_up(node: WithTunnel, file_system_id: FileSystemId) -> TunnelStatus:
     """Wait until the tunnel of a file system is up."""
 
     async def look() -> TunnelStatus | None:
-        tunnel = await tunnel_status(cluster, file_system_id)
+        tunnel = await tunnel_status(node, file_system_id)
         return tunnel if tunnel is not None and tunnel.state is TunnelState.UP else None
 
     return await eventually(look, what=f"the tunnel of {file_system_id} is up")

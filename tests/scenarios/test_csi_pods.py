@@ -373,7 +373,7 @@ async def test_missing_access_point_refuses_every_mount(cluster: Cluster) -> Non
     point = "fsap-00000000000000000"
     await static_volume(cluster, claims, "nowhere", f"{system}::{point}")
     await create(cluster, claims.namespace, pod_with("nowhere", "true", name="lost"))
-    await failed_mount(cluster, claims.namespace, "lost", "Connection reset by peer")
+    await failed_mount(cluster, claims.namespace, "lost", "access denied by server")
     await pods_gone(cluster, claims.namespace, "lost")
 
 
@@ -392,7 +392,7 @@ async def test_killed_driver_does_not_stop_pods_and_unmounts_after_its_restart(
     async def has_grown() -> bool:
         return len(await grows(log)) > len(before)
 
-    await steps.eventually(has_grown, what="the pod goes on writing")
+    await steps.eventually(has_grown, what="the pod continues to write")
     await cluster.client.delete(Pod, "writer", namespace=space, grace_period=1)
     await create(cluster, space, pod_with("steady", "true", name="next"))
     await failed_mount(cluster, space, "next", "code = Unavailable")

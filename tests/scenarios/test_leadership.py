@@ -13,13 +13,18 @@ import aiohttp
 import pytest
 import pytest_asyncio
 from lightkube.models.coordination_v1 import LeaseSpec
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.models.rbac_v1 import PolicyRule, RoleRef, Subject
 from lightkube.resources.coordination_v1 import Lease
+from lightkube.resources.core_v1 import ConfigMap, Event, Namespace
+from lightkube.resources.rbac_authorization_v1 import Role, RoleBinding
 from tests.scenarios import faulty_api, steps
 from tests.scenarios.burst import MOMENTS, Burst
 from tests.scenarios.faulty_api import FaultyApi, FaultyPlane
 from tests.scenarios.steps import Cluster
 
 from kube_efs.kube.watching import follow, only_object
+from kube_efs.model.names import NameSet
 from kube_efs_lab.control_plane import ControlPlane
 from kube_efs_lab.program import Program
 
@@ -197,6 +202,55 @@ async def test_leader_that_ends_in_order_hands_over_before_its_lease_expires(
     assert held.renewTime
     assert taken.acquireTime
     assert taken.acquireTime - held.renewTime < timedelta(seconds=DURATION_SECONDS)
+
+
+async def test_controller_of_a_second_installation_does_nothing_and_says_so(
+    cluster: Cluster, plane: FaultyPlane, pair: Pair, cluster_folder: Path
+) -> None:
+    second = NameSet.KUBE_EFS.names
+    await _install_lease(cluster, second.namespace)
+    changes = {
+        "POD_NAME": f"{second.controller}-0",
+        "POD_NAMESPACE": second.namespace,
+        "KUBE_EFS_NAMES": second.name_set.value,
+        "KUBECONFIG": str(await plane.inner.kubeconfig_of(cluster.names.controller_account)),
+    }
+    other = cluster.controller.replica(cluster_folder / "second-installation.log", changes)
+    await other.start()
+    try:
+
+        async def told() -> str:
+            events = cluster.client.list(Event, namespace=second.namespace, fields={"reason": "NotLeading"})
+            return "; ".join([one.message or "" async for one in events])
+
+        message = await steps.eventually(told, what="the second installation says that it waits")
+        assert f"the leader of the Lease {cluster.namespace}/{LEASE} serves " in message
+
+        namespace = await steps.new_namespace(cluster.client)
+        storage_class = await steps.new_class(cluster.client, default_file_system_id="auto")
+        await cluster.client.create(steps.claim(namespace, "one", storage_class, {"volume_name": "one"}))
+        await steps.bound_volume(cluster.client, namespace, "one")
+        assert await pair.leader.leads()
+        assert await steps.metric(other, "kube_efs_leader ") == 0
+        # Its tunnels would open the same ports.
+        maps = cluster.client.list(ConfigMap, namespace=second.namespace)
+        assert second.config_map not in {one.metadata.name async for one in maps if one.metadata}
+    finally:
+        await other.stop()
+
+
+async def _install_lease(cluster: Cluster, namespace: str) -> None:
+    """The namespace of a second installation, in which the controller of the first may have a Lease."""
+    await cluster.client.create(Namespace(metadata=ObjectMeta(name=namespace)))
+    metadata = ObjectMeta(name=LEASE, namespace=namespace)
+    rule = PolicyRule(
+        apiGroups=["coordination.k8s.io"], resources=["leases"], verbs=["get", "create", "update"]
+    )
+    account = cluster.names.controller_account
+    subject = Subject(kind="ServiceAccount", name=account, namespace=cluster.namespace)
+    role = RoleRef(apiGroup="rbac.authorization.k8s.io", kind="Role", name=LEASE)
+    await cluster.client.create(Role(metadata=metadata, rules=[rule]))
+    await cluster.client.create(RoleBinding(metadata=metadata, roleRef=role, subjects=[subject]))
 
 
 async def _lease(cluster: Cluster) -> LeaseSpec:

@@ -18,7 +18,8 @@ from tests.scenarios.directory_steps import Claims
 from tests.scenarios.steps import Cluster
 
 from kube_efs.model.volumes import Volume
-from kube_efs.operator.manifests import render_asset
+from kube_efs.operator.manifests import RenderOptions, render_asset, values_of
+from kube_efs.operator.platforms import Platform
 from kube_efs_lab.programs import NODE
 from tinykube.ports import free_port
 
@@ -41,7 +42,8 @@ def cluster_settings() -> dict[str, str]:
 
 async def _grant(cluster: Cluster) -> None:
     """Grant the permissions of deploy/monitoring/observing-rbac.yaml to the controller."""
-    rights = render_asset("observing-rbac", {"namespace": cluster.namespace})
+    options = RenderOptions(platform=Platform.KUBERNETES, namespace=cluster.namespace)
+    rights = render_asset("observing-rbac", values_of(options))
     for one in codecs.load_all_yaml(yaml.safe_dump_all(rights)):
         await cluster.client.apply(one, force=True)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -10,9 +10,14 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 import yaml
+from lightkube.core.resource import NamespacedResource, Resource
+from lightkube.resources.apps_v1 import DaemonSet
+from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import Pod
+from tests.scenarios.faulty_api import Call, Fault, answering, no_fault
 from tests.scenarios.operator_steps import (
     DRIVER,
+    IMAGE,
     NAMESPACE,
     RESYNC_SECONDS,
     OperatorCluster,
@@ -20,12 +25,14 @@ from tests.scenarios.operator_steps import (
 )
 from tests.scenarios.steps import metric
 
+from kube_efs.kube.watching import Applied, Listed, follow
 from kube_efs.operator.cluster_csi_driver import FORCE_TAKEOVER, FORCE_UNINSTALL
 from kube_efs.operator.cluster_facts import CREDENTIALS_SECRET
 from kube_efs.operator.injection import dependency_key
 from kube_efs.operator.installer import RESTARTED
 from kube_efs.operator.kinds import ClusterCSIDriver
 from kube_efs.operator.manifests import Manifest
+from kube_efs.operator.object_client import manifest_of
 from kube_efs_lab.control_plane import ControlPlane
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -107,6 +114,12 @@ async def test_driver_is_installed_and_reported_as_available(cluster: OperatorCl
     assert types["CSIStaticResourceControllerDegraded"] == "False"
     assert "AWSEFSDriverCredentialsRequestControllerDegraded" not in types
     assert await metric(cluster.operator, "kube_efs_operator_driver_requested") == 1
+
+
+async def test_lease_survives_an_api_server_that_is_away_for_a_minute(installed: OperatorCluster) -> None:
+    lease = await installed.client.get(Lease, "kube-efs-operator", namespace=NAMESPACE)
+    assert lease.spec
+    assert lease.spec.leaseDurationSeconds == 137
 
 
 async def test_empty_specification_counts_as_managed(cluster: OperatorCluster) -> None:
@@ -293,10 +306,13 @@ async def test_driver_of_the_community_operator_is_taken_over_node_by_node(clust
                 kind, name, lambda one: not one["metadata"].get("ownerReferences"), ""
             )
             assert "openshift.io/aws-efs-operator-owned" not in (kept["metadata"].get("labels") or {})
+            # The older driver would refuse to mount volumes with tokens of pods.
+            assert not kept.get("spec", {}).get("tokenRequests")
     await cluster.condition("OlderDriverInUse", status=False)
     await cluster.gone("ServiceAccount", "efs-csi-sa")
     await cluster.becomes("DaemonSet", "efs-csi-node", lambda one: one["status"]["numberReady"] == 2)
     assert await _older_pods(cluster, set())
+    await cluster.becomes("CSIDriver", DRIVER, lambda one: one["spec"].get("requiresRepublish") is True, "")
     # The definition that owned these objects can be deleted now, and they stay.
     await cluster.kubectl("delete", "crd", owner)
     assert await cluster.get("StorageClass", "efs-sc", "")
@@ -371,7 +387,18 @@ async def test_driver_of_the_chart_is_not_changed(cluster: OperatorCluster) -> N
     (daemon_set,) = [one for one in yaml.safe_load_all(text) if one["kind"] == "DaemonSet"]
     del daemon_set["spec"]["template"]["spec"]["serviceAccountName"]
     daemon_set["metadata"] = {"name": "efs-csi-node", "namespace": "default"}
-    await cluster.create(yaml.safe_dump(daemon_set))
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "efs-csi-node-binding"},
+        "subjects": [{"kind": "ServiceAccount", "name": "account-for-irsa", "namespace": "default"}],
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": "ClusterRole",
+            "name": "efs-csi-node-role",
+        },
+    }
+    await cluster.create(yaml.safe_dump_all([daemon_set, binding]))
     await cluster.ask(managementState="Managed")
     message = await cluster.condition("Available", status=False, reason="OlderOperatorRuns")
     assert message == (
@@ -380,6 +407,32 @@ async def test_driver_of_the_chart_is_not_changed(cluster: OperatorCluster) -> N
     )
     assert await cluster.get("CSIDriver", DRIVER, "") is None
     await cluster.kubectl("delete", "daemonset", "efs-csi-node", "-n", "default")
+    await cluster.kubectl("delete", "clusterrolebinding", "efs-csi-node-binding")
+
+
+async def test_objects_of_strangers_with_the_names_of_older_drivers_are_not_changed(
+    cluster: OperatorCluster,
+) -> None:
+    text = await asyncio.to_thread(_read, "strangers-objects")
+    await cluster.create(text.replace("{namespace}", NAMESPACE))
+    kinds = "deployment,daemonset,pod,serviceaccount,rolebinding"
+    before = await _uids(cluster, kinds)
+    await _install(cluster)
+    await cluster.condition("OlderDriverInUse", status=False)
+    assert await _uids(cluster, kinds) == before
+    await cluster.kubectl("delete", "-f", "-", stdin=text.replace("{namespace}", NAMESPACE))
+
+
+async def _uids(cluster: OperatorCluster, kinds: str) -> set[str]:
+    """The objects of the tenant and the cluster-scoped ones of the stranger."""
+    template = "jsonpath={.items[*].metadata.uid}"
+    of_tenant = await cluster.kubectl("get", kinds, "-n", "tenant", "-o", template)
+    names = ("clusterrole/efs-privileged-role", "clusterrolebinding/efs-node-privileged-binding")
+    of_others = await cluster.kubectl("get", *names, "-o", template)
+    account = await cluster.kubectl(
+        "get", "serviceaccount/efs-csi-sa", "-n", NAMESPACE, "-o", "jsonpath={.metadata.uid}"
+    )
+    return {*of_tenant.split(), *of_others.split(), account}
 
 
 async def test_new_credentials_replace_only_the_pods_of_the_controller(installed: OperatorCluster) -> None:
@@ -427,7 +480,26 @@ async def test_kinds_that_are_installed_later_are_used(installed: OperatorCluste
         "metadata": {"name": "cluster"},
         "status": status,
     }
-    await installed.create(yaml.safe_dump(proxy))
+    installed.nodes.broken.add(IMAGE)
+    try:
+        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+            watching = asyncio.Barrier(3)
+            announced = tasks.create_task(
+                _first_version(installed, ClusterCSIDriver, "the proxy changed", watching)
+            )
+            changed = tasks.create_task(_first_version(installed, DaemonSet, "HTTPS_PROXY", watching))
+            await watching.wait()
+            await installed.create(yaml.safe_dump(proxy))
+        assert announced.result() < changed.result()
+        # The second node waits for the new tunnel of the first one.
+        await installed.becomes(
+            "DaemonSet", "efs-stunnel", lambda one: one["status"].get("updatedNumberScheduled") == 1
+        )
+        message = await installed.condition("Progressing", status=True, text="the proxy changed")
+        assert "so the pods of DaemonSet storage/efs-stunnel are replaced" in message
+    finally:
+        installed.nodes.broken.clear()
+        installed.nodes.recheck()
     for kind, name in WORKLOADS:
         found = await installed.becomes(kind, name, lambda one: "HTTPS_PROXY" in json.dumps(one))
         variables = {
@@ -436,9 +508,32 @@ async def test_kinds_that_are_installed_later_are_used(installed: OperatorCluste
         assert variables["HTTPS_PROXY"] == "http://proxy.example.com:3128"
         assert variables["NO_PROXY"] == ".installed.local"
         assert "HTTP_PROXY" not in variables
+    await installed.condition("Progressing", status=False)
+    assert any("the proxy changed" in one for one in await installed.events("PodsReplaced"))
+    versions = await _versions(installed)
+    await installed.kubectl("annotate", "proxy", "cluster", "touched=yes")
+    await asyncio.sleep(2 * RESYNC_SECONDS)  # to see that nothing happens
+    assert await _versions(installed) == versions
     await installed.kubectl("delete", "-f", "-", stdin=kinds)
     for kind, name in WORKLOADS:
         await installed.becomes(kind, name, lambda one: "HTTPS_PROXY" not in json.dumps(one))
+    await installed.condition("Progressing", status=False)
+
+
+async def _first_version(
+    cluster: OperatorCluster, kind: type[Resource], text: str, watching: asyncio.Barrier
+) -> int:
+    """The version of the first object that contains the text after the change that follows the barrier."""
+    namespace = NAMESPACE if issubclass(kind, NamespacedResource) else None
+    async for change in follow(cluster.client, kind, namespace=namespace):
+        match change:
+            case Listed():
+                await watching.wait()
+            case Applied(found):
+                body = manifest_of(found, kind.__name__)
+                if text in json.dumps(body):
+                    return int(body["metadata"]["resourceVersion"])
+    raise AssertionError("the watch ended")
 
 
 async def test_log_level_is_set_on_controller_and_nodes_but_not_on_tunnels(
@@ -488,6 +583,124 @@ async def test_upgrade_continues_only_when_the_new_tunnel_of_a_node_is_ready(
             await newer.stop()
             await disposable.operator.start()
             await disposable.operator.ready()
+
+
+def _refusing(*refused: tuple[str, str, str]) -> Callable[[Call], Fault | None]:
+    """403 for these calls, each a method, a resource and a name."""
+    return lambda call: (
+        answering(403) if (call.method, call.resource, call.name) in refused and not call.is_watch else None
+    )
+
+
+@asynccontextmanager
+async def _faults(
+    cluster: OperatorCluster, fault: Callable[[Call], Fault | None]
+) -> AsyncGenerator[None, None]:
+    cluster.api.fault = fault
+    try:
+        yield
+    finally:
+        cluster.api.fault = no_fault
+
+
+async def _is_restored(cluster: OperatorCluster) -> None:
+    """Whether the operator still corrects other objects."""
+    await cluster.kubectl("delete", "serviceaccount", "efs-csi-node", "-n", NAMESPACE)
+    await cluster.becomes("ServiceAccount", "efs-csi-node", bool)
+
+
+@pytest.mark.parametrize(
+    ("refused", "condition"),
+    [
+        pytest.param(
+            ("PATCH", "clusterroles", "kube-efs-node"), "CSIStaticResourceControllerDegraded", id="a role"
+        ),
+        pytest.param(
+            ("GET", "daemonsets", "efs-csi-node"),
+            "AWSEFSDriverNodeServiceControllerDegraded",
+            id="a workload",
+        ),
+        pytest.param(("GET", "deployments", ""), "CSIStaticResourceControllerDegraded", id="older drivers"),
+        pytest.param(
+            ("GET", "infrastructures", "cluster"), "ConfigObservationDegraded", id="the cluster's facts"
+        ),
+        pytest.param(("GET", "nodes", ""), "ConfigObservationDegraded", id="nodes"),
+    ],
+)
+async def test_refused_object_degrades_its_condition_and_nothing_else(
+    installed: OperatorCluster, refused: tuple[str, str, str], condition: str
+) -> None:
+    before = await installed.get("DaemonSet", "efs-stunnel")
+    async with _faults(installed, _refusing(refused)):
+        await installed.kubectl("delete", "clusterrole", "kube-efs-node")
+        await installed.kubectl("label", "daemonset", "efs-csi-node", "-n", NAMESPACE, "a=b", "--overwrite")
+        await installed.operator.stop()
+        await installed.operator.start()
+        await installed.operator.ready()
+        await installed.condition(condition, status=True, text="403")
+        await _is_restored(installed)
+        await installed.condition("Available", status=True)
+        driver = await installed.driver()
+        assert driver
+        conditions = [one for one in driver["status"]["conditions"] if one["type"].endswith("Degraded")]
+        assert {one["type"] for one in conditions if one["status"] == "True"} == {condition, "Degraded"}
+    await installed.condition("Degraded", status=False)
+    await installed.becomes("ClusterRole", "kube-efs-node", bool, "")
+    after = await installed.get("DaemonSet", "efs-stunnel")
+    assert before
+    assert after
+    assert after["metadata"]["generation"] == before["metadata"]["generation"]
+
+
+async def test_finalizer_of_a_stranger_degrades_its_condition_and_nothing_else(
+    installed: OperatorCluster,
+) -> None:
+    service = ("service", "aws-efs-csi-driver-controller-metrics", "-n", NAMESPACE)
+    held = json.dumps({"metadata": {"finalizers": ["example.com/held"]}})
+    await installed.kubectl("patch", *service, "--type=merge", "-p", held)
+    await installed.kubectl("delete", *service, "--wait=false")
+    message = await installed.condition(
+        "CSIStaticResourceControllerDegraded", status=True, text="finalizers example.com/held"
+    )
+    assert message.startswith("Service storage/aws-efs-csi-driver-controller-metrics is being removed")
+    await _is_restored(installed)
+    freed = json.dumps({"metadata": {"finalizers": None}})
+    await installed.kubectl("patch", *service, "--type=merge", "-p", freed)
+    await installed.condition("Degraded", status=False)
+    await installed.becomes("Service", service[1], lambda one: "deletionTimestamp" not in one["metadata"])
+
+
+async def test_conditions_stay_while_the_driver_is_not_managed(installed: OperatorCluster) -> None:
+    before = await installed.driver()
+    await installed.ask(managementState="Unmanaged")
+    await installed.until(lambda: _observes(installed), "the operator has read the specification")
+    after = await installed.driver()
+    assert before
+    assert after
+    assert after["status"]["conditions"] == before["status"]["conditions"]
+
+
+async def test_rebooted_node_is_no_rollout(installed: OperatorCluster) -> None:
+    await installed.condition("Progressing", status=False)
+    installed.nodes.broken.add(IMAGE)
+    try:
+        pods = [
+            one.metadata.name or ""
+            async for one in installed.client.list(
+                Pod, namespace=NAMESPACE, labels={"component": "efs-stunnel"}
+            )
+            if one.metadata
+        ]
+        await installed.kubectl("delete", "pod", pods[0], "-n", NAMESPACE)
+        message = await installed.condition(
+            "AWSEFSDriverTunnelServiceControllerProgressing", status=False, text="not ready"
+        )
+        assert message == "1 of 2 pods are not ready"
+        await installed.condition("Progressing", status=False)
+    finally:
+        installed.nodes.broken.clear()
+        installed.nodes.recheck()
+    await installed.becomes("DaemonSet", "efs-stunnel", lambda one: one["status"].get("numberReady") == 2)
 
 
 async def test_settings_of_the_processes_are_applied_and_removed_again(

@@ -18,13 +18,14 @@ from tests.conformance.kubectl import Kubectl
 from tests.scenarios import steps
 from tests.scenarios.nfs import SlowReader
 
+from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
 from kube_efs.mounts.mountinfo import MountEntry, read_mountinfo
 from kube_efs.operator.kinds import ClusterCSIDriver
 from kube_efs.operator.manifests import RenderOptions
 from kube_efs.operator.object_client import manifest_of
 from kube_efs.operator.operator_manifests import render_operator
 from kube_efs.operator.platforms import Platform
-from kube_efs.settings import DEFAULT_NAMESPACE, own_image
+from kube_efs.settings import own_image
 from kube_efs.tunnels.api.client import connect_tunnels
 from kube_efs_lab.cluster import EmbeddedCluster
 from kube_efs_lab.control_plane import ControlPlane
@@ -43,7 +44,8 @@ REQUEST = {
     "spec": {"managementState": "Managed"},
 }
 USING = Path(__file__).with_name("using-both.yaml")
-IN_NAMESPACE = ("-n", DEFAULT_NAMESPACE)
+NAMES = OPENSHIFT_EFS_STUNNEL
+IN_NAMESPACE = ("-n", NAMES.namespace)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -63,7 +65,7 @@ def kubectl(cluster: EmbeddedCluster) -> Kubectl:
 async def apply_operator(kubectl: Kubectl, image: str) -> None:
     """Apply the operator, for an installation or an upgrade."""
     manifests = render_operator(
-        RenderOptions(platform=Platform.KUBERNETES, namespace=DEFAULT_NAMESPACE, image=image, csi=True)
+        RenderOptions(platform=Platform.KUBERNETES, namespace=NAMES.namespace, image=image, csi=True)
     )
     await kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(map(dict, manifests)))
     await kubectl("rollout", "status", "deployment/kube-efs-operator", *IN_NAMESPACE, "--timeout=50s")
@@ -87,7 +89,7 @@ async def installed(cluster: EmbeddedCluster, kubectl: Kubectl, image: str) -> N
 
 async def images_of_pods(cluster: EmbeddedCluster) -> list[str]:
     """The image of each pod of the operator and of the installed processes."""
-    pods = cluster.client.list(Pod, namespace=DEFAULT_NAMESPACE)
+    pods = cluster.client.list(Pod, namespace=NAMES.namespace)
     return [one.spec.containers[0].image or "" async for one in pods if one.spec]
 
 

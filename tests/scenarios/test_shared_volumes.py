@@ -380,6 +380,29 @@ async def test_removed_labels_are_restored(cluster: Cluster) -> None:
     await volumes.removed()
 
 
+@pytest.mark.parametrize("uid", [None, "of-an-earlier-claim"])
+async def test_lost_claim_of_a_restored_backup_is_bound_again(cluster: Cluster, uid: str | None) -> None:
+    volumes = await SharedVolumes.of(cluster)
+    owner = await volumes.create()
+    await volumes.bound()
+    reference = {"claimRef": {"namespace": owner.namespace, "name": owner.claim_name, "uid": uid}}
+
+    async with _absent(cluster):
+        await cluster.client.patch(
+            PersistentVolume, owner.volume_name, {"spec": reference}, patch_type=PatchType.MERGE
+        )
+
+        async def is_lost() -> bool:
+            claim = await volumes.claim()
+            return claim is not None and claim.claim.phase == "Lost"
+
+        await steps.eventually(is_lost, what="the claim is Lost")
+
+    await volumes.bound()
+    assert "was Lost" in await volumes.event_text("LostClaimRepaired")
+    await volumes.removed()
+
+
 # --- deletion
 
 

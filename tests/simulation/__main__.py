@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from itertools import count, islice
 from multiprocessing import get_context
 
-from tests.simulation.plants import PLANTS
+from tests.simulation.planted_faults import PLANTED_FAULTS
 from tests.simulation.simulation import Outcome, run
 from tests.simulation.themes import theme_of
 
@@ -24,7 +24,7 @@ def main() -> int:
     """Returns the exit code: 1 after a violation."""
     options = _parser().parse_args()
     if options.plant:
-        PLANTS[options.plant].set_up()
+        PLANTED_FAULTS[options.plant].set_up()
     if options.seed is not None:
         outcome = run(options.seed, with_logs=True)
         print("\n".join(outcome.history))
@@ -42,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, help="run only this seed, and print its history")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="concurrent runs")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at the first failure")
-    parser.add_argument("--plant", choices=sorted(PLANTS), help="plant this fault first")
+    parser.add_argument("--plant", choices=sorted(PLANTED_FAULTS), help="plant this fault first")
     parser.add_argument(
         "--planted",
         action="store_true",
@@ -70,7 +70,7 @@ def _run_many(seeds: range, options: argparse.Namespace) -> int:
 
 def _find_planted(options: argparse.Namespace) -> int:
     missed = []
-    for name in sorted(PLANTS):
+    for name in sorted(PLANTED_FAULTS):
         seed, tried = _find(name, options)
         print(
             f"{name}: {f'found by seed {seed}' if seed is not None else 'NOT FOUND'} ({tried} runs)",
@@ -78,19 +78,19 @@ def _find_planted(options: argparse.Namespace) -> int:
         )
         if seed is None:
             missed.append(name)
-    print(f"{len(PLANTS) - len(missed)} of {len(PLANTS)} planted faults were found")
+    print(f"{len(PLANTED_FAULTS) - len(missed)} of {len(PLANTED_FAULTS)} planted faults were found")
     return 1 if missed else 0
 
 
 def _find(name: str, options: argparse.Namespace) -> tuple[int | None, int]:
     """The first seed that finds the planted fault, and the number of runs until then."""
-    theme = PLANTS[name].theme
+    theme = PLANTED_FAULTS[name].theme
     seeds = list(
         islice(filter(lambda one: theme in {"", theme_of(one).name}, count(options.first)), options.seeds)
     )
     for tried, outcome in enumerate(outcomes(seeds, options.jobs, name), start=1):
-        # A violation that also occurs without the plant proves nothing.
-        if not outcome.violation or not PLANTS[name].leads_to.search(outcome.violation):
+        # A violation that also occurs without the fault proves nothing.
+        if not outcome.violation or not PLANTED_FAULTS[name].leads_to.search(outcome.violation):
             continue
         if next(iter(outcomes([outcome.seed], 1))).violation is None:
             print(f"  {outcome.violation}")
@@ -103,7 +103,7 @@ def outcomes(seeds: Iterable[int], jobs: int, planted: str | None = None) -> Ite
 
     The killed processes of a run stay in memory, so each operating system process does only a few runs.
     """
-    set_up = PLANTS[planted].set_up if planted else None
+    set_up = PLANTED_FAULTS[planted].set_up if planted else None
     with get_context("fork").Pool(jobs, initializer=set_up, maxtasksperchild=_CHUNKS) as pool:
         yield from pool.imap(run, seeds, chunksize=_CHUNK)
 

@@ -41,6 +41,8 @@ _KINDS = {
     "events": ("v1", "Event"),
     "storageclasses": ("storage.k8s.io/v1", "StorageClass"),
     "leases": ("coordination.k8s.io/v1", "Lease"),
+    "csinodes": ("storage.k8s.io/v1", "CSINode"),
+    "daemonsets": ("apps/v1", "DaemonSet"),
 }
 _MERGED_BY = {"schedulingGates": "name", "ownerReferences": "uid", "containers": "name", "volumes": "name"}
 _PRIMITIVE = frozenset({"finalizers"})

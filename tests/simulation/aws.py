@@ -1,4 +1,4 @@
-"""AWS below the controller's gateway: calls by operation, with the faults of the weather."""
+"""AWS below the controller's gateway: calls by operation, with the faults of a run."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
@@ -7,8 +7,8 @@ from typing import Any
 from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
 from tests.simulation.efs import Efs
 from tests.simulation.history import History
+from tests.simulation.request_faults import Fault, RequestFaults
 from tests.simulation.virtual import Process, State, VirtualLoop, settle
-from tests.simulation.weather import Fault, Weather
 
 from kube_efs.aws.access_points import AwsAccessPoints
 from kube_efs.aws.connection import Service, Value
@@ -37,7 +37,7 @@ class Connection:
         loop: VirtualLoop,
         process: Process,
         efs: Efs,
-        weather: Weather,
+        request_faults: RequestFaults,
         history: History,
         *,
         quota: int,
@@ -45,7 +45,7 @@ class Connection:
         self._loop = loop
         self._process = process
         self._efs = efs
-        self._weather = weather
+        self._request_faults = request_faults
         self._history = history
         self._quota = quota
         self.lists_nothing: Callable[[], bool] = lambda: False
@@ -91,9 +91,9 @@ class Connection:
         return list(read(answer[key]))
 
     async def _call(self, operation: str, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
-        fate = self._weather.fate(operation)
-        if fate.fault:
-            self._history.note("{}: {} {} is {}", self._process.name, operation, dict(parameters), fate)
+        delivery = self._request_faults.delivery(operation)
+        if delivery.fault:
+            self._history.note("{}: {} {} is {}", self._process.name, operation, dict(parameters), delivery)
         future: asyncio.Future[Mapping[str, Any]] = self._loop.create_future()
 
         def arrive(*, is_answered: bool) -> None:
@@ -101,18 +101,18 @@ class Connection:
             outcome = self._outcome(operation, parameters)
             if not is_answered or self._is_late():
                 self._efs.strays |= self._efs.access_points.keys() - before
-            if is_answered and fate.code is not None:
-                outcome = _error(operation, "InternalServerError", fate.code)
-            if is_answered and fate.answers is not None:
-                self._loop.after(fate.answers, settle, future, outcome)
+            if is_answered and delivery.code is not None:
+                outcome = _error(operation, "InternalServerError", delivery.code)
+            if is_answered and delivery.answers is not None:
+                self._loop.after(delivery.answers, settle, future, outcome)
 
-        if fate.arrives is not None:
-            self._loop.after(fate.arrives, lambda: arrive(is_answered=True))
-            if fate.again is not None:
-                self._loop.after(fate.arrives + fate.again, lambda: arrive(is_answered=False))
-        elif fate.fault is Fault.BUSY:
+        if delivery.arrives is not None:
+            self._loop.after(delivery.arrives, lambda: arrive(is_answered=True))
+            if delivery.again is not None:
+                self._loop.after(delivery.arrives + delivery.again, lambda: arrive(is_answered=False))
+        elif delivery.fault is Fault.BUSY:
             error = _error(operation, "ThrottlingException", 429)
-            self._loop.after(fate.answers or 0.0, settle, future, error)
+            self._loop.after(delivery.answers or 0.0, settle, future, error)
         # An answer that arrives during a pause of the process is received after it.
         await asyncio.wait({future}, timeout=_TIMEOUT_SECONDS)
         if not future.done():

@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 from tests.simulation.apiserver import ENDED, ApiServer, Body
-from tests.simulation.efs import TRASH, Efs, FileSystem, Folder, Parts
+from tests.simulation.efs import TRASH, Directory, Efs, FileSystem, Parts
 from tests.simulation.history import History
 from tests.simulation.targets import published
 from tests.simulation.themes import Theme
@@ -83,7 +83,7 @@ class Binder:
         if phase != volume["status"]["phase"]:
             self._server.update("persistentvolumes", name, lambda body: body["status"].update(phase=phase))
         elif "deletionTimestamp" in volume["metadata"] and phase != "Bound":
-            self._let_go("persistentvolumes", volume, _PV_FINALIZER)
+            self._remove_finalizer("persistentvolumes", volume, _PV_FINALIZER)
 
     def _phase(self, volume: Body) -> str:
         reference, phase = volume["spec"].get("claimRef"), volume["status"]["phase"]
@@ -124,7 +124,7 @@ class Binder:
         if claim is None:
             return
         if "deletionTimestamp" in claim["metadata"] and not self._is_used(name, namespace):
-            self._let_go("persistentvolumeclaims", claim, _PVC_FINALIZER)
+            self._remove_finalizer("persistentvolumeclaims", claim, _PVC_FINALIZER)
             return
         wanted = claim["spec"].get("volumeName")
         volume = self._server.find("persistentvolumes", wanted) if wanted else None
@@ -152,7 +152,7 @@ class Binder:
             for pod in self._server.all("pods")
         )
 
-    def _let_go(self, plural: str, body: Body, finalizer: str) -> None:
+    def _remove_finalizer(self, plural: str, body: Body, finalizer: str) -> None:
         meta = body["metadata"]
         if finalizer in (meta.get("finalizers") or ()):
             self._server.update(
@@ -498,7 +498,7 @@ class Nodes:
         parent = file_system.make(tuple(above))
         yield
         is_new = name not in parent.children
-        folder = parent.children.setdefault(name, Folder())
+        folder = parent.children.setdefault(name, Directory())
         if is_new:
             folder.made_by = why
             self._history.note("{}:{} is made", file_system.file_system_id, wanted.directory)
@@ -535,7 +535,7 @@ class Nodes:
         return TrashReport(entries=len(file_system.trash), removed=removed)
 
 
-def _claim_group(gid: int, places: Sequence[tuple[Folder, Parts]], *, has_group: bool) -> Iterator[None]:
+def _claim_group(gid: int, places: Sequence[tuple[Directory, Parts]], *, has_group: bool) -> Iterator[None]:
     """Mark the group ID, then read the other marks (as ``gid_marks.claim``); raises GidTaken."""
     was_marked = []
     for folder, path in places:
@@ -554,7 +554,7 @@ def _claim_group(gid: int, places: Sequence[tuple[Folder, Parts]], *, has_group:
         raise GidTaken(f"belongs to {others}", field="group ID", value=gid, remedy="another ID is tried")
 
 
-def _other_owner(gid: int, folder: Folder, path: Parts) -> "Generator[None, None, str]":
+def _other_owner(gid: int, folder: Directory, path: Parts) -> "Generator[None, None, str]":
     """Another directory with the ID; removes the marks of directories that do not exist."""
     marks = folder.marks[gid]
     seen = sorted(marks)

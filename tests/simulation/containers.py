@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from tests.simulation.apiserver import ApiServer
 from tests.simulation.efs import Efs
 from tests.simulation.history import History
-from tests.simulation.truth import Truth
+from tests.simulation.invariants import Invariants
+from tests.simulation.request_faults import RequestFaults
 from tests.simulation.virtual import Process, State, VirtualLoop
-from tests.simulation.weather import Weather
 
 from kube_efs.model.errors import KubeUnavailable
 
@@ -23,9 +23,9 @@ class World:
     loop: VirtualLoop
     server: ApiServer
     efs: Efs
-    weather: Weather
+    request_faults: RequestFaults
     history: History
-    truth: Truth
+    invariants: Invariants
 
 
 class Container(ABC):
@@ -37,7 +37,7 @@ class Container(ABC):
         self._world = world
         self.process = Process(name)
         self.process.state = State.DEAD
-        self._told_to_end: Process | None = None
+        self._asked_to_end: Process | None = None
 
     @abstractmethod
     async def _main(self, process: Process) -> None:
@@ -59,10 +59,10 @@ class Container(ABC):
     def stop(self) -> None:
         """Send SIGTERM, and SIGKILL after the grace period."""
         process = self.process
-        if process is self._told_to_end:
+        if process is self._asked_to_end:
             return
-        self._told_to_end = process
-        self._world.history.note("{} is told to end", process.name)
+        self._asked_to_end = process
+        self._world.history.note("{} gets SIGTERM", process.name)
         self._task.cancel()
         self._world.loop.after(_GRACE_SECONDS, self._give_up_on, process)
 
@@ -84,7 +84,7 @@ class Container(ABC):
         error = None if task.cancelled() else task.exception()
         self._world.history.note("{} ends: {!r}", process.name, error or "in order")
         if not task.cancelled() and not _is_lost_lead(error):
-            self._world.truth.fail(f"{process.name} ends: {error!r}")
+            self._world.invariants.fail(f"{process.name} ends: {error!r}")
         if process is self.process:
             self._end()
             self._world.loop.after(1.0, self.start)

@@ -83,7 +83,7 @@ class CsiProvisioner(Container):
 
     async def _main(self, process: Process) -> None:
         world = self._world
-        network = Network(world.loop, process, world.server, world.weather, world.history)
+        network = Network(world.loop, process, world.server, world.request_faults, world.history)
         async with AsyncExitStack() as stack:
             client = await stack.enter_async_context(network.client())
             terms = LeaseTerms(namespace=NAMESPACE, name=_LEASE, identity=process.name)
@@ -100,7 +100,7 @@ class CsiProvisioner(Container):
                     self._begin(tasks, claim["metadata"]["uid"], self._provision(client, claim))
                 for volume in filter(_is_to_go, self._server.all("persistentvolumes")):
                     self._begin(tasks, volume["metadata"]["uid"], self._remove(client, volume))
-                for volume in filter(_is_let_go, self._server.all("persistentvolumes")):
+                for volume in filter(_is_released, self._server.all("persistentvolumes")):
                     self._release(volume["metadata"]["name"])
 
     def _begin(self, tasks: asyncio.TaskGroup, uid: str, work: Coroutine[Any, Any, None]) -> None:
@@ -209,7 +209,7 @@ class CsiProvisioner(Container):
         except Exception as error:  # noqa: BLE001 - what is unexpected is a fault
             code = code_of(error)
             if code is None:
-                self._world.truth.fail(f"{name}: {method} raises {error!r}")
+                self._world.invariants.fail(f"{name}: {method} raises {error!r}")
             return _CallFailed(code or StatusCode.INTERNAL, str(error))
 
     async def _call(self, method: str, request: Any) -> Any:
@@ -284,7 +284,7 @@ def _is_to_go(volume: Body) -> bool:
     )
 
 
-def _is_let_go(volume: Body) -> bool:
+def _is_released(volume: Body) -> bool:
     return (
         _is_own(volume)
         and "deletionTimestamp" in volume["metadata"]

@@ -14,7 +14,7 @@ REGION = "eu-west-1"
 
 
 @dataclass(slots=True, eq=False)
-class Folder:
+class Directory:
     """A directory; ``written`` contains the bytes by the volume's uid.
 
     ``made_by`` is the worker pod that created it. ``marks`` are the paths from here that are marked for each
@@ -24,13 +24,13 @@ class Folder:
     made_by: str = ""
     uid: int = 0
     gid: int = 0
-    children: dict[str, "Folder"] = field(default_factory=dict)
+    children: dict[str, "Directory"] = field(default_factory=dict)
     written: dict[str, int] = field(default_factory=dict)
     marks: dict[int, set[Parts]] = field(default_factory=dict)
 
-    def find(self, parts: Parts) -> "Folder | None":
+    def find(self, parts: Parts) -> "Directory | None":
         """The directory at this path from here; None when it does not exist."""
-        here: Folder | None = self
+        here: Directory | None = self
         for name in parts:
             here = here.children.get(name) if here else None
         return here
@@ -40,7 +40,7 @@ class Folder:
         """Whether it contains data."""
         return bool(self.children or self.written or self.marks)
 
-    def below(self) -> Iterator["Folder"]:
+    def below(self) -> Iterator["Directory"]:
         """This directory and every directory in it."""
         yield self
         for child in self.children.values():
@@ -56,24 +56,24 @@ class FileSystem:
 
     file_system_id: str
     address: str
-    root: Folder = field(default_factory=Folder)
+    root: Directory = field(default_factory=Directory)
     listed: bool = True
     is_full: bool = False
     since: float = 0.0
 
-    def find(self, parts: Parts) -> Folder | None:
+    def find(self, parts: Parts) -> Directory | None:
         """The directory; None when it does not exist."""
         return self.root.find(parts)
 
-    def make(self, parts: Parts) -> Folder:
+    def make(self, parts: Parts) -> Directory:
         """The directory; creates it with its parents if necessary."""
         here = self.root
         for name in parts:
-            here = here.children.setdefault(name, Folder())
+            here = here.children.setdefault(name, Directory())
         return here
 
     @property
-    def trash(self) -> dict[str, Folder]:
+    def trash(self) -> dict[str, Directory]:
         """The contents of its trash."""
         folder = self.root.children.get(TRASH)
         return folder.children if folder else {}
@@ -124,7 +124,7 @@ class Efs:
         self.access_points[access_point_id] = made
         return made
 
-    def make_root(self, access_point_id: str) -> Folder:
+    def make_root(self, access_point_id: str) -> Directory:
         """The root of an access point; creates it with its owners if necessary."""
         entry = self.access_points[access_point_id]
         file_system, parts = self.file_systems[entry["FileSystemId"]], root_of(entry)
@@ -152,9 +152,9 @@ def root_of(access_point: dict[str, Any]) -> Parts:
     return tuple(part for part in path.split("/") if part)
 
 
-def directories(file_system: FileSystem) -> Iterator[tuple[Parts, Folder]]:
+def directories(file_system: FileSystem) -> Iterator[tuple[Parts, Directory]]:
     """Every directory outside of the trash."""
-    waiting: list[tuple[Parts, Folder]] = [((), file_system.root)]
+    waiting: list[tuple[Parts, Directory]] = [((), file_system.root)]
     while waiting:
         parts, folder = waiting.pop()
         yield parts, folder

@@ -1,4 +1,4 @@
-"""The connections to the API server: below the client and its retries, with the faults of the weather.
+"""The connections to the API server: below the client and its retries, with the faults of a run.
 
 A request that was sent is carried out within 60 s, even if its sender ends. The sender waits for the answer
 until its own timeout.
@@ -19,8 +19,8 @@ from lightkube.config.models import Cluster, User
 from lightkube.core.generic_client import GenericAsyncClient
 from tests.simulation.apiserver import Answer, ApiServer, Request, Watch
 from tests.simulation.history import History
+from tests.simulation.request_faults import Delivery, RequestFaults
 from tests.simulation.virtual import Process, State, VirtualLoop, settle
-from tests.simulation.weather import Fate, Weather
 
 from kube_efs.kube.client import FIELD_MANAGER, PATIENCE_SECONDS, REQUEST_TIMEOUT_SECONDS
 from kube_efs.kube.retrying import RetryingTransport
@@ -34,12 +34,17 @@ class Network(httpx2.AsyncBaseTransport):
     """The connections of one process."""
 
     def __init__(
-        self, loop: VirtualLoop, process: Process, server: ApiServer, weather: Weather, history: History
+        self,
+        loop: VirtualLoop,
+        process: Process,
+        server: ApiServer,
+        request_faults: RequestFaults,
+        history: History,
     ) -> None:
         self._loop = loop
         self._process = process
         self._server = server
-        self._weather = weather
+        self._request_faults = request_faults
         self._history = history
 
     def client(self) -> AsyncClient:
@@ -57,40 +62,40 @@ class Network(httpx2.AsyncBaseTransport):
         """The answer; raises TransportError."""
         if self._process.state is State.DEAD:
             raise httpx2.ConnectError("this process is dead")
-        fate = self._weather.fate(f"{request.method} {request.kind}")
-        if fate.fault:
+        delivery = self._request_faults.delivery(f"{request.method} {request.kind}")
+        if delivery.fault:
             self._history.note(
-                "{}: {} {} is {}", self._process.name, request.method, request.url.path, _story(fate)
+                "{}: {} {} is {}", self._process.name, request.method, request.url.path, _story(delivery)
             )
         future: asyncio.Future[Answer] = self._loop.create_future()
-        self._send(request, fate, future)
+        self._send(request, delivery, future)
         # An answer that arrives during a pause of the process is received after it, as with sockets.
         await asyncio.wait({future}, timeout=request.extensions["timeout"]["read"])
         if not future.done():
             raise httpx2.ReadTimeout("no answer in time")
         return _response(request, future.result())
 
-    def _send(self, request: Request, fate: Fate, future: "asyncio.Future[Answer]") -> None:
+    def _send(self, request: Request, delivery: Delivery, future: "asyncio.Future[Answer]") -> None:
         sent_at = self._loop.time()
 
         def arrive(*, is_answered: bool) -> None:
             self._server.sent_at = sent_at
-            answer = self._server.serve(request, self._weather.lag)
-            if is_answered and fate.answers is not None:
-                given = answer if fate.code is None else _failure(fate.code)
-                self._loop.after(fate.answers, settle, future, given)
+            answer = self._server.serve(request, self._request_faults.lag)
+            if is_answered and delivery.answers is not None:
+                given = answer if delivery.code is None else _failure(delivery.code)
+                self._loop.after(delivery.answers, settle, future, given)
 
-        if fate.arrives is not None:
-            self._loop.after(fate.arrives, lambda: arrive(is_answered=True))
-            if fate.again is not None and request.method != "GET":
-                self._loop.after(fate.arrives + fate.again, lambda: arrive(is_answered=False))
-            if fate.answers is None:
+        if delivery.arrives is not None:
+            self._loop.after(delivery.arrives, lambda: arrive(is_answered=True))
+            if delivery.again is not None and request.method != "GET":
+                self._loop.after(delivery.arrives + delivery.again, lambda: arrive(is_answered=False))
+            if delivery.answers is None:
                 lost = httpx2.ReadError("connection reset")
-                self._loop.after(fate.arrives + 0.01, settle, future, lost)
-        elif fate.code is not None:
-            self._loop.after(fate.answers or 0.0, settle, future, _failure(fate.code))
+                self._loop.after(delivery.arrives + 0.01, settle, future, lost)
+        elif delivery.code is not None:
+            self._loop.after(delivery.answers or 0.0, settle, future, _failure(delivery.code))
         else:
-            self._loop.after(fate.answers or 0.0, settle, future, httpx2.ReadError("connection reset"))
+            self._loop.after(delivery.answers or 0.0, settle, future, httpx2.ReadError("connection reset"))
 
 
 class _Http:
@@ -164,13 +169,13 @@ def _response(request: Request, answer: Answer) -> httpx2.Response:
 
 
 def _failure(code: int) -> Answer:
-    status = {"apiVersion": "v1", "kind": "Status", "code": code, "message": "the weather is bad"}
+    status = {"apiVersion": "v1", "kind": "Status", "code": code, "message": "a fault of the simulation"}
     return Answer(code, msgspec.json.encode(status))
 
 
-def _story(fate: Fate) -> str:
-    again = f", and again after {fate.again:.1f} s" if fate.again is not None else ""
-    if fate.arrives is None:
-        return f"{fate.fault}{again}"
-    code = f", answered {fate.code}" if fate.code else ""
-    return f"{fate.fault}: done after {fate.arrives:.1f} s{again}{code}"
+def _story(delivery: Delivery) -> str:
+    again = f", and again after {delivery.again:.1f} s" if delivery.again is not None else ""
+    if delivery.arrives is None:
+        return f"{delivery.fault}{again}"
+    code = f", answered {delivery.code}" if delivery.code else ""
+    return f"{delivery.fault}: done after {delivery.arrives:.1f} s{again}{code}"

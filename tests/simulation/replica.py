@@ -19,7 +19,9 @@ from kube_efs.controllers.csi_socket import open_controller
 from kube_efs.controllers.directory_backends import DirectoryService
 from kube_efs.controllers.leading import LeaderContext, lead
 from kube_efs.controllers.process import _lease_terms, _while_leading
+from kube_efs.controllers.sole_leader import SoleLeader
 from kube_efs.csi.controller import ControllerService
+from kube_efs.kube.events import CONTROLLER, EventRecorder
 from kube_efs.kube.leases import Leadership
 from kube_efs.model.csi.volume_handles import VolumeHandle
 from kube_efs.model.directory_volumes import DirectoryProvisioner
@@ -90,8 +92,11 @@ class Replica(Container):
             if settings.csi_endpoint is not None:
                 tasks = await stack.enter_async_context(asyncio.TaskGroup())
                 tasks.create_task(self._serve_csi(client, aws, controller_metrics, duties))
-            leadership = Leadership(lease_client, _lease_terms(settings), clock)
-            await leadership.acquire()
+            terms = _lease_terms(settings)
+            leadership = Leadership(lease_client, terms, clock)
+            recorder = EventRecorder(lease_client, component=CONTROLLER, host=settings.identity)
+            await stack.enter_async_context(recorder)
+            await SoleLeader(lease_client, leadership, terms, recorder, clock).acquire()
             stack.push_async_callback(leadership.release)
             self.is_leading, self._world.efs.leader = True, process.name
             self._world.history.note("{} leads", process.name)
@@ -123,12 +128,12 @@ class Replica(Container):
 
     def _client(self, process: Process) -> AsyncClient:
         world = self._world
-        return Network(world.loop, process, world.server, world.weather, world.history).client()
+        return Network(world.loop, process, world.server, world.request_faults, world.history).client()
 
     def _connection(self, process: Process) -> Connection:
         world = self._world
         connection = Connection(
-            world.loop, process, world.efs, world.weather, world.history, quota=self._quota
+            world.loop, process, world.efs, world.request_faults, world.history, quota=self._quota
         )
         connection.lists_nothing = self._lists_nothing
         return connection
@@ -150,7 +155,7 @@ class _Duties(Duties):
     def __init__(self, process: str, registry: CollectorRegistry, world: World) -> None:
         super().__init__(registry, clock=world.loop.time)
         self._process = process
-        self._crashed = world.truth.fail
+        self._crashed = world.invariants.fail
 
     def note(self, name: str, error: Exception, *, retry_seconds: float) -> None:
         """Report the error as a violation."""
@@ -164,9 +169,9 @@ def _note_confirmations(driver: ControllerService, world: World) -> None:
     check = guards.check_handle
 
     async def noting(removal: Removal, handle: VolumeHandle, asked_for: frozenset[str]) -> Permit:
-        version, leaving = world.server.version, world.truth.to_go_with(str(handle))
+        version, leaving = world.server.version, world.invariants.to_go_with(str(handle))
         permit = await check(removal, handle, asked_for)
-        world.truth.confirmed(leaving, version)
+        world.invariants.confirmed(leaving, version)
         return permit
 
     guards.check_handle = noting  # type: ignore[method-assign]

@@ -23,13 +23,13 @@ from tests.simulation.containers import Container, World
 from tests.simulation.csi_provisioner import CsiProvisioner
 from tests.simulation.efs import Efs, directories, root_of
 from tests.simulation.history import History, Violation
-from tests.simulation.people import CLASSES, People, gid_range
+from tests.simulation.invariants import Invariants, Record, is_in, was_removed
 from tests.simulation.replica import FIRST, NAMESPACE, SECOND, THIRD, Replica, settings_for
+from tests.simulation.request_faults import RequestFaults
 from tests.simulation.targets import published
 from tests.simulation.themes import theme_of
-from tests.simulation.truth import Record, Truth, is_in, was_removed
+from tests.simulation.users import CLASSES, Users, gid_range
 from tests.simulation.virtual import State, Stuck, VirtualLoop, clock_offset, current_process
-from tests.simulation.weather import Weather
 
 from kube_efs.aws.connection import AwsConnection
 from kube_efs.provisioning.workers.orders import Action
@@ -37,11 +37,11 @@ from kube_efs.settings import BackendName
 
 _ACTIVE_SECONDS = 240.0
 # Longer than volumes are kept for the calls of an earlier leader.
-_STANDSTILL_SECONDS = (200.0, 300.0)
+_PAUSE_SECONDS = (200.0, 300.0)
 _SETTLING_SECONDS = 1500.0
 # After this time, the controller knows all file systems again, and has reported unknown volumes.
 _ADVICE_SECONDS = 150.0
-# Methods of the simulation for faults other than the weather.
+# Methods of the simulation for faults other than those of requests.
 _TROUBLES = (
     "kill",
     "kill",
@@ -84,8 +84,8 @@ class Simulation:
         for one in (FIRST, SECOND, THIRD):
             self.efs.add(one)
         self.efs.file_systems[THIRD].listed = rng.random() < 0.5
-        self.weather = Weather(random.Random(rng.getrandbits(64)), theme.targets, theme.lag)
-        self.truth = Truth(self.server, self.efs, self.history, self.loop.time)
+        self.request_faults = RequestFaults(random.Random(rng.getrandbits(64)), theme.targets, theme.lag)
+        self.invariants = Invariants(self.server, self.efs, self.history, self.loop.time)
         self.binder = Binder(self.loop, random.Random(rng.getrandbits(64)), self.server)
         self.binder.slowest = theme.binder_seconds or self.binder.slowest
         self.nodes = Nodes(
@@ -101,12 +101,12 @@ class Simulation:
             )
         )
         backends = theme.backends or backends
-        self.people = People(
+        self.users = Users(
             self.loop,
             random.Random(rng.getrandbits(64)),
             self.server,
             self.efs,
-            self.truth,
+            self.invariants,
             self.history,
             backends=frozenset(map(str, backends)),
             theme=theme,
@@ -120,9 +120,9 @@ class Simulation:
             loop=self.loop,
             server=self.server,
             efs=self.efs,
-            weather=self.weather,
+            request_faults=self.request_faults,
             history=self.history,
-            truth=self.truth,
+            invariants=self.invariants,
         )
         aws_quota = max(rng.choice((quota, quota, 1)), 2)
         self._quota = quota
@@ -142,9 +142,11 @@ class Simulation:
             getattr(self, f"_{one}") for one in theme.trouble or _TROUBLES
         ]
         self._active_seconds = theme.active_seconds or _ACTIVE_SECONDS
-        self._is_calm = self._stops_at_look = False
+        self._is_calm = self._pauses_at_read = False
         self.server.readers.append(self._looked)
-        self.history.note("theme {}, backends {}, quota {}, {}", theme.name, backends, quota, self.weather)
+        self.history.note(
+            "theme {}, backends {}, quota {}, {}", theme.name, backends, quota, self.request_faults
+        )
 
     def run(self) -> None:
         """Run it; raises Violation."""
@@ -154,7 +156,7 @@ class Simulation:
         containers: list[Container] = [*self.replicas, *self.sidecars]
         for container in containers:
             self.loop.after(self._rng.uniform(0.0, 2.0), container.start)
-        self.people.begin()
+        self.users.begin()
         if self._trouble:
             self.loop.after(self._rng.expovariate(1 / self._trouble), self._make_trouble)
         while self.loop.time() < self._active_seconds:
@@ -164,16 +166,16 @@ class Simulation:
         while reasons and self.loop.time() < self._active_seconds + _SETTLING_SECONDS:
             await self._look()
             reasons = self._unsettled()
-        self.truth.check_data()
-        if self.truth.violation:
-            raise self.truth.violation
+        self.invariants.check_data()
+        if self.invariants.violation:
+            raise self.invariants.violation
         if reasons:
             raise Violation("not settled: " + "; ".join(reasons))
 
     async def _look(self) -> None:
         await asyncio.sleep(1.0)
-        if self.truth.violation:
-            raise self.truth.violation
+        if self.invariants.violation:
+            raise self.invariants.violation
 
     # --- faults
 
@@ -217,32 +219,32 @@ class Simulation:
         seconds = self._rng.choice((-86_400.0, -300.0, -20.0, 20.0, 300.0, 86_400.0))
         self._rng.choice(self.replicas).step_clock(seconds)
 
-    def _stop_at_look(self) -> None:
+    def _pause_at_read(self) -> None:
         """Pause the next leader when it gets the answer about a volume that it removes."""
-        self._stops_at_look = all(one.process.state is not State.PAUSED for one in self.replicas)
+        self._pauses_at_read = all(one.process.state is not State.PAUSED for one in self.replicas)
 
     def _looked(self, plural: str, name: str) -> None:
-        if self._is_calm or not self._stops_at_look or plural != "persistentvolumes":
+        if self._is_calm or not self._pauses_at_read or plural != "persistentvolumes":
             return
         # If the pod is still gated, the next leader deletes it, and the order with it.
         if any(pod["spec"].get("schedulingGates") for pod in self.server.all("pods")):
             return
         author = self.server.author
         leader = next((one for one in self.replicas if one.is_leading and one.process.name == author), None)
-        record = next((one for one in self.truth.live() if one.name == name), None)
+        record = next((one for one in self.invariants.live() if one.name == name), None)
         is_going = record is not None and record.committed is not None and record.is_to_go
         # The volume is also read when its removal begins.
         if leader and record and is_going and record.access_point_id and self._rng.random() < 0.5:
-            self._stops_at_look = False
+            self._pauses_at_read = False
             self._stop(leader, record)
 
     def _stop(self, replica: Replica, record: Record) -> None:
         """Pause the leader until the volume may be deleted; meanwhile users set it to Retain."""
-        seconds, process = self._rng.uniform(*_STANDSTILL_SECONDS), replica.process
+        seconds, process = self._rng.uniform(*_PAUSE_SECONDS), replica.process
         self.history.note("{} stands still for {:g} s", process.name, seconds)
         process.pause()
         self.loop.after(seconds, process.resume, self.loop)
-        self.loop.after(self._rng.uniform(1.0, 10.0), self.people.keep, record)
+        self.loop.after(self._rng.uniform(1.0, 10.0), self.users.keep, record)
 
     def _cut_watches(self) -> None:
         self.history.note("watches break")
@@ -312,9 +314,9 @@ class Simulation:
     def _calm_down(self) -> None:
         self.history.note("peace")
         self._is_calm = self.nodes.is_calm = True
-        self.weather.clear()
-        self.people.leave()
-        self.loop.after(_ADVICE_SECONDS, self.people.annotate_unknown)
+        self.request_faults.clear()
+        self.users.leave()
+        self.loop.after(_ADVICE_SECONDS, self.users.annotate_unknown)
         for one in self.efs.file_systems.values():
             one.is_full = False
             if not one.listed:
@@ -340,12 +342,12 @@ class Simulation:
                 claim["spec"]["storageClassName"] in CLASSES
                 and phase != "Bound"
                 and not self._is_short(claim)
-                and not self._waits_for_people(claim)
+                and not self._waits_for_users(claim)
             ):
                 found.append(f"claim {meta['namespace']}/{meta['name']} is {phase}")
         return found
 
-    def _waits_for_people(self, claim: dict[str, Any]) -> bool:
+    def _waits_for_users(self, claim: dict[str, Any]) -> bool:
         """Whether its access point must be removed with an earlier volume that is blocked."""
         _, parameters = CLASSES[claim["spec"]["storageClassName"]]
         return parameters.get("reuseAccessPoint") == "true" and any(
@@ -353,7 +355,7 @@ class Simulation:
             and one.is_to_go
             and self._is_hindered(one)
             and one.body["spec"]["claimRef"]["name"] == claim["metadata"]["name"]
-            for one in self.truth.live()
+            for one in self.invariants.live()
         )
 
     def _is_short(self, claim: dict[str, Any]) -> bool:
@@ -370,11 +372,11 @@ class Simulation:
 
     def _gids(self) -> set[int]:
         """Every ID of a volume, an access point or a directory."""
-        found = {self.truth.gid_of(one) or 0 for one in self.truth.live()}
+        found = {self.invariants.gid_of(one) or 0 for one in self.invariants.live()}
         for one in self.efs.access_points.values():
             user = one.get("PosixUser") or {}
             found |= {user.get("Gid", 0), user.get("Uid", 0)}
-        places = {self.truth.located(one) for one in self.truth.live()}
+        places = {self.invariants.located(one) for one in self.invariants.live()}
         for file_system in self.efs.file_systems.values():
             # The ID of a volume without a directory, such as one that was set to Retain too late.
             found |= {
@@ -392,21 +394,23 @@ class Simulation:
         """Volumes that should have been removed, because nothing blocks their removal."""
         return [
             f"volume {one.name} is still there"
-            for one in self.truth.live()
-            if not one.by_people and one.is_to_go and not self._is_hindered(one)
+            for one in self.invariants.live()
+            if not one.by_users and one.is_to_go and not self._is_hindered(one)
         ]
 
     def _is_hindered(self, record: Record) -> bool:
         """Whether another volume is in its directory, or uses its access point."""
         here = record.root
-        places = [self.truth.located(one) for one in self.truth.live() if one is not record]
+        places = [self.invariants.located(one) for one in self.invariants.live() if one is not record]
         places += [
             (one["FileSystemId"], root_of(one))
             for one in self.efs.access_points.values()
             if one["AccessPointId"] != record.access_point_id
         ]
         shares = record.access_point_id is not None and any(
-            one.access_point_id == record.access_point_id for one in self.truth.live() if one is not record
+            one.access_point_id == record.access_point_id
+            for one in self.invariants.live()
+            if one is not record
         )
         return shares or here is None or any(is_in(place, here) for place in places)
 
@@ -439,8 +443,8 @@ class Simulation:
         deleted before the next leader listed it, or the volume before AWS created it. The other was created
         by a late copy of a request that had been answered long before.
         """
-        used = {one.access_point_id for one in self.truth.live()}
-        kept = {one.access_point_id for one in self.truth.records.values() if not was_removed(one)}
+        used = {one.access_point_id for one in self.invariants.live()}
+        kept = {one.access_point_id for one in self.invariants.records.values() if not was_removed(one)}
         return [
             name
             for name, one in self.efs.access_points.items()
@@ -461,7 +465,7 @@ class Simulation:
                 here = (file_system.file_system_id, parts)
                 users = [
                     one
-                    for one in self.truth.records.values()
+                    for one in self.invariants.records.values()
                     if is_in(one.root, here) or is_in(here, one.root)
                 ]
                 if (
@@ -469,7 +473,7 @@ class Simulation:
                     and not folder.children
                     and not any(is_in(root, here) or is_in(here, root) for root in roots)
                     and all(was_removed(one) and one.access_point_id is None for one in users)
-                    and not self._was_lost(self.truth.author_of(folder.made_by))
+                    and not self._was_lost(self.invariants.author_of(folder.made_by))
                 ):
                     found.append(f"{file_system.file_system_id}:/{'/'.join(parts)}")
         return found
@@ -508,7 +512,9 @@ def _configure_logs(simulation: Simulation, *, with_logs: bool) -> None:
     def note(_: object, level: str, event: MutableMapping[str, Any]) -> str:
         text = " ".join(f"{key}={value}" for key, value in event.items() if key != "event")
         if event["event"] == "handler-failed":
-            simulation.truth.fail(f"{current_process()}: a handler has failed: {sys.exc_info()[1]!r} {text}")
+            simulation.invariants.fail(
+                f"{current_process()}: a handler has failed: {sys.exc_info()[1]!r} {text}"
+            )
         if with_logs and level != "debug":
             simulation.history.note("    {}: {} {}", current_process(), event["event"], text)
         raise structlog.DropEvent

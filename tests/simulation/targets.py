@@ -5,7 +5,8 @@ from functools import lru_cache
 
 from tests.simulation.apiserver import ApiServer, Body
 
-from kube_efs.model.efs.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, parse_targets
+from kube_efs.model.efs.targets import CONFIG_MAP_KEY, parse_targets
+from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
 
 
 def file_systems_by_port(config_map: Body | None) -> Mapping[int, str]:
@@ -15,7 +16,7 @@ def file_systems_by_port(config_map: Body | None) -> Mapping[int, str]:
 
 def published(server: ApiServer, namespace: str) -> Mapping[int, str]:
     """The file system of each port in the current ConfigMap."""
-    return file_systems_by_port(server.find("configmaps", CONFIG_MAP_NAME, namespace))
+    return file_systems_by_port(server.find("configmaps", OPENSHIFT_EFS_STUNNEL.config_map, namespace))
 
 
 @lru_cache(maxsize=64)

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-_SEEDS = 30
+_SEEDS = 10
 
 
 def test_simulation_breaks_no_invariant() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from tests.simulation.weather import Fault
+from tests.simulation.request_faults import Fault
 
 from kube_efs.settings import BackendName
 
@@ -19,12 +19,15 @@ class Theme:
 
     With ``has_socket``, claims of the CSI driver are served through csi-provisioner. ``actions`` are weights
     of users' actions by method name. ``sources`` and ``places`` are the sources of static volumes.
-    ``trouble`` are faults by method name.
+    ``trouble`` are faults by method name. ``namespaces`` are those in which claims are created,
+    ``directories`` those of tunnel volumes.
     """
 
     name: str = ""
     backends: tuple[BackendName, ...] = ()
     classes: tuple[str, ...] = ()
+    namespaces: tuple[str, ...] = ()
+    directories: tuple[str, ...] = ()
     actions: Mapping[str, float] = field(default_factory=dict)
     pace: float | None = None
     sources: tuple[str, ...] = ()
@@ -100,6 +103,8 @@ THEMES: Final[tuple[Theme, ...]] = (
         name="reuse",
         backends=_CSI,
         classes=("reused", "named"),
+        # Claims of another namespace would keep the access point.
+        namespaces=("red",),
         pace=1.0,
         actions={**_BUSY_CLAIMS, "set_policy": 4, "delete_volume": 1},
         trouble=("kill_leader",),
@@ -119,7 +124,7 @@ THEMES: Final[tuple[Theme, ...]] = (
     ),
     # The last check: volumes that appear between two checks, and late watches.
     Theme(
-        name="late looks",
+        name="late checks",
         backends=_TUNNEL,
         pace=0.5,
         actions={"create_claim": 8, "delete_claim": 6, "make_static": 8, "set_policy": 8, "delete_static": 6},
@@ -158,7 +163,7 @@ THEMES: Final[tuple[Theme, ...]] = (
     ),
     # A pod of an earlier leader removes a directory that others got meanwhile.
     Theme(
-        name="orders of before",
+        name="earlier orders",
         backends=_CSI,
         classes=("tunnel", "beside"),
         pace=1.0,
@@ -173,7 +178,7 @@ THEMES: Final[tuple[Theme, ...]] = (
     ),
     # Claims without a file system.
     Theme(
-        name="homes",
+        name="automatic choice",
         backends=_TUNNEL,
         classes=("auto",),
         pace=5.0,
@@ -192,14 +197,16 @@ THEMES: Final[tuple[Theme, ...]] = (
         name="unclear volumes",
         backends=_TUNNEL,
         classes=("tunnel",),
-        pace=2.0,
+        directories=("data",),
+        pace=3.0,
         actions={"create_claim": 8, "delete_claim": 4},
-        trouble=("cut_watches", "kill_leader", "stop_leader"),
-        trouble_seconds=30.0,
+        trouble=("cut_watches", "kill_leader", "stop_leader", "stop_leader"),
+        trouble_seconds=45.0,
         start_seconds=0.5,
         step_seconds=0.2,
         targets={
-            "POST persistentvolumes": (Fault.LATE, 0.5),
+            # A leader that repeats the call rarely creates them in time.
+            "POST persistentvolumes": (Fault.LATE, 0.9),
             # Then the next leader knows no file systems for a while.
             "DescribeMountTargets": (Fault.UNANSWERED, 0.3),
         },
@@ -233,18 +240,18 @@ THEMES: Final[tuple[Theme, ...]] = (
     ),
     # A leader is paused for longer than its successor waits for its calls.
     Theme(
-        name="standstills",
+        name="pauses",
         backends=_CSI,
         classes=("reused",),
         pace=4.0,
         actions={"create_claim": 6, "delete_claim": 4, "delete_and_create_claim": 4, "set_policy": 0.0},
-        trouble=("stop_at_look",),
+        trouble=("pause_at_read",),
         trouble_seconds=20.0,
         replicas=2,
         active_seconds=420.0,
     ),
     # File systems that go and come: nobody can tell meanwhile where volumes lie that are known by an address,
-    # and of what went then a leader is not told when its watch expires.
+    # and of what went then a leader learns nothing when its watch expires.
     Theme(
         name="file systems",
         backends=_CSI,

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from kube_efs.settings import efs_provisioner_defaults
+
 # Nobody listens on port 1.
 _NOBODY = """
 apiVersion: v1
@@ -84,10 +86,11 @@ def test_unresponsive_cluster_exits_with_1_and_one_line(tmp_path: Path) -> None:
     assert len(answer.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("module", ["asyncio", "pydantic", "lightkube", "kopf", "aiobotocore", "rich.table"])
-def test_help_imports_no_heavy_modules(module: str) -> None:
-    code = f"import sys, kube_efs.cli; sys.exit({module!r} in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], timeout=30, check=False).returncode == 0
+def test_help_imports_no_heavy_modules() -> None:
+    heavy = {"asyncio", "pydantic", "lightkube", "kopf", "aiobotocore", "rich.table"}
+    code = f"import sys, kube_efs.cli; print(sorted({heavy} & set(sys.modules)))"
+    ended = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, timeout=30, check=False)
+    assert ended.stdout == b"[]\n"
 
 
 def test_worker_pod_imports_few_modules(tmp_path: Path) -> None:
@@ -103,3 +106,42 @@ def test_worker_pod_imports_few_modules(tmp_path: Path) -> None:
     )
     assert answer.stdout == "make /a: done\n[] 0\n", answer.stderr
     assert (tmp_path / "a").is_dir()
+
+
+@pytest.mark.parametrize(
+    "given", [{"FILE_SYSTEM_ID": "fs-47a2c22e"}, {"PROVISIONER_NAME": "example.com/aws-efs"}]
+)
+def test_without_arguments_and_half_of_its_environment_efs_provisioner_names_the_rest(
+    given: dict[str, str],
+) -> None:
+    answer = _run(**given)
+    assert answer.returncode == 2
+    (missing,) = {"FILE_SYSTEM_ID", "PROVISIONER_NAME"} - given.keys()
+    assert f"{missing} must be set for directory volumes" in answer.stderr
+
+
+def test_without_arguments_the_help_is_printed() -> None:
+    assert "Usage:" in _run().stdout
+
+
+@pytest.mark.parametrize(
+    ("environment", "defaults"),
+    [
+        pytest.param(
+            {"PROVISIONER_NAME": "example.com/aws-efs", "KUBE_EFS_LEASE_NAME": ""},
+            {
+                "KUBE_EFS_BACKENDS": "directory",
+                "KUBE_EFS_OLDER_PERMISSIONS": "true",
+                "KUBE_EFS_LEASE_NAME": "example.com-aws-efs",
+            },
+            id="environment of efs-provisioner",
+        ),
+        pytest.param(
+            {"KUBE_EFS_OLDER_PERMISSIONS": "false", "KUBE_EFS_LEASE_NAME": "lock"},
+            {"KUBE_EFS_BACKENDS": "directory"},
+            id="settings of kube-efs come first",
+        ),
+    ],
+)
+def test_efs_provisioner_has_its_own_defaults(environment: dict[str, str], defaults: dict[str, str]) -> None:
+    assert efs_provisioner_defaults(environment) == defaults

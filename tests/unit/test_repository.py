@@ -59,7 +59,7 @@ _OURS = {
     "tinykube",
 }
 _LAB = "lab/pyproject.toml"
-# Parts of a dependency that its own documentation tells to import.
+# Parts of a dependency that its own documentation says to import.
 _PART_OF = {"botocore": "aiobotocore", "pydantic-core": "pydantic", "lightkube-models": "lightkube"}
 
 

@@ -185,6 +185,18 @@ def test_lease_durations_must_be_consistent(
         load(ControllerSettings)
 
 
+def test_leader_beside_an_efs_provisioner_stops_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBE_EFS_BACKENDS", "directory")
+    monkeypatch.setenv("KUBE_EFS_LEASE_DURATION_SECONDS", "60")
+    monkeypatch.setenv("KUBE_EFS_LEASE_RENEW_SECONDS", "15")
+    for name, value in PAIR.items():
+        monkeypatch.setenv(name, value)
+    assert load(ControllerSettings).lease_renew_seconds == 15
+    monkeypatch.setenv("KUBE_EFS_OLDER_PERMISSIONS", "true")
+    with pytest.raises(InvalidSetting, match="KUBE_EFS_LEASE_RENEW_SECONDS must be less than 15 with"):
+        load(ControllerSettings)
+
+
 def test_settings_can_be_created_by_name_and_are_frozen() -> None:
     settings = ControllerSettings(base_stunnel_port=31000)
     assert settings.base_stunnel_port == 31000
@@ -315,14 +327,48 @@ def test_kinds_of_volumes_are_parsed(
 def test_other_kinds_of_volumes_are_refused(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     (fault,) = faults(monkeypatch, KUBE_EFS_BACKENDS=text)
     assert fault.startswith("KUBE_EFS_BACKENDS")
-    assert fault.endswith("use tunnel, directory and csi, with commas between them")
+    assert fault.endswith("use one or more of tunnel, directory, csi, with commas between them")
 
 
 def test_removing_directories_of_access_points_needs_worker_pods(monkeypatch: pytest.MonkeyPatch) -> None:
     wanted = {"KUBE_EFS_DELETE_ACCESS_POINT_ROOT_DIR": "true"}
     assert given(monkeypatch, **wanted, KUBE_EFS_BACKENDS="tunnel,csi").delete_access_point_root_dir
-    (fault,) = faults(monkeypatch, **wanted, KUBE_EFS_BACKENDS="csi")
-    assert fault.endswith("needs worker pods: put tunnel into KUBE_EFS_BACKENDS")
+    (fault,) = faults(monkeypatch, **wanted, KUBE_EFS_BACKENDS="csi", CSI_ENDPOINT="unix:///csi.sock")
+    assert fault.endswith(
+        "needs worker pods: put tunnel into KUBE_EFS_BACKENDS, or set KUBE_EFS_WORKER_MOUNTS to csi"
+    )
+
+
+@pytest.mark.parametrize(
+    ("variables", "has_workers", "use_driver"),
+    [
+        pytest.param({"KUBE_EFS_BACKENDS": "tunnel,csi"}, True, False, id="tunnels"),
+        pytest.param(
+            {"KUBE_EFS_BACKENDS": "tunnel,csi", "KUBE_EFS_WORKER_MOUNTS": "csi"}, True, True, id="both"
+        ),
+        pytest.param({"KUBE_EFS_BACKENDS": "csi"}, True, True, id="only the driver"),
+        pytest.param(
+            {"KUBE_EFS_BACKENDS": "csi", "CSI_ENDPOINT": "unix:///s"}, False, True, id="csi-provisioner"
+        ),
+        pytest.param(
+            {"KUBE_EFS_BACKENDS": "csi", "CSI_ENDPOINT": "unix:///s", "KUBE_EFS_WORKER_MOUNTS": "csi"},
+            True,
+            True,
+            id="csi-provisioner on request",
+        ),
+        pytest.param({**PAIR, "KUBE_EFS_BACKENDS": "directory"}, False, True, id="a mounted file system"),
+    ],
+)
+def test_worker_pods_depend_on_the_kinds_of_volumes(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], has_workers: bool, use_driver: bool
+) -> None:
+    settings = given(monkeypatch, **variables)
+    assert (settings.has_workers, settings.workers_use_driver) == (has_workers, use_driver)
+
+
+def test_worker_pods_mount_through_tunnels_only_if_there_are_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    (fault,) = faults(monkeypatch, KUBE_EFS_BACKENDS="csi", KUBE_EFS_WORKER_MOUNTS="tunnel")
+    assert fault == "KUBE_EFS_WORKER_MOUNTS is tunnel, so KUBE_EFS_BACKENDS must contain tunnel"
 
 
 def test_invalid_tags_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,7 +140,7 @@ def _unusable(access_point: EmbeddedAccessPoint, problem: str) -> InvalidValue:
 
 @dataclass(slots=True, kw_only=True)
 class _Slot:
-    """What serves an access point; changed only under ``lock``, but for the number of connections."""
+    """What serves an access point; changed only under ``lock``, except the number of connections."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     nfs: NfsServer | None = None
@@ -156,9 +156,9 @@ class _Slot:
 
 
 class AccessPointServers:
-    """Starts servers when they are asked for; ``end_idle`` is to be called now and then.
+    """Starts servers when they are asked for; ``end_idle`` must be called from time to time.
 
-    ``folder`` is the file system's data, ``work_dir`` gets a folder for each access point.
+    ``folder`` is the file system's data, ``work_dir`` gets a directory for each access point.
     """
 
     def __init__(

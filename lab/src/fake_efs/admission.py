@@ -11,7 +11,7 @@ from fake_efs.policy import Client, Statement, check_policy, parse_policy
 
 
 class Admission:
-    """Asks the API anew for every connection, so that what is deleted or forbidden is so at once.
+    """Asks the API again for every connection, so that what is deleted or forbidden is so at once.
 
     Every method may raise AwsError.
     """
@@ -23,7 +23,7 @@ class Admission:
     async def admit(self, client: ClientCertificate, file_system_id: str) -> EmbeddedAccessPoint | None:
         """What a client of this file system gets: an access point, or None for all of the file system.
 
-        Raises InvalidValue when it is to get nothing.
+        Raises InvalidValue when it is to get nothing, MountDenied if this is for the policy.
         """
         if client.file_system_id not in {None, file_system_id}:
             raise InvalidValue(

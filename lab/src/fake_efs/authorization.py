@@ -43,7 +43,7 @@ def enforce(statements: tuple[Statement, ...]) -> None:
     """Refuse from now on every call by ``DRIVER`` that these statements do not allow, in this process."""
 
     def authorize(response: Any, resource: str = "*") -> None:  # noqa: ANN401 - as moto calls it
-        # moto's own way takes nothing but keys of 20 characters.
+        # moto's own way takes only keys of 20 characters.
         if f"Credential={DRIVER.access_key_id}/" not in response.headers.get("Authorization", ""):
             return
         service = _EFS if response.service_name == "efs" else response.service_name

@@ -58,7 +58,7 @@ class AccessPointLimitExceeded(EFSError):
 
 
 class StrictEfs(EFSBackend):
-    """What is put in the place of moto's methods; each calls the one that it replaces."""
+    """The replacements of moto's methods; each calls the one that it replaces."""
 
     def create_access_point(
         self,
@@ -93,7 +93,7 @@ class StrictEfs(EFSBackend):
 
 
 class PagedAnswers(EFSResponse):
-    """What is put in the place of moto's answer."""
+    """The replacement of moto's answer."""
 
     def describe_access_points(self) -> tuple[str, dict[str, str | int]]:
         """As many access points as asked for, from where the token says."""

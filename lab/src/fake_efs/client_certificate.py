@@ -1,4 +1,4 @@
-"""What a client's certificate tells EFS: the file system, the access point and the identity of a connection.
+"""What a client's certificate says to EFS: file system, access point and identity of a connection.
 
 The extensions are those that efs-utils writes (``mount_efs``, OIDs 1.3.6.1.4.1.4843.7.x). EFS does not ask
 who signed the certificate; it is the client's own.

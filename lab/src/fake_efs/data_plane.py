@@ -113,11 +113,11 @@ class ServedFileSystem:
 
 
 class DataPlane:
-    """Serves the file systems that ``discover`` tells of, and removes those that are gone.
+    """Serves the file systems that ``discover`` reports, and removes those that are gone.
 
     ``discover`` gives all file systems with their mount targets, or raises AwsError; only a complete
     answer is acted on. ``admission`` says who may connect to them. Data is kept under ``work_dir/data``,
-    one folder a file system.
+    one directory for each file system.
     """
 
     def __init__(

@@ -4,6 +4,7 @@
 
     EfsError
     ├── InvalidValue     a value of a client or of the AWS API is not acceptable
+    │   └── MountDenied  the policy of a file system does not let a client mount
     ├── NotYet           something is not there yet and may appear by itself
     ├── AwsError         the AWS API refuses a call or does not answer
     │   └── AwsNotFound  what the call is about does not exist
@@ -30,6 +31,10 @@ class EfsError(Exception):
 
 class InvalidValue(EfsError):
     """A value is not acceptable and will not become so by waiting."""
+
+
+class MountDenied(InvalidValue):
+    """The policy of a file system does not let this client mount."""
 
 
 class NotYet(EfsError):

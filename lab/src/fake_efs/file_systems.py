@@ -42,7 +42,8 @@ def read_mount_target(description: Mapping[str, Any]) -> MountTarget:
 
 def is_usable(description: Mapping[str, Any]) -> bool:
     """Whether a mount target accepts connections."""
-    return description["LifeCycleState"] in _USABLE
+    # moto lists a mount target in another thread before it sets the state.
+    return description.get("LifeCycleState") in _USABLE
 
 
 def parse_file_system_id(text: str, *, field: str) -> str:

@@ -1,4 +1,4 @@
-"""The IAM identities of the embedded account: its own access key, and the role of its instance.
+"""The IAM identities of the embedded account: its own access key, the role of its instance, roles of pods.
 
 What they sign to connect is Signature Version 4 of the action ``Connect``, as efs-utils makes it
 (``create_canonical_request`` of its ``mount_efs``): the value of the header ``host`` is the file system's id,
@@ -22,12 +22,13 @@ from fake_efs.client_certificate import IamSignature
 from fake_efs.errors import InvalidValue
 
 INSTANCE_ROLE: Final = "kube-efs-node"
+_INSTANCE_ARN: Final = f"arn:aws:iam::{ACCOUNT_ID}:role/{INSTANCE_ROLE}"
 DRIVER_ARN: Final = f"arn:aws:iam::{ACCOUNT_ID}:user/driver"
 
 _SIGNATURE_LIFE: Final = timedelta(days=1)  # X-Amz-Expires of what is signed
 _CLOCK_SKEW: Final = timedelta(minutes=5)
 _SESSION_LIFE: Final = timedelta(hours=6)
-# EC2 has new ones ready "at least five minutes prior to the expiration of the old ones".
+# EC2 has new ones at least five minutes before the old ones expire.
 _RENEWED_BEFORE_END: Final = timedelta(minutes=15)
 # Not "signature", whose value no message shows: the value is the id of the key.
 _FIELD: Final = "IAM signature by key"
@@ -53,15 +54,23 @@ class Identities:
             Identity(arn=DRIVER_ARN, credentials=DRIVER),
         )
         self._sessions: tuple[Identity, ...] = ()
+        self._assumed: tuple[Identity, ...] = ()
 
     def instance_credentials(self) -> tuple[Credentials, datetime]:
         """Credentials of the instance's role with their end; the same ones until shortly before it."""
         now = self._clock()
         self._sessions = tuple(s for s in self._sessions if s.expires_at is None or s.expires_at > now)
         if not self._sessions or _ends_before(self._sessions[-1], now + _RENEWED_BEFORE_END):
-            self._sessions = (*self._sessions, _new_session(now + _SESSION_LIFE))
+            self._sessions = (*self._sessions, _new_session(_INSTANCE_ARN, now + _SESSION_LIFE))
         latest = self._sessions[-1]
         return latest.credentials, latest.expires_at or now
+
+    def assume(self, role_arn: str, life: timedelta) -> Identity:
+        """A new session of the role, good for that long."""
+        now = self._clock()
+        session = _new_session(role_arn, now + life)
+        self._assumed = (*(one for one in self._assumed if not _ends_before(one, now)), session)
+        return session
 
     def verify(self, signature: IamSignature, file_system_id: str) -> str:
         """The ARN of who has signed to connect to this file system; raises InvalidValue."""
@@ -81,7 +90,7 @@ class Identities:
         return identity.arn
 
     def _identity_of(self, signature: IamSignature) -> Identity:
-        for identity in (*self._users, *self._sessions):
+        for identity in (*self._users, *self._sessions, *self._assumed):
             known = identity.credentials
             if (known.access_key_id, known.session_token) == (
                 signature.access_key_id,
@@ -123,9 +132,9 @@ def _ends_before(identity: Identity, moment: datetime) -> bool:
     return identity.expires_at is not None and identity.expires_at <= moment
 
 
-def _new_session(expires_at: datetime) -> Identity:
+def _new_session(role_arn: str, expires_at: datetime) -> Identity:
     return Identity(
-        arn=f"arn:aws:iam::{ACCOUNT_ID}:role/{INSTANCE_ROLE}",
+        arn=role_arn,
         credentials=Credentials(
             access_key_id=f"ASIA{secrets.token_hex(8).upper()}",
             secret_access_key=secrets.token_urlsafe(30),

@@ -157,7 +157,7 @@ def _timestamp(moment: datetime) -> str:
 
 
 def look_up(values: Mapping[str, str], path: str) -> str | None:
-    """The value at a path, or the listing of a folder: a name a line, folders with a slash; else None."""
+    """The value at a path, or a directory's names, one in a line, with a slash for directories; or None."""
     if path in values:
         return values[path]
     folder = path.removesuffix("/") + "/"

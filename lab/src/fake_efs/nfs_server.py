@@ -1,4 +1,4 @@
-"""One file system's NFS server: an NFS-Ganesha process that exports a folder, for NFSv4 over loopback."""
+"""One file system's NFS server: an NFS-Ganesha process that exports a directory, for NFSv4 over loopback."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ _PROBE_SECONDS = 2.0
 _PROBE_PAUSE_SECONDS = 0.05
 
 # NFS_Port 0: the kernel picks a free port, which is asked back of it. Attr_Expiration_Time 0: the embedded
-# kubelet and its pods change the folder directly, and NFS clients have to see that at once. Numeric owners,
+# kubelet and its pods change the directory directly, and NFS clients must see that at once. Numeric owners,
 # minor versions and transfer sizes are those of EFS ("Mounting EFS file systems", "Quotas" of its guide).
 # Lease_Lifetime: what is usual; with less, mounts that nobody uses would call every few seconds.
 # Scope and owner are a server's own: with the same, a kernel takes two servers for two ways to one
@@ -79,7 +79,7 @@ def check_platform() -> None:
 
 
 class NfsServer:
-    """Ganesha on a folder; ``port`` is where it answers, and changes when it is started again."""
+    """Ganesha on a directory; ``port`` is where it answers, and changes when it is started again."""
 
     def __init__(self, process: ChildProcess, port: int) -> None:
         self.process = process
@@ -136,13 +136,13 @@ def _quoted(path: Path) -> str:
 
 
 def _check_export(folder: Path, log_file: Path) -> None:
-    # Ganesha runs on with an empty root when it cannot export, and tells it to its log only.
+    # Ganesha runs on with an empty root when it cannot export, and says so only in its log.
     if "init_export_root :EXPORT :CRIT" in log_file.read_text(errors="replace"):
         raise PlatformError(
             "is on a file system that NFS cannot export",
             field="work directory",
             value=str(folder),
-            remedy="use a folder on ext4, XFS or tmpfs, not on an overlay (the root of a container)",
+            remedy="use a directory on ext4, XFS or tmpfs, not on an overlay (the root of a container)",
         )
 
 

@@ -1,9 +1,11 @@
 """Policies: those of file systems, for mounts, and those of identities, for calls of the API.
 
 A file system without a policy is open to every client that reaches a mount target. With one, anonymous
-clients need a statement that allows them ("Using IAM to control access to file systems" of the EFS guide);
-identities of the embedded account, all of which are administrators, need only that no statement denies
-them. What is not understood lets nobody in.
+clients need a statement that allows them ("Using IAM to control access to file systems" of the EFS guide).
+An identity of the embedded account needs only that no statement denies it: its own policy is not checked for
+mounts. For calls of the API, the driver's credentials are checked against the policy that they were given
+(``authorization``); without one, and for all other identities, every call is allowed. A policy that is not
+understood is an error, and allows nothing.
 """
 
 import json
@@ -14,7 +16,7 @@ from importlib.resources import files
 from typing import Any, Final
 
 from fake_efs.aws_api import ACCOUNT_ID
-from fake_efs.errors import InvalidValue
+from fake_efs.errors import InvalidValue, MountDenied
 
 _MOUNT: Final = "elasticfilesystem:clientmount"
 _FIELD: Final = "policy"
@@ -98,7 +100,7 @@ def parse_policy(text: str, *, of_identity: bool = False) -> tuple[Statement, ..
 
 
 def check_policy(statements: tuple[Statement, ...], client: Client) -> None:
-    """Raises InvalidValue when a policy of these statements does not let the client mount."""
+    """Raises MountDenied when a policy of these statements does not let the client mount."""
     applying = [
         statement
         for statement in statements
@@ -106,9 +108,9 @@ def check_policy(statements: tuple[Statement, ...], client: Client) -> None:
     ]
     who = client.arn or "a client without IAM signature"
     if any(not statement.allows for statement in applying):
-        raise InvalidValue("is denied ClientMount", field=_FIELD, value=who)
+        raise MountDenied("is denied ClientMount", field=_FIELD, value=who)
     if client.arn is None and not applying:
-        raise InvalidValue(
+        raise MountDenied(
             "is not allowed ClientMount", field=_FIELD, value=who, remedy="mount with the option iam"
         )
 

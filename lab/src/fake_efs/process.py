@@ -119,7 +119,7 @@ class ChildProcess:
         return await self._process.wait()
 
     async def stop(self, *, timeout_seconds: float = _TERMINATION_SECONDS) -> None:
-        """End it: SIGTERM, and SIGKILL after the time-out. Ending what has ended does nothing."""
+        """End it: SIGTERM, and SIGKILL after the timeout. Ending what has ended does nothing."""
         try:
             if self.running:
                 with contextlib.suppress(ProcessLookupError):

@@ -1,6 +1,6 @@
-"""The embedded EFS as one thing: started in a folder, asked for file systems, stopped without a trace.
+"""The embedded EFS as one thing: started in a directory, asked for file systems, stopped without a trace.
 
-Mount targets are told apart by address alone, since all of them listen on port 2049. Linux answers on all of
+Mount targets differ by address alone, since all of them listen on port 2049. Linux answers on all of
 127.0.0.0/8, so each embedded EFS takes a /16 of it, and several can run side by side.
 """
 
@@ -43,6 +43,7 @@ from fake_efs.instance_metadata import (
     NetworkInterface,
 )
 from fake_efs.nfs_server import check_platform
+from fake_efs.pod_roles import PodRoles
 from fake_efs.process import Starter, start_module
 from fake_efs.tls_front import NFS_PORT, Traffic
 from tiny_ca.authority import Authority, ServerCertificate
@@ -164,6 +165,9 @@ class EmbeddedEfs:
         self._exit_stack.push_async_callback(metadata.stop)
         await metadata.start()
         self.metadata_url = metadata.url
+        self.pod_roles = PodRoles(identities)
+        self._exit_stack.push_async_callback(self.pod_roles.stop)
+        await self.pod_roles.start()
         opening = aws_client("efs", api.endpoint_url, self.region, call_seconds=_ADMISSION_SECONDS)
         asking = await self._exit_stack.enter_async_context(opening)
         self._admission = Admission(RememberingClient(asking, lambda: api.changes), identities)

@@ -21,7 +21,8 @@ from fake_efs.client_certificate import (
     check_validity,
     read_client_certificate,
 )
-from fake_efs.errors import EfsError, InvalidValue
+from fake_efs.errors import EfsError, InvalidValue, MountDenied
+from fake_efs.nfs_denial import DenyingServer
 from tiny_ca.authority import ServerCertificate
 
 CHUNK_BYTES = 256 * 1024
@@ -74,7 +75,7 @@ class TlsStream:
                 return await self._flush()
 
     def client_certificate(self) -> x509.Certificate | None:
-        """The certificate that the client has sent, None without; raises InvalidValue for an odd one."""
+        """The certificate that the client has sent, None without; raises InvalidValue for an invalid one."""
         try:
             return self._tls.get_peer_certificate(as_cryptography=True)
         except ValueError as error:
@@ -97,7 +98,7 @@ class TlsStream:
         await self._flush()
 
     async def write_eof(self) -> None:
-        """Tell the client that nothing more will come; reading goes on."""
+        """Tell the client that nothing more will come; reading continues."""
         try:
             self._tls.shutdown()
         except SSL.Error as error:
@@ -138,7 +139,7 @@ class TlsStream:
             return
 
     def _failed(self, error: SSL.Error) -> TlsFailed:
-        self._write_pending()  # the alert that tells the client why
+        self._write_pending()  # the alert that says why to the client
         return TlsFailed(f"TLS failed: {error!r}")
 
 
@@ -168,8 +169,9 @@ class TlsFront:
     """Listens on an address, port 2049.
 
     ``admit`` gives the loopback port of the NFS server for what a client's certificate says, which must
-    answer for as long as the context is open, or raises an error of the tree to refuse it. Nothing of what
-    a client has sent is looked at before. ``context`` gives the TLS settings of the next connection.
+    answer for as long as the context is open, or raises an error of the tree to refuse it. The connection is
+    then closed; only MountDenied is answered in NFS. Nothing of what a client has sent is read before.
+    ``context`` gives the TLS settings of the next connection.
     """
 
     def __init__(
@@ -189,7 +191,7 @@ class TlsFront:
         self._connections: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Listen; raises OSError when the address or port cannot be had."""
+        """Listen; raises OSError when the address or port is not available."""
         if self._server is None:
             self._server = await asyncio.start_server(self._accept, self.address, NFS_PORT, limit=CHUNK_BYTES)
 
@@ -234,8 +236,7 @@ class TlsFront:
             await self._serving.wait()
             await self._pass(TlsStream(self._context(), reader, writer))
         except EfsError as error:
-            self.traffic.refused += 1
-            log.warning("mount_target_refused_client", address=self.address, reason=str(error))
+            self._note_refusal(error)
         except OSError as error:
             self._log_failure(error)
         finally:
@@ -248,8 +249,12 @@ class TlsFront:
         self.traffic.handshakes += 1
         certificate = client.client_certificate()
         check_validity(certificate, datetime.now(UTC))
-        async with self._admit(read_client_certificate(certificate)) as port:
-            await self._pass_nfs(client, port)
+        try:
+            async with self._admit(read_client_certificate(certificate)) as port:
+                await self._pass_nfs(client, port)
+        except MountDenied as error:
+            self._note_refusal(error)
+            await _deny(client)
 
     async def _pass_nfs(self, client: TlsStream, port: int) -> None:
         async with asyncio.timeout(_CONNECT_SECONDS):
@@ -278,8 +283,20 @@ class TlsFront:
             await client.write(data)
         await client.write_eof()
 
+    def _note_refusal(self, error: EfsError) -> None:
+        self.traffic.refused += 1
+        log.warning("mount_target_refused_client", address=self.address, reason=str(error))
+
     def _log_failure(self, error: BaseException) -> None:
         log.debug("mount_target_connection_failed", address=self.address, reason=str(error))
+
+
+async def _deny(client: TlsStream) -> None:
+    """Deny every call, until the client closes the connection or sends something else."""
+    server = DenyingServer()
+    with suppress(ValueError):
+        while data := await client.read():
+            await client.write(server.answer(data))
 
 
 async def _close(writer: asyncio.StreamWriter) -> None:

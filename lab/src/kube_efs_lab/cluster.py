@@ -1,6 +1,6 @@
 """The embedded cluster as one thing: an API server, its controllers, a node, an EFS, and kube-efs on them.
 
-kube-efs runs as the three processes that it is in a real cluster. They are told where everything is by their
+kube-efs runs as the three processes that it is in a real cluster. They get every address from their
 ordinary settings, and cannot tell the difference.
 """
 
@@ -21,9 +21,9 @@ from kube_efs.kube.client import connect, load_config
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs_lab.control_plane import ControlPlane, EmbeddedControlPlane
 from kube_efs_lab.mounts_without_kernel import mount_program
-from kube_efs_lab.node import Surroundings, make_kubelet
+from kube_efs_lab.node import PodDefaults, make_kubelet
 from kube_efs_lab.programs import (
-    NAMESPACE,
+    NAMES,
     NODE,
     QUICK_SETTINGS,
     Folders,
@@ -50,8 +50,11 @@ class EmbeddedCluster:
     this order. ``starter`` starts the processes that are programs in Python: moto's server and kube-efs's,
     whose settings ``settings`` override. Unless ``installed``, none of kube-efs's runs, nor is anything of it
     in the API: pods do, once somebody installs it. ``driver_policy`` is the text of kube-efs's IAM policy;
-    without one it may call everything. Opening raises PlatformError when this machine lacks something.
+    without one it may call everything. The kubelet of a subclass without ``node_has_nfs`` refuses NFS
+    volumes. Opening raises PlatformError when this machine lacks something.
     """
+
+    node_has_nfs = True
 
     def __init__(
         self,
@@ -65,7 +68,7 @@ class EmbeddedCluster:
         driver_policy: str | None = None,
     ) -> None:
         self.folder = folder
-        self.namespace = NAMESPACE
+        self.names, self.namespace = NAMES, NAMES.namespace
         self._control_plane = control_plane or EmbeddedControlPlane(folder / "kubeconfig")
         self.file_system_ids: tuple[FileSystemId, ...] = ()
         self._names = file_systems
@@ -112,9 +115,10 @@ class EmbeddedCluster:
             self.client,
             self.efs,
             name=NODE,
-            namespace=NAMESPACE,
+            names=NAMES,
             root=self._folders.kubelet,
-            around=None if self._installed else self._surroundings(ports, mounting),
+            defaults=None if self._installed else self._pod_defaults(ports, mounting),
+            has_nfs=self.node_has_nfs,
         )
         plane.take_logs_from(kubelet)
         self._run_in_background(plane.run_controllers(self.client, node=NODE))
@@ -122,16 +126,16 @@ class EmbeddedCluster:
             await self._create_file_systems()
             self._run_in_background(kubelet.run())
             return
-        await _together(self._create_file_systems(), plane.install(self.client, NAMESPACE))
+        await _together(self._create_file_systems(), plane.install(self.client, self.namespace))
         await self._start_programs(kubelet, ports, mounting)
 
     async def _create_file_systems(self) -> None:
         creating = (self.efs.create_file_system(name) for name in self._names)
         self.file_system_ids = tuple(FileSystemId(made) for made in await asyncio.gather(*creating))
 
-    def _surroundings(self, ports: Mapping[str, str], mounting: Path | None) -> Surroundings:
+    def _pod_defaults(self, ports: Mapping[str, str], mounting: Path | None) -> PodDefaults:
         settings = {**QUICK_SETTINGS, **ports, **self._settings}
-        return Surroundings(host=self._folders.host, programs=mounting, settings=settings)
+        return PodDefaults(host=self._folders.host, programs=mounting, settings=settings)
 
     async def _start_programs(
         self, kubelet: Kubelet, ports: Mapping[str, str], mounting: Path | None
@@ -177,7 +181,7 @@ class EmbeddedCluster:
         return connect(load_config(self.kubeconfig))
 
     async def _mount_program(self) -> Path | None:
-        """The folder of a program that mounts where the kernel cannot; None where it can."""
+        """The directory of a program that mounts where the kernel cannot; None where it can."""
         if kernel_has_nfs():
             return None
         program = mount_program(self.efs, self._folders.tunnel_socket, self._folders.sockets / "mounts")

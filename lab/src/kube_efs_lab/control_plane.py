@@ -8,9 +8,10 @@ from typing import Protocol, Self
 
 from lightkube import AsyncClient
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import Namespace
+from lightkube.resources.core_v1 import Namespace, ServiceAccount
 
 from kube_efs.kube.errors import translated
+from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
 from kube_efs_lab.manifests import CSI_DRIVER, SHARED_VOLUMES, apply
 from tinykube.api.server import ApiServer
 from tinykube.controllers.running import run_controllers
@@ -74,6 +75,10 @@ class EmbeddedControlPlane:
         """Make the namespace and what the driver's users need; nobody is refused anything here."""
         with translated(f"namespace {namespace}"):
             await client.create(Namespace(metadata=ObjectMeta(name=namespace)))
+        # The kubelet requests tokens of it for the volumes of worker pods.
+        account = ObjectMeta(name=OPENSHIFT_EFS_STUNNEL.worker_account, namespace=namespace)
+        with translated(f"service account {OPENSHIFT_EFS_STUNNEL.worker_account}"):
+            await client.create(ServiceAccount(metadata=account))
         await apply(client, [CSI_DRIVER, SHARED_VOLUMES])
 
     async def kubeconfig_of(self, account: str) -> Path:
@@ -104,8 +109,8 @@ class _PodsLater:
                 yield chunk
 
     def run_command(
-        self, namespace: str, name: str, container: str, argv: tuple[str, ...], *, reads: bool
+        self, namespace: str, name: str, container: str, argv: tuple[str, ...]
     ) -> AbstractAsyncContextManager[RunningCommand]:
         if self.kubelet is None:
             raise NotRunning(f'container "{container}" is not running')
-        return self.kubelet.run_command(namespace, name, container, argv, reads=reads)
+        return self.kubelet.run_command(namespace, name, container, argv)

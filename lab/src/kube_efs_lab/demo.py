@@ -29,7 +29,7 @@ from kube_efs_lab.real_plane import plane_for
 async def run_demo(*, as_json: bool, programs: Path | None = None) -> bool:
     """Show it on standard output; gives whether every check held. Raises PlatformError before it begins.
 
-    ``programs`` is the folder of a real control plane. The folder with the logs of all parts is kept when a
+    ``programs`` is the directory of a real control plane. The directory with all logs is kept when a
     check fails.
     """
     started = time.monotonic()

@@ -29,7 +29,7 @@ from kube_efs_lab.manifests import (
     apply,
     claim_like_example,
 )
-from kube_efs_lab.programs import NAMESPACE
+from kube_efs_lab.programs import NAMES
 from tinykube.kubelet.nfs import kernel_has_nfs
 
 _EXAMPLE, _KEPT, _CHOSEN, _INVALID = "efs-example", "efs-kept", "efs-chosen", "efs-invalid"
@@ -83,7 +83,7 @@ class Demo:
         yield await _checked("a SharedVolume shows it in another namespace", self._share)
         yield await _checked("the mounts' tunnel leads to the same file", self._read_through_tunnel)
         yield await _checked("TLS negotiated, peer verified", self._negotiate)
-        yield await _checked("peer of another name refused", self._refuse_stranger)
+        yield await _checked("peer of another name refused", self._refuse_other_peer)
 
     async def reclaim(self) -> AsyncIterator[Check]:
         """What becomes of the data when the claims go."""
@@ -117,7 +117,7 @@ class Demo:
 
     async def _unbound(self) -> list[str]:
         claims = [self._claim(name) for name in _VALID]
-        return [_told(claim) for claim in claims if claim.phase != "Bound"]
+        return [_describe(claim) for claim in claims if claim.phase != "Bound"]
 
     async def _refused(self) -> str:
         await self._until(self._not_refused)
@@ -125,7 +125,7 @@ class Demo:
 
     async def _not_refused(self) -> list[str]:
         claim = self._claim(_INVALID)
-        return [] if claim.phase == "Pending" and claim.reason else [_told(claim)]
+        return [] if claim.phase == "Pending" and claim.reason else [_describe(claim)]
 
     async def _tunnels_up(self) -> str:
         await self._until(self._tunnels_down)
@@ -168,10 +168,10 @@ class Demo:
         volume = self._made(_DIRECTORY)
         source = self._cluster.folder / _FILE
         member, directory = self._way_to(volume, user=(_SOMEBODY, volume.gid or _SOMEBODY))
-        stranger, _ = self._way_to(volume, user=(_SOMEBODY, _SOMEBODY))
+        other, _ = self._way_to(volume, user=(_SOMEBODY, _SOMEBODY))
         await member.write(source, directory, _FILE)
         try:
-            await stranger.write(source, directory, "other.txt")
+            await other.write(source, directory, "other.txt")
         except TunnelError as error:
             # Any other failure would prove nothing.
             if "ACCESS" not in str(error):
@@ -192,7 +192,7 @@ class Demo:
 
     async def _read(self) -> str:
         await self._until(self._pods.not_read)
-        return "by a mount of its own" if kernel_has_nfs() else "in a folder bound where a mount would be"
+        return "by a mount of its own" if kernel_has_nfs() else "in a directory bound where a mount would be"
 
     async def _share(self) -> str:
         volume = self._made(_MOUNTED)
@@ -244,7 +244,7 @@ class Demo:
         first = next(iter(self.handshakes.values()))
         return f"{first.version}, {first.cipher}, {first.peer}"
 
-    async def _refuse_stranger(self) -> str:
+    async def _refuse_other_peer(self) -> str:
         first, second = self.report.file_systems
         try:
             await self._shake_hands(first, FileSystemId(second.file_system_id))
@@ -327,7 +327,7 @@ class Demo:
         """Look at the cluster until nothing is missing; raises NotYet that says what still is."""
         deadline = time.monotonic() + _STEP_SECONDS
         while True:
-            self.report = await read_cluster(self._cluster.client, NAMESPACE)
+            self.report = await read_cluster(self._cluster.client, NAMES)
             try:
                 found = await missing()
             except NotYet as error:
@@ -340,7 +340,7 @@ class Demo:
             await asyncio.sleep(_POLL_SECONDS)
 
 
-def _told(claim: ClaimReport) -> str:
+def _describe(claim: ClaimReport) -> str:
     return f"{claim.name} is {claim.phase} ({claim.reason or 'no reason given'})"
 
 

@@ -81,6 +81,10 @@ spec:
   podInfoOnMount: false
   fsGroupPolicy: None
   volumeLifecycleModes: [Persistent]
+  tokenRequests:
+  - audience: sts.amazonaws.com
+  - audience: pods.eks.amazonaws.com
+  requiresRepublish: true
 """
 
 # The one that every installation has.
@@ -169,7 +173,7 @@ spec:
 """
 
 
-# What aws-efs-operator's README has, but for the ids, and a pod that ends once it has read what others write.
+# What aws-efs-operator's README has, except for the ids; the pod ends after it has read what others write.
 _SHARED_VOLUME = """\
 apiVersion: aws-efs.managed.openshift.io/v1alpha1
 kind: SharedVolume

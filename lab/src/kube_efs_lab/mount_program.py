@@ -1,7 +1,7 @@
 """The program ``mount`` of an embedded node whose kernel has no NFS client.
 
-It asks the embedded cluster, on a socket, where the export leads through the tunnel at hand, and then binds
-that folder: ``python -m kube_efs_lab.mount_program SOCKET MOUNT -t nfs4 -o OPTIONS SOURCE TARGET``, where
+It asks the embedded cluster, on a socket, where the export leads through this tunnel, and then binds
+that directory: ``python -m kube_efs_lab.mount_program SOCKET MOUNT -t nfs4 -o OPTIONS SOURCE TARGET``, where
 MOUNT is the machine's own program. Only what Python brings is imported: it is started for each mount.
 """
 
@@ -17,7 +17,7 @@ _FAILED = 32  # of mount(8)
 
 
 def main() -> NoReturn:
-    """Become the mount that binds the folder, or fail as mount.nfs would."""
+    """Become the mount that binds the directory, or fail as mount.nfs would."""
     parser = argparse.ArgumentParser(prog="mount")
     parser.add_argument("socket")
     parser.add_argument("mount")

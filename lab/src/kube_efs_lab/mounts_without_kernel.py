@@ -1,7 +1,7 @@
 """Mounts of the CSI driver on an embedded node whose kernel has no NFS client.
 
-``kube-efs node`` runs the program ``mount``, as ever; its ``PATH`` begins with a folder that has one which
-asks here. The answer is the folder that the mount would show: of the file system or access point that the
+``kube-efs node`` runs the program ``mount``, as ever; its ``PATH`` begins with a directory that has one which
+asks here. The answer is the directory that the mount would show: of the file system or access point that the
 tunnel at the given port is for, provided that an NFS server answers through that tunnel. So port, tunnel,
 certificate and admission are the real ones. What is read and written does not go through them.
 """
@@ -11,7 +11,7 @@ import json
 import random
 import shutil
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from kube_efs.model.volumes import LOOPBACK
 from kube_efs.tunnels.api.client import connect_tunnels
 from kube_efs.tunnels.probe import probe
 from kube_efs.tunnels.reservations import TunnelSpec
+from kube_efs_lab.csi_calls import CsiCalls
 from tinykube.errors import NotYet
 from tinykube.kubelet.nfs import Nfs, NfsFolders, served_folder
 
@@ -35,9 +36,9 @@ _PROBE_SECONDS = 5.0
 
 @asynccontextmanager
 async def mount_program(efs: EmbeddedEfs, tunnel_socket: Path, folder: Path) -> AsyncIterator[Path]:
-    """A folder with a program ``mount``, which works while the context is open; raises PlatformError.
+    """A directory with a program ``mount``, which works while the context is open; raises PlatformError.
 
-    Below ``folder`` is nothing but that and the socket; ``tunnel_socket`` is that of the node's tunnel agent.
+    Below ``folder`` is only that and the socket; ``tunnel_socket`` is that of the node's tunnel agent.
     """
     real = shutil.which("mount")
     if real is None:
@@ -53,6 +54,40 @@ async def mount_program(efs: EmbeddedEfs, tunnel_socket: Path, folder: Path) -> 
         await asyncio.to_thread(socket.unlink, missing_ok=True)
 
 
+class CallsWithoutKernel(CsiCalls):
+    """The calls of the kubelet, except that one refusal is ignored.
+
+    The kubelet publishes volumes again. A driver that has started since finds a directory where it expects
+    NFS, and refuses.
+    """
+
+    async def publish(
+        self,
+        socket: Path,
+        handle: str,
+        target: str,
+        *,
+        access_mode: str,
+        options: tuple[str, ...],
+        context: Mapping[str, str],
+        read_only: bool,
+    ) -> None:
+        """Have a volume mounted."""
+        try:
+            await super().publish(
+                socket,
+                handle,
+                target,
+                access_mode=access_mode,
+                options=options,
+                context=context,
+                read_only=read_only,
+            )
+        except NotYet as error:
+            if "code = AlreadyExists" not in str(error):
+                raise
+
+
 class OnDemandFolders:
     """What the mount targets serve through the tunnels that CSI mounts hold, or without any."""
 
@@ -61,7 +96,7 @@ class OnDemandFolders:
         self._tunnel_socket = tunnel_socket
 
     async def folder(self, server: str, port: int | None, path: str) -> Path | None:
-        """The folder of an export's path; None when nobody answers at that address, else NotYet."""
+        """The directory of an export's path; None when nobody answers at that address, else NotYet."""
         try:
             root = await self._root(server, port)
             return root and root.joinpath(*parse_directory(path).parts)
@@ -75,13 +110,21 @@ class OnDemandFolders:
         spec = await self._spec(port)
         if port is None or spec is None:
             return None
+        refused = await self._refused(spec.file_system_id)
         answer = await probe(port, timeout_seconds=_PROBE_SECONDS, xid=random.getrandbits(32))
+        if answer.is_denied or (not answer.ok and await self._refused(spec.file_system_id) > refused):
+            raise NotYet("mount.nfs4: access denied by server while mounting")
         if not answer.ok:
             # What mount.nfs says, with what it would not know.
             raise NotYet(f"mount.nfs4: Connection reset by peer (tunnel at port {port}: {answer.reason})")
         if spec.access_point_id is not None:
             return await self._efs.access_point_folder(spec.access_point_id)
         return self._efs.folder(spec.file_system_id)
+
+    async def _refused(self, file_system_id: str) -> int:
+        """How many clients its mount targets have refused."""
+        targets = await self._efs.mount_targets(file_system_id)
+        return sum(self._efs.traffic(one.mount_target_id).refused for one in targets)
 
     async def _spec(self, port: int | None) -> TunnelSpec | None:
         async with connect_tunnels(self._tunnel_socket) as client:

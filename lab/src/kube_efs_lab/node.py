@@ -1,9 +1,10 @@
 """The node of an embedded cluster: a kubelet whose NFS mounts end in the embedded EFS."""
 
 import asyncio
+import random
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
@@ -15,15 +16,19 @@ from fake_efs.errors import EfsError
 from fake_efs.service import EmbeddedEfs
 from kube_efs.kube.errors import translated
 from kube_efs.model.efs.directories import parse_directory
-from kube_efs.model.efs.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, parse_targets
+from kube_efs.model.efs.targets import CONFIG_MAP_KEY, parse_targets
 from kube_efs.model.errors import InvalidValue, KubeError
+from kube_efs.model.names import Names
 from kube_efs.model.volumes import LOOPBACK
 from kube_efs.settings import own_image
+from kube_efs.tunnels.probe import probe
 from kube_efs_lab.csi_calls import CsiCalls
+from kube_efs_lab.mounts_without_kernel import CallsWithoutKernel
+from tinykube.errors import NotYet
 from tinykube.kubelet.containers import STANDARD_PATH, Image, repository
 from tinykube.kubelet.kubelet import Kubelet, Mounters
 from tinykube.kubelet.launch import Bind
-from tinykube.kubelet.nfs import FolderNfs, KernelNfs, Nfs, NfsMounter, kernel_has_nfs
+from tinykube.kubelet.nfs import FolderNfs, KernelNfs, Nfs, NfsMounter, NoNfs, kernel_has_nfs
 from tinykube.kubelet.node import HostFolders, NodeDescription
 
 # Images are not pulled: this one is the program of this installation.
@@ -43,13 +48,14 @@ _LOOPBACK = {"KUBE_EFS_HEALTH_HOST": LOOPBACK, "KUBE_EFS_STATUS_PAGE_PORT": "0"}
 _PORT = "KUBE_EFS_HEALTH_PORT"
 _REGION = frozenset({"AWS_REGION", "AWS_DEFAULT_REGION"})
 _CONNECT_SECONDS = 1.0
+_PROBE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
-    """What pods of kube-efs meet on the node.
+class PodDefaults:
+    """What pods of kube-efs get on the node.
 
-    ``programs`` is a folder whose programs they find before those of the machine, ``settings`` are those that
+    ``programs`` is a directory whose programs precede those of the machine, ``settings`` are those that
     they have unless their manifests say otherwise. With ``host`` they may hand mounts to the node.
     """
 
@@ -63,29 +69,35 @@ def make_kubelet(
     efs: EmbeddedEfs,
     *,
     name: str,
-    namespace: str,
+    names: Names,
     root: Path,
-    around: Surroundings | None = None,
+    defaults: PodDefaults | None = None,
+    has_nfs: bool = True,
 ) -> Kubelet:
-    """The kubelet of the node of that name; ``namespace`` is where kube-efs runs."""
-    around = around or Surroundings()
-    image = _image(efs, around)
-    folders = TunnelledFolders(client, efs, namespace)
-    nfs: NfsMounter = FolderNfs(folders)
+    """The kubelet of the node of that name; ``names`` are those of kube-efs.
+
+    Unless ``has_nfs``, the node itself has no NFS client. The CSI driver brings its own.
+    """
+    defaults = defaults or PodDefaults()
+    image = _image(efs, defaults)
+    folders = TunnelledFolders(client, efs, names)
+    nfs: NfsMounter = FolderNfs(folders) if has_nfs else NoNfs()
+    calls: CsiCalls = CallsWithoutKernel()
     if kernel_has_nfs():
-        nfs = TunnelsByKernel(nfs)
+        calls = CsiCalls()
+        nfs = TunnelsByKernel(nfs) if has_nfs else nfs
     return Kubelet(
         client,
         node=NodeDescription(name=name, zone=efs.subnets[0].zone, region=efs.region),
         root=root,
-        mounters=Mounters(nfs=nfs, csi=CsiCalls()),
+        mounters=Mounters(nfs=nfs, csi=calls),
         images={
             IMAGE: image,
             repository(own_image()): image,  # of any version
-            _EFS_PROVISIONER: replace(image, command=(*_PROGRAM, "controller")),
+            _EFS_PROVISIONER: image,
         },
-        host=around.host,
-        # What an instance of the cloud has without being told: where its services are, and a role.
+        host=defaults.host,
+        # What an instance of the cloud has without any setting: where its services are, and a role.
         environment={
             **{name: text for name, text in efs.environment().items() if name not in _REGION},
             **_LOOPBACK,
@@ -93,15 +105,15 @@ def make_kubelet(
     )
 
 
-def _image(efs: EmbeddedEfs, around: Surroundings) -> Image:
+def _image(efs: EmbeddedEfs, defaults: PodDefaults) -> Image:
     """The program of this installation, with the authority of this EFS."""
     files = [*_PROGRAM_FILES, Bind(source=str(efs.ca_file), target=_CA_FILE, read_only=True, for_all=True)]
     path = f"{Path(sys.executable).parent}:{STANDARD_PATH}"  # kubectl exec finds kube-efs, as in the image
-    if around.programs is not None:
-        shown = (around.programs.parent, efs.work_dir)
+    if defaults.programs is not None:
+        shown = (defaults.programs.parent, efs.work_dir)
         files += (Bind(source=str(one), target=str(one)) for one in shown)
-        path = f"{around.programs}:{path}"
-    environment = {"KUBE_EFS_CA_FILE": _CA_FILE, **around.settings, "PATH": path}
+        path = f"{defaults.programs}:{path}"
+    environment = {"KUBE_EFS_CA_FILE": _CA_FILE, **defaults.settings, "PATH": path}
     return Image(command=_PROGRAM, files=tuple(files), environment=environment, port_variable=_PORT)
 
 
@@ -128,13 +140,13 @@ class TunnelsByKernel:
 class TunnelledFolders:
     """Where a mount would end up, through a tunnel of this machine or at a mount target, could it be made."""
 
-    def __init__(self, client: AsyncClient, efs: EmbeddedEfs, namespace: str) -> None:
+    def __init__(self, client: AsyncClient, efs: EmbeddedEfs, names: Names) -> None:
         self._client = client
         self._efs = efs
-        self._namespace = namespace
+        self._names = names
 
     async def folder(self, server: str, port: int | None, path: str) -> Path | None:
-        """The folder of an export's path; None when nobody answers at that address."""
+        """The directory of an export's path; None when nobody answers at that address, NotYet if denied."""
         file_system_id = await self._file_system(server, port)
         if file_system_id is None:
             return None
@@ -148,9 +160,14 @@ class TunnelledFolders:
             return self._efs.file_system_at(server)
         if port is None or not await _accepts(port):
             return None
+        answer = await probe(port, timeout_seconds=_PROBE_SECONDS, xid=random.getrandbits(32))
+        if answer.is_denied:
+            raise NotYet("mount.nfs4: access denied by server while mounting")
         try:
-            with translated(f"ConfigMap {CONFIG_MAP_NAME}"):
-                found = await self._client.get(ConfigMap, CONFIG_MAP_NAME, namespace=self._namespace)
+            with translated(f"ConfigMap {self._names.config_map}"):
+                found = await self._client.get(
+                    ConfigMap, self._names.config_map, namespace=self._names.namespace
+                )
             targets, _ = parse_targets((found.data or {}).get(CONFIG_MAP_KEY, ""))
         except (KubeError, InvalidValue):
             return None

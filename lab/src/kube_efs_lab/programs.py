@@ -1,4 +1,4 @@
-"""The processes of kube-efs on an embedded cluster, and what each is told by its ordinary settings."""
+"""The processes of kube-efs on an embedded cluster, and the ordinary settings of each."""
 
 import os
 import random
@@ -12,7 +12,7 @@ from pathlib import Path
 from fake_efs.errors import PlatformError
 from fake_efs.process import Starter
 from fake_efs.service import EmbeddedEfs
-from kube_efs.settings import DEFAULT_NAMESPACE
+from kube_efs.model.names import NEW_INSTALLATION, Names
 from kube_efs.tunnels.stunnel.process import StunnelProcess
 from kube_efs_lab.control_plane import ControlPlane
 from kube_efs_lab.node import IMAGE
@@ -20,7 +20,7 @@ from kube_efs_lab.program import Program
 from tinykube.kubelet.node import HostFolders
 
 NODE = "embedded"
-NAMESPACE = DEFAULT_NAMESPACE
+NAMES: Names = NEW_INSTALLATION.names
 
 _INHERITED = frozenset({"HOME", "LANG", "PATH", "PYTHONDONTWRITEBYTECODE", "PYTHONPATH", "TMPDIR"})
 # What people would wait for is made faster than it is at AWS's prices and scale.
@@ -34,7 +34,8 @@ _SETTINGS = {
     "LOGGING_LEVEL": "INFO",
     "KUBE_EFS_HEALTH_HOST": "127.0.0.1",
     "KUBE_EFS_HEALTH_PORT": "0",
-    "POD_NAMESPACE": NAMESPACE,
+    "POD_NAMESPACE": NAMES.namespace,
+    "KUBE_EFS_NAMES": NAMES.name_set.value,
     "NODE_NAME": NODE,
     "WORKER_IMAGE": IMAGE,
     "KUBE_EFS_BACKENDS": "tunnel,directory,csi",
@@ -56,7 +57,7 @@ _BLOCKS = range(21000, 32000, _BLOCK)
 class Folders:
     """Where the processes and the kubelet have their files and sockets.
 
-    ``sockets`` is a folder of its own, with a short name: the kernel allows 107 bytes for all of it.
+    ``sockets`` is its own directory, with a short name: the kernel allows 107 bytes for all of it.
     """
 
     root: Path
@@ -89,7 +90,7 @@ class Folders:
 
     @property
     def host(self) -> HostFolders:
-        """Where folders of the node are that pods of kube-efs use, and the kubelet's own."""
+        """Where directories of the node are that pods of kube-efs use, and the kubelet's own."""
         return HostFolders(
             {
                 "/var/lib/kubelet": self.kubelet,
@@ -132,7 +133,7 @@ async def make_programs(
 ) -> tuple[Program, Program, Program]:
     """The controller, the tunnels' agent and the node driver, not started; ``settings`` go over all else.
 
-    ``mounting`` is a folder whose programs the node finds before those of the machine.
+    ``mounting`` is a directory whose programs the node finds before those of the machine.
     """
     common = {
         # Nothing of the person's own AWS account, cluster or settings may reach these processes.
@@ -142,9 +143,11 @@ async def make_programs(
         "KUBE_EFS_TUNNEL_SOCKET": str(folders.tunnel_socket),
     }
     tunnel = {
-        "POD_NAME": "efs-stunnel-0",
+        "POD_NAME": f"{NAMES.tunnel}-0",
         "STUNNEL_CONF_PATH": str(folders.stunnel_conf),
         "KUBE_EFS_CA_FILE": str(efs.ca_file),
+        "AWS_ENDPOINT_URL_STS": efs.pod_roles.url,
+        "KUBE_EFS_POD_IDENTITY_ENDPOINT": efs.pod_roles.url,
     }
     path = common.get("PATH", os.defpath)
     node = {
@@ -160,9 +163,9 @@ async def make_programs(
         return Program(name, environment, folders.root / f"{name}.log", starter=starter)
 
     return (
-        await program("controller", "efs-manager", {"POD_NAME": "efs-manager-0"}),
-        await program("tunnel", "efs-stunnel", tunnel),
-        await program("node", "efs-csi-node", node),
+        await program("controller", NAMES.controller_account, {"POD_NAME": f"{NAMES.controller}-0"}),
+        await program("tunnel", NAMES.tunnel_account, tunnel),
+        await program("node", NAMES.node_account, node),
     )
 
 

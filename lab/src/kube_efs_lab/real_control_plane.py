@@ -35,8 +35,8 @@ _CONTROLLER_MANAGER = "system:kube-controller-manager"
 # Memory is there and processor time is not: rarely collect so small a heap, have goroutines begin with the
 # stack that they come to need, and no threads that look for work of each other's.
 _GO = {"GOGC": "400", "GOMEMLIMIT": "512MiB", "GODEBUG": "adaptivestackstart=1", "GOMAXPROCS": "1"}
-# Nodes are a test's own business: nobody renews their leases, so nobody may judge them by these. No volume of
-# EFS grows, but whoever expands volumes asks for that of each claim.
+# Tests create Nodes and do not renew their leases, so no controller may judge Nodes by them. No volume of
+# EFS grows, but the program that expands volumes does so for each claim.
 _CONTROLLERS = (
     "*,-node-lifecycle-controller,-taint-eviction-controller,-node-ipam-controller"
     ",-persistentvolume-expander-controller"
@@ -54,12 +54,16 @@ class ServiceAccountName:
 class RealControlPlane(AbstractAsyncContextManager["RealControlPlane"]):
     """A fresh cluster while its context is open; all its files, logs too, are in ``folder``.
 
-    ``programs`` is the folder with etcd, kube-apiserver and kube-controller-manager.
+    ``programs`` is the directory with etcd, kube-apiserver and kube-controller-manager. ``api_server_flags``
+    are further flags of kube-apiserver, without the two hyphens.
     """
 
-    def __init__(self, folder: Path, programs: Path) -> None:
+    def __init__(
+        self, folder: Path, programs: Path, api_server_flags: Mapping[str, object] | None = None
+    ) -> None:
         self.folder = folder
         self._programs = programs
+        self._api_server_flags = dict(api_server_flags or {})
         self.admin_kubeconfig = folder / "admin.kubeconfig"
         self._port, self._etcd_port, self._peer_port = _free_ports()
         self._identity = make_identity(_HOST)
@@ -187,6 +191,7 @@ class RealControlPlane(AbstractAsyncContextManager["RealControlPlane"]):
                 # A loopback address must not become the endpoint of the service "kubernetes".
                 "endpoint-reconciler-type": "none",
                 "allow-privileged": "true",
+                **self._api_server_flags,
             },
         )
         await self._wait_for(self._api_server, f"{self.url}/readyz")
@@ -275,8 +280,10 @@ class ControlPlanes:
     Starting the programs takes far longer than removing what a module has left.
     """
 
-    def __init__(self, folder: Path, programs: Path) -> None:
-        self._plane = RealControlPlane(folder, programs)
+    def __init__(
+        self, folder: Path, programs: Path, api_server_flags: Mapping[str, object] | None = None
+    ) -> None:
+        self._plane = RealControlPlane(folder, programs, api_server_flags)
         self._running = False
 
     async def fresh(self) -> RealControlPlane:

@@ -17,7 +17,7 @@ from kube_efs.operator.manifests import RenderOptions, render_manifests, text_of
 from kube_efs.operator.platforms import Platform
 from kube_efs_lab.control_plane import ControlPlane, EmbeddedControlPlane
 from kube_efs_lab.manifests import apply
-from kube_efs_lab.programs import NAMESPACE, NODE
+from kube_efs_lab.programs import NAMES, NODE
 from kube_efs_lab.real_control_plane import ControlPlanes, RealControlPlane, ServiceAccountName
 from tinykube.api.credentials import make_identity, write_kubeconfig
 from tinykube.controllers.running import run_scheduler
@@ -125,7 +125,7 @@ class RealPlane:
     async def install(self, client: AsyncClient, namespace: str) -> None:
         """Apply the rendered manifests, less the workloads."""
         manifests = render_manifests(
-            RenderOptions(platform=Platform.KUBERNETES, namespace=namespace, csi=True)
+            RenderOptions(platform=Platform.KUBERNETES, namespace=namespace, create_namespace=True, csi=True)
         )
         kept = [manifest for manifest in manifests if manifest["kind"] not in _WORKLOADS]
         # Before its kubelet says so: the tokens of the accounts name it.
@@ -134,7 +134,7 @@ class RealPlane:
 
     async def kubeconfig_of(self, account: str) -> Path:
         """With a token of that service account on the node, and no right but its own."""
-        return await self.plane.kubeconfig(ServiceAccountName(NAMESPACE, account), node=NODE)
+        return await self.plane.kubeconfig(ServiceAccountName(NAMES.namespace, account), node=NODE)
 
     async def run_controllers(self, client: AsyncClient, *, node: str) -> None:
         """Only the scheduler is missing, and that the Node says where its logs are."""
@@ -148,7 +148,7 @@ class RealPlane:
 
 @asynccontextmanager
 async def plane_for(folder: Path, kubeconfig: Path, programs: Path | None) -> AsyncIterator[ControlPlane]:
-    """What a cluster runs on, not started yet: Kubernetes' own programs in that folder, or the embedded one.
+    """What a cluster runs on, not started yet: Kubernetes' programs in that directory, or the embedded one.
 
     ``folder`` is for its files.
     """

@@ -17,7 +17,7 @@ from kube_efs_lab.control_plane import ControlPlane
 from kube_efs_lab.logs import logging_to
 from kube_efs_lab.manifests import DIRECTORY_CLASS, STORAGE_CLASS, access_point_class, apply
 from kube_efs_lab.program import Program
-from kube_efs_lab.programs import NAMESPACE
+from kube_efs_lab.programs import NAMES
 from kube_efs_lab.real_plane import plane_for
 
 _REFRESH_SECONDS = 1.0
@@ -29,7 +29,7 @@ _OFTEN = {"KUBE_EFS_RESYNC_SECONDS": "2"}
 async def run_up(kubeconfig: Path, *, empty: bool = False, programs: Path | None = None) -> None:
     """Run the cluster until SIGINT or SIGTERM; its kubeconfig is there meanwhile. Raises PlatformError.
 
-    An ``empty`` one has nothing of kube-efs, which can be installed in it. ``programs`` is the folder of a
+    An ``empty`` one has nothing of kube-efs, which can be installed in it. ``programs`` is the directory of a
     real control plane.
     """
     with tempfile.TemporaryDirectory(prefix="kube-efs-up-") as name, logging_to(Path(name) / "up.log"):
@@ -103,10 +103,10 @@ The logs of all parts are in {cluster.folder}. Ctrl-C ends everything and remove
 
 
 async def _show(cluster: EmbeddedCluster, console: Console) -> None:
-    """Keep the tables up to date on a terminal, for ever; elsewhere there is nobody to look at them."""
+    """Keep the tables up to date on a terminal, until cancelled; elsewhere nobody sees them."""
     if not console.is_terminal:
         await asyncio.Event().wait()
     with Live(console=console, auto_refresh=False) as live:
         while True:
-            live.update(render_cluster(await read_cluster(cluster.client, NAMESPACE)), refresh=True)
+            live.update(render_cluster(await read_cluster(cluster.client, NAMES)), refresh=True)
             await asyncio.sleep(_REFRESH_SECONDS)

@@ -1,4 +1,4 @@
-"""Certificate authorities, made anew at every start, and what they issue."""
+"""Certificate authorities, created at every start, and what they issue."""
 
 import ipaddress
 from collections.abc import Sequence

@@ -95,6 +95,6 @@ async def test_no_symbolic_link_is_followed(tmp_path: Path, depth: str) -> None:
     assert list(outside.iterdir()) == []
 
 
-async def test_what_the_system_says_is_told(tmp_path: Path) -> None:
+async def test_what_the_system_says_is_reported(tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match=r"cannot be used .*No such file or directory"):
         await ensure_root(tmp_path / "gone", MADE)

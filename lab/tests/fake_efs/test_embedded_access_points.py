@@ -50,7 +50,7 @@ UNKNOWN_ACCESS_POINT = AccessPointId("fsap-99999999999999999")
 # RFC 7530, 16
 ACCESS, GET_HANDLE, LOOK_UP_PARENT, PUT_ROOT_HANDLE = (struct.pack(">I", code) for code in (3, 10, 16, 24))
 MAY_EXTEND = 8
-OK, NO_ENTRY = 0, 2
+OK, NO_ENTRY, DENIED = 0, 2, 13
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -475,7 +475,7 @@ async def test_a_policy_for_the_account_refuses_those_without_signature(laborato
             async with laboratory.refusal(
                 "'a client without IAM signature' is not allowed ClientMount; mount with the option iam"
             ):
-                assert await laboratory.ask(certificate) is None
+                assert await laboratory.ask(certificate) == DENIED
         assert await laboratory.ask(laboratory.pem(laboratory.subject(), CREDENTIALS)) == OK
     assert await laboratory.ask(None) == OK
 
@@ -497,7 +497,7 @@ async def test_the_role_of_the_instance_mounts_with_an_access_point(laboratory: 
         assert await laboratory.ask(certificate) == OK
     async with policy(laboratory, statement("*"), statement(role, "Deny")):
         async with laboratory.refusal(f"'{role}' is denied ClientMount"):
-            assert await laboratory.ask(certificate) is None
+            assert await laboratory.ask(certificate) == DENIED
         assert await laboratory.ask(None) == OK
 
 
@@ -548,7 +548,7 @@ async def test_a_signature_outlives_neither_its_day_nor_is_taken_before(
 ) -> None:
     # The certificate itself is made to be valid for long, as no maker of kube-efs does.
     monkeypatch.setattr(certificates, "_VALID_BEFORE", timedelta(days=2))
-    monkeypatch.setattr(certificates, "_VALID_AFTER", timedelta(days=2))
+    monkeypatch.setattr(certificates, "VALID_AFTER", timedelta(days=2))
     for age, reason in ((timedelta(hours=25), "has expired"), (timedelta(hours=-1), "is of the future")):
         certificate = laboratory.pem(laboratory.subject(), CREDENTIALS, age=age)
         async with laboratory.refusal(f"IAM signature by key: 'embedded' {reason}"):

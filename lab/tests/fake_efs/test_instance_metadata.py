@@ -138,7 +138,7 @@ async def test_values_are_served_as_text_and_unknown_paths_are_not_found(client:
 
 
 @pytest.mark.parametrize("headers", [{}, {TOKEN: "made-up"}], ids=["no token", "unknown token"])
-async def test_without_a_valid_token_nothing_is_told(
+async def test_without_a_valid_token_nothing_is_reported(
     client: httpx2.AsyncClient, headers: dict[str, str]
 ) -> None:
     answer = await client.get("/latest/meta-data/instance-id", headers=headers)

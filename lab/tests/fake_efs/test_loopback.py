@@ -35,7 +35,7 @@ def test_a_taken_range_is_passed_over(taken: LoopbackRange) -> None:
         assert claim.getsockname() == (f"127.{octet}.0.1", 2049)
 
 
-def test_no_free_range_is_told_with_the_remedy(taken: LoopbackRange) -> None:
+def test_no_free_range_is_reported_with_the_remedy(taken: LoopbackRange) -> None:
     with pytest.raises(PlatformError, match=r"2049 is taken .*; stop the NFS server of this machine"):
         LoopbackRange.acquire([second_octet(taken)])
 

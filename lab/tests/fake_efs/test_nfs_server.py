@@ -52,7 +52,7 @@ def test_paths_that_could_be_read_otherwise_are_refused(path: str) -> None:
     assert (caught.value.field, caught.value.value) == ("work directory", path)
 
 
-def test_a_missing_program_is_told_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_program_is_reported_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(PlatformError, match=r"'ganesha.nfsd' is not installed; apt install nfs-ganesha"):
         check_platform()
@@ -72,7 +72,7 @@ asyncio.run(NfsServer.start(Path.cwd() / "overlay" / "data", Path.cwd() / "nfs")
 """
 
 
-async def test_a_disk_that_cannot_be_exported_is_told(tmp_path: Path) -> None:
+async def test_a_disk_that_cannot_be_exported_is_reported(tmp_path: Path) -> None:
     # The root of a container is such a disk, and Ganesha itself starts all the same.
     arguments = ("sh", "-c", OVERLAY, "sh", str(tmp_path), sys.executable, EXPORT_OVERLAY)
     process = await asyncio.create_subprocess_exec(
@@ -82,4 +82,4 @@ async def test_a_disk_that_cannot_be_exported_is_told(tmp_path: Path) -> None:
         _, errors = await process.communicate()
     last_line = errors.decode().splitlines()[-1]
     assert "PlatformError: work directory: " in last_line
-    assert "is on a file system that NFS cannot export; use a folder on ext4" in last_line
+    assert "is on a file system that NFS cannot export; use a directory on ext4" in last_line

@@ -80,7 +80,7 @@ def place() -> Iterator[Path]:
         yield Path(name)
 
 
-def test_a_check_that_fails_is_told_and_the_others_still_run(place: Path) -> None:
+def test_a_check_that_fails_is_reported_and_the_others_still_run(place: Path) -> None:
     for program in ("ganesha.nfsd", "mount", "setpriv", "stunnel", "umount"):
         if found := shutil.which(program):
             (place / program).symlink_to(found)

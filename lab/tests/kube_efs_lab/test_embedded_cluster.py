@@ -32,7 +32,7 @@ async def test_the_stunnel_that_an_agent_leaves_to_mounts_ends_with_the_cluster(
     assert await asyncio.to_thread(stunnels_of, tmp_path) == []
 
 
-async def test_what_is_missing_is_told_and_nothing_is_left(
+async def test_what_is_missing_is_reported_and_nothing_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = listening_ports(os.getpid())

@@ -15,7 +15,7 @@ from kube_efs.mounts.mount import SystemMounter
 from kube_efs.mounts.mountinfo import MountEntry, read_mountinfo
 from kube_efs_lab.mounts_without_kernel import mount_program
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounting is root's")
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
 
 SERVER = "fs-0123abcd.efs.us-east-1.amazonaws.com"
 

@@ -236,13 +236,13 @@ async def test_pod_waits_for_its_claim_and_a_claim_for_its_first_pod(client: Asy
     pod = {"containers": [{"name": "main", "image": "none"}]}
     await create(client, "Pod", "stuck", metadata={"namespace": "default"}, spec={**pod, "volumes": volumes})
 
-    async def is_told() -> bool:
+    async def is_reported() -> bool:
         found = await client.get(Pod, "stuck", namespace="default")
         conditions = (found.status and found.status.conditions) or []
         wanted = '0/1 nodes are available: persistentvolumeclaim "missing" not found.'
         return [(one.reason, one.message) for one in conditions] == [("Unschedulable", wanted)]
 
-    await until(is_told)
+    await until(is_reported)
     await create(
         client, "Pod", "user", metadata={"namespace": "default"}, spec={**pod, "volumes": volumes[:1]}
     )

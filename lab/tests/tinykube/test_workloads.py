@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from fake_efs.file_systems import server_names
 from fake_efs.service import EmbeddedEfs
 from kube_efs.kube.client import connect, load_config
 from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
 from kube_efs_lab.control_plane import EmbeddedControlPlane
 from kube_efs_lab.node import make_kubelet
 
@@ -162,7 +163,13 @@ async def world(efs: EmbeddedEfs, tmp_path: Path) -> AsyncIterator[World]:
         kubeconfig = tmp_path / "kubeconfig"
         plane = await stack.enter_async_context(EmbeddedControlPlane(kubeconfig))
         client = await stack.enter_async_context(connect(load_config(kubeconfig)))
-        kubelet = make_kubelet(client, efs, name="node-1", namespace="default", root=tmp_path / "kubelet")
+        kubelet = make_kubelet(
+            client,
+            efs,
+            name="node-1",
+            names=replace(OPENSHIFT_EFS_STUNNEL, namespace="default"),
+            root=tmp_path / "kubelet",
+        )
         plane.take_logs_from(kubelet)
         for part in (plane.run_controllers(client, node="node-1"), kubelet.run()):
             stack.push_async_callback(_end, asyncio.create_task(part))
@@ -295,7 +302,7 @@ async def _refused(world: World, name: str) -> bool:
     return any("1 node(s) were unschedulable" in one.get("message", "") for one in conditions)
 
 
-async def test_commands_run_beside_a_container(world: World, tmp_path: Path) -> None:
+async def test_commands_run_beside_a_container(world: World) -> None:
     mounted = [{"name": "data", "mountPath": "/data"}]
     main = {
         "name": "main",
@@ -317,13 +324,11 @@ async def test_commands_run_beside_a_container(world: World, tmp_path: Path) -> 
     }
     await world("apply", "-f", "-", given=pod)
     await world("wait", "pod/one", "--for=condition=Ready", "--timeout=30s")
-    surroundings = "test $$ -gt 1; cat /data/file; echo $COLOR; id -u; pwd; hostname >/dev/null"
-    shown = await world("exec", "one", "--", "sh", "-c", surroundings)
+    script = "test $$ -gt 1; cat /data/file; echo $COLOR; id -u; pwd; hostname >/dev/null"
+    shown = await world("exec", "one", "--", "sh", "-c", script)
     assert shown.split() == ["written", "blue", "1234", "/"]
-    assert (
-        await world("exec", "-i", "one", "--", "tr", "a-z", "A-Z", given="loud\n" * 40_000)
-        == "LOUD\n" * 40_000
-    )
+    much = "yes much | head -n 40000"
+    assert await world("exec", "one", "--", "sh", "-c", much) == "much\n" * 40_000
 
     for command, code, told in (
         (["sh", "-c", "echo oh >&2; exit 7"], 7, "oh\ncommand terminated with exit code 7"),
@@ -337,11 +342,6 @@ async def test_commands_run_beside_a_container(world: World, tmp_path: Path) -> 
         "container other is not valid for pod one"
         in (await world.end("exec", "one", "-c", "other", "--", "ls")).err
     )
-
-    (tmp_path / "given").write_text("copied")
-    await world("cp", str(tmp_path / "given"), "one:/data/given")
-    await world("cp", "one:/data/given", str(tmp_path / "taken"))
-    assert (tmp_path / "taken").read_text() == "copied"
 
 
 async def test_a_command_goes_with_whoever_asked(world: World) -> None:

@@ -15,7 +15,8 @@ from aiobotocore.credentials import AioDeferredRefreshableCredentials
 from botocore import xform_name
 from prometheus_client import CollectorRegistry
 
-from kube_efs.aws.errors import OddAnswer, aws_errors, error_code, reading
+from kube_efs.aws.errors import InvalidAnswer, aws_errors, error_code, reading
+from kube_efs.aws.requests import count_requests
 from kube_efs.aws.session import new_session
 from kube_efs.model.efs.ids import Region
 from kube_efs.model.errors import KubeEfsError
@@ -191,7 +192,10 @@ class AwsConnection:
     async def _client(self, service: Service) -> Client:
         async with self._opening:
             if service not in self._clients:
-                self._clients[service] = await self._exit_stack.enter_async_context(self._new_client(service))
+                client = await self._exit_stack.enter_async_context(self._new_client(service))
+                if service is Service.EFS and self._metrics.aws_driver is not None:
+                    count_requests(client, self._metrics.aws_driver)
+                self._clients[service] = client
         return self._clients[service]
 
     def _new_client(self, service: Service) -> Client:
@@ -217,9 +221,9 @@ class AwsConnection:
 
 
 def _items(page: Mapping[str, Any], key: str) -> Iterable[Mapping[str, Any]]:
-    """The items of a page; raises OddAnswer for a foreign answer, which would look like an empty page."""
+    """The items of a page; raises InvalidAnswer for a foreign answer, which would look like an empty page."""
     if key not in page and "RequestId" not in page["ResponseMetadata"]:
-        raise OddAnswer(f"no {key} and no request ID")
+        raise InvalidAnswer(f"no {key} and no request ID")
     found: Iterable[Mapping[str, Any]] = page.get(key, ())
     return found
 

@@ -24,16 +24,20 @@ from kube_efs.aws.connection import AwsCredentials, LoadedCredentials
 from kube_efs.aws.credential_sources import (
     CredentialOptions,
     CredentialSource,
+    ServiceAccountIdentity,
     SourceKind,
     read_sections,
 )
 from kube_efs.aws.errors import aws_errors, reading, safe_code
 from kube_efs.aws.metadata import InstanceMetadata
 from kube_efs.aws.session import new_session
-from kube_efs.model.errors import AwsDenied, AwsOddAnswer, AwsUnavailable, InvalidSetting
+from kube_efs.model.errors import AwsDenied, AwsError, AwsInvalidAnswer, AwsUnavailable, InvalidSetting
+from kube_efs.model.secrets import hidden_here
 
 # The session name of efs-utils: trust policies and searches in CloudTrail may contain it.
 _SESSION_NAME: Final = "efs-mount-helper"
+_SESSION_NAME_MAX: Final = 64
+_POD_IDENTITY_PATH: Final = "/v1/credentials"
 _ROLES: Final = "meta-data/iam/security-credentials/"
 # Characters that are valid in headers, signatures and certificates. AWS documents no maximum length.
 _CREDENTIAL: Final = re.compile(r"[\x21-\x7e]{1,65536}")
@@ -53,10 +57,43 @@ async def load_credentials(source: CredentialSource, options: CredentialOptions)
             return await _LOADERS[source.kind](source, options)
 
 
+async def load_pod_credentials(
+    identity: ServiceAccountIdentity, token: str, options: CredentialOptions
+) -> LoadedCredentials:
+    """The credentials that AWS gives for a token of a pod with this service account.
+
+    Raises AwsError, and InvalidSetting when the Pod Identity Agent must not be called. No error contains
+    the token.
+    """
+    if not _CREDENTIAL.fullmatch(token):
+        raise AwsDenied("has an invalid token", field=str(identity))
+    try:
+        # A token that STS refuses could be part of its answer, and not have the shape of one.
+        with hidden_here([token]), aws_errors(str(identity), iam_action="sts:AssumeRoleWithWebIdentity"):
+            async with asyncio.timeout(options.timeout_seconds):
+                if identity.role_arn:
+                    # CloudTrail then shows which service account it was.
+                    session = f"{identity.name}@{identity.namespace}"[-_SESSION_NAME_MAX:]
+                    return await _assume_role(identity.role_arn, token, options, str(identity), session)
+                url = options.pod_identity_endpoint + _POD_IDENTITY_PATH
+                return await _ask_container(str(identity), options, url, token)
+    except AwsError as error:
+        if identity.role_arn is None:
+            error.remedy = (
+                "annotate the service account with eks.amazonaws.com/role-arn, or create a Pod Identity"
+                " association for it and check that the Pod Identity Agent runs on the node"
+            )
+        elif error.code.startswith("ExpiredToken"):
+            error.remedy = "check that the CSIDriver efs.csi.aws.com has requiresRepublish: true"
+        elif isinstance(error, AwsDenied):
+            error.remedy = f"check that the trust policy of {identity.role_arn} allows this service account"
+        raise
+
+
 def parse_credentials(document: object, *, origin: str) -> LoadedCredentials:
     """The credentials in an answer of ``origin``; raises AwsError, which contains no value of the answer."""
     if not isinstance(document, Mapping):
-        raise AwsOddAnswer("returned no credentials object", field=origin)
+        raise AwsInvalidAnswer("returned no credentials object", field=origin)
     # Instance metadata reports failures with status 200.
     if (code := document.get("Code", "Success")) != "Success":
         raise AwsDenied(f"returned no credentials but the code {safe_code(code)}", field=origin)
@@ -66,7 +103,7 @@ def parse_credentials(document: object, *, origin: str) -> LoadedCredentials:
         document.get("Token", document.get("SessionToken")),  # Only STS uses the latter name.
     )
     if not all(values):
-        raise AwsOddAnswer("returned credentials without key, secret key or token", field=origin)
+        raise AwsInvalidAnswer("returned credentials without key, secret key or token", field=origin)
     return _checked(*values, expiration=document.get("Expiration"), origin=origin)
 
 
@@ -78,7 +115,7 @@ def _checked(
         value for value in (key, secret_key, token) if isinstance(value, str) and _CREDENTIAL.fullmatch(value)
     ]
     if len(texts) < (2 if token is None else 3):
-        raise AwsOddAnswer("returned an invalid key, secret key or token", field=origin)
+        raise AwsInvalidAnswer("returned an invalid key, secret key or token", field=origin)
     with reading(origin):
         expires_at = _parse_expiration(expiration, origin)
     return LoadedCredentials(
@@ -98,7 +135,7 @@ def _parse_expiration(value: object, origin: str) -> datetime | None:
         time = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
         return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
     except (ValueError, OverflowError):
-        raise AwsOddAnswer("returned credentials with an invalid Expiration", field=origin) from None
+        raise AwsInvalidAnswer("returned credentials with an invalid Expiration", field=origin) from None
 
 
 async def _load_container(source: CredentialSource, options: CredentialOptions) -> LoadedCredentials:
@@ -107,15 +144,15 @@ async def _load_container(source: CredentialSource, options: CredentialOptions) 
         raise InvalidSetting(
             "has no absolute path", field=str(source), remedy="use a path that begins with /"
         )
-    return await _ask_container(source, options, options.container_endpoint + source.target)
+    return await _ask_container(str(source), options, options.container_endpoint + source.target)
 
 
 async def _load_pod_identity(source: CredentialSource, options: CredentialOptions) -> LoadedCredentials:
-    return await _ask_container(source, options, source.target, await _read_token(source))
+    return await _ask_container(str(source), options, source.target, await _read_token(source))
 
 
 async def _ask_container(
-    source: CredentialSource, options: CredentialOptions, url: str, token: str = ""
+    origin: str, options: CredentialOptions, url: str, token: str = ""
 ) -> LoadedCredentials:
     fetcher = AioContainerMetadataFetcher(sleep=lambda _: asyncio.sleep(options.retry_seconds))
     fetcher.RETRY_ATTEMPTS = options.attempts
@@ -124,13 +161,13 @@ async def _ask_container(
     except MetadataRetrievalError as error:
         status = _STATUS.match(str(error))
         problem = f"was answered with status {status[1]}" if status else "returned an answer that is not JSON"
-        raise AwsUnavailable(problem, field=str(source)) from None
+        raise AwsUnavailable(problem, field=origin) from None
     except UnicodeError:
-        raise AwsOddAnswer("returned an answer that is not text", field=str(source)) from None
+        raise AwsInvalidAnswer("returned an answer that is not text", field=origin) from None
     except ValueError:  # The host must not get a token.
         problem = f"must not be called, because {urlsplit(url).hostname!r} is not a host of an AWS agent"
-        raise InvalidSetting(problem, field=str(source)) from None
-    return parse_credentials(document, origin=str(source))
+        raise InvalidSetting(problem, field=origin) from None
+    return parse_credentials(document, origin=origin)
 
 
 async def _load_profile(source: CredentialSource, options: CredentialOptions) -> LoadedCredentials:
@@ -181,6 +218,12 @@ def _profile_session(profile: str, options: CredentialOptions) -> AioSession:
 
 async def _load_web_identity(source: CredentialSource, options: CredentialOptions) -> LoadedCredentials:
     token = await _read_token(source)
+    return await _assume_role(source.target, token, options, str(source), _SESSION_NAME)
+
+
+async def _assume_role(
+    role_arn: str, token: str, options: CredentialOptions, origin: str, session_name: str
+) -> LoadedCredentials:
     async with new_session().create_client(
         "sts",
         region_name=options.region,
@@ -188,9 +231,9 @@ async def _load_web_identity(source: CredentialSource, options: CredentialOption
         config=_client_config(options).merge(AioConfig(signature_version=UNSIGNED)),
     ) as sts:
         answer = await sts.assume_role_with_web_identity(
-            RoleArn=source.target, RoleSessionName=_SESSION_NAME, WebIdentityToken=token
+            RoleArn=role_arn, RoleSessionName=session_name, WebIdentityToken=token
         )
-    return parse_credentials(answer.get("Credentials"), origin=str(source))
+    return parse_credentials(answer.get("Credentials"), origin=origin)
 
 
 async def _load_instance_role(source: CredentialSource, options: CredentialOptions) -> LoadedCredentials:
@@ -207,7 +250,7 @@ class _InstanceRole(InstanceMetadata):
         if not roles:
             raise AwsDenied("has no role", field="instance metadata")
         if not _ROLE_NAME.fullmatch(roles[0]):
-            raise AwsOddAnswer("returned an invalid role name", field="instance metadata")
+            raise AwsInvalidAnswer("returned an invalid role name", field="instance metadata")
         return await self._get(_ROLES + quote(roles[0]), shown=_ROLES)
 
 

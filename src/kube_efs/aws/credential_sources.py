@@ -1,9 +1,11 @@
 """The sources of the credentials of a mount with ``iam``: those of efs-utils, in its order.
 
-As in efs-utils, keys in AWS_ACCESS_KEY_ID are not used.
+As in efs-utils, keys in AWS_ACCESS_KEY_ID are not used. A mount that signs with the service account of its
+pod has one source, which the service account determines.
 """
 
 import pwd
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -12,11 +14,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final, Self
 
+import msgspec
+
 from kube_efs.aws.metadata import DEFAULT_ENDPOINT
+from kube_efs.model.csi.cross_account import ROLE_ARN
 from kube_efs.model.efs.ids import Region
-from kube_efs.model.errors import InvalidSetting
+from kube_efs.model.errors import InvalidSetting, InvalidValue
 
 _DEFAULT_PROFILE: Final = "default"
+_NAMESPACE: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_SERVICE_ACCOUNT: Final = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")
 
 
 class SourceKind(StrEnum):
@@ -58,6 +65,31 @@ class IamOptions:
     token_file: str | None = None
 
 
+class ServiceAccountIdentity(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
+    """The service account of pods, which signs instead of the node; raises InvalidValue for an invalid part.
+
+    With ``role_arn``, STS exchanges the token of a pod for credentials of this role (web identity). With
+    None, the EKS Pod Identity Agent of the node does.
+
+    Where a file or a message has an object for ``IamOptions``, it has an array for this. A version that does
+    not know service accounts therefore cannot read it, instead of signing with the identity of the node.
+    """
+
+    namespace: str
+    name: str
+    role_arn: str | None = None
+
+    def __post_init__(self) -> None:
+        patterns = {"namespace": _NAMESPACE, "name": _SERVICE_ACCOUNT, "role_arn": ROLE_ARN}
+        for field_name, pattern in patterns.items():
+            value = getattr(self, field_name)
+            if not (value is None and field_name == "role_arn") and not pattern.fullmatch(value):
+                raise InvalidValue("is malformed", field=f"service account, {field_name}", value=value)
+
+    def __str__(self) -> str:
+        return f"service account {self.namespace}/{self.name}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileFiles:
     """The files with profiles; neither needs to exist."""
@@ -82,8 +114,9 @@ class ProfileFiles:
 class CredentialOptions:
     """Options of the sources.
 
-    ``sts_endpoint_url`` None means AWS_ENDPOINT_URL_STS, otherwise the STS of the region. ``timeout_seconds``
-    limits one source with all its retries; STS and container agents are called up to ``attempts`` times.
+    ``sts_endpoint_url`` None means AWS_ENDPOINT_URL_STS, otherwise the STS of the region.
+    ``pod_identity_endpoint`` is the EKS Pod Identity Agent of the node. ``timeout_seconds`` limits one source
+    with all its retries; STS and container agents are called up to ``attempts`` times.
     """
 
     region: Region
@@ -92,6 +125,7 @@ class CredentialOptions:
     sts_endpoint_url: str | None = None
     metadata_endpoint: str = DEFAULT_ENDPOINT
     container_endpoint: str = "http://169.254.170.2"
+    pod_identity_endpoint: str = "http://169.254.170.23"
     timeout_seconds: float = 15.0
     attempts: int = 3
     retry_seconds: float = 0.2

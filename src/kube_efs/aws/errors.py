@@ -33,9 +33,9 @@ from kube_efs.model.errors import (
     AwsAlreadyExists,
     AwsDenied,
     AwsError,
+    AwsInvalidAnswer,
     AwsLimitReached,
     AwsNotFound,
-    AwsOddAnswer,
     AwsThrottled,
     AwsUnavailable,
     InvalidSetting,
@@ -44,7 +44,7 @@ from kube_efs.model.errors import (
 )
 
 
-class OddAnswer(Exception):
+class InvalidAnswer(Exception):
     """An answer with a good status that is not from AWS, for example from a proxy; the text is ours."""
 
 
@@ -174,13 +174,13 @@ def aws_errors(
 
 @contextmanager
 def reading(operation: str, *, subject: object = "") -> Iterator[None]:
-    """Raise AwsOddAnswer for every exception of the block, which parses an answer."""
+    """Raise AwsInvalidAnswer for every exception of the block, which parses an answer."""
     try:
         yield
     except AwsError:
         raise
     except Exception as error:  # noqa: BLE001 - an answer may be anything
-        raise AwsOddAnswer(_odd(error), field=operation, value=subject) from None
+        raise AwsInvalidAnswer(_invalid_answer(error), field=operation, value=subject) from None
 
 
 def translate(
@@ -221,7 +221,7 @@ def cause_of(error: BaseException) -> str:
     It contains the class name, the reason of a failed connection, and the name of an invalid field.
     """
     name = type(error).__name__
-    if isinstance(error, (OddAnswer, *_TEXTS_OF_CONFIGURATION)):
+    if isinstance(error, (InvalidAnswer, *_TEXTS_OF_CONFIGURATION)):
         return str(error)
     if isinstance(error, InvalidValue) and _FIELD.fullmatch(error.field):
         return f"{error.field} is not valid"
@@ -266,10 +266,10 @@ def _judge(error: Exception, iam_action: str, remedy: str) -> tuple[type[KubeEfs
         is_late = isinstance(error, TimeoutError) and error.errno is None
         how = "in time" if is_late else f"({cause_of(error)})"
         return AwsUnavailable, f"was not answered {how}", remedy
-    return AwsOddAnswer, _odd(error), ""
+    return AwsInvalidAnswer, _invalid_answer(error), ""
 
 
-def _odd(error: Exception) -> str:
+def _invalid_answer(error: Exception) -> str:
     return f"gave an invalid answer ({cause_of(error)})"
 
 

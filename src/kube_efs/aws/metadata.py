@@ -25,7 +25,14 @@ from kube_efs.model.efs.ids import (
     parse_vpc_id,
     parse_zone_name,
 )
-from kube_efs.model.errors import AwsDenied, AwsError, AwsNotFound, AwsOddAnswer, AwsUnavailable, InvalidValue
+from kube_efs.model.errors import (
+    AwsDenied,
+    AwsError,
+    AwsInvalidAnswer,
+    AwsNotFound,
+    AwsUnavailable,
+    InvalidValue,
+)
 
 DEFAULT_ENDPOINT: Final = "http://169.254.169.254"
 
@@ -55,9 +62,9 @@ class InstanceIdentity:
 class InstanceMetadata:
     """The instance metadata service while its context is open; over IPv6 it is at ``http://[fd00:ec2::254]``.
 
-    Every method may raise AwsError: AwsNotFound when an entry does not exist, AwsOddAnswer when the answer is
-    not from instance metadata. In a pod with its own network, the service answers only if the instance allows
-    two network hops (``HttpPutResponseHopLimit``).
+    Every method may raise AwsError: AwsNotFound when an entry does not exist, AwsInvalidAnswer when the
+    answer is not from instance metadata. In a pod with its own network, the service answers only if the
+    instance allows two network hops (``HttpPutResponseHopLimit``).
     """
 
     def __init__(
@@ -173,7 +180,7 @@ class InstanceMetadata:
             async with self._session.request(method, url, headers=headers, allow_redirects=False) as answer:
                 text = await answer.text()
         if answer.status != 200:
-            kind = _REFUSALS.get(answer.status, AwsOddAnswer)
+            kind = _REFUSALS.get(answer.status, AwsInvalidAnswer)
             raise kind(f"was answered with status {answer.status}", field=_FIELD, value=subject)
         return text.strip()
 

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
-from kube_efs.aws.errors import OddAnswer, cause_of, reading
+from kube_efs.aws.errors import InvalidAnswer, cause_of, reading
 from kube_efs.model.csi.access_points import AccessPoint, PosixUser
 from kube_efs.model.csi.volume_handles import parse_access_point_id
 from kube_efs.model.efs.directories import parse_directory
@@ -64,10 +64,10 @@ def understood_one(
     operation: str,
     subject: object,
 ) -> Value:
-    """The only entry of an answer; raises AwsOddAnswer, because the effect of the call is unknown."""
+    """The only entry of an answer; raises AwsInvalidAnswer, because the effect of the call is unknown."""
     with reading(operation, subject=subject):
         if not entries:
-            raise OddAnswer("it is empty")
+            raise InvalidAnswer("it is empty")
         return parse(entries[0])
 
 

@@ -37,7 +37,7 @@ from kube_efs.kube.reading import read_claim, read_storage_class
 from kube_efs.kube.watching import Applied, Change, Deleted, Listed, follow
 from kube_efs.model.claims import Claim
 from kube_efs.model.efs.ids import ClaimUid
-from kube_efs.model.errors import ClaimRefused, GidRangeFull, KubeEfsError
+from kube_efs.model.errors import ClaimRefused, GidRangeFull, KubeEfsError, LeftAlone, WorkerDenied
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.provisioning.engine import Engine, Plan
 from kube_efs.provisioning.volume_index import VolumeIndex
@@ -177,13 +177,17 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
             await self._serve(plan)
         except ClaimRefused as error:
             return await self._refuse(claim, error)
+        except LeftAlone as error:
+            self._stop_waiting(uid)
+            self._events.left_alone(claim, error)
         except KubeEfsError as error:
             if isinstance(error, GidRangeFull):
                 self._short_of_gids.add(uid)
                 self._metrics.gid_range_full.labels(claim.storage_class).inc()
             self._waits(uid)
             self._events.failed(claim, error, retry_seconds=self._backoff_seconds)
-            self._count(claim, Outcome.RETRIED)
+            # Only a person can change the policy of a file system; an alert would not end.
+            self._count(claim, Outcome.REFUSED if isinstance(error, WorkerDenied) else Outcome.RETRIED)
             return self._backoff_seconds
         return None
 

@@ -18,7 +18,7 @@ from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import KubeEfsError
 from kube_efs.provisioning.backends.csi.access_points import AccessPoints
 from kube_efs.provisioning.backends.csi.accounts import Accounts
-from kube_efs.provisioning.backends.csi.claims import CsiBackend
+from kube_efs.provisioning.backends.csi.claims import ClaimNotice, CsiBackend
 from kube_efs.provisioning.backends.csi.directories import CsiDirectories
 from kube_efs.provisioning.backends.csi.volumes import CsiVolumes
 from kube_efs.provisioning.guards import AccessPointRoots, Guards
@@ -41,10 +41,9 @@ class Aws:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsiService:
-    """Creates the driver's volumes, and serves claims with them."""
+    """Creates the driver's volumes."""
 
     volumes: CsiVolumes
-    backend: CsiBackend
     accounts: Accounts
     refresh_seconds: float
 
@@ -99,7 +98,6 @@ def csi_service(
     quota = settings.access_point_quota
     aws.metrics.access_points.read = lambda: [([name], count) for name, count in accounts.counts.items()]
     aws.metrics.access_point_quota.read = lambda: [([name], quota) for name in accounts.counts]
-    references = References(client)
     made = None
     if directories is not None:
         made = CsiDirectories(
@@ -110,22 +108,28 @@ def csi_service(
         )
     volumes = CsiVolumes(
         accounts=accounts,
-        references=references,
+        references=References(client),
         directories=made,
         index=index,
         guards=guards,
         removes_directories=settings.delete_access_point_root_dir,
     )
-    backend = CsiBackend(
-        volumes=volumes,
-        references=references,
-        has_driver_tags=bool(settings.access_point_tags),
-    )
     return CsiService(
         volumes=volumes,
-        backend=backend,
         accounts=accounts,
         refresh_seconds=settings.access_point_refresh_seconds,
+    )
+
+
+def csi_backend(
+    settings: ControllerSettings, client: AsyncClient, service: CsiService, notice: ClaimNotice
+) -> CsiBackend:
+    """Serves claims with the volumes of the service; ``notice`` publishes a text on a claim."""
+    return CsiBackend(
+        volumes=service.volumes,
+        references=References(client),
+        notice=notice,
+        has_driver_tags=bool(settings.access_point_tags),
     )
 
 

@@ -24,7 +24,7 @@ from kube_efs.provisioning.guards import Guards
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.pod_objects import WorkerOptions
 from kube_efs.provisioning.workers.pool import WorkerPool
-from kube_efs.settings import BackendName, ControllerSettings
+from kube_efs.settings import ControllerSettings
 from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.metrics import ControllerMetrics, CsiMetrics
 
@@ -63,7 +63,7 @@ async def open_controller(
     """The calls of the service, when all volumes are known; they work while the stack is open."""
     index, listed = VolumeIndex(), asyncio.Event()
     workers = None
-    if BackendName.TUNNEL in settings.backends:
+    if settings.has_workers:
         pool = WorkerPool(
             client, WorkerOptions.from_settings(settings, pool=f"csi-{settings.identity}"), metrics
         )

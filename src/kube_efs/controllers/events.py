@@ -5,7 +5,7 @@ import structlog
 from kube_efs.kube.claims import ClaimStore
 from kube_efs.kube.events import EventRecorder, EventType, Subject
 from kube_efs.model.claims import Claim
-from kube_efs.model.errors import KubeEfsError
+from kube_efs.model.errors import KubeEfsError, LeftAlone
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
 from kube_efs.model.volumes import Volume
 from kube_efs.provisioning.engine import Plan, Reclaimed
@@ -32,12 +32,26 @@ class ProvisioningEvents:
         log.info("claim-accepted", claim=claim.key)
         await self._claims.mark_accepted(claim)
 
+    def left_alone(self, claim: Claim, reason: LeftAlone) -> None:
+        """The claim is not served, although its administrator may expect it; published once."""
+        log.warning("claim-left-alone", claim=claim.key, reason=str(reason))
+        self._recorder.publish_once(_claim(claim), EventType.WARNING, "NotServed", str(reason))
+
+    def volume_left_alone(self, volume: Volume, reason: LeftAlone) -> None:
+        """The volume is not removed, although its administrator may expect it; published once."""
+        log.warning("volume-left-alone", volume=volume.name, reason=str(reason))
+        self._recorder.publish_once(_volume(volume), EventType.WARNING, "NotRemoved", str(reason))
+
     def provisioning(self, plan: Plan) -> None:
         """An attempt begins."""
         message = f"Creating {plan.place} for claim {plan.claim.key}"
         self._recorder.publish(_claim(plan.claim), EventType.NORMAL, "Provisioning", message)
-        for oddity in plan.oddities:
-            self._recorder.publish(_claim(plan.claim), EventType.WARNING, "ParameterIgnored", oddity)
+        for warning in plan.warnings:
+            self._recorder.publish(_claim(plan.claim), EventType.WARNING, "ParameterIgnored", warning)
+
+    def not_reused(self, claim: Claim, reason: str) -> None:
+        """The claim gets a new access point although its class reuses them."""
+        self._recorder.publish(_claim(claim), EventType.NORMAL, "AccessPointNotReused", reason)
 
     def provisioned(self, plan: Plan, volume: Volume) -> None:
         """The claim has its volume."""

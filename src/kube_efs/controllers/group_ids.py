@@ -16,7 +16,7 @@ from kube_efs.kube.events import EventRecorder, EventType, Subject
 from kube_efs.model.claims import StorageClass
 from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.csi.parameters import parse_parameters
-from kube_efs.model.csi.volume_handles import parse_access_point_id
+from kube_efs.model.csi.volume_handles import AccessPointId, parse_access_point_id
 from kube_efs.model.directory_classes import parse_class
 from kube_efs.model.efs.directories import parse_directory
 from kube_efs.model.efs.ids import parse_file_system_id
@@ -119,9 +119,14 @@ def shared_gids(index: VolumeIndex, provisioners: Collection[str]) -> Iterator[S
     """
     for gid in sorted(index.gids.shared):
         places: defaultdict[str, set[str]] = defaultdict(set)
-        for holder in index.gids.known_holders(gid):
-            place, volumes = _place(index, holder)
-            places[place] |= volumes
+        holders = index.gids.known_holders(gid)
+        access_points = {holder for holder in holders if _access_point_of(holder) is not None}
+        roots = {index.gids.place_of(holder) for holder in access_points} - {None}
+        for holder in holders:
+            # A scan of a base directory also finds the root directories of access points in it.
+            if holder in access_points or index.gids.place_of(holder) not in roots:
+                place, volumes = _place(index, holder)
+                places[place] |= volumes
         for place, names in places.items():
             others = tuple(sorted(places.keys() - {place}))
             for volume in (index.volumes[name] for name in names if name in index.volumes):
@@ -133,11 +138,9 @@ def _place(index: VolumeIndex, holder: str) -> tuple[str, frozenset[str]]:
     """The location of the data of a holder, as text, and the volumes that use it."""
     if holder in index.volumes:
         return str(index.location_of(holder) or f"volume {holder}"), frozenset({holder})
-    try:
-        access_point_id = parse_access_point_id(holder.removeprefix(USER_OF), field="holder")
+    access_point_id = _access_point_of(holder)
+    if access_point_id is not None:
         return f"access point {access_point_id}", index.volumes_through(access_point_id)
-    except InvalidValue:
-        pass
     try:
         file_system_id, _, path = holder.partition(":")
         location = Location(
@@ -146,6 +149,13 @@ def _place(index: VolumeIndex, holder: str) -> tuple[str, frozenset[str]]:
         return holder, index.directories.sharers(location, "")
     except InvalidValue:
         return holder, frozenset()
+
+
+def _access_point_of(holder: str) -> AccessPointId | None:
+    try:
+        return parse_access_point_id(holder.removeprefix(USER_OF), field="holder")
+    except InvalidValue:
+        return None
 
 
 def _was_assigned(index: VolumeIndex, volume: Volume, gid: int) -> bool:

@@ -16,8 +16,8 @@ these steps makes this safe:
 
 Leaders hand over no state. A leader that loses the Lease ends, and its successor reads everything again.
 
-A controller that creates only directory volumes omits the parts of tunnel volumes. It then needs only the
-permissions of efs-provisioner.
+A controller without tunnel volumes omits their parts: it discovers no file systems, and writes no ConfigMap.
+One that creates only directory volumes needs only the permissions of efs-provisioner.
 """
 
 import asyncio
@@ -31,7 +31,14 @@ from lightkube import AsyncClient
 
 from kube_efs.aws.catalogue import Catalogue
 from kube_efs.controllers.claims import ClaimController, watch_claims, watch_classes
-from kube_efs.controllers.csi import Aws, CsiService, access_point_roots, csi_service, open_accounts
+from kube_efs.controllers.csi import (
+    Aws,
+    CsiService,
+    access_point_roots,
+    csi_backend,
+    csi_service,
+    open_accounts,
+)
 from kube_efs.controllers.directory_backends import DirectoryService, directory_backend
 from kube_efs.controllers.events import ProvisioningEvents
 from kube_efs.controllers.group_ids import SharedGids, watch_gid_ranges
@@ -48,6 +55,7 @@ from kube_efs.controllers.usage import (
     nowhere,
 )
 from kube_efs.controllers.volumes import VolumeController, watch_volumes
+from kube_efs.controllers.worker_volumes import WorkerVolumes
 from kube_efs.kube.claims import ClaimStore
 from kube_efs.kube.events import CONTROLLER, EventRecorder
 from kube_efs.kube.leases import Leadership
@@ -107,16 +115,19 @@ async def lead(context: LeaderContext) -> None:
         claim_store = ClaimStore(client)
         events = ProvisioningEvents(claim_store, await stack.enter_async_context(recorder))
         pool = None
-        if BackendName.TUNNEL in settings.backends:
+        if settings.has_workers:
             pool = await stack.enter_async_context(
                 WorkerPool(client, WorkerOptions.from_settings(settings), context.metrics)
             )
+        has_tunnels = BackendName.TUNNEL in settings.backends
         directories = [
-            directory_backend(one, index=index, workers=pool, metrics=context.metrics)
+            directory_backend(
+                one, index=index, workers=pool if has_tunnels else None, metrics=context.metrics
+            )
             for one in context.directories
         ]
         backends: list[Backend] = [*directories]
-        if pool is not None:
+        if pool is not None and has_tunnels:
             tunnel = TunnelBackend(
                 provisioner=settings.provisioner_name,
                 index=index,
@@ -137,8 +148,15 @@ async def lead(context: LeaderContext) -> None:
                 accounts=accounts,
                 guards=guards,
             )
-            backends.append(csi.backend)
-        engine = Engine(index=index, backends=backends, store=store, guards=guards)
+            backends.append(csi_backend(settings, client, csi, events.not_reused))
+        engine = Engine(
+            index=index,
+            backends=backends,
+            store=store,
+            guards=guards,
+            former_names=lambda: _former_names(index, settings),
+            finalizes=not settings.older_permissions,
+        )
         begin, begin_removals = asyncio.Event(), asyncio.Event()
         claims = await stack.enter_async_context(
             ClaimController(
@@ -165,9 +183,13 @@ async def lead(context: LeaderContext) -> None:
         giving_gids = {one.provisioner for one in backends} - {settings.provisioner_name}
         watch_gid_ranges(context.metrics, index, giving_gids)
         SharedGids(index, recorder, context.metrics, giving_gids)
-        targets = _targets(context, index, pool, claims, events) if pool else None
+        targets = _targets(context, index, pool, claims, events) if pool and has_tunnels else None
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         keep = context.duties.keep
+        if settings.has_workers:
+            # Also those that an earlier leader with other settings left.
+            worker_volumes = WorkerVolumes(client, index, namespace=settings.namespace)
+            tasks.create_task(keep("volumes of worker pods", worker_volumes.run))
         if csi:
             tasks.create_task(keep("access points", csi.refresh_regularly))
         if settings.shared_volumes:
@@ -185,6 +207,12 @@ async def lead(context: LeaderContext) -> None:
         rounds = trash_rounds(settings, client, index, recorder, context.metrics, emptiers)
         tasks.create_task(rounds.run())
         await _begin(context.leadership, claims, begin, begin_removals)
+
+
+def _former_names(index: VolumeIndex, settings: ControllerSettings) -> set[str]:
+    """Earlier names of the provisioner of tunnel volumes: the root volumes of this namespace keep them."""
+    ours = (one for one in index.roots.values() if one.claim and one.claim.namespace == settings.namespace)
+    return {one.provisioned_by for one in ours if one.provisioned_by} - {settings.provisioner_name}
 
 
 async def _begin(
@@ -290,7 +318,12 @@ def _usage(
         index=index,
         recorder=recorder,
         metrics=context.usage_metrics,
-        meter_for=meters([one.mounted for one in context.directories], index, pool),
+        meter_for=meters(
+            [one.mounted for one in context.directories],
+            index,
+            pool,
+            discovers=BackendName.TUNNEL in context.settings.backends,
+        ),
         locate=AccessPointPlaces(csi.accounts).locate if csi else nowhere,
     )
     interval = context.settings.usage_interval_seconds
@@ -311,12 +344,13 @@ def _targets(
         namespace=settings.namespace,
         provisioner=settings.provisioner_name,
         release=pool.forget,
+        wanted=not settings.workers_use_driver,
     )
     return TunnelTargetsController(
         context.client,
         index,
         roots,
-        namespace=settings.namespace,
+        names=settings.names,
         base_port=settings.base_stunnel_port,
         changed=claims.file_systems_changed,
         unknown_ports=UnknownPorts(events, context.metrics).update,

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import structlog
 from lightkube import AsyncClient
@@ -20,13 +20,16 @@ from prometheus_client import CollectorRegistry
 from kube_efs.aws.catalogue import Catalogue
 from kube_efs.aws.connection import AwsOptions
 from kube_efs.aws.gateway import AwsGateway
-from kube_efs.aws.location import find_vpcs, resolve_region, until_valid
 from kube_efs.aws.metadata import InstanceMetadata
 from kube_efs.controllers.csi import Aws
 from kube_efs.controllers.directory_backends import check_file_system, directory_services
 from kube_efs.controllers.leading import LeaderContext, lead
+from kube_efs.controllers.sole_leader import TUNNELS, SoleLeader
 from kube_efs.kube.client import connect, load_config
+from kube_efs.kube.events import CONTROLLER, EventRecorder
+from kube_efs.kube.lease_objects import LockKind
 from kube_efs.kube.leases import Leadership, LeaseTerms
+from kube_efs.location import LocationSources, Part, find_location, find_vpcs
 from kube_efs.model.efs.ids import Region, VpcId
 from kube_efs.model.errors import KubeUnavailable
 from kube_efs.report.reading import read_cluster
@@ -36,6 +39,7 @@ from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.health import Health, HealthServer, combine
 from kube_efs.telemetry.metrics import (
     ApiServerMetrics,
+    AwsDriverMetrics,
     AwsMetrics,
     ControllerMetrics,
     SharedVolumeMetrics,
@@ -89,13 +93,15 @@ async def _run(settings: ControllerSettings) -> None:
             liveness=state.liveness,
             readiness=state.readiness,
         )
-        # Checked while the region is requested: this takes as long as metadata answers are invalid.
+        # The kubelet checks it also while the region is requested, which takes until a source has it.
         await stack.enter_async_context(health)
-        region = await _region(settings)
-        directories = await stack.enter_async_context(directory_services(settings, region))
         config, api_metrics = load_config(settings.kubeconfig), ApiServerMetrics(registry)
         client = await stack.enter_async_context(connect(config, metrics=api_metrics))
-        aws_metrics = AwsMetrics(registry)
+        region = await _region(settings, client)
+        directories = await stack.enter_async_context(directory_services(settings, region))
+        aws_metrics = AwsMetrics(
+            registry, AwsDriverMetrics(registry) if settings.aws_driver_metrics else None
+        )
         gateway = await stack.enter_async_context(AwsGateway(_aws_options(settings, region), aws_metrics))
         catalogue = Catalogue(gateway, settings.polling_interval_seconds, metrics=aws_metrics)
         state.catalogue = catalogue
@@ -117,10 +123,13 @@ async def _run(settings: ControllerSettings) -> None:
             )
         # A separate client: requests for the Lease must not wait behind thousands of claims.
         lease_client = await stack.enter_async_context(connect(config, metrics=api_metrics))
-        leadership = Leadership(lease_client, _lease_terms(settings), time.monotonic)
+        terms = _lease_terms(settings)
+        leadership = Leadership(lease_client, terms, time.monotonic)
         if settings.leader_election:
             state.waiting_to_lead = True
-            await leadership.acquire()
+            recorder = EventRecorder(lease_client, component=CONTROLLER, host=settings.identity)
+            await stack.enter_async_context(recorder)
+            await SoleLeader(lease_client, leadership, terms, recorder, time.monotonic).acquire()
             state.waiting_to_lead = False
             stack.push_async_callback(leadership.release)
         metrics.leader.set(1)
@@ -156,7 +165,7 @@ def _status_page(
     settings: ControllerSettings, client: AsyncClient, catalogue: Catalogue, state: _State
 ) -> StatusPage:
     sources = Sources(
-        read=lambda: read_cluster(client, settings.namespace),
+        read=lambda: read_cluster(client, settings.names),
         health=lambda: combine(catalogue.health(), state.readiness()),
         leading=lambda: state.leading,
     )
@@ -173,9 +182,14 @@ async def _while_leading(leadership: Leadership, work: Coroutine[Any, Any, None]
     raise KubeUnavailable("was lost", field="leadership", value=lease, remedy=remedy)
 
 
-async def _region(settings: ControllerSettings) -> Region:
+async def _region(settings: ControllerSettings, client: AsyncClient) -> Region:
     async with InstanceMetadata(settings.metadata_endpoint) as metadata:
-        return await until_valid(lambda: resolve_region(metadata, region=settings.region))
+        sources = LocationSources(
+            settings=settings, node_name=settings.node_name, metadata=metadata, client=client
+        )
+        location = await find_location(sources, required=Part.REGION)
+    # find_location() returns nothing without the required part.
+    return cast("Region", location.region)
 
 
 async def _own_vpcs(settings: ControllerSettings) -> frozenset[VpcId]:
@@ -192,11 +206,14 @@ def _aws_options(settings: ControllerSettings, region: Region) -> AwsOptions:
 
 
 def _lease_terms(settings: ControllerSettings) -> LeaseTerms:
+    tunnels = {TUNNELS} if BackendName.TUNNEL in settings.backends else set()
     return LeaseTerms(
         namespace=settings.namespace,
         name=settings.lease_name,
         identity=settings.identity,
+        kind=LockKind.ENDPOINTS if settings.older_permissions else LockKind.LEASE,
         duration_seconds=settings.lease_duration_seconds,
         renew_deadline_seconds=settings.lease_renew_seconds,
         retry_period_seconds=settings.lease_retry_seconds,
+        serves=frozenset({*settings.served_provisioners, *tunnels}),
     )

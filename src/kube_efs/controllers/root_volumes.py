@@ -35,7 +35,8 @@ _KEY_LENGTH = 10
 class RootVolumes:
     """Reconciles root claims and volumes with the targets; every call raises KubeError.
 
-    ``release`` deletes the pods of a root claim before its deletion.
+    Without ``wanted``, there are none: worker pods mount with the CSI driver. ``release`` deletes the pods of
+    a root claim before its deletion.
     """
 
     def __init__(
@@ -46,7 +47,9 @@ class RootVolumes:
         namespace: str,
         provisioner: str,
         release: Callable[[str], Awaitable[None]],
+        wanted: bool = True,
     ) -> None:
+        self.wanted = wanted
         self._client = client
         self._index = index
         self._namespace = namespace
@@ -59,6 +62,8 @@ class RootVolumes:
         Objects of ``unclear`` file systems are not changed. An error of one file system is raised after the
         work on the others.
         """
+        if not self.wanted:
+            targets, unclear = TunnelTargets(), ()
         claims = await self._claims()
         failures = []
         for file_system_id, target in targets.targets.items():
@@ -76,7 +81,7 @@ class RootVolumes:
         with translated("root claims"):
             listing = self._client.list(PersistentVolumeClaim, namespace=self._namespace)
             claims = [read_claim(item.to_dict()) async for item in listing]
-        return {claim.name: claim for claim in claims if claim.storage_class == ROOT_CLASS}
+        return {claim.name: claim for claim in claims if ROOT_KEY_LABEL in (claim.match_labels or {})}
 
     async def _ensure(self, target: TunnelTarget, claim: Claim | None) -> None:
         volume = self._index.volumes.get(root_name(target.file_system_id))
@@ -164,7 +169,8 @@ class RootVolumes:
             await self._delete(PersistentVolumeClaim, name, self._namespace)
         for volume in list(self._index.volumes.values()):
             is_ours = volume.claim is not None and volume.claim.namespace == self._namespace
-            if volume.storage_class == ROOT_CLASS and is_ours and volume.name not in wanted:
+            is_root = volume.storage_class == ROOT_CLASS and volume.nfs is not None
+            if is_root and is_ours and volume.name not in wanted:
                 await self._delete(PersistentVolume, volume.name, None)
 
     async def _delete(

@@ -3,7 +3,7 @@
 import structlog
 
 from kube_efs.kube.events import EventRecorder, EventType, Subject
-from kube_efs.model.shared_volumes.plan import Found, Step
+from kube_efs.model.shared_volumes.plan import Found, Step, is_lost
 from kube_efs.model.shared_volumes.shared_volume import (
     GROUP,
     KIND,
@@ -42,6 +42,12 @@ class SharedVolumeEvents:
                 self._made(shared, "PersistentVolume", shared.owner.volume_name)
             case Step.MAKE_CLAIM:
                 self._made(shared, "PersistentVolumeClaim", shared.owner.claim_name)
+            case Step.TIE_VOLUME if is_lost(before):
+                message = (
+                    f"Claim {shared.owner.claim_name} was Lost. Volume {shared.owner.volume_name} refers to "
+                    "it again, and Kubernetes binds it with the same data"
+                )
+                self._publish(shared, EventType.WARNING, "LostClaimRepaired", message)
 
     def settled(self, shared: SharedVolume, status: Status) -> None:
         """The status is final for now; an event is published only for a change."""

@@ -23,15 +23,17 @@ from lightkube.resources.core_v1 import PersistentVolumeClaim
 
 from kube_efs.kube.errors import translated
 from kube_efs.kube.events import EventRecorder, EventType, Subject
+from kube_efs.model.csi.claims import DRIVER
+from kube_efs.model.csi.parameters import ProvisioningMode, parse_parameters
 from kube_efs.model.efs.ids import FileSystemId
-from kube_efs.model.errors import KubeEfsError, KubeError
+from kube_efs.model.errors import InvalidValue, KubeEfsError, KubeError
 from kube_efs.model.trash import TRASH_EMPTIED, TRASH_NOT_EMPTIED, TrashReport
 from kube_efs.model.tunnel_volumes import root_name
-from kube_efs.provisioning.volume_index import VolumeIndex
+from kube_efs.provisioning.volume_index import VolumeIndex, is_made_directory
 from kube_efs.provisioning.workers.mounted import MountedDirectories
 from kube_efs.provisioning.workers.orders import EmptyingTerms
 from kube_efs.provisioning.workers.pool import WorkerPool
-from kube_efs.settings import ControllerSettings
+from kube_efs.settings import BackendName, ControllerSettings
 from kube_efs.telemetry.metrics import ControllerMetrics
 
 log = structlog.get_logger(__name__)
@@ -255,6 +257,9 @@ def trash_rounds(
     The object of events is the root claim of the file system, or the controller's Lease without one. Both are
     in the controller's namespace.
     """
+    has_tunnels = BackendName.TUNNEL in settings.backends
+    # The volumes of a file system may be gone before its trash is empty.
+    of_driver: set[FileSystemId] = set()
 
     async def root_claim(file_system_id: FileSystemId) -> Subject:
         return await _subject(client, PersistentVolumeClaim, root_name(file_system_id), settings.namespace)
@@ -262,11 +267,19 @@ def trash_rounds(
     async def lease(_: FileSystemId) -> Subject:
         return await _subject(client, Lease, settings.lease_name, settings.namespace)
 
+    def of_worker_pods() -> Collection[FileSystemId]:
+        if not settings.workers_use_driver:
+            return _with_root(index)
+        if has_tunnels:
+            return index.targets.targets.keys()
+        of_driver.update(_of_driver(index))
+        return of_driver
+
     trashes = [
         Trashes(
             emptier=one,
-            file_system_ids=lambda: _with_root(index),
-            subject=root_claim,
+            file_system_ids=of_worker_pods,
+            subject=lease if settings.workers_use_driver else root_claim,
         )
         for one in emptiers
         if isinstance(one, WorkerPool)
@@ -287,6 +300,21 @@ def _with_root(index: VolumeIndex) -> Collection[FileSystemId]:
     never created.
     """
     return [fs for fs in index.targets.targets if root_name(fs) in index.volumes]
+
+
+def _of_driver(index: VolumeIndex) -> Iterator[FileSystemId]:
+    """The file systems of this account in which the driver creates directories, or has created some."""
+    for name, volume in index.volumes.items():
+        location = index.location_of(name)
+        if is_made_directory(volume) and location is not None and volume.deletion_secret is None:
+            yield location.file_system_id
+    for one in index.classes.values():
+        if one.provisioner == DRIVER:
+            with suppress(InvalidValue):
+                parameters = parse_parameters(one.parameters)
+                if parameters.provisioning is ProvisioningMode.DIRECTORY:
+                    named = parameters.file_systems
+                    yield from named if isinstance(named, tuple) else ()
 
 
 _VERSIONS: Final[Mapping[type, str]] = {PersistentVolumeClaim: "v1", Lease: "coordination.k8s.io/v1"}

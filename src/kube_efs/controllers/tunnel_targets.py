@@ -11,6 +11,7 @@ computed again from the current ConfigMap, and file systems that only it contain
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import structlog
@@ -26,10 +27,9 @@ from kube_efs.kube.watching import follow, only_object
 from kube_efs.model.efs.file_systems import Discovery
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.targets import (
-    COMPONENT_LABELS,
     CONFIG_MAP_KEY,
-    CONFIG_MAP_NAME,
     RESERVED_KEY,
+    UNUSED_KEY,
     ZONES_KEY,
     TunnelTargets,
     follow_discovery,
@@ -38,7 +38,9 @@ from kube_efs.model.efs.targets import (
     remaining,
     render_reserved,
     render_targets,
+    render_unused,
     render_zones,
+    unused_targets,
 )
 from kube_efs.model.errors import (
     InvalidValue,
@@ -47,6 +49,7 @@ from kube_efs.model.errors import (
     KubeEfsError,
     KubeNotFound,
 )
+from kube_efs.model.names import Names
 from kube_efs.model.volumes import Volume
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.telemetry.metrics import ControllerMetrics
@@ -71,15 +74,16 @@ class TunnelTargetsController:
         index: VolumeIndex,
         roots: RootVolumes,
         *,
-        namespace: str,
+        names: Names,
         base_port: int,
         changed: Callable[[], None],
         unknown_ports: Callable[[Sequence[Volume]], None],
     ) -> None:
         self._client = client
         self._index = index
+        index.on_port_used = self._port_used
         self._roots = roots
-        self._namespace = namespace
+        self._names = names
         self._base_port = base_port
         self._changed = changed
         self._unknown_ports = unknown_ports
@@ -92,13 +96,25 @@ class TunnelTargetsController:
         self._notified: tuple[TunnelTargets, Discovery] | None = None
 
     async def load(self) -> None:
-        """Start from the ConfigMap that exists; raises KubeError."""
-        try:
-            with translated(f"ConfigMap {CONFIG_MAP_NAME}"):
-                found = await self._client.get(ConfigMap, CONFIG_MAP_NAME, namespace=self._namespace)
-        except KubeNotFound:
-            found = None
+        """Start from the ConfigMap that exists; raises KubeError.
+
+        If there is none, an older installation in the namespace may have left one with another name. Volumes
+        have its ports, and not every volume has an annotation with its file system.
+        """
+        found, older = await self._get(self._names.config_map), self._names.older_config_map
+        left = await self._get(older) if found is None and older else None
         self._note(found)
+        if left is not None:
+            targets, _ = _read(left)
+            self._index.targets = joined(self._index.targets, targets)
+            log.info("targets-imported", config_map=older)
+
+    async def _get(self, name: str) -> ConfigMap | None:
+        try:
+            with translated(f"ConfigMap {name}"):
+                return await self._client.get(ConfigMap, name, namespace=self._names.namespace)
+        except KubeNotFound:
+            return None
 
     def _note(self, found: ConfigMap | None) -> None:
         """Add the content of the ConfigMap to the targets; the targets of this process take precedence."""
@@ -122,6 +138,16 @@ class TunnelTargetsController:
         self._index.discovery = discovery
         self.poke()
 
+    def _port_used(self, volume: Volume) -> None:
+        """Open the port of a volume that is new or about to be created, if no node has it open.
+
+        A port that is no longer used closes later, with the next regular reconciliation.
+        """
+        targets = self._index.targets
+        users = {volume.annotated, *map(targets.file_system_at, volume.loopback_ports)}
+        if not targets.unused.isdisjoint(users):
+            self.poke()
+
     def poke(self) -> None:
         """Reconcile again: an object of this controller may have changed."""
         self._due.set()
@@ -133,8 +159,8 @@ class TunnelTargetsController:
             tasks.create_task(self._reconcile_regularly())
 
     async def _watch(self) -> None:
-        fields = {"metadata.name": CONFIG_MAP_NAME}
-        async for change in follow(self._client, ConfigMap, namespace=self._namespace, fields=fields):
+        fields = {"metadata.name": self._names.config_map}
+        async for change in follow(self._client, ConfigMap, namespace=self._names.namespace, fields=fields):
             self._note(only_object(change))
             self.poke()
 
@@ -163,6 +189,8 @@ class TunnelTargetsController:
         if not discovery.complete:
             if self._version is None and self._index.targets != TunnelTargets():
                 await self._publish(self._index.targets)
+            elif self._published is not None:
+                await self._open_used_ports(self._published)
             return
         wanted = follow_discovery(
             self._index.targets,
@@ -170,6 +198,8 @@ class TunnelTargetsController:
             base_port=self._base_port,
             ports_in_use=self._index.ports_in_use(),
         )
+        if not self._roots.wanted:
+            wanted = replace(wanted, unused=unused_targets(wanted, self._index.ports_in_use()))
         if wanted != self._published:
             # No new volume may get a port that is being reassigned.
             self._index.targets = remaining(self._index.targets, wanted)
@@ -181,6 +211,12 @@ class TunnelTargetsController:
             await self._roots.follow(wanted, discovery.unclear)
         finally:
             self._notify(wanted, discovery)
+
+    async def _open_used_ports(self, published: TunnelTargets) -> None:
+        """Open the ports that volumes use. Only closing needs a discovery, and mounts cannot wait for AWS."""
+        unused = published.unused & unused_targets(published, self._index.ports_in_use())
+        if unused != published.unused:
+            await self._publish(replace(published, unused=unused))
 
     def _notify(self, targets: TunnelTargets, discovery: Discovery) -> None:
         """Call ``changed`` only for changes: it retries waiting claims before the end of their backoff."""
@@ -195,9 +231,10 @@ class TunnelTargetsController:
             CONFIG_MAP_KEY: render_targets(targets, last_update=datetime.now(UTC)),
             ZONES_KEY: render_zones(targets),
             **({RESERVED_KEY: render_reserved(targets)} if targets.reserved else {}),
+            **({UNUSED_KEY: render_unused(targets)} if targets.unused else {}),
         }
         try:
-            with translated(f"ConfigMap {CONFIG_MAP_NAME}"):
+            with translated(f"ConfigMap {self._names.config_map}"):
                 written = await self._write(data)
         except (KubeAlreadyExists, KubeConflict, KubeNotFound):
             await self.load()
@@ -207,17 +244,16 @@ class TunnelTargetsController:
         log.info("targets-published", ports=ports)
 
     async def _write(self, data: Mapping[str, str]) -> ConfigMap:
-        body = build_config_map(
-            namespace=self._namespace, name=CONFIG_MAP_NAME, labels=COMPONENT_LABELS, data=data
-        )
+        namespace, name, labels = self._names.namespace, self._names.config_map, self._names.tunnel_labels
+        body = build_config_map(namespace=namespace, name=name, labels=labels, data=data)
         if self._version is None:
             return await self._client.create(body)
         patch = {
-            "metadata": {"resourceVersion": self._version, "labels": dict(COMPONENT_LABELS)},
-            "data": {RESERVED_KEY: None, **data},
+            "metadata": {"resourceVersion": self._version, "labels": dict(labels)},
+            "data": {RESERVED_KEY: None, UNUSED_KEY: None, **data},
         }
         return await self._client.patch(
-            ConfigMap, CONFIG_MAP_NAME, patch, namespace=self._namespace, patch_type=PatchType.MERGE
+            ConfigMap, name, patch, namespace=namespace, patch_type=PatchType.MERGE
         )
 
 
@@ -246,7 +282,7 @@ def _read(found: ConfigMap) -> tuple[TunnelTargets, bool]:
     """The readable targets in the ConfigMap, and whether all of them are readable."""
     data = found.data or {}
     try:
-        texts = (data.get(key, "") for key in (CONFIG_MAP_KEY, ZONES_KEY, RESERVED_KEY))
+        texts = (data.get(key, "") for key in (CONFIG_MAP_KEY, ZONES_KEY, RESERVED_KEY, UNUSED_KEY))
         targets, rejections = parse_targets(*texts)
     except InvalidValue as error:
         log.warning("targets-unreadable", reason=str(error))

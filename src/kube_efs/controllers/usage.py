@@ -128,16 +128,19 @@ class UsageParts:
 
 
 def meters(
-    mounted: Iterable[Directories | None], index: VolumeIndex, pool: WorkerPool | None
+    mounted: Iterable[Directories | None], index: VolumeIndex, pool: WorkerPool | None, *, discovers: bool
 ) -> Callable[[Location], Meter | None]:
-    """The meter of a location: the mount that contains it, otherwise worker pods if it has a tunnel."""
+    """The meter of a location: the mount that contains it, otherwise worker pods.
+
+    A controller that ``discovers`` file systems knows which of them worker pods can mount.
+    """
     here = [one for one in mounted if isinstance(one, MountedDirectories)]
 
     def meter_for(location: Location) -> Meter | None:
         for one in here:
             if one.holds(location):
                 return one
-        return pool if location.file_system_id in index.targets.targets else None
+        return pool if not discovers or location.file_system_id in index.targets.targets else None
 
     return meter_for
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 import structlog
 from lightkube import AsyncClient
@@ -14,7 +14,7 @@ from kube_efs.controllers.events import ProvisioningEvents
 from kube_efs.controllers.queue import WorkQueue
 from kube_efs.kube.reading import read_volume
 from kube_efs.kube.watching import Applied, Deleted, Listed, follow
-from kube_efs.model.errors import KubeEfsError, RemovalRefused
+from kube_efs.model.errors import KubeEfsError, LeftAlone, RemovalRefused, WorkerDenied
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.model.volumes import Volume, VolumePhase
 from kube_efs.provisioning.engine import Engine
@@ -22,6 +22,9 @@ from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.telemetry.metrics import ControllerMetrics, Outcome
 
 log = structlog.get_logger(__name__)
+
+# Nothing reports that an access point, or a link on the file system, no longer blocks a removal.
+_REFUSED_AGAIN_SECONDS: Final = 600.0
 
 
 class VolumeController(AbstractAsyncContextManager["VolumeController"]):
@@ -35,6 +38,7 @@ class VolumeController(AbstractAsyncContextManager["VolumeController"]):
         events: ProvisioningEvents,
         metrics: ControllerMetrics,
         backoff_seconds: float,
+        refused_again_seconds: float = _REFUSED_AGAIN_SECONDS,
         begin: asyncio.Event | None = None,
     ) -> None:
         self._begin = begin
@@ -43,6 +47,7 @@ class VolumeController(AbstractAsyncContextManager["VolumeController"]):
         self._events = events
         self._metrics = metrics
         self._backoff_seconds = backoff_seconds
+        self._refused_again_seconds = refused_again_seconds
         # The volumes whose removal another volume blocks, or may block while it is tried.
         self._blocked: set[str] = set()
         self._queue: WorkQueue[str] = WorkQueue(self._handle)
@@ -78,7 +83,7 @@ class VolumeController(AbstractAsyncContextManager["VolumeController"]):
             self._queue.add(name)
 
     def _concerns(self, volume: Volume) -> bool:
-        is_leaving = volume.phase is VolumePhase.RELEASED or volume.deleting
+        is_leaving = volume.phase in {VolumePhase.RELEASED, VolumePhase.FAILED} or volume.deleting
         return is_leaving or self._engine.is_unprotected(volume)
 
     async def _handle(self, name: str) -> float | None:
@@ -92,11 +97,17 @@ class VolumeController(AbstractAsyncContextManager["VolumeController"]):
         self._blocked.add(name)
         try:
             done = await self._engine.reclaim(volume)
+        except LeftAlone as error:
+            self._blocked.discard(name)
+            self._events.volume_left_alone(volume, error)
+            return delay
         except RemovalRefused as error:
-            return self._not_reclaimed(volume, error, Outcome.REFUSED, delay)
+            again = self._refused_again_seconds if delay is None else delay
+            return self._not_reclaimed(volume, error, Outcome.REFUSED, again)
         except KubeEfsError as error:
             self._blocked.discard(name)
-            return self._not_reclaimed(volume, error, Outcome.RETRIED, self._backoff_seconds)
+            outcome = Outcome.REFUSED if isinstance(error, WorkerDenied) else Outcome.RETRIED
+            return self._not_reclaimed(volume, error, outcome, self._backoff_seconds)
         self._blocked.discard(name)
         if done is not None:
             self._events.reclaimed(done)
@@ -113,9 +124,7 @@ class VolumeController(AbstractAsyncContextManager["VolumeController"]):
             return delay
         return None
 
-    def _not_reclaimed(
-        self, volume: Volume, error: KubeEfsError, outcome: Outcome, delay: float | None
-    ) -> float | None:
+    def _not_reclaimed(self, volume: Volume, error: KubeEfsError, outcome: Outcome, delay: float) -> float:
         self._events.not_reclaimed(volume, error)
         self._metrics.deletions.labels(volume.provisioned_by or "", outcome).inc()
         return delay

@@ -14,7 +14,7 @@ from kube_efs.csi.capabilities import read_capability
 from kube_efs.csi.protocol import csi_pb2, csi_pb2_grpc
 from kube_efs.csi.server import Service
 from kube_efs.model.csi.access_points import VolumeRequest
-from kube_efs.model.csi.capabilities import check_capabilities, check_file_system_types
+from kube_efs.model.csi.capabilities import check_capabilities, check_new_volume
 from kube_efs.model.csi.cross_account import parse_provisioner_secret
 from kube_efs.model.csi.errors import InvalidArgument, VolumeMissing, VolumePending
 from kube_efs.model.csi.parameters import parse_origin, parse_parameters
@@ -53,8 +53,8 @@ class ControllerService(csi_pb2_grpc.ControllerServicer):
         """The volume of that name, the same one for every repetition of the request."""
         wanted = self._wanted(request)
         role = parse_provisioner_secret(request.secrets)
-        for oddity in wanted.parameters.oddities:
-            log.warning("storage-class-odd", volume=request.name, oddity=str(oddity))
+        for warning in wanted.parameters.warnings:
+            log.warning("storage-class-warning", volume=request.name, reason=str(warning))
         async with self._exclusive(request.name):
             created = await self._volumes.create(wanted, role)
         return csi_pb2.CreateVolumeResponse(volume=_volume(created, wanted.required_bytes))
@@ -122,9 +122,7 @@ class ControllerService(csi_pb2_grpc.ControllerServicer):
         parameters = parse_parameters(request.parameters, has_driver_tags=self._has_driver_tags)
         if not request.name:
             raise InvalidArgument("is missing", field="name", remedy="give the volume a name")
-        capabilities = [read_capability(one) for one in request.volume_capabilities]
-        check_capabilities(capabilities)
-        check_file_system_types(capabilities)
+        check_new_volume([read_capability(one) for one in request.volume_capabilities])
         if request.HasField("volume_content_source"):
             remedy = "leave it out; the volume would be empty"
             raise InvalidArgument("is not supported", field="volume_content_source", remedy=remedy)

@@ -11,6 +11,7 @@ beginning and the number of entries left out. Secrets are not logged.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import islice
 from types import MappingProxyType
@@ -24,12 +25,13 @@ from google.protobuf.message import DecodeError, Message
 from structlog.contextvars import bound_contextvars
 
 from kube_efs.csi.codes import code_of
+from kube_efs.csi.pod_tokens import POD_TOKENS
 from kube_efs.csi.protocol.csi_pb2 import csi_secret
 from kube_efs.model.errors import KubeEfsError, public_text
 from kube_efs.model.secrets import hidden_here, shortened
 from kube_efs.telemetry.metrics import CsiMetrics
 
-__all__ = ["CallInterceptor", "RequestDecoder"]
+__all__ = ["CallInterceptor", "RequestDecoder", "mark_as_routine"]
 
 log = structlog.get_logger()
 
@@ -38,6 +40,8 @@ _Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 _Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any] | None"
 _Serve: TypeAlias = Callable[[Message, _Context], Awaitable[Message]]
 
+# Whether the current call is one of many that change nothing.
+_is_routine: ContextVar[bool] = ContextVar("is_routine", default=False)
 # Kubelet and sidecars repeat these calls all the time.
 _ROUTINE: Final = frozenset(
     {
@@ -62,9 +66,13 @@ _TEXTS: Final = MappingProxyType(
 )
 # The kubelet adds pods' tokens here, when the CSIDriver object asks for them and does not name the secrets.
 _CONTEXT: Final = "volume_context"
-_POD_TOKENS: Final = "csi.storage.k8s.io/serviceAccount.tokens"
 _MAX_TEXT: Final = 1000
 _MAX_ENTRIES: Final = 50
+
+
+def mark_as_routine() -> None:
+    """Log the current call at the level of calls that change nothing, unless it fails."""
+    _is_routine.set(True)
 
 
 class RequestDecoder(grpc.aio.ServerInterceptor):
@@ -138,6 +146,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
     async def _serve_logged(self, method: str, serve: _Serve, request: Message, context: _Context) -> Message:
         began, outcome = self._clock(), _Outcome()
+        _is_routine.set(method.rpartition("/")[2] in _ROUTINE)
         try:
             with self._metrics.running.labels(method).track_inprogress():
                 return await serve(request, context)
@@ -160,7 +169,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             log.error("call-failed", **fields, exc_info=outcome.unexpected)
         elif outcome.message:
             log.warning("call-refused", **fields, reason=outcome.message)
-        elif method.rpartition("/")[2] in _ROUTINE:
+        elif _is_routine.get():
             log.debug("call-answered", **fields)
         else:
             log.info("call-answered", **fields)
@@ -191,7 +200,7 @@ def secrets_of(request: Message) -> Iterator[str]:
     for field in request.DESCRIPTOR.fields:
         if field.GetOptions().Extensions[csi_secret]:
             yield from getattr(request, field.name).values()  # the protocol has secrets in maps only
-    yield getattr(request, _CONTEXT, {}).get(_POD_TOKENS, "")
+    yield getattr(request, _CONTEXT, {}).get(POD_TOKENS, "")
 
 
 def _shown(field: FieldDescriptor, value: Any) -> Any:  # noqa: ANN401 - any field of any message
@@ -200,7 +209,7 @@ def _shown(field: FieldDescriptor, value: Any) -> Any:  # noqa: ANN401 - any fie
         shown = {
             shortened(str(key), _MAX_TEXT): _shown_one(of_values, one)
             for key, one in islice(value.items(), _MAX_ENTRIES)
-            if key != _POD_TOKENS
+            if key != POD_TOKENS
         }
         return shown if len(value) <= _MAX_ENTRIES else {**shown, "...": _more(value)}
     if field.is_repeated:

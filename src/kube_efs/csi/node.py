@@ -19,8 +19,11 @@ import grpc.aio
 import structlog
 
 from kube_efs.csi.capabilities import read_capability
+from kube_efs.csi.file_counts import FileCounts
+from kube_efs.csi.interceptors import mark_as_routine
 from kube_efs.csi.node_info import NodeInfo
 from kube_efs.csi.node_volumes import NodeVolumes
+from kube_efs.csi.pod_tokens import read_pod_tokens
 from kube_efs.csi.protocol import csi_pb2, csi_pb2_grpc
 from kube_efs.csi.publication import NodeMount, Publication, VolumeUse
 from kube_efs.csi.server import Service
@@ -100,15 +103,21 @@ class RunningCalls:
 
 
 class NodeService(csi_pb2_grpc.NodeServicer):
-    """Answers the kubelet of this node."""
+    """Answers the kubelet of this node; with ``file_counts``, used bytes are those of the volume's files."""
 
     def __init__(
-        self, volumes: NodeVolumes, statistics: Statistics, node_info: NodeInfo, options: NodeOptions
+        self,
+        volumes: NodeVolumes,
+        statistics: Statistics,
+        node_info: NodeInfo,
+        options: NodeOptions,
+        file_counts: FileCounts | None = None,
     ) -> None:
         self._volumes = volumes
         self._statistics = statistics
         self._node_info = node_info
         self._options = options
+        self._file_counts = file_counts
         self._calls = RunningCalls(options.max_inflight)
 
     async def NodeGetInfo(
@@ -136,7 +145,11 @@ class NodeService(csi_pb2_grpc.NodeServicer):
     async def NodePublishVolume(
         self, request: csi_pb2.NodePublishVolumeRequest, context: _Context
     ) -> csi_pb2.NodePublishVolumeResponse:
-        """Mount the volume at the target unless it is mounted there already. Secrets are not read."""
+        """Mount the volume at the target unless it is mounted there already.
+
+        The kubelet repeats the call about once a minute, with new tokens of the pod, which are the only
+        secrets that are read.
+        """
         target = parse_target(request.target_path, field="target_path")
         if not request.HasField("volume_capability"):
             raise InvalidArgument(
@@ -144,17 +157,21 @@ class NodeService(csi_pb2_grpc.NodeServicer):
             )
         capability = read_capability(request.volume_capability)
         check_capabilities([capability])
-        with self._calls.publishing():
-            attributes = parse_attributes(request.volume_context)
-            handle = parse_volume_handle(request.volume_id)
-            plan = plan_mount(handle, attributes, capability, read_only=request.readonly)
-            for oddity in plan.oddities:
-                log.warning("mount-option-odd", oddity=str(oddity))
-            target = await asyncio.to_thread(resolve_target, target)
-            with self._calls.exclusive(target):
-                mount = NodeMount(volume_id=request.volume_id, target=target)
-                use = VolumeUse(mount=mount, is_for_one_pod=capability.access_mode.is_for_one_pod)
-                wanted = Publication(use=use, plan=plan)
+        attributes = parse_attributes(request.volume_context)
+        handle = parse_volume_handle(request.volume_id)
+        plan = plan_mount(handle, attributes, capability, read_only=request.readonly)
+        tokens = read_pod_tokens(request.volume_context, request.secrets) if plan.signs_as_pod else None
+        target = await asyncio.to_thread(resolve_target, target)
+        with self._calls.exclusive(target):
+            mount = NodeMount(volume_id=request.volume_id, target=target)
+            use = VolumeUse(mount=mount, is_for_one_pod=capability.access_mode.is_for_one_pod)
+            wanted = Publication(use=use, plan=plan, tokens=tokens)
+            if await self._volumes.refresh(wanted):
+                mark_as_routine()
+                return csi_pb2.NodePublishVolumeResponse()
+            for warning in plan.warnings:
+                log.warning("mount-option-warning", reason=str(warning))
+            with self._calls.publishing():
                 await self._volumes.publish(wanted, timeout_seconds=self._timeout_of(context))
         return csi_pb2.NodePublishVolumeResponse()
 
@@ -168,6 +185,8 @@ class NodeService(csi_pb2_grpc.NodeServicer):
         mount = NodeMount(volume_id=request.volume_id, target=target)
         with self._calls.exclusive(target):
             self._statistics.forget(target)
+            if self._file_counts is not None:
+                await self._file_counts.forget(target)
             await self._volumes.unpublish(mount, timeout_seconds=self._timeout_of(context))
         return csi_pb2.NodeUnpublishVolumeResponse()
 
@@ -188,12 +207,17 @@ class NodeService(csi_pb2_grpc.NodeServicer):
             self._statistics.forget(path)
             raise VolumeMissing("has no volume mounted on it", field="volume_path", value=str(path))
         report = await self._statistics.report(path)
-        usage = report.usage
+        usage, used_bytes = report.usage, report.usage.used_bytes
+        if self._file_counts is not None:
+            file_system_id = parse_volume_handle(request.volume_id).file_system_id
+            # A count that starts while the target is unmounted would keep the mount busy.
+            with self._calls.exclusive(path):
+                used_bytes = self._file_counts.used_bytes(request.volume_id, file_system_id, path)
         shares = [
             csi_pb2.VolumeUsage(
                 unit=_Unit.BYTES,
                 total=usage.total_bytes,
-                used=usage.used_bytes,
+                used=used_bytes,
                 available=usage.available_bytes,
             )
         ]

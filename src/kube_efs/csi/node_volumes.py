@@ -3,7 +3,9 @@
 ``publish`` has four steps, in this order. It checks what is mounted at the target, and returns if that is the
 volume already. It refuses a volume for one pod that another target uses. It requests a tunnel from the tunnel
 agent, which reserves it for this mount from then on. It mounts. If one of the last two steps fails, it undoes
-both. ``unpublish`` has the reverse order: it unmounts, removes the target, and releases the tunnel last.
+both. ``refresh`` recognizes the repeated call of the kubelet for a mount that this process has checked, so
+that it costs nearly nothing. ``unpublish`` has the reverse order: it unmounts, removes the target, and
+releases the tunnel last.
 
 Every mount therefore holds its tunnel, at every moment and after every crash. Without the tunnel, the agent
 could reserve the port for another file system, and the mount would read the data of another volume. The
@@ -19,15 +21,18 @@ only while it is mounted.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
 
 import structlog
+from lightkube import AsyncClient
 
+from kube_efs.aws.credential_sources import ServiceAccountIdentity
 from kube_efs.csi.node_info import NodeInfo
+from kube_efs.csi.pod_tokens import read_identity
 from kube_efs.csi.publication import (
     FORCED_ATTEMPTS,
     NodeMount,
@@ -40,11 +45,13 @@ from kube_efs.csi.publication import (
 )
 from kube_efs.csi.target import make_target, remove_target
 from kube_efs.model.csi.errors import ExistingVolumeDiffers, VolumeInUse
+from kube_efs.model.csi.mount_options import MountPlan
 from kube_efs.model.errors import KubeEfsError, MountFailed, MountUnfinished, shown
 from kube_efs.mounts.mount import Mounter, run_to_completion
 from kube_efs.mounts.mountinfo import MountEntry
 from kube_efs.tunnels.api.client import TunnelOnDemand
 from kube_efs.tunnels.reservations import Holder, TunnelSpec
+from kube_efs.tunnels.sockets.ports import nfs_client_ports
 
 log = structlog.get_logger()
 
@@ -62,6 +69,9 @@ class Tunnels(Protocol):
     async def ensure(self, spec: TunnelSpec, holder: Holder) -> int:
         """The loopback port of a tunnel, which is reserved for the holder until its release."""
 
+    async def ensure_for_pod(self, spec: TunnelSpec, holder: Holder, token: str) -> int:
+        """The same for a tunnel with the service account of a pod, with a token of it."""
+
     async def release(self, holder: Holder) -> None:
         """Release what the holder holds."""
 
@@ -70,6 +80,22 @@ class Tunnels(Protocol):
 
     async def reconcile(self, holders: Collection[Holder]) -> Collection[Holder]:
         """Send the full list of holders; returns those that the agent removed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tunnel:
+    """The tunnel of a mount."""
+
+    spec: TunnelSpec
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Checked:
+    """What this process has mounted or found mounted at a target; ``tunnel`` None without TLS."""
+
+    purpose: Publication
+    tunnel: _Tunnel | None
 
 
 class NodeVolumes:
@@ -81,14 +107,35 @@ class NodeVolumes:
         tunnels: Tunnels,
         node_info: NodeInfo,
         unmount_options: UnmountOptions | None = None,
+        client: AsyncClient | None = None,
     ) -> None:
         self._mounter = mounter
         self._tunnels = tunnels
         self._node_info = node_info
         self._unmount_options = unmount_options or UnmountOptions()
+        self._client = client
         # By target: the volumes that calls are mounting, and those that this process has mounted.
         self._publishing: dict[Path, VolumeUse] = {}
         self._published: dict[Path, VolumeUse] = {}
+        self._checked: dict[Path, _Checked] = {}
+
+    async def refresh(self, wanted: Publication) -> bool:
+        """Whether this process has mounted or checked the same publication, and the target is mounted.
+
+        Gives new tokens of the pod to the tunnel agent; raises its errors, also that of a failed renewal.
+        They reach the pod as an event, and do not affect the mount.
+        """
+        known = self._checked.get(wanted.mount.target)
+        if known is None or known.purpose != wanted.purpose:
+            return False
+        if not await self.is_mounted(wanted.mount.target):
+            return False
+        if wanted.tokens is None or known.tunnel is None:
+            return True
+        identity = known.tunnel.spec.iam
+        if not isinstance(identity, ServiceAccountIdentity) or not wanted.tokens.belong_to(identity):
+            return False
+        return await self._hold_tunnel(wanted, known.tunnel.spec) == known.tunnel
 
     async def publish(self, wanted: Publication, *, timeout_seconds: float) -> None:
         """Mount the volume unless it is mounted there already.
@@ -98,24 +145,28 @@ class NodeVolumes:
         InvalidValue or NoMountTarget when the plan leads to no mount target, MountFailed, and the errors of
         the tunnel agent.
         """
+        target = wanted.mount.target
+        self._checked.pop(target, None)
         try:
             async with asyncio.timeout(timeout_seconds):
-                mounted = await self._mounter.table.mounted_at(wanted.mount.target)
+                mounted = await self._mounter.table.mounted_at(target)
                 if mounted is None:
                     with self._recorded(wanted.use):
                         await self._check_other_targets(wanted)
-                        await self._mount(wanted)
+                        tunnel = await self._mount(wanted)
                 else:
-                    await self._check_same_volume(wanted, mounted)
-                    self._published[wanted.mount.target] = wanted.use
+                    tunnel = await self._check_same_volume(wanted, mounted)
+                    self._published[target] = wanted.use
+                self._checked[target] = _Checked(purpose=wanted.purpose, tunnel=tunnel)
         except TimeoutError as error:
-            raise _unfinished("mounted", wanted.mount.target, timeout_seconds) from error
+            raise _unfinished("mounted", target, timeout_seconds) from error
 
     async def unpublish(self, mount: NodeMount, *, timeout_seconds: float) -> None:
         """Unmount the target and remove it; a target that does not exist is not an error.
 
         Raises MountFailed, and InvalidArgument for a target that cannot be a directory.
         """
+        self._checked.pop(mount.target, None)
         try:
             async with asyncio.timeout(timeout_seconds):
                 while await self.is_mounted(mount.target):
@@ -139,9 +190,11 @@ class NodeVolumes:
 
         After two such lists without a holder, the agent removes it, also if its name is not that of a mount.
         Raises PlatformError when the mount table cannot be read, and the errors of the agent; then the agent
-        removes no holder.
+        removes no holder. If the agent has lost a holder, the next publication of the mount holds it again.
         """
-        held = {one: mount.target for one in await self._holders() if (mount := parse_mount(one))}
+        holders = await self._holders()
+        self._forget_lost(holders)
+        held = {one: mount.target for one in holders if (mount := parse_mount(one))}
         points = await self._mounter.table.mounted_among(
             set(held.values()), readings=_READINGS, pause_seconds=_READING_PAUSE_SECONDS
         )
@@ -150,10 +203,16 @@ class NodeVolumes:
         for holder in await self._tunnels.reconcile(mounted | publishing):
             log.warning("tunnel-holder-without-mount", holder=holder)
 
+    def _forget_lost(self, holders: Collection[Holder]) -> None:
+        """Have the next calls for these mounts ask the agent: it is another one, or has lost its state."""
+        for target, known in list(self._checked.items()):
+            if known.tunnel is not None and known.purpose.mount.holder not in holders:
+                del self._checked[target]
+
     async def _holders(self) -> frozenset[Holder]:
         return frozenset(one for tunnel in await self._tunnels.tunnels() for one in tunnel.holders)
 
-    async def _mount(self, wanted: Publication) -> None:
+    async def _mount(self, wanted: Publication) -> _Tunnel | None:
         plan, target = wanted.plan, wanted.mount.target
         if plan.attributes.is_far_from(*self._node_info.zones):
             log.warning(
@@ -162,17 +221,85 @@ class NodeVolumes:
         self._published[target] = wanted.use
         try:
             await run_to_completion(asyncio.to_thread(make_target, target))
-            if plan.encrypted:
-                spec = tunnel_spec(plan, self._node_info)
-                server, port = _LOOPBACK, await self._tunnels.ensure(spec, wanted.mount.holder)
-            else:
-                server, port = direct_server(plan, self._node_info), None
-            await self._mounter.mount(plan.source(server), target, plan.options(port))
+            tunnel, server = await self._try(wanted, plan.attempts)
+            if tunnel is not None:
+                await self._keep_if_connected(wanted.mount, tunnel)
         except (KubeEfsError, asyncio.CancelledError):
             await run_to_completion(self._undo(wanted))
             raise
         log.info(
-            "volume-mounted", volume=wanted.mount.volume_id, target=str(target), server=server, port=port
+            "volume-mounted",
+            volume=wanted.mount.volume_id,
+            target=str(target),
+            server=server,
+            port=tunnel.port if tunnel else None,
+        )
+        return tunnel
+
+    async def _hold_tunnel(self, wanted: Publication, spec: TunnelSpec) -> _Tunnel:
+        holder, tokens = wanted.mount.holder, wanted.tokens
+        if tokens is not None and isinstance(spec.iam, ServiceAccountIdentity):
+            port = await self._tunnels.ensure_for_pod(spec, holder, tokens.token_for(spec.iam))
+        else:
+            port = await self._tunnels.ensure(spec, holder)
+        return _Tunnel(spec=spec, port=port)
+
+    async def _try(self, wanted: Publication, plans: Sequence[MountPlan]) -> "tuple[_Tunnel | None, str]":
+        """Mount by the first plan that works; returns its tunnel, None without TLS, and the server."""
+        mount, (plan, *others) = wanted.mount, plans
+        tunnel: _Tunnel | None = None
+        try:
+            if plan.encrypted:
+                identity = await read_identity(self._client, wanted.tokens) if wanted.tokens else None
+                tunnel = await self._hold_tunnel(wanted, tunnel_spec(plan, self._node_info, identity))
+            server = _LOOPBACK if tunnel else direct_server(plan, self._node_info)
+            options = plan.options(tunnel.port if tunnel else None)
+            await self._mounter.mount(plan.source(server), mount.target, options)
+        except MountUnfinished:
+            raise
+        except KubeEfsError as error:
+            if not others:
+                raise
+            log.info("mount-tried-without-identity", volume=mount.volume_id, reason=str(error))
+            await self._tunnels.release(mount.holder)
+            try:
+                return await self._try(wanted, others)
+            except MountFailed as last:
+                problem = f"{last.problem}; with the identity of the node: {error}"
+                raise MountFailed(problem, field=last.field, value=last.value) from error
+        return tunnel, server
+
+    async def _keep_if_connected(self, mount: NodeMount, tunnel: _Tunnel) -> None:
+        """Unmount what fails the check. If this is interrupted, the next call for the target checks again."""
+        try:
+            await self._check_connection(mount, tunnel)
+        except KubeEfsError:
+            await self._mounter.unmount(mount.target)
+            raise
+
+    async def _check_connection(self, mount: NodeMount, tunnel: _Tunnel) -> None:
+        """Raise MountFailed if EFS would check another identity than that of the tunnel for the mount.
+
+        If EFS presents one server to two tunnels, the kernel uses the connection of the first for both. For
+        identities of the node, that is as with efs-utils. For those of pods, it would let a pod use the
+        permissions of another one.
+        """
+        ports = await asyncio.to_thread(nfs_client_ports)
+        if ports is None or tunnel.port in ports:
+            return
+        if not isinstance(tunnel.spec.iam, ServiceAccountIdentity):
+            of_pods = (
+                one
+                for one in await self._tunnels.tunnels()
+                if isinstance(one.spec.iam, ServiceAccountIdentity) and one.port in ports
+            )
+            if all(one.spec.file_system_id != tunnel.spec.file_system_id for one in of_pods):
+                return
+        raise MountFailed(
+            "would use the connection of another identity, because the kernel regards both as one server",
+            field="volume",
+            value=mount.volume_id,
+            remedy="use an access point for each service account, or run the pods on different nodes",
         )
 
     async def _undo(self, wanted: Publication) -> None:
@@ -212,20 +339,23 @@ class NodeVolumes:
             if await self.is_mounted(other):
                 raise _volume_in_use(wanted.use, f"is mounted at {shown(str(other))}")
 
-    async def _check_same_volume(self, wanted: Publication, mounted: MountEntry) -> None:
-        """Raise ExistingVolumeDiffers unless the same volume is mounted, in the same way."""
-        plan = wanted.plan
+    async def _check_same_volume(self, wanted: Publication, mounted: MountEntry) -> _Tunnel | None:
+        """Raise ExistingVolumeDiffers unless the same volume is mounted the same way; returns its tunnel."""
+        plan, tunnel = wanted.plan, None
         source = plan.source(_LOOPBACK if plan.encrypted else direct_server(plan, self._node_info))
         if not mounted.file_system_type.startswith("nfs") or mounted.source != source:
             difference = f"{mounted.source} ({mounted.file_system_type}) is mounted there, not {source}"
         elif mounted.is_read_only != plan.read_only:
             difference = f"{source} is mounted {'read-only' if mounted.is_read_only else 'for writing'} there"
-        elif not await self._uses_wanted_tunnel(wanted, mounted):
-            difference = (
-                f"{source} is mounted there, but through {'another' if plan.encrypted else 'a'} tunnel"
-            )
+        elif plan.encrypted and (tunnel := await self._wanted_tunnel(wanted, mounted)) is None:
+            difference = f"{source} is mounted there, but through another tunnel"
+        elif not plan.encrypted and not _ports(mounted) <= {"port=2049"}:
+            difference = f"{source} is mounted there, but through a tunnel"
         else:
-            return
+            if plan.signs_as_pod and tunnel is not None:
+                # An earlier call may have ended before its check.
+                await self._check_connection(wanted.mount, tunnel)
+            return tunnel
         raise ExistingVolumeDiffers(
             f"is in use: {difference}",
             field="target_path",
@@ -233,17 +363,25 @@ class NodeVolumes:
             remedy="unpublish that volume first",
         )
 
-    async def _uses_wanted_tunnel(self, wanted: Publication, mounted: MountEntry) -> bool:
-        ports = {option for option in mounted.super_options if option.startswith("port=")}
-        if not wanted.plan.encrypted:
-            return ports <= {"port=2049"}
-        spec = tunnel_spec(wanted.plan, self._node_info)
+    async def _wanted_tunnel(self, wanted: Publication, mounted: MountEntry) -> _Tunnel | None:
+        """The wanted tunnel if the mount uses it, which also holds it from then on."""
         for tunnel in await self._tunnels.tunnels():
-            has_spec = tunnel.spec == replace(spec, region=spec.region or tunnel.spec.region)
-            if has_spec and f"port={tunnel.port}" in ports:
-                # The tunnel exists; this call only ensures that this mount holds it.
-                return await self._tunnels.ensure(spec, wanted.mount.holder) == tunnel.port
-        return False
+            if f"port={tunnel.port}" not in _ports(mounted):
+                continue
+            # The role is that of the mount, also if the service account has another one now.
+            identity = tunnel.spec.iam if isinstance(tunnel.spec.iam, ServiceAccountIdentity) else None
+            is_of_pod = (
+                wanted.tokens is not None and identity is not None and wanted.tokens.belong_to(identity)
+            )
+            if wanted.plan.signs_as_pod and not is_of_pod:
+                continue
+            for plan in wanted.plan.attempts:
+                spec = tunnel_spec(plan, self._node_info, identity if is_of_pod else None)
+                if tunnel.spec == replace(spec, region=spec.region or tunnel.spec.region):
+                    # The tunnel exists; this call only ensures that this mount holds it.
+                    held = await self._hold_tunnel(wanted, spec)
+                    return held if held.port == tunnel.port else None
+        return None
 
     async def _unmount(self, target: Path) -> None:
         is_unmounted = await self._unmount_in_time(self._unmount_when_unused, target)
@@ -292,6 +430,10 @@ class NodeVolumes:
                 await self._tunnels.release(holder)
         except (KubeEfsError, TimeoutError) as error:
             log.warning("tunnel-not-released", holder=holder, reason=str(error) or "no answer")
+
+
+def _ports(mounted: MountEntry) -> frozenset[str]:
+    return frozenset(option for option in mounted.super_options if option.startswith("port="))
 
 
 def _volume_in_use(wanted: VolumeUse, where: str) -> VolumeInUse:

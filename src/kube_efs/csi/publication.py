@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote, unquote
 
-from kube_efs.aws.credential_sources import IamOptions
+from kube_efs.aws.credential_sources import IamOptions, ServiceAccountIdentity
 from kube_efs.csi.node_info import NodeInfo
+from kube_efs.csi.pod_tokens import PodTokens
 from kube_efs.model.csi.errors import InvalidArgument, NoMountTarget
 from kube_efs.model.csi.mount_options import MountPlan
 from kube_efs.model.csi.volume_handles import parse_volume_handle
@@ -70,15 +71,21 @@ class VolumeUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publication:
-    """A requested use, and how to mount the volume for it."""
+    """A requested use, and how to mount the volume for it; ``tokens`` if the pod signs the connection."""
 
     use: VolumeUse
     plan: MountPlan
+    tokens: PodTokens | None = None
 
     @property
     def mount(self) -> NodeMount:
         """The volume and the target."""
         return self.use.mount
+
+    @property
+    def purpose(self) -> "Publication":
+        """Without tokens and warnings: equal for the first and the repeated requests of a pod."""
+        return replace(self, plan=replace(self.plan, warnings=()), tokens=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,11 +101,16 @@ class UnmountOptions:
         return min(1.0, self.timeout_seconds / (2 * FORCED_ATTEMPTS))
 
 
-def tunnel_spec(plan: MountPlan, node_info: NodeInfo) -> TunnelSpec:
-    """The tunnel that the plan needs; raises InvalidValue for options that exclude each other."""
+def tunnel_spec(
+    plan: MountPlan, node_info: NodeInfo, identity: ServiceAccountIdentity | None = None
+) -> TunnelSpec:
+    """The tunnel that the plan needs, with the identity of the pod if this signs.
+
+    Raises InvalidValue for options that exclude each other.
+    """
     address = plan.attributes.address_in(*node_info.zones)
-    iam = None
-    if plan.iam is not None:
+    iam: IamOptions | ServiceAccountIdentity | None = identity
+    if plan.iam is not None and identity is None:
         iam = IamOptions(profile=plan.iam.profile, role_arn=plan.iam.role_arn, token_file=plan.iam.token_file)
     return TunnelSpec(
         file_system_id=plan.handle.file_system_id,
@@ -110,6 +122,7 @@ def tunnel_spec(plan: MountPlan, node_info: NodeInfo) -> TunnelSpec:
         zone=plan.zone if address is None else None,
         cross_account=plan.attributes.cross_account,
         checks_revocation=plan.checks_revocation,
+        ca_file=plan.ca_file,
     )
 
 

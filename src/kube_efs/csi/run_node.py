@@ -6,26 +6,27 @@ While this process does not run, all mounts continue. The kubelet repeats the ca
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 import structlog
 from lightkube import AsyncClient
 
-from kube_efs.aws.location import until_valid
 from kube_efs.aws.metadata import InstanceMetadata
+from kube_efs.csi.file_counts import FileCounts
 from kube_efs.csi.identity import identity_service
 from kube_efs.csi.interceptors import CallInterceptor
 from kube_efs.csi.node import NodeOptions, NodeService, node_service
-from kube_efs.csi.node_info import NodeInfo, identify_node
+from kube_efs.csi.node_info import NodeInfo
 from kube_efs.csi.node_volumes import NodeVolumes
 from kube_efs.csi.publication import UnmountOptions
 from kube_efs.csi.registration import RegistrationService, registration_endpoint, registration_service
 from kube_efs.csi.server import parse_endpoint, serving
-from kube_efs.csi.startup_taint import remove_startup_taint
+from kube_efs.csi.startup_taint import remove_startup_taint, wait_for_tunnels
 from kube_efs.csi.statistics import Statistics
 from kube_efs.kube.client import connect, load_config
+from kube_efs.location import LocationSources, Part, find_location
 from kube_efs.model.errors import InvalidSetting, KubeEfsError
 from kube_efs.mounts.mount import Mounter, SystemMounter
 from kube_efs.settings import NodeSettings
@@ -33,7 +34,7 @@ from kube_efs.signals import run_until_stopped
 from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.health import Health, HealthServer, Heartbeat
 from kube_efs.telemetry.metrics import ApiServerMetrics, CsiMetrics, new_registry
-from kube_efs.tunnels.api.client import connect_tunnels
+from kube_efs.tunnels.api.client import TunnelClient, connect_tunnels
 
 log = structlog.get_logger()
 
@@ -41,6 +42,20 @@ log = structlog.get_logger()
 _RECONCILE_SECONDS: Final = 70.0
 _RETRY_SECONDS: Final = 5.0
 _MAX_SILENT_SECONDS: Final = 600.0
+
+
+@dataclass(slots=True)
+class _HealthState:
+    """The answers of the health endpoint, also before the node is identified."""
+
+    heartbeat: Heartbeat | None = None
+    registered: Callable[[], Health] | None = None
+
+    def liveness(self) -> Health:
+        return self.heartbeat.health() if self.heartbeat else Health()
+
+    def readiness(self) -> Health:
+        return self.registered() if self.registered else Health.failing("the node is not identified yet")
 
 
 async def run_node(settings: NodeSettings, mounter: Mounter | None = None) -> None:
@@ -56,28 +71,40 @@ async def _run(settings: NodeSettings, mounter: Mounter) -> None:
     registry = new_registry()
     duties = Duties(registry)
     async with AsyncExitStack() as stack:
+        shown = _HealthState()
+        health = HealthServer(
+            settings.health_host,
+            settings.health_port,
+            registry,
+            liveness=shown.liveness,
+            readiness=shown.readiness,
+        )
+        # Before the node is identified, which may take long: the kubelet checks the health then too.
+        await stack.enter_async_context(health)
         client = await stack.enter_async_context(_cluster(settings, ApiServerMetrics(registry)))
         node_info = await _identify(settings, client)
         tunnels = await stack.enter_async_context(connect_tunnels(settings.tunnel_socket))
         unmount_options = UnmountOptions(
             timeout_seconds=settings.unmount_timeout_seconds, force=settings.force_unmount
         )
-        volumes = NodeVolumes(mounter, tunnels, node_info, unmount_options)
+        volumes = NodeVolumes(mounter, tunnels, node_info, unmount_options, client)
         statistics = Statistics(refresh_seconds=settings.volume_metrics_refresh_seconds)
-        node = NodeService(volumes, statistics, node_info, _options(settings))
+        counts = None
+        if settings.counts_files:
+            counts = await stack.enter_async_context(
+                FileCounts(
+                    refresh_seconds=settings.file_count_refresh_seconds,
+                    rate_limit=settings.file_count_rate_limit,
+                )
+            )
+        node = NodeService(volumes, statistics, node_info, _options(settings), counts)
         heartbeat = Heartbeat("reconciliation", max_age_seconds=_MAX_SILENT_SECONDS)
         registration = RegistrationService(settings.kubelet_socket)
-        health = HealthServer(
-            settings.health_host,
-            settings.health_port,
-            registry,
-            liveness=heartbeat.health,
-            readiness=registration.health if settings.registration_folder else Health,
-        )
+        shown.heartbeat = heartbeat
+        shown.registered = registration.health if settings.registration_folder else Health
         interceptor = CallInterceptor(CsiMetrics(registry))
         endpoint = parse_endpoint(settings.csi_endpoint)
         services = identity_service(), node_service(node)
-        await stack.enter_async_context(health)
         await stack.enter_async_context(serving(endpoint, *services, interceptors=[interceptor]))
         if settings.registration_folder:
             registering = registration_endpoint(settings.registration_folder)
@@ -85,18 +112,19 @@ async def _run(settings: NodeSettings, mounter: Mounter) -> None:
         log.info("node-started", node=settings.node_name, node_id=node_info.node_id, zone=node_info.zone)
         async with asyncio.TaskGroup() as tasks:
             if client and settings.removes_startup_taint:
-                removing = partial(_remove_taint, client, settings, registration)
+                removing = partial(_remove_taint, client, settings, registration, tunnels)
                 tasks.create_task(duties.keep("startup taint", removing))
             reconciling = partial(_reconcile, volumes, heartbeat)
             tasks.create_task(duties.keep("reconciliation", reconciling, failed=heartbeat.beat))
 
 
 async def _remove_taint(
-    client: AsyncClient, settings: NodeSettings, registration: RegistrationService
+    client: AsyncClient, settings: NodeSettings, registration: RegistrationService, tunnels: TunnelClient
 ) -> None:
-    """Remove the startup taint after the kubelet has registered the driver."""
+    """Remove the startup taint when the driver is registered and the tunnel agent of this node serves."""
     if settings.registration_folder:
         await registration.registered.wait()
+    await wait_for_tunnels(client, tunnels, settings.names)
     await remove_startup_taint(client, settings.node_name)
 
 
@@ -130,14 +158,15 @@ async def _cluster(settings: NodeSettings, metrics: ApiServerMetrics) -> AsyncIt
 
 async def _identify(settings: NodeSettings, client: AsyncClient | None) -> NodeInfo:
     async with InstanceMetadata(settings.metadata_endpoint) as metadata:
-        found = await until_valid(lambda: identify_node(metadata, client, settings.node_name))
-    given = settings.zone
-    return replace(
-        found,
-        region=settings.region or found.region,
-        zone=given or found.zone,
-        # The settings' zone need not be the instance's.
-        zone_id=settings.zone_id or (found.zone_id if given in {None, found.zone} else None),
+        sources = LocationSources(
+            settings=settings, node_name=settings.node_name, metadata=metadata, client=client
+        )
+        found = await find_location(sources, required=Part.NODE_ID, also=(Part.REGION, Part.ZONE))
+    return NodeInfo(
+        node_id=found.node_id or settings.node_name,
+        region=found.region,
+        zone=found.zone,
+        zone_id=found.zone_id,
         dns_suffix=settings.dns_suffix,
     )
 

@@ -1,11 +1,12 @@
 """The commands ``kube-efs doctor cluster``, ``node`` and ``claim``."""
 
 from collections.abc import Coroutine
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from kube_efs.command_options import KubeconfigOption, NamesOption, NamespaceOption, Output, OutputOption
 
 if TYPE_CHECKING:
     from kube_efs.doctor.run import Answering, Installation
@@ -13,24 +14,9 @@ if TYPE_CHECKING:
 _BROKEN = 1
 
 
-class DoctorOutput(StrEnum):
-    """How the doctor writes its output: for users or for programs."""
-
-    TABLE = "table"
-    JSON = "json"
-
-
-_Output = Annotated[DoctorOutput, typer.Option("--output", "-o", help="A table, or JSON.")]
 _Bundle = Annotated[
     Path | None,
     typer.Option(dir_okay=False, help="Also write objects and logs, without secrets, to this .tar.gz."),
-]
-_Kubeconfig = Annotated[
-    Path | None,
-    typer.Option(dir_okay=False, help="Default: the pod's service account, KUBECONFIG or ~/.kube/config."),
-]
-_Namespace = Annotated[
-    str, typer.Option("--namespace", "-n", envvar="POD_NAMESPACE", help="The namespace of kube-efs.")
 ]
 _Region = Annotated[
     str | None,
@@ -38,7 +24,6 @@ _Region = Annotated[
         envvar="AWS_REGION", help="Region of the file systems.", show_default="the controller's or nodes'"
     ),
 ]
-_DEFAULT_NAMESPACE = "openshift-efs-stunnel"
 
 
 def make_doctor(installation: "Installation") -> typer.Typer:
@@ -48,32 +33,36 @@ def make_doctor(installation: "Installation") -> typer.Typer:
     @app.command("cluster")
     def cluster(
         *,
-        namespace: _Namespace = _DEFAULT_NAMESPACE,
-        kubeconfig: _Kubeconfig = None,
+        namespace: NamespaceOption = None,
+        names: NamesOption = None,
+        kubeconfig: KubeconfigOption = None,
         region: _Region = None,
-        output: _Output = DoctorOutput.TABLE,
+        output: OutputOption = Output.TABLE,
         bundle: _Bundle = None,
     ) -> None:
         """Check the file systems, classes, claims and nodes of a cluster, with data from AWS."""
         from kube_efs.doctor.run import ClusterOptions, diagnose_cluster
 
-        options = ClusterOptions(namespace=namespace, kubeconfig=kubeconfig, region=region)
+        options = ClusterOptions(namespace=namespace, name_set=names, kubeconfig=kubeconfig, region=region)
         _finish(diagnose_cluster(options, installation, _answering(output, bundle)))
 
     @app.command("claim")
     def claim(
         name: Annotated[str, typer.Argument(metavar="CLAIM", help="NAMESPACE/NAME of the claim.")],
         *,
-        namespace: _Namespace = _DEFAULT_NAMESPACE,
-        kubeconfig: _Kubeconfig = None,
+        namespace: NamespaceOption = None,
+        names: NamesOption = None,
+        kubeconfig: KubeconfigOption = None,
         region: _Region = None,
-        output: _Output = DoctorOutput.TABLE,
+        output: OutputOption = Output.TABLE,
         bundle: _Bundle = None,
     ) -> None:
         """Check one claim, and the path between the claim and its data."""
         from kube_efs.doctor.run import ClusterOptions, diagnose_cluster
 
-        options = ClusterOptions(namespace=namespace, kubeconfig=kubeconfig, claim=name, region=region)
+        options = ClusterOptions(
+            namespace=namespace, name_set=names, kubeconfig=kubeconfig, claim=name, region=region
+        )
         _finish(diagnose_cluster(options, installation, _answering(output, bundle)))
 
     @app.command("node")
@@ -95,7 +84,7 @@ def make_doctor(installation: "Installation") -> typer.Typer:
                 show_default="none, or port 9812",
             ),
         ] = None,
-        output: _Output = DoctorOutput.TABLE,
+        output: OutputOption = Output.TABLE,
         bundle: _Bundle = None,
     ) -> None:
         """Check this node: tunnels, ports, TLS, NFS, kernel. Run it in the agent's pod if possible."""
@@ -108,10 +97,10 @@ def make_doctor(installation: "Installation") -> typer.Typer:
     return app
 
 
-def _answering(output: DoctorOutput, bundle: Path | None) -> "Answering":
+def _answering(output: Output, bundle: Path | None) -> "Answering":
     from kube_efs.doctor.run import Answering
 
-    return Answering(as_json=output is DoctorOutput.JSON, bundle=bundle)
+    return Answering(as_json=output is Output.JSON, bundle=bundle)
 
 
 def _finish(work: Coroutine[Any, Any, bool]) -> None:

@@ -16,6 +16,7 @@ from kube_efs.model.claims import Claim, StorageClass
 from kube_efs.model.efs.file_systems import FileSystem
 from kube_efs.model.efs.ids import FileSystemId, MountTargetId, SubnetId
 from kube_efs.model.efs.targets import Rejection, TunnelTargets
+from kube_efs.model.names import Names
 from kube_efs.model.shared_volumes.shared_volume import SharedVolume
 from kube_efs.model.volumes import Volume
 from kube_efs.tunnels.status import TunnelsStatus
@@ -200,13 +201,13 @@ class PublishedStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
-    """The facts from the Kubernetes API. ``namespace`` is that of kube-efs.
+    """The facts from the Kubernetes API. ``names`` are those of kube-efs.
 
     ``degraded`` are the operator's conditions by which something is wrong. ``constraints`` None also means
     that this is not OpenShift; ``missing_uses`` are the permissions to use some that no role gives.
     """
 
-    namespace: str
+    names: Names
     workloads: tuple[Workload, ...] | None = None
     pods: tuple[PodFacts, ...] | None = None
     nodes: tuple[NodeObject, ...] | None = None
@@ -223,6 +224,11 @@ class ClusterFacts:
     missing_rights: tuple[Grant, ...] = ()
     constraints: tuple[Constraints, ...] | None = None
     missing_uses: tuple[Grant, ...] | None = None
+
+    @property
+    def namespace(self) -> str:
+        """The namespace of kube-efs."""
+        return self.names.namespace
 
     def warnings_of(self, kind: str, uid: str) -> tuple[Warned, ...]:
         """The events about that object."""

@@ -5,6 +5,7 @@ Events come from any program and may contain secrets, so all texts go through ``
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from datetime import datetime
 from importlib.metadata import version
 from itertools import groupby
@@ -53,7 +54,7 @@ def _row(one: Finding) -> tuple[Text | str, ...]:
 
 
 def render_tunnels(node: NodeFacts) -> RenderableType:
-    """A table of measurements on a node: each tunnel, and the handshakes with its mount targets."""
+    """The location of a node, and measurements: each tunnel, and the handshakes with its mount targets."""
     rows = (
         (
             one.tunnel.name,
@@ -63,7 +64,9 @@ def render_tunnels(node: NodeFacts) -> RenderableType:
         )
         for one in node.tunnels or ()
     )
-    return table_of("Tunnels", ["tunnel", "port", "NULL call of NFS", "TLS handshakes"], rows)
+    table = table_of("Tunnels", ["tunnel", "port", "NULL call of NFS", "TLS handshakes"], rows)
+    location = node.status.location if node.status else None
+    return Group(Text(redacted_text(f"{node.name}: {location}")), table) if location else table
 
 
 def to_json(findings: Iterable[Finding], *, what: str, now: datetime, node: NodeFacts | None = None) -> str:
@@ -87,6 +90,8 @@ def to_json(findings: Iterable[Finding], *, what: str, now: datetime, node: Node
     }
     if node is not None:
         document["tunnels"] = [_measured(one) for one in node.tunnels or ()]
+        location = node.status.location if node.status else None
+        document["location"] = asdict(location) if location else None
     return json.dumps(document, indent=2)
 
 

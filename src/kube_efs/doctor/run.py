@@ -24,13 +24,15 @@ from kube_efs.doctor.gathering.rights import missing_rights
 from kube_efs.doctor.grants import Manifest, grants_of
 from kube_efs.doctor.rendering import render_findings, render_tunnels, to_json
 from kube_efs.kube.client import connect, load_config
+from kube_efs.kube.installations import find_installation
 from kube_efs.model.efs.ids import Region, parse_region
 from kube_efs.model.errors import InvalidValue
+from kube_efs.model.names import NEW_INSTALLATION, Names, NameSet
 from kube_efs.report.tables import make_console
 from kube_efs.telemetry.logging import configure
 
-# What an installation consists of: its namespace, and whether the CSI driver belongs to it.
-Installation: TypeAlias = Callable[[str, bool], Sequence[Manifest]]
+# The objects of an installation with these names, and whether the CSI driver belongs to it.
+Installation: TypeAlias = Callable[[Names, bool], Sequence[Manifest]]
 
 # A user waits for the answer.
 _PATIENCE_SECONDS = 3.0
@@ -51,11 +53,13 @@ class Answering:
 class ClusterOptions:
     """The cluster to read, and the objects to check.
 
-    ``namespace`` is that of kube-efs, ``claim`` a claim's name, after its namespace and a slash unless it is
-    in the one that the kubeconfig names. ``region`` None takes the one of the controller or of the nodes.
+    ``namespace`` and ``name_set`` describe the installation as for ``find_installation``. ``claim`` is a
+    claim's name, after its namespace and a slash unless it is in the one that the kubeconfig names.
+    ``region`` None takes the one of the controller or of the nodes.
     """
 
-    namespace: str
+    namespace: str | None = None
+    name_set: NameSet | None = None
     kubeconfig: Path | None = None
     claim: str = ""
     region: str | None = None
@@ -74,13 +78,21 @@ async def diagnose_cluster(options: ClusterOptions, installation: Installation, 
         claim = f"{config.namespace or 'default'}/{claim}"
     attempts, bundle = Attempts(timeout_seconds=_LOOK_SECONDS), Bundle()
     async with connect(config, patience_seconds=_PATIENCE_SECONDS) as client:
-        cluster = await examine_cluster(client, options.namespace, installation, attempts)
+        found = find_installation(client, options.namespace, options.name_set)
+        names = await attempts.look("the names of kube-efs", found) or _assumed(options)
+        cluster = await examine_cluster(client, names, installation, attempts)
         aws = await examine_aws(cluster, region, attempts)
         if answering.bundle:
             await collect_cluster(client, cluster, bundle, attempts)
     what = f"claim {claim}" if claim else f"cluster {config.context_name}"
     facts = Facts(claim=claim, cluster=cluster, aws=aws, gaps=attempts.gaps)
     return await _tell(facts, what, bundle, answering)
+
+
+def _assumed(options: ClusterOptions) -> Names:
+    """The names of kube-efs in a cluster that does not tell them."""
+    names = (options.name_set or NEW_INSTALLATION).names
+    return replace(names, namespace=options.namespace or names.namespace)
 
 
 async def diagnose_node(options: NodeOptions, answering: Answering) -> bool:
@@ -95,12 +107,12 @@ async def diagnose_node(options: NodeOptions, answering: Answering) -> bool:
 
 
 async def examine_cluster(
-    client: AsyncClient, namespace: str, installation: Installation, attempts: Attempts
+    client: AsyncClient, names: Names, installation: Installation, attempts: Attempts
 ) -> ClusterFacts:
-    """The facts from the cluster; ``namespace`` is that of kube-efs."""
-    cluster = await gather_cluster(client, namespace, attempts)
+    """The facts from the cluster; ``names`` are those of kube-efs."""
+    cluster = await gather_cluster(client, names, attempts)
     has_driver = any(is_ours(one) and one.command == "node" for one in cluster.workloads or ())
-    grants = grants_of(installation(namespace, has_driver))
+    grants = grants_of(installation(names, has_driver))
     missing = await attempts.look("rights", missing_rights(client, grants, attempts))
     uses = missing_rights(client, wanted_uses(cluster), attempts)
     return replace(

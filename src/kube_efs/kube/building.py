@@ -18,6 +18,7 @@ from lightkube.models.core_v1 import (
     PersistentVolumeSpec,
     PodSchedulingGate,
     PodSpec,
+    PreferredSchedulingTerm,
     ResourceRequirements,
     SecurityContext,
     VolumeMount,
@@ -25,7 +26,7 @@ from lightkube.models.core_v1 import (
     VolumeResourceRequirements,
 )
 from lightkube.models.core_v1 import Volume as PodVolume
-from lightkube.models.meta_v1 import LabelSelector, ObjectMeta
+from lightkube.models.meta_v1 import LabelSelector, ObjectMeta, OwnerReference
 from lightkube.resources.core_v1 import ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod
 
 from kube_efs.model.gids import DIRECTORY_ID_ANNOTATION, GID_ANNOTATION
@@ -42,6 +43,7 @@ from kube_efs.model.volumes import (
 # The name of a worker pod's container.
 WORKER = "worker"
 _WORKER_VOLUME = "efs"
+_HIGHEST_WEIGHT = 100
 
 
 def build_volume(volume: Volume) -> PersistentVolume:
@@ -129,6 +131,29 @@ def build_claim(
     )
 
 
+def build_owned_claim(
+    *,
+    namespace: str,
+    name: str,
+    labels: Mapping[str, str],
+    pod_uid: str,
+    storage_class: str,
+    access_modes: Sequence[str],
+    storage: str,
+) -> PersistentVolumeClaim:
+    """The claim of the pod with the same name, which owns it, for the volume with the same name."""
+    owner = OwnerReference(apiVersion="v1", kind="Pod", name=name, uid=pod_uid)
+    return PersistentVolumeClaim(
+        metadata=ObjectMeta(namespace=namespace, name=name, labels=dict(labels), ownerReferences=[owner]),
+        spec=PersistentVolumeClaimSpec(
+            accessModes=list(access_modes),
+            resources=VolumeResourceRequirements(requests={"storage": storage}),
+            storageClassName=storage_class,
+            volumeName=name,
+        ),
+    )
+
+
 def build_config_map(
     *, namespace: str, name: str, labels: Mapping[str, str], data: Mapping[str, str]
 ) -> ConfigMap:
@@ -142,7 +167,9 @@ def build_config_map(
 class WorkerPod:
     """A pod that runs one job on the file system of ``root_claim`` and ends.
 
-    With a ``gate``, it does not run until the gate is removed.
+    With a ``gate``, it does not run until the gate is removed. It runs on a node with all labels of
+    ``node_selector`` that fits one of the ``node_terms``, if there are any, and if possible the
+    ``preferred_nodes``.
     """
 
     namespace: str
@@ -155,6 +182,9 @@ class WorkerPod:
     root_claim: str
     mount_path: str
     timeout_seconds: int
+    node_selector: Mapping[str, str]
+    node_terms: Sequence[NodeSelectorTerm]
+    preferred_nodes: NodeSelectorTerm | None = None
     gate: str | None = None
 
 
@@ -180,22 +210,29 @@ def build_worker_pod(worker: WorkerPod) -> Pod:
             enableServiceLinks=False,
             serviceAccountName=worker.service_account,
             terminationGracePeriodSeconds=5,
-            nodeSelector={"kubernetes.io/os": "linux"},
-            affinity=_with_tunnels(),
+            nodeSelector=dict(worker.node_selector),
+            affinity=_affinity(worker.node_terms, worker.preferred_nodes),
             containers=[_worker_container(worker)],
             volumes=[PodVolume(name=_WORKER_VOLUME, persistentVolumeClaim=claim)],
         ),
     )
 
 
-def _with_tunnels() -> Affinity:
-    """Only nodes on which the tunnels run, too: elsewhere the pod would wait for its mount in vain."""
-    ordinary = NodeSelectorRequirement(
-        key="eks.amazonaws.com/compute-type", operator="NotIn", values=["fargate", "hybrid"]
+def _affinity(required: Sequence[NodeSelectorTerm], preferred: NodeSelectorTerm | None) -> Affinity | None:
+    if not (required or preferred):
+        return None
+    return Affinity(
+        nodeAffinity=NodeAffinity(
+            requiredDuringSchedulingIgnoredDuringExecution=NodeSelector(nodeSelectorTerms=list(required))
+            if required
+            else None,
+            preferredDuringSchedulingIgnoredDuringExecution=[
+                PreferredSchedulingTerm(weight=_HIGHEST_WEIGHT, preference=preferred)
+            ]
+            if preferred
+            else None,
+        )
     )
-    term = NodeSelectorTerm(matchExpressions=[ordinary])
-    required = NodeSelector(nodeSelectorTerms=[term])
-    return Affinity(nodeAffinity=NodeAffinity(requiredDuringSchedulingIgnoredDuringExecution=required))
 
 
 def _worker_container(worker: WorkerPod) -> Container:

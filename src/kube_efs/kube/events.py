@@ -63,6 +63,7 @@ class _Entry:
     type: EventType
     reason: str
     message: str
+    is_counted: bool = True
 
     @property
     def key(self) -> str:
@@ -105,11 +106,18 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
 
     def publish(self, subject: Subject, kind: EventType, reason: str, message: str) -> None:
         """Write that event soon. Never waits and never fails; a failed write is logged."""
-        entry = _Entry(subject, kind, reason, shortened(message, _MESSAGE_MAX_CHARACTERS))
+        self._put(_Entry(subject, kind, reason, shortened(message, _MESSAGE_MAX_CHARACTERS)))
+
+    def publish_once(self, subject: Subject, kind: EventType, reason: str, message: str) -> None:
+        """The same, unless this event exists or this process has written it: repetitions are not counted."""
+        text = shortened(message, _MESSAGE_MAX_CHARACTERS)
+        self._put(_Entry(subject, kind, reason, text, is_counted=False))
+
+    def _put(self, entry: _Entry) -> None:
         try:
             self._lanes[int(entry.key, 16) % _WRITERS].put_nowait(entry)
         except asyncio.QueueFull:
-            log.warning("event-dropped", object=subject.name, reason=reason)
+            log.warning("event-dropped", object=entry.subject.name, reason=entry.reason)
 
     async def _write_all(self, lane: asyncio.Queue[_Entry]) -> None:
         while True:
@@ -136,19 +144,25 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
 
     async def _write(self, entry: _Entry) -> None:
         known = self._counts.pop(entry.key, None)
+        if known is not None and not entry.is_counted:
+            self._counts[entry.key] = known
+            return
         try:
             count = await (self._create(entry) if known is None else self._count_up(entry, known + 1))
         except KubeAlreadyExists:
             # This process wrote it before a restart.
-            with _translated(entry):
-                found = await self._client.get(Event, _name(entry), namespace=_namespace(entry))
-            count = await self._count_up(entry, (found.count or 1) + 1)
+            count = await self._continue_counting(entry) if entry.is_counted else 1
         except KubeNotFound:
             # The API server deletes events after an hour.
             count = await self._create(entry)
         self._counts[entry.key] = count
         if len(self._counts) > _REMEMBERED:
             self._counts.popitem(last=False)
+
+    async def _continue_counting(self, entry: _Entry) -> int:
+        with _translated(entry):
+            found = await self._client.get(Event, _name(entry), namespace=_namespace(entry))
+        return await self._count_up(entry, (found.count or 1) + 1)
 
     async def _create(self, entry: _Entry) -> int:
         with _translated(entry):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum, auto
+from typing import Final
 
 import structlog
 from lightkube import AsyncClient
@@ -18,11 +19,13 @@ from lightkube.models.coordination_v1 import LeaseSpec
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.coordination_v1 import Lease
 
-from kube_efs.kube.errors import translated
+from kube_efs.kube.lease_objects import LeaseObject, LockKind
 from kube_efs.model.errors import KubeAlreadyExists, KubeConflict, KubeError, KubeNotFound
 
 log = structlog.get_logger(__name__)
 
+# The annotation of a Lease with what its holder serves, separated by blanks.
+SERVES: Final = "efs-stunnel.gnuthought.com/serves"
 # A terminating process has little time left.
 _RELEASE_SECONDS = 2.0
 _NO_ANSWER = "no answer in time"
@@ -33,15 +36,19 @@ class LeaseTerms:
     """The Lease, the candidate, and the times of client-go (all in seconds).
 
     ``duration`` is how long others wait after the last renewal they saw, ``renew_deadline`` how long
-    the leader tries to renew, ``retry_period`` the time between two attempts.
+    the leader tries to renew, ``retry_period`` the time between two attempts. ``kind`` is the kind of object
+    that stores the Lease. ``serves`` are the provisioners that the leader serves, for the candidates of other
+    Leases.
     """
 
     namespace: str
     name: str
     identity: str
+    kind: LockKind = LockKind.LEASE
     duration_seconds: float = 15.0
     renew_deadline_seconds: float = 10.0
     retry_period_seconds: float = 2.0
+    serves: frozenset[str] = frozenset()
 
 
 class _Outcome(Enum):
@@ -54,7 +61,7 @@ class Leadership:
     """One candidate's view of one Lease."""
 
     def __init__(self, client: AsyncClient, terms: LeaseTerms, clock: Callable[[], float]) -> None:
-        self._client = client
+        self._object = LeaseObject(client=client, kind=terms.kind, namespace=terms.namespace, name=terms.name)
         self._terms = terms
         self._clock = clock
         self._seen_version = ""
@@ -97,6 +104,10 @@ class Leadership:
         """Do not release the Lease at the end: a request of this leader can still take effect."""
         self._is_released = False
 
+    def expect_late_requests(self) -> None:
+        """Treat the former leader as crashed: requests of another process can still take effect."""
+        self.follows_a_crash, self._is_released = True, False
+
     def release_at_end(self) -> None:
         """Release the Lease at the end: no request of an earlier leader can still take effect."""
         self._is_released = True
@@ -107,13 +118,26 @@ class Leadership:
         if not self._is_released:
             log.info("lease-not-released", lease=self._terms.name, reason="late requests are possible")
             return
+        await self._give_back(self._terms.serves)
+
+    async def withdraw(self) -> None:
+        """Give the Lease back before any work: this candidate serves nothing.
+
+        The next leader of the Lease still waits for the late requests of one that has crashed.
+        """
+        self.is_leader = False
+        await self._give_back(frozenset())
+
+    async def _give_back(self, serves: frozenset[str]) -> None:
         try:
             async with asyncio.timeout(_RELEASE_SECONDS):
-                lease = await self._get()
+                lease = await self._object.get()
                 if lease.spec and lease.spec.holderIdentity == self._terms.identity:
-                    lease.spec.holderIdentity = ""
-                    lease.spec.leaseDurationSeconds = 1
-                    await self._replace(lease)
+                    if self._is_released:
+                        lease.spec.holderIdentity = ""
+                        lease.spec.leaseDurationSeconds = 1
+                    _say(lease, serves)
+                    await self._object.replace(lease)
         except (KubeError, TimeoutError) as error:
             log.info("lease-not-released", lease=self._terms.name, reason=str(error) or _NO_ANSWER)
 
@@ -135,10 +159,9 @@ class Leadership:
 
     async def _create_or_take(self) -> _Outcome:
         try:
-            lease = await self._get()
+            lease = await self._object.get()
         except KubeNotFound:
-            with translated(f"lease {self._terms.name}"):
-                await self._client.create(self._new())
+            await self._object.create(self._new())
             return _Outcome.HELD
         spec = lease.spec = lease.spec or LeaseSpec()
         version = (lease.metadata and lease.metadata.resourceVersion) or ""
@@ -155,7 +178,8 @@ class Leadership:
         spec.holderIdentity = self._terms.identity
         spec.leaseDurationSeconds = round(self._terms.duration_seconds)
         spec.renewTime = now
-        await self._replace(lease)
+        _say(lease, self._terms.serves)
+        await self._object.replace(lease)
         return _Outcome.HELD
 
     def _may_take(self, spec: LeaseSpec) -> bool:
@@ -166,21 +190,21 @@ class Leadership:
 
     def _new(self) -> Lease:
         now = datetime.now(UTC)
-        return Lease(
-            metadata=ObjectMeta(namespace=self._terms.namespace, name=self._terms.name),
-            spec=LeaseSpec(
-                holderIdentity=self._terms.identity,
-                leaseDurationSeconds=round(self._terms.duration_seconds),
-                acquireTime=now,
-                renewTime=now,
-                leaseTransitions=0,
-            ),
+        spec = LeaseSpec(
+            holderIdentity=self._terms.identity,
+            leaseDurationSeconds=round(self._terms.duration_seconds),
+            acquireTime=now,
+            renewTime=now,
+            leaseTransitions=0,
         )
+        lease = Lease(metadata=ObjectMeta(namespace=self._terms.namespace, name=self._terms.name), spec=spec)
+        _say(lease, self._terms.serves)
+        return lease
 
-    async def _get(self) -> Lease:
-        with translated(f"lease {self._terms.name}"):
-            return await self._client.get(Lease, self._terms.name, namespace=self._terms.namespace)
 
-    async def _replace(self, lease: Lease) -> None:
-        with translated(f"lease {self._terms.name}"):
-            await self._client.replace(lease)
+def _say(lease: Lease, serves: frozenset[str]) -> None:
+    """Write what the holder of the Lease serves; nothing if it is the Lease of another kind of process."""
+    metadata = lease.metadata = lease.metadata or ObjectMeta()
+    annotations = metadata.annotations or {}
+    if serves or SERVES in annotations:
+        metadata.annotations = {**annotations, SERVES: " ".join(sorted(serves))}

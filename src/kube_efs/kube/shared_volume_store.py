@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
 
 from lightkube import AsyncClient
 from lightkube.resources.core_v1 import Namespace, PersistentVolume, PersistentVolumeClaim, Pod
@@ -31,6 +31,10 @@ from kube_efs.model.shared_volumes.shared_volume import (
     Source,
     Status,
 )
+
+# Accepted by the definition, and never valid in AWS.
+_NO_FILE_SYSTEM: Final = "fs-0"
+_NO_ACCESS_POINT: Final = "fsap-0"
 
 
 class SharedVolumeStore:
@@ -87,11 +91,19 @@ class SharedVolumeStore:
         """Add the finalizer."""
         return await self._patch(shared, {"finalizers": [*shared.finalizers, FINALIZER]})
 
-    async def let_go(self, shared: SharedVolume) -> None:
+    async def release(self, shared: SharedVolume) -> None:
         """Remove the finalizer; a deleted SharedVolume is not an error."""
         kept = [name for name in shared.finalizers if name != FINALIZER]
+        # The definition of the older system allowed objects without a spec. The API server refuses every
+        # change of such an object that leaves the spec out.
+        source = shared.source
+        is_complete = source.file_system_id and source.access_point_id
+        spec = {
+            "fileSystemID": source.file_system_id or _NO_FILE_SYSTEM,
+            "accessPointID": source.access_point_id or _NO_ACCESS_POINT,
+        }
         try:
-            await self._patch(shared, {"finalizers": kept})
+            await self._patch(shared, {"finalizers": kept}, None if is_complete else {"spec": spec})
         except KubeNotFound:
             return
 
@@ -140,7 +152,7 @@ class SharedVolumeStore:
         return read_marked_claim(created.to_dict())
 
     async def tie(self, owner: Owner, volume: MarkedVolume, claim: MarkedClaim | None) -> MarkedVolume:
-        """Reserve the volume for this claim or a future one."""
+        """Reserve the volume for this claim or a future one; raises KubeConflict if the volume changed."""
         spec = reference_patch(owner, claim.claim.uid if claim else None)
         return await self._patch_volume(volume, {}, {"spec": spec})
 
@@ -152,7 +164,10 @@ class SharedVolumeStore:
         self, volume: MarkedVolume, metadata: Mapping[str, Any], rest: Mapping[str, Any]
     ) -> MarkedVolume:
         name = volume.volume.name
-        patch = {"metadata": {"uid": volume.volume.uid, **metadata}, **rest}
+        # Kubernetes' binder writes the same claim reference. A patch that was decided on an older version
+        # could remove the UID that the binder has just written, and the claim would be Lost.
+        guards = {"uid": volume.volume.uid, "resourceVersion": volume.volume.resource_version}
+        patch = {"metadata": {**guards, **metadata}, **rest}
         with translated(f"PersistentVolume {name}"):
             found = await self._client.patch(PersistentVolume, name, patch, patch_type=PatchType.MERGE)
         return read_marked_volume(found.to_dict())

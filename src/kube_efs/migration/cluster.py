@@ -23,8 +23,9 @@ from kube_efs.migration.steps import Seen, Step
 from kube_efs.model.claims import ReclaimPolicy
 from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.efs.ids import FileSystemId
-from kube_efs.model.efs.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, TunnelTargets, parse_targets
+from kube_efs.model.efs.targets import CONFIG_MAP_KEY, TunnelTargets, parse_targets
 from kube_efs.model.errors import KubeDenied, KubeNotFound
+from kube_efs.model.names import Names
 from kube_efs.model.volumes import Volume
 
 
@@ -57,7 +58,7 @@ class MigrationStore:
         self._volumes = VolumeStore(client)
 
     async def state(
-        self, system_namespace: str, namespace: str | None, servers: Mapping[str, FileSystemId]
+        self, names: Names, namespace: str | None, servers: Mapping[str, FileSystemId]
     ) -> ClusterState:
         """All volumes, the claims of the namespace (None: of all), and the ports of tunnels."""
         with translated("volumes"):
@@ -65,13 +66,13 @@ class MigrationStore:
         with translated("claims"):
             found = self._client.list(ClaimManifest, namespace=namespace or "*")
             claims = {_key(one): dict(one) async for one in found}
-        targets = await self._targets(system_namespace)
+        targets = await self._targets(names)
         return ClusterState(volumes=volumes, claims=claims, targets=targets, servers=servers)
 
-    async def _targets(self, namespace: str) -> TunnelTargets:
+    async def _targets(self, names: Names) -> TunnelTargets:
         try:
-            with translated(f"ConfigMap {namespace}/{CONFIG_MAP_NAME}"):
-                found = await self._client.get(ConfigMap, CONFIG_MAP_NAME, namespace=namespace)
+            with translated(f"ConfigMap {names.namespace}/{names.config_map}"):
+                found = await self._client.get(ConfigMap, names.config_map, namespace=names.namespace)
         except KubeNotFound:
             return TunnelTargets()
         return parse_targets((found.data or {}).get(CONFIG_MAP_KEY, ""))[0]

@@ -1,19 +1,12 @@
 """The command ``kube-efs migrate``; it imports what it needs when it runs."""
 
-from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from kube_efs.command_options import KubeconfigOption, NamesOption, Output, OutputOption
+
 _BLOCKED = 1
-
-
-class Output(StrEnum):
-    """How the command writes its output: for users or for programs."""
-
-    TABLE = "table"
-    JSON = "json"
 
 
 def migrate(  # noqa: PLR0913 - one for each option
@@ -43,16 +36,14 @@ def migrate(  # noqa: PLR0913 - one for each option
         typer.Option(metavar="NAME=FILE_SYSTEM_ID", help=("File system of an NFS server; repeatable.")),
     ] = None,
     system_namespace: Annotated[
-        str,
-        typer.Option(envvar="POD_NAMESPACE", help=("The namespace of kube-efs.")),
-    ] = "openshift-efs-stunnel",
-    kubeconfig: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            dir_okay=False, help="Default: the pod's service account, KUBECONFIG or ~/.kube/config."
+            envvar="POD_NAMESPACE", help="The namespace of kube-efs.", show_default="that of its names"
         ),
     ] = None,
-    output: Annotated[Output, typer.Option("--output", "-o", help="A table, or JSON.")] = (Output.TABLE),
+    names: NamesOption = None,
+    kubeconfig: KubeconfigOption = None,
+    output: OutputOption = Output.TABLE,
 ) -> None:
     """Convert NFS volumes to CSI volumes with the same data, one claim at a time.
 
@@ -67,6 +58,7 @@ def migrate(  # noqa: PLR0913 - one for each option
     options = MigrateOptions(
         kubeconfig=kubeconfig,
         system_namespace=system_namespace,
+        name_set=names,
         selection=Selection(namespace=namespace, storage_class=storage_class, claims=frozenset(claim or ())),
         direction=Direction.BACK if rollback else Direction.FORWARD,
         new_class=new_class,

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
 from kube_efs.kube.client import connect, load_config
+from kube_efs.kube.installations import find_installation
 from kube_efs.migration.cluster import MigrationStore
 from kube_efs.migration.moving import move_claim
 from kube_efs.migration.outcomes import Outcome, as_json, done, failed, planned, refused, render
@@ -19,8 +20,8 @@ from kube_efs.migration.plan import Direction, Migration, Refusal, Selection, pl
 from kube_efs.migration.steps import decide
 from kube_efs.model.efs.ids import FileSystemId, parse_file_system_id
 from kube_efs.model.errors import InvalidSetting, InvalidValue, KubeEfsError
+from kube_efs.model.names import NameSet
 from kube_efs.report.tables import make_console
-from kube_efs.settings import DEFAULT_NAMESPACE
 from kube_efs.telemetry.logging import configure
 
 _PATIENCE_SECONDS: Final = 10.0
@@ -28,10 +29,14 @@ _PATIENCE_SECONDS: Final = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MigrateOptions:
-    """The options of the command; without ``go`` nothing is changed."""
+    """The options of the command; without ``go`` nothing is changed.
+
+    ``system_namespace`` and ``name_set`` describe the installation as for ``find_installation``.
+    """
 
     kubeconfig: Path | None = None
-    system_namespace: str = DEFAULT_NAMESPACE
+    system_namespace: str | None = None
+    name_set: NameSet | None = None
     selection: Selection = field(default_factory=Selection)
     direction: Direction = Direction.FORWARD
     new_class: str | None = None
@@ -69,7 +74,8 @@ async def run_migration(options: MigrateOptions) -> bool:
         store = MigrationStore(client)
         if options.direction is Direction.FORWARD:
             await store.check_driver()
-        state = await store.state(options.system_namespace, options.selection.namespace, options.servers)
+        names = await find_installation(client, options.system_namespace, options.name_set)
+        state = await store.state(names, options.selection.namespace, options.servers)
         entries = plan(state, options.selection, options.direction, new_class=options.new_class)
         outcomes = await _go(store, entries, options) if options.go else await _look(store, entries)
     _show(outcomes, options)

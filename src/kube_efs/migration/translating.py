@@ -135,12 +135,10 @@ def _spec(volume: Volume, body: Manifest, handle: str, storage_class: str) -> Ma
 
 def _mount_options(body: Manifest) -> list[str]:
     """The mount options that do not concern the server; raises InvalidArgument for a refused one."""
-    beta = (body["metadata"].get("annotations") or {}).get("volume.beta.kubernetes.io/mount-options", "")
-    given = [
-        *(one.strip() for one in beta.split(",") if one.strip()),
-        *(body["spec"].get("mountOptions") or ()),
-    ]
-    options = [one for one in given if one.partition("=")[0].lower() not in _REACHING]
+    beta = (body["metadata"].get("annotations") or {}).get("volume.beta.kubernetes.io/mount-options")
+    # The kubelet ignores spec.mountOptions of a volume with the annotation.
+    given = (body["spec"].get("mountOptions") or ()) if beta is None else map(str.strip, beta.split(","))
+    options = [one for one in given if one and one.partition("=")[0].lower() not in _REACHING]
     if body["spec"]["nfs"].get("readOnly"):
         options.append("ro")
     # The driver's own check, so that no pod is the first to find out.

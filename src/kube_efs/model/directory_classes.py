@@ -38,7 +38,7 @@ def parse_class(storage_class: StorageClass) -> DirectoryClass:
     )
 
 
-def oddities(storage_class: StorageClass) -> tuple[InvalidValue, ...]:
+def class_warnings(storage_class: StorageClass) -> tuple[InvalidValue, ...]:
     """The warnings about a class that is served; raises ClaimRefused for a class that is not."""
     found = [
         InvalidValue(

@@ -122,10 +122,11 @@ def volume_of_directory(name: str) -> str | None:
 def permissions_for(gid: int | None, *, own_group: bool = False) -> Permissions:
     """The permissions of the directory of a volume with that group ID, also of an existing directory.
 
+    Without a group, the mode is exact: efs-provisioner sets it with the chmod of Go, which clears setgid.
     With ``own_group``, no other directory may have the ID.
     """
     mode = _OPEN_MODE if gid is None else _GROUP_MODE
-    return Permissions(mode=mode, gid=gid, enforced=True, own_group=own_group)
+    return Permissions(mode=mode, gid=gid, enforced=True, exact=gid is None, own_group=own_group)
 
 
 def volume_for(request: DirectoryRequest, *, gid: int | None) -> Volume:

@@ -7,6 +7,7 @@
     │   ├── ClaimRefused         a claim (or its class) requests something that cannot be served
     │   ├── InvalidSetting       an environment variable or flag
     │   └── RemovalRefused       a guard says that this directory must not be removed
+    ├── LeftAlone                a claim or volume that an administrator may expect to be handled is not
     ├── NotYet                   something that is needed does not exist yet
     │   └── GidRangeFull         every group id of a class is in use
     ├── AwsError
@@ -16,7 +17,7 @@
     │   ├── AwsDenied
     │   ├── AwsLimitReached
     │   └── AwsUnavailable       every other error, and no answer
-    │       └── AwsOddAnswer     an answer that is not from AWS, such as a page of a proxy
+    │       └── AwsInvalidAnswer an answer that is not from AWS, such as a page of a proxy
     ├── KubeError
     │   ├── KubeNotFound         404
     │   ├── KubeAlreadyExists    409 on create
@@ -33,6 +34,7 @@
     │   ├── TunnelNotReady       a tunnel on demand was not ready in time
     │   └── TunnelAgentUnavailable
     ├── WorkerFailed             a worker pod could not create or remove directories
+    │   ├── WorkerDenied         EFS does not let worker pods mount the root of the file system
     │   ├── WorkerRefused        a link or file blocks the path; nothing was changed
     │   └── GidTaken             another directory has the group id
     ├── MountFailed              a volume could not be mounted or unmounted on this node
@@ -140,6 +142,10 @@ class RemovalRefused(InvalidValue):
     """A guard refused to remove data; nothing was changed."""
 
 
+class LeftAlone(KubeEfsError):
+    """A claim or volume is not handled, although its administrator may expect that."""
+
+
 class NotYet(KubeEfsError):
     """Something that is needed does not exist yet and may appear by itself."""
 
@@ -183,7 +189,7 @@ class AwsUnavailable(AwsError):
     """Any other failure: server errors, timeouts, no connection."""
 
 
-class AwsOddAnswer(AwsUnavailable):
+class AwsInvalidAnswer(AwsUnavailable):
     """An answer that is not in the format of AWS, or has invalid values."""
 
 
@@ -257,6 +263,10 @@ class MountFailed(KubeEfsError):
 
 class MountUnfinished(MountFailed):
     """The file system did not answer in time; the mount or unmount may still succeed."""
+
+
+class WorkerDenied(WorkerFailed):
+    """EFS does not let worker pods mount the root of the file system, which is ``value``."""
 
 
 class WorkerRefused(WorkerFailed):

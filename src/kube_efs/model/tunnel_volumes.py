@@ -16,7 +16,7 @@ from kube_efs.model.efs.directories import Directory, Permissions
 from kube_efs.model.efs.file_systems import Discovery
 from kube_efs.model.efs.ids import ClaimUid, FileSystemId, VpcId, parse_file_system_id
 from kube_efs.model.efs.targets import LAST_PORT, TunnelTargets
-from kube_efs.model.errors import ClaimRefused, InvalidValue, NotYet, RemovalRefused
+from kube_efs.model.errors import ClaimRefused, InvalidValue, LeftAlone, NotYet, RemovalRefused
 from kube_efs.model.nfs_volumes import refuse_unservable, tunnel_mount_options
 from kube_efs.model.volumes import LOOPBACK, ClaimReference, Location, NfsSource, Volume, locate
 
@@ -144,11 +144,6 @@ def _class_file_system(storage_class: StorageClass, parameter: str, text: str) -
         ) from error
 
 
-def is_served(claim: Claim) -> bool:
-    """Whether these rules apply to the claim: the controller itself creates and binds root claims."""
-    return ROOT_KEY_LABEL not in (claim.match_labels or {})
-
-
 def named_file_system(claim: Claim) -> str | None:
     """The file system that the claim's label asks for; None where the class decides.
 
@@ -162,10 +157,18 @@ def parse_request(claim: Claim, storage_class: StorageClass, view: ClusterView) 
     """The request of the claim.
 
     Raises ClaimRefused if the claim cannot be served until it, its class or the set of file systems changes,
-    and NotYet for a file system that is not known or cannot be reached yet.
+    LeftAlone for the label of root volumes, and NotYet for a file system that is not known or cannot be
+    reached yet.
     """
-    _refuse_unserved(claim)
     labels = claim.match_labels or {}
+    if labels.get(ROOT_KEY_LABEL):
+        # As in openshift-efs-stunnel, which serves a claim with an empty label.
+        raise LeftAlone(
+            "is reserved for the root volumes of file systems",
+            field=f"{_LABELS}.{ROOT_KEY_LABEL}",
+            remedy="create the claim again without this label",
+        )
+    _refuse_unserved(claim)
     volume_name = _parse_volume_name(labels.get("volume_name"))
     policy = _parse_policy(labels.get("reclaim_policy"), storage_class)
     directory = BASE / claim.namespace / volume_name

@@ -24,6 +24,7 @@ DELETION_SECRET_NAMESPACE = "volume.kubernetes.io/provisioner-deletion-secret-na
 FINALIZER = "external-provisioner.volume.kubernetes.io/finalizer"
 LOOPBACK = "127.0.0.1"
 
+_NFS_DRIVER = "nfs.csi.k8s.io"
 _EFS_DNS_NAME = re.compile(r"(?:[a-z0-9-]+\.)?(fs-[0-9a-z]+)\.efs\.[a-z0-9-]+\..+")
 
 
@@ -147,9 +148,14 @@ class Volume:
     @property
     def loopback_ports(self) -> frozenset[int]:
         """Every loopback port in its mount options; empty if it is mounted from another server."""
-        if self.nfs is None or not is_loopback(self.nfs.server):
-            return frozenset()
-        return frozenset(ports_of(self.mount_options))
+        return frozenset(ports_of(self.mount_options)) if self.is_behind_port else frozenset()
+
+    @property
+    def is_behind_port(self) -> bool:
+        """Whether nodes mount it from their loopback address, also with the CSI driver for NFS."""
+        if self.csi is not None and self.csi.driver == _NFS_DRIVER:
+            return is_loopback(self.csi.attributes.get("server", ""))
+        return self.nfs is not None and is_loopback(self.nfs.server)
 
 
 def locate(

@@ -153,10 +153,10 @@ class ProgramResult:
     output: str
 
 
-async def run(program: str, *arguments: str) -> ProgramResult:
-    """Run it to its end; raises PlatformError when it cannot be run."""
+async def run(program: str, *arguments: str, stderr: int = STDOUT) -> ProgramResult:
+    """Run it to its end; raises PlatformError when it cannot be run. ``stderr`` as for subprocess."""
     # When a start is cancelled, asyncio kills the program, but not the children that it has started by then.
-    starting = asyncio.ensure_future(_start(program, *arguments))
+    starting = asyncio.ensure_future(_start(program, *arguments, stderr=stderr))
     try:
         process = await asyncio.shield(starting)
     except asyncio.CancelledError:
@@ -172,14 +172,14 @@ async def run(program: str, *arguments: str) -> ProgramResult:
     return ProgramResult(status=process.returncode or 0, output=text[:_MOST_OUTPUT])
 
 
-async def _start(program: str, *arguments: str) -> Process:
+async def _start(program: str, *arguments: str, stderr: int) -> Process:
     try:
         return await asyncio.create_subprocess_exec(
             program,
             *arguments,
             stdin=DEVNULL,
             stdout=PIPE,
-            stderr=STDOUT,
+            stderr=stderr,
             start_new_session=True,
             env={**os.environ, "LC_ALL": "C"},
         )

@@ -2,11 +2,15 @@
 
 The package has the name of the community operator, and a newer version than all of its versions. To upgrade,
 an administrator therefore only changes the Subscription to a catalog with this bundle.
+
+The rules are those of ``operator-sdk bundle validate``, in ``pkg/validation`` of ``operator-framework/api``.
 """
 
+import base64
 import json
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
+from importlib.resources import files
 from typing import Any, Final
 
 import yaml
@@ -26,8 +30,10 @@ CHANNEL: Final = "stable"
 SUGGESTED_NAMESPACE: Final = "openshift-cluster-csi-drivers"
 _CSV: Final = "operators.coreos.com/v1alpha1"
 _ACCOUNT: Final = "kube-efs-operator"
+_DESCRIPTIONS: Final = {
+    "SharedVolume": "An access point of an EFS file system, as a PersistentVolumeClaim of this namespace.",
+}
 _FEATURES: Final = {
-    "disconnected": True,
     "proxy-aware": True,
     "csi": True,
     "token-auth-aws": True,
@@ -35,7 +41,10 @@ _FEATURES: Final = {
     "fips-compliant": False,
     "token-auth-azure": False,
     "token-auth-gcp": False,
+    "cnf": False,
+    "cni": False,
 }
+_SUPPORTED: Final = ("arch.amd64", "arch.arm64", "os.linux")
 _LABELS: Final = {
     "operators.operatorframework.io.bundle.mediatype.v1": "registry+v1",
     "operators.operatorframework.io.bundle.manifests.v1": "manifests/",
@@ -44,12 +53,22 @@ _LABELS: Final = {
     "operators.operatorframework.io.bundle.channels.v1": CHANNEL,
     "operators.operatorframework.io.bundle.channel.default.v1": CHANNEL,
 }
-_SAMPLE: Final = {
+# The console offers to create it after the installation. It is not an example: its kind belongs to OpenShift.
+_DRIVER: Final = {
     "apiVersion": "operator.openshift.io/v1",
     "kind": "ClusterCSIDriver",
     "metadata": {"name": DRIVER_NAME},
     "spec": {"managementState": "Managed", "logLevel": "Normal", "operatorLogLevel": "Normal"},
 }
+# One for each kind of the bundle.
+_EXAMPLES: Final = (
+    {
+        "apiVersion": "aws-efs.managed.openshift.io/v1alpha1",
+        "kind": "SharedVolume",
+        "metadata": {"name": "example", "namespace": "default"},
+        "spec": {"fileSystemID": "fs-0123456789abcdef0", "accessPointID": "fsap-0123456789abcdef0"},
+    },
+)
 
 
 def render_bundle(options: RenderOptions) -> Mapping[str, str]:
@@ -74,7 +93,7 @@ def render_service_version(options: RenderOptions) -> Manifest:
             "name": f"{PACKAGE}.v{number}",
             "namespace": "placeholder",
             "annotations": _annotations(options, number),
-            "labels": {f"operatorframework.io/arch.{name}": "supported" for name in ("amd64", "arm64")},
+            "labels": {f"operatorframework.io/{name}": "supported" for name in _SUPPORTED},
         },
         "spec": {
             "displayName": "Amazon EFS volumes (kube-efs)",
@@ -84,6 +103,7 @@ def render_service_version(options: RenderOptions) -> Manifest:
             "maturity": "beta",
             "keywords": ["storage", "csi", "efs", "nfs"],
             "provider": {"name": "kube-efs"},
+            "icon": [{"base64data": _icon(), "mediatype": "image/svg+xml"}],
             "installModes": [
                 {"type": mode, "supported": mode == "AllNamespaces"}
                 for mode in ("OwnNamespace", "SingleNamespace", "MultiNamespace", "AllNamespaces")
@@ -96,17 +116,17 @@ def render_service_version(options: RenderOptions) -> Manifest:
 
 
 def _annotations(options: RenderOptions, number: str) -> dict[str, str]:
-    features = {
-        f"features.operators.openshift.io/{name}": str(has).lower() for name, has in _FEATURES.items()
-    }
+    # A mirror of a registry finds images by their digests only.
+    features = {"disconnected": "@sha256:" in options.image, **_FEATURES}
     return {
-        "alm-examples": json.dumps([_SAMPLE], indent=2),
+        "alm-examples": json.dumps(_EXAMPLES, indent=2),
         "capabilities": "Full Lifecycle",
         "categories": "Storage",
         "containerImage": options.image,
         "olm.skipRange": f"<{number}",
+        "operatorframework.io/initialization-resource": json.dumps(_DRIVER),
         "operatorframework.io/suggested-namespace": SUGGESTED_NAMESPACE,
-        **features,
+        **{f"features.operators.openshift.io/{name}": str(has).lower() for name, has in features.items()},
     }
 
 
@@ -144,8 +164,13 @@ def _owned(definition: Manifest) -> dict[str, str]:
         "version": definition["spec"]["versions"][0]["name"],
         "kind": kind,
         "displayName": kind,
-        "description": f"A {kind} of kube-efs.",
+        "description": _DESCRIPTIONS[kind],
     }
+
+
+def _icon() -> str:
+    picture = files("kube_efs.operator").joinpath("assets", "icon.svg").read_bytes()
+    return base64.b64encode(picture).decode()
 
 
 def _description() -> str:

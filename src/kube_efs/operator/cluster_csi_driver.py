@@ -19,6 +19,9 @@ OLDER_FINALIZERS: Final = frozenset(
         "CSIStaticResourceController",
     )
 )
+# The greatest values that `kube-efs node` accepts.
+_COUNT_MAX_SECONDS: Final = 7 * 86400
+_COUNT_MAX_VOLUMES: Final = 1000
 FORCE_UNINSTALL: Final = "efs.csi.aws.com/uninstall-while-mounted"
 FORCE_TAKEOVER: Final = "efs.csi.aws.com/take-over-while-mounted"
 
@@ -50,7 +53,8 @@ class LogLevel(StrEnum):
 class DriverResource:
     """The specification that an administrator wrote, and the status that was written last.
 
-    ``stated_state`` is the text of ``managementState``; empty counts as Managed.
+    ``stated_state`` is the text of ``managementState``; empty counts as Managed. ``volume_metrics`` are the
+    variables of the nodes for ``driverConfig.aws.efsVolumeMetrics``.
     """
 
     uid: str
@@ -60,6 +64,7 @@ class DriverResource:
     state: ManagementState = ManagementState.MANAGED
     log_level: LogLevel = LogLevel.NORMAL
     operator_log_level: str = ""
+    volume_metrics: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     deleting: bool = False
     finalizers: tuple[str, ...] = ()
     forces_uninstall: bool = False
@@ -86,6 +91,7 @@ def read_driver_resource(found: Manifest) -> DriverResource:
         state=states.get(stated or ManagementState.MANAGED, ManagementState.UNKNOWN),
         log_level=read_log_level(str(spec.get("logLevel") or "")) or LogLevel.NORMAL,
         operator_log_level=str(spec.get("operatorLogLevel") or ""),
+        volume_metrics=read_volume_metrics(spec.get("driverConfig")),
         deleting=bool(metadata.get("deletionTimestamp")),
         finalizers=tuple(metadata.get("finalizers") or ()),
         forces_uninstall=_is_true(annotations, FORCE_UNINSTALL),
@@ -100,6 +106,35 @@ def read_log_level(text: str) -> LogLevel | None:
         return LogLevel(text or LogLevel.NORMAL)
     except ValueError:
         return None
+
+
+def read_volume_metrics(driver_config: object) -> Mapping[str, str]:
+    """The variables of the nodes for ``driverConfig.aws.efsVolumeMetrics``; none unless it is enabled.
+
+    OpenShift limits the numbers. In other clusters, numbers that are not valid count as absent. The period is
+    at most that of the setting.
+    """
+    metrics = _mapping(_mapping(_mapping(driver_config).get("aws")).get("efsVolumeMetrics"))
+    if metrics.get("state") != "RecursiveWalk":
+        return MappingProxyType({})
+    walk = _mapping(metrics.get("recursiveWalk"))
+    minutes, volumes = _positive(walk.get("refreshPeriodMinutes")), _positive(walk.get("fsRateLimit"))
+    variables = {"KUBE_EFS_VOLUME_METRICS": "true", "KUBE_EFS_VOLUME_METRICS_COUNT_FILES": "true"}
+    if minutes:
+        seconds = min(minutes * 60, _COUNT_MAX_SECONDS)
+        variables["KUBE_EFS_VOLUME_METRICS_COUNT_REFRESH_SECONDS"] = str(seconds)
+    if volumes:
+        limit = min(volumes, _COUNT_MAX_VOLUMES)
+        variables["KUBE_EFS_VOLUME_METRICS_COUNT_RATE_LIMIT"] = str(limit)
+    return MappingProxyType(variables)
+
+
+def _mapping(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _positive(value: object) -> int:
+    return value if isinstance(value, int) and value > 0 else 0
 
 
 def _is_true(annotations: Mapping[str, str], name: str) -> bool:

@@ -15,6 +15,7 @@ from lightkube import AsyncClient
 from lightkube.resources.core_v1 import Node
 
 from kube_efs.kube.errors import translated
+from kube_efs.model.csi.access_point_tags import Tag
 from kube_efs.model.errors import KubeNotFound
 from kube_efs.operator.kinds import ApiServer, CloudCredential, Infrastructure, Proxy
 from kube_efs.operator.platforms import Platform
@@ -25,11 +26,16 @@ TRUSTED_CA_CONFIG_MAP: Final = "aws-efs-csi-driver-trusted-ca-bundle"
 TRUSTED_CA_KEY: Final = "ca-bundle.crt"
 
 _PROXY: Final = {"HTTP_PROXY": "httpProxy", "HTTPS_PROXY": "httpsProxy", "NO_PROXY": "noProxy"}
+PROXY_VARIABLES: Final = frozenset(_PROXY)
 _SINGLETON: Final = "cluster"  # the name of each resource of OpenShift's configuration
 _MANUAL: Final = "Manual"
 # The names of OpenSSL for the ciphers of TLS 1.2. The names of TLS 1.3 begin with TLS_; those ciphers
 # cannot be selected.
 _CIPHER: Final = re.compile(r"(?!TLS_)[A-Z0-9]+(-[A-Z0-9]+)+")
+_OS_LABEL: Final = "kubernetes.io/os"
+_LINUX: Final = "linux"
+_EXCLUDING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
+_TEMPORARY_TAINTS: Final = "node.kubernetes.io/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,11 +50,12 @@ class TlsProfile:
 class ClusterFacts:
     """What the objects of an installation depend on in a cluster.
 
-    ``proxy`` has the environment variables of a proxy. ``trusted_ca_version`` and ``credentials_version``
-    are the resource versions of the ConfigMap and the Secret, empty if they do not exist.
+    ``proxy`` has the environment variables of a proxy. ``trusted_ca_version`` is the digest of the bundle in
+    the ConfigMap and ``credentials_version`` the resource version of the Secret, empty if they do not exist.
     ``credentials_mode`` is None if the cluster has no operator that creates credentials. ``tls`` is for
-    the endpoints that kube-efs serves. With ``cluster_id``, access points get the ownership tag. ``nodes``
-    is the number of nodes on which the controller can run.
+    the endpoints that kube-efs serves. With ``cluster_id``, access points get the ownership tag, and
+    ``resource_tags`` are the other tags of the cluster's resources in AWS. ``has_single_control_plane``: the
+    API server has one replica, and is unavailable during its updates.
     """
 
     proxy: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -58,7 +65,9 @@ class ClusterFacts:
     role_arn: str = ""
     tls: TlsProfile = field(default_factory=TlsProfile)
     cluster_id: str = ""
-    nodes: int = 2
+    resource_tags: tuple[Tag, ...] = ()
+    has_single_control_plane: bool = False
+    controller_replicas: int = 2
 
     @property
     def requests_credentials(self) -> bool:
@@ -67,17 +76,14 @@ class ClusterFacts:
 
 
 async def read_cluster_facts(
-    client: AsyncClient,
-    platform: Platform,
-    settings: OperatorSettings,
-    *,
-    trusted_ca_version: str,
-    credentials_version: str,
-    nodes: int,
+    client: AsyncClient, platform: Platform, settings: OperatorSettings
 ) -> ClusterFacts:
-    """Read OpenShift's configuration, as far as the cluster has its kinds; raises KubeError."""
+    """Read OpenShift's configuration, as far as the cluster has its kinds; raises KubeError.
+
+    The versions and the number of replicas are not known here.
+    """
     proxy = await _get_singleton(client, Proxy)
-    infrastructure = await _get_singleton(client, Infrastructure)
+    infrastructure = await read_infrastructure(client)
     is_openshift = platform is Platform.OPENSHIFT
     credentials = await _get_singleton(client, CloudCredential) if is_openshift else None
     api_server = await _get_singleton(client, ApiServer) if is_openshift else None
@@ -88,14 +94,18 @@ async def read_cluster_facts(
         variables = {name: _of(proxy, "status").get(key) for name, key in _PROXY.items()}
     return ClusterFacts(
         proxy={name: value for name, value in variables.items() if value},
-        trusted_ca_version=trusted_ca_version,
-        credentials_version=credentials_version,
         credentials_mode=_credentials_mode(credentials),
         role_arn=settings.role_arn or "",
         tls=read_tls_profile(api_server),
         cluster_id=settings.cluster_id or str(_of(infrastructure, "status").get("infrastructureName") or ""),
-        nodes=nodes,
+        resource_tags=read_resource_tags(infrastructure),
+        has_single_control_plane=has_single_control_plane(infrastructure),
     )
+
+
+async def read_infrastructure(client: AsyncClient) -> Mapping[str, Any] | None:
+    """OpenShift's Infrastructure; None in other clusters; raises KubeError."""
+    return await _get_singleton(client, Infrastructure)
 
 
 async def _get_singleton(client: AsyncClient, resource: Any) -> Mapping[str, Any] | None:  # noqa: ANN401
@@ -134,14 +144,60 @@ def _valid_ciphers(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if _CIPHER.fullmatch(name)))
 
 
-async def count_schedulable_nodes(client: AsyncClient) -> int:
-    """The number of nodes that are ready and schedulable; raises KubeError. It lists all: call it rarely."""
+def read_resource_tags(infrastructure: Mapping[str, Any] | None) -> tuple[Tag, ...]:
+    """The tags that the administrator chose for the cluster's resources in AWS, except incomplete ones."""
+    aws = _of(_of(_of(infrastructure, "status"), "platformStatus"), "aws")
+    tags = [
+        Tag(key=one.get("key") or "", value=one.get("value") or "") for one in aws.get("resourceTags") or ()
+    ]
+    return tuple(tag for tag in tags if tag.key and tag.value)
+
+
+def has_single_control_plane(infrastructure: Mapping[str, Any] | None) -> bool:
+    """Whether the cluster has one node for its control plane."""
+    return _of(infrastructure, "status").get("controlPlaneTopology") == "SingleReplica"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeCounts:
+    """The nodes that can run the controller: those that are ready and schedulable, and all."""
+
+    ready: int
+    existing: int
+
+
+def controller_replicas(nodes: NodeCounts, current: int) -> int:
+    """The number of pods of the controller: one for each node that can run it, at most two, at least one.
+
+    A node that is rebooted or drained does not reduce the number: its pod waits for it. Two pods on a single
+    node would block its drain, because the PodDisruptionBudget keeps the second one.
+    """
+    return max(1, min(2, max(nodes.ready, min(current, nodes.existing))))
+
+
+async def count_nodes(client: AsyncClient) -> NodeCounts:
+    """Count the nodes that can run the controller; raises KubeError. It lists all: call it rarely."""
     with translated("nodes"):
-        nodes = [item async for item in client.list(Node)]
-    return sum(_is_schedulable(node) for node in nodes)
+        nodes = [item async for item in client.list(Node) if _admits_controller(item)]
+    return NodeCounts(ready=sum(_is_schedulable(node) for node in nodes), existing=len(nodes))
+
+
+def _admits_controller(node: Node) -> bool:
+    """Whether the controller can run on the node: it needs Linux, and tolerates no taint.
+
+    The taints of Kubernetes itself, ``node.kubernetes.io/...``, say that a node is not ready, drained or
+    short of memory, and disappear again.
+    """
+    labels = (node.metadata and node.metadata.labels) or {}
+    taints = (node.spec and node.spec.taints) or ()
+    return labels.get(_OS_LABEL, _LINUX) == _LINUX and not any(
+        one.effect in _EXCLUDING_EFFECTS and not one.key.startswith(_TEMPORARY_TAINTS) for one in taints
+    )
 
 
 def _is_schedulable(node: Node) -> bool:
     conditions = (node.status and node.status.conditions) or ()
+    taints = (node.spec and node.spec.taints) or ()
     ready = any(one.type == "Ready" and one.status == "True" for one in conditions)
-    return ready and not (node.spec and node.spec.unschedulable)
+    excluded = any(one.effect in _EXCLUDING_EFFECTS for one in taints)
+    return ready and not excluded and not (node.spec and node.spec.unschedulable)

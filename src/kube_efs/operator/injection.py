@@ -18,6 +18,7 @@ from kube_efs.operator.kinds import MANAGED_BY
 from kube_efs.operator.manifests import Manifest, digest
 
 SPEC_HASH: Final = "operator.openshift.io/spec-hash"
+DEPENDENCY_PREFIX: Final = "operator.openshift.io/dep-"
 METRICS_SECRET: Final = "aws-efs-csi-driver-controller-metrics-serving-cert"  # noqa: S105 - the name of one
 
 _CA_VOLUME: Final = "non-standard-root-system-trust-ca-bundle"
@@ -28,7 +29,6 @@ _TOKEN_DIRECTORY: Final = "/var/run/secrets/openshift/serviceaccount"  # noqa: S
 _TOKEN_SECONDS: Final = 3600
 _METRICS_DIRECTORY: Final = "/var/run/secrets/serving-cert"
 _METRICS_PORT: Final = 9815
-_DEPENDENCY_PREFIX: Final = "operator.openshift.io/dep-"
 _KEY_MAX_CHARACTERS: Final = 63
 
 
@@ -70,9 +70,9 @@ def with_dependencies(workload: Manifest, versions: Mapping[str, str]) -> Manife
 def dependency_key(namespace: str, name: str, kind: str) -> str:
     """The annotation for the version of a Secret or ConfigMap that pods use, as in OpenShift's operators."""
     text = f"{namespace}.{name}.{kind}"
-    if len(_DEPENDENCY_PREFIX) + len(text) <= _KEY_MAX_CHARACTERS:
-        return _DEPENDENCY_PREFIX + text
-    return (_DEPENDENCY_PREFIX + hashlib.sha256(text.encode()).hexdigest())[:_KEY_MAX_CHARACTERS]
+    if len(DEPENDENCY_PREFIX) + len(text) <= _KEY_MAX_CHARACTERS:
+        return DEPENDENCY_PREFIX + text
+    return (DEPENDENCY_PREFIX + hashlib.sha256(text.encode()).hexdigest())[:_KEY_MAX_CHARACTERS]
 
 
 def with_trusted_ca(workload: Manifest) -> Manifest:
@@ -122,6 +122,14 @@ def with_metrics_certificate(workload: Manifest, profile: TlsProfile) -> Manifes
         "KUBE_EFS_METRICS_TLS_CIPHERS": ",".join(profile.ciphers),
     }
     return with_environment(changed, variables)
+
+
+def with_pod_annotations(workload: Manifest, annotations: Mapping[str, str]) -> Manifest:
+    """With these annotations on the pod template."""
+    changed = _copy(workload)
+    metadata = changed["spec"]["template"]["metadata"]
+    metadata["annotations"] = {**(metadata.get("annotations") or {}), **annotations}
+    return changed
 
 
 def with_replicas(workload: Manifest, replicas: int) -> Manifest:

@@ -19,20 +19,30 @@ its pods: the new DaemonSet then replaces them one node at a time.
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import structlog
 from lightkube.types import CascadeType
 
-from kube_efs.model.errors import KubeError, KubeNotFound
+from kube_efs.model.errors import KubeConflict, KubeError, KubeNotFound
+from kube_efs.operator.cluster_facts import PROXY_VARIABLES
 from kube_efs.operator.desired_objects import Component, component_of
-from kube_efs.operator.injection import SPEC_HASH
-from kube_efs.operator.kinds import KINDS, MANAGED_BY, WORKLOADS, ObjectReference, has_labels, reference_of
+from kube_efs.operator.injection import DEPENDENCY_PREFIX, SPEC_HASH
+from kube_efs.operator.kinds import (
+    KINDS,
+    MANAGED_BY,
+    WORKLOADS,
+    ObjectReference,
+    describe_finalizers,
+    has_labels,
+    reference_of,
+)
 from kube_efs.operator.manifests import Manifest, digest
 from kube_efs.operator.object_cache import ObjectCache
 from kube_efs.operator.object_client import FIELD_MANAGER, ObjectClient
-from kube_efs.operator.progress import is_rolled_out
+from kube_efs.operator.progress import is_rolled_out, is_stable, record_of_rollout
 
 log = structlog.get_logger(__name__)
 
@@ -93,23 +103,43 @@ class Installer:
                 continue
             except KubeError as error:
                 result.errors[component].append(str(error))
-                continue
+                live = self._cache.get(reference_of(manifest))
             if live is not None:
                 result.objects[component].append(live)
                 if manifest["kind"] in WORKLOADS:
                     result.workloads[component] = live
+                    await self._record_rollout(live, component, result)
         return result
 
-    async def remove(self, unrequested: Iterable[Manifest]) -> None:
-        """Delete those of these objects that this operator installed; raises KubeError."""
+    async def remove(self, unrequested: Iterable[Manifest], result: InstallResult) -> None:
+        """Delete those of these objects that this operator installed; never raises KubeError."""
         for manifest in unrequested:
             reference = reference_of(manifest)
             if reference in self._absent:
                 continue
-            live = await self._objects.get(reference)
-            if live is not None and has_labels(live, MANAGED_BY):
-                await self._delete(reference, CascadeType.BACKGROUND)
-            self._absent.add(reference)
+            try:
+                live = await self._objects.get(reference)
+                if live is not None and has_labels(live, MANAGED_BY):
+                    await self._delete(reference, CascadeType.BACKGROUND)
+            except KubeError as error:
+                result.errors[component_of(manifest)].append(str(error))
+            else:
+                self._absent.add(reference)
+
+    async def find_replacements(self, desired: Iterable[Manifest]) -> Mapping[Component, str]:
+        """The components whose pods an install of these objects replaces, and why; never raises KubeError."""
+        found: dict[Component, str] = {}
+        for manifest in desired:
+            if manifest["kind"] not in WORKLOADS:
+                continue
+            reference = reference_of(manifest)
+            # The install reports the error of an object that cannot be read.
+            with suppress(KubeError):
+                live = self._cache.get(reference) or await self._objects.get(reference)
+                if live is not None and _spec_hash(live) not in {"", _spec_hash(manifest)}:
+                    reasons = describe_changes(live, manifest)
+                    found[component_of(manifest)] = f"{reasons}, so the pods of {reference} are replaced"
+        return found
 
     def forget(self) -> None:
         """Check every object again in the next pass: others may have changed any of them."""
@@ -131,12 +161,17 @@ class Installer:
         if live is None:
             return await self._apply(None, desired)
         if live["metadata"].get("deletionTimestamp"):
-            result.waiting[component].append(f"{reference} is being removed")
+            message = f"{reference} is being removed, and is then created again"
+            finalizers = describe_finalizers(live)
+            if finalizers:
+                result.errors[component].append(f"{message}; {finalizers}")
+            else:
+                result.waiting[component].append(message)
             return None
         if KINDS[reference.kind].create_only:
             return live
         if component is Component.NODE and _waits_for_tunnels(live, desired, result):
-            result.waiting[component].append(f"{reference} is updated when all tunnels are ready")
+            result.waiting[component].append(f"{reference} is updated when all tunnels are updated and ready")
             return live
         if must_recreate(live, desired):
             log.info("object-recreated", object=str(reference))
@@ -161,6 +196,25 @@ class Installer:
             self._record_change(reference, "Updated")
         return applied
 
+    async def _record_rollout(self, live: Manifest, component: Component, result: InstallResult) -> None:
+        """Record in the workload that the rollout of its current specification is complete."""
+        if is_stable(live) or not is_rolled_out(live):
+            return
+        reference, metadata = reference_of(live), live["metadata"]
+        recorded = record_of_rollout(live)
+        # With the version, so that the record never is about a specification that nobody has seen roll out.
+        patch = {"metadata": {"resourceVersion": metadata["resourceVersion"], "annotations": recorded}}
+        try:
+            with suppress(KubeConflict, KubeNotFound):
+                after = await self._objects.merge_patch(reference, patch)
+                self._cache.add(after)
+                if reference in self._applied:
+                    applied = replace(self._applied[reference], live=digest_of_live(after))
+                    self._applied[reference] = applied
+                result.workloads[component] = after
+        except KubeError as error:
+            result.errors[component].append(str(error))
+
     async def _delete(self, reference: ObjectReference, cascade: CascadeType) -> None:
         await self._objects.delete(reference, cascade=cascade)
         self._cache.remove(reference)
@@ -170,13 +224,46 @@ class Installer:
 def _waits_for_tunnels(live: Manifest, desired: Manifest, result: InstallResult) -> bool:
     """Whether an update of the driver of the nodes must wait for the tunnels of this pass."""
     tunnel = result.workloads.get(Component.TUNNEL)
-    is_ready = tunnel is not None and is_rolled_out(tunnel)
+    # After a failed update, all pods may be ready, but with the earlier specification.
+    is_ready = tunnel is not None and is_rolled_out(tunnel) and not result.errors.get(Component.TUNNEL)
     # A DaemonSet without the annotation is not from this operator, and is updated at once.
     return not is_ready and _spec_hash(live) not in {"", _spec_hash(desired)}
 
 
 def _spec_hash(workload: Manifest) -> str:
     return str((workload["metadata"].get("annotations") or {}).get(SPEC_HASH) or "")
+
+
+def describe_changes(live: Manifest, desired: Manifest) -> str:
+    """Which parts of the pods of a workload change, in words."""
+    before, after = (one["spec"]["template"] for one in (live, desired))
+    old, new = _environment(before), _environment(after)
+    changed = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
+    found = [
+        "the proxy" if changed & PROXY_VARIABLES else "",
+        "the trusted CAs or the credentials" if _dependencies(before) != _dependencies(after) else "",
+        "the image" if _images(before) != _images(after) else "",
+        "settings" if changed - PROXY_VARIABLES else "",
+    ]
+    return " and ".join(filter(None, found)) + " changed" if any(found) else "the manifests changed"
+
+
+def _dependencies(template: Manifest) -> dict[str, str]:
+    annotations = template["metadata"].get("annotations") or {}
+    return {name: value for name, value in annotations.items() if name.startswith(DEPENDENCY_PREFIX)}
+
+
+def _environment(template: Manifest) -> dict[str, str]:
+    """The variables of the first container, which the operator sets in all containers alike.
+
+    References to other objects have no value here, because the API server adds defaults to them.
+    """
+    variables = template["spec"]["containers"][0].get("env") or ()
+    return {one["name"]: one.get("value") or "" for one in variables}
+
+
+def _images(template: Manifest) -> list[str]:
+    return [one["image"] for one in template["spec"]["containers"]]
 
 
 def digest_of_live(live: Manifest) -> str:

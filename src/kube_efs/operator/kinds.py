@@ -11,6 +11,7 @@ from lightkube.resources import (
     apiextensions_v1,
     apps_v1,
     core_v1,
+    policy_v1,
     rbac_authorization_v1,
     storage_v1,
 )
@@ -101,6 +102,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "ValidatingAdmissionPolicy": Kind(
         resource=admissionregistration_v1.ValidatingAdmissionPolicy, optional=True
     ),
+    "PodDisruptionBudget": Kind(resource=policy_v1.PodDisruptionBudget),
     "Service": Kind(resource=core_v1.Service),
     "ConfigMap": Kind(resource=core_v1.ConfigMap),
     "RoleBinding": Kind(resource=rbac_authorization_v1.RoleBinding, immutable=_ROLE),
@@ -119,12 +121,28 @@ KINDS: Final[Mapping[str, Kind]] = {
 # Volumes and users refer to these objects, so they stay when the driver is removed.
 KEPT_AFTER_UNINSTALL: Final = frozenset({"StorageClass", "CustomResourceDefinition"})
 WORKLOADS: Final = frozenset({"DaemonSet", "Deployment"})
+# Kubernetes and OpenShift remove these when their own work for the deletion is done.
+_SYSTEM_FINALIZERS: Final = frozenset(
+    {
+        "cloudcredential.openshift.io/deprovision",
+        "customresourcecleanup.apiextensions.k8s.io",
+        "foregroundDeletion",
+        "orphan",
+        "service.kubernetes.io/load-balancer-cleanup",
+    }
+)
 
 
 def reference_of(manifest: Manifest) -> ObjectReference:
     """The kind, namespace and name in a manifest."""
     metadata: Mapping[str, Any] = manifest["metadata"]
     return ObjectReference(manifest["kind"], metadata.get("namespace") or "", metadata["name"])
+
+
+def describe_finalizers(manifest: Manifest) -> str:
+    """Which finalizers of others delay the deletion of an object, and the remedy; empty without any."""
+    others = sorted(set(manifest["metadata"].get("finalizers") or ()) - _SYSTEM_FINALIZERS)
+    return f"remove the finalizers {', '.join(others)} if nothing else does" if others else ""
 
 
 def has_labels(manifest: Manifest, labels: Mapping[str, str]) -> bool:

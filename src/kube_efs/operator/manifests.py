@@ -11,7 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib.resources import files
 from typing import Any, TypeAlias
@@ -19,23 +19,19 @@ from typing import Any, TypeAlias
 import yaml
 
 from kube_efs.model.errors import InvalidSetting
+from kube_efs.model.names import KUBE_EFS, NEW_INSTALLATION, OPENSHIFT_EFS_STUNNEL, NameSet
 from kube_efs.operator.platforms import Platform
-from kube_efs.settings import DEFAULT_NAMESPACE, DEFAULT_PROVISIONER, own_image
+from kube_efs.settings import DEFAULT_PROVISIONER, own_image
 
 Manifest: TypeAlias = Mapping[str, Any]
 
-DEFAULT_STORAGE_CLASS = "efs-stunnel"
 DEFAULT_KUBELET_FOLDER = "/var/lib/kubelet"
 
+_OWN_NAMESPACES = frozenset({KUBE_EFS.namespace, OPENSHIFT_EFS_STUNNEL.namespace})
 # In the order in which they must be applied.
-_ASSETS = (
-    "namespace",
-    "service-accounts",
-    "controller-rbac",
-    "tunnel-rbac",
-    "tunnel-admission",
-    "storage-class",
-)
+NAMESPACE = "namespace"
+_ASSETS = ("service-accounts", "controller-rbac", "tunnel-rbac", "tunnel-admission")
+STORAGE_CLASS = "storage-class"
 _SHARED_VOLUME_ASSETS = ("shared-volumes-crd", "shared-volumes-rbac")
 _CSI_ASSETS = ("csi-driver", "node-rbac", "node-admission", *_SHARED_VOLUME_ASSETS)
 _WORKLOADS = ("controller", "tunnel")
@@ -70,29 +66,55 @@ _REFERENCE = re.compile(rf"({_LABEL})/({_NAME})")
 class RenderOptions:
     """The options of an installation; raises InvalidSetting.
 
-    ``region`` None: each process uses the region of its instance. ``csi`` adds the driver
-    ``efs.csi.aws.com``. ``secrets`` and ``config_maps``, each as NAMESPACE/NAME, are the objects that its
-    classes refer to; the controller can read only these.
+    ``namespace`` and ``storage_class_name`` None are replaced by those of ``names``.
+    ``region`` None: each process finds the region of its node. ``fips`` uses FIPS endpoints of AWS, and FIPS
+    mode in the tunnels. ``csi`` adds the driver ``efs.csi.aws.com``; with ``csi_only``, there are no tunnel
+    volumes. ``pod_tokens`` lets the kubelet give the driver tokens of pods, which the AWS driver refuses.
+    ``secrets`` and ``config_maps``, each as NAMESPACE/NAME, are the objects that its classes refer
+    to; the controller can read only these. ``create_namespace`` adds the Namespace. One of the names of
+    kube-efs is always there: it is ours.
     """
 
     platform: Platform
-    namespace: str = DEFAULT_NAMESPACE
+    names: NameSet = NEW_INSTALLATION
+    namespace: str = None  # type: ignore[assignment]  # replaced when the value is created
+    create_namespace: bool = False
     image: str = field(default_factory=own_image)
     provisioner: str = DEFAULT_PROVISIONER
-    storage_class_name: str = DEFAULT_STORAGE_CLASS
+    storage_class_name: str = None  # type: ignore[assignment]  # as above
     region: str | None = None
+    fips: bool = False
     csi: bool = False
+    csi_only: bool = False
+    pod_tokens: bool = True
     kubelet_folder: str = DEFAULT_KUBELET_FOLDER
     secrets: tuple[str, ...] = ()
     config_maps: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        names = self.names.names
+        defaults = {"namespace": names.namespace, "storage_class_name": names.storage_class}
+        for name, default in defaults.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, default)
         for name, (pattern, remedy) in ACCEPTED.items():
             value = getattr(self, name)
             if value is not None and not re.fullmatch(pattern, value):
                 raise InvalidSetting("is not valid", field=name, value=value, remedy=remedy)
+        if self.csi_only and not self.csi:
+            remedy = "add the CSI driver"
+            raise InvalidSetting("needs the CSI driver", field="csi_only", value=True, remedy=remedy)
         self._check_references("secrets")
         self._check_references("config_maps")
+
+    @property
+    def has_namespace(self) -> bool:
+        """Whether the Namespace is one of the objects.
+
+        ``kubectl delete -f`` deletes it with everything in it. One that existed before, such as that of a
+        platform's operators, must therefore not be among them.
+        """
+        return self.create_namespace or self.namespace in _OWN_NAMESPACES
 
     def _check_references(self, name: str) -> None:
         for value in getattr(self, name):
@@ -114,7 +136,11 @@ def render_manifests(options: RenderOptions) -> tuple[Manifest, ...]:
 
 def static_assets(options: RenderOptions) -> Iterator[str]:
     """The names of the assets without workloads."""
+    if options.has_namespace:
+        yield NAMESPACE
     yield from _ASSETS
+    if not options.csi_only:
+        yield STORAGE_CLASS
     if options.csi:
         yield from _CSI_ASSETS
     if options.platform is Platform.OPENSHIFT:
@@ -178,13 +204,24 @@ def digest(content: Any) -> str:  # noqa: ANN401 - any JSON
 def values_of(options: RenderOptions) -> Mapping[str, object]:
     """The values of the placeholders of all assets."""
     is_openshift = options.platform is Platform.OPENSHIFT
+    names = options.names.names
     return {
+        **asdict(names),
+        "name_set": names.name_set.value,
+        "tunnel_status": names.tunnel_status,
+        "older_config_map": None if options.csi_only else names.older_config_map,
         "namespace": options.namespace,
         "image": options.image,
         "provisioner": options.provisioner,
         "storage_class_name": options.storage_class_name,
         "region": options.region,
+        "fips": options.fips,
         "csi": options.csi,
+        "csi_only": options.csi_only,
+        "pod_tokens": options.pod_tokens,
+        "tunnel_volumes": not options.csi_only,
+        "backends": "csi" if options.csi_only else "tunnel,directory,csi",
+        "openshift": is_openshift,
         "selinux": is_openshift and options.csi,
         "user_id": None if is_openshift else _USER_ID,
         # This user owns directories of the node, so the ID cannot depend on the namespace.

@@ -19,7 +19,7 @@ from kube_efs.kube.watching import Applied, Deleted, Listed, follow, only_object
 from kube_efs.operator.cluster_csi_driver import DRIVER_NAME
 from kube_efs.operator.cluster_facts import CREDENTIALS_SECRET, TRUSTED_CA_CONFIG_MAP, TRUSTED_CA_KEY
 from kube_efs.operator.kinds import KINDS, MANAGED_BY, ClusterCSIDriver, ObjectReference, reference_of
-from kube_efs.operator.manifests import Manifest
+from kube_efs.operator.manifests import Manifest, digest
 from kube_efs.operator.object_client import manifest_of
 
 
@@ -27,17 +27,19 @@ class ObjectCache:
     """Watches objects while ``tasks`` run; calls ``changed`` after each change.
 
     ``driver`` is the resource ClusterCSIDriver, None if there is none. It is known when ``ready`` is set.
-    ``credentials_version`` and ``trusted_ca_version`` are the resource versions of the Secret and the
-    ConfigMap, empty if they do not exist.
+    ``credentials_version`` is the resource version of the Secret, and ``trusted_ca_version`` the digest of
+    the bundle in the ConfigMap. They are empty if these do not exist, and None before that is known. When
+    ``complete`` is set, all three are known.
     """
 
     def __init__(
         self, client: AsyncClient, namespace: str, tasks: asyncio.TaskGroup, changed: Callable[[], None]
     ) -> None:
         self.driver: Manifest | None = None
-        self.credentials_version = ""
-        self.trusted_ca_version = ""
+        self.credentials_version: str | None = None
+        self.trusted_ca_version: str | None = None
         self.ready = asyncio.Event()
+        self.complete = asyncio.Event()
         self._client = client
         self._namespace = namespace
         self._tasks = tasks
@@ -113,21 +115,27 @@ class ObjectCache:
         async for found in self._watch_single(ClusterCSIDriver, name=DRIVER_NAME):
             self.driver = None if found is None else manifest_of(found, "ClusterCSIDriver")
             self.ready.set()
-            self._changed()
+            self._notify()
 
     async def _watch_credentials(self) -> None:
         stream = self._watch_single(Secret, name=CREDENTIALS_SECRET, namespace=self._namespace)
         async for found in stream:
             self.credentials_version = found.metadata.resourceVersion or "" if found else ""
-            self._changed()
+            self._notify()
 
     async def _watch_trusted_ca(self) -> None:
         stream = self._watch_single(ConfigMap, name=TRUSTED_CA_CONFIG_MAP, namespace=self._namespace)
         async for found in stream:
-            # OpenShift adds the key some time after the operator creates the ConfigMap.
-            has_bundle = found and TRUSTED_CA_KEY in (found.data or {})
-            self.trusted_ca_version = found.metadata.resourceVersion or "" if has_bundle else ""
-            self._changed()
+            # OpenShift adds the key some time after the operator creates the ConfigMap. A new version
+            # replaces the tunnels of all nodes, so a change of the metadata alone must not look like one.
+            bundle = ((found and found.data) or {}).get(TRUSTED_CA_KEY)
+            self.trusted_ca_version = digest(bundle) if bundle else ""
+            self._notify()
+
+    def _notify(self) -> None:
+        if self.ready.is_set() and None not in (self.credentials_version, self.trusted_ca_version):
+            self.complete.set()
+        self._changed()
 
     async def _watch_single(
         self, resource: type[Resource], *, name: str, namespace: str | None = None

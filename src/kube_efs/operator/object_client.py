@@ -73,10 +73,10 @@ class ObjectClient:
             )
         return manifest_of(replaced, reference.kind)
 
-    async def merge_patch(self, reference: ObjectReference, patch: Manifest) -> None:
-        """Change the fields of the patch."""
+    async def merge_patch(self, reference: ObjectReference, patch: Manifest) -> Manifest:
+        """Change the fields of the patch; gives the object after that."""
         with translated(str(reference)):
-            await self._untyped.patch(
+            patched = await self._untyped.patch(
                 _resource(reference),
                 reference.name,
                 dict(patch),
@@ -84,6 +84,7 @@ class ObjectClient:
                 field_manager=FIELD_MANAGER,
                 **_scope(reference),
             )
+        return manifest_of(patched, reference.kind)
 
     async def delete(
         self, reference: ObjectReference, *, cascade: CascadeType = CascadeType.BACKGROUND

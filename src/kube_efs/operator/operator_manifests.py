@@ -2,20 +2,22 @@
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 import structlog
 from lightkube.resources.apps_v1 import Deployment
 
 from kube_efs.kube.errors import translated
-from kube_efs.model.errors import KubeError, KubeNotFound
+from kube_efs.model.errors import InvalidSetting, KubeError, KubeNotFound
+from kube_efs.model.names import NameSet
 from kube_efs.operator.cluster_facts import ClusterFacts
 from kube_efs.operator.desired_objects import ALL_OPTIONAL, desired_objects
 from kube_efs.operator.kinds import ObjectReference, is_part_of_kube_efs
-from kube_efs.operator.manifests import Manifest, RenderOptions, render_asset, values_of
+from kube_efs.operator.manifests import NAMESPACE, Manifest, RenderOptions, render_asset, values_of
 from kube_efs.operator.object_client import ObjectClient
 from kube_efs.operator.platforms import Platform
-from kube_efs.operator.takeover import OLDER_WORKLOADS
+from kube_efs.operator.takeover import OLDER_CLASS, OLDER_WORKLOADS
 from kube_efs.settings import OperatorSettings
 
 log = structlog.get_logger(__name__)
@@ -25,11 +27,11 @@ _POLL_SECONDS: Final = 0.2
 
 
 def render_operator(options: RenderOptions) -> tuple[Manifest, ...]:
-    """Every object, in the order in which they must be applied."""
+    """Every object, in the order in which they must be applied; raises InvalidSetting."""
     values = values_of(options)
     is_openshift = options.platform is Platform.OPENSHIFT
     return (
-        *render_asset("namespace", values),
+        *(render_asset(NAMESPACE, values) if options.has_namespace else ()),
         *(() if is_openshift else render_asset("cluster-csi-driver-crd", values)),
         *render_operator_roles(options),
         *render_asset("operator", values),
@@ -40,18 +42,28 @@ def render_operator_roles(options: RenderOptions) -> tuple[Manifest, ...]:
     """The service account, roles and bindings of the operator.
 
     RBAC lets the operator grant only permissions that it has, so its roles also have the rules of all roles
-    that it may install.
+    that it may install. Raises InvalidSetting for an option that is the operator's own decision.
     """
+    if not options.pod_tokens:
+        remedy = "leave it out: the operator waits with tokens until no pod of an older driver is left"
+        raise InvalidSetting("does not apply to the operator", field="pod_tokens", value=False, remedy=remedy)
+    # A setting of the operator changes what it installs, without new roles.
+    options = replace(options, csi_only=False)
     is_openshift = options.platform is Platform.OPENSHIFT
     common = values_of(options)
     monitoring = render_asset("operator-monitoring-openshift", common) if is_openshift else ()
-    granted = (*desired_objects(options, ClusterFacts(), ALL_OPTIONAL), *monitoring)
-    definitions = [one["metadata"]["name"] for one in granted if one["kind"] == "CustomResourceDefinition"]
+    # The operator keeps the names that it finds, so it may have to grant permissions to objects of all names.
+    of_all_names = [replace(options, names=one) for one in (options.names, *NameSet)]
+    desired = (one for each in of_all_names for one in desired_objects(each, ClusterFacts(), ALL_OPTIONAL))
+    granted = (*desired, *monitoring)
+    definitions = dict.fromkeys(
+        one["metadata"]["name"] for one in granted if one["kind"] == "CustomResourceDefinition"
+    )
     values = {
         **common,
         "crds": [_CRD.name, *definitions],
         "older_workloads": list(OLDER_WORKLOADS),
-        "openshift": is_openshift,
+        "deletable_classes": [OLDER_CLASS, *(one.names.storage_class for one in NameSet)],
         "kubernetes": not is_openshift,
     }
     return tuple(_with_rules_of(one, granted) for one in render_asset("operator-rbac", values))

@@ -1,8 +1,15 @@
 """How far a rollout, a takeover or an uninstallation is. No I/O."""
 
 from dataclasses import dataclass
+from typing import Final
 
+from kube_efs.operator.injection import SPEC_HASH
 from kube_efs.operator.manifests import Manifest
+
+# The generation of a DaemonSet whose rollout was complete at least once. The name is that of library-go.
+_STABLE_GENERATION: Final = "storage.openshift.io/stable-generation"
+# The same for a Deployment: the API server increases its generation with each annotation, also with this one.
+_STABLE_SPEC: Final = "efs-stunnel.gnuthought.com/stable-spec-hash"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -10,16 +17,19 @@ class Progress:
     """How far a takeover or an uninstallation is; a text is empty if it does not apply.
 
     ``blocked`` is the reason why the operator changes nothing until a user or an administrator acts.
-    ``waiting`` is what it waits for.
+    ``waiting`` is what it waits for. ``errors`` are those of single objects, which stop nothing else.
+    ``removed`` are the components whose workloads are deleted, or are being deleted.
     """
 
     blocked: str = ""
     waiting: str = ""
+    errors: tuple[str, ...] = ()
+    removed: frozenset[str] = frozenset()
 
     @property
     def done(self) -> bool:
         """Whether nothing is left to do."""
-        return not (self.blocked or self.waiting)
+        return not (self.blocked or self.waiting or self.errors)
 
 
 def is_available(workload: Manifest) -> bool:
@@ -32,6 +42,23 @@ def is_available(workload: Manifest) -> bool:
 def is_rolled_out(workload: Manifest) -> bool:
     """Whether all pods of a Deployment or DaemonSet are available and have the current specification."""
     return not rollout_progress(workload)
+
+
+def record_of_rollout(workload: Manifest) -> dict[str, str]:
+    """The annotation which says that the rollout of the current specification was complete once."""
+    metadata = workload["metadata"]
+    if workload["kind"] == "DaemonSet":
+        return {_STABLE_GENERATION: str(metadata.get("generation"))}
+    return {_STABLE_SPEC: str((metadata.get("annotations") or {}).get(SPEC_HASH))}
+
+
+def is_stable(workload: Manifest) -> bool:
+    """Whether the rollout of this specification was complete before.
+
+    Pods that are missing after that are those of new, rebooted or broken nodes, and no rollout.
+    """
+    annotations = workload["metadata"].get("annotations") or {}
+    return record_of_rollout(workload).items() <= annotations.items()
 
 
 def rollout_progress(workload: Manifest) -> str:

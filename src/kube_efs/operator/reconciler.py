@@ -9,14 +9,15 @@ A pass of a managed driver has this order, for these reasons:
 1. The takeover from an older operator is first. While that operator is active, nothing else may change.
 2. The finalizer is written before the first object is created. Without it, the deletion of the resource would
    leave the installation behind.
-3. All desired objects are applied, also if some of them fail.
-4. The status is last, so that it shows the result of this pass.
+3. The reason why pods are replaced is in the status and in an event before the first pod is.
+4. All desired objects are applied, also if some of them fail.
+5. The status is last, so that it shows the result of this pass.
 
 Every write to the resource has the version or the UID of the resource that was read, so a pass never acts on
 a resource that was deleted and created again meanwhile.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
@@ -25,7 +26,8 @@ from lightkube.types import PatchType
 
 from kube_efs.kube.errors import translated
 from kube_efs.kube.events import EventType
-from kube_efs.model.errors import KubeConflict, KubeError, KubeNotFound
+from kube_efs.model.errors import KubeConflict, KubeError, KubeNotFound, KubeUnavailable
+from kube_efs.model.names import NameSet
 from kube_efs.operator.cluster_csi_driver import (
     DRIVER_NAME,
     FINALIZER,
@@ -36,31 +38,44 @@ from kube_efs.operator.cluster_csi_driver import (
     read_driver_resource,
     read_log_level,
 )
-from kube_efs.operator.cluster_facts import count_schedulable_nodes, read_cluster_facts
+from kube_efs.operator.cluster_facts import (
+    CREDENTIALS_SECRET,
+    TRUSTED_CA_CONFIG_MAP,
+    ClusterFacts,
+    NodeCounts,
+    controller_replicas,
+    count_nodes,
+    read_cluster_facts,
+)
 from kube_efs.operator.desired_objects import (
     Component,
     ProcessSettings,
     component_of,
     desired_objects,
+    missing_ownership_tag,
     unrequested_objects,
+    without_pod_tokens,
 )
 from kube_efs.operator.events import OperatorEvents
 from kube_efs.operator.installer import Installer, InstallResult
-from kube_efs.operator.kinds import ClusterCSIDriver
+from kube_efs.operator.kinds import WORKLOADS, ClusterCSIDriver, ObjectReference
 from kube_efs.operator.manifests import RenderOptions
 from kube_efs.operator.object_cache import ObjectCache
 from kube_efs.operator.object_client import ObjectClient
 from kube_efs.operator.platforms import Platform
-from kube_efs.operator.progress import Progress
+from kube_efs.operator.progress import Progress, is_stable
 from kube_efs.operator.status import (
     OLDER_OPERATOR_RUNS,
     VOLUMES_IN_USE,
     OperatorCondition,
+    announced_conditions,
     blocked_conditions,
     failed_conditions,
     installed_conditions,
+    read_conditions,
     render_status,
     uninstall_conditions,
+    unmanaged_conditions,
 )
 from kube_efs.operator.takeover import Takeover
 from kube_efs.operator.uninstaller import Uninstaller
@@ -72,6 +87,8 @@ from kube_efs.telemetry.metrics import OperatorMetrics
 _CONFLICT_SECONDS: Final = 0.2
 _ROLLOUT_SECONDS: Final = 2.0
 _USERS_SECONDS: Final = 15.0
+# The CSIDriver also depends on the takeover.
+_DEPEND_ON_FACTS: Final = WORKLOADS | {"CSIDriver", "CredentialsRequest"}
 
 
 class Reconciler:
@@ -85,6 +102,7 @@ class Reconciler:
         metrics: OperatorMetrics,
         settings: OperatorSettings,
         platform: Platform,
+        names: NameSet,
     ) -> None:
         self._objects = objects
         self._cache = cache
@@ -92,12 +110,17 @@ class Reconciler:
         self._metrics = metrics
         self._settings = settings
         self._platform = platform
+        self._names = names
         self._processes = ProcessSettings.from_settings(settings)
         self._installer = Installer(objects, cache, events.object_changed)
         self._uninstaller = Uninstaller(objects, settings.namespace, events.object_changed)
         self._takeover = Takeover(objects, settings.namespace)
         self._takeover_done = False
-        self._nodes: int | None = None
+        self._older_pods = ""
+        self._nodes = NodeCounts(ready=0, existing=0)
+        self._recounts_nodes = True
+        self._facts: ClusterFacts | None = None
+        self._causes: dict[Component, str] = {}
         self._blocked = ""
         self._log_level = ""
 
@@ -108,7 +131,7 @@ class Reconciler:
         """
         if full:
             self._takeover_done = False
-            self._nodes = None
+            self._recounts_nodes = True
         found = self._cache.driver
         self._metrics.requested.set(found is not None)
         if found is None:
@@ -140,63 +163,154 @@ class Reconciler:
                 return await self._remove(driver)
             case ManagementState.UNMANAGED | ManagementState.UNKNOWN:
                 self._forget()
-                await self._write_status(driver, ())
+                before = read_conditions(driver.status.get("conditions") or ())
+                await self._write_status(driver, unmanaged_conditions(before))
                 return self._settings.resync_seconds
 
     def _forget(self) -> None:
         """While the driver is not managed, others may change all objects."""
         self._installer.forget()
         self._takeover_done = False
+        self._causes = {}
 
     async def _install(self, driver: DriverResource) -> float:
-        takeover = Progress()
-        if not self._takeover_done:
-            daemon_sets = self._cache.of_kind("DaemonSet")
-            node_daemon_set = next((one for one in daemon_sets if component_of(one) is Component.NODE), None)
-            takeover = await self._takeover.step(
-                forced=driver.forces_takeover, node_daemon_set=node_daemon_set
-            )
-            self._takeover_done = takeover.done
+        takeover, knows_older_pods = await self._take_over(driver)
         if takeover.blocked:
             self._metrics.degraded.set(1)
             self._events.on_driver(driver, EventType.WARNING, OLDER_OPERATOR_RUNS, takeover.blocked)
             await self._write_status(driver, blocked_conditions(takeover.blocked))
             return _USERS_SECONDS
         driver = await self._ensure_finalizer(driver)
-        if self._nodes is None:
-            self._nodes = await count_schedulable_nodes(self._objects.client)
-        facts = await read_cluster_facts(
-            self._objects.client,
-            self._platform,
-            self._settings,
-            trusted_ca_version=self._cache.trusted_ca_version,
-            credentials_version=self._cache.credentials_version,
-            nodes=self._nodes,
-        )
         options = RenderOptions(
             platform=self._platform,
+            names=self._names,
             namespace=self._settings.namespace,
             image=self._settings.image,
             region=self._settings.region,
+            fips=self._settings.uses_fips_endpoints,
             csi=True,
+            csi_only=self._settings.csi_only,
             kubelet_folder=self._settings.kubelet_folder,
         )
-        desired = desired_objects(options, facts, self._processes, driver.log_level)
+        try:
+            facts, observation_error = await self._observe()
+        except KubeError:
+            known = desired_objects(options, ClusterFacts(), self._processes)
+            await self._installer.install(one for one in known if one["kind"] not in _DEPEND_ON_FACTS)
+            raise
+        desired = desired_objects(options, facts, self._processes, driver.log_level, driver.volume_metrics)
+        if takeover.waiting:
+            desired = without_pod_tokens(desired)
+        elif not knows_older_pods:
+            # Whether it may request tokens depends on these pods, so it stays as it is.
+            desired = tuple(one for one in desired if one["kind"] != "CSIDriver")
+        driver = await self._announce(driver, await self._installer.find_replacements(desired))
         result = await self._installer.install(desired)
-        await self._installer.remove(unrequested_objects(self._processes, self._settings.namespace))
-        has_credentials = bool(facts.credentials_version)
-        conditions = installed_conditions(result, takeover, has_credentials=has_credentials)
+        await self._installer.remove(unrequested_objects(self._processes, options), result)
+        has_errors = any(result.errors.values())
+        result.errors[Component.STATIC] += takeover.errors
+        self._causes = {one: cause for one, cause in self._causes.items() if not _is_replaced(one, result)}
+        conditions = installed_conditions(
+            result,
+            takeover,
+            has_credentials=bool(facts.credentials_version),
+            observation_error="; ".join(
+                filter(None, (observation_error, missing_ownership_tag(facts, self._processes)))
+            ),
+            causes=self._causes,
+        )
         self._metrics.degraded.set(any(one.type == "Degraded" and one.status for one in conditions))
         await self._write_status(driver, conditions, result)
-        if result.errors or any(result.waiting.values()):
+        if has_errors or any(result.waiting.values()):
             return _ROLLOUT_SECONDS
         # There is a watch for the new driver's pods, but none for older pods and the users of volumes.
-        return self._settings.resync_seconds if takeover.done else _USERS_SECONDS
+        is_complete = takeover.done and not observation_error
+        return self._settings.resync_seconds if is_complete else _USERS_SECONDS
+
+    async def _take_over(self, driver: DriverResource) -> tuple[Progress, bool]:
+        """One step of the takeover, and whether the pods of older drivers are known.
+
+        Raises KubeError if the driver must not be installed.
+        """
+        if self._takeover_done:
+            return Progress(), True
+        daemon_sets = self._cache.of_kind("DaemonSet")
+        node_daemon_set = next((one for one in daemon_sets if component_of(one) is Component.NODE), None)
+        try:
+            takeover = await self._takeover.step(
+                forced=driver.forces_takeover, node_daemon_set=node_daemon_set
+            )
+        except KubeConflict:
+            raise
+        except KubeError as error:
+            # Without our finalizer, the driver of another operator may be active, and two controllers would
+            # create volumes for one claim. With it, this operator has installed the driver before.
+            if FINALIZER not in driver.finalizers:
+                raise
+            return Progress(waiting=self._older_pods, errors=(str(error),)), False
+        self._takeover_done, self._older_pods = takeover.done, takeover.waiting
+        return takeover, True
+
+    async def _observe(self) -> tuple[ClusterFacts, str]:
+        """The facts of the cluster; raises KubeError if they were never read.
+
+        After an error these are the last known facts, with the error. Without the proxy, for example, all
+        tunnels would be replaced. The versions of the trusted CAs and of the credentials come from watches
+        and are current also then: a rotated Secret must not wait for the other facts.
+        """
+        try:
+            if self._recounts_nodes:
+                self._nodes = await count_nodes(self._objects.client)
+                self._recounts_nodes = False
+            facts, error = await self._read_facts(), ""
+        except KubeError as failure:
+            if self._facts is None:
+                raise
+            last, cache = self._facts, self._cache
+            trusted_ca, credentials = cache.trusted_ca_version, cache.credentials_version
+            facts = replace(
+                last,
+                trusted_ca_version=last.trusted_ca_version if trusted_ca is None else trusted_ca,
+                credentials_version=last.credentials_version if credentials is None else credentials,
+            )
+            error = str(failure)
+        self._facts = facts
+        return facts, error
+
+    async def _read_facts(self) -> ClusterFacts:
+        credentials, trusted_ca = self._cache.credentials_version, self._cache.trusted_ca_version
+        if credentials is None or trusted_ca is None:
+            name = CREDENTIALS_SECRET if credentials is None else TRUSTED_CA_CONFIG_MAP
+            remedy = "check the service account's roles"
+            raise KubeUnavailable("has not been read yet", field="object", value=name, remedy=remedy)
+        name = self._names.names.controller
+        controller = ObjectReference("Deployment", self._settings.namespace, name)
+        live = self._cache.get(controller) or await self._objects.get(controller) or {}
+        current = int((live.get("spec") or {}).get("replicas") or 0)
+        return replace(
+            await read_cluster_facts(self._objects.client, self._platform, self._settings),
+            trusted_ca_version=trusted_ca,
+            credentials_version=credentials,
+            controller_replicas=controller_replicas(self._nodes, current),
+        )
+
+    async def _announce(self, driver: DriverResource, causes: Mapping[Component, str]) -> DriverResource:
+        """Report why pods are going to be replaced, before the first of them is."""
+        new = {
+            component: cause for component, cause in causes.items() if self._causes.get(component) != cause
+        }
+        self._causes.update(new)
+        if not new:
+            return driver
+        for cause in dict.fromkeys(new.values()):
+            self._events.on_driver(driver, EventType.NORMAL, "PodsReplaced", cause)
+        return await self._write_status(driver, announced_conditions(new))
 
     async def _remove(self, driver: DriverResource) -> float:
         """Uninstall, and keep the resource."""
         progress = await self._uninstall(driver)
-        await self._write_status(driver, uninstall_conditions(progress))
+        result = InstallResult() if progress.done else None
+        await self._write_status(driver, uninstall_conditions(progress), result)
         if progress.done:
             await self._remove_finalizers(driver)
         return self._seconds_after(progress)
@@ -219,6 +333,7 @@ class Reconciler:
         if progress.blocked and progress.blocked != self._blocked:
             self._events.on_driver(driver, EventType.WARNING, VOLUMES_IN_USE, progress.blocked)
         self._blocked = progress.blocked
+        self._metrics.degraded.set(bool(progress.errors))
         return progress
 
     def _seconds_after(self, progress: Progress) -> float:
@@ -253,11 +368,14 @@ class Reconciler:
         driver: DriverResource,
         conditions: Iterable[OperatorCondition],
         result: InstallResult | None = None,
-    ) -> None:
-        """Write the status if it differs; raises KubeError. A write starts another pass."""
+    ) -> DriverResource:
+        """Write the status if it differs, and give the resource with it; raises KubeError.
+
+        A write starts another pass.
+        """
         status = render_status(driver, conditions, result, datetime.now(UTC))
         if all(driver.status.get(name) == value for name, value in status.items()):
-            return
+            return driver
         try:
             with translated(f"status of ClusterCSIDriver {DRIVER_NAME}"):
                 await self._objects.client.patch(
@@ -267,7 +385,8 @@ class Reconciler:
                     patch_type=PatchType.MERGE,
                 )
         except KubeNotFound:
-            return
+            return driver
+        return replace(driver, status={**driver.status, **status})
 
     def _set_log_level(self, driver: DriverResource) -> None:
         """Log at the level of ``operatorLogLevel``."""
@@ -286,3 +405,10 @@ class Reconciler:
         if not (is_first and is_normal):
             message = f"the operator logs at level {level}"
             self._events.on_driver(driver, EventType.NORMAL, "OperatorLogLevelChange", message)
+
+
+def _is_replaced(component: Component, result: InstallResult) -> bool:
+    """Whether the announced replacement of the pods is complete, or is not necessary any more."""
+    workload = result.workloads.get(component)
+    is_pending = result.waiting.get(component) or result.errors.get(component)
+    return workload is not None and is_stable(workload) and not is_pending

@@ -3,8 +3,8 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Coroutine
-from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
 import structlog
@@ -13,8 +13,12 @@ from lightkube import AsyncClient
 from kube_efs.kube.client import connect, load_config
 from kube_efs.kube.errors import translated
 from kube_efs.kube.events import EventRecorder
+from kube_efs.kube.installations import find_installed
 from kube_efs.kube.leases import Leadership, LeaseTerms
 from kube_efs.model.errors import KubeError, KubeNotFound, KubeUnavailable
+from kube_efs.model.names import NameSet
+from kube_efs.operator.cluster_facts import has_single_control_plane, read_infrastructure
+from kube_efs.operator.desired_objects import LEASE, LEASE_OF_SINGLE_CONTROL_PLANE, LeaseTimes
 from kube_efs.operator.events import COMPONENT, OperatorEvents
 from kube_efs.operator.kinds import SecurityContextConstraints
 from kube_efs.operator.object_cache import ObjectCache
@@ -31,11 +35,12 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-LEASE: Final = "kube-efs-operator"
+LEASE_NAME: Final = "kube-efs-operator"
 # Changes come in bursts: a new DaemonSet and its first status need one pass.
 _BURST_SECONDS: Final = 0.2
 _RETRY_SECONDS: Final = (1.0, 30.0)  # the first and the longest
 _STUCK_SECONDS: Final = 900.0
+_FIRST_LISTS_SECONDS: Final = 30.0
 
 
 @dataclass(slots=True)
@@ -81,7 +86,15 @@ async def _run(settings: OperatorSettings) -> None:
             await work
             return
         state.ready = True
-        terms = LeaseTerms(namespace=settings.namespace, name=LEASE, identity=settings.identity)
+        times = await _find_lease_times(client)
+        terms = LeaseTerms(
+            namespace=settings.namespace,
+            name=LEASE_NAME,
+            identity=settings.identity,
+            duration_seconds=times.duration,
+            renew_deadline_seconds=times.renew_deadline,
+            retry_period_seconds=times.retry_period,
+        )
         leadership = Leadership(client, terms, time.monotonic)
         beating = asyncio.create_task(_beat(state.heartbeat))
         try:
@@ -93,6 +106,16 @@ async def _run(settings: OperatorSettings) -> None:
         leadership.release_at_end()
         stack.push_async_callback(leadership.release)
         await _while_leading(leadership, work)
+
+
+async def _find_lease_times(client: AsyncClient) -> LeaseTimes:
+    """Those for the control plane of the cluster; the shorter ones if it cannot be read."""
+    try:
+        is_single = has_single_control_plane(await read_infrastructure(client))
+    except KubeError as error:
+        log.warning("control-plane-unknown", reason=str(error))
+        return LEASE
+    return LEASE_OF_SINGLE_CONTROL_PLANE if is_single else LEASE
 
 
 async def _beat(heartbeat: Heartbeat) -> None:
@@ -109,7 +132,7 @@ async def _while_leading(leadership: Leadership, work: Coroutine[Any, Any, None]
         await leadership.keep()
         working.cancel()
     remedy = "the pod restarts and waits to lead again"
-    raise KubeUnavailable("was lost", field="leadership", value=LEASE, remedy=remedy)
+    raise KubeUnavailable("was lost", field="leadership", value=LEASE_NAME, remedy=remedy)
 
 
 async def _lead(
@@ -124,6 +147,7 @@ async def _lead(
     objects, changed = ObjectClient(client), asyncio.Event()
     await _retry(lambda: ensure_driver_crd(objects))
     platform = await _retry(lambda: find_platform(client))
+    names = await _retry(lambda: find_names(client, settings))
     deployment_uid = await find_deployment_uid(objects, settings)
     events = OperatorEvents(recorder, metrics, settings, deployment_uid)
     async with asyncio.TaskGroup() as tasks:
@@ -131,9 +155,13 @@ async def _lead(
         cache.start()
         await cache.ready.wait()
         state.ready = True
-        log.info("cluster-read", platform=str(platform), driver=cache.driver is not None)
+        # Without the trusted CAs, for example, the first pass could not update workloads.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_FIRST_LISTS_SECONDS):
+                await cache.complete.wait()
+        log.info("cluster-read", platform=str(platform), names=str(names), driver=cache.driver is not None)
         await _reconcile_forever(
-            Reconciler(objects, cache, events, metrics, settings, platform),
+            Reconciler(objects, cache, events, metrics, settings, platform, names),
             changed,
             settings.resync_seconds,
             state.heartbeat,
@@ -160,6 +188,20 @@ async def find_platform(client: AsyncClient) -> Platform:
     except KubeNotFound:
         return Platform.KUBERNETES
     return Platform.OPENSHIFT
+
+
+async def find_names(client: AsyncClient, settings: OperatorSettings) -> NameSet:
+    """The names of the installation in the namespace, else those of the settings; raises KubeError.
+
+    Other names would leave the running DaemonSets, the ConfigMap with the ports and its volumes behind.
+    """
+    requested: NameSet = settings.name_set
+    candidates = [replace(one.names, namespace=settings.namespace) for one in (requested, *NameSet)]
+    found = await find_installed(client, candidates)
+    if found is None or found.name_set is requested:
+        return requested
+    log.warning("names-kept", names=str(found.name_set), requested=str(requested))
+    return found.name_set
 
 
 async def _reconcile_forever(

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
+from types import MappingProxyType
 from typing import Any, Final
 
 from kube_efs.operator.cluster_csi_driver import DriverResource, ManagementState
@@ -12,7 +13,7 @@ from kube_efs.operator.desired_objects import Component
 from kube_efs.operator.installer import InstallResult
 from kube_efs.operator.kinds import WORKLOADS
 from kube_efs.operator.manifests import Manifest
-from kube_efs.operator.progress import Progress, is_available, rollout_progress
+from kube_efs.operator.progress import Progress, is_available, is_stable, rollout_progress
 
 AS_EXPECTED: Final = "AsExpected"
 DEPLOYING: Final = "Deploying"
@@ -20,8 +21,24 @@ OLDER_OPERATOR_RUNS: Final = "OlderOperatorRuns"
 VOLUMES_IN_USE: Final = "VolumesInUse"
 _CREDENTIALS_SECRET: Final = "CredentialsSecretFound"  # noqa: S105 - the type of a condition
 _HAVE_PODS: Final = (Component.TUNNEL, Component.NODE, Component.CONTROLLER)
+_SYNC_ERROR: Final = "SyncError"
+_REMOVED: Final = "Removed"
 _TIME_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
 _MESSAGE_MAX_CHARACTERS: Final = 4096
+_OWN_TYPES: Final = frozenset(
+    {
+        "Available",
+        "Progressing",
+        "Degraded",
+        "ConfigObservationDegraded",
+        "ManagementStateDegraded",
+        "OlderDriverInUse",
+        VOLUMES_IN_USE,
+        _CREDENTIALS_SECRET,
+    }
+)
+# The controllers of OpenShift's operator have these names, also those that kube-efs does not have.
+_OWN_PREFIXES: Final = ("AWSEFS", Component.STATIC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +58,18 @@ def render_status(
     result: InstallResult | None,
     now: datetime,
 ) -> dict[str, Any]:
-    """The fields of the status that this operator writes; ``result`` is None if nothing was installed."""
+    """The fields of the status that this operator writes.
+
+    ``result`` is what is installed now. It is None if the pass did not find that out, for example after an
+    error: everything that the conditions do not say then stays as it was last seen.
+    """
     before = read_conditions(driver.status.get("conditions") or ())
-    merged = merge_conditions((management_condition(driver), *conditions), before)
+    merged = merge_conditions(
+        (management_condition(driver), *conditions), before, complete=result is not None
+    )
     if result is None:
-        generations, ready = list(driver.status.get("generations") or ()), 0
+        generations = list(driver.status.get("generations") or ())
+        ready = int(driver.status.get("readyReplicas") or 0)
     else:
         generations = render_generations(result)
         controller = result.workloads.get(Component.CONTROLLER) or {}
@@ -74,23 +98,22 @@ def read_conditions(found: Iterable[Mapping[str, Any]]) -> tuple[OperatorConditi
 
 
 def merge_conditions(
-    new: Iterable[OperatorCondition], before: Iterable[OperatorCondition]
+    new: Iterable[OperatorCondition], before: Iterable[OperatorCondition], *, complete: bool
 ) -> tuple[OperatorCondition, ...]:
-    """The new conditions, and the earlier ones of other writers. Our earlier conditions are removed."""
+    """The new conditions, the earlier ones of other writers, and those of ours that are not new.
+
+    ``complete``: the new ones are all of ours. Others of our types are then removed. An older operator wrote
+    them, or they no longer apply.
+    """
     own = tuple(new)
     types = {one.type for one in own}
-    others = [one for one in before if one.type not in types and not _is_own(one.type)]
-    return (*sorted(own, key=lambda one: one.type), *others)
+    kept = [one for one in before if one.type not in types and not (complete and _is_own(one.type))]
+    return tuple(sorted((*own, *kept), key=lambda one: (not _is_own(one.type), one.type)))
 
 
 def _is_own(condition_type: str) -> bool:
     """Whether only this operator, or an older one that it replaces, writes conditions of this type."""
-    own = {"Available", "Progressing", "Degraded", VOLUMES_IN_USE, "OlderDriverInUse", _CREDENTIALS_SECRET}
-    return (
-        condition_type in own
-        or condition_type in {"ConfigObservationDegraded", "ManagementStateDegraded"}
-        or condition_type.startswith(tuple(Component))
-    )
+    return condition_type in _OWN_TYPES or condition_type.startswith(_OWN_PREFIXES)
 
 
 def render_conditions(
@@ -145,90 +168,173 @@ def management_condition(driver: DriverResource) -> OperatorCondition:
 def failed_conditions(error: str) -> tuple[OperatorCondition, ...]:
     """The operator could not determine the desired objects."""
     return (
-        OperatorCondition(type="ConfigObservationDegraded", status=True, reason="Error", message=error),
+        _observation_condition(error),
         OperatorCondition(type="Degraded", status=True, reason="Error", message=error),
     )
 
 
+def unmanaged_conditions(before: Iterable[OperatorCondition]) -> tuple[OperatorCondition, ...]:
+    """The operator changes nothing, so nothing fails. As in library-go, the others stay as last seen."""
+    degraded = {
+        one.type for one in before if _is_own(one.type) and one.type.endswith("Degraded") and one.status
+    }
+    return tuple(
+        OperatorCondition(type=name, status=False) for name in sorted(degraded - {"ManagementStateDegraded"})
+    )
+
+
 def blocked_conditions(message: str) -> tuple[OperatorCondition, ...]:
-    """Another operator manages the driver, so this one changes nothing."""
+    """Another operator manages the driver, so this one changes nothing.
+
+    That operator writes the conditions of the components, so this one does not.
+    """
     blocked = {"reason": OLDER_OPERATOR_RUNS, "message": message}
     return (
-        OperatorCondition(type=f"{Component.STATIC}Degraded", status=True, **blocked),
         OperatorCondition(type="Available", status=False, **blocked),
         OperatorCondition(type="Progressing", status=False),
         OperatorCondition(type="Degraded", status=True, **blocked),
+        _observation_condition(""),
+    )
+
+
+def announced_conditions(causes: Mapping[Component, str]) -> tuple[OperatorCondition, ...]:
+    """The operator is about to replace the pods of these components, for these reasons."""
+    reasons = "; ".join(dict.fromkeys(causes.values()))
+    return (
+        *(
+            OperatorCondition(type=f"{component}Progressing", status=True, reason=DEPLOYING, message=cause)
+            for component, cause in causes.items()
+        ),
+        OperatorCondition(type="Progressing", status=True, reason=DEPLOYING, message=reasons),
     )
 
 
 def uninstall_conditions(progress: Progress) -> tuple[OperatorCondition, ...]:
     """The installation is being removed, or is removed."""
-    reason = VOLUMES_IN_USE if progress.blocked else "Removing" if progress.waiting else "Removed"
+    reason = VOLUMES_IN_USE if progress.blocked else _REMOVED if progress.done else "Removing"
     message = progress.blocked or progress.waiting
+    errors = "; ".join(progress.errors)
     return (
+        *(
+            condition
+            for one in _HAVE_PODS
+            if progress.done or one in progress.removed
+            for condition in (
+                OperatorCondition(type=f"{one}Available", status=False, reason=_REMOVED),
+                OperatorCondition(type=f"{one}Progressing", status=False, reason=_REMOVED),
+                _degraded(one, ""),
+            )
+        ),
+        *(
+            OperatorCondition(type=name, status=False)
+            for name in (f"{Component.MONITOR}Degraded", "OlderDriverInUse")
+            if progress.done
+        ),
+        _degraded(Component.STATIC, errors),
+        _observation_condition(""),
         OperatorCondition(
             type=VOLUMES_IN_USE,
             status=bool(progress.blocked),
             reason=VOLUMES_IN_USE if progress.blocked else AS_EXPECTED,
             message=progress.blocked,
         ),
-        OperatorCondition(type="Available", status=bool(progress.blocked), reason=reason, message=message),
+        OperatorCondition(
+            type="Available",
+            status=bool(progress.blocked) and Component.CONTROLLER not in progress.removed,
+            reason=reason,
+            message=message,
+        ),
         OperatorCondition(type="Progressing", status=not progress.done, reason=reason, message=message),
-        OperatorCondition(type="Degraded", status=False),
+        OperatorCondition(
+            type="Degraded",
+            status=bool(errors),
+            reason=_SYNC_ERROR if errors else AS_EXPECTED,
+            message=errors,
+        ),
     )
 
 
 def installed_conditions(
-    result: InstallResult, takeover: Progress, *, has_credentials: bool = False
+    result: InstallResult,
+    takeover: Progress,
+    *,
+    has_credentials: bool = False,
+    observation_error: str = "",
+    causes: Mapping[Component, str] = MappingProxyType({}),
 ) -> tuple[OperatorCondition, ...]:
-    """The driver is managed; ``has_credentials``: whether the Secret with credentials exists."""
-    components = [condition for component in Component for condition in _of_component(component, result)]
+    """The driver is managed.
+
+    ``has_credentials``: whether the Secret with credentials exists. ``observation_error``: which settings of
+    the cluster are not used, such as those that could not be read, and why. ``causes``: why pods are being
+    replaced.
+    """
+    components = [
+        condition for component in Component for condition in _of_component(component, result, causes)
+    ]
+    observation = _observation_condition(observation_error)
     there = "there is a" if has_credentials else "there is no"
     used = "its keys or role" if has_credentials else "the role of its service account or instance"
     return (
         *components,
+        observation,
         OperatorCondition(type="OlderDriverInUse", status=bool(takeover.waiting), message=takeover.waiting),
+        OperatorCondition(type=VOLUMES_IN_USE, status=False),
         OperatorCondition(
             type=_CREDENTIALS_SECRET,
             status=has_credentials,
             message=f"{there} Secret {CREDENTIALS_SECRET}: the controller uses {used}",
         ),
-        *_summary(components, takeover.waiting),
+        *_summary([*components, observation], takeover.waiting),
     )
 
 
-def _of_component(component: Component, result: InstallResult) -> Iterator[OperatorCondition]:
+def _observation_condition(error: str) -> OperatorCondition:
+    reason = "Error" if error else AS_EXPECTED
+    return OperatorCondition(
+        type="ConfigObservationDegraded", status=bool(error), reason=reason, message=error
+    )
+
+
+def _degraded(component: Component, errors: str, message: str = "") -> OperatorCondition:
+    return OperatorCondition(
+        type=f"{component}Degraded",
+        status=bool(errors),
+        reason=_SYNC_ERROR if errors else AS_EXPECTED,
+        message=errors or message,
+    )
+
+
+def _of_component(
+    component: Component, result: InstallResult, causes: Mapping[Component, str]
+) -> Iterator[OperatorCondition]:
     errors = result.errors.get(component, [])
     if component is Component.CREDENTIALS and not (errors or result.objects.get(component)):
         return
     has_no_monitors = component is Component.MONITOR and bool(result.missing_kinds)
-    message = "; ".join(errors) or ("the cluster has no ServiceMonitors" if has_no_monitors else "")
-    yield OperatorCondition(
-        type=f"{component}Degraded",
-        status=bool(errors),
-        reason="SyncError" if errors else AS_EXPECTED,
-        message=message,
-    )
+    message = "the cluster has no ServiceMonitors" if has_no_monitors else ""
     if component in _HAVE_PODS:
-        yield from _of_pods(component, result)
-    elif component is Component.CREDENTIALS:
+        yield _degraded(component, "; ".join(errors), message)
+        yield from _of_pods(component, result, causes.get(component, ""))
+        return
+    yield _degraded(component, "; ".join(errors), "; ".join(result.waiting.get(component, ())) or message)
+    if component is Component.CREDENTIALS:
         yield from _of_credentials(result.objects.get(component, []))
 
 
-def _of_pods(component: Component, result: InstallResult) -> Iterator[OperatorCondition]:
+def _of_pods(component: Component, result: InstallResult, cause: str) -> Iterator[OperatorCondition]:
     workload = result.workloads.get(component)
     available = workload is not None and is_available(workload)
-    pending = "; ".join(result.waiting.get(component, ())) or (
-        rollout_progress(workload) if workload else "not created yet"
-    )
+    waiting = "; ".join(result.waiting.get(component, ()))
+    pending = waiting or (rollout_progress(workload) if workload else "not created yet")
+    progressing = bool(pending) and not (workload and is_stable(workload) and not waiting)
     yield OperatorCondition(
         type=f"{component}Available", status=available, reason=AS_EXPECTED if available else DEPLOYING
     )
     yield OperatorCondition(
         type=f"{component}Progressing",
-        status=bool(pending),
-        reason=DEPLOYING if pending else AS_EXPECTED,
-        message=pending,
+        status=progressing,
+        reason=DEPLOYING if progressing else AS_EXPECTED,
+        message=f"{cause}: {pending}" if progressing and cause else pending,
     )
 
 

@@ -16,17 +16,22 @@ pass until nothing is left:
 5. One older pod is deleted at a time: a pod on whose node no volume is in use, and only if the new driver is
    ready on all nodes without an older pod. If the new driver does not start, at most one node has no driver.
 6. When no older pod is left, the objects that only those pods needed are deleted.
+
+A tenant can create a Deployment, a DaemonSet or a pod with any name and labels. These are therefore older
+drivers only in a namespace in which an administrator or OLM has installed one: that of this operator, and
+those whose service accounts of the older systems have a ClusterRoleBinding. Only pods in the operator's own
+namespace are deleted.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Awaitable, Collection, Iterable, Sequence
+from typing import Any, Final
 
 import structlog
 from lightkube.resources.core_v1 import Pod
 from lightkube.types import CascadeType
 
 from kube_efs.kube.errors import translated
-from kube_efs.model.errors import KubeNotFound
+from kube_efs.model.errors import KubeConflict, KubeDenied, KubeError, KubeInvalid, KubeNotFound
 from kube_efs.operator.cluster_csi_driver import DRIVER_NAME, FORCE_TAKEOVER
 from kube_efs.operator.kinds import KINDS, ObjectReference, has_labels, is_part_of_kube_efs, reference_of
 from kube_efs.operator.manifests import Manifest
@@ -44,32 +49,85 @@ _CHART: Final = (("Deployment", "efs-csi-controller"), ("DaemonSet", "efs-csi-no
 _DAEMON_SETS: Final = ("efs-csi-node", "aws-efs-csi-driver-node")
 _DEPLOYMENT: Final = "aws-efs-csi-driver-controller"
 OLDER_WORKLOADS: Final = (*_OPERATORS, *_DAEMON_SETS, _DEPLOYMENT, "efs-csi-controller")
-# Only the older pods needed these objects of both operators.
-_REMAINING: Final = (
-    ("ServiceAccount", "efs-csi-sa"),
-    ("SecurityContextConstraints", "efs-csi-scc"),
-    ("ServiceAccount", "aws-efs-csi-driver-node-sa"),
-    ("ServiceAccount", "aws-efs-csi-driver-controller-sa"),
-    ("ClusterRoleBinding", "efs-node-privileged-binding"),
-    ("ClusterRoleBinding", "efs-controller-privileged-binding"),
-    ("ClusterRoleBinding", "efs-csi-main-provisioner-binding"),
-    ("ClusterRoleBinding", "efs-kube-rbac-proxy-binding"),
-    ("ClusterRole", "efs-privileged-role"),
-    ("ClusterRole", "efs-kube-rbac-proxy-role"),
-    ("RoleBinding", "aws-efs-csi-driver-lease-leader-election"),
-    ("Role", "aws-efs-csi-driver-lease-leader-election"),
-    # Of openshift-efs-stunnel. Its workloads have the same names as ours, and are updated in place.
-    ("RoleBinding", "edit-efs-manager"),
-    ("RoleBinding", "edit-efs-worker"),
-    ("RoleBinding", "view-efs-stunnel"),
-    ("ClusterRoleBinding", "system:{namespace}:controller:persistent-volume-binder"),
+# The accounts of older drivers and operators.
+_ACCOUNTS: Final = frozenset(
+    {
+        *_OPERATORS,
+        "efs-csi-sa",
+        "efs-csi-controller-sa",
+        "efs-csi-node-sa",
+        "aws-efs-csi-driver-node-sa",
+        "aws-efs-csi-driver-controller-sa",
+    }
 )
-_INHERITED: Final = (("CSIDriver", DRIVER_NAME), ("StorageClass", "efs-sc"))
+# The chart of the AWS driver binds these roles, also to accounts with other names.
+_CLUSTER_ROLES: Final = frozenset({"efs-csi-external-provisioner-role", "efs-csi-node-role"})
+# Only the older pods needed these objects. Those of aws-efs-operator have its label.
+_LABELED: Final = (("ServiceAccount", "efs-csi-sa"), ("SecurityContextConstraints", "efs-csi-scc"))
+# A binding proves whose it is by its subject, an account of the installation's namespace.
+_BINDINGS: Final = {
+    "efs-node-privileged-binding": "aws-efs-csi-driver-node-sa",
+    "efs-controller-privileged-binding": "aws-efs-csi-driver-controller-sa",
+    "efs-csi-main-provisioner-binding": "aws-efs-csi-driver-controller-sa",
+    "efs-kube-rbac-proxy-binding": "aws-efs-csi-driver-controller-sa",
+    "aws-efs-csi-driver-lease-leader-election": "aws-efs-csi-driver-controller-sa",
+    # Of openshift-efs-stunnel. Its workloads and accounts have the same names as ours, and are updated.
+    "edit-efs-manager": "efs-manager",
+    "edit-efs-worker": "efs-worker",
+    "view-efs-stunnel": "efs-stunnel",
+    "system:{namespace}:controller:persistent-volume-binder": "efs-manager",
+}
+# Roles that these bindings refer to, and no other installation.
+_ROLES: Final = frozenset(
+    {"efs-privileged-role", "efs-kube-rbac-proxy-role", "aws-efs-csi-driver-lease-leader-election"}
+)
+# Objects of aws-efs-csi-driver-operator without an account. Their selector proves whose they are.
+_SHARED_NAMES: Final = (
+    ("Service", "aws-efs-csi-driver-controller-metrics", ("spec", "selector"), _DEPLOYMENT),
+    (
+        "ServiceMonitor",
+        "aws-efs-csi-driver-controller-monitor",
+        ("spec", "selector", "matchLabels"),
+        "aws-efs-csi-driver-controller-metrics",
+    ),
+)
+_DISRUPTION_BUDGET: Final = (
+    "PodDisruptionBudget",
+    "aws-efs-csi-driver-controller-pdb",
+    ("spec", "selector", "matchLabels"),
+    _DEPLOYMENT,
+)
+_NODE_CREDENTIALS: Final = ObjectReference(
+    "CredentialsRequest", "openshift-cloud-credential-operator", "openshift-aws-efs-csi-driver-node"
+)
+_NODE_SECRET: Final = "node-aws-efs-cloud-credentials"  # noqa: S105 - the name of one
+OLDER_CLASS: Final = "efs-sc"
+_INHERITED: Final = (("CSIDriver", DRIVER_NAME), ("StorageClass", OLDER_CLASS))
 _CRD_KIND: Final = "CustomResourceDefinition"
+# After these errors, the object is certainly not deleted.
+_REFUSALS: Final = (KubeDenied, KubeInvalid)
+
+
+class Errors:
+    """Collects the errors of single objects, so that the other objects are handled too."""
+
+    def __init__(self) -> None:
+        self.texts: tuple[str, ...] = ()
+
+    async def collect(self, work: Awaitable[object]) -> KubeError | None:
+        """The error of the work, if any. Raises KubeConflict: the pass is repeated with newer objects."""
+        try:
+            await work
+        except KubeConflict:
+            raise
+        except KubeError as error:
+            self.texts = (*self.texts, str(error))
+            return error
+        return None
 
 
 class Takeover:
-    """Takes over from older operators in the installation's namespace; every method raises KubeError."""
+    """Takes over from older operators in the installation's namespace."""
 
     def __init__(self, objects: ObjectClient, namespace: str) -> None:
         self._objects = objects
@@ -78,77 +136,115 @@ class Takeover:
     async def step(self, *, forced: bool, node_daemon_set: Manifest | None) -> Progress:
         """Do what is possible now. ``node_daemon_set`` is the new driver's, None before it exists.
 
-        ``forced`` replaces the driver also on nodes whose pods use volumes.
+        ``forced`` replaces the driver also on nodes whose pods use volumes. An object that cannot be changed
+        does not stop the others, and its error is part of the progress. Raises KubeError only if the new
+        driver must not be installed: another one may be active.
         """
         blocked = await self._find_manager()
         if blocked:
             return Progress(blocked=blocked)
-        await self._remove_owner_references()
+        errors = Errors()
+        await self._remove_owner_references(errors)
         await self._delete_workloads()
+        await self._delete_shared_names(errors)
         pods = await self._list_pods()
         if not pods:
-            await self._delete_remaining_objects()
-            return Progress()
+            await self._delete_remaining_objects(errors)
+            return Progress(errors=errors.texts)
         uses = () if forced else await find_volume_uses(self._objects.client)
-        pod, waiting = select_pod(pods, [use for use in uses if use.by_driver])
-        if pod is not None and _is_ready_elsewhere(node_daemon_set, older_pods=len(pods)):
-            await self._delete_pod(pod)
-        return Progress(waiting=waiting or f"{len(pods)} nodes still have the older driver")
+        unused, waiting = select_pods(pods, [use for use in uses if use.by_driver])
+        if _is_ready_elsewhere(node_daemon_set, older_pods=len(pods)):
+            for pod in unused:
+                # One at a time. The next one follows only a refusal: after any other error, such as a lost
+                # answer, this pod may be deleted.
+                if not isinstance(await errors.collect(self._delete_pod(pod)), _REFUSALS):
+                    break
+        waiting = waiting or f"{len(pods)} nodes still have the older driver"
+        return Progress(waiting=waiting, errors=errors.texts)
+
+    async def _list_namespaces(self) -> frozenset[str]:
+        """Where an administrator or OLM has installed an older driver, and the operator's own namespace."""
+        installed = {
+            subject.get("namespace", "")
+            for binding in await self._objects.list("ClusterRoleBinding")
+            for subject in binding.get("subjects") or ()
+            if subject["name"] in _ACCOUNTS or binding["roleRef"]["name"] in _CLUSTER_ROLES
+        }
+        return frozenset({self._namespace, *installed})
+
+    async def _list_workloads(self, kind: str, name: str, namespaces: Collection[str]) -> list[Manifest]:
+        found = await self._objects.list(kind, name=name)
+        return [one for one in found if one["metadata"]["namespace"] in namespaces]
 
     async def _find_manager(self) -> str:
         """What manages the older driver, and the remedy; empty if nothing does."""
+        namespaces = await self._list_namespaces()
         for name in _OPERATORS:
-            for found in await self._objects.list("Deployment", name=name):
+            for found in await self._list_workloads("Deployment", name, namespaces):
                 if found["spec"].get("replicas") != 0:
                     return (
                         f"{reference_of(found)} still runs, and would revert the changes of this "
                         "operator; remove it"
                     )
         for kind, name in _CHART:
-            for found in await self._objects.list(kind, name=name):
+            for found in await self._list_workloads(kind, name, namespaces):
                 if not _is_community_operators(found) and not is_part_of_kube_efs(found):
                     return (
                         f"{reference_of(found)} of the AWS driver still exists;"
                         " remove its release or add-on, its volumes are kept"
                     )
         for kind, name in (*(("DaemonSet", name) for name in _DAEMON_SETS), ("Deployment", _DEPLOYMENT)):
-            for found in await self._objects.list(kind, name=name):
+            for found in await self._list_workloads(kind, name, namespaces):
                 namespace = found["metadata"]["namespace"]
                 if namespace != self._namespace and not is_part_of_kube_efs(found):
                     return f"{reference_of(found)} can be taken over by an operator in its namespace only"
         return ""
 
-    async def _remove_owner_references(self) -> None:
+    async def _remove_owner_references(self, errors: Errors) -> None:
         for kind, name in _INHERITED:
-            reference = ObjectReference(kind, "", name)
-            found = await self._objects.get(reference)
-            if found is None or not _is_community_operators(found):
-                continue
-            owners = found["metadata"].get("ownerReferences") or ()
-            metadata = {
-                "resourceVersion": found["metadata"]["resourceVersion"],
-                "labels": {COMMUNITY_LABEL: None},
-                "ownerReferences": [one for one in owners if one["kind"] != _CRD_KIND],
-            }
-            await self._objects.merge_patch(reference, {"metadata": metadata})
+            await errors.collect(self._remove_owner_reference(ObjectReference(kind, "", name)))
+
+    async def _remove_owner_reference(self, reference: ObjectReference) -> None:
+        found = await self._objects.get(reference)
+        if found is None or not _is_community_operators(found):
+            return
+        owners = found["metadata"].get("ownerReferences") or ()
+        metadata = {
+            "resourceVersion": found["metadata"]["resourceVersion"],
+            "labels": {COMMUNITY_LABEL: None},
+            "ownerReferences": [one for one in owners if one["kind"] != _CRD_KIND],
+        }
+        await self._objects.merge_patch(reference, {"metadata": metadata})
 
     async def _delete_workloads(self) -> None:
-        for found in await self._objects.list("Deployment", name=_DEPLOYMENT):
-            await self._objects.delete(reference_of(found), cascade=CascadeType.FOREGROUND)
-            log.info("older-object-deleted", object=str(reference_of(found)))
+        """Delete the workloads; raises KubeError, because two controllers would create volumes."""
+        for found in await self._objects.list("Deployment", name=_DEPLOYMENT, namespace=self._namespace):
+            await self._delete(found, CascadeType.FOREGROUND)
         for name in _DAEMON_SETS:
-            for found in await self._objects.list("DaemonSet", name=name):
+            for found in await self._objects.list("DaemonSet", name=name, namespace=self._namespace):
                 # The new DaemonSet has the name of the community operator's.
                 if not is_part_of_kube_efs(found):
-                    await self._objects.delete(reference_of(found), cascade=CascadeType.ORPHAN)
-                    log.info("older-object-deleted", object=str(reference_of(found)), pods="orphaned")
+                    await self._delete(found, CascadeType.ORPHAN)
+
+    async def _delete_shared_names(self, errors: Errors) -> None:
+        """Delete objects whose names the new ones have. An apply would keep their selectors, too."""
+        for kind, name, path, app in _SHARED_NAMES:
+            await errors.collect(self._delete_by_selector(kind, name, path, app))
+
+    async def _delete_by_selector(self, kind: str, name: str, path: tuple[str, ...], app: str) -> None:
+        found = await self._find(kind, name)
+        selector: Any = found or {}
+        for part in path:
+            selector = selector.get(part) or {}
+        if found is not None and selector.get("app") == app:
+            await self._delete(found)
 
     async def _list_pods(self) -> tuple[Pod, ...]:
         found: list[Pod] = []
         for name in _DAEMON_SETS:
             with translated("pods of older drivers"):
-                listing = self._objects.client.list(Pod, namespace="*", labels={"app": name})
-                found += [pod async for pod in listing if not is_part_of_kube_efs(pod.to_dict())]
+                listing = self._objects.client.list(Pod, namespace=self._namespace, labels={"app": name})
+                found += [pod async for pod in listing if _is_older_driver(pod)]
         return tuple(found)
 
     async def _delete_pod(self, pod: Pod) -> None:
@@ -161,21 +257,65 @@ class Takeover:
             return
         log.info("older-pod-deleted", pod=f"{namespace}/{name}")
 
-    async def _delete_remaining_objects(self) -> None:
-        for kind, name in _REMAINING:
-            namespace = self._namespace if KINDS[kind].is_namespaced else ""
-            reference = ObjectReference(kind, namespace, name.replace("{namespace}", self._namespace))
-            if await self._objects.delete(reference):
-                log.info("older-object-deleted", object=str(reference))
+    async def _delete_remaining_objects(self, errors: Errors) -> None:
+        """Delete what the older pods needed, and each binding last: it proves whose the other objects are."""
+        for kind, name in _LABELED:
+            await errors.collect(self._delete_labeled(kind, name))
+        for name, account in _BINDINGS.items():
+            for kind in ("ClusterRoleBinding", "RoleBinding"):
+                await errors.collect(self._delete_granted(kind, name, account))
+        await errors.collect(self._delete_by_selector(*_DISRUPTION_BUDGET))
+        await errors.collect(self._delete_node_credentials())
+
+    async def _delete_labeled(self, kind: str, name: str) -> None:
+        found = await self._find(kind, name)
+        if found is not None and _is_community_operators(found):
+            await self._delete(found)
+
+    async def _delete_granted(self, kind: str, name: str, account: str) -> None:
+        binding = await self._find(kind, name.replace("{namespace}", self._namespace))
+        if binding is None or not self._is_older(binding, account):
+            return
+        role = binding["roleRef"]
+        for granted_kind, granted_name in (("ServiceAccount", account), (role["kind"], role["name"])):
+            if granted_name in _ACCOUNTS | _ROLES:
+                found = await self._find(granted_kind, granted_name)
+                if found is not None and not is_part_of_kube_efs(found):
+                    await self._delete(found)
+        await self._delete(binding)
+
+    async def _delete_node_credentials(self) -> None:
+        """Delete the request for credentials of the older nodes; OpenShift then deletes their AWS user."""
+        found = await self._objects.get(_NODE_CREDENTIALS)
+        if found is not None and not is_part_of_kube_efs(found):
+            secret = (found.get("spec") or {}).get("secretRef") or {}
+            if secret.get("name") == _NODE_SECRET:
+                await self._delete(found)
+
+    def _is_older(self, binding: Manifest, account: str) -> bool:
+        """Whether a binding is for exactly this account of the operator's namespace, and is not ours."""
+        subjects = [(one["kind"], one.get("namespace"), one["name"]) for one in binding.get("subjects") or ()]
+        is_ours = is_part_of_kube_efs(binding)
+        return not is_ours and subjects == [("ServiceAccount", self._namespace, account)]
+
+    async def _find(self, kind: str, name: str) -> Manifest | None:
+        namespace = self._namespace if KINDS[kind].is_namespaced else ""
+        return await self._objects.get(ObjectReference(kind, namespace, name))
+
+    async def _delete(self, found: Manifest, cascade: CascadeType = CascadeType.BACKGROUND) -> None:
+        if found["metadata"].get("deletionTimestamp"):
+            return
+        if await self._objects.delete(reference_of(found), cascade=cascade):
+            log.info("older-object-deleted", object=str(reference_of(found)))
 
 
-def select_pod(pods: Sequence[Pod], uses: Iterable[VolumeUse]) -> tuple[Pod | None, str]:
-    """The older pod to delete next, None while one is being deleted; and which nodes wait for which pods."""
+def select_pods(pods: Sequence[Pod], uses: Iterable[VolumeUse]) -> tuple[tuple[Pod, ...], str]:
+    """The older pods of which one can be deleted, none while one is; and which nodes wait for which pods."""
     by_node: dict[str, list[VolumeUse]] = {}
     for use in uses:
         by_node.setdefault(use.node, []).append(use)
     nodes = {(pod.spec and pod.spec.nodeName) or "": pod for pod in pods}
-    unused = [pod for node, pod in sorted(nodes.items()) if node not in by_node]
+    unused = tuple(pod for node, pod in sorted(nodes.items()) if node not in by_node)
     waiting = "; ".join(
         f"node {node} keeps the older driver while {describe_pods(by_node[node])} use its volumes"
         for node in sorted(nodes.keys() & by_node.keys())
@@ -183,7 +323,18 @@ def select_pod(pods: Sequence[Pod], uses: Iterable[VolumeUse]) -> tuple[Pod | No
     if waiting:
         waiting += f" (drain the node, or set the annotation {FORCE_TAKEOVER})"
     is_deleting = any(pod.metadata and pod.metadata.deletionTimestamp for pod in pods)
-    return (unused[0] if unused and not is_deleting else None), waiting
+    return (() if is_deleting else unused), waiting
+
+
+def _is_older_driver(pod: Pod) -> bool:
+    """Whether a pod with the label of an older driver is one that runs: by its account, not by the label.
+
+    The pod has no owner any more, because its DaemonSet was deleted without its pods. A pod that has ended
+    serves no mount. It can stay as an object for a long time, if it has a finalizer.
+    """
+    account = pod.spec and pod.spec.serviceAccountName
+    has_ended = pod.status and pod.status.phase in {"Succeeded", "Failed"}
+    return account in _ACCOUNTS and not has_ended and not is_part_of_kube_efs(pod.to_dict())
 
 
 def _is_ready_elsewhere(node_daemon_set: Manifest | None, *, older_pods: int) -> bool:

@@ -2,7 +2,7 @@
 
 Nothing is removed while a pod uses a volume of the driver or a tunnel volume, unless an administrator forces
 it. Without the tunnel, each access of the pod to its volume would hang, and without the driver, the kubelet
-could not unmount it.
+could not unmount it. If such a pod starts during the removal, the removal pauses, and restores nothing.
 
 Then the workloads are deleted one after the other: the controller, which creates and deletes volumes; the
 driver of the nodes, which mounts them; the tunnels, through which they are mounted. Each one needs the next
@@ -20,10 +20,18 @@ from typing import Final
 
 from lightkube.types import CascadeType
 
+from kube_efs.model.errors import KubeError
 from kube_efs.operator.cluster_csi_driver import FORCE_UNINSTALL
 from kube_efs.operator.desired_objects import Component, component_of
 from kube_efs.operator.installer import RecordChange
-from kube_efs.operator.kinds import KEPT_AFTER_UNINSTALL, KINDS, MANAGED_BY, WORKLOADS, reference_of
+from kube_efs.operator.kinds import (
+    KEPT_AFTER_UNINSTALL,
+    KINDS,
+    MANAGED_BY,
+    WORKLOADS,
+    describe_finalizers,
+    reference_of,
+)
 from kube_efs.operator.manifests import Manifest
 from kube_efs.operator.object_client import ObjectClient
 from kube_efs.operator.progress import Progress
@@ -41,8 +49,13 @@ class Uninstaller:
         self._record_change = record_change
 
     async def step(self, *, forced: bool) -> Progress:
-        """Do what is possible now; raises KubeError. ``forced`` also removes what pods use."""
+        """Do what is possible now; raises KubeError. ``forced`` also removes what pods use.
+
+        An object that cannot be deleted does not keep the other ones. Its error is part of the progress.
+        """
         workloads = [one for kind in sorted(WORKLOADS) for one in await self._list_installed(kind)]
+        kept = {component_of(one) for one in workloads if not one["metadata"].get("deletionTimestamp")}
+        removed = frozenset(_ORDER) - kept
         # When all workloads are deleted, nothing that a pod needs is left to protect.
         if workloads and not forced:
             uses = await find_volume_uses(self._objects.client)
@@ -51,20 +64,39 @@ class Uninstaller:
                     f"pods use volumes of the driver: {describe_pods(uses)}; end them, or set the annotation"
                     f" {FORCE_UNINSTALL} to true and lose access to what they have mounted"
                 )
-                return Progress(blocked=blocked)
+                return Progress(blocked=blocked, removed=removed)
         for component in _ORDER:
             of_component = [one for one in workloads if component_of(one) is component]
             if of_component:
+                # The next component must not be deleted before, so an error ends this pass.
                 await self._delete(of_component, CascadeType.FOREGROUND)
-                return Progress(waiting=f"the pods of {reference_of(of_component[0])} are ending")
+                workload = of_component[0]
+                hint = describe_finalizers(workload)
+                waiting = f"the pods of {reference_of(workload)} are ending"
+                waiting = f"{waiting}; {hint}" if hint else waiting
+                return Progress(waiting=waiting, removed=removed | {component})
+        errors: list[str] = []
         for kind in KINDS:
             if kind not in KEPT_AFTER_UNINSTALL:
-                await self._delete(await self._list_installed(kind), CascadeType.BACKGROUND)
-        return Progress()
+                errors += await self._delete_all(kind)
+        return Progress(errors=tuple(errors), removed=removed)
 
     async def _list_installed(self, kind: str) -> tuple[Manifest, ...]:
         namespace = KINDS[kind].namespace(self._namespace)
         return await self._objects.list(kind, labels=MANAGED_BY, namespace=namespace)
+
+    async def _delete_all(self, kind: str) -> list[str]:
+        """Delete what is installed of that kind; gives the errors of objects that cannot be deleted."""
+        errors = []
+        try:
+            for one in await self._list_installed(kind):
+                try:
+                    await self._delete([one], CascadeType.BACKGROUND)
+                except KubeError as error:
+                    errors.append(str(error))
+        except KubeError as error:
+            errors.append(str(error))
+        return errors
 
     async def _delete(self, manifests: Iterable[Manifest], cascade: CascadeType) -> None:
         for one in manifests:

@@ -40,15 +40,14 @@ def volume_uses_of(
     pods: Iterable[Pod], claims: Iterable[PersistentVolumeClaim], volumes: Iterable[PersistentVolume]
 ) -> tuple[VolumeUse, ...]:
     """The same for these objects, sorted. A pod that has ended has no mounts."""
-    by_driver_of_volume = {
-        volume.metadata.name: _is_csi(volume)
-        for volume in volumes
-        if volume.metadata and _needs_kube_efs(volume)
+    volume_of_name = {
+        volume.metadata.name: volume for volume in volumes if volume.metadata and _needs_kube_efs(volume)
     }
     by_driver_of_claim = {
-        (claim.metadata.namespace, claim.metadata.name): by_driver_of_volume[claim.spec.volumeName]
+        (claim.metadata.namespace, claim.metadata.name): _is_csi(volume)
         for claim in claims
-        if claim.metadata and claim.spec and claim.spec.volumeName in by_driver_of_volume
+        if claim.metadata and claim.spec and (volume := volume_of_name.get(claim.spec.volumeName))
+        if _is_for(volume, claim)
     }
     found = {
         VolumeUse(
@@ -71,6 +70,12 @@ def describe_pods(uses: Sequence[VolumeUse]) -> str:
     pods = sorted({f"{use.namespace}/{use.pod}" for use in uses})
     more = f" and {len(pods) - _NAMES_MAX} more" if len(pods) > _NAMES_MAX else ""
     return ", ".join(pods[:_NAMES_MAX]) + more
+
+
+def _is_for(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
+    """Whether the volume is not bound to another claim. A claim may name the volume of any other claim."""
+    bound, own = volume.spec and volume.spec.claimRef, claim.metadata
+    return not bound or bool(own and (bound.namespace, bound.name) == (own.namespace, own.name))
 
 
 def _is_csi(volume: PersistentVolume) -> bool:

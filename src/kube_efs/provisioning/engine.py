@@ -12,7 +12,7 @@ before, and everything that an administrator set before. The guards check again 
 """
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -36,6 +36,7 @@ from kube_efs.model.errors import (
     RemovalRefused,
     WorkerRefused,
 )
+from kube_efs.model.left_alone import check_claim, check_volume
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.model.volumes import FINALIZER, Location, Volume, VolumePhase
 from kube_efs.provisioning.guards import DataKept, Guards, Order, Permit, Removal
@@ -81,7 +82,7 @@ class Plan(Protocol):
         """A text for the location of the created volume's data, for messages."""
 
     @property
-    def oddities(self) -> Sequence[str]:
+    def warnings(self) -> Sequence[str]:
         """Settings of the claim or its class that have no effect, as messages for their author."""
 
     async def prepare(self) -> None:
@@ -106,10 +107,11 @@ class Backend(Protocol):
     def shares_directories(self) -> bool:
         """Whether a claim may get the directory of another or of a former volume."""
 
-    def plan(self, claim: Claim, storage_class: StorageClass) -> Plan | None:
-        """The plan for the claim; None for a claim of another backend.
+    def plan(self, claim: Claim, storage_class: StorageClass) -> Plan:
+        """The plan for the claim.
 
-        Raises ClaimRefused when the claim cannot be served, NotYet when something does not exist yet.
+        Raises ClaimRefused or LeftAlone when the claim cannot be served, NotYet when something does not exist
+        yet.
         """
 
     def owns(self, volume: Volume) -> bool:
@@ -163,7 +165,13 @@ class _Lost:
 
 
 class Engine:
-    """Plans, creates and removes volumes."""
+    """Plans, creates and removes volumes.
+
+    ``former_names`` gives earlier names of the provisioner of tunnel volumes. Without ``finalizes``, new
+    volumes get no finalizer: the permissions of efs-provisioner do not allow its removal. The removal of a
+    volume without a finalizer has no visible commit point. The guards list all volumes instead, and the
+    object is deleted after its data.
+    """
 
     def __init__(
         self,
@@ -172,9 +180,13 @@ class Engine:
         backends: Sequence[Backend],
         store: VolumeStore,
         guards: Guards,
+        former_names: Callable[[], Collection[str]] = frozenset,
+        finalizes: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._index = index
+        self._former_names = former_names
+        self._finalizes = finalizes
         self._backends = {backend.provisioner: backend for backend in backends}
         self._store = store
         self._guards = guards
@@ -187,9 +199,11 @@ class Engine:
     def plan(self, claim: Claim) -> Plan | None:
         """The plan for the claim; None when this process must not serve it now.
 
-        Raises ClaimRefused when the claim cannot be served, NotYet when something does not exist yet.
+        Raises ClaimRefused or LeftAlone when the claim cannot be served, NotYet when something does not exist
+        yet.
         """
-        if not claim.wants_volume or self._index.volume_of(claim.uid):
+        is_root = claim.storage_class == ROOT_CLASS
+        if is_root or not claim.wants_volume or self._index.volume_of(claim.uid):
             return None
         storage_class, backend = self._served_by(claim)
         # Kubernetes may not have assigned the claim to a provisioner yet.
@@ -222,8 +236,13 @@ class Engine:
         return storage_class, self._backends.get(storage_class.provisioner) if storage_class else None
 
     def _check_assigned_to_us(self, claim: Claim, storage_class: StorageClass | None) -> None:
-        """Raise NotYet for a claim that Kubernetes assigned to us although its class is not ours."""
-        if claim.storage_provisioner not in self._backends or claim.storage_class == ROOT_CLASS:
+        """Raise NotYet for a claim that Kubernetes assigned to us although its class is not ours.
+
+        Raises LeftAlone when a provisioner has another name now.
+        """
+        if storage_class is not None:
+            check_claim(claim, storage_class, self._backends, self._former_names())
+        if claim.storage_provisioner not in self._backends:
             return
         if storage_class is None:
             raise NotYet(
@@ -320,7 +339,7 @@ class Engine:
     async def _create(self, plan: Plan, made: Made) -> Volume:
         for attempt in range(_NAMES_TRIED):
             # No await may separate these lines: from here on, no other volume can get the same storage.
-            wanted = replace(made.volume(attempt), finalizers=(FINALIZER,))
+            wanted = replace(made.volume(attempt), finalizers=(FINALIZER,) if self._finalizes else ())
             self._index.expect_volume(wanted)
             try:
                 return await self._store.create(wanted)
@@ -361,10 +380,13 @@ class Engine:
     async def reclaim(self, volume: Volume) -> Reclaimed | None:
         """Delete a released volume and its data; None when it must not be deleted.
 
-        Waits while another task has reserved the directory. Raises RemovalRefused when a guard refuses, and
-        KubeEfsError when the backend or the API server fails.
+        Waits while another task has reserved the directory. Raises RemovalRefused when a guard refuses,
+        LeftAlone when its user may expect the removal, and KubeEfsError when the backend or the API server
+        fails.
         """
         backend = self._backends.get(volume.provisioned_by or "")
+        if volume.storage_class != ROOT_CLASS and (backend is None or backend.owns(volume)):
+            check_volume(volume, self._backends, self._former_names())
         if backend is None:
             return None
         if _is_held_with_data_kept(volume) and backend.owns(volume):
@@ -415,7 +437,7 @@ class Engine:
             if order.permit.keeps:
                 # No order of an earlier leader may take effect after the deletion of the volume.
                 await backend.settled(live)
-            await self._store.release(live)
+            await self._store.delete(live)
             self._ordered.discard(live.uid)
             keeps = order.permit.keeps
             self._index.removed_volume(volume, with_directory=removal.with_directory and not keeps)
@@ -437,11 +459,11 @@ class Engine:
             live = await self._live(volume)
             if live is None or not _is_removable(live):
                 return None
-            if FINALIZER not in live.finalizers:
+            if FINALIZER not in live.finalizers and self._finalizes:
                 await self._store.protect(live)
                 continue
             permit = await self._guards.check(removal, live)
-            if live.deleting:
+            if live.deleting or FINALIZER not in live.finalizers:
                 return live, permit
             try:
                 # Recorded before the call, because its answer can be lost.
@@ -456,9 +478,11 @@ class Engine:
 
     async def _check_last(self, removal: Removal, volume: Volume) -> Permit:
         """The guards' last answer; raises KubeEfsError if the volume must no longer be removed."""
-        permit = await self._guards.check_last(removal, volume)
+        is_committed = FINALIZER in volume.finalizers
+        check = self._guards.check_last if is_committed else self._guards.check_listed
+        permit = await check(removal, volume)
         live = await self._live(volume)
-        if live is None or not live.deleting or not _is_removable(live):
+        if live is None or live.deleting is not is_committed or not _is_removable(live):
             remedy = "it is checked again"
             raise KubeConflict("must no longer be removed", field="volume", value=volume.name, remedy=remedy)
         return permit
@@ -472,7 +496,7 @@ class Engine:
         """Whether the volume is ours and has no finalizer, so that its deletion would keep the directory."""
         backend = self._backends.get(volume.provisioned_by or "")
         is_ours = backend is not None and backend.owns(volume) and volume.storage_class != ROOT_CLASS
-        return is_ours and not volume.deleting and FINALIZER not in volume.finalizers
+        return self._finalizes and is_ours and not volume.deleting and FINALIZER not in volume.finalizers
 
     async def _live(self, volume: Volume) -> Volume | None:
         """The current object of the volume in the API server; None if it was deleted."""

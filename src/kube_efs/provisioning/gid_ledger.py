@@ -58,6 +58,8 @@ class GidIndex:
         self.on_shared: Callable[[int], None] = lambda _: None
         self._holders: defaultdict[int, set[str]] = defaultdict(set)
         self._gids: dict[str, int] = {}
+        # The directories of holders whose name does not tell it.
+        self._places: dict[str, Location] = {}
         self._unknown: set[str] = set()
         self._shared: set[int] = set()
         # By the minimum of the range; the most recently used is the last.
@@ -91,10 +93,21 @@ class GidIndex:
         """The holders of the group ID except placeholders."""
         return self.holders(gid) - self._unknown
 
-    def hold(self, gid: int, holder: str, *, is_known: bool = True) -> None:
-        """Assign only this group ID to the holder; a holder that is not known is a placeholder."""
-        if self._gids.get(holder) == gid:
-            return
+    def place_of(self, holder: str) -> Location | None:
+        """The directory with the data of the holder, if it was noted."""
+        return self._places.get(holder)
+
+    def hold(self, gid: int, holder: str, *, at: Location | None = None, is_known: bool = True) -> None:
+        """Assign only this group ID to the holder, whose data is in the directory ``at``.
+
+        A holder that is not known is a placeholder.
+        """
+        if self._gids.get(holder) != gid:
+            self._assign(gid, holder, is_known=is_known)
+        if at is not None:
+            self._places[holder] = at
+
+    def _assign(self, gid: int, holder: str, *, is_known: bool) -> None:
         self.release(holder)
         self._gids[holder] = gid
         self._holders[gid].add(holder)
@@ -130,6 +143,7 @@ class GidIndex:
         if gid is None:
             return
         self._holders[gid].discard(holder)
+        self._places.pop(holder, None)
         self._unknown.discard(holder)
         if len(self.known_holders(gid)) <= 1:
             self._shared.discard(gid)
@@ -216,10 +230,13 @@ class GidLedger:
             kept = self.gids.of(name) if is_kept else None
             yield self.gids.take(within, name, start=start) if kept is None else kept
         except BaseException as error:
-            if before is not None:
+            is_missing = isinstance(error, (GidTaken, WorkerRefused))
+            if before is not None and is_missing:
                 self._lingering[name] = before
+            elif before is not None:
+                # A scan that began before this attempt does not show a directory that it created.
+                self._linger(name, location)
             elif name not in self._volumes:
-                is_missing = isinstance(error, (GidTaken, WorkerRefused))
                 self.vanished(name, None if is_missing else location)
             raise
         finally:
@@ -267,7 +284,7 @@ class GidLedger:
             is_known = name in self._volumes or name in self._taking
             holder = str(location) if is_known else name
             holders.add(holder)
-            self.gids.hold(gid, holder)
+            self.gids.hold(gid, holder, at=location)
             self._linger(holder, location)
         for name, one in list(self._lingering.items()):
             if one.since < scan and name not in holders and one.location.is_child_of(base):

@@ -253,6 +253,10 @@ class Guards:
             ) from None
         return await self._check(removal, frozenset({volume.name}), self._index)
 
+    async def check_listed(self, removal: Removal, volume: Volume) -> Permit:
+        """The same for a volume without our finalizer, which is not Terminating: it lists all volumes."""
+        return await self._check(removal, frozenset({volume.name}), await self._fresh())
+
     async def volumes_of(self, handle: VolumeHandle) -> frozenset[str]:
         """The uids of the volumes with exactly this handle; raises KubeError.
 

@@ -31,7 +31,7 @@ class SharedVolumeSteps:
             Step.MARK_CLAIM: self._mark_claim,
             Step.REMOVE_VOLUME: self._remove_volume,
             Step.REMOVE_CLAIM: self._remove_claim,
-            Step.LET_GO: self._let_go,
+            Step.RELEASE: self._release,
         }
 
     async def look(self, shared: SharedVolume) -> Found:
@@ -111,8 +111,8 @@ class SharedVolumeSteps:
         await self._store.remove_claim(_there(found.claim))
         return await self.look(found.shared)
 
-    async def _let_go(self, found: Found) -> None:
-        await self._store.let_go(found.shared)
+    async def _release(self, found: Found) -> None:
+        await self._store.release(found.shared)
 
 
 def _there(found: _T | None) -> _T:

@@ -20,7 +20,7 @@ maintain the last three.
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
 from kube_efs.model.claims import Claim, ReclaimPolicy, StorageClass
@@ -31,7 +31,6 @@ from kube_efs.model.efs.file_systems import Discovery
 from kube_efs.model.efs.ids import ClaimUid, FileSystemId, VpcId
 from kube_efs.model.efs.targets import PortUse, TunnelTargets
 from kube_efs.model.errors import InvalidValue
-from kube_efs.model.loopback import is_loopback
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.model.volumes import Location, Volume, locate, unlocated_directory
 from kube_efs.provisioning.gid_ledger import GidLedger
@@ -110,6 +109,8 @@ class VolumeIndex:
         self._volumes: dict[str, Volume] = {}
         self.gid_ledger = GidLedger(self._volumes)
         self.gids = self.gid_ledger.gids
+        # By name, the volumes of the roots of file systems.
+        self.roots: dict[str, Volume] = {}
         self._by_claim: dict[ClaimUid, str] = {}
         self._locations: dict[str, Location] = {}
         # The directories of NFS volumes that may be on any file system.
@@ -119,6 +120,8 @@ class VolumeIndex:
         self.without_id: dict[str, Location] = {}
         # The volumes that nodes mount from their loopback address, also while they are being created.
         self._behind_ports: dict[str, Volume] = {}
+        # Called with each of them that is new.
+        self.on_port_used: Callable[[Volume], None] = lambda _: None
         # The access point of each volume by name; and the other way round.
         self._entrances: dict[str, AccessPointId] = {}
         self._through: defaultdict[AccessPointId, set[str]] = defaultdict(set)
@@ -317,6 +320,8 @@ class VolumeIndex:
         is_new = volume.name not in self._volumes
         self._unlink(volume.name)
         self._volumes[volume.name] = volume
+        if volume.storage_class == ROOT_CLASS:
+            self.roots[volume.name] = volume
         if volume.claim and volume.claim.uid:
             self._by_claim[volume.claim.uid] = volume.name
         self._locate(volume)
@@ -324,14 +329,17 @@ class VolumeIndex:
         location = self._locations.get(volume.name)
         if volume.directory_id is not None and location is not None:
             # The directory holds the ID until it is removed.
-            self.gids.hold(volume.directory_id, str(location))
-        elif is_new and location and _is_directory(volume) and self.gids.of(str(location)) is None:
+            self.gids.hold(volume.directory_id, str(location), at=location)
+        elif is_new and location and is_made_directory(volume) and self.gids.of(str(location)) is None:
             self.without_id[volume.name] = location
 
     def _locate(self, volume: Volume) -> None:
+        was_behind_port = volume.name in self._behind_ports
         self._unlocate(volume.name)
-        if volume.nfs is not None and is_loopback(volume.nfs.server):
+        if volume.is_behind_port:
             self._behind_ports[volume.name] = volume
+            if not was_behind_port:
+                self.on_port_used(volume)
         # A root volume is above all directories and owns no data.
         location = (
             None if volume.storage_class == ROOT_CLASS else locate(volume, self._targets, self._servers)
@@ -348,6 +356,7 @@ class VolumeIndex:
 
     def _unlink(self, name: str) -> None:
         volume = self._volumes.pop(name, None)
+        self.roots.pop(name, None)
         claim = volume.claim.uid if volume and volume.claim else None
         if claim and self._by_claim.get(claim) == name:
             del self._by_claim[claim]
@@ -383,7 +392,7 @@ def _handle_of(volume: Volume) -> VolumeHandle | None:
         return None
 
 
-def _is_directory(volume: Volume) -> bool:
+def is_made_directory(volume: Volume) -> bool:
     """Whether the CSI driver created the volume as a directory, without an access point."""
     handle = _handle_of(volume) if volume.csi and volume.csi.driver == DRIVER else None
     return handle is not None and handle.base is not None

@@ -22,13 +22,13 @@ from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.csi.volume_handles import VolumeHandle, parse_volume_handle
 from kube_efs.model.efs.targets import (
     CONFIG_MAP_KEY,
-    CONFIG_MAP_NAME,
     ZONES_KEY,
     TunnelTarget,
     TunnelTargets,
     parse_targets,
 )
 from kube_efs.model.errors import InvalidValue, KubeNotFound
+from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL, Names
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.model.usage import OVER_REQUEST, VolumeUsage
 from kube_efs.model.volumes import Volume, locate
@@ -44,7 +44,7 @@ from kube_efs.report.values import (
 )
 from kube_efs.settings import DEFAULT_PROVISIONER
 from kube_efs.tunnels.status import parse_status
-from kube_efs.tunnels.status_config_map import NODE_KEY, STATUS_KEY, STATUS_LABELS
+from kube_efs.tunnels.status_config_map import NODE_KEY, STATUS_KEY
 
 _TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 _EVENTS: Final = 20
@@ -52,12 +52,13 @@ _EVENTS: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterState:
-    """The objects of a report; ``usage`` is by the names of volumes.
+    """The objects of a report; ``names`` are those of kube-efs, ``usage`` is by the names of volumes.
 
     ``warnings`` has the last warning of each claim by its UID. ``claims_with_events`` are the UIDs of claims
     for which kube-efs published an event.
     """
 
+    names: Names = OPENSHIFT_EFS_STUNNEL
     targets: ConfigMap | None = None
     statuses: tuple[ConfigMap, ...] = ()
     classes: tuple[StorageClass, ...] = ()
@@ -69,16 +70,17 @@ class ClusterState:
     events: tuple[EventReport, ...] = ()
 
 
-async def read_cluster(client: AsyncClient, namespace: str) -> ClusterReport:
-    """The report; ``namespace`` is that of kube-efs. Raises KubeError."""
+async def read_cluster(client: AsyncClient, names: Names) -> ClusterReport:
+    """The report; ``names`` are those of kube-efs. Raises KubeError."""
     (targets, statuses, usage), (classes, claims, volumes, events) = await asyncio.gather(
         asyncio.gather(
-            _targets(client, namespace), _statuses(client, namespace), UsageStore(client, namespace).load()
+            _targets(client, names), _statuses(client, names), UsageStore(client, names.namespace).load()
         ),
         asyncio.gather(_classes(client), _claims(client), _volumes(client), _events(client)),
     )
     return describe(
         ClusterState(
+            names=names,
             targets=targets,
             statuses=statuses,
             classes=classes,
@@ -96,17 +98,17 @@ async def read_cluster(client: AsyncClient, namespace: str) -> ClusterReport:
     )
 
 
-async def _targets(client: AsyncClient, namespace: str) -> ConfigMap | None:
+async def _targets(client: AsyncClient, names: Names) -> ConfigMap | None:
     try:
-        with translated(f"ConfigMap {CONFIG_MAP_NAME}"):
-            return await client.get(ConfigMap, CONFIG_MAP_NAME, namespace=namespace)
+        with translated(f"ConfigMap {names.config_map}"):
+            return await client.get(ConfigMap, names.config_map, namespace=names.namespace)
     except KubeNotFound:
         return None
 
 
-async def _statuses(client: AsyncClient, namespace: str) -> tuple[ConfigMap, ...]:
+async def _statuses(client: AsyncClient, names: Names) -> tuple[ConfigMap, ...]:
     with translated("the nodes' ConfigMaps"):
-        found = client.list(ConfigMap, namespace=namespace, labels=dict(STATUS_LABELS))
+        found = client.list(ConfigMap, namespace=names.namespace, labels=dict(names.tunnel_status_labels))
         return tuple([item async for item in found])
 
 
@@ -166,7 +168,7 @@ def _is_from_us(event: Event) -> bool:
 
 def describe(state: ClusterState) -> ClusterReport:
     """The report on these objects."""
-    targets, problems = _read_targets(state.targets)
+    targets, problems = _read_targets(state)
     ours = tuple(volume for volume in state.volumes if _is_ours(volume, targets))
     volumes = tuple(volume for volume in ours if volume.storage_class != ROOT_CLASS)
     provisioners = {DEFAULT_PROVISIONER, DRIVER, *(volume.provisioned_by for volume in ours)}
@@ -191,12 +193,15 @@ def describe(state: ClusterState) -> ClusterReport:
     )
 
 
-def _read_targets(found: ConfigMap | None) -> tuple[TunnelTargets, Iterable[str]]:
-    if found is None:
+def _read_targets(state: ClusterState) -> tuple[TunnelTargets, Iterable[str]]:
+    if state.targets is None:
+        # An installation with the CSI driver alone has none, and no volume needs it.
+        if state.statuses and not any(volume.loopback_ports for volume in state.volumes):
+            return TunnelTargets(), []
         return TunnelTargets(), [
-            (f"the ConfigMap {CONFIG_MAP_NAME} does not exist; has a controller ever run here?")
+            f"the ConfigMap {state.names.config_map} does not exist; has a controller ever run here?"
         ]
-    data = found.data or {}
+    data = state.targets.data or {}
     try:
         targets, rejections = parse_targets(data.get(CONFIG_MAP_KEY, ""), data.get(ZONES_KEY, ""))
     except InvalidValue as error:

@@ -6,7 +6,12 @@ openshift-efs-stunnel, efs-provisioner, the tools of AWS, and Kubernetes. An emp
 """
 
 from kube_efs.settings.base import DEFAULT_NAMESPACE, AwsSettings, CommonSettings, own_image
-from kube_efs.settings.controller import DEFAULT_LEASE, DEFAULT_PROVISIONER, ControllerSettings
+from kube_efs.settings.controller import (
+    DEFAULT_LEASE,
+    DEFAULT_PROVISIONER,
+    ControllerSettings,
+    efs_provisioner_defaults,
+)
 from kube_efs.settings.directories import BackendName, DirectoryProvisionerSettings
 from kube_efs.settings.installed import InstalledSettings
 from kube_efs.settings.loading import load
@@ -27,6 +32,7 @@ __all__ = [
     "NodeSettings",
     "OperatorSettings",
     "TunnelSettings",
+    "efs_provisioner_defaults",
     "load",
     "own_image",
 ]

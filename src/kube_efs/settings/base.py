@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
@@ -10,9 +11,10 @@ from pydantic import AfterValidator, FilePath
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from kube_efs.model.efs.ids import Region, ZoneName, parse_region, parse_zone_name
-from kube_efs.settings.fields import CommaList, DnsName, LabelName, matching, parsed, setting
+from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL, Names, NameSet
+from kube_efs.settings.fields import CommaList, DnsName, LabelName, TrueOrFalse, matching, parsed, setting
 
-DEFAULT_NAMESPACE = "openshift-efs-stunnel"
+DEFAULT_NAMESPACE = OPENSHIFT_EFS_STUNNEL.namespace
 _SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
@@ -75,6 +77,13 @@ class CommonSettings(Environment):
         accepts="a namespace's name",
         shown=f"the service account's, else `{DEFAULT_NAMESPACE}`",
     )
+    # Manifests of versions that had these names only do not set the variable.
+    name_set: NameSet = setting(
+        "KUBE_EFS_NAMES",
+        NameSet.OPENSHIFT_EFS_STUNNEL,
+        "Names of the objects of this installation, as in `kube-efs render --names`.",
+        accepts="`kube-efs`, `openshift-efs-stunnel` or `aws-efs-csi-driver`",
+    )
     identity: DnsName = setting(
         "POD_NAME",
         socket.gethostname,
@@ -90,30 +99,35 @@ class CommonSettings(Environment):
         shown="the host's name",
     )
 
+    @property
+    def names(self) -> Names:
+        """The names of the installation of this process, with its namespace."""
+        return replace(self.name_set.names, namespace=self.namespace)
+
 
 class AwsSettings(Environment):
-    """The location of this process in AWS, by default from the instance metadata."""
+    """The location of this process in AWS; without a setting, ``kube_efs.location`` finds it."""
 
     region: Annotated[Region, parsed(parse_region)] | None = setting(
         "AWS_REGION",
         None,
         "Region of the file systems.",
         accepts="a name such as `us-east-1`",
-        shown="instance metadata",
+        shown="the node's",
     )
     zone: Annotated[ZoneName, parsed(parse_zone_name)] | None = setting(
         "KUBE_EFS_ZONE",
         None,
         "Availability zone of this node.",
         accepts="a name such as `us-east-1a`",
-        shown="instance metadata",
+        shown="the node's",
     )
     zone_id: Annotated[ZoneName, parsed(parse_zone_name)] | None = setting(
         "KUBE_EFS_ZONE_ID",
         None,
         "ID of this node's availability zone, for file systems of other accounts.",
         accepts="an ID such as `use1-az1`",
-        shown="instance metadata",
+        shown="the node's",
     )
     subnets: CommaList = setting(
         "KUBE_EFS_SUBNETS",
@@ -134,6 +148,13 @@ class AwsSettings(Environment):
         "http://169.254.169.254",
         "Address of the instance metadata service.",
         accepts="an http or https URL",
+    )
+    uses_fips_endpoints: TrueOrFalse = setting(
+        "AWS_USE_FIPS_ENDPOINT",
+        False,
+        "Whether calls to AWS use FIPS endpoints. Tunnels are then in FIPS mode, too.",
+        accepts="true or false",
+        shown="`false`",
     )
     dns_suffix: DnsName | None = setting(
         "EFS_DNS_SUFFIX",

@@ -6,6 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import model_validator
 
+from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.efs.ids import FileSystemId, parse_file_system_id
 from kube_efs.settings.base import AwsSettings, CommonSettings, own_image
 from kube_efs.settings.csi import CsiSettings
@@ -17,6 +18,7 @@ from kube_efs.settings.directories import (
     ProvisionerName,
     Provisioners,
     ServerName,
+    WorkerMounts,
 )
 from kube_efs.settings.fields import DnsName, count, matching, parsed, seconds, setting
 from kube_efs.settings.secure_metrics import SecureMetricsSettings
@@ -26,6 +28,19 @@ from kube_efs.settings.usage import UsageSettings
 
 DEFAULT_PROVISIONER = "gnuthought.com/efs-stunnel"
 DEFAULT_LEASE = "kube-efs-controller"
+# How long efs-provisioner waits for a renewal; it ignores the duration in the object.
+_OLDER_LEASE_SECONDS = 15.0
+
+
+def efs_provisioner_defaults(environment: Mapping[str, str]) -> dict[str, str]:
+    """The settings with which a controller works like efs-provisioner, except those in the environment."""
+    defaults = {
+        "KUBE_EFS_BACKENDS": BackendName.DIRECTORY,
+        "KUBE_EFS_OLDER_PERMISSIONS": "true",
+        # The name of the older system's lock.
+        "KUBE_EFS_LEASE_NAME": environment.get("PROVISIONER_NAME", "").replace("/", "-"),
+    }
+    return {name: value for name, value in defaults.items() if value and not environment.get(name)}
 
 
 class ControllerSettings(
@@ -63,7 +78,7 @@ class ControllerSettings(
         "KUBE_EFS_BACKENDS",
         (BackendName.TUNNEL, BackendName.DIRECTORY),
         "Kinds of volumes that this controller creates.",
-        accepts="`tunnel`, `directory` and `csi`, with commas between them",
+        accepts=f"one or more of {', '.join(f'`{one}`' for one in BackendName)}, with commas between them",
         shown="`tunnel,directory`",
     )
     provisioner_name: ProvisionerName = setting(
@@ -129,11 +144,20 @@ class ControllerSettings(
         accepts="an image's name",
         shown="`quay.io/kube-efs/kube-efs:<version>`",
     )
-    worker_service_account: DnsName = setting(
+    worker_service_account: DnsName | None = setting(
         "KUBE_EFS_WORKER_SERVICE_ACCOUNT",
-        "efs-worker",
+        None,
         "Service account of the worker pods.",
         accepts="a service account's name",
+        shown="`efs-worker`, or the one of `KUBE_EFS_NAMES`",
+    )
+    worker_mounts: WorkerMounts | None = setting(
+        "KUBE_EFS_WORKER_MOUNTS",
+        None,
+        "How worker pods mount the root of a file system: through its port on the node, which is open all the"
+        " time, or with the CSI driver, only while a pod needs it.",
+        accepts="`tunnel` or `csi`",
+        shown="`tunnel` if `KUBE_EFS_BACKENDS` contains it, otherwise `csi`",
     )
     worker_timeout_seconds: float = seconds(
         "KUBE_EFS_WORKER_TIMEOUT_SECONDS",
@@ -162,6 +186,14 @@ class ControllerSettings(
         " different ones. The Role must name it.",
         accepts="a Lease's name",
     )
+    older_permissions: bool = setting(
+        "KUBE_EFS_OLDER_PERMISSIONS",
+        False,
+        "Whether the controller has only the permissions of efs-provisioner: its leader holds an Endpoints"
+        " object instead of a Lease, and new volumes get no finalizer. Only for directory volumes.",
+        accepts="true or false",
+        shown="`false`",
+    )
     lease_duration_seconds: int = seconds(
         "KUBE_EFS_LEASE_DURATION_SECONDS",
         15,
@@ -186,6 +218,28 @@ class ControllerSettings(
     aws_concurrency: int = count(
         "KUBE_EFS_AWS_CONCURRENCY", 8, "Maximum number of concurrent calls to AWS.", least=1, most=100
     )
+    aws_driver_metrics: bool = setting(
+        "KUBE_EFS_AWS_DRIVER_METRICS",
+        False,
+        "Whether `/metrics` also contains the metrics `aws_efs_csi_api_request_*` of the AWS driver.",
+        accepts="true or false",
+        shown="`false`",
+    )
+
+    @property
+    def has_workers(self) -> bool:
+        """Whether worker pods run.
+
+        With csi-provisioner they run only on request: its manifests do not give the permissions.
+        """
+        is_enough = self.worker_mounts is WorkerMounts.CSI or self.csi_endpoint is None
+        return BackendName.TUNNEL in self.backends or (BackendName.CSI in self.backends and is_enough)
+
+    @property
+    def workers_use_driver(self) -> bool:
+        """Whether worker pods mount with the CSI driver."""
+        default = WorkerMounts.TUNNEL if BackendName.TUNNEL in self.backends else WorkerMounts.CSI
+        return (self.worker_mounts or default) is WorkerMounts.CSI
 
     @property
     def directory_provisioners(self) -> tuple[DirectoryProvisionerSettings, ...]:
@@ -202,6 +256,16 @@ class ControllerSettings(
             mount=self.directory_mount,
         )
         return (single, *self.more_directory_provisioners)
+
+    @property
+    def served_provisioners(self) -> list[str]:
+        """The names of the provisioners whose claims and volumes this controller serves."""
+        names = [one.name for one in self.directory_provisioners]
+        if BackendName.TUNNEL in self.backends:
+            names.append(self.provisioner_name)
+        if BackendName.CSI in self.backends:
+            names.append(DRIVER)
+        return names
 
     @classmethod
     def gaps(cls, given: Mapping[str, object]) -> list[str]:
@@ -222,22 +286,41 @@ class ControllerSettings(
             "KUBE_EFS_BACKENDS": ",".join(self.backends),
             "KUBE_EFS_DIRECTORY_PROVISIONERS": self.more_directory_provisioners,
         }
-        faults = [*self.gaps(given), *self._shared_names(), *self._csi_faults(), *self._lease_faults()]
+        faults = [
+            *self.gaps(given),
+            *self._shared_names(),
+            *self._worker_faults(),
+            *self._lease_faults(),
+            *self._permission_faults(),
+        ]
         if faults:
             raise ValueError("\n".join(faults))
         return self
 
     def _shared_names(self) -> Iterator[str]:
-        served = [one.name for one in self.directory_provisioners]
-        if BackendName.TUNNEL in self.backends:
-            served.append(self.provisioner_name)
+        served = self.served_provisioners
         twice = sorted({name for name in served if served.count(name) > 1})
         if twice:
             yield f"each provisioner needs a unique name; {', '.join(twice)} is given twice"
 
-    def _csi_faults(self) -> Iterator[str]:
-        if self.delete_access_point_root_dir and BackendName.TUNNEL not in self.backends:
-            yield "KUBE_EFS_DELETE_ACCESS_POINT_ROOT_DIR needs worker pods: put tunnel into KUBE_EFS_BACKENDS"
+    def _worker_faults(self) -> Iterator[str]:
+        if self.worker_mounts is WorkerMounts.TUNNEL and BackendName.TUNNEL not in self.backends:
+            yield "KUBE_EFS_WORKER_MOUNTS is tunnel, so KUBE_EFS_BACKENDS must contain tunnel"
+        if self.delete_access_point_root_dir and not self.has_workers:
+            yield (
+                "KUBE_EFS_DELETE_ACCESS_POINT_ROOT_DIR needs worker pods: put tunnel into KUBE_EFS_BACKENDS,"
+                " or set KUBE_EFS_WORKER_MOUNTS to csi"
+            )
+
+    def _permission_faults(self) -> Iterator[str]:
+        if self.older_permissions and set(self.backends) != {BackendName.DIRECTORY}:
+            yield "KUBE_EFS_OLDER_PERMISSIONS needs KUBE_EFS_BACKENDS: directory, and no other kind"
+        if self.older_permissions and self.lease_renew_seconds >= _OLDER_LEASE_SECONDS:
+            yield (
+                f"KUBE_EFS_LEASE_RENEW_SECONDS must be less than {_OLDER_LEASE_SECONDS:g} with"
+                " KUBE_EFS_OLDER_PERMISSIONS: an efs-provisioner leads after so many seconds without a"
+                f" renewal; it is {self.lease_renew_seconds:g}"
+            )
 
     def _lease_faults(self) -> Iterator[str]:
         # A leader must stop before another one can start, and must retry before it stops.

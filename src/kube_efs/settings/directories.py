@@ -32,6 +32,13 @@ class BackendName(StrEnum):
     CSI = "csi"
 
 
+class WorkerMounts(StrEnum):
+    """How worker pods mount the root of a file system."""
+
+    TUNNEL = "tunnel"
+    CSI = "csi"
+
+
 class DirectoryProvisionerSettings(BaseModel):
     """One provisioner of directory volumes; ``dns_name`` None is AWS's own name of the file system.
 

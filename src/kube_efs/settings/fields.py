@@ -89,6 +89,14 @@ def _socket(path: Path) -> Path:
     return path
 
 
+def _read_true_or_false(value: object) -> object:
+    if isinstance(value, str) and value.lower() not in {"true", "false"}:
+        raise ValueError("is neither true nor false")
+    return value
+
+
+# For variables that the AWS SDK also reads: it takes every other text for false.
+TrueOrFalse = Annotated[bool, BeforeValidator(_read_true_or_false)]
 SocketPath = Annotated[Path, AfterValidator(_socket)]
 LabelName = Annotated[str, matching(_DNS_LABEL, "is not a name of letters, digits and dashes")]
 DnsName = Annotated[str, matching(DNS_NAME_PATTERN, "is not a valid DNS name")]

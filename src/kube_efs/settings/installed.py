@@ -30,6 +30,7 @@ _KEPT: Final[Mapping[str, str]] = {
             "KUBECONFIG",
             "KUBE_EFS_HEALTH_PORT",
             "KUBE_EFS_LEASE_NAME",
+            "KUBE_EFS_NAMES",
             "KUBE_EFS_REGISTRATION_FOLDER",
             "KUBE_EFS_STATE_DIR",
             "KUBE_EFS_TUNNEL_SOCKET",

@@ -90,6 +90,28 @@ class NodeSettings(CommonSettings, AwsSettings):
         least=1,
         most=7 * 86400,
     )
+    counts_files: bool = setting(
+        "KUBE_EFS_VOLUME_METRICS_COUNT_FILES",
+        False,
+        "Whether the used bytes of a volume are those of its files, counted in the background, instead of"
+        " those of the complete file system.",
+        accepts="true or false",
+        shown="`false`",
+    )
+    file_count_refresh_seconds: float = seconds(
+        "KUBE_EFS_VOLUME_METRICS_COUNT_REFRESH_SECONDS",
+        14400,
+        "Seconds after which the files of a volume are counted again.",
+        least=1,
+        most=7 * 86400,
+    )
+    file_count_rate_limit: int = count(
+        "KUBE_EFS_VOLUME_METRICS_COUNT_RATE_LIMIT",
+        5,
+        "Maximum number of volumes of a file system whose files this node counts at the same time.",
+        least=1,
+        most=1000,
+    )
     removes_startup_taint: bool = setting(
         "KUBE_EFS_REMOVE_STARTUP_TAINT",
         True,

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from kube_efs.model.efs.ids import Region, parse_region
 from kube_efs.settings.base import CommonSettings, own_image
-from kube_efs.settings.fields import DnsName, count, matching, parsed, seconds, setting
+from kube_efs.settings.fields import DnsName, TrueOrFalse, count, matching, parsed, seconds, setting
 from kube_efs.settings.installed import InstalledSettings
 
 _IMAGE = r"[A-Za-z0-9][\w.:/@-]*"
@@ -39,7 +39,14 @@ class OperatorSettings(InstalledSettings, CommonSettings):
         None,
         "Region of the file systems.",
         accepts="a name such as `us-east-1`",
-        shown="each instance's own",
+        shown="each node's own",
+    )
+    uses_fips_endpoints: TrueOrFalse = setting(
+        "AWS_USE_FIPS_ENDPOINT",
+        False,
+        "Whether the installed processes use FIPS endpoints of AWS, and the tunnels FIPS mode.",
+        accepts="true or false",
+        shown="`false`",
     )
     cluster_id: Annotated[str, matching(_CLUSTER_ID, "is not a valid cluster ID")] | None = setting(
         "KUBE_EFS_CLUSTER_ID",
@@ -60,6 +67,13 @@ class OperatorSettings(InstalledSettings, CommonSettings):
         "/var/lib/kubelet",
         "The kubelets' `--root-dir`.",
         accepts="an absolute path",
+    )
+    csi_only: bool = setting(
+        "KUBE_EFS_CSI_ONLY",
+        False,
+        "Whether only the CSI driver is installed, without tunnel volumes and their StorageClass.",
+        accepts="true or false",
+        shown="`false`",
     )
     resync_seconds: float = seconds(
         "KUBE_EFS_RESYNC_SECONDS",

@@ -7,7 +7,7 @@ from pydantic import AfterValidator, BeforeValidator
 from pydantic_settings import NoDecode
 
 from kube_efs.settings.base import AwsSettings, CommonSettings
-from kube_efs.settings.fields import SocketPath, count, seconds, setting
+from kube_efs.settings.fields import SocketPath, TrueOrFalse, count, matching, seconds, setting
 
 
 def _read_range(value: object) -> object:
@@ -19,6 +19,12 @@ def _range(ports: tuple[int, int]) -> tuple[int, int]:
     if not 1024 <= first <= last <= 65535:
         raise ValueError("is not a port range")
     return ports
+
+
+def _directory(path: Path) -> Path:
+    if not path.is_absolute() or ".." in path.parts or path == Path("/"):
+        raise ValueError("is not the path of a directory below /")
+    return path
 
 
 Ports = Annotated[tuple[int, int], NoDecode, BeforeValidator(_read_range), AfterValidator(_range)]
@@ -47,11 +53,29 @@ class TunnelSettings(CommonSettings, AwsSettings):
         accepts="the path of a program",
         shown="the first of `/usr/local/bin/stunnel`, `/usr/bin/stunnel`",
     )
-    ca_file: Path = setting(
+    fips: TrueOrFalse | None = setting(
+        "FIPS_ENABLED",
+        None,
+        "Whether stunnel is in FIPS mode, which needs a FIPS provider of OpenSSL.",
+        accepts="true or false",
+        shown="true if `AWS_USE_FIPS_ENDPOINT` is true or the node is in FIPS mode",
+    )
+    ca_file: Path | None = setting(
         "KUBE_EFS_CA_FILE",
-        Path("/etc/amazon/efs/efs-utils.crt"),
+        None,
         "Certificate authorities; one of them must have signed the certificates of mount targets.",
         accepts="the path of a PEM file",
+        shown="`/etc/amazon/efs/efs-utils.crt`; in regions `eusc-*`, `eu-isoe-*`, `us-iso-*`, `us-isob-*` and"
+        " `us-isof-*` the first of `/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem`,"
+        " `/etc/ssl/certs/ca-certificates.crt`",
+    )
+    ca_directory: Annotated[Path, AfterValidator(_directory)] | None = setting(
+        "KUBE_EFS_CA_DIRECTORY",
+        None,
+        "Directory with files of certificate authorities that volumes can name with the mount option"
+        " `cafile`.",
+        accepts="an absolute path without `..`",
+        shown="none: the option is refused",
     )
     probe_interval_seconds: float = seconds(
         "KUBE_EFS_PROBE_INTERVAL_SECONDS", 10, "Seconds between two probes of each tunnel.", most=3600
@@ -91,4 +115,13 @@ class TunnelSettings(CommonSettings, AwsSettings):
         180,
         "Seconds without a mount or connection after which such a tunnel is closed.",
         least=10,
+    )
+    pod_identity_endpoint: Annotated[str, matching(r"https?://[^\s/]+", "is not a URL without a path")] = (
+        setting(
+            "KUBE_EFS_POD_IDENTITY_ENDPOINT",
+            "http://169.254.170.23",
+            "Address of the EKS Pod Identity Agent, for volumes that use the identity of their pods. In"
+            " clusters with IPv6: `http://[fd00:ec2::23]`.",
+            accepts="an http or https URL without a path",
+        )
     )

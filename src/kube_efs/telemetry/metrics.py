@@ -7,6 +7,7 @@ one test can contain the metrics of two processes. Names contain units
 
 from enum import StrEnum
 from importlib.metadata import version
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.gc_collector import GCCollector
@@ -30,6 +31,8 @@ _PROVISIONING_SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _PROBE_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5)
 # An API server answers in some ms; a busy one holds requests back for seconds.
 _API_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 30)
+# Those of aws-efs-csi-driver, which are the defaults of the Go library; those of the Python library differ.
+_AWS_DRIVER_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 # A cached answer takes 1 ms, an access point takes some 100 ms, a mount of a sick server minutes.
 _CSI_SECONDS = (0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 15, 60, 180)
 
@@ -75,10 +78,54 @@ class ApiServerMetrics:
         )
 
 
-class AwsMetrics:
-    """Calls to AWS, and the age of the discovered state."""
+class AwsDriverMetrics:
+    """HTTP requests to EFS, with the names and labels of aws-efs-csi-driver 3.4; each retry counts.
+
+    ``service`` is always ``efs``. Requests that got no answer have a duration, and are in no counter.
+    """
+
+    SERVICE: Final = "efs"
+    # Their durations exist from the start; those of other operations after the first request.
+    OPERATIONS: Final = (
+        "CreateAccessPoint",
+        "DeleteAccessPoint",
+        "DescribeAccessPoints",
+        "DescribeFileSystems",
+        "DescribeMountTargets",
+    )
 
     def __init__(self, registry: CollectorRegistry) -> None:
+        self.request_seconds = Histogram(
+            "aws_efs_csi_api_request_duration_seconds",
+            "Time until the answer to a request to EFS (KUBE_EFS_AWS_DRIVER_METRICS)",
+            ["request", "service"],
+            registry=registry,
+            buckets=_AWS_DRIVER_SECONDS,
+        )
+        self.errors = Counter(
+            "aws_efs_csi_api_request_errors",
+            "Requests that EFS answered with an error, except throttled ones (KUBE_EFS_AWS_DRIVER_METRICS)",
+            ["request", "service", "code"],
+            registry=registry,
+        )
+        self.throttles = Counter(
+            "aws_efs_csi_api_request_throttles",
+            "Requests that EFS throttled (KUBE_EFS_AWS_DRIVER_METRICS)",
+            ["request", "service"],
+            registry=registry,
+        )
+        for operation in self.OPERATIONS:
+            self.request_seconds.labels(operation, self.SERVICE)
+
+
+class AwsMetrics:
+    """Calls to AWS, and the age of the discovered state.
+
+    ``aws_driver`` counts the requests to EFS again under the names of aws-efs-csi-driver; None: not.
+    """
+
+    def __init__(self, registry: CollectorRegistry, aws_driver: AwsDriverMetrics | None = None) -> None:
+        self.aws_driver = aws_driver
         self.calls = Counter(
             "kube_efs_aws_calls",
             "Calls to AWS (pages count one each) by operation; outcome is succeeded or the error's code",
@@ -308,7 +355,13 @@ class TunnelMetrics:
         )
         self.up = Gauge(
             "kube_efs_tunnel_up",
-            "1 if the last probe of this tunnel was answered, else 0",
+            "1 if the last probe of this tunnel was answered, else 0; absent while EFS denies this tunnel",
+            ["file_system"],
+            registry=registry,
+        )
+        self.denied = Gauge(
+            "kube_efs_tunnel_denied",
+            "1 if nothing uses this tunnel and EFS denies clients without an identity, else 0",
             ["file_system"],
             registry=registry,
         )

@@ -24,7 +24,8 @@ from dataclasses import dataclass, replace
 import structlog
 from prometheus_client import CollectorRegistry
 
-from kube_efs.model.efs.targets import Rejection, parse_targets
+from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.efs.targets import Rejection, TunnelTarget, TunnelTargets, parse_targets
 from kube_efs.model.errors import InvalidSetting, InvalidValue
 from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.health import Health, Heartbeat, combine
@@ -33,7 +34,7 @@ from kube_efs.tunnels.api.server import serving
 from kube_efs.tunnels.config_map import Served, apply_document, drop_lingering, load_served, save_served
 from kube_efs.tunnels.files import remove_temporary_files
 from kube_efs.tunnels.mount_targets import probe_addresses
-from kube_efs.tunnels.notifications import MountTargetNotification, find_notifications
+from kube_efs.tunnels.notifications import Notification, TunnelNotification, find_notifications
 from kube_efs.tunnels.observations import MetricsRecorder, Observations, compute_status
 from kube_efs.tunnels.on_demand.renewal import ClientCertificates
 from kube_efs.tunnels.on_demand.tunnels import OnDemandTunnels
@@ -55,10 +56,11 @@ _STUCK_SECONDS = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetDocuments:
-    """The texts of the ConfigMap's two keys."""
+    """The texts of the ConfigMap's keys."""
 
     targets: str
     zones: str = ""
+    unused: str = ""
 
 
 class TunnelAgent:
@@ -75,7 +77,7 @@ class TunnelAgent:
         *,
         clock: Callable[[], float] = time.monotonic,
         read: Callable[[Collection[int]], PortReading | None] = read_ports,
-        notify: Callable[[MountTargetNotification], None] = lambda _: None,
+        notify: Callable[[Notification], None] = lambda _: None,
         duties: Duties | None = None,
     ) -> None:
         _check_paths(options)
@@ -100,8 +102,10 @@ class TunnelAgent:
                 options, options.on_demand, self._certificates, self._plan, clock, lambda: read(())
             )
         self._saving = asyncio.Lock()
+        self._saved: Served | None = None
         self._document_problem = ""
         self._observations = Observations()
+        self._denied: frozenset[FileSystemId] = frozenset()
         self._idle_ports = IdlePorts()
         self._stalled_ports = StalledPorts()
         self._heartbeats = tuple(
@@ -141,7 +145,7 @@ class TunnelAgent:
     async def _load_state(self) -> None:
         for path in (self._options.conf_path, self._options.state_path, self._options.reservations_path):
             await asyncio.to_thread(remove_temporary_files, path)
-        self._plan.served = await asyncio.to_thread(load_served, self._options.state_path)
+        self._plan.served = self._saved = await asyncio.to_thread(load_served, self._options.state_path)
         if self._on_demand:
             await self._on_demand.load()
         if self._plan.served:
@@ -173,6 +177,7 @@ class TunnelAgent:
             tunnels=tuple(compute_status(one, self._keeper.report, seen) for one in self._plan.tunnels),
             problems=tuple(filter(None, problems)),
             stunnel_pid=self._keeper.report.pid,
+            location=self._options.shown_location,
         )
 
     def liveness(self) -> Health:
@@ -193,16 +198,32 @@ class TunnelAgent:
     async def _follow_documents(self, documents: AsyncIterable[TargetDocuments]) -> None:
         async for document in documents:
             try:
-                targets, rejections = parse_targets(document.targets, document.zones)
+                targets, rejections = parse_targets(
+                    document.targets, document.zones, unused_text=document.unused
+                )
             except InvalidValue as error:
                 self._document_problem = str(error)
                 log.warning("targets-unreadable", reason=str(error))
                 continue
             self._document_problem = ""
-            await self._serve(apply_document(self._plan.served or Served(), targets, rejections))
+            served = self._plan.served
+            if served is None:
+                served = Served(lingering=await self._unused_with_mounts(targets))
+            await self._serve(apply_document(served, targets, rejections))
+
+    async def _unused_with_mounts(self, targets: TunnelTargets) -> tuple[TunnelTarget, ...]:
+        """The unused targets whose ports mounts of this node may use.
+
+        No volume of the cluster has such a port, but pods can also mount it without a volume. An agent
+        without a stored state does not know for which ports stunnel listened before.
+        """
+        reading = await asyncio.to_thread(self._read, ())
+        unused = (targets.targets[file_system_id] for file_system_id in sorted(targets.unused))
+        return tuple(target for target in unused if reading is None or target.port in reading.busy)
 
     async def _serve(self, served: Served) -> None:
         if served == self._plan.served:
+            await self._save_targets()  # the last write may have failed
             return
         known = _reasons(self._plan.served.rejections) if self._plan.served else {}
         for entry, reason in _reasons(served.rejections).items():
@@ -217,8 +238,12 @@ class TunnelAgent:
         path = self._options.state_path
         # One write at a time, and always of the latest state, so that an older one never replaces it.
         async with self._saving:
+            served = self._plan.served or Served()
+            if served == self._saved:
+                return
             try:
-                await asyncio.to_thread(save_served, path, self._plan.served or Served())
+                await asyncio.to_thread(save_served, path, served)
+                self._saved = served
             except OSError as error:
                 log.warning("targets-not-saved", path=str(path), reason=error.strerror)
 
@@ -278,6 +303,7 @@ class TunnelAgent:
         facts = {name: self._connections.facts(name) for name in names}
         probes = self._prober.results
         self._log_changes(probes)
+        self._notify_of_denials(probes)
         self._observations = Observations(probes=probes, facts=facts, connections=connections)
         self._recorder.record(
             (tunnel, compute_status(tunnel, self._keeper.report, self._observations))
@@ -304,12 +330,30 @@ class TunnelAgent:
     def _log_changes(self, probes: Mapping[str, ProbeResult]) -> None:
         for name, result in probes.items():
             before = self._observations.probes.get(name)
-            if before is None or before.ok != result.ok:
+            if before is None or (before.ok, before.is_denied) != (result.ok, result.is_denied):
                 reason = self._connections.facts(name).reason or result.reason
                 if result.ok:
                     log.info("tunnel-up", tunnel=name, seconds=round(result.seconds, 4))
                 else:
-                    log.warning("tunnel-down", tunnel=name, reason=reason)
+                    event = "tunnel-denied" if result.is_denied else "tunnel-down"
+                    log.warning(event, tunnel=name, reason=reason)
+
+    def _notify_of_denials(self, probes: Mapping[str, ProbeResult]) -> None:
+        """Report once that a file system denies its tunnel of the ConfigMap, and once that it allows it."""
+        denied = set()
+        for tunnel in self._plan.tunnels:
+            if tunnel.service and not tunnel.reservation and not tunnel.leaving:
+                file_system_id, result = tunnel.target.file_system_id, probes.get(tunnel.service.name)
+                was_denied = file_system_id in self._denied
+                # Without a clear answer, the last one is valid.
+                is_denied = (
+                    result.is_denied or (was_denied and not result.is_allowed) if result else was_denied
+                )
+                if is_denied:
+                    denied.add(file_system_id)
+                if is_denied != was_denied:
+                    self._notify(TunnelNotification(file_system_id=file_system_id, is_denied=is_denied))
+        self._denied = frozenset(denied)
 
 
 def _reasons(rejections: Iterable[Rejection]) -> dict[str, str]:
@@ -317,19 +361,20 @@ def _reasons(rejections: Iterable[Rejection]) -> dict[str, str]:
 
 
 def _check_paths(options: TunnelOptions) -> None:
+    ca_file = options.authorities(options.region)
     try:
-        check_path(options.ca_file, field="KUBE_EFS_CA_FILE")
+        check_path(ca_file, field="KUBE_EFS_CA_FILE")
         check_path(options.conf_path, field="STUNNEL_CONF_PATH")
     except InvalidValue as error:
         raise InvalidSetting(
             error.problem, field=error.field, value=error.value, remedy=error.remedy
         ) from error
-    if not options.ca_file.is_file():
+    if not ca_file.is_file():
         raise InvalidSetting(
             "is not a file",
             field="KUBE_EFS_CA_FILE",
-            value=str(options.ca_file),
-            remedy="install the certificate authorities of Amazon, in PEM form, at this path",
+            value=str(ca_file),
+            remedy="install the certificate authorities of the mount targets, in PEM form, at this path",
         )
     if not os.access(options.conf_path.parent, os.W_OK | os.X_OK):
         raise InvalidSetting(

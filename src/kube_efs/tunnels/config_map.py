@@ -2,7 +2,7 @@
 
 A tunnel in use is never closed, and its port never leads to another file system: a mounted volume would then
 read the data of another volume. A target that leaves the document therefore lingers until it is unused, and
-a new target with the same port waits until then.
+a new target with the same port waits until then. A target that no volume uses any more lingers, too.
 
 The last valid document is stored, so that tunnels start without the API server.
 """
@@ -23,6 +23,7 @@ from kube_efs.model.efs.targets import (
     TunnelTargets,
     parse_targets,
     render_targets,
+    render_unused,
     render_zones,
 )
 from kube_efs.model.errors import InvalidValue
@@ -46,13 +47,13 @@ class Served:
     def waiting(self) -> tuple[TunnelTarget, ...]:
         """Targets of the document whose port still belongs to a lingering tunnel."""
         held = self.lingering_ports
-        return tuple(target for target in self.document.targets.values() if target.port in held)
+        return tuple(target for target in used_targets(self.document) if target.port in held)
 
     @property
     def current(self) -> tuple[TunnelTarget, ...]:
         """Targets of the document that can be served."""
         held = self.lingering_ports
-        return tuple(target for target in self.document.targets.values() if target.port not in held)
+        return tuple(target for target in used_targets(self.document) if target.port not in held)
 
     @property
     def lingering_ports(self) -> frozenset[int]:
@@ -63,13 +64,18 @@ class Served:
 def apply_document(served: Served, document: TunnelTargets, rejections: Iterable[Rejection]) -> Served:
     """What to serve after a new document."""
     document, rejections = _keep_unreadable_entries(served.document, document, tuple(rejections))
-    wanted = {_identity(target) for target in document.targets.values()}
+    wanted = {_identity(target) for target in used_targets(document)}
     lingering = (*served.lingering, *served.current)
     return Served(
         document=document,
         rejections=rejections,
         lingering=tuple(target for target in lingering if _identity(target) not in wanted),
     )
+
+
+def used_targets(document: TunnelTargets) -> tuple[TunnelTarget, ...]:
+    """The targets whose ports the node must open."""
+    return tuple(target for fs, target in document.targets.items() if fs not in document.unused)
 
 
 def drop_lingering(served: Served, unused_ports: Collection[int]) -> Served:
@@ -110,6 +116,7 @@ def save_served(path: Path, served: Served) -> None:
         "version": _VERSION,
         "targets": _render(served.document),
         "zones": render_zones(served.document),
+        "unused": render_unused(served.document),
         "lingering": [_render(TunnelTargets(targets={one.file_system_id: one})) for one in served.lingering],
     }
     write_atomically(path, json.dumps(state))
@@ -130,7 +137,9 @@ def _parse(text: str) -> Served:
     state = json.loads(text)
     if state["version"] != _VERSION:
         raise InvalidValue("was written by another version", field="version", value=state["version"])
-    document, rejections = parse_targets(_text(state["targets"]), _text(state["zones"]))
+    # An earlier version stored no list of unused file systems.
+    unused = _text(state.get("unused", ""))
+    document, rejections = parse_targets(_text(state["targets"]), _text(state["zones"]), unused_text=unused)
     lingering = [parse_targets(_text(one))[0] for one in state["lingering"]]
     return Served(
         document=document,

@@ -1,12 +1,34 @@
-"""Events of the node about mount targets that it cannot reach, or reaches again."""
+"""Events of the node about mount targets that it cannot reach, or reaches again, and about denied tunnels."""
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
 from kube_efs.kube.events import EventRecorder, EventType, Subject
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.tunnels.mount_targets import Candidate
 from kube_efs.tunnels.plan import PlannedTunnel
+from kube_efs.tunnels.status import DENIED, DENIED_REMEDY
+
+
+class Notification(Protocol):
+    """A change, for an event of the node."""
+
+    @property
+    def file_system_id(self) -> FileSystemId:
+        """The file system of the change."""
+
+    @property
+    def is_problem(self) -> bool:
+        """Whether it is the beginning of a problem; otherwise the end of one."""
+
+    @property
+    def reason(self) -> str:
+        """The reason of the event."""
+
+    @property
+    def message(self) -> str:
+        """The message of the event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +45,11 @@ class MountTargetNotification:
     instead: Candidate | None = None
 
     @property
+    def is_problem(self) -> bool:
+        """Whether it does not accept connections."""
+        return not self.is_reachable
+
+    @property
     def reason(self) -> str:
         """The reason of the event."""
         return "MountTargetReachable" if self.is_reachable else "MountTargetUnreachable"
@@ -36,6 +63,31 @@ class MountTargetNotification:
         if self.instead is None:
             return f"{subject} accepts no connections, and no other mount target does: its volumes wait"
         return f"{subject} accepts no connections; new ones go to {_place(self.instead)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunnelNotification:
+    """EFS denies clients without an identity, as all clients of this tunnel are, or no longer."""
+
+    file_system_id: FileSystemId
+    is_denied: bool
+
+    @property
+    def is_problem(self) -> bool:
+        """Whether it is denied."""
+        return self.is_denied
+
+    @property
+    def reason(self) -> str:
+        """The reason of the event."""
+        return "TunnelDenied" if self.is_denied else "TunnelAllowed"
+
+    @property
+    def message(self) -> str:
+        """The message of the event."""
+        if self.is_denied:
+            return f"tunnel volumes of {self.file_system_id} cannot be mounted: {DENIED}; {DENIED_REMEDY}"
+        return f"{self.file_system_id} allows clients without an identity again"
 
 
 def find_notifications(
@@ -60,13 +112,13 @@ def find_notifications(
     return tuple(found.values())
 
 
-def notify_by_events(recorder: EventRecorder, node: str) -> Callable[[MountTargetNotification], None]:
+def notify_by_events(recorder: EventRecorder, node: str) -> Callable[[Notification], None]:
     """A function that publishes each notification as an event of the node."""
     # As the kubelet does, with the name as the UID: kubectl describe selects events by both.
     subject = Subject(api_version="v1", kind="Node", name=node, uid=node)
 
-    def notify(notification: MountTargetNotification) -> None:
-        kind = EventType.NORMAL if notification.is_reachable else EventType.WARNING
+    def notify(notification: Notification) -> None:
+        kind = EventType.WARNING if notification.is_problem else EventType.NORMAL
         recorder.publish(subject, kind, notification.reason, notification.message)
 
     return notify

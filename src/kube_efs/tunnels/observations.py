@@ -10,7 +10,7 @@ from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.mount_targets import Candidate, Nearness
 from kube_efs.tunnels.plan import PlannedTunnel
 from kube_efs.tunnels.probe import ProbeResult
-from kube_efs.tunnels.status import TunnelState, TunnelStatus
+from kube_efs.tunnels.status import DENIED, TunnelState, TunnelStatus
 from kube_efs.tunnels.stunnel.configuration import TunnelService
 from kube_efs.tunnels.stunnel.keeper import KeeperReport
 from kube_efs.tunnels.stunnel.log import ServiceFacts
@@ -44,7 +44,13 @@ def compute_status(tunnel: PlannedTunnel, report: KeeperReport, seen: Observatio
         )
     facts = seen.facts.get(service.name, ServiceFacts())
     probed = seen.probes.get(service.name)
+    connections = seen.connections.get(service.port, 0)
     state, reason = _evaluate(service, report, probed, facts)
+    is_used = connections > 0 or reservation is not None
+    # Mounts through a denied tunnel fail, so a used one stays down.
+    is_denied = state is TunnelState.DOWN and probed is not None and probed.is_denied and not is_used
+    if is_denied:
+        state, reason = TunnelState.REJECTED, DENIED
     candidate = find_mount_target_in_use(tunnel, facts)
     return TunnelStatus(
         file_system_id=service.file_system_id,
@@ -57,7 +63,8 @@ def compute_status(tunnel: PlannedTunnel, report: KeeperReport, seen: Observatio
         zone=candidate.zone or "",
         failed_over=candidate.nearness > tunnel.candidates[0].nearness,
         leaving=tunnel.leaving,
-        connections=seen.connections.get(service.port, 0),
+        denied=is_denied,
+        connections=connections,
         probe_seconds=probed.seconds if probed and probed.ok else None,
         tls_version=facts.tls_version,
         cipher=facts.cipher,
@@ -161,7 +168,12 @@ class MetricsRecorder:
             self._remove_mount_target(before)
             if status.failed_over and before.address in nearness:
                 self._metrics.fail_overs.labels(file_system).inc()
-        self._metrics.up.labels(file_system).set(status.state == TunnelState.UP)
+        self._metrics.denied.labels(file_system).set(status.denied)
+        if status.denied:
+            # Absent instead of 0: nothing fails, so no alert must fire.
+            self._metrics.up.remove(file_system)
+        else:
+            self._metrics.up.labels(file_system).set(status.state == TunnelState.UP)
         self._metrics.failed_over.labels(file_system).set(status.failed_over)
         if status.address:
             self._metrics.mount_target.labels(file_system, status.address, status.zone).set(1)
@@ -171,6 +183,7 @@ class MetricsRecorder:
 
     def _remove(self, file_system: str) -> None:
         self._metrics.up.remove(file_system)
+        self._metrics.denied.remove(file_system)
         self._metrics.failed_over.remove(file_system)
         self._remove_mount_target(self._recorded.pop(file_system))
 

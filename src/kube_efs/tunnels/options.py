@@ -6,14 +6,23 @@ from typing import Final, Self
 
 from kube_efs.aws.credential_sources import CredentialOptions
 from kube_efs.model.efs.ids import Region
+from kube_efs.model.efs.partitions import partition_of
 from kube_efs.tunnels.mount_targets import NodeLocation
 from kube_efs.tunnels.reservations import PortRange
 from kube_efs.tunnels.sockets.detection import IdlePolicy
+from kube_efs.tunnels.status import LocationStatus
 
 # The controller assigns ports from 20490 on to file systems, of which an account has at most 1,000 unless AWS
 # raises the limit. Node ports and the ports of outgoing connections are above 30000.
 ON_DEMAND_PORTS: Final = PortRange(first=22049, last=23048)
 _SOURCE_MAX: Final = 100
+AMAZON_CA_FILE: Final = Path("/etc/amazon/efs/efs-utils.crt")
+# Of Amazon Linux and RHEL, as in efs-utils, and where the operator mounts the authorities of an OpenShift
+# cluster; of Debian, and so of the image.
+SYSTEM_CA_FILES: Final = (
+    Path("/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem"),
+    Path("/etc/ssl/certs/ca-certificates.crt"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,21 +62,30 @@ class OnDemandOptions:
 class TunnelOptions:
     """Settings of one node's tunnels.
 
-    ``stunnel_path`` None takes the first stunnel in the usual places; ``state_dir`` None the directory of
-    ``conf_path``; ``dns_suffix`` None the region's own. ``rounds_until_down`` and ``rounds_until_up`` are
-    how many checks in a row, one each ``probe_interval_seconds``, change the state of a mount target. The
-    return to a nearer one may take longer than the failover, because it is less urgent. A lingering tunnel
-    closes after ``rounds_until_closed`` readings, at the same interval, without a connection. A stunnel that
-    has accepted no connection for ``stall_seconds`` must reload its configuration, or it is replaced.
+    ``stunnel_path`` None takes the first stunnel in the usual places; ``fips`` is its FIPS mode;
+    ``state_dir`` None is the directory of ``conf_path``; ``dns_suffix`` and ``ca_file`` None are those of
+    each region. ``shown_location`` is a part of the status. ``system_ca_file`` has the authorities that this
+    machine trusts. Mounts can name files in
+    ``ca_directory``; None allows no file.
+
+    ``rounds_until_down`` and ``rounds_until_up`` are how many checks in a row, one each
+    ``probe_interval_seconds``, change the state of a mount target. The return to a nearer one may take longer
+    than the failover, because it is less urgent. A lingering tunnel closes after ``rounds_until_closed``
+    readings, at the same interval, without a connection. A stunnel that has accepted no connection for
+    ``stall_seconds`` must reload its configuration, or it is replaced.
     """
 
     region: Region
     dns_suffix: str | None = None
     location: NodeLocation = field(default_factory=NodeLocation)
+    shown_location: LocationStatus | None = None
     stunnel_path: Path | None = None
+    fips: bool = False
     conf_path: Path = Path("/tmp/stunnel.conf")  # noqa: S108 - the older system's default; inside the pod
-    ca_file: Path = Path("/etc/amazon/efs/efs-utils.crt")
+    ca_file: Path | None = None
     state_dir: Path | None = None
+    system_ca_file: Path = SYSTEM_CA_FILES[0]
+    ca_directory: Path | None = None
     probe_interval_seconds: float = 10.0
     # A probe waits while stunnel tries one mount target after the other.
     probe_timeout_seconds: float = 8.0
@@ -79,6 +97,11 @@ class TunnelOptions:
     retry_seconds: float = 5.0
     log_size_bytes: int = 1024 * 1024
     on_demand: OnDemandOptions | None = None
+
+    def authorities(self, region: Region) -> Path:
+        """The file of the certificate authorities for mount targets in the region."""
+        own = partition_of(region).has_own_authorities
+        return self.ca_file or (self.system_ca_file if own else AMAZON_CA_FILE)
 
     @property
     def idle(self) -> IdlePolicy:

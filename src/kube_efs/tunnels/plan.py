@@ -8,6 +8,7 @@ stunnel. No task therefore reads the state of another task.
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 
 from kube_efs.model.efs.file_systems import dns_name
@@ -128,6 +129,9 @@ def plan_on_demand_tunnels(
             port=tunnel.port,
             addresses=choose_addresses(candidates, reachability.down),
             check_host=server_name(spec, options),
+            ca_file=Path(spec.ca_file)
+            if spec.ca_file
+            else options.authorities(spec.region or options.region),
             certificate=certificate,
             checks_revocation=spec.checks_revocation,
         )
@@ -170,6 +174,7 @@ def plan_config_map_tunnels(
             port=target.port,
             addresses=addresses,
             check_host=dns_name(target.file_system_id, options.region, options.dns_suffix),
+            ca_file=options.authorities(options.region),
         )
         return PlannedTunnel(
             target=target,

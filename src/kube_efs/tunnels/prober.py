@@ -46,7 +46,7 @@ class Prober:
             name: there
             for name, service in report.loaded.items()
             if (there := self._known.get(name))
-            and there.result.ok
+            and (there.result.ok or there.result.is_denied)
             and (there.service, there.pid) == (service, report.pid)
         }
         new = [service for name, service in report.loaded.items() if name not in known]

@@ -17,7 +17,7 @@ from typing import Final, NewType
 
 import msgspec
 
-from kube_efs.aws.credential_sources import CredentialSource, IamOptions
+from kube_efs.aws.credential_sources import CredentialSource, IamOptions, ServiceAccountIdentity
 from kube_efs.model.csi.volume_handles import AccessPointId, parse_access_point_id
 from kube_efs.model.efs.ids import (
     FileSystemId,
@@ -27,7 +27,7 @@ from kube_efs.model.efs.ids import (
     parse_region,
     parse_zone_name,
 )
-from kube_efs.model.efs.targets import parse_address
+from kube_efs.model.efs.targets import parse_address, parse_ca_file
 from kube_efs.model.errors import InvalidValue, NoTunnelPort
 
 Holder = NewType("Holder", str)
@@ -41,20 +41,22 @@ _NAME_DIGITS: Final = 16
 class TunnelSpec:
     """Mounts with equal specs share a tunnel; raises InvalidValue for an invalid part.
 
-    ``iam`` None connects without an identity. ``region`` None is the node's own. With ``address`` only that
-    mount target is used, with ``zone`` those of the zone come first. With ``cross_account``, DNS resolves
-    the name that begins with the ID of the node's zone. ``checks_revocation`` checks the server's
-    certificate with OCSP.
+    ``iam`` is the identity of the node or the service account of pods; None connects without an identity.
+    ``region`` None is the node's own. With ``address`` only that mount target is used, with ``zone`` those of
+    the zone come first. With ``cross_account``, DNS resolves the name that begins with the ID of the node's
+    zone. ``checks_revocation`` checks the server's certificate with OCSP. An authority in ``ca_file`` must
+    have signed it; None means those of the region.
     """
 
     file_system_id: FileSystemId
     access_point_id: AccessPointId | None = None
-    iam: IamOptions | None = None
+    iam: IamOptions | ServiceAccountIdentity | None = None
     region: Region | None = None
     address: str | None = None
     zone: ZoneName | None = None
     cross_account: bool = False
     checks_revocation: bool = False
+    ca_file: str | None = None
 
     def __post_init__(self) -> None:
         parse_file_system_id(self.file_system_id)
@@ -68,7 +70,9 @@ class TunnelSpec:
             raise InvalidValue("is not in its canonical form", field="address", value=self.address)
         if self.cross_account and (self.address is not None or self.zone is not None):
             raise InvalidValue("excludes an address and a zone", field="cross_account", value=True)
-        if self.iam is not None:
+        if self.ca_file is not None:
+            parse_ca_file(self.ca_file, field="cafile")
+        if isinstance(self.iam, IamOptions):
             _check_iam(self.iam)
 
     @property
@@ -126,7 +130,7 @@ class PortRange:
 class Reservation:
     """A reserved tunnel; without holders, it stays until it has no connections.
 
-    ``source`` gave the first credentials of its identity, and gives all later ones.
+    ``source`` gave the first credentials of the node's identity, and gives all later ones.
     """
 
     spec: TunnelSpec

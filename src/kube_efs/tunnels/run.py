@@ -1,17 +1,18 @@
 """The process ``kube-efs tunnel``: the agent, its ConfigMap, its published status, its health endpoint.
 
-The location of the node is stored on its disk. Mounts wait for a restarted agent, and instance metadata may
-not answer while all processes of a node start. The location of a node never changes, so the stored one is
-valid.
+The location of the node is stored on its disk. Mounts wait for a restarted agent, and neither the instance
+metadata nor the API server may answer while all processes of a node start. The location of a node never
+changes, so the stored one is valid.
 """
 
 import asyncio
 import json
 import os
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable
-from dataclasses import asdict, dataclass, replace
+from collections.abc import AsyncGenerator, AsyncIterable, Callable
+from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import cast
 
 import structlog
 from lightkube import AsyncClient
@@ -19,15 +20,15 @@ from lightkube.resources.core_v1 import ConfigMap
 from prometheus_client import CollectorRegistry
 
 from kube_efs.aws.credential_sources import CredentialOptions, ProfileFiles
-from kube_efs.aws.location import NodeLocation as InstanceLocation
-from kube_efs.aws.location import resolve_location, until_valid
 from kube_efs.aws.metadata import InstanceMetadata
 from kube_efs.kube.client import connect, load_config
 from kube_efs.kube.events import EventRecorder
 from kube_efs.kube.watching import follow, only_object
-from kube_efs.model.efs.ids import Region, ZoneName, parse_region, parse_subnet_id, parse_zone_name
-from kube_efs.model.efs.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, ZONES_KEY
-from kube_efs.model.errors import AwsError, InvalidSetting, InvalidValue
+from kube_efs.location import Location, LocationSources, Part, find_location
+from kube_efs.model.efs.ids import Region, parse_region, parse_subnet_id, parse_zone_name
+from kube_efs.model.efs.targets import CONFIG_MAP_KEY, UNUSED_KEY, ZONES_KEY
+from kube_efs.model.errors import InvalidValue
+from kube_efs.model.names import Names
 from kube_efs.settings import TunnelSettings
 from kube_efs.signals import run_until_stopped
 from kube_efs.telemetry.duties import Duties
@@ -36,12 +37,14 @@ from kube_efs.telemetry.metrics import ApiServerMetrics, TunnelMetrics, new_regi
 from kube_efs.tunnels.agent import TargetDocuments, TunnelAgent
 from kube_efs.tunnels.files import write_atomically
 from kube_efs.tunnels.mount_targets import NodeLocation
-from kube_efs.tunnels.notifications import MountTargetNotification, notify_by_events
-from kube_efs.tunnels.options import ClientInfo, OnDemandOptions, TunnelOptions
+from kube_efs.tunnels.notifications import Notification, notify_by_events
+from kube_efs.tunnels.options import SYSTEM_CA_FILES, ClientInfo, OnDemandOptions, TunnelOptions
 from kube_efs.tunnels.reservations import PortRange
 from kube_efs.tunnels.sockets.detection import IdlePolicy
-from kube_efs.tunnels.status import TunnelsStatus
+from kube_efs.tunnels.status import LocationStatus, TunnelsStatus
 from kube_efs.tunnels.status_config_map import publish_status
+from kube_efs.tunnels.stunnel.fips import check_fips_mode, is_node_in_fips_mode
+from kube_efs.tunnels.stunnel.process import find_stunnel
 
 log = structlog.get_logger()
 
@@ -67,7 +70,7 @@ async def _serve(
     settings: TunnelSettings,
     client: AsyncClient,
     registry: CollectorRegistry,
-    notify: Callable[[MountTargetNotification], None],
+    notify: Callable[[Notification], None],
 ) -> None:
     shown = _HealthState()
     health = HealthServer(
@@ -82,13 +85,15 @@ async def _serve(
     # Before the agent exists: to find the location may take long, and the kubelet checks the health then too.
     async with health:
         metrics = TunnelMetrics(registry)
-        agent = shown.agent = TunnelAgent(await _options(settings), metrics, notify=notify, duties=duties)
+        agent = shown.agent = TunnelAgent(
+            await _options(settings, client), metrics, notify=notify, duties=duties
+        )
         log.info("tunnel-agent-started", node=settings.node_name, health_port=health.port)
         publishing = asyncio.create_task(
             duties.keep("status publishing", lambda: _publish(client, agent, settings))
         )
         try:
-            await agent.run(_Documents(client, settings.namespace))
+            await agent.run(_Documents(client, settings.names))
         finally:
             publishing.cancel()
             await asyncio.gather(publishing, return_exceptions=True)
@@ -118,80 +123,84 @@ async def _publish(client: AsyncClient, agent: TunnelAgent, settings: TunnelSett
     await publish_status(
         client,
         agent.status,
-        namespace=settings.namespace,
+        names=settings.names,
         node=settings.node_name,
         interval_seconds=min(1.0, settings.probe_interval_seconds),
     )
 
 
-async def _options(settings: TunnelSettings) -> TunnelOptions:
-    location = await _find_location(settings)
-    return TunnelOptions(
-        region=location.region,
-        dns_suffix=settings.dns_suffix,
-        location=NodeLocation(
-            subnets=frozenset(location.subnets),
-            zone=location.zone,
-            zone_id=settings.zone_id or (ZoneName(location.zone_id) if location.zone_id else None),
-        ),
-        stunnel_path=settings.stunnel_path,
-        conf_path=settings.stunnel_conf_path,
-        ca_file=settings.ca_file,
-        state_dir=settings.state_dir,
-        probe_interval_seconds=settings.probe_interval_seconds,
-        connect_timeout_seconds=settings.connect_timeout_seconds,
-        on_demand=_on_demand_options(settings, location.region),
-    )
-
-
-async def _find_location(settings: TunnelSettings) -> InstanceLocation:
-    """The location of this node; settings have priority over metadata and over the stored location."""
+async def _options(settings: TunnelSettings, client: AsyncClient) -> TunnelOptions:
     conf = settings.stunnel_conf_path
     path = (settings.state_dir or conf.parent) / f"{conf.stem}.place.json"
     async with InstanceMetadata(settings.metadata_endpoint) as metadata:
-
-        async def request() -> InstanceLocation:
-            return await resolve_location(
-                metadata, region=settings.region, zone=settings.zone, subnets=settings.subnets
-            )
-
-        location = await until_valid(lambda: find_location(path, request))
-    return replace(
-        location,
-        region=settings.region or location.region,
-        zone=settings.zone or location.zone,
-        subnets=tuple(settings.subnets) or location.subnets,
-        zone_id=None if settings.zone else location.zone_id,
+        location = await find_stored_location(path, settings, metadata, client)
+    # find_location() returns nothing without the required part.
+    region = cast("Region", location.region)
+    return TunnelOptions(
+        region=region,
+        dns_suffix=settings.dns_suffix,
+        location=NodeLocation(
+            subnets=frozenset(location.subnets), zone=location.zone, zone_id=location.zone_id
+        ),
+        shown_location=LocationStatus(
+            region=region,
+            region_source=location.region_source or "",
+            zone=location.zone or "",
+            zone_source=location.zone_source or "",
+        ),
+        stunnel_path=settings.stunnel_path,
+        fips=await _uses_fips_mode(settings),
+        conf_path=settings.stunnel_conf_path,
+        ca_file=settings.ca_file,
+        system_ca_file=next(filter(Path.is_file, SYSTEM_CA_FILES), SYSTEM_CA_FILES[0]),
+        ca_directory=settings.ca_directory,
+        state_dir=settings.state_dir,
+        probe_interval_seconds=settings.probe_interval_seconds,
+        connect_timeout_seconds=settings.connect_timeout_seconds,
+        on_demand=_on_demand_options(settings, region),
     )
 
 
-async def find_location(path: Path, request: Callable[[], Awaitable[InstanceLocation]]) -> InstanceLocation:
-    """The location from ``request``, or the stored one if the request fails.
+async def _uses_fips_mode(settings: TunnelSettings) -> bool:
+    """Whether stunnel must be in FIPS mode; raises InvalidSetting if it must and cannot."""
+    required_by = fips_mode_required_by(settings, node_is_in_it=is_node_in_fips_mode())
+    if required_by:
+        await check_fips_mode(find_stunnel(settings.stunnel_path), required_by=required_by)
+        log.info("fips-mode-used", required_by=required_by)
+    return bool(required_by)
 
-    Raises InvalidSetting and AwsError, as ``request`` does, if no location is stored at ``path``.
-    """
-    known = await asyncio.to_thread(_load_location, path)
-    try:
-        location = await request()
-    except (InvalidSetting, AwsError) as error:
-        if known is None:
-            raise
-        log.warning("stored-location-used", region=known.region, zone=known.zone, reason=str(error))
-        return known
-    if location != known:
+
+def fips_mode_required_by(settings: TunnelSettings, *, node_is_in_it: bool) -> str:
+    """What requires FIPS mode of the tunnels; empty if nothing does."""
+    if settings.fips is not None:
+        return "FIPS_ENABLED" if settings.fips else ""
+    if settings.uses_fips_endpoints:
+        return "AWS_USE_FIPS_ENDPOINT"
+    return "the node (crypto.fips_enabled)" if node_is_in_it else ""
+
+
+async def find_stored_location(
+    path: Path, settings: TunnelSettings, metadata: InstanceMetadata, client: AsyncClient | None
+) -> Location:
+    """The location of this node, which is stored at ``path`` for the next agent; raises InvalidSetting."""
+    stored = await asyncio.to_thread(_load_location, path)
+    sources = LocationSources(
+        settings=settings, node_name=settings.node_name, metadata=metadata, client=client, stored=stored
+    )
+    location = await find_location(sources, required=Part.REGION, also=(Part.ZONE, Part.SUBNETS))
+    if location != stored:
         await asyncio.to_thread(_save_location, path, location)
     return location
 
 
-def _load_location(path: Path) -> InstanceLocation | None:
+def _load_location(path: Path) -> Location | None:
     try:
         state = json.loads(path.read_text(encoding="utf-8"))
-        return InstanceLocation(
+        return Location(
             region=parse_region(state["region"]),
-            zone=parse_zone_name(state["zone"]),
-            subnets=tuple(map(parse_subnet_id, state["subnets"])),
+            zone=parse_zone_name(state["zone"]) if state["zone"] else None,
             zone_id=parse_zone_name(state["zone_id"]) if state["zone_id"] else None,
-            instance_id=state["instance_id"],
+            subnets=tuple(map(parse_subnet_id, state["subnets"])),
         )
     except FileNotFoundError:
         return None
@@ -200,9 +209,17 @@ def _load_location(path: Path) -> InstanceLocation | None:
         return None
 
 
-def _save_location(path: Path, location: InstanceLocation) -> None:
+def _save_location(path: Path, location: Location) -> None:
+    state = {
+        "region": location.region,
+        "zone": location.zone,
+        "zone_id": location.zone_id,
+        "subnets": location.subnets,
+        # An earlier version needs this key.
+        "instance_id": location.node_id,
+    }
     try:
-        write_atomically(path, json.dumps(asdict(location)))
+        write_atomically(path, json.dumps(state))
     except OSError as error:
         log.warning("location-not-saved", path=str(path), reason=error.strerror)
 
@@ -219,6 +236,7 @@ def _on_demand_options(settings: TunnelSettings, region: Region) -> OnDemandOpti
             files=ProfileFiles.of(os.environ),
             environment=os.environ,
             metadata_endpoint=settings.metadata_endpoint,
+            pod_identity_endpoint=settings.pod_identity_endpoint,
         ),
         client_info=ClientInfo.of("k8s", version("kube-efs")),
         ports=PortRange(first=first, last=last),
@@ -231,19 +249,24 @@ class _Documents(AsyncIterable[TargetDocuments]):
     """The documents of the ConfigMap: for each iteration the current one, then each change."""
 
     client: AsyncClient
-    namespace: str
+    names: Names
 
     def __aiter__(self) -> AsyncGenerator[TargetDocuments, None]:
-        return _documents(self.client, self.namespace)
+        return _documents(self.client, self.names)
 
 
-async def _documents(client: AsyncClient, namespace: str) -> AsyncGenerator[TargetDocuments, None]:
+async def _documents(client: AsyncClient, names: Names) -> AsyncGenerator[TargetDocuments, None]:
     """The documents; a deleted ConfigMap is no document, so the nodes continue with the last one."""
-    fields = {"metadata.name": CONFIG_MAP_NAME}
-    async for change in follow(client, ConfigMap, namespace=namespace, fields=fields):
+    fields = {"metadata.name": names.config_map}
+    async for change in follow(client, ConfigMap, namespace=names.namespace, fields=fields):
         found = only_object(change)
         if found is None:
-            log.warning("targets-missing", config_map=CONFIG_MAP_NAME, namespace=namespace)
+            # Expected in an installation with the CSI driver alone.
+            log.info("targets-missing", config_map=names.config_map, namespace=names.namespace)
             continue
         data = found.data or {}
-        yield TargetDocuments(targets=data.get(CONFIG_MAP_KEY, ""), zones=data.get(ZONES_KEY, ""))
+        yield TargetDocuments(
+            targets=data.get(CONFIG_MAP_KEY, ""),
+            zones=data.get(ZONES_KEY, ""),
+            unused=data.get(UNUSED_KEY, ""),
+        )

@@ -3,10 +3,17 @@
 import json
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from typing import Final
 
 from pydantic import TypeAdapter, ValidationError
 
 from kube_efs.model.errors import InvalidValue
+
+DENIED: Final = "its policy denies clients without an IAM identity, or without an access point"
+DENIED_REMEDY: Final = (
+    "mount it by CSI volumes with the option iam or an access point, or let its policy allow ClientMount,"
+    " ClientWrite and ClientRootAccess to the principal *"
+)
 
 
 class TunnelState(StrEnum):
@@ -25,10 +32,11 @@ class TunnelStatus:
 
     ``address`` is the mount target that the last connection reached, before the first one the one that is
     tried first. ``failed_over`` says that a nearer one exists. ``reason`` says why it is not up, or why its
-    certificate is not renewed. ``leaving`` marks a tunnel that left the ConfigMap, or has no holder, and
-    stays until its connections are closed; ``connections`` does not include the agent's own probes. A tunnel
-    on demand has a ``name`` of its own, because a file system can have several, ``holders``, and the expiry
-    time of its client certificate.
+    certificate is not renewed. ``denied``, with the state ``rejected``, marks a tunnel without identity that
+    EFS lets nobody use: it is not a failure, because the policy of the file system requires this.
+    ``leaving`` marks a tunnel that left the ConfigMap, or has no holder, and stays until its connections are
+    closed; ``connections`` does not include the agent's own probes. A tunnel on demand has a ``name`` of its
+    own, because a file system can have several, ``holders``, and the expiry time of its client certificate.
     """
 
     file_system_id: str
@@ -40,6 +48,8 @@ class TunnelStatus:
     zone: str = ""
     failed_over: bool = False
     leaving: bool = False
+    # Not a state of its own: readers of earlier versions know only the states above.
+    denied: bool = False
     connections: int = 0
     probe_seconds: float | None = None
     tls_version: str = ""
@@ -51,14 +61,34 @@ class TunnelStatus:
     holders: int = 0
     certificate_ends: str = ""
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether it does not work although it must; a tunnel that is starting has not failed yet."""
+        return not self.denied and self.state not in {TunnelState.UP, TunnelState.STARTING}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocationStatus:
+    """The location of one node, and the source of each part; an unknown zone is empty."""
+
+    region: str
+    region_source: str
+    zone: str = ""
+    zone_source: str = ""
+
+    def __str__(self) -> str:
+        zone = f"zone {self.zone} ({self.zone_source})" if self.zone else "zone unknown"
+        return f"region {self.region} ({self.region_source}), {zone}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunnelsStatus:
-    """All tunnels of one node, and its other problems."""
+    """All tunnels of one node, and its other problems; agents of earlier versions tell no ``location``."""
 
     tunnels: tuple[TunnelStatus, ...] = ()
     problems: tuple[str, ...] = ()
     stunnel_pid: int | None = None
+    location: LocationStatus | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,5 +113,10 @@ def parse_status(text: str) -> tuple[TunnelsStatus, str]:
         found = _DOCUMENT.validate_json(text)
     except ValidationError as error:
         raise InvalidValue("is not a status of tunnels", field="tunnels.json", value=text[:80]) from error
-    status = TunnelsStatus(tunnels=found.tunnels, problems=found.problems, stunnel_pid=found.stunnel_pid)
+    status = TunnelsStatus(
+        tunnels=found.tunnels,
+        problems=found.problems,
+        stunnel_pid=found.stunnel_pid,
+        location=found.location,
+    )
     return status, found.time

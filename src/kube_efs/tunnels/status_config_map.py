@@ -1,10 +1,9 @@
 """The ConfigMap with the status of a node's tunnels, for ``kube-efs status``: one for each node."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
-from types import MappingProxyType
 
 import structlog
 from lightkube import AsyncClient
@@ -13,11 +12,11 @@ from lightkube.resources.core_v1 import ConfigMap
 from kube_efs.kube.building import build_config_map
 from kube_efs.kube.errors import translated
 from kube_efs.model.errors import KubeError
+from kube_efs.model.names import Names
 from kube_efs.tunnels.status import TunnelsStatus, render_status
 
 log = structlog.get_logger()
 
-STATUS_LABELS: Mapping[str, str] = MappingProxyType({"component": "efs-stunnel-status"})
 STATUS_KEY = "tunnels.json"
 NODE_KEY = "node"
 
@@ -30,12 +29,11 @@ async def publish_status(
     client: AsyncClient,
     get_status: Callable[[], TunnelsStatus],
     *,
-    namespace: str,
+    names: Names,
     node: str,
     interval_seconds: float,
 ) -> None:
     """Write the status after each change and periodically, until cancelled; then remove it."""
-    name = f"efs-stunnel-status-{node}"
     written: TunnelsStatus | None = None
     next_refresh = 0.0
     loop = asyncio.get_running_loop()
@@ -43,11 +41,11 @@ async def publish_status(
         while True:
             status = get_status()
             due = _without_probe_times(status) != written or loop.time() >= next_refresh
-            if due and await _write(client, namespace, name, node, status):
+            if due and await _write(client, names, node, status):
                 written, next_refresh = _without_probe_times(status), loop.time() + _REFRESH_SECONDS
             await asyncio.sleep(interval_seconds)
     finally:
-        await _remove(client, namespace, name)
+        await _remove(client, names.namespace, names.tunnel_status_of(node))
 
 
 def _without_probe_times(status: TunnelsStatus) -> TunnelsStatus:
@@ -55,12 +53,13 @@ def _without_probe_times(status: TunnelsStatus) -> TunnelsStatus:
     return replace(status, tunnels=tuple(replace(tunnel, probe_seconds=None) for tunnel in status.tunnels))
 
 
-async def _write(client: AsyncClient, namespace: str, name: str, node: str, status: TunnelsStatus) -> bool:
+async def _write(client: AsyncClient, names: Names, node: str, status: TunnelsStatus) -> bool:
+    name = names.tunnel_status_of(node)
     time = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     body = build_config_map(
-        namespace=namespace,
+        namespace=names.namespace,
         name=name,
-        labels=STATUS_LABELS,
+        labels=names.tunnel_status_labels,
         data={NODE_KEY: node, STATUS_KEY: render_status(status, time=time)},
     )
     try:

@@ -10,11 +10,7 @@ import signal
 import time
 from typing import Final
 
-import structlog
-
 from kube_efs.tunnels.backoff import RestartBackoff
-
-log = structlog.get_logger()
 
 _END_SIGNALS: Final = frozenset({signal.SIGTERM, signal.SIGINT})
 _SIGNALS: Final = _END_SIGNALS | {signal.SIGCHLD}
@@ -37,10 +33,23 @@ def supervise(command: list[str]) -> int:
         if stopped or status == 0 or is_first:
             return status if status >= 0 else 128 - status
         delay = delay.after_life_of(time.monotonic() - started)
-        log.warning("tunnel-agent-crashed", status=status, again_seconds=delay.seconds)
+        _report_crash(status, delay.seconds)
         # SIGTERM during this pause ends it.
         if signal.sigtimedwait(_END_SIGNALS, delay.seconds):
             return 0
+
+
+def _report_crash(status: int, again_seconds: float) -> None:
+    # This process runs as long as its container, so it loads the log only if it needs it.
+    from kube_efs.telemetry.loading import load_logging  # noqa: PLC0415
+
+    load_logging()
+    import structlog  # noqa: PLC0415
+
+    from kube_efs.telemetry.logging import configure  # noqa: PLC0415
+
+    configure("INFO")
+    structlog.get_logger(__name__).warning("tunnel-agent-crashed", status=status, again_seconds=again_seconds)
 
 
 def _run(command: list[str]) -> tuple[bool, int]:

@@ -71,10 +71,10 @@ def _by_need(node: NodeReport) -> tuple[int, int, str]:
 def _tone(tunnel: TunnelStatus) -> str:
     if tunnel.state is TunnelState.UP:
         return "fair" if tunnel.failed_over else "good"
-    return "fair" if tunnel.state is TunnelState.STARTING else "bad"
+    return "bad" if tunnel.has_failed else "fair"
 
 
-_TONE_WORDS: Final = {"good": "up", "fair": "failed over or starting", "bad": "down"}
+_TONE_WORDS: Final = {"good": "up", "fair": "failed over, starting or denied", "bad": "down"}
 
 
 def _tunnels_row(number: int, node: NodeReport, most: int) -> Html:

@@ -105,7 +105,7 @@ def problems(seen: Snapshot) -> tuple[str, ...]:
             + (f" ({tunnel.reason})" if tunnel.reason else "")
             for node in report.nodes
             for tunnel in node.tunnels
-            if tunnel.state not in {TunnelState.UP, TunnelState.STARTING}
+            if tunnel.has_failed
         ),
     )
 
@@ -123,7 +123,7 @@ def _verdict(found: Sequence[str]) -> Html:
 
 
 def _figures(report: ClusterReport) -> Html:
-    tunnels = [tunnel for node in report.nodes for tunnel in node.tunnels]
+    tunnels = [tunnel for node in report.nodes for tunnel in node.tunnels if not tunnel.denied]
     up = sum(tunnel.state is TunnelState.UP for tunnel in tunnels)
     over = sum(bool(one.usage and one.usage.over) for one in report.volumes)
     waiting = sum(one.phase == "Pending" for one in report.claims)

@@ -113,7 +113,7 @@ def tunnels(report: ClusterReport) -> Html:
             tunnel.file_system_id,
             tunnel.access_point_id or ("on demand" if tunnel.on_demand else ""),
             str(tunnel.port),
-            badge(str(tunnel.state)),
+            badge(str(tunnel.state), "fair" if tunnel.denied else None),
             format_mount_target(tunnel),
             str(tunnel.connections),
             format_notes(tunnel),

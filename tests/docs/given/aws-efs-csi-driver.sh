@@ -1,6 +1,13 @@
-# The workloads of aws-efs-csi-driver's chart.
+# The workloads of aws-efs-csi-driver's chart, and the binding of its controller.
 set -e
 kubectl apply -f - <<END
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: efs-csi-provisioner-binding}
+subjects:
+- {kind: ServiceAccount, name: efs-csi-controller-sa, namespace: kube-system}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: efs-csi-external-provisioner-role}
+---
 apiVersion: apps/v1
 kind: Deployment
 metadata: {name: efs-csi-controller, namespace: kube-system}

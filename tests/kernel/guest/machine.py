@@ -16,12 +16,11 @@ from kube_efs.kube.client import connect, load_config
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.targets import (
     CONFIG_MAP_KEY,
-    CONFIG_MAP_NAME,
     ZONES_KEY,
     render_targets,
     render_zones,
 )
-from kube_efs.settings import DEFAULT_NAMESPACE
+from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
 from tinykube.api import ApiServer
 
 
@@ -48,7 +47,9 @@ class Machine:
             CONFIG_MAP_KEY: render_targets(targets, last_update=datetime.now(UTC)),
             ZONES_KEY: render_zones(targets),
         }
-        metadata = ObjectMeta(name=CONFIG_MAP_NAME, namespace=DEFAULT_NAMESPACE)
+        metadata = ObjectMeta(
+            name=OPENSHIFT_EFS_STUNNEL.config_map, namespace=OPENSHIFT_EFS_STUNNEL.namespace
+        )
         await self.client.apply(ConfigMap(metadata=metadata, data=data), field_manager="scenario", force=True)
         return fs
 
@@ -73,7 +74,7 @@ async def machine(folder: Path) -> AsyncIterator[Machine]:
         kubeconfig = folder / "kubeconfig"
         api.write_kubeconfig(kubeconfig)
         client = await stack.enter_async_context(connect(load_config(kubeconfig)))
-        await client.create(Namespace(metadata=ObjectMeta(name=DEFAULT_NAMESPACE)))
+        await client.create(Namespace(metadata=ObjectMeta(name=OPENSHIFT_EFS_STUNNEL.namespace)))
         yield Machine(efs=efs, client=client, kubeconfig=kubeconfig, folder=folder, logs=folder)
 
 

@@ -20,8 +20,8 @@ from tests.kernel.guest.work import run
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import NodeStub
 from kube_efs.model.csi.volume_handles import VolumeHandle
+from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
 from kube_efs.mounts.mountinfo import read_mountinfo
-from kube_efs.settings import DEFAULT_NAMESPACE
 from kube_efs.tunnels.api.client import TunnelOnDemand, connect_tunnels
 from kube_efs_lab.program import Program
 
@@ -58,7 +58,7 @@ class Node:
         common = {
             **{name: value for name, value in os.environ.items() if name in _INHERITED},
             "KUBECONFIG": str(kubeconfig),
-            "POD_NAMESPACE": DEFAULT_NAMESPACE,
+            "POD_NAMESPACE": OPENSHIFT_EFS_STUNNEL.namespace,
             "NODE_NAME": "node-1",
             "AWS_EC2_METADATA_SERVICE_ENDPOINT": efs.metadata.url,
             "KUBE_EFS_HEALTH_HOST": "127.0.0.1",

@@ -11,7 +11,7 @@ import sys
 import time
 
 BLOCK = 4096
-# Seldom enough for several guests to share a processor.
+# Rarely enough for several guests to share a processor.
 _PAUSE_SECONDS = 0.1
 
 

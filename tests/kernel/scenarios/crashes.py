@@ -89,7 +89,7 @@ async def agent_and_stunnel_are_killed_while_metadata_does_not_answer(machine: M
             _kill_stunnel(node.stunnels())
             await start(node.tunnel)
             await work.continues(seconds=_CONNECTED_SECONDS)
-        assert "stored-location-used" in node.tunnel.log_file.read_text()
+        assert '"region_source": "stored location"' in node.tunnel.log_file.read_text()
     await machine.efs.metadata.start()
 
 

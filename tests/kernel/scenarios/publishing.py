@@ -15,6 +15,7 @@ from tests.kernel.guest.work import CommandFailed, run
 
 from kube_efs.model.csi.volume_handles import VolumeHandle
 from kube_efs.model.efs.directories import parse_directory
+from kube_efs.tunnels.sockets.ports import nfs_client_ports
 
 # What the kernel shows for the options of the AWS driver, and for those that it adds by itself.
 _OPTIONS = {
@@ -64,6 +65,39 @@ async def volume_is_mounted_and_unmounted(machine: Machine) -> None:
             return not await node.tunnels()
 
         await until(is_closed, "the tunnel is closed", seconds=IDLE_SECONDS * 6)
+
+
+async def nconnect_opens_connections_that_all_mounts_of_the_tunnel_share(machine: Machine) -> None:
+    fs = await machine.create_file_system()
+    volume = machine.efs.create_access_point(fs, "/one", uid=1001)
+    async with machine.node() as node:
+        first = await node.publish(volume, "first", flags=("nconnect=3",))
+        second = await node.publish(volume, "second")
+        assert "nconnect=3" in nfs_mount(first).options
+        assert nfs_mount(second).port == nfs_mount(first).port
+        assert [nfs_mount(target).transports for target in (first, second)] == [3, 3]
+        # The kernel takes them in turn, and connects each with its first request.
+        await run("sh", "-c", f"for name in a b c d e f; do echo hello > {first}/$name; done")
+        assert await run("cat", f"{second}/f") == "hello\n"
+        assert nfs_mount(first).connects >= 3
+
+
+async def kernel_gives_the_connection_of_one_tunnel_to_another_one_of_the_same_server(
+    machine: Machine,
+) -> None:
+    fs = await machine.create_file_system()
+    volume = machine.efs.create_access_point(fs, "/one", uid=1001)
+    async with machine.node() as node:
+        # Different zones have different tunnels to the one mount target.
+        first, second = [
+            await node.publish(volume, f"pod-{zone}", flags=(f"az=us-east-1{zone}",)) for zone in "ab"
+        ]
+        assert nfs_mount(first).port != nfs_mount(second).port
+        # The driver relies on this reading to refuse a mount with the identity of another pod.
+        ports = nfs_client_ports()
+        assert ports is not None
+        assert nfs_mount(first).port in ports
+        assert nfs_mount(second).port not in ports
 
 
 async def access_points_enforce_identity_and_root(machine: Machine) -> None:

@@ -16,8 +16,8 @@ from tests.kernel.guest.waiting import until
 from tests.kernel.guest.work import working
 
 from fake_efs.errors import PlatformError
-from kube_efs.model.efs.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME
-from kube_efs.settings import DEFAULT_NAMESPACE
+from kube_efs.model.efs.targets import CONFIG_MAP_KEY
+from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
 
 
 async def port_range_is_exhausted(machine: Machine) -> None:
@@ -115,9 +115,9 @@ async def configurations_cannot_be_read(machine: Machine) -> None:
         target = await node.publish(volume, "pod")
         before = nfs_mount(target)
         async with working(target / "work", machine.efs.path(fs, "/data/work")) as work:
-            patch = {"data": {CONFIG_MAP_KEY: "efs_stunnel_targets: ["}}
-            await machine.client.patch(ConfigMap, CONFIG_MAP_NAME, patch, namespace=DEFAULT_NAMESPACE)
-            await until(lambda: "targets-unreadable" in node.tunnel.log_file.read_text(), "the agent tells")
+            names, patch = OPENSHIFT_EFS_STUNNEL, {"data": {CONFIG_MAP_KEY: "efs_stunnel_targets: ["}}
+            await machine.client.patch(ConfigMap, names.config_map, patch, namespace=names.namespace)
+            await until(lambda: "targets-unreadable" in node.tunnel.log_file.read_text(), "the agent's log")
             node.conf.write_bytes(os.urandom(1000))
             await node.tunnel.kill()
             await start(node.tunnel)

@@ -11,7 +11,7 @@ from tests.kernel.guest.node import IDLE_SECONDS
 from tests.kernel.guest.waiting import until
 from tests.kernel.guest.work import run, working
 
-# The driver tells the agent who its holders are each 70 s, and must have left one out twice.
+# The driver sends its holders to the agent each 70 s, and must have left one out twice.
 _FORGOTTEN_SECONDS = 240.0
 _TORN_SECONDS = 0.02
 

@@ -1,4 +1,4 @@
-"""One cluster for all the modules of this folder."""
+"""One cluster for all the modules of this directory."""
 
 from tests.scenarios.sharing import cluster, plane, tidy
 

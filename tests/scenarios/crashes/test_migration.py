@@ -102,7 +102,7 @@ async def migrate(kubeconfig: Path, namespace: str, *arguments: str) -> tuple[in
 async def moved(cluster: Cluster, namespace: str, direction: Direction) -> None:
     """Move the only claim as the command does, without another process."""
     store = MigrationStore(cluster.client)
-    state = await store.state(cluster.namespace, namespace, {})
+    state = await store.state(cluster.names, namespace, {})
     (migration,) = plan(state, Selection(namespace=namespace), direction)
     assert isinstance(migration, Migration)
     await move_claim(store, migration, lambda _: None)
@@ -168,7 +168,7 @@ class Holding:
     async def _hold(self, _: Exchange) -> web.StreamResponse:
         self.held.set()
         await asyncio.get_running_loop().create_future()
-        raise AssertionError("nobody lets go")
+        raise AssertionError("nobody releases it")
 
 
 async def test_migration_killed_between_old_and_new_claim_continues(

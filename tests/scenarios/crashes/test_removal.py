@@ -137,7 +137,7 @@ async def test_volumes_of_other_provisioners_and_policies_are_not_changed(cluste
     for volume in (other, retained):
         _claim_for(volume, namespace)
         await cluster.client.create(volume)
-    # A claim served and removed afterwards shows that the two were looked at and passed over.
+    # A claim served and removed afterwards shows that the two were checked and passed over.
     later, other_folder = await _claimed(cluster, "later")
     served = await steps.bound_volume(cluster.client, later, "later")
     await cluster.client.delete(PersistentVolumeClaim, "later", namespace=later)

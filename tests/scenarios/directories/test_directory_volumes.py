@@ -58,7 +58,9 @@ async def served(cluster: Cluster) -> Served:
         "tls": await directory_steps.new_class(client, tls="true"),
         "kept": await directory_steps.new_class(client, reclaim_policy="Retain"),
         "l" * 253: await directory_steps.new_class(client),
-        "odd": await directory_steps.new_class(client, gidallocate="F", gidMin="none", archiveOnDelete="x"),
+        "unknown-parameters": await directory_steps.new_class(
+            client, gidallocate="F", gidMin="none", archiveOnDelete="x"
+        ),
     }
     await asyncio.gather(*(claims.create(name, claim) for claim, name in classes.items()))
     volumes = {claim: await claims.bound(claim) for claim in classes}
@@ -115,7 +117,7 @@ async def test_served_claim_gets_events(cluster: Cluster, served: Served) -> Non
     told = await steps.messages(client, namespace, "plain", "Provisioning")
     assert set(told) == {f"Creating {place} for claim {namespace}/plain"}
     assert await steps.eventually(
-        lambda: steps.messages(client, namespace, "plain", "ProvisioningSucceeded"), what="success is told"
+        lambda: steps.messages(client, namespace, "plain", "ProvisioningSucceeded"), what="success is shown"
     ) == [f"Volume {volume.name} is ready at {place}"]
 
 
@@ -387,16 +389,16 @@ async def test_retain_keeps_the_volume_and_the_directory(cluster: Cluster, serve
 
 
 async def test_parameters_without_effect_are_logged_and_harmless(cluster: Cluster, served: Served) -> None:
-    assert served.volumes["odd"].gid is None
+    assert served.volumes["unknown-parameters"].gid is None
     warned = [
-        entry["oddity"]
-        for entry in await directory_steps.log_lines(cluster.controller, "storage-class-odd")
-        if entry["storage_class"] == served.classes["odd"]
+        entry["reason"]
+        for entry in await directory_steps.log_lines(cluster.controller, "storage-class-warning")
+        if entry["storage_class"] == served.classes["unknown-parameters"]
     ]
     assert len(warned) == 2
     assert "gidMin: 'none' is not a valid group ID, but has no effect" in warned[1]
     assert "archiveOnDelete: 'x' has no effect, the parameter is not known" in warned[0]
-    await served.claims.removed("odd")
+    await served.claims.removed("unknown-parameters")
 
 
 async def test_volume_of_a_deleted_class_is_removed_and_its_gid_is_reused(cluster: Cluster) -> None:
@@ -450,7 +452,7 @@ async def test_directory_of_any_name_below_the_base_is_removed_with_its_volume(
 
     await steps.gone(cluster.client, name)
     assert not found.exists()
-    await directory_steps.has_logged(cluster.controller, "directory-oddly-named", volume=name)
+    await directory_steps.has_logged(cluster.controller, "directory-name-unexpected", volume=name)
 
 
 FORGED = {

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 PROVISIONER = "example.com/neighbour"
 LEASE = "neighbour"
-# A mounted file system is looked at once a minute.
+# A mounted file system is checked once a minute.
 LOOK_SECONDS = 120.0
 
 

@@ -10,8 +10,8 @@ from tests.scenarios.directory_steps import Claims
 from tests.scenarios.faulty_api import FaultyPlane
 from tests.scenarios.steps import Cluster
 
+from kube_efs.model.names import WORKER_LABELS
 from kube_efs.model.tunnel_volumes import root_name
-from kube_efs.provisioning.workers.pod_objects import LABELS
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -43,7 +43,7 @@ async def _first_pods_are_gone(cluster: Cluster) -> None:
 
     async def look() -> bool:
         ended = await steps.metric(cluster.controller, "kube_efs_worker_pods_total")
-        pods = cluster.client.list(Pod, namespace=cluster.namespace, labels=dict(LABELS))
+        pods = cluster.client.list(Pod, namespace=cluster.namespace, labels=dict(WORKER_LABELS))
         left = [one async for one in pods]
         return ended >= len(cluster.file_system_ids) and not left
 

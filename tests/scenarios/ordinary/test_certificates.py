@@ -40,7 +40,7 @@ async def test_server_with_a_wrong_certificate_receives_no_data(
         before = await _bytes_of_nfs(cluster, impostor)
         assert await _list_root(await steps.port_of(cluster, impostor)) != 0
         await steps.eventually(
-            lambda: _reason_names(cluster, impostor, words), what=f"the reason tells that it {words}"
+            lambda: _reason_names(cluster, impostor, words), what=f"the reason says that it {words}"
         )
         assert await _bytes_of_nfs(cluster, impostor) == before
         await _in_state(cluster, honest, "up")

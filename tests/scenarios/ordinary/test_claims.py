@@ -45,7 +45,7 @@ async def test_claim_gets_a_volume_behind_the_tunnel(cluster: Cluster) -> None:
         f"Creating {first}:/{namespace}/example for claim {namespace}/example"
     ]
     assert await steps.eventually(
-        lambda: steps.messages(client, namespace, "example", "ProvisioningSucceeded"), what="success is told"
+        lambda: steps.messages(client, namespace, "example", "ProvisioningSucceeded"), what="success is shown"
     ) == [f"Volume {volume.name} is ready at {first}:/{namespace}/example"]
 
 

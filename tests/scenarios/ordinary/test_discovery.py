@@ -12,7 +12,7 @@ from tests.scenarios.nfs import SlowReader
 from tests.scenarios.steps import Cluster
 
 from kube_efs.model.efs.ids import FileSystemId, ZoneName
-from kube_efs.model.efs.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME, TunnelTargets
+from kube_efs.model.efs.targets import CONFIG_MAP_KEY, TunnelTargets
 from kube_efs.model.tunnel_volumes import root_name
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -107,7 +107,7 @@ async def test_port_of_an_unknown_owner_is_reported(cluster: Cluster) -> None:
 
 async def test_deleted_config_map_is_recreated_with_the_same_ports(cluster: Cluster) -> None:
     before = await steps.published_targets(cluster)
-    await cluster.client.delete(ConfigMap, CONFIG_MAP_NAME, namespace=cluster.namespace)
+    await cluster.client.delete(ConfigMap, cluster.names.config_map, namespace=cluster.namespace)
     await steps.eventually(lambda: _is_published(cluster, before), what="the ConfigMap is as before")
 
 
@@ -118,7 +118,7 @@ async def test_config_map_deleted_without_a_controller_keeps_its_ports(cluster: 
     # A controller that did not know the ports would begin at another one.
     async with csi_steps.controller_with(cluster, BASE_STUNNEL_PORT="21490") as other:
         await other.stop()
-        await cluster.client.delete(ConfigMap, CONFIG_MAP_NAME, namespace=cluster.namespace)
+        await cluster.client.delete(ConfigMap, cluster.names.config_map, namespace=cluster.namespace)
         await other.start()
         await steps.eventually(lambda: _is_published(cluster, before), what="the ConfigMap is as before")
 
@@ -190,12 +190,12 @@ async def test_tunnel_follows_a_moved_mount_target_and_other_tunnels_are_not_int
 async def test_tampered_config_map_is_repaired(cluster: Cluster) -> None:
     before = await steps.published_targets(cluster)
     first = cluster.file_system_ids[0]
-    found = await cluster.client.get(ConfigMap, CONFIG_MAP_NAME, namespace=cluster.namespace)
+    found = await cluster.client.get(ConfigMap, cluster.names.config_map, namespace=cluster.namespace)
     text = (found.data or {})[CONFIG_MAP_KEY]
     hostile = text.replace(f"stunnel_port: {before.port_of(first)}", "stunnel_port: 22")
     assert hostile != text
     patch = {"data": {CONFIG_MAP_KEY: hostile}}
-    await cluster.client.patch(ConfigMap, CONFIG_MAP_NAME, patch, namespace=cluster.namespace)
+    await cluster.client.patch(ConfigMap, cluster.names.config_map, patch, namespace=cluster.namespace)
 
     await steps.eventually(lambda: _is_published(cluster, before), what="the ConfigMap is as before")
 

@@ -10,7 +10,7 @@ from lightkube.resources.core_v1 import ConfigMap, PersistentVolumeClaim
 from tests.scenarios import steps
 from tests.scenarios.steps import Cluster
 
-from kube_efs.model.efs.targets import CONFIG_MAP_KEY, CONFIG_MAP_NAME
+from kube_efs.model.efs.targets import CONFIG_MAP_KEY
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -68,17 +68,17 @@ async def test_hostile_entries_are_omitted_and_others_are_kept(cluster: Cluster)
     # The controller would put the ConfigMap right before the node has seen it.
     await cluster.controller.stop()
     try:
-        found = await cluster.client.get(ConfigMap, CONFIG_MAP_NAME, namespace=cluster.namespace)
+        found = await cluster.client.get(ConfigMap, cluster.names.config_map, namespace=cluster.namespace)
         text = (found.data or {})[CONFIG_MAP_KEY]
         entries = "".join(f"  {entry}\n" for entry in HOSTILE_ENTRIES.values())
         hostile = text.replace("efs_stunnel_targets:\n", f"efs_stunnel_targets:\n{entries}")
         patch = {"data": {CONFIG_MAP_KEY: hostile}}
-        await cluster.client.patch(ConfigMap, CONFIG_MAP_NAME, patch, namespace=cluster.namespace)
+        await cluster.client.patch(ConfigMap, cluster.names.config_map, patch, namespace=cluster.namespace)
 
         async def told() -> bool:
             return len((await steps.tunnels(cluster)).problems) == len(HOSTILE_ENTRIES)
 
-        await steps.eventually(told, what="every hostile entry is told of")
+        await steps.eventually(told, what="every hostile entry is reported")
         assert await asyncio.to_thread(configuration.read_text) == before
         for system in cluster.file_system_ids:
             await steps.tunnel_up(cluster, system)

@@ -16,9 +16,9 @@ from kube_efs.model.errors import (
     AwsAlreadyExists,
     AwsDenied,
     AwsError,
+    AwsInvalidAnswer,
     AwsLimitReached,
     AwsNotFound,
-    AwsOddAnswer,
     AwsThrottled,
     AwsUnavailable,
     InvalidSetting,
@@ -273,7 +273,7 @@ def test_error_code_is_found_before_and_after_translation() -> None:
     ids=lambda error: type(error).__name__,
 )
 def test_unexpected_exception_is_reported_by_its_class_only(error: Exception) -> None:
-    with pytest.raises(AwsOddAnswer) as caught, aws_errors("Call", subject="fs-1"):
+    with pytest.raises(AwsInvalidAnswer) as caught, aws_errors("Call", subject="fs-1"):
         raise error
 
     assert str(caught.value) == f"Call: 'fs-1' gave an invalid answer ({type(error).__name__})"

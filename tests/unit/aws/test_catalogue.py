@@ -67,7 +67,7 @@ class FakeEfs:
 
 
 class Clock:
-    """A clock that moves only when the catalogue sleeps, and then waits for the test."""
+    """A clock that moves only when the catalog sleeps, and then waits for the test."""
 
     def __init__(self) -> None:
         self.now = 1000.0

@@ -19,12 +19,13 @@ from hypothesis import strategies as st
 from tests.serving import answering, serving
 
 from kube_efs.aws.connection import AwsConnection, AwsCredentials, AwsOptions, LoadedCredentials
-from kube_efs.aws.credential_loading import load_credentials, parse_credentials
+from kube_efs.aws.credential_loading import load_credentials, load_pod_credentials, parse_credentials
 from kube_efs.aws.credential_sources import (
     CredentialOptions,
     CredentialSource,
     IamOptions,
     ProfileFiles,
+    ServiceAccountIdentity,
     SourceKind,
     order_sources,
 )
@@ -33,9 +34,10 @@ from kube_efs.model.efs.ids import Region
 from kube_efs.model.errors import (
     AwsDenied,
     AwsError,
-    AwsOddAnswer,
+    AwsInvalidAnswer,
     AwsUnavailable,
     InvalidSetting,
+    InvalidValue,
     KubeEfsError,
 )
 from kube_efs.telemetry.logging import configure
@@ -67,6 +69,7 @@ class FakeAws:
     url: str = ""
     documents: dict[str, str] = field(default_factory=dict)
     refusal: str = "refused"
+    code: str = "AccessDenied"
     requests: list[str] = field(default_factory=list)
     headers: dict[str, str] = field(default_factory=dict)
     form: dict[str, str] = field(default_factory=dict)
@@ -87,7 +90,7 @@ class FakeAws:
         self.form = {key: str(value) for key, value in (await request.post()).items()}
         action = self.form["Action"]
         if action not in self.documents:
-            error = f"<Code>AccessDenied</Code><Message>{self.refusal}</Message>"
+            error = f"<Code>{self.code}</Code><Message>{self.refusal}</Message>"
             return web.Response(status=403, text=f"<ErrorResponse><Error>{error}</Error></ErrorResponse>")
         return web.Response(
             content_type="text/xml",
@@ -289,9 +292,9 @@ async def test_instance_role_credentials_are_read_with_imdsv2(
             "returned no credentials but the code AssumeRoleUnauthorizedAccess",
             id="failure with status 200",
         ),
-        pytest.param("r", "<html>", AwsOddAnswer, "gave an invalid answer", id="not JSON"),
-        pytest.param("r", "[]", AwsOddAnswer, "no credentials object", id="another document"),
-        pytest.param("r/../x", "", AwsOddAnswer, "an invalid role name", id="not a role's name"),
+        pytest.param("r", "<html>", AwsInvalidAnswer, "gave an invalid answer", id="not JSON"),
+        pytest.param("r", "[]", AwsInvalidAnswer, "no credentials object", id="another document"),
+        pytest.param("r/../x", "", AwsInvalidAnswer, "an invalid role name", id="not a role's name"),
     ],
 )
 async def test_instance_without_credentials_reports_the_reason(
@@ -501,7 +504,7 @@ async def test_profile_without_keys_uses_the_instance_role(aws: FakeAws, profile
         pytest.param("missing", InvalidSetting, "could not be found", id="missing profile"),
         pytest.param(
             "process",
-            AwsOddAnswer,
+            AwsInvalidAnswer,
             r"gave an invalid answer \(AttributeError\)",
             id="program with invalid output",
         ),
@@ -614,7 +617,7 @@ async def test_role_of_another_account_is_assumed(external_id: str | None, aws: 
 @pytest.mark.parametrize("value", [None, "", 7, ["x"], "two words", "new\nline", "\ud800", "x" * 65537])
 def test_incomplete_answer_is_refused(missing: str, value: object) -> None:
     problem = "returned an invalid key, secret key or token" if value else "without key, secret key or token"
-    with pytest.raises(AwsOddAnswer, match=problem):
+    with pytest.raises(AwsInvalidAnswer, match=problem):
         parse_credentials({**DOCUMENT, missing: value}, origin="instance role")
 
 
@@ -676,3 +679,92 @@ def _everything_about(error: BaseException | None) -> str:
 
 def _details(error: Any) -> str:
     return repr(getattr(error, "kwargs", ""))
+
+
+# Service accounts of pods
+
+WITH_ROLE = ServiceAccountIdentity(namespace="team", name="web", role_arn=ROLE)
+WITHOUT_ROLE = ServiceAccountIdentity(namespace="team", name="web")
+
+
+async def test_token_of_a_pod_is_exchanged_for_its_role(aws: FakeAws, options: CredentialOptions) -> None:
+    aws.documents["AssumeRoleWithWebIdentity"] = ""
+    assert await load_pod_credentials(WITH_ROLE, JWT, options) == LOADED
+    assert (aws.form["RoleArn"], aws.form["WebIdentityToken"]) == (ROLE, JWT)
+    assert aws.form["RoleSessionName"] == "web@team"
+    # STS accepts 64 characters.
+    long = ServiceAccountIdentity(namespace="n" * 63, name="web", role_arn=ROLE)
+    await load_pod_credentials(long, JWT, options)
+    assert aws.form["RoleSessionName"] == f"@{'n' * 63}"
+
+
+async def test_token_of_a_pod_is_exchanged_by_the_agent_of_the_node(
+    aws: FakeAws, options: CredentialOptions
+) -> None:
+    options = replace(options, pod_identity_endpoint=aws.url)
+    aws.documents["/v1/credentials"] = json.dumps(DOCUMENT)
+    assert await load_pod_credentials(WITHOUT_ROLE, JWT, options) == LOADED
+    assert aws.headers["Authorization"] == JWT
+
+
+@pytest.mark.parametrize(
+    ("identity", "message"),
+    [
+        pytest.param(
+            WITH_ROLE,
+            f"check that the trust policy of {ROLE} allows this service account",
+            id="web identity",
+        ),
+        pytest.param(
+            WITHOUT_ROLE,
+            "service account team/web: was answered with status 404; annotate the service account with "
+            "eks.amazonaws.com/role-arn, or create a Pod Identity association for it and check that the Pod "
+            "Identity Agent runs on the node",
+            id="Pod Identity",
+        ),
+    ],
+)
+async def test_refused_token_of_a_pod_is_an_error_with_a_remedy_and_without_the_token(
+    aws: FakeAws,
+    options: CredentialOptions,
+    log: io.StringIO,
+    identity: ServiceAccountIdentity,
+    message: str,
+) -> None:
+    token = "a-token-without-the-shape-of-one"
+    aws.refusal = f"refused {token}"
+    with pytest.raises(AwsError) as caught:
+        await load_pod_credentials(identity, token, replace(options, pod_identity_endpoint=aws.url))
+    assert message in str(caught.value)
+    assert str(caught.value).startswith("service account team/web: ")
+    assert token not in f"{caught.value!r} {caught.value} {log.getvalue()}"
+
+
+async def test_remedy_for_an_expired_token_of_a_pod_is_another(
+    aws: FakeAws, options: CredentialOptions
+) -> None:
+    aws.code = "ExpiredTokenException"
+    with pytest.raises(AwsDenied) as caught:
+        await load_pod_credentials(WITH_ROLE, JWT, options)
+    assert caught.value.remedy == "check that the CSIDriver efs.csi.aws.com has requiresRepublish: true"
+
+
+async def test_malformed_token_of_a_pod_is_not_sent(aws: FakeAws, options: CredentialOptions) -> None:
+    options = replace(options, pod_identity_endpoint=aws.url)
+    for identity in (WITH_ROLE, WITHOUT_ROLE):
+        with pytest.raises(AwsDenied, match="service account team/web: has an invalid token"):
+            await load_pod_credentials(identity, "a\nHost: b", options)
+    assert aws.requests == []
+
+
+@pytest.mark.parametrize(
+    ("parts", "field"),
+    [
+        pytest.param({"namespace": "../x"}, "namespace", id="namespace"),
+        pytest.param({"name": "a b"}, "name", id="name"),
+        pytest.param({"role_arn": "arn:aws:iam::1:user/x"}, "role_arn", id="role"),
+    ],
+)
+def test_malformed_service_account_is_refused(parts: dict[str, str], field: str) -> None:
+    with pytest.raises(InvalidValue, match=f"service account, {field}: .* is malformed"):
+        ServiceAccountIdentity(**{"namespace": "team", "name": "web", **parts})

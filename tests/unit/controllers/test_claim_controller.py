@@ -15,7 +15,7 @@ from kube_efs.model.claims import Claim, ClaimPhase
 from kube_efs.model.efs.file_systems import Discovery
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
-from kube_efs.model.errors import KubeEfsError, KubeUnavailable, NotYet, WorkerFailed
+from kube_efs.model.errors import KubeEfsError, KubeUnavailable, LeftAlone, NotYet, WorkerFailed
 from kube_efs.model.volumes import Volume
 from kube_efs.provisioning.engine import Plan
 from kube_efs.telemetry.metrics import ControllerMetrics
@@ -40,6 +40,9 @@ class Told(ProvisioningEvents):
 
     async def accepted(self, claim: Claim) -> None:
         self.lines.append("accepted")
+
+    def left_alone(self, claim: Claim, reason: LeftAlone) -> None:
+        self.lines.append(f"left alone {reason}")
 
     def provisioning(self, plan: Plan) -> None:
         self.lines.append("provisioning")
@@ -381,7 +384,8 @@ async def test_refused_tunnel_claim_is_annotated() -> None:
 async def test_claim_is_retried_when_kubernetes_assigns_it_to_us() -> None:
     async with scene() as here:
         await here.see(replace(claim(), storage_provisioner="other.example/efs"))
-        assert here.told.lines == []
+        (line,) = here.told.lines
+        assert line.startswith("left alone annotation volume.kubernetes.io/storage-provisioner: ")
         await here.see(replace(claim(), storage_provisioner=EFS.provisioner))
         assert here.volumes == ["u1"]
 

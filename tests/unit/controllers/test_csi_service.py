@@ -21,7 +21,6 @@ from kube_efs.csi.protocol.csi_pb2_grpc import ControllerStub, IdentityStub
 from kube_efs.model.efs.ids import Region
 from kube_efs.model.errors import AwsUnavailable, InvalidSetting
 from kube_efs.provisioning.backends.csi.accounts import Accounts
-from kube_efs.provisioning.backends.csi.claims import CsiBackend
 from kube_efs.settings import ControllerSettings, load
 from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.metrics import AwsMetrics, ControllerMetrics
@@ -43,8 +42,7 @@ class Refreshed(Accounts):
 
 async def test_failed_refresh_is_followed_by_the_next(eventually: Eventually) -> None:
     world, accounts = CsiWorld(), Refreshed()
-    backend = CsiBackend(volumes=world.volumes, references=world.texts)
-    service = CsiService(volumes=world.volumes, backend=backend, accounts=accounts, refresh_seconds=0.001)
+    service = CsiService(volumes=world.volumes, accounts=accounts, refresh_seconds=0.001)
     looking = asyncio.create_task(service.refresh_regularly())
 
     async def has_looked_twice() -> bool:

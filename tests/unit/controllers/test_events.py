@@ -116,7 +116,7 @@ class _Plan:
     def __init__(self, claim: Claim) -> None:
         self.claim = claim
         self.place = str(LOCATION)
-        self.oddities = ("parameters.sizeLimit: has no effect",)
+        self.warnings = ("parameters.sizeLimit: has no effect",)
 
     async def locations(self) -> tuple[Location, ...]:
         return (LOCATION,)

@@ -162,3 +162,21 @@ async def test_access_point_of_another_cluster_with_the_same_id_is_found(
     scene.index.gids.hold(60000, "fsap-0123456789abcdef1")
     assert await scene.events_about() == told
     assert scene.shared == len(told)
+
+
+@pytest.mark.parametrize(("directory", "is_shared"), [("root", False), ("other", True)])
+async def test_root_directory_of_an_access_point_has_its_id(
+    scene: Scene, directory: str, is_shared: bool
+) -> None:
+    through = volume(
+        "a", None, nfs=None, csi=CsiSource(handle=f"{FS}::{AP}"), storage_class="csi",
+        provisioned_by=DRIVER, claim=None,
+    )  # fmt: skip
+    scene.index.put_volume(through)
+    root = Location(file_system_id=FS, directory=parse_directory("/pvs/root"))
+    scene.index.gids.hold(60000, AP, at=root)
+    scene.look(**{directory: 60000})
+    assert await scene.events_about() == ["PersistentVolume a"] * is_shared
+    scene.index.gids.release(AP)
+    scene.index.gids.hold(60000, AP, at=root)
+    assert scene.shared == is_shared

@@ -30,18 +30,18 @@ CLAIMS = 3
 
 
 class Held(httpx2.AsyncBaseTransport):
-    """Delays the requests for one path until ``let_go`` is set."""
+    """Delays the requests for one path until ``continues`` is set."""
 
     def __init__(self, inner: httpx2.AsyncBaseTransport, path: str) -> None:
         self._inner = inner
         self._path = path
         self.asked = asyncio.Event()
-        self.let_go = asyncio.Event()
+        self.continues = asyncio.Event()
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if request.url.path == self._path:
             self.asked.set()
-            await self.let_go.wait()
+            await self.continues.wait()
         return await self._inner.handle_async_request(request)
 
 
@@ -98,7 +98,7 @@ async def test_controller_is_ready_when_all_lists_are_read(
                 await kube.get(PersistentVolumeClaim, f"claim-{number}", namespace="default")
             assert not loaded.is_set()
 
-            transport.let_go.set()
+            transport.continues.set()
             await asyncio.wait_for(loaded.wait(), 10)
         finally:
             leading.cancel()

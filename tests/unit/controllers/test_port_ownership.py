@@ -1,7 +1,7 @@
 """No volume ever uses the data of another file system, in any order of changes and answers.
 
 File systems, volumes, a ConfigMap and an unreliable AWS are fakes. The deciding parts are real: the
-catalogue, the index, the rules for ports, and the documents in the ConfigMap.
+catalog, the index, the rules for ports, and the documents in the ConfigMap.
 """
 
 import asyncio
@@ -179,4 +179,6 @@ class Cluster(RuleBasedStateMachine):
 
 
 TestPortOwnership = Cluster.TestCase
-TestPortOwnership.settings = settings(max_examples=200, stateful_step_count=20, deadline=None)
+TestPortOwnership.settings = settings(
+    max_examples=2 * settings().max_examples, stateful_step_count=20, deadline=None
+)

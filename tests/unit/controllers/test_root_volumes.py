@@ -6,9 +6,14 @@ from typing import Any
 
 import pytest
 from lightkube import AsyncClient
-from lightkube.models.core_v1 import PersistentVolumeClaimSpec, VolumeResourceRequirements
+from lightkube.models.core_v1 import (
+    Container,
+    PersistentVolumeClaimSpec,
+    PodSpec,
+    VolumeResourceRequirements,
+)
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim
+from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim, Pod
 from lightkube.types import PatchType
 
 from kube_efs.controllers.root_volumes import RootVolumes
@@ -16,7 +21,10 @@ from kube_efs.kube.reading import read_volume
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.errors import KubeAlreadyExists
+from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
 from kube_efs.provisioning.volume_index import VolumeIndex
+from kube_efs.provisioning.workers.pod_objects import observe_pod
+from kube_efs.provisioning.workers.roots import root_objects
 
 PROVISIONER = "gnuthought.com/efs-stunnel"
 
@@ -28,7 +36,7 @@ class Installation:
         self._client = client
         self._index = VolumeIndex()
         self.released: list[str] = []
-        self._roots = RootVolumes(
+        self.roots = RootVolumes(
             client, self._index, namespace="default", provisioner=PROVISIONER, release=self._release
         )
 
@@ -42,7 +50,7 @@ class Installation:
         listing = self._client.list(PersistentVolume)
         self._index.replace_volumes([read_volume(item.to_dict()) async for item in listing])
         ids = {FileSystemId(name.replace("_", "-")): port for name, port in ports.items()}
-        await self._roots.follow(
+        await self.roots.follow(
             TunnelTargets(
                 targets={fs: TunnelTarget(file_system_id=fs, port=port) for fs, port in ids.items()}
             )
@@ -201,6 +209,31 @@ async def _create_claim(kube: AsyncClient, name: str, storage_class: str) -> Non
             ),
         )
     )
+
+
+async def test_unwanted_roots_are_deleted_but_not_those_of_worker_pods(
+    here: Installation, kube: AsyncClient
+) -> None:
+    await here.follow(fs_1=20490)
+    pod = await kube.create(
+        Pod(
+            metadata=ObjectMeta(
+                name="efs-init-fs-1-a", namespace="default", annotations={FILE_SYSTEM_ID: "fs-1"}
+            ),
+            spec=PodSpec(containers=[Container(name="worker", image="i")]),
+        )
+    )
+    for one in root_objects(observe_pod(pod, since=0), "default"):
+        await kube.create(one)
+    here.roots.wanted = False
+    await here.follow(fs_1=20490)
+    assert here.released == ["efs-stunnel-fs-1"]
+    for kind, found in (
+        (PersistentVolumeClaim, await here.claims()),
+        (PersistentVolume, await here.volumes()),
+    ):
+        deleted = {name for name, body in found.items() if body["metadata"].get("deletionTimestamp")}
+        assert (found.keys() - deleted, deleted) == ({"efs-init-fs-1-a"}, {"efs-stunnel-fs-1"}), kind
 
 
 async def _forget_finalizers(

@@ -87,8 +87,8 @@ class Api(SharedVolumeStore):
         self._write("hold")
         return self._changed(replace(shared, finalizers=(FINALIZER,)))
 
-    async def let_go(self, shared: SharedVolume) -> None:
-        self._write("let_go")
+    async def release(self, shared: SharedVolume) -> None:
+        self._write("release")
         self.shared = None
 
     async def restore(self, shared: SharedVolume, source: Source) -> SharedVolume:
@@ -258,11 +258,11 @@ async def test_deletion_waits_and_reports_the_reason() -> None:
         one.controller.seen(OWNER)
         status = await one.is_in(SharedVolumePhase.DELETING)
         assert status.message == "waits until claim pvc-sv1 is gone, which pod worker uses"
-        assert "let_go" not in one.api.writes
+        assert "release" not in one.api.writes
         one.api.claimed = None
         await one.until(lambda: one.api.shared is None)
         one.controller.gone(OWNER)
-        assert one.api.writes[-1] == "let_go"
+        assert one.api.writes[-1] == "release"
         assert one.sample("kube_efs_shared_volumes", phase="Deleting") == 0
         assert one.sample("sharedvolume_info", namespace="proj2", sharedvolume="sv1") is None
 
@@ -328,10 +328,10 @@ async def test_only_the_limit_annotation_of_a_namespace_is_watched(
     await patch("proj3", "annotations", other="c")
     await patch("proj3", "annotations", **{ANNOTATION: "*"})
 
-    async def is_told() -> bool:
+    async def is_reported() -> bool:
         return told.namespaces.count("proj3") == 1
 
-    await eventually(is_told)
+    await eventually(is_reported)
     watch.cancel()
     await asyncio.gather(watch, return_exceptions=True)
 

@@ -21,6 +21,7 @@ from kube_efs.model.efs.file_systems import Discovery, FileSystem, LifeCycleStat
 from kube_efs.model.efs.ids import FileSystemId, MountTargetId, SubnetId, ZoneName
 from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets, parse_targets, render_targets
 from kube_efs.model.errors import InvalidValue, KubeAlreadyExists, KubeConflict
+from kube_efs.model.names import KUBE_EFS, OPENSHIFT_EFS_STUNNEL, Names
 from kube_efs.model.volumes import NfsSource, Volume
 from kube_efs.provisioning.volume_index import VolumeIndex
 
@@ -54,17 +55,25 @@ async def _nobody_uses(_: str) -> None:
 class Scene:
     """A controller with the namespace default; counts its notifications."""
 
-    def __init__(self, client: AsyncClient) -> None:
+    def __init__(self, client: AsyncClient, names: Names, *, wants_roots: bool = True) -> None:
         self.client = client
+        self.name = names.config_map
         self.index = VolumeIndex()
         self.news = 0
         self.unknown: set[str] = set()
-        roots = RootVolumes(client, self.index, namespace="default", provisioner="p", release=_nobody_uses)
+        roots = RootVolumes(
+            client,
+            self.index,
+            namespace="default",
+            provisioner="p",
+            release=_nobody_uses,
+            wanted=wants_roots,
+        )
         self.controller = TunnelTargetsController(
             client,
             self.index,
             roots,
-            namespace="default",
+            names=replace(names, namespace="default"),
             base_port=20490,
             changed=self._count,
             unknown_ports=self._note_unknown,
@@ -77,17 +86,17 @@ class Scene:
         self.news += 1
 
     async def config_map(self) -> dict[str, str]:
-        found = await self.client.get(ConfigMap, "efs-stunnel", namespace="default")
+        found = await self.client.get(ConfigMap, self.name, namespace="default")
         return dict(found.data or {})
 
     async def version(self) -> str:
-        found = await self.client.get(ConfigMap, "efs-stunnel", namespace="default")
+        found = await self.client.get(ConfigMap, self.name, namespace="default")
         return (found.metadata and found.metadata.resourceVersion) or ""
 
     async def ports(self) -> dict[str, int] | None:
         """The ports in the ConfigMap; None when it is missing or partly unreadable."""
         async for found in self.client.list(ConfigMap, namespace="default"):
-            if found.metadata and found.metadata.name == "efs-stunnel":
+            if found.metadata and found.metadata.name == self.name:
                 try:
                     targets, rejections = parse_targets((found.data or {}).get("efs-stunnel.yaml", ""))
                 except InvalidValue:
@@ -97,8 +106,14 @@ class Scene:
 
 
 @asynccontextmanager
-async def running(client: AsyncClient, *, volumes: tuple[Volume, ...] = ()) -> AsyncIterator[Scene]:
-    scene = Scene(client)
+async def running(
+    client: AsyncClient,
+    *,
+    volumes: tuple[Volume, ...] = (),
+    names: Names = OPENSHIFT_EFS_STUNNEL,
+    wants_roots: bool = True,
+) -> AsyncIterator[Scene]:
+    scene = Scene(client, names, wants_roots=wants_roots)
     await scene.controller.load()
     scene.index.replace_volumes(volumes)
     task = asyncio.create_task(scene.controller.run())
@@ -162,6 +177,29 @@ async def test_ports_of_an_existing_config_map_are_kept(kube: AsyncClient, event
         assert here.index.targets.port_of(FS1) == 20497
         here.controller.discovered(discovery(system(FS1), system(FS2), system(FS3)))
         await eventually(lambda: agreed(here, {"fs-1": 20497, "fs-2": 20490, "fs-3": 20491}))
+
+
+async def test_ports_are_taken_from_the_config_map_of_the_older_names(
+    kube: AsyncClient, eventually: Eventually
+) -> None:
+    await write(kube, document({FS2: 20490, FS1: 20497}))
+    async with running(kube, names=KUBE_EFS) as here:
+        here.controller.discovered(discovery(system(FS1), system(FS2)))
+        await eventually(lambda: agreed(here, {"fs-1": 20497, "fs-2": 20490}))
+    older = await kube.get(ConfigMap, "efs-stunnel", namespace="default")
+    assert "port: 20497" in (older.data or {})["efs-stunnel.yaml"]
+
+
+async def test_config_map_of_the_older_names_is_not_read_again(
+    kube: AsyncClient, eventually: Eventually
+) -> None:
+    async with running(kube, names=KUBE_EFS) as here:
+        here.controller.discovered(discovery(system(FS1)))
+        await eventually(lambda: agreed(here, {"fs-1": 20490}))
+    await write(kube, document({FS1: 20497, FS2: 20498}))
+    async with running(kube, names=KUBE_EFS) as here:
+        here.controller.discovered(discovery(system(FS1), system(FS2)))
+        await eventually(lambda: agreed(here, {"fs-1": 20490, "fs-2": 20491}))
 
 
 async def test_config_map_is_written_only_on_a_change(kube: AsyncClient, eventually: Eventually) -> None:
@@ -310,7 +348,7 @@ async def test_unreadable_config_map_is_rewritten_with_the_ports_of_the_volumes(
 async def test_late_write_of_an_earlier_leader_keeps_its_ports(kube: AsyncClient, is_there: bool) -> None:
     if is_there:
         await write(kube, document({FS3: 20492}))
-    here = Scene(kube)
+    here = Scene(kube, OPENSHIFT_EFS_STUNNEL)
     await here.controller.load()
     late = document({FS2: 20490, FS3: 20492})
     if is_there:
@@ -408,7 +446,7 @@ async def test_volume_cannot_get_a_port_while_it_is_reassigned(
     kube: AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await write(kube, document({FS1: 20490, FS2: 20491}))
-    here = Scene(kube)
+    here = Scene(kube, OPENSHIFT_EFS_STUNNEL)
     await here.controller.load()
     publish, seen = here.controller._publish, list[Mapping[FileSystemId, int]]()
 
@@ -457,3 +495,62 @@ async def test_failed_root_volume_does_not_block_the_ports(
             return names == {"efs-stunnel-fs-1", "efs-stunnel-fs-2"}
 
         await eventually(has_root)
+
+
+async def test_ports_without_volumes_are_marked_as_unused(
+    kube: AsyncClient, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tunnel_targets, "_RESYNC_SECONDS", 0.1)
+
+    async def is_unused(here: Scene, text: str | None) -> bool:
+        return (await here.ports()) is not None and (await here.config_map()).get(
+            "unused-targets.yaml"
+        ) == text
+
+    async with running(kube, volumes=(volume(FS1, 20490),), wants_roots=False) as here:
+        here.controller.discovered(discovery(system(FS1), system(FS2)))
+        await eventually(lambda: is_unused(here, "- fs-2\n"))
+        here.index.put_volume(volume(FS2, 20491))
+        await eventually(lambda: is_unused(here, None))
+        assert await here.ports() == {"fs-1": 20490, "fs-2": 20491}
+        here.index.drop_volume(volume(FS2, 20491))
+        await eventually(lambda: is_unused(here, "- fs-2\n"))
+        assert await here.ports() == {"fs-1": 20490, "fs-2": 20491}
+        assert [item async for item in kube.list(PersistentVolume)] == []
+
+
+async def test_port_opens_before_its_first_volume_is_created(
+    kube: AsyncClient, eventually: Eventually
+) -> None:
+    async with running(kube, wants_roots=False) as here:
+        here.controller.discovered(discovery(system(FS1)))
+        await eventually(lambda: agreed(here, {"fs-1": 20490}))
+        assert here.index.targets.unused == {FS1}
+        here.index.expect_volume(volume(FS1, 20490))
+
+        async def is_open() -> bool:
+            return "unused-targets.yaml" not in await here.config_map()
+
+        await eventually(is_open)
+
+
+async def test_all_ports_stay_open_for_root_volumes(kube: AsyncClient, eventually: Eventually) -> None:
+    async with running(kube) as here:
+        here.controller.discovered(discovery(system(FS1)))
+        await eventually(lambda: agreed(here, {"fs-1": 20490}))
+        assert "unused-targets.yaml" not in await here.config_map()
+
+
+async def test_port_of_a_volume_opens_while_aws_does_not_answer(
+    kube: AsyncClient, eventually: Eventually
+) -> None:
+    metadata = ObjectMeta(name=OPENSHIFT_EFS_STUNNEL.config_map, namespace="default")
+    data = {"efs-stunnel.yaml": document({FS1: 20490, FS2: 20491}), "unused-targets.yaml": "- fs-1\n- fs-2\n"}
+    await kube.create(ConfigMap(metadata=metadata, data=data))
+    async with running(kube, volumes=(volume(FS1, 20490),), wants_roots=False) as here:
+        here.controller.poke()
+
+        async def is_open() -> bool:
+            return (await here.config_map()).get("unused-targets.yaml") == "- fs-2\n"
+
+        await eventually(is_open)

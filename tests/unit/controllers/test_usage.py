@@ -263,7 +263,7 @@ def test_unmeasured_volumes_are_first_then_the_oldest() -> None:
 
 def test_volume_without_a_tunnel_is_not_measured() -> None:
     location = Location(file_system_id=FS, directory=Directory())
-    assert meters([None], VolumeIndex(), None)(location) is None
+    assert meters([None], VolumeIndex(), None, discovers=True)(location) is None
 
 
 def test_measuring_pods_end_before_their_timeout() -> None:

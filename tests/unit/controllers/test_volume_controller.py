@@ -10,8 +10,12 @@ from tests.unit.provisioning.world import EFS, World, claim
 from kube_efs.controllers.events import ProvisioningEvents
 from kube_efs.controllers.volumes import VolumeController
 from kube_efs.model.claims import ReclaimPolicy
+from kube_efs.model.csi.access_points import AccessPoint
+from kube_efs.model.csi.volume_handles import AccessPointId
+from kube_efs.model.efs.directories import parse_directory
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.targets import TunnelTargets
-from kube_efs.model.errors import KubeEfsError, KubeUnavailable
+from kube_efs.model.errors import KubeEfsError, KubeUnavailable, LeftAlone
 from kube_efs.model.volumes import FINALIZER, NfsSource, Volume, VolumePhase
 from kube_efs.provisioning.engine import Reclaimed
 from kube_efs.telemetry.metrics import ControllerMetrics
@@ -26,12 +30,15 @@ class Told(ProvisioningEvents):
     def reclaimed(self, done: Reclaimed) -> None:
         self.lines.append(f"{done.data} {done.location}")
 
+    def volume_left_alone(self, volume: Volume, reason: LeftAlone) -> None:
+        self.lines.append(f"left alone {reason}")
+
     def not_reclaimed(self, volume: Volume, error: KubeEfsError) -> None:
         self.lines.append(f"not {error}")
 
 
 class Scene:
-    def __init__(self, backoff_seconds: float) -> None:
+    def __init__(self, backoff_seconds: float, refused_again_seconds: float) -> None:
         self.world = World()
         self.told = Told()
         self.registry = CollectorRegistry()
@@ -41,6 +48,7 @@ class Scene:
             events=self.told,
             metrics=ControllerMetrics(self.registry),
             backoff_seconds=backoff_seconds,
+            refused_again_seconds=refused_again_seconds,
         )
 
     async def bound(self, *uids: str) -> list[Volume]:
@@ -72,8 +80,8 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(backoff_seconds: float = 3600) -> AsyncIterator[Scene]:
-    made = Scene(backoff_seconds)
+async def scene(backoff_seconds: float = 3600, refused_again_seconds: float = 3600) -> AsyncIterator[Scene]:
+    made = Scene(backoff_seconds, refused_again_seconds)
     async with asyncio.timeout(10), made.volumes:
         yield made
 
@@ -178,6 +186,24 @@ async def test_refused_volume_is_retried_when_another_is_deleted() -> None:
         assert (here.there, here.told.lines[1:]) == ([], ["removed fs-1:/team/example"])
 
 
+async def test_refused_volume_is_retried_after_a_while() -> None:
+    async with scene(refused_again_seconds=0.01) as here:
+        (volume,) = await here.bound("u1")
+        inside = AccessPoint(
+            access_point_id=AccessPointId("fsap-00000001"),
+            file_system_id=FileSystemId("fs-1"),
+            directory=parse_directory("/team/example/deep"),
+        )
+        here.world.access_points.append(inside)
+        await here.release(volume)
+        assert "contains the directory of access point fsap-00000001" in here.told.lines[0]
+        here.world.access_points.clear()
+        while here.there:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        await here.rest()
+        assert here.told.lines[-1] == "removed fs-1:/team/example"
+
+
 async def test_deletion_just_after_the_check_is_not_missed() -> None:
     async with scene() as here:
         (volume,) = await here.bound("u1")
@@ -268,3 +294,16 @@ async def test_finalizer_of_a_deleted_retained_volume_is_removed() -> None:
         await here.release(replace(volume, deleting=True, reclaim_policy=ReclaimPolicy.RETAIN))
         assert (here.there, here.told.lines) == ([], ["kept None"])
         assert here.world.folders.removed == []
+
+
+async def test_failed_volume_is_reported_and_kept() -> None:
+    async with scene() as here:
+        (volume,) = await here.bound("u1")
+        here.volumes.seen(replace(volume, phase=VolumePhase.FAILED))
+        await here.rest()
+        assert here.there == [volume.name]
+        (line,) = here.told.lines
+        assert line == (
+            "left alone status.phase: 'Failed' is not removed automatically; save its data if it is needed, "
+            "then delete the volume; its directory is kept"
+        )

@@ -25,6 +25,7 @@ from kube_efs.kube.building import build_volume
 from kube_efs.kube.claims import ClaimStore
 from kube_efs.kube.events import EventRecorder
 from kube_efs.kube.volumes import VolumeStore
+from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.model.volumes import NfsSource, Volume
 from kube_efs.provisioning.backends.tunnel import TunnelBackend
@@ -94,7 +95,7 @@ class Scene:
             client,
             world.index,
             roots,
-            namespace="default",
+            names=replace(OPENSHIFT_EFS_STUNNEL, namespace="default"),
             base_port=20490,
             changed=self.claims.file_systems_changed,
             unknown_ports=lambda _: None,

@@ -11,6 +11,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from lightkube import AsyncClient
+
 from kube_efs.csi.node_info import NodeInfo
 from kube_efs.csi.node_volumes import NodeVolumes
 from kube_efs.csi.publication import NodeMount, Publication, VolumeUse
@@ -19,7 +21,7 @@ from kube_efs.model.csi.mount_options import plan_mount
 from kube_efs.model.csi.volume_attributes import parse_attributes
 from kube_efs.model.csi.volume_handles import parse_volume_handle
 from kube_efs.model.efs.ids import Region
-from kube_efs.model.errors import MountFailed, TunnelNotReady
+from kube_efs.model.errors import AwsDenied, MountFailed, TunnelNotReady
 from kube_efs.mounts.table import MountTable
 from kube_efs.tunnels.api.client import TunnelOnDemand
 from kube_efs.tunnels.reservations import Holder, TunnelSpec
@@ -48,6 +50,12 @@ class World:
     mounting: int = 0
     most_at_once: Counter[str] = field(default_factory=Counter)
     failure: Exception | None = None
+    # Which identities have no credentials, and which connections EFS refuses.
+    lacks_credentials: bool = False
+    refuses: Callable[[TunnelSpec], bool] = lambda _: False
+    client: AsyncClient | None = None
+    pod_tokens: list[str] = field(default_factory=list)
+    refusal: Exception | None = None
     table: MountTable = field(init=False)
     _ids: "itertools.count[int]" = field(default_factory=itertools.count)
 
@@ -57,19 +65,27 @@ class World:
 
     def volumes(self) -> NodeVolumes:
         """A newly started driver."""
-        return NodeVolumes(self, self, NODE_INFO)
+        return NodeVolumes(self, self, NODE_INFO, client=self.client)
 
     def target(self, name: str) -> Path:
         return self.folder / name / "mount"
 
-    def wanted(self, target: str, volume: str = FS, *, one_pod: bool = True, tls: bool = True) -> Publication:
+    def wanted(
+        self,
+        target: str,
+        volume: str = FS,
+        *,
+        one_pod: bool = True,
+        tls: bool = True,
+        flags: tuple[str, ...] = (),
+    ) -> Publication:
         """A mount of that volume at that target."""
         mode = AccessMode.SINGLE_NODE_SINGLE_WRITER if one_pod else AccessMode.MULTI_NODE_MULTI_WRITER
         attributes = {"mounttargetip": "127.0.0.1", **({} if tls else {"encryptInTransit": "false"})}
         plan = plan_mount(
             parse_volume_handle(volume),
             parse_attributes(attributes),
-            VolumeCapability(access_mode=mode),
+            VolumeCapability(access_mode=mode, mount_flags=flags),
             read_only=False,
         )
         mount = NodeMount(volume_id=volume, target=self.target(target))
@@ -84,6 +100,9 @@ class World:
         try:
             await self.gate.wait()
             await no_pause()
+            port = int(options.rpartition("port=")[2]) if "port=" in options else 0
+            if port and self.refuses(list(self.holders_by_spec)[port - _FIRST_PORT]):
+                raise MountFailed("access denied by server", field="target", value=str(target))
             if self.failure or self.chance():
                 raise self.failure or MountFailed("ended with status 32", field="target", value=str(target))
             self._appear(source, target, options)
@@ -113,11 +132,19 @@ class World:
 
     async def ensure(self, spec: TunnelSpec, holder: Holder) -> int:
         await no_pause()
+        if self.lacks_credentials and spec.iam:
+            raise AwsDenied("has no credentials", field="instance role")
         if self.chance():
             raise TunnelNotReady("is not there in time", field="tunnel", value=spec.name)
         self.holders_by_spec.setdefault(spec, set()).add(holder)
         await no_pause()
         return _FIRST_PORT + list(self.holders_by_spec).index(spec)
+
+    async def ensure_for_pod(self, spec: TunnelSpec, holder: Holder, token: str) -> int:
+        self.pod_tokens.append(token)
+        if self.refusal:
+            raise self.refusal
+        return await self.ensure(spec, holder)
 
     async def release(self, holder: Holder) -> None:
         await no_pause()

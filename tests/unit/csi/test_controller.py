@@ -143,7 +143,15 @@ INVALID: dict[str, tuple[csi.CreateVolumeRequest, str]] = {
     "one invalid of two": (wanted(volume_capabilities=[capability(), BLOCK]), "access type: 'block'"),
     "flag of another account": (
         wanted(volume_capabilities=[capability(mount_flags=["tls,crossaccount"])]),
-        "mount flags: 'tls,crossaccount' is not allowed",
+        "mount flags: 'crossaccount' is not allowed",
+    ),
+    "flag that no node can mount with": (
+        wanted(volume_capabilities=[capability(mount_flags=["tls", "netns=/run/netns/x"])]),
+        "mount flags: 'netns=/run/netns/x' is not allowed because the tunnel is in the network namespace",
+    ),
+    "flag with a comma in quotes": (
+        wanted(volume_capabilities=[capability(mount_flags=['ro,cafile="a,b"'])]),
+        """mount flags: 'cafile="a,b"' has a comma in its value; use a value without commas""",
     ),
     "another file system's type": (
         wanted(volume_capabilities=[capability(fs_type="ext4")]),
@@ -258,8 +266,8 @@ async def test_second_call_for_a_volume_is_aborted(stub: Stub, world: CsiWorld) 
 async def test_parameter_without_effect_is_logged(stub: Stub) -> None:
     with capture_logs() as logs:
         await stub.CreateVolume(wanted(parameters={"basepath": "/x"}))
-    (line,) = [one for one in logs if one["event"] == "storage-class-odd"]
-    assert "'basepath' is not known and has no effect; did you mean basePath?" in line["oddity"]
+    (line,) = [one for one in logs if one["event"] == "storage-class-warning"]
+    assert "'basepath' is not known and has no effect; did you mean basePath?" in line["reason"]
 
 
 # --- DeleteVolume

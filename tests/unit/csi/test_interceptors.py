@@ -15,6 +15,7 @@ from structlog.typing import EventDict
 from tests.unit.csi.served import Connect
 from tests.unit.logged import logged
 
+from kube_efs.csi.interceptors import mark_as_routine
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import (
     IdentityServicer,
@@ -79,6 +80,22 @@ async def test_answered_call_is_logged_with_its_request_but_no_secrets(connect: 
     assert (line["event"], line["log_level"], line["code"]) == ("call-answered", "info", "OK")
     assert line["request"] == {"volume_id": "efs:fs-1", "readonly": True}
     assert 0 <= line["seconds"] < 5
+
+
+async def test_call_that_changed_nothing_is_logged_at_level_debug(connect: Connect) -> None:
+    is_first = True
+
+    async def mount_once() -> None:
+        nonlocal is_first
+        if not is_first:
+            mark_as_routine()
+        is_first = False
+
+    async with connect(node_service(mount_once)) as channel:
+        with capture_logs() as logs:
+            for _ in range(2):
+                await NodeStub(channel).NodePublishVolume(REQUEST)
+    assert [line["log_level"] for line in logs] == ["info", "debug"]
 
 
 async def test_log_lines_of_a_call_contain_its_method_and_volume(connect: Connect) -> None:

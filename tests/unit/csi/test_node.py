@@ -10,6 +10,7 @@ import grpc.aio
 import pytest
 from structlog.testing import capture_logs
 from tests.unit.csi.served import Connect
+from tests.unit.csi.tokens import token_context
 
 from kube_efs.csi import run_node
 from kube_efs.csi.node import NodeOptions, NodeService, node_service
@@ -60,6 +61,10 @@ class Recorder:
     async def ensure(self, spec: TunnelSpec, holder: Holder) -> int:
         self.calls.append(("ensure", spec.address))
         self.fail("ensure")
+        return 22049
+
+    async def ensure_for_pod(self, spec: TunnelSpec, holder: Holder, token: str) -> int:
+        self.calls.append(("ensure_for_pod", spec.iam, token))
         return 22049
 
     async def release(self, holder: Holder) -> None:
@@ -148,6 +153,16 @@ def wanted(target: Path | str, volume: str = FS, **fields: Any) -> csi.NodePubli
         ),
         pytest.param(wanted("/x/y", context={"color": "red"}), "'color' is not supported", id="attribute"),
         pytest.param(
+            wanted("/x/y", flags=["iam"], context={"authenticationSource": "pod"}),
+            "tokens of the pod: are missing in the request; add tokenRequests",
+            id="no tokens of the pod",
+        ),
+        pytest.param(
+            wanted("/x/y", context={"authenticationSource": "pod", **token_context("team", "web")}),
+            "authenticationSource: 'pod' needs iam",
+            id="tokens of the pod without iam",
+        ),
+        pytest.param(
             wanted("/x/y", context={"EncryptInTransit": "yes"}),
             "encryptInTransit: 'yes'",
             id="invalid boolean",
@@ -166,7 +181,7 @@ def wanted(target: Path | str, volume: str = FS, **fields: Any) -> csi.NodePubli
             id="another account and an address",
         ),
         pytest.param(
-            wanted("/x/y", flags=["CrossAccount"]), "mount flags: 'CrossAccount' is not allowed", id="flag"
+            wanted("/x/y", flags=["CrossAccount"]), "mount flags: 'crossaccount' is not allowed", id="flag"
         ),
         pytest.param(
             wanted("/x/y", flags=["tls"], context={"encryptInTransit": "false"}),
@@ -217,7 +232,7 @@ def wanted(target: Path | str, volume: str = FS, **fields: Any) -> csi.NodePubli
             pytest.param(wanted("/x/y", flags=[flag], context=context), f"mount flags: {told}", id=flag)
             for flag, context, told in [
                 ("capath=/tmp", {}, "'capath=/tmp' would weaken the verification of the server"),
-                ("cafile=/tmp/ca", {}, "'cafile=/tmp/ca' would weaken the verification of the server"),
+                ("cafile=/a/../ca", {}, "'/a/../ca' is not a valid path"),
                 ("azid=use1-az1", {}, "'azid=use1-az1' is not allowed"),
                 ("netns=/proc/1/ns/net", {}, "'netns=/proc/1/ns/net' is not allowed"),
                 ("notls", {}, "'notls' contradicts TLS"),
@@ -369,7 +384,7 @@ async def test_options_without_effect_are_logged_and_harmless(
         )
     assert recorder.calls[0] == ("ensure", "10.0.0.2")
     told = {line["event"]: line for line in logs}
-    assert told["mount-option-odd"]["oddity"].startswith("mount flags: 'tlsport=20000' has no effect")
+    assert told["mount-option-warning"]["reason"].startswith("mount flags: 'tlsport=20000' has no effect")
     assert "mount-target-of-another-zone" in told
 
 

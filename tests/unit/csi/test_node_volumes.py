@@ -21,6 +21,7 @@ from kube_efs.csi.statistics import Statistics
 from kube_efs.csi.target import make_target
 from kube_efs.model.csi.errors import VolumeInUse
 from kube_efs.model.errors import KubeEfsError, MountFailed, MountUnfinished
+from kube_efs.tunnels.reservations import TunnelSpec
 
 Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
 Modes = csi.VolumeCapability.AccessMode
@@ -280,7 +281,7 @@ async def test_concurrent_failed_and_cancelled_calls_leave_nothing_behind(
     dice = random.Random(seed)
     monkeypatch.setattr(node_volumes, "_READING_PAUSE_SECONDS", 0)
     world.chance = lambda: dice.random() < 0.15
-    # The source in the mount table tells the volumes apart.
+    # The source in the mount table separates the volumes.
     kinds = {
         f"{FS}:/one-pod": (True, True),
         f"{FS}:/shared": (False, True),
@@ -330,10 +331,60 @@ async def test_concurrent_failed_and_cancelled_calls_leave_nothing_behind(
         assert world.most_at_once[f"127.0.0.1:{directory}"] <= (1 if is_for_one_pod else 3)
     tunnelled = {target for target, line in world.mounted.items() if "/plain " not in line}
     assert {mount.target for mount in map(parse_mount, world.holders) if mount} == tunnelled
-    # And everything can be taken away, also by a kubelet that repeats a call which was cancelled half-way.
+    # And everything can be removed, also by a kubelet that repeats a call which was cancelled half-way.
     for target in world.folder.glob("*/mount"):
         volume = next(one for one in kinds if one.partition("/")[2] == target.parent.name.rpartition("-")[0])
         request = csi.NodeUnpublishVolumeRequest(volume_id=volume, target_path=str(target))
         await node.NodeUnpublishVolume(request, context)
     assert (world.mounted, world.holders, world.mounting) == ({}, set(), 0)
     assert not any(world.folder.glob("*/mount"))
+
+
+def _has_identity(spec: TunnelSpec) -> bool:
+    return spec.iam is not None
+
+
+def _has_none(spec: TunnelSpec) -> bool:
+    return spec.iam is None
+
+
+@pytest.mark.parametrize(
+    ("lacks_credentials", "refuses", "is_signed"),
+    [
+        pytest.param(False, lambda _: False, True, id="every client is allowed"),
+        pytest.param(False, _has_none, True, id="only identities are allowed"),
+        pytest.param(False, _has_identity, False, id="this identity is denied"),
+        pytest.param(True, lambda _: False, False, id="without credentials"),
+    ],
+)
+async def test_optional_identity_is_used_where_it_works(
+    world: World, lacks_credentials: bool, refuses: Callable[[TunnelSpec], bool], is_signed: bool
+) -> None:
+    world.lacks_credentials, world.refuses = lacks_credentials, refuses
+    wanted = world.wanted("one", one_pod=False, flags=("tls", "iam=auto"))
+    await publish(world.volumes(), wanted)
+    (spec,) = (spec for spec, holders in world.holders_by_spec.items() if holders)
+    assert _has_identity(spec) is is_signed
+    # A repeated call finds the mount, also a restarted driver, which does not know how it was mounted.
+    await publish(world.volumes(), wanted)
+    assert len(world.mounted) == 1
+    assert [len(holders) for holders in world.holders_by_spec.values() if holders] == [1]
+
+
+async def test_both_reasons_are_reported_if_no_identity_works(world: World) -> None:
+    world.lacks_credentials, world.refuses = True, _has_none
+    wanted = world.wanted("one", flags=("tls", "iam=auto"))
+    with pytest.raises(MountFailed) as caught:
+        await publish(world.volumes(), wanted)
+    assert caught.value.problem == (
+        "access denied by server; with the identity of the node: instance role: has no credentials"
+    )
+    assert (world.mounted, world.holders) == ({}, set())
+    assert not world.target("one").exists()
+
+
+async def test_required_identity_is_never_left_out(world: World) -> None:
+    world.refuses = _has_identity
+    with pytest.raises(MountFailed):
+        await publish(world.volumes(), world.wanted("one", flags=("tls", "iam")))
+    assert list(world.holders_by_spec) == [spec for spec in world.holders_by_spec if spec.iam]

@@ -58,6 +58,7 @@ def test_other_names_are_not_mounts(name: str) -> None:
         pytest.param(plan(FS, "az=eu-west-1a"), {"zone": "eu-west-1a"}, id="zone"),
         pytest.param(plan(FS, "region=us-east-1"), {"region": "us-east-1"}, id="region"),
         pytest.param(plan(FS, "ocsp"), {"checks_revocation": True}, id="revocation"),
+        pytest.param(plan(FS, "cafile=/ca/a.pem"), {"ca_file": "/ca/a.pem"}, id="authorities"),
         pytest.param(plan(FS, crossaccount="true"), {"cross_account": True}, id="another account"),
         pytest.param(
             plan(FS, "az=eu-west-1a", crossaccount="true"),

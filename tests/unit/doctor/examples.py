@@ -39,11 +39,12 @@ from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.efs.file_systems import FileSystem, LifeCycleState, MountTarget
 from kube_efs.model.efs.ids import ClaimUid, FileSystemId, MountTargetId, SubnetId, ZoneName
 from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
+from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
 from kube_efs.model.shared_volumes.shared_volume import SharedVolume
 from kube_efs.model.volumes import ClaimReference, CsiSource, NfsSource, Volume, VolumePhase
 from kube_efs.settings import DEFAULT_PROVISIONER
 from kube_efs.tunnels.probe import ProbeResult
-from kube_efs.tunnels.status import TunnelsStatus, TunnelState, TunnelStatus
+from kube_efs.tunnels.status import LocationStatus, TunnelsStatus, TunnelState, TunnelStatus
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 JUST_NOW, LONG_AGO = NOW - timedelta(seconds=5), NOW - timedelta(hours=1)
@@ -132,8 +133,11 @@ MOUNT_TARGET = MountTarget(
 )
 FILE_SYSTEM = FileSystem(file_system_id=SYSTEM, mount_targets=(MOUNT_TARGET,))
 
+LOCATION = LocationStatus(
+    region="us-east-1", region_source="settings", zone="us-east-1a", zone_source="Node object"
+)
 CLUSTER = ClusterFacts(
-    namespace=NAMESPACE,
+    names=replace(OPENSHIFT_EFS_STUNNEL, namespace=NAMESPACE),
     workloads=(CONTROLLER, TUNNEL),
     pods=(POD,),
     nodes=(NODE,),
@@ -142,7 +146,11 @@ CLUSTER = ClusterFacts(
     claims=(ClaimFacts(claim=CLAIM, created=LONG_AGO),),
     volumes=(VolumeFacts(volume=VOLUME, changed=LONG_AGO),),
     targets=TargetsFacts(targets=TARGETS),
-    statuses=(PublishedStatus(node="one", time=JUST_NOW, status=TunnelsStatus(tunnels=(TUNNEL_UP,))),),
+    statuses=(
+        PublishedStatus(
+            node="one", time=JUST_NOW, status=TunnelsStatus(tunnels=(TUNNEL_UP,), location=LOCATION)
+        ),
+    ),
 )
 AWS = AwsFacts(
     region="us-east-1",
@@ -172,7 +180,7 @@ ON_NODE = NodeFacts(
     listening=frozenset({PORT}),
     mounts=(LoopbackMount(mount_point=Path("/var/lib/kubelet/x"), port=PORT),),
     processes=(ProcessHealth(name="tunnel agent", url="http://127.0.0.1:9811"),),
-    status=TunnelsStatus(tunnels=(TUNNEL_UP,), stunnel_pid=7),
+    status=TunnelsStatus(tunnels=(TUNNEL_UP,), stunnel_pid=7, location=LOCATION),
     kernel=(),
     booleans={"virt_use_nfs": True},
 )

@@ -1,11 +1,12 @@
 """A cluster's objects, read from the embedded API server."""
 
+from dataclasses import replace
 from typing import Any
 
 from lightkube import AsyncClient
 from lightkube.codecs import load_all_yaml
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import Namespace, PersistentVolumeClaim
+from lightkube.resources.core_v1 import Namespace, Node, PersistentVolumeClaim
 
 from kube_efs.doctor.checks.common import VolumeKind, needs_tunnels, provisioners
 from kube_efs.doctor.facts import OperatorCondition
@@ -14,7 +15,9 @@ from kube_efs.doctor.gathering.cluster import gather_cluster
 from kube_efs.doctor.gathering.objects import read_degraded
 from kube_efs.doctor.gathering.rights import missing_rights
 from kube_efs.doctor.grants import Account, Grant, Right
+from kube_efs.kube.csi_nodes import CsiNode
 from kube_efs.kube.events import EventType
+from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
 
 # As efs-provisioner's own manifests have it: settings are in a ConfigMap.
 _OBJECTS = """
@@ -79,7 +82,7 @@ async def test_cluster_is_read_into_facts(kube: AsyncClient) -> None:
     await kube.delete(PersistentVolumeClaim, "data", namespace="default")
     attempts = Attempts(timeout_seconds=30)
 
-    cluster = await gather_cluster(kube, "default", attempts)
+    cluster = await gather_cluster(kube, replace(OPENSHIFT_EFS_STUNNEL, namespace="default"), attempts)
 
     assert provisioners(cluster)["example.com/aws-efs"] is VolumeKind.DIRECTORY
     assert not needs_tunnels(cluster)
@@ -97,6 +100,22 @@ async def test_cluster_is_read_into_facts(kube: AsyncClient) -> None:
     assert cluster.shared_volumes == ()  # a cluster without that kind
     assert cluster.degraded == ()  # nor that one
     assert [one.what for one in attempts.gaps] == ["ConfigMap default/missing"]
+
+
+async def test_drivers_of_nodes_are_read_also_if_a_node_has_none(kube: AsyncClient) -> None:
+    entry = {"name": "efs.csi.aws.com", "nodeID": "i-0a", "topologyKeys": None}
+    for name, drivers in (("none", None), ("one", [entry])):
+        await kube.create(Node(metadata=ObjectMeta(name=name)))
+        await kube.create(CsiNode(metadata=ObjectMeta(name=name), spec={"drivers": drivers}))
+    attempts = Attempts(timeout_seconds=30)
+
+    cluster = await gather_cluster(kube, replace(OPENSHIFT_EFS_STUNNEL, namespace="default"), attempts)
+
+    assert {one.name: set(one.drivers) for one in cluster.nodes or ()} == {
+        "none": set(),
+        "one": {"efs.csi.aws.com"},
+    }
+    assert not attempts.gaps
 
 
 def _trash_event(name: str, system: str, kind: EventType, reason: str, second: int) -> Any:
@@ -122,7 +141,9 @@ async def test_trash_is_stuck_if_its_last_event_is_a_warning(kube: AsyncClient) 
         _trash_event("c2", "fs-c", EventType.WARNING, "TrashNotEmptied", 2),
     ):
         await kube.create(one)
-    cluster = await gather_cluster(kube, "efs", Attempts(timeout_seconds=30))
+    cluster = await gather_cluster(
+        kube, replace(OPENSHIFT_EFS_STUNNEL, namespace="efs"), Attempts(timeout_seconds=30)
+    )
     assert [(one.file_system_id, one.name, one.message) for one in cluster.stuck_trash] == [
         ("fs-a", "efs-stunnel-fs-a", "1 entry: of the trash"),
         ("fs-c", "efs-stunnel-fs-c", "1 entry: of the trash"),

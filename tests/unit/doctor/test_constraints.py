@@ -1,5 +1,6 @@
 """The host access of pods, and SecurityContextConstraints, with the rendered manifests."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from kube_efs.doctor.facts import Facts
 from kube_efs.doctor.gathering.attempts import Attempts
 from kube_efs.doctor.gathering.objects import read_workload
 from kube_efs.doctor.run import examine_cluster
+from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
 from kube_efs.operator.manifests import RenderOptions, render_manifests
 from kube_efs.operator.platforms import Platform
 
@@ -31,7 +33,7 @@ _NEEDS = {
 
 
 def _rendered(*, csi: bool) -> dict[tuple[str, str], Any]:
-    options = RenderOptions(platform=Platform.OPENSHIFT, namespace="efs", csi=csi)
+    options = RenderOptions(platform=Platform.OPENSHIFT, namespace="efs", create_namespace=True, csi=csi)
     return {(one["kind"], one["metadata"]["name"]): one for one in render_manifests(options)}
 
 
@@ -76,7 +78,8 @@ async def test_openshift_is_recognized_by_its_kind(kube: AsyncClient) -> None:
     assert cluster.constraints == ()
     (told,) = (one for one in diagnose(Facts(cluster=cluster)) if one.kind.id == "scc/missing")
     assert told.subject.name == "efs/efs-csi-node"
-    assert told.commands[0] == "kube-efs render --for openshift --csi --namespace efs | kubectl diff -f -"
+    options = "--for openshift --csi --names openshift-efs-stunnel --namespace efs"
+    assert told.commands[0] == f"kube-efs render {options} | kubectl diff -f -"
 
     await _create(kube, yaml.safe_dump(manifests[_KIND, "efs-csi-node"]))
     cluster = await _examine(kube)
@@ -91,4 +94,9 @@ async def _create(kube: AsyncClient, text: str) -> None:
 
 
 async def _examine(kube: AsyncClient) -> Any:
-    return await examine_cluster(kube, "efs", lambda _namespace, _csi: (), Attempts(timeout_seconds=30))
+    return await examine_cluster(
+        kube,
+        replace(OPENSHIFT_EFS_STUNNEL, namespace="efs"),
+        lambda _names, _csi: (),
+        Attempts(timeout_seconds=30),
+    )

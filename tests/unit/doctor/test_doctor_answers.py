@@ -92,6 +92,7 @@ def test_json_is_complete_and_contains_no_secret() -> None:
 
 def test_measurements_of_a_node_are_shown() -> None:
     shown = _shown(render_tunnels(ex.ON_NODE))
+    assert "one: region us-east-1 (settings), zone us-east-1a (Node object)" in shown
     assert re.search(r"fs-11111111 +20490 +2\.0 ms +10\.0\.1\.5: done", shown)
     document = json.loads(to_json((), what="node one", now=ex.NOW, node=ex.ON_NODE))
     assert document["findings"] == []

@@ -28,6 +28,7 @@ from kube_efs.doctor.facts import (
     SharedVolumeFacts,
     StuckTrash,
     TargetsFacts,
+    VolumeFacts,
 )
 from kube_efs.doctor.findings import Finding, Subject
 from kube_efs.doctor.grants import Account, Grant, Right
@@ -39,10 +40,12 @@ from kube_efs.model.efs.file_systems import LifeCycleState
 from kube_efs.model.efs.ids import FileSystemId, ZoneName
 from kube_efs.model.efs.targets import Rejection
 from kube_efs.model.errors import InvalidValue
+from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
 from kube_efs.model.shared_volumes.shared_volume import Owner, SharedVolume, SharedVolumePhase, Source, Status
-from kube_efs.model.volumes import VolumePhase
+from kube_efs.model.tunnel_volumes import ROOT_CLASS
+from kube_efs.model.volumes import ClaimReference, VolumePhase
 from kube_efs.tunnels.probe import ProbeResult
-from kube_efs.tunnels.status import TunnelsStatus, TunnelState
+from kube_efs.tunnels.status import DENIED, TunnelsStatus, TunnelState
 
 _RIGHT = Grant(
     account=Account(namespace="efs", name="efs-manager"),
@@ -51,7 +54,7 @@ _RIGHT = Grant(
 _ACCOUNT = Account(namespace="efs", name="efs-csi-node")
 _FOR_NODES = Constraints(name="efs-csi-node", allows=frozenset(HostAccess))
 _BAD_CLASS = replace(ex.CLASS, parameters={"default_file_system_id": "fs-nonsense!"})
-_ODD_CLASS = replace(ex.CSI_CLASS, parameters={**ex.CSI_CLASS.parameters, "fileSystem": "x"})
+_IGNORED = replace(ex.CSI_CLASS, parameters={**ex.CSI_CLASS.parameters, "fileSystem": "x"})
 _BAD_CSI_CLASS = replace(ex.CSI_CLASS, parameters={**ex.CSI_CLASS.parameters, "directoryPerms": "rwx"})
 _REFUSED = replace(ex.PENDING, match_labels={})
 _DIRECTORY_CLASS = StorageClass(
@@ -76,6 +79,12 @@ _FAILED_SHARED = replace(
 )
 _GOING_SHARED = replace(_SHARED, deleting=True, finalizers=("efs",))
 _RELEASED = replace(ex.VOLUME, phase=VolumePhase.RELEASED)
+_ROOT_OF_OLD_NAME = replace(
+    ex.VOLUME,
+    storage_class=ROOT_CLASS,
+    provisioned_by="old.example/efs",
+    claim=ClaimReference(namespace=ex.NAMESPACE, name="efs-stunnel-fs-1"),
+)
 _DENIED = """{"Statement": [
     {"Effect": "Allow", "Principal": "*", "Action": "*"},
     {"Sid": "NoMounts", "Effect": "Deny", "Principal": "*", "Action": "elasticfilesystem:ClientMount"}]}"""
@@ -145,6 +154,17 @@ PROVOKED = [
         ex.cluster(workloads=(ex.CONTROLLER, replace(ex.TUNNEL, image="old"))),
     ),
     (
+        "installation/second",
+        "DaemonSet kube-efs/kube-efs-tunnel\nis of a second installation",
+        ex.cluster(
+            workloads=(
+                ex.CONTROLLER,
+                ex.TUNNEL,
+                replace(ex.TUNNEL, namespace="kube-efs", name="kube-efs-tunnel"),
+            )
+        ),
+    ),
+    (
         "version/older-system",
         "is of aws-efs-operator",
         ex.cluster(
@@ -182,7 +202,11 @@ PROVOKED = [
         "mountOptions: 'port=1' cannot be combined",
         ex.cluster(classes=(replace(ex.CLASS, mount_options=("port=1",)),)),
     ),
-    ("storage-class/oddity", "'fileSystem' is not known", ex.cluster(classes=(_ODD_CLASS,))),
+    (
+        "storage-class/oddity",
+        "'fileSystem' is not known",
+        ex.cluster(classes=(_IGNORED,)),
+    ),
     # claims
     ("claim/pending", "matchLabels.volume_name: is missing", ex.claim(_REFUSED, created=ex.JUST_NOW)),
     ("claim/pending", "has no volume yet", ex.claim(ex.PENDING)),
@@ -199,6 +223,25 @@ PROVOKED = [
         "claim/pending",
         "'fs-99999999' is not known (yet)",
         ex.claim(replace(ex.PENDING, match_labels={"volume_name": "a", "file_system_id": ex.GONE})),
+    ),
+    (
+        "claim/pending",
+        "root_key: is reserved for the root volumes",
+        ex.claim(replace(ex.PENDING, match_labels={"root_key": "x"}), created=ex.JUST_NOW),
+    ),
+    (
+        "claim/pending",
+        "'old.example/efs' is not gnuthought.com/efs-stunnel",
+        ex.claim(replace(ex.PENDING, storage_provisioner="old.example/efs"), created=ex.JUST_NOW),
+    ),
+    (
+        "claim/pending",
+        "'old.example/efs' is an earlier name of this provisioner, which is",
+        ex.cluster(
+            classes=(replace(ex.CLASS, provisioner="old.example/efs"),),
+            claims=(ClaimFacts(claim=ex.PENDING),),
+            volumes=(VolumeFacts(volume=_ROOT_OF_OLD_NAME),),
+        ),
     ),
     (
         "claim/pending",
@@ -376,7 +419,24 @@ PROVOKED = [
             )
         ),
     ),
+    (
+        "node/zone-unknown",
+        "region us-east-1 (settings), zone unknown",
+        ex.cluster(
+            statuses=(
+                replace(
+                    ex.CLUSTER.statuses[0],  # type: ignore[index]
+                    status=TunnelsStatus(location=replace(ex.LOCATION, zone="", zone_source="")),
+                ),
+            )
+        ),
+    ),
     ("tunnel/down", "port 20490 is down", ex.published(state=TunnelState.DOWN, reason="no answer")),
+    (
+        "tunnel/denied",
+        "one: its policy denies",
+        ex.published(state=TunnelState.REJECTED, denied=True, reason=DENIED),
+    ),
     ("tunnel/failed-over", "us-east-1b", ex.published(failed_over=True, zone="us-east-1b")),
     ("tunnel/certificate", "has expired", ex.published(certificate_ends="2026-01-02T03:00:00Z")),
     ("tunnel/certificate", "has expired", ex.published(certificate_ends="2026-01-02T03:00:00")),
@@ -405,6 +465,13 @@ PROVOKED = [
         "tunnel/no-nfs",
         "the tunnel closed the connection",
         ex.tunnel(null_call=ProbeResult(ok=False, seconds=0.1, reason="the tunnel closed the connection")),
+    ),
+    (
+        "tunnel/no-access",
+        "the server denies access",
+        ex.tunnel(
+            null_call=ProbeResult(ok=False, seconds=0.1, reason="the server denies access", is_denied=True)
+        ),
     ),
     ("tunnel/slow", "takes 900 ms", ex.tunnel(null_call=ProbeResult(ok=True, seconds=0.9))),
     (
@@ -457,7 +524,7 @@ PROVOKED = [
         "could not be reached",
         Facts(
             now=ex.NOW,
-            cluster=ClusterFacts(namespace="efs"),
+            cluster=ClusterFacts(names=OPENSHIFT_EFS_STUNNEL),
             gaps=(Gap(what="pods", reason="could not be reached"),),
         ),
     ),
@@ -470,7 +537,7 @@ PROVOKED = [
 ]
 
 
-# What an administrator has at hand.
+# What an administrator has available.
 _PROGRAMS = {
     *("aws", "curl", "date", "dmesg", "kube-efs", "kubectl", "oc", "openssl", "setsebool", "ss", "tail"),
     "uptime",
@@ -544,6 +611,18 @@ def test_commands_use_the_tunnel_pod_of_the_node() -> None:
     )
 
 
+def test_denied_file_system_is_one_finding_with_all_its_nodes() -> None:
+    denied = replace(ex.TUNNEL_UP, state=TunnelState.REJECTED, denied=True, reason=DENIED)
+    told = tuple(
+        PublishedStatus(node=node, time=ex.JUST_NOW, status=TunnelsStatus(tunnels=(denied,)))
+        for node in ("two", "one")
+    )
+    (found,) = diagnose(ex.cluster(statuses=told))
+    assert (found.kind.id, found.subject.name) == ("tunnel/denied", ex.SYSTEM)
+    assert found.evidence == (f"one: {DENIED}", f"two: {DENIED}")
+    assert "mount it by CSI volumes with the option iam or an access point" in found.remedy
+
+
 def test_daemon_set_without_pods_has_its_warning_as_evidence() -> None:
     why = "unable to validate against any security context constraint"
     workload = replace(ex.TUNNEL, ready=0, uid="set-uid")
@@ -599,7 +678,8 @@ NOTHING = [
         id="claim that waits for its pod",
     ),
     pytest.param(
-        ex.claim(replace(ex.PENDING, match_labels={"root_key": "x"})), id="root claim of the controller"
+        ex.claim(replace(ex.PENDING, storage_class=ROOT_CLASS, match_labels={"root_key": "x"})),
+        id="root claim of the controller",
     ),
     pytest.param(
         ex.claim(replace(ex.CLAIM, deleting=True), deleting_since=ex.JUST_NOW),
@@ -652,6 +732,18 @@ NOTHING = [
             pods=(),
         ),
         id="directories without tunnels",
+    ),
+    pytest.param(
+        ex.cluster(
+            workloads=tuple(
+                replace(one, environment={"KUBE_EFS_BACKENDS": "csi"}) if one.command == "controller" else one
+                for one in (ex.CONTROLLER, ex.TUNNEL)
+            ),
+            targets=TargetsFacts(found=False),
+            volumes=(),
+            pods=(),
+        ),
+        id="the CSI driver without tunnel volumes",
     ),
     pytest.param(ex.shared(_SHARED), id="new SharedVolume"),
     pytest.param(
@@ -714,7 +806,7 @@ def test_findings_of_a_claim_are_those_between_it_and_its_data() -> None:
 
 
 def test_broken_findings_are_first() -> None:
-    facts = replace(ex.cluster(classes=(_ODD_CLASS, _BAD_CLASS)), gaps=(Gap(what="a", reason="b"),))
+    facts = replace(ex.cluster(classes=(_IGNORED, _BAD_CLASS)), gaps=(Gap(what="a", reason="b"),))
     assert [one.kind.severity for one in diagnose(facts)] == ["broken", "risk", "unchecked"]
 
 

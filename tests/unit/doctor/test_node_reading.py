@@ -28,12 +28,13 @@ def _service(name: str, port: int) -> TunnelService:
         port=port,
         addresses=("10.0.1.5", "10.0.2.6"),
         check_host=f"{name}.efs.us-east-1.amazonaws.com",
+        ca_file=_CA,
     )
 
 
 def test_configuration_of_the_agent_is_parsed() -> None:
     services = [_service("fs-11111111", 20490), _service("fs-22222222", 20491)]
-    text = render_configuration(services, ca_file=_CA, connect_timeout_seconds=2)
+    text = render_configuration(services, connect_timeout_seconds=2)
     assert parse_configuration(text) == tuple(
         ConfiguredTunnel(
             name=one.name, port=one.port, addresses=one.addresses, check_host=one.check_host, ca_file=_CA
@@ -45,7 +46,7 @@ def test_configuration_of_the_agent_is_parsed() -> None:
 def test_configuration_of_the_older_system_is_parsed() -> None:
     text = (
         "CAfile = /ca.crt\n; a comment\n[fs-1]\n client=yes\n accept = 20490\n"
-        "connect = fs-1.efs:2049\ncheckHost=fs-1.efs\n[odd]\nclient = yes\nnothing\n"
+        "connect = fs-1.efs:2049\ncheckHost=fs-1.efs\n[other]\nclient = yes\nnothing\n"
     )
     (found,) = parse_configuration(text)
     assert found == ConfiguredTunnel(

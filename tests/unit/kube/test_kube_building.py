@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import yaml
+from lightkube.models.core_v1 import NodeSelectorRequirement, NodeSelectorTerm
 from syrupy.assertion import SnapshotAssertion
 from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 
@@ -82,6 +83,9 @@ def test_config_map_matches_its_snapshot(manifest: SnapshotAssertion) -> None:
 
 
 def test_worker_pod_matches_its_snapshot(manifest: SnapshotAssertion) -> None:
+    ordinary = NodeSelectorRequirement(
+        key="eks.amazonaws.com/compute-type", operator="NotIn", values=["fargate", "hybrid"]
+    )
     worker = WorkerPod(
         namespace="kube-efs",
         name="efs-init-fs-1-team-example-abcde",
@@ -93,5 +97,7 @@ def test_worker_pod_matches_its_snapshot(manifest: SnapshotAssertion) -> None:
         root_claim="efs-stunnel-fs-1",
         mount_path="/efs",
         timeout_seconds=300,
+        node_selector={"kubernetes.io/os": "linux"},
+        node_terms=[NodeSelectorTerm(matchExpressions=[ordinary])],
     )
     assert rendered(build_worker_pod(worker)) == manifest

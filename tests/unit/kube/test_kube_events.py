@@ -73,6 +73,14 @@ async def test_restarted_process_continues_counting(kube: AsyncClient) -> None:
     assert [event.count for event in await written(kube)] == [3]
 
 
+async def test_event_to_publish_once_is_not_counted_not_even_after_a_restart(kube: AsyncClient) -> None:
+    for _ in range(2):
+        async with recorder(kube) as events_of:
+            for _ in range(3):
+                events_of.publish_once(CLAIM, EventType.WARNING, "NotServed", "because")
+    assert [event.count for event in await written(kube)] == [1]
+
+
 async def test_expired_event_is_recreated(kube: AsyncClient, eventually: Eventually) -> None:
     async with recorder(kube) as events_of:
         events_of.publish(CLAIM, EventType.NORMAL, "Provisioning", "again")

@@ -2,18 +2,23 @@
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import httpx2
 import pytest
 from lightkube import AsyncClient
 from lightkube.models.coordination_v1 import LeaseSpec
+from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.coordination_v1 import Lease
+from lightkube.resources.core_v1 import Endpoints
 from structlog.testing import capture_logs
 
+from kube_efs.kube.lease_objects import LockKind
 from kube_efs.kube.leases import Leadership, LeaseTerms
 
 ClientOf = Callable[[Callable[[httpx2.Request], Coroutine[Any, Any, httpx2.Response]]], AsyncClient]
@@ -55,10 +60,10 @@ async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[asyncio.Task
 
 
 async def turns(client: AsyncClient) -> None:
-    """Wait until the other candidate has tried several times."""
+    """Wait until the other candidate has tried several times; the Lease need not exist yet."""
     for _ in range(5):
         await asyncio.sleep(0.02)
-        await spec(client)
+        _ = [one async for one in client.list(Lease, namespace="default")]
 
 
 async def test_first_candidate_leads(kube: AsyncClient) -> None:
@@ -322,3 +327,75 @@ async def test_lease_left_to_expire_is_not_released(kube: AsyncClient) -> None:
     await leader.release()
     assert not leader.is_leader
     assert (await spec(kube)).holderIdentity == "a"
+
+
+# --- a lock of the older kind
+
+
+OLDER_RECORD = "control-plane.alpha.kubernetes.io/leader"
+
+
+def older_candidate(client: AsyncClient, identity: str, clock: Clock) -> Leadership:
+    return Leadership(client, replace(terms(identity), kind=LockKind.ENDPOINTS), clock)
+
+
+async def test_endpoints_object_is_held_as_older_clients_hold_it(kube: AsyncClient) -> None:
+    clock = Clock()
+    first, second = older_candidate(kube, "a", clock), older_candidate(kube, "b", clock)
+    async with asyncio.timeout(5):
+        await first.acquire()
+        lock = await kube.get(Endpoints, "lead", namespace="default")
+        assert lock.metadata
+        record = json.loads((lock.metadata.annotations or {})[OLDER_RECORD])
+        assert (record["holderIdentity"], record["leaseDurationSeconds"]) == ("a", 15)
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", record["renewTime"])
+        async with running(second.acquire()) as waiting:
+            await asyncio.sleep(0.05)
+            assert not waiting.done()
+            first.release_at_end()
+            await first.release()
+            await waiting
+    assert second.is_leader
+    assert not second.follows_a_crash
+    assert [one async for one in kube.list(Lease, namespace="default")] == []
+
+
+async def test_lock_of_an_older_process_is_respected_until_it_expires(kube: AsyncClient) -> None:
+    record = {
+        "holderIdentity": "efs-provisioner-1_0f3b",
+        "leaseDurationSeconds": 15,
+        "acquireTime": "2019-05-01T10:00:00Z",
+        "renewTime": "2019-05-01T10:00:02Z",
+        "leaderTransitions": 3,
+    }
+    metadata = ObjectMeta(
+        name="lead", namespace="default", annotations={OLDER_RECORD: json.dumps(record), "owner": "team"}
+    )
+    await kube.create(Endpoints(metadata=metadata))
+    clock = Clock()
+    next_one = older_candidate(kube, "b", clock)
+    async with asyncio.timeout(5), running(next_one.acquire()) as waiting:
+        await asyncio.sleep(0.1)
+        assert not waiting.done()
+        clock.now += 16
+        await waiting
+    assert next_one.follows_a_crash
+    lock = await kube.get(Endpoints, "lead", namespace="default")
+    assert lock.metadata
+    annotations = lock.metadata.annotations or {}
+    assert annotations["owner"] == "team"
+    taken = json.loads(annotations[OLDER_RECORD])
+    assert (taken["holderIdentity"], taken["leaderTransitions"]) == ("b", 4)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "not JSON", '{"holderIdentity": 5, "leaseDurationSeconds": "x"}'])
+async def test_unreadable_record_gives_way_after_the_usual_time(kube: AsyncClient, text: str) -> None:
+    metadata = ObjectMeta(name="lead", namespace="default", annotations={OLDER_RECORD: text})
+    await kube.create(Endpoints(metadata=metadata))
+    clock = Clock()
+    next_one = older_candidate(kube, "b", clock)
+    async with asyncio.timeout(5), running(next_one.acquire()) as waiting:
+        await asyncio.sleep(0.05)
+        clock.now += 16
+        await waiting
+    assert next_one.is_leader

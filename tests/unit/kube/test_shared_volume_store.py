@@ -1,7 +1,8 @@
 """SharedVolumes with their volumes and claims, on the embedded API server."""
 
+from copy import deepcopy
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import pytest_asyncio
@@ -13,13 +14,14 @@ from lightkube.models.core_v1 import (
     Volume,
 )
 from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
 from lightkube.resources.core_v1 import Namespace, PersistentVolume, Pod
 from tests.unit.kube.shared_volume_definition import define
 
 from kube_efs.kube.shared_volume_store import SharedVolumeStore
 from kube_efs.kube.shared_volumes import SharedVolumeResource, read_shared_volume
 from kube_efs.model.efs.ids import ClaimUid
-from kube_efs.model.errors import KubeConflict
+from kube_efs.model.errors import KubeConflict, KubeInvalid
 from kube_efs.model.shared_volumes.shared_volume import (
     FINALIZER,
     OWNED,
@@ -31,6 +33,7 @@ from kube_efs.model.shared_volumes.shared_volume import (
     Status,
     marks_of,
 )
+from kube_efs.operator.manifests import load_asset
 
 OWNER = Owner(namespace="default", name="sv1")
 SOURCE = Source(file_system_id="fs-1234cdef", access_point_id="fsap-0123456789abcdef")
@@ -51,6 +54,29 @@ async def _made(kube: AsyncClient) -> SharedVolume:
     return read_shared_volume(await kube.create(SharedVolumeResource(**body)))
 
 
+async def test_shared_volume_without_a_spec_is_released(kube: AsyncClient) -> None:
+    # The definition of the older system accepts it, and that of kube-efs replaces this definition.
+    (strict,) = load_asset("shared-volumes-crd")
+    loose = deepcopy(strict)
+    del loose["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["required"]
+    await kube.apply(_definition(loose), field_manager="older")
+    metadata = ObjectMeta(name=OWNER.name, namespace=OWNER.namespace, finalizers=[FINALIZER])
+    await kube.create(SharedVolumeResource(metadata=metadata))
+    await kube.apply(_definition(strict), field_manager="older", force=True)
+    await kube.delete(SharedVolumeResource, OWNER.name, namespace=OWNER.namespace)
+    store = SharedVolumeStore(kube)
+    shared = await store.get(OWNER)
+    assert shared
+    with pytest.raises(KubeInvalid, match="spec"):
+        await store.hold(shared)
+    await store.release(shared)
+    assert await store.get(OWNER) is None
+
+
+def _definition(body: dict[str, Any]) -> CustomResourceDefinition:
+    return cast("CustomResourceDefinition", CustomResourceDefinition.from_dict(body))
+
+
 async def test_missing_objects_are_none(store: SharedVolumeStore) -> None:
     assert await store.get(OWNER) is None
     assert await store.volume(OWNER) is None
@@ -68,7 +94,7 @@ async def test_finalizer_is_added_and_removed(kube: AsyncClient, store: SharedVo
     assert await store.get(OWNER) == held
     with pytest.raises(KubeConflict):
         await store.hold(shared)
-    await store.let_go(held)
+    await store.release(held)
     after = await store.get(OWNER)
     assert after
     assert after.finalizers == ()
@@ -80,9 +106,9 @@ async def test_deleted_object_can_be_released(kube: AsyncClient, store: SharedVo
     leaving = await store.get(OWNER)
     assert leaving
     assert leaving.deleting
-    await store.let_go(leaving)
+    await store.release(leaving)
     assert await store.get(OWNER) is None
-    await store.let_go(held)
+    await store.release(held)
 
 
 async def test_written_status_is_read_back(kube: AsyncClient, store: SharedVolumeStore) -> None:
@@ -135,6 +161,20 @@ async def test_volume_is_bound_and_unbound(kube: AsyncClient, store: SharedVolum
     assert tied.volume.claim.uid == claim.claim.uid
     assert loose.volume.claim
     assert (loose.volume.claim.name, loose.volume.claim.uid) == ("pvc-sv1", None)
+
+
+async def test_binding_decided_on_an_older_version_is_refused(
+    kube: AsyncClient, store: SharedVolumeStore
+) -> None:
+    shared = await _made(kube)
+    seen = await store.make_volume(shared, None)
+    claim = await store.make_claim(shared)
+    bound = await store.tie(OWNER, seen, claim)
+
+    with pytest.raises(KubeConflict):
+        await store.tie(OWNER, seen, None)
+
+    assert await store.volume(OWNER) == bound
 
 
 async def test_marks_are_repaired_and_other_labels_are_kept(

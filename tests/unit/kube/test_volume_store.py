@@ -8,7 +8,7 @@ import pytest
 from lightkube import AsyncClient
 from lightkube.resources.core_v1 import PersistentVolume
 from lightkube.types import PatchType
-from tests.unit.kube.conftest import Answer
+from tests.unit.conftest import Answer
 
 from kube_efs.kube.volumes import VolumeStore
 from kube_efs.model.claims import ReclaimPolicy

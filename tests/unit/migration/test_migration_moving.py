@@ -20,6 +20,7 @@ from kube_efs.migration.moving import move_claim
 from kube_efs.migration.plan import Direction, Migration, Selection, plan
 from kube_efs.migration.steps import Step
 from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy
+from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
 from kube_efs.model.volumes import PROVISIONED_BY, Volume
 from tinykube.controllers.running import run_controllers
 
@@ -118,7 +119,7 @@ class Site:
         self, direction: Direction, new_class: str | None = None, store: MigrationStore | None = None
     ) -> list[Migration]:
         store = store or MigrationStore(self.client)
-        state = await store.state("nowhere", self.namespace, {})
+        state = await store.state(OPENSHIFT_EFS_STUNNEL, self.namespace, {})
         found = plan(state, Selection(namespace=self.namespace), direction, new_class=new_class)
         assert all(isinstance(one, Migration) for one in found), found
         return [one for one in found if isinstance(one, Migration)]

@@ -50,7 +50,7 @@ MIGRATION = Migration(
     notes=("[bold] becomes what it is",),
 )
 IN_USE = ClaimInUse("is in use", field="claim team/data", value="web", remedy="end these pods")
-REFUSAL = Refusal(namespace="team", claim="logs", volume="other", error=MigrationRefused("is odd"))
+REFUSAL = Refusal(namespace="team", claim="logs", volume="other", error=MigrationRefused("is not valid"))
 
 
 def test_json_contains_everything() -> None:
@@ -79,7 +79,7 @@ def test_json_contains_everything() -> None:
                 "reclaim_policy": "",
                 "state": "failed",
                 "next_step": "",
-                "reason": "is odd",
+                "reason": "is not valid",
                 "notes": [],
             },
         ],

@@ -229,9 +229,13 @@ def test_mount_options_are_converted_for_the_driver() -> None:
     migration = _migrated(
         nfs={"server": "127.0.0.1", "path": "/team/data", "readOnly": True},
         mountOptions=["port=20490", "soft"],
-        annotations={"volume.beta.kubernetes.io/mount-options": "port=20490, nolock"},
     )
-    assert migration.csi_volume["spec"]["mountOptions"] == ["nolock", "soft", "ro"]
+    assert migration.csi_volume["spec"]["mountOptions"] == ["soft", "ro"]
+    migration = _migrated(
+        mountOptions=["port=20490", "soft"],
+        annotations={"volume.beta.kubernetes.io/mount-options": "port=20490, nolock,"},
+    )
+    assert migration.csi_volume["spec"]["mountOptions"] == ["nolock"]
     (refusal,) = _plan(_volume(mountOptions=["port=20490", "clientaddr=10.0.0.1"]))
     assert isinstance(refusal, Refusal)
     assert "clientaddr=10.0.0.1" in str(refusal.error)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kube_efs.model.claims import StorageClass
-from kube_efs.model.directory_classes import DirectoryClass, oddities, parse_class
+from kube_efs.model.directory_classes import DirectoryClass, class_warnings, parse_class
 from kube_efs.model.errors import ClaimRefused
 from kube_efs.model.gids import GidRange
 
@@ -242,11 +242,11 @@ def test_booleans_match_the_older_system(text: str) -> None:
     ],
 )
 def test_valid_parameters_have_no_warnings(parameters: Mapping[str, str]) -> None:
-    assert oddities(slow(parameters)) == ()
+    assert class_warnings(slow(parameters)) == ()
 
 
 def test_warning_quotes_unknown_parameters_as_written() -> None:
-    told = oddities(slow({"gidMin": "3000", "Archive": "yes", "gid": "7"}))
+    told = class_warnings(slow({"gidMin": "3000", "Archive": "yes", "gid": "7"}))
     remedy = "known are gidMin, gidMax, gidAllocate and tls"
     assert [str(one) for one in told] == [
         "StorageClass slow parameters.Archive: 'yes' has no effect, the parameter is not known; " + remedy,
@@ -266,7 +266,7 @@ def test_warning_quotes_unknown_parameters_as_written() -> None:
 def test_invalid_limits_without_effect_are_reported(
     limits: Mapping[str, str], parameter: str, text: str
 ) -> None:
-    (told,) = oddities(slow({"gidAllocate": "false", **limits}))
+    (told,) = class_warnings(slow({"gidAllocate": "false", **limits}))
     assert str(told) == (
         f"StorageClass slow parameters.{parameter}: {text}, "
         "but has no effect while gidAllocate is false; leave it out"
@@ -275,4 +275,4 @@ def test_invalid_limits_without_effect_are_reported(
 
 def test_refused_class_has_no_warnings() -> None:
     with pytest.raises(ClaimRefused, match="is neither true nor false"):
-        oddities(slow({"gidAllocate": "maybe", "archive": "x"}))
+        class_warnings(slow({"gidAllocate": "maybe", "archive": "x"}))

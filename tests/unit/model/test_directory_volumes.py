@@ -227,7 +227,7 @@ def test_class_without_tls_can_set_any_mount_option() -> None:
         {"requested_storage": "1e3"},
         {"storage_class": ""},
     ],
-    ids=["access modes", "no access mode", "a huge size", "an odd size", "no class"],
+    ids=["access modes", "no access mode", "a huge size", "an invalid size", "no class"],
 )
 def test_claim_fields_are_copied_unchanged(fields: dict[str, Any]) -> None:
     volume = volume_for(parse_request(replace(CLAIM, **fields), SLOW, PROVISIONER, TARGETS), gid=2000)
@@ -260,7 +260,7 @@ def test_volume_path_is_below_the_base(base: str, path: str) -> None:
 
 def test_directory_permissions_depend_on_the_group() -> None:
     assert permissions_for(40000) == Permissions(mode=0o2771, uid=None, gid=40000, enforced=True)
-    assert permissions_for(None) == Permissions(mode=0o777, uid=None, gid=None, enforced=True)
+    assert permissions_for(None) == Permissions(mode=0o777, uid=None, gid=None, enforced=True, exact=True)
 
 
 # --- names

@@ -41,7 +41,7 @@ def test_every_error_has_a_docstring() -> None:
     [
         pytest.param(KubeEfsError("is down"), "is down", id="problem only"),
         pytest.param(KubeEfsError("is down", field="server"), "server: is down", id="with a field"),
-        pytest.param(KubeEfsError("is odd", value="x"), "'x' is odd", id="with a value"),
+        pytest.param(KubeEfsError("is not valid", value="x"), "'x' is not valid", id="with a value"),
         pytest.param(
             InvalidValue(
                 "is not a valid port", field="fs-1.stunnel_port", value=7, remedy="use 1024 to 65535"

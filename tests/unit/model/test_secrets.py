@@ -183,14 +183,14 @@ _NOISE = st.text(alphabet=string.ascii_letters + " .,:;=\n\t/-_", max_size=60)
 
 
 @pytest.mark.parametrize("frame", {**_NAMED, **_SHAPED}.values(), ids={**_NAMED, **_SHAPED}.keys())
-@pytest.mark.parametrize("length", [10, 39, 40, 41, 64, 199, 201, 500, 5000])
-def test_secrets_of_any_length_are_removed_in_every_format(frame: Callable[[str], str], length: int) -> None:
-    secret = secret_of(length, length)
-    clean = text_without_secrets(frame(secret))
+def test_secrets_of_any_length_are_removed_in_every_format(frame: Callable[[str], str]) -> None:
+    for length in (10, 39, 40, 41, 64, 199, 201, 500, 5000):
+        secret = secret_of(length, length)
+        clean = text_without_secrets(frame(secret))
 
-    assert not _traces(secret, clean)
-    assert REMOVED in clean
-    assert text_without_secrets(clean) == clean
+        assert not _traces(secret, clean), length
+        assert REMOVED in clean, length
+        assert text_without_secrets(clean) == clean, length
 
 
 @settings(deadline=None)
@@ -356,16 +356,16 @@ def test_many_known_secrets_before_a_truncation_hide_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("frame", _NAMED.values(), ids=_NAMED.keys())
-@pytest.mark.parametrize("length", [40, 190, 250, 5000])
-def test_error_text_contains_no_part_of_a_secret(frame: Callable[[str], str], length: int) -> None:
-    secret = secret_of(length, length)
-    for error in (
-        InvalidValue("is not valid", field="mountOptions", value=frame(secret)),
-        InvalidValue("is not valid", value={"options": [frame(secret)]}),
-        InvalidValue(f"is not valid ({shown(frame(secret))})", remedy=f"not {frame(secret)}"),
-        KubeEfsError(f"was answered with {frame(secret)}"),
-    ):
-        assert not _traces(secret, str(error))
+def test_error_text_contains_no_part_of_a_secret(frame: Callable[[str], str]) -> None:
+    for length in (40, 190, 250, 5000):
+        secret = secret_of(length, length)
+        for error in (
+            InvalidValue("is not valid", field="mountOptions", value=frame(secret)),
+            InvalidValue("is not valid", value={"options": [frame(secret)]}),
+            InvalidValue(f"is not valid ({shown(frame(secret))})", remedy=f"not {frame(secret)}"),
+            KubeEfsError(f"was answered with {frame(secret)}"),
+        ):
+            assert not _traces(secret, str(error)), length
 
 
 def test_known_secret_that_an_error_truncates_is_removed() -> None:

@@ -14,10 +14,9 @@ from kube_efs.model.efs.directories import Permissions
 from kube_efs.model.efs.file_systems import Discovery, FileSystem, LifeCycleState, MountTarget
 from kube_efs.model.efs.ids import ClaimUid, FileSystemId, MountTargetId, SubnetId, VpcId
 from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
-from kube_efs.model.errors import ClaimRefused, InvalidValue, NotYet, RemovalRefused
+from kube_efs.model.errors import ClaimRefused, InvalidValue, LeftAlone, NotYet, RemovalRefused
 from kube_efs.model.tunnel_volumes import (
     ClusterView,
-    is_served,
     parse_class,
     parse_request,
     removable_location,
@@ -149,10 +148,15 @@ def test_volume_keeps_the_mount_options_of_its_class() -> None:
     assert parse_request(claim(), hard, DISCOVERED).mount_options == ("hard", "timeo=600")
 
 
-def test_root_claims_are_not_served() -> None:
-    assert not is_served(claim({"root_key": "0123456789"}))
-    assert is_served(claim())
-    assert is_served(claim(match_labels=None))
+def test_claim_with_the_label_of_root_volumes_is_left_alone() -> None:
+    with pytest.raises(LeftAlone) as caught:
+        parse_request(claim({"root_key": "0123456789"}), AUTO, DISCOVERED)
+    assert str(caught.value) == (
+        "spec.selector.matchLabels.root_key: is reserved for the root volumes of file systems; "
+        "create the claim again without this label"
+    )
+    # openshift-efs-stunnel looks only at the value.
+    assert parse_request(claim({"root_key": ""}), AUTO, DISCOVERED)
 
 
 # --- what is refused

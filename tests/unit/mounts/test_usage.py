@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kube_efs.model.errors import MountFailed, PlatformError
-from kube_efs.mounts.usage import Usage, read_usage
+from kube_efs.mounts.usage import Usage, count_bytes, read_usage
 
 
 async def test_usage_matches_the_kernel() -> None:
@@ -62,3 +62,28 @@ async def test_unresponsive_file_system_is_awaited_until_the_timeout_of_the_call
     pid = int((tmp_path / "pid").read_text())
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
+
+
+async def test_count_contains_blocks_of_all_entries_and_each_file_once(tmp_path: Path) -> None:
+    folder = tmp_path / "a b"
+    folder.mkdir()
+    (folder / "data").write_bytes(b"x" * 100_000)
+    (folder / "again").hardlink_to(folder / "data")
+    with (folder / "hole").open("wb") as hole:
+        hole.truncate(10**9)
+    entries = [tmp_path, folder, folder / "data", folder / "hole"]
+    assert await count_bytes(tmp_path) == sum(one.stat().st_blocks * 512 for one in entries)
+
+
+async def test_count_that_misses_files_is_a_lower_bound(tmp_path: Path) -> None:
+    program = tmp_path / "du"
+    program.write_text("#!/bin/sh\necho \"du: cannot access 'secret'\" >&2\nprintf '42\\t/x\\n'\nexit 1\n")
+    program.chmod(0o755)
+    assert await count_bytes(Path("/x"), program=str(program)) == 42
+
+
+async def test_failed_count_names_the_path_and_no_file(tmp_path: Path) -> None:
+    with pytest.raises(MountFailed) as caught:
+        await count_bytes(tmp_path / "missing")
+    assert caught.value.problem == "cannot be counted (du ended with status 1)"
+    assert caught.value.value == str(tmp_path / "missing")

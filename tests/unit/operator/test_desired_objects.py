@@ -1,19 +1,25 @@
 """The desired objects, for the settings of the operator and the facts of the cluster."""
 
 import json
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, Final
 
 import pytest
 
+from kube_efs.model.csi.access_point_tags import Tag, parse_tags
 from kube_efs.operator.cluster_csi_driver import LogLevel
-from kube_efs.operator.cluster_facts import ClusterFacts, TlsProfile
+from kube_efs.operator.cluster_facts import ClusterFacts, NodeCounts, TlsProfile, controller_replicas
 from kube_efs.operator.desired_objects import (
     ALL_OPTIONAL,
     Component,
     ProcessSettings,
     component_of,
     desired_objects,
+    missing_ownership_tag,
     unrequested_objects,
+    without_pod_tokens,
 )
 from kube_efs.operator.injection import SPEC_HASH
 from kube_efs.operator.kinds import KINDS, MANAGED_BY
@@ -23,17 +29,18 @@ from kube_efs.settings import InstalledSettings
 
 
 def options(platform: Platform = Platform.OPENSHIFT) -> RenderOptions:
-    return RenderOptions(platform=platform, namespace="storage", csi=True)
+    return RenderOptions(platform=platform, namespace="storage", create_namespace=True, csi=True)
 
 
 def desired(
     platform: Platform = Platform.OPENSHIFT,
     processes: ProcessSettings | None = None,
     log_level: LogLevel = LogLevel.NORMAL,
+    volume_metrics: Mapping[str, str] = MappingProxyType({}),
     **facts: Any,
 ) -> tuple[Manifest, ...]:
     return desired_objects(
-        options(platform), ClusterFacts(**facts), processes or ProcessSettings(), log_level
+        options(platform), ClusterFacts(**facts), processes or ProcessSettings(), log_level, volume_metrics
     )
 
 
@@ -146,8 +153,101 @@ def test_log_level_does_not_change_the_tunnels() -> None:
 
 @pytest.mark.parametrize(("nodes", "replicas"), [(0, 1), (1, 1), (2, 2), (50, 2)])
 def test_controller_has_one_replica_per_node_up_to_two(nodes: int, replicas: int) -> None:
-    (controller,) = of_component(desired(nodes=nodes), Component.CONTROLLER)
+    wanted = controller_replicas(NodeCounts(ready=nodes, existing=nodes), 0)
+    (controller,) = of_component(desired(controller_replicas=wanted), Component.CONTROLLER)
     assert controller["spec"]["replicas"] == replicas
+
+
+@pytest.mark.parametrize(
+    ("ready", "existing", "current", "replicas"),
+    [
+        pytest.param(1, 2, 2, 2, id="one of two nodes is rebooted"),
+        pytest.param(1, 2, 1, 1, id="one of two nodes was never ready"),
+        pytest.param(1, 1, 2, 1, id="one of two nodes was removed"),
+        pytest.param(2, 2, 1, 2, id="a node was added"),
+    ],
+)
+def test_number_of_controllers_does_not_follow_reboots(
+    ready: int, existing: int, current: int, replicas: int
+) -> None:
+    assert controller_replicas(NodeCounts(ready=ready, existing=existing), current) == replicas
+
+
+def test_tags_of_the_cluster_are_added_to_access_points() -> None:
+    many = tuple(Tag(key=f"k{number}", value="v") for number in range(60))
+    tags = (
+        Tag(key="team", value="storage: a b"),
+        Tag(key="bad", value="a%b"),
+        Tag(key="mine", value="no"),
+        *many,
+    )
+    processes = ProcessSettings(variables={Component.CONTROLLER: {"KUBE_EFS_ACCESS_POINT_TAGS": "mine:yes"}})
+    found = desired(processes=processes, cluster_id="prod", resource_tags=tags)
+    text = variables(of_component(found, Component.CONTROLLER)[0])["KUBE_EFS_ACCESS_POINT_TAGS"]
+    read = {tag.key: tag.value for tag in parse_tags(text)}  # the controller would not start otherwise
+    expected = {"mine": "yes", "kubernetes.io/cluster/prod": "owned", "team": "storage: a b", "k0": "v"}
+    assert expected.items() <= read.items()
+    assert "bad" not in read
+
+
+def test_leases_on_openshift_survive_an_api_server_that_is_away_for_a_minute() -> None:
+    prefix = "KUBE_EFS_LEASE_"
+
+    def lease(**given: Any) -> dict[str, Any]:
+        found = variables(of_component(desired(**given), Component.CONTROLLER)[0])
+        return {name.removeprefix(prefix): found[name] for name in found if name.startswith(prefix)}
+
+    assert lease() == {"DURATION_SECONDS": "137", "RENEW_SECONDS": "107", "RETRY_SECONDS": "26"}
+    single = lease(has_single_control_plane=True)
+    assert single == {"DURATION_SECONDS": "270", "RENEW_SECONDS": "240", "RETRY_SECONDS": "60"}
+    assert lease(platform=Platform.KUBERNETES) == {}
+    # The controller refuses a duration below the default of another of the three.
+    own = {Component.CONTROLLER: {f"{prefix}DURATION_SECONDS": "30"}}
+    assert lease(processes=ProcessSettings(variables=own)) == {"DURATION_SECONDS": "30"}
+
+
+@pytest.mark.parametrize("platform", Platform)
+def test_pods_have_the_annotations_of_openshift_and_of_the_autoscaler(platform: Platform) -> None:
+    constraints = {
+        one["metadata"]["name"]: one["users"]
+        for one in desired(platform)
+        if one["kind"] == "SecurityContextConstraints"
+    }
+    for workload in desired(platform)[-3:]:
+        template = workload["spec"]["template"]
+        annotations = template["metadata"]["annotations"]
+        eviction = annotations.get("cluster-autoscaler.kubernetes.io/enable-ds-eviction")
+        assert eviction == ("false" if workload["kind"] == "DaemonSet" else None)
+        if platform is Platform.KUBERNETES:
+            assert not [name for name in annotations if "openshift.io" in name]
+            continue
+        effect = json.loads(annotations["target.workload.openshift.io/management"])
+        assert effect == {"effect": "PreferredDuringScheduling"}
+        required = annotations["openshift.io/required-scc"]
+        account = f"system:serviceaccount:storage:{template['spec']['serviceAccountName']}"
+        assert required == "restricted-v2" or constraints[required] == [account]
+
+
+def test_volume_metrics_of_the_driver_configuration_are_set_on_the_nodes() -> None:
+    before, after = desired(), desired(volume_metrics={"KUBE_EFS_VOLUME_METRICS": "true"})
+    changed = [component_of(new) for old, new in zip(before, after, strict=True) if old != new]
+    assert changed == [Component.NODE]
+    assert variables(of_component(after, Component.NODE)[0])["KUBE_EFS_VOLUME_METRICS"] == "true"
+
+
+def test_drains_evict_one_controller_at_a_time() -> None:
+    (budget,) = [one for one in desired() if one["kind"] == "PodDisruptionBudget"]
+    (controller,) = of_component(desired(), Component.CONTROLLER)
+    assert budget["spec"]["maxUnavailable"] == 1
+    assert budget["spec"]["selector"] == controller["spec"]["selector"]
+
+
+@pytest.mark.parametrize("platform", Platform)
+def test_controller_runs_on_the_nodes_that_the_operator_counts(platform: Platform) -> None:
+    (controller,) = of_component(desired(platform), Component.CONTROLLER)
+    pod = controller["spec"]["template"]["spec"]
+    assert pod["nodeSelector"] == {"kubernetes.io/os": "linux"}
+    assert not pod.keys() & {"tolerations", "affinity"}
 
 
 def test_access_points_get_the_ownership_tag_of_the_cluster() -> None:
@@ -217,7 +317,7 @@ def test_settings_add_the_objects_that_they_require(settings: dict[str, str], ad
     processes = process_settings(**settings)
     assert names(desired(processes=processes)) - names(desired()) == added
     everything = names(desired(processes=ALL_OPTIONAL)) - names(desired())
-    assert names(unrequested_objects(processes, "storage")) == everything - added
+    assert names(unrequested_objects(processes, options())) == everything - added
     for one in desired(processes=processes):
         assert MANAGED_BY.items() <= one["metadata"]["labels"].items()
 
@@ -242,8 +342,108 @@ def test_variables_are_set_only_on_their_process_and_replace_existing_ones() -> 
         assert len(given) == len(set(given))
 
 
+@pytest.mark.parametrize(
+    ("own", "cluster_id", "is_missing"),
+    [
+        pytest.param(44, "prod", False, id="room for one"),
+        pytest.param(45, "prod", True, id="no room"),
+        pytest.param(1, "prod%1", True, id="not valid"),
+        pytest.param(45, "", False, id="no cluster ID"),
+    ],
+)
+def test_controller_starts_with_the_tags_also_without_room_for_the_ownership_tag(
+    own: int, cluster_id: str, is_missing: bool
+) -> None:
+    of_settings = " ".join(f"k{number}:v" for number in range(own))
+    processes = ProcessSettings(variables={Component.CONTROLLER: {"KUBE_EFS_ACCESS_POINT_TAGS": of_settings}})
+    facts = ClusterFacts(cluster_id=cluster_id)
+    (controller,) = of_component(desired(processes=processes, cluster_id=cluster_id), Component.CONTROLLER)
+    keys = {tag.key for tag in parse_tags(variables(controller)["KUBE_EFS_ACCESS_POINT_TAGS"])}
+    assert {f"k{number}" for number in range(own)} <= keys
+    owned = f"kubernetes.io/cluster/{cluster_id}"
+    assert (owned in keys) is (bool(cluster_id) and not is_missing)
+    assert (owned in missing_ownership_tag(facts, processes)) is is_missing
+
+
 def test_ownership_tag_is_added_to_the_tags_of_the_administrator() -> None:
     processes = process_settings(KUBE_EFS_CONTROLLER_SETTINGS='{"KUBE_EFS_ACCESS_POINT_TAGS": "team:web"}')
     (controller,) = of_component(desired(processes=processes, cluster_id="prod-x7k2p"), Component.CONTROLLER)
     tags = variables(controller)["KUBE_EFS_ACCESS_POINT_TAGS"]
     assert tags == "team:web kubernetes.io/cluster/prod-x7k2p:owned"
+
+
+# What OpenShift itself grants to every service account.
+_RESTRICTED: Final = {
+    "allowHostNetwork": False,
+    "allowHostPorts": False,
+    "allowPrivilegedContainer": False,
+    "allowedCapabilities": ["NET_BIND_SERVICE"],
+    "volumes": [
+        "configMap",
+        "csi",
+        "downwardAPI",
+        "emptyDir",
+        "ephemeral",
+        "persistentVolumeClaim",
+        "projected",
+        "secret",
+    ],
+}
+
+
+def obstacles(pod: Any, constraints: Any) -> set[str]:
+    """What a SecurityContextConstraints does not allow in a pod."""
+    containers = [*pod.get("initContainers", ()), *pod["containers"]]
+    contexts = [one.get("securityContext", {}) for one in containers]
+    volumes = {kind for volume in pod.get("volumes", ()) for kind in volume if kind != "name"}
+    wanted = {f"volume {kind}" for kind in volumes - {*constraints["volumes"]}}
+    if pod.get("hostNetwork") and not constraints["allowHostNetwork"]:
+        wanted.add("hostNetwork")
+    if any(context.get("privileged") for context in contexts) and not constraints["allowPrivilegedContainer"]:
+        wanted.add("privileged")
+    added = {name for context in contexts for name in context.get("capabilities", {}).get("add", ())}
+    wanted |= {f"capability {name}" for name in added - {*constraints["allowedCapabilities"]}}
+    return wanted
+
+
+@pytest.mark.parametrize("csi", [True, False])
+def test_security_context_constraints_allow_the_pods_with_every_optional_part(csi: bool) -> None:
+    facts = ClusterFacts(
+        proxy={"HTTPS_PROXY": "http://proxy:3128"},
+        trusted_ca_version="1",
+        credentials_version="1",
+        credentials_mode="",
+    )
+    rendered = RenderOptions(platform=Platform.OPENSHIFT, namespace="storage", csi=csi)
+    found = desired_objects(rendered, facts, ALL_OPTIONAL, LogLevel.DEBUG)
+    workloads = [one for one in found if one["kind"] in {"DaemonSet", "Deployment"}]
+    assert len(workloads) == (3 if csi else 2)
+    for workload in workloads:
+        pod = workload["spec"]["template"]["spec"]
+        user = f"system:serviceaccount:storage:{pod['serviceAccountName']}"
+        granted = [
+            one for one in found if one["kind"] == "SecurityContextConstraints" and user in one["users"]
+        ]
+        refused = [obstacles(pod, one) for one in (*granted, _RESTRICTED)]
+        assert set() in refused, (workload["metadata"]["name"], refused)
+
+
+def test_storage_class_is_removed_if_only_the_driver_is_requested() -> None:
+    only = replace(options(), csi_only=True)
+    gone = {f"StorageClass {only.storage_class_name}"}
+    assert gone <= names(unrequested_objects(ProcessSettings(), only))
+    assert names(desired()) - names(desired_objects(only, ClusterFacts(), ProcessSettings())) == gone
+
+
+def test_csidriver_requests_no_tokens_while_pods_of_an_older_driver_run() -> None:
+    """The AWS driver refuses every volume attribute that it does not know, also tokens."""
+    before = desired()
+    [changed] = [one for one in zip(before, without_pod_tokens(before), strict=True) if one[0] != one[1]]
+    driver, without = changed
+    assert driver["kind"] == "CSIDriver"
+    removed = {"tokenRequests", "requiresRepublish"}
+    assert without == {
+        **driver,
+        "spec": {name: value for name, value in driver["spec"].items() if name not in removed},
+    }
+    assert removed <= driver["spec"].keys()

@@ -1,18 +1,30 @@
 """Which objects are applied again, replaced or recreated."""
 
+import asyncio
 from typing import Any
 
 import pytest
+from lightkube import AsyncClient
+from lightkube.resources.apps_v1 import DaemonSet
+from lightkube.types import PatchType
 
+from kube_efs.model.errors import KubeInvalid
+from kube_efs.operator.cluster_facts import ClusterFacts
+from kube_efs.operator.desired_objects import Component, ProcessSettings, component_of, desired_objects
 from kube_efs.operator.installer import (
     RESTARTED,
+    Installer,
+    describe_changes,
     digest_of_live,
     has_foreign_fields,
     must_recreate,
     replacement,
 )
-from kube_efs.operator.manifests import Manifest
-from kube_efs.operator.object_client import FIELD_MANAGER
+from kube_efs.operator.kinds import reference_of
+from kube_efs.operator.manifests import Manifest, RenderOptions
+from kube_efs.operator.object_cache import ObjectCache
+from kube_efs.operator.object_client import FIELD_MANAGER, ObjectClient, manifest_of
+from kube_efs.operator.platforms import Platform
 
 
 def deployment(manager: str = FIELD_MANAGER, fields: str = "f:spec", **spec: Any) -> Manifest:
@@ -80,6 +92,31 @@ def test_fields_of_others_are_found_by_their_manager(manager: str, fields: str, 
     assert has_foreign_fields(deployment(manager, fields)) is expected
 
 
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        pytest.param({"env": [{"name": "NO_PROXY", "value": "b"}]}, "the proxy changed", id="proxy"),
+        pytest.param({"image": "two"}, "the image changed", id="image"),
+        pytest.param(
+            {"image": "two", "env": [{"name": "NO_PROXY", "value": "a"}, {"name": "X", "value": "y"}]},
+            "the image and settings changed",
+            id="image and setting",
+        ),
+        pytest.param({"args": ["more"]}, "the manifests changed", id="something else"),
+    ],
+)
+def test_changes_of_pods_are_named(change: dict[str, Any], expected: str) -> None:
+    node = {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+    defaulted = {**node, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": "spec.nodeName"}}}
+    proxy = {"name": "NO_PROXY", "value": "a"}
+
+    def workload(*variables: dict[str, Any], **fields: Any) -> Manifest:
+        container = {"image": "one", **fields, "env": [*variables, *fields.get("env", [proxy])]}
+        return {"spec": {"template": {"metadata": {}, "spec": {"containers": [container]}}}}
+
+    assert describe_changes(workload(defaulted), workload(node, **change)) == expected
+
+
 def test_replacement_has_the_desired_specification_and_keeps_the_restart() -> None:
     live = deployment(
         "kubectl-edit", template={"metadata": {"annotations": {RESTARTED: "now"}}, "spec": {"x": 1}}
@@ -87,3 +124,56 @@ def test_replacement_has_the_desired_specification_and_keeps_the_restart() -> No
     found = replacement(live, deployment())
     assert found["metadata"] == {"name": "efs-manager", "resourceVersion": "7"}
     assert found["spec"]["template"] == {"metadata": {"annotations": {RESTARTED: "now"}}}
+
+
+class RefusingClient(ObjectClient):
+    """Refuses to apply some objects, as an admission webhook does."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        super().__init__(client)
+        self.refused: set[str] = set()
+
+    async def apply(self, manifest: Manifest) -> Manifest:
+        if manifest["metadata"]["name"] in self.refused:
+            raise KubeInvalid("answered 422", field=str(reference_of(manifest)))
+        return await super().apply(manifest)
+
+
+def daemon_sets(image: str) -> tuple[Manifest, Manifest]:
+    """Those of the tunnels and of the driver of the nodes."""
+    options = RenderOptions(platform=Platform.KUBERNETES, namespace="default", image=image, csi=True)
+    found = desired_objects(options, ClusterFacts(), ProcessSettings())
+    tunnel, node = [one for one in found if component_of(one) in {Component.TUNNEL, Component.NODE}]
+    return tunnel, node
+
+
+async def test_driver_of_the_nodes_waits_for_tunnels_whose_update_failed(kube: AsyncClient) -> None:
+    """The tunnels are all ready, but with the earlier specification."""
+    objects = RefusingClient(kube)
+    cache = ObjectCache(kube, "default", asyncio.TaskGroup(), lambda: None)
+    cache._kinds.add("DaemonSet")  # no watch
+    installer = Installer(objects, cache, lambda _reference, _change: None)
+    tunnel, node = daemon_sets("example.com/kube-efs:1")
+    first = await installer.install((tunnel, node))
+    generation = first.workloads[Component.TUNNEL]["metadata"]["generation"]
+    ready = {"observedGeneration": generation, "desiredNumberScheduled": 1, "currentNumberScheduled": 1}
+    ready |= {"updatedNumberScheduled": 1, "numberAvailable": 1, "numberReady": 1, "numberMisscheduled": 0}
+    name = tunnel["metadata"]["name"]
+    patched = await kube.patch(
+        DaemonSet.Status, name, {"status": ready}, namespace="default", patch_type=PatchType.MERGE
+    )
+    cache.add(manifest_of(patched, "DaemonSet"))
+
+    objects.refused = {name}
+    update = daemon_sets("example.com/kube-efs:2")
+    result = await installer.install(update)
+    assert len(result.errors[Component.TUNNEL]) == 1
+    reference = reference_of(node)
+    (waiting,) = result.waiting[Component.NODE]
+    assert waiting == f"{reference} is updated when all tunnels are updated and ready"
+    live = await objects.get(reference)
+    assert live
+    assert live["spec"]["template"]["spec"]["containers"][0]["image"] == "example.com/kube-efs:1"
+
+    objects.refused = set()
+    assert not (await installer.install(update)).errors[Component.TUNNEL]

@@ -1,6 +1,7 @@
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -9,11 +10,11 @@ import yaml
 
 from kube_efs.csi.startup_taint import STARTUP_TAINT
 from kube_efs.model.csi.claims import DRIVER
-from kube_efs.model.efs.targets import CONFIG_MAP_NAME
 from kube_efs.model.errors import InvalidSetting
+from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL, WORKER_LABELS, NameSet
 from kube_efs.operator.manifests import Manifest, RenderOptions, load_asset, render_manifests, render_text
+from kube_efs.operator.operator_manifests import render_operator
 from kube_efs.operator.platforms import Platform
-from kube_efs.provisioning.workers.pod_objects import LABELS
 from kube_efs.settings import (
     DEFAULT_LEASE,
     CommonSettings,
@@ -73,6 +74,7 @@ def test_every_option_is_in_the_objects() -> None:
         provisioner="example.com/efs",
         storage_class_name="fast",
         region="eu-west-1",
+        create_namespace=True,
     )
     manifests = render_manifests(options)
     namespaces = {one["metadata"].get("namespace", "storage") for one in manifests}
@@ -89,6 +91,22 @@ def test_every_option_is_in_the_objects() -> None:
     assert values["STORAGE_PROVISIONER_NAME"] == "example.com/efs"
     assert values["WORKER_IMAGE"] == IMAGE
     assert values["AWS_REGION"] == "eu-west-1"
+
+
+@pytest.mark.parametrize("fips", [False, True])
+def test_fips_endpoints_are_those_of_processes_that_call_aws(fips: bool) -> None:
+    manifests = render_manifests(RenderOptions(platform=Platform.KUBERNETES, csi=True, fips=fips))
+    pods = [
+        one["spec"]["template"]["spec"] for one in manifests if one["kind"] in {"Deployment", "DaemonSet"}
+    ]
+    found = {
+        container["args"][0]: {one["name"]: one.get("value") for one in container["env"]}
+        for pod in pods
+        for container in pod["containers"]
+    }
+    given = {command: values.get("AWS_USE_FIPS_ENDPOINT") for command, values in found.items()}
+    expected = "true" if fips else None
+    assert given == {"controller": expected, "tunnel": expected, "node": None}
 
 
 def test_value_with_yaml_syntax_is_rejected() -> None:
@@ -145,6 +163,17 @@ def test_probes_use_the_health_port(
     assert [(one["path"], one["port"]) for one in probes] == [("/healthz", "health"), ("/readyz", "health")]
 
 
+@pytest.mark.parametrize(("workload", "command", "settings"), PROCESSES)
+def test_process_has_five_minutes_to_start(workload: str, command: str, settings: type[object]) -> None:
+    """Otherwise the liveness probe would kill the processes of a busy node in a loop."""
+    assert command
+    assert settings
+    (container,) = _workload(Platform.KUBERNETES, workload)["containers"]
+    starting = container["startupProbe"]
+    assert starting["httpGet"] == container["livenessProbe"]["httpGet"]
+    assert starting["periodSeconds"] * starting["failureThreshold"] == 300
+
+
 @pytest.mark.parametrize("csi", [False, True], ids=["without", "csi"])
 @pytest.mark.parametrize("workload", ["efs-manager", "efs-stunnel"])
 @pytest.mark.parametrize("platform", Platform)
@@ -152,7 +181,7 @@ def test_controller_and_tunnels_run_without_privileges(platform: Platform, workl
     pod = _workload(platform, workload, csi=csi)
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-    # OpenShift gives each namespace its own range of ids; but a folder of the node has one owner.
+    # OpenShift gives each namespace its own range of ids; but a directory of the node has one owner.
     keeps_folder = csi and workload == "efs-stunnel"
     assert ("runAsUser" in pod["securityContext"]) == (platform is Platform.KUBERNETES or keeps_folder)
     for container in pod["containers"]:
@@ -172,7 +201,7 @@ def test_roles_are_limited_to_the_objects_in_use(role: str) -> None:
         for resource in rule["resources"]
         if "resourceNames" in rule
     }
-    assert names["configmaps"] == {CONFIG_MAP_NAME}
+    assert names["configmaps"] == {OPENSHIFT_EFS_STUNNEL.config_map}
     assert names.get("leases", {DEFAULT_LEASE}) == {DEFAULT_LEASE}
 
 
@@ -192,8 +221,60 @@ def test_names_and_selectors_are_those_of_openshift_efs_stunnel() -> None:
         assert workload["spec"]["template"]["metadata"]["labels"]["component"] == name
         assert [one["name"] for one in workload["spec"]["template"]["spec"]["containers"]] == [name]
     accounts = {one["metadata"]["name"] for one in manifests if one["kind"] == "ServiceAccount"}
-    assert accounts == {"efs-manager", "efs-stunnel", ControllerSettings().worker_service_account}
-    assert dict(LABELS) == {"component": "efs-worker"}
+    assert accounts == {"efs-manager", "efs-stunnel", ControllerSettings().names.worker_account}
+    assert dict(WORKER_LABELS) == {"component": "efs-worker"}
+
+
+@pytest.mark.parametrize("platform", Platform)
+@pytest.mark.parametrize("name_set", NameSet)
+def test_every_object_has_the_names_of_the_set(name_set: NameSet, platform: Platform) -> None:
+    names = name_set.names
+    manifests = render_manifests(RenderOptions(platform=platform, names=name_set, csi=True))
+    of_kind = {
+        kind: [one for one in manifests if one["kind"] == kind]
+        for kind in ("Deployment", "DaemonSet", "ServiceAccount", "StorageClass")
+    }
+    found = {kind: {one["metadata"]["name"] for one in of_kind[kind]} for kind in of_kind}
+    accounts = {names.controller_account, names.tunnel_account, names.node_account, names.worker_account}
+    assert found == {
+        "Deployment": {names.controller},
+        "DaemonSet": {names.tunnel, names.node},
+        "ServiceAccount": accounts,
+        "StorageClass": {names.storage_class},
+    }
+    subjects = {one["name"] for each in manifests for one in each.get("subjects", ())}
+    assert subjects == accounts - {names.worker_account}
+    for one in (*of_kind["Deployment"], *of_kind["DaemonSet"]):
+        template, name = one["spec"]["template"], one["metadata"]["name"]
+        assert one["spec"]["selector"] == {"matchLabels": {"component": name}}
+        assert template["metadata"]["labels"]["component"] == name
+        assert template["spec"]["serviceAccountName"] in accounts
+        (container,) = template["spec"]["containers"]
+        assert container["name"] == name
+        assert {"name": "KUBE_EFS_NAMES", "value": str(name_set)} in container["env"]
+    assert {one["metadata"].get("namespace", names.namespace) for one in manifests} == {names.namespace}
+
+
+@pytest.mark.parametrize("name_set", NameSet)
+def test_lease_provisioner_and_driver_do_not_depend_on_the_names(name_set: NameSet) -> None:
+    manifests = render_manifests(RenderOptions(platform=Platform.KUBERNETES, names=name_set, csi=True))
+    (lease,) = (
+        rule["resourceNames"]
+        for rule in _find(manifests, "Role", "kube-efs-controller")["rules"]
+        if rule["resources"] == ["leases"] and "resourceNames" in rule
+    )
+    assert lease == [DEFAULT_LEASE]
+    (storage_class,) = (one for one in manifests if one["kind"] == "StorageClass")
+    assert storage_class["provisioner"] == "gnuthought.com/efs-stunnel"
+    assert _find(manifests, "CSIDriver", "efs.csi.aws.com")
+
+
+def test_namespace_of_kubernetes_is_not_among_the_manifests() -> None:
+    options = RenderOptions(platform=Platform.KUBERNETES, names=NameSet.AWS_EFS_CSI_DRIVER)
+    assert options.namespace == "kube-system"
+    # `kubectl delete` of the manifests would try to delete it.
+    found = (*render_manifests(options), *render_operator(replace(options, csi=True)))
+    assert [one for one in found if one["kind"] == "Namespace"] == []
 
 
 def test_storage_class_is_that_of_openshift_efs_stunnel() -> None:
@@ -261,6 +342,16 @@ def test_csidriver_has_the_fields_of_the_aws_driver() -> None:
     assert spec["podInfoOnMount"] is False
 
 
+def test_csidriver_requests_tokens_of_pods_again_and_again() -> None:
+    manifests = render_manifests(RenderOptions(platform=Platform.KUBERNETES, csi=True))
+    spec = _find(manifests, "CSIDriver", DRIVER)["spec"]
+    assert [one["audience"] for one in spec["tokenRequests"]] == [
+        "sts.amazonaws.com",
+        "pods.eks.amazonaws.com",
+    ]
+    assert spec["requiresRepublish"] is True
+
+
 def test_controller_also_serves_claims_of_the_csi_driver() -> None:
     (container,) = _workload(Platform.KUBERNETES, "efs-manager")["containers"]
     settings = load(ControllerSettings, **_environment(container))
@@ -285,7 +376,7 @@ def test_tunnel_state_is_stored_on_the_node() -> None:
     (container,), (init,) = pod["containers"], pod["initContainers"]
     state = _environment(container)["KUBE_EFS_STATE_DIR"]
     assert state in _mounted(pod, container)
-    # All folders of the node are given to the user that the agent runs as.
+    # All directories of the node are given to the user that the agent runs as.
     assert _mounted(pod, init) == _mounted(pod, container)
     owner = f"{pod['securityContext']['runAsUser']}:{pod['securityContext']['runAsGroup']}"
     assert init["command"] == ["chown", owner, *_mounted(pod, init)]

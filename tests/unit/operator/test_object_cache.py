@@ -4,7 +4,10 @@ import asyncio
 
 import pytest
 from lightkube import AsyncClient
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import ConfigMap
 
+from kube_efs.operator.cluster_facts import TRUSTED_CA_CONFIG_MAP, TRUSTED_CA_KEY
 from kube_efs.operator.kinds import ObjectReference
 from kube_efs.operator.manifests import Manifest
 from kube_efs.operator.object_cache import ObjectCache
@@ -45,3 +48,28 @@ async def test_new_list_replaces_objects_with_higher_versions(cache: ObjectCache
     found = cache.get(REFERENCE)
     assert found
     assert found["metadata"]["resourceVersion"] == "4"
+
+
+async def test_only_another_bundle_is_a_new_version_of_the_trusted_ca(kube: AsyncClient) -> None:
+    seen: asyncio.Queue[str | None] = asyncio.Queue()
+    body = ConfigMap(metadata=ObjectMeta(name=TRUSTED_CA_CONFIG_MAP, namespace="default"))
+
+    async def version_with(bundle: str, owner: str) -> str | None:
+        body.data = {TRUSTED_CA_KEY: bundle}
+        assert body.metadata
+        body.metadata.labels = {"owner": owner}
+        await kube.apply(body, field_manager="test", force=True)
+        return await seen.get()
+
+    async with asyncio.timeout(20), asyncio.TaskGroup() as tasks:
+        objects = ObjectCache(kube, "default", tasks, lambda: seen.put_nowait(objects.trusted_ca_version))
+        # Before the list, a pass must not take the bundle for missing: this would replace all tunnels.
+        assert objects.trusted_ca_version is None
+        watch = tasks.create_task(objects._watch_trusted_ca())
+        assert await seen.get() == ""
+        first = await version_with("one", "a")
+        assert first
+        assert await version_with("one", "b") == first
+        assert await version_with("two", "b") not in ("", None, first)
+        assert not objects.complete.is_set()  # the Secret has not been read
+        watch.cancel()

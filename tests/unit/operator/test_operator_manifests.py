@@ -1,16 +1,25 @@
 """The operator's own manifests, and its bundle for OLM."""
 
 import re
+from dataclasses import replace
 
 import pytest
 import yaml
+from lightkube.core.resource import api_info
 from packaging.version import Version
 from syrupy.assertion import SnapshotAssertion
 from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 
+from kube_efs.model.names import NameSet
 from kube_efs.operator.bundle import render_bundle
 from kube_efs.operator.cluster_facts import ClusterFacts
-from kube_efs.operator.desired_objects import ALL_OPTIONAL, desired_objects
+from kube_efs.operator.desired_objects import (
+    ALL_OPTIONAL,
+    ProcessSettings,
+    desired_objects,
+    unrequested_objects,
+)
+from kube_efs.operator.kinds import KINDS
 from kube_efs.operator.manifests import RenderOptions, render_manifests, text_of
 from kube_efs.operator.operator_manifests import render_operator
 from kube_efs.operator.platforms import Platform
@@ -65,11 +74,33 @@ def test_bundle_replaces_every_version_of_the_community_operator() -> None:
 
 
 @pytest.mark.parametrize("platform", Platform)
+@pytest.mark.parametrize("installed", NameSet)
+def test_operator_may_delete_every_object_that_is_not_requested_any_more(
+    platform: Platform, installed: NameSet
+) -> None:
+    found = replace(options(platform), names=installed, csi_only=True)
+    own = [rule for one in render_operator(options(platform)) for rule in one.get("rules", ())]
+    for one in unrequested_objects(ProcessSettings(), found):
+        info, name = api_info(KINDS[one["kind"]].resource), one["metadata"]["name"]
+        assert any(
+            info.resource.group in rule["apiGroups"]
+            and info.plural in rule["resources"]
+            and "delete" in rule["verbs"]
+            and name in rule.get("resourceNames", [name])
+            for rule in own
+        ), one["kind"]
+
+
+@pytest.mark.parametrize("platform", Platform)
 @pytest.mark.parametrize("kind", ["Role", "ClusterRole"])
-def test_operator_has_every_permission_that_it_grants(platform: Platform, kind: str) -> None:
+@pytest.mark.parametrize("installed", NameSet)
+def test_operator_has_every_permission_that_it_grants(
+    platform: Platform, kind: str, installed: NameSet
+) -> None:
     own = [rule for one in render_operator(options(platform)) if one["kind"] == kind for rule in one["rules"]]
-    desired = desired_objects(options(platform), ClusterFacts(), ALL_OPTIONAL)
-    for one in (*render_manifests(options(platform)), *desired):
+    found = replace(options(platform), names=installed)
+    desired = desired_objects(found, ClusterFacts(), ALL_OPTIONAL)
+    for one in (*render_manifests(found), *desired):
         if one["kind"] == kind:
             assert all(rule in own for rule in one["rules"])
 

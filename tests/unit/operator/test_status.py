@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from kube_efs.operator.cluster_csi_driver import (
+    DriverResource,
     LogLevel,
     ManagementState,
     read_driver_resource,
@@ -16,12 +17,17 @@ from kube_efs.operator.installer import InstallResult
 from kube_efs.operator.progress import Progress, rollout_progress
 from kube_efs.operator.status import (
     OperatorCondition,
+    announced_conditions,
+    blocked_conditions,
+    failed_conditions,
     installed_conditions,
     management_condition,
     merge_conditions,
     read_conditions,
     render_conditions,
+    render_status,
     uninstall_conditions,
+    unmanaged_conditions,
 )
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -133,6 +139,37 @@ def test_uninstall_conditions_show_what_the_removal_waits_for(
     assert (found["VolumesInUse"].status, found["Progressing"].status) == (in_use, progressing)
 
 
+def test_removal_that_is_blocked_half_way_is_not_available() -> None:
+    """The controller and the driver of the nodes are deleted; a new pod uses a volume."""
+    removed = frozenset({Component.CONTROLLER, Component.NODE})
+    progress = Progress(blocked="pods use volumes", removed=removed)
+    installed = installed_conditions(complete_result(), Progress())
+    before = render_status(driver({}), installed, complete_result(), NOW)
+    after = render_status(driver(before), uninstall_conditions(progress), None, NOW)
+    found = {one["type"]: one["status"] for one in after["conditions"] if one["type"].endswith("Available")}
+    assert found == {
+        "Available": "False",
+        f"{Component.CONTROLLER}Available": "False",
+        f"{Component.NODE}Available": "False",
+        f"{Component.TUNNEL}Available": "True",
+    }
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        pytest.param(uninstall_conditions(Progress(waiting="pods are ending")), id="removal"),
+        pytest.param(uninstall_conditions(Progress(blocked="pods use volumes")), id="blocked removal"),
+        pytest.param(blocked_conditions("an older operator runs"), id="older operator"),
+    ],
+)
+def test_error_of_an_earlier_pass_disappears(new: tuple[OperatorCondition, ...]) -> None:
+    before = render_status(driver({}), failed_conditions("pods: answered 500"), None, NOW)
+    after = render_status(driver(before), new, None, NOW)
+    found = {one["type"]: one["status"] for one in after["conditions"]}
+    assert found["ConfigObservationDegraded"] == "False"
+
+
 def test_transition_time_changes_only_with_the_status() -> None:
     before = read_conditions(
         [
@@ -150,8 +187,101 @@ def test_conditions_of_other_writers_are_kept_and_old_own_ones_removed() -> None
     before = [
         OperatorCondition(type=name, status=True) for name in ("Upgradeable", "VolumesInUse", "Available")
     ]
-    found = merge_conditions([OperatorCondition(type="Available", status=False)], before)
-    assert statuses(found) == {"Available": False, "Upgradeable": True}
+    new = [OperatorCondition(type="Available", status=False)]
+    assert statuses(merge_conditions(new, before, complete=True)) == {"Available": False, "Upgradeable": True}
+
+
+def test_conditions_of_an_older_operator_are_removed() -> None:
+    names = ("AWSEFSEFSAccessPointTagsControllerDegraded", "AWSEFSNodeCredentialsRequestControllerAvailable")
+    before = {"conditions": [{"type": name, "status": "True"} for name in names]}
+    installed = installed_conditions(complete_result(), Progress())
+    status = render_status(driver(before), installed, complete_result(), NOW)
+    assert not {one["type"] for one in status["conditions"]} & set(names)
+
+
+def driver(status: dict[str, Any]) -> DriverResource:
+    metadata = {"name": "efs.csi.aws.com", "generation": 3}
+    return read_driver_resource({"metadata": metadata, "spec": {}, "status": status})
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        pytest.param(failed_conditions("Proxy cluster: answered 500"), id="after an error"),
+        pytest.param(blocked_conditions("an older operator runs"), id="while an older operator runs"),
+        pytest.param(
+            uninstall_conditions(Progress(blocked="pods use volumes")), id="while volumes are in use"
+        ),
+        pytest.param(unmanaged_conditions(()), id="unmanaged"),
+        pytest.param(announced_conditions({Component.TUNNEL: "the proxy changed"}), id="announcement"),
+    ],
+)
+def test_conditions_that_a_pass_does_not_find_out_stay_with_their_time(
+    new: tuple[OperatorCondition, ...],
+) -> None:
+    installed = installed_conditions(complete_result(), Progress())
+    before = render_status(driver({}), installed, complete_result(), datetime(2020, 1, 1, tzinfo=UTC))
+    after = render_status(driver(before), new, None, NOW)
+    kept = {one["type"]: one for one in before["conditions"]}
+    found = {one["type"]: one for one in after["conditions"]}
+    assert kept.keys() <= found.keys()
+    written = {one.type for one in new} | {"ManagementStateDegraded"}
+    assert all(found[name] == kept[name] for name in kept.keys() - written)
+    assert (after["generations"], after["readyReplicas"]) == (before["generations"], before["readyReplicas"])
+
+
+def test_unmanaged_driver_is_not_degraded_and_keeps_its_other_conditions() -> None:
+    before = [OperatorCondition(type=name, status=True) for name in ("Available", "Degraded", "Upgradeable")]
+    assert statuses(unmanaged_conditions(before)) == {"Degraded": False}
+
+
+def test_removed_driver_has_the_same_conditions_as_an_installed_one() -> None:
+    installed = statuses(installed_conditions(complete_result(), Progress()))
+    removed = statuses(uninstall_conditions(Progress()))
+    assert installed.keys() - removed.keys() == {"CredentialsSecretFound"}
+    assert not any(removed.values())
+
+
+@pytest.mark.parametrize(
+    ("generation", "is_progressing"),
+    [
+        pytest.param("2", False, id="a node was rebooted"),
+        pytest.param("1", True, id="first rollout of this specification"),
+    ],
+)
+def test_pods_of_rebooted_nodes_are_no_rollout(generation: str, is_progressing: bool) -> None:
+    result = complete_result()
+    tunnel = daemon_set(numberUnavailable=1, numberAvailable=2)
+    tunnel["metadata"]["annotations"] = {"storage.openshift.io/stable-generation": generation}
+    result.workloads[Component.TUNNEL] = tunnel
+    found = {one.type: one for one in installed_conditions(result, Progress())}
+    condition = found[f"{Component.TUNNEL}Progressing"]
+    assert (condition.status, condition.message) == (is_progressing, "1 of 3 pods are not ready")
+    assert found["Progressing"].status is is_progressing
+    assert found["Available"].status is True
+
+
+def test_rollout_shows_its_cause() -> None:
+    result = complete_result()
+    result.workloads[Component.TUNNEL] = daemon_set(updatedNumberScheduled=1)
+    causes = {Component.TUNNEL: "the proxy changed"}
+    found = {one.type: one for one in installed_conditions(result, Progress(), causes=causes)}
+    expected = "the proxy changed: 2 of 3 pods are of an older version"
+    assert found[f"{Component.TUNNEL}Progressing"].message == found["Progressing"].message == expected
+
+
+def test_object_that_is_being_removed_is_named_without_degrading() -> None:
+    result = complete_result()
+    result.waiting[Component.STATIC].append("Service s is being removed, and is then created again")
+    found = {one.type: one for one in installed_conditions(result, Progress())}
+    condition = found["CSIStaticResourceControllerDegraded"]
+    assert (condition.status, condition.message.split(",")[0]) == (False, "Service s is being removed")
+
+
+def test_last_known_settings_of_the_cluster_degrade_their_own_condition() -> None:
+    conditions = installed_conditions(complete_result(), Progress(), observation_error="Proxy: answered 403")
+    degraded = {one.type for one in conditions if one.type.endswith("Degraded") and one.status}
+    assert degraded == {"ConfigObservationDegraded", "Degraded"}
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,27 @@
-"""Which pods use volumes, and which older pod can therefore be deleted."""
+"""Which pods use volumes, which older pods can therefore be deleted, and which older objects are."""
 
+from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
+import pytest
+import yaml
+from lightkube import AsyncClient
 from lightkube.models.core_v1 import EphemeralVolumeSource, Volume
-from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim, Pod
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
+from lightkube.resources.core_v1 import (
+    Namespace,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    Pod,
+    ServiceAccount,
+)
+from lightkube.types import CascadeType
 
-from kube_efs.operator.takeover import select_pod
+from kube_efs.model.errors import KubeDenied, KubeUnavailable
+from kube_efs.operator.kinds import KINDS, ObjectReference
+from kube_efs.operator.object_client import ObjectClient
+from kube_efs.operator.takeover import Takeover, select_pods
 from kube_efs.operator.volumes_in_use import VolumeUse, describe_pods, volume_uses_of
 
 
@@ -57,6 +73,16 @@ def test_claim_of_the_same_name_in_another_namespace_is_ignored() -> None:
     assert volume_uses_of([pod("web", "driver")], [claim("driver", "driver", "elsewhere")], VOLUMES) == ()
 
 
+def test_claim_that_names_the_volume_of_another_claim_is_ignored() -> None:
+    """Anyone may create such a claim, and a pod with it on any node. No kubelet mounts the volume for it."""
+    reference = {"kind": "PersistentVolumeClaim", "namespace": "team", "name": "driver", "uid": "1"}
+    csi = {"driver": "efs.csi.aws.com", "volumeHandle": "fs-1"}
+    volumes = [volume("driver", csi=csi, claimRef=reference)]
+    assert volume_uses_of([pod("web", "stolen")], [claim("stolen", "driver")], volumes) == ()
+    (found,) = volume_uses_of([pod("web", "driver")], [claim("driver", "driver")], volumes)
+    assert found.claim == "driver"
+
+
 def test_claims_of_ephemeral_volumes_are_found() -> None:
     web = pod("web")
     assert web.spec
@@ -72,11 +98,188 @@ def test_only_the_first_ten_pods_are_named() -> None:
 
 def test_older_pod_is_selected_on_a_node_without_volumes_in_use() -> None:
     older = [pod("old-a"), pod("old-b", node="b")]
-    selected, waiting = select_pod(older, [VolumeUse(node="a", namespace="team", pod="web", claim="driver")])
-    assert selected is older[1]
+    selected, waiting = select_pods(older, [VolumeUse(node="a", namespace="team", pod="web", claim="driver")])
+    assert selected == (older[1],)
     assert waiting.startswith("node a keeps the older driver while team/web use its volumes (drain")
 
 
 def test_no_older_pod_is_selected_while_one_is_being_deleted() -> None:
     deleting = pod("old-a", deletionTimestamp="2026-11-21T12:00:00Z")
-    assert select_pod([deleting, pod("old-b", node="b")], [])[0] is None
+    assert select_pods([deleting, pod("old-b", node="b")], [])[0] == ()
+
+
+class DenyingClient(ObjectClient):
+    """Refuses the deletion of some objects, as an admission webhook does."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        super().__init__(client)
+        self.denied: set[str] = set()
+
+    async def delete(
+        self, reference: ObjectReference, *, cascade: CascadeType = CascadeType.BACKGROUND
+    ) -> bool:
+        if reference.name in self.denied:
+            raise KubeDenied("answered 403", field=str(reference))
+        return await super().delete(reference, cascade=cascade)
+
+
+Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
+CREDENTIALS = "openshift-cloud-credential-operator"
+LEFT_OVER = """
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata: {name: aws-efs-csi-driver-controller-pdb, namespace: default}
+spec: {maxUnavailable: 1, selector: {matchLabels: {app: aws-efs-csi-driver-controller}}}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: aws-efs-csi-driver-controller-metrics, namespace: default}
+spec:
+  selector: {app: aws-efs-csi-driver-controller}
+  ports: [{name: provisioner-m, port: 9212, targetPort: 9212}]
+---
+apiVersion: cloudcredential.openshift.io/v1
+kind: CredentialsRequest
+metadata: {name: openshift-aws-efs-csi-driver-node, namespace: openshift-cloud-credential-operator}
+spec: {secretRef: {name: node-aws-efs-cloud-credentials, namespace: openshift-cluster-csi-drivers}}
+"""
+
+
+@pytest.fixture
+async def objects(kube: AsyncClient, eventually: Eventually) -> DenyingClient:
+    """A cluster with what aws-efs-csi-driver-operator leaves besides its accounts and roles."""
+    names = {
+        "kind": "CredentialsRequest",
+        "listKind": "CredentialsRequestList",
+        "plural": "credentialsrequests",
+        "singular": "credentialsrequest",
+    }
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": anything}}
+    definition: dict[str, Any] = {
+        "metadata": {"name": "credentialsrequests.cloudcredential.openshift.io"},
+        "spec": {
+            "group": "cloudcredential.openshift.io",
+            "scope": "Namespaced",
+            "names": names,
+            "versions": [version],
+        },
+    }
+    name = definition["metadata"]["name"]
+    await kube.create(cast("CustomResourceDefinition", CustomResourceDefinition.from_dict(definition)))
+
+    async def is_established() -> bool:
+        found = await kube.get(CustomResourceDefinition, name)
+        return any(one.type == "Established" for one in (found.status and found.status.conditions) or ())
+
+    await eventually(is_established)
+    await kube.create(Namespace(metadata=ObjectMeta(name=CREDENTIALS)))
+    for body in yaml.safe_load_all(LEFT_OVER):
+        await kube.create(cast("Any", KINDS[body["kind"]].resource).from_dict(body))
+    return DenyingClient(kube)
+
+
+async def left_over(objects: ObjectClient) -> set[str]:
+    kinds = ("PodDisruptionBudget", "Service", "CredentialsRequest")
+    return {one["metadata"]["name"] for kind in kinds for one in await objects.list(kind)} - {"kubernetes"}
+
+
+async def test_nothing_is_left_of_the_older_operator(objects: DenyingClient) -> None:
+    progress = await Takeover(objects, "default").step(forced=False, node_daemon_set=None)
+    assert progress.done
+    assert await left_over(objects) == set()
+
+
+async def test_objects_with_the_same_names_and_other_selectors_stay(objects: DenyingClient) -> None:
+    before = await left_over(objects)
+    other = {"spec": {"selector": {"app": "other", "component": "efs-manager"}}}
+    await objects.merge_patch(
+        ObjectReference("Service", "default", "aws-efs-csi-driver-controller-metrics"), other
+    )
+    await objects.merge_patch(
+        ObjectReference("PodDisruptionBudget", "default", "aws-efs-csi-driver-controller-pdb"),
+        {"spec": {"selector": {"matchLabels": {"app": "other"}}}},
+    )
+    await objects.merge_patch(
+        ObjectReference("CredentialsRequest", CREDENTIALS, "openshift-aws-efs-csi-driver-node"),
+        {"spec": {"secretRef": {"name": "other"}}},
+    )
+    assert (await Takeover(objects, "default").step(forced=False, node_daemon_set=None)).done
+    assert await left_over(objects) == before
+
+
+async def test_object_that_cannot_be_deleted_does_not_keep_the_others(objects: DenyingClient) -> None:
+    objects.denied = {"aws-efs-csi-driver-controller-metrics", "aws-efs-csi-driver-controller-pdb"}
+    takeover = Takeover(objects, "default")
+    progress = await takeover.step(forced=False, node_daemon_set=None)
+    assert await left_over(objects) == objects.denied
+    assert [error.split(":")[0] for error in progress.errors] == [
+        "Service default/aws-efs-csi-driver-controller-metrics",
+        "PodDisruptionBudget default/aws-efs-csi-driver-controller-pdb",
+    ]
+    assert not progress.done
+    objects.denied = set()
+    assert (await takeover.step(forced=False, node_daemon_set=None)).done
+
+
+def older_pod(name: str, *, node: str = "a", account: str = "efs-csi-sa") -> Pod:
+    body = {
+        "metadata": {"name": name, "namespace": "default", "labels": {"app": "efs-csi-node"}},
+        "spec": {
+            "nodeName": node,
+            "serviceAccountName": account,
+            "containers": [{"name": "c", "image": "example.com/c"}],
+        },
+    }
+    return cast("Pod", Pod.from_dict(body))
+
+
+async def create_account(kube: AsyncClient, name: str) -> None:
+    await kube.create(ServiceAccount(metadata=ObjectMeta(name=name, namespace="default")))
+
+
+@pytest.mark.parametrize(
+    ("account", "phase", "is_older"),
+    [
+        pytest.param("efs-csi-sa", "Running", True, id="older driver"),
+        pytest.param("default", "Running", False, id="the label alone"),
+        pytest.param("efs-csi-sa", "Failed", False, id="ended, held by a finalizer"),
+    ],
+)
+async def test_older_pods_are_recognised_by_their_account(
+    kube: AsyncClient, account: str, phase: str, is_older: bool
+) -> None:
+    if account != "default":
+        await create_account(kube, account)
+    await kube.create(older_pod("p", account=account))
+    await kube.patch(Pod.Status, "p", {"status": {"phase": phase}}, namespace="default")
+    progress = await Takeover(ObjectClient(kube), "default").step(forced=False, node_daemon_set=None)
+    assert bool(progress.waiting) is is_older
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        pytest.param(TimeoutError("no answer"), ["first"], id="lost answer"),
+        pytest.param(KubeUnavailable("answered 500"), ["first"], id="server error"),
+        pytest.param(KubeDenied("answered 403"), ["first", "second"], id="refusal"),
+    ],
+)
+async def test_next_older_pod_is_deleted_only_after_a_refusal(
+    kube: AsyncClient, monkeypatch: pytest.MonkeyPatch, error: Exception, expected: list[str]
+) -> None:
+    """A delete without an answer may have succeeded: a second one could leave two nodes without a driver."""
+    await create_account(kube, "efs-csi-sa")
+    for name in ("first", "second"):
+        await kube.create(older_pod(name, node=name))
+    asked = []
+
+    async def fail(_resource: type[Pod], name: str, **_scope: str) -> None:
+        asked.append(name)
+        raise error
+
+    monkeypatch.setattr(kube, "delete", fail)
+    daemon_set = {"status": {"desiredNumberScheduled": 2, "numberReady": 0}}
+    progress = await Takeover(ObjectClient(kube), "default").step(forced=False, node_daemon_set=daemon_set)
+    assert asked == expected
+    assert len(progress.errors) == len(expected)

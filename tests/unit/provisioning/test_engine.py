@@ -1,7 +1,9 @@
 """A claim gets at most one volume, and data is removed only when all guards agree, despite failures."""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -25,9 +27,11 @@ from kube_efs.model.errors import (
     ClaimRefused,
     KubeAlreadyExists,
     KubeUnavailable,
+    LeftAlone,
     NotYet,
     RemovalRefused,
 )
+from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.model.volumes import (
     FINALIZER,
     ClaimReference,
@@ -38,7 +42,7 @@ from kube_efs.model.volumes import (
     VolumePhase,
 )
 from kube_efs.provisioning.backends.tunnel import TunnelPlan
-from kube_efs.provisioning.engine import DataFate
+from kube_efs.provisioning.engine import DataFate, Engine
 
 FS1 = FileSystemId("fs-1")
 
@@ -72,7 +76,7 @@ async def test_our_claim_is_planned(world: World) -> None:
         pytest.param(replace(claim(), phase=ClaimPhase.BOUND), id="bound"),
         pytest.param(replace(claim(), volume_name="pv"), id="with volumeName"),
         pytest.param(replace(claim(), deleting=True), id="being deleted"),
-        pytest.param(replace(claim(), match_labels={"root_key": "x", "volume_name": "a"}), id="root claim"),
+        pytest.param(replace(claim(), storage_class=ROOT_CLASS), id="root claim"),
     ],
 )
 def test_claim_that_needs_no_volume_of_ours_is_not_planned(world: World, wanted: Claim) -> None:
@@ -82,6 +86,77 @@ def test_claim_that_needs_no_volume_of_ours_is_not_planned(world: World, wanted:
 def test_class_of_another_provisioner_is_ignored(world: World) -> None:
     world.index.classes["efs"] = replace(EFS, provisioner="other.example/efs")
     assert world.engine.plan(claim()) is None
+
+
+def test_claim_assigned_to_another_provisioner_is_left_alone(world: World) -> None:
+    with pytest.raises(LeftAlone) as caught:
+        world.engine.plan(replace(claim(), storage_provisioner="old.example/efs"))
+    assert str(caught.value) == (
+        "annotation volume.kubernetes.io/storage-provisioner: 'old.example/efs' is not "
+        "gnuthought.com/efs-stunnel, the provisioner of StorageClass efs; Kubernetes corrects it within a "
+        "minute; otherwise delete the claim and create it again"
+    )
+
+
+@pytest.fixture
+def renamed(world: World) -> Engine:
+    """A controller with a new name; the class and its volumes have the old one."""
+    world.index.classes["efs"] = replace(EFS, provisioner="old.example/efs")
+    return Engine(
+        index=world.index,
+        backends=[world.directory],
+        store=world.store,
+        guards=world.guards,
+        former_names=lambda: {"old.example/efs"},
+    )
+
+
+def test_class_with_the_former_name_of_the_provisioner_is_reported(renamed: Engine) -> None:
+    with pytest.raises(LeftAlone) as caught:
+        renamed.plan(claim())
+    assert str(caught.value) == (
+        "StorageClass efs provisioner: 'old.example/efs' is an earlier name of this provisioner, which is "
+        "example.com/aws-efs now; create the class and the claim again with the new name, or set "
+        "STORAGE_PROVISIONER_NAME to the earlier one"
+    )
+
+
+OLD = Volume(
+    name="old",
+    uid="old",
+    phase=VolumePhase.RELEASED,
+    reclaim_policy=ReclaimPolicy.DELETE,
+    provisioned_by="old.example/efs",
+    finalizers=(FINALIZER,),
+)
+
+
+async def test_released_volume_of_the_former_name_is_reported(world: World, renamed: Engine) -> None:
+    world.add(OLD)
+    with pytest.raises(LeftAlone) as caught:
+        await renamed.reclaim(OLD)
+    assert str(caught.value) == (
+        "annotation pv.kubernetes.io/provisioned-by: 'old.example/efs' is an earlier name of this "
+        "provisioner, which is example.com/aws-efs now; set the annotation to the new name, or "
+        "STORAGE_PROVISIONER_NAME to the earlier one; the volume is then removed"
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"reclaim_policy": ReclaimPolicy.RETAIN}, id="to be retained"),
+        pytest.param({"phase": VolumePhase.BOUND, "deleting": True}, id="in use"),
+        pytest.param({"provisioned_by": "other.example/efs"}, id="of another provisioner"),
+        pytest.param({"storage_class": ROOT_CLASS}, id="root"),
+    ],
+)
+async def test_volume_that_stays_rightly_is_not_reported(
+    world: World, renamed: Engine, changes: dict[str, Any]
+) -> None:
+    volume = replace(OLD, **changes)
+    world.add(volume)
+    assert await renamed.reclaim(volume) is None
 
 
 def test_claim_that_waits_for_its_pod_is_not_served(world: World) -> None:
@@ -118,19 +193,9 @@ def test_claim_waits_for_a_missing_file_system(world: World) -> None:
 # --- claims that Kubernetes has assigned to a provisioner (the annotation storage-provisioner)
 
 
-@pytest.mark.parametrize(
-    ("given_to", "is_planned"),
-    [
-        pytest.param(None, True, id="unassigned"),
-        pytest.param(PROVISIONER, True, id="assigned to us"),
-        pytest.param("other.example/efs", False, id="assigned to another"),
-    ],
-)
-def test_claim_is_served_by_the_provisioner_in_its_annotation(
-    world: World, given_to: str | None, is_planned: bool
-) -> None:
-    plan = world.engine.plan(replace(claim(), storage_provisioner=given_to))
-    assert (plan is not None) is is_planned
+@pytest.mark.parametrize("given_to", [None, PROVISIONER], ids=["unassigned", "assigned to us"])
+def test_claim_is_served_by_the_provisioner_in_its_annotation(world: World, given_to: str | None) -> None:
+    assert world.engine.plan(replace(claim(), storage_provisioner=given_to)) is not None
 
 
 def test_missing_class_is_reported_on_a_claim_assigned_to_us(world: World) -> None:
@@ -364,7 +429,8 @@ async def test_volume_that_must_not_be_removed_is_kept(world: World, changes: di
     volume = replace(RELEASED, **changes)  # type: ignore[arg-type]
     world.add(volume)
     world.folders.there.add(DATA)
-    assert await world.engine.reclaim(volume) is None
+    with suppress(LeftAlone):
+        assert await world.engine.reclaim(volume) is None
     assert (set(world.store.volumes), world.folders.there) == ({"pv"}, {DATA})
 
 

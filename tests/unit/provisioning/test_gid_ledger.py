@@ -1,11 +1,18 @@
 """Group IDs: the lowest free one is assigned, and only its holder can release it."""
 
+from contextlib import suppress
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from kube_efs.model.efs.directories import parse_directory
+from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.errors import WorkerFailed
 from kube_efs.model.gids import GidRange
-from kube_efs.provisioning.gid_ledger import GidIndex
+from kube_efs.model.volumes import Location
+from kube_efs.provisioning.gid_ledger import GidIndex, GidLedger
 
 THREE = GidRange(minimum=2000, maximum=2002)
 
@@ -154,3 +161,24 @@ def test_released_groups_are_reused_lowest_first(released: list[int]) -> None:
         index.release(str(number))
     again = [index.take(wide, f"new-{number}") for number in range(len(released))]
     assert again == sorted(2000 + number for number in released)
+
+
+def test_scan_that_began_before_a_repeated_attempt_does_not_free_its_group() -> None:
+    ledger, base = (
+        GidLedger({}),
+        Location(file_system_id=FileSystemId("fs-1"), directory=parse_directory("/")),
+    )
+    within, place = GidRange(minimum=2000, maximum=3000), replace(base, directory=parse_directory("/a"))
+    ledger.add_base(base)
+    with suppress(WorkerFailed), ledger.taking(within, "a", place):
+        raise WorkerFailed("did not answer")
+    scan = ledger.begin_scan()
+    # The directory is created now, and only the answer is lost.
+    with suppress(WorkerFailed), ledger.taking(within, "a", place):
+        raise WorkerFailed("did not answer")
+    ledger.found(scan, base, {})
+    with ledger.taking(within, "b", replace(base, directory=parse_directory("/b"))) as gid:
+        assert gid == 2001
+    # A later scan shows that it does not exist.
+    ledger.found(ledger.begin_scan(), base, {"b": (place, 2001)})
+    assert ledger.gids.of("a") is None

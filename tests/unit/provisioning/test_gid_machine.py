@@ -231,5 +231,5 @@ class Groups(RuleBasedStateMachine):
         )
 
 
-Groups.TestCase.settings = settings(max_examples=100, stateful_step_count=40)
+Groups.TestCase.settings = settings(stateful_step_count=40)
 TestGroups = Groups.TestCase

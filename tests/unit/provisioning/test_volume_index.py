@@ -508,3 +508,10 @@ def test_removal_can_start_when_a_volume_is_terminating_with_the_policy_delete(
     ended = replace(found, deleting=True, reclaim_policy=terminating)
     index.put_volume(ended)
     assert index.may_be_ordered(ended) is may_be
+
+
+def test_port_of_the_csi_driver_for_nfs_is_in_use() -> None:
+    source = CsiSource(driver="nfs.csi.k8s.io", handle="x", attributes={"server": "127.0.0.1", "share": "/"})
+    index = VolumeIndex()
+    index.put_volume(Volume(name="pv", uid="u", csi=source, mount_options=("port=20490", "nfsvers=4.1")))
+    assert index.ports_in_use().keys() == {20490}

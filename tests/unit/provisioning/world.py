@@ -122,6 +122,13 @@ class Store(VolumeStore):
         self.write(replace(found, deleting=True))
         await self._moment("after delete")
 
+    async def delete(self, volume: Volume) -> None:
+        assert volume.deleting is (FINALIZER in volume.finalizers)
+        await self.release(volume)
+
+    async def list(self) -> list[Volume]:
+        return list(self.volumes.values())
+
     async def release(self, volume: Volume) -> None:
         await self._moment("before release")
         self.volumes.pop(volume.name, None)

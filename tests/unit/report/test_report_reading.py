@@ -1,5 +1,6 @@
 """The content of a report about the objects of a cluster."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from lightkube import AsyncClient
@@ -10,6 +11,7 @@ from kube_efs.kube.events import CONTROLLER, EventRecorder, EventType, Subject
 from kube_efs.kube.usage_store import UsageStore
 from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy, StorageClass
 from kube_efs.model.efs.ids import ClaimUid
+from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
 from kube_efs.model.usage import OVER_REQUEST, TreeSize, VolumeUsage
 from kube_efs.model.volumes import ClaimReference, CsiSource, NfsSource, Volume, VolumePhase
 from kube_efs.report.reading import ClusterState, describe, read_cluster
@@ -236,7 +238,7 @@ async def test_report_of_a_cluster_has_usage_and_events(kube: AsyncClient) -> No
     async with EventRecorder(kube, component="somebody-else") as recorder:
         recorder.publish(claim, EventType.NORMAL, "Other", "of others")
 
-    report = await read_cluster(kube, "default")
+    report = await read_cluster(kube, replace(OPENSHIFT_EFS_STUNNEL, namespace="default"))
 
     assert {(one.kind, one.name, one.reason, one.count) for one in report.events} == {
         ("PersistentVolumeClaim", "data", OVER_REQUEST, 1),

@@ -73,7 +73,7 @@ async def test_pause_is_short_again_after_a_long_run(duties: Duties, clock: Cloc
 
 
 async def test_error_of_one_task_ends_no_other(registry: CollectorRegistry) -> None:
-    # With real pauses: the other duty goes on meanwhile.
+    # With real pauses: the other duty continues meanwhile.
     duties, turns = Duties(registry), 0
     failed = asyncio.Event()
 

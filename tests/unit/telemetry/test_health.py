@@ -27,13 +27,13 @@ async def test_failing_process_answers_503_with_the_reasons() -> None:
         "127.0.0.1",
         0,
         new_registry(),
-        liveness=lambda: Health.failing("the catalogue stands still"),
+        liveness=lambda: Health.failing("the catalog stands still"),
         readiness=lambda: combine(Health(), Health.failing("no file systems yet", "no lease")),
     )
     async with server:
         assert await get(server, "/healthz") == (
             503,
-            '{"ok": false, "reasons": ["the catalogue stands still"]}',
+            '{"ok": false, "reasons": ["the catalog stands still"]}',
         )
         assert await get(server, "/readyz") == (
             503,

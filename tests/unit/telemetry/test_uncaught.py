@@ -63,9 +63,9 @@ _WAYS = {
             error.add_note(f"token: |\\n  {SECRET}\\n  {SECRET}")
             raise""",
     "with an exception that has no text": """
-        class Odd(Exception):
+        class Bad(Exception):
             def __str__(self): fail()
-        raise Odd(SECRET)""",
+        raise Bad(SECRET)""",
     "in a line of the log": "logging.getLogger('x').info('%d', SECRET)\nfail()",
 }
 
@@ -79,12 +79,12 @@ def test_uncaught_exception_is_logged_without_secrets(way: str, configure: str, 
 
     assert ended.stdout == ""
     assert "aB3dE5gH" not in ended.stderr
-    lines = [json.loads(line) for line in ended.stderr.splitlines()]  # nothing but lines of the log
+    lines = [json.loads(line) for line in ended.stderr.splitlines()]  # only lines of the log
     errors = [line for line in lines if line["logger"] == "kube_efs.uncaught"]
     assert errors
     assert all(line["level"] == "error" for line in errors)
     text = "".join(str(line.get("exception", "")) for line in errors)
-    assert ("in fail" in text and "ValueError: DB_PASS=[removed]" in text) or "Odd: <exception str()" in text
+    assert ("in fail" in text and "ValueError: DB_PASS=[removed]" in text) or "Bad: <exception str()" in text
 
 
 def test_failed_command_prints_no_python_traceback(tmp_path: Path) -> None:

@@ -1,11 +1,14 @@
 """The targets that a node serves after changes of the document."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.targets import Rejection, TunnelTarget, TunnelTargets
 from kube_efs.model.errors import InvalidValue
-from kube_efs.tunnels.config_map import Served, apply_document, drop_lingering
+from kube_efs.tunnels.config_map import Served, apply_document, drop_lingering, load_served, save_served
 
 FS_1, FS_2, FS_3 = (FileSystemId(f"fs-{number}") for number in (1, 2, 3))
 
@@ -109,3 +112,32 @@ def test_unknown_unreadable_entry_is_only_reported(entry: str) -> None:
     )
     assert ports(served.current) == {"fs-1": 20490}
     assert [one.entry for one in served.rejections] == [entry]
+
+
+def unused(document: TunnelTargets, *ids: FileSystemId) -> TunnelTargets:
+    return replace(document, unused=frozenset(ids))
+
+
+def test_unused_target_is_not_served() -> None:
+    served = after(unused(document(fs_1=20490, fs_2=20491), FS_1))
+    assert ports(served.current) == {"fs-2": 20491}
+    assert (served.lingering, served.waiting) == ((), ())
+
+
+def test_target_lingers_when_it_is_no_longer_used() -> None:
+    served = after(document(fs_1=20490), unused(document(fs_1=20490), FS_1))
+    assert (served.current, served.waiting) == ((), ())
+    assert lingering(served) == {"fs-1": 20490}
+    assert drop_lingering(served, {20490}).lingering == ()
+
+
+def test_target_that_is_used_again_no_longer_lingers() -> None:
+    served = after(document(fs_1=20490), unused(document(fs_1=20490), FS_1), document(fs_1=20490))
+    assert ports(served.current) == {"fs-1": 20490}
+    assert served.lingering == ()
+
+
+def test_stored_targets_stay_unused(tmp_path: Path) -> None:
+    served = after(document(fs_1=20490, fs_2=20491), unused(document(fs_1=20490, fs_2=20491), FS_1))
+    save_served(tmp_path / "targets.json", served)
+    assert load_served(tmp_path / "targets.json") == served

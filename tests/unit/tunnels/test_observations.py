@@ -15,7 +15,7 @@ from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.config_map import Served, apply_document
 from kube_efs.tunnels.mount_targets import NodeLocation, Reachability
 from kube_efs.tunnels.observations import MetricsRecorder, Observations, compute_status
-from kube_efs.tunnels.options import TunnelOptions
+from kube_efs.tunnels.options import AMAZON_CA_FILE, TunnelOptions
 from kube_efs.tunnels.plan import PlannedTunnel, plan_config_map_tunnels
 from kube_efs.tunnels.probe import ProbeResult
 from kube_efs.tunnels.status import (
@@ -42,6 +42,7 @@ SERVICE = TunnelService(
     port=20490,
     addresses=(NEAR,),
     check_host="fs-1.efs.us-east-1.amazonaws.com",
+    ca_file=AMAZON_CA_FILE,
 )
 LOADED = KeeperReport(pid=1, loaded={"fs-1": SERVICE})
 ANSWERED = {"fs-1": ProbeResult(ok=True, seconds=0.002)}

@@ -1,6 +1,7 @@
 """The mount targets of a tunnel on demand."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -10,11 +11,18 @@ import pytest
 from kube_efs.model.efs.ids import FileSystemId, Region, SubnetId, ZoneName
 from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.errors import InvalidSetting, TunnelNotReady
-from kube_efs.tunnels.mount_targets import Candidate, Nearness, NodeLocation
+from kube_efs.tunnels.config_map import Served
+from kube_efs.tunnels.mount_targets import Candidate, Nearness, NodeLocation, Reachability
 from kube_efs.tunnels.on_demand.tunnels import check_resolvable
-from kube_efs.tunnels.options import TunnelOptions
-from kube_efs.tunnels.plan import find_candidates, server_name
-from kube_efs.tunnels.reservations import TunnelSpec
+from kube_efs.tunnels.options import AMAZON_CA_FILE, TunnelOptions
+from kube_efs.tunnels.plan import (
+    find_candidates,
+    plan_config_map_tunnels,
+    plan_on_demand_tunnels,
+    server_name,
+)
+from kube_efs.tunnels.reservations import Reservation, Reservations, TunnelSpec
+from kube_efs.tunnels.stunnel.configuration import CertificateFile
 
 FS = FileSystemId("fs-1")
 A, B, C = SubnetId("subnet-a"), SubnetId("subnet-b"), SubnetId("subnet-c")
@@ -31,6 +39,7 @@ OPTIONS = TunnelOptions(
     location=NodeLocation(subnets=frozenset({B}), zone=ZoneName("us-east-1b"), zone_id=ZoneName("use1-az2")),
     conf_path=Path("/run/stunnel.conf"),
 )
+SYSTEM = Path("/system.pem")
 NAME = "fs-1.efs.us-east-1.amazonaws.com"
 
 
@@ -104,3 +113,43 @@ async def test_name_that_dns_does_not_resolve_is_an_error() -> None:
     assert failed.value.value == name
     await check_resolvable(replace(candidate, address="10.0.0.1"))
     await check_resolvable(replace(candidate, address="localhost"))
+
+
+@pytest.mark.parametrize(
+    ("region", "configured", "expected"),
+    [
+        pytest.param("us-east-1", None, AMAZON_CA_FILE, id="Amazon's"),
+        pytest.param("us-gov-west-1", None, AMAZON_CA_FILE, id="GovCloud"),
+        pytest.param("cn-north-1", None, AMAZON_CA_FILE, id="China"),
+        *(
+            pytest.param(region, None, SYSTEM, id=region)
+            for region in [
+                *("eusc-de-east-1", "eu-isoe-west-1", "us-iso-east-1", "us-iso-west-1"),
+                *("us-isob-east-1", "us-isob-west-1", "us-isof-east-1", "us-isof-south-1", "us-isob-north-9"),
+            ]
+        ),
+        pytest.param("us-iso-east-1", Path("/own.pem"), Path("/own.pem"), id="configured"),
+    ],
+)
+def test_authorities_are_those_of_the_region(region: str, configured: Path | None, expected: Path) -> None:
+    options = replace(OPTIONS, region=Region(region), ca_file=configured, system_ca_file=SYSTEM)
+    served = Served(document=KNOWN)
+    (tunnel,) = plan_config_map_tunnels(served, Reachability(), options)
+    assert tunnel.service
+    assert tunnel.service.ca_file == expected
+
+
+def test_authorities_of_a_tunnel_on_demand_are_those_of_its_region() -> None:
+    options = replace(OPTIONS, system_ca_file=SYSTEM)
+    spec = TunnelSpec(file_system_id=FS, region=Region("us-iso-east-1"))
+    certificate = CertificateFile(path=Path("/c.pem"), serial=1, not_after=datetime(2026, 1, 1, tzinfo=UTC))
+    (tunnel,) = plan_on_demand_tunnels(
+        Reservations.of([Reservation(spec=spec, port=22049)]),
+        {spec.name: certificate},
+        Served(),
+        Reachability(),
+        options,
+    )
+    assert tunnel.service
+    assert tunnel.service.ca_file == SYSTEM
+    assert tunnel.service.check_host == "fs-1.efs.us-iso-east-1.c2s.ic.gov"

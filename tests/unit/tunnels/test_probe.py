@@ -67,6 +67,70 @@ async def test_accepted_call_is_a_success(answer: bytes) -> None:
     assert 0 < result.seconds < 5
 
 
+def answering_root(answer: bytes) -> Handler:
+    """A server that accepts NULL, and gives this answer to the request for the root."""
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(44)
+        writer.write(record(ACCEPTED))
+        (mark,) = struct.unpack(">I", await reader.readexactly(4))
+        call = await reader.readexactly(mark & 0x7FFF_FFFF)
+        # The procedure, and at the end no tag, minor version 0, PUTROOTFH and GETFH.
+        assert struct.unpack_from(">I", call, 20) == (1,)
+        assert struct.unpack(">5I", call[-20:]) == (0, 0, 2, 24, 10)
+        writer.write(answer)
+        writer.close()
+
+    return handle
+
+
+def compound(status: int) -> bytes:
+    return record(ACCEPTED + struct.pack(">5I", status, 0, 1, 24, status))
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_denied"),
+    [
+        pytest.param(compound(13), True, id="NFS4ERR_ACCESS"),
+        pytest.param(compound(1), True, id="NFS4ERR_PERM"),
+        pytest.param(record(struct.pack(">5I", XID, 1, 1, 1, 5)), True, id="AUTH_ERROR"),
+        pytest.param(compound(0), False, id="the root"),
+        pytest.param(compound(10021), False, id="NFS4ERR_MINOR_VERS_MISMATCH"),
+        pytest.param(record(struct.pack(">6I", XID, 1, 0, 0, 0, 3)), False, id="no such procedure"),
+        pytest.param(record(ACCEPTED), False, id="no status"),
+        pytest.param(b"", False, id="closed"),
+    ],
+)
+async def test_only_a_clear_denial_of_the_root_counts(answer: bytes, is_denied: bool) -> None:
+    result = await probe_against(answering_root(answer))
+    assert (result.ok, result.is_denied) == (not is_denied, is_denied)
+    assert result.is_allowed is (answer == compound(0))
+    assert result.reason == ("the server denies access" if is_denied else "")
+
+
+async def test_missing_answer_about_the_root_says_nothing() -> None:
+    ended = asyncio.Event()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(44)
+        writer.write(record(ACCEPTED))
+        await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        ended.set()
+
+    # It has a timeout of its own, so that it costs other tunnels no time.
+    async with asyncio.timeout(60), server(handle) as port:
+        result = await probe(port, timeout_seconds=600, xid=XID)
+        await ended.wait()
+    assert (result.ok, result.is_denied, result.is_allowed) == (True, False, False)
+
+
+async def test_server_that_denies_every_call_denies_access() -> None:
+    result = await probe_against(answering(record(struct.pack(">5I", XID, 1, 1, 1, 5))))
+    assert (result.ok, result.is_denied) == (False, True)
+
+
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.telemetry.metrics import TunnelMetrics
+from kube_efs.tunnels.options import AMAZON_CA_FILE
 from kube_efs.tunnels.prober import Prober
 from kube_efs.tunnels.stunnel.configuration import TunnelService
 from kube_efs.tunnels.stunnel.keeper import KeeperReport
@@ -25,6 +26,7 @@ class Servers:
 
     services: dict[str, TunnelService] = field(default_factory=dict)
     broken: set[str] = field(default_factory=set)
+    denying: set[str] = field(default_factory=set)
     _called: list[str] = field(default_factory=list)
 
     async def start(self, name: str, stack: AsyncExitStack) -> None:
@@ -33,6 +35,8 @@ class Servers:
             call = await reader.readexactly(_CALL_BYTES)
             (xid,) = struct.unpack_from(">I", call, 4)
             accepted = struct.pack(">6I", xid, 1, 0, 0, 0, 0)
+            if name in self.denying:
+                accepted = struct.pack(">5I", xid, 1, 1, 1, 5)
             if name not in self.broken:
                 writer.write(struct.pack(">I", 0x8000_0000 | len(accepted)) + accepted)
             writer.close()
@@ -44,6 +48,7 @@ class Servers:
             port=server.sockets[0].getsockname()[1],
             addresses=("10.0.1.1",),
             check_host=f"{name}.efs.us-east-1.amazonaws.com",
+            ca_file=AMAZON_CA_FILE,
         )
 
     def report(self, *names: str, pid: int = 1) -> KeeperReport:
@@ -112,6 +117,15 @@ async def test_tunnel_whose_probe_failed_is_probed_again(servers: Servers, probe
     await prober.probe_new(servers.report("fs-1", "fs-2"))
     assert servers.called() == ["fs-1"]
     assert up(prober) == {"fs-1": True, "fs-2": True}
+
+
+async def test_denied_tunnel_is_probed_in_rounds_only(servers: Servers, prober: Prober) -> None:
+    servers.denying.add("fs-1")
+    await prober.probe_new(servers.report("fs-1", "fs-2"))
+    assert prober.results["fs-1"].is_denied
+    servers.called()
+    await prober.probe_new(servers.report("fs-1", "fs-2", "fs-3"))
+    assert servers.called() == ["fs-3"]
 
 
 async def test_round_probes_all_tunnels(servers: Servers, prober: Prober) -> None:

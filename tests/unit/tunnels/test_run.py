@@ -1,48 +1,87 @@
-"""The location of a node, with and without instance metadata."""
+"""The stored location of a node, with and without instance metadata; what requires FIPS mode."""
 
+import json
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
-from kube_efs.aws.location import NodeLocation
+from fake_efs.instance_metadata import Instance, NetworkInterface
+from fake_efs.instance_metadata import InstanceMetadata as Service
+from kube_efs.aws.metadata import InstanceMetadata
+from kube_efs.location import Location, Source
 from kube_efs.model.efs.ids import Region, SubnetId, ZoneName
 from kube_efs.model.errors import InvalidSetting
-from kube_efs.tunnels.run import find_location
+from kube_efs.settings import TunnelSettings, load
+from kube_efs.tunnels.run import find_stored_location, fips_mode_required_by
 
-HERE = NodeLocation(
+HERE = Location(
     region=Region("us-east-1"),
     zone=ZoneName("us-east-1a"),
+    zone_id=ZoneName("use1-az1"),
     subnets=(SubnetId("subnet-0a"),),
-    zone_id="use1-az1",
-    instance_id="i-0a",
 )
-ELSEWHERE = NodeLocation(region=Region("eu-west-1"), zone=ZoneName("eu-west-1b"), subnets=())
+INTERFACE = NetworkInterface(
+    mac="02:00:7f:10:00:01", subnet_id="subnet-0a", vpc_id="vpc-1", address="10.0.0.1"
+)
 
 
-async def here() -> NodeLocation:
-    return HERE
+def an_instance(region: str, zone: str, zone_id: str) -> Instance:
+    return Instance(
+        instance_id="i-0a",
+        account_id="123456789012",
+        region=region,
+        zone=zone,
+        zone_id=zone_id,
+        interfaces=(INTERFACE,),
+    )
 
 
-async def elsewhere() -> NodeLocation:
-    return ELSEWHERE
+@pytest.fixture
+async def service() -> AsyncIterator[Service]:
+    service = Service(an_instance("us-east-1", "us-east-1a", "use1-az1"))
+    await service.start()
+    yield service
+    await service.stop()
 
 
-async def silence() -> NodeLocation:
-    raise InvalidSetting("is not set and the instance metadata does not contain it", field="AWS_REGION")
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_REGION", "KUBE_EFS_ZONE", "KUBE_EFS_ZONE_ID", "KUBE_EFS_SUBNETS"):
+        monkeypatch.delenv(name, raising=False)
 
 
-async def test_stored_location_is_used_without_metadata(tmp_path: Path) -> None:
+async def found(path: Path, url: str) -> Location:
+    """The location as a new agent finds it."""
+    settings = TunnelSettings(node_name="node-1")
+    async with InstanceMetadata(url, timeout_seconds=1) as metadata:
+        return await find_stored_location(path, settings, metadata, None)
+
+
+NOBODY = "http://127.0.0.1:9"
+
+
+def without_node_id(location: Location) -> Location:
+    return Location(
+        region=location.region, zone=location.zone, zone_id=location.zone_id, subnets=location.subnets
+    )
+
+
+async def test_stored_location_is_used_without_metadata(tmp_path: Path, service: Service) -> None:
     path = tmp_path / "location.json"
-    assert await find_location(path, here) == HERE
-    assert await find_location(path, silence) == HERE
+    assert without_node_id(await found(path, service.url)) == HERE
+    again = await found(path, NOBODY)
+    assert again == HERE
+    assert (again.region_source, again.zone_source) == (Source.STORED, Source.STORED)
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-async def test_metadata_replace_the_stored_location(tmp_path: Path) -> None:
+async def test_metadata_replace_the_stored_location(tmp_path: Path, service: Service) -> None:
     path = tmp_path / "location.json"
-    await find_location(path, here)
-    assert await find_location(path, elsewhere) == ELSEWHERE
-    assert await find_location(path, silence) == ELSEWHERE
+    await found(path, service.url)
+    service.instance = an_instance("eu-west-1", "eu-west-1b", "euw1-az2")
+    assert (await found(path, service.url)).zone == "eu-west-1b"
+    assert (await found(path, NOBODY)).zone == "eu-west-1b"
 
 
 @pytest.mark.parametrize(
@@ -59,15 +98,60 @@ async def test_metadata_replace_the_stored_location(tmp_path: Path) -> None:
         ),
     ],
 )
-async def test_setting_is_required_without_metadata_and_stored_location(
+async def test_setting_is_required_without_metadata_cluster_and_stored_location(
     tmp_path: Path, text: str | None
 ) -> None:
     path = tmp_path / "location.json"
     if text is not None:
         path.write_text(text)
-    with pytest.raises(InvalidSetting, match="the instance metadata does not contain it"):
-        await find_location(path, silence)
+    with pytest.raises(InvalidSetting, match="set AWS_REGION"):
+        await found(path, NOBODY)
 
 
-async def test_directory_that_is_not_writable_does_not_prevent_the_start(tmp_path: Path) -> None:
-    assert await find_location(tmp_path / "missing" / "location.json", here) == HERE
+async def test_location_that_an_earlier_version_has_stored_is_used(tmp_path: Path) -> None:
+    path = tmp_path / "location.json"
+    stored = {"region": "us-east-1", "zone": "us-east-1a", "subnets": ["subnet-0a"], "zone_id": "use1-az1"}
+    path.write_text(json.dumps({**stored, "instance_id": "i-0a"}))
+    assert await found(path, NOBODY) == HERE
+
+
+async def test_stored_location_has_every_key_that_an_earlier_version_needs(
+    tmp_path: Path, service: Service
+) -> None:
+    path = tmp_path / "location.json"
+    await found(path, service.url)
+    assert json.loads(path.read_text()) == {
+        "region": "us-east-1",
+        "zone": "us-east-1a",
+        "zone_id": "use1-az1",
+        "subnets": ["subnet-0a"],
+        "instance_id": "i-0a",
+    }
+
+
+async def test_directory_that_is_not_writable_does_not_prevent_the_start(
+    tmp_path: Path, service: Service
+) -> None:
+    path = tmp_path / "missing" / "location.json"
+    assert without_node_id(await found(path, service.url)) == HERE
+
+
+@pytest.mark.parametrize(
+    ("variables", "node_is_in_it", "required_by"),
+    [
+        pytest.param({}, False, "", id="nothing"),
+        pytest.param({}, True, "the node (crypto.fips_enabled)", id="node"),
+        pytest.param({"FIPS_ENABLED": "true"}, False, "FIPS_ENABLED", id="setting"),
+        pytest.param({"AWS_USE_FIPS_ENDPOINT": "True"}, False, "AWS_USE_FIPS_ENDPOINT", id="endpoints"),
+        pytest.param({"AWS_USE_FIPS_ENDPOINT": "false"}, False, "", id="no endpoints"),
+        pytest.param({"FIPS_ENABLED": "false"}, True, "", id="not despite the node"),
+        pytest.param(
+            {"FIPS_ENABLED": "false", "AWS_USE_FIPS_ENDPOINT": "true"}, True, "", id="not despite endpoints"
+        ),
+    ],
+)
+def test_fips_mode_is_required_by_the_first_of_setting_endpoints_and_node(
+    variables: dict[str, str], node_is_in_it: bool, required_by: str
+) -> None:
+    settings = load(TunnelSettings, **variables)
+    assert fips_mode_required_by(settings, node_is_in_it=node_is_in_it) == required_by

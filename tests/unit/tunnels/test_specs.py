@@ -12,6 +12,7 @@ from kube_efs.aws.credential_sources import IamOptions
 from kube_efs.model.csi.volume_handles import AccessPointId
 from kube_efs.model.efs.ids import FileSystemId, Region, ZoneName
 from kube_efs.model.errors import InvalidValue
+from kube_efs.tunnels.options import AMAZON_CA_FILE
 from kube_efs.tunnels.reservations import TunnelSpec, parse_holder
 from kube_efs.tunnels.stunnel.configuration import TunnelService, check_service
 
@@ -27,6 +28,7 @@ DIFFERENT: dict[str, dict[str, Any]] = {
     "zone": {"zone": ZoneName("us-east-1a")},
     "another account": {"cross_account": True},
     "check of revocation": {"checks_revocation": True},
+    "authorities": {"ca_file": "/ca/a.pem"},
 }
 
 
@@ -51,6 +53,7 @@ def test_longest_file_system_id_gives_a_valid_name_for_stunnel() -> None:
         port=22049,
         addresses=("10.0.0.1",),
         check_host=host,
+        ca_file=AMAZON_CA_FILE,
     )
     check_service(service)
 
@@ -65,6 +68,7 @@ def test_longest_file_system_id_gives_a_valid_name_for_stunnel() -> None:
         pytest.param({"address": "example.com"}, "address", id="name instead of an address"),
         pytest.param({"address": "fd00:0::1"}, "address", id="address in a long form"),
         pytest.param({"cross_account": True, "address": "10.0.0.1"}, "cross_account", id="two addresses"),
+        pytest.param({"ca_file": "/ca/../a.pem"}, "cafile", id="path that leaves its directory"),
         pytest.param({"iam": IamOptions(profile="")}, "iam.profile", id="empty profile"),
         pytest.param({"iam": IamOptions(role_arn="a\nb")}, "iam.role_arn", id="role with a line break"),
     ],

@@ -109,7 +109,7 @@ def test_nodes_with_problems_are_first_in_the_chart() -> None:
     chart = tunnels_chart(report())
     assert chart is not None
     assert re.findall(r"ip-10-0-(\d)", chart) == ["2", "3", "1"]
-    assert "1 failed over or starting, 1 down" in chart
+    assert "1 failed over, starting or denied, 1 down" in chart
 
 
 def test_page_without_a_report_shows_the_reason() -> None:

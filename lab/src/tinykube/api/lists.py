@@ -67,7 +67,7 @@ def parse_selection(resource: ResourceType, namespace: str, name: str, parameter
 
 
 class Position(NamedTuple):
-    """Where a paged list goes on: the snapshot's revision and the last key given."""
+    """Where a paged list continues: the snapshot's revision and the last key given."""
 
     revision: int
     after: ObjectKey

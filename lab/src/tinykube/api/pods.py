@@ -2,8 +2,7 @@
 
 A command in a container is served over a WebSocket (RFC 6455). Each binary message begins with the number of
 a channel; the last message of the server, on the channel for errors, is a ``Status`` with the command's exit
-code (k8s.io/apimachinery, package ``util/remotecommand``). Version 5 lets the client close a channel, which
-version 4 cannot.
+code (k8s.io/apimachinery, package ``util/remotecommand``). Commands get no input.
 """
 
 import asyncio
@@ -12,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from enum import IntEnum
 from typing import Protocol
 
-from aiohttp import WSMsgType, web
+from aiohttp import web
 
 from tinykube.api.requests import Parameters
 from tinykube.errors import TinykubeError
@@ -21,9 +20,11 @@ from tinykube.objects.storage import Stored, encode
 from tinykube.objects.values import Json, lookup
 
 _OF_TIMES = {"timestamps": "--timestamps", "sinceSeconds": "--since", "sinceTime": "--since-time"}
-_PROTOCOLS = ("v5.channel.k8s.io", "v4.channel.k8s.io")
+_PROTOCOL = "v5.channel.k8s.io"
+# What the client asks for and commands do not get, with the option of kubectl.
+_MISSING = {"tty": ("terminal", "--tty"), "stdin": ("input", "--stdin")}
 _CHUNK_BYTES = 32 * 1024
-# What a command has left behind may keep its outputs open for ever.
+# What a command has left behind may keep its outputs open indefinitely.
 _DRAIN_SECONDS = 5.0
 _NO_WEBSOCKET = (
     "commands in containers are served over WebSockets only: use kubectl 1.31 or newer, "
@@ -75,21 +76,15 @@ def choose_container(pod: Stored, wanted: str) -> str:
 
 
 class Channel(IntEnum):
-    """What a message is about; ``CLOSE`` is followed by the number of the channel that is closed."""
+    """What a message of the server is about."""
 
-    STDIN = 0
     STDOUT = 1
     STDERR = 2
     ERROR = 3
-    CLOSE = 255
 
 
 class Command(Protocol):
     """A command that runs; its outputs are the standard one and that for errors."""
-
-    @property
-    def input(self) -> asyncio.StreamWriter | None:
-        """Its standard input, if it has one."""
 
     @property
     def outputs(self) -> tuple[asyncio.StreamReader, ...]:
@@ -103,7 +98,7 @@ class PodCommands(Protocol):
     """Runs commands in containers."""
 
     def run_command(
-        self, namespace: str, name: str, container: str, argv: tuple[str, ...], *, reads: bool
+        self, namespace: str, name: str, container: str, argv: tuple[str, ...]
     ) -> AbstractAsyncContextManager[Command]:
         """The command, which ends with its context at the latest; raises TinykubeError or OSError."""
 
@@ -114,16 +109,15 @@ async def run_command(request: web.Request, pod: Stored, commands: PodCommands |
     container = container_for_command(pod, parameters, argv)
     if commands is None:
         raise bad_request(f"nobody runs pod {pod.key.name} here")
-    socket = web.WebSocketResponse(protocols=_PROTOCOLS)
+    socket = web.WebSocketResponse(protocols=(_PROTOCOL,))
     if not socket.can_prepare(request):
         raise bad_request(_NO_WEBSOCKET)
     offered = {one.strip() for one in request.headers.get("Sec-WebSocket-Protocol", "").split(",")}
-    if not offered & {*_PROTOCOLS}:
-        raise bad_request(f"offer one of the protocols {', '.join(_PROTOCOLS)} in Sec-WebSocket-Protocol")
+    if _PROTOCOL not in offered:
+        raise bad_request(f"offer the protocol {_PROTOCOL} in Sec-WebSocket-Protocol")
     await socket.prepare(request)
     try:
-        running = commands.run_command(*pod.key, container, argv, reads=parameters.flag("stdin"))
-        async with running as command:
+        async with commands.run_command(*pod.key, container, argv) as command:
             status = ended(await _serve(socket, command))
     except (TinykubeError, OSError) as error:
         status = internal_error(f"error executing command in container: {error}").status
@@ -137,8 +131,9 @@ def container_for_command(pod: Stored, parameters: Parameters, argv: tuple[str, 
     container = choose_container(pod, parameters.text("container"))
     if not argv:
         raise bad_request("you must specify at least one command for the container")
-    if parameters.flag("tty"):
-        raise bad_request("commands have no terminal in the embedded cluster: leave out --tty")
+    for name, (what, option) in _MISSING.items():
+        if parameters.flag(name):
+            raise bad_request(f"commands have no {what} in the embedded cluster: leave out {option}")
     if not lookup(pod.json, "spec", "nodeName"):
         raise bad_request(f"pod {pod.key.name} does not have a host assigned")
     state = _state(pod.json, container)
@@ -161,41 +156,27 @@ def ended(code: int) -> Json:
 
 
 async def _serve(socket: web.WebSocketResponse, command: Command) -> int:
-    """Carry everything to and fro until the command has ended, or the client has gone; the exit code."""
-    feeding = asyncio.create_task(_feed(socket, command))
+    """Send what the command prints until it has ended, or the client has gone; the exit code."""
+    listening = asyncio.create_task(_listen(socket))
     waiting = asyncio.create_task(command.wait())
     channels = zip((Channel.STDOUT, Channel.STDERR), command.outputs, strict=False)
     showing = [asyncio.create_task(_show(socket, *one)) for one in channels]
     try:
-        await asyncio.wait({feeding, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({listening, waiting}, return_when=asyncio.FIRST_COMPLETED)
         if not waiting.done():
             raise ConnectionResetError("the client has gone")
         await asyncio.wait(showing, timeout=_DRAIN_SECONDS)
         return waiting.result()
     finally:
-        for task in (feeding, waiting, *showing):
+        for task in (listening, waiting, *showing):
             task.cancel()
-        await asyncio.gather(feeding, waiting, *showing, return_exceptions=True)
+        await asyncio.gather(listening, waiting, *showing, return_exceptions=True)
 
 
-async def _feed(socket: web.WebSocketResponse, command: Command) -> None:
-    """Do what the client's messages say, until it goes."""
-    async for message in socket:
-        if message.type is not WSMsgType.BINARY or not message.data:
-            continue
-        channel, content = message.data[0], message.data[1:]
-        if channel == Channel.STDIN and command.input is not None and not command.input.is_closing():
-            command.input.write(content)
-            await _drained(command.input)
-        elif channel == Channel.CLOSE and content == bytes([Channel.STDIN]) and command.input is not None:
-            command.input.close()
-
-
-async def _drained(writer: asyncio.StreamWriter) -> None:
-    try:
-        await writer.drain()
-    except ConnectionError:
-        writer.close()  # the command reads no more, which is its own affair
+async def _listen(socket: web.WebSocketResponse) -> None:
+    """Return when the client has gone; what it sends before means nothing here."""
+    async for _ in socket:
+        pass
 
 
 async def _show(socket: web.WebSocketResponse, channel: Channel, output: asyncio.StreamReader) -> None:

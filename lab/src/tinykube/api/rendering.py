@@ -13,8 +13,6 @@ from tinykube.objects.storage import Stored, encode
 from tinykube.objects.values import Json
 from tinykube.printers import printer_for, table_for
 
-_INITIAL_EVENTS_END = {"k8s.io/initial-events-end": "true"}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renderer:
@@ -42,19 +40,11 @@ class Renderer:
 
     def event(self, event: WatchEvent, *, first: bool) -> bytes:
         """One line of a watch; the first table of a watch has the column heads, as in Kubernetes."""
-        if not self.table and event.stored is not None:
+        if not self.table:
             return event_line(event.type, self._encoded(event.stored))
-        wire = self._bookmark(event) if event.stored is None else self._wire(event.stored)
-        if self.table:
-            table = self._table([wire], {"resourceVersion": wire["metadata"]["resourceVersion"]})
-            wire = table if first else {**table, "columnDefinitions": None}
-        return event_line(event.type, encode(wire))
-
-    def _bookmark(self, event: WatchEvent) -> Json:
-        """An object with nothing but the version, and the mark that the initial events end here."""
-        annotations = {"annotations": _INITIAL_EVENTS_END} if event.initial_events_end else {}
-        metadata = {"resourceVersion": str(event.revision), **annotations}
-        return {"kind": self.resource.kind, "apiVersion": self.resource.api_version, "metadata": metadata}
+        wire = self._wire(event.stored)
+        table = self._table([wire], {"resourceVersion": wire["metadata"]["resourceVersion"]})
+        return event_line(event.type, encode(table if first else {**table, "columnDefinitions": None}))
 
     def _wire(self, stored: Stored) -> Json:
         return in_wire_form(self.resource, stored.json)

@@ -16,7 +16,7 @@ _NAMESPACE_SUBRESOURCES = frozenset({"status", "finalize"})
 _FALSE = frozenset({"0", "false"})
 JSON = "application/json"
 _ANY = frozenset({JSON, "application/*", "*/*"})
-# Group, version and kind that an answer is to be converted to.
+# Group, version and kind that an answer must be converted to.
 _FORMS = {("meta.k8s.io", "v1", "Table"): True, ("", "", ""): False}
 _PROPAGATION = frozenset({None, "Orphan", "Background", "Foreground"})
 
@@ -76,7 +76,7 @@ class Parameters:
         return self._values.get(name, "")
 
     def flag(self, name: str) -> bool:
-        """The parameter as a truth value: whatever is there is true, but for 0 and false."""
+        """The parameter as a truth value: whatever is there is true, except 0 and false."""
         return name in self._values and self.text(name).lower() not in _FALSE
 
     def number(self, name: str) -> int | None:
@@ -100,7 +100,7 @@ class Parameters:
 
 
 def wants_table(accept: str) -> bool:
-    """Whether objects are to be shown as a table; raises 406 when neither this nor JSON is acceptable.
+    """Whether objects must be shown as a table; raises 406 when neither this nor JSON is acceptable.
 
     The first form that is served counts: clients of Kubernetes name them in order.
     """
@@ -187,7 +187,7 @@ def read_delete_options(options: Json, parameters: Parameters) -> DeleteOptions:
 
 
 def parse_dry_run(parameters: Parameters) -> bool:
-    """Whether nothing is to be stored; raises 422 for anything but ``All``."""
+    """Whether nothing must be stored; raises 422 for anything but ``All``."""
     text = parameters.text("dryRun")
     if text not in {"", "All"}:
         raise invalid_option("dryRun", "must be All")

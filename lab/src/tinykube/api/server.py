@@ -119,7 +119,7 @@ class ApiServer:
         await self.pause()
 
     async def pause(self) -> None:
-        """Stop serving, and cut what is not answered within a second; ``start`` goes on with all objects."""
+        """Stop serving, and cut longer requests after a second; ``start`` continues with all objects."""
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None

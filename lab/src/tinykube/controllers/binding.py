@@ -3,7 +3,7 @@
 The rules are those of Kubernetes' persistent volume controller (pkg/controller/volume/persistentvolume/
 pv_controller.go), without events, in-tree provisioners, recyclers and CSI migration. The writes of a list
 are made one after the other, and the rest is dropped when one fails: each is harmless by itself, and the
-next look at the objects decides anew. Node affinity is not looked at: the embedded cluster has one node.
+next look at the objects decides again. Node affinity is not looked at: the embedded cluster has one node.
 """
 
 from collections.abc import Iterable, Mapping
@@ -87,7 +87,7 @@ def decide_volume(volume: Volume, claim: Claim | None) -> Writes:
     if claim is None or claim.meta.uid != volume.claim.uid:
         return _release(volume)
     if not claim.volume_name:
-        return ()  # half-way; the claim's own turn goes on with it
+        return ()  # half-way; the claim's own turn continues it
     if claim.volume_name == volume.meta.key.name:
         return _phase(volume, "Bound")
     if PROVISIONED_BY in volume.meta.annotations and volume.reclaim_policy == "Delete":

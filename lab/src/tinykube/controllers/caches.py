@@ -116,7 +116,7 @@ class Cache(Generic[V]):
         before = self._values.get(value.meta.key)
         if value.meta.uid not in self._gone and (before is None or _is_newer(value, before)):
             self._values[value.meta.key] = value
-            self._tell(Change(before, value))
+            self._notify(Change(before, value))
         return value
 
     def _replace(self, objects: Iterable[object]) -> None:
@@ -133,9 +133,9 @@ class Cache(Generic[V]):
         before = self._values.pop(key, None)
         if before is not None:
             self._gone.append(before.meta.uid)
-            self._tell(Change(before, None))
+            self._notify(Change(before, None))
 
-    def _tell(self, change: Change[V]) -> None:
+    def _notify(self, change: Change[V]) -> None:
         for listener in self._listeners:
             listener(change)
 

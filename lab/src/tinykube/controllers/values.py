@@ -125,7 +125,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Controller:
-    """The object that an object was made by and is looked after by: its controlling owner."""
+    """The object that created and manages an object: its controlling owner."""
 
     kind: str
     name: str

@@ -1,4 +1,4 @@
-"""Keys that wait to be looked at: each once, never by two workers at a time, failed ones again later."""
+"""Keys that wait to be checked: each once, never by two workers at a time, failed ones again later."""
 
 import asyncio
 import logging

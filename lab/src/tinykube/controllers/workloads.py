@@ -227,7 +227,7 @@ class Workloads:
         pods = self._caches.pods
         own = [one for one in pods.values.values() if one.controller and one.controller.uid == found.meta.uid]
         plan = self._plan(found, own, self._caches)
-        # The caches know what was created before its watch tells of it, so nothing is created twice.
+        # The caches know what was created before its watch reports it, so nothing is created twice.
         for claim in plan.claims:
             self._caches.claims.remember(await self._client.create(claim))
         for pod in plan.create:

@@ -47,7 +47,7 @@ def _type(definition: Json, version: Json) -> ResourceType:
 
 
 def _form(api_version: str, stored: str) -> Form:
-    """Versions differ in nothing but their name (conversion strategy None)."""
+    """Versions differ only in their name (conversion strategy None)."""
     return Form(
         from_stored=lambda json_object: {**json_object, "apiVersion": api_version},
         to_stored=lambda json_object: {**json_object, "apiVersion": stored},

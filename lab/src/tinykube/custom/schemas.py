@@ -1,6 +1,6 @@
 """Structural schemas of custom resources: pruning, defaulting and validation.
 
-An OpenAPI v3 schema is JSON Schema draft 4 but for ``nullable`` and ``x-kubernetes-int-or-string``, which are
+An OpenAPI v3 schema is JSON Schema draft 4 except ``nullable`` and ``x-kubernetes-int-or-string``, which are
 translated. Limits: rules in CEL (``x-kubernetes-validations``) are not evaluated; that a schema is structural
 is not checked, nor that the elements of sets and keyed lists differ; of an embedded resource only the fields
 that its schema names are validated.

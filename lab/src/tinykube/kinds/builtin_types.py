@@ -67,6 +67,7 @@ def builtin_types() -> tuple[ResourceType, ...]:
         _workload("Deployment", "deployments deploy", "scale"),
         stateful_sets,
         workloads.old_form(stateful_sets),
+        _type("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets pdb", "status generations versioned"),
         _type(storage_group, "CSIDriver", "csidrivers", "cluster versioned returned"),
         _type(storage_group, "CSINode", "csinodes", "cluster versioned returned"),
         _type(storage_group, "StorageClass", "storageclasses sc", "cluster returned"),

@@ -100,7 +100,7 @@ def _prepare(pod: Json) -> Json:
 
 def _problems(new: Json, old: Json | None) -> Iterator[Cause]:
     if old is not None and not json_equal(_fixed(new["spec"]), _fixed(old["spec"])):
-        yield Cause("spec", f"is immutable but for images and {', '.join(_MUTABLE)}")
+        yield Cause("spec", f"is immutable except images and {', '.join(_MUTABLE)}")
 
 
 def _fixed(spec: Json) -> Json:

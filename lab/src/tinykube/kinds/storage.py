@@ -57,7 +57,7 @@ def _pending_claim(claim: Json) -> Json:
 
 
 def _claim_problems(new: Json, old: Json | None) -> Iterator[Cause]:
-    """A claim stays as it is, but for being bound once."""
+    """A claim does not change, except that it is bound once."""
     spec = new["spec"]
     if (parse_quantity(lookup(spec, "resources", "requests", "storage")) or 0) <= 0:
         yield Cause("spec.resources[storage]", "must be greater than zero")

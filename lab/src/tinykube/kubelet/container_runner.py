@@ -42,7 +42,7 @@ class NotRunning(TinykubeError):
 class ContainerRunner:
     """Starts a container, again and again as the policy says; ``state`` is always what has become of it.
 
-    ``prepare`` tells how to start it, or raises one of ERRORS and is asked again. ``changed`` is called after
+    ``prepare`` says how to start it, or raises one of ERRORS and is asked again. ``changed`` is called after
     each change of ``state``, ``report`` posts an event on the pod.
     """
 
@@ -73,13 +73,11 @@ class ContainerRunner:
         """Whether it has ended for good."""
         return self.state.exit_code is not None
 
-    def run_command(
-        self, argv: tuple[str, ...], *, reads: bool
-    ) -> AbstractAsyncContextManager[RunningCommand]:
+    def run_command(self, argv: tuple[str, ...]) -> AbstractAsyncContextManager[RunningCommand]:
         """A further command in the container, to be entered as a context; raises NotRunning."""
         if self._process is None or "running" not in self.state.state:
             raise NotRunning(f'container "{self.container.name}" is not running')
-        return run_in(self._process.launcher, replace(self._process.launch, argv=argv), reads=reads)
+        return run_in(self._process.launcher, replace(self._process.launch, argv=argv))
 
     async def run(self) -> int:
         """Run to the last end; its exit code. When cancelled, every process is gone afterwards."""
@@ -146,7 +144,7 @@ class ContainerRunner:
             probing.cancel()
             await asyncio.gather(probing, return_exceptions=True)
         self._process = None
-        message = await asyncio.to_thread(self._last_words, code)
+        message = await asyncio.to_thread(self._termination_message, code)
         self._end(code, "Completed" if code == 0 else "Error", message, started_at)
 
     async def _follow_readiness(self, url: str) -> None:
@@ -163,7 +161,7 @@ class ContainerRunner:
         await asyncio.sleep(pause)
         self.state = replace(self.state, restarts=restarts + 1)
 
-    def _last_words(self, code: int) -> str:
+    def _termination_message(self, code: int) -> str:
         written = last_bytes(self.files.message, _MESSAGE_BYTES)
         if written or code == 0 or self.container.terminationMessagePolicy != "FallbackToLogsOnError":
             return written

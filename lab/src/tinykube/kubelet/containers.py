@@ -26,11 +26,11 @@ _REFERENCE = re.compile(r"\$(\$|\(([^)]*)\))")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """A program of this machine in the place of an image: images are not pulled.
+    """A program of this machine instead of an image: images are not pulled.
 
     ``files`` are what it consists of, to be seen whatever is mounted over the directory that they happen
-    to be in. ``environment`` is what an image brings. ``port_variable`` is the one by which the program is
-    told where to serve its health: pods share the machine's network, so each container gets a port of its
+    to be in. ``environment`` is what an image brings. ``port_variable`` sets the port at which the program
+    serves its health: pods share the machine's network, so each container gets a port of its
     own there, and what asks for its health asks at that.
     """
 
@@ -75,7 +75,7 @@ class ContainerFiles:
         return self.directory / "log"
 
     def make(self) -> None:
-        """Make them for a start; the log goes on."""
+        """Make them for a start; the log continues."""
         self.scratch.mkdir(parents=True, exist_ok=True)
         self.message.write_bytes(b"")
         self.message.chmod(0o666)  # whatever user the container runs as

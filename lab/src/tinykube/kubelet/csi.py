@@ -1,13 +1,14 @@
 """CSI drivers of this node, and their volumes.
 
-Drivers show a socket in a folder and are asked there who they are, as in pkg/kubelet/pluginmanager. Volumes
+Drivers show a socket in a directory and say there who they are, as in pkg/kubelet/pluginmanager. Volumes
 are published at ``volumes/kubernetes.io~csi/NAME/mount``, as by the kubelet of Kubernetes.
 """
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -23,6 +24,7 @@ from tinykube.client.calls import ERRORS, unless_exists
 from tinykube.errors import NotYet
 from tinykube.kubelet.nfs import detach, mount_points
 from tinykube.kubelet.node import HostFolders
+from tinykube.kubelet.pod_tokens import PodContext
 
 log = structlog.get_logger(__name__)
 
@@ -84,7 +86,7 @@ class _Socket(NamedTuple):
 
 
 class Drivers:
-    """The drivers whose sockets are in the folder while ``run`` runs, also in the CSINode and on the Node."""
+    """The drivers with sockets in the directory while ``run`` runs, also in the CSINode and on the Node."""
 
     def __init__(
         self, client: AsyncClient, node: str, folder: Path, calls: PluginCalls, host: HostFolders
@@ -108,7 +110,7 @@ class Drivers:
         )
 
     async def run(self) -> None:
-        """Follow the folder, which is made if it is not there, until cancelled."""
+        """Follow the directory, which is created if it is missing, until cancelled."""
         await asyncio.to_thread(self._folder.mkdir, mode=0o750, parents=True, exist_ok=True)
         while True:
             there = await asyncio.to_thread(_sockets, self._folder)
@@ -155,18 +157,29 @@ class Drivers:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Publication:
+    """A published volume: what its driver was given."""
+
+    source: CSIPersistentVolumeSource
+    access_mode: str
+    options: tuple[str, ...]
+    read_only: bool
+    get_context: Callable[[], Awaitable[PodContext]]
+
+
 class CsiVolumes:
     """Has volumes published and unpublished by the drivers of this node.
 
-    Volumes are not attached and not staged, and drivers are told nothing of the pod.
+    Volumes are not attached and not staged. Of the pod, drivers get tokens if their CSIDriver asks for them.
     """
 
     def __init__(self, calls: PluginCalls, drivers: Drivers, host: HostFolders) -> None:
         self._calls = calls
         self._drivers = drivers
         self._host = host
-        # By the directory of a pod's volumes: targets with the drivers and handles.
-        self._published: dict[Path, dict[Path, tuple[str, str]]] = {}
+        # By the directory of a pod's volumes, and the target.
+        self._published: dict[Path, dict[Path, _Publication]] = {}
 
     async def publish(
         self,
@@ -177,34 +190,56 @@ class CsiVolumes:
         access_mode: str,
         options: tuple[str, ...],
         read_only: bool,
+        get_context: Callable[[], Awaitable[PodContext]],
     ) -> Path:
-        """The mounted volume, below the directory of the pod's volumes; raises NotYet."""
+        """The mounted volume, below the directory of the pod's volumes; raises NotYet.
+
+        ``get_context`` gives what the driver gets of the pod, each time.
+        """
         target = directory / _FOLDER / name.replace("/", "~") / "mount"
         # Two volumes of a pod may be the same claim.
         if str(target) not in await asyncio.to_thread(mount_points):
-            socket = self._drivers.socket_of(source.driver)
+            self._drivers.socket_of(source.driver)
             await asyncio.to_thread(target.parent.mkdir, mode=0o750, parents=True, exist_ok=True)
-            self._published.setdefault(directory, {})[target] = source.driver, source.volumeHandle
-            await self._calls.publish(
-                socket,
-                source.volumeHandle,
-                self._host.there(target),
+            publication = _Publication(
+                source=source,
                 access_mode=_ACCESS_MODES.get(access_mode, "SINGLE_NODE_WRITER"),
                 options=options,
-                context=source.volumeAttributes or {},
                 read_only=read_only,
+                get_context=get_context,
             )
+            self._published.setdefault(directory, {})[target] = publication
+            await self._publish(target, publication, await get_context())
         return target
+
+    async def publish_again(self, directory: Path) -> None:
+        """Publish what is published below the directory, if its driver wants this; raises NotYet."""
+        for target, publication in tuple(self._published.get(directory, {}).items()):
+            context = await publication.get_context()
+            if context.again:
+                await self._publish(target, publication, context)
+
+    async def _publish(self, target: Path, publication: _Publication, context: PodContext) -> None:
+        source = publication.source
+        await self._calls.publish(
+            self._drivers.socket_of(source.driver),
+            source.volumeHandle,
+            self._host.there(target),
+            access_mode=publication.access_mode,
+            options=publication.options,
+            context={**(source.volumeAttributes or {}), **context.attributes},
+            read_only=publication.read_only,
+        )
 
     async def unpublish_all(self, directory: Path) -> None:
         """End what is published below the directory of a pod's volumes, however long the drivers take.
 
-        When cancelled, what is still mounted is taken away without them.
+        When cancelled, what is still mounted is removed without them.
         """
         published = self._published.pop(directory, {})
         try:
-            for target, (driver, handle) in published.items():
-                await self._unpublish(target, driver, handle)
+            for target, publication in published.items():
+                await self._unpublish(target, publication.source.driver, publication.source.volumeHandle)
         except asyncio.CancelledError:
             for target in published:
                 await detach(target)
@@ -223,7 +258,7 @@ class CsiVolumes:
 
 
 def _sockets(folder: Path) -> frozenset[_Socket]:
-    """Those in the folder itself that do not hide."""
+    """Those in the directory itself that do not hide."""
     found = set()
     for path in folder.resolve().iterdir():  # which may be shorter, as paths of sockets must be
         with suppress(FileNotFoundError):

@@ -45,8 +45,8 @@ class Kubelet:
     ``root`` is a directory of its own; it must not be one that a pod gets as a volume. It is also the
     source of the logs of its pods. ``images`` has what stands for images. ``environment`` is what every
     container gets besides its own variables and those by which it finds the API server. ``host`` knows the
-    folders of the node that are elsewhere on this machine. Containers may hand mounts below the folder of
-    pods to the node, for that folder is a mount itself. Pods of an earlier kubelet are not taken over.
+    directories of the node that are elsewhere here. Containers may pass mounts below the directory of
+    pods to the node, for that directory is a mount itself. Pods of an earlier kubelet are not taken over.
     """
 
     def __init__(
@@ -106,13 +106,13 @@ class Kubelet:
                 yield chunk
 
     def run_command(
-        self, namespace: str, name: str, container: str, argv: tuple[str, ...], *, reads: bool
+        self, namespace: str, name: str, container: str, argv: tuple[str, ...]
     ) -> AbstractAsyncContextManager[RunningCommand]:
         """A further command in a container, to be entered as a context; raises NotRunning."""
         found = self._find(namespace, name, container)
         if found is None:
             raise NotRunning(f'container "{container}" is not running')
-        return found.run_command(argv, reads=reads)
+        return found.run_command(argv)
 
     def _find(self, namespace: str, name: str, container: str) -> ContainerRunner | None:
         for runner, _ in self._pods.values():

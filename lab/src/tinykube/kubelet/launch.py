@@ -1,7 +1,7 @@
-"""How one container is to be started, as it is handed to the launcher.
+"""How the launcher must start one container.
 
 The launcher is a program of its own, started for every container: this module and those that it imports use
-nothing but the standard library, so that it is there within milliseconds.
+only the standard library, so that it is there within milliseconds.
 """
 
 import signal

@@ -129,7 +129,7 @@ def _become_container(launch: Launch, standard_input: int) -> None:
     os.setgroups(launch.groups)
     os.setgid(launch.gid)
     os.setuid(launch.uid)
-    die_with_parent(signal.SIGKILL)  # which another user's process would have to be told again
+    die_with_parent(signal.SIGKILL)  # which another user's process would need again
     os.chdir("/")
     os.dup2(standard_input, 0)
 

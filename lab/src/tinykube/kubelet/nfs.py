@@ -1,4 +1,4 @@
-"""NFS volumes: mounted by the kernel where it can, else the exported folder of this very machine."""
+"""NFS volumes: mounted by the kernel where it can, else the exported directory of this very machine."""
 
 import asyncio
 import ipaddress
@@ -27,10 +27,10 @@ class Nfs:
 
 
 class NfsFolders(Protocol):
-    """Knows the folders of this machine that NFS servers export."""
+    """Knows the directories of this machine that NFS servers export."""
 
     async def folder(self, server: str, port: int | None, path: str) -> Path | None:
-        """The exported path below the folder that is exported; it need not exist.
+        """The exported path below the directory that is exported; it need not exist.
 
         None when there is no such server; raises NotYet, in the words of mount.nfs(8), when it refuses.
         """
@@ -70,13 +70,13 @@ class KernelNfs:
 
 
 class FolderNfs:
-    """Where the kernel cannot mount: the folder that the server would serve."""
+    """Where the kernel cannot mount: the directory that the server would serve."""
 
     def __init__(self, folders: NfsFolders) -> None:
         self._folders = folders
 
     async def mount(self, volume: Nfs, target: Path) -> Path:
-        """The exported folder; failures are those that a real mount would have."""
+        """The exported directory; failures are those that a real mount would have."""
         try:
             return await served_folder(self._folders, volume, target)
         except NotYet as error:
@@ -87,8 +87,23 @@ class FolderNfs:
         """Nothing is mounted outside the containers."""
 
 
+class NoNfs:
+    """A node without mount.nfs(8), such as one of Bottlerocket."""
+
+    async def mount(self, volume: Nfs, target: Path) -> Path:
+        """Fail as the program ``mount`` does there: raises NotYet."""
+        helper = (
+            f"mount: {target}: bad option; for several filesystems (nfs, cifs) you might need a"
+            " /sbin/mount.<type> helper program."
+        )
+        raise NotYet(_failure(mount_arguments(volume, target), 32, helper))
+
+    async def unmount(self, target: Path) -> None:
+        """Nothing is ever mounted."""
+
+
 async def served_folder(folders: NfsFolders, volume: Nfs, target: Path) -> Path:
-    """The folder that the server would serve; raises NotYet in the words of mount.nfs(8)."""
+    """The directory that the server would serve; raises NotYet in the words of mount.nfs(8)."""
     folder = await folders.folder(volume.server, port_of(volume.options), volume.path)
     if folder is None:
         raise NotYet(_unreachable(volume, target))
@@ -100,7 +115,7 @@ async def served_folder(folders: NfsFolders, volume: Nfs, target: Path) -> Path:
 
 
 async def detach(target: Path) -> None:
-    """Take away whatever is mounted there, though it may be in use or its server gone."""
+    """Remove whatever is mounted there, though it may be in use or its server gone."""
     if str(target) in mount_points():
         await _run("umount", ("-l", "-f", str(target)), _UNMOUNT_SECONDS)
 

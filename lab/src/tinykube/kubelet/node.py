@@ -1,4 +1,4 @@
-"""The node: its Node object, its Lease, and where its folders are."""
+"""The node: its Node object, its Lease, and where its directories are."""
 
 import asyncio
 import os
@@ -33,10 +33,10 @@ _MAX_PODS = 250
 
 
 class HostFolders:
-    """Folders of the node that are elsewhere on this machine, so that several nodes can be on it.
+    """Directories of the node that are elsewhere on this machine, so that several nodes can be on it.
 
     Who speaks with the kubelet from a pod names files as they are on the node; the kubelet has to find them
-    here. ``folders`` has the places here of folders of the node, of which none is inside another.
+    here. ``folders`` has the places here of directories of the node, of which none is inside another.
     """
 
     def __init__(self, folders: Mapping[str, Path] | None = None) -> None:

@@ -32,6 +32,8 @@ from tinykube.ports import free_port
 log = structlog.get_logger(__name__)
 
 _RETRY_SECONDS = 0.5
+# A kubelet takes a minute or more.
+_AGAIN_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,12 +122,26 @@ class PodRunner:
     async def _run_containers(self) -> None:
         for volume in self.pod.spec.volumes or ():
             await self._set_up(volume)
-        for runner in self._init:
-            if await runner.run():
-                return
-        async with asyncio.TaskGroup() as tasks:
-            for runner in self._main:
-                tasks.create_task(runner.run())
+        publishing = asyncio.create_task(self._publish_again())
+        try:
+            for runner in self._init:
+                if await runner.run():
+                    return
+            async with asyncio.TaskGroup() as tasks:
+                for runner in self._main:
+                    tasks.create_task(runner.run())
+        finally:
+            publishing.cancel()
+            await asyncio.gather(publishing, return_exceptions=True)
+
+    async def _publish_again(self) -> None:
+        """Until cancelled; a failure is an event, and the containers run on."""
+        while True:
+            await asyncio.sleep(_AGAIN_SECONDS)
+            try:
+                await self._node.volumes.publish_again(self._directory / "volumes")
+            except ERRORS as error:
+                self._report("FailedMount", f"MountVolume.SetUp failed for a volume : {error}")
 
     async def _stop_containers(self) -> None:
         """Within the grace; whatever is left then is killed by cancelling it."""

@@ -95,7 +95,6 @@ class ContainerProcess:
 class RunningCommand:
     """A command that runs; ``outputs`` are the standard one and that for errors."""
 
-    input: asyncio.StreamWriter | None
     outputs: tuple[asyncio.StreamReader, ...]
     process: Process
 
@@ -106,24 +105,22 @@ class RunningCommand:
 
 
 @asynccontextmanager
-async def run_in(launcher: int, launch: Launch, *, reads: bool) -> AsyncIterator[RunningCommand]:
+async def run_in(launcher: int, launch: Launch) -> AsyncIterator[RunningCommand]:
     """Run a command in the container that this launcher has started; it is gone when the context is left.
 
     ``launch`` has the command, in the surroundings of the container's own. Raises OSError.
     """
     async with AsyncExitStack() as stack:
-        given, ours = os.pipe() if reads else (os.open(os.devnull, os.O_RDONLY), None)
         (output, their_output), (errors, their_errors) = os.pipe(), os.pipe()
-        theirs = given, their_output, their_errors
+        theirs = their_output, their_errors
         try:
-            writer = None if ours is None else await _writer(ours, stack)
             readers = await _reader(output, stack), await _reader(errors, stack)
             process = await _start_command(launcher, launch, theirs)
         finally:
             for descriptor in theirs:
                 os.close(descriptor)
         try:
-            yield RunningCommand(input=writer, outputs=readers, process=process)
+            yield RunningCommand(outputs=readers, process=process)
         finally:
             with suppress(ProcessLookupError):
                 process.kill()
@@ -143,16 +140,6 @@ async def _converse(launcher: socket.socket, request: bytes) -> str:
         writer.close()
 
 
-async def _writer(descriptor: int, stack: AsyncExitStack) -> asyncio.StreamWriter:
-    loop = asyncio.get_running_loop()
-    protocol = asyncio.StreamReaderProtocol(asyncio.StreamReader())  # for its flow control
-    file: Any = os.fdopen(descriptor, "wb", buffering=0)
-    transport, _ = await loop.connect_write_pipe(lambda: protocol, file)
-    # One that is closing cannot be told it twice.
-    stack.callback(lambda: None if transport.is_closing() else transport.abort())
-    return asyncio.StreamWriter(transport, protocol, None, loop)
-
-
 async def _reader(descriptor: int, stack: AsyncExitStack) -> asyncio.StreamReader:
     reader = asyncio.StreamReader()
     file: Any = os.fdopen(descriptor, "rb", buffering=0)
@@ -163,16 +150,16 @@ async def _reader(descriptor: int, stack: AsyncExitStack) -> asyncio.StreamReade
     return reader
 
 
-async def _start_command(launcher: int, launch: Launch, ends: tuple[int, int, int]) -> Process:
+async def _start_command(launcher: int, launch: Launch, outputs: tuple[int, int]) -> Process:
     file = os.memfd_create("launch")
     try:
         os.write(file, pickle.dumps(launch))
         os.lseek(file, 0, os.SEEK_SET)
         return await asyncio.create_subprocess_exec(
             *(*_LAUNCHER, "enter", str(launcher), str(file)),
-            stdin=ends[0],
-            stdout=ends[1],
-            stderr=ends[2],
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=outputs[0],
+            stderr=outputs[1],
             pass_fds=(file,),
             env=_ENVIRONMENT,
             start_new_session=True,

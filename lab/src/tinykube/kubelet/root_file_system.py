@@ -94,7 +94,7 @@ def _open_source(bind: Bind) -> int:
 
 
 def _open_way(path: Path) -> None:
-    """Let everybody pass through the folders above, as far as they are the container's own copies."""
+    """Let everybody pass through the directories above, as far as they are the container's own copies."""
     own = Path("/").stat().st_dev
     for folder in path.parents:
         with suppress(FileNotFoundError):

@@ -3,24 +3,24 @@
 import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from shutil import rmtree
 
 from lightkube import AsyncClient
 from lightkube.models import core_v1 as models
-from lightkube.models.authentication_v1 import BoundObjectReference, TokenRequestSpec
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim, ServiceAccountToken
+from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim
 
 from tinykube.client.calls import unless_missing
 from tinykube.errors import InvalidValue, NotYet
 from tinykube.kubelet.csi import CsiVolumes
 from tinykube.kubelet.nfs import Nfs, NfsMounter, mount_points
 from tinykube.kubelet.node import HostFolders
+from tinykube.kubelet.pod_tokens import PodTokens
 from tinykube.kubelet.pods import Pod, field_of, read_config_map, read_secret
 
 _GID = "pv.beta.kubernetes.io/gid"
-_TOKEN_SECONDS = 3600
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +37,7 @@ class Volumes:
 
     def __init__(self, client: AsyncClient, nfs: NfsMounter, csi: CsiVolumes, host: HostFolders) -> None:
         self._client = client
+        self._tokens = PodTokens(client)
         self._nfs = nfs
         self._csi = csi
         self._host = host
@@ -68,6 +69,10 @@ class Volumes:
             return await self._claim(pod, claim.claimName, own, read_only=bool(claim.readOnly))
         raise InvalidValue("is of no kind that this node has", field="volume", value=volume.name)
 
+    async def publish_again(self, directory: Path) -> None:
+        """Publish the volumes below the directory whose drivers want this; raises NotYet."""
+        await self._csi.publish_again(directory)
+
     async def tear_down(self, pod: Pod, directory: Path) -> None:
         """All volumes; what a person's data lies under is never removed, only what the kubelet made."""
         for volume in pod.spec.volumes or ():
@@ -88,6 +93,7 @@ class Volumes:
                 access_mode=(spec.accessModes or [""])[0],
                 options=options,
                 read_only=read_only,
+                get_context=partial(self._tokens.context, pod, spec.csi.driver),
             )
             mounted = Mounted(path=path)
         elif spec.nfs is not None:
@@ -137,7 +143,9 @@ class Volumes:
         files: dict[str, str] = {}
         for source in (volume and volume.sources) or ():
             if source.serviceAccountToken is not None:
-                files[source.serviceAccountToken.path] = await self._token(pod, source.serviceAccountToken)
+                wanted = source.serviceAccountToken
+                issued = await self._tokens.request(pod, wanted.audience, wanted.expirationSeconds)
+                files[wanted.path] = issued.token or ""
             if source.configMap is not None:
                 data = await read_config_map(self._client, pod.namespace, source.configMap.name or "")
                 for item in source.configMap.items or ():
@@ -149,25 +157,10 @@ class Volumes:
                     files[field.path] = field_of(pod, field.fieldRef.fieldPath)
         return files
 
-    async def _token(self, pod: Pod, wanted: models.ServiceAccountTokenProjection) -> str:
-        """A token of the pod's service account that is good as long as the pod is there."""
-        bound = BoundObjectReference(apiVersion="v1", kind="Pod", name=pod.name, uid=pod.uid)
-        request = ServiceAccountToken(
-            metadata=ObjectMeta(namespace=pod.namespace),
-            spec=TokenRequestSpec(
-                audiences=[wanted.audience] if wanted.audience else [],
-                expirationSeconds=wanted.expirationSeconds or _TOKEN_SECONDS,
-                boundObjectRef=bound,
-            ),
-        )
-        account = pod.spec.serviceAccountName or "default"
-        issued = await self._client.create(request, account, namespace=pod.namespace)
-        return (issued.status and issued.status.token) or ""
-
 
 def remove_tree(directory: Path) -> None:
     """Remove a directory of the kubelet's, unless something is still mounted in it."""
-    # As the table has them: a folder that is bound is on the same device, so it does not look mounted.
+    # As the table has them: a directory that is bound is on the same device, so it does not look mounted.
     if not any(Path(point).is_relative_to(directory.resolve()) for point in mount_points()):
         rmtree(directory, ignore_errors=True)
 

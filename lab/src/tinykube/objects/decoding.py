@@ -124,7 +124,7 @@ def _fields_of(model: type[msgspec.Struct]) -> Mapping[str, _Field]:
 
 
 def _field(name: str, annotation: Any, source: str) -> _Field:  # noqa: ANN401 - a type expression
-    """The field of this type; its source tells maps from the empty objects that the models alias to dict."""
+    """The field of this type; its source separates maps from empty objects, which models alias to dict."""
     alternatives = get_args(annotation) if get_origin(annotation) is Union else (annotation,)
     given = [one for one in alternatives if one is not type(None)]
     leave = len(given) < len(alternatives) and ("List[" in source or "dict" in source)

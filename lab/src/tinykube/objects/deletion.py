@@ -43,7 +43,7 @@ class DeletionRules:
 
 
 class Deletion(NamedTuple):
-    """``marked`` is to be stored first, unless None; then the object is to be removed if ``remove``."""
+    """``marked`` must be stored first, unless None; then the object must be removed if ``remove``."""
 
     marked: Json | None
     remove: bool

@@ -80,7 +80,7 @@ def with_metadata(json_object: Json, **changes: JsonValue) -> Json:
 
 
 def for_creation(json_object: Json, namespace: str, now: datetime, *, generation: bool) -> Json:
-    """The object with everything that the server sets when it is created, but for the resource version."""
+    """The object with everything that the server sets when it is created, except the resource version."""
     metadata = without(json_object["metadata"], *_SET_BY_SERVER)
     if not metadata.get("name") and metadata.get("generateName"):
         metadata["name"] = generated_name(metadata["generateName"])

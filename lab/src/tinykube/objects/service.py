@@ -88,7 +88,7 @@ class ObjectService:
         return self._create(resource, namespace, new, options)
 
     def update(self, resource: ResourceType, key: ObjectKey, body: Json, options: WriteOptions) -> Written:
-        """The object replaced by what the client sent, or made anew where its kind allows that."""
+        """The object replaced by what the client sent, or recreated where its kind allows that."""
         with decoding(resource):
             new = _decoded(resource, body, options)
         _check_identity(resource, key, new)

@@ -2,7 +2,7 @@
 
 Objects are immutable by convention, so a snapshot of any remembered revision is only a set of references
 and an object is encoded once for all its readers. Writers never wait for watchers: a watcher follows the
-history at its own pace and is told so when it has fallen out of it.
+history at its own pace and learns it when it has fallen out of it.
 """
 
 import asyncio
@@ -95,7 +95,7 @@ class _Collection:
 
 
 class Store:
-    """Objects by resource and key. All but ``wait`` is synchronous, hence atomic on the event loop."""
+    """Objects by resource and key. All but ``wait`` is synchronous, and so atomic on the event loop."""
 
     def __init__(self, *, history_changes: int = _HISTORY_CHANGES) -> None:
         self._history_changes = history_changes

@@ -26,7 +26,7 @@ def bound_pod(pod: Json, binding: Json, subject: Subject, now: datetime) -> Json
 
 
 def evicted_pod(pod: Json, now: datetime) -> Json:
-    """The pod with the condition that tells why it ends."""
+    """The pod with the condition that says why it ends."""
     return _with_condition(
         pod,
         now,

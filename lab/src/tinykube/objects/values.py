@@ -1,6 +1,6 @@
 """JSON and times, as the API server holds them.
 
-Objects are plain dictionaries and are immutable by convention: whoever was handed one never changes it,
+Objects are plain dictionaries and are immutable by convention: code that gets one never changes it,
 and a function that "changes" an object returns a new one, which may share parts with the old one.
 """
 

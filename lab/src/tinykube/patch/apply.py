@@ -2,7 +2,7 @@
 
 An applied configuration is merged into the live object. Fields that its manager applied before and leaves out
 now are removed unless somebody else owns them too; fields that somebody else has set to another value are a
-conflict, unless forced. The behaviour is that of ``sigs.k8s.io/structured-merge-diff``, with two differences:
+conflict, unless forced. The behavior is that of ``sigs.k8s.io/structured-merge-diff``, with two differences:
 a manager's list of fields is never folded into ``ancient-changes``, and ``spec`` and the like, which are
 always there in Go, have an owner as maps have.
 """
@@ -70,7 +70,7 @@ class Writer:
             _check_conflicts(others, changes.written)
         entry = entry.ownable()
         if live is not None and json_equal(before, after):
-            # Who changes nothing but owners has no time, as in Kubernetes.
+            # Who changes only owners has no time, as in Kubernetes.
             entry = replace(entry, time=previous.time if previous else "")
         entries = [entry, *(other.less(changes.written | changes.removed) for other in others)]
         return with_entries(after, entries)

@@ -202,7 +202,7 @@ class Entry:
 
     @property
     def key(self) -> tuple[str, Operation, str, str]:
-        """What tells entries apart; one who applies keeps its entry when it goes to another version."""
+        """The difference between entries; one who applies keeps its entry when it goes to another version."""
         version = "" if self.operation is Operation.APPLY else self.api_version
         return (self.manager, self.operation, version, self.subresource)
 

@@ -64,7 +64,7 @@ def _struct(**fields: Rules) -> Rules:
 
 
 def _keyed(*keys: str, of: Rules = DEFAULT, **key_defaults: str) -> Rules:
-    """A list whose elements are told apart by these keys; strategic merge patches use the first only."""
+    """A list whose elements differ in these keys; strategic merge patches use the first only."""
     return Rules(
         list_type=ListType.MAP,
         keys=keys,

@@ -2,7 +2,7 @@
 
 kubectl sends strategic merge patches for built-in kinds. Unlike in a merge patch, lists of objects are merged
 by a key of their elements, and directives say what cannot be said by values alone: ``$patch`` (replace,
-delete), ``$retainKeys``, ``$deleteFromPrimitiveList/FIELD`` and ``$setElementOrder/FIELD``. The behaviour is
+delete), ``$retainKeys``, ``$deleteFromPrimitiveList/FIELD`` and ``$setElementOrder/FIELD``. The behavior is
 that of ``k8s.io/apimachinery/pkg/util/strategicpatch``.
 """
 

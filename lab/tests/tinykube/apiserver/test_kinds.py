@@ -235,7 +235,7 @@ def test_pods_keep_all_but_their_images(inside: Inside) -> None:
     newer = {**created["spec"], "containers": [{**container, "image": "busybox:2"}]}
     created = inside.update("pods", {**created, "spec": newer})
     moved = {**created["spec"], "nodeName": "elsewhere"}
-    with refused(422, "spec: is immutable but for images"):
+    with refused(422, "spec: is immutable except images"):
         inside.update("pods", {**created, "spec": moved})
 
 

@@ -97,7 +97,7 @@ def test_bodies_are_json() -> None:
             parse_object(content, "application/json")
 
 
-def test_patches_are_told_by_their_media_type() -> None:
+def test_patches_are_distinguished_by_their_media_type() -> None:
     assert parse_patch(b"[]", PatchType.JSON, custom=True) == Patch(type=PatchType.JSON, content=[])
     assert parse_patch(b'{"a": 1}', PatchType.APPLY, custom=True).content == {"a": 1}
     assert parse_patch(b"{}", PatchType.STRATEGIC, custom=False).type is PatchType.STRATEGIC

@@ -102,7 +102,7 @@ def test_patches_a_set(patch: dict[str, Any], finalizers: list[str]) -> None:
     assert patched(metadata=patch)["metadata"]["finalizers"] == finalizers
 
 
-def test_service_ports_are_told_apart_by_port() -> None:
+def test_service_ports_are_distinguished_by_port() -> None:
     service = {"spec": {"ports": [{"port": 80, "nodePort": 1}, {"port": 81}]}}
     patch = {"spec": {"ports": [{"port": 80, "nodePort": 2}]}}
     assert strategic_merge_patch(service, patch, rules_for("", "Service")) == {

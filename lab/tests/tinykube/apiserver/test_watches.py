@@ -1,5 +1,4 @@
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -36,7 +35,7 @@ class Reader:
 
     async def seen(self) -> tuple[str, str]:
         event = await self.next()
-        return event.type.value, event.stored.key.name if event.stored else ""
+        return event.type.value, event.stored.key.name
 
 
 @asynccontextmanager
@@ -75,7 +74,6 @@ async def test_an_object_that_leaves_the_selection_is_deleted_for_its_watcher(in
         inside.update("configmaps", config_map("a", "blue"))
         event = await reader.next()
         assert event.type == "DELETED"
-        assert event.stored is not None
         assert event.stored.json["metadata"]["labels"] == {"colour": "red"}, "as the watcher knew it"
         assert event.stored.json["metadata"]["resourceVersion"] == str(inside.store.revision)
         inside.update("configmaps", config_map("b", "red"))
@@ -92,49 +90,7 @@ async def test_a_forgotten_version_is_too_old(inside: Inside) -> None:
             await reader.next()
 
 
-async def test_the_initial_events_end_with_a_bookmark(inside: Inside) -> None:
-    inside.create("configmaps", config_map("a"))
-    query = WatchQuery(selection=selection(inside), initial_events=True, bookmarks=True)
-    async with watching(inside, query) as reader:
-        assert await reader.seen() == ("ADDED", "a")
-        end = await reader.next()
-        assert (end.type, end.initial_events_end, end.revision) == ("BOOKMARK", True, inside.store.revision)
-
-
-async def test_initial_events_of_the_future_are_refused(inside: Inside) -> None:
-    query = WatchQuery(selection=selection(inside), initial_events=True, revision=10_000)
-    async with watching(inside, query) as reader:
-        with refused(504, "Too large resource version: 10000"):
-            await reader.next()
-
-
-async def test_a_quiet_watch_is_told_the_version_before_it_ends(inside: Inside) -> None:
-    query = WatchQuery(selection=selection(inside), revision=inside.store.revision, bookmarks=True)
-    inside.create("secrets", {"metadata": {"name": "elsewhere"}})
-    async with watching(inside, query, seconds=2.1) as reader:
-        bookmark = await reader.next()
-        assert (bookmark.type, bookmark.revision) == ("BOOKMARK", inside.store.revision)
-
-
-async def test_no_bookmark_passes_a_write_that_comes_as_it_is_due(
-    inside: Inside, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tinykube.api.watches._BOOKMARK_SECONDS", 0.01)
-    query = WatchQuery(selection=selection(inside), revision=inside.store.revision, bookmarks=True)
-    async with watching(inside, query, 60) as reader:
-        reading = asyncio.create_task(reader.next())
-        await asyncio.sleep(0)
-        # Both timers are due when the loop goes on: the watch's, then the write, before the watch resumes.
-        asyncio.get_running_loop().call_later(0.02, inside.create, "configmaps", config_map("late"))
-        time.sleep(0.05)  # noqa: ASYNC251 - the loop is to be late
-        event = await reading
-        while event.type == "BOOKMARK":
-            event = await reader.next()
-        assert event.stored
-        assert event.stored.key.name == "late"
-
-
-async def test_nobody_gets_bookmarks_without_asking(inside: Inside) -> None:
+async def test_a_quiet_watch_ends_in_time_without_events(inside: Inside) -> None:
     query = WatchQuery(selection=selection(inside), revision=inside.store.revision)
     batches = [batch async for batch in watch_events(inside.store, query, 0.05)]
     assert batches == []

@@ -95,7 +95,7 @@ def test_node_that_takes_no_new_pods() -> None:
     )
 
 
-def test_unready_claims_are_told_before_a_cordon() -> None:
+def test_unready_claims_are_reported_before_a_cordon() -> None:
     assert place(POD, {}, {}, {}, node="n", cordoned=True) == Placement(
         problem='persistentvolumeclaim "data" not found'
     )

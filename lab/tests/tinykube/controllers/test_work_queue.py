@@ -35,7 +35,7 @@ async def test_key_added_many_times_is_handled_once() -> None:
 
 
 async def test_key_added_while_handled_is_handled_again_and_not_at_the_same_time() -> None:
-    entered, let_go, twice = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    entered, continues, twice = asyncio.Event(), asyncio.Event(), asyncio.Event()
     inside = 0
     most = 0
     times = 0
@@ -45,7 +45,7 @@ async def test_key_added_while_handled_is_handled_again_and_not_at_the_same_time
         inside, times = inside + 1, times + 1
         most = max(most, inside)
         entered.set()
-        await let_go.wait()
+        await continues.wait()
         inside -= 1
         if times == 2:
             twice.set()
@@ -55,7 +55,7 @@ async def test_key_added_while_handled_is_handled_again_and_not_at_the_same_time
         await entered.wait()
         queue.add("key")
         queue.add("key")
-        let_go.set()
+        continues.set()
         await twice.wait()
     assert (most, times) == (1, 2)
 

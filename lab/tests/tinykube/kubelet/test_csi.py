@@ -22,6 +22,7 @@ from tinykube.errors import NotYet
 from tinykube.kubelet.csi import CsiVolumes, Drivers, _CsiNode
 from tinykube.kubelet.nfs import mount_points
 from tinykube.kubelet.node import HostFolders
+from tinykube.kubelet.pod_tokens import PodContext
 from tinykube.kubelet.syscalls import MountFlag, mount
 
 Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
@@ -29,7 +30,7 @@ SOURCE = CSIPersistentVolumeSource(
     driver=NAME, volumeHandle="fs-1::fsap-1", volumeAttributes={"encryptInTransit": "true"}
 )
 Modes = csi_pb2.VolumeCapability.AccessMode
-root_only = pytest.mark.skipif(os.geteuid() != 0, reason="mounting is root's")
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
 
 
 @asynccontextmanager
@@ -55,7 +56,7 @@ async def known(kube: AsyncClient) -> list[dict[str, Any]]:
     return list(found["spec"].get("drivers") or ())
 
 
-async def is_told(plugin: Plugin) -> bool:
+async def is_reported(plugin: Plugin) -> bool:
     return bool(plugin.told)
 
 
@@ -105,9 +106,9 @@ async def test_a_socket_that_was_replaced_is_another_driver(
 ) -> None:
     successor = Plugin(plugin.socket.parent)
     async with following(node, plugin), plugin.running():
-        await eventually(lambda: is_told(plugin))
+        await eventually(lambda: is_reported(plugin))
         async with successor.running():
-            await eventually(lambda: is_told(successor))
+            await eventually(lambda: is_reported(successor))
 
 
 async def test_hidden_sockets_and_files_are_passed_over(
@@ -119,7 +120,7 @@ async def test_hidden_sockets_and_files_are_passed_over(
     async with hidden.running(name="hidden-reg.sock"):
         (plugin.registry / "hidden-reg.sock").rename(plugin.registry / ".hidden-reg.sock")
         async with following(node, plugin), plugin.running():
-            await eventually(lambda: is_told(plugin))
+            await eventually(lambda: is_reported(plugin))
         assert hidden.told == []
 
 
@@ -150,12 +151,27 @@ def volumes(drivers: Drivers) -> CsiVolumes:
     return CsiVolumes(CsiCalls(), drivers, HostFolders())
 
 
+async def nothing() -> PodContext:
+    return PodContext()
+
+
 async def publish(
-    volumes: CsiVolumes, folder: Path, *, mode: str = "ReadWriteMany", read_only: bool = False
+    volumes: CsiVolumes,
+    folder: Path,
+    *,
+    mode: str = "ReadWriteMany",
+    read_only: bool = False,
+    get_context: Callable[[], Awaitable[PodContext]] = nothing,
 ) -> Path:
     options = ("tls", "iam")
     return await volumes.publish(
-        "pvc-1", SOURCE, folder, access_mode=mode, options=options, read_only=read_only
+        "pvc-1",
+        SOURCE,
+        folder,
+        access_mode=mode,
+        options=options,
+        read_only=read_only,
+        get_context=get_context,
     )
 
 
@@ -178,7 +194,31 @@ async def test_a_volume_is_published_and_unpublished_as_the_kubelet_does(
     assert len(plugin.unpublished) == 1
 
 
-async def test_refusals_are_told_in_the_words_of_kubernetes(
+async def test_a_volume_is_published_again_with_new_tokens_if_its_driver_wants_it(
+    volumes: CsiVolumes, plugin: Plugin, folder: Path
+) -> None:
+    contexts = [
+        PodContext(attributes={"tokens": "first"}, again=True),
+        PodContext(attributes={"tokens": "second"}, again=True),
+        PodContext(),
+    ]
+
+    async def get_context() -> PodContext:
+        return contexts.pop(0)
+
+    await publish(volumes, folder, get_context=get_context)
+    await volumes.publish_again(folder)
+    await volumes.publish_again(folder)
+
+    context = {"encryptInTransit": "true"}
+    assert [dict(one.volume_context) for one in plugin.published] == [
+        {**context, "tokens": "first"},
+        {**context, "tokens": "second"},
+    ]
+    assert contexts == []
+
+
+async def test_refusals_are_reported_in_the_words_of_kubernetes(
     volumes: CsiVolumes, plugin: Plugin, folder: Path
 ) -> None:
     plugin.refusal = (grpc.StatusCode.INVALID_ARGUMENT, "volume id: is nonsense")

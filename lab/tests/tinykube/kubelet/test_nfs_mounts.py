@@ -8,7 +8,7 @@ from tinykube.kubelet import nfs
 from tinykube.kubelet.nfs import KernelNfs, Nfs, kernel_has_nfs, mount_arguments, mount_points, port_of
 from tinykube.kubelet.syscalls import MountFlag, mount
 
-root_only = pytest.mark.skipif(os.geteuid() != 0, reason="mounting is root's")
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_mount_arguments(volume: Nfs, arguments: tuple[str, ...]) -> None:
 
 
 @root_only
-@pytest.mark.skipif(kernel_has_nfs(), reason="this kernel would go on to ask the server")
+@pytest.mark.skipif(kernel_has_nfs(), reason="a kernel with NFS would also ask the missing server")
 async def test_failed_mount_says_what_mount_says(tmp_path: Path) -> None:
     with pytest.raises(NotYet) as caught:
         await KernelNfs().mount(Nfs(server="127.0.0.1", path="/x", options=("port=1",)), tmp_path)

@@ -165,7 +165,7 @@ def test_remove_tree_follows_no_link(tmp_path: Path) -> None:
     assert (kept / "file").exists()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="mounting is root's")
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount")
 def test_remove_tree_leaves_alone_what_has_a_folder_bound_in_it(tmp_path: Path) -> None:
     data, directory = tmp_path.resolve() / "data", tmp_path.resolve() / "pod"
     target = directory / "volume"

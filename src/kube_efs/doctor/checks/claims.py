@@ -7,11 +7,12 @@ from kube_efs.doctor.checks.common import (
     VolumeKind,
     controller_log,
     controllers,
+    former_provisioners,
     has_driver_tags,
     lasts,
-    needs_tunnels,
     problem_of,
     provisioners,
+    publishes_targets,
     targets_of,
 )
 from kube_efs.doctor.facts import ClaimFacts, ClusterFacts, Facts
@@ -26,7 +27,8 @@ from kube_efs.model.efs.file_systems import Discovery, FileSystem, LifeCycleStat
 from kube_efs.model.efs.ids import FileSystemId, MountTargetId
 from kube_efs.model.efs.targets import TunnelTarget
 from kube_efs.model.errors import KubeEfsError
-from kube_efs.model.tunnel_volumes import ClusterView, is_served, parse_request
+from kube_efs.model.left_alone import check_claim
+from kube_efs.model.tunnel_volumes import ROOT_CLASS, ClusterView, parse_request
 
 _PENDING = broken("claim/pending", "A claim has no volume yet.")
 _LOST = broken("claim/lost", "The volume of a claim does not exist any more.")
@@ -41,13 +43,13 @@ def _check(facts: Facts) -> Iterator[Finding]:
     if cluster is None or cluster.claims is None:
         return
     classes = {one.name: one for one in cluster.classes or ()}
-    served = provisioners(cluster)
+    served = {**dict.fromkeys(former_provisioners(cluster), VolumeKind.TUNNEL), **provisioners(cluster)}
     if facts.claim:
         yield from _asked(facts.claim, cluster.claims, classes, served.keys())
     for one in cluster.claims:
         storage_class = classes.get(one.claim.storage_class or "")
         kind = served.get(storage_class.provisioner) if storage_class else None
-        if storage_class is not None and kind is not None and is_served(one.claim):
+        if storage_class is not None and kind is not None and one.claim.storage_class != ROOT_CLASS:
             yield from _ours(one, storage_class, kind, facts, cluster)
 
 
@@ -165,13 +167,15 @@ def _verdict(
 ) -> KubeEfsError | None:
     """The reason that the controller would give now."""
     claim, tagged = one.claim, has_driver_tags(cluster)
+    former = former_provisioners(cluster)
     try:
+        check_claim(claim, storage_class, provisioners(cluster).keys() - former, former)
         match kind:
             case VolumeKind.TUNNEL:
                 parse_request(claim, storage_class, _view(facts, cluster))
             case VolumeKind.DIRECTORY:
                 provisioner = _directory_provisioner(storage_class.provisioner, cluster)
-                targets = targets_of(cluster) if needs_tunnels(cluster) else None
+                targets = targets_of(cluster) if publishes_targets(cluster) else None
                 directory_volumes.parse_request(claim, storage_class, provisioner, targets)
             case VolumeKind.CSI:
                 parse_claim(claim, storage_class, required_bytes=1, has_driver_tags=tagged)

@@ -45,9 +45,21 @@ def controllers(cluster: ClusterFacts) -> tuple[Workload, ...]:
 
 def needs_tunnels(cluster: ClusterFacts) -> bool:
     """Whether tunnels are expected: not if only directories are created in a mount of the controller."""
+    backends = _backends(cluster)
+    return not backends or backends != {"directory"}
+
+
+def publishes_targets(cluster: ClusterFacts) -> bool:
+    """Whether the controllers here publish tunnel targets: not if they create no tunnel volumes."""
+    backends = _backends(cluster)
+    return not backends or "tunnel" in backends
+
+
+def _backends(cluster: ClusterFacts) -> frozenset[str]:
+    """The kinds of volumes that the controllers here create; empty without controllers."""
     here = [one for one in controllers(cluster) if one.namespace == cluster.namespace]
-    backends = {one.environment.get("KUBE_EFS_BACKENDS", "tunnel").strip(" ,") for one in here}
-    return backends != {"directory"}
+    texts = [one.environment.get("KUBE_EFS_BACKENDS", "tunnel") for one in here]
+    return frozenset(name.strip() for text in texts for name in text.split(",") if name.strip())
 
 
 def has_driver_tags(cluster: ClusterFacts) -> bool:
@@ -75,6 +87,15 @@ def provisioners(cluster: ClusterFacts) -> Mapping[str, VolumeKind]:
         **dict.fromkeys(tunnel or {DEFAULT_PROVISIONER}, VolumeKind.TUNNEL),
         DRIVER: VolumeKind.CSI,
     }
+
+
+def former_provisioners(cluster: ClusterFacts) -> frozenset[str]:
+    """Earlier names of the provisioner of tunnel volumes: the root volumes of the namespace keep them."""
+    here = [one.environment for one in controllers(cluster) if one.namespace == cluster.namespace]
+    now = {one.get("STORAGE_PROVISIONER_NAME", DEFAULT_PROVISIONER) for one in here}
+    roots = (one.volume for one in cluster.volumes or () if one.volume.storage_class == ROOT_CLASS)
+    ours = (one for one in roots if one.claim and one.claim.namespace == cluster.namespace)
+    return frozenset(one.provisioned_by for one in ours if now and one.provisioned_by) - now
 
 
 def is_our_volume(volume: Volume, targets: TunnelTargets) -> bool:
@@ -107,7 +128,7 @@ def our_volumes(cluster: ClusterFacts) -> Iterator[tuple[Volume, FileSystemId]]:
 def controller_log(cluster: ClusterFacts) -> str:
     """The command that shows the logs of the controllers."""
     here = [one for one in controllers(cluster) if one.namespace == cluster.namespace]
-    name = here[0].name if here else "efs-manager"
+    name = here[0].name if here else cluster.names.controller
     return f"kubectl -n {cluster.namespace} logs deployment/{name} --all-containers --tail=200"
 
 
@@ -156,7 +177,8 @@ def render_command(cluster: ClusterFacts) -> str:
     """
     platform = "kubernetes" if cluster.constraints is None else "openshift"
     has_driver = any(is_ours(one) and one.command == "node" for one in cluster.workloads or ())
-    options = f"--for {platform}{' --csi' if has_driver else ''} --namespace {cluster.namespace}"
+    names = f"--names {cluster.names.name_set} --namespace {cluster.namespace}"
+    options = f"--for {platform}{' --csi' if has_driver else ''} {names}"
     return f"kube-efs render {options} | kubectl diff -f -"
 
 

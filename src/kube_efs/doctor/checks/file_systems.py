@@ -12,7 +12,6 @@ from kube_efs.model.claims import StorageClass
 from kube_efs.model.csi.parameters import parse_parameters
 from kube_efs.model.efs.file_systems import FileSystem
 from kube_efs.model.efs.ids import FileSystemId
-from kube_efs.model.efs.targets import CONFIG_MAP_NAME
 from kube_efs.model.errors import InvalidValue
 
 _MISSING = broken("file-system/missing", "A class or volume names a file system that AWS does not have.")
@@ -77,7 +76,7 @@ def named_file_systems(cluster: ClusterFacts) -> Mapping[FileSystemId, list[str]
     for volume, file_system_id in our_volumes(cluster):
         found[file_system_id].append(f"named by PersistentVolume {volume.name}")
     for file_system_id in targets_of(cluster).targets:
-        found[file_system_id].append(f"named by ConfigMap {CONFIG_MAP_NAME}")
+        found[file_system_id].append(f"named by ConfigMap {cluster.names.config_map}")
     return found
 
 
@@ -197,7 +196,7 @@ def _without_addresses(cluster: ClusterFacts) -> Iterator[Finding]:
                 kind=_NO_TARGET,
                 subject=Subject("FileSystem", file_system_id),
                 problem="has no usable mount target that the controller knows",
-                evidence=(f"ConfigMap {cluster.namespace}/{CONFIG_MAP_NAME} has no address of it",),
+                evidence=(f"ConfigMap {cluster.namespace}/{cluster.names.config_map} has no address of it",),
                 remedy="create a mount target in each zone that has nodes",
                 commands=(
                     f"aws efs describe-mount-targets --file-system-id {file_system_id}",

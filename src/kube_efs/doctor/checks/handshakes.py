@@ -47,7 +47,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
                 subject=subject,
                 problem=f"{file.path} cannot be used",
                 evidence=(file.problem,),
-                remedy="install the certificate authorities of Amazon, in PEM form, at KUBE_EFS_CA_FILE",
+                remedy="install the certificate authorities of the mount targets, in PEM form, at this path",
                 commands=(f"openssl x509 -noout -subject -in {quote(str(file.path))}",),
             )
     for tunnel in facts.node.tunnels or ():

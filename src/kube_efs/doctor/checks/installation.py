@@ -18,6 +18,7 @@ _RESTARTS = risk("workload/restarts", "A pod of kube-efs restarted more than a f
 _NO_LEADER = broken("controller/no-leader", "No controller holds the Lease, so no claim is served.")
 _DEGRADED = broken("operator/degraded", "The operator reports that its installation is degraded.")
 _SKEW = risk("version/skew", "The processes of kube-efs run from different images.")
+_SECOND = broken("installation/second", "The tunnels of two installations use the same ports of the nodes.")
 _OLDER = risk("version/older-system", "An older EFS driver, provisioner or operator still exists.")
 
 _FEW_RESTARTS: Final = 3
@@ -52,6 +53,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
                 yield _not_ready(one, cluster)
             yield from (_restarted(one, pod) for pod in _pods(one, cluster) if pod.restarts > _FEW_RESTARTS)
         yield from _skew(ours)
+        yield from _second(ours, cluster)
         yield from (_older(one) for one in cluster.workloads if one.name in OLDER_SYSTEMS and one not in ours)
     for condition in cluster.degraded:
         yield Finding(
@@ -171,6 +173,26 @@ def _skew(ours: list[Workload]) -> Iterator[Finding]:
             )
 
 
+def _second(ours: list[Workload], cluster: ClusterFacts) -> Iterator[Finding]:
+    """The tunnels beside those of the installation that is examined."""
+    tunnels = {(one.namespace, one.name): one for one in ours if one.command == "tunnel"}
+    own = tunnels.pop((cluster.namespace, cluster.names.tunnel), None)
+    if own is None:
+        return
+    for one in tunnels.values():
+        yield Finding(
+            kind=_SECOND,
+            subject=_subject(one),
+            problem="is of a second installation of kube-efs",
+            evidence=(f"{own.kind} {own.namespace}/{own.name} exists, too",),
+            remedy=(
+                "remove one of the two installations, as described in docs/install.md; the ConfigMap of the"
+                " one that stays must have the ports of the volumes"
+            ),
+            commands=(f"kubectl -n {one.namespace} get deployments,daemonsets,configmaps,leases",),
+        )
+
+
 def _older(workload: Workload) -> Finding:
     return Finding(
         kind=_OLDER,
@@ -189,4 +211,4 @@ def _subject(workload: Workload) -> Subject:
     return Subject(workload.kind, f"{workload.namespace}/{workload.name}")
 
 
-TOPIC = Topic(check=_check, kinds=(_NOT_READY, _RESTARTS, _NO_LEADER, _DEGRADED, _SKEW, _OLDER))
+TOPIC = Topic(check=_check, kinds=(_NOT_READY, _RESTARTS, _NO_LEADER, _DEGRADED, _SKEW, _SECOND, _OLDER))

@@ -1,7 +1,9 @@
 """The published status of each node's tunnel agent, and the nodes without one."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from shlex import quote
 from typing import Final
 
 from kube_efs.doctor.checks.common import (
@@ -16,19 +18,25 @@ from kube_efs.doctor.facts import ClusterFacts, Facts, PublishedStatus
 from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
 from kube_efs.doctor.times import shown, time_of
 from kube_efs.model.csi.claims import DRIVER
-from kube_efs.tunnels.status import TunnelState, TunnelStatus
+from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
+from kube_efs.tunnels.status import DENIED_REMEDY, TunnelStatus
 
 _SILENT = broken("agent/silent", "The tunnel agent of a node has not reported its state for minutes.")
 _PROBLEM = broken("agent/problem", "The tunnel agent of a node reports a problem.")
 _DOWN = broken("tunnel/down", "A tunnel of a node does not work.")
+_DENIED = risk(
+    "tunnel/denied",
+    "EFS lets nobody use a tunnel without identity, because of the policy of the file system.",
+)
 _FAILED_OVER = risk("tunnel/failed-over", "A tunnel uses a mount target that is not the nearest.")
 _CERTIFICATE = broken("tunnel/certificate", "The client certificate of a tunnel has expired.")
+_NO_ZONE = risk(
+    "node/zone-unknown", "A node does not know its zone, so its tunnels cannot prefer a mount target."
+)
 _NO_DRIVER = broken("driver/not-registered", "The kubelet of a node does not know the CSI driver.")
 
 # Agents write at least once a minute.
-_AGENTS: Final = "efs-stunnel"
 _SILENCE: Final = timedelta(minutes=3)
-_NOT_WORKING: Final = frozenset({TunnelState.DOWN, TunnelState.REJECTED, TunnelState.NO_MOUNT_TARGET})
 
 
 def _check(facts: Facts) -> Iterator[Finding]:
@@ -37,11 +45,13 @@ def _check(facts: Facts) -> Iterator[Finding]:
         return
     if cluster.statuses is not None:
         # The agents of openshift-efs-stunnel publish no status.
-        has_older_agents = any(one.name == _AGENTS and not is_ours(one) for one in cluster.workloads or ())
+        older = OPENSHIFT_EFS_STUNNEL.tunnel
+        has_older_agents = any(one.name == older and not is_ours(one) for one in cluster.workloads or ())
         if needs_tunnels(cluster) and not has_older_agents:
             yield from _silent(facts, cluster)
         for one in cluster.statuses:
             yield from _reported(one, facts.now, cluster)
+        yield from _denied(cluster)
     yield from _without_driver(cluster)
 
 
@@ -55,7 +65,9 @@ def _silent(facts: Facts, cluster: ClusterFacts) -> Iterator[Finding]:
                 subject=Subject("Node", node.name),
                 problem="its tunnel agent does not report its state",
                 evidence=(f"last report at {shown(time)}" if time else "no report",),
-                remedy="check that a pod of the DaemonSet efs-stunnel runs there, and check its log",
+                remedy=(
+                    f"check that a pod of the DaemonSet {cluster.names.tunnel} runs there, and check its log"
+                ),
                 commands=_unique(pods_on(node.name, cluster), agent_log(node.name, cluster)),
             )
 
@@ -77,6 +89,18 @@ def _reported(one: PublishedStatus, now: datetime, cluster: ClusterFacts) -> Ite
             remedy="check the agent's log, and run the doctor on the node",
             commands=_unique(agent_log(one.node, cluster), look_at_node(one.node, cluster)),
         )
+    location = one.status.location
+    if location is not None and not location.zone:
+        yield Finding(
+            kind=_NO_ZONE,
+            subject=subject,
+            problem="its tunnel agent does not know the zone of the node",
+            evidence=(str(location),),
+            remedy=(
+                "label the Node with topology.kubernetes.io/zone or set KUBE_EFS_ZONE, then restart the agent"
+            ),
+            commands=(f"kubectl get node {quote(one.node)} --show-labels", agent_log(one.node, cluster)),
+        )
     for tunnel in one.status.tunnels:
         yield from _tunnel(tunnel, subject, now, cluster)
 
@@ -87,7 +111,7 @@ def _tunnel(
     commands = _unique(look_at_node(subject.name, cluster), agent_log(subject.name, cluster))
     name = f"the tunnel of {tunnel.file_system_id} at port {tunnel.port}"
     evidence = tuple(filter(None, [tunnel.reason, f"{tunnel.connections} connections"]))
-    if tunnel.state in _NOT_WORKING and not tunnel.leaving:
+    if tunnel.has_failed and not tunnel.leaving:
         yield Finding(
             kind=_DOWN,
             subject=subject,
@@ -119,6 +143,24 @@ def _tunnel(
         )
 
 
+def _denied(cluster: ClusterFacts) -> Iterator[Finding]:
+    """One finding for each file system: its policy is the same for all nodes."""
+    nodes: defaultdict[str, list[str]] = defaultdict(list)
+    for one in cluster.statuses or ():
+        for tunnel in one.status.tunnels if one.status else ():
+            if tunnel.denied and not tunnel.leaving:
+                nodes[tunnel.file_system_id].append(f"{one.node}: {tunnel.reason}")
+    for file_system_id, evidence in sorted(nodes.items()):
+        yield Finding(
+            kind=_DENIED,
+            subject=Subject("FileSystem", file_system_id),
+            problem="its tunnel volumes cannot be mounted: EFS denies access to their tunnel",
+            evidence=tuple(sorted(evidence)),
+            remedy=DENIED_REMEDY,
+            commands=(f"aws efs describe-file-system-policy --file-system-id {file_system_id}",),
+        )
+
+
 def _without_driver(cluster: ClusterFacts) -> Iterator[Finding]:
     is_wanted = any(is_ours(one) and one.command == "node" for one in cluster.workloads or ())
     for node in cluster.nodes or ():
@@ -128,9 +170,14 @@ def _without_driver(cluster: ClusterFacts) -> Iterator[Finding]:
                 subject=Subject("Node", node.name),
                 problem=f"its kubelet does not know {DRIVER}",
                 evidence=(f"drivers: {', '.join(sorted(node.drivers)) or 'none'}",),
-                remedy="check that a pod of the DaemonSet efs-csi-node runs there; is --kubelet-dir correct?",
+                remedy=(
+                    f"check that a pod of the DaemonSet {cluster.names.node} runs there; is --kubelet-dir"
+                    " correct?"
+                ),
                 commands=(pods_on(node.name, cluster), f"kubectl get csinode {node.name} -o yaml"),
             )
 
 
-TOPIC = Topic(check=_check, kinds=(_SILENT, _PROBLEM, _DOWN, _FAILED_OVER, _CERTIFICATE, _NO_DRIVER))
+TOPIC = Topic(
+    check=_check, kinds=(_SILENT, _PROBLEM, _NO_ZONE, _DOWN, _DENIED, _FAILED_OVER, _CERTIFICATE, _NO_DRIVER)
+)

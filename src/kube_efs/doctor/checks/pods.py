@@ -6,13 +6,13 @@ from typing import Final
 from kube_efs.doctor.checks.common import lasts, look_at_node, our_volumes
 from kube_efs.doctor.facts import ClusterFacts, Facts, PodFacts
 from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
+from kube_efs.model.names import WORKER_LABELS
 
 _WAITING = broken("pod/waiting", "A pod does not start because of a volume of kube-efs.")
 _TERMINATING = broken("pod/terminating", "A pod with a volume of kube-efs does not end.")
 _WORKER = risk("worker/failed", "A worker pod could not create or remove directories.")
 
 _MOUNTING: Final = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume"})
-_WORKERS: Final = "efs-worker"
 
 
 def _check(facts: Facts) -> Iterator[Finding]:
@@ -21,7 +21,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
         return
     ours = {(one.claim.namespace, one.claim.name) for one, _ in our_volumes(cluster) if one.claim is not None}
     for pod in cluster.pods:
-        if pod.component == _WORKERS and pod.namespace == cluster.namespace:
+        if pod.component == WORKER_LABELS["component"] and pod.namespace == cluster.namespace:
             yield from _worker(pod)
         elif not pod.has_ended and any((pod.namespace, claim) in ours for claim in pod.claims):
             yield from _stuck(pod, facts, cluster)

@@ -16,7 +16,7 @@ _PARAMETER = broken(
     "storage-class/parameter",
     "A StorageClass has a parameter or mount option that makes kube-efs refuse its claims.",
 )
-_ODDITY = risk("storage-class/oddity", "A StorageClass has a parameter that has no effect.")
+_IGNORED = risk("storage-class/oddity", "A StorageClass has a parameter that has no effect.")
 
 # Any claim with nothing unusual in it.
 _PLAIN = Claim(namespace="default", name="plain", uid=ClaimUid("plain"), access_modes=("ReadWriteMany",))
@@ -32,7 +32,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
         if kind is None:
             continue
         try:
-            oddities = judge_class(one, kind, has_driver_tags=has_driver_tags(cluster))
+            warnings = judge_class(one, kind, has_driver_tags=has_driver_tags(cluster))
         except InvalidValue as error:
             yield Finding(
                 kind=_PARAMETER,
@@ -46,9 +46,9 @@ def _check(facts: Facts) -> Iterator[Finding]:
                 ),
             )
             continue
-        for text in oddities:
+        for text in warnings:
             yield Finding(
-                kind=_ODDITY,
+                kind=_IGNORED,
                 subject=Subject("StorageClass", one.name),
                 problem=text,
                 evidence=(f"provisioner {one.provisioner}",),
@@ -67,10 +67,10 @@ def judge_class(storage_class: StorageClass, kind: VolumeKind, *, has_driver_tag
         case VolumeKind.DIRECTORY:
             if directory_classes.parse_class(storage_class).tls:
                 tunnel_mount_options(storage_class)
-            return tuple(map(str, directory_classes.oddities(storage_class)))
+            return tuple(map(str, directory_classes.class_warnings(storage_class)))
         case VolumeKind.CSI:
             request = parse_claim(_PLAIN, storage_class, required_bytes=1, has_driver_tags=has_driver_tags)
-            return request.oddities
+            return request.warnings
 
 
-TOPIC = Topic(check=_check, kinds=(_PARAMETER, _ODDITY))
+TOPIC = Topic(check=_check, kinds=(_PARAMETER, _IGNORED))

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 
-from kube_efs.doctor.checks.common import controller_log, needs_tunnels
+from kube_efs.doctor.checks.common import controller_log, publishes_targets
 from kube_efs.doctor.facts import Facts
 from kube_efs.doctor.findings import Finding, Subject, Topic, broken
-from kube_efs.model.efs.targets import CONFIG_MAP_NAME
 
 _MISSING = broken("targets/missing", "The ConfigMap with the tunnel targets does not exist.")
 _UNREADABLE = broken("targets/unreadable", "The ConfigMap with the tunnel targets cannot be read.")
@@ -17,15 +16,15 @@ _YAML = " -o yaml"
 def _check(facts: Facts) -> Iterator[Finding]:
     if facts.cluster is None or facts.cluster.targets is None:
         return
-    targets = facts.cluster.targets
-    get = f"kubectl -n {facts.cluster.namespace} get configmap {CONFIG_MAP_NAME}{_YAML}"
-    subject = Subject("ConfigMap", f"{facts.cluster.namespace}/{CONFIG_MAP_NAME}")
-    if not targets.found and needs_tunnels(facts.cluster):
+    targets, names = facts.cluster.targets, facts.cluster.names
+    get = f"kubectl -n {names.namespace} get configmap {names.config_map}{_YAML}"
+    subject = Subject("ConfigMap", f"{names.namespace}/{names.config_map}")
+    if not targets.found and publishes_targets(facts.cluster):
         yield Finding(
             kind=_MISSING,
             subject=subject,
             problem="does not exist",
-            evidence=(f"looked for in namespace {facts.cluster.namespace}",),
+            evidence=(f"looked for in namespace {names.namespace}",),
             remedy="start a controller; is --namespace the namespace of kube-efs?",
             commands=("kubectl get deployments --all-namespaces", controller_log(facts.cluster)),
         )
@@ -39,7 +38,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
                 "keep a copy and delete it: the controller creates it again, with the ports of the volumes"
             ),
             commands=(
-                f"{get} > {CONFIG_MAP_NAME}.yaml",
+                f"{get} > {names.config_map}.yaml",
                 get.replace(" get ", " delete ").removesuffix(_YAML),
             ),
         )
@@ -50,7 +49,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
             problem=f"nodes ignore its entry {rejection.entry}",
             evidence=(f"{rejection.entry}: {rejection.error}",),
             remedy="correct or remove the entry; nodes keep its previous targets",
-            commands=(f"kubectl -n {facts.cluster.namespace} edit configmap {CONFIG_MAP_NAME}",),
+            commands=(f"kubectl -n {names.namespace} edit configmap {names.config_map}",),
         )
 
 

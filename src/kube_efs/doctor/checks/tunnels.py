@@ -7,6 +7,7 @@ from typing import Final
 from kube_efs.doctor.facts import Facts
 from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
 from kube_efs.doctor.node_facts import NodeFacts, ProcessHealth, TunnelFacts
+from kube_efs.tunnels.status import DENIED_REMEDY
 
 _UNREACHABLE = broken("process/unreachable", "A process of kube-efs on this node does not answer.")
 _UNHEALTHY = broken("process/unhealthy", "A process of kube-efs on this node reports a problem.")
@@ -14,6 +15,7 @@ _NO_CONFIGURATION = broken("stunnel/no-configuration", "There is no `stunnel.con
 _NOT_RUNNING = broken("stunnel/not-running", "stunnel does not run on this node.")
 _NOT_LISTENING = broken("port/not-listening", "Nothing listens on a tunnel's port.")
 _NULL_CALL = broken("tunnel/no-nfs", "The NULL call of NFS through a tunnel gets no answer.")
+_NO_ACCESS = risk("tunnel/no-access", "NFS answers through a tunnel, and EFS denies access to its clients.")
 _SLOW = risk("tunnel/slow", "The NULL call of NFS through a tunnel takes more than half a second.")
 _DEAD_MOUNT = broken("mount/dead-port", "A mount goes through a port that nothing listens on.")
 
@@ -91,6 +93,15 @@ def _tunnel(one: TunnelFacts, node: NodeFacts, subject: Subject) -> Iterator[Fin
             remedy="check that stunnel runs, and which program listens on the port",
             commands=("ss -tlnp", _tail(node)),
         )
+    elif one.null_call.is_denied:
+        yield Finding(
+            kind=_NO_ACCESS,
+            subject=subject,
+            problem=f"EFS denies access through {name}",
+            evidence=(one.null_call.reason,),
+            remedy=f"a tunnel on demand: check its IAM identity and access point; otherwise, {DENIED_REMEDY}",
+            commands=(_tail(node),),
+        )
     elif not one.null_call.ok:
         yield Finding(
             kind=_NULL_CALL,
@@ -142,6 +153,7 @@ TOPIC = Topic(
         _NOT_RUNNING,
         _NOT_LISTENING,
         _NULL_CALL,
+        _NO_ACCESS,
         _SLOW,
         _DEAD_MOUNT,
     ),

@@ -6,7 +6,7 @@ from shlex import quote
 from kube_efs.doctor.checks.common import controller_log, is_our_volume, lasts, targets_of
 from kube_efs.doctor.facts import ClusterFacts, Facts, VolumeFacts
 from kube_efs.doctor.findings import Finding, Kind, Subject, Topic, broken
-from kube_efs.model.efs.targets import CONFIG_MAP_NAME, TunnelTargets
+from kube_efs.model.efs.targets import TunnelTargets
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
 from kube_efs.model.volumes import VolumePhase
 
@@ -77,7 +77,7 @@ def _misled(one: VolumeFacts, targets: TunnelTargets, cluster: ClusterFacts) -> 
             f"its port {volume.port} {behind}, but its data is in {expected}",
             [f"mount options {', '.join(volume.mount_options)}"],
             remedy,
-            f"kubectl -n {cluster.namespace} get configmap {CONFIG_MAP_NAME} -o yaml",
+            f"kubectl -n {cluster.namespace} get configmap {cluster.names.config_map} -o yaml",
         )
 
 

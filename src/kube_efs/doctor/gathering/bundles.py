@@ -19,7 +19,7 @@ from lightkube.resources.core_v1 import (
     ServiceAccount,
 )
 from lightkube.resources.rbac_authorization_v1 import Role, RoleBinding
-from lightkube.resources.storage_v1 import CSIDriver, CSINode, StorageClass
+from lightkube.resources.storage_v1 import CSIDriver, StorageClass
 
 from kube_efs.doctor.bundle import Bundle
 from kube_efs.doctor.checks.common import our_volumes, provisioners
@@ -27,6 +27,7 @@ from kube_efs.doctor.facts import ClusterFacts
 from kube_efs.doctor.gathering.attempts import Attempts
 from kube_efs.doctor.gathering.node import NodeOptions
 from kube_efs.doctor.gathering.objects import Json
+from kube_efs.kube.csi_nodes import CsiNode
 from kube_efs.kube.errors import translated
 from kube_efs.mounts.mountinfo import MOUNTINFO
 
@@ -46,7 +47,7 @@ _OF_THE_NAMESPACE: Final[tuple[type, ...]] = (
     RoleBinding,
     Event,
 )
-_OF_THE_CLUSTER: Final[tuple[type, ...]] = (Node, CSIDriver, CSINode, StorageClass)
+_OF_THE_CLUSTER: Final[tuple[type, ...]] = (Node, CSIDriver, CsiNode, StorageClass)
 
 
 async def collect_cluster(
@@ -75,7 +76,8 @@ async def collect_cluster(
         await add(f"{kind.__name__}", kind, lambda _: True, cluster.namespace)
     for kind in _OF_THE_CLUSTER:
         await add(f"{kind.__name__}", kind, lambda _: True)
-    await add("ConfigMap", ConfigMap, lambda one: _name(one).startswith("efs-"), cluster.namespace)
+    config_maps = ("efs-", cluster.names.config_map, cluster.names.tunnel_status)
+    await add("ConfigMap", ConfigMap, lambda one: _name(one).startswith(config_maps), cluster.namespace)
     await add("PersistentVolume", PersistentVolume, lambda one: _name(one) in volumes)
     await add("PersistentVolumeClaim", PersistentVolumeClaim, is_ours, "*")
     await add("Event-of-volumes", Event, is_about_ours, "*")

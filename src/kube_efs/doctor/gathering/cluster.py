@@ -19,7 +19,7 @@ from lightkube.resources.core_v1 import (
     PersistentVolumeClaim,
     Pod,
 )
-from lightkube.resources.storage_v1 import CSINode, StorageClass
+from lightkube.resources.storage_v1 import StorageClass
 
 from kube_efs.doctor.constraints import Constraints, read_constraints
 from kube_efs.doctor.facts import (
@@ -37,7 +37,6 @@ from kube_efs.doctor.gathering.objects import (
     Json,
     read_claim_facts,
     read_degraded,
-    read_drivers,
     read_lease,
     read_node,
     read_pod,
@@ -49,14 +48,14 @@ from kube_efs.doctor.gathering.objects import (
     read_warning,
     read_workload,
 )
+from kube_efs.kube.csi_nodes import CsiNode, read_drivers
 from kube_efs.kube.errors import translated
 from kube_efs.kube.reading import read_storage_class
 from kube_efs.kube.shared_volumes import SharedVolumeResource
 from kube_efs.model.csi.claims import DRIVER
-from kube_efs.model.efs.targets import CONFIG_MAP_NAME
 from kube_efs.model.errors import KubeNotFound
+from kube_efs.model.names import Names
 from kube_efs.model.trash import TRASH_EMPTIED, TRASH_NOT_EMPTIED
-from kube_efs.tunnels.status_config_map import STATUS_LABELS
 
 _Value = TypeVar("_Value")
 
@@ -69,9 +68,9 @@ _ConstraintsResource: Any = create_global_resource(
 _SUBJECTS: Final = {"PersistentVolumeClaim", "PersistentVolume", "Pod", "DaemonSet"}
 
 
-async def gather_cluster(client: AsyncClient, namespace: str, attempts: Attempts) -> ClusterFacts:
-    """Everything in the API that concerns kube-efs, which is in ``namespace``."""
-    look = attempts.look
+async def gather_cluster(client: AsyncClient, names: Names, attempts: Attempts) -> ClusterFacts:
+    """Everything in the API that concerns kube-efs; ``names`` are those of its objects."""
+    look, namespace = attempts.look, names.namespace
     async with asyncio.TaskGroup() as tasks:
         start = tasks.create_task
         workloads = start(look("Deployments and DaemonSets", _workloads(client, attempts)))
@@ -86,11 +85,12 @@ async def gather_cluster(client: AsyncClient, namespace: str, attempts: Attempts
         warnings = start(look("events", _warnings(client)))
         stuck_trash = start(look("events of trashes", _stuck_trash(client)))
         constraints = start(look("SecurityContextConstraints", _constraints(client)))
-        targets = start(look("the tunnel targets", _targets(client, namespace)))
-        published = _read(client, ConfigMap, read_published, namespace=namespace, labels=STATUS_LABELS)
+        targets = start(look("the tunnel targets", _targets(client, names)))
+        labels = names.tunnel_status_labels
+        published = _read(client, ConfigMap, read_published, namespace=namespace, labels=labels)
         statuses = start(look("the published status of nodes", published))
     return ClusterFacts(
-        namespace=namespace,
+        names=names,
         workloads=workloads.result(),
         pods=pods.result(),
         nodes=nodes.result(),
@@ -147,7 +147,7 @@ async def _data(client: AsyncClient, name: str, namespace: str, attempts: Attemp
 
 
 async def _nodes(client: AsyncClient, attempts: Attempts) -> tuple[NodeObject, ...]:
-    found = await attempts.look("the CSI drivers of nodes", _read(client, CSINode, read_drivers))
+    found = await attempts.look("the CSI drivers of nodes", _read(client, CsiNode, read_drivers))
     return await _read(client, Node, partial(read_node, drivers=dict(found or ())))
 
 
@@ -194,10 +194,10 @@ async def _constraints(client: AsyncClient) -> tuple[Constraints, ...] | None:
         return None
 
 
-async def _targets(client: AsyncClient, namespace: str) -> TargetsFacts:
+async def _targets(client: AsyncClient, names: Names) -> TargetsFacts:
     try:
-        with translated(f"ConfigMap {CONFIG_MAP_NAME}"):
-            found = await client.get(ConfigMap, CONFIG_MAP_NAME, namespace=namespace)
+        with translated(f"ConfigMap {names.config_map}"):
+            found = await client.get(ConfigMap, names.config_map, namespace=names.namespace)
     except KubeNotFound:
         return TargetsFacts(found=False)
     return read_targets(found.to_dict())

@@ -173,13 +173,6 @@ def read_node(body: Json, drivers: Mapping[str, frozenset[str]]) -> NodeObject:
     )
 
 
-def read_drivers(body: Json) -> tuple[str, frozenset[str]]:
-    """The name and the drivers in a CSINode."""
-    return body["metadata"]["name"], frozenset(
-        one["name"] for one in (body.get("spec") or {}).get("drivers") or ()
-    )
-
-
 def read_lease(body: Json) -> LeaseFacts:
     """The lease in a Lease."""
     spec = body.get("spec") or {}

@@ -77,6 +77,15 @@ def parse_tags(text: str) -> tuple[Tag, ...]:
     return tags
 
 
+def render_tags(tags: Iterable[Tag]) -> str:
+    """The text that ``parse_tags`` reads as these tags."""
+    return " ".join(f"{_escaped(tag.key)}:{_escaped(tag.value)}" for tag in tags)
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"([ :\\])", r"\\\1", text)
+
+
 def split_tags(text: str) -> tuple[Tag, ...]:
     """The tags, with any characters; raises InvalidSetting when the text does not follow the grammar."""
     tags: dict[str, str] = {}

@@ -1,6 +1,7 @@
 """EFS access points: how one is created for a volume, and whether an existing one can serve it."""
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -18,6 +19,8 @@ from kube_efs.model.csi.root_directories import (
 from kube_efs.model.csi.volume_handles import AccessPointId
 from kube_efs.model.efs.directories import Directory, Relation
 from kube_efs.model.efs.ids import FileSystemId
+
+_HASH = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +95,7 @@ def access_point_request(
     """The access point to create for the volume; ``user`` has the IDs of the class or allocated ones."""
     parameters = request.parameters
     return AccessPointRequest(
-        client_token=client_token(request, file_system_id),
+        client_token=client_token(request),
         file_system_id=file_system_id,
         directory=volume_directory(request),
         permissions=f"{parameters.mode:03o}",
@@ -101,22 +104,42 @@ def access_point_request(
     )
 
 
-def client_token(request: VolumeRequest, file_system_id: FileSystemId) -> str:
+def client_token(request: VolumeRequest) -> str:
     """The token with which repeated requests give the same access point: at most 64 characters.
 
-    Without ``reuseAccessPoint`` it is the volume's name. EFS stores tokens by account and region, so that an
-    attempt with another file system of the class finds the access point of the first attempt. With it, the
-    token identifies namespace and name of the claim, and the file system. (The AWS driver hashes only the
-    name, so that claims of the same name in different namespaces share their data. Its access points are not
-    found.) Raises InvalidArgument if the claim is not known.
+    Without ``reuseAccessPoint`` it is the volume's name. With it, it is the AWS driver's: the hash of the
+    claim's name alone, so that claims of this name in all namespaces and clusters share one access point. EFS
+    stores tokens by account and region, so that an attempt with another file system of the class finds the
+    access point of the first attempt. Raises InvalidArgument if the claim is not known.
     """
-    origin = request.origin
     if not request.parameters.reuses_access_point:
         return plain_name(request.name)
     check_reuse(request)
+    return hashlib.sha256(request.origin.claim_name.encode()).hexdigest()
+
+
+def own_token(request: VolumeRequest, file_system_id: FileSystemId) -> str:
+    """The token of a reused access point that only claims of one namespace, name and file system have.
+
+    kube-efs used it for all of them before it used the AWS driver's. It still does if that one belongs to an
+    access point on another file system. Raises InvalidArgument if the claim is not known.
+    """
+    check_reuse(request)
     # No part can contain a slash, so two claims never give the same text.
-    identity = f"{file_system_id}/{origin.claim_namespace}/{origin.claim_name}"
+    identity = f"{file_system_id}/{request.origin.claim_namespace}/{request.origin.claim_name}"
     return hashlib.sha256(identity.encode()).hexdigest()
+
+
+def known_tokens(request: VolumeRequest, file_system_id: FileSystemId) -> tuple[str, ...]:
+    """The tokens of the access points on the file system that may serve the request, the best one first."""
+    if not request.parameters.reuses_access_point:
+        return (client_token(request),)
+    return (own_token(request, file_system_id), client_token(request))
+
+
+def is_reusable(found: AccessPoint) -> bool:
+    """Whether claims of other namespaces and clusters can find it by its token, the hash of a name."""
+    return _HASH.fullmatch(found.client_token) is not None
 
 
 def check_reuse(request: VolumeRequest) -> None:

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kube_efs.model.csi.errors import InvalidArgument
+from kube_efs.model.csi.mount_flags import parse_mount_flags
 
 _FILE_SYSTEM_TYPES = frozenset({"", "efs"})
-_CROSS_ACCOUNT = "crossaccount"
 
 
 class AccessMode(StrEnum):
@@ -63,14 +63,17 @@ def check_capabilities(capabilities: Sequence[VolumeCapability]) -> None:
     if any(capability.is_block for capability in capabilities):
         remedy = "use volumeMode Filesystem"
         raise InvalidArgument("is not supported", field="access type", value="block", remedy=remedy)
-    for flag in (flag for capability in capabilities for flag in capability.mount_flags):
-        if _CROSS_ACCOUNT in (option.strip().lower() for option in flag.split(",")):
-            remedy = "set crossaccount in the provisioner secret or the volume's attributes"
-            raise InvalidArgument("is not allowed", field="mount flags", value=flag, remedy=remedy)
+    for capability in capabilities:
+        parse_mount_flags(capability.mount_flags)
 
 
-def check_file_system_types(capabilities: Sequence[VolumeCapability]) -> None:
-    """Raises InvalidArgument unless every ``fs_type`` is empty or ``efs``; only for CreateVolume."""
+def check_new_volume(capabilities: Sequence[VolumeCapability]) -> None:
+    """Raises InvalidArgument unless a volume with these capabilities can be created and then mounted.
+
+    The type of the file system must be empty or ``efs``. A node ignores it, as that of the AWS driver does,
+    so volumes that exist with another type can be mounted.
+    """
+    check_capabilities(capabilities)
     for capability in capabilities:
         if capability.file_system_type not in _FILE_SYSTEM_TYPES:
             raise InvalidArgument(

@@ -9,18 +9,16 @@ from dataclasses import dataclass
 
 from kube_efs.model.claims import Claim, ReclaimPolicy, StorageClass
 from kube_efs.model.csi.access_points import VolumeRequest
-from kube_efs.model.csi.capabilities import AccessMode, VolumeCapability, check_capabilities
-from kube_efs.model.csi.mount_flags import parse_mount_flags
+from kube_efs.model.csi.capabilities import AccessMode, VolumeCapability, check_new_volume
 from kube_efs.model.csi.parameters import parse_parameters
 from kube_efs.model.csi.root_directories import VolumeOrigin
+from kube_efs.model.csi.sidecar_parameters import SecretTemplate, parse_sidecar_parameters
 from kube_efs.model.errors import ClaimRefused, InvalidValue
 from kube_efs.model.nfs_volumes import refuse_unservable
 from kube_efs.model.volumes import ClaimReference, CsiSource, Volume
 
 DRIVER = "efs.csi.aws.com"
 
-_SECRET_NAME = "csi.storage.k8s.io/provisioner-secret-name"  # noqa: S105
-_SECRET_NAMESPACE = "csi.storage.k8s.io/provisioner-secret-namespace"  # noqa: S105
 _VARIABLE = re.compile(r"\$\{(pv\.name|pvc\.name|pvc\.namespace)\}")
 _MODES = {
     "ReadWriteOnce": AccessMode.SINGLE_NODE_WRITER,
@@ -47,7 +45,7 @@ class CsiRequest:
     reclaim_policy: ReclaimPolicy
     mount_options: tuple[str, ...]
     secret: SecretReference | None
-    oddities: tuple[str, ...]
+    warnings: tuple[str, ...]
 
 
 def parse_claim(
@@ -63,24 +61,33 @@ def parse_claim(
         raise ClaimRefused("is not supported", field="spec.selector", remedy=remedy)
     modes = [_MODES.get(name, AccessMode.UNKNOWN) for name in claim.access_modes]
     try:
+        sidecar = parse_sidecar_parameters(storage_class.parameters)
         parameters = parse_parameters(storage_class.parameters, has_driver_tags=has_driver_tags)
-        parse_mount_flags(storage_class.mount_options)
-        check_capabilities([VolumeCapability(access_mode=mode) for mode in modes])
+        check_new_volume(
+            [
+                VolumeCapability(
+                    access_mode=mode,
+                    file_system_type=sidecar.file_system_type,
+                    mount_flags=storage_class.mount_options,
+                )
+                for mode in modes
+            ]
+        )
     except InvalidValue as error:
         field = f"StorageClass {storage_class.name} {error.field}"
         raise ClaimRefused(error.problem, field=field, value=error.value, remedy=error.remedy) from error
     name = volume_name(claim)
     origin = VolumeOrigin(claim_name=claim.name, claim_namespace=claim.namespace, volume_name=name)
-    oddities = [str(oddity) for oddity in parameters.oddities]
+    warnings = [str(warning) for warning in (*parameters.warnings, *sidecar.warnings)]
     if claim.attributes_class:
-        oddities.append(f"spec.volumeAttributesClassName: {claim.attributes_class!r} has no effect on EFS")
+        warnings.append(f"spec.volumeAttributesClassName: {claim.attributes_class!r} has no effect on EFS")
     return CsiRequest(
         claim=claim,
         volume=VolumeRequest(name=name, parameters=parameters, origin=origin, required_bytes=required_bytes),
         reclaim_policy=storage_class.reclaim_policy,
         mount_options=storage_class.mount_options,
-        secret=_secret(claim, storage_class),
-        oddities=tuple(oddities),
+        secret=_secret(claim, sidecar.provisioner_secret),
+        warnings=tuple(warnings),
     )
 
 
@@ -113,21 +120,12 @@ def volume_for(request: CsiRequest, source: CsiSource, zone: str | None) -> Volu
     )
 
 
-def _secret(claim: Claim, storage_class: StorageClass) -> SecretReference | None:
-    name = storage_class.parameters.get(_SECRET_NAME, "")
-    namespace = storage_class.parameters.get(_SECRET_NAMESPACE, "")
-    if not name and not namespace:
+def _secret(claim: Claim, template: SecretTemplate | None) -> SecretReference | None:
+    if template is None:
         return None
-    if not name or not namespace:
-        given = _SECRET_NAME if name else _SECRET_NAMESPACE
-        raise ClaimRefused(
-            "needs the other parameter too",
-            field=f"StorageClass {storage_class.name} parameters.{given}",
-            remedy=f"give both {_SECRET_NAME} and {_SECRET_NAMESPACE}",
-        )
     values = {"pv.name": volume_name(claim), "pvc.name": claim.name, "pvc.namespace": claim.namespace}
 
     def filled(text: str) -> str:
         return _VARIABLE.sub(lambda found: values[found[1]], text)
 
-    return SecretReference(namespace=filled(namespace), name=filled(name))
+    return SecretReference(namespace=filled(template.namespace), name=filled(template.name))

@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 from kube_efs.model.csi.cross_account import ROLE_ARN
 from kube_efs.model.csi.errors import InvalidArgument, refused_as_argument
+from kube_efs.model.csi.volume_attributes import AuthenticationSource, parse_authentication_source
 from kube_efs.model.csi.volume_handles import AccessPointId, parse_access_point_id
 from kube_efs.model.efs.ids import Region, ZoneName, parse_region, parse_zone_name
-from kube_efs.model.efs.targets import parse_address
+from kube_efs.model.efs.targets import parse_address, parse_ca_file
 from kube_efs.model.errors import InvalidValue
 
 _FIELD = "mount flags"
@@ -17,7 +18,10 @@ _FIELD = "mount flags"
 _SWITCHES = frozenset({"tls", "notls", "iam", "ocsp", "noocsp"})
 _SETTINGS = frozenset(
     {"accesspoint", "az", "region", "mounttargetip", "awsprofile", "rolearn", "jwtpath", "verify", "tlsport"}
+    | {"cafile", "authenticationsource"}
 )
+# For worker pods: mount.efs treats it as iam.
+_OPTIONAL_IAM = "auto"
 _WITHOUT_EFFECT = frozenset({"stunnel", "nodirects3read", "nos3readcache"})
 
 _PAST_TUNNEL = "would bypass the tunnel"
@@ -25,14 +29,23 @@ _UNVERIFIED = "would weaken the verification of the server"
 _NO_MOUNT = "would not mount the volume"
 _REFUSED = {
     **dict.fromkeys(("port", "addr", "mountport", "mountaddr", "mounthost", "clientaddr"), _PAST_TUNNEL),
-    **dict.fromkeys(("cafile", "capath"), _UNVERIFIED),
+    "capath": _UNVERIFIED,
     # For mount(8) these are other operations, or a success before the mount exists.
     **dict.fromkeys(("bind", "rbind", "move", "remount", "bg", "fake", "loop"), _NO_MOUNT),
     **dict.fromkeys(("shared", "slave", "private", "unbindable"), _NO_MOUNT),
     **dict.fromkeys(("rshared", "rslave", "rprivate", "runbindable"), _NO_MOUNT),
-    **dict.fromkeys(("netns", "azid", "crossaccount"), "is not allowed"),
+    "netns": "is not allowed because the tunnel is in the network namespace of the node",
+    "azid": "is not allowed because each node uses the ID of its own zone",
+    "crossaccount": "is not allowed",
+}
+_REMEDIES = {
+    "azid": "use az and the name of a zone",
+    "crossaccount": "set crossaccount in the provisioner secret or the volume's attributes",
 }
 
+# A part ends at a comma outside of quotes.
+_PART = re.compile(r'(?:[^,"]|"[^"]*(?:"|\Z))+')
+_QUOTED = re.compile(r'"([^"]*)"')
 # Only text that mount(8), the kernel and a shell read as a single plain word.
 _NAME = re.compile(r"[a-z0-9_][a-z0-9_.-]{0,63}")
 _VALUE = re.compile(r"[A-Za-z0-9_.:/@%+-]{1,255}")
@@ -42,11 +55,16 @@ _TOKEN_FILE = re.compile(r"(/[A-Za-z0-9_.-]*[A-Za-z0-9_-]){1,32}")  # no compone
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MountFlags:
-    """The parsed flags; None and False if they are not set. ``others`` are options for the kernel."""
+    """The parsed flags; None and False if they are not set. ``others`` are options for the kernel.
+
+    ``iam_optional`` (``iam=auto``): if the mount fails with the identity, it is tried without. The tunnel
+    agent of the node decides whether ``ca_file`` is allowed.
+    """
 
     tls: bool = False
     notls: bool = False
     iam: bool = False
+    iam_optional: bool = False
     ocsp: bool = False
     access_point_id: AccessPointId | None = None
     zone: ZoneName | None = None
@@ -55,8 +73,10 @@ class MountFlags:
     profile: str | None = None
     role_arn: str | None = None
     token_file: str | None = None
+    ca_file: str | None = None
+    authentication_source: AuthenticationSource | None = None
     others: tuple[str, ...] = ()
-    oddities: tuple[InvalidValue, ...] = ()
+    warnings: tuple[InvalidValue, ...] = ()
 
 
 class _Flag(NamedTuple):
@@ -70,33 +90,49 @@ class _Flag(NamedTuple):
 def parse_mount_flags(flags: Sequence[str]) -> MountFlags:
     """The meaning of the flags; raises InvalidArgument for what is malformed, dangerous or contradictory.
 
-    A flag may contain several, separated by commas, as for ``mount.efs``. The case of names and of access
-    point IDs does not matter; the case of other values does.
+    A flag may contain several, separated by commas, as for ``mount.efs``. A comma in double quotes separates
+    nothing. The case of names and of access point IDs does not matter; the case of other values does.
     """
     own: dict[str, str | None] = {}
     others: list[str] = []
-    oddities: list[InvalidValue] = []
+    warnings: list[InvalidValue] = []
     for flag in _single_flags(flags):
         if flag.name in _WITHOUT_EFFECT or flag.name.startswith("awscredsuri"):
-            oddities.append(_without_effect(flag))
+            warnings.append(_without_effect(flag))
         elif flag.name in _SWITCHES | _SETTINGS:
             _add(own, flag)
         else:
             others.append(_checked_other(flag))
     _check_together(own)
-    oddities += _ineffective(own)
-    return _mount_flags(own, tuple(others), tuple(oddities))
+    warnings += _ineffective(own)
+    return _mount_flags(own, tuple(others), tuple(warnings))
 
 
 def _single_flags(flags: Iterable[str]) -> Iterator[_Flag]:
-    for flag in (part.strip(" ") for text in flags for part in text.split(",")):
+    for flag in (part.strip(" ") for text in flags for part in _PART.findall(text)):
         if flag:
             name, has_value, value = flag.partition("=")
-            yield _Flag(name.lower(), value if has_value else None)
+            yield _parsed_quotes(_Flag(name.lower(), value if has_value else None))
+
+
+def _parsed_quotes(flag: _Flag) -> _Flag:
+    """The flag without the quotes around its value, which only options of ``mount.efs`` may have.
+
+    No option of a volume needs a comma in its value, and neither mount(8) nor stunnel.conf must get one.
+    """
+    if '"' not in str(flag):
+        return flag
+    quoted = _QUOTED.fullmatch(flag.value or "")
+    if quoted is None:
+        raise _refused(flag, "has quotes that are not around its value", 'use NAME="VALUE"')
+    if "," in quoted[1]:
+        raise _refused(flag, "has a comma in its value", "use a value without commas")
+    return _Flag(flag.name, quoted[1]) if flag.name in _SETTINGS else flag
 
 
 def _add(own: dict[str, str | None], flag: _Flag) -> None:
-    if flag.name in _SWITCHES and flag.value is not None:
+    is_optional_iam = (flag.name, flag.value) == ("iam", _OPTIONAL_IAM)
+    if flag.name in _SWITCHES and flag.value is not None and not is_optional_iam:
         raise _refused(flag, "takes no value", f"use {flag.name}")
     if flag.name in _SETTINGS and not flag.value:
         raise _refused(flag, "needs a value", f"use {flag.name}=VALUE")
@@ -106,7 +142,7 @@ def _add(own: dict[str, str | None], flag: _Flag) -> None:
 
 def _checked_other(flag: _Flag) -> str:
     if flag.name in _REFUSED:
-        raise _refused(flag, _REFUSED[flag.name], "leave it out")
+        raise _refused(flag, _REFUSED[flag.name], _REMEDIES.get(flag.name, "leave it out"))
     if not _NAME.fullmatch(flag.name) or (flag.value is not None and not _VALUE.fullmatch(flag.value)):
         raise _refused(flag, "is malformed", "use NAME or NAME=VALUE, of letters, digits and _.:/@%+-")
     return str(flag)
@@ -137,10 +173,10 @@ def _ineffective(own: dict[str, str | None]) -> Iterator[InvalidValue]:
 
 
 def _mount_flags(
-    own: dict[str, str | None], others: tuple[str, ...], oddities: tuple[InvalidValue, ...]
+    own: dict[str, str | None], others: tuple[str, ...], warnings: tuple[InvalidValue, ...]
 ) -> MountFlags:
-    access_point, zone, region, address = (
-        own.get(n) for n in ("accesspoint", "az", "region", "mounttargetip")
+    access_point, zone, region, address, ca_file = (
+        own.get(n) for n in ("accesspoint", "az", "region", "mounttargetip", "cafile")
     )
     if "tlsport" in own and not re.fullmatch(r"[0-9]{1,5}", own["tlsport"] or ""):
         raise _refused(_Flag("tlsport", own["tlsport"]), "is not a valid port", "leave it out")
@@ -149,6 +185,7 @@ def _mount_flags(
             tls="tls" in own,
             notls="notls" in own,
             iam="iam" in own,
+            iam_optional=own.get("iam") == _OPTIONAL_IAM,
             ocsp="ocsp" in own,
             access_point_id=parse_access_point_id(access_point.lower(), field=_FIELD)
             if access_point
@@ -159,8 +196,12 @@ def _mount_flags(
             profile=_matching(_PROFILE, own, "awsprofile"),
             role_arn=_matching(ROLE_ARN, own, "rolearn"),
             token_file=_matching(_TOKEN_FILE, own, "jwtpath"),
+            ca_file=parse_ca_file(ca_file, field=_FIELD) if ca_file else None,
+            authentication_source=parse_authentication_source(source, field=f"{_FIELD}, authenticationSource")
+            if (source := own.get("authenticationsource"))
+            else None,
             others=others,
-            oddities=oddities,
+            warnings=warnings,
         )
 
 

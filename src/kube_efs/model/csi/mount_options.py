@@ -5,8 +5,8 @@ The flags are ``mountOptions`` of a class or volume. The AWS driver passes them 
 MountPlan. The others go to the kernel, after a check that each is a single option.
 
 Differences: the case of values is kept; a flag ``rw`` cannot override ``ro`` of the request; no flag disables
-the verification of the server or bypasses the tunnel; volumes that share a tunnel do not share their caches
-(``nosharecache``), as if each had its own port.
+the verification of the server or bypasses the tunnel, and ``cafile`` needs the consent of the administrator;
+volumes that share a tunnel do not share their caches (``nosharecache``), as if each had its own port.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from kube_efs.model.csi.capabilities import VolumeCapability, check_capabilities
 from kube_efs.model.csi.errors import InvalidArgument
 from kube_efs.model.csi.mount_flags import MountFlags, parse_mount_flags
-from kube_efs.model.csi.volume_attributes import VolumeAttributes
+from kube_efs.model.csi.volume_attributes import AuthenticationSource, VolumeAttributes
 from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle
 from kube_efs.model.efs.ids import Region, ZoneName
 from kube_efs.model.errors import InvalidValue
@@ -47,11 +47,12 @@ _DEFAULTS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IamIdentity:
-    """The credentials that sign the connection: of a profile, of a web identity, or of the node."""
+    """The credentials that sign the connection: of a profile, a web identity, the pod, or the node."""
 
     profile: str | None = None
     role_arn: str | None = None
     token_file: str | None = None
+    is_of_pod: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,25 +60,38 @@ class MountPlan:
     """How a volume is mounted.
 
     ``handle`` also contains an access point from the flags. With ``iam`` None, the connection is not signed.
+    With ``iam_optional``, a mount that fails with the identity is tried without.
     ``zone`` and ``region`` are None for those of the node. ``checks_revocation`` checks the certificate of
-    the server with OCSP. ``nfs_options`` are complete except for the port. Each of ``oddities`` causes a
-    warning.
+    the server with OCSP, which an authority in ``ca_file`` must have signed; None means those of the region.
+    ``nfs_options`` are complete except for the port. Each of ``warnings`` causes a warning.
     """
 
     handle: VolumeHandle
     attributes: VolumeAttributes
     encrypted: bool
     iam: IamIdentity | None = None
+    iam_optional: bool = False
     zone: ZoneName | None = None
     region: Region | None = None
     checks_revocation: bool = False
+    ca_file: str | None = None
     nfs_options: tuple[str, ...] = ()
-    oddities: tuple[InvalidValue, ...] = ()
+    warnings: tuple[InvalidValue, ...] = ()
+
+    @property
+    def signs_as_pod(self) -> bool:
+        """Whether the service account of the pod signs the connection."""
+        return self.iam is not None and self.iam.is_of_pod
 
     @property
     def read_only(self) -> bool:
         """Whether the mount is for reading only."""
         return "ro" in self.nfs_options
+
+    @property
+    def attempts(self) -> tuple["MountPlan", ...]:
+        """The plans to try, in order."""
+        return (self, replace(self, iam=None, iam_optional=False)) if self.iam_optional else (self,)
 
     def options(self, port: int | None = None) -> str:
         """The argument of ``mount -o``; ``port`` is the tunnel's, None mounts the target itself."""
@@ -99,20 +113,28 @@ def plan_mount(
     """
     check_capabilities([capability])
     flags = parse_mount_flags(capability.mount_flags)
-    encrypted, oddities = _decide_encryption(handle, attributes, flags)
+    encrypted, warnings = _decide_encryption(handle, attributes, flags)
     access_point_id, deprecated = _access_point(handle, flags, encrypted=encrypted)
     if flags.iam and not encrypted:
         raise _contradiction("iam", "needs TLS", "leave out encryptInTransit: false")
+    if flags.ca_file and not encrypted:
+        raise _contradiction(f"cafile={flags.ca_file}", "needs TLS", "leave out encryptInTransit: false")
+    identity = _identity(flags, attributes)
+    if flags.iam_optional and identity is not None and identity.is_of_pod:
+        # The mount without an identity could have more permissions than the pod.
+        raise _contradiction("iam=auto", "excludes authenticationSource: pod", "use iam")
     return MountPlan(
         handle=replace(handle, access_point_id=access_point_id),
         attributes=_with_address(attributes, flags),
         encrypted=encrypted,
-        iam=_identity(flags),
+        iam=identity,
+        iam_optional=flags.iam_optional,
         zone=None if attributes.cross_account else flags.zone,
         region=flags.region,
         checks_revocation=flags.ocsp,
+        ca_file=flags.ca_file,
         nfs_options=_nfs_options(flags.others, read_only=read_only or capability.access_mode.reads_only),
-        oddities=(*oddities, *deprecated, *flags.oddities, *_ineffective_zone(attributes, flags)),
+        warnings=(*warnings, *deprecated, *flags.warnings, *_ineffective_zone(attributes, flags)),
     )
 
 
@@ -126,13 +148,13 @@ def _decide_encryption(
         raise _contradiction("notls", "contradicts TLS", "set encryptInTransit to false")
     if wanted or not handle.access_point_id:
         return wanted, ()
-    odd = InvalidValue(
+    warning = InvalidValue(
         "has no effect because the volume has an access point and is encrypted",
         field="encryptInTransit",
         value="false",
         remedy="leave it out",
     )
-    return True, (odd,)
+    return True, (warning,)
 
 
 def _access_point(
@@ -149,10 +171,10 @@ def _access_point(
     if not encrypted:
         remedy = "leave out encryptInTransit: false"
         raise _contradiction(f"accesspoint={flags.access_point_id}", "needs TLS", remedy)
-    odd = InvalidValue(
+    warning = InvalidValue(
         "is deprecated", field="mount flags", value="accesspoint", remedy="put it into the volume handle"
     )
-    return flags.access_point_id, (odd,)
+    return flags.access_point_id, (warning,)
 
 
 def _ineffective_zone(attributes: VolumeAttributes, flags: MountFlags) -> Iterator[InvalidValue]:
@@ -182,12 +204,35 @@ def _with_address(attributes: VolumeAttributes, flags: MountFlags) -> VolumeAttr
     return replace(attributes, address=address)
 
 
-def _identity(flags: MountFlags) -> IamIdentity | None:
+def _identity(flags: MountFlags, attributes: VolumeAttributes) -> IamIdentity | None:
+    """The identity; raises InvalidArgument when a pod is to sign and something else is given, too."""
+    source = flags.authentication_source or attributes.authentication_source
+    if attributes.authentication_source not in {None, source}:
+        raise _contradiction(
+            f"authenticationSource={source}",
+            f"is not the source in the volume attributes, {attributes.authentication_source}",
+            "leave one of them out",
+        )
+    if source is AuthenticationSource.POD:
+        return _identity_of_pod(flags)
     if not flags.iam:
         return None
     if flags.role_arn and flags.token_file:  # these two together win over a profile
         return IamIdentity(role_arn=flags.role_arn, token_file=flags.token_file)
     return IamIdentity(profile=flags.profile)
+
+
+def _identity_of_pod(flags: MountFlags) -> IamIdentity:
+    """The identity of the pod, and nothing in its place: the mount could get other permissions."""
+    field = "authenticationSource"
+    if not flags.iam:
+        raise InvalidArgument("needs iam", field=field, value="pod", remedy="add iam to the mount options")
+    given = {"awsprofile": flags.profile, "rolearn": flags.role_arn, "jwtpath": flags.token_file}
+    for name, value in given.items():
+        if value is not None:
+            problem = f"excludes {name}, which selects other credentials"
+            raise InvalidArgument(problem, field=field, value="pod", remedy=f"leave {name} out")
+    return IamIdentity(is_of_pod=True)
 
 
 def _nfs_options(others: Sequence[str], *, read_only: bool) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from enum import StrEnum
 from kube_efs.model.csi.errors import InvalidArgument, refused_as_argument
 from kube_efs.model.csi.parameter_texts import parse_boolean, parse_id
 from kube_efs.model.csi.root_directories import VolumeOrigin, check_pattern, parse_base
+from kube_efs.model.csi.sidecar_parameters import SIDECAR_PREFIX, is_file_system_type
 from kube_efs.model.csi.volume_handles import parse_strict_file_system_id
 from kube_efs.model.efs.directories import Directory
 from kube_efs.model.efs.ids import FileSystemId, ZoneName, parse_zone_name
@@ -27,10 +28,9 @@ from kube_efs.model.gids import GidRange
 # limit a class with several file systems or without access points.
 DEFAULT_GIDS = GidRange(minimum=50_000, maximum=7_000_000)
 
-_SIDECAR_PREFIX = "csi.storage.k8s.io/"
-_CLAIM_NAME = f"{_SIDECAR_PREFIX}pvc/name"
-_CLAIM_NAMESPACE = f"{_SIDECAR_PREFIX}pvc/namespace"
-_VOLUME_NAME = f"{_SIDECAR_PREFIX}pv/name"
+_CLAIM_NAME = f"{SIDECAR_PREFIX}pvc/name"
+_CLAIM_NAMESPACE = f"{SIDECAR_PREFIX}pvc/namespace"
+_VOLUME_NAME = f"{SIDECAR_PREFIX}pv/name"
 
 _MODE = "provisioningMode"
 _FILE_SYSTEM, _FILE_SYSTEMS = "fileSystemId", "fileSystemIds"
@@ -84,7 +84,7 @@ class VolumeParameters:
     ``file_systems`` are used in that order, or are in another object. A ``uid`` or ``gid`` of None is
     allocated from ``gids``; 0 is root. ``mode`` is that of the directory. With a ``pattern`` of None, the
     directory has the name of the volume; ``unique`` adds a suffix to a pattern. ``zone`` is the zone whose
-    mount target volumes of another account use. Each of ``oddities`` causes a warning.
+    mount target volumes of another account use. Each of ``warnings`` causes a warning.
     """
 
     provisioning: ProvisioningMode
@@ -100,7 +100,7 @@ class VolumeParameters:
     reuses_access_point: bool = False
     zone_affinity: bool = False
     tagged: bool = True
-    oddities: tuple[InvalidValue, ...] = ()
+    warnings: tuple[InvalidValue, ...] = ()
 
 
 def parse_origin(parameters: Mapping[str, str]) -> VolumeOrigin:
@@ -130,7 +130,7 @@ def parse_parameters(parameters: Mapping[str, str], *, has_driver_tags: bool = F
     pattern = parameters.get(_PATTERN)
     if pattern is not None:
         check_pattern(pattern, field=_PATTERN)
-    unique, oddities = _parse_unique(parameters)
+    unique, warnings = _parse_unique(parameters)
     return VolumeParameters(
         provisioning=provisioning,
         file_systems=_parse_source(parameters),
@@ -145,7 +145,7 @@ def parse_parameters(parameters: Mapping[str, str], *, has_driver_tags: bool = F
         reuses_access_point=reuses,
         zone_affinity=zone_affinity,
         tagged=tagged,
-        oddities=(*oddities, *_unknown(parameters)),
+        warnings=(*warnings, *_unknown(parameters)),
     )
 
 
@@ -252,10 +252,10 @@ def _parse_unique(parameters: Mapping[str, str]) -> tuple[bool, tuple[InvalidVal
         return _boolean(parameters, _UNIQUE, default=True), ()
     except InvalidArgument as error:
         # In the AWS driver, everything except false counts as true, so it serves such classes.
-        odd = InvalidValue(
+        warning = InvalidValue(
             "is not a boolean and counts as true", field=error.field, value=error.value, remedy=error.remedy
         )
-        return True, (odd,)
+        return True, (warning,)
 
 
 def _boolean(parameters: Mapping[str, str], name: str, *, default: bool) -> bool:
@@ -264,10 +264,10 @@ def _boolean(parameters: Mapping[str, str], name: str, *, default: bool) -> bool
 
 
 def _unknown(parameters: Mapping[str, str]) -> list[InvalidValue]:
-    names = [name for name in parameters if name not in _KNOWN and not name.startswith(_SIDECAR_PREFIX)]
     return [
         InvalidValue("is not known and has no effect", field="parameter", value=name, remedy=_meant(name))
-        for name in sorted(names)
+        for name in sorted(parameters)
+        if name not in _KNOWN and not name.startswith(SIDECAR_PREFIX) and not is_file_system_type(name)
     ]
 
 

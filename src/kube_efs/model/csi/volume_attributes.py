@@ -7,20 +7,28 @@ regard to case, as in the AWS driver.
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 
 from kube_efs.model.csi.errors import InvalidArgument, refused_as_argument
 from kube_efs.model.csi.parameter_texts import parse_boolean
 from kube_efs.model.efs.ids import ZoneName, parse_zone_name
 from kube_efs.model.efs.targets import parse_address
 
-_ENCRYPTED, _TARGET, _TARGETS, _CROSS_ACCOUNT = (
-    *("encryptintransit", "mounttargetip", "mounttargetipmap", "crossaccount"),
+_ENCRYPTED, _TARGET, _TARGETS, _CROSS_ACCOUNT, _AUTHENTICATION = (
+    *("encryptintransit", "mounttargetip", "mounttargetipmap", "crossaccount", "authenticationsource"),
 )
-_KNOWN = (_ENCRYPTED, _TARGET, _TARGETS, _CROSS_ACCOUNT)
+_KNOWN = (_ENCRYPTED, _TARGET, _TARGETS, _CROSS_ACCOUNT, _AUTHENTICATION)
 # csi-provisioner and the kubelet write these for their own use.
 _IGNORED = "storage.kubernetes.io/csiprovisioneridentity"
 _IGNORED_PREFIX = "csi.storage.k8s.io/"
-_REMEDY = "use encryptInTransit, mounttargetip, mounttargetipmap and crossaccount only"
+_REMEDY = "use encryptInTransit, mounttargetip, mounttargetipmap, crossaccount and authenticationSource only"
+
+
+class AuthenticationSource(StrEnum):
+    """Whose identity signs the connection of a mount with ``iam``, with the values of the S3 CSI driver."""
+
+    DRIVER = "driver"
+    POD = "pod"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +45,15 @@ class VolumeAttributes:
 
     ``encrypted`` is None if it is not set, which means TLS. ``address`` is the mount target for every node,
     ``addresses`` contain one for each zone. With ``cross_account``, the DNS name of the file system begins
-    with the zone ID of the node, because names of zones differ between accounts.
+    with the zone ID of the node, because names of zones differ between accounts. ``authentication_source``
+    is None if it is not set, which means the driver.
     """
 
     encrypted: bool | None = None
     address: str | None = None
     addresses: tuple[ZoneAddress, ...] = ()
     cross_account: bool = False
+    authentication_source: AuthenticationSource | None = None
 
     def address_in(self, *zones: str) -> str | None:
         """The mount target for a node in that zone, given by its ID, its name, or both; None without any.
@@ -85,7 +95,22 @@ def parse_attributes(attributes: Mapping[str, str]) -> VolumeAttributes:
         address=address,
         addresses=_parse_addresses(given[_TARGETS]) if _TARGETS in given else (),
         cross_account=parse_boolean(given.get(_CROSS_ACCOUNT, "false"), field=_CROSS_ACCOUNT),
+        authentication_source=(
+            parse_authentication_source(given[_AUTHENTICATION], field="authenticationSource")
+            if _AUTHENTICATION in given
+            else None
+        ),
     )
+
+
+def parse_authentication_source(text: str, *, field: str) -> AuthenticationSource:
+    """The source; raises InvalidArgument for another value."""
+    try:
+        return AuthenticationSource(text)
+    except ValueError:
+        raise InvalidArgument(
+            "is not an authentication source", field=field, value=text, remedy="use driver or pod"
+        ) from None
 
 
 def _parse_addresses(text: str) -> tuple[ZoneAddress, ...]:
@@ -122,4 +147,6 @@ def render_attributes(attributes: VolumeAttributes) -> dict[str, str]:
         rendered[_TARGETS] = json.dumps(entries, sort_keys=True, separators=(",", ":"))
     if attributes.cross_account:
         rendered[_CROSS_ACCOUNT] = "true"
+    if attributes.authentication_source is not None:
+        rendered["authenticationSource"] = attributes.authentication_source.value
     return rendered

@@ -59,14 +59,16 @@ class Directory:
 class Permissions:
     """Mode and owners of a new directory; an owner of None is the user that creates it.
 
-    With ``enforced``, an existing directory gets them too; otherwise it is not changed. With ``own_group``,
-    no other directory may have the same group.
+    With ``enforced``, an existing directory gets them too; otherwise it is not changed. If it gets no new
+    owners, it keeps setuid and setgid, as with chmod(1), unless ``exact`` is true. With ``own_group``, no
+    other directory may have the same group.
     """
 
     mode: int = 0o777
     uid: int | None = None
     gid: int | None = None
     enforced: bool = False
+    exact: bool = False
     own_group: bool = False
 
 

@@ -6,22 +6,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from kube_efs.model.efs.ids import FileSystemId, MountTargetId, Region, SubnetId, VpcId, ZoneName
-
-# The endpoints of each partition; all other regions, us-gov-* too, use amazonaws.com.
-_DNS_SUFFIXES = MappingProxyType(
-    {
-        "cn-north-1": "amazonaws.com.cn",
-        "cn-northwest-1": "amazonaws.com.cn",
-        "eusc-de-east-1": "amazonaws.eu",
-        "eu-isoe-west-1": "cloud.adc-e.uk",
-        "us-iso-east-1": "c2s.ic.gov",
-        "us-iso-west-1": "c2s.ic.gov",
-        "us-isob-east-1": "sc2s.sgov.gov",
-        "us-isob-west-1": "sc2s.sgov.gov",
-        "us-isof-east-1": "csp.hci.ic.gov",
-        "us-isof-south-1": "csp.hci.ic.gov",
-    }
-)
+from kube_efs.model.efs.partitions import partition_of
 
 
 class LifeCycleState(StrEnum):
@@ -100,11 +85,6 @@ class Discovery:
         return tuple(sorted(fs for fs, system in self.file_systems.items() if system.state.usable))
 
 
-def dns_suffix(region: Region) -> str:
-    """The domain that endpoints of this region end in (efs-utils, ``dns_name_suffix``)."""
-    return _DNS_SUFFIXES.get(region, "amazonaws.com")
-
-
 def dns_name(file_system_id: FileSystemId, region: Region, suffix: str | None = None) -> str:
     """The file system's DNS name, which is also the name in its server certificate."""
-    return f"{file_system_id}.efs.{region}.{suffix or dns_suffix(region)}"
+    return f"{file_system_id}.efs.{region}.{suffix or partition_of(region).dns_suffix}"

@@ -1,8 +1,8 @@
 """The tunnel targets of a cluster: the document that the controller writes and every node reads.
 
-It is the value of the key ``efs-stunnel.yaml`` in the ConfigMap ``efs-stunnel`` and its format is that of
-openshift-efs-stunnel (``README.md`` of that project). Ports are assigned here for the whole cluster, because
-PersistentVolumes contain them.
+It is the value of the key ``efs-stunnel.yaml`` in the ConfigMap ``Names.config_map``, and its format is that
+of openshift-efs-stunnel (``README.md`` of that project). Ports are assigned here for the whole cluster,
+because PersistentVolumes contain them.
 
 A volume reaches the file system of its port. Therefore a port in a volume is assigned only to the file system
 that has always had it. Three sources identify this file system: ``targets`` and, for deleted file systems,
@@ -11,6 +11,7 @@ no file system, and stays unused until the volume is deleted or annotated.
 """
 
 import ipaddress
+import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -29,13 +30,13 @@ from kube_efs.model.efs.ids import (
 )
 from kube_efs.model.errors import InvalidValue, shown
 
-CONFIG_MAP_NAME = "efs-stunnel"
 CONFIG_MAP_KEY = "efs-stunnel.yaml"
 ZONES_KEY = "zones.yaml"
 RESERVED_KEY = "reserved-ports.yaml"
-COMPONENT_LABELS = MappingProxyType({"component": "efs-stunnel"})
+UNUSED_KEY = "unused-targets.yaml"
 LAST_PORT = 65535
 _LOWEST_PORT = 1024
+_CA_FILE = re.compile(r"(/[A-Za-z0-9_.-]*[A-Za-z0-9_-]){1,32}")  # no component is . or ..
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,12 +83,14 @@ class PortUse:
 class TunnelTargets:
     """All targets by file system, and the known zones of subnets.
 
-    ``reserved`` are the ports of deleted file systems that volumes still use.
+    ``reserved`` are the ports of deleted file systems that volumes still use. No volume uses the ports of
+    ``unused`` file systems. They keep their ports, but nodes do not open them.
     """
 
     targets: Mapping[FileSystemId, TunnelTarget] = field(default_factory=lambda: MappingProxyType({}))
     zone_by_subnet: Mapping[SubnetId, ZoneName] = field(default_factory=lambda: MappingProxyType({}))
     reserved: Mapping[FileSystemId, int] = field(default_factory=lambda: MappingProxyType({}))
+    unused: frozenset[FileSystemId] = frozenset()
 
     def port_of(self, file_system_id: FileSystemId) -> int | None:
         """The loopback port of this file system on every node; None when it has none."""
@@ -129,6 +132,14 @@ def remaining(before: TunnelTargets, after: TunnelTargets) -> TunnelTargets:
     """The targets of ``before`` that keep their port in ``after``, and the reserved ports of ``after``."""
     targets = {fs: one for fs, one in before.targets.items() if after.port_of(fs) == one.port}
     return replace(before, targets=MappingProxyType(targets), reserved=after.reserved)
+
+
+def unused_targets(targets: TunnelTargets, ports_in_use: Mapping[int, PortUse]) -> frozenset[FileSystemId]:
+    """The file systems of the targets whose port no volume carries, and that no such volume names."""
+    owners = {owner for use in ports_in_use.values() for owner in use.owners}
+    return frozenset(
+        fs for fs, target in targets.targets.items() if target.port not in ports_in_use and fs not in owners
+    )
 
 
 def follow_discovery(
@@ -250,8 +261,13 @@ def render_reserved(targets: TunnelTargets) -> str:
     return yaml.safe_dump({str(fs): port for fs, port in sorted(targets.reserved.items())})
 
 
+def render_unused(targets: TunnelTargets) -> str:
+    """The document for ``unused-targets.yaml``: the file systems whose ports nodes do not open."""
+    return yaml.safe_dump(sorted(map(str, targets.unused)))
+
+
 def parse_targets(
-    text: str, zones_text: str = "", reserved_text: str = ""
+    text: str, zones_text: str = "", reserved_text: str = "", unused_text: str = ""
 ) -> tuple[TunnelTargets, tuple[Rejection, ...]]:
     """The targets of a document, and the entries that are ignored.
 
@@ -275,12 +291,14 @@ def parse_targets(
             targets[target.file_system_id] = target
     zones, bad_zones = _parse_zones(zones_text)
     reserved, bad_ports = _parse_reserved(reserved_text, targets)
+    unused, bad_list = _parse_unused(unused_text, targets)
     found = TunnelTargets(
         targets=MappingProxyType(targets),
         zone_by_subnet=MappingProxyType(zones),
         reserved=MappingProxyType(reserved),
+        unused=unused,
     )
-    return found, (*rejections, *bad_zones, *bad_ports)
+    return found, (*rejections, *bad_zones, *bad_ports, *bad_list)
 
 
 def _load(text: str, what: str) -> object:
@@ -351,6 +369,21 @@ def parse_address(value: object, *, field: str = "address") -> str:
     return str(address)
 
 
+def parse_ca_file(value: object, *, field: str) -> str:
+    """The path of a file of certificate authorities; raises InvalidValue unless it is absolute and plain.
+
+    It has no component ``.`` or ``..``, and only characters that stunnel.conf can contain.
+    """
+    if not isinstance(value, str) or not _CA_FILE.fullmatch(value):
+        raise InvalidValue(
+            "is not a valid path",
+            field=field,
+            value=value,
+            remedy="use an absolute path without .., of letters, digits and _.-",
+        )
+    return value
+
+
 def _parse_zones(text: str) -> tuple[dict[SubnetId, ZoneName], list[Rejection]]:
     zones: dict[SubnetId, ZoneName] = {}
     rejections: list[Rejection] = []
@@ -392,3 +425,16 @@ def _parse_reserved(
             reserved[file_system_id] = port
             taken.add(port)
     return reserved, rejections
+
+
+def _parse_unused(
+    text: str, targets: Mapping[FileSystemId, TunnelTarget]
+) -> tuple[frozenset[FileSystemId], list[Rejection]]:
+    """The unused file systems; none if the list is invalid, because a needed port must be open."""
+    try:
+        entries = _load(text, UNUSED_KEY)
+        if not isinstance(entries, list | None):
+            raise InvalidValue("is not a list", field=UNUSED_KEY, value=entries)
+        return frozenset(map(parse_file_system_id, entries or ())) & targets.keys(), []
+    except InvalidValue as error:
+        return frozenset(), [Rejection(entry=UNUSED_KEY, error=error)]

@@ -39,7 +39,7 @@ class Step(Enum):
     MARK_CLAIM = auto()
     REMOVE_VOLUME = auto()
     REMOVE_CLAIM = auto()
-    LET_GO = auto()
+    RELEASE = auto()
     """Remove the finalizer from the SharedVolume."""
 
 
@@ -94,7 +94,7 @@ def _end(found: Found) -> Step | Status:
         return Step.REMOVE_VOLUME
     if claim or volume:
         return _status(found, SharedVolumePhase.DELETING, _waiting(found))
-    return Step.LET_GO
+    return Step.RELEASE
 
 
 def _prepare(found: Found) -> Step | None:
@@ -126,6 +126,11 @@ def _keep(found: Found) -> Step | Status:
     return Step.MAKE_CLAIM if claim is None else _finish(found, volume, claim)
 
 
+def is_lost(found: Found) -> bool:
+    """Whether Kubernetes considers the claim Lost: it was bound, and its volume does not refer to it."""
+    return found.own_claim is not None and found.own_claim.claim.phase is ClaimPhase.LOST
+
+
 def _finish(found: Found, volume: MarkedVolume, claim: MarkedClaim) -> Step | Status:
     owner = found.shared.owner
     if not volume.marks.suffice_for(owner):
@@ -154,11 +159,18 @@ def _check_binding(found: Found, volume: MarkedVolume) -> None:
 
 
 def _is_loose(found: Found, volume: MarkedVolume) -> bool:
-    """Whether the volume is not reserved, so that any claim could bind it, or is for a deleted claim."""
+    """Whether its reservation is missing, is for a deleted claim, or does not name a Lost claim.
+
+    Without a reservation, any claim could bind the volume. Kubernetes does not bind a Lost claim again before
+    the reference has its UID, for example after both objects were restored from a backup. No data is at risk:
+    the claim names only this volume, and the volume names only this claim.
+    """
     reference = volume.volume.claim
     if reference is None:
         return True
-    return reference.uid is not None and (found.claim is None or found.claim.claim.uid != reference.uid)
+    if reference.uid is None:
+        return is_lost(found)
+    return found.claim is None or found.claim.claim.uid != reference.uid
 
 
 def _status(found: Found, phase: SharedVolumePhase, message: str) -> Status:

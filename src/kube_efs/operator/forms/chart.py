@@ -1,17 +1,32 @@
 """The Helm chart, as the files of its directory."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict
 from importlib.metadata import version
+from importlib.resources import files
 from typing import Any, Final
 
 import yaml
 
-from kube_efs.operator.forms.chart_values import WORKLOADS, Value, chart_values, defaults, schema
-from kube_efs.operator.forms.go_templates import Context, Expression, Lines, conditional, write_object
+from kube_efs.model.names import NEW_INSTALLATION, NameSet
+from kube_efs.operator.forms.aws_driver_refusals import refusals_template
+from kube_efs.operator.forms.aws_driver_values import aws_driver_values, node_values
+from kube_efs.operator.forms.chart_values import WORKLOADS, chart_values, defaults, own_variables, schema
+from kube_efs.operator.forms.chart_workloads import pull_secrets, selector, workload_with_values
+from kube_efs.operator.forms.go_templates import (
+    Context,
+    Expression,
+    Override,
+    conditional,
+    optional,
+    write_object,
+)
+from kube_efs.operator.forms.value_schemas import Value, first_object
 from kube_efs.operator.forms.yaml_text import HEADER, document
 from kube_efs.operator.manifests import (
     CLASS_REFERENCES,
+    STORAGE_CLASS,
     RenderOptions,
     load_asset,
     static_assets,
@@ -22,6 +37,7 @@ from kube_efs.operator.platforms import Platform
 
 FOLDER: Final = "helm/kube-efs"
 _CSI: Final = "$.Values.csi.enabled"
+_CSI_ONLY: Final = f"and {_CSI} $.Values.csi.only"
 _OPENSHIFT: Final = f'eq $.Values.platform "{Platform.OPENSHIFT}"'
 _NOT_OPENSHIFT: Final = f'ne $.Values.platform "{Platform.OPENSHIFT}"'
 # Helm or its user creates the namespace.
@@ -33,17 +49,46 @@ _OPTIONAL: Final = {
     "pod-monitors": "$.Values.monitoring.enabled",
     "rules": "$.Values.monitoring.enabled",
 }
-_ACCOUNTS: Final = {"efs-manager": "controller", "efs-stunnel": "tunnel", "efs-csi-node": "node"}
+_CREATED: Final = {
+    "storage-class": "$.Values.storageClass.create",
+    "controller": "$.Values.controller.create",
+}
+# The accounts that users can name, and the values that name them. The node's pods of the AWS driver sign
+# mounts with their account, which is the tunnel agent's work here.
+_NAMED_ACCOUNTS: Final = {"controller_account": "controller", "tunnel_account": "node"}
 _PLAIN: Final = values_of(RenderOptions(platform=Platform.KUBERNETES))
+_NAMES: Final = '(include "kube-efs.names" $ | fromJson)'
+
+
+def _names_of(name_set: NameSet) -> Mapping[str, str]:
+    """The placeholders with the names that do not depend on other values."""
+    names = name_set.names
+    of_values = {"namespace", "storage_class"}
+    found = {
+        **asdict(names),
+        "name_set": names.name_set.value,
+        "tunnel_status": names.tunnel_status,
+        "older_config_map": names.older_config_map or "",
+    }
+    return {name: text for name, text in found.items() if name not in of_values}
+
+
 _CONTEXT: Final = Context(
     {
+        **{name: Expression(f"{_NAMES}.{name}") for name in _names_of(NEW_INSTALLATION)},
         "namespace": Expression("$.Release.Namespace"),
         "image": Expression('include "kube-efs.image" $'),
         "provisioner": Expression("$.Values.storageClass.provisioner"),
-        "storage_class_name": Expression("$.Values.storageClass.name"),
+        "storage_class_name": Expression(f"$.Values.storageClass.name | default {_NAMES}.storage_class"),
         "region": Expression("$.Values.region", when="$.Values.region"),
-        "kubelet_folder": Expression("$.Values.csi.kubeletDirectory"),
+        "fips": Expression("$.Values.useFIPS"),
+        "kubelet_folder": Expression('include "kube-efs.kubeletDirectory" $'),
         "csi": Expression(_CSI),
+        "csi_only": Expression(_CSI_ONLY),
+        "pod_tokens": Expression("$.Values.csi.podTokens"),
+        "tunnel_volumes": Expression(f"not ({_CSI_ONLY})"),
+        "backends": Expression('ternary "csi" "tunnel,directory,csi" $.Values.csi.only'),
+        "openshift": Expression(_OPENSHIFT),
         "selinux": Expression(f"and ({_OPENSHIFT}) {_CSI}"),
         "user_id": Expression(str(_PLAIN["user_id"]), when=_NOT_OPENSHIFT),
         "tunnel_user_id": Expression(str(_PLAIN["tunnel_user_id"]), when=f"or ({_NOT_OPENSHIFT}) {_CSI}"),
@@ -52,17 +97,37 @@ _CONTEXT: Final = Context(
         "referenced_namespace": Expression(".namespace"),
         "secrets": Expression(".secrets", when=".secrets"),
         "config_maps": Expression(".configMaps", when=".configMaps"),
+        **{
+            name: Expression(f"$.Values.{values}.serviceAccount.name | default {_NAMES}.{name}")
+            for name, values in _NAMED_ACCOUNTS.items()
+        },
+        # The CSI driver alone has no ConfigMap with ports.
+        "older_config_map": Expression(f'ternary "" {_NAMES}.older_config_map ({_CSI_ONLY})'),
     }
 )
-_HELPERS: Final = """\
-{{- define "kube-efs.image" -}}
-{{- with .Values.image.digest -}}
-{{ $.Values.image.repository }}@{{ . }}
-{{- else -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+_ALL_NAMES: Final = {
+    one.value: {**_names_of(one), "storage_class": one.names.storage_class} for one in NameSet
+}
+# Helm would delete the objects with the previous names, and so end all tunnels at once.
+_CHECK: Final = """\
+{{- range $set, $names := (include "kube-efs.all-names" $ | fromJson) }}
+{{- if and (ne $set NAME_SET) (lookup "apps/v1" "DaemonSet" $.Release.Namespace $names.tunnel) }}
+{{- fail (printf "names %q: the installation in this namespace has the names %q" NAME_SET $set) }}
+{{- end }}
+{{- end }}
+""".replace("NAME_SET", f"{_NAMES}.name_set")
+_NODE_ROLE: Final = "kube-efs-node"
+# With --reuse-values, releases of earlier versions have no such value. They have the oldest names.
+_NAME_HELPERS: Final = """\
+{{- define "kube-efs.all-names" -}}
+ALL_NAMES
 {{- end -}}
+
+{{- define "kube-efs.names" -}}
+{{- get (include "kube-efs.all-names" . | fromJson) (.Values.names | default "OLDEST") | toJson -}}
 {{- end -}}
-"""
+
+""".replace("ALL_NAMES", json.dumps(_ALL_NAMES, indent=2)).replace("OLDEST", NameSet.OPENSHIFT_EFS_STUNNEL)
 _NOTES: Final = """\
 kube-efs {{ .Chart.AppVersion }} is in namespace {{ .Release.Namespace }}.
 
@@ -82,8 +147,10 @@ def chart_files() -> Mapping[str, str]:
         "values.yaml": HEADER + _values_text(values),
         "values.schema.json": json.dumps(schema(values), indent=2, ensure_ascii=False) + "\n",
         "README.md": _page(values),
-        "templates/_helpers.tpl": _HELPERS,
+        "templates/_helpers.tpl": files(__package__).joinpath("chart_helpers.tpl").read_text("utf-8"),
+        "templates/_names.tpl": _NAME_HELPERS,
         "templates/NOTES.txt": _NOTES,
+        "templates/names.yaml": HEADER + _CHECK,
         **{f"templates/{name}.yaml": text for name, text in _templates()},
     }
 
@@ -125,20 +192,32 @@ def _flow(value: Any) -> str:  # noqa: ANN401 - any JSON
 
 
 def _page(values: tuple[Value, ...]) -> str:
-    rows = "".join(f"| `{value.path}` | `{_flow(value.default)}` | {value.meaning} |\n" for value in values)
+    adopted = {value.path for value in aws_driver_values()}
+    own = [value for value in values if value.path not in adopted]
     return f"""\
 <!-- Written by `make forms`. -->
 # The chart of kube-efs
 
 ```sh
-helm install kube-efs deploy/helm/kube-efs --namespace openshift-efs-stunnel --create-namespace
+helm install kube-efs deploy/helm/kube-efs --namespace {NEW_INSTALLATION.names.namespace} --create-namespace
 ```
 
 [docs/helm.md](../../../docs/helm.md) describes how to configure, upgrade and remove it.
 
-| value | default | meaning |
-|---|---|---|
-{rows}"""
+{_rows(own)}
+## Values of the AWS driver's chart
+
+This chart also takes the values of the chart `aws-efs-csi-driver` (4.4.1), with the same meaning. A value
+that is not served stops Helm, with a message that contains a remedy. To move a release, see
+[docs/helm.md](../../../docs/helm.md#from-the-chart-of-the-aws-driver).
+
+{_rows(aws_driver_values())}"""
+
+
+def _rows(values: Iterable[Value]) -> str:
+    head = "| value | default | meaning |\n|---|---|---|\n"
+    rows = (f"| `{value.path}` | `{_flow(value.default)}` | {value.meaning} |\n" for value in values)
+    return f"{head}{''.join(rows)}"
 
 
 def _templates() -> Iterator[tuple[str, str]]:
@@ -146,6 +225,10 @@ def _templates() -> Iterator[tuple[str, str]]:
         yield asset, HEADER + conditional(condition, _documents(asset))
     each = f"{{{{- range $.Values.csi.classReferences }}}}\n{_documents(CLASS_REFERENCES)}{{{{- end }}}}\n"
     yield CLASS_REFERENCES, HEADER + conditional(_CSI, each)
+    yield "storage-classes", HEADER + _storage_classes()
+    yield "controller-disruption-budget", HEADER + _disruption_budget()
+    yield "aws-driver-metrics", HEADER + _aws_driver_metrics()
+    yield "refusals", HEADER + _refusals()
 
 
 def _installed() -> Iterator[tuple[str, str | None]]:
@@ -162,45 +245,128 @@ def _installed() -> Iterator[tuple[str, str | None]]:
             conditions.append(_CSI)
         if asset not in present[Platform.KUBERNETES, True]:
             conditions.append(f"({_OPENSHIFT})")
-        if asset == "storage-class":
-            conditions.append("$.Values.storageClass.create")
+        if asset in _CREATED:
+            conditions.append(_CREATED[asset])
+        if asset == STORAGE_CLASS:
+            conditions.append(f"(not ({_CSI_ONLY}))")
         if asset not in _LEFT_OUT:
             text = " ".join(conditions)
             yield asset, (f"and {text}" if len(conditions) > 1 else text or None)
 
 
 def _documents(asset: str) -> str:
-    objects = [write_object(_with_values(one), _CONTEXT) for one in load_asset(asset)]
-    return "".join(f"---\n{text}" for text in objects)
+    return "".join(_document(_with_values(one)) for one in load_asset(asset))
+
+
+def _document(node: Any) -> str:  # noqa: ANN401 - any JSON
+    text = f"---\n{write_object(node, _CONTEXT)}"
+    for name, values in _NAMED_ACCOUNTS.items():
+        if node["kind"] == "ServiceAccount" and node["metadata"]["name"] == f"{{{name}}}":
+            return conditional(f"$.Values.{values}.serviceAccount.create", text)
+    return text
+
+
+def _storage_classes() -> str:
+    """The classes of the values, in the form of the AWS driver's chart."""
+    node = {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": Expression(".name"), "annotations": optional(".annotations")},
+        "provisioner": first_object("csi-driver")["metadata"]["name"],
+        "parameters": Expression('include "kube-efs.parameters" .parameters | fromJson', when=".parameters"),
+        **{name: optional(f".{name}") for name in ("mountOptions", "reclaimPolicy", "volumeBindingMode")},
+    }
+    return f"{{{{- range $.Values.storageClasses }}}}\n---\n{write_object(node, _CONTEXT)}{{{{- end }}}}\n"
+
+
+def _disruption_budget() -> str:
+    values = "$.Values.controller.podDisruptionBudget"
+    most, least = f"{values}.maxUnavailable", f"{values}.minAvailable"
+    is_most, is_least = (f'not (kindIs "invalid" {one})' for one in (most, least))
+    workload = first_object("controller")
+    node = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {name: workload["metadata"][name] for name in ("name", "namespace", "labels")},
+        "spec": {
+            "selector": workload["spec"]["selector"],
+            "minAvailable": Expression(
+                f'ternary 1 {least} (kindIs "invalid" {least})', when=f"or ({is_least}) (not ({is_most}))"
+            ),
+            "maxUnavailable": Expression(most, when=is_most),
+            "unhealthyPodEvictionPolicy": optional(f"{values}.unhealthyPodEvictionPolicy"),
+        },
+    }
+    return conditional(f"{values}.enabled", f"---\n{write_object(node, _CONTEXT)}")
+
+
+def _aws_driver_metrics() -> str:
+    """The Service and the ServiceMonitor, with the names of the AWS driver's chart."""
+    name = {"name": "efs-csi-controller", "namespace": "{namespace}"}
+    labels = {"app": "efs-csi-controller", "app.kubernetes.io/part-of": "kube-efs"}
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {**name, "labels": labels},
+        "spec": {
+            "selector": selector("controller"),
+            "ports": [{"name": "metrics", "port": 3301, "targetPort": "health", "protocol": "TCP"}],
+        },
+    }
+    monitor = {
+        "apiVersion": "monitoring.coreos.com/v1",
+        "kind": "ServiceMonitor",
+        "metadata": {**name, "labels": labels},
+        "spec": {
+            "selector": {"matchLabels": {"app": "efs-csi-controller"}},
+            "endpoints": [{"port": "metrics", "path": "/metrics", "interval": "15s"}],
+        },
+    }
+    text = "".join(
+        (
+            f"---\n{write_object(service, _CONTEXT)}",
+            conditional(
+                "$.Values.controller.serviceMonitor.enabled", f"---\n{write_object(monitor, _CONTEXT)}"
+            ),
+        )
+    )
+    return conditional("$.Values.controller.enableMetrics", text)
 
 
 def _with_values(node: Any) -> Any:  # noqa: ANN401 - any JSON
     """The object, with the values that users can set."""
-    match node["kind"]:
-        case "ServiceAccount":
-            return _service_account(node)
-        case "StorageClass":
-            return _storage_class(node)
-        case "CustomResourceDefinition":
-            # Removing the release must not remove the users' objects of the kind.
-            kept = {"annotations": {"helm.sh/resource-policy": "keep"}}
-            return {**node, "metadata": {**node["metadata"], **kept}}
-        case "Deployment" | "DaemonSet":
-            return _workload(node)
-        case _:
-            return node
+    change = _CHANGES.get(node["kind"])
+    return change(node) if change else node
+
+
+def _refusals() -> str:
+    needs_csi = [one for one in aws_driver_values() if one.path == "storageClasses"]
+    variables = {f"{name}.env": own_variables(asset) for name, (asset, _) in WORKLOADS.items()}
+    # A list of variables of the CSI driver applies to the tunnel agent too.
+    variables["node.env"] = sorted({*variables["node.env"], *variables["tunnel.env"]})
+    accounts = [_CONTEXT.text_of(name) for name in _names_of(NEW_INSTALLATION) if name.endswith("_account")]
+    return refusals_template([*needs_csi, *node_values()], accounts, variables)
 
 
 def _service_account(node: Any) -> Any:  # noqa: ANN401 - any JSON
-    workload = _ACCOUNTS.get(node["metadata"]["name"])
     metadata = {**node["metadata"]}
-    if workload:
-        metadata["annotations"] = _optional(f"$.Values.{workload}.serviceAccountAnnotations")
-    return {**node, "metadata": metadata, "imagePullSecrets": _optional("$.Values.image.pullSecrets")}
+    match metadata["name"]:
+        case "{controller_account}":
+            metadata["annotations"] = _annotations("controller.serviceAccountAnnotations", "controller")
+        case "{tunnel_account}":
+            metadata["annotations"] = _annotations("tunnel.serviceAccountAnnotations", "node")
+        case "{node_account}":
+            metadata["annotations"] = optional("$.Values.node.serviceAccountAnnotations")
+    return {**node, "metadata": metadata, "imagePullSecrets": pull_secrets()}
+
+
+def _annotations(own: str, values: str) -> Expression:
+    also = f"$.Values.{values}.serviceAccount.annotations"
+    return Expression(f"merge (deepCopy $.Values.{own}) {also}", when=f"or $.Values.{own} {also}")
 
 
 def _storage_class(node: Any) -> Any:  # noqa: ANN401 - any JSON
-    metadata = {**node["metadata"], "annotations": _optional("$.Values.storageClass.annotations")}
+    metadata = {**node["metadata"], "annotations": optional("$.Values.storageClass.annotations")}
     return {
         **node,
         "metadata": metadata,
@@ -209,44 +375,45 @@ def _storage_class(node: Any) -> Any:  # noqa: ANN401 - any JSON
     }
 
 
-def _workload(node: Any) -> Any:  # noqa: ANN401 - any JSON
-    (container,) = node["spec"]["template"]["spec"]["containers"]
-    (name,) = [key for key, (asset, _) in WORKLOADS.items() if container["args"] == [asset]]
-    values = f"$.Values.{name}"
-    spec, template = node["spec"], node["spec"]["template"]
-    metadata = {**template["metadata"], "annotations": _optional(f"{values}.podAnnotations")}
-    pod = {
-        **template["spec"],
-        "nodeSelector": Expression(f"{values}.nodeSelector"),
-        "tolerations": _optional(f"{values}.tolerations"),
-        "containers": [_container(container, values)],
-    }
-    if "initContainers" in pod:
-        pod["initContainers"] = [_pulled(one) for one in pod["initContainers"]]
-    changed = {**spec, "template": {**template, "metadata": metadata, "spec": pod}}
-    if name == "controller":
-        changed["replicas"] = Expression(f"{values}.replicas")
-    if name == "tunnel":
-        changed["updateStrategy"] = Expression(f"{values}.updateStrategy")
-    return {**node, "spec": changed}
+def _cluster_role(node: Any) -> Any:  # noqa: ANN401 - any JSON
+    """The role of the CSI driver without the permission to change nodes, if the values say so."""
+    if node["metadata"]["name"] != _NODE_ROLE:
+        return node
+    return {**node, "rules": [_reading(rule) if "patch" in rule["verbs"] else rule for rule in node["rules"]]}
 
 
-def _container(container: Any, values: str) -> Any:  # noqa: ANN401 - any JSON
-    variables = Lines(
-        (
-            f"{{{{- range $name, $value := {values}.env }}}}",
-            "- name: {{ $name | toJson }}",
-            "  value: {{ $value | toJson }}",
-            "{{- end }}",
-        )
+def _reading(rule: Any) -> Any:  # noqa: ANN401 - any JSON
+    reading = [verb for verb in rule["verbs"] if verb != "patch"]
+    verbs = Override(
+        f"list {' '.join(map(json.dumps, reading))}",
+        when="$.Values.node.serviceAccount.disableMutation",
+        usual=rule["verbs"],
     )
-    resources = Expression(f"{values}.resources")
-    return {**_pulled(container), "env": [*container["env"], variables], "resources": resources}
+    return {**rule, "verbs": verbs}
 
 
-def _pulled(container: Any) -> Any:  # noqa: ANN401 - any JSON
-    return {**container, "imagePullPolicy": _optional("$.Values.image.pullPolicy")}
+def _csi_driver(node: Any) -> Any:  # noqa: ANN401 - any JSON
+    # A CSIDriver that the chart of the AWS driver has created belongs to no release.
+    hook = Expression(
+        'dict "helm.sh/hook" "pre-install,pre-upgrade" "helm.sh/hook-delete-policy" "before-hook-creation"'
+        ' "helm.sh/resource-policy" "keep"',
+        when="$.Values.useHelmHooksForCSIDriver",
+    )
+    return {**node, "metadata": {**node["metadata"], "annotations": hook}}
 
 
-def _optional(text: str) -> Expression:
-    return Expression(text, when=text)
+def _definition(node: Any) -> Any:  # noqa: ANN401 - any JSON
+    # Removing the release must not remove the users' objects of the kind.
+    kept = {"annotations": {"helm.sh/resource-policy": "keep"}}
+    return {**node, "metadata": {**node["metadata"], **kept}}
+
+
+_CHANGES: Final[Mapping[str, Callable[[Any], Any]]] = {
+    "ServiceAccount": _service_account,
+    "StorageClass": _storage_class,
+    "CSIDriver": _csi_driver,
+    "ClusterRole": _cluster_role,
+    "CustomResourceDefinition": _definition,
+    "Deployment": workload_with_values,
+    "DaemonSet": workload_with_values,
+}

@@ -1,51 +1,31 @@
 """The values of the chart. values.yaml, its schema and the table of the page are generated from them."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from kube_efs.operator.manifests import (
-    ACCEPTED,
-    DEFAULT_KUBELET_FOLDER,
-    DEFAULT_STORAGE_CLASS,
-    load_asset,
+from kube_efs.model.names import NEW_INSTALLATION, NameSet
+from kube_efs.operator.forms.aws_driver_values import aws_driver_values
+from kube_efs.operator.forms.value_schemas import (
+    OBJECT,
+    OBJECTS,
+    SWITCH,
+    TEXTS,
+    Schema,
+    Value,
+    first_object,
+    one_of,
+    pattern,
 )
+from kube_efs.operator.manifests import DEFAULT_KUBELET_FOLDER
 from kube_efs.operator.platforms import Platform
 from kube_efs.settings import DEFAULT_PROVISIONER, own_image
 
-Schema = Mapping[str, Any]
-
-TEXT: Schema = {"type": "string"}
-SWITCH: Schema = {"type": "boolean"}
-TEXTS: Schema = {"type": "object", "additionalProperties": {"type": "string"}}
-OBJECT: Schema = {"type": "object"}
-OBJECTS: Schema = {"type": "array", "items": {"type": "object"}}
 # The names of workloads in the values, the asset of each, and its usual name.
 WORKLOADS: Mapping[str, tuple[str, str]] = {
     "controller": ("controller", "the controller"),
     "tunnel": ("tunnel", "the tunnel agent"),
     "node": ("node", "the CSI driver"),
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Value:
-    """One value: where it is, its default, its valid values, and its effect."""
-
-    path: str
-    default: Any
-    meaning: str
-    schema: Schema = field(default_factory=lambda: TEXT)
-
-
-def _pattern(name: str, *, may_be_empty: bool = False) -> Schema:
-    """The pattern that ``kube-efs render`` accepts."""
-    expression = f"^({ACCEPTED[name][0]})$"
-    return {"type": "string", "pattern": f"^$|{expression}" if may_be_empty else expression}
-
-
-def _one_of(*texts: str) -> Schema:
-    return {"type": "string", "enum": list(texts)}
 
 
 def chart_values() -> tuple[Value, ...]:
@@ -58,13 +38,20 @@ def chart_values() -> tuple[Value, ...]:
             default=Platform.KUBERNETES.value,
             meaning="The kind of cluster. `openshift` adds SecurityContextConstraints, and leaves the user"
             " ID of most pods to the namespace",
-            schema=_one_of(*Platform),
+            schema=one_of(*Platform),
+        ),
+        Value(
+            path="names",
+            default=NEW_INSTALLATION.value,
+            meaning="The names of the objects: those of kube-efs, of openshift-efs-stunnel or of the AWS"
+            " driver. Do not change them in an installation",
+            schema=one_of(*NameSet),
         ),
         Value(
             path="image.repository",
             default=repository,
             meaning="The repository of the image of all processes",
-            schema=_pattern("image"),
+            schema=pattern("image"),
         ),
         Value(path="image.tag", default="", meaning="The tag of the image. Empty: the version of the chart"),
         Value(
@@ -77,7 +64,7 @@ def chart_values() -> tuple[Value, ...]:
             path="image.pullPolicy",
             default="",
             meaning="When nodes pull the image. Empty: the default of Kubernetes",
-            schema=_one_of("", "Always", "IfNotPresent", "Never"),
+            schema=one_of("", "Always", "IfNotPresent", "Never"),
         ),
         Value(
             path="image.pullSecrets",
@@ -89,14 +76,14 @@ def chart_values() -> tuple[Value, ...]:
         Value(
             path="region",
             default="",
-            meaning="The region of the file systems. Empty: the region of each instance",
-            schema=_pattern("region", may_be_empty=True),
+            meaning="The region of the file systems. Empty: the region of each node",
+            schema=pattern("region", may_be_empty=True),
         ),
         *_of_storage_class(),
         *_of_driver(),
         Value(
             path="controller.replicas",
-            default=_asset("controller")["spec"]["replicas"],
+            default=first_object("controller")["spec"]["replicas"],
             meaning="The number of controllers; only the leader is active",
             schema={"type": "integer", "minimum": 0},
         ),
@@ -110,7 +97,7 @@ def chart_values() -> tuple[Value, ...]:
         ),
         Value(
             path="tunnel.updateStrategy",
-            default=_asset("tunnel")["spec"]["updateStrategy"],
+            default=first_object("tunnel")["spec"]["updateStrategy"],
             meaning="How an upgrade replaces the pods of the tunnels. With `type: OnDelete` and"
             " `rollingUpdate: null`, a pod is replaced only after you delete it",
             schema=OBJECT,
@@ -122,28 +109,29 @@ def chart_values() -> tuple[Value, ...]:
             meaning="Whether to create Services, monitors and alerts for the Prometheus operator",
             schema=SWITCH,
         ),
+        *aws_driver_values(),
     )
 
 
 def _of_storage_class() -> Iterator[Value]:
-    asset = _asset("storage-class")
+    asset = first_object("storage-class")
     yield Value(
         path="storageClass.create",
         default=True,
-        meaning="Whether to create a StorageClass of tunnel volumes",
+        meaning="Whether to create a StorageClass of tunnel volumes, unless `csi.only` is set",
         schema=SWITCH,
     )
     yield Value(
         path="storageClass.name",
-        default=DEFAULT_STORAGE_CLASS,
-        meaning="The name of the StorageClass",
-        schema=_pattern("storage_class_name"),
+        default="",
+        meaning="The name of the StorageClass. Empty: that of `names`",
+        schema=pattern("storage_class_name", may_be_empty=True),
     )
     yield Value(
         path="storageClass.provisioner",
         default=DEFAULT_PROVISIONER,
         meaning="The provisioner of the StorageClass, which the controller serves",
-        schema=_pattern("provisioner"),
+        schema=pattern("provisioner"),
     )
     yield Value(
         path="storageClass.parameters",
@@ -155,7 +143,7 @@ def _of_storage_class() -> Iterator[Value]:
         path="storageClass.reclaimPolicy",
         default=asset["reclaimPolicy"],
         meaning="`Delete` or `Retain`: what happens to a volume after its claim is deleted",
-        schema=_one_of("Delete", "Retain"),
+        schema=one_of("Delete", "Retain"),
     )
     yield Value(
         path="storageClass.annotations",
@@ -172,7 +160,7 @@ def _of_driver() -> Iterator[Value]:
         "required": ["namespace"],
         "additionalProperties": False,
         "properties": {
-            "namespace": _pattern("namespace"),
+            "namespace": pattern("namespace"),
             "secrets": names,
             "configMaps": names,
         },
@@ -184,10 +172,25 @@ def _of_driver() -> Iterator[Value]:
         schema=SWITCH,
     )
     yield Value(
+        path="csi.only",
+        default=False,
+        meaning="Whether to install only the CSI driver, without tunnel volumes and their StorageClass; needs"
+        " `csi.enabled`",
+        schema=SWITCH,
+    )
+    yield Value(
+        path="csi.podTokens",
+        default=True,
+        meaning="Whether the kubelet gives the driver tokens of pods, for"
+        " [the identity of the pod](../../../docs/csi.md#the-identity-of-the-pod). Disable it while pods of"
+        " the AWS driver run: they refuse volumes with tokens",
+        schema=SWITCH,
+    )
+    yield Value(
         path="csi.kubeletDirectory",
         default=DEFAULT_KUBELET_FOLDER,
         meaning="The kubelet's `--root-dir`",
-        schema=_pattern("kubelet_folder"),
+        schema=pattern("kubelet_folder"),
     )
     yield Value(
         path="csi.classReferences",
@@ -200,15 +203,21 @@ def _of_driver() -> Iterator[Value]:
 
 def _of_workload(name: str) -> Iterator[Value]:
     asset, words = WORKLOADS[name]
-    pod = _asset(asset)["spec"]["template"]["spec"]
+    pod = first_object(asset)["spec"]["template"]["spec"]
     (container,) = pod["containers"]
-    own = sorted(one["name"] for one in container["env"])
-    variables: Schema = {**TEXTS, "propertyNames": {"not": {"enum": own}}}
+    own = own_variables(asset)
+    variables: Schema = {
+        **TEXTS,
+        "type": ["object", "array", "null"],
+        "propertyNames": {"not": {"enum": own}},
+        "items": {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}},
+    }
+    both = " A list applies to the tunnel agent too" if name == "node" else ""
     yield Value(
         path=f"{name}.env",
-        default={},
+        default=None,
         meaning=f"Settings of {words}: variables as in [settings.md](../../../docs/settings.md), except"
-        " those that the chart itself sets",
+        f" those that the chart itself sets; a mapping, or a list as in a container.{both}".removesuffix("."),
         schema=variables,
     )
     yield Value(
@@ -243,9 +252,10 @@ def _of_workload(name: str) -> Iterator[Value]:
     )
 
 
-def _asset(name: str) -> Any:  # noqa: ANN401 - any JSON
-    """The first object of an asset."""
-    return next(load_asset(name))
+def own_variables(asset: str) -> list[str]:
+    """The variables that the asset of a workload sets."""
+    (container,) = first_object(asset)["spec"]["template"]["spec"]["containers"]
+    return sorted(one["name"] for one in container["env"])
 
 
 def defaults(values: Sequence[Value]) -> dict[str, Any]:

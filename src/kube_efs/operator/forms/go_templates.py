@@ -31,6 +31,18 @@ class Lines:
 
 
 @dataclass(frozen=True, slots=True)
+class Override:
+    """An expression that replaces the usual value of an entry on a condition.
+
+    A ``{placeholder}`` in the expression is the value, not its text.
+    """
+
+    text: str
+    when: str
+    usual: Any
+
+
+@dataclass(frozen=True, slots=True)
 class Context:
     """The values of placeholders, constant or an expression, and the condition that surrounds them."""
 
@@ -49,6 +61,11 @@ class Context:
     def _fixed(self, found: re.Match[str]) -> str:
         constant = self.known[found[1]]
         return constant if isinstance(constant, str) else found[0]
+
+
+def optional(text: str) -> Expression:
+    """An entry that exists if its value is set."""
+    return Expression(text, when=text)
 
 
 def write_object(node: Any, context: Context) -> str:  # noqa: ANN401 - any JSON
@@ -89,6 +106,13 @@ def _grouped(
 
 def _entry(key: str, value: Any, context: Context) -> Iterator[str]:  # noqa: ANN401 - any JSON
     match value:
+        case Override(text, when, usual):
+            yield f"{{{{- if {when} }}}}"
+            expression = _PLACEHOLDER.sub(lambda found: f"({context.text_of(found[1])})", text)
+            yield f"{key}: {_inserted(expression)}"
+            yield "{{- else }}"
+            yield from _mapping({key: usual}, context)
+            yield "{{- end }}"
         case Mapping() if value:
             yield f"{key}:"
             yield from (_STEP + line for line in _mapping(value, context))

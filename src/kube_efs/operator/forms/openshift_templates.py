@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
 from kube_efs.operator.forms.yaml_text import document
 from kube_efs.operator.manifests import (
     Manifest,
@@ -13,9 +14,9 @@ from kube_efs.operator.manifests import (
     workload_assets,
 )
 from kube_efs.operator.platforms import Platform
-from kube_efs.settings import DEFAULT_NAMESPACE
 
 FOLDER: Final = "openshift"
+_NAMES: Final = OPENSHIFT_EFS_STUNNEL
 _MANAGER: Final = "${REGISTRY}/${EFS_MANAGER_IMAGE}:${EFS_MANAGER_IMAGE_TAG}"
 _STUNNEL: Final = "${REGISTRY}/${EFS_STUNNEL_IMAGE}:${EFS_STUNNEL_IMAGE_TAG}"
 # The registry of OpenShift 4, by its name inside the cluster.
@@ -23,12 +24,12 @@ _REGISTRY: Final = "image-registry.openshift-image-registry.svc:5000"
 _NODES: Final = '{"kubernetes.io/os": "linux"}'
 _BASE: Final = ("debian", "bookworm-slim")
 _PARTS: Final = {"app.kubernetes.io/part-of": "kube-efs"}
-_OF_NAMESPACE: Final = ("NAMESPACE", DEFAULT_NAMESPACE, "The namespace of kube-efs; it must exist.")
+_OF_NAMESPACE: Final = ("NAMESPACE", _NAMES.namespace, "The namespace of kube-efs; it must exist.")
 _OF_REGISTRY: Final = ("REGISTRY", _REGISTRY, "The registry of the images.")
 _OF_IMAGES: Final = (
-    ("EFS_MANAGER_IMAGE", f"{DEFAULT_NAMESPACE}/efs-manager", "The image of the controller and of workers."),
+    ("EFS_MANAGER_IMAGE", f"{_NAMES.namespace}/efs-manager", "The image of the controller and of workers."),
     ("EFS_MANAGER_IMAGE_TAG", "latest", "Its tag."),
-    ("EFS_STUNNEL_IMAGE", f"{DEFAULT_NAMESPACE}/efs-stunnel", "The image of the processes on nodes."),
+    ("EFS_STUNNEL_IMAGE", f"{_NAMES.namespace}/efs-stunnel", "The image of the processes on nodes."),
     ("EFS_STUNNEL_IMAGE_TAG", "latest", "Its tag."),
     ("EFS_STUNNEL_NODE_SELECTOR", _NODES, "Labels of the nodes that have tunnels, as JSON."),
 )
@@ -63,7 +64,7 @@ def _template(name: str, parameters: tuple[tuple[str, str, str], ...], objects: 
 
 
 def _install(name: str, *, csi: bool) -> Manifest:
-    options = RenderOptions(platform=Platform.OPENSHIFT, csi=csi)
+    options = RenderOptions(platform=Platform.OPENSHIFT, names=_NAMES.name_set, csi=csi)
     objects = [*_rendered(static_assets(options), options), *_rendered(workload_assets(options), options)]
     # The builds need the namespace, so it exists before. `oc create` would fail for an existing object.
     kept = [_with_selector(one) for one in objects if one["kind"] != "Namespace"]
@@ -77,7 +78,7 @@ def _rendered(assets: Iterator[str], options: RenderOptions) -> Iterator[Manifes
 
 
 def _with_selector(manifest: Manifest) -> Manifest:
-    if manifest["kind"] != "DaemonSet" or manifest["metadata"]["name"] != "efs-stunnel":
+    if manifest["kind"] != "DaemonSet" or manifest["metadata"]["name"] != _NAMES.tunnel:
         return manifest
     spec = manifest["spec"]
     pod = {**spec["template"]["spec"], "nodeSelector": "${{EFS_STUNNEL_NODE_SELECTOR}}"}

@@ -8,7 +8,7 @@ from typing import NoReturn, Self
 import structlog
 
 from kube_efs.model.claims import Claim, StorageClass
-from kube_efs.model.directory_classes import oddities
+from kube_efs.model.directory_classes import class_warnings
 from kube_efs.model.directory_volumes import (
     DirectoryProvisioner,
     DirectoryRequest,
@@ -76,7 +76,7 @@ class DirectoryPlan:
         return self.place
 
     @property
-    def oddities(self) -> tuple[str, ...]:
+    def warnings(self) -> tuple[str, ...]:
         """This backend reports none."""
         return ()
 
@@ -218,7 +218,7 @@ class DirectoryBackend:
         """A directory for the claim; raises ClaimRefused, GidRangeFull, NotYet."""
         targets = self._index.targets if self._has_tunnels else None
         request = parse_request(claim, storage_class, self._provisioner, targets)
-        self._warn_of_oddities(storage_class)
+        self._log_warnings(storage_class)
         if not self.scanned.is_set():
             raise NotYet(
                 "has not been read yet",
@@ -240,7 +240,7 @@ class DirectoryBackend:
         """The directory of the volume."""
         location = removable_location(volume, self._provisioner)
         if not is_conventional(volume):
-            log.warning("directory-oddly-named", volume=volume.name, location=str(location))
+            log.warning("directory-name-unexpected", volume=volume.name, location=str(location))
         return Removal(location=location, base=self._provisioner.base, tenant=tenant_of(volume))
 
     async def settled(self, volume: Volume) -> None:
@@ -271,12 +271,12 @@ class DirectoryBackend:
                 "directory-without-volume", provisioner=self.provisioner, location=str(found[name][0])
             )
 
-    def _warn_of_oddities(self, storage_class: StorageClass) -> None:
+    def _log_warnings(self, storage_class: StorageClass) -> None:
         """Warn once of each problem of the class."""
-        for oddity in map(str, oddities(storage_class)):
-            if (storage_class.name, oddity) not in self._warned:
-                self._warned.add((storage_class.name, oddity))
-                log.warning("storage-class-odd", storage_class=storage_class.name, oddity=oddity)
+        for warning in map(str, class_warnings(storage_class)):
+            if (storage_class.name, warning) not in self._warned:
+                self._warned.add((storage_class.name, warning))
+                log.warning("storage-class-warning", storage_class=storage_class.name, reason=warning)
 
 
 def _refuse_full(request: DirectoryRequest) -> NoReturn:

@@ -14,7 +14,6 @@ from kube_efs.model.tunnel_volumes import (
     BASE,
     ClusterView,
     TunnelRequest,
-    is_served,
     parse_request,
     removable_location,
     volume_for,
@@ -58,7 +57,7 @@ class TunnelPlan:
         return self.place
 
     @property
-    def oddities(self) -> tuple[str, ...]:
+    def warnings(self) -> tuple[str, ...]:
         """This backend reports none."""
         return ()
 
@@ -136,10 +135,8 @@ class TunnelBackend:
         """Yes: the claims of one namespace and ``volume_name`` do."""
         return True
 
-    def plan(self, claim: Claim, storage_class: StorageClass) -> TunnelPlan | None:
+    def plan(self, claim: Claim, storage_class: StorageClass) -> TunnelPlan:
         """A directory and a port for the claim."""
-        if not is_served(claim):
-            return None
         known = self._index
         view = ClusterView(
             discovery=known.discovery,

@@ -25,6 +25,7 @@ _OURS = frozenset({TRASH, MARKS})
 _PARENT_MODE = 0o755
 _UNFINISHED_MODE = 0o700
 _CORRECT_PATH = "correct the path of its volume"
+_AS_ROOT = "run the provisioner as root (securityContext.runAsUser: 0)"
 _ROOT_ACCESS = "the file system's policy must allow root access (elasticfilesystem:ClientRootAccess)"
 
 
@@ -33,10 +34,10 @@ def make_directory(root: Path, directory: Directory, permissions: Permissions) -
 
     An existing directory keeps its contents. It also keeps its mode and owners unless ``permissions`` are
     enforced; the root always keeps them. If they are enforced without owners, it still keeps setuid and
-    setgid. A new directory with owners is inaccessible to others until the owners are set. After an
-    interruption, only an enforced attempt completes it. If the server does not apply the permissions, a new
-    directory is removed again. Raises WorkerRefused when a link or file is in the way, GidTaken when another
-    directory has the group of ``permissions``, and WorkerFailed.
+    setgid unless they are exact. A new directory with owners is inaccessible to others until the owners are
+    set. After an interruption, only an enforced attempt completes it. If the server does not apply the
+    permissions, a new directory is removed again. Raises WorkerRefused when a link or file is in the way,
+    GidTaken when another directory has the group of ``permissions``, and WorkerFailed.
     """
     with _failing("could not be created", directory), _opened_root(root) as descriptor:
         return not directory.is_root and _make_below(descriptor, directory, permissions)
@@ -108,7 +109,7 @@ def _make_leaf(root: int, parent: int, directory: Directory, permissions: Permis
         if permissions.enforced or (is_new and has_owners):
             if permissions.own_group and permissions.gid is not None:
                 _claim_group(root, parent, directory, permissions.gid, leaf)
-            if not (is_new or has_owners):
+            if not (is_new or has_owners or permissions.exact):
                 # As with chmod(1), users keep these bits on their directories.
                 kept = os.fstat(leaf).st_mode & (stat.S_ISUID | stat.S_ISGID)
                 permissions = replace(permissions, mode=permissions.mode | kept)
@@ -327,7 +328,7 @@ def _failing(
 
 def _hint(error: OSError) -> str:
     if error.errno in {errno.EACCES, errno.EPERM}:
-        return _ROOT_ACCESS
+        return _ROOT_ACCESS if os.geteuid() == 0 else _AS_ROOT
     if error.errno in NO_DIRECTORY:
         return "a link or file is in the way; move it"
     if error.errno == errno.EROFS:

@@ -59,6 +59,7 @@ class Job:
     action: Action
     mode: int = DEFAULT_MODE
     enforced: bool = False
+    exact: bool = False
     own_group: bool = False
     base: Directory = field(default_factory=Directory)
     terms: MeasuringTerms = field(default_factory=MeasuringTerms)
@@ -100,6 +101,8 @@ def render_arguments(job: Job, items: Iterable[Item], *, root: str) -> Sequence[
         options += ["--mode", f"{job.mode:04o}"]
     if job.enforced:
         options += ["--enforce"]
+    if job.exact:
+        options += ["--exact"]
     if job.own_group:
         options += ["--own-group"]
     if not job.base.is_root:

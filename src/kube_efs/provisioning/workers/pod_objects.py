@@ -13,12 +13,13 @@ from lightkube.resources.core_v1 import Pod
 from kube_efs.kube.building import WORKER, WorkerPod, build_worker_pod
 from kube_efs.model.efs.directories import Directory, Relation
 from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL, WORKER_LABELS
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID, PREFIX, root_name
 from kube_efs.provisioning.workers.orders import Action, Item, Job, parse_order, render_arguments
+from kube_efs.provisioning.workers.placement import Placement
 from kube_efs.settings import ControllerSettings
 
 LEADER = "leader"
-LABELS: Mapping[str, str] = MappingProxyType({"component": "efs-worker"})
 MOUNT_PATH = "/efs"
 CHANGING = frozenset({Action.MAKE, Action.REMOVE})
 
@@ -43,16 +44,20 @@ class WorkerOptions:
 
     A pod may take ``start_seconds`` to start and ``timeout_seconds`` to work. It gets at most ``batch_max``
     directories. Of the processes with the same ``pool``, one works at a time, such as the leader. It deletes
-    the pods that the previous one left.
+    the pods that the previous one left. ``with_driver``: each pod mounts the root of the file system with the
+    CSI driver, by a claim and a volume of its own; otherwise all pods share a root claim. ``tunnels`` is the
+    DaemonSet of the tunnels.
     """
 
     namespace: str
     image: str
-    service_account: str = "efs-worker"
+    service_account: str = OPENSHIFT_EFS_STUNNEL.worker_account
     timeout_seconds: int = 300
     start_seconds: float = 60.0
     batch_max: int = 500
     pool: str = LEADER
+    with_driver: bool = False
+    tunnels: str = OPENSHIFT_EFS_STUNNEL.tunnel
 
     @classmethod
     def from_settings(cls, settings: ControllerSettings, *, pool: str = LEADER) -> Self:
@@ -60,10 +65,12 @@ class WorkerOptions:
         return cls(
             namespace=settings.namespace,
             image=settings.worker_image,
-            service_account=settings.worker_service_account,
+            service_account=settings.worker_service_account or settings.names.worker_account,
             timeout_seconds=round(settings.worker_timeout_seconds),
             batch_max=settings.worker_batch,
             pool=pool,
+            with_driver=settings.workers_use_driver,
+            tunnels=settings.names.tunnel,
         )
 
     @property
@@ -115,6 +122,13 @@ class ObservedPod:
         return FileSystemId((self._metadata.annotations or {}).get(FILE_SYSTEM_ID, ""))
 
     @property
+    def root_claim(self) -> str | None:
+        """The name of the claim with the root of the file system."""
+        volumes = (self.pod.spec and self.pod.spec.volumes) or ()
+        claims = (one.persistentVolumeClaim for one in volumes)
+        return next((one.claimName for one in claims if one), None)
+
+    @property
     def node(self) -> str | None:
         """The node that it runs on, once it has one."""
         return self.pod.spec.nodeName if self.pod.spec else None
@@ -123,6 +137,11 @@ class ObservedPod:
     def is_gated(self) -> bool:
         """Whether it has not been started."""
         return bool(self.pod.spec and self.pod.spec.schedulingGates)
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether no container of it runs yet."""
+        return self._phase == "Pending"
 
     @property
     def is_deleting(self) -> bool:
@@ -180,20 +199,30 @@ def observe_pod(pod: Pod, *, since: float) -> ObservedPod:
     return ObservedPod(pod=pod, since=since, action=action, directories=directories)
 
 
-def pod_for(file_system_id: FileSystemId, job: Job, items: Sequence[Item], options: WorkerOptions) -> Pod:
+def pod_for(
+    file_system_id: FileSystemId,
+    job: Job,
+    items: Sequence[Item],
+    options: WorkerOptions,
+    placement: Placement,
+) -> Pod:
     """A Pod for the job; one that changes directories has a gate, and runs after its removal."""
+    name = _pod_name(file_system_id, job.action, items[0].directory)
     return build_worker_pod(
         WorkerPod(
             namespace=options.namespace,
-            name=_pod_name(file_system_id, job.action, items[0].directory),
-            labels=LABELS,
+            name=name,
+            labels=WORKER_LABELS,
             annotations={FILE_SYSTEM_ID: file_system_id, _POOL: options.pool},
             image=options.image,
             arguments=_escaped(render_arguments(job, items, root=MOUNT_PATH)),
             service_account=options.service_account,
-            root_claim=root_name(file_system_id),
+            root_claim=name if options.with_driver else root_name(file_system_id),
             mount_path=MOUNT_PATH,
             timeout_seconds=options.timeout_seconds,
+            node_selector=placement.node_selector,
+            node_terms=placement.terms,
+            preferred_nodes=placement.preferred,
             gate=_GATE if job.action in CHANGING else None,
         )
     )

@@ -26,13 +26,13 @@ object when its Node is deleted or tainted with ``node.kubernetes.io/out-of-serv
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 import structlog
 from lightkube import AsyncClient
-from lightkube.resources.core_v1 import Pod
+from lightkube.resources.core_v1 import Event, Pod
 from lightkube.types import PatchType
 
 from kube_efs.kube.deleting import delete_exactly
@@ -46,9 +46,11 @@ from kube_efs.model.errors import (
     KubeError,
     KubeNotFound,
     KubeUnavailable,
+    WorkerDenied,
     WorkerFailed,
 )
-from kube_efs.model.tunnel_volumes import root_name
+from kube_efs.model.names import WORKER_LABELS
+from kube_efs.provisioning.workers.denials import Denials
 from kube_efs.provisioning.workers.orders import (
     Action,
     Item,
@@ -59,14 +61,15 @@ from kube_efs.provisioning.workers.orders import (
     parse_report,
     parse_trash,
 )
+from kube_efs.provisioning.workers.placement import WorkerPlacement
 from kube_efs.provisioning.workers.pod_objects import (
     CHANGING,
-    LABELS,
     ObservedPod,
     WorkerOptions,
     observe_pod,
     pod_for,
 )
+from kube_efs.provisioning.workers.roots import root_objects
 from kube_efs.single_flight import SingleFlight
 from kube_efs.telemetry.metrics import ControllerMetrics, Outcome
 
@@ -80,6 +83,8 @@ _YOUNG_SECONDS = 30.0
 _LOG_SECONDS = 60.0
 _LOG_LINES_MAX = 200_000
 _FAILED_KEPT = 3
+# What mount.nfs(8) reports in the kubelet's events if a file system policy denies the mount.
+_MOUNT_DENIED = "access denied by server"
 
 
 class Busy(WorkerFailed):
@@ -97,10 +102,14 @@ class WorkerPods:
         self._client = client
         self._options = options
         self._metrics = metrics
+        self._placement = WorkerPlacement(
+            client, options.namespace, options.tunnels, with_driver=options.with_driver
+        )
         self._pods: dict[str, ObservedPod] = {}
         self._pods_listed = False
         self._pods_changed = asyncio.Condition()
         self._running: set[str] = set()
+        self._denials: dict[FileSystemId, Denials] = {}
         self._all_now = SingleFlight(self._list)
         metrics.worker_pods_overdue.read = lambda: [
             ([file_system_id], count)
@@ -112,7 +121,10 @@ class WorkerPods:
         """Watch the pods until cancelled, and delete abandoned ones."""
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._sweep())
-            async for change in follow(self._client, Pod, namespace=self._options.namespace, labels=LABELS):
+            tasks.create_task(self._placement.watch())
+            async for change in follow(
+                self._client, Pod, namespace=self._options.namespace, labels=WORKER_LABELS
+            ):
                 async with self._pods_changed:
                     self._note(change)
                     self._pods_changed.notify_all()
@@ -145,16 +157,28 @@ class WorkerPods:
         """Run a pod for the items; raises ReportMissing, WorkerFailed or KubeError without a result.
 
         ``confirm`` is called immediately before the pod starts; if it raises, the pod is deleted instead.
+        After WorkerDenied, the next pods avoid the node. If EFS denies other nodes, too, no pod runs on the
+        file system for some minutes, and the error is raised again.
         """
-        pod = self._observed(pod_for(file_system_id, job, items, self._options))
+        now = asyncio.get_running_loop().time()
+        denials = self._denials.get(file_system_id, Denials())
+        if now < denials.paused_until:
+            raise self._denied_error(file_system_id, denials.reason)
+        avoided = denials.nodes(now=now)
+        placement = (await self._placement.current()).avoiding(avoided)
+        pod = self._observed(pod_for(file_system_id, job, items, self._options, placement))
         name = pod.name
         log.info("worker-started", pod=name, file_system=file_system_id, directories=len(items))
         self._running.add(name)
         try:
             created = await self._create(pod)
+            if self._options.with_driver:
+                await self._create_root(created)
             if job.action in CHANGING:
                 await self._start(created, items, confirm)
-            ended = await self._ended(name)
+            ended = await self._ended(name, avoided)
+            if file_system_id in self._denials:
+                self._denials[file_system_id] = self._denials[file_system_id].after_success()
             outcome = Outcome.SUCCEEDED if ended.has_succeeded else Outcome.FAILED
             self._metrics.worker_pods.labels(outcome).inc()
             if not ended.has_succeeded:
@@ -265,7 +289,7 @@ class WorkerPods:
     async def forget(self, root_claim: str) -> None:
         """Delete the pods that use this root claim, also failed ones: Kubernetes keeps the claim for them."""
         for pod in list(self._pods.values()):
-            if root_name(pod.file_system_id) == root_claim:
+            if pod.root_claim == root_claim:
                 await self._delete(pod.name)
 
     async def _create(self, pod: ObservedPod) -> ObservedPod:
@@ -282,21 +306,81 @@ class WorkerPods:
         self._pods.setdefault(name, created)
         return created
 
-    async def _ended(self, name: str) -> ObservedPod:
+    async def _create_root(self, pod: ObservedPod) -> None:
+        """Create the claim and the volume that the pod mounts; raises KubeError without the pod."""
+        try:
+            for one in root_objects(pod, self._options.namespace):
+                # After a lost answer the request is repeated, and nothing else has the name of the pod.
+                with suppress(KubeAlreadyExists), translated(f"root volume of worker pod {pod.name}"):
+                    await self._client.create(one)
+        except KubeError:
+            await self._delete(pod.name)
+            raise
+
+    async def _ended(self, name: str, avoided: Collection[str]) -> ObservedPod:
         """The pod in its last state; raises ReportMissing after the timeout, WorkerFailed without a pod."""
         limit = self._options.longest_seconds
         try:
             async with asyncio.timeout(limit):
-                while (pod := await self._ended_or_missing(name)) is None:
-                    # A list may be older than the pod.
-                    self._pods[name] = await self._read(name)
-                return pod
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._options.start_seconds):
+                        return await self._end_of(name)
+                await self._check_mount(name, avoided)
+                return await self._end_of(name)
         except TimeoutError as error:
             # Until it has ended, it blocks work on its directories and related ones.
             await self._delete(name)
-            remedy = "see the pod's events: is the root claim bound, does its node run the tunnel agent?"
+            agent = "the tunnel agent and the CSI driver" if self._options.with_driver else "the tunnel agent"
+            remedy = f"see the pod's events: is its claim bound, does its node run {agent}?"
             problem = f"did not end after {limit:.0f} s"
             raise ReportMissing(problem, field="worker pod", value=name, remedy=remedy) from error
+
+    async def _end_of(self, name: str) -> ObservedPod:
+        while (pod := await self._ended_or_missing(name)) is None:
+            # A list may be older than the pod.
+            self._pods[name] = await self._read(name)
+        return pod
+
+    async def _check_mount(self, name: str, avoided: Collection[str]) -> None:
+        """Raise WorkerDenied without the pod, if it waits because EFS denies the mount of its volume."""
+        pod = self._pods.get(name)
+        if pod is None or not pod.is_pending:
+            return
+        try:
+            with translated(f"events of worker pod {name}"):
+                found = self._client.list(
+                    Event, namespace=self._options.namespace, fields={"involvedObject.uid": pod.uid}
+                )
+                messages = [one.message or "" async for one in found]
+        except KubeError as error:
+            log.warning("worker-events-not-read", pod=name, reason=str(error))
+            return
+        denied = next((one for one in messages if _MOUNT_DENIED in one), None)
+        if denied is None:
+            return
+        await self._delete(name)
+        log.warning("worker-denied", pod=name, file_system=pod.file_system_id, reason=denied)
+        before, now = self._denials.get(pod.file_system_id, Denials()), asyncio.get_running_loop().time()
+        node = pod.node
+        # Without the CSI driver, no node is known: all of them connect without an identity.
+        has_others = node is not None and self._placement.has_nodes_except({node, *before.nodes(now=now)})
+        self._denials[pod.file_system_id] = before.after_denial(
+            node, denied, avoided=avoided, now=now, has_others=has_others
+        )
+        raise self._denied_error(pod.file_system_id, denied)
+
+    def _denied_error(self, file_system_id: FileSystemId, reason: str) -> WorkerDenied:
+        allowed = (
+            "the identity of the tunnel agent, or to all clients"
+            if self._options.with_driver
+            else "all clients, or install the CSI driver, which mounts with the identity of the tunnel agent"
+        )
+        return WorkerDenied(
+            f"cannot be mounted by worker pods ({reason})",
+            field="file system",
+            value=file_system_id,
+            remedy=f"let its policy allow ClientMount, ClientWrite and ClientRootAccess to {allowed}",
+        )
 
     async def _ended_or_missing(self, name: str) -> ObservedPod | None:
         async with self._pods_changed:
@@ -376,7 +460,7 @@ class WorkerPods:
     async def _list(self) -> Sequence[ObservedPod]:
         """All worker pods, as the API server has them now."""
         with translated("list worker pods"):
-            found = self._client.list(Pod, namespace=self._options.namespace, labels=dict(LABELS))
+            found = self._client.list(Pod, namespace=self._options.namespace, labels=dict(WORKER_LABELS))
             return [self._observed(pod) async for pod in found]
 
     def _busy(self, pod: ObservedPod) -> Busy:

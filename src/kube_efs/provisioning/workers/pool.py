@@ -103,6 +103,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
             action=Action.MAKE,
             mode=permissions.mode,
             enforced=permissions.enforced,
+            exact=permissions.exact,
             own_group=permissions.own_group,
         )
         item = Item(directory=location.directory, uid=permissions.uid, gid=permissions.gid)

@@ -92,6 +92,11 @@ def _parser() -> argparse.ArgumentParser:
         "--enforce", action="store_true", help="also set mode and owners of existing directories"
     )
     parser.add_argument(
+        "--exact",
+        action="store_true",
+        help="also clear the setuid and setgid bits of existing directories that get no owners",
+    )
+    parser.add_argument(
         "--own-group",
         action="store_true",
         help="do not assign a group ID that another directory was created with",
@@ -170,6 +175,7 @@ def _do(options: argparse.Namespace, item: str) -> None:
                 uid=wanted.uid,
                 gid=wanted.gid,
                 enforced=options.enforce,
+                exact=options.exact,
                 own_group=options.own_group,
             )
             file_system.make_directory(options.root, wanted.directory, permissions)

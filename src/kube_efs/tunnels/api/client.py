@@ -67,6 +67,15 @@ class TunnelClient:
         async with self._connected():
             return (await self._stub.Ensure(request, timeout=self._timeout_seconds)).port
 
+    async def ensure_for_pod(self, spec: TunnelSpec, holder: Holder, token: str) -> int:
+        """The same for a spec with the service account of a pod, of which ``token`` is a token.
+
+        A call for an existing tunnel gives the agent the token for the next renewal of its certificate.
+        """
+        request = pb.EnsureForPodRequest(spec=render_spec(spec), holder=holder, token=token)
+        async with self._connected():
+            return (await self._stub.EnsureForPod(request, timeout=self._timeout_seconds)).port
+
     async def release(self, holder: Holder) -> None:
         """Release all tunnels of the holder; having none is not an error."""
         async with self._connected():
@@ -110,6 +119,13 @@ class TunnelClient:
     def _failure(self, error: grpc.aio.AioRpcError) -> TunnelError:
         if error.code() in _NOT_REACHED:
             return self._unavailable(f"cannot be reached ({error.details()})")
+        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
+            return TunnelAgentUnavailable(
+                "is of an older version, which does not have this call",
+                field="tunnel agent",
+                value=str(self._socket),
+                remedy="update the DaemonSet of the tunnels",
+            )
         if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
             return self._unavailable(f"did not answer within {self._timeout_seconds:g} s")
         return TunnelError(f"failed ({error.code().name}: {error.details()})", field="tunnel agent")

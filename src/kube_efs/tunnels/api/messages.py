@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from kube_efs.aws.credential_sources import IamOptions
+from kube_efs.aws.credential_sources import IamOptions, ServiceAccountIdentity
 from kube_efs.model import errors
 from kube_efs.model.csi.volume_handles import AccessPointId
 from kube_efs.model.efs.ids import FileSystemId, Region, ZoneName
@@ -20,13 +20,14 @@ def parse_spec(message: pb.Spec) -> TunnelSpec:
     return TunnelSpec(
         file_system_id=FileSystemId(message.file_system_id),
         access_point_id=AccessPointId(message.access_point_id) if message.access_point_id else None,
-        iam=_parse_iam(message.iam) if message.HasField("iam") else None,
+        iam=_parse_identity(message),
         region=Region(message.region) if message.region else None,
         # In its canonical form, because equal specs share a tunnel.
         address=parse_address(message.address) if message.address else None,
         zone=ZoneName(message.zone) if message.zone else None,
         cross_account=message.cross_account,
         checks_revocation=message.checks_revocation,
+        ca_file=message.ca_file or None,
     )
 
 
@@ -35,12 +36,20 @@ def render_spec(spec: TunnelSpec) -> pb.Spec:
     return pb.Spec(
         file_system_id=spec.file_system_id,
         access_point_id=spec.access_point_id or "",
-        iam=None if spec.iam is None else _render_iam(spec.iam),
+        iam=_render_iam(spec.iam) if isinstance(spec.iam, IamOptions) else None,
         region=spec.region or "",
         address=spec.address or "",
         zone=spec.zone or "",
         cross_account=spec.cross_account,
         checks_revocation=spec.checks_revocation,
+        ca_file=spec.ca_file or "",
+        service_account=(
+            pb.ServiceAccount(
+                namespace=spec.iam.namespace, name=spec.iam.name, role_arn=spec.iam.role_arn or ""
+            )
+            if isinstance(spec.iam, ServiceAccountIdentity)
+            else None
+        ),
     )
 
 
@@ -67,12 +76,19 @@ def parse_failure(encoded: bytes) -> KubeEfsError:
     return kind(failure.problem, field=failure.field, value=failure.value, remedy=failure.remedy)
 
 
-def _parse_iam(message: pb.Iam) -> IamOptions:
+def _parse_identity(message: pb.Spec) -> IamOptions | ServiceAccountIdentity | None:
+    if message.HasField("service_account"):
+        account = message.service_account
+        return ServiceAccountIdentity(
+            namespace=account.namespace, name=account.name, role_arn=account.role_arn or None
+        )
+    if not message.HasField("iam"):
+        return None
     return IamOptions(
-        profile=message.profile or None,
-        credentials_uri=message.credentials_uri or None,
-        role_arn=message.role_arn or None,
-        token_file=message.token_file or None,
+        profile=message.iam.profile or None,
+        credentials_uri=message.iam.credentials_uri or None,
+        role_arn=message.iam.role_arn or None,
+        token_file=message.iam.token_file or None,
     )
 
 

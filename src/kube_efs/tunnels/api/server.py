@@ -21,7 +21,7 @@ from kube_efs.model.errors import (
     TunnelNotReady,
     public_text,
 )
-from kube_efs.model.secrets import shortened
+from kube_efs.model.secrets import hidden_here, shortened
 from kube_efs.tunnels.api.messages import FAILURE_KEY, parse_spec, render_failure, render_spec
 from kube_efs.tunnels.on_demand.tunnels import OnDemandTunnels
 from kube_efs.tunnels.protocol import tunnels_pb2 as pb
@@ -105,6 +105,16 @@ class _Tunnels(TunnelsServicer):
             return pb.EnsureResponse(port=await self._tunnels.ensure(spec, holder))
 
         return await _respond(context, answer)
+
+    async def EnsureForPod(  # noqa: N802
+        self, request: pb.EnsureForPodRequest, context: _Context
+    ) -> pb.EnsureResponse:
+        async def answer() -> pb.EnsureResponse:
+            spec, holder = parse_spec(request.spec), parse_holder(request.holder)
+            return pb.EnsureResponse(port=await self._tunnels.ensure(spec, holder, request.token))
+
+        with hidden_here([request.token]):
+            return await _respond(context, answer)
 
     async def Release(self, request: pb.ReleaseRequest, context: _Context) -> pb.ReleaseResponse:  # noqa: N802
         async def answer() -> pb.ReleaseResponse:

@@ -3,12 +3,15 @@
 EFS does not check who signed the certificate. Its extensions name the file system and the access point, and
 contain a signature of the IAM identity. Subject, validity and extensions are those of efs-utils, byte for
 byte. Only the serial number is random, because RFC 5280 (4.1.2.2) forbids the zero of efs-utils.
+
+The cryptography library needs 9 MB of memory. The agent imports this module with its first certificate.
 """
 
 import asyncio
 import hashlib
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 from cryptography import x509
@@ -18,7 +21,9 @@ from cryptography.x509.oid import NameOID
 
 from kube_efs.model.efs.ids import FileSystemId, Region
 from kube_efs.tunnels.on_demand.signature import ConnectRequest, sign
+from kube_efs.tunnels.on_demand.validity import VALID_AFTER, VALID_BEFORE, first_renewal
 from kube_efs.tunnels.options import ClientInfo
+from kube_efs.tunnels.stunnel.configuration import CertificateFile
 
 if TYPE_CHECKING:  # code that makes certificates without credentials needs no client of AWS
     from kube_efs.aws.connection import AwsCredentials
@@ -28,11 +33,6 @@ IAM_OID: Final = x509.ObjectIdentifier("1.3.6.1.4.1.4843.7.2")
 FILE_SYSTEM_OID: Final = x509.ObjectIdentifier("1.3.6.1.4.1.4843.7.3")
 CLIENT_INFO_OID: Final = x509.ObjectIdentifier("1.3.6.1.4.1.4843.7.4")
 
-# If this clock is slightly ahead of that of EFS, the certificate must be valid nevertheless.
-_VALID_BEFORE: Final = timedelta(minutes=15)
-_VALID_AFTER: Final = timedelta(hours=3)
-_RENEWED_AFTER: Final = timedelta(hours=1)
-_RENEWED_NOT_BEFORE: Final = timedelta(seconds=30)
 _KEY_BITS: Final = 3072
 _COMMON_NAME_MAX: Final = 64  # RFC 5280, ub-common-name
 
@@ -109,35 +109,17 @@ def make_certificate(
     )
     return ClientCertificate(
         secret_pem=key.secret_pem() + certificate.public_bytes(serialization.Encoding.PEM),
-        not_after=created_at + _VALID_AFTER,
-        renew_at=_renewal(created_at, credentials_expire_at),
+        not_after=created_at + VALID_AFTER,
+        renew_at=first_renewal(created_at, credentials_expire_at),
     )
 
 
-def renewal_time(not_after: datetime, *, now: datetime) -> datetime:
-    """When to renew a certificate without credentials, which ends then: in an hour at most.
-
-    At once when it is not valid yet, since the clock was ahead when it was made.
-    """
-    created_at = not_after - _VALID_AFTER
-    return now if created_at - _VALID_BEFORE > now else min(created_at, now) + _RENEWED_AFTER
-
-
-def is_too_far_ahead(renewal: datetime, *, now: datetime) -> bool:
-    """Whether a due time is later than any renewal interval allows: the clock was ahead when it was set."""
-    return renewal - now > _RENEWED_AFTER
-
-
-def _renewal(created_at: datetime, credentials_expire_at: datetime | None) -> datetime:
-    """After a third of the certificate's lifetime, or half of the remaining lifetime of the credentials.
-
-    There is a lower limit, because instance metadata return the same credentials until shortly before they
-    expire.
-    """
-    if credentials_expire_at is None:
-        return created_at + _RENEWED_AFTER
-    half_life = (credentials_expire_at - created_at) / 2
-    return created_at + min(_RENEWED_AFTER, max(half_life, _RENEWED_NOT_BEFORE))
+def describe_certificate(path: Path, pem: bytes) -> CertificateFile:
+    """The certificate in a file with this text; raises ValueError if there is none."""
+    certificate = x509.load_pem_x509_certificate(pem)
+    return CertificateFile(
+        path=path, serial=certificate.serial_number, not_after=certificate.not_valid_after_utc
+    )
 
 
 def _sign_certificate(
@@ -151,8 +133,8 @@ def _sign_certificate(
         .issuer_name(name)
         .public_key(public_key)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(created_at - _VALID_BEFORE)
-        .not_valid_after(created_at + _VALID_AFTER)
+        .not_valid_before(created_at - VALID_BEFORE)
+        .not_valid_after(created_at + VALID_AFTER)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
     )
     for oid, value in extensions.items():

@@ -13,6 +13,9 @@ indefinitely. The rules are:
   than any renewal interval counts as due.
 * The source of the first credentials of a tunnel gives all later ones, even if a source with a higher
   priority appears. Otherwise a mount could silently get another identity.
+* A certificate for a service account is renewed with the last token that a pod of it gave. Tokens are in
+  memory only. After a restart, the old certificate serves until the kubelet publishes the volumes again,
+  with new tokens, which it does about once a minute.
 * The file of a closed tunnel is removed only after stunnel no longer has it loaded: stunnel refuses a
   configuration that names a missing file, with all its services.
 """
@@ -27,28 +30,21 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import structlog
-from cryptography import x509
 from prometheus_client import CollectorRegistry
 
-from kube_efs.aws.credential_sources import CredentialSource
-from kube_efs.model.errors import KubeEfsError, TunnelNotReady
+from kube_efs.aws.credential_sources import CredentialSource, ServiceAccountIdentity
+from kube_efs.model.errors import InvalidValue, KubeEfsError, TunnelNotReady
 from kube_efs.telemetry.duties import Duties, kinds_of
 from kube_efs.telemetry.metrics import Outcome, TunnelMetrics
 from kube_efs.tunnels.files import write_atomically, write_to_completion
-from kube_efs.tunnels.on_demand.certificate import (
-    CertificateSubject,
-    ClientCertificate,
-    ClientKey,
-    is_too_far_ahead,
-    make_certificate,
-    renewal_time,
-)
+from kube_efs.tunnels.on_demand.validity import is_too_far_ahead, renewal_time
 from kube_efs.tunnels.options import OnDemandOptions, TunnelOptions
 from kube_efs.tunnels.reservations import Reservation, TunnelSpec
 from kube_efs.tunnels.stunnel.configuration import CertificateFile
 
 if TYPE_CHECKING:
     from kube_efs.aws.connection import LoadedCredentials
+    from kube_efs.tunnels.on_demand.certificate import ClientCertificate, ClientKey
 
 log = structlog.get_logger()
 
@@ -57,6 +53,8 @@ _FIRST_DELAY: Final = timedelta(seconds=10)
 _LONGEST_DELAY: Final = timedelta(minutes=5)
 # A clock that jumps, as after the node was suspended, is noticed after this time at the latest.
 _LONGEST_WAIT_SECONDS: Final = 30.0
+# The kubelet publishes volumes again every 60 to 90 seconds; before, there is no problem to report.
+_WAIT_FOR_TOKEN: Final = timedelta(minutes=5)
 _IDLE_WAIT: Final = timedelta(hours=1)
 _DUTY: Final = "certificate renewal"
 
@@ -97,6 +95,7 @@ class ClientCertificates:
         self._sources: dict[str, CredentialSource | None] = {}
         self._renewals: dict[str, _Renewal] = {}
         self._problems: dict[str, str] = {}
+        self._pod_tokens: dict[str, str] = {}
         self._forgotten: set[str] = set()
         self._wake = asyncio.Event()
 
@@ -113,10 +112,10 @@ class ClientCertificates:
     def take_over(self, tunnels: Iterable[Reservation]) -> None:
         """Use the certificates of an earlier agent until they are renewed.
 
-        A certificate with credentials is due at once, because it is not known when they expire. The others
-        keep their due time: a renewal reloads stunnel, which resets connections that are being opened, and
-        after a start all mounts connect. Files of no known tunnel are removed: that agent was killed before
-        it wrote their reservation.
+        A certificate with credentials is due at once, because it is not known when they expire; with those of
+        a service account, as soon as there is a token. The others keep their due time: a renewal reloads
+        stunnel, which resets connections that are being opened, and after a start all mounts connect. Files
+        of no known tunnel are removed: that agent was killed before it wrote their reservation.
         """
         for tunnel in tunnels:
             path = self._path(tunnel.name)
@@ -125,6 +124,8 @@ class ClientCertificates:
             self._sources[tunnel.name] = tunnel.source
             now, file = self._now(), self._files.get(tunnel.name)
             due = now if file is None or tunnel.spec.iam else renewal_time(file.not_after, now=now)
+            if isinstance(tunnel.spec.iam, ServiceAccountIdentity):
+                due = now + _WAIT_FOR_TOKEN
             self._renewals[tunnel.name] = _Renewal(due=due)
         known = {self._path(name) for name in self._sources}
         with suppress(OSError):
@@ -142,10 +143,41 @@ class ClientCertificates:
             self._on_renewed()
         return self._sources.get(spec.name, source)
 
+    async def ensure_for_pod(self, spec: TunnelSpec, token: str, *, is_holder: bool) -> None:
+        """Ensure a certificate with credentials for this token of a pod, and use the token from now on.
+
+        Without ``is_holder``, AWS must accept the token also if there is a certificate: the service account
+        in the spec is only what the caller says. Raises AwsError, InvalidSetting, InvalidValue without a
+        token, and TunnelNotReady when the last renewal failed or the file cannot be written.
+        """
+        name = spec.name
+        if not token:
+            raise InvalidValue("is missing", field=f"token of {spec.iam}")
+        has_failed = name in self._problems
+        if name in self._files and name in self._pod_tokens and not has_failed:
+            if not is_holder:
+                await self._load(spec, None, token)
+            self._pod_tokens[name] = token
+            return
+        if is_holder:
+            is_new = token != self._pod_tokens.get(name)
+            if has_failed and not is_new and self._renewals[name].due > self._now():
+                raise TunnelNotReady(self._problems[name], field="tunnel", value=name)
+            self._pod_tokens[name] = token
+        try:
+            await self._renew(spec, None, token)
+        except KubeEfsError as error:
+            if is_holder:
+                self._schedule_retry(name, error)
+            raise
+        self._pod_tokens[name] = token
+        self._wake.set()
+        self._on_renewed()
+
     def keep_only(self, names: Collection[str]) -> None:
         """Remove the certificates of all other tunnels; ``remove_unused_files`` removes their files later."""
         for name in (self._files.keys() | self._renewals.keys()) - set(names):
-            for known in (self._files, self._renewals, self._sources, self._problems):
+            for known in (self._files, self._renewals, self._sources, self._problems, self._pod_tokens):
                 known.pop(name, None)
             self._forgotten.add(name)
 
@@ -218,33 +250,51 @@ class ClientCertificates:
         if not is_foreseen:
             self._duties.note(_DUTY, error, retry_seconds=again_seconds)
 
-    async def _renew(self, spec: TunnelSpec, source: CredentialSource | None) -> CredentialSource | None:
-        """Create a certificate; returns the source of its credentials."""
+    async def _renew(
+        self, spec: TunnelSpec, source: CredentialSource | None, pod_token: str | None = None
+    ) -> CredentialSource | None:
+        """Create a certificate; returns the source of its credentials. ``pod_token`` None is the last one."""
         try:
-            source, loaded = await self._load(spec, source)
+            source, loaded = await self._load(spec, source, pod_token or self._pod_tokens.get(spec.name))
             await self._make(spec, loaded)
         except Exception:
-            self._metrics.certificate_renewals.labels(Outcome.FAILED).inc()
+            # A pod whose service account has no role gets an event. It must not raise an alert of the node.
+            if pod_token is None or spec.name in self._files:
+                self._metrics.certificate_renewals.labels(Outcome.FAILED).inc()
             raise
         self._metrics.certificate_renewals.labels(Outcome.SUCCEEDED).inc()
         self._problems.pop(spec.name, None)
         return source
 
     async def _load(
-        self, spec: TunnelSpec, source: CredentialSource | None
+        self, spec: TunnelSpec, source: CredentialSource | None, pod_token: str | None
     ) -> "tuple[CredentialSource | None, LoadedCredentials | None]":
         if spec.iam is None:
             return None, None
         # The AWS client needs 11 MB of memory, which a node without such volumes does not need.
-        from kube_efs.aws.credential_loading import load_credentials  # noqa: PLC0415
+        from kube_efs.aws.credential_loading import load_credentials, load_pod_credentials  # noqa: PLC0415
         from kube_efs.aws.credentials import find_credentials  # noqa: PLC0415
 
         options = replace(self._on_demand.credentials, region=spec.region or self._region)
+        if isinstance(spec.iam, ServiceAccountIdentity):
+            if not pod_token:
+                raise TunnelNotReady(
+                    "has given no token of a pod since the agent started",
+                    field=str(spec.iam),
+                    remedy="check that the CSIDriver efs.csi.aws.com has tokenRequests and requiresRepublish,"
+                    " and that kube-efs node runs on this node",
+                )
+            return None, await load_pod_credentials(spec.iam, pod_token, options)
         if source is not None:
             return source, await load_credentials(source, options)
         return await find_credentials(spec.iam, options)
 
     async def _make(self, spec: TunnelSpec, loaded: "LoadedCredentials | None") -> None:
+        from kube_efs.tunnels.on_demand.certificate import (  # noqa: PLC0415
+            CertificateSubject,
+            make_certificate,
+        )
+
         subject = CertificateSubject(
             node=self._on_demand.node,
             file_system_id=spec.file_system_id,
@@ -274,8 +324,10 @@ class ClientCertificates:
                 self._forgotten.add(spec.name)
         self._renewals[spec.name] = _Renewal(due=certificate.renew_at)
 
-    async def _get_client_key(self) -> ClientKey:
+    async def _get_client_key(self) -> "ClientKey":
         """The key of this node, generated once for each agent; concurrent callers wait for the same one."""
+        from kube_efs.tunnels.on_demand.certificate import ClientKey  # noqa: PLC0415
+
         if self._key is None or (self._key.done() and (self._key.cancelled() or self._key.exception())):
             self._key = asyncio.create_task(ClientKey.generate())
         return await asyncio.shield(self._key)
@@ -285,13 +337,12 @@ class ClientCertificates:
 
 
 def _describe(path: Path, pem: bytes) -> CertificateFile:
-    certificate = x509.load_pem_x509_certificate(pem)
-    return CertificateFile(
-        path=path, serial=certificate.serial_number, not_after=certificate.not_valid_after_utc
-    )
+    from kube_efs.tunnels.on_demand.certificate import describe_certificate  # noqa: PLC0415
+
+    return describe_certificate(path, pem)
 
 
-def _write(path: Path, certificate: ClientCertificate) -> None:
+def _write(path: Path, certificate: "ClientCertificate") -> None:
     path.parent.mkdir(mode=0o700, exist_ok=True)
     # Not durable: after a power failure, an unreadable certificate is created again.
     write_atomically(path, certificate.secret_pem.decode(), durable=False)

@@ -27,10 +27,11 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from kube_efs.aws.credential_sources import CredentialSource
+from kube_efs.aws.credential_sources import CredentialSource, ServiceAccountIdentity
 from kube_efs.model.errors import TunnelNotReady
 from kube_efs.tunnels.files import write_to_completion
 from kube_efs.tunnels.mount_targets import NFS_PORT, Candidate
+from kube_efs.tunnels.on_demand.ca_files import check_ca_file
 from kube_efs.tunnels.on_demand.renewal import ClientCertificates
 from kube_efs.tunnels.on_demand.store import StoredReservations, load_reservations, save_reservations
 from kube_efs.tunnels.options import OnDemandOptions, TunnelOptions
@@ -106,19 +107,25 @@ class OnDemandTunnels:
                 holders=len(self.reservations.holders),
             )
 
-    async def ensure(self, spec: TunnelSpec, holder: Holder) -> int:
+    async def ensure(self, spec: TunnelSpec, holder: Holder, pod_token: str = "") -> int:
         """The port of a tunnel for this spec, which the holder holds from now on.
 
-        stunnel listens on it when this returns. Raises TunnelError, AwsError for missing credentials, and
-        InvalidSetting. If the tunnel is not ready in time, the holder keeps the reservation: a repeated call
-        continues from there, and a release removes it.
+        stunnel listens on it when this returns. Raises TunnelError, AwsError for missing credentials,
+        InvalidSetting, and InvalidValue for a file of authorities that is not allowed. If the tunnel is not
+        ready in time, the holder keeps the reservation: a repeated call continues from there, and a release
+        removes it.
+
+        ``pod_token`` is a token of the service account in the spec. A new holder gets the tunnel only if AWS
+        gives credentials for it. A known holder gives it for the next renewals of the certificate; if the
+        last one failed, this raises its error.
         """
         spec = replace(spec, region=spec.region or self._options.region)
         limit = self._on_demand.ensure_timeout_seconds
         try:
             async with asyncio.timeout(limit):
+                await self._check_ca_file(spec, holder)
                 with self._pending(spec.name):
-                    port = await self._reserve(spec, holder)
+                    port = await self._reserve(spec, holder, pod_token)
                 await self._plan.wait_until_listening(spec.name)
         except TimeoutError as error:
             raise TunnelNotReady(
@@ -171,11 +178,17 @@ class OnDemandTunnels:
                 await self._save(self._changes)
         self._forget_certificates()
 
-    async def _reserve(self, spec: TunnelSpec, holder: Holder) -> int:
+    async def _check_ca_file(self, spec: TunnelSpec, holder: Holder) -> None:
+        known = self._plan.wanted.tunnels.get(spec.name)
+        # A holder keeps its tunnel: its mount exists, and would otherwise be without one.
+        if spec.ca_file is not None and not (known and holder in known.holders):
+            await asyncio.to_thread(check_ca_file, spec.ca_file, self._options.ca_directory)
+
+    async def _reserve(self, spec: TunnelSpec, holder: Holder, pod_token: str) -> int:
         ports = self._on_demand.ports
         # One call at a time: the first one creates the certificate for all calls with this spec.
         async with self._pending_calls[spec.name].preparing:
-            source = await self._prepare(spec)
+            source = await self._prepare(spec, holder, pod_token)
             avoid = () if spec.name in self._plan.wanted.tunnels else await self._unusable_ports()
             self._missing_since.pop(holder, None)
             held = self._plan.wanted.hold(spec, holder, ports=ports, avoid=avoid)
@@ -183,12 +196,16 @@ class OnDemandTunnels:
         await self._save(change)
         return self.reservations.tunnels[spec.name].port
 
-    async def _prepare(self, spec: TunnelSpec) -> CredentialSource | None:
+    async def _prepare(self, spec: TunnelSpec, holder: Holder, pod_token: str) -> CredentialSource | None:
         """Check the address and ensure a certificate; returns the source of its credentials."""
         known = self._plan.wanted.tunnels.get(spec.name)
         if known is None and spec.name not in self._certificates.files:
             [first, *_] = find_candidates(spec, self._plan.targets, self._options)
             await check_resolvable(first)
+        if isinstance(spec.iam, ServiceAccountIdentity):
+            is_holder = known is not None and holder in known.holders
+            await self._certificates.ensure_for_pod(spec, pod_token, is_holder=is_holder)
+            return None
         return await self._certificates.ensure(spec, known.source if known else None)
 
     async def _unusable_ports(self) -> frozenset[int]:

@@ -35,6 +35,8 @@ class Spec(_message.Message):
     ZONE_FIELD_NUMBER: _builtins.int
     CROSS_ACCOUNT_FIELD_NUMBER: _builtins.int
     CHECKS_REVOCATION_FIELD_NUMBER: _builtins.int
+    CA_FILE_FIELD_NUMBER: _builtins.int
+    SERVICE_ACCOUNT_FIELD_NUMBER: _builtins.int
     file_system_id: _builtins.str
     access_point_id: _builtins.str
     region: _builtins.str
@@ -47,9 +49,17 @@ class Spec(_message.Message):
     """Resolve the DNS name that begins with the zone ID of the node."""
     checks_revocation: _builtins.bool
     """Check the certificate of the server with OCSP."""
+    ca_file: _builtins.str
+    """An authority in this file must have signed the certificate of the server. The agent refuses files outside of
+    the directory that the administrator allows.
+    """
     @_builtins.property
     def iam(self) -> Global___Iam:
         """If not set, the connection has no IAM identity. If empty, it uses the credentials of the node."""
+
+    @_builtins.property
+    def service_account(self) -> Global___ServiceAccount:
+        """Sign with this service account. Then iam is not set."""
 
     def __init__(
         self,
@@ -62,10 +72,12 @@ class Spec(_message.Message):
         zone: _builtins.str = ...,
         cross_account: _builtins.bool = ...,
         checks_revocation: _builtins.bool = ...,
+        ca_file: _builtins.str = ...,
+        service_account: Global___ServiceAccount | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_iam", b"_iam", "iam", b"iam"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_iam", b"_iam", "iam", b"iam", "service_account", b"service_account"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_iam", b"_iam", "access_point_id", b"access_point_id", "address", b"address", "checks_revocation", b"checks_revocation", "cross_account", b"cross_account", "file_system_id", b"file_system_id", "iam", b"iam", "region", b"region", "zone", b"zone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_iam", b"_iam", "access_point_id", b"access_point_id", "address", b"address", "ca_file", b"ca_file", "checks_revocation", b"checks_revocation", "cross_account", b"cross_account", "file_system_id", b"file_system_id", "iam", b"iam", "region", b"region", "service_account", b"service_account", "zone", b"zone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__iam: _TypeAlias = _typing.Literal["iam"]  # noqa: Y015
     _WhichOneofArgType__iam: _TypeAlias = _typing.Literal["_iam", b"_iam"]  # noqa: Y015
@@ -104,6 +116,34 @@ class Iam(_message.Message):
 Global___Iam: _TypeAlias = Iam  # noqa: Y015
 
 @_typing.final
+class ServiceAccount(_message.Message):
+    """The service account of pods."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAMESPACE_FIELD_NUMBER: _builtins.int
+    NAME_FIELD_NUMBER: _builtins.int
+    ROLE_ARN_FIELD_NUMBER: _builtins.int
+    namespace: _builtins.str
+    name: _builtins.str
+    role_arn: _builtins.str
+    """The role for web identity. If it is empty, the EKS Pod Identity Agent gives the credentials."""
+    def __init__(
+        self,
+        *,
+        namespace: _builtins.str = ...,
+        name: _builtins.str = ...,
+        role_arn: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name", "namespace", b"namespace", "role_arn", b"role_arn"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ServiceAccount: _TypeAlias = ServiceAccount  # noqa: Y015
+
+@_typing.final
 class EnsureRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -125,6 +165,33 @@ class EnsureRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___EnsureRequest: _TypeAlias = EnsureRequest  # noqa: Y015
+
+@_typing.final
+class EnsureForPodRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SPEC_FIELD_NUMBER: _builtins.int
+    HOLDER_FIELD_NUMBER: _builtins.int
+    TOKEN_FIELD_NUMBER: _builtins.int
+    holder: _builtins.str
+    token: _builtins.str
+    """A token of the pod, for sts.amazonaws.com with a role and for pods.eks.amazonaws.com without. Secret."""
+    @_builtins.property
+    def spec(self) -> Global___Spec: ...
+    def __init__(
+        self,
+        *,
+        spec: Global___Spec | None = ...,
+        holder: _builtins.str = ...,
+        token: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["spec", b"spec"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["holder", b"holder", "spec", b"spec", "token", b"token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___EnsureForPodRequest: _TypeAlias = EnsureForPodRequest  # noqa: Y015
 
 @_typing.final
 class EnsureResponse(_message.Message):

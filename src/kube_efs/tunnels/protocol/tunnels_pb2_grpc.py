@@ -39,6 +39,11 @@ class TunnelsStub:
                 request_serializer=kube__efs_dot_tunnels_dot_protocol_dot_tunnels__pb2.EnsureRequest.SerializeToString,
                 response_deserializer=kube__efs_dot_tunnels_dot_protocol_dot_tunnels__pb2.EnsureResponse.FromString,
                 _registered_method=True)
+        self.EnsureForPod = channel.unary_unary(
+                '/kube_efs.tunnels.v1.Tunnels/EnsureForPod',
+                request_serializer=kube__efs_dot_tunnels_dot_protocol_dot_tunnels__pb2.EnsureForPodRequest.SerializeToString,
+                response_deserializer=kube__efs_dot_tunnels_dot_protocol_dot_tunnels__pb2.EnsureResponse.FromString,
+                _registered_method=True)
         self.Release = channel.unary_unary(
                 '/kube_efs.tunnels.v1.Tunnels/Release',
                 request_serializer=kube__efs_dot_tunnels_dot_protocol_dot_tunnels__pb2.ReleaseRequest.SerializeToString,
@@ -61,6 +66,14 @@ class TunnelsServicer:
 
     def Ensure(self, request, context):
         """Opens a tunnel for the spec, and keeps it until the holder releases it. The returned port is ready.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def EnsureForPod(self, request, context):
+        """The same for a spec with the service account of a pod. An agent that does not know this call must not get
+        such a spec: it would ignore the service account.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -93,6 +106,11 @@ def add_TunnelsServicer_to_server(servicer, server):
             'Ensure': grpc.unary_unary_rpc_method_handler(
                     servicer.Ensure,
                     request_deserializer=kube__efs_dot_tunnels_dot_protocol_dot_tunnels__pb2.EnsureRequest.FromString,
+                    response_serializer=kube__efs_dot_tunnels_dot_protocol_dot_tunnels__pb2.EnsureResponse.SerializeToString,
+            ),
+            'EnsureForPod': grpc.unary_unary_rpc_method_handler(
+                    servicer.EnsureForPod,
+                    request_deserializer=kube__efs_dot_tunnels_dot_protocol_dot_tunnels__pb2.EnsureForPodRequest.FromString,
                     response_serializer=kube__efs_dot_tunnels_dot_protocol_dot_tunnels__pb2.EnsureResponse.SerializeToString,
             ),
             'Release': grpc.unary_unary_rpc_method_handler(
@@ -137,6 +155,33 @@ class Tunnels:
             target,
             '/kube_efs.tunnels.v1.Tunnels/Ensure',
             kube__efs_dot_tunnels_dot_protocol_dot_tunnels__pb2.EnsureRequest.SerializeToString,
+            kube__efs_dot_tunnels_dot_protocol_dot_tunnels__pb2.EnsureResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EnsureForPod(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/kube_efs.tunnels.v1.Tunnels/EnsureForPod',
+            kube__efs_dot_tunnels_dot_protocol_dot_tunnels__pb2.EnsureForPodRequest.SerializeToString,
             kube__efs_dot_tunnels_dot_protocol_dot_tunnels__pb2.EnsureResponse.FromString,
             options,
             channel_credentials,

@@ -36,6 +36,10 @@ class TunnelsStub:
     def __new__(cls, channel: _aio.Channel) -> TunnelsAsyncStub: ...
     Ensure: _grpc.UnaryUnaryMultiCallable[_tunnels_pb2.EnsureRequest, _tunnels_pb2.EnsureResponse]
     """Opens a tunnel for the spec, and keeps it until the holder releases it. The returned port is ready."""
+    EnsureForPod: _grpc.UnaryUnaryMultiCallable[_tunnels_pb2.EnsureForPodRequest, _tunnels_pb2.EnsureResponse]
+    """The same for a spec with the service account of a pod. An agent that does not know this call must not get
+    such a spec: it would ignore the service account.
+    """
     Release: _grpc.UnaryUnaryMultiCallable[_tunnels_pb2.ReleaseRequest, _tunnels_pb2.ReleaseResponse]
     """Releases every tunnel of a holder. A holder without tunnels is not an error."""
     List: _grpc.UnaryUnaryMultiCallable[_tunnels_pb2.ListRequest, _tunnels_pb2.ListResponse]
@@ -48,6 +52,10 @@ class TunnelsAsyncStub(TunnelsStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Ensure: _aio.UnaryUnaryMultiCallable[_tunnels_pb2.EnsureRequest, _tunnels_pb2.EnsureResponse]  # type: ignore[assignment]
     """Opens a tunnel for the spec, and keeps it until the holder releases it. The returned port is ready."""
+    EnsureForPod: _aio.UnaryUnaryMultiCallable[_tunnels_pb2.EnsureForPodRequest, _tunnels_pb2.EnsureResponse]  # type: ignore[assignment]
+    """The same for a spec with the service account of a pod. An agent that does not know this call must not get
+    such a spec: it would ignore the service account.
+    """
     Release: _aio.UnaryUnaryMultiCallable[_tunnels_pb2.ReleaseRequest, _tunnels_pb2.ReleaseResponse]  # type: ignore[assignment]
     """Releases every tunnel of a holder. A holder without tunnels is not an error."""
     List: _aio.UnaryUnaryMultiCallable[_tunnels_pb2.ListRequest, _tunnels_pb2.ListResponse]  # type: ignore[assignment]
@@ -63,6 +71,16 @@ class TunnelsServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_tunnels_pb2.EnsureResponse, _abc.Awaitable[_tunnels_pb2.EnsureResponse]]:
         """Opens a tunnel for the spec, and keeps it until the holder releases it. The returned port is ready."""
+
+    @_abc_1.abstractmethod
+    def EnsureForPod(
+        self,
+        request: _tunnels_pb2.EnsureForPodRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_tunnels_pb2.EnsureResponse, _abc.Awaitable[_tunnels_pb2.EnsureResponse]]:
+        """The same for a spec with the service account of a pod. An agent that does not know this call must not get
+        such a spec: it would ignore the service account.
+        """
 
     @_abc_1.abstractmethod
     def Release(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import structlog
 
-from kube_efs.model.errors import PortTaken
+from kube_efs.model.errors import PlatformError, PortTaken
 from kube_efs.tunnels.sockets import sock_diag
 from kube_efs.tunnels.sockets.tcp_tables import TcpSocket, TcpState, read_tables
 
@@ -54,6 +54,20 @@ def parse_nfs_servers(text: str) -> frozenset[int]:
         with suppress(ValueError, IndexError):
             ports.add(int(line.split()[2], 16))
     return frozenset(ports)
+
+
+def nfs_client_ports() -> frozenset[int] | None:
+    """The server ports of the kernel's NFS clients, each of which has a connection; None without the table.
+
+    The kernel recognizes a server that it already uses, also behind another port. It then uses the first
+    connection for the new mount too, and lists only the port of the first one. Raises PlatformError.
+    """
+    try:
+        return parse_nfs_servers(_NFS_SERVERS.read_text())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise PlatformError("cannot be read", field="NFS clients", value=str(_NFS_SERVERS)) from error
 
 
 def read_ports(expected: Collection[int] = ()) -> PortReading | None:

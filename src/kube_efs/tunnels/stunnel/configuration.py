@@ -25,7 +25,7 @@ _PATH = re.compile(r"/[\w./+@:=-]*")
 _GLOBAL = """\
 # Written by kube-efs; changes are overwritten.
 foreground = yes
-fips = no
+fips = {fips}
 syslog = no
 ; The agent finds its stunnel by command line, which cannot be stale as a file can.
 pid =
@@ -94,7 +94,8 @@ class TunnelService:
     """One service of stunnel: a loopback port that leads to the first address that accepts.
 
     ``name`` is the section's name. ``addresses`` may be names, which stunnel then looks up for each
-    connection. ``check_host`` is the name the server's certificate must carry.
+    connection. ``check_host`` is the name the server's certificate must carry, and an authority in
+    ``ca_file`` must have signed it.
     """
 
     name: str
@@ -102,20 +103,23 @@ class TunnelService:
     port: int
     addresses: tuple[str, ...]
     check_host: str
+    ca_file: Path
     certificate: CertificateFile | None = None
     checks_revocation: bool = False
 
 
 def render_configuration(
-    services: Iterable[TunnelService], *, ca_file: Path, connect_timeout_seconds: float
+    services: Iterable[TunnelService], *, connect_timeout_seconds: float, fips: bool = False
 ) -> str:
     """The whole file, services by name; raises InvalidValue for a value that the file must not contain."""
     timeout = max(1, math.ceil(connect_timeout_seconds))
     ordered = sorted(services, key=lambda service: service.name)
-    return _GLOBAL + "".join(_render_service(service, ca_file, timeout) for service in ordered)
+    return _GLOBAL.format(fips="yes" if fips else "no") + "".join(
+        _render_service(service, timeout) for service in ordered
+    )
 
 
-def _render_service(service: TunnelService, ca_file: Path, timeout: int) -> str:
+def _render_service(service: TunnelService, timeout: int) -> str:
     check_service(service)
     # stunnel splits at the last colon and cannot resolve an IPv6 address in brackets (tried with 5.68).
     connect = "\n".join(f"connect = {address}:{NFS_PORT}" for address in service.addresses)
@@ -124,7 +128,7 @@ def _render_service(service: TunnelService, ca_file: Path, timeout: int) -> str:
         port=service.port,
         connect=connect,
         connect_timeout=timeout,
-        ca_file=check_path(ca_file, field="CA file"),
+        ca_file=service.ca_file,
         check_host=service.check_host,
         certificate=_render_certificate(service.certificate) if service.certificate else "",
         delay="yes" if any(_is_own_name(service, address) for address in service.addresses) else "no",
@@ -161,6 +165,7 @@ def check_service(service: TunnelService) -> None:
         )
     for address in service.addresses:
         _check_connect(service, address)
+    check_path(service.ca_file, field=f"{service.name}.CAfile")
     _check(
         _HOST,
         service.check_host,

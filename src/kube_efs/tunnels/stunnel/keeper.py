@@ -232,8 +232,8 @@ class StunnelKeeper:
         """Make stunnel listen for exactly these services; the top of this file lists the results."""
         text = render_configuration(
             services,
-            ca_file=self._options.ca_file,
             connect_timeout_seconds=self._options.connect_timeout_seconds,
+            fips=self._options.fips,
         )
         must_reload, self._must_reload = self._must_reload, False
         if self._process and text == self._loaded.text and not must_reload:
@@ -241,6 +241,8 @@ class StunnelKeeper:
         is_start = self._process is None
         try:
             await self._write(text)
+            if self._process:
+                await self._process.wait_until_reloadable()
             self.read_log()  # older lines say nothing about this load
             if self._process:
                 self._process.reload()
@@ -265,7 +267,7 @@ class StunnelKeeper:
             self._process = None
             self._postpone_start(process)
         elif process.ended.is_set():
-            # SIGHUP ends a stunnel that was taken over before it had set its signal handler.
+            # It may have ended for any reason, also because it never handled SIGHUP.
             self._handle_exit()
             return await self._load(services)
         elif isinstance(outcome, Unbindable):

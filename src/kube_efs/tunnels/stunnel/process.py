@@ -25,6 +25,8 @@ USUAL_PATHS = (Path("/usr/local/bin/stunnel"), Path("/usr/bin/stunnel"))
 _PROC = Path("/proc")
 # stunnel accepts about half as many connections, and the limit in containers is often 1024.
 _MOST_FILES: Final = 65536
+_RELOADABLE_SECONDS = 2.0
+_POLL_SECONDS: Final = 0.005
 # stunnel has a thread for each connection. With a heap for each thread, no thread could use freed memory of
 # another.
 _ENVIRONMENT: Final = {"MALLOC_ARENA_MAX": "1"}
@@ -96,6 +98,17 @@ class StunnelProcess:
         """Time since it was started or adopted."""
         return self._loop.time() - self._started
 
+    async def wait_until_reloadable(self) -> None:
+        """Wait until it handles SIGHUP, which ends it before; for some seconds at most, or until it ends.
+
+        stunnel 5.68 handles the signal only some milliseconds after it has begun to listen.
+        """
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_RELOADABLE_SECONDS):
+                # The kernel reports no event for this.
+                while not (self.ended.is_set() or _handles(self.pid, signal.SIGHUP)):  # noqa: ASYNC110
+                    await asyncio.sleep(_POLL_SECONDS)
+
     def reload(self) -> None:
         """Make it read its configuration again; open connections stay."""
         self._send(signal.SIGHUP)
@@ -124,6 +137,16 @@ class StunnelProcess:
             os.waitpid(self.pid, os.WNOHANG)
         self.ended.set()
         self._notify()
+
+
+def _handles(pid: int, number: signal.Signals) -> bool:
+    """Whether the process has a handler for the signal (proc(5), ``SigCgt``)."""
+    with suppress(OSError, ValueError):
+        for line in (_PROC / str(pid) / "status").read_text(errors="replace").splitlines():
+            name, _, mask = line.partition(":")
+            if name == "SigCgt":
+                return bool(int(mask, 16) >> (number - 1) & 1)
+    return False
 
 
 def _allow_files(most: int) -> None:

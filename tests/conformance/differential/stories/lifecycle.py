@@ -100,7 +100,7 @@ async def finalizers(play: Player) -> None:
     await play.patch("revive", "configmaps/held", {"metadata": {"deletionTimestamp": None}})
     await play.patch("change data", "configmaps/held", {"data": {"key": "still"}})
     await play.put(
-        "let go with a stale version",
+        "release with a stale version",
         "configmaps/held",
         {
             **held,
@@ -111,8 +111,8 @@ async def finalizers(play: Player) -> None:
             },
         },
     )
-    await play.patch("let go half", "configmaps/held", {"metadata": {"finalizers": ["example.com/b"]}})
-    await play.patch("let go", "configmaps/held", {"metadata": {"finalizers": None}})
+    await play.patch("release half", "configmaps/held", {"metadata": {"finalizers": ["example.com/b"]}})
+    await play.patch("release", "configmaps/held", {"metadata": {"finalizers": None}})
     await play.get("see it gone", "configmaps/held")
 
 
@@ -184,7 +184,7 @@ async def namespaces(play: Player) -> None:
         lambda found: "deletionTimestamp" in found["metadata"],
     )
     await play.create("create inside while it ends", inside, secret("late"))
-    await play.patch("let go", f"{inside}/held", {"metadata": {"finalizers": None}})
+    await play.patch("release", f"{inside}/held", {"metadata": {"finalizers": None}})
     await play.until("it goes", f"namespaces/{name}", lambda found: found.get("code") == 404)
     await play.create("create inside when it is gone", inside, secret("late"))
     await play.create("a bad name", "namespaces", namespace("no.dots"))

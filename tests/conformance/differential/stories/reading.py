@@ -77,12 +77,6 @@ async def watches(play: Player) -> None:
     await play.create("create a third", "secrets", secret("c"))
     await play.watch("from the start", "secrets", events=1)
     await play.watch("from any version", "secrets", {"resourceVersion": "0"}, events=1)
-    initial = {
-        "sendInitialEvents": "true",
-        "allowWatchBookmarks": "true",
-        "resourceVersionMatch": "NotOlderThan",
-    }
-    await play.watch("the initial events", "secrets", initial, events=2)
     await play.watch("until it ends", "secrets", {"timeoutSeconds": "1"}, events=9)
     await play.watch("one object", "secrets/c", events=1)
 
@@ -92,7 +86,6 @@ async def watches_that_cannot_be(play: Player) -> None:
     await play.get(
         "a match without initial events", "secrets", {**watch, "resourceVersionMatch": "NotOlderThan"}
     )
-    await play.get("initial events without a match", "secrets", {**watch, "sendInitialEvents": "true"})
     await play.get("a bad selector", "secrets", {**watch, "labelSelector": "a=b=c"})
     await play.get("a bad field", "secrets", {**watch, "fieldSelector": "spec.none=1"})
     await play.get("a kind that is not there", "/api/v1/widgets", watch)
@@ -120,12 +113,6 @@ async def tables(play: Player) -> None:
     watch = {"resourceVersion": claimed["metadata"]["resourceVersion"]}
     await play.patch("label the claim", "persistentvolumeclaims/one", {"metadata": {"labels": {"a": "b"}}})
     await play.watch("claims as they change", "persistentvolumeclaims", watch, events=1, accept=TABLE)
-    initial = {
-        "sendInitialEvents": "true",
-        "allowWatchBookmarks": "true",
-        "resourceVersionMatch": "NotOlderThan",
-    }
-    await play.watch("all claims", "persistentvolumeclaims", initial, events=2, accept=TABLE)
 
 
 STORIES = (lists_and_selectors, pages, watches, watches_that_cannot_be, tables)

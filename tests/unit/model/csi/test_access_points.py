@@ -19,6 +19,8 @@ from kube_efs.model.csi.access_points import (
     access_point_request,
     check_existing,
     client_token,
+    known_tokens,
+    own_token,
     volume_directory,
 )
 from kube_efs.model.csi.errors import ExistingVolumeDiffers, InvalidArgument, RpcCode
@@ -104,7 +106,7 @@ def test_volume_not_named_after_a_uid_gets_its_own_suffix() -> None:
 def test_hash_replaces_an_unsafe_volume_name(name: str) -> None:
     digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()
     assert str(volume_directory(request(name=name))) == f"/{digest}"
-    assert client_token(request(name=name), FS1) == digest
+    assert client_token(request(name=name)) == digest
 
 
 TOO_LONG = "use at most 100 bytes for basePath and subPathPattern"
@@ -282,25 +284,43 @@ def test_driver_tags_override_class_tags_and_can_be_disabled() -> None:
 
 
 def test_creation_token_is_the_volume_name_on_any_file_system() -> None:
-    assert client_token(request(), FS1) == client_token(request(), FS2) == NAME
+    assert client_token(request()) == NAME
+    assert known_tokens(request(), FS1) == known_tokens(request(), FS2) == (NAME,)
 
 
-def test_creation_token_for_reuse_identifies_the_claim() -> None:
+# What aws-efs-csi-driver 3.4.1 computes: get64LenHash of the claim's name.
+@pytest.mark.parametrize(
+    ("claim", "token"),
+    [
+        ("data", "3a6eb0790f39ac87c94f3856b2dd2c5d110e6811602261a9a923d3bb23adc8b7"),
+        ("efs-claim", "d3580977b85988d6cd4a7d1a8b4745f839b633cd685f264e261e1f6953af77ae"),
+    ],
+)
+def test_creation_token_for_reuse_is_the_one_of_the_aws_driver(claim: str, token: str) -> None:
+    reusing = request({"reuseAccessPoint": "true"}, origin=replace(ORIGIN, claim_name=claim))
+    assert client_token(reusing) == token
+    assert client_token(replace(reusing, name="pvc-again")) == token
+    elsewhere = replace(reusing.origin, claim_namespace="other")
+    assert client_token(replace(reusing, origin=elsewhere)) == token, "namespaces share"
+
+
+def test_own_token_identifies_claim_and_file_system() -> None:
     reusing = request({"reuseAccessPoint": "true"})
-    token = client_token(reusing, FS1)
+    token = own_token(reusing, FS1)
     assert token == hashlib.sha256(f"{FS1}/team/data".encode()).hexdigest()
     assert len(token) == 64
-    assert token == client_token(replace(reusing, name="pvc-again"), FS1)
+    assert token == own_token(replace(reusing, name="pvc-again"), FS1)
     elsewhere = replace(ORIGIN, claim_namespace="other")
-    assert token != client_token(replace(reusing, origin=elsewhere), FS1), "namespaces do not share"
-    assert token != client_token(reusing, FS2), "file systems do not collide"
+    assert token != own_token(replace(reusing, origin=elsewhere), FS1), "namespaces do not share"
+    assert token != own_token(reusing, FS2), "file systems do not collide"
+    assert known_tokens(reusing, FS1) == (token, client_token(reusing))
 
 
 @pytest.mark.parametrize("missing", ["claim_name", "claim_namespace"])
 def test_reuse_requires_the_claim_metadata(missing: str) -> None:
     origin = replace(ORIGIN, **{missing: ""})
     with pytest.raises(InvalidArgument) as caught:
-        client_token(request({"reuseAccessPoint": "true"}, origin=origin), FS1)
+        client_token(request({"reuseAccessPoint": "true"}, origin=origin))
     assert str(caught.value) == (
         "reuseAccessPoint: needs the claim's name and namespace; "
         "run csi-provisioner with --extra-create-metadata"
@@ -309,7 +329,7 @@ def test_reuse_requires_the_claim_metadata(missing: str) -> None:
 
 @given(st.text(min_size=1))
 def test_any_name_gives_a_creation_token_that_efs_accepts(name: str) -> None:
-    token = client_token(request(name=name), FS1)
+    token = client_token(request(name=name))
     assert 1 <= len(token) <= 64
     assert token.isascii()
     assert token.isprintable()

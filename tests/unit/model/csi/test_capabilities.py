@@ -4,7 +4,7 @@ from kube_efs.model.csi.capabilities import (
     AccessMode,
     VolumeCapability,
     check_capabilities,
-    check_file_system_types,
+    check_new_volume,
 )
 from kube_efs.model.csi.errors import InvalidArgument, RpcCode
 
@@ -40,7 +40,7 @@ CROSS = "set crossaccount in the provisioner secret or the volume's attributes"
         *(
             pytest.param(
                 [VolumeCapability(mount_flags=("tls", flag))],
-                f"mount flags: '{flag}' is not allowed; {CROSS}",
+                f"mount flags: 'crossaccount' is not allowed; {CROSS}",
                 id=flag,
             )
             for flag in ("crossaccount", "CrossAccount", "iam,crossaccount")
@@ -60,8 +60,8 @@ def test_unsupported_capability_is_refused(capabilities: list[VolumeCapability],
 
 
 def test_file_system_type_is_checked() -> None:
-    check_file_system_types([VolumeCapability(), VolumeCapability(file_system_type="efs")])
+    check_new_volume([VolumeCapability(), VolumeCapability(file_system_type="efs")])
     for kind in ("nfs", "ext4", "s3files", "EFS"):
         with pytest.raises(InvalidArgument) as caught:
-            check_file_system_types([VolumeCapability(), VolumeCapability(file_system_type=kind)])
+            check_new_volume([VolumeCapability(), VolumeCapability(file_system_type=kind)])
         assert str(caught.value) == f"fs_type: '{kind}' is not supported; leave it out or use efs"

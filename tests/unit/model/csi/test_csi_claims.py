@@ -58,7 +58,7 @@ def test_request_has_name_size_and_claim() -> None:
     assert (request.volume.name, request.volume.required_bytes) == (NAME, 5)
     origin = request.volume.origin
     assert (origin.claim_name, origin.claim_namespace, origin.volume_name) == ("data", "team", NAME)
-    assert (request.secret, request.oddities) == (None, ())
+    assert (request.secret, request.warnings) == (None, ())
 
 
 def test_volume_takes_fields_from_claim_and_class() -> None:
@@ -140,9 +140,23 @@ def test_cross_account_flag_is_not_a_mount_option() -> None:
         parsed(storage_class=replace(CLASS, mount_options=("crossaccount",)))
 
 
+def test_file_system_type_of_the_class_is_checked() -> None:
+    assert parsed(parameters={"fsType": "efs"}).warnings == ()
+    with pytest.raises(ClaimRefused) as caught:
+        parsed(parameters={"csi.storage.k8s.io/fstype": "ext4"})
+    assert str(caught.value) == ("StorageClass efs fs_type: 'ext4' is not supported; leave it out or use efs")
+
+
 def test_fields_without_effect_cause_a_warning() -> None:
-    request = parsed(replace(CLAIM, attributes_class="gold"), parameters={"basepath": "/x"})
-    assert request.oddities == (
+    unread = {"csi.storage.k8s.io/node-publish-secret-name": "x"}
+    unread["csi.storage.k8s.io/node-publish-secret-namespace"] = "x"
+    request = parsed(replace(CLAIM, attributes_class="gold"), parameters={"basepath": "/x", **unread})
+    assert request.secret is None
+    assert request.warnings == (
         "parameter: 'basepath' is not known and has no effect; did you mean basePath?",
+        (
+            "parameter: 'csi.storage.k8s.io/node-publish-secret-name' has no effect because the driver does"
+            " not read this Secret; leave it out"
+        ),
         "spec.volumeAttributesClassName: 'gold' has no effect on EFS",
     )

@@ -45,7 +45,7 @@ def test_minimal_class_has_the_default_parameters() -> None:
         reuses_access_point=False,
         zone_affinity=False,
         tagged=True,
-        oddities=(),
+        warnings=(),
     )
     assert (DEFAULT_GIDS.minimum, DEFAULT_GIDS.maximum) == (50_000, 7_000_000)
 
@@ -110,13 +110,13 @@ def test_class_of_the_older_driver_example_is_parsed() -> None:
         pytest.param({"reuseAccessPoint": "TRUE"}, "reuses_access_point", True, id="reuse"),
         pytest.param({"enforceZoneAffinity": "1"}, "zone_affinity", True, id="zone affinity"),
         pytest.param({"enableTagging": "False"}, "tagged", False, id="no tags"),
-        pytest.param({"csi.storage.k8s.io/pvc/name": "x"}, "oddities", (), id="parameters of the sidecar"),
+        pytest.param({"csi.storage.k8s.io/pvc/name": "x"}, "warnings", (), id="parameters of the sidecar"),
     ],
 )
 def test_valid_parameters_are_parsed(changes: Mapping[str, str | None], field: str, value: object) -> None:
     parameters = parse_parameters(given_parameters(**changes))
     assert getattr(parameters, field) == value
-    assert parameters.oddities == ()
+    assert parameters.warnings == ()
 
 
 @pytest.mark.parametrize("text", ["1", "t", "T", "TRUE", "true", "True"])
@@ -214,7 +214,7 @@ def test_first_invalid_parameter_is_reported(changes: Mapping[str, str], message
 
 # --- what is served all the same, with a warning
 
-ODD = [
+WITHOUT_EFFECT = [
     pytest.param(
         {"basepath": "/x"},
         "parameter: 'basepath' is not known and has no effect; did you mean basePath?",
@@ -236,10 +236,10 @@ ODD = [
 ]
 
 
-@pytest.mark.parametrize(("changes", "message"), ODD)
+@pytest.mark.parametrize(("changes", "message"), WITHOUT_EFFECT)
 def test_parameters_without_effect_cause_a_warning(changes: Mapping[str, str], message: str) -> None:
     parameters = parse_parameters(given_parameters(**changes))
-    assert [str(odd) for odd in parameters.oddities] == [message]
+    assert [str(warning) for warning in parameters.warnings] == [message]
     assert parameters.unique
 
 

@@ -111,6 +111,16 @@ def test_read_only_requests_add_ro(wanted: dict[str, Any], options: str) -> None
     assert planned.read_only is options.startswith("ro")
 
 
+def test_quotes_around_a_value_are_removed() -> None:
+    assert plan('tls,az="us-east-1a"').zone == ZoneName("us-east-1a")
+
+
+def test_file_of_authorities_is_for_the_tunnel_only() -> None:
+    planned = plan('ro,cafile="/ca/Own-1.pem"')
+    assert planned.ca_file == "/ca/Own-1.pem"
+    assert planned.options() == f"ro,{DEFAULTS}"
+
+
 def test_mount_flags_cannot_undo_a_read_only_request() -> None:
     assert plan("rw", "ro", read_only=True).options() == f"ro,{DEFAULTS}"
     assert plan("ro").read_only
@@ -136,7 +146,7 @@ def test_flags_and_attributes_select_encryption(
     planned = plan(*flags, handle=handle, attributes=attributes)
     assert planned.encrypted is encrypted
     assert planned.handle.access_point_id == access_point
-    assert planned.oddities == ()
+    assert planned.warnings == ()
     assert planned.options() == DEFAULTS
 
 
@@ -158,8 +168,18 @@ def test_flags_and_attributes_select_the_identity(
 ) -> None:
     planned = plan(*flags)
     assert planned.iam == identity
-    assert planned.oddities == ()
-    assert planned.options() == DEFAULTS, "the kernel is not told"
+    assert planned.warnings == ()
+    assert planned.options() == DEFAULTS, "the kernel gets no more"
+
+
+def test_optional_identity_is_tried_first_and_then_left_out() -> None:
+    planned = plan("tls", "iam=auto")
+    first, second = planned.attempts
+    assert (first.iam, second.iam) == (IamIdentity(), None)
+    assert second.attempts == (second,)
+    assert planned.options() == DEFAULTS
+    required = plan("tls", "iam")
+    assert required.attempts == (required,)
 
 
 def test_flags_for_the_tunnel_are_not_kernel_options() -> None:
@@ -239,13 +259,35 @@ def test_flags_without_effect_cause_a_warning(
     handle: str, attributes: dict[str, str], flags: tuple[str, ...], message: str
 ) -> None:
     planned = plan(*flags, handle=handle, attributes=attributes)
-    assert [str(odd) for odd in planned.oddities] == [message]
+    assert [str(warning) for warning in planned.warnings] == [message]
     assert planned.encrypted
     assert planned.options() == DEFAULTS
 
 
 def test_access_point_flag_selects_the_access_point() -> None:
     assert str(plan(f"accesspoint={AP}", handle=f"{FS}:/p").handle) == f"efs:{FS}:/p:{AP}"
+
+
+@pytest.mark.parametrize(
+    ("flags", "attributes"),
+    [
+        pytest.param(("iam", "authenticationSource=pod"), {}, id="flag"),
+        pytest.param(("iam",), {"authenticationSource": "pod"}, id="attribute"),
+        pytest.param(("iam", "authenticationsource=pod"), {"AUTHENTICATIONSOURCE": "pod"}, id="both"),
+    ],
+)
+def test_pod_signs_the_connection(flags: tuple[str, ...], attributes: dict[str, str]) -> None:
+    planned = plan(*flags, attributes=attributes)
+    assert planned.iam == IamIdentity(is_of_pod=True)
+    assert planned.signs_as_pod
+    assert planned.options() == DEFAULTS
+
+
+@pytest.mark.parametrize("flags", [(), ("iam",), ("iam", "awsprofile=x")])
+def test_driver_signs_with_the_authentication_source_driver(flags: tuple[str, ...]) -> None:
+    planned = plan(*flags, attributes={"authenticationSource": "driver"})
+    assert planned.iam == plan(*flags).iam
+    assert not planned.signs_as_pod
 
 
 # --- what is refused
@@ -294,7 +336,24 @@ REFUSED = [
         "'x' is not a valid access point ID; use an id such as fsap-0123456789abcdef0",
         id="id",
     ),
+    pytest.param(FS, {}, ("iam=yes",), "'iam=yes' takes no value; use iam", id="value of iam"),
+    pytest.param(
+        FS,
+        {},
+        ("iam", "iam=auto"),
+        "'iam=auto' is given twice with different values; give it once",
+        id="required and optional identity",
+    ),
+    pytest.param(FS, PLAIN, ("iam=auto",), "'iam' needs TLS; leave out encryptInTransit: false", id="auto"),
     pytest.param(FS, {}, ("awsprofile=x",), "'awsprofile=x' needs iam; add iam", id="profile without iam"),
+    pytest.param(
+        FS,
+        {"authenticationSource": "pod"},
+        ("iam", "authenticationSource=driver"),
+        "'authenticationSource=driver' is not the source in the volume attributes, pod; "
+        "leave one of them out",
+        id="two authentication sources",
+    ),
     pytest.param(
         FS,
         {"mounttargetip": "10.0.0.1"},
@@ -325,15 +384,58 @@ REFUSED = [
             ("mountport=1", "would bypass the tunnel"),
             ("verify=0", "would weaken the verification of the server"),
             ("verify=1", "would weaken the verification of the server"),
-            ("cafile=/tmp/ca", "would weaken the verification of the server"),
             ("capath=/tmp", "would weaken the verification of the server"),
             ("bind", "would not mount the volume"),
             ("remount", "would not mount the volume"),
             ("bg", "would not mount the volume"),
-            ("netns=/proc/1/ns/net", "is not allowed"),
-            ("azid=use1-az1", "is not allowed"),
-            ("crossaccount=1", "is not allowed"),
+            (
+                "netns=/proc/1/ns/net",
+                "is not allowed because the tunnel is in the network namespace of the node",
+            ),
             ("tlsport=x", "is not a valid port"),
+        ]
+    ),
+    *(
+        pytest.param(
+            FS,
+            {},
+            (f"cafile={path}",),
+            f"{path!r} is not a valid path; use an absolute path without .., of letters, digits and _.-",
+            id=f"cafile {path!r}",
+        )
+        for path in ("ca.pem", "/a/../b", "/a/./b", "/a//", "/a b", "/a\nverifyChain = no", "/a;b", "/")
+    ),
+    pytest.param(
+        FS,
+        {"encryptInTransit": "false"},
+        ("cafile=/ca/own.pem",),
+        "'cafile=/ca/own.pem' needs TLS; leave out encryptInTransit: false",
+        id="authorities without TLS",
+    ),
+    pytest.param(
+        FS,
+        {},
+        ("azid=use1-az1",),
+        "'azid=use1-az1' is not allowed because each node uses the ID of its own zone;"
+        " use az and the name of a zone",
+        id="zone id",
+    ),
+    pytest.param(
+        FS,
+        {},
+        ("crossaccount=1",),
+        "'crossaccount=1' is not allowed;"
+        " set crossaccount in the provisioner secret or the volume's attributes",
+        id="another account",
+    ),
+    *(
+        pytest.param(FS, {}, (flag,), f"'{shown}' {problem}", id=flag)
+        for flag, shown, problem in [
+            ('ro,x="a,b"', 'x="a,b"', "has a comma in its value; use a value without commas"),
+            ('az="a,port=1"', 'az="a,port=1"', "has a comma in its value; use a value without commas"),
+            ('ro,x="a', 'x="a', 'has quotes that are not around its value; use NAME="VALUE"'),
+            ('x=a"b,c"', 'x=a"b,c"', 'has quotes that are not around its value; use NAME="VALUE"'),
+            ('"x,y"', '"x,y"', 'has quotes that are not around its value; use NAME="VALUE"'),
         ]
     ),
     pytest.param(FS, {}, ("tls=1",), "'tls=1' takes no value; use tls", id="switch with a value"),
@@ -397,7 +499,7 @@ def test_mount_target_address_excludes_cross_account_lookup(
 
 
 def test_plan_checks_the_capabilities() -> None:
-    with pytest.raises(InvalidArgument, match="'CrossAccount' is not allowed"):
+    with pytest.raises(InvalidArgument, match="'crossaccount' is not allowed"):
         plan("CrossAccount")
     with pytest.raises(InvalidArgument, match="'MULTI_NODE_SINGLE_WRITER' is not supported"):
         plan(mode=AccessMode.MULTI_NODE_SINGLE_WRITER)
@@ -405,7 +507,26 @@ def test_plan_checks_the_capabilities() -> None:
 
 SAFE = re.compile(r"[a-z0-9_][a-z0-9_.-]*(=[A-Za-z0-9_.:/@%+-]+)?")
 FORBIDDEN = {"port", "addr", "cafile", "netns", "crossaccount", "bind", "remount", "tls", "iam", "verify"}
-WORDS = ["ro", "rw", "port", "bind", "x", "=", ",", " ", "\n", "$", "'", "1", "/", "tls", "IAM", "K", "az=a"]
+WORDS = [
+    "ro",
+    "rw",
+    "port",
+    "bind",
+    "x",
+    "=",
+    ",",
+    '"',
+    " ",
+    "\n",
+    "$",
+    "'",
+    "1",
+    "/",
+    "tls",
+    "IAM",
+    "K",
+    "az=a",
+]
 
 
 @given(
@@ -422,3 +543,50 @@ def test_any_flags_are_refused_or_give_unambiguous_options(flags: list[str], rea
     assert not FORBIDDEN & {option.partition("=")[0] for option in options[:-1]}
     assert options[-1] == "port=20049"
     assert not read_only or ("ro" in options and "rw" not in options)
+
+
+@pytest.mark.parametrize(
+    ("flags", "attributes", "message"),
+    [
+        pytest.param(
+            (), {}, "authenticationSource: 'pod' needs iam; add iam to the mount options", id="without iam"
+        ),
+        *(
+            pytest.param(
+                ("iam", flag),
+                {},
+                f"authenticationSource: 'pod' excludes {name}, which selects other credentials; "
+                f"leave {name} out",
+                id=name,
+            )
+            for name, flag in {
+                "awsprofile": "awsprofile=x",
+                "rolearn": f"rolearn={ARN}",
+                "jwtpath": "jwtpath=/token",
+            }.items()
+        ),
+        pytest.param(
+            ("iam",),
+            PLAIN,
+            "mount flags: 'iam' needs TLS; leave out encryptInTransit: false",
+            id="without TLS",
+        ),
+        pytest.param(
+            ("iam=auto",),
+            {},
+            "mount flags: 'iam=auto' excludes authenticationSource: pod; use iam",
+            id="no second attempt without an identity",
+        ),
+    ],
+)
+def test_pod_signs_nothing_else(flags: tuple[str, ...], attributes: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        plan(*flags, attributes={"authenticationSource": "pod", **attributes})
+    assert str(caught.value) == message
+
+
+def test_unknown_authentication_source_is_refused() -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        plan("iam", "authenticationSource=Pod")
+    problem = "'Pod' is not an authentication source; use driver or pod"
+    assert str(caught.value) == f"mount flags, authenticationSource: {problem}"

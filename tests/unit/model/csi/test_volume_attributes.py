@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from kube_efs.model.csi.errors import InvalidArgument, RpcCode
 from kube_efs.model.csi.volume_attributes import (
+    AuthenticationSource,
     VolumeAttributes,
     ZoneAddress,
     parse_attributes,
@@ -46,6 +47,11 @@ NONE = VolumeAttributes()
         ),
         pytest.param({"mounttargetipmap": "{}"}, NONE, id="empty map"),
         pytest.param({"crossaccount": "1"}, VolumeAttributes(cross_account=True), id="another account"),
+        pytest.param(
+            {"AuthenticationSource": "pod"},
+            VolumeAttributes(authentication_source=AuthenticationSource.POD),
+            id="identity of the pod",
+        ),
         pytest.param({"crossaccount": "false"}, NONE, id="same account"),
     ],
 )
@@ -53,7 +59,7 @@ def test_valid_attributes_are_parsed(attributes: Mapping[str, str], expected: Vo
     assert parse_attributes(attributes) == expected
 
 
-ONLY = "use encryptInTransit, mounttargetip, mounttargetipmap and crossaccount only"
+ONLY = "use encryptInTransit, mounttargetip, mounttargetipmap, crossaccount and authenticationSource only"
 NO_MAP = 'use {"ZONE":"ADDRESS"}'
 
 
@@ -115,6 +121,11 @@ NO_MAP = 'use {"ZONE":"ADDRESS"}'
             ]
         ),
         pytest.param(
+            {"authenticationSource": "Pod"},
+            "authenticationSource: 'Pod' is not an authentication source; use driver or pod",
+            id="authentication source",
+        ),
+        pytest.param(
             {"mounttargetipmap": '{"a": 1}'},
             "mounttargetipmap: 1 is not an IP address; use an address, not a name",
             id="number in a map",
@@ -168,18 +179,20 @@ def test_address_is_selected_by_the_zone_of_the_node(
 ADDRESSES = st.ip_addresses().filter(lambda ip: not ip.is_multicast and not ip.is_unspecified).map(str)
 ZONES = st.from_regex(r"[a-z]{2}-[a-z]{4,9}-[1-9][a-f]|[a-z0-9]{3,5}-az[1-9]", fullmatch=True)
 ATTRIBUTES = st.builds(
-    lambda encrypted, address, addresses, cross: VolumeAttributes(
+    lambda encrypted, address, addresses, cross, source: VolumeAttributes(
         encrypted=encrypted,
         address=address,
         addresses=tuple(
             ZoneAddress(zone=ZoneName(zone), address=addresses[zone]) for zone in sorted(addresses)
         ),
         cross_account=cross,
+        authentication_source=source,
     ),
     st.none() | st.booleans(),
     st.none() | ADDRESSES,
     st.dictionaries(ZONES, ADDRESSES, max_size=4),
     st.booleans(),
+    st.none() | st.sampled_from(AuthenticationSource),
 )
 
 

@@ -6,7 +6,6 @@ from kube_efs.model.efs.file_systems import (
     LifeCycleState,
     MountTarget,
     dns_name,
-    dns_suffix,
 )
 from kube_efs.model.efs.ids import FileSystemId, MountTargetId, Region, SubnetId
 
@@ -33,7 +32,6 @@ FS1, FS2, FS3 = (FileSystemId(f"fs-{number}") for number in (1, 2, 3))
     ],
 )
 def test_dns_name_has_the_suffix_of_the_partition(region: str, suffix: str) -> None:
-    assert dns_suffix(Region(region)) == suffix
     assert dns_name(FS1, Region(region)) == f"fs-1.efs.{region}.{suffix}"
 
 

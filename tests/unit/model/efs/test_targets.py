@@ -21,7 +21,9 @@ from kube_efs.model.efs.targets import (
     parse_targets,
     render_reserved,
     render_targets,
+    render_unused,
     render_zones,
+    unused_targets,
 )
 from kube_efs.model.errors import InvalidValue
 
@@ -120,13 +122,16 @@ def _targets(draw: st.DrawFn) -> TunnelTargets:
         )
         for fs, port in zip(ids, ports, strict=True)
     }
-    return TunnelTargets(targets=several, zone_by_subnet=draw(st.dictionaries(_SUBNETS, _ZONES)))
+    unused = draw(st.sets(st.sampled_from(ids))) if ids else set()
+    zones = draw(st.dictionaries(_SUBNETS, _ZONES))
+    return TunnelTargets(targets=several, zone_by_subnet=zones, unused=frozenset(unused))
 
 
 @given(_targets())
 def test_written_document_is_read_back(written: TunnelTargets) -> None:
     text = render_targets(written, last_update=NOON)
-    assert parse_targets(text, render_zones(written)) == (written, ())
+    unused = render_unused(written)
+    assert parse_targets(text, render_zones(written), unused_text=unused) == (written, ())
 
 
 @st.composite
@@ -163,7 +168,7 @@ def test_empty_document_has_no_targets() -> None:
         pytest.param("fs-1: 20490\nfs-1", "efs-stunnel.yaml", "is not YAML", id="not YAML"),
         pytest.param("!!python/name:os.system", "efs-stunnel.yaml", "is not YAML", id="tag of Python"),
         pytest.param("at: 2026-13-45", "efs-stunnel.yaml", "is not YAML", id="invalid date"),
-        pytest.param("[" * 5000, "efs-stunnel.yaml", "is not YAML", id="nested too deeply"),
+        pytest.param("[" * 2000, "efs-stunnel.yaml", "is not YAML", id="nested too deeply"),
         pytest.param("a: \x00", "efs-stunnel.yaml", "is not YAML", id="NUL byte"),
         pytest.param("efs_stunnel_targets: [fs-1]", "efs_stunnel_targets", "is not a mapping", id="list"),
         pytest.param("efs_stunnel_targets: ''", "efs_stunnel_targets", "is not a mapping", id="empty text"),
@@ -596,3 +601,35 @@ def test_port_and_file_system_can_be_looked_up() -> None:
     several = targets(target(FS1, 20490), target(FS2, 20491))
     assert (several.port_of(FS2), several.port_of(FS3)) == (20491, None)
     assert (several.file_system_at(20491), several.file_system_at(1)) == (FS2, None)
+
+
+@pytest.mark.parametrize("text", ["{", "fs-1", "{fs-1: fs-1}", "[fs-1, 7]", "[../fs-1]"])
+def test_no_port_is_unused_by_an_invalid_list(text: str) -> None:
+    written = render_targets(targets(target(FS1, 20490, {})), last_update=NOON)
+    found, rejections = parse_targets(written, unused_text=text)
+    assert found.port_of(FS1) == 20490
+    assert found.unused == frozenset()
+    assert [one.entry for one in rejections] == ["unused-targets.yaml"]
+
+
+def test_unknown_file_systems_of_the_list_are_ignored() -> None:
+    written = render_targets(targets(target(FS1, 20490, {})), last_update=NOON)
+    found, rejections = parse_targets(written, unused_text="[fs-2]")
+    assert (found.unused, rejections) == (frozenset(), ())
+
+
+@pytest.mark.parametrize(
+    ("in_use", "unused"),
+    [
+        pytest.param({}, {FS1, FS2}, id="no volumes"),
+        pytest.param({20490: PortUse(owners=frozenset({FS1}))}, {FS2}, id="a volume with its port"),
+        pytest.param({20490: PortUse(unnamed=True)}, {FS2}, id="a volume without annotation"),
+        pytest.param({20499: PortUse(owners=frozenset({FS1}))}, {FS2}, id="a volume with another port"),
+        pytest.param({20490: PortUse(owners=frozenset({FS2}))}, set(), id="a contradiction"),
+    ],
+)
+def test_port_is_used_while_any_volume_carries_it(
+    in_use: dict[int, PortUse], unused: set[FileSystemId]
+) -> None:
+    known = targets(target(FS1, 20490, {}), target(FS2, 20491, {}))
+    assert unused_targets(known, in_use) == unused

@@ -105,6 +105,11 @@ LEGACY = volume(
             id="claim was recreated",
         ),
         pytest.param(
+            Found(shared=BEGUN, volume=volume(claim=reference(uid=None)), claim=claim(phase=ClaimPhase.LOST)),
+            Step.TIE_VOLUME,
+            id="volume does not name a Lost claim",
+        ),
+        pytest.param(
             Found(shared=BEGUN, volume=volume(HALF), claim=CLAIM),
             Step.MARK_VOLUME,
             id="volume's lost labels",
@@ -131,15 +136,15 @@ LEGACY = volume(
             Step.REMOVE_VOLUME,
             id="then the volume is deleted",
         ),
-        pytest.param(Found(shared=LEAVING), Step.LET_GO, id="finalizer is removed after both"),
+        pytest.param(Found(shared=LEAVING), Step.RELEASE, id="finalizer is removed after both"),
         pytest.param(
             Found(shared=LEAVING, volume=volume(FOREIGN), claim=claim(FOREIGN)),
-            Step.LET_GO,
+            Step.RELEASE,
             id="foreign objects are kept",
         ),
         pytest.param(
             Found(shared=replace(LEAVING, source=Source(file_system_id="", access_point_id=""))),
-            Step.LET_GO,
+            Step.RELEASE,
             id="deletion without a spec",
         ),
     ],
@@ -293,7 +298,11 @@ volumes = st.none() | st.builds(
     ),
 )
 claims = st.none() | st.builds(
-    claim, MARKS, deleting=st.booleans(), volume_name=st.sampled_from([OWNER.volume_name, "pv-x"])
+    claim,
+    MARKS,
+    deleting=st.booleans(),
+    phase=st.sampled_from(ClaimPhase),
+    volume_name=st.sampled_from([OWNER.volume_name, "pv-x"]),
 )
 
 

@@ -160,7 +160,7 @@ def test_builds_create_the_images_of_the_installation() -> None:
 
 def test_templates_use_exactly_the_values_of_the_chart() -> None:
     templates = "".join(text for name, text in chart_files().items() if name.startswith("templates/"))
-    used = set(re.findall(r"\.Values\.([A-Za-z.]+)", templates))
+    used = set(re.findall(r"\.Values\.([A-Za-z0-9.]+)", templates))
     assert used == set(PATHS)
 
 
@@ -170,7 +170,7 @@ def test_default_values_match_the_schema_and_the_page() -> None:
     assert values == defaults(chart_values())
     jsonschema.Draft7Validator.check_schema(schema(chart_values()))
     jsonschema.validate(values, json.loads(files["values.schema.json"]))
-    assert re.findall(r"^\| `([A-Za-z.]+)` \|", files["README.md"], flags=re.MULTILINE) == PATHS
+    assert re.findall(r"^\| `([A-Za-z0-9.]+)` \|", files["README.md"], flags=re.MULTILINE) == PATHS
 
 
 def test_chart_has_the_version_of_the_package() -> None:

@@ -2,7 +2,14 @@ from typing import Any
 
 import pytest
 
-from kube_efs.operator.forms.go_templates import Context, Expression, Lines, conditional, write_object
+from kube_efs.operator.forms.go_templates import (
+    Context,
+    Expression,
+    Lines,
+    Override,
+    conditional,
+    write_object,
+)
 
 CONTEXT = Context(
     {
@@ -53,6 +60,13 @@ CONTEXT = Context(
             "{{- if $.Values.region }}\n- b: 1\n{{- end }}\n"
             "{{- if $.Values.csi }}\n- b: 2\n{{- end }}\n{{- end }}\n",
             id="list exists if any item does",
+        ),
+        pytest.param(
+            {"a": Override("$.Values.a", when="$.Values.a", usual={"b": "{region}"}), "c": 1},
+            "{{- if $.Values.a }}\na: {{ $.Values.a | toJson }}\n{{- else }}\na:\n"
+            "  {{- if $.Values.region }}\n  b: {{ $.Values.region | toJson }}\n  {{- end }}\n{{- end }}\n"
+            "c: 1\n",
+            id="value instead of the usual one",
         ),
         pytest.param(
             {"a": ["x", {"b": {"c": "d"}, "e": [1]}]},

@@ -106,7 +106,7 @@ async def test_class_can_disable_groups(world: World) -> None:
     use_class(world, gidAllocate="false")
     volume = await world.provision(ONE)
     assert volume.gid is None
-    assert world.folders.permissions == {place_of(ONE): Permissions(mode=0o777, enforced=True)}
+    assert world.folders.permissions == {place_of(ONE): Permissions(mode=0o777, enforced=True, exact=True)}
     assert len(world.index.gids) == 0
 
 
@@ -395,9 +395,9 @@ async def test_removal_of_a_directory_with_an_unexpected_name_is_logged(world: W
     nested = replace(volume, nfs=NfsSource(server="efs.example.com", path="/pvs/pv/foo"))
     with capture_logs() as logs:
         await world.engine.reclaim(await release(world, nested))
-    assert [line for line in logs if line["event"] == "directory-oddly-named"] == [
+    assert [line for line in logs if line["event"] == "directory-name-unexpected"] == [
         {
-            "event": "directory-oddly-named",
+            "event": "directory-name-unexpected",
             "log_level": "warning",
             "volume": volume.name,
             "location": "fs-1:/pvs/pv/foo",
@@ -530,9 +530,9 @@ async def test_class_warning_is_reported_once(world: World) -> None:
     with capture_logs() as logs:
         for one in (ONE, TWO):
             world.engine.plan(one)
-    said = [line for line in logs if line["event"] == "storage-class-odd"]
+    said = [line for line in logs if line["event"] == "storage-class-warning"]
     assert {line["storage_class"] for line in said} == {"aws-efs"}
-    assert sorted(line["oddity"].partition(":")[0] for line in said) == [
+    assert sorted(line["reason"].partition(":")[0] for line in said) == [
         "StorageClass aws-efs parameters.archiveOnDelete",
         "StorageClass aws-efs parameters.gidMin",
     ]

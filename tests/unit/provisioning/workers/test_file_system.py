@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unmounting import unmount
 
+from kube_efs.model.directory_volumes import permissions_for
 from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions, parse_directory
 from kube_efs.model.errors import InvalidValue, PlatformError, RemovalRefused, WorkerFailed, WorkerRefused
 from kube_efs.model.trash import StuckEntry, TrashReport
@@ -232,6 +233,7 @@ def test_refusal_of_the_server_leaves_no_new_directory(
 ) -> None:
     # No file system of the test machine refuses root.
     monkeypatch.setattr(os, call, _refused)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
     with pytest.raises(WorkerFailed) as caught:
         make(tmp_path, "/team/data", OWNED)
     assert str(caught.value) == (
@@ -347,6 +349,18 @@ def test_directory_that_has_the_mode_needs_no_change(
     assert not make(tmp_path, "/data", Permissions(enforced=True))
 
 
+def test_refusal_without_root_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(os, "mkdir", refuse)
+    monkeypatch.setattr(os, "geteuid", lambda: 65532)
+    with pytest.raises(
+        WorkerFailed, match=r"; run the provisioner as root \(securityContext.runAsUser: 0\)$"
+    ):
+        make(tmp_path, "/data")
+
+
 @pytest.mark.parametrize("found", [0o2775, 0o6700, 0o3777])
 def test_existing_directory_keeps_setgid_as_with_chmod(tmp_path: Path, found: int) -> None:
     data = tmp_path / "data"
@@ -357,6 +371,15 @@ def test_existing_directory_keeps_setgid_as_with_chmod(tmp_path: Path, found: in
     data.chmod(found)
     make(tmp_path, "/data", Permissions(enforced=True))
     assert mode(data) == wanted
+
+
+def test_repeated_creation_clears_an_inherited_setgid_as_the_chmod_of_go(tmp_path: Path) -> None:
+    tmp_path.chmod(0o2777)
+    # As after a crash between mkdir, which inherits setgid, and the change of the mode.
+    (tmp_path / "data").mkdir()
+    assert mode(tmp_path / "data") & stat.S_ISGID
+    make(tmp_path, "/data", permissions_for(None))
+    assert mode(tmp_path / "data") == 0o777
 
 
 # --- listing

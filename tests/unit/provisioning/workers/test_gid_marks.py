@@ -192,7 +192,7 @@ def _taking_turns(turns: Turns) -> Iterator[None]:
                 turns.step(name, kill=True)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=settings().max_examples * 3 // 2, deadline=None)
 @given(data=st.data())
 def test_concurrent_creations_never_share_an_id(
     data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

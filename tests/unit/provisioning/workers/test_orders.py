@@ -67,6 +67,12 @@ def test_kubernetes_expands_no_variable_in_an_escaped_path(path: str) -> None:
             id="own group",
         ),
         pytest.param(
+            Job(action=Action.MAKE, enforced=True, exact=True),
+            Item(directory=Directory(("a",))),
+            ["worker", "make", "--root", "/efs", "--enforce", "--exact", "--", "/a"],
+            id="open to everybody",
+        ),
+        pytest.param(
             Job(action=Action.MAKE, mode=0o50),
             Item(directory=Directory(("a",)), uid=0, gid=0),
             ["worker", "make", "--root", "/efs", "--mode", "0050", "--", "0:0:/a"],

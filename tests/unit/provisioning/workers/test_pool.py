@@ -15,22 +15,24 @@ from hypothesis import strategies as st
 from lightkube import AsyncClient
 from lightkube.config.client_adapter import verify_cluster
 from lightkube.config.kubeconfig import SingleConfig
-from lightkube.models.core_v1 import Container, PodSchedulingGate, PodSpec
+from lightkube.models.core_v1 import Container, ObjectReference, PodSchedulingGate, PodSpec
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import Pod
+from lightkube.resources.core_v1 import Event, PersistentVolume, PersistentVolumeClaim, Pod
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 from tests.unit.provisioning.orders import stands
 from tests.unit.provisioning.workers.kubelet import Kubelet, Logs, name_of, running, set_status
 
+from kube_efs.kube.watching import Listed, follow
 from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions, parse_directory
 from kube_efs.model.efs.ids import FileSystemId
-from kube_efs.model.errors import KubeDenied, KubeUnavailable, RemovalRefused, WorkerFailed
+from kube_efs.model.errors import KubeDenied, KubeUnavailable, RemovalRefused, WorkerDenied, WorkerFailed
 from kube_efs.model.trash import TrashReport
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID, PREFIX
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning.workers import pod_objects as worker_objects
 from kube_efs.provisioning.workers import pods as worker_pods
+from kube_efs.provisioning.workers import pool as worker_pool
 from kube_efs.provisioning.workers.orders import Action, EmptyingTerms, MeasuringTerms
 from kube_efs.provisioning.workers.pod_objects import LEADER, WorkerOptions
 from kube_efs.provisioning.workers.pool import WorkerPool
@@ -60,6 +62,18 @@ def pool_of(client: AsyncClient, options: WorkerOptions = OPTIONS) -> WorkerPool
 async def deadline(seconds: float = 20) -> AsyncIterator[None]:
     async with asyncio.timeout(seconds):
         yield
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pauses are for the load on an API server; here each test would only wait for some of them."""
+    monkeypatch.setattr(worker_pool, "_QUIET_SECONDS", 0.02)
+    for module, name in (
+        (worker_pool, "_LOOK_AGAIN_SECONDS"),
+        (worker_pods, "_RETRY_SECONDS"),
+        (worker_pods, "_SWEEP_SECONDS"),
+    ):
+        monkeypatch.setattr(module, name, 0.1)
 
 
 @pytest.fixture
@@ -414,7 +428,7 @@ async def test_pod_that_never_starts_times_out(kube: AsyncClient, eventually: Ev
         await eventually(lambda: none_left(kube))
     assert caught.value.problem == "did not end after 0 s"
     assert caught.value.remedy == (
-        "see the pod's events: is the root claim bound, does its node run the tunnel agent?"
+        "see the pod's events: is its claim bound, does its node run the tunnel agent?"
     )
 
 
@@ -925,3 +939,91 @@ async def test_directory_is_settled_when_no_pod_of_another_pool_can_change_it(
         await pool.settled(at("/team/runs", "fs-2"))
         await pool.settled(at("/team/waits"))
         assert await pods(kube) == ["runs"]
+
+
+async def test_pod_mounts_the_root_with_the_driver_by_a_claim_of_its_own(
+    kube: AsyncClient, kubelet: Kubelet
+) -> None:
+    async with deadline(), pool_of(kube, replace(OPTIONS, with_driver=True)) as pool:
+        await pool.make(at("/team/data"), PLAIN)
+    (pod,) = kubelet.pods
+    assert pod.metadata
+    assert pod.spec
+    assert pod.spec.volumes
+    name = name_of(pod)
+    (mounted,) = pod.spec.volumes
+    assert mounted.persistentVolumeClaim
+    assert mounted.persistentVolumeClaim.claimName == name
+    volume = (await kube.get(PersistentVolume, name)).to_dict()
+    assert volume["spec"]["csi"] == {"driver": "efs.csi.aws.com", "volumeHandle": "fs-1"}
+    assert volume["spec"]["mountOptions"] == ["tls", "iam=auto"]
+    reference = volume["spec"]["claimRef"]
+    assert (reference["namespace"], reference["name"]) == ("default", name)
+    assert volume["spec"]["persistentVolumeReclaimPolicy"] == "Retain"
+    claim = (await kube.get(PersistentVolumeClaim, name, namespace="default")).to_dict()
+    assert claim["spec"]["volumeName"] == name
+    assert claim["spec"]["storageClassName"] == "efs-stunnel-system"
+    (owner,) = claim["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"], owner["uid"]) == ("Pod", name, pod.metadata.uid)
+
+
+async def test_pod_without_its_volume_is_deleted(
+    lossy: tuple[AsyncClient, _Lossy], eventually: Eventually
+) -> None:
+    client, transport = lossy
+    refusal = {"kind": "Status", "code": 403, "message": "no volumes for you"}
+    transport.refuse = lambda request: (
+        httpx2.Response(403, json=refusal) if request.url.path.endswith("/persistentvolumes") else None
+    )
+    async with deadline(), pool_of(client, replace(OPTIONS, with_driver=True)) as pool:
+        with pytest.raises(KubeDenied):
+            await pool.children(at("/"))
+        await eventually(lambda: none_left(client))
+
+
+async def _waits_for_its_volume(client: AsyncClient, message: str) -> None:
+    """The pod that appears does not start, and the kubelet reports this reason."""
+    async for change in follow(client, Pod, namespace="default"):
+        for pod in change.objects if isinstance(change, Listed) else [change.object]:
+            assert pod.metadata
+            await set_status(client, name_of(pod), {"phase": "Pending"})
+            subject = ObjectReference(kind="Pod", namespace="default", uid=pod.metadata.uid)
+            event = Event(
+                metadata=ObjectMeta(name="why", namespace="default"),
+                involvedObject=subject,
+                reason="FailedMount",
+                message=message,
+            )
+            await client.create(event)
+            return
+
+
+DENIED = "rpc error: code = Internal desc = mount.nfs4: access denied by server while mounting 127.0.0.1:/"
+
+
+async def test_denied_mount_is_reported_and_not_tried_again_at_once(
+    kube: AsyncClient, eventually: Eventually
+) -> None:
+    options = replace(OPTIONS, start_seconds=1, with_driver=True)
+    async with deadline(), pool_of(kube, options) as pool:
+        waiting = asyncio.create_task(_waits_for_its_volume(kube, DENIED))
+        with pytest.raises(WorkerDenied) as caught:
+            await pool.children(at("/"))
+        await waiting
+        assert (caught.value.field, caught.value.value) == ("file system", "fs-1")
+        assert caught.value.problem == f"cannot be mounted by worker pods ({DENIED})"
+        await eventually(lambda: none_left(kube))
+
+        with capture_logs() as logs, pytest.raises(WorkerDenied):
+            await pool.make(at("/data"), PLAIN)
+        assert [one for one in logs if one["event"] == "worker-started"] == []
+
+
+async def test_other_failed_mounts_are_waited_for(kube: AsyncClient) -> None:
+    options = replace(OPTIONS, start_seconds=1, timeout_seconds=1, with_driver=True)
+    async with deadline(), pool_of(kube, options) as pool:
+        waiting = asyncio.create_task(_waits_for_its_volume(kube, "Connection timed out"))
+        with pytest.raises(WorkerFailed) as caught:
+            await pool.children(at("/"))
+        await waiting
+    assert caught.value.problem == "did not end after 2 s"

@@ -111,6 +111,16 @@ def test_mode_is_octal(pod: Pod) -> None:
     assert (pod.root / "a").stat().st_mode & 0o7777 == 0o750
 
 
+@pytest.mark.parametrize(("options", "mode"), [((), 0o2777), (("--exact",), 0o777)], ids=["kept", "exact"])
+def test_setgid_of_an_existing_directory_is_cleared_only_with_exact(
+    pod: Pod, options: tuple[str, ...], mode: int
+) -> None:
+    (pod.root / "a").mkdir()
+    (pod.root / "a").chmod(0o2700)
+    assert pod.run("make", "/a", options=("--enforce", *options)) == 0
+    assert (pod.root / "a").stat().st_mode & 0o7777 == mode
+
+
 def test_mkdir_sets_the_mode_despite_the_umask(pod: Pod, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("a crash could happen before this call")

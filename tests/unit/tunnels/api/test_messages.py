@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kube_efs.aws.credential_sources import IamOptions
+from kube_efs.aws.credential_sources import IamOptions, ServiceAccountIdentity
 from kube_efs.model.csi.errors import InvalidArgument
 from kube_efs.model.csi.volume_handles import AccessPointId
 from kube_efs.model.efs.ids import FileSystemId, Region, ZoneName
@@ -31,6 +31,19 @@ FS = FileSystemId("fs-1")
         pytest.param(TunnelSpec(file_system_id=FS, iam=IamOptions()), id="identity of the node"),
         pytest.param(TunnelSpec(file_system_id=FS, cross_account=True), id="another account"),
         pytest.param(
+            TunnelSpec(file_system_id=FS, iam=ServiceAccountIdentity(namespace="team", name="web")),
+            id="service account",
+        ),
+        pytest.param(
+            TunnelSpec(
+                file_system_id=FS,
+                iam=ServiceAccountIdentity(
+                    namespace="team", name="web", role_arn="arn:aws:iam::123456789012:role/web"
+                ),
+            ),
+            id="service account with a role",
+        ),
+        pytest.param(
             TunnelSpec(
                 file_system_id=FS,
                 access_point_id=AccessPointId("fsap-0123456789abcdef0"),
@@ -39,6 +52,7 @@ FS = FileSystemId("fs-1")
                 address="fd00::1",
                 zone=ZoneName("us-west-2a"),
                 checks_revocation=True,
+                ca_file="/ca/a.pem",
             ),
             id="almost all fields",
         ),
@@ -58,19 +72,19 @@ def test_empty_spec_is_refused() -> None:
     "kind", [InvalidValue, InvalidSetting, AwsDenied, PortTaken, TunnelNotReady, TunnelError]
 )
 def test_errors_keep_their_kind_and_parts(kind: type[KubeEfsError]) -> None:
-    error = kind("is odd", field="a.b", value="c", remedy="mend it")
+    error = kind("is not valid", field="a.b", value="c", remedy="mend it")
     found = parse_failure(render_failure(error))
     assert type(found) is kind
     assert str(found) == str(error)
 
 
 def test_error_of_an_unknown_subclass_becomes_its_base_class() -> None:
-    assert type(parse_failure(render_failure(InvalidArgument("is odd")))) is InvalidValue
+    assert type(parse_failure(render_failure(InvalidArgument("is not valid")))) is InvalidValue
 
 
 @pytest.mark.parametrize("kind", ["", "News", "shown", "reprlib", "ClassVar"])
 def test_unknown_kind_becomes_a_tunnel_error(kind: str) -> None:
-    assert type(parse_failure(pb.Failure(kind=kind, problem="is odd").SerializeToString())) is TunnelError
+    assert type(parse_failure(pb.Failure(kind=kind, problem="is wrong").SerializeToString())) is TunnelError
 
 
 @given(st.text(), st.text(max_size=10_000))

@@ -12,7 +12,7 @@ from tests.unit.logged import logged
 
 from kube_efs.model import errors
 from kube_efs.model.efs.ids import FileSystemId
-from kube_efs.model.errors import KubeEfsError, TunnelError, TunnelNotReady
+from kube_efs.model.errors import KubeEfsError, TunnelAgentUnavailable, TunnelError, TunnelNotReady
 from kube_efs.tunnels.api.client import connect_tunnels
 from kube_efs.tunnels.api.server import serving
 from kube_efs.tunnels.on_demand.tunnels import OnDemandTunnels
@@ -59,6 +59,7 @@ async def failures(socket: Path, error: Exception) -> list[KubeEfsError]:
     async with serving(socket, tunnels, look), connect_tunnels(socket, timeout_seconds=10) as client:
         for call in (
             client.ensure(_SPEC, Holder("pod")),
+            client.ensure_for_pod(_SPEC, Holder("pod"), "token"),
             client.release(Holder("pod")),
             client.reconcile([Holder("pod")]),
             client.tunnels(),
@@ -74,8 +75,8 @@ async def test_callers_get_only_the_class_of_an_unexpected_error(socket: Path) -
         ends = await failures(socket, ValueError(f"DB_PASS={_SECRET}"))
 
     text = "tunnel agent: failed (INTERNAL: internal error (ValueError); the log has the details)"
-    assert [(type(end), str(end)) for end in ends] == [(TunnelError, text)] * 4
-    assert stream.getvalue().count("ValueError: DB_PASS=[removed]") == 4
+    assert [(type(end), str(end)) for end in ends] == [(TunnelError, text)] * 5
+    assert stream.getvalue().count("ValueError: DB_PASS=[removed]") == 5
     assert "aB3dE5gH" not in stream.getvalue()
 
 
@@ -88,7 +89,7 @@ async def test_errors_contain_no_part_of_a_secret(socket: Path) -> None:
     )
     ends = await failures(socket, error)
 
-    assert [type(end) for end in ends] == [TunnelNotReady] * 4
+    assert [type(end) for end in ends] == [TunnelNotReady] * 5
     for end in ends:
         assert "aB3dE5gH" not in f"{end} {end.args}"
         assert "is not ready (<SessionToken>[removed]</SessionToken>)" in str(end)
@@ -103,7 +104,7 @@ async def test_errors_contain_no_part_of_a_secret(socket: Path) -> None:
         (errors.AwsDenied, StatusCode.UNAVAILABLE),
         (errors.AwsLimitReached, StatusCode.UNAVAILABLE),
         (errors.AwsUnavailable, StatusCode.UNAVAILABLE),
-        (errors.AwsOddAnswer, StatusCode.UNAVAILABLE),
+        (errors.AwsInvalidAnswer, StatusCode.UNAVAILABLE),
         (errors.AwsNotFound, StatusCode.FAILED_PRECONDITION),
         (errors.AwsAlreadyExists, StatusCode.FAILED_PRECONDITION),
         (errors.NoTunnelPort, StatusCode.UNAVAILABLE),
@@ -118,3 +119,28 @@ async def test_each_error_has_its_code(socket: Path, kind: type[KubeEfsError], c
         assert type(end) is kind
         assert isinstance(end.__cause__, grpc.aio.AioRpcError)
         assert end.__cause__.code() is code
+
+
+async def test_token_of_a_pod_is_in_no_error(socket: Path) -> None:
+    token = "a token without the shape of one"
+    failing = cast("OnDemandTunnels", Failing(TunnelNotReady(f"refused {token}", field="tunnel")))
+    with logged() as stream:
+        async with serving(socket, failing, TunnelsStatus), connect_tunnels(socket) as client:
+            with pytest.raises(TunnelNotReady) as caught:
+                await client.ensure_for_pod(_SPEC, Holder("pod"), token)
+    assert str(caught.value) == "tunnel: refused [removed]"
+    assert token not in stream.getvalue()
+
+
+async def test_agent_of_an_older_version_is_named_in_the_error(socket: Path) -> None:
+    server = grpc.aio.server()
+    server.add_insecure_port(f"unix:{socket}")
+    await server.start()
+    try:
+        async with connect_tunnels(socket) as client:
+            with pytest.raises(TunnelAgentUnavailable) as caught:
+                await client.ensure_for_pod(_SPEC, Holder("pod"), "token")
+    finally:
+        await server.stop(None)
+    assert caught.value.problem == "is of an older version, which does not have this call"
+    assert caught.value.remedy == "update the DaemonSet of the tunnels"

@@ -2,14 +2,17 @@
 
 import asyncio
 import threading
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 from cryptography import x509
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
+from tests.serving import answering, serving
 
 from kube_efs.aws.connection import LoadedCredentials
 from kube_efs.aws.credential_sources import (
@@ -17,10 +20,11 @@ from kube_efs.aws.credential_sources import (
     CredentialSource,
     IamOptions,
     ProfileFiles,
+    ServiceAccountIdentity,
     SourceKind,
 )
 from kube_efs.model.efs.ids import FileSystemId, Region
-from kube_efs.model.errors import KubeEfsError, TunnelNotReady
+from kube_efs.model.errors import AwsUnavailable, InvalidValue, KubeEfsError, TunnelNotReady
 from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.files import write_atomically
@@ -39,7 +43,7 @@ KEYS = "[team]\naws_access_key_id = {id}\naws_secret_access_key = hidden\n"
 class Node:
     """Certificates with a simulated clock."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, pod_identity_endpoint: str = "") -> None:
         self.now = START
         self.renewed = 0
         self.profiles = folder / "credentials"
@@ -51,6 +55,8 @@ class Node:
             credentials=CredentialOptions(
                 region=Region("us-east-1"),
                 files=ProfileFiles(credentials=self.profiles, config=folder / "config"),
+                pod_identity_endpoint=pod_identity_endpoint,
+                attempts=1,
             ),
             client_info=ClientInfo.of("k8s", "1.0"),
         )
@@ -80,6 +86,19 @@ class Node:
         name = "kube_efs_certificate_renewals_total"
         ok, bad = (self.registry.get_sample_value(name, {"outcome": one}) for one in ("succeeded", "failed"))
         return ok or 0, bad or 0
+
+
+@pytest.fixture(scope="module", autouse=True)
+def all_agents_get_one_key() -> Iterator[None]:
+    """A generated key costs a third of a second; test_certificate.py tests the generation."""
+    key = asyncio.run(ClientKey.generate())
+
+    async def given() -> ClientKey:
+        return key
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ClientKey, "generate", given)
+        yield
 
 
 @pytest.fixture
@@ -345,7 +364,7 @@ async def test_renewals_restart_after_an_unexpected_error(node: Node) -> None:
     node.now += timedelta(hours=1)
     running = asyncio.create_task(node.certificates.run(tunnels))
     async with asyncio.timeout(10):
-        while node.certificates.files[PLAIN.name] == before:  # noqa: ASYNC110 - a file tells no event
+        while node.certificates.files[PLAIN.name] == before:  # noqa: ASYNC110 - a file sends no event
             await asyncio.sleep(0.01)
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
@@ -374,3 +393,195 @@ async def test_failed_key_generation_is_retried(node: Node, monkeypatch: pytest.
     await node.certificates.ensure(PLAIN, None)
     assert node.certificate(PLAIN)
     assert node.outcomes() == (1, 1)
+
+
+# Service accounts of pods
+
+OF_POD = TunnelSpec(file_system_id=FS, iam=ServiceAccountIdentity(namespace="team", name="web"))
+
+
+class PodIdentityAgent:
+    """An agent on the node that accepts some tokens; the key is the number of the accepted request."""
+
+    def __init__(self) -> None:
+        self.accepted = {"first", "second"}
+        self.requests: list[str] = []
+        self.life = timedelta(hours=6)
+        self.node: PodNode | None = None
+
+    async def handle(self, request: web.Request) -> web.Response:
+        token = request.headers["Authorization"]
+        self.requests.append(token)
+        if token not in self.accepted or self.node is None:
+            return web.Response(status=400, text=f"refused {token}")
+        return web.json_response(
+            {
+                "AccessKeyId": f"ASIA{len(self.requests)}",
+                "SecretAccessKey": "hidden",
+                "Token": "session",
+                "Expiration": (self.node.now + self.life).isoformat(),
+            }
+        )
+
+
+class PodNode(Node):
+    """A node with that agent."""
+
+    def __init__(self, folder: Path, url: str, agent: PodIdentityAgent) -> None:
+        super().__init__(folder, url)
+        self.agent = agent
+        agent.node = self
+        self._places = folder, url
+
+    async def ensure(self, token: str, *, is_holder: bool = True) -> None:
+        await self.certificates.ensure_for_pod(OF_POD, token, is_holder=is_holder)
+
+    async def renew_due(self) -> datetime:
+        return await self.certificates.renew_due([tunnel(OF_POD)])
+
+    @property
+    def key(self) -> str:
+        """The access key in the certificate."""
+        return next(one for one in self.signer(OF_POD).decode("latin-1").split() if "ASIA" in one)
+
+    def restarted(self) -> "PodNode":
+        node = PodNode(*self._places, self.agent)
+        node.now = self.now
+        node.certificates.take_over([tunnel(OF_POD)])
+        return node
+
+
+@pytest.fixture
+async def pod_node(tmp_path: Path) -> AsyncIterator[PodNode]:
+    agent = PodIdentityAgent()
+    async with serving(answering(agent.handle)) as url:
+        yield PodNode(tmp_path, url, agent)
+
+
+async def test_certificate_of_a_service_account_is_renewed_with_the_last_token(pod_node: PodNode) -> None:
+    await pod_node.ensure("first", is_holder=False)
+    await pod_node.ensure("first")
+    await pod_node.ensure("second")
+    assert pod_node.agent.requests == ["first"]
+    pod_node.now += timedelta(hours=1)
+    assert await pod_node.renew_due() == pod_node.now + timedelta(hours=1)
+    assert pod_node.agent.requests == ["first", "second"]
+    assert "ASIA2" in pod_node.key
+
+
+async def test_session_that_ends_sooner_is_renewed_sooner(pod_node: PodNode) -> None:
+    pod_node.agent.life = timedelta(minutes=15)
+    await pod_node.ensure("first", is_holder=False)
+    pod_node.now += timedelta(minutes=7.5)
+    await pod_node.renew_due()
+    assert pod_node.agent.requests == ["first", "first"]
+
+
+async def test_new_holder_needs_a_token_that_aws_accepts(pod_node: PodNode) -> None:
+    await pod_node.ensure("first", is_holder=False)
+    before = pod_node.certificates.files[OF_POD.name]
+    with pytest.raises(AwsUnavailable):
+        await pod_node.ensure("forged", is_holder=False)
+    await pod_node.ensure("second", is_holder=False)
+    assert pod_node.agent.requests == ["first", "forged", "second"]
+    # Others are not affected: neither the certificate nor its next renewal.
+    assert pod_node.certificates.files[OF_POD.name] == before
+    assert pod_node.certificates.problems == {}
+    pod_node.now += timedelta(hours=1)
+    await pod_node.renew_due()
+    assert pod_node.agent.requests[-1] == "second"
+
+
+async def test_token_is_required(pod_node: PodNode) -> None:
+    with pytest.raises(InvalidValue, match="token of service account team/web: is missing"):
+        await pod_node.ensure("", is_holder=False)
+    assert pod_node.agent.requests == []
+
+
+async def test_refused_renewal_is_an_error_of_each_call_until_a_token_is_accepted(pod_node: PodNode) -> None:
+    await pod_node.ensure("first", is_holder=False)
+    before = pod_node.certificates.files[OF_POD.name]
+    pod_node.agent.accepted = set()
+    pod_node.now += timedelta(hours=1)
+    await pod_node.renew_due()
+    # The same token is not tried again before the next attempt is due.
+    with pytest.raises(TunnelNotReady, match="certificate not renewed: service account team/web"):
+        await pod_node.ensure("first")
+    assert pod_node.agent.requests == ["first", "first"]
+    with pytest.raises(AwsUnavailable):
+        await pod_node.ensure("second")
+    assert pod_node.certificates.files[OF_POD.name] == before
+    pod_node.agent.accepted = {"third"}
+    await pod_node.ensure("third")
+    assert pod_node.certificates.problems == {}
+    assert pod_node.certificates.files[OF_POD.name] != before
+    await pod_node.ensure("third")
+    assert pod_node.agent.requests == ["first", "first", "second", "third"]
+
+
+async def test_same_token_is_tried_again_when_it_is_due(pod_node: PodNode) -> None:
+    await pod_node.ensure("first", is_holder=False)
+    pod_node.agent.accepted = set()
+    pod_node.now += timedelta(hours=1)
+    await pod_node.renew_due()
+    pod_node.agent.accepted = {"first"}
+    pod_node.now += timedelta(seconds=10)
+    await pod_node.ensure("first")
+    assert pod_node.certificates.problems == {}
+
+
+async def test_restarted_agent_keeps_the_certificate_until_the_kubelet_sends_a_token(
+    pod_node: PodNode,
+) -> None:
+    await pod_node.ensure("first", is_holder=False)
+    later = pod_node.restarted()
+    before = later.certificates.files[OF_POD.name]
+    assert await later.renew_due() == later.now + timedelta(minutes=5)
+    assert later.certificates.problems == {}
+    await later.ensure("second")
+    assert later.certificates.files[OF_POD.name] != before
+    assert pod_node.agent.requests == ["first", "second"]
+
+
+async def test_missing_tokens_after_a_restart_are_a_problem_after_five_minutes(pod_node: PodNode) -> None:
+    await pod_node.ensure("first", is_holder=False)
+    later = pod_node.restarted()
+    later.now += timedelta(minutes=5)
+    await later.renew_due()
+    [problem] = later.certificates.problems.values()
+    assert "service account team/web: has given no token of a pod since the agent started" in problem
+    assert "requiresRepublish" in problem
+    assert OF_POD.name in later.certificates.files
+    await later.ensure("second")
+    assert later.certificates.problems == {}
+
+
+async def test_token_of_a_closed_tunnel_is_forgotten(pod_node: PodNode) -> None:
+    await pod_node.ensure("first", is_holder=False)
+    pod_node.certificates.keep_only([])
+    await pod_node.ensure("second", is_holder=False)
+    pod_node.now += timedelta(hours=1)
+    await pod_node.renew_due()
+    assert pod_node.agent.requests == ["first", "second", "second"]
+
+
+async def test_neither_files_nor_logs_contain_a_token(pod_node: PodNode) -> None:
+    pod_node.agent.accepted = {"secret-token"}
+    with capture_logs() as logs:
+        await pod_node.ensure("secret-token", is_holder=False)
+        pod_node.agent.accepted = set()
+        pod_node.now += timedelta(hours=1)
+        await pod_node.renew_due()
+    assert pod_node.agent.requests == ["secret-token", "secret-token"]
+    assert "secret-token" not in str(logs)
+    [file] = pod_node.certificates.files.values()
+    content = [path.read_bytes() for path in file.path.parent.iterdir()]
+    assert content
+    assert not any(b"secret-token" in one for one in content)
+
+
+async def test_pod_without_a_role_does_not_look_like_a_failed_renewal(pod_node: PodNode) -> None:
+    for _ in range(3):
+        with pytest.raises(KubeEfsError):
+            await pod_node.ensure("forged", is_holder=False)
+    assert pod_node.outcomes() == (0, 0)

@@ -2,14 +2,15 @@
 
 import json
 import tempfile
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kube_efs.aws.credential_sources import CredentialSource, IamOptions, SourceKind
+from kube_efs.aws.credential_sources import CredentialSource, IamOptions, ServiceAccountIdentity, SourceKind
 from kube_efs.model.csi.volume_handles import AccessPointId
 from kube_efs.model.efs.ids import FileSystemId, Region, ZoneName
 from kube_efs.tunnels.on_demand.store import load_reservations, save_reservations
@@ -27,8 +28,18 @@ FULL = Reservation(
     holders=frozenset({Holder("volume /pods/1"), Holder("volume /pods/2")}),
     source=CredentialSource(kind=SourceKind.PROFILE, target="team"),
 )
+OF_POD = Reservation(
+    spec=TunnelSpec(
+        file_system_id=FileSystemId("fs-1"),
+        iam=ServiceAccountIdentity(
+            namespace="team", name="web", role_arn="arn:aws:iam::123456789012:role/web"
+        ),
+    ),
+    port=22052,
+)
 PLAIN = Reservation(spec=TunnelSpec(file_system_id=FileSystemId("fs-1")), port=22051)
 BOTH = Reservations.of([FULL, PLAIN])
+ALL = Reservations.of([FULL, PLAIN, OF_POD])
 
 
 @pytest.fixture
@@ -44,11 +55,28 @@ def broken(path: Path, **changes: object) -> None:
 
 
 def test_saved_state_is_loaded(path: Path) -> None:
-    save_reservations(path, BOTH)
+    save_reservations(path, ALL)
     found = load_reservations(path)
-    assert found.reservations == BOTH
+    assert found.reservations == ALL
     assert (found.unreadable, found.problems) == ((), ())
     assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_version_without_service_accounts_refuses_their_entries() -> None:
+    """If it ignored the service account, the mount of a pod would get the identity of the node."""
+
+    @dataclass
+    class OlderSpec:
+        file_system_id: str
+        iam: IamOptions | None = None
+
+    @dataclass
+    class OlderReservation:
+        spec: OlderSpec
+
+    assert msgspec.json.decode(msgspec.json.encode(FULL), type=OlderReservation).spec.iam == FULL.spec.iam
+    with pytest.raises(msgspec.ValidationError, match="got `array`"):
+        msgspec.json.decode(msgspec.json.encode(OF_POD), type=OlderReservation)
 
 
 def test_missing_file_is_not_an_error(path: Path) -> None:

@@ -26,6 +26,7 @@ SERVICE = TunnelService(
     port=20490,
     addresses=("10.0.1.1", "10.0.2.1", "fd00::1"),
     check_host="fs-1.efs.us-east-1.amazonaws.com",
+    ca_file=CA,
 )
 OTHER = replace(
     SERVICE,
@@ -103,6 +104,7 @@ ON_DEMAND = TunnelService(
     port=22049,
     addresses=("us-east-1a.fs-1.efs.us-east-1.amazonaws.com",),
     check_host="fs-1.efs.us-east-1.amazonaws.com",
+    ca_file=CA,
     certificate=CertificateFile(
         path=Path("/state/stunnel.certificates/fs-1-6c2c8d8b7b3417ff.pem"),
         serial=0xABC,
@@ -137,11 +139,16 @@ OCSPaia = yes
 
 
 def render(*services: TunnelService, seconds: float = 2.0) -> str:
-    return render_configuration(services, ca_file=CA, connect_timeout_seconds=seconds)
+    return render_configuration(services, connect_timeout_seconds=seconds)
 
 
 def test_complete_file_is_rendered() -> None:
     assert render(SERVICE, OTHER) == EXPECTED
+
+
+def test_fips_mode_is_a_global_option() -> None:
+    text = render_configuration([SERVICE, OTHER], connect_timeout_seconds=2.0, fips=True)
+    assert text == EXPECTED.replace("fips = no", "fips = yes")
 
 
 def test_tunnel_on_demand_has_a_certificate_and_may_have_a_name() -> None:

@@ -13,8 +13,8 @@ While an access point with the token exists, this creates no other one. So the a
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeAlias
 
 import structlog
 
@@ -28,6 +28,8 @@ from kube_efs.model.csi.access_points import (
     access_point_request,
     check_existing,
     client_token,
+    known_tokens,
+    own_token,
 )
 from kube_efs.model.csi.errors import VolumePending
 from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle
@@ -66,12 +68,30 @@ _FRESH_SECONDS: Final = 15.0
 _FULL_SECONDS: Final = 60.0
 
 
+# Receives a text for the user of the claim.
+Notice: TypeAlias = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Creation:
+    """The request, the file systems that may serve it, and the receiver of texts for its user."""
+
+    request: VolumeRequest
+    candidates: Sequence[FileSystemId]
+    notice: Notice
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Unclear:
     """A creation with an unknown outcome; ``ended`` is None while an attempt runs."""
 
     file_system_id: FileSystemId
+    token: str
     ended: float | None = None
+
+
+class _TokenElsewhere(Exception):
+    """The token belongs to an access point of a file system that is not a candidate."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -124,24 +144,34 @@ class AccessPoints:
         """The number of access points of each file system that was listed."""
         return {file_system_id: len(found) for file_system_id, found in self._known.items()}
 
-    async def create(self, request: VolumeRequest, candidates: Sequence[FileSystemId]) -> AccessPoint:
+    async def create(
+        self,
+        request: VolumeRequest,
+        candidates: Sequence[FileSystemId],
+        notice: Notice = lambda _: None,
+    ) -> AccessPoint:
         """The access point of the volume, on the first file system with room; repetitions give the same one.
 
-        An attempt that raises an error with ``outcome_unknown`` may have succeeded, or can still succeed. It
-        must be repeated until its outcome is known. Raises ExistingVolumeDiffers, VolumePending,
-        GidRangeFull, AwsLimitReached when no file system has room, and AwsError.
+        ``notice`` is called before a new one is created although the class reuses access points. An attempt
+        that raises an error with ``outcome_unknown`` may have succeeded, or can still succeed. It must be
+        repeated until its outcome is known. Raises ExistingVolumeDiffers, VolumePending, GidRangeFull,
+        AwsLimitReached when no file system has room, and AwsError.
         """
         unclear = self._unclear.get(request.name)
         places = list(candidates) if unclear is None else [unclear.file_system_id, *candidates]
         for file_system_id in places:
             await self.loaded(file_system_id)
         made = await self._made_before(request, places)
+        wanted = _Creation(request=request, candidates=candidates, notice=notice)
         if made is None and unclear is not None:
-            made = await self._try(request, unclear.file_system_id)
+            made = await self._try(wanted, unclear.file_system_id)
+        elif made is None and request.parameters.reuses_access_point:
+            name, searched = request.origin.claim_name, ", ".join(candidates)
+            notice(f"No access point of an earlier claim {name} is on {searched}; a new one is created")
         if made is None:
-            made = await self._first_with_room(request, candidates)
+            made = await self._first_with_room(wanted)
         if made is None and await self._look_for_room(candidates):
-            made = await self._first_with_room(request, candidates)
+            made = await self._first_with_room(wanted)
         if made is not None:
             return made
         raise AwsLimitReached(
@@ -256,11 +286,9 @@ class AccessPoints:
         """List the access points of every file system in use again; raises AwsError."""
         await self.refresh(list(self._known))
 
-    async def _first_with_room(
-        self, request: VolumeRequest, candidates: Sequence[FileSystemId]
-    ) -> AccessPoint | None:
-        for file_system_id in candidates:
-            if self._has_room(file_system_id) and (made := await self._try(request, file_system_id)):
+    async def _first_with_room(self, wanted: _Creation) -> AccessPoint | None:
+        for file_system_id in wanted.candidates:
+            if self._has_room(file_system_id) and (made := await self._try(wanted, file_system_id)):
                 return made
         return None
 
@@ -274,16 +302,18 @@ class AccessPoints:
     async def made_before(self, request: VolumeRequest, file_system_id: FileSystemId) -> AccessPoint | None:
         """The access point of this request on the file system, as far as is known; raises AwsError."""
         await self.loaded(file_system_id)
-        token = client_token(request, file_system_id)
-        access_point_id = self._by_token.get((file_system_id, token))
-        return self._known[file_system_id].get(access_point_id) if access_point_id else None
+        for token in known_tokens(request, file_system_id):
+            if access_point_id := self._by_token.get((file_system_id, token)):
+                return self._known[file_system_id].get(access_point_id)
+        return None
 
     async def _made_before(
         self, request: VolumeRequest, places: Sequence[FileSystemId]
     ) -> AccessPoint | None:
         """The access point that an earlier attempt has created, on any of the file systems."""
-        for file_system_id in places:
-            token = client_token(request, file_system_id)
+        # The best token of every file system comes before the second one of any.
+        by_rank = zip(*(known_tokens(request, one) for one in places), strict=True)
+        for file_system_id, token in (place for rank in by_rank for place in zip(places, rank, strict=True)):
             access_point_id = self._by_token.get((file_system_id, token))
             if access_point_id is None:
                 continue
@@ -299,10 +329,17 @@ class AccessPoints:
             return found
         return None
 
-    async def _try(self, request: VolumeRequest, file_system_id: FileSystemId) -> AccessPoint | None:
+    async def _try(self, wanted: _Creation, file_system_id: FileSystemId) -> AccessPoint | None:
         """The access point on this file system; None when it has no room."""
+        request, unclear = wanted.request, self._unclear.get(wanted.request.name)
+        is_begun = unclear is not None and unclear.file_system_id == file_system_id
+        token = unclear.token if unclear is not None and is_begun else client_token(request)
         try:
-            return await self._create_on(request, file_system_id)
+            try:
+                return await self._create_on(wanted, file_system_id, token)
+            except _TokenElsewhere as elsewhere:
+                wanted.notice(f"{elsewhere}, so another one is created on {file_system_id}")
+                return await self._create_on(wanted, file_system_id, own_token(request, file_system_id))
         except AwsLimitReached as error:
             self._full[file_system_id] = self._clock() + _FULL_SECONDS
             log.warning("file-system-full", file_system=file_system_id, reason=str(error))
@@ -310,14 +347,18 @@ class AccessPoints:
                 raise
             return None
 
-    async def _create_on(self, request: VolumeRequest, file_system_id: FileSystemId) -> AccessPoint:
-        user = self._user(request)
-        wanted = access_point_request(request, file_system_id, user, self._tags)
+    async def _create_on(self, creation: _Creation, file_system_id: FileSystemId, token: str) -> AccessPoint:
+        request, user = creation.request, self._user(creation.request)
+        wanted = replace(access_point_request(request, file_system_id, user, self._tags), client_token=token)
         is_repeated = request.name in self._unclear
         # A cancelled call may have succeeded, too.
-        self._unclear[request.name] = _Unclear(file_system_id=file_system_id)
+        unclear = _Unclear(file_system_id=file_system_id, token=token)
+        self._unclear[request.name] = unclear
         try:
-            made = await self._made(wanted, request, is_repeated=is_repeated)
+            made = await self._made(wanted, creation, is_repeated=is_repeated)
+        except _TokenElsewhere:
+            self._settle(request.name)
+            raise
         except KubeEfsError as error:
             # A refusal of this attempt says nothing about an earlier one that can still take effect.
             late_seconds = self._late_seconds(file_system_id, wanted.client_token)
@@ -327,18 +368,23 @@ class AccessPoints:
             raise
         finally:
             if request.name in self._unclear:
-                self._unclear[request.name] = _Unclear(file_system_id=file_system_id, ended=self._clock())
+                self._unclear[request.name] = replace(unclear, ended=self._clock())
         self._keep(made)
         self._settle(request.name)
         return made
 
     async def _made(
-        self, wanted: AccessPointRequest, request: VolumeRequest, *, is_repeated: bool
+        self, wanted: AccessPointRequest, creation: _Creation, *, is_repeated: bool
     ) -> AccessPoint:
         try:
             return await self._api.create(wanted)
         except AwsAlreadyExists as error:
             found = await self._existing(error, wanted)
+            token = client_token(creation.request)
+            is_shared = creation.request.parameters.reuses_access_point and wanted.client_token == token
+            if is_shared and found.file_system_id not in {wanted.file_system_id, *creation.candidates}:
+                other = f"Access point {found.access_point_id} of an earlier claim of this name"
+                raise _TokenElsewhere(f"{other} is on {found.file_system_id}") from error
         except (AwsUnavailable, asyncio.CancelledError):
             place = (wanted.file_system_id, wanted.client_token)
             self._late_until[place] = self._clock() + _LATE_SECONDS
@@ -351,7 +397,7 @@ class AccessPoints:
             if earlier is None:
                 raise
             found = earlier
-        _check(found, request)
+        _check(found, creation.request)
         return found
 
     async def _existing(self, error: AwsAlreadyExists, wanted: AccessPointRequest) -> AccessPoint:
@@ -470,10 +516,11 @@ class AccessPoints:
         self._by_token[found.file_system_id, found.client_token] = found.access_point_id
         if found.user is None:
             return
-        self._index.gids.hold(found.user.gid, found.access_point_id)
+        root = _location(found)
+        self._index.gids.hold(found.user.gid, found.access_point_id, at=root)
         if found.user.uid != found.user.gid:
             # The allocated ID of a volume with a fixed gid is its uid.
-            self._index.gids.hold(found.user.uid, _user_of(found.access_point_id))
+            self._index.gids.hold(found.user.uid, _user_of(found.access_point_id), at=root)
 
     def _retire(self, gone: AccessPoint) -> None:
         self._drop(gone)

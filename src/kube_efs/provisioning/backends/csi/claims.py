@@ -1,8 +1,11 @@
 """Claims of classes of ``efs.csi.aws.com``, served without sidecars."""
 
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeAlias
 
 import structlog
 
@@ -19,6 +22,9 @@ from kube_efs.provisioning.backends.csi.volumes import CsiVolume, CsiVolumes
 from kube_efs.provisioning.guards import Order, Removal, tenant_of
 
 log = structlog.get_logger(__name__)
+
+# Receives a claim and a text for its user.
+ClaimNotice: TypeAlias = Callable[[Claim, str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +53,13 @@ class CsiMade:
 class CsiPlan:
     """An access point or a directory for the claim."""
 
-    def __init__(self, request: CsiRequest, volumes: CsiVolumes, references: References) -> None:
+    def __init__(
+        self, request: CsiRequest, volumes: CsiVolumes, references: References, notice: ClaimNotice | None
+    ) -> None:
         self._request = request
         self._volumes = volumes
         self._references = references
+        self._notice = notice
 
     @property
     def claim(self) -> Claim:
@@ -72,9 +81,9 @@ class CsiPlan:
         return volume.csi.handle if volume.csi else self.place
 
     @property
-    def oddities(self) -> tuple[str, ...]:
+    def warnings(self) -> tuple[str, ...]:
         """Settings of the claim or its class that have no effect."""
-        return self._request.oddities
+        return self._request.warnings
 
     async def prepare(self) -> None:
         """Nothing."""
@@ -82,21 +91,28 @@ class CsiPlan:
     async def make(self) -> CsiMade:
         """Make the access point or the directory; raises KubeEfsError."""
         role = await _role(self._request.secret, self._references)
-        return CsiMade(request=self._request, made=await self._volumes.create(self._request.volume, role))
+        notice = partial(self._notice, self.claim) if self._notice else None
+        made = await self._volumes.create(self._request.volume, role, notice)
+        return CsiMade(request=self._request, made=made)
 
 
 class CsiBackend:
-    """Serves the classes of the CSI driver; ``has_driver_tags`` as for the driver's own service."""
+    """Serves the classes of the CSI driver; ``has_driver_tags`` as for the driver's own service.
+
+    ``notice`` receives the claims that get a new access point although their class reuses them.
+    """
 
     def __init__(
         self,
         *,
         volumes: CsiVolumes,
         references: References,
+        notice: ClaimNotice | None = None,
         has_driver_tags: bool = False,
     ) -> None:
         self._volumes = volumes
         self._references = references
+        self._notice = notice
         self._has_driver_tags = has_driver_tags
         self._warned: set[tuple[str, str]] = set()
 
@@ -128,11 +144,11 @@ class CsiBackend:
             required_bytes=math.ceil(size) if size is not None else 0,
             has_driver_tags=self._has_driver_tags,
         )
-        for oddity in request.oddities:
-            if (storage_class.name, oddity) not in self._warned:
-                self._warned.add((storage_class.name, oddity))
-                log.warning("storage-class-odd", storage_class=storage_class.name, oddity=oddity)
-        return CsiPlan(request, self._volumes, self._references)
+        for warning in request.warnings:
+            if (storage_class.name, warning) not in self._warned:
+                self._warned.add((storage_class.name, warning))
+                log.warning("storage-class-warning", storage_class=storage_class.name, reason=warning)
+        return CsiPlan(request, self._volumes, self._references, self._notice)
 
     async def removal(self, volume: Volume) -> Removal:
         """The access point or the directory of the volume."""

@@ -213,7 +213,7 @@ class CsiDirectories:
             directory = Directory((*base.directory.parts, child.name))
             place = Location(file_system_id=base.file_system_id, directory=directory)
             if self._index.gids.of(str(place)) is None:
-                self._index.gids.hold(child.gid, str(place))
+                self._index.gids.hold(child.gid, str(place), at=place)
         self._scanned[base] = self._clock()
         # Volumes without a directory are not scanned for again.
         for name in unknown:

@@ -11,7 +11,13 @@ from typing import Final
 import structlog
 
 from kube_efs.kube.references import References
-from kube_efs.model.csi.access_points import AccessPoint, VolumeRequest, check_reuse, volume_directory
+from kube_efs.model.csi.access_points import (
+    AccessPoint,
+    VolumeRequest,
+    check_reuse,
+    is_reusable,
+    volume_directory,
+)
 from kube_efs.model.csi.cross_account import (
     CrossAccountRole,
     TargetAddress,
@@ -26,14 +32,15 @@ from kube_efs.model.csi.parameters import (
     parse_referenced,
 )
 from kube_efs.model.csi.volume_attributes import VolumeAttributes
-from kube_efs.model.csi.volume_handles import VolumeHandle
+from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle
 from kube_efs.model.efs.file_systems import MountTarget
 from kube_efs.model.efs.ids import FileSystemId, ZoneName
 from kube_efs.model.errors import NotYet, PlatformError
 from kube_efs.model.volumes import Location
+from kube_efs.provisioning.backends.csi.access_points import Notice
 from kube_efs.provisioning.backends.csi.accounts import Account, Accounts
 from kube_efs.provisioning.backends.csi.directories import CsiDirectories
-from kube_efs.provisioning.guards import DataKept, Guards, Order, Removal
+from kube_efs.provisioning.guards import DataKept, Guards, Order, Permit, Removal
 from kube_efs.provisioning.volume_index import VolumeIndex
 
 log = structlog.get_logger(__name__)
@@ -41,6 +48,8 @@ log = structlog.get_logger(__name__)
 # A call to AWS with all its retries takes at most 120 s (AwsOptions), and begins at most 30 s after the
 # confirmation of the order (Order.confirm).
 _CALL_SECONDS: Final = 180.0
+# csi-provisioner creates the volume of an answered call within a minute, or repeats the call.
+_AWAITED_SECONDS: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +101,19 @@ class CsiVolumes:
         self._began = clock()
         # The end of the last call to delete an access point.
         self._ordered: dict[VolumeHandle, float] = {}
+        # By the reused access point and the name of the volume: until when that volume may be created.
+        self._awaited: dict[tuple[AccessPointId, str], float] = {}
 
-    async def create(self, request: VolumeRequest, role: CrossAccountRole | None = None) -> CsiVolume:
+    async def create(
+        self,
+        request: VolumeRequest,
+        role: CrossAccountRole | None = None,
+        notice: Notice | None = None,
+    ) -> CsiVolume:
         """The volume of that name.
 
-        Raises InvalidArgument, ExistingVolumeDiffers, NoMountTarget, GidRangeFull, AwsError, KubeError,
+        ``notice`` is called before a new access point is created although the class reuses them. Raises
+        InvalidArgument, ExistingVolumeDiffers, NoMountTarget, GidRangeFull, AwsError, KubeError,
         WorkerFailed.
         """
         directory = volume_directory(request)
@@ -112,7 +129,7 @@ class CsiVolumes:
             place = Location(file_system_id=candidates[0], directory=directory)
             handle, directory_id = await self._required_directories().make(request, place, account)
         else:
-            handle = await self._make_access_point(request, candidates, account, role)
+            handle = await self._make_access_point(request, candidates, account, role, notice)
             directory_id = None
         on = reach[handle.file_system_id] if handle.file_system_id in reach else next(iter(reach.values()))
         return CsiVolume(handle=handle, attributes=on.attributes, zone=on.zone, directory_id=directory_id)
@@ -137,12 +154,27 @@ class CsiVolumes:
     async def delete(self, handle: VolumeHandle, role: CrossAccountRole | None = None) -> None:
         """Remove the volume for a caller that knows only its handle; a missing volume is not an error.
 
-        Raises RemovalRefused when another volume uses its data, AwsError, KubeError, WorkerFailed.
+        Raises RemovalRefused when another volume uses its data, NotYet, AwsError, KubeError, WorkerFailed.
         """
         asked_for = await self._guards.volumes_of(handle)
         removal = await self.removal(handle, role)
+
+        async def check() -> Permit:
+            # Read before the list, which contains each volume that is no longer awaited now.
+            awaited = self._awaited_through(handle)
+            permit = await self._guards.check_handle(removal, handle, asked_for)
+            # Without a volume of this handle, the caller can discard one that it did not create.
+            if len(awaited) > (not asked_for):
+                raise NotYet(
+                    f"is about to be used by volume {', '.join(awaited)}",
+                    field="access point",
+                    value=str(handle),
+                    remedy="the removal is repeated when that volume exists",
+                )
+            return permit
+
         async with self._guards.reservations.removing(*removal.reserved):
-            await self.remove(removal, Order(lambda: self._guards.check_handle(removal, handle, asked_for)))
+            await self.remove(removal, Order(check))
 
     async def removal(
         self, handle: VolumeHandle, role: CrossAccountRole | None = None, *, tenant: str = ""
@@ -163,7 +195,10 @@ class CsiVolumes:
         account.access_points.check_stays_gone(found)
         return Removal(
             location=Location(file_system_id=found.file_system_id, directory=found.directory),
-            with_directory=self._removes_directories and not found.directory.is_root,
+            # Another cluster may have a claim with a reused access point, whose data must stay.
+            with_directory=(
+                self._removes_directories and not found.directory.is_root and not is_reusable(found)
+            ),
             access_point=handle,
             role=role,
             tenant=tenant,
@@ -249,15 +284,24 @@ class CsiVolumes:
         candidates: Sequence[FileSystemId],
         account: Account,
         role: CrossAccountRole | None,
+        notice: Notice | None,
     ) -> VolumeHandle:
+        def say(text: str) -> None:
+            log.info("access-point-not-reused", volume=request.name, reason=text)
+            if notice is not None:
+                notice(text)
+
         # Only the creation of the access point shows which file system has room.
         places = await self.places(request, role)
         async with self._guards.reservations.making(*places):
-            made = await account.access_points.create(request, candidates)
+            made = await account.access_points.create(request, candidates, say)
             if _root(made) not in places:
                 # The access point is known now, so the next attempt also reserves its directory.
                 raise _pending(f"leads to {made.directory}, which must be reserved first", made)
             self._refuse_leaving(made, request)
+            if request.parameters.reuses_access_point:
+                self._forget_awaited()
+                self._awaited[made.access_point_id, request.name] = self._clock() + _AWAITED_SECONDS
             if self._directories is not None:
                 # Others can see the access point now. Orders from before must have ended.
                 await self._directories.settled(_root(made))
@@ -265,15 +309,30 @@ class CsiVolumes:
         return VolumeHandle(file_system_id=made.file_system_id, access_point_id=made.access_point_id)
 
     def _refuse_leaving(self, made: AccessPoint, request: VolumeRequest) -> None:
-        """Refuse an access point that is being removed with the volume of an earlier claim."""
+        """Refuse an access point that is being removed with the volume of an earlier claim.
+
+        A volume of another claim that stays prevents this removal.
+        """
         # The volume itself may exist already, from an attempt with a lost answer.
         users = self._index.volumes_through(made.access_point_id) - {request.name}
-        known = self._index.volumes
-        leaving = sorted(
-            name for name in users if name in known and (known[name].to_be_reclaimed or known[name].deleting)
-        )
-        if leaving:
+        known = [self._index.volumes[name] for name in users if name in self._index.volumes]
+        leaving = sorted(one.name for one in known if one.to_be_reclaimed or one.deleting)
+        if leaving and len(leaving) == len(known):
             raise _pending(f"is about to be removed with volume {', '.join(leaving)}", made)
+
+    def _awaited_through(self, handle: VolumeHandle) -> list[str]:
+        """The missing volumes that csi-provisioner has requested for the access point."""
+        self._forget_awaited()
+        return sorted(name for entrance, name in self._awaited if entrance == handle.access_point_id)
+
+    def _forget_awaited(self) -> None:
+        """Forget the volumes that exist, and those that were not created in time."""
+        now = self._clock()
+        self._awaited = {
+            (entrance, name): until
+            for (entrance, name), until in self._awaited.items()
+            if until > now and name not in self._index.volumes
+        }
 
     def _required_directories(self) -> CsiDirectories:
         if self._directories is None:

@@ -12,9 +12,11 @@ from kube_efs.model.csi.access_points import (
     PosixUser,
     VolumeRequest,
     access_point_request,
+    client_token,
+    own_token,
 )
 from kube_efs.model.csi.errors import ExistingVolumeDiffers, VolumePending
-from kube_efs.model.csi.volume_handles import VolumeHandle
+from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import AwsDenied, AwsLimitReached, AwsUnavailable, GidRangeFull, KubeEfsError
 from kube_efs.provisioning.backends.csi.access_points import AccessPoints
@@ -31,6 +33,7 @@ class Scene:
     def __init__(self, *, quota: int = 10) -> None:
         self.api, self.now = Api(), 0.0
         self.quota = quota
+        self.notices: list[str] = []
         self.restart()
 
     def restart(self) -> None:
@@ -39,7 +42,7 @@ class Scene:
         self.points = AccessPoints(self.api, self.index, quota=self.quota, clock=lambda: self.now)
 
     async def create(self, wanted: VolumeRequest, *places: FileSystemId) -> AccessPoint:
-        return await self.points.create(wanted, places or [FS])
+        return await self.points.create(wanted, places or [FS], self.notices.append)
 
     async def fail(self, wanted: VolumeRequest, error: KubeEfsError, *places: FileSystemId) -> None:
         """An attempt that AWS answers with the error, without creating anything."""
@@ -169,6 +172,13 @@ async def test_volume_gets_no_second_access_point_on_another_file_system(
     assert list(scene.api.points.values()) == [made]
 
 
+async def test_access_point_on_the_first_file_system_is_found_when_its_range_is_full(scene: Scene) -> None:
+    made = await scene.create(request(**BOTH, **NARROW), FS, OTHER)
+    await scene.create(request("pvc-2", **BOTH, **NARROW), FS, OTHER)
+    assert (made.file_system_id, scene.held) == (FS, {1000, 1001})
+    assert await scene.create(request(**BOTH, **NARROW), FS, OTHER) == made
+
+
 async def test_unclear_creation_is_repeated_on_the_same_file_system(scene: Scene) -> None:
     wanted = request(**BOTH, reuseAccessPoint="true")
     await scene.fail(wanted, LOST, FS, OTHER)
@@ -196,6 +206,81 @@ async def test_unclear_creation_uses_another_file_system_when_it_can_no_longer_t
     made = await scene.create(wanted, FS, OTHER)
     assert list(scene.api.points.values()) == [made]
     assert made.file_system_id == OTHER
+
+
+# --- access points of earlier claims
+
+
+REUSING = request(**NARROW, reuseAccessPoint="true")
+NONE_FOUND = f"No access point of an earlier claim data is on {FS}; a new one is created"
+
+
+def of_claim(scene: Scene, token: str, file_system_id: FileSystemId = FS) -> AccessPoint:
+    """An access point of an earlier claim, with that token."""
+    made = replace(foreign(scene, "pvc-of-before", 1000, file_system_id), client_token=token)
+    scene.api.points[made.access_point_id] = made
+    return made
+
+
+async def test_access_point_of_the_aws_driver_is_reused(scene: Scene) -> None:
+    made = of_claim(scene, client_token(REUSING))
+    assert await scene.create(REUSING) == made
+    assert (scene.api.calls["create"], scene.notices) == (0, [])
+
+
+async def test_access_point_of_the_same_claim_comes_before_that_of_the_aws_driver(scene: Scene) -> None:
+    shared = replace(of_claim(scene, client_token(REUSING)), access_point_id=AccessPointId(f"fsap-{1:017x}"))
+    scene.api.points[shared.access_point_id] = shared
+    made = of_claim(scene, own_token(REUSING, FS))
+    assert await scene.create(REUSING) == made
+    elsewhere = replace(REUSING, name="pvc-2", origin=replace(REUSING.origin, claim_namespace="other"))
+    assert await scene.create(elsewhere) == shared
+
+
+async def test_claims_of_one_name_share_the_access_point(scene: Scene) -> None:
+    made = await scene.create(REUSING)
+    elsewhere = replace(REUSING, name="pvc-2", origin=replace(REUSING.origin, claim_namespace="other"))
+    assert await scene.create(elsewhere) == made
+    assert made.client_token == client_token(REUSING)
+    assert scene.notices == [NONE_FOUND]
+
+
+async def test_user_gets_a_notice_before_another_access_point_is_created(scene: Scene) -> None:
+    there = of_claim(scene, client_token(REUSING), OTHER)
+    made = await scene.create(REUSING)
+    assert (made.file_system_id, made.client_token) == (FS, own_token(REUSING, FS))
+    elsewhere = f"Access point {there.access_point_id} of an earlier claim of this name is on {OTHER}"
+    assert scene.notices == [NONE_FOUND, f"{elsewhere}, so another one is created on {FS}"]
+    scene.restart()
+    assert await scene.create(REUSING) == made
+
+
+async def test_repeated_creation_of_another_access_point_keeps_its_token(scene: Scene) -> None:
+    there = of_claim(scene, client_token(REUSING), OTHER)
+    real = scene.api.create
+
+    async def lose_the_second(request: AccessPointRequest) -> AccessPoint:
+        if request.client_token == own_token(REUSING, FS):
+            scene.api.lost.add("create")
+        return await real(request)
+
+    scene.api.create = lose_the_second  # type: ignore[method-assign]
+    with pytest.raises(AwsUnavailable):
+        await scene.create(REUSING)
+    scene.api.create = real  # type: ignore[method-assign]
+    scene.api.lost.clear()
+    # With the token of the AWS driver, AWS would create a second one now.
+    del scene.api.points[there.access_point_id]
+    made = await scene.create(REUSING)
+    assert list(scene.api.points.values()) == [made]
+
+
+async def test_unsuitable_access_point_of_the_aws_driver_is_refused(scene: Scene) -> None:
+    made = of_claim(scene, client_token(REUSING))
+    scene.api.points[made.access_point_id] = replace(made, user=PosixUser(uid=5, gid=5))
+    with pytest.raises(ExistingVolumeDiffers, match="has gid 5, which is not in 1000-1001"):
+        await scene.create(REUSING)
+    assert scene.api.calls["create"] == 0
 
 
 async def test_access_point_being_deleted_is_not_reused(scene: Scene) -> None:

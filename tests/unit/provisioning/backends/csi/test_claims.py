@@ -1,13 +1,16 @@
 """Claims served without sidecars: each gets one volume, and roles come from Secrets."""
 
+from dataclasses import replace
+
 import pytest
 from structlog.testing import capture_logs
 from tests.unit.model.csi.test_csi_claims import CLAIM, CLASS, NAME, NAMESPACE, SECRET
 from tests.unit.provisioning.backends.csi.csi_world import FS, CsiWorld
 
-from kube_efs.model.claims import StorageClass
+from kube_efs.model.claims import Claim, StorageClass
 from kube_efs.model.csi.errors import InvalidArgument
 from kube_efs.model.csi.volume_handles import parse_volume_handle
+from kube_efs.model.efs.ids import ClaimUid
 from kube_efs.model.errors import AwsUnavailable, KubeAlreadyExists, NotYet, RemovalRefused
 from kube_efs.model.volumes import CsiSource, Volume
 from kube_efs.provisioning.backends.csi.claims import CsiBackend, CsiMade
@@ -54,6 +57,21 @@ async def test_plan_gives_the_volume_of_its_claim(backend: CsiBackend) -> None:
     wanted = (await plan.make()).volume(0)
     assert wanted.csi == CsiSource(handle=f"efs:{FS}::fsap-{1:017x}")
     assert (wanted.name, plan.place_of(wanted)) == (NAME, f"efs:{FS}::fsap-{1:017x}")
+
+
+async def test_claim_gets_a_notice_of_a_new_access_point_unless_one_is_reused(world: CsiWorld) -> None:
+    told: list[tuple[Claim, str]] = []
+    backend = CsiBackend(
+        volumes=world.volumes, references=world.texts, notice=lambda claim, text: told.append((claim, text))
+    )
+    reusing = replace(CLASS, parameters={**CLASS.parameters, "reuseAccessPoint": "true"})
+    text = f"No access point of an earlier claim {CLAIM.name} is on {FS}; a new one is created"
+    first = await backend.plan(CLAIM, reusing).make()
+    assert told == [(CLAIM, text)]
+    later = replace(CLAIM, uid=ClaimUid("another"), namespace="elsewhere")
+    again = await backend.plan(later, reusing).make()
+    assert again.made.handle == first.made.handle
+    assert told == [(CLAIM, text)]
 
 
 async def test_size_is_in_bytes(world: CsiWorld, backend: CsiBackend) -> None:
@@ -112,11 +130,11 @@ async def test_cross_account_role_is_read_for_creation_and_removal(
 
 
 def test_class_warning_is_logged_once(backend: CsiBackend) -> None:
-    odd = StorageClass(name="odd", provisioner="x", parameters={**CLASS.parameters, "sizeLimit": "1"})
+    unknown = StorageClass(name="unknown", provisioner="x", parameters={**CLASS.parameters, "sizeLimit": "1"})
     with capture_logs() as logs:
-        plans = [backend.plan(CLAIM, odd) for _ in range(3)]
-    assert [one["storage_class"] for one in logs if one["event"] == "storage-class-odd"] == ["odd"]
-    assert [len(plan.oddities) for plan in plans] == [1, 1, 1]
+        plans = [backend.plan(CLAIM, unknown) for _ in range(3)]
+    assert [one["storage_class"] for one in logs if one["event"] == "storage-class-warning"] == ["unknown"]
+    assert [len(plan.warnings) for plan in plans] == [1, 1, 1]
 
 
 async def test_failed_plan_can_be_retried(world: CsiWorld, backend: CsiBackend) -> None:

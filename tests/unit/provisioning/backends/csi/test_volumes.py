@@ -1,6 +1,7 @@
 """The driver's volumes: one for each name; data is removed only when no other volume uses it."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -209,6 +210,88 @@ async def test_access_point_about_to_be_deleted_is_not_reused() -> None:
 
     await world.volumes.delete(handle)
     assert (await world.volumes.create(request("pvc-2", **again))).handle != handle
+
+
+async def test_access_point_that_another_claim_keeps_is_reused_while_a_removal_waits_for_it() -> None:
+    world = CsiWorld()
+    again = {"reuseAccessPoint": "true"}
+    handle = (await world.volumes.create(request("pvc-1", **again))).handle
+    world.note("pvc-1", handle, **LEAVING)
+    # A volume of another namespace; as long as it stays, the access point is not removed.
+    world.note("pvc-2", handle, phase=VolumePhase.BOUND)
+    assert (await world.volumes.create(request("pvc-3", **again))).handle == handle
+    with pytest.raises(RemovalRefused, match="also leads to the data of volume pvc-2"):
+        await world.volumes.delete(handle)
+
+
+async def test_reused_access_point_is_kept_until_the_volume_of_the_next_claim_exists() -> None:
+    now = 1000.0
+    world = CsiWorld(clock=lambda: now)
+    again = {"reuseAccessPoint": "true"}
+    handle = (await world.volumes.create(request("pvc-1", **again))).handle
+    # Kubernetes has not released the volume of the deleted claim yet, and the next claim has the same name.
+    world.note("pvc-1", handle, phase=VolumePhase.BOUND)
+    assert (await world.volumes.create(request("pvc-2", **again))).handle == handle
+    world.note("pvc-1", handle, **LEAVING)
+    with pytest.raises(NotYet, match="is about to be used by volume pvc-2"):
+        await world.volumes.delete(handle)
+    world.note("pvc-2", handle, phase=VolumePhase.BOUND)
+    with pytest.raises(RemovalRefused, match="also leads to the data of volume pvc-2"):
+        await world.volumes.delete(handle)
+
+
+async def test_reused_access_point_of_a_volume_that_never_appears_is_removed() -> None:
+    now = 1000.0
+    world = CsiWorld(clock=lambda: now)
+    again = {"reuseAccessPoint": "true"}
+    handle = (await world.volumes.create(request("pvc-1", **again))).handle
+    world.note("pvc-1", handle, phase=VolumePhase.BOUND)
+    await world.volumes.create(request("pvc-2", **again))
+    world.note("pvc-1", handle, **LEAVING)
+    now += 301
+    await world.volumes.delete(handle)
+    assert not world.api.points
+
+
+async def test_unused_volume_of_a_reused_access_point_is_discarded_at_once() -> None:
+    world = CsiWorld()
+    handle = (await world.volumes.create(request("pvc-1", reuseAccessPoint="true"))).handle
+    await world.volumes.delete(handle)
+    assert not world.api.points
+
+
+async def test_discarded_volume_keeps_the_access_point_of_another_one_that_is_being_created() -> None:
+    world = CsiWorld()
+    again = {"reuseAccessPoint": "true"}
+    handle = (await world.volumes.create(request("pvc-1", **again))).handle
+    assert (await world.volumes.create(request("pvc-2", **again))).handle == handle
+    with pytest.raises(NotYet, match="is about to be used by volume pvc-1, pvc-2"):
+        await world.volumes.delete(handle)
+    assert world.api.points
+
+
+async def test_volume_that_appears_after_the_list_of_a_removal_keeps_its_access_point() -> None:
+    world = CsiWorld()
+    again = {"reuseAccessPoint": "true"}
+    handle = (await world.volumes.create(request("pvc-1", **again))).handle
+    world.note("pvc-1", handle, phase=VolumePhase.BOUND)
+    await world.volumes.create(request("pvc-2", **again))
+    world.note("pvc-1", handle, **LEAVING)
+    listed, lists = world.store.list, 0
+
+    async def late() -> Sequence[Volume]:
+        nonlocal lists
+        found = await listed()
+        lists += 1
+        if lists == 2:  # the first list is of the volumes with the handle, the second one that of the guards
+            world.note("pvc-2", handle, phase=VolumePhase.BOUND)
+        return found
+
+    world.store.list = late  # type: ignore[method-assign]
+    with pytest.raises(NotYet, match="is about to be used by volume pvc-2"):
+        await world.volumes.delete(handle)
+    assert lists == 2
+    assert world.api.points
 
 
 # --- directories of access points

@@ -7,10 +7,10 @@ from typing import Any
 from tests.simulation.apiserver import ApiServer, Body, Refused
 from tests.simulation.efs import REGION, Efs, Parts
 from tests.simulation.history import History
+from tests.simulation.invariants import BY_USERS, MEANS, Invariants, Record
 from tests.simulation.replica import DIRECTORY_PROVISIONER, FIRST, NAMESPACE, SECOND
 from tests.simulation.targets import published
 from tests.simulation.themes import Theme
-from tests.simulation.truth import BY_PEOPLE, MEANS, Record, Truth
 from tests.simulation.virtual import VirtualLoop
 
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID, FILE_SYSTEM_LABEL
@@ -88,7 +88,7 @@ def gid_range(provisioner: str, parameters: Mapping[str, str]) -> tuple[int, int
     return int(first or 0), int(last or 0)
 
 
-class People:
+class Users:
     """All users of the cluster, until ``leave``."""
 
     def __init__(
@@ -97,7 +97,7 @@ class People:
         rng: random.Random,
         server: ApiServer,
         efs: Efs,
-        truth: Truth,
+        invariants: Invariants,
         history: History,
         *,
         backends: frozenset[str],
@@ -107,7 +107,7 @@ class People:
         self._rng = rng
         self._server = server
         self._efs = efs
-        self._truth = truth
+        self._invariants = invariants
         self._history = history
         self._made = 0
         self._gone = False
@@ -168,15 +168,16 @@ class People:
         self._loop.after(self._rng.expovariate(1 / self._pace), self._act)
 
     def _write(self) -> None:
-        for record in list(self._truth.live()):
-            if record.body["status"]["phase"] == "Bound" or record.by_people:
-                self._truth.write(record)
+        for record in list(self._invariants.live()):
+            if record.body["status"]["phase"] == "Bound" or record.by_users:
+                self._invariants.write(record)
         self._loop.after(self._rng.uniform(0.5, 3.0), self._write)
 
     # --- claims
 
     def _create_claim(self) -> None:
-        self._create(self._rng.choice(_NAMESPACES), self._rng.choice(_CLAIMS))
+        namespaces = self._theme.namespaces or _NAMESPACES
+        self._create(self._rng.choice(namespaces), self._rng.choice(_CLAIMS))
 
     def _create(self, namespace: str, name: str, storage_class: str | None = None) -> None:
         rng = self._rng
@@ -187,7 +188,7 @@ class People:
             "storageClassName": storage_class,
         }
         if CLASSES[storage_class][0] == _TUNNEL:
-            labels = {"volume_name": rng.choice(_DIRECTORIES)}
+            labels = {"volume_name": rng.choice(self._theme.directories or _DIRECTORIES)}
             if rng.random() < 0.15:
                 labels["reclaim_policy"] = rng.choice(("Retain", "Delete"))
             if rng.random() < 0.15:
@@ -239,7 +240,7 @@ class People:
             ):
                 made = self._server.create("persistentvolumeclaims", fresh)
                 self._history.note(
-                    "people create claim {}/{} anew ({})",
+                    "people create claim {}/{} again ({})",
                     meta["namespace"],
                     meta["name"],
                     made["metadata"]["uid"],
@@ -249,11 +250,11 @@ class People:
 
     # --- volumes
 
-    def _volumes(self, *, by_people: bool | None = None) -> list[Record]:
-        return [one for one in self._truth.live() if by_people is None or one.by_people == by_people]
+    def _volumes(self, *, by_users: bool | None = None) -> list[Record]:
+        return [one for one in self._invariants.live() if by_users is None or one.by_users == by_users]
 
     def _set_policy(self) -> None:
-        volumes = self._volumes(by_people=False)
+        volumes = self._volumes(by_users=False)
         leaving = [one for one in volumes if one.is_to_go]
         volumes = leaving if leaving and self._rng.random() < 0.7 else volumes
         if volumes:
@@ -277,7 +278,7 @@ class People:
     def annotate_unknown(self) -> None:
         """Annotate the volumes of unknown ports with their file systems, as the controller requests."""
         ports = published(self._server, NAMESPACE)
-        for record in self._volumes(by_people=True):
+        for record in self._volumes(by_users=True):
             if record.port is None or record.port in ports or record.place is None:
                 continue
             self._annotate(record, record.place[0])
@@ -291,14 +292,14 @@ class People:
         )
 
     def _delete_volume(self) -> None:
-        volumes = self._volumes(by_people=False)
+        volumes = self._volumes(by_users=False)
         if volumes:
             record = self._rng.choice(volumes)
             self._history.note("people delete volume {}", record.name)
             self._server.delete("persistentvolumes", record.name)
 
     def _delete_static(self) -> None:
-        volumes = self._volumes(by_people=True)
+        volumes = self._volumes(by_users=True)
         if volumes:
             record = self._rng.choice(volumes)
             self._history.note("people delete volume {}", record.name)
@@ -307,10 +308,10 @@ class People:
     def _make_static(self) -> None:
         """A static volume, usually with a directory near one of kube-efs."""
         rng = self._rng
-        if len(self._volumes(by_people=True)) >= _STATIC_MOST:
+        if len(self._volumes(by_users=True)) >= _STATIC_MOST:
             self._delete_static()
             return
-        records = [one for one in self._truth.records.values() if not one.by_people]
+        records = [one for one in self._invariants.records.values() if not one.by_users]
         leaving = [one for one in records if one.is_to_go and not one.is_gone]
         records = leaving if leaving and rng.random() < 0.7 else records
         if not records:
@@ -342,13 +343,13 @@ class People:
         self._history.note("people make volume {} {} {}", name, spec.get("nfs") or spec.get("csi"), where)
         self._server.create(
             "persistentvolumes",
-            {"metadata": {"name": name, "annotations": {BY_PEOPLE: "yes", **annotations}}, "spec": spec},
+            {"metadata": {"name": name, "annotations": {BY_USERS: "yes", **annotations}}, "spec": spec},
         )
-        made = next(one for one in self._truth.live() if one.name == name)
-        folder = self._truth.located(made)
+        made = next(one for one in self._invariants.live() if one.name == name)
+        folder = self._invariants.located(made)
         if folder is not None:
             self._efs.file_systems[folder[0]].make(folder[1])
-            self._truth.write(made)
+            self._invariants.write(made)
 
     def _source(
         self, record: Record, file_system_id: str, parts: Parts

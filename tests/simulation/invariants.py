@@ -24,16 +24,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.simulation.apiserver import ApiServer, Body
-from tests.simulation.efs import Efs, FileSystem, Folder, Parts, root_of
+from tests.simulation.efs import Directory, Efs, FileSystem, Parts, root_of
 from tests.simulation.history import History, Violation
 from tests.simulation.targets import file_systems_by_port
 
-from kube_efs.model.efs.targets import CONFIG_MAP_NAME
 from kube_efs.model.gids import GID_ANNOTATION
+from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID, FILE_SYSTEM_LABEL, ROOT_CLASS
 
 MEANS = "simulation/means"
-BY_PEOPLE = "simulation/by-people"
+BY_USERS = "simulation/by-users"
 # After this time without a change, all parts have seen it.
 _STEADY_SECONDS = 100.0
 _LATE_SECONDS = 3.0
@@ -46,21 +46,21 @@ class Record:
     name: str
     uid: str
     body: Body
-    by_people: bool
+    by_users: bool
     accepted: int
     committed: int | None = None
     was_to_go: bool = False
     gone: int | None = None
     gone_at: float = 0.0
     # The directory that was still there when the volume was gone.
-    left: Folder | None = None
+    left: Directory | None = None
     # The directory that goes with it: its own, or its access point's.
     root: "tuple[str, Parts] | None" = None
     # Whether a call of csi-provisioner removes it: nothing shows then how long that may take.
     by_call: bool = False
     # Whether people have deleted it: what cannot go then is left to them.
     by_hand: bool = False
-    # Set to Retain when it was to go; not promised if that was after it was committed.
+    # Set to Retain when it had to be removed; not promised if that was after it was committed.
     is_kept: bool = False
     is_unpromised: bool = False
     written: int = 0
@@ -136,7 +136,7 @@ def _source(body: Body) -> tuple[tuple[str, Parts] | None, str | None]:
     return (fields[0], _split(fields[1])), fields[2] or None
 
 
-class Truth:
+class Invariants:
     """Checks all invariants, and records the first violation."""
 
     def __init__(self, server: ApiServer, efs: Efs, history: History, clock: Callable[[], float]) -> None:
@@ -184,7 +184,7 @@ class Truth:
         found = self._efs.access_points.get(access_point_id)
         return (place[0], (*root_of(found), *place[1])) if found else None
 
-    def folder_of(self, record: Record) -> Folder | None:
+    def folder_of(self, record: Record) -> Directory | None:
         """The directory of the volume, if it exists."""
         place = self.located(record)
         if place is None or place[0] not in self._efs.file_systems:
@@ -208,7 +208,10 @@ class Truth:
     # --- the API server's changes
 
     def _changed(self, plural: str, old: Body | None, new: Body | None) -> None:
-        if plural == "configmaps" and (new or old or {})["metadata"]["name"] == CONFIG_MAP_NAME:
+        if (
+            plural == "configmaps"
+            and (new or old or {})["metadata"]["name"] == OPENSHIFT_EFS_STUNNEL.config_map
+        ):
             self._check_config_map(new)
         if plural == "pods" and old is None and new is not None:
             self._authors[new["metadata"]["name"]] = self._server.author
@@ -220,8 +223,8 @@ class Truth:
         uid, version = body["metadata"]["uid"], int(body["metadata"]["resourceVersion"])
         record = self.records.get(uid)
         if record is None:
-            by_people = BY_PEOPLE in (body["metadata"].get("annotations") or {})
-            record = Record(body["metadata"]["name"], uid, body, by_people, version)
+            by_users = BY_USERS in (body["metadata"].get("annotations") or {})
+            record = Record(body["metadata"]["name"], uid, body, by_users, version)
             self.records[uid] = record
             record.root, record.made_at = self._root(record), self._clock()
             record.since, record.is_late = record.made_at, self._claim_of(record) is None
@@ -255,7 +258,7 @@ class Truth:
             self._check_tunnels(new)
 
     def _check_new(self, record: Record) -> None:
-        if record.by_people:
+        if record.by_users:
             return
         claim = record.body["spec"].get("claimRef") or {}
         for other in self.live():
@@ -290,7 +293,7 @@ class Truth:
         for other in self.live():
             if (
                 other is not record
-                and not other.by_people
+                and not other.by_users
                 and self.gid_of(other) == gid
                 and self._owns(other, gid)
                 and self.located(other) != self.located(record)
@@ -379,7 +382,7 @@ class Truth:
             and one.is_protected
             and self._clock() > one.since + _STEADY_SECONDS
             and self._is_steady(one.place[0])
-            and not one.by_people
+            and not one.by_users
         }
         is_at_home = any(one.place == record.place for one in users) or self._was_left_just_now(record)
         if homes and not is_at_home:
@@ -403,7 +406,7 @@ class Truth:
         here = (file_system.file_system_id, parts)
         text = f"{file_system.file_system_id}:/{'/'.join(parts)} goes by {why}"
         causes = [
-            one for one in self.records.values() if not one.by_people and one.root == here and _may_go(one)
+            one for one in self.records.values() if not one.by_users and one.root == here and _may_go(one)
         ]
         self._judge(causes, [one for one in self.live() if is_in(self.located(one), here)], text)
         if not causes:
@@ -419,7 +422,7 @@ class Truth:
     def _access_point_goes(self, access_point: dict[str, Any]) -> None:
         access_point_id = access_point["AccessPointId"]
         through = [one for one in self.records.values() if one.access_point_id == access_point_id]
-        causes = [one for one in through if not one.by_people and _may_go(one)]
+        causes = [one for one in through if not one.by_users and _may_go(one)]
         text = f"access point {access_point_id} goes"
         self._judge(causes, [one for one in through if not one.is_gone], text)
         if not causes:
@@ -431,7 +434,7 @@ class Truth:
                 # Its data may be removed with that of another volume: it is too late to keep it.
                 record.is_unpromised = True
                 continue
-            if (record.by_people or record.is_kept) and any(_came_first(cause, record) for cause in causes):
+            if (record.by_users or record.is_kept) and any(_came_first(cause, record) for cause in causes):
                 record.is_unpromised = True
                 self._history.note("{}: volume {} came too late", text, record.name)
                 continue
@@ -441,7 +444,7 @@ class Truth:
 
     def _is_stillborn(self, record: Record) -> bool:
         """Whether it was created for a deleted claim, so that it was never used."""
-        return record.is_late and not record.by_people and not record.written
+        return record.is_late and not record.by_users and not record.written
 
     # --- written data
 
@@ -461,7 +464,7 @@ class Truth:
             folder = self._efs.file_systems[place[0]].make(place[1])
         if folder.written.get(record.uid, 0) < record.written and record.is_protected:
             self.fail(f"volume {record.name} has lost {record.written} bytes")
-        if not record.by_people:
+        if not record.by_users:
             # Directories and access points can appear and disappear after the creation of their volumes.
             self._check_gid(record)
             gid = self.gid_of(record)
@@ -509,7 +512,7 @@ def was_removed(record: Record) -> bool:
     """Whether it was deleted, and its data had to be removed."""
     return (
         record.is_gone
-        and not (record.by_people or record.by_hand or record.is_unpromised)
+        and not (record.by_users or record.by_hand or record.is_unpromised)
         and record.was_to_go
     )
 

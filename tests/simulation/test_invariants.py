@@ -6,7 +6,7 @@ import pytest
 from tests.simulation.apiserver import ApiServer, Body
 from tests.simulation.efs import Efs
 from tests.simulation.history import History
-from tests.simulation.truth import Record, Truth
+from tests.simulation.invariants import Invariants, Record
 from tests.simulation.virtual import VirtualLoop
 
 from kube_efs.model.gids import GID_ANNOTATION
@@ -22,7 +22,7 @@ class World:
         self.server = ApiServer(loop, history)
         efs = Efs()
         self.file_system = efs.add("fs-0000000a")
-        self.truth = Truth(self.server, efs, history, loop.time)
+        self.invariants = Invariants(self.server, efs, history, loop.time)
 
     def make_claim(self, name: str) -> str:
         """Create a claim; returns its uid."""
@@ -44,7 +44,7 @@ class World:
             },
         }
         self.server.create("persistentvolumes", body)
-        return next(one for one in self.truth.live() if one.name == f"pvc-{name}")
+        return next(one for one in self.invariants.live() if one.name == f"pvc-{name}")
 
     def make_all(self, name: str) -> Record:
         """Create a claim with its directory and its volume."""
@@ -55,7 +55,7 @@ class World:
     @property
     def violation(self) -> str:
         """The text of the violation, empty without one."""
-        return str(self.truth.violation or "")
+        return str(self.invariants.violation or "")
 
 
 @pytest.fixture
@@ -101,5 +101,5 @@ def test_directory_that_gets_the_group_later_is_detected_at_the_next_write(world
     one = world.make_all("one")
     world.make_volume("late", "of-a-claim-that-is-gone")
     world.make_directory("late")
-    world.truth.write(one)
+    world.invariants.write(one)
     assert world.violation == "group id 2007 has two owners, pvc-late and pvc-one"

@@ -26,7 +26,7 @@ class Fault(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fate:
+class Delivery:
     """The delays of a request in seconds: until it is carried out, then until its answer, and until a copy.
 
     None means never. ``code`` is an answer of the server instead of the real one.
@@ -57,7 +57,7 @@ _TARGETS = (
 )
 
 
-class Weather:
+class RequestFaults:
     """The faults of one run; ``clear`` ends them."""
 
     def __init__(
@@ -94,30 +94,30 @@ class Weather:
             return self._rng.uniform(0.5, self._lag_most)
         return self._rng.uniform(0.001, 0.05)
 
-    def fate(self, request: str) -> Fate:
-        """The fate of a request, by its method and kind or by its operation."""
+    def delivery(self, request: str) -> Delivery:
+        """The delivery of a request, by its method and kind or by its operation."""
         rng = self._rng
         there, back = rng.uniform(0.001, self._slow), rng.uniform(0.001, self._slow)
         if self.is_clear:
-            return Fate(arrives=there / 10, answers=back / 10)
+            return Delivery(arrives=there / 10, answers=back / 10)
         fault = self._fault(request)
-        usual = Fate(fault=fault, arrives=there, answers=back)
+        usual = Delivery(fault=fault, arrives=there, answers=back)
         match fault:
             case Fault.LATE:
-                fate = replace(usual, arrives=rng.uniform(5.0, LATEST_SECONDS))
+                delivery = replace(usual, arrives=rng.uniform(5.0, LATEST_SECONDS))
             case Fault.UNSENT:
-                fate = replace(usual, arrives=None)
+                delivery = replace(usual, arrives=None)
             case Fault.UNANSWERED:
-                fate = replace(usual, answers=None)
+                delivery = replace(usual, answers=None)
             case Fault.REPEATED:
-                fate = replace(usual, again=rng.uniform(0.01, LATEST_SECONDS))
+                delivery = replace(usual, again=rng.uniform(0.01, LATEST_SECONDS))
             case Fault.BUSY:
-                fate = replace(usual, arrives=None, answers=there + back, code=rng.choice((429, 503)))
+                delivery = replace(usual, arrives=None, answers=there + back, code=rng.choice((429, 503)))
             case Fault.FAILED:
-                fate = replace(usual, arrives=there if rng.random() < 0.5 else None, code=500)
+                delivery = replace(usual, arrives=there if rng.random() < 0.5 else None, code=500)
             case None:
-                fate = usual
-        return fate
+                delivery = usual
+        return delivery
 
     def _fault(self, request: str) -> Fault | None:
         rng = self._rng

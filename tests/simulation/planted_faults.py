@@ -1,7 +1,7 @@
 """Planted faults: each removes one guard, fence or reservation, or restores an old defect.
 
 The simulation must find them, otherwise it proves nothing. ``make simulate PLANTED=1`` runs each fault until
-a seed finds it that has no violation without it. A plant is set in its own process and never removed.
+a seed finds it that has no violation without it. A fault is set in its own process and never removed.
 
 Some faults are omitted, because no run can find them: another fence already covers each of them.
 
@@ -51,19 +51,19 @@ from kube_efs.provisioning.workers.pod_objects import ObservedPod
 from kube_efs.provisioning.workers.pods import WorkerPods
 from kube_efs.provisioning.workers.pool import WorkerPool
 
-# The violations that plants must cause.
+# The violations that planted faults must cause.
 LOSS: Final = re.compile(r"goes|bytes|cannot be mounted|without its")
-LEFT: Final = re.compile(r"has no volume|has two volumes")
+LEFTOVERS: Final = re.compile(r"has no volume|has two volumes")
 STUCK: Final = re.compile(r"not settled")
 PORTS: Final = re.compile(r"port .* two owners")
 IDS: Final = re.compile(r"group id .* two owners")
 TUNNELS: Final = re.compile(r"loses its tunnel")
-HOMES: Final = re.compile(r"have that directory")
+MISPLACED: Final = re.compile(r"have that directory")
 TWICE: Final = re.compile(r"has two volumes")
 
 
 @dataclass(frozen=True, slots=True)
-class Plant:
+class PlantedFault:
     """A fault, the expected violation, and the theme of the seeds that are tried first."""
 
     set_up: Callable[[], None]
@@ -71,14 +71,16 @@ class Plant:
     theme: str = ""
 
 
-PLANTS: Final[dict[str, Plant]] = {}
+PLANTED_FAULTS: Final[dict[str, PlantedFault]] = {}
 
 
-def plant(leads_to: re.Pattern[str], theme: str = "") -> Callable[[Callable[[], None]], Callable[[], None]]:
+def planted_fault(
+    leads_to: re.Pattern[str], theme: str = ""
+) -> Callable[[Callable[[], None]], Callable[[], None]]:
     """Register the function under its name, with hyphens."""
 
     def enter(function: Callable[[], None]) -> Callable[[], None]:
-        PLANTS[function.__name__.replace("_", "-")] = Plant(function, leads_to, theme)
+        PLANTED_FAULTS[function.__name__.replace("_", "-")] = PlantedFault(function, leads_to, theme)
         return function
 
     return enter
@@ -86,7 +88,7 @@ def plant(leads_to: re.Pattern[str], theme: str = "") -> Callable[[Callable[[], 
 
 def _put(owner: Any, name: str, value: Any) -> None:
     if not hasattr(owner, name):
-        raise AttributeError(f"{owner} has no {name}: the plant would change nothing")
+        raise AttributeError(f"{owner} has no {name}: the fault would change nothing")
     setattr(owner, name, value)
 
 
@@ -97,8 +99,8 @@ async def _nothing(*_: object, **__: object) -> None:
 # --- removal: the last check of the guards
 
 
-@plant(LOSS, "late looks")
-def removed_volume_is_not_committed() -> None:
+@planted_fault(LOSS, "late checks")
+def volume_is_terminated_after_the_removal() -> None:
     """The volume becomes Terminating after the removal of its data, as in an old version."""
 
     async def remove_first(self: Any, volume: Volume, removal: Any) -> Any:
@@ -121,8 +123,8 @@ def removed_volume_is_not_committed() -> None:
     _put(VolumeStore, "release", delete)
 
 
-@plant(LOSS, "late looks")
-def retain_is_not_seen_at_the_commit_nor_after_it() -> None:
+@planted_fault(LOSS, "late checks")
+def change_to_retain_is_ignored() -> None:
     """A changed volume becomes Terminating, and is not checked again; one check would be sufficient."""
     terminate = VolumeStore.terminate
 
@@ -136,26 +138,26 @@ def retain_is_not_seen_at_the_commit_nor_after_it() -> None:
     _put(engines.Engine, "_check_last", guards_only)
 
 
-@plant(LOSS, "late looks")
+@planted_fault(LOSS, "late checks")
 def guard_is_not_checked_again() -> None:
     """The answer of the guard from before the lane, the pod and every wait is used."""
     _put(Order, "confirm", _nothing)
 
 
-@plant(LOSS, "late looks")
+@planted_fault(LOSS, "late checks")
 def guard_does_not_wait_for_the_watch() -> None:
     """The last check uses an index that may not contain every volume yet."""
     _put(VolumeIndex, "seen_terminating", _nothing)
 
 
-@plant(LOSS, "late looks")
-def guard_knows_no_volumes_of_the_same_directory() -> None:
+@planted_fault(LOSS, "late checks")
+def guard_ignores_volumes_of_the_same_directory() -> None:
     """The directory is removed although another volume has it."""
     _without(Relation.SAME)
 
 
-@plant(LOSS, "late looks")
-def guard_knows_no_volumes_below() -> None:
+@planted_fault(LOSS, "late checks")
+def guard_ignores_volumes_below() -> None:
     """The directory is removed although another volume is inside it."""
     _without(Relation.BELOW)
 
@@ -169,8 +171,8 @@ def _without(relation: Relation) -> None:
     _put(DirectoryIndex, "related", fewer)
 
 
-@plant(LOSS, "access points")
-def guard_asks_aws_for_no_access_points() -> None:
+@planted_fault(LOSS, "access points")
+def guard_ignores_access_points() -> None:
     """The directory is removed although it is the root of an access point."""
 
     async def none(*_: object) -> tuple[()]:
@@ -179,8 +181,8 @@ def guard_asks_aws_for_no_access_points() -> None:
     _put(Guards, "_access_points", none)
 
 
-@plant(LOSS, "access points")
-def guard_takes_an_old_listing_of_access_points() -> None:
+@planted_fault(LOSS, "access points")
+def guard_uses_an_old_list_of_access_points() -> None:
     """The roots come from a list that may be 15 minutes old."""
     fresh = Guards._access_points
 
@@ -194,14 +196,14 @@ def guard_takes_an_old_listing_of_access_points() -> None:
     _put(Guards, "_access_points", old)
 
 
-@plant(LOSS, "reuse")
-def guard_looks_at_no_other_users_of_an_access_point() -> None:
+@planted_fault(LOSS, "reuse")
+def guard_ignores_other_users_of_an_access_point() -> None:
     """An access point is deleted although another volume uses it."""
     _put(Guards, "_check_access_point", _nothing)
 
 
-@plant(STUCK)
-def a_volume_above_blocks() -> None:
+@planted_fault(STUCK)
+def volume_of_a_parent_directory_blocks_removals() -> None:
     """A volume of the whole file system, as for backups, blocks every removal."""
     users = Guards._users
 
@@ -214,7 +216,7 @@ def a_volume_above_blocks() -> None:
     _put(Guards, "_users", refusing)
 
 
-@plant(STUCK)
+@planted_fault(STUCK)
 def finalizer_is_not_set() -> None:
     """No finalizer holds a volume during its removal; its directory is then not removed."""
     create = VolumeStore.create
@@ -229,7 +231,7 @@ def finalizer_is_not_set() -> None:
 # --- worker pods
 
 
-@plant(LOSS, "late pods")
+@planted_fault(LOSS, "late pods")
 def pods_have_no_gate() -> None:
     """A late request to create a pod creates one that runs."""
     build = building.build_worker_pod
@@ -240,22 +242,22 @@ def pods_have_no_gate() -> None:
     _put(worker_objects, "build_worker_pod", ungated)
 
 
-@plant(LOSS, "two leaders")
-def pods_do_not_look_for_others() -> None:
+@planted_fault(LOSS, "two leaders")
+def pods_run_at_once_on_one_directory() -> None:
     """Two pods of two leaders may work on one directory."""
     _put(WorkerPods, "_be_alone", _nothing)
     _put(WorkerPods, "in_the_way", lambda *_: None)
 
 
-@plant(LOSS, "lost nodes")
-def a_terminating_pod_counts_as_ended() -> None:
+@planted_fault(LOSS, "lost nodes")
+def terminating_pod_counts_as_ended() -> None:
     """A pod on a disconnected node continues, but no process waits for it."""
     has_ended = ObservedPod.has_ended.fget  # type: ignore[attr-defined]
     _put(ObservedPod, "has_ended", property(lambda self: has_ended(self) or self.is_deleting))
 
 
-@plant(LOSS, "late pods")
-def gates_of_others_are_lifted() -> None:
+@planted_fault(LOSS, "late pods")
+def gates_of_other_pods_are_removed() -> None:
     """A client removes every gate that it sees, also of pods that were created late."""
     note = WorkerPods._note
 
@@ -271,7 +273,7 @@ def gates_of_others_are_lifted() -> None:
 # --- reservations
 
 
-@plant(LOSS, "unclear volumes")
+@planted_fault(LOSS, "unclear volumes")
 def nothing_is_reserved() -> None:
     """A claim may be served from a directory while it is being removed."""
 
@@ -283,20 +285,20 @@ def nothing_is_reserved() -> None:
     _put(Reservations, "removing", free)
 
 
-@plant(LOSS, "unclear volumes")
+@planted_fault(LOSS, "unclear volumes")
 def removals_begin_before_late_volumes_are_known() -> None:
     """The late volume of an earlier leader is created after the removal of its directory."""
     _put(claims, "_LATE_SECONDS", 0.0)
 
 
-@plant(LOSS, "unclear volumes")
-def the_lease_is_released_while_an_answer_is_missing() -> None:
+@planted_fault(LOSS, "unclear volumes")
+def lease_is_released_while_an_answer_is_missing() -> None:
     """The next leader assumes that no request can still take effect."""
     _put(Leadership, "leave_to_expire", lambda self: None)
 
 
-@plant(TWICE, "homes")
-def the_lease_is_released_before_late_volumes_are_known() -> None:
+@planted_fault(TWICE, "automatic choice")
+def lease_is_released_before_late_volumes_are_known() -> None:
     """The leader after the next one assumes that no request can still take effect."""
     acquire = Leadership.acquire
 
@@ -307,27 +309,27 @@ def the_lease_is_released_before_late_volumes_are_known() -> None:
     _put(Leadership, "acquire", released)
 
 
-@plant(TWICE, "homes")
-def choices_are_not_recorded() -> None:
+@planted_fault(TWICE, "automatic choice")
+def chosen_file_system_is_not_recorded() -> None:
     """The late volume of an earlier leader is on another file system than the new choice."""
     _put(ClaimStore, "record_file_system", _nothing)
 
 
-@plant(TWICE, "homes")
-def a_file_system_is_chosen_again_at_once() -> None:
+@planted_fault(TWICE, "automatic choice")
+def file_system_is_chosen_again_at_once() -> None:
     """A recorded choice is changed while the volume of an earlier leader can still be created."""
     _put(ClaimController, "expect_late_volumes", lambda self: None)
 
 
-@plant(LOSS, "second choice")
+@planted_fault(LOSS, "second choice")
 def only_the_first_file_system_is_reserved() -> None:
     """If the first of several file systems is full, the used directory is not reserved."""
     making = Reservations.making
     _put(Reservations, "making", lambda self, *locations: making(self, *locations[:1]))
 
 
-@plant(LOSS, "reuse")
-def access_points_of_leaving_volumes_are_reused() -> None:
+@planted_fault(LOSS, "reuse")
+def access_points_of_deleted_volumes_are_reused() -> None:
     """A claim gets an access point that is being removed with the volume of an earlier claim."""
     _put(CsiVolumes, "_refuse_leaving", lambda *_: None)
 
@@ -335,7 +337,7 @@ def access_points_of_leaving_volumes_are_reused() -> None:
 # --- what is known
 
 
-@plant(PORTS, "ports")
+@planted_fault(PORTS, "ports")
 def ports_without_annotation_are_free() -> None:
     """The port of a static volume without our annotation is given to another file system."""
     _give_ports(lambda _, in_use: {port: use for port, use in in_use.items() if use.owners})
@@ -351,8 +353,8 @@ def _give_ports(carried: Callable[[TunnelTargets, Mapping[int, PortUse]], Mappin
     _put(tunnel_targets, "follow_discovery", careless)
 
 
-@plant(IDS, "group ids")
-def group_ids_are_not_held() -> None:
+@planted_fault(IDS, "group ids")
+def group_ids_are_not_reserved() -> None:
     """A new leader does not know the group IDs in use."""
 
     def only_taken(self: Any, gid: int, holder: str) -> None:
@@ -364,8 +366,8 @@ def group_ids_are_not_held() -> None:
     _put(GidIndex, "hold", only_taken)
 
 
-@plant(STUCK, "file systems")
-def relists_forget_nothing() -> None:
+@planted_fault(STUCK, "file systems")
+def relists_keep_deleted_volumes() -> None:
     """A volume that was deleted while a watch was broken stays known, so root volumes are not recreated."""
 
     def added_only(self: Any, volumes: Iterable[Volume]) -> None:
@@ -378,8 +380,8 @@ def relists_forget_nothing() -> None:
 # --- claims and leaders
 
 
-@plant(TWICE, "unclear volumes")
-def names_of_volumes_are_not_derived() -> None:
+@planted_fault(TWICE, "unclear volumes")
+def names_of_volumes_are_not_deterministic() -> None:
     """A claim gets a second volume when the answer about its first is lost."""
     create = VolumeStore.create
     numbers = iter(range(1_000_000))
@@ -390,8 +392,8 @@ def names_of_volumes_are_not_derived() -> None:
     _put(VolumeStore, "create", other_name)
 
 
-@plant(LEFT, "full")
-def unclear_attempts_are_given_up() -> None:
+@planted_fault(LEFTOVERS, "full")
+def unclear_attempts_are_abandoned() -> None:
     """The unfinished work for a deleted claim is left behind."""
 
     async def never(*_: object) -> bool:
@@ -401,20 +403,22 @@ def unclear_attempts_are_given_up() -> None:
     _put(ClaimController, "_finish", _nothing)
 
 
-@plant(LEFT, "full")
+@planted_fault(LEFTOVERS, "full")
 def access_points_are_not_found_again() -> None:
     """Each attempt creates another access point."""
     create_on = AccessPoints._create_on
 
-    async def another(self: Any, request: Any, file_system_id: Any) -> Any:
-        number = self.__dict__.setdefault("attempts", iter(range(1_000_000)))
-        return await create_on(self, replace(request, name=f"{request.name}-{next(number)}"), file_system_id)
+    async def another(self: Any, creation: Any, file_system_id: Any, token: str) -> Any:
+        number = next(self.__dict__.setdefault("attempts", iter(range(1_000_000))))
+        request = replace(creation.request, name=f"{creation.request.name}-{number}")
+        another_one = replace(creation, request=request)
+        return await create_on(self, another_one, file_system_id, f"{token}-{number}")
 
     _put(AccessPoints, "_create_on", another)
 
 
-@plant(IDS, "group ids")
-def leaders_never_give_up() -> None:
+@planted_fault(IDS, "group ids")
+def leaders_continue_without_their_lease() -> None:
     """A leader that cannot renew its Lease continues at the same time as the next one."""
 
     async def always(*_: object) -> None:
@@ -423,8 +427,8 @@ def leaders_never_give_up() -> None:
     _put(Leadership, "keep", always)
 
 
-@plant(STUCK, "clocks")
-def late_creations_are_timed_by_the_clock() -> None:
+@planted_fault(STUCK, "clocks")
+def late_creations_are_timed_by_the_wall_clock() -> None:
     """After the clock is set back, late creations by AWS are expected for too long."""
     init = AccessPoints.__init__
 
@@ -437,14 +441,14 @@ def late_creations_are_timed_by_the_clock() -> None:
 # --- csi-provisioner
 
 
-@plant(STUCK, "csi-provisioner")
-def pools_clear_away_each_others_pods() -> None:
+@planted_fault(STUCK, "csi-provisioner")
+def pools_delete_pods_of_other_pools() -> None:
     """A pod is deleted before its own pool has read its results."""
     _put(WorkerPods, "_is_own", lambda *_: True)
 
 
-@plant(LOSS, "csi-provisioner")
-def removals_go_on_without_their_volumes() -> None:
+@planted_fault(LOSS, "csi-provisioner")
+def removals_continue_without_their_volumes() -> None:
     """An earlier call removes the data of a volume that was set to Retain and deleted."""
 
     async def none(*_: object) -> frozenset[str]:
@@ -453,8 +457,8 @@ def removals_go_on_without_their_volumes() -> None:
     _put(Guards, "volumes_of", none)
 
 
-@plant(LOSS, "csi-provisioner")
-def handles_are_enough() -> None:
+@planted_fault(LOSS, "csi-provisioner")
+def volumes_are_not_read_again() -> None:
     """A volume is removed with outdated knowledge of its policy and phase."""
 
     async def known(self: Any) -> Any:
@@ -463,7 +467,7 @@ def handles_are_enough() -> None:
     _put(Guards, "_list_volumes", known)
 
 
-@plant(IDS, "csi-provisioner")
+@planted_fault(IDS, "csi-provisioner")
 def directories_of_other_replicas_are_not_read() -> None:
     """A directory gets the ID of a directory of another replica's volume."""
     _put(CsiDirectories, "learn_ids_of_others", _nothing)
@@ -475,7 +479,7 @@ def directories_of_other_replicas_are_not_read() -> None:
     _put(CsiDirectories, "_make_at", unclaimed)
 
 
-@plant(IDS, "csi-provisioner")
+@planted_fault(IDS, "csi-provisioner")
 def access_points_of_other_replicas_are_not_listed() -> None:
     """An access point gets the ID of one that another replica has created since the first list."""
     _put(access_points, "_FRESH_SECONDS", 1e9)
@@ -484,27 +488,27 @@ def access_points_of_other_replicas_are_not_listed() -> None:
 # --- unfinished work of an earlier leader
 
 
-@plant(LOSS, "orders of before")
-def volumes_are_let_go_before_pods_have_ended() -> None:
+@planted_fault(LOSS, "earlier orders")
+def volumes_are_released_before_pods_have_ended() -> None:
     """A volume is deleted while a pod of an earlier leader can still remove its directory."""
     for backend in (TunnelBackend, DirectoryBackend):
         _put(backend, "settled", _nothing)
 
 
-@plant(LOSS, "reuse")
-def volumes_are_let_go_before_calls_have_ended() -> None:
+@planted_fault(LOSS, "reuse")
+def volumes_are_released_before_calls_have_ended() -> None:
     """A volume is deleted while a call of an earlier leader can still delete its access point."""
     _put(csi_volumes, "_CALL_SECONDS", 0.0)
 
 
-@plant(LOSS, "orders of before")
-def access_points_do_not_look_for_pods() -> None:
+@planted_fault(LOSS, "earlier orders")
+def access_points_are_returned_before_pods_have_ended() -> None:
     """An access point is returned while a pod of an earlier order can remove its directory."""
     _put(WorkerPool, "settled", _nothing)
 
 
-@plant(LOSS, "standstills")
-def old_answers_count() -> None:
+@planted_fault(LOSS, "pauses")
+def outdated_answers_are_used() -> None:
     """A process deletes an access point after a pause, with the old answer of the guards.
 
     It removes no gate this way, because the next leader has deleted the pod.
@@ -515,14 +519,14 @@ def old_answers_count() -> None:
 # --- file systems and ports
 
 
-@plant(LOSS, "file systems")
+@planted_fault(LOSS, "file systems")
 def volumes_of_unknown_file_systems_are_ignored() -> None:
     """A volume of an unknown file system does not block the removal of its directory."""
     _put(Guards, "_check_unlocated", _nothing)
 
 
-@plant(TUNNELS, "ports")
-def one_answer_of_aws_is_believed() -> None:
+@planted_fault(TUNNELS, "ports")
+def one_answer_of_aws_is_sufficient() -> None:
     """One list without a file system removes its tunnel."""
     merge = catalogue.merge
 
@@ -532,7 +536,7 @@ def one_answer_of_aws_is_believed() -> None:
     _put(catalogue, "merge", listed_only)
 
 
-@plant(PORTS, "ports")
+@planted_fault(PORTS, "ports")
 def ports_are_forgotten_with_the_config_map() -> None:
     """After a deletion of the ConfigMap, ports are assigned as in a new installation."""
     reconcile = TunnelTargetsController._reconcile
@@ -546,8 +550,8 @@ def ports_are_forgotten_with_the_config_map() -> None:
     _give_ports(lambda current, in_use: in_use if current.ports else {})
 
 
-@plant(HOMES, "homes")
-def auto_does_not_look_for_the_directory() -> None:
+@planted_fault(MISPLACED, "automatic choice")
+def automatic_choice_ignores_existing_directories() -> None:
     """A claim without a file system gets an empty directory, although its data is on another one."""
     choose = tunnel_volumes._choose_automatically
 

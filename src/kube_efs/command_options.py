@@ -1,0 +1,37 @@
+"""Options that several commands have."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kube_efs.model.names import NameSet
+
+
+class Output(StrEnum):
+    """How a command writes its output: for users or for programs."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+OutputOption = Annotated[Output, typer.Option("--output", "-o", help="A table, or JSON.")]
+KubeconfigOption = Annotated[
+    Path | None,
+    typer.Option(dir_okay=False, help="Default: the pod's service account, KUBECONFIG or ~/.kube/config."),
+]
+NamespaceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--namespace",
+        "-n",
+        envvar="POD_NAMESPACE",
+        help="The namespace of kube-efs.",
+        show_default="that of its names",
+    ),
+]
+NamesOption = Annotated[
+    NameSet | None,
+    typer.Option(envvar="KUBE_EFS_NAMES", help="The names of kube-efs.", show_default="those in use"),
+]

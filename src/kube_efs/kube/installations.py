@@ -1,0 +1,45 @@
+"""Finds the installation of kube-efs in a cluster, by its names."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from lightkube import AsyncClient
+from lightkube.resources.apps_v1 import DaemonSet
+from lightkube.resources.core_v1 import ConfigMap
+
+from kube_efs.kube.errors import translated
+from kube_efs.model.errors import KubeDenied, KubeError, KubeNotFound
+from kube_efs.model.names import NEW_INSTALLATION, Names, NameSet
+
+
+async def find_installation(client: AsyncClient, namespace: str | None, name_set: NameSet | None) -> Names:
+    """The names of the installation that the options describe; raises KubeError.
+
+    ``namespace`` None: the one of the names. ``name_set`` None: the first one whose objects exist, else that
+    of a new installation.
+    """
+    sets = (name_set,) if name_set else sorted(NameSet, key=lambda one: one is not NEW_INSTALLATION)
+    candidates = [replace(one.names, namespace=namespace or one.names.namespace) for one in sets]
+    if name_set is None:
+        # In a pod of kube-efs: its service account can read only its own objects.
+        return await find_installed(client, candidates, skips_denied=True) or candidates[0]
+    return candidates[0]
+
+
+async def find_installed(
+    client: AsyncClient, candidates: Sequence[Names], *, skips_denied: bool = False
+) -> Names | None:
+    """The first names of an existing DaemonSet of the tunnels, else of their ConfigMap; raises KubeError.
+
+    The ConfigMap of a replaced installation stays beside that of the next one, and after a removal. With
+    ``skips_denied``, objects that this client must not read do not exist.
+    """
+    missing: tuple[type[KubeError], ...] = (KubeNotFound, KubeDenied) if skips_denied else (KubeNotFound,)
+    for kind in (DaemonSet, ConfigMap):
+        for names in candidates:
+            name = names.tunnel if kind is DaemonSet else names.config_map
+            with suppress(*missing), translated(f"{kind.__name__} {names.namespace}/{name}"):
+                await client.get(kind, name, namespace=names.namespace)
+                return names
+    return None

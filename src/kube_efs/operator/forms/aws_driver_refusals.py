@@ -1,0 +1,202 @@
+"""The values of the chart of aws-efs-csi-driver that this chart refuses, and the template that does it.
+
+A file of values of that chart is used as it is. A value that would be ignored would only be missed when it
+is needed, so it stops Helm, with a remedy. The schema cannot do this: its messages have no remedies.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from kube_efs.operator.forms.value_schemas import Value
+from kube_efs.settings import own_image
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """A value that is not served. ``usual`` is its default in the other chart, which asks for nothing."""
+
+    path: str
+    usual: Any
+    remedy: str
+
+    @property
+    def value(self) -> Value:
+        """The value in the chart, where its default is null."""
+        return Value(
+            path=self.path,
+            default=None,
+            meaning=f"Not served; accepts only `{json.dumps(self.usual)}`. To do: {self.remedy}",
+            schema={},
+        )
+
+
+_NO_S3: Final = "remove it; kube-efs serves no S3 file systems"
+
+REFUSALS: Final = (
+    Refusal(
+        path="fullnameOverride",
+        usual="",
+        remedy="remove it; it has no effect in the chart of the AWS driver either",
+    ),
+    Refusal(
+        path="sidecars",
+        usual={},
+        remedy="remove it; the processes of kube-efs do the work of the sidecars",
+    ),
+    Refusal(
+        path="controller.name",
+        usual="efs-csi-controller",
+        remedy="remove it; the name of the Deployment is fixed",
+    ),
+    Refusal(
+        path="controller.extraCreateMetadata",
+        usual=True,
+        remedy="remove it; the controller always knows the claim",
+    ),
+    Refusal(
+        path="controller.socketDirVolume",
+        usual={"emptyDir": {}},
+        remedy="remove it; no sidecar shares a socket with the controller",
+    ),
+    Refusal(
+        path="controller.timeout",
+        usual="15s",
+        remedy="remove it; the controller limits and repeats its calls itself",
+    ),
+    Refusal(
+        path="controller.workerThreads",
+        usual=100,
+        remedy="remove it, or set KUBE_EFS_AWS_CONCURRENCY in controller.env",
+    ),
+    Refusal(
+        path="controller.fileSystemIdRefs.enabled",
+        usual=False,
+        remedy="remove it, and name the Secrets and ConfigMaps in csi.classReferences",
+    ),
+    Refusal(
+        path="node.efsUtilsConfOverrides",
+        usual="",
+        remedy="remove it, or set the setting of kube-efs in tunnel.env; kube-efs does not use efs-utils",
+    ),
+    Refusal(
+        path="node.efsCloudWatchLogEnabled",
+        usual=False,
+        remedy="remove it; the log of mounts is that of the CSI driver and the tunnel agent",
+    ),
+    Refusal(path="node.s3filesUtilsConfOverrides", usual="", remedy=_NO_S3),
+    Refusal(path="node.s3filesCloudWatchLogEnabled", usual=True, remedy=_NO_S3),
+    Refusal(path="node.s3filesCloudWatchMetricsEnabled", usual=True, remedy=_NO_S3),
+)
+_REGION: Final = "AWS_REGION"
+# Variables of the AWS driver that kube-efs does not read.
+FOREIGN_VARIABLES: Final[Mapping[str, str]] = {
+    "CSI_NODE_NAME": "remove it; the chart sets NODE_NAME",
+    "DISABLE_TAINT_WATCHER": "use node.serviceAccount.disableMutation",
+    "FIPS_ENABLED": "use useFIPS",
+    "PORT_RANGE_UPPER_BOUND": "use portRangeUpperBound",
+}
+
+
+def refusals_template(
+    needs_csi: Sequence[Value], accounts: Sequence[str], own_variables: Mapping[str, Sequence[str]]
+) -> str:
+    """A template that renders nothing, or fails with every fault of the values.
+
+    ``needs_csi`` are the values that have an effect with the CSI driver only, ``accounts`` the expressions
+    for the names of all service accounts, ``own_variables`` those that the chart sets, for each value of
+    variables.
+    """
+    lines = (
+        "{{- $faults := list }}",
+        *(line for one in REFUSALS for line in _refusal(one)),
+        *_image(),
+        *_variables(own_variables),
+        *_ports(),
+        *_accounts(accounts),
+        *_without_csi(needs_csi),
+        "{{- with $faults }}",
+        '{{- fail (printf "\\n%s" (join "\\n" .)) }}',
+        "{{- end }}",
+    )
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _refusal(one: Refusal) -> Iterator[str]:
+    value = f"$.Values.{one.path}"
+    asked = f'and (not (kindIs "invalid" {value})) (ne (toJson {value}) `{_json(one.usual)}`)'
+    if isinstance(one.usual, Mapping) and not one.usual:
+        # The user has written values below this one.
+        names = f'include "kube-efs.paths" (list "{one.path}" {value}) | trim'
+    else:
+        names = f'printf "{one.path}: %s" (toJson {value})'
+    yield from _fault(asked, names, f"is not served; {one.remedy}")
+
+
+def _image() -> Iterator[str]:
+    repository, tag = "$.Values.image.repository", "$.Values.image.tag"
+    yield from _fault(
+        f'hasSuffix "/aws-efs-csi-driver" (printf "/%s" {repository})',
+        f'printf "image.repository: %s" {repository}',
+        "is the image of the AWS driver; remove it, or name a copy of the image of kube-efs",
+    )
+    yield from _fault(
+        f'and (eq {repository} "{own_image().partition(":")[0]}") (regexMatch "^v[0-9]" {tag})',
+        f'printf "image.tag: %s" {tag}',
+        "is a tag of the AWS driver; remove it",
+    )
+
+
+def _variables(own: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    for values, names in own.items():
+        yield f'{{{{- range include "kube-efs.variables" $.Values.{values} | fromJsonArray }}}}'
+        listed = " ".join(json.dumps(name) for name in names if name != _REGION)
+        yield from _fault(
+            f"has .name (list {listed})", f'printf "{values}: %s" .name', "is set by the chart; remove it"
+        )
+        for name, remedy in {**FOREIGN_VARIABLES, _REGION: "use region"}.items():
+            yield from _fault(f'eq .name "{name}"', f'"{values}: {name}"', f"is not a setting here; {remedy}")
+        yield "{{- end }}"
+
+
+def _ports() -> Iterator[str]:
+    value = "$.Values.portRangeUpperBound"
+    yield from _fault(
+        f"and {value} (ne (int {value}) 21049) (or (lt (int {value}) 22049) (gt (int {value}) 65535))",
+        f'printf "portRangeUpperBound: %v" {value}',
+        "is not served; use a port from 22049 to 65535, or set KUBE_EFS_TUNNEL_PORTS in tunnel.env",
+    )
+
+
+def _accounts(names: Sequence[str]) -> Iterator[str]:
+    # The admission policies limit what an account may change to what its own process changes.
+    accounts = f"(list {' '.join(f'({name})' for name in names)})"
+    yield from _fault(
+        f"ne (len {accounts}) (len (uniq {accounts}))",
+        f'printf "serviceAccount.name: %s" (join ", " {accounts})',
+        "must differ; give each process its own service account",
+    )
+
+
+def _without_csi(needs_csi: Sequence[Value]) -> Iterator[str]:
+    yield "{{- if not $.Values.csi.enabled }}"
+    for one in needs_csi:
+        value = f"$.Values.{one.path}"
+        yield from _fault(
+            f"ne (toJson {value}) `{_json(one.default)}`",
+            f'"{one.path}"',
+            "has no effect without the CSI driver; set csi.enabled",
+        )
+    yield "{{- end }}"
+
+
+def _fault(condition: str, subject: str, problem: str) -> Iterator[str]:
+    yield f"{{{{- if {condition} }}}}"
+    yield f"{{{{- $faults = append $faults (printf {json.dumps(f'%s {problem}')} ({subject})) }}}}"
+    yield "{{- end }}"
+
+
+def _json(value: Any) -> str:  # noqa: ANN401 - any JSON
+    """The text that ``toJson`` of Helm gives."""
+    return json.dumps(value, separators=(",", ":"), sort_keys=True)

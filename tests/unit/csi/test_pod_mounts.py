@@ -1,0 +1,259 @@
+"""Mounts that pods sign themselves, and repeated calls of the kubelet, on a simulated node."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from lightkube import AsyncClient
+from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.core_v1 import ServiceAccount
+from lightkube.types import PatchType
+from tests.unit.csi.node_world import FS, World
+from tests.unit.csi.tokens import ROLE, pod_token, token_context
+
+from kube_efs.aws.credential_sources import ServiceAccountIdentity
+from kube_efs.csi.node_volumes import NodeVolumes
+from kube_efs.csi.pod_tokens import read_pod_tokens
+from kube_efs.csi.publication import NodeMount, Publication, VolumeUse
+from kube_efs.model.csi.capabilities import AccessMode, VolumeCapability
+from kube_efs.model.csi.errors import ExistingVolumeDiffers
+from kube_efs.model.csi.mount_options import plan_mount
+from kube_efs.model.csi.volume_attributes import parse_attributes
+from kube_efs.model.csi.volume_handles import parse_volume_handle
+from kube_efs.model.errors import AwsDenied, MountFailed, TunnelNotReady
+from kube_efs.tunnels.sockets import ports
+
+STS, POD_IDENTITY = "sts.amazonaws.com", "pods.eks.amazonaws.com"
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node, and a driver that has just started."""
+
+    world: World
+    volumes: NodeVolumes
+
+    def wanted(self, target: str, account: str = "web", number: int = 1) -> Publication:
+        """A request for a pod with this service account; ``number`` is that of its tokens."""
+        plan = plan_mount(
+            parse_volume_handle(FS),
+            parse_attributes({"mounttargetip": "127.0.0.1", "authenticationSource": "pod"}),
+            # The last option causes a warning, which must not make repeated requests differ.
+            VolumeCapability(access_mode=AccessMode.MULTI_NODE_MULTI_WRITER, mount_flags=("iam", "stunnel")),
+            read_only=False,
+        )
+        assert plan.warnings
+        mount = NodeMount(volume_id=FS, target=self.world.target(target))
+        tokens = read_pod_tokens(token_context("default", account, number), {})
+        return Publication(use=VolumeUse(mount=mount), plan=plan, tokens=tokens)
+
+    async def publish(self, wanted: Publication) -> None:
+        """As the service does for each call of the kubelet."""
+        if not await self.volumes.refresh(wanted):
+            await self.volumes.publish(wanted, timeout_seconds=60)
+
+    @property
+    def mounts(self) -> dict[Path, str]:
+        """The lines of the mount table, which contain an ID for each mount."""
+        return dict(self.world.mounted)
+
+
+@pytest.fixture
+async def node(tmp_path: Path, kube: AsyncClient) -> Node:
+    for name, annotations in {"web": {"eks.amazonaws.com/role-arn": ROLE}, "batch": {}}.items():
+        metadata = ObjectMeta(namespace="default", name=name, annotations=annotations)
+        await kube.create(ServiceAccount(metadata=metadata))
+    world = World(tmp_path, client=kube)
+    return Node(world, world.volumes())
+
+
+async def test_service_accounts_never_share_a_tunnel(node: Node) -> None:
+    wanted = [node.wanted("one"), node.wanted("two"), node.wanted("three", "batch")]
+    for one in wanted:
+        await node.publish(one)
+    by_identity = {spec.iam: holders for spec, holders in node.world.holders_by_spec.items()}
+    assert by_identity == {
+        ServiceAccountIdentity(namespace="default", name="web", role_arn=ROLE): {
+            one.mount.holder for one in wanted[:2]
+        },
+        ServiceAccountIdentity(namespace="default", name="batch"): {wanted[2].mount.holder},
+    }
+    of_web, of_batch = pod_token("default", "web", STS), pod_token("default", "batch", POD_IDENTITY)
+    assert node.world.pod_tokens == [of_web, of_web, of_batch]
+    assert len({line.rpartition("port=")[2] for line in node.mounts.values()}) == 2
+
+
+async def test_repeated_call_gives_new_tokens_to_the_agent_and_mounts_nothing(node: Node) -> None:
+    await node.publish(node.wanted("one"))
+    mounts = node.mounts
+    for number in (2, 3):
+        assert await node.volumes.refresh(node.wanted("one", number=number))
+    assert node.mounts == mounts
+    assert node.world.pod_tokens == [pod_token("default", "web", STS, number) for number in (1, 2, 3)]
+
+
+async def test_repeated_call_for_the_identity_of_the_node_calls_no_agent(node: Node) -> None:
+    wanted = node.world.wanted("one")
+    await node.publish(wanted)
+    node.world.chance = lambda: True  # every call of the agent fails
+    assert await node.volumes.refresh(wanted)
+
+
+async def test_repeated_call_mounts_again_what_is_not_mounted(node: Node) -> None:
+    wanted = node.wanted("one")
+    await node.publish(wanted)
+    node.world.mounted.clear()
+    assert not await node.volumes.refresh(wanted)
+    await node.publish(wanted)
+    assert node.mounts.keys() == {wanted.mount.target}
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_mount_keeps_its_role_when_the_annotation_changes(node: Node, is_restarted: bool) -> None:
+    await node.publish(node.wanted("one"))
+    mounts = node.mounts
+    metadata = {"annotations": {"eks.amazonaws.com/role-arn": f"{ROLE}-2"}}
+    assert node.world.client
+    await node.world.client.patch(
+        ServiceAccount, "web", {"metadata": metadata}, namespace="default", patch_type=PatchType.MERGE
+    )
+    later = Node(node.world, node.world.volumes()) if is_restarted else node
+    await later.publish(later.wanted("one", number=2))
+    assert node.mounts == mounts
+    [spec] = node.world.holders_by_spec
+    assert spec.iam == ServiceAccountIdentity(namespace="default", name="web", role_arn=ROLE)
+    # The mount of a later pod has the new role, and another tunnel.
+    await later.publish(later.wanted("two", number=2))
+    assert len(node.world.holders_by_spec) == 2
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_another_service_account_at_the_same_target_is_refused(node: Node, is_restarted: bool) -> None:
+    await node.publish(node.wanted("one"))
+    later = Node(node.world, node.world.volumes()) if is_restarted else node
+    with pytest.raises(ExistingVolumeDiffers, match="through another tunnel"):
+        await later.publish(later.wanted("one", "batch"))
+    assert node.world.pod_tokens == [pod_token("default", "web", STS)]
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_refused_token_is_an_error_and_leaves_the_mount(node: Node, is_restarted: bool) -> None:
+    wanted = node.wanted("one")
+    await node.publish(wanted)
+    mounts, holders = node.mounts, node.world.holders
+    later = Node(node.world, node.world.volumes()) if is_restarted else node
+    node.world.refusal = AwsDenied("is refused", field="service account default/web")
+    with pytest.raises(AwsDenied):
+        await later.publish(later.wanted("one", number=2))
+    assert (node.mounts, node.world.holders) == (mounts, holders)
+    node.world.refusal = None
+    await later.publish(later.wanted("one", number=3))
+    assert node.mounts == mounts
+
+
+async def test_pod_whose_token_is_refused_gets_no_mount(node: Node) -> None:
+    node.world.refusal = AwsDenied("is refused", field="service account default/web")
+    with pytest.raises(AwsDenied):
+        await node.publish(node.wanted("one"))
+    assert (node.mounts, node.world.holders) == ({}, set())
+    assert not node.world.target("one").exists()
+
+
+async def test_mount_through_the_connection_of_another_identity_is_refused(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = tmp_path / "servers"
+    monkeypatch.setattr(ports, "_NFS_SERVERS", servers)
+    # The kernel has a client for the first port only.
+    servers.write_text("NV SERVER   PORT USE HOSTNAME\nv4 7f000001 55f0   1 127.0.0.1\n")
+    await node.publish(node.wanted("one"))
+    mounts, holders = node.mounts, node.world.holders
+    for other in (node.wanted("two", "batch"), node.world.wanted("three", one_pod=False, flags=("iam",))):
+        with pytest.raises(MountFailed, match="connection of another identity"):
+            await node.publish(other)
+    assert (node.mounts, node.world.holders) == (mounts, holders)
+    await node.publish(node.wanted("four"))
+    assert len(node.mounts) == 2
+
+
+async def test_tunnels_of_the_node_may_share_a_connection(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = tmp_path / "servers"
+    monkeypatch.setattr(ports, "_NFS_SERVERS", servers)
+    servers.write_text("NV SERVER   PORT USE HOSTNAME\nv4 7f000001 55f0   1 127.0.0.1\n")
+    for target, flags in (("one", ()), ("two", ("iam",))):
+        await node.publish(node.world.wanted(target, one_pod=False, flags=flags))
+    assert len(node.mounts) == 2
+
+
+async def test_mount_that_could_not_be_undone_is_refused_again(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = tmp_path / "servers"
+    monkeypatch.setattr(ports, "_NFS_SERVERS", servers)
+    servers.write_text("NV SERVER   PORT USE HOSTNAME\nv4 7f000001 55f0   1 127.0.0.1\n")
+    await node.publish(node.wanted("one"))
+
+    async def fail(*_given: object, **_options: object) -> None:
+        raise MountFailed("is busy", field="target")
+
+    with monkeypatch.context() as busy:
+        busy.setattr(World, "unmount", fail)
+        with pytest.raises(MountFailed, match="is busy"):
+            await node.publish(node.wanted("two", "batch"))
+    with pytest.raises(MountFailed, match="connection of another identity"):
+        await node.publish(node.wanted("two", "batch"))
+
+
+async def test_agent_that_fails_after_the_mount_causes_no_second_mount(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = tmp_path / "servers"
+    monkeypatch.setattr(ports, "_NFS_SERVERS", servers)
+    servers.write_text("NV SERVER   PORT USE HOSTNAME\n")
+    calls = []
+    mount = World.mount
+
+    async def counted(self: World, source: str, target: Path, options: str) -> None:
+        calls.append(options)
+        await mount(self, source, target, options)
+
+    async def lost() -> tuple[()]:
+        raise TunnelNotReady("does not answer", field="tunnel agent")
+
+    monkeypatch.setattr(World, "mount", counted)
+    monkeypatch.setattr(World, "tunnels", lambda _: lost())
+    wanted = node.world.wanted("one", one_pod=False, flags=("tls", "iam=auto"))
+    with pytest.raises(TunnelNotReady):
+        await node.publish(wanted)
+    assert len(calls) == 1
+
+
+async def test_first_mount_of_a_pod_through_a_connection_that_is_not_of_a_tunnel_on_demand_is_refused(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = tmp_path / "servers"
+    monkeypatch.setattr(ports, "_NFS_SERVERS", servers)
+    # A tunnel volume of the node (port 20001, of the ConfigMap, anonymous), and a mount without TLS.
+    servers.write_text(
+        "NV SERVER   PORT USE HOSTNAME\nv4 7f000001 4e21   1 127.0.0.1\nv4 0a000005  801   1 10.0.0.5\n"
+    )
+    with pytest.raises(MountFailed):
+        await node.publish(node.wanted("one"))
+
+
+async def test_mounts_of_the_node_share_a_connection_also_after_a_pod_has_signed_one(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = tmp_path / "servers"
+    monkeypatch.setattr(ports, "_NFS_SERVERS", servers)
+    servers.write_text("NV SERVER   PORT USE HOSTNAME\nv4 7f000001 55f0   1 127.0.0.1\n")
+    one = node.wanted("one")
+    await node.publish(one)
+    servers.write_text("NV SERVER   PORT USE HOSTNAME\nv4 7f000001 55f0   1 h\nv4 7f000001 55f1   1 h\n")
+    await node.publish(node.world.wanted("two", one_pod=False))
+    # The pod ends; the agent closes its tunnel some minutes later. The only client is the node's.
+    await node.volumes.unpublish(one.mount, timeout_seconds=60)
+    servers.write_text("NV SERVER   PORT USE HOSTNAME\nv4 7f000001 55f1   1 h\n")
+    await node.publish(node.world.wanted("three", f"{FS}::fsap-0123456789abcdef0", one_pod=False))

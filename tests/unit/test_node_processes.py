@@ -1,0 +1,86 @@
+"""What the processes of a node import: the memory of each library is needed on every node."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# A new name here costs memory on every node; docs/performance.md has the cost of the large ones.
+SHARED = {
+    *("aiohappyeyeballs", "aiohttp", "aiosignal", "attr", "frozenlist", "multidict", "propcache", "yarl"),
+    *("httpx2", "idna", "lightkube", "msgspec", "yaml"),
+    *("annotated_types", "dotenv", "pydantic", "pydantic_core", "pydantic_settings"),
+    *("typing_extensions", "typing_inspection"),
+    *("google", "grpc"),
+    *("botocore", "prometheus_client", "structlog"),
+}
+# Modules of the environment of the tests, and those that are part of a library above.
+OTHERS = {"_distutils_hack", "cython_runtime", "grpc_tools", "kube_efs", "kube_efs_lab"}
+
+# The process itself, until its event loop would start.
+START = """
+import asyncio, json, sys
+def started(work):
+    work.close()
+    print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
+asyncio.run = started
+sys.argv = ["kube-efs", COMMAND]
+from kube_efs.__main__ import main
+sys.exit(main())
+"""
+
+
+def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path), **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("command", ["tunnel", "node"])
+def test_process_of_a_node_imports_only_what_it_needs_at_its_start(command: str, tmp_path: Path) -> None:
+    ended = run(
+        START.replace("COMMAND", repr(command)),
+        NODE_NAME="one",
+        CSI_ENDPOINT=f"unix://{tmp_path}/csi.sock",
+        KUBE_EFS_TUNNEL_SOCKET=str(tmp_path / "tunnel.sock"),
+    )
+    assert ended.returncode == 0, ended.stderr
+    own = {name for name in json.loads(ended.stdout) if not name.startswith("__")}
+    libraries = own - set(sys.stdlib_module_names) - OTHERS
+    assert {name for name in libraries if not name.startswith("_")} == SHARED
+
+
+def test_first_process_of_the_tunnels_container_imports_no_library() -> None:
+    code = (
+        "import os, sys\n"
+        "os.getpid = lambda: 1\n"
+        "import kube_efs.tunnels.supervisor as supervisor\n"
+        "supervisor.supervise = lambda command: print(\n"
+        "    command[1:], sorted({'asyncio', 'structlog', 'typer', 'pydantic'} & set(sys.modules))\n"
+        ") or 7\n"
+        "sys.argv = ['kube-efs', 'tunnel']\n"
+        "from kube_efs.__main__ import main\n"
+        "sys.exit(main())"
+    )
+    ended = run(code)
+    assert (ended.returncode, ended.stdout) == (7, "['-m', 'kube_efs', 'tunnel'] []\n"), ended.stderr
+
+
+@pytest.mark.parametrize("arguments", [["tunnel"], ["node"]])
+def test_invalid_settings_of_a_node_process_end_it_with_2_and_one_line(arguments: list[str]) -> None:
+    code = (
+        f"import sys; sys.argv = ['kube-efs', *{arguments!r}]\n"
+        "from kube_efs.__main__ import main; sys.exit(main())"
+    )
+    ended = run(code, LOGGING_LEVEL="LOUD")
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("error: LOGGING_LEVEL: 'LOUD' is not a valid level")
+    assert len(ended.stderr.splitlines()) == 1
