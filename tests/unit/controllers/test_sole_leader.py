@@ -133,6 +133,9 @@ async def test_candidate_waits_while_another_installation_renews_its_lease(
     kube: AsyncClient, eventually: Eventually, serves: str | None
 ) -> None:
     await installs(kube, OURS)
+    # The last leader of its own Lease ended in order.
+    metadata = ObjectMeta(name=DEFAULT_LEASE, namespace=OURS)
+    await kube.create(Lease(metadata=metadata, spec=LeaseSpec(holderIdentity="")))
     await holds(kube, serves)
     with capture_logs() as logs:
         async with running(Candidate(kube, terms(OURS))) as ours:
