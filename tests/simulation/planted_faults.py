@@ -14,6 +14,7 @@ Some faults are omitted, because no run can find them: another fence already cov
 """
 
 import asyncio
+import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -61,6 +62,8 @@ TUNNELS: Final = re.compile(r"loses its tunnel")
 MISPLACED: Final = re.compile(r"have that directory")
 TWICE: Final = re.compile(r"has two volumes")
 
+_POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
 
 @dataclass(frozen=True, slots=True)
 class PlantedFault:
@@ -89,7 +92,20 @@ def planted_fault(
 def _put(owner: Any, name: str, value: Any) -> None:
     if not hasattr(owner, name):
         raise AttributeError(f"{owner} has no {name}: the fault would change nothing")
+    original = getattr(owner, name)
+    if callable(original):
+        _check_signature(name, original, value)
     setattr(owner, name, value)
+
+
+def _check_signature(name: str, original: Callable[..., Any], value: Callable[..., Any]) -> None:
+    """Check that each call of the original also calls the fault; a TypeError would be another fault."""
+    ours, parameters = inspect.signature(value), inspect.signature(original).parameters.values()
+    named = {one.name: None for one in parameters if one.kind is one.KEYWORD_ONLY}
+    try:
+        ours.bind(*(None for one in parameters if one.kind in _POSITIONAL), **named)
+    except TypeError as error:
+        raise TypeError(f"the fault for {name} cannot be called like the original: {error}") from None
 
 
 async def _nothing(*_: object, **__: object) -> None:
@@ -357,10 +373,10 @@ def _give_ports(carried: Callable[[TunnelTargets, Mapping[int, PortUse]], Mappin
 def group_ids_are_not_reserved() -> None:
     """A new leader does not know the group IDs in use."""
 
-    def only_taken(self: Any, gid: int, holder: str) -> None:
+    def only_taken(self: Any, gid: int, holder: str, **options: Any) -> None:
         if holder.startswith(("fsap-", "user of")):
             return
-        hold(self, gid, holder)
+        hold(self, gid, holder, **options)
 
     hold = GidIndex.hold
     _put(GidIndex, "hold", only_taken)
