@@ -547,7 +547,7 @@ async def test_a_signature_outlives_neither_its_day_nor_is_taken_before(
     laboratory: Laboratory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The certificate itself is made to be valid for long, as no maker of kube-efs does.
-    monkeypatch.setattr(certificates, "_VALID_BEFORE", timedelta(days=2))
+    monkeypatch.setattr(certificates, "VALID_BEFORE", timedelta(days=2))
     monkeypatch.setattr(certificates, "VALID_AFTER", timedelta(days=2))
     for age, reason in ((timedelta(hours=25), "has expired"), (timedelta(hours=-1), "is of the future")):
         certificate = laboratory.pem(laboratory.subject(), CREDENTIALS, age=age)

@@ -9,6 +9,7 @@ from lightkube.resources import (
     apps_v1,
     coordination_v1,
     core_v1,
+    policy_v1,
     rbac_authorization_v1,
 )
 from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
@@ -21,6 +22,7 @@ OWNING: tuple[Kind, ...] = (
     apps_v1.Deployment,
     apps_v1.StatefulSet,
     coordination_v1.Lease,
+    policy_v1.PodDisruptionBudget,
     rbac_authorization_v1.ClusterRole,
     rbac_authorization_v1.ClusterRoleBinding,
     rbac_authorization_v1.Role,
