@@ -50,6 +50,7 @@ class Imds:
 
     def __init__(self) -> None:
         self.requests = 0
+        self.url = ""
         self.silent = ""
         self.entries = {
             "api/token": "token",
@@ -72,8 +73,8 @@ class Imds:
 async def imds() -> AsyncIterator[tuple[Imds, InstanceMetadata]]:
     fake = Imds()
     async with (
-        serving(answering(fake.answer, "/latest/")) as url,
-        InstanceMetadata(url, timeout_seconds=0.3) as metadata,
+        serving(answering(fake.answer, "/latest/")) as fake.url,
+        InstanceMetadata(fake.url, timeout_seconds=10) as metadata,
     ):
         yield fake, metadata
 
@@ -215,10 +216,10 @@ async def test_missing_subnets_and_zone_id_are_accepted(imds: tuple[Imds, Instan
 async def test_silent_instance_metadata_delay_the_start_by_a_few_seconds_only(
     imds: tuple[Imds, InstanceMetadata], kube: AsyncClient
 ) -> None:
-    fake, metadata = imds
+    fake, _ = imds
     fake.silent = "api/token"
     await create_node(kube)
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(30), InstanceMetadata(fake.url, timeout_seconds=0.3) as metadata:
         assert await locate(sources(metadata, kube), required=Part.REGION, also=ALL) == OF_THE_NODE
     # The token, in three attempts of a second: nothing else is requested without one.
     assert fake.requests == 3

@@ -59,13 +59,12 @@ async def listening(
 
 
 @asynccontextmanager
-async def client_of(server: Server, *, timeout_seconds: float = SECONDS) -> AsyncIterator[httpx2.AsyncClient]:
+async def client_of(server: Server, *, read_seconds: float = SECONDS) -> AsyncIterator[httpx2.AsyncClient]:
     transport = Connections(ssl.create_default_context())
+    timeout = httpx2.Timeout(SECONDS, read=read_seconds)
     async with (
         listening(server.serve) as address,
-        httpx2.AsyncClient(
-            base_url=f"http://{address}", transport=transport, timeout=timeout_seconds
-        ) as client,
+        httpx2.AsyncClient(base_url=f"http://{address}", transport=transport, timeout=timeout) as client,
     ):
         yield client
 
@@ -136,7 +135,7 @@ async def test_truncated_answer_is_an_error() -> None:
 
 async def test_missing_answer_times_out() -> None:
     server = Server(b"")
-    async with client_of(server, timeout_seconds=0.1) as client:
+    async with client_of(server, read_seconds=0.1) as client:
         with pytest.raises(httpx2.ReadTimeout):
             await client.get("/")
         await server.closed.wait()
