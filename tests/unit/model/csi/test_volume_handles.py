@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.strategies import file_names
 
 from kube_efs.model.csi.errors import InvalidArgument, RpcCode
 from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle, parse_volume_handle
@@ -172,10 +173,8 @@ def test_handle_path_cannot_contain_a_colon() -> None:
 # --- any handle
 
 HEX = st.text("0123456789abcdef", min_size=8, max_size=40)
-NAMES = st.text(st.characters(exclude_characters="/:"), min_size=1, max_size=12).filter(
-    lambda name: name.isprintable() and name not in {".", ".."}
-)
-PARTS = st.lists(NAMES, max_size=4).map(tuple)
+PARTS = st.lists(file_names(max_size=12, excluded="/:"), max_size=4).map(tuple)
+OWN_PARTS = st.lists(file_names(max_size=12, excluded="/:"), min_size=1, max_size=4).map(tuple)
 STATIC = st.builds(
     lambda fs, parts, ap: VolumeHandle(
         file_system_id=FileSystemId(f"fs-{fs}"),
@@ -192,7 +191,7 @@ OF_CLAIMS = st.builds(
     ),
     HEX,
     PARTS,
-    PARTS.filter(bool),
+    OWN_PARTS,
 )
 
 

@@ -1,13 +1,11 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.strategies import file_names
 
 from kube_efs.model.efs.directories import Directory, Relation, parse_directory
 from kube_efs.model.errors import InvalidValue
 
-NAMES = st.text(st.characters(exclude_characters="/"), min_size=1, max_size=20).filter(
-    lambda name: name.isprintable() and name not in {".", ".."}
-)
 # Few names, so that directories often lie in each other.
 NEAR = st.lists(st.sampled_from(["a", "b", "ab"]), max_size=4).map(lambda parts: Directory(tuple(parts)))
 PATHS = st.one_of(
@@ -17,7 +15,7 @@ PATHS = st.one_of(
 )
 
 
-@given(st.lists(NAMES, max_size=8))
+@given(st.lists(file_names(max_size=20), max_size=8))
 def test_printed_directory_parses_to_the_same_value(names: list[str]) -> None:
     directory = Directory(tuple(names))
     assert parse_directory(str(directory)) == directory
@@ -103,7 +101,7 @@ def test_relation_is_reversed_from_the_other_side(one: Directory, other: Directo
     assert other.relation_to(one) is opposite.get(relation, relation)
 
 
-@given(NEAR, st.lists(NAMES, min_size=1, max_size=4))
+@given(NEAR, st.lists(file_names(max_size=20), min_size=1, max_size=4))
 def test_directory_is_above_paths_that_begin_with_it(top: Directory, names: list[str]) -> None:
     assert top.relation_to(Directory((*top.parts, *names))) is Relation.ABOVE
 

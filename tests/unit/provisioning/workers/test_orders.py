@@ -5,6 +5,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.strategies import file_names
 
 from kube_efs.model.efs.directories import Directory, FoundDirectory, parse_directory
 from kube_efs.model.errors import InvalidValue
@@ -25,10 +26,7 @@ from kube_efs.provisioning.workers.orders import (
 from kube_efs.provisioning.workers.pod_objects import _escaped
 from tinykube.kubelet.containers import expand
 
-_NAMES = st.text(min_size=1, max_size=20).filter(
-    lambda name: name.isprintable() and "/" not in name and name not in {".", ".."}
-)
-_DIRECTORIES = st.lists(_NAMES, max_size=4).map(lambda names: Directory(tuple(names)))
+_DIRECTORIES = st.lists(file_names(max_size=20), max_size=4).map(lambda names: Directory(tuple(names)))
 _OWNERS = st.none() | st.integers(0, 2**32 - 2)
 _TENANTS = st.from_regex(r"[a-z0-9]{0,12}", fullmatch=True)
 _ITEMS = st.builds(Item, directory=_DIRECTORIES, uid=_OWNERS, gid=_OWNERS, tenant=_TENANTS)
