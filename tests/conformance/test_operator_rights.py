@@ -28,6 +28,7 @@ from tests.scenarios.operator_steps import (
 from tests.scenarios.steps import eventually
 
 from kube_efs.operator.bundle import render_service_version
+from kube_efs.operator.cluster_csi_driver import OPERATOR_NAMESPACE
 from kube_efs.operator.cluster_facts import ClusterFacts
 from kube_efs.operator.desired_objects import ALL_OPTIONAL, ProcessSettings, desired_objects
 from kube_efs.operator.kinds import KEPT_AFTER_UNINSTALL, ClusterCSIDriver, reference_of
@@ -252,6 +253,8 @@ async def _take_over(cluster: OperatorCluster) -> None:
     # It still runs, and is therefore waited for.
     await cluster.ask(managementState="Managed")
     await cluster.condition("Degraded", status=True, reason="OlderOperatorRuns")
+    # Another operator of kube-efs was removed together with its namespace.
+    await cluster.annotate(**{OPERATOR_NAMESPACE: "removed"})
     await cluster.kubectl("delete", "deployment", "aws-efs-operator", "-n", NAMESPACE)
     await _provision(cluster)
     await cluster.gone("SecurityContextConstraints", "efs-csi-scc", "")

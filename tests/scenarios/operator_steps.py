@@ -284,9 +284,11 @@ async def operator_cluster(
             await running
 
 
-async def install_operator(kubeconfig: Path, *, platform: Platform = Platform.KUBERNETES) -> None:
+async def install_operator(
+    kubeconfig: Path, *, platform: Platform = Platform.KUBERNETES, namespace: str = NAMESPACE
+) -> None:
     """Apply ``kube-efs render --operator`` without the Deployment, because a test starts its process."""
-    options = RenderOptions(platform=platform, namespace=NAMESPACE, create_namespace=True, csi=True)
+    options = RenderOptions(platform=platform, namespace=namespace, create_namespace=True, csi=True)
     manifests = render_operator(options)
     kept = [dict(one) for one in manifests if one["kind"] not in {"Deployment", "CustomResourceDefinition"}]
     await Kubectl(kubeconfig)("apply", "-f", "-", stdin=yaml.safe_dump_all(kept))
@@ -318,6 +320,25 @@ async def running_operator(
         cluster = await stack.enter_async_context(operator_cluster(running.kubeconfig, api, client, folder))
         await eventually(cluster.is_defined, what="the API server has the kind ClusterCSIDriver")
         yield cluster
+
+
+@asynccontextmanager
+async def other_operator(
+    cluster: OperatorCluster, plane: ControlPlane, namespace: str, folder: Path
+) -> AsyncIterator[Program]:
+    """A second operator, in a namespace of its own."""
+    await install_operator(cluster.kubectl.kubeconfig, namespace=namespace)
+    changes = {"POD_NAMESPACE": namespace, "KUBECONFIG": str(cluster.kubectl.kubeconfig)}
+    if isinstance(plane, RealPlane):
+        account = ServiceAccountName(namespace, "kube-efs-operator")
+        changes["KUBECONFIG"] = str(await plane.plane.kubeconfig(account))
+    other = cluster.operator.replica(folder / f"operator-{namespace}.log", changes)
+    await other.start()
+    try:
+        await other.ready()
+        yield other
+    finally:
+        await other.stop()
 
 
 async def _end(task: asyncio.Task[None]) -> None:

@@ -21,12 +21,13 @@ from tests.scenarios.operator_steps import (
     NAMESPACE,
     RESYNC_SECONDS,
     OperatorCluster,
+    other_operator,
     running_operator,
 )
 from tests.scenarios.steps import metric
 
 from kube_efs.kube.watching import Applied, Listed, follow
-from kube_efs.operator.cluster_csi_driver import FORCE_TAKEOVER, FORCE_UNINSTALL
+from kube_efs.operator.cluster_csi_driver import FORCE_TAKEOVER, FORCE_UNINSTALL, OPERATOR_NAMESPACE
 from kube_efs.operator.cluster_facts import CREDENTIALS_SECRET
 from kube_efs.operator.injection import dependency_key
 from kube_efs.operator.installer import RESTARTED
@@ -136,11 +137,16 @@ async def test_idle_operator_writes_nothing_and_keeps_objects_of_others(
     metadata = {"name": "kube-efs-observing", "namespace": NAMESPACE}
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": metadata, "rules": []}
     await installed.create(yaml.safe_dump(role))
-    versions = await _versions(installed)
-    await asyncio.sleep(2 * RESYNC_SECONDS)  # to see that nothing happens
-    assert await _versions(installed) == versions
+    await installed.until(lambda: _rests(installed), "the operator has nothing left to write")
     assert await installed.get("Role", "kube-efs-observing")
     await installed.kubectl("delete", "role", "kube-efs-observing", "-n", NAMESPACE)
+
+
+async def _rests(cluster: OperatorCluster) -> bool:
+    """Whether nobody writes to the resource and the workloads during two passes."""
+    before = await _versions(cluster)
+    await asyncio.sleep(2 * RESYNC_SECONDS)  # as long as the passes take
+    return await _versions(cluster) == before
 
 
 async def _versions(cluster: OperatorCluster) -> dict[str, object]:
@@ -725,3 +731,95 @@ async def test_settings_of_the_processes_are_applied_and_removed_again(
     await disposable.becomes(
         "Deployment", "efs-manager", lambda one: "KUBE_EFS_STATUS_PAGE" not in json.dumps(one["spec"])
     )
+
+
+# --- a second operator of kube-efs
+
+OTHER = "other"
+
+
+async def test_only_one_of_two_operators_manages_the_driver(
+    cluster: OperatorCluster, plane: ControlPlane, cluster_folder: Path
+) -> None:
+    async with other_operator(cluster, plane, OTHER, cluster_folder) as other:
+        await cluster.ask(managementState="Managed")
+        await cluster.condition("Available", status=True)
+        await cluster.condition("Progressing", status=False)
+        driver = await cluster.driver()
+        assert driver
+        manager = driver["metadata"]["annotations"][OPERATOR_NAMESPACE]
+        waiting = OTHER if manager == NAMESPACE else NAMESPACE
+        for kind, name in WORKLOADS:
+            assert await cluster.get(kind, name, manager)
+            assert await cluster.get(kind, name, waiting) is None
+        is_reported = f"the operator in namespace {manager} manages the ClusterCSIDriver"
+
+        async def event() -> bool:
+            events = await cluster.events("ManagedByAnotherOperator")
+            return any(one.startswith(is_reported) for one in events)
+
+        await cluster.until(event, "the waiting operator names the other one")
+        process = other if waiting == OTHER else cluster.operator
+        assert await metric(process, "kube_efs_operator_degraded") == 1
+        await cluster.until(lambda: _rests(cluster), "none of them reverts what the other one wrote")
+        await cluster.withdraw()
+        for kind, name in WORKLOADS:
+            assert await cluster.get(kind, name, manager) is None
+
+
+async def test_driver_of_a_removed_operator_is_reported_and_not_duplicated(
+    disposable: OperatorCluster, plane: ControlPlane, cluster_folder: Path
+) -> None:
+    """The workloads of the first operator serve mounts, also when nothing manages them any more."""
+    await disposable.operator.stop()
+    try:
+        async with other_operator(disposable, plane, OTHER, cluster_folder):
+            # As after a restore of the resource from a backup without its metadata.
+            await disposable.annotate(**{OPERATOR_NAMESPACE: None})
+            await disposable.until(
+                lambda: _is_reported(disposable, f"DaemonSet {NAMESPACE}/efs-stunnel was installed by"),
+                "the workloads are reported",
+            )
+            await disposable.client.delete(ClusterCSIDriver, DRIVER)
+            await disposable.kubectl(
+                "patch", "clustercsidriver", DRIVER, "--type=merge", "-p", _NO_FINALIZERS
+            )
+            await disposable.ask(managementState="Managed")
+            message = await disposable.condition("Degraded", status=True, reason="ManagedByAnotherOperator")
+            assert message.startswith(f"DaemonSet {NAMESPACE}/efs-stunnel was installed by an operator in")
+            assert await disposable.get("DaemonSet", "efs-stunnel", OTHER) is None
+            assert await disposable.get("DaemonSet", "efs-stunnel")
+    finally:
+        await disposable.operator.start()
+        await disposable.operator.ready()
+    await disposable.condition("Available", status=True)
+
+
+_NO_FINALIZERS = json.dumps({"metadata": {"finalizers": None}})
+
+
+async def _is_reported(cluster: OperatorCluster, beginning: str) -> bool:
+    return any(one.startswith(beginning) for one in await cluster.events("ManagedByAnotherOperator"))
+
+
+async def test_operator_takes_over_when_the_namespace_of_the_other_one_is_gone(
+    cluster: OperatorCluster, plane: ControlPlane, cluster_folder: Path
+) -> None:
+    await cluster.operator.stop()
+    try:
+        async with other_operator(cluster, plane, OTHER, cluster_folder):
+            await cluster.ask(managementState="Managed")
+            await cluster.becomes("DaemonSet", "efs-csi-node", bool, OTHER)
+            await cluster.condition("Available", status=True)
+    finally:
+        await cluster.operator.start()
+        await cluster.operator.ready()
+    await cluster.until(
+        lambda: _is_reported(cluster, f"the operator in namespace {OTHER} manages"), "it waits"
+    )
+    await cluster.kubectl("delete", "namespace", OTHER, "--timeout=60s")
+    await cluster.becomes("DaemonSet", "efs-csi-node", bool)
+    await cluster.condition("Available", status=True)
+    driver = await cluster.driver()
+    assert driver
+    assert driver["metadata"]["annotations"][OPERATOR_NAMESPACE] == NAMESPACE

@@ -24,6 +24,8 @@ _COUNT_MAX_SECONDS: Final = 7 * 86400
 _COUNT_MAX_VOLUMES: Final = 1000
 FORCE_UNINSTALL: Final = "efs.csi.aws.com/uninstall-while-mounted"
 FORCE_TAKEOVER: Final = "efs.csi.aws.com/take-over-while-mounted"
+# The namespace of the operator that manages the driver, while the driver is installed and after that.
+OPERATOR_NAMESPACE: Final = "efs.csi.aws.com/operator-namespace"
 
 
 class ManagementState(StrEnum):
@@ -54,7 +56,8 @@ class DriverResource:
     """The specification that an administrator wrote, and the status that was written last.
 
     ``stated_state`` is the text of ``managementState``; empty counts as Managed. ``volume_metrics`` are the
-    variables of the nodes for ``driverConfig.aws.efsVolumeMetrics``.
+    variables of the nodes for ``driverConfig.aws.efsVolumeMetrics``. ``operator_namespace`` is that of the
+    operator that has installed the driver, empty before that.
     """
 
     uid: str
@@ -69,6 +72,7 @@ class DriverResource:
     finalizers: tuple[str, ...] = ()
     forces_uninstall: bool = False
     forces_takeover: bool = False
+    operator_namespace: str = ""
     status: Manifest = field(default_factory=lambda: MappingProxyType({}))
 
     @property
@@ -96,6 +100,7 @@ def read_driver_resource(found: Manifest) -> DriverResource:
         finalizers=tuple(metadata.get("finalizers") or ()),
         forces_uninstall=_is_true(annotations, FORCE_UNINSTALL),
         forces_takeover=_is_true(annotations, FORCE_TAKEOVER),
+        operator_namespace=annotations.get(OPERATOR_NAMESPACE) or "",
         status=status,
     )
 

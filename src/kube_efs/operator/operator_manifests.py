@@ -16,6 +16,7 @@ from kube_efs.operator.desired_objects import ALL_OPTIONAL, desired_objects
 from kube_efs.operator.kinds import ObjectReference, is_part_of_kube_efs
 from kube_efs.operator.manifests import NAMESPACE, Manifest, RenderOptions, render_asset, values_of
 from kube_efs.operator.object_client import ObjectClient
+from kube_efs.operator.other_operators import INSTALLED_WORKLOADS
 from kube_efs.operator.platforms import Platform
 from kube_efs.operator.takeover import OLDER_CLASS, OLDER_WORKLOADS
 from kube_efs.settings import OperatorSettings
@@ -62,7 +63,7 @@ def render_operator_roles(options: RenderOptions) -> tuple[Manifest, ...]:
     values = {
         **common,
         "crds": [_CRD.name, *definitions],
-        "older_workloads": list(OLDER_WORKLOADS),
+        "workloads": list(dict.fromkeys((*OLDER_WORKLOADS, *INSTALLED_WORKLOADS))),
         "deletable_classes": [OLDER_CLASS, *(one.names.storage_class for one in NameSet)],
         "kubernetes": not is_openshift,
     }

@@ -6,12 +6,13 @@ objects, the number of nodes, and that a takeover is complete, but only to save 
 
 A pass of a managed driver has this order, for these reasons:
 
-1. The takeover from an older operator is first. While that operator is active, nothing else may change.
-2. The finalizer is written before the first object is created. Without it, the deletion of the resource would
-   leave the installation behind.
-3. The reason why pods are replaced is in the status and in an event before the first pod is.
-4. All desired objects are applied, also if some of them fail.
-5. The status is last, so that it shows the result of this pass.
+1. While another operator of kube-efs manages the driver, this one changes nothing.
+2. The takeover from an older operator is next. While that operator is active, nothing else may change.
+3. The finalizer, with the namespace of this operator, is written before the first object is created. Without
+   it, the deletion of the resource would leave the installation behind.
+4. The reason why pods are replaced is in the status and in an event before the first pod is.
+5. All desired objects are applied, also if some of them fail.
+6. The status is last, so that it shows the result of this pass.
 
 Every write to the resource has the version or the UID of the resource that was read, so a pass never acts on
 a resource that was deleted and created again meanwhile.
@@ -20,6 +21,7 @@ a resource that was deleted and created again meanwhile.
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Final
 
 from lightkube.types import PatchType
@@ -32,6 +34,7 @@ from kube_efs.operator.cluster_csi_driver import (
     DRIVER_NAME,
     FINALIZER,
     OLDER_FINALIZERS,
+    OPERATOR_NAMESPACE,
     DriverResource,
     LogLevel,
     ManagementState,
@@ -62,10 +65,12 @@ from kube_efs.operator.kinds import WORKLOADS, ClusterCSIDriver, ObjectReference
 from kube_efs.operator.manifests import RenderOptions
 from kube_efs.operator.object_cache import ObjectCache
 from kube_efs.operator.object_client import ObjectClient
+from kube_efs.operator.other_operators import OtherOperators
 from kube_efs.operator.platforms import Platform
 from kube_efs.operator.progress import Progress, is_stable
 from kube_efs.operator.status import (
     OLDER_OPERATOR_RUNS,
+    OTHER_OPERATOR,
     VOLUMES_IN_USE,
     OperatorCondition,
     announced_conditions,
@@ -115,6 +120,8 @@ class Reconciler:
         self._installer = Installer(objects, cache, events.object_changed)
         self._uninstaller = Uninstaller(objects, settings.namespace, events.object_changed)
         self._takeover = Takeover(objects, settings.namespace)
+        self._others = OtherOperators(objects, settings.namespace)
+        self._other_operator = ""
         self._takeover_done = False
         self._older_pods = ""
         self._nodes = NodeCounts(ready=0, existing=0)
@@ -131,6 +138,7 @@ class Reconciler:
         """
         if full:
             self._takeover_done = False
+            self._other_operator = ""
             self._recounts_nodes = True
         found = self._cache.driver
         self._metrics.requested.set(found is not None)
@@ -149,11 +157,15 @@ class Reconciler:
             return _CONFLICT_SECONDS
         except KubeError as error:
             self._metrics.degraded.set(1)
-            await self._write_status(driver, failed_conditions(str(error)))
+            if driver.operator_namespace in {"", self._settings.namespace}:
+                await self._write_status(driver, failed_conditions(str(error)))
             raise
         return min(seconds, self._settings.resync_seconds)
 
     async def _reconcile(self, driver: DriverResource) -> float:
+        other = await self._find_other_operator(driver)
+        if other:
+            return await self._wait_for_other_operator(driver, other)
         if driver.deleting:
             return await self._finalize(driver)
         match driver.state:
@@ -167,6 +179,31 @@ class Reconciler:
                 await self._write_status(driver, unmanaged_conditions(before))
                 return self._settings.resync_seconds
 
+    async def _find_other_operator(self, driver: DriverResource) -> str:
+        """Which other operator manages the driver; empty if there is none; raises KubeError if unknown."""
+        is_own = driver.operator_namespace == self._settings.namespace
+        if is_own and self._takeover_done:
+            return ""
+        try:
+            return await self._others.find(driver)
+        except KubeError:
+            if is_own:
+                return ""
+            raise
+
+    async def _wait_for_other_operator(self, driver: DriverResource, other: str) -> float:
+        """Change nothing, and report it. The status is that of the other one, if that one may write it."""
+        self._forget()
+        self._metrics.degraded.set(1)
+        if other != self._other_operator:
+            self._events.on_driver(driver, EventType.WARNING, OTHER_OPERATOR, other)
+            self._other_operator = other
+        is_own = driver.operator_namespace == self._settings.namespace
+        is_unmanaged = not driver.operator_namespace and FINALIZER not in driver.finalizers
+        if is_own or is_unmanaged:
+            await self._write_status(driver, blocked_conditions(OTHER_OPERATOR, other))
+        return _USERS_SECONDS
+
     def _forget(self) -> None:
         """While the driver is not managed, others may change all objects."""
         self._installer.forget()
@@ -178,7 +215,7 @@ class Reconciler:
         if takeover.blocked:
             self._metrics.degraded.set(1)
             self._events.on_driver(driver, EventType.WARNING, OLDER_OPERATOR_RUNS, takeover.blocked)
-            await self._write_status(driver, blocked_conditions(takeover.blocked))
+            await self._write_status(driver, blocked_conditions(OLDER_OPERATOR_RUNS, takeover.blocked))
             return _USERS_SECONDS
         driver = await self._ensure_finalizer(driver)
         options = RenderOptions(
@@ -245,7 +282,7 @@ class Reconciler:
         except KubeError as error:
             # Without our finalizer, the driver of another operator may be active, and two controllers would
             # create volumes for one claim. With it, this operator has installed the driver before.
-            if FINALIZER not in driver.finalizers:
+            if FINALIZER not in driver.finalizers or driver.operator_namespace != self._settings.namespace:
                 raise
             return Progress(waiting=self._older_pods, errors=(str(error),)), False
         self._takeover_done, self._older_pods = takeover.done, takeover.waiting
@@ -342,21 +379,33 @@ class Reconciler:
         return _USERS_SECONDS if progress.blocked else _ROLLOUT_SECONDS
 
     async def _ensure_finalizer(self, driver: DriverResource) -> DriverResource:
-        """Add our finalizer, and remove those of the older operator, which no longer runs."""
+        """Add our finalizer and namespace, and remove the finalizers of the older operator, which ended."""
         kept = [one for one in driver.finalizers if one not in OLDER_FINALIZERS and one != FINALIZER]
         finalizers = (*kept, FINALIZER)
-        if set(finalizers) == set(driver.finalizers):
+        namespace = self._settings.namespace
+        if set(finalizers) == set(driver.finalizers) and driver.operator_namespace == namespace:
             return driver
-        version = await self._write_finalizers(driver, finalizers)
-        return replace(driver, finalizers=finalizers, version=version)
+        version = await self._write_finalizers(driver, finalizers, {OPERATOR_NAMESPACE: namespace})
+        return replace(driver, finalizers=finalizers, version=version, operator_namespace=namespace)
 
     async def _remove_finalizers(self, driver: DriverResource) -> None:
         if driver.own_finalizers:
             others = tuple(one for one in driver.finalizers if one not in driver.own_finalizers)
             await self._write_finalizers(driver, others)
 
-    async def _write_finalizers(self, driver: DriverResource, finalizers: tuple[str, ...]) -> str:
-        metadata = {"uid": driver.uid, "resourceVersion": driver.version, "finalizers": list(finalizers)}
+    async def _write_finalizers(
+        self,
+        driver: DriverResource,
+        finalizers: tuple[str, ...],
+        annotations: Mapping[str, str] = MappingProxyType({}),
+    ) -> str:
+        """Write them, unless the resource has changed since it was read; gives the new resource version."""
+        metadata = {
+            "uid": driver.uid,
+            "resourceVersion": driver.version,
+            "finalizers": list(finalizers),
+            "annotations": dict(annotations),
+        }
         with translated(f"ClusterCSIDriver {DRIVER_NAME}"):
             written = await self._objects.client.patch(
                 ClusterCSIDriver, DRIVER_NAME, {"metadata": metadata}, patch_type=PatchType.MERGE

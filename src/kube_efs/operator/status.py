@@ -18,6 +18,7 @@ from kube_efs.operator.progress import Progress, is_available, is_stable, rollou
 AS_EXPECTED: Final = "AsExpected"
 DEPLOYING: Final = "Deploying"
 OLDER_OPERATOR_RUNS: Final = "OlderOperatorRuns"
+OTHER_OPERATOR: Final = "ManagedByAnotherOperator"
 VOLUMES_IN_USE: Final = "VolumesInUse"
 _CREDENTIALS_SECRET: Final = "CredentialsSecretFound"  # noqa: S105 - the type of a condition
 _HAVE_PODS: Final = (Component.TUNNEL, Component.NODE, Component.CONTROLLER)
@@ -183,12 +184,12 @@ def unmanaged_conditions(before: Iterable[OperatorCondition]) -> tuple[OperatorC
     )
 
 
-def blocked_conditions(message: str) -> tuple[OperatorCondition, ...]:
+def blocked_conditions(reason: str, message: str) -> tuple[OperatorCondition, ...]:
     """Another operator manages the driver, so this one changes nothing.
 
     That operator writes the conditions of the components, so this one does not.
     """
-    blocked = {"reason": OLDER_OPERATOR_RUNS, "message": message}
+    blocked = {"reason": reason, "message": message}
     return (
         OperatorCondition(type="Available", status=False, **blocked),
         OperatorCondition(type="Progressing", status=False),

@@ -16,6 +16,7 @@ from kube_efs.operator.desired_objects import Component
 from kube_efs.operator.installer import InstallResult
 from kube_efs.operator.progress import Progress, rollout_progress
 from kube_efs.operator.status import (
+    OLDER_OPERATOR_RUNS,
     OperatorCondition,
     announced_conditions,
     blocked_conditions,
@@ -160,7 +161,7 @@ def test_removal_that_is_blocked_half_way_is_not_available() -> None:
     [
         pytest.param(uninstall_conditions(Progress(waiting="pods are ending")), id="removal"),
         pytest.param(uninstall_conditions(Progress(blocked="pods use volumes")), id="blocked removal"),
-        pytest.param(blocked_conditions("an older operator runs"), id="older operator"),
+        pytest.param(blocked_conditions(OLDER_OPERATOR_RUNS, "an older operator runs"), id="older operator"),
     ],
 )
 def test_error_of_an_earlier_pass_disappears(new: tuple[OperatorCondition, ...]) -> None:
@@ -208,7 +209,10 @@ def driver(status: dict[str, Any]) -> DriverResource:
     "new",
     [
         pytest.param(failed_conditions("Proxy cluster: answered 500"), id="after an error"),
-        pytest.param(blocked_conditions("an older operator runs"), id="while an older operator runs"),
+        pytest.param(
+            blocked_conditions(OLDER_OPERATOR_RUNS, "an older operator runs"),
+            id="while an older operator runs",
+        ),
         pytest.param(
             uninstall_conditions(Progress(blocked="pods use volumes")), id="while volumes are in use"
         ),
