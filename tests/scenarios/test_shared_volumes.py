@@ -555,7 +555,103 @@ async def test_foreign_claim_is_not_changed(cluster: Cluster) -> None:
     assert claim
     assert claim.claim.uid == uid
     assert not claim.claim.deleting
+
+    await volumes.create()
+    await volumes.in_phase(FAILED)
     await volumes.delete_claim()
+    assert (await volumes.bound()).claim.uid != uid
+    await volumes.removed()
+
+
+async def test_foreign_volume_is_not_changed(cluster: Cluster) -> None:
+    volumes = await SharedVolumes.of(cluster)
+    owner = volumes.owner("sv1")
+    foreign = _left_by_the_older_system(volumes.namespace, legacy=False)
+    assert foreign.metadata
+    foreign.metadata.labels = {"made-by": "administrator"}
+    before = await cluster.client.create(foreign)
+
+    await volumes.create()
+
+    message = (await volumes.in_phase(FAILED)).status.message
+    assert f"PersistentVolume: '{owner.volume_name}' exists already" in message
+    assert await volumes.event_text("Failed") == message
+    assert await volumes.claim() is None
+    await volumes.delete()
+    await steps.eventually(lambda: _is_none(volumes, "sv1"), what="it is gone")
+    after = await cluster.client.get(PersistentVolume, owner.volume_name)
+    assert after.metadata
+    assert before.metadata
+    assert (after.metadata.uid, after.metadata.labels, after.metadata.deletionTimestamp) == (
+        before.metadata.uid,
+        before.metadata.labels,
+        None,
+    )
+    assert after.spec == before.spec
+
+    await volumes.create()
+    await volumes.in_phase(FAILED)
+    await cluster.client.delete(PersistentVolume, owner.volume_name)
+    await volumes.bound()
+    await volumes.removed()
+
+
+@pytest.mark.real_only("the embedded API server has no quotas")
+async def test_quota_is_reported_until_there_is_room(cluster: Cluster) -> None:
+    volumes = await SharedVolumes.of(cluster)
+    await _limit_claims(volumes)
+    await volumes.create()
+
+    message = (await volumes.in_phase(FAILED)).status.message
+    assert message.startswith("PersistentVolumeClaim pvc-sv1: answered 403 (")
+    assert "exceeded quota: no-claims, requested: persistentvolumeclaims=1" in message
+    assert message.endswith("; raise the quota, or delete objects that it counts")
+    assert await volumes.event_text("Failed") == message
+    assert await volumes.claim() is None
+
+    await volumes.kubectl("delete", "resourcequota", "no-claims", "-n", volumes.namespace)
+    await volumes.bound()
+    assert (await volumes.in_phase(READY)).status.message == ""
+    await volumes.removed()
+
+
+@pytest.mark.real_only("the embedded API server has no quotas")
+async def test_foreign_claim_that_has_bound_the_volume_is_kept(cluster: Cluster) -> None:
+    """A claim is created by somebody else after the volume, and before the controller can create its own."""
+    volumes = await SharedVolumes.of(cluster)
+    await _limit_claims(volumes)
+    owner = await volumes.create()
+    await volumes.in_phase(FAILED)
+    assert await volumes.volume()
+
+    async with _absent(cluster):
+        await volumes.kubectl("delete", "resourcequota", "no-claims", "-n", volumes.namespace)
+        uid = await claim_by_hand(volumes, cluster, owner.claim_name)
+        await steps.bound_volume(cluster.client, volumes.namespace, owner.claim_name)
+
+    shared = await volumes.becomes(
+        lambda one: "PersistentVolumeClaim: 'pvc-sv1' exists already" in one.status.message, "names the claim"
+    )
+    assert shared.status.phase is FAILED
+    await volumes.delete()
+    shared = await volumes.in_phase(DELETING)
+    assert shared.status.message == (
+        f"waits until volume {owner.volume_name} is gone, which claim pvc-sv1 uses;"
+        " that claim was not created for this SharedVolume, so delete it"
+    )
+    claim = await volumes.claim()
+    assert claim
+    assert (claim.claim.uid, claim.claim.deleting) == (uid, False)
+    await volumes.delete_claim()
+    await volumes.gone()
+
+
+async def _limit_claims(volumes: SharedVolumes) -> None:
+    """Allow no claim in the namespace."""
+    quota = ("resourcequota", "no-claims", "-n", volumes.namespace)
+    await volumes.kubectl("create", *quota, "--hard=persistentvolumeclaims=0")
+    hard = "jsonpath={.status.hard.persistentvolumeclaims}=0"
+    await volumes.kubectl("wait", *quota, f"--for={hard}", "--timeout=30s")
 
 
 async def test_other_claims_cannot_bind_the_volume(cluster: Cluster) -> None:

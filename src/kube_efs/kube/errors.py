@@ -35,6 +35,12 @@ _REMEDIES: dict[type[KubeError], str] = {
     KubeDenied: "check the service account's roles",
     KubeUnavailable: "check that the API server is up and reachable",
 }
+# Not the roles but the admission refuses a request with one of these texts in the answer.
+_REMEDIES_OF_ADMISSION: dict[str, str] = {
+    "exceeded quota": "raise the quota, or delete objects that it counts",
+    "admission webhook": "",
+    "usage per PersistentVolumeClaim": "",  # a LimitRange
+}
 
 
 @contextmanager
@@ -85,7 +91,15 @@ def _from_status(error: httpx2.HTTPStatusError, what: str) -> KubeError:
     kind = _BY_CODE.get(code, KubeUnavailable)
     if reason == "AlreadyExists":
         kind = KubeAlreadyExists
-    return kind(f"answered {code} ({message})", field=what, remedy=_REMEDIES.get(kind, ""))
+    return kind(f"answered {code} ({message})", field=what, remedy=_remedy(kind, message))
+
+
+def _remedy(kind: type[KubeError], message: str) -> str:
+    if kind is KubeDenied:
+        for text, remedy in _REMEDIES_OF_ADMISSION.items():
+            if text in message:
+                return remedy
+    return _REMEDIES.get(kind, "")
 
 
 def _read_status(error: httpx2.HTTPStatusError) -> tuple[int, str, str]:

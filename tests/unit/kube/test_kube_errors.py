@@ -72,6 +72,27 @@ async def test_refusal_of_the_api_server_is_translated(
 
 
 @pytest.mark.parametrize(
+    ("reason", "remedy"),
+    [
+        ('User "a" cannot create resource "pods"', DENIED),
+        (
+            "exceeded quota: q, requested: pods=1, used: pods=0, limited: pods=0",
+            "; raise the quota, or delete objects that it counts",
+        ),
+        ('admission webhook "w.example.com" denied the request: no', ""),
+        ("minimum storage usage per PersistentVolumeClaim is 5Gi, but request is 1Gi", ""),
+    ],
+    ids=["role", "quota", "webhook", "limit range"],
+)
+async def test_remedy_of_a_denial_depends_on_its_reason(
+    client_of: ClientOf, reason: str, remedy: str
+) -> None:
+    message = f'pods "a" is forbidden: {reason}'
+    error = await refused(client_of, httpx2.Response(403, json=status(403, "Forbidden", message)))
+    assert str(error) == f"pod a: answered 403 ({message}){remedy}"
+
+
+@pytest.mark.parametrize(
     ("response", "kind", "text"),
     [
         pytest.param(

@@ -201,6 +201,12 @@ def _waiting(found: Found) -> str:
     if volume and claim:
         remedy = f"; delete claim {claim.claim.name} when no pod uses it; then both are created again"
         return f"volume {volume.volume.name} is being deleted and is removed with its claim{remedy}"
+    if volume and found.claim and volume.volume.claim and volume.volume.claim.uid == found.claim.claim.uid:
+        name = found.claim.claim.name
+        return (
+            f"waits until volume {volume.volume.name} is gone, which claim {name} uses; that claim was not "
+            "created for this SharedVolume, so delete it"
+        )
     if volume:
         held = ", ".join(volume.volume.finalizers)
         why = f", which {held} holds" if held else ""
