@@ -304,7 +304,7 @@ class Reconciler:
             if self._facts is None:
                 raise
             last, cache = self._facts, self._cache
-            trusted_ca, credentials = cache.trusted_ca_version, cache.credentials_version
+            trusted_ca, credentials = self._trusted_ca_version(), cache.credentials_version
             facts = replace(
                 last,
                 trusted_ca_version=last.trusted_ca_version if trusted_ca is None else trusted_ca,
@@ -315,7 +315,7 @@ class Reconciler:
         return facts, error
 
     async def _read_facts(self) -> ClusterFacts:
-        credentials, trusted_ca = self._cache.credentials_version, self._cache.trusted_ca_version
+        credentials, trusted_ca = self._cache.credentials_version, self._trusted_ca_version()
         if credentials is None or trusted_ca is None:
             name = CREDENTIALS_SECRET if credentials is None else TRUSTED_CA_CONFIG_MAP
             remedy = "check the service account's roles"
@@ -330,6 +330,17 @@ class Reconciler:
             credentials_version=credentials,
             controller_replicas=controller_replicas(self._nodes, current),
         )
+
+    def _trusted_ca_version(self) -> str | None:
+        """The digest of the bundle of trusted CAs; None before it is known.
+
+        OpenShift writes the bundle again soon after somebody has deleted it, and usually the same one. An
+        empty ConfigMap is therefore no reason to replace the tunnels of all nodes.
+        """
+        version = self._cache.trusted_ca_version
+        if version == "" and self._platform is Platform.OPENSHIFT and self._facts is not None:
+            return self._facts.trusted_ca_version
+        return version
 
     async def _announce(self, driver: DriverResource, causes: Mapping[Component, str]) -> DriverResource:
         """Report why pods are going to be replaced, before the first of them is."""

@@ -70,7 +70,10 @@ def render_status(
     )
     if result is None:
         generations = list(driver.status.get("generations") or ())
-        ready = int(driver.status.get("readyReplicas") or 0)
+        is_removed = any(
+            one.type == f"{Component.CONTROLLER}Available" and one.reason == _REMOVED for one in merged
+        )
+        ready = 0 if is_removed else int(driver.status.get("readyReplicas") or 0)
     else:
         generations = render_generations(result)
         controller = result.workloads.get(Component.CONTROLLER) or {}

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 import httpx2
+import pytest
 from lightkube import AsyncClient
 from prometheus_client import CollectorRegistry
 
@@ -33,13 +34,7 @@ async def test_rotated_credentials_do_not_wait_for_other_facts(
             return httpx2.Response(200, json={"kind": "Proxy", "metadata": {"name": "cluster"}, **PROXY})
         return httpx2.Response(500 if fails else 404, json=status)
 
-    client, settings = client_of(answer), load(OperatorSettings, POD_NAMESPACE="storage")
-    metrics = OperatorMetrics(CollectorRegistry())
-    cache = ObjectCache(client, "storage", asyncio.TaskGroup(), lambda: None)
-    events = OperatorEvents(EventRecorder(client, component=COMPONENT), metrics, settings, "")
-    reconciler = Reconciler(
-        ObjectClient(client), cache, events, metrics, settings, Platform.OPENSHIFT, NEW_INSTALLATION
-    )
+    reconciler, cache = _reconciler(client_of(answer), Platform.OPENSHIFT)
     cache.credentials_version, cache.trusted_ca_version = "1", "a"
     first, error = await reconciler._observe()
     assert (first.credentials_version, first.trusted_ca_version, error) == ("1", "a", "")
@@ -55,3 +50,46 @@ async def test_rotated_credentials_do_not_wait_for_other_facts(
     facts, error = await reconciler._observe()
     assert error
     assert (facts.credentials_version, facts.trusted_ca_version) == ("", "b")
+
+
+@pytest.mark.parametrize(
+    ("platform", "version"),
+    [
+        pytest.param(Platform.OPENSHIFT, "a", id="OpenShift writes it again"),
+        pytest.param(Platform.KUBERNETES, "", id="an administrator has removed it"),
+    ],
+)
+@pytest.mark.parametrize("fails", [False, True], ids=["facts are read", "facts cannot be read"])
+async def test_deleted_trusted_ca_counts_only_where_nobody_writes_it_again(
+    client_of: Callable[..., AsyncClient], platform: Platform, version: str, fails: bool
+) -> None:
+    """Otherwise, the deletion of the ConfigMap would replace the tunnels of all nodes twice."""
+    is_down = False
+
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        if request.url.path.endswith("/nodes"):
+            return httpx2.Response(200, json={"kind": "NodeList", "metadata": {}, "items": []})
+        code = 500 if is_down else 404
+        return httpx2.Response(code, json={"kind": "Status", "status": "Failure", "code": code})
+
+    reconciler, cache = _reconciler(client_of(answer), platform)
+    cache.credentials_version, cache.trusted_ca_version = "", "a"
+    facts, _ = await reconciler._observe()
+    assert facts.trusted_ca_version == "a"
+
+    is_down, cache.trusted_ca_version = fails, ""
+    facts, error = await reconciler._observe()
+    assert bool(error) is fails
+    assert facts.trusted_ca_version == version
+
+    cache.trusted_ca_version = "b"
+    facts, _ = await reconciler._observe()
+    assert facts.trusted_ca_version == "b"
+
+
+def _reconciler(client: AsyncClient, platform: Platform) -> tuple[Reconciler, ObjectCache]:
+    settings, metrics = load(OperatorSettings, POD_NAMESPACE="storage"), OperatorMetrics(CollectorRegistry())
+    cache = ObjectCache(client, "storage", asyncio.TaskGroup(), lambda: None)
+    events = OperatorEvents(EventRecorder(client, component=COMPONENT), metrics, settings, "")
+    objects = ObjectClient(client)
+    return Reconciler(objects, cache, events, metrics, settings, platform, NEW_INSTALLATION), cache

@@ -234,6 +234,17 @@ def test_conditions_that_a_pass_does_not_find_out_stay_with_their_time(
     assert (after["generations"], after["readyReplicas"]) == (before["generations"], before["readyReplicas"])
 
 
+def test_removed_controller_has_no_ready_replicas_while_pods_use_volumes() -> None:
+    before = {"readyReplicas": 2, "generations": []}
+    in_use = uninstall_conditions(Progress(blocked="pods use volumes"))
+    assert render_status(driver(before), in_use, None, NOW)["readyReplicas"] == 2
+    removed = Progress(blocked="pods use volumes", removed=frozenset({Component.CONTROLLER}))
+    after = render_status(driver(before), uninstall_conditions(removed), None, NOW)
+    assert after["readyReplicas"] == 0
+    # An error of a later pass does not bring them back.
+    assert render_status(driver(after), failed_conditions("pods: 500"), None, NOW)["readyReplicas"] == 0
+
+
 def test_unmanaged_driver_is_not_degraded_and_keeps_its_other_conditions() -> None:
     before = [OperatorCondition(type=name, status=True) for name in ("Available", "Degraded", "Upgradeable")]
     assert statuses(unmanaged_conditions(before)) == {"Degraded": False}
