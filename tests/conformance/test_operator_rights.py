@@ -5,16 +5,15 @@ permission that the operator does not use.
 """
 
 import asyncio
-import itertools
 import json
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
 import pytest_asyncio
 import yaml
+from tests.conformance.audit import AuditedCluster, Right, audit_policy, rights_in
 from tests.conformance.kubectl import Kubectl
 from tests.conformance.programs import PROGRAMS
 from tests.scenarios.faulty_api import FaultyApi
@@ -69,15 +68,6 @@ _SINGLETONS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Right:
-    """A verb for a resource, which includes the subresource, of an API group."""
-
-    group: str
-    resource: str
-    verb: str
-
-
 # Each permission of the operator itself that no request shows, with the reason for it.
 UNSEEN: Final[Mapping[Right, str]] = {
     Right("storage.k8s.io", "storageclasses", "delete"): (
@@ -85,49 +75,6 @@ UNSEEN: Final[Mapping[Right, str]] = {
         " do not set KUBE_EFS_CSI_ONLY, with which the operator deletes its own class"
     ),
 }
-
-
-@dataclass(frozen=True, slots=True)
-class AuditedCluster:
-    """What the API server has logged about the requests of the operator."""
-
-    log: Path
-
-    async def requests(self) -> list[Mapping[str, Any]]:
-        """Every request of the operator."""
-        text = await asyncio.to_thread(self.log.read_text)
-        # The last line may be incomplete.
-        lines = text.splitlines() if text.endswith("\n") else text.splitlines()[:-1]
-        return [json.loads(line) for line in lines]
-
-    async def refusals(self) -> set[str]:
-        """The requests that the API server has refused."""
-        return {
-            f"{one['verb']} {one['requestURI']}"
-            for one in await self.requests()
-            if one.get("responseStatus", {}).get("code") == 403
-        }
-
-    async def used(self) -> set[Right]:
-        """The permissions that the requests needed."""
-        return {right for one in await self.requests() if "objectRef" in one for right in _rights_of(one)}
-
-
-def _rights_of(request: Mapping[str, Any]) -> Iterator[Right]:
-    about = request["objectRef"]
-    resource = "/".join(filter(None, (about["resource"], about.get("subresource"))))
-    yield Right(about.get("apiGroup", ""), resource, request["verb"])
-    # An apply that creates the object needs both verbs.
-    if request["verb"] == "patch" and request.get("responseStatus", {}).get("code") == 201:
-        yield Right(about.get("apiGroup", ""), resource, "create")
-
-
-def _rights_in(rules: Iterable[Mapping[str, Any]]) -> set[Right]:
-    return {
-        Right(*one)
-        for rule in rules
-        for one in itertools.product(rule["apiGroups"], rule["resources"], rule["verbs"])
-    }
 
 
 def _permissions() -> list[Any]:
@@ -187,27 +134,12 @@ def _singletons() -> Iterator[Mapping[str, Any]]:
         yield {"apiVersion": f"{group}/v1", "kind": kind, "metadata": {"name": "cluster"}, **content}
 
 
-def _policy(folder: Path) -> Path:
-    """Log the requests of the operator, with their verb, their object and the code of the answer."""
-    operator = f"system:serviceaccount:{NAMESPACE}:{ACCOUNT}"
-    rules = [{"level": "Metadata", "users": [operator]}, {"level": "None"}]
-    policy = {
-        "apiVersion": "audit.k8s.io/v1",
-        "kind": "Policy",
-        "omitStages": ["RequestReceived"],
-        "rules": rules,
-    }
-    path = folder / "policy.yaml"
-    path.write_text(yaml.safe_dump(policy))
-    return path
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def audited(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[AuditedCluster, None]:
     """The cluster, after everything that the operator does in its life."""
     folder = tmp_path_factory.mktemp("audited")
     log = folder / "audit.log"
-    flags = {"audit-policy-file": _policy(folder), "audit-log-path": log}
+    flags = {"audit-policy-file": audit_policy(folder, NAMESPACE, ACCOUNT), "audit-log-path": log}
     planes = ControlPlanes(folder / "control-plane", PROGRAMS, flags)
     try:
         async with RealPlane(planes) as plane, connected(plane.kubeconfig) as client:
@@ -351,4 +283,4 @@ async def test_bundle_requests_only_what_the_operator_uses_or_grants(audited: Au
     granted = [rule for one in (*desired, *others) for rule in one.get("rules", ())]
     own = [rule for rule in _rules() if rule not in granted]
     assert own
-    assert _rights_in(own) - await audited.used() == UNSEEN.keys()
+    assert rights_in(own) - await audited.used() == UNSEEN.keys()
