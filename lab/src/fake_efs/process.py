@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import shutil
 import sys
 from collections.abc import Mapping
@@ -14,6 +15,8 @@ _POLL_SECONDS = 0.02
 _TERMINATION_SECONDS = 1.0
 _LOG_TAIL_BYTES = 2000
 _LISTENS = "0A"  # TCP_LISTEN in the tables of /proc/net
+# The parent may have died before the child asked for a signal at its death.
+_RUN_UNLESS_ORPHANED = '[ "$PPID" = "$0" ] && exec "$@"'
 
 
 class RunningProcess(Protocol):
@@ -63,7 +66,10 @@ class ChildProcess:
         if found is None:
             raise PlatformError("is not installed", field="program", value=program)
         setpriv = shutil.which("setpriv")
-        wrapper = (setpriv, "--pdeathsig", death_signal) if setpriv else ()
+        wrapper: tuple[str, ...] = ()
+        if setpriv:
+            check = ("sh", "-c", _RUN_UNLESS_ORPHANED, str(os.getpid()))
+            wrapper = (setpriv, "--pdeathsig", death_signal, *check)
         with log_file.open("ab") as log:
             process = await asyncio.create_subprocess_exec(
                 *wrapper,

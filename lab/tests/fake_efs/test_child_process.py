@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -66,9 +67,25 @@ asyncio.run(main())
 """
 
 
-async def test_it_dies_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+# Asks for the signal only when the parent is dead.
+LATE = """#!/bin/sh
+while kill -0 $PPID; do sleep 0.01; done
+exec {setpriv} "$@"
+"""
+
+
+@pytest.mark.parametrize("script", ["", LATE], ids=["later", "at once"])
+async def test_it_dies_with_a_parent_that_is_killed(script: str, tmp_path: Path) -> None:
+    if script:
+        (tmp_path / "setpriv").write_text(script.format(setpriv=shutil.which("setpriv")))
+        (tmp_path / "setpriv").chmod(0o755)
     parent = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", PARENT, str(tmp_path / "log"), stdout=asyncio.subprocess.PIPE
+        sys.executable,
+        "-c",
+        PARENT,
+        str(tmp_path / "log"),
+        stdout=asyncio.subprocess.PIPE,
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
     )
     assert parent.stdout is not None
     async with asyncio.timeout(20):
