@@ -205,6 +205,7 @@ class ClusterFacts:
 
     ``degraded`` are the operator's conditions by which something is wrong. ``constraints`` None also means
     that this is not OpenShift; ``missing_uses`` are the permissions to use some that no role gives.
+    ``other_config_maps`` are those of the tunnel targets of other names, each as namespace and name.
     """
 
     names: Names
@@ -220,6 +221,7 @@ class ClusterFacts:
     warnings: tuple[Warned, ...] = ()
     stuck_trash: tuple[StuckTrash, ...] = ()
     targets: TargetsFacts | None = None
+    other_config_maps: tuple[tuple[str, str], ...] = ()
     statuses: tuple[PublishedStatus, ...] | None = None
     missing_rights: tuple[Grant, ...] = ()
     constraints: tuple[Constraints, ...] | None = None

@@ -6,7 +6,7 @@ from typing import Any
 from lightkube import AsyncClient
 from lightkube.codecs import load_all_yaml
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import Namespace, Node, PersistentVolumeClaim
+from lightkube.resources.core_v1 import ConfigMap, Namespace, Node, PersistentVolumeClaim
 
 from kube_efs.doctor.checks.common import VolumeKind, needs_tunnels, provisioners
 from kube_efs.doctor.facts import OperatorCondition
@@ -17,7 +17,7 @@ from kube_efs.doctor.gathering.rights import missing_rights
 from kube_efs.doctor.grants import Account, Grant, Right
 from kube_efs.kube.csi_nodes import CsiNode
 from kube_efs.kube.events import EventType
-from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
+from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL, NameSet
 
 # As efs-provisioner's own manifests have it: settings are in a ConfigMap.
 _OBJECTS = """
@@ -168,3 +168,20 @@ def test_only_degraded_conditions_are_read() -> None:
     ]
     found = read_degraded({"status": {"conditions": conditions}})
     assert found == (OperatorCondition(type="AvailableDegraded", message="no credentials yet"),)
+
+
+async def test_config_maps_of_other_names_are_found_in_their_namespaces(kube: AsyncClient) -> None:
+    older, own = NameSet.OPENSHIFT_EFS_STUNNEL.names, replace(NameSet.KUBE_EFS.names, namespace="default")
+    await kube.create(Namespace(metadata=ObjectMeta(name=older.namespace)))
+    for namespace, name in (
+        (older.namespace, older.config_map),
+        ("default", older.config_map),
+        ("default", own.config_map),
+        ("default", "unrelated"),
+    ):
+        await kube.create(ConfigMap(metadata=ObjectMeta(name=name, namespace=namespace)))
+    cluster = await gather_cluster(kube, own, Attempts(timeout_seconds=30))
+    assert set(cluster.other_config_maps) == {
+        ("default", older.config_map),
+        (older.namespace, older.config_map),
+    }

@@ -165,6 +165,11 @@ PROVOKED = [
         ),
     ),
     (
+        "installation/left-over",
+        "ConfigMap kube-efs/kube-efs-tunnels\nis of a removed installation",
+        ex.cluster(other_config_maps=(("kube-efs", "kube-efs-tunnels"),)),
+    ),
+    (
         "version/older-system",
         "is of aws-efs-operator",
         ex.cluster(
@@ -645,6 +650,32 @@ def test_every_kind_of_finding_is_tested_and_has_a_unique_id() -> None:
 def test_topic_returns_only_its_declared_kinds(kind: str, words: str, facts: Facts) -> None:
     for topic in TOPICS:
         assert {one.kind for one in topic.check(facts)} <= set(topic.kinds)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        pytest.param(
+            ex.cluster(
+                other_config_maps=(("kube-efs", "kube-efs-tunnels"),),
+                workloads=(
+                    ex.CONTROLLER,
+                    ex.TUNNEL,
+                    replace(ex.TUNNEL, namespace="kube-efs", name="kube-efs-tunnel"),
+                ),
+            ),
+            id="tunnels that read it",
+        ),
+        pytest.param(
+            ex.cluster(
+                other_config_maps=(("kube-efs", "kube-efs-tunnels"),), targets=TargetsFacts(found=False)
+            ),
+            id="no own ConfigMap yet",
+        ),
+    ],
+)
+def test_config_map_that_may_be_needed_is_not_left_over(facts: Facts) -> None:
+    assert "installation/left-over" not in {one.kind.id for one in diagnose(facts)}
 
 
 def test_agents_of_an_older_system_need_no_status() -> None:

@@ -1,7 +1,7 @@
 """Whether kube-efs itself runs: its workloads, leader and versions; and remains of older systems."""
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from types import MappingProxyType
 from typing import Final
@@ -11,6 +11,7 @@ from kube_efs.doctor.facts import ClusterFacts, Facts, LeaseFacts, PodFacts, Wor
 from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
 from kube_efs.doctor.times import shown
 from kube_efs.model.csi.claims import DRIVER
+from kube_efs.model.names import NameSet
 from kube_efs.settings import DEFAULT_LEASE
 
 _NOT_READY = broken("workload/not-ready", "Pods of kube-efs do not run, or are not ready.")
@@ -19,6 +20,7 @@ _NO_LEADER = broken("controller/no-leader", "No controller holds the Lease, so n
 _DEGRADED = broken("operator/degraded", "The operator reports that its installation is degraded.")
 _SKEW = risk("version/skew", "The processes of kube-efs run from different images.")
 _SECOND = broken("installation/second", "The tunnels of two installations use the same ports of the nodes.")
+_LEFT_OVER = risk("installation/left-over", "The ConfigMap of a removed installation remains.")
 _OLDER = risk("version/older-system", "An older EFS driver, provisioner or operator still exists.")
 
 _FEW_RESTARTS: Final = 3
@@ -54,6 +56,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
             yield from (_restarted(one, pod) for pod in _pods(one, cluster) if pod.restarts > _FEW_RESTARTS)
         yield from _skew(ours)
         yield from _second(ours, cluster)
+        yield from _left_over(cluster.workloads, cluster)
         yield from (_older(one) for one in cluster.workloads if one.name in OLDER_SYSTEMS and one not in ours)
     for condition in cluster.degraded:
         yield Finding(
@@ -186,10 +189,38 @@ def _second(ours: list[Workload], cluster: ClusterFacts) -> Iterator[Finding]:
             problem="is of a second installation of kube-efs",
             evidence=(f"{own.kind} {own.namespace}/{own.name} exists, too",),
             remedy=(
-                "remove one of the two installations, as described in docs/install.md; the ConfigMap of the"
-                " one that stays must have the ports of the volumes"
+                "keep the one whose ConfigMap has the ports of the volumes; remove the other as described "
+                "in docs/install.md (upgrading from older names); not with the output of kube-efs render: "
+                "both have the CSIDriver and the definition of SharedVolumes"
             ),
-            commands=(f"kubectl -n {one.namespace} get deployments,daemonsets,configmaps,leases",),
+            commands=(
+                f"kubectl -n {own.namespace} get deployments,daemonsets,configmaps,leases",
+                f"kubectl -n {one.namespace} get deployments,daemonsets,configmaps,leases",
+            ),
+        )
+
+
+def _left_over(workloads: Sequence[Workload], cluster: ClusterFacts) -> Iterator[Finding]:
+    """ConfigMaps of other names without tunnels. The own one must exist: it gets the ports of volumes."""
+    if cluster.targets is None or not cluster.targets.found:
+        return
+    tunnels = {one.names.config_map: one.names.tunnel for one in NameSet}
+    running = {(one.namespace, one.name) for one in workloads if one.kind == "DaemonSet"}
+    for namespace, name in cluster.other_config_maps:
+        if (namespace, tunnels[name]) in running:
+            continue
+        own = f"{cluster.namespace}/{cluster.names.config_map}"
+        yield Finding(
+            kind=_LEFT_OVER,
+            subject=Subject("ConfigMap", f"{namespace}/{name}"),
+            problem="is of a removed installation; nothing reads it",
+            evidence=(f"there is no DaemonSet {namespace}/{tunnels[name]}; the ports in use are in {own}",),
+            remedy=f"check that {own} has its ports; then delete it, or its namespace if that is empty",
+            commands=(
+                f"kubectl -n {namespace} get configmap {name} -o yaml",
+                f"kubectl -n {cluster.namespace} get configmap {cluster.names.config_map} -o yaml",
+                f"kubectl -n {namespace} delete configmap {name}",
+            ),
         )
 
 
@@ -211,4 +242,6 @@ def _subject(workload: Workload) -> Subject:
     return Subject(workload.kind, f"{workload.namespace}/{workload.name}")
 
 
-TOPIC = Topic(check=_check, kinds=(_NOT_READY, _RESTARTS, _NO_LEADER, _DEGRADED, _SKEW, _SECOND, _OLDER))
+TOPIC = Topic(
+    check=_check, kinds=(_NOT_READY, _RESTARTS, _NO_LEADER, _DEGRADED, _SKEW, _SECOND, _LEFT_OVER, _OLDER)
+)

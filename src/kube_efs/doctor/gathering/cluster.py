@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
@@ -53,8 +54,8 @@ from kube_efs.kube.errors import translated
 from kube_efs.kube.reading import read_storage_class
 from kube_efs.kube.shared_volumes import SharedVolumeResource
 from kube_efs.model.csi.claims import DRIVER
-from kube_efs.model.errors import KubeNotFound
-from kube_efs.model.names import Names
+from kube_efs.model.errors import KubeDenied, KubeNotFound
+from kube_efs.model.names import Names, NameSet
 from kube_efs.model.trash import TRASH_EMPTIED, TRASH_NOT_EMPTIED
 
 _Value = TypeVar("_Value")
@@ -86,6 +87,7 @@ async def gather_cluster(client: AsyncClient, names: Names, attempts: Attempts) 
         stuck_trash = start(look("events of trashes", _stuck_trash(client)))
         constraints = start(look("SecurityContextConstraints", _constraints(client)))
         targets = start(look("the tunnel targets", _targets(client, names)))
+        others = start(look("the tunnel targets of other installations", _other_config_maps(client, names)))
         labels = names.tunnel_status_labels
         published = _read(client, ConfigMap, read_published, namespace=namespace, labels=labels)
         statuses = start(look("the published status of nodes", published))
@@ -103,6 +105,7 @@ async def gather_cluster(client: AsyncClient, names: Names, attempts: Attempts) 
         warnings=warnings.result() or (),
         stuck_trash=stuck_trash.result() or (),
         targets=targets.result(),
+        other_config_maps=others.result() or (),
         statuses=statuses.result(),
         constraints=constraints.result(),
     )
@@ -201,3 +204,19 @@ async def _targets(client: AsyncClient, names: Names) -> TargetsFacts:
     except KubeNotFound:
         return TargetsFacts(found=False)
     return read_targets(found.to_dict())
+
+
+async def _other_config_maps(client: AsyncClient, names: Names) -> tuple[tuple[str, str], ...]:
+    """The ConfigMaps with the tunnel targets of other names, in the namespace of each and in the own one."""
+    candidates = {
+        (namespace, one.names.config_map)
+        for one in NameSet
+        for namespace in (one.names.namespace, names.namespace)
+    }
+    found = []
+    for namespace, name in sorted(candidates - {(names.namespace, names.config_map)}):
+        # In a pod of kube-efs, the service account can read only its own objects.
+        with suppress(KubeNotFound, KubeDenied), translated(f"ConfigMap {namespace}/{name}"):
+            await client.get(ConfigMap, name, namespace=namespace)
+            found.append((namespace, name))
+    return tuple(found)
