@@ -32,14 +32,23 @@ async def find_installed(
 ) -> Names | None:
     """The first names of an existing DaemonSet of the tunnels, else of their ConfigMap; raises KubeError.
 
-    The ConfigMap of a replaced installation stays beside that of the next one, and after a removal. With
-    ``skips_denied``, objects that this client must not read do not exist.
+    Of several DaemonSets, one with a ConfigMap is preferred: the controller of a second installation does not
+    lead, so it creates none. The ConfigMap of a replaced installation stays beside that of the next one, and
+    after a removal. With ``skips_denied``, objects that this client must not read do not exist.
     """
     missing: tuple[type[KubeError], ...] = (KubeNotFound, KubeDenied) if skips_denied else (KubeNotFound,)
-    for kind in (DaemonSet, ConfigMap):
-        for names in candidates:
-            name = names.tunnel if kind is DaemonSet else names.config_map
-            with suppress(*missing), translated(f"{kind.__name__} {names.namespace}/{name}"):
-                await client.get(kind, name, namespace=names.namespace)
-                return names
-    return None
+
+    async def exists(kind: type[DaemonSet | ConfigMap], names: Names) -> bool:
+        name = names.tunnel if kind is DaemonSet else names.config_map
+        with suppress(*missing), translated(f"{kind.__name__} {names.namespace}/{name}"):
+            await client.get(kind, name, namespace=names.namespace)
+            return True
+        return False
+
+    running = [names for names in dict.fromkeys(candidates) if await exists(DaemonSet, names)]
+    if len(running) == 1:
+        return running[0]
+    for names in running or candidates:
+        if await exists(ConfigMap, names):
+            return names
+    return running[0] if running else None

@@ -1,6 +1,7 @@
 """Which installation of a cluster the commands and the operator use."""
 
 from dataclasses import replace
+from itertools import permutations
 
 import pytest
 from lightkube import AsyncClient
@@ -57,14 +58,12 @@ async def test_operator_keeps_the_names_that_it_finds(
     assert await find_names(kube, settings) is installed
 
 
-async def test_config_map_that_another_installation_left_is_not_an_installation(kube: AsyncClient) -> None:
-    for name_set in NameSet:
-        await install(kube, name_set, "default")
-    names = NameSet.KUBE_EFS.names
+async def run_tunnels(kube: AsyncClient, name_set: NameSet, namespace: str) -> None:
+    """Create the DaemonSet of the tunnels."""
     labels = {"app": "tunnel"}
     await kube.create(
         DaemonSet(
-            metadata=ObjectMeta(name=names.tunnel, namespace="default"),
+            metadata=ObjectMeta(name=name_set.names.tunnel, namespace=namespace),
             spec=DaemonSetSpec(
                 selector=LabelSelector(matchLabels=labels),
                 template=PodTemplateSpec(
@@ -74,6 +73,25 @@ async def test_config_map_that_another_installation_left_is_not_an_installation(
             ),
         )
     )
+
+
+@pytest.mark.parametrize(("first", "second"), [*permutations(NameSet, 2)])
+async def test_second_installation_does_not_hide_the_one_with_the_ports(
+    kube: AsyncClient, first: NameSet, second: NameSet
+) -> None:
+    await install(kube, first, "default")
+    for name_set in (first, second):
+        await run_tunnels(kube, name_set, "default")
+    assert (await find_installation(kube, "default", None)).name_set is first
+    settings = OperatorSettings(name_set=second, namespace="default")
+    assert await find_names(kube, settings) is first
+
+
+async def test_config_map_that_another_installation_left_is_not_an_installation(kube: AsyncClient) -> None:
+    for name_set in NameSet:
+        await install(kube, name_set, "default")
+    names = NameSet.KUBE_EFS.names
+    await run_tunnels(kube, NameSet.KUBE_EFS, "default")
     assert await find_installation(kube, "default", None) == replace(names, namespace="default")
     settings = OperatorSettings(name_set=NameSet.AWS_EFS_CSI_DRIVER, namespace="default")
     assert await find_names(kube, settings) is NameSet.KUBE_EFS
