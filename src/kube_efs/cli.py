@@ -18,7 +18,8 @@ from kube_efs.doctor.commands import make_doctor
 from kube_efs.exit_status import FAILED, exit_status_of
 from kube_efs.manual import MANUALS, add_manuals
 from kube_efs.migration.command import migrate
-from kube_efs.model.names import NEW_INSTALLATION, Names, NameSet
+from kube_efs.model.errors import InvalidSetting
+from kube_efs.model.names import NEW_INSTALLATION, UNNAMED_INSTALLATION, Names, NameSet, names_in
 from kube_efs.operator.platforms import Platform
 from kube_efs.other_commands import GROUP, add_commands
 from kube_efs.telemetry.loading import load_logging
@@ -168,8 +169,12 @@ def render(  # noqa: PLR0913 - one for each option
     ],
     *,
     names: Annotated[
-        NameSet, typer.Option(help="Names of the objects: those that users of an older system know.")
-    ] = NEW_INSTALLATION,
+        NameSet | None,
+        typer.Option(
+            help="Names of the objects. To upgrade, use those of the installation.",
+            show_default="those of --namespace",
+        ),
+    ] = None,
     namespace: Annotated[
         str | None,
         typer.Option("--namespace", "-n", help="Namespace for kube-efs.", show_default="that of --names"),
@@ -231,6 +236,15 @@ def render(  # noqa: PLR0913 - one for each option
     from kube_efs.operator.operator_manifests import render_operator
     from kube_efs.settings import own_image
 
+    # The operator looks for the names that its namespace has.
+    has_operator = operator or target is RenderTarget.OLM
+    names = names or names_in(namespace) or (NEW_INSTALLATION if has_operator else None)
+    if names is None:
+        remedy = (
+            f"add --names {NEW_INSTALLATION} for a new installation; for an existing one its names, such as "
+            f"--names {UNNAMED_INSTALLATION} for one of an earlier version"
+        )
+        raise InvalidSetting("needs --names", field="--namespace", value=namespace, remedy=remedy)
     options = RenderOptions(
         platform=Platform.OPENSHIFT if target is RenderTarget.OLM else Platform(target),
         names=names,
@@ -241,7 +255,7 @@ def render(  # noqa: PLR0913 - one for each option
         storage_class_name=names.names.storage_class if storage_class is None else storage_class,
         region=region,
         fips=fips,
-        csi=csi or csi_only or operator or target is RenderTarget.OLM,
+        csi=csi or csi_only or has_operator,
         csi_only=csi_only,
         pod_tokens=pod_tokens,
         kubelet_folder=kubelet_dir,

@@ -5,12 +5,21 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from kube_efs.model.names import NEW_INSTALLATION
+
 CSI: Mapping[str, Any] = {"csi": {"enabled": True}}
 DIGEST = f"sha256:{'0123456789abcdef' * 4}"
-MANAGER, TUNNEL, NODE = "Deployment/efs-manager", "DaemonSet/efs-stunnel", "DaemonSet/efs-csi-node"
-CLASS = "StorageClass/efs-stunnel"
+NAMES = NEW_INSTALLATION.names
+MANAGER, TUNNEL, NODE = (
+    f"Deployment/{NAMES.controller}",
+    f"DaemonSet/{NAMES.tunnel}",
+    f"DaemonSet/{NAMES.node}",
+)
+ACCOUNTS = (NAMES.controller_account, NAMES.tunnel_account, NAMES.worker_account, NAMES.node_account)
+CONTROLLER_ACCOUNT, TUNNEL_ACCOUNT = (f"ServiceAccount/{one}" for one in ACCOUNTS[:2])
+CLASS = f"StorageClass/{NAMES.storage_class}"
 DRIVER = "CSIDriver/efs.csi.aws.com"
-SERVICE, BUDGET = "Service/efs-csi-controller", "PodDisruptionBudget/efs-manager"
+SERVICE, BUDGET = "Service/efs-csi-controller", f"PodDisruptionBudget/{NAMES.controller}"
 WITH_BUDGET: Mapping[str, Any] = {"controller": {"podDisruptionBudget": {"enabled": True}}}
 ROLE = "eks.amazonaws.com/role-arn"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -189,10 +198,7 @@ CHANGES: Mapping[str, Change] = {
     ),
     "image.pullSecrets": Change(
         value=[{"name": "registry"}],
-        gives={
-            f"ServiceAccount/{name}.imagePullSecrets.0.name": "registry"
-            for name in ("efs-manager", "efs-stunnel", "efs-worker", "efs-csi-node")
-        },
+        gives={f"ServiceAccount/{name}.imagePullSecrets.0.name": "registry" for name in ACCOUNTS},
         base=CSI,
     ),
     "region": Change(
@@ -237,9 +243,9 @@ CHANGES: Mapping[str, Change] = {
             f"{TUNNEL}.spec.updateStrategy.rollingUpdate.maxUnavailable": None,
         },
     ),
-    **_of_workload("controller", MANAGER, "efs-manager", {}),
-    **_of_workload("tunnel", TUNNEL, "efs-stunnel", {}),
-    **_of_workload("node", NODE, "efs-csi-node", CSI),
+    **_of_workload("controller", MANAGER, NAMES.controller_account, {}),
+    **_of_workload("tunnel", TUNNEL, NAMES.tunnel_account, {}),
+    **_of_workload("node", NODE, NAMES.node_account, CSI),
     **_of_aws_driver_pods("controller", MANAGER, {}),
     **_of_aws_driver_pods("node", NODE, CSI),
     "nameOverride": Change(
@@ -253,10 +259,7 @@ CHANGES: Mapping[str, Change] = {
     ),
     "imagePullSecrets": Change(
         value=["registry"],
-        gives={
-            f"ServiceAccount/{name}.imagePullSecrets.0.name": "registry"
-            for name in ("efs-manager", "efs-stunnel", "efs-worker", "efs-csi-node")
-        },
+        gives={f"ServiceAccount/{name}.imagePullSecrets.0.name": "registry" for name in ACCOUNTS},
         base=CSI,
     ),
     "useFIPS": Change(
@@ -332,10 +335,10 @@ CHANGES: Mapping[str, Change] = {
             f"{SERVICE}.apiVersion": "v1",
             f"{SERVICE}.kind": "Service",
             f"{SERVICE}.metadata.name": "efs-csi-controller",
-            f"{SERVICE}.metadata.namespace": "openshift-efs-stunnel",
+            f"{SERVICE}.metadata.namespace": NAMES.namespace,
             f"{SERVICE}.metadata.labels.app": "efs-csi-controller",
             f"{SERVICE}.metadata.labels.app.kubernetes.io/part-of": "kube-efs",
-            f"{SERVICE}.spec.selector.component": "efs-manager",
+            f"{SERVICE}.spec.selector.component": NAMES.controller,
             f"{SERVICE}.spec.ports.0.name": "metrics",
             f"{SERVICE}.spec.ports.0.port": 3301,
             f"{SERVICE}.spec.ports.0.targetPort": "health",
@@ -407,11 +410,11 @@ CHANGES: Mapping[str, Change] = {
         gives={
             f"{BUDGET}.apiVersion": "policy/v1",
             f"{BUDGET}.kind": "PodDisruptionBudget",
-            f"{BUDGET}.metadata.name": "efs-manager",
-            f"{BUDGET}.metadata.namespace": "openshift-efs-stunnel",
-            f"{BUDGET}.metadata.labels.component": "efs-manager",
+            f"{BUDGET}.metadata.name": NAMES.controller,
+            f"{BUDGET}.metadata.namespace": NAMES.namespace,
+            f"{BUDGET}.metadata.labels.component": NAMES.controller,
             f"{BUDGET}.metadata.labels.app.kubernetes.io/part-of": "kube-efs",
-            f"{BUDGET}.spec.selector.matchLabels.component": "efs-manager",
+            f"{BUDGET}.spec.selector.matchLabels.component": NAMES.controller,
             f"{BUDGET}.spec.minAvailable": 1,
             f"{BUDGET}.spec.unhealthyPodEvictionPolicy": "IfHealthyBudget",
         },
@@ -430,18 +433,21 @@ CHANGES: Mapping[str, Change] = {
         base=WITH_BUDGET,
     ),
     "controller.serviceAccount.create": Change(
-        value=False, gives={"ServiceAccount/efs-manager.metadata.name": None}, whole=True
+        value=False, gives={f"{CONTROLLER_ACCOUNT}.metadata.name": None}, whole=True
     ),
     "controller.serviceAccount.annotations": Change(
         value={ROLE: "arn:aws:iam::1:role/efs"},
-        gives={f"ServiceAccount/efs-manager.metadata.annotations.{ROLE}": "arn:aws:iam::1:role/efs"},
+        gives={f"{CONTROLLER_ACCOUNT}.metadata.annotations.{ROLE}": "arn:aws:iam::1:role/efs"},
     ),
     "node.serviceAccount.create": Change(
-        value=False, gives={"ServiceAccount/efs-stunnel.metadata.name": None}, base=CSI, whole=True
+        value=False,
+        gives={f"{TUNNEL_ACCOUNT}.metadata.name": None},
+        base=CSI,
+        whole=True,
     ),
     "node.serviceAccount.annotations": Change(
         value={ROLE: "arn:aws:iam::1:role/efs"},
-        gives={f"ServiceAccount/efs-stunnel.metadata.annotations.{ROLE}": "arn:aws:iam::1:role/efs"},
+        gives={f"{TUNNEL_ACCOUNT}.metadata.annotations.{ROLE}": "arn:aws:iam::1:role/efs"},
         base=CSI,
     ),
     "node.serviceAccount.disableMutation": Change(

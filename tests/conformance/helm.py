@@ -10,6 +10,8 @@ import yaml
 from tests.conformance.kubectl import Answer
 from tests.conformance.programs import PROGRAMS
 
+from kube_efs.model.names import NEW_INSTALLATION
+
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy" / "helm" / "kube-efs"
 # Helm reads no cluster for a template, so it needs the facts of the cluster.
@@ -39,7 +41,7 @@ async def helm(*arguments: str, stdin: str = "", kubeconfig: Path | None = None)
     return Answer(process.returncode or 0, output.decode(), errors.decode())
 
 
-async def template(values: Mapping[str, Any], *, namespace: str = "openshift-efs-stunnel") -> Answer:
+async def template(values: Mapping[str, Any], *, namespace: str = NEW_INSTALLATION.names.namespace) -> Answer:
     """The output of ``helm template`` for these values, which is cached."""
     flags = ("--namespace", namespace, *_VERSION, "--values", "-")
     key = (namespace, yaml.safe_dump(dict(values)))

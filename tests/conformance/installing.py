@@ -7,9 +7,11 @@ from tests.conformance.kubectl import Kubectl
 from typer.testing import CliRunner
 
 from kube_efs.cli import app
+from kube_efs.model.names import NEW_INSTALLATION
 
-NAMESPACE = "openshift-efs-stunnel"
-MANAGER, TUNNEL, WORKER, NODE = "efs-manager", "efs-stunnel", "efs-worker", "efs-csi-node"
+NAMES = NEW_INSTALLATION.names
+NAMESPACE = NAMES.namespace
+MANAGER, TUNNEL, WORKER, NODE = NAMES.controller, NAMES.tunnel, NAMES.worker_account, NAMES.node
 # What classes of the CSI driver name in these tests.
 REFERENCES = ("--secret", "default/role", "--config-map", "default/file-systems")
 OPTIONS = ("--for", "openshift", "--csi", *REFERENCES)

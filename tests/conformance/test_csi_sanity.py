@@ -18,6 +18,7 @@ from tests.scenarios.steps import eventually
 from fake_efs.service import EmbeddedEfs
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.model.efs.ids import FileSystemId, Region
+from kube_efs.model.names import UNNAMED_INSTALLATION
 from kube_efs.mounts.mountinfo import read_mountinfo
 from kube_efs.tunnels.api.client import connect_tunnels
 from kube_efs_lab.aws import aws_options
@@ -64,8 +65,13 @@ async def controller(
 ) -> AsyncIterator[Path]:
     """The socket of a controller that has also published the file system to the nodes."""
     driver = Driver(control_plane.admin_kubeconfig, efs, folder)
+    name = UNNAMED_INSTALLATION.names.config_map  # its process has no KUBE_EFS_NAMES
     targets = partial(
-        Kubectl(control_plane.admin_kubeconfig).run, "get", "configmap", "efs-stunnel", "-oyaml"
+        Kubectl(control_plane.admin_kubeconfig).run,
+        "get",
+        "configmap",
+        name,
+        "-oyaml",
     )
 
     async def told() -> bool:

@@ -13,7 +13,7 @@ from tests.conformance.installing import render
 from tests.conformance.kubectl import Kubectl
 from tests.docs.blocks import Command, blocks_of, commands_for
 
-from kube_efs.model.names import NameSet
+from kube_efs.model.names import NEW_INSTALLATION, UNNAMED_INSTALLATION, NameSet
 from kube_efs.operator.forms.aws_driver_refusals import REFUSALS
 from kube_efs.operator.forms.chart_values import chart_values
 from kube_efs.operator.manifests import RenderOptions, render_asset, render_manifests, values_of
@@ -21,6 +21,7 @@ from kube_efs.operator.platforms import Platform
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
+NAMES = NEW_INSTALLATION.names
 KEPT = {"helm.sh/resource-policy": "keep"}
 AWS_DRIVER_NAMES = Path(__file__).with_name("aws_driver_chart_values.txt")
 
@@ -78,14 +79,45 @@ async def test_chart_gives_the_rendered_manifests_for_the_same_settings(
     assert found == wanted
 
 
-async def test_release_of_a_version_without_names_keeps_them() -> None:
-    # What --reuse-values leaves of a value that the chart did not have.
-    found = await objects({"names": None, "storageClass": {"name": "fast"}})
-    options = RenderOptions(
-        platform=Platform.KUBERNETES, names=NameSet.OPENSHIFT_EFS_STUNNEL, storage_class_name="fast"
-    )
-    wanted = render_manifests(options)
+@pytest.mark.parametrize("names", [None, ""], ids=["--reuse-values", "default"])
+@pytest.mark.parametrize("expected", [NEW_INSTALLATION, UNNAMED_INSTALLATION])
+async def test_namespace_determines_the_names_where_helm_cannot_read_the_cluster(
+    names: str | None, expected: NameSet
+) -> None:
+    found = await objects({"names": names}, namespace=expected.names.namespace)
+    wanted = render_manifests(RenderOptions(platform=Platform.KUBERNETES, names=expected))
     assert found == keyed([*wanted[1:]])
+
+
+async def test_names_must_be_given_in_a_namespace_that_helm_cannot_read() -> None:
+    # Argo CD would delete the objects of an earlier version, and so end all tunnels at once.
+    answer = await template({}, namespace="storage")
+    assert answer.status != 0
+    assert (
+        "names: Helm cannot read the cluster; set names: kube-efs for a new installation, "
+        "names: openshift-efs-stunnel for one of an earlier version"
+    ) in answer.errors
+
+
+@pytest.mark.parametrize("namespace", ["fresh", NAMES.namespace])
+@pytest.mark.parametrize("name_set", NameSet)
+async def test_release_keeps_the_names_of_the_config_map_with_the_ports(
+    kubectl: Kubectl, name_set: NameSet, namespace: str
+) -> None:
+    # What an uninstalled release leaves behind, and what volumes still depend on.
+    await kubectl("create", "namespace", namespace)
+
+    async def controllers() -> set[str]:
+        dry = ("--dry-run=server", "--namespace", namespace, "--output", "json")
+        answer = await helm("install", "efs", str(CHART), *dry, kubeconfig=kubectl.kubeconfig)
+        assert answer.status == 0, answer.errors
+        manifests = yaml.safe_load_all(json.loads(answer.output)["manifest"])
+        return {one["metadata"]["name"] for one in manifests if one and one["kind"] == "Deployment"}
+
+    assert await controllers() == {NAMES.controller}
+    await kubectl("create", "configmap", name_set.names.config_map, "-n", namespace)
+    assert await controllers() == {name_set.names.controller}
+    await kubectl("delete", "namespace", namespace)
 
 
 async def test_chart_requires_only_the_platform() -> None:
@@ -121,8 +153,9 @@ async def test_value_changes_only_what_it_documents(path: str) -> None:
 async def test_switch_adds_objects_of_the_operator_assets(
     values: Mapping[str, Any], names: tuple[str, ...]
 ) -> None:
-    found = await objects(values, namespace="storage")
-    without = await objects({}, namespace="storage")
+    named = {"names": str(NEW_INSTALLATION)}
+    found = await objects({**values, **named}, namespace="storage")
+    without = await objects(named, namespace="storage")
     shown = values_of(RenderOptions(platform=Platform.KUBERNETES, namespace="storage"))
     wanted = keyed([one for name in names for one in render_asset(name, shown)])
     assert {key: one for key, one in found.items() if key not in without} == wanted
@@ -232,7 +265,7 @@ async def test_refused_value_may_be_the_default_of_the_aws_driver() -> None:
         ),
         pytest.param(
             {**CSI, **{name: {"serviceAccount": {"name": "efs-sa"}} for name in ("controller", "node")}},
-            "serviceAccount.name: efs-sa, efs-sa, efs-csi-node, efs-worker must differ",
+            f"serviceAccount.name: efs-sa, efs-sa, {NAMES.node_account}, {NAMES.worker_account} must differ",
             id="one account for two processes",
         ),
         pytest.param(
@@ -253,8 +286,8 @@ async def test_value_that_cannot_be_meant_is_refused_with_a_remedy(
 @pytest.mark.parametrize(
     ("values", "old", "new", "workload"),
     [
-        ("controller", "efs-manager", "efs-csi-controller-sa", MANAGER),
-        ("node", "efs-stunnel", "efs-csi-node-sa", TUNNEL),
+        ("controller", NAMES.controller_account, "efs-csi-controller-sa", MANAGER),
+        ("node", NAMES.tunnel_account, "efs-csi-node-sa", TUNNEL),
     ],
 )
 @pytest.mark.parametrize("platform", Platform)
@@ -271,7 +304,7 @@ async def test_name_of_a_service_account_changes_wherever_it_is_named(
     before = await objects(base)
     after = await objects(_merged(base, f"{values}.serviceAccount.name", new))
 
-    user = f"system:serviceaccount:openshift-efs-stunnel:{old}"
+    user = f"system:serviceaccount:{NAMES.namespace}:{old}"
     expected: dict[str, Any] = {}
     for key, one in before.items():
         if key == f"ServiceAccount/{old}":
@@ -339,9 +372,8 @@ async def test_release_is_installed_upgraded_and_removed(kubectl: Kubectl) -> No
         return answer.output
 
     # What is there already is taken over.
-    rendered = render(
-        "--for", "kubernetes", "--namespace", "charted", "--create-namespace", "--storage-class", "charted"
-    )
+    charted = ("--namespace", "charted", "--create-namespace", "--storage-class", "charted")
+    rendered = render("--for", "kubernetes", "--names", str(UNNAMED_INSTALLATION), *charted)
     await kubectl("apply", "-f", "-", stdin=rendered)
     notes = await run("install", *release, "--take-ownership")
     manager = await kubectl("get", "deployment/efs-manager", "-n", "charted", "-o", "yaml")
@@ -359,7 +391,8 @@ async def test_release_is_installed_upgraded_and_removed(kubectl: Kubectl) -> No
     # It would end all tunnels at once.
     renamed = await helm("upgrade", *release, "--set", "names=kube-efs", kubeconfig=kubectl.kubeconfig)
     assert renamed.status != 0
-    assert 'the installation in this namespace has the names "openshift-efs-stunnel"' in renamed.errors
+    told = 'names "kube-efs": the namespace has other names in use; '
+    assert f"{told}set names: openshift-efs-stunnel" in renamed.errors
 
     await run("uninstall", "efs", "--namespace", "charted", "--wait")
     left = await kubectl("get", "deployment,daemonset,role,clusterrole", "-A", "-o", "name")
@@ -377,12 +410,12 @@ async def test_documented_helm_commands_work(kubectl: Kubectl) -> None:
         assert program == "helm"
         answer = await helm(*arguments, kubeconfig=kubectl.kubeconfig)
         assert answer.status == 0, answer.errors
-        left = await kubectl("get", "deployment,daemonset", "-n", "openshift-efs-stunnel", "-o", "name")
+        left = await kubectl("get", "deployment,daemonset", "-n", NAMES.namespace, "-o", "name")
         return {*left.split()}
 
-    first = {"deployment.apps/efs-manager", "daemonset.apps/efs-stunnel"}
+    first = {f"deployment.apps/{NAMES.controller}", f"daemonset.apps/{NAMES.tunnel}"}
     assert await workloads_after(install) == first
-    assert await workloads_after(upgrade) == {*first, "daemonset.apps/efs-csi-node"}
+    assert await workloads_after(upgrade) == {*first, f"daemonset.apps/{NAMES.node}"}
     assert await workloads_after(uninstall) == set()
 
 
@@ -419,11 +452,11 @@ async def test_release_of_the_aws_driver_is_upgraded_as_documented(
     assert [await uid(one) for one in accounts] == before
     left = await kubectl("get", "deployment,daemonset", "-n", "kube-system", "-o", "name")
     assert {*left.split()} == {
-        "deployment.apps/efs-manager",
-        "daemonset.apps/efs-stunnel",
+        "deployment.apps/efs-csi-controller",
+        "daemonset.apps/efs-csi-tunnel",
         "daemonset.apps/efs-csi-node",
     }
-    manager = await kubectl("get", "deployment/efs-manager", "-n", "kube-system", "-o", "json")
+    manager = await kubectl("get", "deployment/efs-csi-controller", "-n", "kube-system", "-o", "json")
     assert json.loads(manager)["spec"]["replicas"] == 3
     driver = await kubectl("get", "csidriver/efs.csi.aws.com", "-o", "jsonpath={.spec.fsGroupPolicy}")
     assert driver == "None"

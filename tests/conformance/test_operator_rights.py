@@ -26,6 +26,7 @@ from tests.scenarios.operator_steps import (
 )
 from tests.scenarios.steps import eventually
 
+from kube_efs.model.names import UNNAMED_INSTALLATION
 from kube_efs.operator.bundle import render_service_version
 from kube_efs.operator.cluster_csi_driver import OPERATOR_NAMESPACE
 from kube_efs.operator.cluster_facts import ClusterFacts
@@ -40,7 +41,10 @@ from kube_efs_lab.real_plane import RealPlane
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 ACCOUNT: Final = "kube-efs-operator"
-OPTIONS: Final = RenderOptions(platform=Platform.OPENSHIFT, namespace=NAMESPACE, csi=True)
+# The process of the operator has no KUBE_EFS_NAMES.
+OPTIONS: Final = RenderOptions(
+    platform=Platform.OPENSHIFT, names=UNNAMED_INSTALLATION, namespace=NAMESPACE, csi=True
+)
 _HERE: Final = Path(__file__).parent
 _SCENARIOS: Final = _HERE.parent / "scenarios"
 _OF_CREDENTIALS: Final = "openshift-cloud-credential-operator"

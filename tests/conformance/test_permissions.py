@@ -16,7 +16,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.authorization_v1 import SubjectAccessReview
 from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import ConfigMap, Event, Secret
-from tests.conformance.installing import MANAGER, NAMESPACE, NODE, TUNNEL, WORKER
+from tests.conformance.installing import MANAGER, NAMES, NAMESPACE, NODE, TUNNEL, WORKER
 from tests.conformance.kubectl import Kubectl
 
 from kube_efs.controllers.sole_leader import SoleLeader
@@ -37,7 +37,7 @@ from kube_efs_lab.real_control_plane import RealControlPlane, ServiceAccountName
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("installed")]
 
 OTHER = "default"
-STATUS = "efs-stunnel-status-first"
+STATUS = NAMES.tunnel_status_of("first")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,8 @@ ALLOWED = {
         *_calls("list watch", "storageclasses.storage.k8s.io"),  # run, watches
         *_calls("get create patch", "events", OTHER),  # events
         *_calls("get create patch", "events", NAMESPACE),
-        *_calls(
-            "get list watch patch", "configmaps", NAMESPACE, OPENSHIFT_EFS_STUNNEL.config_map
-        ),  # tunnel_targets
+        *_calls("get list watch patch", "configmaps", NAMESPACE, NAMES.config_map),  # tunnel_targets
+        *_calls("get", "configmaps", NAMESPACE, OPENSHIFT_EFS_STUNNEL.config_map),
         *_calls("create", "configmaps", NAMESPACE),
         *_calls("get list watch create patch delete", "pods", NAMESPACE),  # workers
         *_calls("get", "pods/log", NAMESPACE),  # worker_pods
@@ -88,10 +87,10 @@ ALLOWED = {
         *_calls("get", "nodes", name="first"),  # location
         *_calls("get", "infrastructures.config.openshift.io", name="cluster"),
         *_calls("list watch", "csinodes.storage.k8s.io"),  # workers/placement
-        *_calls("list watch", "daemonsets.apps", NAMESPACE, "efs-stunnel"),
+        *_calls("list watch", "daemonsets.apps", NAMESPACE, TUNNEL),
     ],
     TUNNEL: [
-        *_calls("list watch", "configmaps", NAMESPACE, OPENSHIFT_EFS_STUNNEL.config_map),  # run
+        *_calls("list watch", "configmaps", NAMESPACE, NAMES.config_map),  # run
         *_calls("create patch delete", "configmaps", NAMESPACE, STATUS),  # publishing
         *_calls("get create patch", "events", "default"),  # news
         *_calls("get", "nodes", name="first"),  # location
@@ -100,7 +99,7 @@ ALLOWED = {
     NODE: [
         *_calls("get patch", "nodes", name="first"),  # location, startup_taint
         *_calls("get", "infrastructures.config.openshift.io", name="cluster"),
-        *_calls("get", "daemonsets.apps", NAMESPACE, "efs-stunnel"),  # startup_taint
+        *_calls("get", "daemonsets.apps", NAMESPACE, TUNNEL),  # startup_taint
         *_calls("get", "serviceaccounts", OTHER, "any"),  # pod_tokens
     ],
     WORKER: [],
@@ -118,6 +117,7 @@ REFUSED = {
         *_calls("create get", "pods/exec", NAMESPACE),
         *_calls("get list watch create patch", "configmaps", OTHER),
         *_calls("get list patch delete", "configmaps", NAMESPACE, "kube-root-ca.crt"),
+        *_calls("list watch patch", "configmaps", NAMESPACE, OPENSHIFT_EFS_STUNNEL.config_map),
         *_calls("get update", "leases.coordination.k8s.io", NAMESPACE, "another"),
         *_calls("update delete", "leases.coordination.k8s.io", OTHER, DEFAULT_LEASE),
         *_calls("get", "leases.coordination.k8s.io", OTHER, "another"),
@@ -135,7 +135,7 @@ REFUSED = {
         *_calls("list watch create update patch delete", "csidrivers.storage.k8s.io", name="efs.csi.aws.com"),
         *_calls("create update patch delete", "csinodes.storage.k8s.io"),
         *_calls("list watch create update patch delete", "daemonsets.apps", NAMESPACE),
-        *_calls("list watch", "daemonsets.apps", OTHER, "efs-stunnel"),
+        *_calls("list watch", "daemonsets.apps", OTHER, TUNNEL),
         *_calls("list watch patch", "infrastructures.config.openshift.io"),
         *_calls("get", "infrastructures.config.openshift.io", name="another"),
         *_calls("patch", "namespaces"),
@@ -160,7 +160,7 @@ REFUSED = {
         *_calls("get list patch", "persistentvolumes"),
         *_calls("get list patch", "csinodes.storage.k8s.io"),
         *_calls("list watch patch", "daemonsets.apps", NAMESPACE),
-        *_calls("get", "daemonsets.apps", NAMESPACE, "efs-csi-node"),
+        *_calls("get", "daemonsets.apps", NAMESPACE, NODE),
         *_calls("list watch create patch delete", "serviceaccounts", OTHER),
         *_calls("create", "serviceaccounts/token", OTHER, "any"),
     ],
@@ -300,14 +300,15 @@ async def test_driver_cannot_change_anything_else(
 
 
 async def test_tunnel_agent_can_write_the_status_of_its_node(agent: AsyncClient) -> None:
-    status = build_config_map(namespace=NAMESPACE, name="efs-stunnel-status-one", labels={}, data={"a": "b"})
+    name = NAMES.tunnel_status_of("one")
+    status = build_config_map(namespace=NAMESPACE, name=name, labels={}, data={"a": "b"})
     async with asyncio.timeout(30):
         for _ in range(2):
             await agent.apply(status, force=True)
-        await agent.delete(ConfigMap, "efs-stunnel-status-one", namespace=NAMESPACE)
+        await agent.delete(ConfigMap, name, namespace=NAMESPACE)
 
 
-@pytest.mark.parametrize("name", [OPENSHIFT_EFS_STUNNEL.config_map, "efs-stunnel-status-other", "any"])
+@pytest.mark.parametrize("name", [NAMES.config_map, NAMES.tunnel_status_of("other"), "any"])
 async def test_tunnel_agent_cannot_write_other_config_maps(
     agent: AsyncClient, installed: Kubectl, name: str
 ) -> None:
@@ -337,23 +338,19 @@ async def manager(control_plane: RealControlPlane, installed: Kubectl) -> AsyncI
 
 
 def _targets(name: str) -> ConfigMap:
-    return build_config_map(
-        namespace=NAMESPACE, name=name, labels={"component": "efs-stunnel"}, data={"a": "b"}
-    )
+    return build_config_map(namespace=NAMESPACE, name=name, labels={"component": TUNNEL}, data={"a": "b"})
 
 
 async def test_controller_can_apply_only_its_own_config_map(manager: AsyncClient) -> None:
     # Once to create it, once to change it: the first needs one permission more.
     for _ in range(2):
-        await manager.apply(_targets(OPENSHIFT_EFS_STUNNEL.config_map), force=True)
+        await manager.apply(_targets(NAMES.config_map), force=True)
     with pytest.raises(KubeDenied, match="another"), translated("ConfigMap another"):
         await manager.apply(_targets("another"), force=True)
 
 
 async def test_controller_can_watch_only_its_own_config_map(manager: AsyncClient) -> None:
-    stream = follow(
-        manager, ConfigMap, namespace=NAMESPACE, fields={"metadata.name": OPENSHIFT_EFS_STUNNEL.config_map}
-    )
+    stream = follow(manager, ConfigMap, namespace=NAMESPACE, fields={"metadata.name": NAMES.config_map})
     async with asyncio.timeout(20):
         assert isinstance(await anext(stream), Listed)
     await stream.aclose()

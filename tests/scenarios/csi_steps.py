@@ -20,12 +20,13 @@ from kube_efs.aws.access_points import AwsAccessPoints
 from kube_efs.aws.connection import AwsConnection, Service
 from kube_efs.model.csi.volume_handles import VolumeHandle, parse_volume_handle
 from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.names import NEW_INSTALLATION
 from kube_efs.model.volumes import Volume
 from kube_efs_lab.aws import aws_options
 from kube_efs_lab.program import Program
 
 DRIVER = "efs.csi.aws.com"
-MANAGER = "efs-manager"
+MANAGER = NEW_INSTALLATION.names.controller_account
 
 # Word for word what a user of the AWS driver has written down, except the file system's id.
 SEED_CLASS = """

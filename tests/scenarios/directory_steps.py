@@ -262,7 +262,9 @@ async def allow_lease(cluster: Cluster, name: str) -> None:
         resourceNames=[name],
         verbs=["get", "update"],
     )
-    account = Subject(kind="ServiceAccount", name="efs-manager", namespace=cluster.namespace)
+    account = Subject(
+        kind="ServiceAccount", name=cluster.names.controller_account, namespace=cluster.namespace
+    )
     role = RoleRef(apiGroup="rbac.authorization.k8s.io", kind="Role", name=name)
     await cluster.client.create(Role(metadata=meta, rules=[rule]))
     await cluster.client.create(RoleBinding(metadata=meta, roleRef=role, subjects=[account]))

@@ -17,6 +17,7 @@ from multidict import CIMultiDict
 from yarl import URL
 
 from kube_efs.kube.client import load_config
+from kube_efs.model.names import NEW_INSTALLATION
 from kube_efs_lab.control_plane import ControlPlane
 from tinykube.api.credentials import make_identity, render_kubeconfig, write_kubeconfig
 from tinykube.kubelet.kubelet import Kubelet
@@ -260,7 +261,7 @@ class FaultyPlane:
     async def kubeconfig_of(self, account: str) -> Path:
         """The kubeconfig of the proxy for the controller, else that of the inner control plane."""
         direct = await self.inner.kubeconfig_of(account)
-        if account != "efs-manager":
+        if account != NEW_INSTALLATION.names.controller_account:
             return direct
         self.api = await self._stack.enter_async_context(
             FaultyApi(direct, self._folder / "faulty.kubeconfig")

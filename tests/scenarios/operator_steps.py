@@ -265,6 +265,7 @@ async def operator_cluster(
     environment = {
         **{name: os.environ[name] for name in _INHERITED if name in os.environ},
         "KUBECONFIG": str(api.kubeconfig),
+        # Without KUBE_EFS_NAMES, as an operator of an earlier version: it keeps the names that it had.
         "POD_NAMESPACE": NAMESPACE,
         "POD_NAME": "kube-efs-operator-0",
         "KUBE_EFS_HEALTH_HOST": "127.0.0.1",

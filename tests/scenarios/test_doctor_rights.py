@@ -16,7 +16,7 @@ from kube_efs.doctor.findings import Finding
 from kube_efs.doctor.gathering.attempts import Attempts
 from kube_efs.doctor.run import examine_cluster
 from kube_efs.kube.client import connect, load_config
-from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL, Names
+from kube_efs.model.names import NEW_INSTALLATION, Names
 from kube_efs.operator.manifests import Manifest, RenderOptions, render_manifests
 from kube_efs.operator.platforms import Platform
 from kube_efs_lab.real_control_plane import ControlPlanes, RealControlPlane, ServiceAccountName
@@ -65,7 +65,7 @@ async def _examine(plane: RealControlPlane, account: str = "") -> dict[str, list
     kubeconfig = await plane.kubeconfig(user)
     attempts = Attempts(timeout_seconds=60)
     async with connect(load_config(kubeconfig)) as client:
-        cluster = await examine_cluster(client, OPENSHIFT_EFS_STUNNEL, _installation, attempts)
+        cluster = await examine_cluster(client, NEW_INSTALLATION.names, _installation, attempts)
     found: dict[str, list[Finding]] = {}
     for one in diagnose(Facts(cluster=cluster, gaps=attempts.gaps)):
         found.setdefault(one.kind.id, []).append(one)

@@ -29,7 +29,6 @@ from kube_efs.model.efs.targets import (
     render_targets,
     render_unused,
 )
-from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.tunnels.status import TunnelState
 
@@ -65,7 +64,7 @@ async def addresses(cluster: Cluster) -> None:
         CONFIG_MAP_KEY: render_targets(known, last_update=datetime.now(UTC)),
         UNUSED_KEY: render_unused(known),
     }
-    metadata = ObjectMeta(name=OPENSHIFT_EFS_STUNNEL.config_map, namespace=cluster.namespace)
+    metadata = ObjectMeta(name=cluster.names.config_map, namespace=cluster.namespace)
     await cluster.client.create(ConfigMap(metadata=metadata, data=data))
 
 
@@ -122,9 +121,7 @@ async def _lifetime(cluster: Cluster, file_system_id: FileSystemId, name: str) -
 
 async def test_directories_are_served_without_an_open_root(cluster: Cluster, aws: Aws) -> None:
     first, _ = cluster.file_system_ids
-    config_map = await cluster.client.get(
-        ConfigMap, OPENSHIFT_EFS_STUNNEL.config_map, namespace=cluster.namespace
-    )
+    config_map = await cluster.client.get(ConfigMap, cluster.names.config_map, namespace=cluster.namespace)
     assert await _roots(cluster) == []
 
     await _lifetime(cluster, first, "data")
@@ -134,7 +131,7 @@ async def test_directories_are_served_without_an_open_root(cluster: Cluster, aws
 
     await steps.eventually(no_roots, what="the volumes of worker pods are gone", seconds=120)
     assert [one for one in (await steps.tunnels(cluster)).tunnels if not one.on_demand] == []
-    now = await cluster.client.get(ConfigMap, OPENSHIFT_EFS_STUNNEL.config_map, namespace=cluster.namespace)
+    now = await cluster.client.get(ConfigMap, cluster.names.config_map, namespace=cluster.namespace)
     assert now.metadata
     assert config_map.metadata
     assert now.metadata.resourceVersion == config_map.metadata.resourceVersion

@@ -83,13 +83,14 @@ def plane(plane: ControlPlane, cluster_folder: Path) -> FaultyPlane:
 async def replicas(
     cluster: Cluster, plane: FaultyPlane, cluster_folder: Path
 ) -> AsyncGenerator[list[Replica], None]:
-    direct = await plane.inner.kubeconfig_of("efs-manager")
+    first, other = (f"{cluster.names.controller}-{number}" for number in (0, 1))
+    direct = await plane.inner.kubeconfig_of(cluster.names.controller_account)
     async with FaultyApi(direct, cluster_folder / "second.kubeconfig") as api:
-        changes = {"POD_NAME": "efs-manager-1", "KUBECONFIG": str(api.kubeconfig)}
+        changes = {"POD_NAME": other, "KUBECONFIG": str(api.kubeconfig)}
         second = cluster.controller.replica(cluster_folder / "second-controller.log", changes)
         yield [
-            Replica("efs-manager-0", cluster.controller, plane.api),
-            Replica("efs-manager-1", second, api),
+            Replica(first, cluster.controller, plane.api),
+            Replica(other, second, api),
         ]
         await second.stop()
 
@@ -207,7 +208,7 @@ async def test_leader_that_ends_in_order_hands_over_before_its_lease_expires(
 async def test_controller_of_a_second_installation_does_nothing_and_says_so(
     cluster: Cluster, plane: FaultyPlane, pair: Pair, cluster_folder: Path
 ) -> None:
-    second = NameSet.KUBE_EFS.names
+    second = NameSet.OPENSHIFT_EFS_STUNNEL.names
     await _install_lease(cluster, second.namespace)
     changes = {
         "POD_NAME": f"{second.controller}-0",

@@ -120,12 +120,12 @@ async def test_controller_without_instance_metadata_gets_the_region_from_its_nod
 @pytest_asyncio.fixture(loop_scope="session")
 async def tunnels_daemon_set(cluster: Cluster) -> AsyncIterator[None]:
     """The DaemonSet of the tunnels. It selects no node, because the agent here does not run in a pod."""
-    labels = {"component": "efs-stunnel"}
+    labels = {"component": cluster.names.tunnel}
     spec = PodSpec(
-        containers=[Container(name="efs-stunnel", image="centos")], nodeSelector={"none": "matches"}
+        containers=[Container(name=cluster.names.tunnel, image="centos")], nodeSelector={"none": "matches"}
     )
     daemon_set = DaemonSet(
-        metadata=ObjectMeta(name="efs-stunnel", namespace=cluster.namespace),
+        metadata=ObjectMeta(name=cluster.names.tunnel, namespace=cluster.namespace),
         spec=DaemonSetSpec(
             selector=LabelSelector(matchLabels=labels),
             template=PodTemplateSpec(metadata=ObjectMeta(labels=labels), spec=spec),
@@ -133,7 +133,7 @@ async def tunnels_daemon_set(cluster: Cluster) -> AsyncIterator[None]:
     )
     await cluster.client.create(daemon_set)
     yield
-    await cluster.client.delete(DaemonSet, "efs-stunnel", namespace=cluster.namespace)
+    await cluster.client.delete(DaemonSet, cluster.names.tunnel, namespace=cluster.namespace)
 
 
 async def test_startup_taint_stays_until_a_late_tunnel_agent_serves(

@@ -27,6 +27,7 @@ from tests.scenarios.operator_steps import (
 from tests.scenarios.steps import metric
 
 from kube_efs.kube.watching import Applied, Listed, follow
+from kube_efs.model.names import NEW_INSTALLATION
 from kube_efs.operator.cluster_csi_driver import FORCE_TAKEOVER, FORCE_UNINSTALL, OPERATOR_NAMESPACE
 from kube_efs.operator.cluster_facts import CREDENTIALS_SECRET
 from kube_efs.operator.injection import dependency_key
@@ -414,6 +415,60 @@ async def test_driver_of_the_chart_is_not_changed(cluster: OperatorCluster) -> N
     assert await cluster.get("CSIDriver", DRIVER, "") is None
     await cluster.kubectl("delete", "daemonset", "efs-csi-node", "-n", "default")
     await cluster.kubectl("delete", "clusterrolebinding", "efs-csi-node-binding")
+
+
+async def test_nothing_is_installed_beside_another_installation(cluster: OperatorCluster) -> None:
+    names = NEW_INSTALLATION.names
+    metadata = {"labels": {"component": names.tunnel, "app.kubernetes.io/part-of": "kube-efs"}}
+    tunnels = {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {**metadata, "name": names.tunnel, "namespace": "default"},
+        "spec": {
+            "selector": {"matchLabels": {"component": names.tunnel}},
+            "template": {
+                "metadata": metadata,
+                "spec": {
+                    "containers": [{"name": names.tunnel, "image": "kube-efs"}],
+                    "nodeSelector": {"no": "node"},
+                },
+            },
+        },
+    }
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": "kube-efs-tunnel:default"},
+        "subjects": [{"kind": "ServiceAccount", "name": names.tunnel_account, "namespace": "default"}],
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": "ClusterRole",
+            "name": "kube-efs-tunnel",
+        },
+    }
+
+    async def has_seen_no_driver() -> bool:
+        return await metric(cluster.operator, "kube_efs_operator_driver_requested") == 0
+
+    # It does not look again for a resource that was replaced within milliseconds.
+    await cluster.until(has_seen_no_driver, "the operator has seen that there is no driver")
+    await cluster.create(yaml.safe_dump_all([tunnels, binding]))
+    await cluster.ask(managementState="Managed")
+    message = await cluster.condition("Available", status=False, reason="OlderOperatorRuns")
+    assert message == (
+        f"DaemonSet default/{names.tunnel} is of another installation of kube-efs; remove it, or install the "
+        "operator in its namespace (kube-efs render --operator --namespace default)"
+    )
+    assert await cluster.get("CSIDriver", DRIVER, "") is None
+    # Without the binding, which only an administrator can create, it is an object of a tenant.
+    await cluster.kubectl("delete", "clusterrolebinding", "kube-efs-tunnel:default")
+    await cluster.condition("Available", status=True)
+    # The own installation exists now, and continues beside any other one.
+    await cluster.create(yaml.safe_dump(binding))
+    await cluster.kubectl("delete", "serviceaccount", "efs-manager", "-n", NAMESPACE)
+    await cluster.becomes("ServiceAccount", "efs-manager", bool)
+    await cluster.kubectl("delete", "daemonset", names.tunnel, "-n", "default")
+    await cluster.kubectl("delete", "clusterrolebinding", "kube-efs-tunnel:default")
 
 
 async def test_objects_of_strangers_with_the_names_of_older_drivers_are_not_changed(

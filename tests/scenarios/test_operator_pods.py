@@ -18,7 +18,7 @@ from tests.conformance.kubectl import Kubectl
 from tests.scenarios import steps
 from tests.scenarios.nfs import SlowReader
 
-from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
+from kube_efs.model.names import NEW_INSTALLATION
 from kube_efs.mounts.mountinfo import MountEntry, read_mountinfo
 from kube_efs.operator.kinds import ClusterCSIDriver
 from kube_efs.operator.manifests import RenderOptions
@@ -44,7 +44,7 @@ REQUEST = {
     "spec": {"managementState": "Managed"},
 }
 USING = Path(__file__).with_name("using-both.yaml")
-NAMES = OPENSHIFT_EFS_STUNNEL
+NAMES = NEW_INSTALLATION.names
 IN_NAMESPACE = ("-n", NAMES.namespace)
 
 
@@ -183,7 +183,7 @@ async def test_removal_waits_for_mounts_and_leaves_nothing_behind(
     # The ConfigMap has the ports that volumes carry.
     assert set(left.split()) == {
         "deployment.apps/kube-efs-operator",
-        "configmap/efs-stunnel",
+        f"configmap/{NAMES.config_map}",
         "configmap/kube-root-ca.crt",
     }
     assert await kubectl("get", "csidrivers", "-o", "name") == ""

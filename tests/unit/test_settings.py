@@ -9,9 +9,11 @@ import pytest
 from pydantic import ValidationError
 
 from kube_efs.model.errors import InvalidSetting
+from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
 from kube_efs.model.shared_volumes.limits import Allowance, Limits
 from kube_efs.settings import (
     BackendName,
+    CommonSettings,
     ControllerSettings,
     NodeSettings,
     OperatorSettings,
@@ -30,6 +32,12 @@ _ALL = {
 def nothing_set(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in _ALL:
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize("kind", [ControllerSettings, TunnelSettings, NodeSettings, OperatorSettings])
+def test_process_of_earlier_manifests_keeps_its_names(kind: type[CommonSettings]) -> None:
+    # They do not set KUBE_EFS_NAMES. New installations have other names, and set it.
+    assert load(kind).names == OPENSHIFT_EFS_STUNNEL
 
 
 def test_defaults_match_the_older_system() -> None:

@@ -11,7 +11,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Namespace, ServiceAccount
 
 from kube_efs.kube.errors import translated
-from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
+from kube_efs.model.names import NEW_INSTALLATION
 from kube_efs_lab.manifests import CSI_DRIVER, SHARED_VOLUMES, apply
 from tinykube.api.server import ApiServer
 from tinykube.controllers.running import run_controllers
@@ -76,8 +76,8 @@ class EmbeddedControlPlane:
         with translated(f"namespace {namespace}"):
             await client.create(Namespace(metadata=ObjectMeta(name=namespace)))
         # The kubelet requests tokens of it for the volumes of worker pods.
-        account = ObjectMeta(name=OPENSHIFT_EFS_STUNNEL.worker_account, namespace=namespace)
-        with translated(f"service account {OPENSHIFT_EFS_STUNNEL.worker_account}"):
+        account = ObjectMeta(name=NEW_INSTALLATION.names.worker_account, namespace=namespace)
+        with translated(f"service account {NEW_INSTALLATION.names.worker_account}"):
             await client.create(ServiceAccount(metadata=account))
         await apply(client, [CSI_DRIVER, SHARED_VOLUMES])
 

@@ -26,6 +26,7 @@ from kube_efs_lab.manifests import (
     DIRECTORY_CLASS,
     EXAMPLE_CLAIM,
     STORAGE_CLASS,
+    STORAGE_CLASS_NAME,
     apply,
     claim_like_example,
 )
@@ -105,7 +106,7 @@ class Demo:
         ]
         await apply(self._cluster.client, [STORAGE_CLASS, *claims, DIRECTORY_CLASS, DIRECTORY_CLAIM])
         await self._pods.apply(other)
-        return f"StorageClasses efs-stunnel, slow and efs-sc-1, {len(claims) + 2} claims, 2 pods"
+        return f"StorageClasses {STORAGE_CLASS_NAME}, slow and efs-sc-1, {len(claims) + 2} claims, 2 pods"
 
     async def _bound(self) -> str:
         started = time.monotonic()

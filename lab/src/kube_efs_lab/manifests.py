@@ -11,21 +11,23 @@ from lightkube.codecs import from_dict
 
 from kube_efs.kube.errors import translated
 from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.names import NEW_INSTALLATION
 
+STORAGE_CLASS_NAME = NEW_INSTALLATION.names.storage_class
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
-STORAGE_CLASS = """\
+STORAGE_CLASS = f"""\
 kind: StorageClass
 apiVersion: storage.k8s.io/v1
 metadata:
-  name: efs-stunnel
+  name: {STORAGE_CLASS_NAME}
 provisioner: gnuthought.com/efs-stunnel
 parameters:
   default_file_system_id: auto
 reclaimPolicy: Delete
 """
 
-EXAMPLE_CLAIM = """\
+EXAMPLE_CLAIM = f"""\
 apiVersion: v1
 kind: PersistentVolumeClaim
 metadata:
@@ -39,7 +41,7 @@ spec:
   selector:
     matchLabels:
       volume_name: example
-  storageClassName: efs-stunnel
+  storageClassName: {STORAGE_CLASS_NAME}
 """
 
 # The class of efs-provisioner's README, with its provisioner and parameters.

@@ -15,7 +15,13 @@ from kube_efs.signals import run_until_stopped
 from kube_efs_lab.cluster import DIRECTORY_PROVISIONER, EmbeddedCluster
 from kube_efs_lab.control_plane import ControlPlane
 from kube_efs_lab.logs import logging_to
-from kube_efs_lab.manifests import DIRECTORY_CLASS, STORAGE_CLASS, access_point_class, apply
+from kube_efs_lab.manifests import (
+    DIRECTORY_CLASS,
+    STORAGE_CLASS,
+    STORAGE_CLASS_NAME,
+    access_point_class,
+    apply,
+)
 from kube_efs_lab.program import Program
 from kube_efs_lab.programs import NAMES
 from kube_efs_lab.real_plane import plane_for
@@ -74,8 +80,8 @@ async def _keep_running(program: Program, console: Console) -> None:
 
 def _usage(cluster: EmbeddedCluster) -> str:
     return f"""
-The cluster is there, with three StorageClasses: efs-stunnel, whose volumes go through tunnels, slow of the
-provisioner {DIRECTORY_PROVISIONER}, whose volumes have a group id each, and efs-sc-1 of the CSI driver
+The cluster is there, with three StorageClasses: {STORAGE_CLASS_NAME}, whose volumes go through tunnels, slow
+of the provisioner {DIRECTORY_PROVISIONER}, whose volumes have a group id each, and efs-sc-1 of the CSI driver
 efs.csi.aws.com, whose volumes have an access point each. In another terminal:
 
   export KUBECONFIG={cluster.kubeconfig}

@@ -15,7 +15,14 @@ import pytest
 from tests.docs.blocks import commands_for
 
 from kube_efs.mounts.mountinfo import read_mountinfo
-from kube_efs_lab.manifests import ACCESS_POINT_CLAIM, ACCESS_POINT_POD, EXAMPLE_CLAIM, STORAGE_CLASS
+from kube_efs_lab.manifests import (
+    ACCESS_POINT_CLAIM,
+    ACCESS_POINT_POD,
+    EXAMPLE_CLAIM,
+    STORAGE_CLASS,
+    STORAGE_CLASS_NAME,
+)
+from kube_efs_lab.programs import NAMES
 
 _KUBECTL = shutil.which("kubectl")
 
@@ -119,7 +126,7 @@ def test_a_pod_of_the_csi_driver_ends_with_the_cluster_and_leaves_nothing(up: _U
 
 def test_a_killed_process_is_started_again_and_the_class_can_be_applied_again(up: _Up) -> None:
     assert up.kubectl("apply", "-f", "-", text=STORAGE_CLASS) == (
-        "storageclass.storage.k8s.io/efs-stunnel unchanged\n"
+        f"storageclass.storage.k8s.io/{STORAGE_CLASS_NAME} unchanged\n"
     )
     children = psutil.Process(up.process.pid).children()
     [controller] = [child for child in children if child.cmdline()[-1] == "controller"]
@@ -133,10 +140,10 @@ def test_a_killed_process_is_started_again_and_the_class_can_be_applied_again(up
 @pytest.mark.parametrize("up", [("--empty", "--kubeconfig", "elsewhere")], indirect=True)
 def test_an_empty_cluster_can_have_kube_efs_installed(up: _Up) -> None:
     assert "fs-" in up.output()
-    assert "openshift-efs-stunnel" not in up.kubectl("get", "namespaces,storageclasses,crd", "-o", "name")
+    assert NAMES.namespace not in up.kubectl("get", "namespaces,storageclasses,crd", "-o", "name")
     manifests = up.run(sys.executable, "-m", "kube_efs", "render", "--for", "kubernetes")
     up.kubectl("apply", "-f", "-", text=manifests)
-    daemon_set = ("rollout", "status", "-n", "openshift-efs-stunnel", "daemonset/efs-stunnel")
+    daemon_set = ("rollout", "status", "-n", NAMES.namespace, f"daemonset/{NAMES.tunnel}")
     assert "successfully rolled out" in up.kubectl(*daemon_set, "--timeout=90s")
     up.process.send_signal(signal.SIGINT)
     assert up.process.wait(timeout=60) == 0, up.output()

@@ -78,7 +78,9 @@ class Names:
 # Worker pods are the lock on their directories, so their label is the same in every installation and version.
 WORKER_LABELS: Final[Mapping[str, str]] = MappingProxyType({"component": "efs-worker"})
 # The names of a new installation.
-NEW_INSTALLATION: Final = NameSet.OPENSHIFT_EFS_STUNNEL
+NEW_INSTALLATION: Final = NameSet.KUBE_EFS
+# The names of a process or release that has no choice of names: it is of a version that had only these.
+UNNAMED_INSTALLATION: Final = NameSet.OPENSHIFT_EFS_STUNNEL
 
 KUBE_EFS: Final = Names(
     name_set=NameSet.KUBE_EFS,
@@ -125,3 +127,15 @@ AWS_EFS_CSI_DRIVER: Final = Names(
 _NAMES: Final[Mapping[NameSet, Names]] = MappingProxyType(
     {one.name_set: one for one in (KUBE_EFS, OPENSHIFT_EFS_STUNNEL, AWS_EFS_CSI_DRIVER)}
 )
+
+
+def names_in(namespace: str | None) -> NameSet | None:
+    """The names of an installation in this namespace, unless others are chosen; None for other namespaces.
+
+    There, an installation of an earlier version may have the older names, and different names would give its
+    roles to other service accounts. ``namespace`` None is that of a new installation.
+    """
+    if namespace is None:
+        return NEW_INSTALLATION
+    known = (NEW_INSTALLATION, UNNAMED_INSTALLATION)
+    return next((one for one in known if one.names.namespace == namespace), None)

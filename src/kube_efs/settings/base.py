@@ -11,10 +11,10 @@ from pydantic import AfterValidator, FilePath
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from kube_efs.model.efs.ids import Region, ZoneName, parse_region, parse_zone_name
-from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL, Names, NameSet
+from kube_efs.model.names import UNNAMED_INSTALLATION, Names, NameSet
 from kube_efs.settings.fields import CommaList, DnsName, LabelName, TrueOrFalse, matching, parsed, setting
 
-DEFAULT_NAMESPACE = OPENSHIFT_EFS_STUNNEL.namespace
+DEFAULT_NAMESPACE = UNNAMED_INSTALLATION.names.namespace
 _SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 _LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
@@ -80,7 +80,7 @@ class CommonSettings(Environment):
     # Manifests of versions that had these names only do not set the variable.
     name_set: NameSet = setting(
         "KUBE_EFS_NAMES",
-        NameSet.OPENSHIFT_EFS_STUNNEL,
+        UNNAMED_INSTALLATION,
         "Names of the objects of this installation, as in `kube-efs render --names`.",
         accepts="`kube-efs`, `openshift-efs-stunnel` or `aws-efs-csi-driver`",
     )

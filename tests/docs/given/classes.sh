@@ -3,7 +3,7 @@ set -e
 kubectl apply -f - <<YAML
 apiVersion: storage.k8s.io/v1
 kind: StorageClass
-metadata: {name: efs-stunnel}
+metadata: {name: kube-efs}
 provisioner: gnuthought.com/efs-stunnel
 parameters: {default_file_system_id: auto}
 ---

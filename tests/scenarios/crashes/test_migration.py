@@ -25,6 +25,7 @@ from kube_efs.migration.cluster import MigrationStore
 from kube_efs.migration.moving import move_claim
 from kube_efs.migration.plan import Direction, Migration, Selection, plan
 from kube_efs.model.claims import ReclaimPolicy
+from kube_efs.model.names import NEW_INSTALLATION
 from kube_efs.model.volumes import VolumePhase
 from kube_efs_lab.control_plane import ControlPlane
 from kube_efs_lab.real_control_plane import ServiceAccountName
@@ -46,7 +47,7 @@ rules:
 - {apiGroups: [""], resources: [persistentvolumeclaims], verbs: [get, list, create, delete]}
 - {apiGroups: [""], resources: [pods], verbs: [list]}
 - {apiGroups: [storage.k8s.io], resources: [csidrivers], verbs: [get]}
-- {apiGroups: [""], resources: [configmaps], resourceNames: [efs-stunnel], verbs: [get]}
+- {apiGroups: [""], resources: [configmaps], resourceNames: [CONFIG_MAP], verbs: [get]}
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
@@ -57,7 +58,7 @@ subjects: [{kind: ServiceAccount, name: migrator, namespace: default}]
 apiVersion: v1
 kind: ServiceAccount
 metadata: {name: migrator, namespace: default}
-"""
+""".replace("CONFIG_MAP", NEW_INSTALLATION.names.config_map)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

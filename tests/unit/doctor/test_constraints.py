@@ -17,18 +17,19 @@ from kube_efs.doctor.facts import Facts
 from kube_efs.doctor.gathering.attempts import Attempts
 from kube_efs.doctor.gathering.objects import read_workload
 from kube_efs.doctor.run import examine_cluster
-from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
+from kube_efs.model.names import NEW_INSTALLATION
 from kube_efs.operator.manifests import RenderOptions, render_manifests
 from kube_efs.operator.platforms import Platform
 
+NAMES = NEW_INSTALLATION.names
 _DEFINITION = Path(__file__).parents[2] / "conformance" / "security-context-constraints-crd.yaml"
 _KIND = "SecurityContextConstraints"
 # Defined here, because other tests of this process may or may not have defined it.
 _RESOURCE = create_global_resource("security.openshift.io", "v1", _KIND, "securitycontextconstraints")
 _NEEDS = {
-    ("efs-stunnel", False): {HostAccess.NETWORK, HostAccess.PORTS},
-    ("efs-stunnel", True): {HostAccess.NETWORK, HostAccess.PORTS, HostAccess.FOLDERS},
-    ("efs-csi-node", True): set(HostAccess),
+    (NAMES.tunnel, False): {HostAccess.NETWORK, HostAccess.PORTS},
+    (NAMES.tunnel, True): {HostAccess.NETWORK, HostAccess.PORTS, HostAccess.FOLDERS},
+    (NAMES.node, True): set(HostAccess),
 }
 
 
@@ -62,7 +63,7 @@ def test_rendered_constraints_allow_the_needs_of_rendered_workloads(name: str, c
     ],
 )
 def test_missing_permission_of_constraints_is_found(changes: dict[str, Any], missing: HostAccess) -> None:
-    manifest = _rendered(csi=True)[_KIND, "efs-csi-node"]
+    manifest = _rendered(csi=True)[_KIND, NAMES.node]
     assert read_constraints(manifest).allows == set(HostAccess)
     assert read_constraints({**manifest, **changes}).allows == set(HostAccess) - {missing}
 
@@ -71,19 +72,19 @@ async def test_openshift_is_recognized_by_its_kind(kube: AsyncClient) -> None:
     manifests = _rendered(csi=True)
     assert (await _examine(kube)).constraints is None
     await _create(kube, _DEFINITION.read_text(encoding="utf-8"))
-    for one in (("Namespace", "efs"), ("DaemonSet", "efs-csi-node")):
+    for one in (("Namespace", "efs"), ("DaemonSet", NAMES.node)):
         await _create(kube, yaml.safe_dump(manifests[one]))
 
     cluster = await _examine(kube)
     assert cluster.constraints == ()
     (told,) = (one for one in diagnose(Facts(cluster=cluster)) if one.kind.id == "scc/missing")
-    assert told.subject.name == "efs/efs-csi-node"
-    options = "--for openshift --csi --names openshift-efs-stunnel --namespace efs"
+    assert told.subject.name == f"efs/{NAMES.node}"
+    options = f"--for openshift --csi --names {NEW_INSTALLATION} --namespace efs"
     assert told.commands[0] == f"kube-efs render {options} | kubectl diff -f -"
 
-    await _create(kube, yaml.safe_dump(manifests[_KIND, "efs-csi-node"]))
+    await _create(kube, yaml.safe_dump(manifests[_KIND, NAMES.node]))
     cluster = await _examine(kube)
-    assert [one.name for one in cluster.constraints or ()] == ["efs-csi-node"]
+    assert [one.name for one in cluster.constraints or ()] == [NAMES.node]
     assert list(needy(cluster)) == []
     assert wanted_uses(cluster) == ()
 
@@ -96,7 +97,7 @@ async def _create(kube: AsyncClient, text: str) -> None:
 async def _examine(kube: AsyncClient) -> Any:
     return await examine_cluster(
         kube,
-        replace(OPENSHIFT_EFS_STUNNEL, namespace="efs"),
+        replace(NAMES, namespace="efs"),
         lambda _names, _csi: (),
         Attempts(timeout_seconds=30),
     )

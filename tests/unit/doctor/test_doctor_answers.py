@@ -23,12 +23,14 @@ from kube_efs.doctor.grants import Account, Grant, Right, grants_of
 from kube_efs.doctor.registry import TOPICS
 from kube_efs.doctor.rendering import render_findings, render_tunnels, to_json
 from kube_efs.model.errors import KubeDenied
+from kube_efs.model.names import NEW_INSTALLATION
 from kube_efs.operator.manifests import RenderOptions, render_manifests
 from kube_efs.operator.platforms import Platform
 from kube_efs.operator.takeover import OLDER_WORKLOADS
 from kube_efs.report.tables import make_console
 from kube_efs.tunnels.probe import ProbeResult
 
+NAMES = NEW_INSTALLATION.names
 ROOT = Path(__file__).parents[3]
 _LEAK = replace(
     ex.cluster(classes=(), claims=(), volumes=()),
@@ -146,7 +148,7 @@ async def test_failed_read_becomes_a_gap() -> None:
 def test_expected_permissions_are_those_of_the_manifests() -> None:
     manifests = render_manifests(RenderOptions(platform=Platform.KUBERNETES, namespace="efs"))
     grants = grants_of(manifests)
-    manager = Account(namespace="efs", name="efs-manager")
+    manager = Account(namespace="efs", name=NAMES.controller_account)
     lease = Right(
         verb="update",
         group="coordination.k8s.io",
@@ -156,9 +158,9 @@ def test_expected_permissions_are_those_of_the_manifests() -> None:
     )
     assert Grant(account=manager, right=lease) in grants
     assert Grant(account=manager, right=Right(verb="watch", resource="persistentvolumes")) in grants
-    assert {one.account.name for one in grants} == {"efs-manager", "efs-stunnel"}
+    assert {one.account.name for one in grants} == {NAMES.controller_account, NAMES.tunnel_account}
     assert str(lease) == "update leases.coordination.k8s.io kube-efs-controller in efs"
-    assert manager.user == "system:serviceaccount:efs:efs-manager"
+    assert manager.user == f"system:serviceaccount:efs:{NAMES.controller_account}"
 
 
 def test_every_older_workload_of_the_operator_is_recognized() -> None:

@@ -11,7 +11,7 @@ import yaml
 from kube_efs.csi.startup_taint import STARTUP_TAINT
 from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.errors import InvalidSetting
-from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL, WORKER_LABELS, NameSet
+from kube_efs.model.names import NEW_INSTALLATION, WORKER_LABELS, NameSet
 from kube_efs.operator.manifests import Manifest, RenderOptions, load_asset, render_manifests, render_text
 from kube_efs.operator.operator_manifests import render_operator
 from kube_efs.operator.platforms import Platform
@@ -25,11 +25,12 @@ from kube_efs.settings import (
     own_image,
 )
 
+NAMES = NEW_INSTALLATION.names
 IMAGE = "registry.example.com/kube-efs:1.2.3"
 PROCESSES = [
-    pytest.param("efs-manager", "controller", ControllerSettings, id="controller"),
-    pytest.param("efs-stunnel", "tunnel", TunnelSettings, id="tunnel"),
-    pytest.param("efs-csi-node", "node", NodeSettings, id="node"),
+    pytest.param(NAMES.controller, "controller", ControllerSettings, id="controller"),
+    pytest.param(NAMES.tunnel, "tunnel", TunnelSettings, id="tunnel"),
+    pytest.param(NAMES.node, "node", NodeSettings, id="node"),
 ]
 
 
@@ -39,7 +40,7 @@ def _find(manifests: tuple[Manifest, ...], kind: str, name: str) -> Manifest:
 
 
 def _workload(platform: Platform, name: str, *, csi: bool = True) -> Any:
-    kind = "Deployment" if name == "efs-manager" else "DaemonSet"
+    kind = "Deployment" if name == NAMES.controller else "DaemonSet"
     manifests = render_manifests(RenderOptions(platform=platform, csi=csi))
     return _find(manifests, kind, name)["spec"]["template"]["spec"]
 
@@ -81,11 +82,11 @@ def test_every_option_is_in_the_objects() -> None:
     assert namespaces == {"storage"}
     assert _find(manifests, "Namespace", "storage")
     assert _find(manifests, "StorageClass", "fast")["provisioner"] == "example.com/efs"
-    constraints = _find(manifests, "SecurityContextConstraints", "efs-stunnel-worker")
-    assert constraints["users"] == ["system:serviceaccount:storage:efs-worker"]
+    constraints = _find(manifests, "SecurityContextConstraints", f"{NAMES.tunnel}-worker")
+    assert constraints["users"] == [f"system:serviceaccount:storage:{NAMES.worker_account}"]
     subjects = _find(manifests, "ClusterRoleBinding", "kube-efs-controller:storage")["subjects"]
-    assert subjects == [{"kind": "ServiceAccount", "name": "efs-manager", "namespace": "storage"}]
-    (container,) = _find(manifests, "Deployment", "efs-manager")["spec"]["template"]["spec"]["containers"]
+    assert subjects == [{"kind": "ServiceAccount", "name": NAMES.controller_account, "namespace": "storage"}]
+    (container,) = _find(manifests, "Deployment", NAMES.controller)["spec"]["template"]["spec"]["containers"]
     assert container["image"] == IMAGE
     values = {one["name"]: one.get("value") for one in container["env"]}
     assert values["STORAGE_PROVISIONER_NAME"] == "example.com/efs"
@@ -175,14 +176,14 @@ def test_process_has_five_minutes_to_start(workload: str, command: str, settings
 
 
 @pytest.mark.parametrize("csi", [False, True], ids=["without", "csi"])
-@pytest.mark.parametrize("workload", ["efs-manager", "efs-stunnel"])
+@pytest.mark.parametrize("workload", [NAMES.controller, NAMES.tunnel], ids=["controller", "tunnel"])
 @pytest.mark.parametrize("platform", Platform)
 def test_controller_and_tunnels_run_without_privileges(platform: Platform, workload: str, csi: bool) -> None:
     pod = _workload(platform, workload, csi=csi)
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     # OpenShift gives each namespace its own range of ids; but a directory of the node has one owner.
-    keeps_folder = csi and workload == "efs-stunnel"
+    keeps_folder = csi and workload == NAMES.tunnel
     assert ("runAsUser" in pod["securityContext"]) == (platform is Platform.KUBERNETES or keeps_folder)
     for container in pod["containers"]:
         assert container["securityContext"] == {
@@ -195,13 +196,13 @@ def test_controller_and_tunnels_run_without_privileges(platform: Platform, workl
 @pytest.mark.parametrize("role", ["kube-efs-controller", "kube-efs-tunnel"])
 def test_roles_are_limited_to_the_objects_in_use(role: str) -> None:
     manifests = render_manifests(RenderOptions(platform=Platform.KUBERNETES))
-    names = {
-        resource: set(rule["resourceNames"])
-        for rule in _find(manifests, "Role", role)["rules"]
-        for resource in rule["resources"]
-        if "resourceNames" in rule
-    }
-    assert names["configmaps"] == {OPENSHIFT_EFS_STUNNEL.config_map}
+    names: dict[str, set[str]] = {}
+    for rule in _find(manifests, "Role", role)["rules"]:
+        for resource in rule["resources"] if "resourceNames" in rule else ():
+            names.setdefault(resource, set()).update(rule["resourceNames"])
+    # The controller takes the ports of an installation with the oldest names that it replaces.
+    older = {NAMES.older_config_map} if role == "kube-efs-controller" else set()
+    assert names["configmaps"] == {NAMES.config_map, *older}
     assert names.get("leases", {DEFAULT_LEASE}) == {DEFAULT_LEASE}
 
 
@@ -213,7 +214,8 @@ def test_no_rule_has_a_wildcard() -> None:
 
 
 def test_names_and_selectors_are_those_of_openshift_efs_stunnel() -> None:
-    manifests = render_manifests(RenderOptions(platform=Platform.OPENSHIFT))
+    options = RenderOptions(platform=Platform.OPENSHIFT, names=NameSet.OPENSHIFT_EFS_STUNNEL)
+    manifests = render_manifests(options)
     # Selectors cannot be changed: these make it possible to apply over an installation that is there.
     for kind, name in (("Deployment", "efs-manager"), ("DaemonSet", "efs-stunnel")):
         workload = _find(manifests, kind, name)
@@ -278,9 +280,8 @@ def test_namespace_of_kubernetes_is_not_among_the_manifests() -> None:
 
 
 def test_storage_class_is_that_of_openshift_efs_stunnel() -> None:
-    assert _find(
-        render_manifests(RenderOptions(platform=Platform.KUBERNETES)), "StorageClass", "efs-stunnel"
-    ) == {
+    options = RenderOptions(platform=Platform.KUBERNETES, names=NameSet.OPENSHIFT_EFS_STUNNEL)
+    assert _find(render_manifests(options), "StorageClass", "efs-stunnel") == {
         "kind": "StorageClass",
         "apiVersion": "storage.k8s.io/v1",
         "metadata": {"name": "efs-stunnel"},
@@ -353,14 +354,14 @@ def test_csidriver_requests_tokens_of_pods_again_and_again() -> None:
 
 
 def test_controller_also_serves_claims_of_the_csi_driver() -> None:
-    (container,) = _workload(Platform.KUBERNETES, "efs-manager")["containers"]
+    (container,) = _workload(Platform.KUBERNETES, NAMES.controller)["containers"]
     settings = load(ControllerSettings, **_environment(container))
     assert set(settings.backends) == {"tunnel", "directory", "csi"}
     assert settings.csi_endpoint is None
 
 
 def test_node_driver_and_tunnel_agent_use_the_same_socket() -> None:
-    pods = {name: _workload(Platform.KUBERNETES, name) for name in ("efs-stunnel", "efs-csi-node")}
+    pods = {name: _workload(Platform.KUBERNETES, name) for name in (NAMES.tunnel, NAMES.node)}
     sockets, folders = set(), set()
     for pod in pods.values():
         (container,) = pod["containers"]
@@ -372,7 +373,7 @@ def test_node_driver_and_tunnel_agent_use_the_same_socket() -> None:
 
 
 def test_tunnel_state_is_stored_on_the_node() -> None:
-    pod = _workload(Platform.KUBERNETES, "efs-stunnel")
+    pod = _workload(Platform.KUBERNETES, NAMES.tunnel)
     (container,), (init,) = pod["containers"], pod["initContainers"]
     state = _environment(container)["KUBE_EFS_STATE_DIR"]
     assert state in _mounted(pod, container)
@@ -386,7 +387,7 @@ def test_tunnel_state_is_stored_on_the_node() -> None:
 @pytest.mark.parametrize("kubelet", ["/var/lib/kubelet", "/var/lib/k0s/kubelet"])
 def test_node_driver_uses_the_directories_of_the_kubelet(kubelet: str) -> None:
     options = RenderOptions(platform=Platform.KUBERNETES, csi=True, kubelet_folder=kubelet)
-    pod = _find(render_manifests(options), "DaemonSet", "efs-csi-node")["spec"]["template"]["spec"]
+    pod = _find(render_manifests(options), "DaemonSet", NAMES.node)["spec"]["template"]["spec"]
     (container,) = pod["containers"]
     environment, mounted = _environment(container), _mounted(pod, container)
     # The kubelet must see what is mounted, so paths there and here are the same.
@@ -400,7 +401,7 @@ def test_node_driver_uses_the_directories_of_the_kubelet(kubelet: str) -> None:
     assert f"{mounted[str(socket.parent)]}/{socket.name}" == environment["DRIVER_REG_SOCK_PATH"]
 
 
-@pytest.mark.parametrize("daemon_set", ["efs-csi-node", "efs-stunnel"])
+@pytest.mark.parametrize("daemon_set", [NAMES.node, NAMES.tunnel], ids=["node", "tunnel"])
 def test_daemon_sets_tolerate_all_taints_and_avoid_unsupported_nodes(daemon_set: str) -> None:
     pod = _workload(Platform.KUBERNETES, daemon_set)
     assert pod["nodeSelector"] == {"kubernetes.io/os": "linux"}
@@ -416,7 +417,7 @@ def test_daemon_sets_tolerate_all_taints_and_avoid_unsupported_nodes(daemon_set:
 def test_health_ports_on_a_node_differ() -> None:
     ports = [
         port["containerPort"]
-        for name in ("efs-stunnel", "efs-csi-node")
+        for name in (NAMES.tunnel, NAMES.node)
         for container in _workload(Platform.KUBERNETES, name)["containers"]
         for port in container["ports"]
     ]
@@ -470,5 +471,5 @@ def test_shared_volumes_are_installed_with_the_csi_driver_only(platform: Platfor
     (version,) = _find(manifests, "CustomResourceDefinition", name)["spec"]["versions"]
     shown = [column["name"] for column in version["additionalPrinterColumns"] if not column.get("priority")]
     assert shown == ["File System", "Access Point", "Phase", "Claim", "Message"]
-    (container,) = _find(manifests, "Deployment", "efs-manager")["spec"]["template"]["spec"]["containers"]
+    (container,) = _find(manifests, "Deployment", NAMES.controller)["spec"]["template"]["spec"]["containers"]
     assert {"name": "KUBE_EFS_SHARED_VOLUMES", "value": "true"} in container["env"]

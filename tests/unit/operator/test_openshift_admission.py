@@ -17,7 +17,7 @@ from tests.unit.operator.openshift_admission import (
 )
 
 from kube_efs.kube.building import WorkerPod, build_worker_pod
-from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
+from kube_efs.model.names import NEW_INSTALLATION
 from kube_efs.operator.bundle import render_service_version
 from kube_efs.operator.cluster_csi_driver import LogLevel
 from kube_efs.operator.cluster_facts import ClusterFacts, TlsProfile
@@ -202,7 +202,7 @@ EVERYTHING: Final = ClusterFacts(
     tls=TlsProfile(min_version="1.3"),
     cluster_id="prod-x7k2p",
 )
-_NAMES: Final = OPENSHIFT_EFS_STUNNEL
+_NAMES: Final = NEW_INSTALLATION.names
 
 
 def rendered(*, csi: bool = True, csi_only: bool = False, fips: bool = True) -> RenderOptions:

@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,10 +19,40 @@ def _render(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_render_prints_yaml_documents() -> None:
-    answer = _render("--for", "kubernetes", "--namespace", "storage", "--image", "example.com/kube-efs:1")
+    answer = _render("--for", "kubernetes", "--image", "example.com/kube-efs:1")
     assert answer.returncode == 0, answer.stderr
     assert list(yaml.safe_load_all(answer.stdout))
     assert "image: example.com/kube-efs:1\n" in answer.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        pytest.param((), "kube-efs", id="new installation"),
+        pytest.param(("--namespace", "kube-efs"), "kube-efs", id="its namespace"),
+        pytest.param(("--namespace", "openshift-efs-stunnel"), "openshift-efs-stunnel", id="earlier one"),
+        pytest.param(("--operator", "--namespace", "a"), "kube-efs", id="operator, which searches"),
+        pytest.param(
+            ("--names", "aws-efs-csi-driver", "--namespace", "kube-efs"), "aws-efs-csi-driver", id="choice"
+        ),
+    ],
+)
+def test_names_are_those_of_the_namespace(arguments: tuple[str, ...], expected: str) -> None:
+    answer = _render("--for", "kubernetes", *arguments)
+    assert answer.returncode == 0, answer.stderr
+    named = re.findall(r"name: KUBE_EFS_NAMES\s+value: (\S+)", answer.stdout)
+    assert named
+    assert set(named) == {expected}
+
+
+def test_names_must_be_chosen_in_any_other_namespace() -> None:
+    # An installation of an earlier version would lose its roles to the service accounts of other names.
+    answer = _render("--for", "kubernetes", "--namespace", "storage")
+    assert (answer.returncode, answer.stdout) == (2, "")
+    assert answer.stderr == (
+        "error: --namespace: 'storage' needs --names; add --names kube-efs for a new installation; for an "
+        "existing one its names, such as --names openshift-efs-stunnel for one of an earlier version\n"
+    )
 
 
 def test_namespace_is_added_on_request() -> None:
@@ -33,7 +64,8 @@ def test_namespace_is_added_on_request() -> None:
 @pytest.mark.parametrize(
     ("namespace", "expected"),
     [
-        pytest.param("openshift-efs-stunnel", ["openshift-efs-stunnel"], id="ours"),
+        pytest.param("kube-efs", ["kube-efs"], id="of a new installation"),
+        pytest.param("openshift-efs-stunnel", ["openshift-efs-stunnel"], id="of an earlier version"),
         pytest.param("openshift-cluster-csi-drivers", [], id="of the platform"),
     ],
 )
@@ -59,7 +91,7 @@ def test_render_requires_the_platform() -> None:
 
 
 def test_invalid_option_exits_with_2_and_shows_the_remedy() -> None:
-    answer = _render("--for", "kubernetes", "--namespace", "No_Name")
+    answer = _render("--for", "kubernetes", "--names", "kube-efs", "--namespace", "No_Name")
     assert answer.returncode == 2
     assert answer.stdout == ""
     assert answer.stderr == "error: namespace: 'No_Name' is not valid; use a namespace's name, such as efs\n"

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from kube_efs.model.names import NEW_INSTALLATION
 from kube_efs.operator.manifests import load_asset
 
 PROJECT = Path(__file__).parents[3]
@@ -156,7 +157,7 @@ def test_kustomize_builds_all_of_it_with_the_dashboard() -> None:
     )
     built = {one["kind"]: one for one in yaml.safe_load_all(done.stdout)}
     assert built.keys() == {"ConfigMap", "PodMonitor", "PrometheusRule", "Service", "ServiceMonitor"}
-    assert {one["metadata"]["namespace"] for one in built.values()} == {"openshift-efs-stunnel"}
+    assert {one["metadata"]["namespace"] for one in built.values()} == {NEW_INSTALLATION.names.namespace}
     assert json.loads(built["ConfigMap"]["data"]["dashboard.json"]) == DASHBOARD
     assert built["ConfigMap"]["metadata"]["labels"]["grafana_dashboard"] == "1"
 

@@ -1,6 +1,7 @@
 """The Helm chart, as the files of its directory."""
 
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from importlib.metadata import version
@@ -9,7 +10,7 @@ from typing import Any, Final
 
 import yaml
 
-from kube_efs.model.names import NEW_INSTALLATION, NameSet
+from kube_efs.model.names import NEW_INSTALLATION, UNNAMED_INSTALLATION, NameSet
 from kube_efs.operator.forms.aws_driver_refusals import refusals_template
 from kube_efs.operator.forms.aws_driver_values import aws_driver_values, node_values
 from kube_efs.operator.forms.chart_values import WORKLOADS, chart_values, defaults, own_variables, schema
@@ -112,22 +113,19 @@ _ALL_NAMES: Final = {
 _CHECK: Final = """\
 {{- range $set, $names := (include "kube-efs.all-names" $ | fromJson) }}
 {{- if and (ne $set NAME_SET) (lookup "apps/v1" "DaemonSet" $.Release.Namespace $names.tunnel) }}
-{{- fail (printf "names %q: the installation in this namespace has the names %q" NAME_SET $set) }}
+{{- fail (printf "names %q: the namespace has other names in use; set names: %s" NAME_SET $set) }}
 {{- end }}
 {{- end }}
 """.replace("NAME_SET", f"{_NAMES}.name_set")
 _NODE_ROLE: Final = "kube-efs-node"
-# With --reuse-values, releases of earlier versions have no such value. They have the oldest names.
-_NAME_HELPERS: Final = """\
-{{- define "kube-efs.all-names" -}}
-ALL_NAMES
-{{- end -}}
-
-{{- define "kube-efs.names" -}}
-{{- get (include "kube-efs.all-names" . | fromJson) (.Values.names | default "OLDEST") | toJson -}}
-{{- end -}}
-
-""".replace("ALL_NAMES", json.dumps(_ALL_NAMES, indent=2)).replace("OLDEST", NameSet.OPENSHIFT_EFS_STUNNEL)
+# In chart_names.tpl.
+_WORDS: Final = {
+    "ALL_NAMES": json.dumps(_ALL_NAMES, indent=2),
+    "NEW_NAMESPACE": NEW_INSTALLATION.names.namespace,
+    "NEW_NAMES": NEW_INSTALLATION.value,
+    "OLD_NAMESPACE": UNNAMED_INSTALLATION.names.namespace,
+    "OLD_NAMES": UNNAMED_INSTALLATION.value,
+}
 _NOTES: Final = """\
 kube-efs {{ .Chart.AppVersion }} is in namespace {{ .Release.Namespace }}.
 
@@ -148,11 +146,16 @@ def chart_files() -> Mapping[str, str]:
         "values.schema.json": json.dumps(schema(values), indent=2, ensure_ascii=False) + "\n",
         "README.md": _page(values),
         "templates/_helpers.tpl": files(__package__).joinpath("chart_helpers.tpl").read_text("utf-8"),
-        "templates/_names.tpl": _NAME_HELPERS,
+        "templates/_names.tpl": _name_helpers(),
         "templates/NOTES.txt": _NOTES,
         "templates/names.yaml": HEADER + _CHECK,
         **{f"templates/{name}.yaml": text for name, text in _templates()},
     }
+
+
+def _name_helpers() -> str:
+    text = files(__package__).joinpath("chart_names.tpl").read_text("utf-8")
+    return re.sub("|".join(_WORDS), lambda found: _WORDS[found[0]], text)
 
 
 def _chart() -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kube_efs.model.names import NEW_INSTALLATION, NameSet
+from kube_efs.model.names import NEW_INSTALLATION, UNNAMED_INSTALLATION, NameSet
 from kube_efs.operator.forms.aws_driver_values import aws_driver_values
 from kube_efs.operator.forms.value_schemas import (
     OBJECT,
@@ -42,10 +42,12 @@ def chart_values() -> tuple[Value, ...]:
         ),
         Value(
             path="names",
-            default=NEW_INSTALLATION.value,
-            meaning="The names of the objects: those of kube-efs, of openshift-efs-stunnel or of the AWS"
-            " driver. Do not change them in an installation",
-            schema=one_of(*NameSet),
+            default="",
+            meaning="The names of the objects: `kube-efs`, `openshift-efs-stunnel` or `aws-efs-csi-driver`."
+            f" Empty: those that the namespace has, else `{NEW_INSTALLATION}`; where Helm cannot read the"
+            " cluster, such as with `helm template` and in Argo CD, only two namespaces have a default:"
+            f" `{NEW_INSTALLATION.names.namespace}` and `{UNNAMED_INSTALLATION.names.namespace}`",
+            schema=one_of("", *NameSet),
         ),
         Value(
             path="image.repository",

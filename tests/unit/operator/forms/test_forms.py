@@ -13,6 +13,7 @@ import jsonschema
 import pytest
 import yaml
 
+from kube_efs.model.names import NameSet
 from kube_efs.operator.forms.chart import chart_files
 from kube_efs.operator.forms.chart_values import chart_values, defaults, schema
 from kube_efs.operator.forms.kustomizations import BASE_OPTIONS, OVERLAYS
@@ -114,7 +115,11 @@ def test_template_creates_the_objects_rendered_for_openshift(name: str, csi: boo
         EFS_STUNNEL_IMAGE_TAG="1",
     )
     options = RenderOptions(
-        platform=Platform.OPENSHIFT, namespace="storage", image="registry.example.com/team/efs:1", csi=csi
+        platform=Platform.OPENSHIFT,
+        names=NameSet.OPENSHIFT_EFS_STUNNEL,
+        namespace="storage",
+        image="registry.example.com/team/efs:1",
+        csi=csi,
     )
     wanted = [one for one in render_manifests(options) if one["kind"] != "Namespace"]
     assert found == wanted
