@@ -64,7 +64,7 @@ async def test_hostile_entries_are_omitted_and_others_are_kept(cluster: Cluster)
     for system in cluster.file_system_ids:
         await steps.tunnel_up(cluster, system)
     configuration = cluster.folder / "tunnel" / "stunnel.conf"
-    before = await asyncio.to_thread(configuration.read_text)
+    before = set((await asyncio.to_thread(configuration.read_text)).splitlines())
     # The controller would put the ConfigMap right before the node has seen it.
     await cluster.controller.stop()
     try:
@@ -79,12 +79,13 @@ async def test_hostile_entries_are_omitted_and_others_are_kept(cluster: Cluster)
             return len((await steps.tunnels(cluster)).problems) == len(HOSTILE_ENTRIES)
 
         await steps.eventually(told, what="every hostile entry is reported")
-        assert await asyncio.to_thread(configuration.read_text) == before
+        # A tunnel that nothing needs any more may end meanwhile.
+        assert set((await asyncio.to_thread(configuration.read_text)).splitlines()) <= before
         for system in cluster.file_system_ids:
             await steps.tunnel_up(cluster, system)
     finally:
         await cluster.controller.start()
-    await steps.eventually(lambda: _check_nothing_is_reported(cluster), what="the ConfigMap is put right")
+        await steps.eventually(lambda: _check_nothing_is_reported(cluster), what="the ConfigMap is put right")
 
 
 async def test_only_the_owner_can_read_secrets_and_configuration(cluster: Cluster) -> None:
