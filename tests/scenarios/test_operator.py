@@ -454,10 +454,12 @@ async def test_nothing_is_installed_beside_another_installation(cluster: Operato
     await cluster.until(has_seen_no_driver, "the operator has seen that there is no driver")
     await cluster.create(yaml.safe_dump_all([tunnels, binding]))
     await cluster.ask(managementState="Managed")
-    message = await cluster.condition("Available", status=False, reason="OlderOperatorRuns")
+    message = await cluster.condition("Available", status=False, reason="AnotherInstallation")
     assert message == (
-        f"DaemonSet default/{names.tunnel} is of another installation of kube-efs; remove it, or install the "
-        "operator in its namespace (kube-efs render --operator --namespace default)"
+        f"DaemonSet default/{names.tunnel} is of another installation of kube-efs, so the operator in "
+        f"namespace {NAMESPACE} does nothing; install the operator in namespace default instead (kube-efs "
+        "render --operator --namespace default), or end all pods that use volumes of the driver, and remove "
+        "that installation"
     )
     assert await cluster.get("CSIDriver", DRIVER, "") is None
     # Without the binding, which only an administrator can create, it is an object of a tenant.
@@ -810,7 +812,7 @@ async def test_only_one_of_two_operators_manages_the_driver(
         is_reported = f"the operator in namespace {manager} manages the ClusterCSIDriver"
 
         async def event() -> bool:
-            events = await cluster.events("ManagedByAnotherOperator")
+            events = await cluster.events("AnotherInstallation")
             return any(one.startswith(is_reported) for one in events)
 
         await cluster.until(event, "the waiting operator names the other one")
@@ -832,7 +834,9 @@ async def test_driver_of_a_removed_operator_is_reported_and_not_duplicated(
             # As after a restore of the resource from a backup without its metadata.
             await disposable.annotate(**{OPERATOR_NAMESPACE: None})
             await disposable.until(
-                lambda: _is_reported(disposable, f"DaemonSet {NAMESPACE}/efs-stunnel was installed by"),
+                lambda: _is_reported(
+                    disposable, f"DaemonSet {NAMESPACE}/efs-stunnel is of another installation"
+                ),
                 "the workloads are reported",
             )
             await disposable.client.delete(ClusterCSIDriver, DRIVER)
@@ -840,8 +844,8 @@ async def test_driver_of_a_removed_operator_is_reported_and_not_duplicated(
                 "patch", "clustercsidriver", DRIVER, "--type=merge", "-p", _NO_FINALIZERS
             )
             await disposable.ask(managementState="Managed")
-            message = await disposable.condition("Degraded", status=True, reason="ManagedByAnotherOperator")
-            assert message.startswith(f"DaemonSet {NAMESPACE}/efs-stunnel was installed by an operator in")
+            message = await disposable.condition("Degraded", status=True, reason="AnotherInstallation")
+            assert message.startswith(f"DaemonSet {NAMESPACE}/efs-stunnel is of another installation")
             assert await disposable.get("DaemonSet", "efs-stunnel", OTHER) is None
             assert await disposable.get("DaemonSet", "efs-stunnel")
     finally:
@@ -854,7 +858,7 @@ _NO_FINALIZERS = json.dumps({"metadata": {"finalizers": None}})
 
 
 async def _is_reported(cluster: OperatorCluster, beginning: str) -> bool:
-    return any(one.startswith(beginning) for one in await cluster.events("ManagedByAnotherOperator"))
+    return any(one.startswith(beginning) for one in await cluster.events("AnotherInstallation"))
 
 
 async def test_operator_takes_over_when_the_namespace_of_the_other_one_is_gone(

@@ -1,28 +1,34 @@
-"""Finds another operator of kube-efs, in another namespace, that manages the ClusterCSIDriver.
+"""Finds another operator of kube-efs, or another installation, in another namespace.
 
 Two operators would revert each other's changes to the objects of the cluster, and two drivers would use the
 same sockets and ports of the nodes. A cluster gets a second operator, for example, by OLM beside one that
-was installed manually. There are two signs of another one:
+was installed manually. There are two signs:
 
 1. The annotation of the ClusterCSIDriver with the namespace of its operator. An operator writes it together
    with its finalizer, and with the resource version that it has read. Of two operators at the same moment,
    only one can write it. It does not apply if that namespace does not exist any more.
-2. Workloads that another operator has installed, also if that operator was removed, or is of a version
-   without the annotation. A tenant can create a workload with any name and labels, so only namespaces are
-   searched whose service accounts have a ClusterRoleBinding of an operator.
+2. Workloads of kube-efs. An operator has installed them that was removed, or is of a version without the
+   annotation; or an administrator has, with ``kube-efs render`` or Helm. A tenant can create a workload with
+   any name and labels, so only namespaces are searched whose service accounts have a ClusterRoleBinding of an
+   installation.
 """
 
 from typing import Final
 
+import structlog
 from lightkube.resources.core_v1 import Namespace
 
 from kube_efs.kube.errors import translated
-from kube_efs.model.errors import KubeNotFound
+from kube_efs.model.errors import KubeDenied, KubeNotFound
 from kube_efs.model.names import NameSet
 from kube_efs.operator.cluster_csi_driver import DRIVER_NAME, OPERATOR_NAMESPACE, DriverResource
-from kube_efs.operator.kinds import MANAGED_BY, has_labels, reference_of
+from kube_efs.operator.kinds import MANAGED_BY, has_labels, is_part_of_kube_efs, reference_of
 from kube_efs.operator.object_client import ObjectClient
 
+log = structlog.get_logger(__name__)
+
+# Each installation binds it.
+_TUNNEL_ROLE: Final = "kube-efs-tunnel"
 _WORKLOADS: Final = tuple(
     dict.fromkeys(
         found
@@ -38,14 +44,14 @@ INSTALLED_WORKLOADS: Final = tuple(dict.fromkeys(name for _, name in _WORKLOADS)
 
 
 class OtherOperators:
-    """The other operators of the cluster; ``namespace`` is that of this one."""
+    """The other operators and installations of the cluster; ``namespace`` is that of this operator."""
 
     def __init__(self, objects: ObjectClient, namespace: str) -> None:
         self._objects = objects
         self._namespace = namespace
 
     async def find(self, driver: DriverResource) -> str:
-        """Which other one manages the driver, and the remedy; empty if there is none; raises KubeError."""
+        """Which other one there is, and the remedy; empty if there is none; raises KubeError."""
         owner = driver.operator_namespace
         if owner not in {"", self._namespace} and await self._exists(owner):
             return (
@@ -64,21 +70,35 @@ class OtherOperators:
         return True
 
     async def _find_installed(self) -> str:
-        namespaces = {
-            subject.get("namespace") or ""
-            for binding in await self._objects.list("ClusterRoleBinding", labels=MANAGED_BY)
-            for subject in binding.get("subjects") or ()
-        } - {"", self._namespace}
-        if not namespaces:
+        try:
+            namespaces = await self._list_namespaces()
+            found = [one for kind, name in _WORKLOADS for one in await self._objects.list(kind, name=name)]
+        except KubeDenied as error:  # the role of this operator is of an earlier version
+            log.warning("other-installations-unknown", reason=str(error))
             return ""
-        for kind, name in _WORKLOADS:
-            for found in await self._objects.list(kind, name=name):
-                namespace = found["metadata"]["namespace"]
-                if namespace in namespaces and has_labels(found, MANAGED_BY):
-                    return (
-                        f"{reference_of(found)} was installed by an operator in namespace {namespace}, so "
-                        f"the one in namespace {self._namespace} does nothing; install the operator in "
-                        f"namespace {namespace} instead, or end all pods that use volumes of the driver, and "
-                        "delete its Deployment and DaemonSets there"
-                    )
+        ours = [one for one in found if is_part_of_kube_efs(one)]
+        is_installed = any(
+            one["metadata"]["namespace"] == self._namespace and "deletionTimestamp" not in one["metadata"]
+            for one in ours
+        )
+        for one in ours:
+            namespace = one["metadata"]["namespace"]
+            # The driver of this operator continues beside an installation that no operator manages.
+            if namespace in namespaces and (has_labels(one, MANAGED_BY) or not is_installed):
+                return (
+                    f"{reference_of(one)} is of another installation of kube-efs, so the operator in "
+                    f"namespace {self._namespace} does nothing; install the operator in namespace "
+                    f"{namespace} instead (kube-efs render --operator --namespace {namespace}), or end all "
+                    "pods that use volumes of the driver, and remove that installation"
+                )
         return ""
+
+    async def _list_namespaces(self) -> set[str]:
+        """The other namespaces where an administrator has installed kube-efs."""
+        found = {
+            subject.get("namespace") or ""
+            for binding in await self._objects.list("ClusterRoleBinding")
+            for subject in binding.get("subjects") or ()
+            if has_labels(binding, MANAGED_BY) or binding["roleRef"]["name"] == _TUNNEL_ROLE
+        }
+        return found - {"", self._namespace}

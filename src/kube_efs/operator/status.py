@@ -18,7 +18,7 @@ from kube_efs.operator.progress import Progress, is_available, is_stable, rollou
 AS_EXPECTED: Final = "AsExpected"
 DEPLOYING: Final = "Deploying"
 OLDER_OPERATOR_RUNS: Final = "OlderOperatorRuns"
-OTHER_OPERATOR: Final = "ManagedByAnotherOperator"
+OTHER_OPERATOR: Final = "AnotherInstallation"
 VOLUMES_IN_USE: Final = "VolumesInUse"
 _CREDENTIALS_SECRET: Final = "CredentialsSecretFound"  # noqa: S105 - the type of a condition
 _HAVE_PODS: Final = (Component.TUNNEL, Component.NODE, Component.CONTROLLER)

@@ -6,8 +6,7 @@ therefore stay until no pod on its node uses a volume of the driver. The operato
 pass until nothing is left:
 
 1. Nothing is changed while another operator, chart or add-on manages the older driver: it would undo the
-   changes, and its deletion would later delete objects that this operator took over. Nothing is installed
-   beside an installation of kube-efs in another namespace.
+   changes, and its deletion would later delete objects that this operator took over.
 2. The CSIDriver and the StorageClass lose their owner, the definition of the older operator's SharedVolumes.
    Otherwise the garbage collector would delete them together with it, while volumes refer to them.
 3. The older controller is deleted, because two controllers must not create volumes for one claim. The older
@@ -33,7 +32,6 @@ from lightkube.types import CascadeType
 
 from kube_efs.kube.errors import translated
 from kube_efs.model.errors import KubeConflict, KubeDenied, KubeError, KubeInvalid, KubeNotFound
-from kube_efs.model.names import NameSet
 from kube_efs.operator.cluster_csi_driver import DRIVER_NAME, FORCE_TAKEOVER
 from kube_efs.operator.kinds import KINDS, ObjectReference, has_labels, is_part_of_kube_efs, reference_of
 from kube_efs.operator.manifests import Manifest
@@ -104,9 +102,6 @@ _NODE_CREDENTIALS: Final = ObjectReference(
 )
 _NODE_SECRET: Final = "node-aws-efs-cloud-credentials"  # noqa: S105 - the name of one
 OLDER_CLASS: Final = "efs-sc"
-# The DaemonSets of the tunnels of all installations, and the role that each installation binds.
-TUNNELS: Final = tuple(one.names.tunnel for one in NameSet)
-_TUNNEL_ROLE: Final = "kube-efs-tunnel"
 _INHERITED: Final = (("CSIDriver", DRIVER_NAME), ("StorageClass", OLDER_CLASS))
 _CRD_KIND: Final = "CustomResourceDefinition"
 # After these errors, the object is certainly not deleted.
@@ -145,7 +140,7 @@ class Takeover:
         does not stop the others, and its error is part of the progress. Raises KubeError only if the new
         driver must not be installed: another one may be active.
         """
-        blocked = await self._find_manager() or await self._find_other_installation()
+        blocked = await self._find_manager()
         if blocked:
             return Progress(blocked=blocked)
         errors = Errors()
@@ -204,35 +199,6 @@ class Takeover:
                 if namespace != self._namespace and not is_part_of_kube_efs(found):
                     return f"{reference_of(found)} can be taken over by an operator in its namespace only"
         return ""
-
-    async def _find_other_installation(self) -> str:
-        """An installation of kube-efs in another namespace, and the remedy; empty if there is none.
-
-        Two of them would use the same ports of the nodes. One in the own namespace continues in any case.
-        """
-        bindings = await self._objects.list("ClusterRoleBinding")
-        namespaces = {
-            subject.get("namespace", "")
-            for binding in bindings
-            for subject in binding.get("subjects") or ()
-            if binding["roleRef"]["name"] == _TUNNEL_ROLE
-        }
-        found: list[Manifest] = []
-        try:
-            for name in TUNNELS:
-                found += await self._list_workloads("DaemonSet", name, namespaces | {self._namespace})
-        except KubeDenied as error:  # the role of the operator is of an earlier version
-            log.warning("other-installations-unknown", reason=str(error))
-            return ""
-        ours = [one for one in found if is_part_of_kube_efs(one)]
-        own = [one for one in ours if one["metadata"]["namespace"] == self._namespace]
-        others = [reference_of(one) for one in ours if one not in own]
-        if not others or any("deletionTimestamp" not in one["metadata"] for one in own):
-            return ""
-        return (
-            f"{others[0]} is of another installation of kube-efs; remove it, or install the operator in its "
-            f"namespace (kube-efs render --operator --namespace {others[0].namespace})"
-        )
 
     async def _remove_owner_references(self, errors: Errors) -> None:
         for kind, name in _INHERITED:
