@@ -7,6 +7,7 @@ The rules are those of ``operator-sdk bundle validate``, in ``pkg/validation`` o
 """
 
 import base64
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
@@ -44,7 +45,8 @@ _FEATURES: Final = {
     "cnf": False,
     "cni": False,
 }
-_SUPPORTED: Final = ("arch.amd64", "arch.arm64", "os.linux")
+_ARCHITECTURES: Final = ("amd64", "arm64")
+_SUPPORTED: Final = (*(f"arch.{one}" for one in _ARCHITECTURES), "os.linux")
 _LABELS: Final = {
     "operators.operatorframework.io.bundle.mediatype.v1": "registry+v1",
     "operators.operatorframework.io.bundle.manifests.v1": "manifests/",
@@ -142,10 +144,24 @@ def _install(options: RenderOptions) -> dict[str, Any]:
             {
                 "name": deployment["metadata"]["name"],
                 "label": deployment["metadata"]["labels"],
-                "spec": deployment["spec"],
+                "spec": _with_architectures(deployment["spec"]),
             }
         ],
     }
+
+
+def _with_architectures(deployment: Manifest) -> dict[str, Any]:
+    """Only on nodes that the labels of the bundle name: OLM also installs it in clusters with other nodes."""
+    changed = copy.deepcopy(dict(deployment))
+    expressions = [
+        {"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]},
+        {"key": "kubernetes.io/arch", "operator": "In", "values": [*_ARCHITECTURES]},
+    ]
+    nodes = changed["template"]["spec"]["affinity"]["nodeAffinity"]
+    nodes["requiredDuringSchedulingIgnoredDuringExecution"] = {
+        "nodeSelectorTerms": [{"matchExpressions": expressions}]
+    }
+    return changed
 
 
 def _permissions(roles: Sequence[Manifest], kind: str) -> list[dict[str, Any]]:

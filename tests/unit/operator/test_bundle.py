@@ -1,7 +1,6 @@
 """The bundle, by the rules of ``operator-sdk bundle validate``: the default and the optional suite.
 
-The rules are those of ``pkg/validation`` of ``operator-framework/api``, which is a Go library. The rules for
-removed versions of the Kubernetes API are among them. The inspection of images is not.
+This is a quick check. The conformance tests run the Go libraries that have these rules.
 """
 
 import base64
@@ -256,7 +255,13 @@ def test_system_and_architectures_are_labels(service_version: Any) -> None:
         "operatorframework.io/os.linux": "supported",
     }
     (deployment,) = service_version["spec"]["install"]["spec"]["deployments"]
-    assert deployment["spec"]["template"]["spec"]["nodeSelector"] == {"kubernetes.io/os": "linux"}
+    nodes = deployment["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    (term,) = nodes["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    required = {one["key"]: (one["operator"], one["values"]) for one in term["matchExpressions"]}
+    assert required == {
+        "kubernetes.io/os": ("In", ["linux"]),
+        "kubernetes.io/arch": ("In", ["amd64", "arm64"]),
+    }
 
 
 def test_containers_request_memory_and_processor(service_version: Any) -> None:
