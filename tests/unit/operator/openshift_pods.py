@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kube_efs.kube.building import WorkerPod, build_worker_pod
-from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
+from kube_efs.model.names import KUBE_EFS, Names, NameSet
 from kube_efs.operator.bundle import render_service_version
 from kube_efs.operator.cluster_csi_driver import LogLevel
 from kube_efs.operator.cluster_facts import ClusterFacts, TlsProfile
@@ -15,7 +15,8 @@ from kube_efs.operator.operator_manifests import render_operator
 from kube_efs.operator.platforms import Platform
 
 NAMESPACE: Final = "storage"
-NAMES: Final = OPENSHIFT_EFS_STUNNEL
+# Those of all forms but two.
+NAMES: Final = KUBE_EFS
 REQUIRED: Final = "openshift.io/required-scc"
 RESTRICTED: Final = "restricted-v2"
 # Everything that the operator adds to pods.
@@ -50,10 +51,13 @@ class OpenShiftPod:
         return (self.template["metadata"].get("annotations") or {}).get(REQUIRED)
 
 
-def rendered(*, csi: bool = True, csi_only: bool = False, fips: bool = True) -> RenderOptions:
+def rendered(
+    *, csi: bool = True, csi_only: bool = False, fips: bool = True, names: NameSet = NAMES.name_set
+) -> RenderOptions:
     """The options of ``kube-efs render``."""
     return RenderOptions(
         platform=Platform.OPENSHIFT,
+        names=names,
         namespace=NAMESPACE,
         csi=csi,
         csi_only=csi_only,
@@ -71,6 +75,7 @@ def installed(options: RenderOptions, facts: ClusterFacts) -> tuple[Manifest, ..
     return desired_objects(options, facts, processes, LogLevel.TRACE)
 
 
+_OTHER_NAMES: Final = [one for one in NameSet if one is not NAMES.name_set]
 FORMS: Final[Mapping[str, tuple[Manifest, ...]]] = {
     "rendered": render_manifests(rendered(csi=False)),
     "rendered with the driver": render_manifests(rendered()),
@@ -79,6 +84,7 @@ FORMS: Final[Mapping[str, tuple[Manifest, ...]]] = {
     "operator": installed(rendered(), EVERYTHING),
     "operator, only the driver": installed(rendered(csi_only=True), EVERYTHING),
     "operator without facts": installed(rendered(), ClusterFacts()),
+    **{f"operator, {one}": installed(rendered(names=one), EVERYTHING) for one in _OTHER_NAMES},
 }
 OPERATOR: Final = "the operator itself"
 
@@ -91,8 +97,9 @@ def constraints_of(form: str) -> tuple[Manifest, ...]:
 def pods() -> Iterator[OpenShiftPod]:
     """Every pod of every form."""
     for form, manifests in FORMS.items():
-        wanted = {NAMES.controller: RESTRICTED, NAMES.node: NAMES.node}
-        wanted[NAMES.tunnel] = NAMES.tunnel if form == "rendered" else f"{NAMES.tunnel}-csi"
+        names = next((one.names for one in _OTHER_NAMES if form == f"operator, {one}"), NAMES)
+        wanted = {names.controller: RESTRICTED, names.node: names.node}
+        wanted[names.tunnel] = names.tunnel if form == "rendered" else f"{names.tunnel}-csi"
         for one in manifests:
             if one["kind"] in {"Deployment", "DaemonSet"}:
                 name = one["metadata"]["name"]
@@ -102,9 +109,9 @@ def pods() -> Iterator[OpenShiftPod]:
         yield OpenShiftPod(
             form=form,
             name="worker",
-            template=_worker_template(),
-            constraints=f"{NAMES.tunnel}-worker",
-            creator=NAMES.controller_account,
+            template=_worker_template(names),
+            constraints=f"{names.tunnel}-worker",
+            creator=names.controller_account,
         )
 
 
@@ -122,7 +129,7 @@ def volumes_of(template: Manifest) -> Iterator[tuple[str, Mapping[str, Any]]]:
         yield from ((kind, source) for kind, source in volume.items() if kind != "name")
 
 
-def _worker_template() -> Manifest:
+def _worker_template(names: Names) -> Manifest:
     worker = WorkerPod(
         namespace=NAMESPACE,
         name="efs-worker-1",
@@ -130,7 +137,7 @@ def _worker_template() -> Manifest:
         annotations={},
         image="any",
         arguments=("create",),
-        service_account=NAMES.worker_account,
+        service_account=names.worker_account,
         root_claim="root",
         mount_path="/efs",
         timeout_seconds=60,
