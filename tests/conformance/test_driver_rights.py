@@ -48,6 +48,7 @@ UNSEEN: Final[Mapping[str, Mapping[Right, str]]] = {
     },
     NAMES.tunnel_account: {
         Right("", "configmaps", "delete"): "the status of the node, when its tunnels end",
+        Right("", "configmaps", "get"): "`kube-efs doctor cluster` in a pod of the tunnels",
         Right("", "events", "create"): "tunnels that are denied or down",
         Right("", "events", "get"): _COUNTED,
         Right("", "events", "patch"): _COUNTED,
