@@ -68,7 +68,7 @@ class ChildProcess:
         setpriv = shutil.which("setpriv")
         wrapper: tuple[str, ...] = ()
         if setpriv:
-            check = ("sh", "-c", _RUN_UNLESS_ORPHANED, str(os.getpid()))
+            check = ("/bin/sh", "-c", _RUN_UNLESS_ORPHANED, str(os.getpid()))
             wrapper = (setpriv, "--pdeathsig", death_signal, *check)
         with log_file.open("ab") as log:
             process = await asyncio.create_subprocess_exec(
