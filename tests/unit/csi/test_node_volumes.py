@@ -33,8 +33,8 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def publish(volumes: NodeVolumes, wanted: Publication, seconds: float = 60) -> Coroutine[Any, Any, None]:
-    return volumes.publish(wanted, timeout_seconds=seconds)
+def publish(volumes: NodeVolumes, wanted: Publication) -> Coroutine[Any, Any, None]:
+    return volumes.publish(wanted, timeout_seconds=60)
 
 
 @asynccontextmanager
@@ -133,13 +133,15 @@ async def test_different_volumes_do_not_exclude_each_other(world: World) -> None
 @TLS
 @pytest.mark.parametrize("end", ["fails", "is cancelled", "times out"])
 async def test_retry_succeeds_after_a_failed_publish(
-    world: World, eventually: Eventually, end: str, tls: bool
+    world: World, eventually: Eventually, monkeypatch: pytest.MonkeyPatch, end: str, tls: bool
 ) -> None:
-    volumes, seconds = world.volumes(), 0.05 if end == "times out" else 60
-    first = publish(volumes, world.wanted("one", tls=tls), seconds)
+    volumes, loop = world.volumes(), asyncio.get_running_loop()
+    first = publish(volumes, world.wanted("one", tls=tls))
     second = world.wanted("two", tls=tls)
     async with being_mounted(world, eventually, first) as call:
         if end == "times out":
+            now = loop.time
+            monkeypatch.setattr(loop, "time", lambda: now() + 60)
             with pytest.raises(MountUnfinished):
                 await call
         else:
