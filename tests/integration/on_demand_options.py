@@ -1,9 +1,11 @@
 """Settings of tunnels on demand for tests: no AWS account, free ports, and short timeouts."""
 
 import os
+import socket as sockets
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
+from typing import Final
 
 from kube_efs.aws.credential_sources import CredentialOptions, ProfileFiles
 from kube_efs.model.efs.ids import Region
@@ -12,6 +14,10 @@ from kube_efs.tunnels.reservations import PortRange
 from kube_efs.tunnels.sockets.detection import IdlePolicy
 
 NOWHERE = Path("/nowhere")
+# Below the ports that the kernel gives to connections. Programs that a test starts inherit the variable.
+_FIRST_PORTS: Final = range(23100, 31100, 100)
+_FIRST_PORT: Final = "KUBE_EFS_TEST_FIRST_PORT"
+_reserved: Final[list[sockets.socket]] = []
 
 
 def on_demand_options(
@@ -21,9 +27,8 @@ def on_demand_options(
     files: ProfileFiles | None = None,
     idle: IdlePolicy | None = None,
 ) -> OnDemandOptions:
-    """Options with ports that depend on the process, so that test runs do not conflict."""
-    run = int(os.environ.setdefault("KUBE_EFS_TEST_RUN", str(os.getpid())))
-    first = 23100 + run % 40 * 100
+    """Options with a hundred ports that no other process of tests on this machine has."""
+    first = int(os.environ.get(_FIRST_PORT) or _reserve_ports())
     return OnDemandOptions(
         socket_path=socket,
         node="node-1",
@@ -37,6 +42,22 @@ def on_demand_options(
         client_info=ClientInfo.of("k8s", "0.1.0"),
         ports=PortRange(first=first, last=first + 99),
         idle=idle or IdlePolicy(seconds=0.5, readings=3),
-        ensure_timeout_seconds=20,
+        ensure_timeout_seconds=60,
         orphan_seconds=0.3,
     )
+
+
+def _reserve_ports() -> str:
+    """The first of a hundred ports, which this process has until its end."""
+    for first in map(str, _FIRST_PORTS):
+        reservation = sockets.socket(sockets.AF_UNIX)
+        try:
+            # A name without a file, which the kernel forgets with the process.
+            reservation.bind(f"\0kube-efs-test-ports-{first}")
+        except OSError:
+            reservation.close()
+            continue
+        _reserved.append(reservation)
+        os.environ[_FIRST_PORT] = first
+        return first
+    raise RuntimeError("no ports are left for another process of tests")

@@ -36,6 +36,7 @@ from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.agent import TargetDocuments, TunnelAgent
 from kube_efs.tunnels.config_map import load_served
 from kube_efs.tunnels.mount_targets import NodeLocation
+from kube_efs.tunnels.notifications import TunnelNotification
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.status import DENIED, TunnelState
 from kube_efs.tunnels.stunnel import keeper
@@ -263,7 +264,9 @@ async def test_denied_tunnel_is_reported_once_and_is_down_only_while_it_is_used(
                 lambda: node.registry.get_sample_value("kube_efs_tunnel_up", labels) == 0, "the metric"
             )
         await node.until("fs-1", TunnelState.REJECTED, denied=True)
-        assert [(one.reason, one.file_system_id) for one in node.notifications] == [("TunnelDenied", "fs-1")]
+        (denied,) = node.notifications
+        assert isinstance(denied, TunnelNotification)
+        assert (denied.reason, denied.file_system_id) == ("TunnelDenied", "fs-1")
 
         denying.denies = False
         await node.until("fs-1", TunnelState.UP, denied=False, reason="")
@@ -564,6 +567,7 @@ async def test_adopted_stunnel_in_use_is_not_ended(options: TunnelOptions, autho
             await listening(port)
             async with connected(port) as client:
                 [pid] = stunnels_of(options.conf_path)
+                await eventually(options.state_path.exists, "the targets are stored")
                 await end(first, signal.SIGKILL)
                 options.state_path.unlink()
                 async with running(options) as node:

@@ -5,66 +5,33 @@ import os
 import resource
 import shutil
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from tests.integration.nfs_backend import Authority, Backend
-from tests.integration.on_demand_options import on_demand_options
+from tests.integration.nfs_backend import Backend
 from tests.integration.tunnel_node import (
     DEADLINE_SECONDS,
+    FS,
     agent_process,
     connected,
     end,
     eventually,
-    host_of,
     running,
     stunnels_of,
 )
 
 from kube_efs.model.csi.volume_handles import AccessPointId
-from kube_efs.model.efs.ids import FileSystemId, Region
 from kube_efs.model.errors import ConfigurationRejected, TunnelNotReady
-from kube_efs.tunnels.api.client import TunnelClient, connect_tunnels
+from kube_efs.tunnels.api.client import TunnelClient
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.reservations import Holder, TunnelSpec
 
 pytestmark = pytest.mark.skipif(not Path("/usr/bin/stunnel").exists(), reason="stunnel is not installed")
 
-FS = FileSystemId("fs-0123456789abcdef0")
 POD, OTHER_POD = Holder("volume-1 /pods/1"), Holder("volume-1 /pods/2")
-
-
-@pytest.fixture
-def options(tmp_path: Path) -> Iterator[TunnelOptions]:
-    options = TunnelOptions(
-        region=Region("us-east-1"),
-        conf_path=tmp_path / "stunnel.conf",
-        ca_file=Authority(tmp_path, "ca").file,
-        probe_interval_seconds=0.1,
-        retry_seconds=0.1,
-        connect_timeout_seconds=1,
-        on_demand=on_demand_options(tmp_path / "run" / "tunnel.sock"),
-    )
-    yield options
-    for pid in stunnels_of(options.conf_path):
-        os.kill(pid, signal.SIGKILL)
-
-
-@pytest.fixture
-async def backend(tmp_path: Path, options: TunnelOptions) -> AsyncIterator[Backend]:
-    authority = Authority(tmp_path, "ca")
-    options.authorities(options.region).write_bytes(authority.file.read_bytes())
-    async with Backend(authority, host_of(FS)) as backend:
-        yield backend
-
-
-@pytest.fixture
-async def client(tmp_path: Path) -> AsyncIterator[TunnelClient]:
-    async with connect_tunnels(tmp_path / "run" / "tunnel.sock", timeout_seconds=30) as client:
-        yield client
 
 
 def spec(backend: Backend, number: int = 0) -> TunnelSpec:

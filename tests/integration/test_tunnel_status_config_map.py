@@ -36,7 +36,9 @@ class _Agent:
 @asynccontextmanager
 async def _publishing(client: AsyncClient, agent: _Agent) -> AsyncIterator[None]:
     task = asyncio.create_task(
-        publish_status(client, agent.status, names=NAMES, node="node-a", interval_seconds=0.01)
+        publish_status(
+            client, agent.status, names=NAMES, node="node-a", interval_seconds=0.01, spread_seconds=0.01
+        )
     )
     try:
         yield

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import socket
 import struct
@@ -16,15 +17,18 @@ import pytest
 from prometheus_client import CollectorRegistry
 from tests.integration.nfs_backend import read_record
 
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.agent import TargetDocuments, TunnelAgent
 from kube_efs.tunnels.notifications import Notification
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.probe import null_call
 from kube_efs.tunnels.status import TunnelState, TunnelStatus
+from kube_efs.tunnels.stunnel.assignment import shard_files, shard_number
 
 NEAR = "subnet-a"
-DEADLINE_SECONDS = 15.0
+FS = FileSystemId("fs-0123456789abcdef0")
+DEADLINE_SECONDS = 60.0
 
 
 def host_of(file_system: str) -> str:
@@ -113,12 +117,23 @@ async def running(options: TunnelOptions) -> AsyncIterator[Node]:
 
 
 def stunnels_of(conf: Path) -> list[int]:
+    """The pids of all shards, that of the first configuration first."""
     found = []
     for process in Path("/proc").iterdir():
         with suppress(OSError):
-            if process.name.isdigit() and (process / "cmdline").read_bytes().endswith(f"\0{conf}\0".encode()):
-                found.append(int(process.name))
-    return found
+            command = (process / "cmdline").read_bytes().split(b"\0")[:-1] if process.name.isdigit() else []
+            number = shard_number(conf, Path(os.fsdecode(command[-1]))) if command[1:] else None
+            if number is not None:
+                found.append((number, int(process.name)))
+    return [pid for _, pid in sorted(found)]
+
+
+def shards_of(conf: Path) -> dict[int, list[str]]:
+    """The names of the services in the configuration file of each shard."""
+    return {
+        number: re.findall(r"^\[(.+)\]$", path.read_text(), re.MULTILINE)
+        for number, path in shard_files(conf).items()
+    }
 
 
 @dataclass(slots=True)
@@ -174,7 +189,7 @@ async def connect(port: int) -> Client:
 
 async def end(process: asyncio.subprocess.Process, number: signal.Signals) -> int:
     process.send_signal(number)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(DEADLINE_SECONDS):
         return await process.wait()
 
 
@@ -196,9 +211,11 @@ async def agent_process(
     """
     runner = Path(__file__).with_name("tunnel_runner.py")
     socket_path = options.on_demand and options.on_demand.socket_path
-    environment = {"PYTHONPATH": str(Path(__file__).parents[2])} | (
-        {"SOCKET": str(socket_path)} if socket_path else {}
-    )
+    environment = {
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "DATA_PLANE": options.data_plane.name,
+        **({"SOCKET": str(socket_path)} if socket_path else {}),
+    }
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         runner,

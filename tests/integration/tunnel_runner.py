@@ -1,6 +1,7 @@
 """A tunnel agent in its own process, for tests that kill it.
 
-``tunnel_runner.py CONF CA [DOCUMENT…]``; with SOCKET in the environment, it serves tunnels on demand.
+``tunnel_runner.py CONF CA [DOCUMENT…]``, with DATA_PLANE in the environment. With SOCKET there, it serves
+tunnels on demand.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from tests.integration.on_demand_options import on_demand_options
 from kube_efs.model.efs.ids import Region
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.agent import TargetDocuments, TunnelAgent
+from kube_efs.tunnels.data_plane import DataPlaneChoice, DataPlaneName
 from kube_efs.tunnels.options import TunnelOptions
 
 
@@ -28,6 +30,7 @@ async def documents(texts: Sequence[str]) -> AsyncIterator[TargetDocuments]:
 async def main(conf: str, ca_file: str, *texts: str) -> None:
     options = TunnelOptions(
         region=Region("us-east-1"),
+        data_plane=DataPlaneChoice(name=DataPlaneName(os.environ["DATA_PLANE"])),
         conf_path=Path(conf),
         ca_file=Path(ca_file),
         probe_interval_seconds=0.1,

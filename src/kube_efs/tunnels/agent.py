@@ -3,15 +3,16 @@
 The order of the start matters, because mounts of an earlier agent depend on its ports:
 
 1. Remove the temporary files of processes that were killed.
-2. Load the targets and reservations of the earlier agent, and plan them. stunnel then serves them on the same
+2. Load the targets and reservations of the earlier agent, and plan them. They are then served on the same
    ports, before the agent sends any request to the API server or to AWS.
 3. Open the agent's socket. Before step 2, a new reservation could get the port of an old one.
 4. Start the tasks. Each one writes its part of the plan and applies it: the documents of the ConfigMap, the
    checks of mount targets, the renewal of certificates, the calls on the socket. The check of the tunnels
-   probes them, closes unused ones, and replaces a stunnel that hangs. The keeper loads the plan into stunnel.
+   probes them, closes unused ones, and replaces a process that hangs. ``DataPlanes`` loads the plan into
+   the processes of the node.
 
-SIGTERM ends stunnel too, unless a tunnel on demand has a holder: the mounts of that holder must continue. If
-the agent crashes, stunnel continues. In both cases the next agent takes stunnel over.
+SIGTERM ends all processes of the data planes too, unless a tunnel on demand has a holder: the mounts of that
+holder must continue. If the agent crashes, they continue. In both cases the next agent takes them over.
 """
 
 import asyncio
@@ -32,10 +33,12 @@ from kube_efs.telemetry.health import Health, Heartbeat, combine
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.api.server import serving
 from kube_efs.tunnels.config_map import Served, apply_document, drop_lingering, load_served, save_served
+from kube_efs.tunnels.data_plane import DataPlaneName, ServiceFacts
+from kube_efs.tunnels.data_planes import DataPlanes
 from kube_efs.tunnels.files import remove_temporary_files
 from kube_efs.tunnels.mount_targets import probe_addresses
 from kube_efs.tunnels.notifications import Notification, TunnelNotification, find_notifications
-from kube_efs.tunnels.observations import MetricsRecorder, Observations, compute_status
+from kube_efs.tunnels.observations import MetricsRecorder, Observations, Statuses, TrafficRecorder
 from kube_efs.tunnels.on_demand.renewal import ClientCertificates
 from kube_efs.tunnels.on_demand.tunnels import OnDemandTunnels
 from kube_efs.tunnels.options import TunnelOptions
@@ -43,15 +46,14 @@ from kube_efs.tunnels.plan import NodePlan
 from kube_efs.tunnels.probe import ProbeResult
 from kube_efs.tunnels.prober import Prober
 from kube_efs.tunnels.sockets.detection import IdlePorts, StalledPorts
-from kube_efs.tunnels.sockets.ports import PortReading, read_ports
-from kube_efs.tunnels.status import TunnelsStatus
+from kube_efs.tunnels.sockets.ports import PortReading, find_answering, read_ports
+from kube_efs.tunnels.status import TunnelsStatus, TunnelStatus
 from kube_efs.tunnels.stunnel.configuration import check_path
-from kube_efs.tunnels.stunnel.keeper import StunnelKeeper
-from kube_efs.tunnels.stunnel.log import ConnectionLog
 
 log = structlog.get_logger()
 
 _STUCK_SECONDS = 60.0
+_PROCESSES = {DataPlaneName.STUNNEL: "stunnel", DataPlaneName.KERNEL: "the relay"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,12 +89,12 @@ class TunnelAgent:
         self._clock = clock
         self._read = read
         self._notify = notify
-        self._connections = ConnectionLog()
-        self._keeper_changed = asyncio.Event()
-        self._keeper = StunnelKeeper(options, metrics, self._connections, self._keeper_changed.set)
+        self._data_planes_changed = asyncio.Event()
+        self._data_planes = DataPlanes(options, metrics, self._data_planes_changed.set)
         self._prober = Prober(metrics, timeout_seconds=options.probe_timeout_seconds)
         self._recorder = MetricsRecorder(metrics)
-        self._plan = NodePlan(options, metrics, self._keeper)
+        self._traffic = TrafficRecorder(metrics)
+        self._plan = NodePlan(options, metrics, self._data_planes)
         self._on_demand: OnDemandTunnels | None = None
         if options.on_demand:
             self._certificates = ClientCertificates(
@@ -105,6 +107,7 @@ class TunnelAgent:
         self._saved: Served | None = None
         self._document_problem = ""
         self._observations = Observations()
+        self._statuses = Statuses()
         self._denied: frozenset[FileSystemId] = frozenset()
         self._idle_ports = IdlePorts()
         self._stalled_ports = StalledPorts()
@@ -114,11 +117,11 @@ class TunnelAgent:
         )
 
     async def run(self, documents: AsyncIterable[TargetDocuments]) -> None:
-        """Serve the targets of the documents until cancelled, then end stunnel.
+        """Serve the targets of the documents until cancelled, then end all processes.
 
         Starts with the stored targets; after an error, ``documents`` are requested again. If this method
-        ends by an error, or while a tunnel on demand has a holder, stunnel continues: the next agent takes
-        it over, and no mount is interrupted.
+        ends by an error, or while a tunnel on demand has a holder, they continue: the next agent takes them
+        over, and no mount is interrupted.
         """
         await self._load_state()
         on_demand: AbstractAsyncContextManager[None] = nullcontext()
@@ -129,7 +132,7 @@ class TunnelAgent:
                 if self._on_demand:
                     tasks.create_task(self._certificates.run(self._on_demand.all))
                 keep, (targets, probes) = self._duties.keep, self._heartbeats
-                tasks.create_task(keep("stunnel", self._keeper.run))
+                tasks.create_task(keep("data planes", self._data_planes.run))
                 tasks.create_task(keep("tunnel targets", lambda: self._follow_documents(documents)))
                 # A loop that fails is not stuck, and a restart of the process would not repair it.
                 tasks.create_task(
@@ -139,7 +142,7 @@ class TunnelAgent:
                     keep("tunnel probes", lambda: self._watch_tunnels(probes), failed=probes.beat)
                 )
         except asyncio.CancelledError:
-            await self._stop_stunnel()
+            await self._stop_data_planes()
             raise
 
     async def _load_state(self) -> None:
@@ -153,14 +156,21 @@ class TunnelAgent:
         if self._plan.served or (self._on_demand and self._on_demand.reservations.tunnels):
             self._plan.apply()
 
-    async def _stop_stunnel(self) -> None:
+    async def _stop_data_planes(self) -> None:
         if self._on_demand and self._on_demand.reservations.holders:
-            log.info("stunnel-left-running", pid=self._keeper.report.pid, reason="tunnels on demand are held")
+            report = self._data_planes.report
+            log.info(
+                "data-planes-left-running",
+                stunnels=report.pids,
+                relay=report.relay_pid,
+                reason="tunnels on demand are held",
+            )
         else:
-            await self._keeper.stop()
+            await self._data_planes.stop()
 
     def status(self) -> TunnelsStatus:
         """The state of every tunnel at the last check."""
+        report = self._data_planes.report
         rejected = _reasons(self._plan.served.rejections if self._plan.served else ())
         problems = (
             self._document_problem,
@@ -168,32 +178,37 @@ class TunnelAgent:
             *(self._on_demand.problems if self._on_demand else ()),
             *self._duties.problems,
         )
-        seen = (
-            replace(self._observations, renewals=self._certificates.problems)
-            if self._on_demand
-            else self._observations
-        )
         return TunnelsStatus(
-            tunnels=tuple(compute_status(one, self._keeper.report, seen) for one in self._plan.tunnels),
+            tunnels=self._compute_statuses(),
             problems=tuple(filter(None, problems)),
-            stunnel_pid=self._keeper.report.pid,
+            stunnel_pid=next(iter(report.pids), None),
+            relay_pid=report.relay_pid,
+            leaving_relay_pids=report.leaving,
+            data_plane=self._options.data_plane.name,
+            data_plane_reason=self._options.data_plane.reason,
             location=self._options.shown_location,
         )
 
+    def _compute_statuses(self) -> tuple[TunnelStatus, ...]:
+        seen = self._observations
+        if self._on_demand:
+            seen = replace(seen, renewals=self._certificates.problems)
+        return self._statuses.compute(self._plan.tunnels, self._data_planes.report, seen)
+
     def liveness(self) -> Health:
-        """Failing when a loop is stuck; the restart of the agent that follows does not affect stunnel."""
+        """Failing when a loop is stuck; the restart of the agent that follows affects no data plane."""
         return combine(*(heartbeat.health() for heartbeat in self._heartbeats))
 
     def readiness(self) -> Health:
-        """Failing until the targets are known, and while stunnel does not run although it has services.
+        """Failing until the targets are known, and while a data plane does not run although it has services.
 
         An agent that serves tunnels on demand is ready without targets: there may never be any.
         """
         if self._plan.served is None and self._on_demand is None:
             return Health.failing("no tunnel targets have been seen yet")
-        if self._keeper.report.pid is None and self._plan.services:
-            return Health.failing("stunnel is not running")
-        return Health()
+        return combine(
+            *(Health.failing(f"{_PROCESSES[name]} is not running") for name in self._data_planes.not_running)
+        )
 
     async def _follow_documents(self, documents: AsyncIterable[TargetDocuments]) -> None:
         async for document in documents:
@@ -276,48 +291,49 @@ class TunnelAgent:
                     await self._probe_new_services()
 
     async def _probe_new_services(self) -> None:
-        """Probe the new services of stunnel after each change of the keeper's report, until cancelled."""
+        """Probe new services after each change of the data planes, until cancelled."""
         while True:
-            self._keeper_changed.clear()
-            await self._prober.probe_new(self._keeper.report)
-            self._record_observations(self._observations.connections)
-            await self._keeper_changed.wait()
+            self._data_planes_changed.clear()
+            await self._prober.probe_new(self._data_planes.report)
+            await self._record_observations(self._observations.connections)
+            await self._data_planes_changed.wait()
 
     async def _check_tunnels(self) -> None:
-        await self._prober.probe_all(self._keeper.report)
+        interval = self._options.probe_interval_seconds
+        answering = await asyncio.to_thread(find_answering, within_seconds=interval)
+        await self._prober.probe_round(
+            self._data_planes.report, answering=answering, unreachable=self._plan.reachability.down
+        )
         # After the probes: an open connection of a probe would count as that of a mount.
-        ports = frozenset(service.port for service in self._keeper.report.loaded.values())
+        ports = frozenset(service.port for service in self._data_planes.report.loaded.values())
         reading = await asyncio.to_thread(self._read, ports)
-        self._record_observations(reading.connections if reading else self._observations.connections)
-        self._replace_stalled_stunnel(reading)
+        await self._record_observations(reading.connections if reading else self._observations.connections)
+        self._replace_stalled_processes(reading)
         await self._close_unused(reading)
+        self._data_planes.merge(reading, now=self._clock())
         if self._on_demand:
             await self._on_demand.close_unused(reading)
-            self._certificates.remove_unused_files(self._keeper.report.loaded)
+            self._certificates.remove_unused_files(self._data_planes.report.loaded)
 
-    def _record_observations(self, connections: Mapping[int, int]) -> None:
-        """Combine the last probes with the log of stunnel, for the status, the metrics and the log."""
-        self._keeper.read_log()
-        names = self._plan.services.keys()
-        self._connections.keep_only(names)
-        facts = {name: self._connections.facts(name) for name in names}
+    async def _record_observations(self, connections: Mapping[int, int]) -> None:
+        """Combine the last probes with the facts of the data planes, for the status, metrics and log."""
+        services = self._plan.services
+        facts = await self._data_planes.read_facts(services.keys())
+        self._traffic.record(services.values(), facts)
         probes = self._prober.results
-        self._log_changes(probes)
+        self._log_changes(probes, facts)
         self._notify_of_denials(probes)
         self._observations = Observations(probes=probes, facts=facts, connections=connections)
-        self._recorder.record(
-            (tunnel, compute_status(tunnel, self._keeper.report, self._observations))
-            for tunnel in self._plan.tunnels
-        )
+        self._recorder.record(zip(self._plan.tunnels, self._compute_statuses(), strict=True))
 
-    def _replace_stalled_stunnel(self, reading: PortReading | None) -> None:
+    def _replace_stalled_processes(self, reading: PortReading | None) -> None:
         ports = {service.port for service in self._plan.services.values()}
-        now, limit = self._clock(), self._options.stall_seconds
-        self._stalled_ports = self._stalled_ports.after(reading, ports, now=now)
-        if self._stalled_ports.exceed(limit, now=now):
-            log.warning("stunnel-hangs", pid=self._keeper.report.pid, seconds=limit)
-            self._keeper.reload_or_replace()
-            self._stalled_ports = StalledPorts()
+        now = self._clock()
+        waiting = self._stalled_ports.after(reading, ports, now=now)
+        stalled = waiting.longer_than(self._options.stall_seconds, now=now)
+        if stalled:
+            self._data_planes.reload_or_replace(stalled)
+        self._stalled_ports = waiting.forget(stalled)
 
     async def _close_unused(self, reading: PortReading | None) -> None:
         """Close lingering tunnels that are unused in this reading and in earlier ones."""
@@ -327,11 +343,11 @@ class TunnelAgent:
             unused = self._idle_ports.unused(self._options.idle, now=now)
             await self._serve(drop_lingering(self._plan.served, unused))
 
-    def _log_changes(self, probes: Mapping[str, ProbeResult]) -> None:
+    def _log_changes(self, probes: Mapping[str, ProbeResult], facts: Mapping[str, ServiceFacts]) -> None:
         for name, result in probes.items():
             before = self._observations.probes.get(name)
             if before is None or (before.ok, before.is_denied) != (result.ok, result.is_denied):
-                reason = self._connections.facts(name).reason or result.reason
+                reason = (facts[name].reason if name in facts else "") or result.reason
                 if result.ok:
                     log.info("tunnel-up", tunnel=name, seconds=round(result.seconds, 4))
                 else:

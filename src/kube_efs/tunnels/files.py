@@ -1,8 +1,9 @@
-"""Atomic writes: a file has its old content or its new content, never a part of each."""
+"""Files: atomic writes, after which a file has its old or its new content; the size of logs."""
 
 import asyncio
 import glob
 import os
+import shutil
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
@@ -55,6 +56,19 @@ def write_atomically(path: Path, text: str, *, durable: bool = True) -> None:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def limit_log(path: Path, most_bytes: int) -> bool:
+    """Move a log that is longer to a second file; returns whether it was. Raises OSError.
+
+    The process holds its log open as its standard error, and has no command to open another one. So the file
+    is copied and emptied; a line that is written in the meantime is lost.
+    """
+    if not path.exists() or path.stat().st_size <= most_bytes:
+        return False
+    shutil.copyfile(path, path.with_name(f"{path.name}.1"))
+    os.truncate(path, 0)
+    return True
 
 
 def remove_temporary_files(path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from kube_efs.kube.events import EventRecorder, EventType, Subject
 from kube_efs.model.efs.ids import FileSystemId
@@ -10,13 +10,13 @@ from kube_efs.tunnels.mount_targets import Candidate
 from kube_efs.tunnels.plan import PlannedTunnel
 from kube_efs.tunnels.status import DENIED, DENIED_REMEDY
 
+_REASONS: Final = {True: "MountTargetReachable", False: "MountTargetUnreachable"}
+# A zone can have a mount target of each of 500 file systems, and a thousand nodes see it fail.
+_MOST_AT_ONCE: Final = 3
+
 
 class Notification(Protocol):
     """A change, for an event of the node."""
-
-    @property
-    def file_system_id(self) -> FileSystemId:
-        """The file system of the change."""
 
     @property
     def is_problem(self) -> bool:
@@ -52,7 +52,7 @@ class MountTargetNotification:
     @property
     def reason(self) -> str:
         """The reason of the event."""
-        return "MountTargetReachable" if self.is_reachable else "MountTargetUnreachable"
+        return _REASONS[self.is_reachable]
 
     @property
     def message(self) -> str:
@@ -63,6 +63,30 @@ class MountTargetNotification:
         if self.instead is None:
             return f"{subject} accepts no connections, and no other mount target does: its volumes wait"
         return f"{subject} accepts no connections; new ones go to {_place(self.instead)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FurtherMountTargets:
+    """So many more mount targets changed together with others, for example those of a zone."""
+
+    number: int
+    is_reachable: bool
+
+    @property
+    def is_problem(self) -> bool:
+        """Whether they do not accept connections."""
+        return not self.is_reachable
+
+    @property
+    def reason(self) -> str:
+        """The reason of the event."""
+        return _REASONS[self.is_reachable]
+
+    @property
+    def message(self) -> str:
+        """The message of the event."""
+        change = "accept connections again" if self.is_reachable else "accept no connections"
+        return f"{self.number} further mount targets {change}; kube-efs status shows the tunnels"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +116,11 @@ class TunnelNotification:
 
 def find_notifications(
     plan: Iterable[PlannedTunnel], down_before: Collection[str], down: Collection[str]
-) -> tuple[MountTargetNotification, ...]:
-    """The changes for the file systems of these tunnels, each mount target once."""
+) -> tuple[Notification, ...]:
+    """The changes for the file systems of these tunnels, each mount target once.
+
+    Of many changes at once, it contains the first ones and the number of the others.
+    """
     found: dict[tuple[FileSystemId, str], MountTargetNotification] = {}
     for tunnel in plan:
         file_system_id = tunnel.target.file_system_id
@@ -109,7 +136,14 @@ def find_notifications(
                         instead=up[0] if up else None,
                     ),
                 )
-    return tuple(found.values())
+    notifications: list[Notification] = []
+    for is_reachable in (False, True):
+        some = [one for one in found.values() if one.is_reachable == is_reachable]
+        notifications += some[:_MOST_AT_ONCE]
+        further = len(some) - _MOST_AT_ONCE
+        if further > 0:
+            notifications.append(FurtherMountTargets(number=further, is_reachable=is_reachable))
+    return tuple(notifications)
 
 
 def notify_by_events(recorder: EventRecorder, node: str) -> Callable[[Notification], None]:

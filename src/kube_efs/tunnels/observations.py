@@ -1,19 +1,18 @@
-"""The status and the metrics of each tunnel: computed from the plan, the keeper's report and observations."""
+"""The status and the metrics of each tunnel: computed from the plan, the report and observations."""
 
 import math
+import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TypedDict
 
 from kube_efs.telemetry.metrics import TunnelMetrics
+from kube_efs.tunnels.data_plane import DataPlaneReport, ServiceFacts, Traffic, TunnelService
 from kube_efs.tunnels.mount_targets import Candidate, Nearness
 from kube_efs.tunnels.plan import PlannedTunnel
 from kube_efs.tunnels.probe import ProbeResult
 from kube_efs.tunnels.status import DENIED, TunnelState, TunnelStatus
-from kube_efs.tunnels.stunnel.configuration import TunnelService
-from kube_efs.tunnels.stunnel.keeper import KeeperReport
-from kube_efs.tunnels.stunnel.log import ServiceFacts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +25,7 @@ class Observations:
     renewals: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
 
-def compute_status(tunnel: PlannedTunnel, report: KeeperReport, seen: Observations) -> TunnelStatus:
+def compute_status(tunnel: PlannedTunnel, report: DataPlaneReport, seen: Observations) -> TunnelStatus:
     """The state of one tunnel."""
     service = tunnel.service
     reservation = tunnel.reservation
@@ -52,6 +51,7 @@ def compute_status(tunnel: PlannedTunnel, report: KeeperReport, seen: Observatio
     if is_denied:
         state, reason = TunnelState.REJECTED, DENIED
     candidate = find_mount_target_in_use(tunnel, facts)
+    pid = report.pid_by_service.get(service.name)
     return TunnelStatus(
         file_system_id=service.file_system_id,
         port=service.port,
@@ -66,6 +66,8 @@ def compute_status(tunnel: PlannedTunnel, report: KeeperReport, seen: Observatio
         denied=is_denied,
         connections=connections,
         probe_seconds=probed.seconds if probed and probed.ok else None,
+        stunnel_pid=pid if pid != report.relay_pid else None,
+        relay_pid=pid if pid == report.relay_pid else None,
         tls_version=facts.tls_version,
         cipher=facts.cipher,
         peer=facts.peer,
@@ -88,7 +90,7 @@ class _OnDemandFields(TypedDict, total=False):
 def _on_demand_fields(tunnel: PlannedTunnel) -> _OnDemandFields:
     if tunnel.reservation is None:
         return {}
-    certificate = tunnel.service and tunnel.service.certificate
+    certificate = tunnel.certificate
     return {
         "on_demand": True,
         "name": tunnel.reservation.name,
@@ -99,7 +101,7 @@ def _on_demand_fields(tunnel: PlannedTunnel) -> _OnDemandFields:
 
 
 def _evaluate(
-    service: TunnelService, report: KeeperReport, probed: ProbeResult | None, facts: ServiceFacts
+    service: TunnelService, report: DataPlaneReport, probed: ProbeResult | None, facts: ServiceFacts
 ) -> tuple[TunnelState, str]:
     if error := report.left_out.get(service.name):
         return TunnelState.REJECTED, str(error)
@@ -117,13 +119,82 @@ def find_mount_target_in_use(tunnel: PlannedTunnel, facts: ServiceFacts) -> Cand
     return by_address.get(facts.address) or by_address[first]
 
 
+class Statuses:
+    """The status of each tunnel, computed again only if one of its inputs is another object than before.
+
+    The status is published each second, and is recorded after each load of a stunnel; usually almost all of
+    a thousand tunnels are as before.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[tuple[object, ...], TunnelStatus]] = {}
+
+    def compute(
+        self, tunnels: Iterable[PlannedTunnel], report: DataPlaneReport, seen: Observations
+    ) -> tuple[TunnelStatus, ...]:
+        """The states of these tunnels."""
+        # The inputs contain the tunnel, so its id is not given to another one meanwhile.
+        self._known = {id(tunnel): self._computed(tunnel, report, seen) for tunnel in tunnels}
+        return tuple(status for _, status in self._known.values())
+
+    def _computed(
+        self, tunnel: PlannedTunnel, report: DataPlaneReport, seen: Observations
+    ) -> tuple[tuple[object, ...], TunnelStatus]:
+        named = tunnel.service or tunnel.reservation
+        name = named.name if named else ""
+        inputs = (
+            tunnel,
+            report.loaded.get(name),
+            report.left_out.get(name),
+            report.pid_by_service.get(name),
+            seen.probes.get(name),
+            seen.facts.get(name),
+            seen.connections.get(tunnel.target.port),
+            seen.renewals.get(name),
+        )
+        known = self._known.get(id(tunnel))
+        if known and all(map(operator.is_, known[0], inputs)):
+            return known
+        return inputs, compute_status(tunnel, report, seen)
+
+
+class TrafficRecorder:
+    """Counts the traffic of each tunnel, from totals that start at 0 with each relay."""
+
+    def __init__(self, metrics: TunnelMetrics) -> None:
+        self._metrics = metrics
+        self._known: Mapping[tuple[str, str], Traffic] = {}
+
+    def record(self, services: Iterable[TunnelService], facts: Mapping[str, ServiceFacts]) -> None:
+        """Add what the services have carried since the last call; forget all other services."""
+        found = {
+            (service.name, str(service.file_system_id)): traffic
+            for service in services
+            if service.name in facts and (traffic := facts[service.name].traffic)
+        }
+        metrics = self._metrics
+        for labels, traffic in found.items():
+            known = self._known.get(labels, Traffic())
+            metrics.connections.labels(*labels).inc(_growth(known.connections, traffic.connections))
+            metrics.sent_bytes.labels(*labels).inc(_growth(known.sent_bytes, traffic.sent_bytes))
+            metrics.received_bytes.labels(*labels).inc(_growth(known.received_bytes, traffic.received_bytes))
+        for labels in self._known.keys() - found.keys():
+            for counter in (metrics.connections, metrics.sent_bytes, metrics.received_bytes):
+                counter.remove(*labels)
+        self._known = found
+
+
+def _growth(before: int, now: int) -> int:
+    return now - before if now >= before else now
+
+
 class MetricsRecorder:
     """Sets the metrics of each tunnel, and removes those of closed tunnels."""
 
     def __init__(self, metrics: TunnelMetrics) -> None:
         self._metrics = metrics
         self._recorded: dict[str, TunnelStatus] = {}
-        self._on_demand: set[tuple[str, str]] = set()
+        self._on_demand: dict[tuple[str, str], TunnelStatus] = {}
 
     def record(self, tunnels: Iterable[tuple[PlannedTunnel, TunnelStatus]]) -> None:
         """Set the gauges of these tunnels; a lingering tunnel of the ConfigMap has none."""
@@ -141,8 +212,8 @@ class MetricsRecorder:
 
     def _record_on_demand(self, tunnels: Iterable[tuple[PlannedTunnel, TunnelStatus]]) -> None:
         metrics = self._metrics
-        current = {(status.name, status.file_system_id) for _, status in tunnels}
-        for labels in self._on_demand - current:
+        current = {(status.name, status.file_system_id): status for _, status in tunnels}
+        for labels in self._on_demand.keys() - current.keys():
             for gauge in (
                 metrics.on_demand_up,
                 metrics.on_demand_failed_over,
@@ -150,10 +221,12 @@ class MetricsRecorder:
                 metrics.certificate_expiry,
             ):
                 gauge.remove(*labels)
-        self._on_demand = current
+        before, self._on_demand = self._on_demand, current
         for plan, status in tunnels:
             labels = status.name, status.file_system_id
-            certificate = plan.service and plan.service.certificate
+            if before.get(labels) is status:
+                continue
+            certificate = plan.certificate
             metrics.on_demand_up.labels(*labels).set(status.state == TunnelState.UP)
             metrics.on_demand_failed_over.labels(*labels).set(status.failed_over)
             metrics.holders.labels(*labels).set(status.holders)

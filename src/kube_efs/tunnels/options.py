@@ -7,6 +7,7 @@ from typing import Final, Self
 from kube_efs.aws.credential_sources import CredentialOptions
 from kube_efs.model.efs.ids import Region
 from kube_efs.model.efs.partitions import partition_of
+from kube_efs.tunnels.data_plane import STUNNEL, DataPlaneChoice
 from kube_efs.tunnels.mount_targets import NodeLocation
 from kube_efs.tunnels.reservations import PortRange
 from kube_efs.tunnels.sockets.detection import IdlePolicy
@@ -23,6 +24,14 @@ SYSTEM_CA_FILES: Final = (
     Path("/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem"),
     Path("/etc/ssl/certs/ca-certificates.crt"),
 )
+
+
+def relay_socket(conf_path: Path) -> Path:
+    """The control socket of the relay beside this configuration.
+
+    Not in the state directory, which belongs to the node: it must lead to a process of this container.
+    """
+    return conf_path.with_suffix(".relay.sock")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,23 +71,24 @@ class OnDemandOptions:
 class TunnelOptions:
     """Settings of one node's tunnels.
 
-    ``stunnel_path`` None takes the first stunnel in the usual places; ``fips`` is its FIPS mode;
-    ``state_dir`` None is the directory of ``conf_path``; ``dns_suffix`` and ``ca_file`` None are those of
-    each region. ``shown_location`` is a part of the status. ``system_ca_file`` has the authorities that this
-    machine trusts. Mounts can name files in
-    ``ca_directory``; None allows no file.
+    ``data_plane`` serves new tunnels. ``stunnel_path`` None takes the first stunnel in the usual places;
+    ``fips`` is its FIPS mode; ``state_dir`` None is the directory of ``conf_path``; ``dns_suffix`` and
+    ``ca_file`` None are those of each region. ``shown_location`` is a part of the status. ``system_ca_file``
+    has the authorities that this machine trusts. Mounts can name files in ``ca_directory``; None allows no
+    file.
 
     ``rounds_until_down`` and ``rounds_until_up`` are how many checks in a row, one each
     ``probe_interval_seconds``, change the state of a mount target. The return to a nearer one may take longer
     than the failover, because it is less urgent. A lingering tunnel closes after ``rounds_until_closed``
-    readings, at the same interval, without a connection. A stunnel that has accepted no connection for
-    ``stall_seconds`` must reload its configuration, or it is replaced.
+    readings, at the same interval, without a connection. A process that has accepted no connection for
+    ``stall_seconds`` must accept again, or it is replaced.
     """
 
     region: Region
     dns_suffix: str | None = None
     location: NodeLocation = field(default_factory=NodeLocation)
     shown_location: LocationStatus | None = None
+    data_plane: DataPlaneChoice = STUNNEL
     stunnel_path: Path | None = None
     fips: bool = False
     conf_path: Path = Path("/tmp/stunnel.conf")  # noqa: S108 - the older system's default; inside the pod
@@ -118,6 +128,16 @@ class TunnelOptions:
     def log_path(self) -> Path:
         """The log of stunnel; the part before the last rotation has ``.1`` at its end."""
         return self.directory / f"{self.conf_path.stem}.log"
+
+    @property
+    def relay_socket(self) -> Path:
+        """The control socket of the relay."""
+        return relay_socket(self.conf_path)
+
+    @property
+    def relay_log_path(self) -> Path:
+        """The log of the relay; the part before the last rotation has ``.1`` at its end."""
+        return self.directory / f"{self.conf_path.stem}.relay.log"
 
     @property
     def state_path(self) -> Path:

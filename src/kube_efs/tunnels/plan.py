@@ -3,7 +3,10 @@
 Different tasks write the inputs of the plan: the agent writes documents and which mount targets are down,
 ``on_demand`` writes reservations and certificates. All inputs are in one ``NodePlan``, which imports none of
 its writers. After a change, the writer calls ``apply``, which computes the plan again and loads it into
-stunnel. No task therefore reads the state of another task.
+the data planes. No task therefore reads the state of another task.
+
+A node can have a thousand tunnels on demand, and each new one changes the plan. ``apply`` therefore keeps the
+planned tunnels whose inputs have not changed.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -17,6 +20,8 @@ from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.errors import InvalidSetting
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.config_map import Served
+from kube_efs.tunnels.data_plane import CertificateFile, TunnelService
+from kube_efs.tunnels.data_planes import DataPlanes
 from kube_efs.tunnels.mount_targets import (
     Candidate,
     Nearness,
@@ -26,8 +31,6 @@ from kube_efs.tunnels.mount_targets import (
 )
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.reservations import Reservation, Reservations, TunnelSpec
-from kube_efs.tunnels.stunnel.configuration import CertificateFile, TunnelService
-from kube_efs.tunnels.stunnel.keeper import StunnelKeeper
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +47,11 @@ class PlannedTunnel:
     leaving: bool = False
     reservation: Reservation | None = None
 
+    @property
+    def certificate(self) -> CertificateFile | None:
+        """The client certificate of its service."""
+        return self.service.certificate if self.service else None
+
 
 class NodePlan:
     """The current plan and its inputs; each input has one writer.
@@ -52,16 +60,18 @@ class NodePlan:
     are those after the next successful write. ``certificates`` are those of the reservations, by name.
     """
 
-    def __init__(self, options: TunnelOptions, metrics: TunnelMetrics, keeper: StunnelKeeper) -> None:
+    def __init__(self, options: TunnelOptions, metrics: TunnelMetrics, data_planes: DataPlanes) -> None:
         self._options = options
         self._metrics = metrics
-        self._keeper = keeper
+        self._data_planes = data_planes
         self.served: Served | None = None
         self.reservations = Reservations()
         self.wanted = Reservations()
         self.certificates: Mapping[str, CertificateFile] = MappingProxyType({})
         self.reachability = Reachability()
         self.tunnels: tuple[PlannedTunnel, ...] = ()
+        self._planned: dict[str, PlannedTunnel] = {}
+        self._planned_for: tuple[TunnelTargets, frozenset[str]] = TunnelTargets(), frozenset()
 
     @property
     def targets(self) -> TunnelTargets:
@@ -84,67 +94,75 @@ class NodePlan:
 
     @property
     def services(self) -> Mapping[str, TunnelService]:
-        """The services that stunnel must serve, by name."""
+        """The services that must be served, by name."""
         return {tunnel.service.name: tunnel.service for tunnel in self.tunnels if tunnel.service}
 
     def apply(self) -> None:
-        """Compute the plan again and load it into stunnel."""
+        """Compute the plan again and load it into the data planes."""
         served = self.served or Served()
         self.tunnels = plan_config_map_tunnels(served, self.reachability, self._options, self.on_demand_ports)
-        if self.reservations.tunnels:
-            self.tunnels += plan_on_demand_tunnels(
-                self.reservations, self.certificates, served, self.reachability, self._options
-            )
+        self.tunnels += self._plan_on_demand()
         self._metrics.rejected_entries.set(len(served.rejections))
-        self._keeper.set_services(self.services.values())
+        self._data_planes.set_services(self.services.values())
+
+    def _plan_on_demand(self) -> tuple[PlannedTunnel, ...]:
+        inputs = self.targets, self.reachability.down
+        if inputs != self._planned_for:
+            self._planned, self._planned_for = {}, inputs
+
+        def planned(name: str, reservation: Reservation) -> PlannedTunnel:
+            certificate, known = self.certificates.get(name), self._planned.get(name)
+            # Both are frozen.
+            if known and known.reservation is reservation and known.certificate is certificate:
+                return known
+            return plan_on_demand_tunnel(
+                reservation, certificate, self.targets, self.reachability, self._options
+            )
+
+        tunnels = sorted(self.reservations.tunnels.items())
+        self._planned = {name: planned(name, reservation) for name, reservation in tunnels}
+        return tuple(self._planned.values())
 
     async def wait_until_listening(self, name: str) -> None:
-        """Wait until stunnel listens for this tunnel; raises TunnelError when it cannot."""
-        await self._keeper.wait_until_listening(name)
+        """Wait until a data plane listens for this tunnel; raises TunnelError when it cannot."""
+        await self._data_planes.wait_until_listening(name)
 
 
-def plan_on_demand_tunnels(
-    reservations: Reservations,
-    certificates: Mapping[str, CertificateFile],
-    served: Served,
+def plan_on_demand_tunnel(
+    reservation: Reservation,
+    certificate: CertificateFile | None,
+    targets: TunnelTargets,
     reachability: Reachability,
     options: TunnelOptions,
-) -> tuple[PlannedTunnel, ...]:
-    """The plan for each tunnel on demand; a tunnel without a certificate has no service yet."""
-
-    def planned(tunnel: Reservation) -> PlannedTunnel:
-        spec = tunnel.spec
-        target = TunnelTarget(file_system_id=spec.file_system_id, port=tunnel.port)
-        certificate = certificates.get(tunnel.name)
-        leaving = not tunnel.holders
-        try:
-            candidates = find_candidates(spec, served.document, options)
-        except InvalidSetting as error:
-            return PlannedTunnel(
-                target=target, candidates=(), obstacle=str(error), leaving=leaving, reservation=tunnel
-            )
-        service = TunnelService(
-            name=tunnel.name,
-            file_system_id=spec.file_system_id,
-            port=tunnel.port,
-            addresses=choose_addresses(candidates, reachability.down),
-            check_host=server_name(spec, options),
-            ca_file=Path(spec.ca_file)
-            if spec.ca_file
-            else options.authorities(spec.region or options.region),
-            certificate=certificate,
-            checks_revocation=spec.checks_revocation,
-        )
+) -> PlannedTunnel:
+    """The plan for a tunnel on demand; without a certificate it has no service yet."""
+    spec = reservation.spec
+    target = TunnelTarget(file_system_id=spec.file_system_id, port=reservation.port)
+    leaving = not reservation.holders
+    try:
+        candidates = find_candidates(spec, targets, options)
+    except InvalidSetting as error:
         return PlannedTunnel(
-            target=target,
-            candidates=candidates,
-            service=service if certificate else None,
-            obstacle="" if certificate else "there is no client certificate for it yet",
-            leaving=leaving,
-            reservation=tunnel,
+            target=target, candidates=(), obstacle=str(error), leaving=leaving, reservation=reservation
         )
-
-    return tuple(planned(tunnel) for _, tunnel in sorted(reservations.tunnels.items()))
+    service = TunnelService(
+        name=reservation.name,
+        file_system_id=spec.file_system_id,
+        port=reservation.port,
+        addresses=choose_addresses(candidates, reachability.down),
+        check_host=server_name(spec, options),
+        ca_file=Path(spec.ca_file) if spec.ca_file else options.authorities(spec.region or options.region),
+        certificate=certificate,
+        checks_revocation=spec.checks_revocation,
+    )
+    return PlannedTunnel(
+        target=target,
+        candidates=candidates,
+        service=service if certificate else None,
+        obstacle="" if certificate else "there is no client certificate for it yet",
+        leaving=leaving,
+        reservation=reservation,
+    )
 
 
 def plan_config_map_tunnels(

@@ -1,73 +1,123 @@
-"""Probes each tunnel as soon as stunnel serves it, and all of them periodically."""
+"""Probes each tunnel as soon as a stunnel serves it, and later as rarely as possible.
+
+A probe is a TLS handshake at both ends, which costs a thousand times more than an NFS call. With hundreds of
+tunnels, the probes would be most of what an idle node does. In each round, the prober therefore probes:
+
+* every tunnel that is not known to work, or whose mount targets are all unreachable;
+* of the tunnels that work, one for each list of mount targets, because the others of this list lead to the
+  same servers. If it fails, the others follow at once. Lists and tunnels take turns, at most ``_LISTS`` lists
+  in a round.
+
+A tunnel that works and has just carried an answer to a mount is not probed at all.
+
+Mount targets that are lost are found earlier: the agent connects to each of them in each round (``agent``).
+"""
 
 import asyncio
 import itertools
-from collections.abc import Collection, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from kube_efs.telemetry.metrics import TunnelMetrics
+from kube_efs.tunnels.data_plane import DataPlaneReport, TunnelService
 from kube_efs.tunnels.probe import ProbeResult, probe
-from kube_efs.tunnels.stunnel.configuration import TunnelService
-from kube_efs.tunnels.stunnel.keeper import KeeperReport
 
 _AT_ONCE: Final = 16
+_LISTS: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Probed:
-    """A result, and what was probed: the service, and the pid of the stunnel that served it."""
+    """A result, its number, and what was probed: the service, and the pid of the stunnel that served it."""
 
     service: TunnelService
     pid: int | None
+    number: int
     result: ProbeResult
 
 
 class Prober:
-    """Probes services, and keeps the last result of each while stunnel serves it."""
+    """Probes services, and keeps the last result of each while a stunnel serves it."""
 
     def __init__(self, metrics: TunnelMetrics, *, timeout_seconds: float) -> None:
         self._metrics = metrics
         self._timeout_seconds = timeout_seconds
         self._known: Mapping[str, _Probed] = {}
-        self._xids = itertools.cycle(range(1, 2**32))
+        self._numbers = itertools.count(1)
 
-    async def probe_all(self, report: KeeperReport) -> None:
-        """Probe all services that stunnel serves."""
-        self._known = await self._probe(report.loaded.values(), report.pid)
+    async def probe_round(
+        self, report: DataPlaneReport, *, answering: Collection[int], unreachable: Collection[str]
+    ) -> None:
+        """Probe the tunnels that need it in this round.
 
-    async def probe_new(self, report: KeeperReport) -> None:
+        Connections to the ports ``answering`` have just carried an answer; the addresses ``unreachable`` do
+        not accept connections.
+        """
+        known = self._still_valid(report)
+        # Addresses that can be reached come first.
+        working = [
+            one for one in known.values() if one.result.ok and one.service.addresses[0] not in unreachable
+        ]
+        chosen = _choose(one for one in working if one.service.port not in answering)
+        known |= await self._probe([*_services_but(report, working), *chosen], report)
+        failed = {one.addresses for one in chosen if not known[one.name].result.ok}
+        others = [one.service for one in working if one.service.addresses in failed]
+        self._known = known | await self._probe([one for one in others if one not in chosen], report)
+
+    async def probe_new(self, report: DataPlaneReport) -> None:
         """Probe only services that are new or changed, or whose last probe failed.
 
-        A probe is a TLS handshake: with a thousand tunnels, one more must not cause a thousand handshakes. A
-        failed probe is repeated, because the load itself may have reset its connection.
+        A failed probe is repeated, because the load itself may have reset its connection.
         """
-        known = {
-            name: there
-            for name, service in report.loaded.items()
-            if (there := self._known.get(name))
-            and (there.result.ok or there.result.is_denied)
-            and (there.service, there.pid) == (service, report.pid)
-        }
-        new = [service for name, service in report.loaded.items() if name not in known]
-        self._known = known | await self._probe(new, report.pid)
+        known = self._still_valid(report)
+        settled = [one for one in known.values() if one.result.ok or one.result.is_denied]
+        self._known = known | await self._probe(_services_but(report, settled), report)
 
     @property
     def results(self) -> Mapping[str, ProbeResult]:
         """The last result of each service."""
         return {name: one.result for name, one in self._known.items()}
 
-    async def _probe(self, services: Collection[TunnelService], pid: int | None) -> dict[str, _Probed]:
+    def _still_valid(self, report: DataPlaneReport) -> dict[str, _Probed]:
+        """The results of services that are served as they were probed."""
+        return {
+            name: known
+            for name, service in report.loaded.items()
+            if (known := self._known.get(name))
+            and (known.service, known.pid) == (service, report.pid_by_service.get(name))
+        }
+
+    async def _probe(
+        self, services: Collection[TunnelService], report: DataPlaneReport
+    ) -> dict[str, _Probed]:
         slots = asyncio.Semaphore(_AT_ONCE)
 
         async def probe_one(service: TunnelService) -> _Probed:
             async with slots:
+                number = next(self._numbers)
                 timeout = self._timeout_seconds
-                result = await probe(service.port, timeout_seconds=timeout, xid=next(self._xids))
-            return _Probed(service=service, pid=pid, result=result)
+                result = await probe(service.port, timeout_seconds=timeout, xid=number % 2**32)
+            pid = report.pid_by_service.get(service.name)
+            return _Probed(service=service, pid=pid, number=number, result=result)
 
         found = await asyncio.gather(*map(probe_one, services))
         for one in found:
             if one.result.ok and one.service.name == one.service.file_system_id:
                 self._metrics.probe_seconds.labels(one.service.file_system_id).observe(one.result.seconds)
         return {one.service.name: one for one in found}
+
+
+def _choose(working: Iterable[_Probed]) -> list[TunnelService]:
+    """One tunnel of each list of mount targets; of tunnels, and of too many lists, the earliest probed."""
+    lists: defaultdict[tuple[str, ...], list[_Probed]] = defaultdict(list)
+    for one in working:
+        lists[one.service.addresses].append(one)
+    waiting = sorted(lists.values(), key=lambda some: max(one.number for one in some))
+    return [min(some, key=lambda one: one.number).service for some in waiting[:_LISTS]]
+
+
+def _services_but(report: DataPlaneReport, known: Iterable[_Probed]) -> list[TunnelService]:
+    names = {one.service.name for one in known}
+    return [service for name, service in report.loaded.items() if name not in names]

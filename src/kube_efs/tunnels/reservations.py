@@ -188,7 +188,14 @@ class Reservations:
     def release(self, holders: Collection[Holder]) -> "Reservations":
         """Remove these holders; their tunnels stay."""
         released = frozenset(holders)
-        return Reservations.of(replace(one, holders=one.holders - released) for one in self.tunnels.values())
+        return Reservations(
+            tunnels=MappingProxyType(
+                {
+                    name: replace(one, holders=one.holders - released) if one.holders & released else one
+                    for name, one in self.tunnels.items()
+                }
+            )
+        )
 
     def close(self, names: Collection[str]) -> "Reservations":
         """Remove these tunnels, except those with holders."""

@@ -9,7 +9,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncGenerator, AsyncIterable, Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import cast
@@ -24,7 +24,7 @@ from kube_efs.aws.metadata import InstanceMetadata
 from kube_efs.kube.client import connect, load_config
 from kube_efs.kube.events import EventRecorder
 from kube_efs.kube.watching import follow, only_object
-from kube_efs.location import Location, LocationSources, Part, find_location
+from kube_efs.location import LocationSources, Part, ProcessLocation, find_location
 from kube_efs.model.efs.ids import Region, parse_region, parse_subnet_id, parse_zone_name
 from kube_efs.model.efs.targets import CONFIG_MAP_KEY, UNUSED_KEY, ZONES_KEY
 from kube_efs.model.errors import InvalidValue
@@ -35,10 +35,12 @@ from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.health import Health, HealthServer
 from kube_efs.telemetry.metrics import ApiServerMetrics, TunnelMetrics, new_registry
 from kube_efs.tunnels.agent import TargetDocuments, TunnelAgent
+from kube_efs.tunnels.data_plane_choice import choose_data_plane
 from kube_efs.tunnels.files import write_atomically
 from kube_efs.tunnels.mount_targets import NodeLocation
 from kube_efs.tunnels.notifications import Notification, notify_by_events
 from kube_efs.tunnels.options import SYSTEM_CA_FILES, ClientInfo, OnDemandOptions, TunnelOptions
+from kube_efs.tunnels.relay.self_connection import kernel_tls_obstacle
 from kube_efs.tunnels.reservations import PortRange
 from kube_efs.tunnels.sockets.detection import IdlePolicy
 from kube_efs.tunnels.status import LocationStatus, TunnelsStatus
@@ -126,6 +128,7 @@ async def _publish(client: AsyncClient, agent: TunnelAgent, settings: TunnelSett
         names=settings.names,
         node=settings.node_name,
         interval_seconds=min(1.0, settings.probe_interval_seconds),
+        spread_seconds=settings.probe_interval_seconds / 2,
     )
 
 
@@ -136,7 +139,8 @@ async def _options(settings: TunnelSettings, client: AsyncClient) -> TunnelOptio
         location = await find_stored_location(path, settings, metadata, client)
     # find_location() returns nothing without the required part.
     region = cast("Region", location.region)
-    return TunnelOptions(
+    fips_required_by = fips_mode_required_by(settings, node_is_in_it=is_node_in_fips_mode())
+    options = TunnelOptions(
         region=region,
         dns_suffix=settings.dns_suffix,
         location=NodeLocation(
@@ -149,7 +153,7 @@ async def _options(settings: TunnelSettings, client: AsyncClient) -> TunnelOptio
             zone_source=location.zone_source or "",
         ),
         stunnel_path=settings.stunnel_path,
-        fips=await _uses_fips_mode(settings),
+        fips=bool(fips_required_by),
         conf_path=settings.stunnel_conf_path,
         ca_file=settings.ca_file,
         system_ca_file=next(filter(Path.is_file, SYSTEM_CA_FILES), SYSTEM_CA_FILES[0]),
@@ -159,15 +163,17 @@ async def _options(settings: TunnelSettings, client: AsyncClient) -> TunnelOptio
         connect_timeout_seconds=settings.connect_timeout_seconds,
         on_demand=_on_demand_options(settings, region),
     )
-
-
-async def _uses_fips_mode(settings: TunnelSettings) -> bool:
-    """Whether stunnel must be in FIPS mode; raises InvalidSetting if it must and cannot."""
-    required_by = fips_mode_required_by(settings, node_is_in_it=is_node_in_fips_mode())
-    if required_by:
-        await check_fips_mode(find_stunnel(settings.stunnel_path), required_by=required_by)
-        log.info("fips-mode-used", required_by=required_by)
-    return bool(required_by)
+    data_plane = await choose_data_plane(
+        settings.data_plane,
+        fips_required_by=fips_required_by,
+        socket_path=options.relay_socket,
+        find_obstacle=kernel_tls_obstacle,
+    )
+    log.info("data-plane-chosen", data_plane=data_plane.name, reason=data_plane.reason)
+    if fips_required_by:
+        await check_fips_mode(find_stunnel(settings.stunnel_path), required_by=fips_required_by)
+        log.info("fips-mode-used", required_by=fips_required_by)
+    return replace(options, data_plane=data_plane)
 
 
 def fips_mode_required_by(settings: TunnelSettings, *, node_is_in_it: bool) -> str:
@@ -181,7 +187,7 @@ def fips_mode_required_by(settings: TunnelSettings, *, node_is_in_it: bool) -> s
 
 async def find_stored_location(
     path: Path, settings: TunnelSettings, metadata: InstanceMetadata, client: AsyncClient | None
-) -> Location:
+) -> ProcessLocation:
     """The location of this node, which is stored at ``path`` for the next agent; raises InvalidSetting."""
     stored = await asyncio.to_thread(_load_location, path)
     sources = LocationSources(
@@ -193,10 +199,10 @@ async def find_stored_location(
     return location
 
 
-def _load_location(path: Path) -> Location | None:
+def _load_location(path: Path) -> ProcessLocation | None:
     try:
         state = json.loads(path.read_text(encoding="utf-8"))
-        return Location(
+        return ProcessLocation(
             region=parse_region(state["region"]),
             zone=parse_zone_name(state["zone"]) if state["zone"] else None,
             zone_id=parse_zone_name(state["zone_id"]) if state["zone_id"] else None,
@@ -209,7 +215,7 @@ def _load_location(path: Path) -> Location | None:
         return None
 
 
-def _save_location(path: Path, location: Location) -> None:
+def _save_location(path: Path, location: ProcessLocation) -> None:
     state = {
         "region": location.region,
         "zone": location.zone,

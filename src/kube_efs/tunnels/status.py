@@ -1,7 +1,7 @@
 """The status of a node's tunnels, as a value and as the JSON that nodes publish."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Final
 
@@ -37,6 +37,7 @@ class TunnelStatus:
     ``leaving`` marks a tunnel that left the ConfigMap, or has no holder, and stays until its connections are
     closed; ``connections`` does not include the agent's own probes. A tunnel on demand has a ``name`` of its
     own, because a file system can have several, ``holders``, and the expiry time of its client certificate.
+    ``stunnel_pid``, or ``relay_pid`` if the kernel encrypts it, is the process that listens for it.
     """
 
     file_system_id: str
@@ -60,6 +61,8 @@ class TunnelStatus:
     access_point_id: str = ""
     holders: int = 0
     certificate_ends: str = ""
+    stunnel_pid: int | None = None
+    relay_pid: int | None = None
 
     @property
     def has_failed(self) -> bool:
@@ -83,12 +86,30 @@ class LocationStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunnelsStatus:
-    """All tunnels of one node, and its other problems; agents of earlier versions tell no ``location``."""
+    """All tunnels of one node, and its other problems; agents of earlier versions tell no ``location``.
+
+    ``stunnel_pid`` is the first of its stunnels, the only one in earlier versions; None if none runs.
+    ``relay_pid`` is the relay, and ``leaving_relay_pids`` are earlier ones, which end with their last
+    connection. ``data_plane`` serves new tunnels, and ``data_plane_reason`` is why ``auto`` did not choose
+    the kernel's. Agents of versions without a relay tell none of these.
+    """
 
     tunnels: tuple[TunnelStatus, ...] = ()
     problems: tuple[str, ...] = ()
     stunnel_pid: int | None = None
+    relay_pid: int | None = None
+    leaving_relay_pids: tuple[int, ...] = ()
+    data_plane: str = ""
+    data_plane_reason: str = ""
     location: LocationStatus | None = None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is unusual and not a problem, as text."""
+        reason = self.data_plane_reason
+        data_plane = (f"new tunnels use {self.data_plane}: {reason}",) if reason else ()
+        leaving = (f"relay {pid} ends with its last connection" for pid in self.leaving_relay_pids)
+        return (*data_plane, *leaving)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,11 +118,19 @@ class _Document(TunnelsStatus):
 
 
 _DOCUMENT = TypeAdapter(_Document)
+_DEFAULTS: Final = {one.name: one.default for one in fields(TunnelStatus)}
 
 
 def render_status(status: TunnelsStatus, *, time: str = "") -> str:
-    """The JSON document; ``time`` says when it was true."""
-    return json.dumps({"time": time, **asdict(status)}, sort_keys=True)
+    """The JSON document; ``time`` says when it was true.
+
+    It contains no fields of tunnels that have their default value: etcd stores each status of each node.
+    """
+    tunnels = [
+        {name: value for name, value in asdict(tunnel).items() if value != _DEFAULTS.get(name)}
+        for tunnel in status.tunnels
+    ]
+    return json.dumps({"time": time, **asdict(status), "tunnels": tunnels}, sort_keys=True)
 
 
 def parse_status(text: str) -> tuple[TunnelsStatus, str]:
@@ -113,10 +142,5 @@ def parse_status(text: str) -> tuple[TunnelsStatus, str]:
         found = _DOCUMENT.validate_json(text)
     except ValidationError as error:
         raise InvalidValue("is not a status of tunnels", field="tunnels.json", value=text[:80]) from error
-    status = TunnelsStatus(
-        tunnels=found.tunnels,
-        problems=found.problems,
-        stunnel_pid=found.stunnel_pid,
-        location=found.location,
-    )
-    return status, found.time
+    known = {one.name: getattr(found, one.name) for one in fields(TunnelsStatus)}
+    return TunnelsStatus(**known), found.time

@@ -1,6 +1,13 @@
-"""The ConfigMap with the status of a node's tunnels, for ``kube-efs status``: one for each node."""
+"""The ConfigMap with the status of a node's tunnels, for ``kube-efs status``: one for each node.
+
+All nodes see the same change of a mount target at the same moment, and the API server limits the concurrent
+requests of their common service account. So each node waits a random time before it writes. Numbers that
+change all the time, such as connections, do not cause a write; the regular one updates them.
+"""
 
 import asyncio
+import math
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -20,8 +27,10 @@ log = structlog.get_logger()
 STATUS_KEY = "tunnels.json"
 NODE_KEY = "node"
 
-# A status that is older than this is from a node that is down, or that cannot reach the API server.
-_REFRESH_SECONDS = 60.0
+# A status that is older is from a node that is down, or that cannot reach the API server.
+REFRESH_SECONDS = 300.0
+# The regular writes of nodes that started together must not stay together.
+_REFRESH_SPREAD = (0.8, 1.0)
 _REMOVE_SECONDS = 1.0
 
 
@@ -32,25 +41,47 @@ async def publish_status(
     names: Names,
     node: str,
     interval_seconds: float,
+    spread_seconds: float,
 ) -> None:
-    """Write the status after each change and periodically, until cancelled; then remove it."""
+    """Write the status after each change and periodically, until cancelled; then remove it.
+
+    The status is read every ``interval_seconds``. A change is written after at most ``spread_seconds``.
+    """
+    last: TunnelsStatus | None = None
     written: TunnelsStatus | None = None
-    next_refresh = 0.0
-    loop = asyncio.get_running_loop()
+    clock = asyncio.get_running_loop().time
+    write_at = math.inf
     try:
         while True:
             status = get_status()
-            due = _without_probe_times(status) != written or loop.time() >= next_refresh
-            if due and await _write(client, names, node, status):
-                written, next_refresh = _without_probe_times(status), loop.time() + _REFRESH_SECONDS
+            # Most often nothing at all has changed, which is quick to see.
+            if status != last and _without_numbers(status) != written:
+                write_at = min(write_at, clock() + _random(0, spread_seconds))
+            last = status
+            if clock() >= write_at:
+                if await _write(client, names, node, status):
+                    written = _without_numbers(status)
+                    write_at = clock() + REFRESH_SECONDS * _random(*_REFRESH_SPREAD)
+                else:
+                    write_at = clock() + _random(0, spread_seconds)
             await asyncio.sleep(interval_seconds)
     finally:
         await _remove(client, names.namespace, names.tunnel_status_of(node))
 
 
-def _without_probe_times(status: TunnelsStatus) -> TunnelsStatus:
-    """The status without the fields that change with every probe."""
-    return replace(status, tunnels=tuple(replace(tunnel, probe_seconds=None) for tunnel in status.tunnels))
+def _random(least: float, most: float) -> float:
+    return random.uniform(least, most)  # noqa: S311 - spreads load, guards nothing
+
+
+def _without_numbers(status: TunnelsStatus) -> TunnelsStatus:
+    """The status without the fields that change although no tunnel changes its state."""
+    return replace(
+        status,
+        tunnels=tuple(
+            replace(tunnel, probe_seconds=None, connections=0, holders=0, certificate_ends="")
+            for tunnel in status.tunnels
+        ),
+    )
 
 
 async def _write(client: AsyncClient, names: Names, node: str, status: TunnelsStatus) -> bool:

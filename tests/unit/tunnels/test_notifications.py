@@ -66,3 +66,23 @@ def test_changes_of_problems_become_notifications(
     assert [
         (one.reason, one.message) for one in find_notifications([TUNNEL, TUNNEL], before, after)
     ] == expected
+
+
+def test_mount_targets_of_a_zone_that_change_together_do_not_cause_an_event_each() -> None:
+    addresses = [f"192.0.2.{number}" for number in range(200)]
+    tunnels = [
+        PlannedTunnel(
+            target=TunnelTarget(file_system_id=FileSystemId(f"fs-{number:017x}"), port=20490 + number),
+            candidates=(_candidate(address, "us-east-1a", Nearness.OWN_ZONE),),
+        )
+        for number, address in enumerate(addresses)
+    ]
+    lost = find_notifications(tunnels, set(), addresses)
+    assert [one.reason for one in lost] == ["MountTargetUnreachable"] * 4
+    assert [address in one.message for one, address in zip(lost, addresses, strict=False)] == [True] * 3 + [
+        False
+    ]
+    assert lost[3].message.startswith("197 further mount targets accept no connections")
+    found = find_notifications(tunnels, addresses, addresses[:1])
+    assert [(one.reason, one.is_problem) for one in found] == [("MountTargetReachable", False)] * 4
+    assert found[3].message.startswith("196 further mount targets accept connections again")

@@ -13,8 +13,15 @@ from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.errors import InvalidValue, PortTaken
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.config_map import Served, apply_document
+from kube_efs.tunnels.data_plane import DataPlaneReport, ServiceFacts, Traffic, TunnelService
 from kube_efs.tunnels.mount_targets import NodeLocation, Reachability
-from kube_efs.tunnels.observations import MetricsRecorder, Observations, compute_status
+from kube_efs.tunnels.observations import (
+    MetricsRecorder,
+    Observations,
+    Statuses,
+    TrafficRecorder,
+    compute_status,
+)
 from kube_efs.tunnels.options import AMAZON_CA_FILE, TunnelOptions
 from kube_efs.tunnels.plan import PlannedTunnel, plan_config_map_tunnels
 from kube_efs.tunnels.probe import ProbeResult
@@ -25,9 +32,6 @@ from kube_efs.tunnels.status import (
     parse_status,
     render_status,
 )
-from kube_efs.tunnels.stunnel.configuration import TunnelService
-from kube_efs.tunnels.stunnel.keeper import KeeperReport
-from kube_efs.tunnels.stunnel.log import ServiceFacts
 
 FS = FileSystemId("fs-1")
 A, B = SubnetId("subnet-a"), SubnetId("subnet-b")
@@ -44,7 +48,7 @@ SERVICE = TunnelService(
     check_host="fs-1.efs.us-east-1.amazonaws.com",
     ca_file=AMAZON_CA_FILE,
 )
-LOADED = KeeperReport(pid=1, loaded={"fs-1": SERVICE})
+LOADED = DataPlaneReport(pids=(1,), loaded={"fs-1": SERVICE}, pid_by_service={"fs-1": 1})
 ANSWERED = {"fs-1": ProbeResult(ok=True, seconds=0.002)}
 SILENT = {"fs-1": ProbeResult(ok=False, seconds=8, reason="no answer within 8 s")}
 
@@ -62,9 +66,30 @@ def plan(*documents: TunnelTargets, down: frozenset[str] = frozenset()) -> tuple
     return plan_config_map_tunnels(served, Reachability(down=down), OPTIONS)
 
 
-def described(report: KeeperReport = LOADED, seen: Observations | None = None) -> TunnelStatus:
+def described(report: DataPlaneReport = LOADED, seen: Observations | None = None) -> TunnelStatus:
     [tunnel] = plan()
     return compute_status(tunnel, report, seen or Observations(probes=ANSWERED))
+
+
+def test_status_is_computed_again_only_after_a_change_of_its_inputs() -> None:
+    statuses, seen = Statuses(), Observations(probes=ANSWERED)
+    [tunnel] = plan()
+    [first] = statuses.compute([tunnel], LOADED, seen)
+    assert statuses.compute([tunnel], replace(LOADED, pids=(1, 2)), replace(seen)) == (first,)
+    assert statuses.compute([tunnel], LOADED, seen)[0] is first
+    changes: list[tuple[DataPlaneReport, Observations]] = [
+        (LOADED, replace(seen, connections={tunnel.target.port: 7})),
+        (LOADED, replace(seen, probes={})),
+        (LOADED, replace(seen, facts={"fs-1": ServiceFacts(tls_version="TLSv1.3")})),
+        (LOADED, replace(seen, renewals={"fs-1": "certificate not renewed: x"})),
+        (replace(LOADED, pid_by_service={"fs-1": 4711}), seen),
+        (replace(LOADED, loaded={}), seen),
+        (replace(LOADED, left_out={"fs-1": PortTaken("is taken", field="stunnel_port", value=20490)}), seen),
+    ]
+    for report, observed in changes:
+        [found] = statuses.compute([tunnel], report, observed)
+        assert found == compute_status(tunnel, report, observed)
+        assert found != first
 
 
 @pytest.mark.parametrize(
@@ -73,7 +98,7 @@ def described(report: KeeperReport = LOADED, seen: Observations | None = None) -
         pytest.param(LOADED, Observations(probes=ANSWERED), TunnelState.UP, "", id="answered"),
         pytest.param(LOADED, Observations(), TunnelState.STARTING, "", id="not probed yet"),
         pytest.param(
-            KeeperReport(), Observations(probes=ANSWERED), TunnelState.STARTING, "", id="stunnel gone"
+            DataPlaneReport(), Observations(probes=ANSWERED), TunnelState.STARTING, "", id="stunnel gone"
         ),
         pytest.param(
             LOADED, Observations(probes=SILENT), TunnelState.DOWN, "no answer within 8 s", id="not answered"
@@ -86,7 +111,9 @@ def described(report: KeeperReport = LOADED, seen: Observations | None = None) -
             id="reason from the log",
         ),
         pytest.param(
-            KeeperReport(pid=1, left_out={"fs-1": PortTaken("is taken", field="stunnel_port", value=20490)}),
+            DataPlaneReport(
+                pids=(1,), left_out={"fs-1": PortTaken("is taken", field="stunnel_port", value=20490)}
+            ),
             Observations(),
             TunnelState.REJECTED,
             "stunnel_port: 20490 is taken",
@@ -95,7 +122,7 @@ def described(report: KeeperReport = LOADED, seen: Observations | None = None) -
     ],
 )
 def test_tunnel_has_one_state_and_its_reason(
-    report: KeeperReport, seen: Observations, state: TunnelState, reason: str
+    report: DataPlaneReport, seen: Observations, state: TunnelState, reason: str
 ) -> None:
     found = described(report, seen)
     assert (found.state, found.reason) == (state, reason)
@@ -126,10 +153,40 @@ def test_status_has_tls_facts_connections_and_the_probe() -> None:
     assert (found.connections, found.probe_seconds) == (3, 0.002)
 
 
+def test_status_has_the_process_of_its_data_plane() -> None:
+    assert (described().stunnel_pid, described().relay_pid) == (1, None)
+    relayed = replace(LOADED, pids=(), relay_pid=1)
+    assert (described(relayed).stunnel_pid, described(relayed).relay_pid) == (None, 1)
+
+
+def test_traffic_is_counted_across_restarts_of_the_relay() -> None:
+    registry = CollectorRegistry()
+    recorder = TrafficRecorder(TunnelMetrics(registry))
+
+    def value(name: str) -> float | None:
+        return registry.get_sample_value(
+            f"kube_efs_tunnel_{name}_total", {"tunnel": "fs-1", "file_system": FS}
+        )
+
+    for connections, sent, received in ((1, 10, 100), (2, 30, 100), (1, 5, 7)):
+        traffic = Traffic(connections=connections, sent_bytes=sent, received_bytes=received)
+        recorder.record([SERVICE], {"fs-1": ServiceFacts(traffic=traffic)})
+    assert (value("connections"), value("sent_bytes"), value("received_bytes")) == (3, 35, 107)
+
+    recorder.record([SERVICE], {"fs-1": ServiceFacts()})  # stunnel serves it now
+    assert value("connections") is None
+
+
+def test_notes_name_the_data_plane_and_relays_that_end() -> None:
+    status = TunnelsStatus(data_plane="stunnel", data_plane_reason="no TLS", leaving_relay_pids=(7,))
+    assert status.notes == ("new tunnels use stunnel: no TLS", "relay 7 ends with its last connection")
+    assert TunnelsStatus(data_plane="kernel", relay_pid=8).notes == ()
+
+
 def test_tunnel_without_a_mount_target_has_no_service() -> None:
     [tunnel] = plan(document(addresses={}))
     assert tunnel.service is None
-    found = compute_status(tunnel, KeeperReport(), Observations())
+    found = compute_status(tunnel, DataPlaneReport(), Observations())
     assert (found.state, found.reason) == (
         TunnelState.NO_MOUNT_TARGET,
         "the file system has no usable mount target",
@@ -141,7 +198,7 @@ def test_lingering_tunnel_has_its_own_name_and_the_new_one_waits() -> None:
     assert old.service is not None
     assert (old.service.name, old.leaving) == ("fs-1-20490", True)
     assert new.service is None
-    found = compute_status(new, KeeperReport(), Observations())
+    found = compute_status(new, DataPlaneReport(), Observations())
     assert (found.state, found.reason) == (TunnelState.REJECTED, "port 20490 still belongs to fs-1")
 
 
@@ -157,6 +214,11 @@ def test_written_status_is_read_back() -> None:
         STATUS,
         "2026-11-21T08:00:00Z",
     )
+
+
+def test_written_status_contains_no_default_values() -> None:
+    (tunnel,) = json.loads(render_status(STATUS))["tunnels"]
+    assert tunnel == {"file_system_id": "fs-1", "port": 20490, "state": "up", "probe_seconds": 0.1}
 
 
 def test_fields_of_later_versions_are_ignored() -> None:

@@ -1,28 +1,34 @@
-"""The mount targets of a tunnel on demand."""
+"""The mount targets of a tunnel on demand; what a change of the plan's inputs changes."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from prometheus_client import CollectorRegistry
 
+from kube_efs.model.csi.volume_handles import AccessPointId
 from kube_efs.model.efs.ids import FileSystemId, Region, SubnetId, ZoneName
 from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.errors import InvalidSetting, TunnelNotReady
+from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.config_map import Served
+from kube_efs.tunnels.data_plane import CertificateFile, TunnelService
+from kube_efs.tunnels.data_planes import DataPlanes
 from kube_efs.tunnels.mount_targets import Candidate, Nearness, NodeLocation, Reachability
 from kube_efs.tunnels.on_demand.tunnels import check_resolvable
 from kube_efs.tunnels.options import AMAZON_CA_FILE, TunnelOptions
 from kube_efs.tunnels.plan import (
+    NodePlan,
     find_candidates,
     plan_config_map_tunnels,
-    plan_on_demand_tunnels,
+    plan_on_demand_tunnel,
     server_name,
 )
-from kube_efs.tunnels.reservations import Reservation, Reservations, TunnelSpec
-from kube_efs.tunnels.stunnel.configuration import CertificateFile
+from kube_efs.tunnels.reservations import Holder, Reservation, Reservations, TunnelSpec
 
 FS = FileSystemId("fs-1")
 A, B, C = SubnetId("subnet-a"), SubnetId("subnet-b"), SubnetId("subnet-c")
@@ -143,13 +149,61 @@ def test_authorities_of_a_tunnel_on_demand_are_those_of_its_region() -> None:
     options = replace(OPTIONS, system_ca_file=SYSTEM)
     spec = TunnelSpec(file_system_id=FS, region=Region("us-iso-east-1"))
     certificate = CertificateFile(path=Path("/c.pem"), serial=1, not_after=datetime(2026, 1, 1, tzinfo=UTC))
-    (tunnel,) = plan_on_demand_tunnels(
-        Reservations.of([Reservation(spec=spec, port=22049)]),
-        {spec.name: certificate},
-        Served(),
-        Reachability(),
-        options,
-    )
+    reservation = Reservation(spec=spec, port=22049)
+    tunnel = plan_on_demand_tunnel(reservation, certificate, TunnelTargets(), Reachability(), options)
     assert tunnel.service
     assert tunnel.service.ca_file == SYSTEM
     assert tunnel.service.check_host == "fs-1.efs.us-iso-east-1.c2s.ic.gov"
+
+
+class Stunnels:
+    """Remembers the services; replaces the data planes."""
+
+    def __init__(self) -> None:
+        self.services: dict[str, TunnelService] = {}
+
+    def set_services(self, services: Iterable[TunnelService]) -> None:
+        self.services = {service.name: service for service in services}
+
+
+def test_tunnel_is_planned_again_only_after_a_change_of_its_inputs() -> None:
+    stunnels = Stunnels()
+    plan = NodePlan(OPTIONS, TunnelMetrics(CollectorRegistry()), cast("DataPlanes", stunnels))
+    specs = [
+        TunnelSpec(file_system_id=FS, access_point_id=AccessPointId(f"fsap-{one:017x}")) for one in (1, 2)
+    ]
+    certificates = {
+        spec.name: CertificateFile(path=Path("/c.pem"), serial=1, not_after=datetime(2026, 1, 1, tzinfo=UTC))
+        for spec in specs
+    }
+    plan.certificates = certificates
+    plan.reservations = Reservations.of(Reservation(spec=one, port=22049 + n) for n, one in enumerate(specs))
+
+    def applied() -> dict[str, TunnelService]:
+        plan.apply()
+        return stunnels.services
+
+    def changed(before: dict[str, TunnelService]) -> set[str]:
+        after = applied()
+        return {name for name in (first, second) if after[name] is not before[name]}
+
+    first, second = sorted(spec.name for spec in specs)
+    assert changed(applied()) == set()
+    before = applied()
+    certificates[first] = replace(certificates[first], serial=2)
+    assert changed(before) == {first}
+    before = applied()
+    held = plan.reservations.tunnels[second]
+    plan.reservations = Reservations.of(
+        [plan.reservations.tunnels[first], replace(held, holders=frozenset({Holder("p")}))]
+    )
+    assert changed(before) == {second}
+    before = applied()
+    plan.served = Served(document=KNOWN)
+    assert changed(before) == {first, second}
+    before = applied()
+    plan.served = Served(document=KNOWN, rejections=())
+    assert changed(before) == set()
+    plan.reachability = Reachability(down=frozenset({"10.0.1.1"}))
+    assert changed(before) == {first, second}
+    assert stunnels.services[first].addresses == ("10.0.0.1", "10.0.2.1", "10.0.1.1")

@@ -2,7 +2,7 @@
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 
@@ -12,10 +12,10 @@ from prometheus_client import CollectorRegistry
 
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.telemetry.metrics import TunnelMetrics
+from kube_efs.tunnels import prober as module
+from kube_efs.tunnels.data_plane import DataPlaneReport, TunnelService
 from kube_efs.tunnels.options import AMAZON_CA_FILE
 from kube_efs.tunnels.prober import Prober
-from kube_efs.tunnels.stunnel.configuration import TunnelService
-from kube_efs.tunnels.stunnel.keeper import KeeperReport
 
 _CALL_BYTES = 44
 
@@ -51,8 +51,12 @@ class Servers:
             ca_file=AMAZON_CA_FILE,
         )
 
-    def report(self, *names: str, pid: int = 1) -> KeeperReport:
-        return KeeperReport(pid=pid, loaded={name: self.services[name] for name in names})
+    def report(self, *names: str, pid: int = 1) -> DataPlaneReport:
+        return DataPlaneReport(
+            pids=(pid,),
+            loaded={name: self.services[name] for name in names},
+            pid_by_service=dict.fromkeys(names, pid),
+        )
 
     def called(self) -> list[str]:
         found, self._called = sorted(self._called), []
@@ -128,7 +132,95 @@ async def test_denied_tunnel_is_probed_in_rounds_only(servers: Servers, prober: 
     assert servers.called() == ["fs-3"]
 
 
-async def test_round_probes_all_tunnels(servers: Servers, prober: Prober) -> None:
-    await prober.probe_all(servers.report("fs-1", "fs-2"))
-    await prober.probe_all(servers.report("fs-1", "fs-2"))
-    assert servers.called() == ["fs-1", "fs-1", "fs-2", "fs-2"]
+async def one_round(
+    prober: Prober,
+    report: DataPlaneReport,
+    *,
+    answering: Collection[int] = (),
+    unreachable: Collection[str] = (),
+) -> None:
+    await prober.probe_round(report, answering=answering, unreachable=unreachable)
+
+
+async def test_tunnels_of_the_same_mount_targets_take_turns(servers: Servers, prober: Prober) -> None:
+    report = servers.report("fs-1", "fs-2", "fs-3")
+    await one_round(prober, report)
+    assert servers.called() == ["fs-1", "fs-2", "fs-3"]
+    for name in ("fs-1", "fs-2", "fs-3", "fs-1"):
+        await one_round(prober, report)
+        assert servers.called() == [name]
+
+
+async def test_each_list_of_mount_targets_is_probed_in_each_round(servers: Servers, prober: Prober) -> None:
+    servers.services["fs-3"] = replace(servers.services["fs-3"], addresses=("10.0.2.1",))
+    report = servers.report("fs-1", "fs-2", "fs-3")
+    await one_round(prober, report)
+    servers.called()
+    await one_round(prober, report)
+    assert servers.called() == ["fs-1", "fs-3"]
+    await one_round(prober, report)
+    assert servers.called() == ["fs-2", "fs-3"]
+
+
+async def test_many_lists_of_mount_targets_take_turns(
+    servers: Servers, prober: Prober, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_LISTS", 2)
+    for number, name in enumerate(servers.services):
+        servers.services[name] = replace(servers.services[name], addresses=(f"10.0.{number}.1",))
+    report = servers.report("fs-1", "fs-2", "fs-3")
+    await one_round(prober, report)
+    servers.called()
+    for names in (["fs-1", "fs-2"], ["fs-1", "fs-3"], ["fs-2", "fs-3"]):
+        await one_round(prober, report)
+        assert servers.called() == names
+
+
+async def test_failure_of_one_tunnel_is_that_of_its_mount_targets_until_each_is_probed(
+    servers: Servers, prober: Prober
+) -> None:
+    report = servers.report("fs-1", "fs-2", "fs-3")
+    await one_round(prober, report)
+    servers.called()
+    servers.broken |= {"fs-1", "fs-2"}
+    await one_round(prober, report)
+    assert servers.called() == ["fs-1", "fs-2", "fs-3"]
+    assert up(prober) == {"fs-1": False, "fs-2": False, "fs-3": True}
+    servers.broken.clear()
+    await one_round(prober, report)
+    assert servers.called() == ["fs-1", "fs-2", "fs-3"]
+    assert up(prober) == {"fs-1": True, "fs-2": True, "fs-3": True}
+
+
+async def test_tunnel_that_carries_answers_is_not_probed(servers: Servers, prober: Prober) -> None:
+    report = servers.report("fs-1", "fs-2")
+    await one_round(prober, report)
+    servers.called()
+    answering = [service.port for service in report.loaded.values()]
+    await one_round(prober, report, answering=answering)
+    assert servers.called() == []
+    assert up(prober) == {"fs-1": True, "fs-2": True}
+    await one_round(prober, report, answering=answering[:1])
+    assert servers.called() == ["fs-2"]
+
+
+async def test_answers_do_not_replace_the_probe_of_a_failed_tunnel(servers: Servers, prober: Prober) -> None:
+    servers.broken.add("fs-1")
+    report = servers.report("fs-1")
+    for _ in range(2):
+        await one_round(prober, report, answering=[service.port for service in report.loaded.values()])
+    assert servers.called() == ["fs-1", "fs-1"]
+
+
+async def test_all_tunnels_of_an_unreachable_mount_target_are_probed(
+    servers: Servers, prober: Prober
+) -> None:
+    servers.services["fs-3"] = replace(servers.services["fs-3"], addresses=("10.0.2.1", "10.0.1.1"))
+    report = servers.report("fs-1", "fs-2", "fs-3")
+    await one_round(prober, report)
+    await one_round(prober, report)
+    servers.called()
+    servers.broken |= {"fs-1", "fs-2"}
+    await one_round(prober, report, unreachable={"10.0.1.1"})
+    assert servers.called() == ["fs-1", "fs-2", "fs-3"]
+    assert up(prober) == {"fs-1": False, "fs-2": False, "fs-3": True}

@@ -9,13 +9,13 @@ import pytest
 from fake_efs.instance_metadata import Instance, NetworkInterface
 from fake_efs.instance_metadata import InstanceMetadata as Service
 from kube_efs.aws.metadata import InstanceMetadata
-from kube_efs.location import Location, Source
+from kube_efs.location import LocationSource, ProcessLocation
 from kube_efs.model.efs.ids import Region, SubnetId, ZoneName
 from kube_efs.model.errors import InvalidSetting
 from kube_efs.settings import TunnelSettings, load
 from kube_efs.tunnels.run import find_stored_location, fips_mode_required_by
 
-HERE = Location(
+HERE = ProcessLocation(
     region=Region("us-east-1"),
     zone=ZoneName("us-east-1a"),
     zone_id=ZoneName("use1-az1"),
@@ -51,7 +51,7 @@ def no_settings(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-async def found(path: Path, url: str) -> Location:
+async def found(path: Path, url: str) -> ProcessLocation:
     """The location as a new agent finds it."""
     settings = TunnelSettings(node_name="node-1")
     async with InstanceMetadata(url, timeout_seconds=1) as metadata:
@@ -61,8 +61,8 @@ async def found(path: Path, url: str) -> Location:
 NOBODY = "http://127.0.0.1:9"
 
 
-def without_node_id(location: Location) -> Location:
-    return Location(
+def without_node_id(location: ProcessLocation) -> ProcessLocation:
+    return ProcessLocation(
         region=location.region, zone=location.zone, zone_id=location.zone_id, subnets=location.subnets
     )
 
@@ -72,7 +72,7 @@ async def test_stored_location_is_used_without_metadata(tmp_path: Path, service:
     assert without_node_id(await found(path, service.url)) == HERE
     again = await found(path, NOBODY)
     assert again == HERE
-    assert (again.region_source, again.zone_source) == (Source.STORED, Source.STORED)
+    assert (again.region_source, again.zone_source) == (LocationSource.STORED, LocationSource.STORED)
     assert path.stat().st_mode & 0o777 == 0o600
 
 

@@ -12,9 +12,10 @@ from kube_efs.aws.credential_sources import IamOptions
 from kube_efs.model.csi.volume_handles import AccessPointId
 from kube_efs.model.efs.ids import FileSystemId, Region, ZoneName
 from kube_efs.model.errors import InvalidValue
+from kube_efs.tunnels.data_plane import TunnelService
 from kube_efs.tunnels.options import AMAZON_CA_FILE
 from kube_efs.tunnels.reservations import TunnelSpec, parse_holder
-from kube_efs.tunnels.stunnel.configuration import TunnelService, check_service
+from kube_efs.tunnels.stunnel.configuration import check_service
 
 FS = FileSystemId("fs-0123456789abcdef0")
 SPEC = TunnelSpec(file_system_id=FS)

@@ -1,4 +1,11 @@
-"""Converts the messages on the agent's socket to values, and back."""
+"""Converts the messages on the agent's socket to values, and back, errors included.
+
+An error must arrive with its class, because the driver answers the kubelet with the code of the class. gRPC
+carries only a code and a text, so the whole error is sent as metadata: the name of its class, and its parts.
+During an upgrade, the two sides are of different versions. The name is therefore that of the nearest class in
+``model.errors``, and a name that this side does not know is read as ``TunnelError``. The parts are cut and
+freed of secrets before they are sent, because they end in events.
+"""
 
 from typing import Final
 

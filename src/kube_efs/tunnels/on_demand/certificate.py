@@ -20,10 +20,10 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
 from kube_efs.model.efs.ids import FileSystemId, Region
+from kube_efs.tunnels.data_plane import CertificateFile
 from kube_efs.tunnels.on_demand.signature import ConnectRequest, sign
 from kube_efs.tunnels.on_demand.validity import VALID_AFTER, VALID_BEFORE, first_renewal
 from kube_efs.tunnels.options import ClientInfo
-from kube_efs.tunnels.stunnel.configuration import CertificateFile
 
 if TYPE_CHECKING:  # code that makes certificates without credentials needs no client of AWS
     from kube_efs.aws.connection import AwsCredentials

@@ -36,11 +36,11 @@ from kube_efs.aws.credential_sources import CredentialSource, ServiceAccountIden
 from kube_efs.model.errors import InvalidValue, KubeEfsError, TunnelNotReady
 from kube_efs.telemetry.duties import Duties, kinds_of
 from kube_efs.telemetry.metrics import Outcome, TunnelMetrics
+from kube_efs.tunnels.data_plane import CertificateFile
 from kube_efs.tunnels.files import write_atomically, write_to_completion
 from kube_efs.tunnels.on_demand.validity import is_too_far_ahead, renewal_time
 from kube_efs.tunnels.options import OnDemandOptions, TunnelOptions
 from kube_efs.tunnels.reservations import Reservation, TunnelSpec
-from kube_efs.tunnels.stunnel.configuration import CertificateFile
 
 if TYPE_CHECKING:
     from kube_efs.aws.connection import LoadedCredentials
@@ -220,12 +220,18 @@ class ClientCertificates:
                 return True
 
         now = self._now()
-        known = [tunnel for tunnel in tunnels if tunnel.name in self._renewals]
-        dates = {tunnel.name: self._renewals[tunnel.name].due for tunnel in known}
-        due = [one for one in known if dates[one.name] <= now or is_too_far_ahead(dates[one.name], now=now)]
-        if any(await asyncio.gather(*map(renewed, due))):
+        due = {
+            name
+            for name, renewal in self._renewals.items()
+            if renewal.due <= now or is_too_far_ahead(renewal.due, now=now)
+        }
+        # Most often none is due: this is called for each new tunnel, and the name of a tunnel is a digest.
+        known = {tunnel.name: tunnel for tunnel in tunnels if tunnel.name in due} if due else {}
+        if any(await asyncio.gather(*map(renewed, known.values()))):
             self._on_renewed()
-        left = (self._renewals[tunnel.name].due for tunnel in known if tunnel.name in self._renewals)
+        # A certificate is there before the reservation of its tunnel.
+        unknown = due - known.keys()
+        left = (renewal.due for name, renewal in self._renewals.items() if name not in unknown)
         return min(left, default=now + _IDLE_WAIT)
 
     def _schedule_retry(self, name: str, error: Exception) -> None:

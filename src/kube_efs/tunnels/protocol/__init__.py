@@ -1,4 +1,5 @@
-"""The protocol of the tunnel agent's socket.
+"""The protocol of the tunnel agent's socket: messages, and stubs of its service.
 
-``make proto`` generates all files here from the ``.proto`` file.
+``make proto`` generates everything here except the ``.proto`` file. Both sides of the socket belong to
+``tunnels.api``.
 """

@@ -1,4 +1,4 @@
 """The TCP sockets of this node as the kernel reports them, and what several readings prove.
 
-Only looks: nothing here opens, closes or connects anything that lasts.
+This package only reads: what to do about an unused or hanging tunnel belongs to ``tunnels``.
 """

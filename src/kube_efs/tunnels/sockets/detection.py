@@ -5,7 +5,7 @@ proves nothing: to close a tunnel in use would break its mounts. A tunnel withou
 several good readings over some minutes showed no connection to it.
 
 stunnel hangs if connections wait at one of its ports and are not accepted. It has one loop that accepts, so
-every mount of the node would hang. The kernel's table shows this; a test connection could hang itself.
+all its mounts would hang. The kernel's table shows this; a test connection could hang itself.
 """
 
 from collections.abc import Collection, Mapping
@@ -80,6 +80,12 @@ class StalledPorts:
         waiting = reading.unanswered.intersection(ports)
         return StalledPorts(MappingProxyType({port: self.since.get(port, now) for port in waiting}))
 
-    def exceed(self, seconds: float, *, now: float) -> bool:
-        """Whether connections to a port have waited for so long in every reading."""
-        return any(now - since >= seconds for since in self.since.values())
+    def longer_than(self, seconds: float, *, now: float) -> frozenset[int]:
+        """The ports to which connections have waited for so long in every reading."""
+        return frozenset(port for port, since in self.since.items() if now - since >= seconds)
+
+    def forget(self, ports: Collection[int]) -> "StalledPorts":
+        """The state in which these ports start again."""
+        return StalledPorts(
+            MappingProxyType({port: since for port, since in self.since.items() if port not in ports})
+        )

@@ -93,6 +93,21 @@ def read_ports(expected: Collection[int] = ()) -> PortReading | None:
     )
 
 
+def find_answering(*, within_seconds: float) -> frozenset[int]:
+    """The local ports of connections to which this node has sent data within the time.
+
+    At a port of stunnel these are answers of a mount target. Empty if the kernel does not report it.
+    """
+    if not sock_diag.is_available():
+        return frozenset()
+    try:
+        sent = sock_diag.ask_sent()
+    except OSError as error:
+        log.warning("answers-unreadable", reason=str(error))
+        return frozenset()
+    return frozenset(one.local_port for one in sent if one.bytes and one.seconds_ago <= within_seconds)
+
+
 def open_connections() -> Mapping[int, int]:
     """How many established connections each local port has; 0 for all others."""
     return _count(_sockets(_CONNECTED))
@@ -104,9 +119,22 @@ def _count(sockets: Iterable[TcpSocket]) -> Mapping[int, int]:
 
 def listening_ports(pid: int) -> tuple[int, ...]:
     """The ports that this process listens on, in the order of its descriptors; empty when it has ended."""
-    inodes = _socket_inodes(_PROC / str(pid))
-    ports = {one.inode: one.local_port for one in _sockets(_LISTENING)} if inodes else {}
-    return tuple(ports[inode] for inode in inodes if inode in ports)
+    return listening_ports_of([pid])[pid]
+
+
+def listening_ports_of(pids: Collection[int]) -> Mapping[int, tuple[int, ...]]:
+    """The ports that each process listens on, from one reading of the kernel's sockets."""
+    ports = {one.inode: one.local_port for one in _sockets(_LISTENING)} if pids else {}
+    return {
+        pid: tuple(ports[inode] for inode in _socket_inodes(_PROC / str(pid)) if inode in ports)
+        for pid in pids
+    }
+
+
+def count_connections(pid: int) -> int:
+    """How many established TCP connections the process has; 0 when it has ended."""
+    inodes = {one.inode for one in _sockets(_CONNECTED)}
+    return len(inodes.intersection(_socket_inodes(_PROC / str(pid))))
 
 
 def find_taken(ports: Collection[int], *, except_by: int | None = None) -> Mapping[int, PortTaken]:

@@ -8,13 +8,12 @@ a second time here, whatever their source.
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 
-from kube_efs.model.efs.ids import FileSystemId, parse_file_system_id
+from kube_efs.model.efs.ids import parse_file_system_id
 from kube_efs.model.efs.targets import LAST_PORT, parse_address
 from kube_efs.model.errors import InvalidValue
+from kube_efs.tunnels.data_plane import CertificateFile, TunnelService
 from kube_efs.tunnels.mount_targets import NFS_PORT
 
 _FIRST_PORT = 1024
@@ -78,34 +77,6 @@ _CERTIFICATE = """\
 ; number {serial:x}, valid until {not_after}
 cert = {path}
 """
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CertificateFile:
-    """A client certificate with its key in a file; ``serial`` distinguishes it from the next one there."""
-
-    path: Path
-    serial: int
-    not_after: datetime
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TunnelService:
-    """One service of stunnel: a loopback port that leads to the first address that accepts.
-
-    ``name`` is the section's name. ``addresses`` may be names, which stunnel then looks up for each
-    connection. ``check_host`` is the name the server's certificate must carry, and an authority in
-    ``ca_file`` must have signed it.
-    """
-
-    name: str
-    file_system_id: FileSystemId
-    port: int
-    addresses: tuple[str, ...]
-    check_host: str
-    ca_file: Path
-    certificate: CertificateFile | None = None
-    checks_revocation: bool = False
 
 
 def render_configuration(

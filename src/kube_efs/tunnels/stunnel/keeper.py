@@ -1,8 +1,8 @@
 """Keeps one stunnel running with the wanted services.
 
-All mounts of the node depend on this process, and one bad service can stop all of them: if stunnel cannot
-bind one port during a reload, it closes all its ports. The keeper therefore checks services before stunnel
-reads them, and leaves out those that stunnel refuses.
+The mounts of all its services depend on this process, and one bad service can stop all of them: if stunnel
+cannot bind one port during a reload, it closes all its ports. The keeper therefore checks services before
+stunnel reads them, and leaves out those that stunnel refuses.
 
 ``StunnelKeeper`` is level-triggered. After any event (new services, the end of stunnel, a port that became
 free) it compares the wanted services with the loaded ones, and loads what is missing. No other code signals
@@ -26,12 +26,15 @@ loads the others. It retries the services that it left out later.
 
 The keeper does not know the configuration of a stunnel that it takes over. The first load therefore always
 makes it reload; its open connections stay.
+
+A node has several keepers, one for each shard (``shards``).
 """
 
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import MappingProxyType
 
 import structlog
@@ -39,10 +42,11 @@ import structlog
 from kube_efs.model.errors import ConfigurationRejected, InvalidValue, KubeEfsError
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.backoff import RestartBackoff
+from kube_efs.tunnels.data_plane import TunnelService
 from kube_efs.tunnels.files import write_atomically
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.sockets.ports import find_taken, listening_ports, open_connections, port_taken_error
-from kube_efs.tunnels.stunnel.configuration import TunnelService, check_service, render_configuration
+from kube_efs.tunnels.stunnel.configuration import check_service, render_configuration
 from kube_efs.tunnels.stunnel.log import (
     ConnectionLog,
     Loaded,
@@ -52,7 +56,7 @@ from kube_efs.tunnels.stunnel.log import (
     Unbindable,
     Unloadable,
 )
-from kube_efs.tunnels.stunnel.process import StunnelProcess, find_stunnel
+from kube_efs.tunnels.stunnel.process import StunnelProcess
 
 log = structlog.get_logger()
 
@@ -89,28 +93,33 @@ _NOTHING = _Configuration()
 
 
 class StunnelKeeper:
-    """Owns the stunnel process of the node.
+    """Owns one stunnel process, with the configuration file and the log of ``options``.
 
-    ``report`` is the current state; the keeper calls ``on_change`` after each change of it.
+    ``loading`` limits how many keepers load at the same time. ``report`` is the current state; the keeper
+    calls ``on_change`` after each change of it.
     """
 
     def __init__(
         self,
+        program: Path,
         options: TunnelOptions,
         metrics: TunnelMetrics,
         connections: ConnectionLog,
+        loading: asyncio.Semaphore,
         on_change: Callable[[], None],
     ) -> None:
-        """Find the program; raises StunnelMissing."""
+        self._program = program
         self._options = options
+        self._log_path = options.log_path
         self._metrics = metrics
-        self._program = find_stunnel(options.stunnel_path)
         self._connections = connections
+        self._loading = loading
         self._on_change = on_change
-        self._log = LogFollower(options.log_path, size_bytes=options.log_size_bytes)
+        self._log = LogFollower(self._log_path, size_bytes=options.log_size_bytes)
         self._monitor: LoadMonitor | None = None
         self._process: StunnelProcess | None = None
-        self._wanted: Mapping[str, TunnelService] | None = None
+        self._found: int | None = None
+        self._wanted: Mapping[str, TunnelService] = {}
         self._written = ""
         self._loaded = _NOTHING
         self._must_reload = False
@@ -118,7 +127,6 @@ class StunnelKeeper:
         self._not_before = 0.0
         self._quiet_until = 0.0
         self._wake = asyncio.Event()
-        self._changed = asyncio.Event()
         self.report = KeeperReport()
 
     def set_services(self, services: Iterable[TunnelService]) -> None:
@@ -128,6 +136,11 @@ class StunnelKeeper:
             self._wanted = wanted
             self._wake.set()
 
+    def take_over(self, pid: int) -> None:
+        """Use the stunnel that an earlier agent started with this configuration, once no other one runs."""
+        self._found = pid
+        self._wake.set()
+
     def reload_or_replace(self) -> None:
         """Make stunnel read its configuration again, and replace it if it does not: then it hangs."""
         self._must_reload = True
@@ -136,29 +149,26 @@ class StunnelKeeper:
     def read_log(self) -> None:
         """Read the new lines of stunnel's log."""
         lines = self._log.read()
-        self._connections.feed(lines)
+        self._connections.feed(self._log_path, lines)
         if self._monitor:
             self._monitor.read(lines)
         else:  # cutting may lose a line, and a monitor may wait for that line
             self._log.cut()
 
     async def run(self) -> None:
-        """Take over a running stunnel and load the wanted services; does not end stunnel when cancelled."""
-        self._take_over()
+        """Load the wanted services until there is neither a service nor a stunnel.
+
+        Does not end stunnel when cancelled.
+        """
         while True:
             await asyncio.sleep(self._quiet_until - asyncio.get_running_loop().time())
             self._wake.clear()
-            retry_seconds = await self._converge() if self._wanted is not None else None
+            retry_seconds = await self._converge()
+            if not (self._wanted or self._process or self._wake.is_set()):
+                return
             with suppress(TimeoutError):
                 async with asyncio.timeout(retry_seconds):
                     await self._wake.wait()
-
-    async def wait_until_listening(self, name: str) -> None:
-        """Wait until stunnel listens for this service; if it is left out, raise the reason."""
-        while name not in self.report.loaded:
-            if error := self.report.left_out.get(name):
-                raise error
-            await self._changed.wait()
 
     async def stop(self) -> None:
         """End stunnel, and with it every connection, in less than 5 s."""
@@ -169,7 +179,7 @@ class StunnelKeeper:
         """Load the wanted services; returns the seconds until a retry, None if none is needed."""
         self._handle_exit()
         self._take_over()
-        wanted = dict(self._wanted or {})
+        wanted = dict(self._wanted)
         if not wanted:
             # stunnel cannot run without a service, so it ends as soon as no connection is open. The kernel
             # is asked, because a stunnel that was taken over may have connections that this agent never saw.
@@ -180,7 +190,8 @@ class StunnelKeeper:
             await asyncio.sleep(self._not_before - asyncio.get_running_loop().time())
         left_out = await self._find_unusable(wanted.values())
         while services := [service for name, service in wanted.items() if name not in left_out]:
-            outcome = await self._load(services)
+            async with self._loading:
+                outcome = await self._load(services)
             if isinstance(outcome, Loaded):
                 break
             left_out |= await self._find_culprits(outcome, services)
@@ -193,9 +204,10 @@ class StunnelKeeper:
         return self._options.retry_seconds if undone else None
 
     def _take_over(self) -> None:
-        # Before each load: an earlier agent that is being killed may start stunnel after the first search.
-        if self._process is None:
-            self._process = StunnelProcess.adopt(self._program, self._options.conf_path, self._wake.set)
+        if self._process is None and self._found is not None:
+            conf_path = self._options.conf_path
+            self._process = StunnelProcess.adopt(self._found, self._program, conf_path, self._wake.set)
+            self._found = None
 
     def _handle_exit(self) -> None:
         if self._process is None or not self._process.ended.is_set():
@@ -248,8 +260,8 @@ class StunnelKeeper:
                 self._process.reload()
                 self._metrics.reloads.inc()
             else:
-                conf_path, log_path = self._options.conf_path, self._options.log_path
-                self._process = StunnelProcess.start(self._program, conf_path, log_path, self._wake.set)
+                conf_path = self._options.conf_path
+                self._process = StunnelProcess.start(self._program, conf_path, self._log_path, self._wake.set)
             process = self._process
         except OSError as error:
             return Unloadable(reason=f"{error.filename or self._program}: {error.strerror}")
@@ -309,16 +321,18 @@ class StunnelKeeper:
             loaded=self._loaded.services,
             left_out=MappingProxyType({name: left_out[name] for name in sorted(left_out)}),
         )
-        self._metrics.configured.set(len(report.loaded))
         if _comparable(report) != _comparable(self.report):
             for name, error in report.left_out.items():
                 if str(error) != str(self.report.left_out.get(name)):
                     log.warning("tunnel-left-out", tunnel=name, reason=str(error))
             if report.pid:
-                log.info("stunnel-configured", pid=report.pid, tunnels=len(report.loaded))
+                log.info(
+                    "stunnel-configured",
+                    pid=report.pid,
+                    tunnels=len(report.loaded),
+                    configuration=self._options.conf_path.name,
+                )
             self.report = report
-            self._changed.set()
-            self._changed = asyncio.Event()
             self._on_change()
 
 

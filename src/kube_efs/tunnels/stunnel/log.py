@@ -5,13 +5,13 @@ has read its configuration it is ``[!] text``. The agent reads both, since the l
 standard error.
 """
 
-import os
 import re
-import shutil
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from kube_efs.tunnels.data_plane import ServiceFacts
+from kube_efs.tunnels.files import limit_log
 from kube_efs.tunnels.stunnel.configuration import section_at
 
 _LINE = re.compile(r"(?:\S+ \S+ LOG(?P<level>\d)\[(?P<thread>[\w-]+)\]: |\[(?P<sign>.)\] )(?P<text>.*)")
@@ -52,11 +52,7 @@ def parse_line(line: str) -> LogLine | None:
 
 
 class LogFollower:
-    """Reads what is new in a log that is appended to, and cuts it when it has grown.
-
-    stunnel holds the file open as its standard error and has no command to open another one. So the
-    file is copied and emptied; a line that is written in the meantime is lost.
-    """
+    """Reads what is new in a log that is appended to, and cuts it when it has grown."""
 
     def __init__(self, path: Path, *, size_bytes: int) -> None:
         self._path = path
@@ -87,11 +83,8 @@ class LogFollower:
 
     def cut(self) -> None:
         """Move a log that is too long to a second file."""
-        if self._offset <= self._size_bytes:
-            return
-        shutil.copyfile(self._path, self._path.with_name(f"{self._path.name}.1"))
-        os.truncate(self._path, 0)
-        self._offset, self._rest = 0, b""
+        if limit_log(self._path, self._size_bytes):
+            self._offset, self._rest = 0, b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,19 +160,7 @@ class LoadMonitor:
         return None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceFacts:
-    """What the log contains about the last connections of a service.
-
-    ``reason`` is why the last one failed, empty when it did not; the others are of the last good one.
-    ``peer`` is the subject of the server's certificate.
-    """
-
-    address: str = ""
-    tls_version: str = ""
-    cipher: str = ""
-    peer: str = ""
-    reason: str = ""
+_NO_FACTS = ServiceFacts()
 
 
 @dataclass(slots=True)
@@ -191,30 +172,34 @@ class _Connection:
 
 
 class ConnectionLog:
-    """Remembers from the log how each service's connections went."""
+    """Remembers from the logs of all stunnels how each service's connections went."""
 
     def __init__(self) -> None:
-        self._connections: dict[str, _Connection] = {}
+        # Each stunnel numbers its threads from 0.
+        self._connections: dict[tuple[Path, str], _Connection] = {}
         self._facts: dict[str, ServiceFacts] = {}
 
     def facts(self, service: str) -> ServiceFacts:
         """What is known about the service; all empty when it has had no connection."""
-        return self._facts.get(service, ServiceFacts())
+        return self._facts.get(service, _NO_FACTS)
 
     def keep_only(self, services: Iterable[str]) -> None:
         """Remove the facts about all other services."""
         kept = set(services)
         self._facts = {name: facts for name, facts in self._facts.items() if name in kept}
 
-    def feed(self, lines: Iterable[LogLine]) -> None:
-        """Read further lines, in their order."""
+    def feed(self, path: Path, lines: Iterable[LogLine]) -> None:
+        """Read further lines of the log at this path, in their order."""
         for line in lines:
+            thread = path, line.thread
             if accepted := _ACCEPTED.match(line.text):
-                self._add(line.thread, _Connection(service=accepted["service"]))
-            elif connection := self._connections.get(line.thread):
+                self._add(thread, _Connection(service=accepted["service"]))
+            elif connection := self._connections.get(thread):
                 self._follow(line, connection)
+                if _ENDED.match(line.text):
+                    del self._connections[thread]
 
-    def _add(self, thread: str, connection: _Connection) -> None:
+    def _add(self, thread: tuple[Path, str], connection: _Connection) -> None:
         self._connections[thread] = connection
         if len(self._connections) > _MOST_CONNECTIONS:
             del self._connections[next(iter(self._connections))]
@@ -228,7 +213,6 @@ class ConnectionLog:
             self._succeeded(connection, found["version"], found["cipher"])
         elif _ENDED.match(line.text):
             self._ended(connection)
-            del self._connections[line.thread]
         elif line.level <= _WARNING:
             connection.problem = _explain(line.text, connection.problem)
 

@@ -19,14 +19,14 @@ from kube_efs.model.csi.volume_handles import AccessPointId
 from kube_efs.model.efs.ids import FileSystemId, Region
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.agent import TargetDocuments, TunnelAgent
+from kube_efs.tunnels.data_plane import DataPlaneReport, ServiceFacts, TunnelService
+from kube_efs.tunnels.data_planes import DataPlanes
 from kube_efs.tunnels.on_demand.certificate import ClientKey
 from kube_efs.tunnels.on_demand.tunnels import OnDemandTunnels
 from kube_efs.tunnels.options import ClientInfo, OnDemandOptions, TunnelOptions
 from kube_efs.tunnels.reservations import PortRange, TunnelSpec
 from kube_efs.tunnels.sockets.detection import IdlePolicy
 from kube_efs.tunnels.sockets.ports import PortReading
-from kube_efs.tunnels.stunnel.configuration import TunnelService
-from kube_efs.tunnels.stunnel.keeper import KeeperReport, StunnelKeeper
 
 KEY = ClientKey(rsa.generate_private_key(65537, 1024))  # too short for anything but a quick test
 # Above those of outgoing connections and of every other test, so that nothing listens there.
@@ -80,7 +80,7 @@ class Connection:
 
 
 class Stunnel:
-    """Replaces the keeper: listens at once, and survives the agents."""
+    """Replaces the data planes: listens at once, and survives the agents."""
 
     def __init__(self) -> None:
         self.services: Mapping[str, TunnelService] = {}
@@ -88,8 +88,10 @@ class Stunnel:
         self.refusal: Exception | None = None
 
     @property
-    def report(self) -> KeeperReport:
-        return KeeperReport(pid=1, loaded=self.services)
+    def report(self) -> DataPlaneReport:
+        return DataPlaneReport(
+            pids=(1,), loaded=self.services, pid_by_service=dict.fromkeys(self.services, 1)
+        )
 
     @property
     def ports(self) -> dict[int, TunnelService]:
@@ -104,7 +106,10 @@ class Stunnel:
             raise self.refusal
         assert name in self.services
 
-    def read_log(self) -> None:
+    async def read_facts(self, names: Collection[str]) -> Mapping[str, ServiceFacts]:
+        return dict.fromkeys(names, ServiceFacts())
+
+    def merge(self, reading: PortReading | None, *, now: float) -> None:
         pass
 
     async def stop(self) -> None:
@@ -157,8 +162,8 @@ class Node:
         agent = TunnelAgent(
             self.options, TunnelMetrics(CollectorRegistry()), clock=lambda: self.now, read=self.read
         )
-        agent._keeper = agent._plan._keeper = cast("StunnelKeeper", self.stunnel)
-        agent._prober.probe_all = _no_probes  # type: ignore[method-assign]
+        agent._data_planes = agent._plan._data_planes = cast("DataPlanes", self.stunnel)
+        agent._prober.probe_round = _no_probes  # type: ignore[method-assign]
         certificates = agent._certificates
         certificates._key = self._loop.create_task(_key())
         return agent
@@ -216,7 +221,7 @@ class Node:
         return True
 
     async def end(self) -> Answer:
-        await self.agent._stop_stunnel()
+        await self.agent._stop_data_planes()
         return True
 
     def follow(self) -> None:
@@ -234,8 +239,8 @@ class Node:
         self._loop.close()
 
 
-async def _no_probes(report: KeeperReport) -> None:
-    del report
+async def _no_probes(*_: object, **__: object) -> None:
+    pass
 
 
 async def _key() -> ClientKey:

@@ -22,6 +22,8 @@ from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.errors import PortTaken, TunnelNotReady
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.config_map import Served
+from kube_efs.tunnels.data_plane import TunnelService
+from kube_efs.tunnels.data_planes import DataPlanes
 from kube_efs.tunnels.on_demand.certificate import ClientKey
 from kube_efs.tunnels.on_demand.renewal import ClientCertificates
 from kube_efs.tunnels.on_demand.store import load_reservations
@@ -30,8 +32,6 @@ from kube_efs.tunnels.options import ClientInfo, OnDemandOptions, TunnelOptions
 from kube_efs.tunnels.plan import NodePlan
 from kube_efs.tunnels.reservations import Holder, PortRange, TunnelSpec
 from kube_efs.tunnels.sockets.ports import PortReading
-from kube_efs.tunnels.stunnel.configuration import TunnelService
-from kube_efs.tunnels.stunnel.keeper import StunnelKeeper
 
 KEY = ClientKey(rsa.generate_private_key(65537, 1024))  # too short for anything but a quick test
 PORTS = PortRange(first=22049, last=22056)
@@ -55,7 +55,7 @@ def spec(number: int = 1) -> TunnelSpec:
 
 @dataclass
 class Agent:
-    """Tunnels on demand with a fake keeper; a new one in the same directory is the next agent."""
+    """Tunnels on demand with fake shards; a new one in the same directory is the next agent."""
 
     folder: Path
     reading: PortReading | None = QUIET
@@ -82,7 +82,7 @@ class Agent:
         )
         self.path = options.reservations_path
         metrics = TunnelMetrics(CollectorRegistry())
-        self.plan = NodePlan(options, metrics, cast("StunnelKeeper", self))
+        self.plan = NodePlan(options, metrics, cast("DataPlanes", self))
         self.certificates = Certificates(options, on_demand, metrics, self.plan.apply)
         self.tunnels = OnDemandTunnels(
             options, on_demand, self.certificates, self.plan, lambda: self.now, lambda: self.reading

@@ -98,4 +98,6 @@ def test_stunnel_hangs_when_connections_wait_in_all_readings(
     found = StalledPorts()
     for number, reading in enumerate(readings):
         found = found.after(reading, {1, 2}, now=100.0 + number * 10)
-    assert found.exceed(30, now=100.0 + (len(readings) - 1) * 10) is lasts
+    now = 100.0 + (len(readings) - 1) * 10
+    assert found.longer_than(30, now=now) == ({1} if lasts else set())
+    assert found.forget({1}).longer_than(30, now=now) == frozenset()

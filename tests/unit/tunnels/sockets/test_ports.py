@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kube_efs.model.errors import PortTaken
 from kube_efs.tunnels.sockets import ports, sock_diag
 from kube_efs.tunnels.sockets.ports import (
+    count_connections,
     find_taken,
     listening_ports,
     open_connections,
@@ -107,6 +108,17 @@ def test_open_connections_are_counted_by_port(listener: socket.socket) -> None:
         assert open_connections()[port] == 2
         second.close()
         assert open_connections()[port] == 1
+
+
+def test_connections_of_a_process_are_counted(listener: socket.socket) -> None:
+    before = count_connections(os.getpid())
+    with listener, socket.socket() as client:
+        client.connect(("127.0.0.1", port_of(listener)))
+        assert count_connections(os.getpid()) == before + 1  # the other end is not accepted yet
+        accepted, _ = listener.accept()
+        with accepted:
+            assert count_connections(os.getpid()) == before + 2
+    assert count_connections(os.getpid()) == before
 
 
 def test_ports_of_a_process_are_found(listener: socket.socket) -> None:

@@ -10,14 +10,8 @@ from hypothesis import strategies as st
 
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import InvalidValue
-from kube_efs.tunnels.stunnel.configuration import (
-    CertificateFile,
-    TunnelService,
-    check_path,
-    check_service,
-    render_configuration,
-    section_at,
-)
+from kube_efs.tunnels.data_plane import CertificateFile, TunnelService
+from kube_efs.tunnels.stunnel.configuration import check_path, check_service, render_configuration, section_at
 
 CA = Path("/etc/amazon/efs/efs-utils.crt")
 SERVICE = TunnelService(

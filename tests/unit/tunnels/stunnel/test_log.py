@@ -1,12 +1,16 @@
 """The log lines of stunnel 5.68."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kube_efs.tunnels.stunnel.log import ConnectionLog, LogFollower, LogLine, ServiceFacts, parse_line
+from kube_efs.tunnels.data_plane import ServiceFacts
+from kube_efs.tunnels.stunnel.log import ConnectionLog, LogFollower, LogLine, parse_line
+
+PATH, OTHER = Path("/run/stunnel.log"), Path("/run/stunnel-1.log")
 
 STAMP = "2026.11.21 08:02:05 "
 
@@ -79,7 +83,7 @@ def lines(text: str) -> list[LogLine]:
 def facts(service: str, *texts: str) -> ServiceFacts:
     log = ConnectionLog()
     for text in texts:
-        log.feed(lines(text))
+        log.feed(PATH, lines(text))
     return log.facts(service)
 
 
@@ -108,7 +112,9 @@ def test_lines_of_other_programs_are_ignored(line: str) -> None:
 def test_any_text_is_read_without_an_error(text: str) -> None:
     parsed = parse_line(STAMP + "LOG3[1]: " + text)
     log = ConnectionLog()
-    log.feed([*lines("LOG5[1]: Service [fs-1] accepted connection from x"), *([parsed] if parsed else [])])
+    log.feed(
+        PATH, [*lines("LOG5[1]: Service [fs-1] accepted connection from x"), *([parsed] if parsed else [])]
+    )
 
 
 def test_successful_connection_shows_address_protocol_cipher_and_peer() -> None:
@@ -162,15 +168,28 @@ def test_failure_keeps_the_facts_and_a_success_removes_the_reason() -> None:
 def test_concurrent_connections_are_not_mixed() -> None:
     log = ConnectionLog()
     for pair in zip(lines(WRONG_NAME), lines(UNTRUSTED), strict=False):
-        log.feed(pair)
-    log.feed(lines(WRONG_NAME)[6:])
+        log.feed(PATH, pair)
+    log.feed(PATH, lines(WRONG_NAME)[6:])
     assert "another name" in log.facts("fs-2").reason
+    assert "not trusted" in log.facts("fs-3").reason
+
+
+def test_connections_of_different_stunnels_are_not_mixed() -> None:
+    log, good = ConnectionLog(), lines(GOOD)
+    failed = lines(UNTRUSTED)
+    thread = good[0].thread
+    for line, other in zip(good, failed, strict=False):
+        log.feed(PATH, [line])
+        log.feed(OTHER, [replace(other, thread=thread)])
+    log.feed(PATH, good[len(failed) :])
+    log.feed(OTHER, [replace(one, thread=thread) for one in failed[len(good) :]])
+    assert log.facts("fs-1").tls_version == "TLSv1.3"
     assert "not trusted" in log.facts("fs-3").reason
 
 
 def test_facts_of_removed_services_are_removed() -> None:
     log = ConnectionLog()
-    log.feed(lines(GOOD) + lines(UNTRUSTED))
+    log.feed(PATH, lines(GOOD) + lines(UNTRUSTED))
     log.keep_only(["fs-3"])
     assert log.facts("fs-1") == ServiceFacts()
     assert log.facts("fs-3") != ServiceFacts()
@@ -179,7 +198,9 @@ def test_facts_of_removed_services_are_removed() -> None:
 def test_connections_without_an_end_in_the_log_are_limited() -> None:
     log = ConnectionLog()
     for number in range(20_000):
-        log.feed([LogLine(level=5, thread=str(number), text="Service [fs-1] accepted connection from x:1")])
+        log.feed(
+            PATH, [LogLine(level=5, thread=str(number), text="Service [fs-1] accepted connection from x:1")]
+        )
     assert len(log._connections) == 10_000
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kube_efs.tunnels.stunnel import process as module
-from kube_efs.tunnels.stunnel.process import StunnelProcess
+from kube_efs.tunnels.stunnel.process import StunnelProcess, find_running
 
 # As stunnel: it listens before it handles SIGHUP, which until then ends it.
 STARTING = """\
@@ -51,6 +51,24 @@ async def test_stunnel_that_listens_is_not_ended_by_a_reload(program: Path, tmp_
         assert not process.ended.is_set()
     finally:
         await process.stop(timeout_seconds=5)
+
+
+async def test_process_of_another_configuration_is_not_adopted(program: Path, tmp_path: Path) -> None:
+    conf, other = tmp_path / "stunnel.conf", tmp_path / "stunnel-1.conf"
+    process = StunnelProcess.start(program, conf, tmp_path / "log", lambda: None)
+    try:
+        await until(conf.with_suffix(".listens"))
+        # The interpreter of the script is the program here.
+        python = Path(sys.executable)
+        ended = asyncio.Event()
+        assert StunnelProcess.adopt(process.pid, program, other, ended.set) is None
+        assert StunnelProcess.adopt(process.pid, python, conf, ended.set) is None
+        assert (process.pid, conf) not in list(find_running(program))
+    finally:
+        await process.stop(timeout_seconds=5)
+    assert StunnelProcess.adopt(process.pid, program, conf, ended.set) is None
+    await asyncio.sleep(0)
+    assert not ended.is_set()
 
 
 async def test_wait_for_a_stunnel_that_never_handles_signals_ends(

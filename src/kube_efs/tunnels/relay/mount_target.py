@@ -1,0 +1,181 @@
+"""A TLS connection to a mount target whose records the kernel encrypts and decrypts.
+
+OpenSSL makes an ordinary handshake in user space, with all checks of the certificate. It then gives the keys
+to the kernel (``SSL_OP_ENABLE_KTLS``), and what is written to the socket is encrypted on its way.
+
+The danger: OpenSSL does not report that the kernel refused the keys, and continues in user space. The socket
+would then carry whatever is written to it without encryption, and deliver ciphertext as data. ``handshake``
+therefore asks the kernel about both directions, and returns no stream unless both are there.
+
+The version is TLS 1.2, because with 1.3 OpenSSL before 3.2 never gives the kernel the key for receiving. The
+ciphers are those that every kernel with TLS has.
+"""
+
+import errno
+import socket
+import ssl
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+SOL_TLS = 282  # linux/socket.h; the numbers of the two options are from linux/tls.h
+_KEYS = ((1, "encrypt"), (2, "decrypt"))
+_KEY_VERSION_BYTES = 4
+_NO_KEY = {
+    errno.EOPNOTSUPP: "its module tls is not loaded",
+    errno.EBUSY: "it has no key; its AES-GCM or the support of OpenSSL is missing",
+}
+_OP_ENABLE_KTLS = 1 << 3  # the ssl module names it from Python 3.12 on
+_CIPHERS = "ECDHE+AESGCM"
+_HOST_NAME_MISMATCH = 62  # X509_V_ERR_HOSTNAME_MISMATCH
+_NFS_PORT = 2049
+_HANDSHAKE_SECONDS = 20.0
+_TCP_OPTIONS = (
+    # A mount target that vanished sends nothing at all. On an idle connection, probes find that.
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
+    (socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 5),
+    # While data is on its way there are no probes, and TCP would try for a quarter of an hour. The kernel
+    # also ends probing after this time, instead of after a number of probes (TCP_KEEPCNT).
+    (socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 30_000),
+    (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1),
+)
+_SHORT_NAMES = {"commonName": "CN", "organizationName": "O", "organizationalUnitName": "OU"}
+
+
+class ConnectFailed(Exception):
+    """There is no stream; the text is the reason for administrators."""
+
+
+class Destination(NamedTuple):
+    """The addresses in the order to try them, and who must answer there.
+
+    An address may be a name, which is looked up for each connection. ``certificate`` is a file with the
+    certificate and the key of this client; None sends none.
+    """
+
+    addresses: tuple[str, ...]
+    check_host: str
+    ca_file: str
+    certificate: str | None
+    connect_timeout_seconds: float
+
+
+class Established(NamedTuple):
+    """A stream whose bytes the kernel encrypts and decrypts, and what was negotiated."""
+
+    stream: socket.socket
+    address: str
+    tls_version: str
+    cipher: str
+    peer: str
+
+
+def connect(destination: Destination) -> Established:
+    """A stream to the first address that accepts; blocks until its timeouts, raises ConnectFailed.
+
+    Only an address that does not accept leads to the next one. One that presents a wrong certificate, or
+    none, ends the attempt: it must be seen.
+    """
+    context = load_context(destination)
+    connection = _connect_first(destination)
+    address = str(connection.getpeername()[0])
+    try:
+        return handshake(connection, context, check_host=destination.check_host, address=address)
+    except ConnectFailed as error:
+        raise ConnectFailed(f"{address}: {error}") from error
+
+
+def load_context(destination: Destination) -> ssl.SSLContext:
+    """The settings of one connection, from the files as they are now; raises ConnectFailed."""
+    context = client_context()
+    path = destination.ca_file
+    try:
+        context.load_verify_locations(path)
+        if destination.certificate is not None:
+            path = destination.certificate
+            # With a password, OpenSSL does not ask the terminal for that of an encrypted key.
+            context.load_cert_chain(path, password="")
+    except OSError as error:
+        raise ConnectFailed(f"{path}: {_text(error)}") from error
+    return context
+
+
+def client_context() -> ssl.SSLContext:
+    """Settings that check chain and name, give the keys to the kernel, and trust no authority yet."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers(_CIPHERS)
+    context.options |= ssl.Options(_OP_ENABLE_KTLS) | ssl.OP_NO_RENEGOTIATION
+    return context
+
+
+def handshake(
+    connection: socket.socket, context: ssl.SSLContext, *, check_host: str, address: str
+) -> Established:
+    """Negotiate; the connection becomes the stream. Raises ConnectFailed, and closes it then."""
+    connection.settimeout(_HANDSHAKE_SECONDS)  # for the whole handshake
+    try:
+        tls = context.wrap_socket(connection, server_hostname=check_host)
+    except ssl.SSLCertVerificationError as error:
+        if error.verify_code == _HOST_NAME_MISMATCH:
+            raise ConnectFailed("the server's certificate is for another name") from error
+        raise ConnectFailed(f"the server's certificate is not trusted: {error.verify_message}") from error
+    except TimeoutError as error:
+        raise ConnectFailed("the server does not answer the TLS handshake") from error
+    except OSError as error:
+        raise ConnectFailed(f"TLS failed: {_text(error)}") from error
+    try:
+        _require_kernel_keys(tls)
+    except ConnectFailed:
+        tls.close()
+        raise
+    cipher, peer, version = tls.cipher(), _subject(tls), tls.version()
+    # A plain socket instead: OpenSSL must never read or write this stream again.
+    stream = socket.socket(fileno=tls.detach())
+    stream.settimeout(None)
+    return Established(
+        stream=stream,
+        address=address,
+        tls_version=version or "",
+        cipher=cipher[0] if cipher else "",
+        peer=peer,
+    )
+
+
+def _connect_first(destination: Destination) -> socket.socket:
+    problems = []
+    for address in destination.addresses:
+        try:
+            connection = socket.create_connection(
+                (address, _NFS_PORT), timeout=destination.connect_timeout_seconds
+            )
+        except TimeoutError:
+            problems.append(f"{address}: no connection in time")
+        except OSError as error:
+            problems.append(f"{address}: {_text(error)}")
+        else:
+            for level, option, value in _TCP_OPTIONS:
+                connection.setsockopt(level, option, value)
+            return connection
+    raise ConnectFailed("; ".join(problems))
+
+
+def _require_kernel_keys(tls: ssl.SSLSocket) -> None:
+    for option, what in _KEYS:
+        try:
+            tls.getsockopt(SOL_TLS, option, _KEY_VERSION_BYTES)
+        except OSError as error:
+            reason = _NO_KEY.get(error.errno or 0) or _text(error)
+            raise ConnectFailed(f"the kernel does not {what} TLS: {reason}") from error
+
+
+def _subject(tls: ssl.SSLSocket) -> str:
+    certificate: Mapping[str, Any] = tls.getpeercert() or {}
+    names = (name for several in certificate.get("subject", ()) for name in several)
+    return ", ".join(f"{_SHORT_NAMES.get(kind, kind)}={value}" for kind, value in names)
+
+
+def _text(error: OSError) -> str:
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return error.reason.replace("_", " ").lower()
+    return (error.strerror or str(error)).lower()

@@ -1,0 +1,271 @@
+"""The agent with the kernel's data plane: the relay survives it, is replaced, and stands beside stunnel.
+
+Whether bytes pass is tested in ``data_planes``, which needs a kernel with TLS. Here, the relay of a tunnel
+that works listens on its port.
+"""
+
+import asyncio
+import os
+import signal
+import socket
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+from prometheus_client import CollectorRegistry
+from tests.integration.nfs_backend import Authority, Backend, free_address
+from tests.integration.relay_runner import service_of
+from tests.integration.tunnel_node import (
+    Node,
+    agent_process,
+    connected,
+    document,
+    end,
+    eventually,
+    free_port,
+    host_of,
+    listening,
+    running,
+    stunnels_of,
+    target,
+)
+
+from kube_efs.doctor.gathering.attempts import Attempts
+from kube_efs.doctor.gathering.node import NodeCheckOptions, gather_node
+from kube_efs.telemetry.health import Heartbeat
+from kube_efs.telemetry.metrics import TunnelMetrics
+from kube_efs.tunnels.data_plane import STUNNEL, DataPlaneChoice, DataPlaneName, TunnelService
+from kube_efs.tunnels.detached_process import running_commands
+from kube_efs.tunnels.options import TunnelOptions
+from kube_efs.tunnels.relay.keeper import RelayKeeper
+from kube_efs.tunnels.sockets.ports import listening_ports
+from kube_efs.tunnels.status import TunnelState
+
+KERNEL = DataPlaneChoice(name=DataPlaneName.KERNEL)
+
+
+@pytest.fixture
+def options(options: TunnelOptions) -> Iterator[TunnelOptions]:
+    # The directory of pytest can be too long for a socket.
+    with tempfile.TemporaryDirectory() as folder:
+        changed = replace(options, data_plane=KERNEL, conf_path=Path(folder, "stunnel.conf"), on_demand=None)
+        yield changed
+        for pid in [*relays_of(changed), *stunnels_of(changed.conf_path)]:
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path, "ca")
+
+
+def relays_of(options: TunnelOptions) -> list[int]:
+    path = str(options.relay_socket)
+    return sorted(
+        pid for pid, command in running_commands() if command[-1] == path and psutil.Process(pid).is_running()
+    )
+
+
+def relay_at(options: TunnelOptions, port: int) -> int:
+    [pid] = [pid for pid in relays_of(options) if port in listening_ports(pid)]
+    return pid
+
+
+async def test_killed_relay_is_restarted_with_all_services(options: TunnelOptions) -> None:
+    ports = [free_port(), free_port()]
+    async with running(options) as node:
+        node.push(*(target(f"fs-{port}", port, a=free_address()) for port in ports))
+        for port in ports:
+            await node.until(f"fs-{port}", TunnelState.DOWN)
+        first = relay_at(options, ports[0])
+        assert [one.relay_pid for one in node.agent.status().tunnels] == [first, first]
+        assert node.agent.status().stunnel_pid is None
+
+        os.kill(first, signal.SIGKILL)
+        await eventually(lambda: node.agent.status().relay_pid not in {None, first}, "another relay")
+        for port in ports:
+            await listening(port)
+        assert relay_at(options, ports[0]) == relay_at(options, ports[1]) == node.agent.status().relay_pid
+        assert node.registry.get_sample_value("kube_efs_relay_restarts_total") == 1
+        assert node.agent.readiness().ok
+    assert relays_of(options) == []
+
+
+async def test_next_agent_takes_over_the_relay(options: TunnelOptions) -> None:
+    port = free_port()
+    targets = document(target("fs-1", port, a=free_address()))
+    async with agent_process(options, targets) as first:
+        await listening(port)
+        pid = relay_at(options, port)
+        await end(first, signal.SIGKILL)
+        assert relay_at(options, port) == pid
+        async with running(options) as node:
+            await node.until("fs-1", TunnelState.DOWN, relay_pid=pid)
+            other = free_port()
+            node.push(target("fs-1", port, a=free_address()), target("fs-2", other, a=free_address()))
+            await node.until("fs-2", TunnelState.DOWN, relay_pid=pid)
+            assert relays_of(options) == [pid]
+    assert relays_of(options) == []
+
+
+async def test_relay_that_hangs_is_replaced(options: TunnelOptions) -> None:
+    port = free_port()
+    async with running(replace(options, stall_seconds=0.5)) as node:
+        node.push(target("fs-1", port, a=free_address()))
+        await node.until("fs-1", TunnelState.DOWN)
+        hanging = relay_at(options, port)
+        os.kill(hanging, signal.SIGSTOP)
+        await eventually(lambda: node.agent.status().relay_pid not in {None, hanging}, "another relay")
+        await listening(port)
+        assert relays_of(options) == [relay_at(options, port)]
+
+
+async def test_relay_ends_without_services(options: TunnelOptions) -> None:
+    port = free_port()
+    async with running(options) as node:
+        node.push(target("fs-1", port, a=free_address()))
+        await node.until("fs-1", TunnelState.DOWN)
+        node.push()
+        await eventually(lambda: node.agent.status().relay_pid is None, "no relay")
+        assert relays_of(options) == []
+        node.push(target("fs-2", port, a=free_address()))
+        await node.until("fs-2", TunnelState.DOWN)
+
+
+async def test_port_of_another_program_is_reported_and_opened_later(options: TunnelOptions) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        async with running(options) as node:
+            node.push(target("fs-1", port, a=free_address()))
+            await node.until("fs-1", TunnelState.REJECTED)
+            assert "is taken by" in node.tunnel("fs-1").reason
+            other.close()
+            await node.until("fs-1", TunnelState.DOWN)
+
+
+@asynccontextmanager
+async def keeping(options: TunnelOptions, *services: TunnelService) -> AsyncIterator[RelayKeeper]:
+    keeper = RelayKeeper(options, TunnelMetrics(CollectorRegistry()), lambda: None)
+    keeper.set_services(services)
+    task = asyncio.create_task(keeper.run())
+    try:
+        await eventually(lambda: keeper.report.loaded.keys() == {one.name for one in services}, "services")
+        yield keeper
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await keeper.stop()
+
+
+async def test_predecessor_keeps_its_connections_and_is_reported(
+    options: TunnelOptions, authority: Authority
+) -> None:
+    address = free_address()
+    with socket.create_server((address, 2049)):  # accepts, and never answers
+        async with keeping(options, service_of(address, ca_file=authority.file)) as keeper:
+            [service] = keeper.report.loaded.values()
+            first = keeper.report.relay_pid
+            assert first
+            _, writer = await asyncio.open_connection("127.0.0.1", service.port)
+            connections = psutil.Process(first).net_connections
+            await eventually(lambda: any(one.status == "ESTABLISHED" for one in connections()), "it accepts")
+            keeper.reload_or_replace([service.port])
+            await eventually(lambda: keeper.report.leaving == (first,), "the predecessor")
+            assert keeper.report.relay_pid not in {None, first}
+            assert list(keeper.report.loaded.values()) == [service]
+            assert relay_at(options, service.port) == keeper.report.relay_pid
+            async with keeping_after(options, keeper) as following:
+                assert following.report.leaving == (first,)
+            writer.close()
+
+
+@asynccontextmanager
+async def keeping_after(options: TunnelOptions, before: RelayKeeper) -> AsyncIterator[RelayKeeper]:
+    """The keeper of the next agent, which leaves the processes to the earlier one."""
+    keeper = RelayKeeper(options, TunnelMetrics(CollectorRegistry()), lambda: None)
+    keeper.set_services(before.report.loaded.values())
+    task = asyncio.create_task(keeper.run())
+    try:
+        await eventually(lambda: keeper.report.loaded == before.report.loaded, "the services")
+        assert keeper.report.relay_pid == before.report.relay_pid
+        yield keeper
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def test_doctor_finds_the_tunnels_of_the_relay(options: TunnelOptions, authority: Authority) -> None:
+    service = service_of(free_address(), ca_file=authority.file)
+    checked = NodeCheckOptions(name="node-1", configuration=options.conf_path, agent_url="http://127.0.0.1:9")
+    async with keeping(options, service):
+        found = await gather_node(checked, Attempts(timeout_seconds=60))
+        assert found.tunnels
+        assert [(one.tunnel.name, one.tunnel.port) for one in found.tunnels] == [(service.name, service.port)]
+        assert found.tunnels[0].listening
+    assert (await gather_node(checked, Attempts(timeout_seconds=60))).tunnels is None
+
+
+async def test_tunnel_in_use_stays_with_stunnel_and_moves_when_it_is_unused(
+    options: TunnelOptions, authority: Authority
+) -> None:
+    options.authorities(options.region).write_bytes(authority.file.read_bytes())
+    used, new = free_port(), free_port()
+    async with Backend(authority, host_of("fs-1")) as backend:
+        targets = target("fs-1", used, a=backend.address)
+        async with agent_process(replace(options, data_plane=STUNNEL), document(targets)) as first:
+            await listening(used)
+            async with connected(used) as client:
+                [stunnel] = stunnels_of(options.conf_path)
+                await eventually(options.state_path.exists, "the targets are stored")
+                await end(first, signal.SIGKILL)
+                async with running(options) as node:
+                    node.push(targets, target("fs-2", new, a=free_address()))
+                    await node.until("fs-2", TunnelState.DOWN)
+                    assert node.tunnel("fs-2").relay_pid == relay_at(options, new)
+                    await node.until("fs-1", TunnelState.UP, stunnel_pid=stunnel)
+                    await rounds(node, 5)
+                    assert node.tunnel("fs-1").stunnel_pid == stunnel
+                    await client.call()
+
+                    await client.close()
+                    await eventually(
+                        lambda: node.tunnel("fs-1").relay_pid == relay_at(options, new), "a move"
+                    )
+                    await eventually(lambda: stunnels_of(options.conf_path) == [], "no stunnel")
+                    await listening(used)
+
+
+async def test_tunnel_of_the_relay_moves_back_to_stunnel(
+    options: TunnelOptions, authority: Authority
+) -> None:
+    options.authorities(options.region).write_bytes(authority.file.read_bytes())
+    port = free_port()
+    async with Backend(authority, host_of("fs-1")) as backend:
+        targets = target("fs-1", port, a=backend.address)
+        async with agent_process(options, document(targets)) as first:
+            await listening(port)
+            await eventually(options.state_path.exists, "the targets are stored")
+            await end(first, signal.SIGKILL)
+            assert relays_of(options) == [relay_at(options, port)]
+            async with running(replace(options, data_plane=STUNNEL)) as node:
+                node.push(targets)
+                await node.until("fs-1", TunnelState.UP, relay_pid=None)
+                await eventually(lambda: relays_of(options) == [], "no relay")
+                async with connected(port) as client:
+                    await client.call()
+
+
+async def rounds(node: Node, number: int) -> None:
+    """Wait for so many checks of the tunnels, after which an unused one would have moved."""
+    _, probes = node.agent._heartbeats
+    for _ in range(number):
+        await eventually(partial(_has_beaten, probes, probes._last), "a check of the tunnels")
+
+
+def _has_beaten(heartbeat: Heartbeat, before: float) -> bool:
+    return heartbeat._last != before

@@ -1,0 +1,98 @@
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from kube_efs.tunnels.relay.mount_target import Destination
+from kube_efs.tunnels.relay.serving import Refused, Relay, Specification
+
+DOCUMENT: dict[str, object] = {
+    "name": "fs-0123456789abcdef0",
+    "file_system_id": "fs-0123456789abcdef0",
+    "port": 20490,
+    "addresses": ["10.0.0.1", "10.0.0.2"],
+    "check_host": "fs-0123456789abcdef0.efs.us-east-1.amazonaws.com",
+    "ca_file": "/etc/ca.pem",
+    "certificate": {"path": "/state/client.pem", "serial": 1, "not_after": "2030-01-01T00:00:00+00:00"},
+    "connect_timeout_seconds": 2.0,
+}
+
+
+def test_specification_has_what_connections_need_and_the_document_unchanged() -> None:
+    specification = Specification.parse(DOCUMENT)
+
+    assert specification.port == 20490
+    assert specification.document == DOCUMENT
+    assert specification.destination == Destination(
+        addresses=("10.0.0.1", "10.0.0.2"),
+        check_host="fs-0123456789abcdef0.efs.us-east-1.amazonaws.com",
+        ca_file="/etc/ca.pem",
+        certificate="/state/client.pem",
+        connect_timeout_seconds=2.0,
+    )
+
+
+def test_specification_without_client_certificate() -> None:
+    assert Specification.parse(DOCUMENT | {"certificate": None}).destination.certificate is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"name": ""}, id="no name"),
+        pytest.param({"name": 1}, id="name is a number"),
+        pytest.param({"port": 1023}, id="privileged port"),
+        pytest.param({"port": 65536}, id="port too large"),
+        pytest.param({"port": "20490"}, id="port is a text"),
+        pytest.param({"addresses": []}, id="no address"),
+        pytest.param({"addresses": [""]}, id="empty address"),
+        pytest.param({"addresses": [None]}, id="address is null"),
+        pytest.param({"addresses": "10.0.0.1"}, id="addresses are a text"),
+        pytest.param({"check_host": None}, id="no host name"),
+        pytest.param({"ca_file": 3}, id="authorities are a number, which would be a descriptor"),
+        pytest.param({"certificate": "/state/client.pem"}, id="certificate is a text"),
+        pytest.param({"certificate": {"path": 3}}, id="path is a number"),
+        pytest.param({"connect_timeout_seconds": 0}, id="no time"),
+        pytest.param({"connect_timeout_seconds": float("nan")}, id="time is not a number"),
+        pytest.param({"connect_timeout_seconds": float("inf")}, id="endless time"),
+    ],
+)
+def test_specification_with_a_value_of_the_wrong_type_or_size_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises(Refused, match="description of the service is not valid") as refused:
+        Specification.parse(DOCUMENT | change)
+
+    assert refused.value.kind == "invalid"
+
+
+@pytest.mark.parametrize("missing", sorted(set(DOCUMENT) - {"file_system_id"}))
+def test_specification_with_a_missing_value_is_refused(missing: str) -> None:
+    with pytest.raises(Refused):
+        Specification.parse({name: value for name, value in DOCUMENT.items() if name != missing})
+
+
+def test_client_is_refused_if_no_thread_can_start_and_the_next_one_is_served(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    relay = Relay(1, on_drained=lambda: None)
+    relay.add(DOCUMENT | {"port": port, "ca_file": str(tmp_path / "missing.pem")})
+    threading.Thread(target=relay.acceptor.run, daemon=True).start()
+
+    before = threading.stack_size(1 << 50)
+    try:
+        assert _reason_after_a_client(relay, port) == "can't start new thread"
+    finally:
+        threading.stack_size(before)
+
+    assert "missing.pem: no such file" in _reason_after_a_client(relay, port)
+
+
+def _reason_after_a_client(relay: Relay, port: int) -> str:
+    # The reset may come before the connection is known here.
+    with (
+        pytest.raises(ConnectionResetError),
+        socket.create_connection(("127.0.0.1", port), timeout=60) as client,
+    ):
+        client.recv(1)
+    [state] = relay.state()
+    return str(state["reason"])

@@ -1,0 +1,149 @@
+"""Splicing with plain sockets: how it copies, counts and ends does not depend on TLS.
+
+What it does with TLS records needs a kernel with TLS: ``tests/integration/data_planes``.
+"""
+
+import hashlib
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from kube_efs.tunnels.relay.splicing import Splicing, reset
+
+DEADLINE_SECONDS = 60.0
+
+
+def connected_pair() -> tuple[socket.socket, socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        one = socket.create_connection(listener.getsockname(), timeout=DEADLINE_SECONDS)
+        other, _ = listener.accept()
+    return one, other
+
+
+@dataclass(slots=True)
+class Connection:
+    """``client`` and ``mount_target`` are the two ends, with the splicing in between."""
+
+    client: socket.socket
+    mount_target: socket.socket
+    splicing: Splicing
+    ended: threading.Event = field(default_factory=threading.Event)
+
+
+@pytest.fixture
+def connection() -> Iterator[Connection]:
+    client, relay_side = connected_pair()
+    mount_target, stream = connected_pair()
+    ended = threading.Event()
+    splicing = Splicing(relay_side, stream, ended.set)
+    splicing.start()
+    with client, mount_target:
+        yield Connection(client, mount_target, splicing, ended)
+    assert ended.wait(DEADLINE_SECONDS)
+
+
+def receive(side: socket.socket, count: int) -> bytes:
+    received = b""
+    while len(received) < count:
+        part = side.recv(1 << 20)
+        assert part
+        received += part
+    return received
+
+
+def test_both_directions_carry_everything_at_the_same_time_and_are_counted(connection: Connection) -> None:
+    written, read = os.urandom(3_000_001), os.urandom(2_000_003)
+    writers = [
+        threading.Thread(target=connection.client.sendall, args=(written,)),
+        threading.Thread(target=connection.mount_target.sendall, args=(read,)),
+    ]
+    for writer in writers:
+        writer.start()
+    found: dict[str, bytes] = {}
+    reader = threading.Thread(
+        target=lambda: found.update(written=receive(connection.mount_target, len(written)))
+    )
+    reader.start()
+    found["read"] = receive(connection.client, len(read))
+    for thread in (reader, *writers):
+        thread.join(DEADLINE_SECONDS)
+
+    assert hashlib.sha256(found["written"]).digest() == hashlib.sha256(written).digest()
+    assert hashlib.sha256(found["read"]).digest() == hashlib.sha256(read).digest()
+    connection.splicing.abort("end of the test")
+    assert connection.ended.wait(DEADLINE_SECONDS)
+    assert connection.splicing.sent_bytes == len(written)
+    assert connection.splicing.received_bytes == len(read)
+
+
+def test_end_of_the_mount_target_without_close_notify_resets_the_client(connection: Connection) -> None:
+    connection.mount_target.sendall(b"part of an answer")
+    connection.mount_target.shutdown(socket.SHUT_WR)
+
+    with pytest.raises(ConnectionResetError):
+        receive(connection.client, 1 << 20)
+    assert connection.ended.wait(DEADLINE_SECONDS)
+    assert connection.splicing.problem == "the mount target ended the connection without close_notify"
+
+
+def test_reset_of_the_client_ends_the_stream(connection: Connection) -> None:
+    reset(connection.client)
+
+    assert connection.ended.wait(DEADLINE_SECONDS)
+    assert connection.mount_target.recv(1) == b""
+    assert connection.splicing.problem == "connection reset by peer"
+
+
+def test_abort_wakes_both_directions_and_resets_the_client(connection: Connection) -> None:
+    connection.splicing.abort("the relay ends")
+
+    assert connection.ended.wait(DEADLINE_SECONDS)
+    with pytest.raises(ConnectionResetError):
+        connection.client.recv(1)
+    assert connection.splicing.problem == "the relay ends"
+
+
+def test_abort_wakes_a_direction_that_waits_for_room_at_the_mount_target(connection: Connection) -> None:
+    connection.client.settimeout(0.2)
+    with pytest.raises(TimeoutError):  # as soon as everything in between is full
+        connection.client.sendall(bytes(1 << 26))
+
+    connection.splicing.abort("the relay ends")
+
+    assert connection.ended.wait(DEADLINE_SECONDS)
+
+
+def test_abort_after_the_end_is_ignored(connection: Connection) -> None:
+    connection.splicing.abort("first")
+    assert connection.ended.wait(DEADLINE_SECONDS)
+
+    connection.splicing.abort("second")
+
+    assert connection.splicing.problem == "first"
+
+
+@pytest.fixture
+def no_threads() -> Iterator[None]:
+    """No thread can start, because its stack would be larger than the address space."""
+    before = threading.stack_size(1 << 50)
+    yield
+    threading.stack_size(before)
+
+
+@pytest.mark.usefixtures("no_threads")
+def test_connection_ends_if_no_thread_can_start() -> None:
+    client, relay_side = connected_pair()
+    mount_target, stream = connected_pair()
+    ended = threading.Event()
+    splicing = Splicing(relay_side, stream, ended.set)
+    with client, mount_target:
+        splicing.start()
+
+        assert ended.is_set()
+        assert splicing.problem == "can't start new thread"
+        with pytest.raises(ConnectionResetError):
+            client.recv(1)

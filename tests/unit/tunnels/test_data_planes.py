@@ -1,0 +1,252 @@
+"""Both data planes of a node whose kernel is simulated: agents with another preference take over at any step.
+
+What must always hold: no two data planes listen on one port, and a port with a connection stays open. Once
+nothing changes any more, every wanted service listens. Once nothing is connected either, each is served by
+the data plane that is preferred for it.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from prometheus_client import CollectorRegistry
+
+from kube_efs.model.efs.ids import FileSystemId, Region
+from kube_efs.model.errors import KubeEfsError, PortTaken
+from kube_efs.telemetry.metrics import TunnelMetrics
+from kube_efs.tunnels import data_planes
+from kube_efs.tunnels.data_plane import (
+    DataPlaneChoice,
+    DataPlaneName,
+    DataPlaneReport,
+    ServiceFacts,
+    TunnelService,
+)
+from kube_efs.tunnels.data_planes import DataPlanes
+from kube_efs.tunnels.options import TunnelOptions
+from kube_efs.tunnels.sockets.ports import PortReading
+
+ROUND_SECONDS = 10.0
+SETTLED = 100  # steps after which nothing changes any more
+NUMBERS = st.sets(st.integers(0, 5), max_size=6)
+STEPS = st.integers(0, 8)
+PREFERRED = st.sampled_from(DataPlaneName)
+FIRST_PORT = 22049
+# That one must have the revocation of certificates checked, which only stunnel can.
+REVOCATION = 5
+
+
+def service(number: int) -> TunnelService:
+    return TunnelService(
+        name=f"fs-{number}",
+        file_system_id=FileSystemId("fs-1"),
+        port=FIRST_PORT + number,
+        addresses=("10.0.1.1",),
+        check_host="fs-1.efs.us-east-1.amazonaws.com",
+        ca_file=Path("/ca.pem"),
+        checks_revocation=number == REVOCATION,
+    )
+
+
+@dataclass
+class Kernel:
+    """The listening ports of the processes of each data plane, and the connections; they survive agents."""
+
+    listening: dict[DataPlaneName, set[int]] = field(
+        default_factory=lambda: {name: set() for name in DataPlaneName}
+    )
+    connected: set[int] = field(default_factory=set)
+
+    @property
+    def ports(self) -> set[int]:
+        return set().union(*self.listening.values())
+
+    def check(self) -> None:
+        assert not set.intersection(*self.listening.values()), "both listen on one port"
+        assert self.connected <= self.ports, "a port with a connection was closed"
+
+    def reading(self) -> PortReading:
+        return PortReading(connections={}, busy=frozenset(self.connected), listening=frozenset(self.ports))
+
+
+class Plane:
+    """Behaves as a data plane at its seams; at each ``sleep``, the agent may be killed."""
+
+    def __init__(self, kernel: Kernel, name: DataPlaneName, on_change: Callable[[], None]) -> None:
+        self._kernel = kernel
+        self._ports = kernel.listening[name]
+        self._on_change = on_change
+        self._wanted: Mapping[str, TunnelService] = {}
+        self._wake = asyncio.Event()
+        self.replaced: set[int] = set()
+        self.report = DataPlaneReport()
+
+    @property
+    def is_running(self) -> bool:
+        return all(name in self.report.loaded for name in self._wanted)
+
+    def set_services(self, services: Iterable[TunnelService]) -> None:
+        self._wanted = {one.name: one for one in services}
+        self._wake.set()
+
+    def reload_or_replace(self, ports: Collection[int]) -> None:
+        self.replaced |= set(ports)
+
+    def merge(self, reading: PortReading | None, *, now: float) -> None:
+        pass
+
+    async def find_ports(self) -> frozenset[int]:
+        await asyncio.sleep(0)
+        return frozenset(self._ports)
+
+    async def read_facts(self, names: Collection[str]) -> Mapping[str, ServiceFacts]:
+        return dict.fromkeys(names, ServiceFacts())
+
+    async def stop(self) -> None:
+        self._ports.clear()
+
+    async def run(self) -> None:
+        while True:
+            self._wake.clear()
+            wanted = dict(self._wanted)
+            ports = {one.port for one in wanted.values()}
+            await asyncio.sleep(0)
+            # As both: a port that is no longer wanted closes, also while connections are open.
+            self._ports &= ports
+            await asyncio.sleep(0)
+            self._ports |= ports - self._kernel.ports
+            left_out: dict[str, KubeEfsError] = {
+                name: PortTaken("is taken") for name, one in wanted.items() if one.port not in self._ports
+            }
+            self.report = DataPlaneReport(
+                loaded={name: one for name, one in wanted.items() if name not in left_out}, left_out=left_out
+            )
+            self._on_change()
+            await asyncio.sleep(0)
+            if not left_out:
+                await self._wake.wait()
+
+
+class Node(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernel = Kernel()
+        self.wanted: set[int] = set()
+        self.now = 0.0
+        self.patch = pytest.MonkeyPatch()
+        for name, replaced in (("STUNNEL", "StunnelShards"), ("KERNEL", "RelayKeeper")):
+            plane = DataPlaneName[name]
+            self.patch.setattr(
+                data_planes, replaced, lambda *given, plane=plane: Plane(self.kernel, plane, given[-1])
+            )
+
+    @initialize(preferred=PREFERRED)
+    def start(self, preferred: DataPlaneName) -> None:
+        self.preferred = preferred
+        self.loop = asyncio.new_event_loop()
+        options = TunnelOptions(
+            region=Region("us-east-1"),
+            data_plane=DataPlaneChoice(name=preferred),
+            retry_seconds=0,
+            probe_interval_seconds=ROUND_SECONDS,
+        )
+        self.planes = DataPlanes(options, TunnelMetrics(CollectorRegistry()), lambda: None)
+        self._want()
+        self.running = self.loop.create_task(self.planes.run())
+
+    def _want(self) -> None:
+        self.planes.set_services(map(service, self.wanted))
+
+    def _step(self, steps: int) -> None:
+        for _ in range(steps):
+            self.loop.call_soon(self.loop.stop)
+            self.loop.run_forever()
+            self.kernel.check()
+            assert not self.running.done(), self.running
+
+    @rule(numbers=NUMBERS, steps=STEPS)
+    def open_tunnels(self, numbers: set[int], steps: int) -> None:
+        self.wanted |= numbers
+        self._want()
+        self._step(steps)
+
+    @rule(numbers=NUMBERS, steps=STEPS)
+    def close_unused_tunnels(self, numbers: set[int], steps: int) -> None:
+        self.wanted -= {one for one in numbers if service(one).port not in self.kernel.connected}
+        self._want()
+        self._step(steps)
+
+    @rule(numbers=NUMBERS)
+    def connect(self, numbers: set[int]) -> None:
+        self.kernel.connected |= {service(one).port for one in numbers & self.wanted} & self.kernel.ports
+
+    @rule(numbers=NUMBERS)
+    def disconnect(self, numbers: set[int]) -> None:
+        self.kernel.connected -= {service(one).port for one in numbers}
+
+    @rule(rounds=st.integers(1, 4), steps=STEPS)
+    def check_the_tunnels(self, rounds: int, steps: int) -> None:
+        for _ in range(rounds):
+            self.now += ROUND_SECONDS
+            self.planes.merge(self.kernel.reading(), now=self.now)
+            self._step(steps)
+
+    @rule(preferred=PREFERRED, steps=STEPS)
+    def kill_the_agent(self, preferred: DataPlaneName, steps: int) -> None:
+        self._close()
+        self.start(preferred)
+        self._step(steps)
+
+    @rule()
+    def settle(self) -> None:
+        self._step(SETTLED)
+        assert self.planes.report.loaded.keys() == {service(one).name for one in self.wanted}
+        assert not self.planes.report.left_out
+        assert not self.planes.not_running
+        assert self.kernel.ports == {service(one).port for one in self.wanted}
+
+    def _close(self) -> None:
+        for task in asyncio.all_tasks(self.loop):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            with suppress(RuntimeError, BaseExceptionGroup):
+                cast("Any", task.get_coro()).close()
+        self.loop.close()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "loop"):
+            return
+        try:
+            self.settle()
+            used = set(self.kernel.connected)
+            before = {name: ports & used for name, ports in self.kernel.listening.items()}
+            self.check_the_tunnels(rounds=5, steps=SETTLED)
+            assert {name: ports & used for name, ports in self.kernel.listening.items()} == before
+            self.kernel.connected.clear()
+            self.check_the_tunnels(rounds=5, steps=SETTLED)
+            self.settle()
+            revocation = {service(one).port for one in self.wanted & {REVOCATION}}
+            assert self.kernel.listening[self.preferred] >= self.kernel.ports - revocation
+            assert self.kernel.listening[DataPlaneName.STUNNEL] >= revocation
+        finally:
+            self._close()
+            self.patch.undo()
+
+
+TestNode = Node.TestCase
+
+
+def test_processes_that_hang_are_those_of_the_data_plane_of_the_port() -> None:
+    node = Node()
+    node.start(DataPlaneName.KERNEL)
+    node.open_tunnels({0, REVOCATION}, SETTLED)
+    node.planes.reload_or_replace([service(REVOCATION).port])
+    planes = node.planes._planes
+    assert cast("Plane", planes[DataPlaneName.STUNNEL]).replaced == {service(REVOCATION).port}
+    assert cast("Plane", planes[DataPlaneName.KERNEL]).replaced == set()
+    node.teardown()
