@@ -32,6 +32,7 @@ from lightkube.resources.core_v1 import PersistentVolumeClaim
 from lightkube.resources.storage_v1 import StorageClass as StorageClassResource
 
 from kube_efs.controllers.events import ProvisioningEvents
+from kube_efs.controllers.expansions import ExpansionController
 from kube_efs.controllers.queue import WorkQueue
 from kube_efs.kube.reading import read_claim, read_storage_class
 from kube_efs.kube.watching import Applied, Change, Deleted, Listed, follow
@@ -283,29 +284,40 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
 
 
 async def watch_claims(
-    client: AsyncClient, claims: ClaimController, root_changed: Callable[[], None], listed: asyncio.Event
+    client: AsyncClient,
+    claims: ClaimController,
+    expansions: ExpansionController,
+    root_changed: Callable[[], None],
+    listed: asyncio.Event,
 ) -> None:
-    """Pass every claim to the controller, until cancelled; ``listed`` is set when all are known.
+    """Pass every claim to the controllers, until cancelled; ``listed`` is set when all are known.
 
     ``root_changed`` is called when a root claim was deleted.
     """
     async for change in follow(
         client, PersistentVolumeClaim, read=lambda found: read_claim(found.to_dict()), namespace="*"
     ):
-        _apply(claims, change, root_changed)
+        _apply((claims, expansions), change, root_changed)
         listed.set()
         # Release the list: nearly all of its claims have volumes, and nothing else references them.
         del change
 
 
-def _apply(claims: ClaimController, change: Change[Claim], root_changed: Callable[[], None]) -> None:
+def _apply(
+    controllers: tuple[ClaimController, ExpansionController],
+    change: Change[Claim],
+    root_changed: Callable[[], None],
+) -> None:
     match change:
         case Listed(objects):
-            claims.listed(objects)
+            for one in controllers:
+                one.listed(objects)
         case Applied(claim):
-            claims.seen(claim)
+            for one in controllers:
+                one.seen(claim)
         case Deleted(claim):
-            claims.gone(claim)
+            for one in controllers:
+                one.gone(claim)
             if claim.storage_class == ROOT_CLASS:
                 root_changed()
 
@@ -342,4 +354,6 @@ def _inputs(claim: Claim) -> tuple[object, ...]:
         claim.requested_storage,
         claim.selected_node,
         claim.storage_provisioner,
+        claim.labels,
+        claim.annotations,
     )

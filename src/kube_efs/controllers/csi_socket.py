@@ -18,6 +18,7 @@ from kube_efs.csi.controller import ControllerService, controller_service
 from kube_efs.csi.identity import identity_service
 from kube_efs.csi.interceptors import CallInterceptor
 from kube_efs.csi.server import parse_endpoint, serving
+from kube_efs.kube.claims import ClaimStore
 from kube_efs.kube.volumes import VolumeStore
 from kube_efs.kube.watching import Applied, Deleted, Listed, follow
 from kube_efs.provisioning.guards import Guards
@@ -83,7 +84,9 @@ async def open_controller(
     stack.callback(tasks.create_task(duties.keep("access points", service.refresh_regularly)).cancel)
     # The guards of removal need all volumes.
     await listed.wait()
-    return ControllerService(service.volumes, has_driver_tags=bool(settings.access_point_tags))
+    return ControllerService(
+        service.volumes, ClaimStore(client).get, has_driver_tags=bool(settings.access_point_tags)
+    )
 
 
 async def _follow_volumes(client: AsyncClient, index: VolumeIndex, listed: asyncio.Event) -> None:

@@ -65,6 +65,17 @@ class ProvisioningEvents:
         log.warning("provisioning-failed", claim=claim.key, reason=str(error), retry_seconds=retry_seconds)
         self._recorder.publish(_claim(claim), EventType.WARNING, "ProvisioningFailed", str(error))
 
+    def expanded(self, claim: Claim, volume: Volume) -> None:
+        """The claim has the requested capacity; the reason is that of csi-resizer."""
+        log.info("volume-expanded", claim=claim.key, volume=volume.name, capacity=volume.capacity)
+        message = f"Volume {volume.name} has the capacity {volume.capacity}; EFS does not limit its size"
+        self._recorder.publish(_claim(claim), EventType.NORMAL, "VolumeResizeSuccessful", message)
+
+    def not_expanded(self, claim: Claim, error: KubeEfsError) -> None:
+        """An expansion has failed and will be repeated; the reason is that of csi-resizer."""
+        log.warning("volume-not-expanded", claim=claim.key, reason=str(error))
+        self._recorder.publish(_claim(claim), EventType.WARNING, "VolumeResizeFailed", str(error))
+
     def reclaimed(self, done: Reclaimed) -> None:
         """A released volume was deleted."""
         log.info(

@@ -41,11 +41,13 @@ from kube_efs.controllers.csi import (
 )
 from kube_efs.controllers.directory_backends import DirectoryService, directory_backend
 from kube_efs.controllers.events import ProvisioningEvents
+from kube_efs.controllers.expansions import ExpansionController
 from kube_efs.controllers.group_ids import SharedGids, watch_gid_ranges
 from kube_efs.controllers.root_volumes import RootVolumes
 from kube_efs.controllers.shared_volumes import serve_shared_volumes
+from kube_efs.controllers.targets_size import TargetsSize
 from kube_efs.controllers.trash_rounds import trash_rounds
-from kube_efs.controllers.tunnel_targets import TunnelTargetsController, UnknownPorts
+from kube_efs.controllers.tunnel_targets import TargetsReports, TunnelTargetsController, UnknownPorts
 from kube_efs.controllers.usage import (
     AccessPointPlaces,
     UsageParts,
@@ -66,6 +68,7 @@ from kube_efs.model.errors import KubeError
 from kube_efs.provisioning.backends.directory import DirectoryBackend
 from kube_efs.provisioning.backends.tunnel import TunnelBackend
 from kube_efs.provisioning.engine import Backend, Engine
+from kube_efs.provisioning.expansion import Expansions
 from kube_efs.provisioning.guards import Guards
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.pod_objects import WorkerOptions
@@ -178,12 +181,20 @@ async def lead(context: LeaderContext) -> None:
                 begin=begin_removals,
             )
         )
+        expansions = await stack.enter_async_context(
+            ExpansionController(
+                expansions=Expansions(claims=claim_store, volumes=store, serves=engine.serves),
+                events=events,
+                backoff_seconds=settings.provision_backoff_seconds,
+                begin=begin,
+            )
+        )
         index.gids.on_free = claims.gid_released
         context.metrics.gids_in_use.set_function(lambda: len(index.gids))
         giving_gids = {one.provisioner for one in backends} - {settings.provisioner_name}
         watch_gid_ranges(context.metrics, index, giving_gids)
         SharedGids(index, recorder, context.metrics, giving_gids)
-        targets = _targets(context, index, pool, claims, events) if pool and has_tunnels else None
+        targets = _targets(context, index, pool, claims, events, recorder) if pool and has_tunnels else None
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         keep = context.duties.keep
         if settings.has_workers:
@@ -200,8 +211,14 @@ async def lead(context: LeaderContext) -> None:
                     lambda: serve_shared_volumes(client, settings, recorder, shared_volume_metrics),
                 )
             )
-        usage = _usage(context, index, recorder, pool, csi)
-        controllers = Controllers(claims, volumes, targets, directories, usage)
+        controllers = Controllers(
+            claims=claims,
+            expansions=expansions,
+            volumes=volumes,
+            targets=targets,
+            directories=directories,
+            usage=_usage(context, index, recorder, pool, csi),
+        )
         await _serve(context, tasks, controllers, index)
         emptiers = (pool, *(one.mounted for one in context.directories))
         rounds = trash_rounds(settings, client, index, recorder, context.metrics, emptiers)
@@ -233,7 +250,7 @@ def _keep_lease_if_unclear(index: VolumeIndex, leadership: Leadership) -> None:
         leadership.leave_to_expire()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Controllers:
     """The controllers that handle watch events; ``targets`` is None without tunnel volumes.
 
@@ -241,6 +258,7 @@ class Controllers:
     """
 
     claims: ClaimController
+    expansions: ExpansionController
     volumes: VolumeController
     targets: TunnelTargetsController | None
     directories: list[DirectoryBackend]
@@ -267,7 +285,7 @@ async def _serve(
     for watch in (
         watch_volumes(client, controllers.volumes, controllers.root_changed, listed[0]),
         watch_classes(client, index, controllers.claims, listed[1]),
-        watch_claims(client, controllers.claims, controllers.root_changed, listed[2]),
+        watch_claims(client, controllers.claims, controllers.expansions, controllers.root_changed, listed[2]),
     ):
         tasks.create_task(watch)
     for one in listed:
@@ -336,6 +354,7 @@ def _targets(
     pool: WorkerPool,
     claims: ClaimController,
     events: ProvisioningEvents,
+    recorder: EventRecorder,
 ) -> TunnelTargetsController:
     settings = context.settings
     roots = RootVolumes(
@@ -353,7 +372,10 @@ def _targets(
         names=settings.names,
         base_port=settings.base_stunnel_port,
         changed=claims.file_systems_changed,
-        unknown_ports=UnknownPorts(events, context.metrics).update,
+        reports=TargetsReports(
+            unknown_ports=UnknownPorts(events, context.metrics).update,
+            check_size=TargetsSize(recorder, context.metrics, namespace=settings.namespace).check,
+        ),
     )
 
 

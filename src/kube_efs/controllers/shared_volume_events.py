@@ -11,7 +11,7 @@ from kube_efs.model.shared_volumes.shared_volume import (
     Owner,
     SharedVolume,
     SharedVolumePhase,
-    Source,
+    SharedVolumeSource,
     Status,
 )
 from kube_efs.telemetry.metrics import SharedVolumeMetrics
@@ -74,7 +74,7 @@ class SharedVolumeEvents:
         """The SharedVolume was deleted."""
         self._count(owner, None)
 
-    def _restored(self, shared: SharedVolume, kept: Source) -> None:
+    def _restored(self, shared: SharedVolume, kept: SharedVolumeSource) -> None:
         tried = shared.source
         fields = (
             ("spec.fileSystemID", tried.file_system_id, kept.file_system_id),

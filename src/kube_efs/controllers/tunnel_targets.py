@@ -11,7 +11,7 @@ computed again from the current ConfigMap, and file systems that only it contain
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import structlog
@@ -61,11 +61,23 @@ _RETRY_SECONDS = 5.0
 _RESYNC_SECONDS = 300.0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetsReports:
+    """What is called with facts about the targets.
+
+    ``unknown_ports`` is called with the volumes whose port belongs to no file system. ``check_size`` is
+    called with the name, the UID and the data of the ConfigMap that was read or will be written, and raises
+    InvalidValue if they do not fit.
+    """
+
+    unknown_ports: Callable[[Sequence[Volume]], None]
+    check_size: Callable[[str, str, Mapping[str, str]], None]
+
+
 class TunnelTargetsController:
     """Reconciles the ConfigMap, the root volumes and the index's ports with the discovery.
 
-    ``settled`` is set after the first success. ``unknown_ports`` is called with the volumes whose port
-    belongs to no file system.
+    ``settled`` is set after the first success.
     """
 
     def __init__(
@@ -77,7 +89,7 @@ class TunnelTargetsController:
         names: Names,
         base_port: int,
         changed: Callable[[], None],
-        unknown_ports: Callable[[Sequence[Volume]], None],
+        reports: TargetsReports,
     ) -> None:
         self._client = client
         self._index = index
@@ -86,13 +98,14 @@ class TunnelTargetsController:
         self._names = names
         self._base_port = base_port
         self._changed = changed
-        self._unknown_ports = unknown_ports
+        self._reports = reports
         self._due = asyncio.Event()
         self.settled = asyncio.Event()
         # The content of the ConfigMap; None when it is missing or partly unreadable.
         self._published: TunnelTargets | None = None
         # The known version of the ConfigMap; None when it does not exist.
         self._version: str | None = None
+        self._uid = ""
         self._notified: tuple[TunnelTargets, Discovery] | None = None
 
     async def load(self) -> None:
@@ -122,6 +135,8 @@ class TunnelTargetsController:
         if found is None:
             return
         self._version = _version_of(found)
+        self._uid = (found.metadata and found.metadata.uid) or ""
+        self._reports.check_size(self._names.config_map, self._uid, found.data or {})
         targets, is_sound = _read(found)
         # After an invalid entry, the ConfigMap is rewritten, and all other file systems keep their ports.
         self._published = targets if is_sound else None
@@ -206,7 +221,7 @@ class TunnelTargetsController:
             await self._publish(wanted)
         if wanted != self._index.targets:
             self._index.targets = wanted
-        self._unknown_ports(self._index.volumes_of_unknown_port())
+        self._reports.unknown_ports(self._index.volumes_of_unknown_port())
         try:
             await self._roots.follow(wanted, discovery.unclear)
         finally:
@@ -233,6 +248,7 @@ class TunnelTargetsController:
             **({RESERVED_KEY: render_reserved(targets)} if targets.reserved else {}),
             **({UNUSED_KEY: render_unused(targets)} if targets.unused else {}),
         }
+        self._reports.check_size(self._names.config_map, self._uid, data)
         try:
             with translated(f"ConfigMap {self._names.config_map}"):
                 written = await self._write(data)

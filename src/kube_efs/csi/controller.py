@@ -1,25 +1,30 @@
 """The Controller service: messages of the protocol to values, and volumes back to messages.
 
-CSI specification 1.12, "Controller Service RPC". What the driver does not do (snapshots, expansion,
+CSI specification 1.12, "Controller Service RPC". What the driver does not do (snapshots,
 publishing) is answered with UNIMPLEMENTED by the generated base class.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
+from typing import TypeAlias
 
 import structlog
 
 from kube_efs.csi.capabilities import read_capability
 from kube_efs.csi.protocol import csi_pb2, csi_pb2_grpc
 from kube_efs.csi.server import Service
-from kube_efs.model.csi.access_points import VolumeRequest
+from kube_efs.model.claims import Claim
+from kube_efs.model.csi.access_points import VolumeRequest, volume_request
 from kube_efs.model.csi.capabilities import check_capabilities, check_new_volume
 from kube_efs.model.csi.cross_account import parse_provisioner_secret
 from kube_efs.model.csi.errors import InvalidArgument, VolumeMissing, VolumePending
-from kube_efs.model.csi.parameters import parse_origin, parse_parameters
+from kube_efs.model.csi.parameters import VolumeParameters, parse_origin, parse_parameters
+from kube_efs.model.csi.root_directories import VolumeOrigin, uses_claim
 from kube_efs.model.csi.volume_attributes import render_attributes
-from kube_efs.model.csi.volume_handles import parse_volume_handle
+from kube_efs.model.csi.volume_handles import VolumeHandle, parse_volume_handle
+from kube_efs.model.errors import KubeDenied
 from kube_efs.model.volumes import ZONE_LABEL
 from kube_efs.provisioning.backends.csi.volumes import CsiVolume, CsiVolumes
 
@@ -29,12 +34,19 @@ log = structlog.get_logger(__name__)
 
 _Rpc = csi_pb2.ControllerServiceCapability.RPC
 
+# The claim in a namespace with a name; None if it does not exist. Raises KubeError.
+ReadClaim: TypeAlias = Callable[[str, str], Awaitable[Claim | None]]
+
 
 class ControllerService(csi_pb2_grpc.ControllerServicer):
-    """Answers csi-provisioner; ``has_driver_tags``: whether access points get the driver's own tags."""
+    """Answers csi-provisioner; ``has_driver_tags``: whether access points get the driver's own tags.
 
-    def __init__(self, volumes: CsiVolumes, *, has_driver_tags: bool = False) -> None:
+    ``read_claim`` reads labels and annotations, because csi-provisioner reports only the name of a claim.
+    """
+
+    def __init__(self, volumes: CsiVolumes, read_claim: ReadClaim, *, has_driver_tags: bool = False) -> None:
         self._volumes = volumes
+        self._read_claim = read_claim
         self._has_driver_tags = has_driver_tags
         self._busy: set[str] = set()
 
@@ -42,7 +54,7 @@ class ControllerService(csi_pb2_grpc.ControllerServicer):
         self, request: csi_pb2.ControllerGetCapabilitiesRequest, context: object
     ) -> csi_pb2.ControllerGetCapabilitiesResponse:
         """Without SINGLE_NODE_MULTI_WRITER, Kubernetes sends no ReadWriteOncePod."""
-        kinds = (_Rpc.CREATE_DELETE_VOLUME, _Rpc.SINGLE_NODE_MULTI_WRITER)
+        kinds = (_Rpc.CREATE_DELETE_VOLUME, _Rpc.EXPAND_VOLUME, _Rpc.SINGLE_NODE_MULTI_WRITER)
         return csi_pb2.ControllerGetCapabilitiesResponse(
             capabilities=[csi_pb2.ControllerServiceCapability(rpc=_Rpc(type=kind)) for kind in kinds]
         )
@@ -51,7 +63,7 @@ class ControllerService(csi_pb2_grpc.ControllerServicer):
         self, request: csi_pb2.CreateVolumeRequest, context: object
     ) -> csi_pb2.CreateVolumeResponse:
         """The volume of that name, the same one for every repetition of the request."""
-        wanted = self._wanted(request)
+        wanted = await self._wanted(request)
         role = parse_provisioner_secret(request.secrets)
         for warning in wanted.parameters.warnings:
             log.warning("storage-class-warning", volume=request.name, reason=str(warning))
@@ -84,10 +96,7 @@ class ControllerService(csi_pb2_grpc.ControllerServicer):
         if not request.volume_capabilities:
             raise InvalidArgument("are missing", field="volume capabilities", remedy="give at least one")
         role = parse_provisioner_secret(request.secrets)
-        try:
-            handle = parse_volume_handle(request.volume_id)
-        except InvalidArgument as error:
-            raise VolumeMissing(error.problem, field=error.field, value=error.value) from error
+        handle = _existing_handle(request.volume_id)
         if not await self._volumes.exists(handle, role):
             raise VolumeMissing("no longer has an access point", field="volume_id", value=request.volume_id)
         try:
@@ -100,6 +109,24 @@ class ControllerService(csi_pb2_grpc.ControllerServicer):
             parameters=request.parameters,
         )
         return csi_pb2.ValidateVolumeCapabilitiesResponse(confirmed=confirmed)
+
+    async def ControllerExpandVolume(
+        self, request: csi_pb2.ControllerExpandVolumeRequest, context: object
+    ) -> csi_pb2.ControllerExpandVolumeResponse:
+        """The requested capacity, which csi-resizer writes to the volume and the claim; no data is touched.
+
+        AWS is not asked whether the volume exists. That would need the Secret of another account, which
+        csi-resizer gives only for classes with a parameter of its own.
+        """
+        if not request.volume_id:
+            raise InvalidArgument("is missing", field="volume_id", remedy="give the volume's handle")
+        if request.capacity_range.required_bytes <= 0:
+            remedy = "give the new size in bytes"
+            raise InvalidArgument("is missing", field="capacity_range.required_bytes", remedy=remedy)
+        _existing_handle(request.volume_id)
+        return csi_pb2.ControllerExpandVolumeResponse(
+            capacity_bytes=request.capacity_range.required_bytes, node_expansion_required=False
+        )
 
     async def ListVolumes(
         self, request: csi_pb2.ListVolumesRequest, context: object
@@ -117,7 +144,7 @@ class ControllerService(csi_pb2_grpc.ControllerServicer):
         """Not offered, like the list."""
         raise NotImplementedError
 
-    def _wanted(self, request: csi_pb2.CreateVolumeRequest) -> VolumeRequest:
+    async def _wanted(self, request: csi_pb2.CreateVolumeRequest) -> VolumeRequest:
         """The request as a value; all of it is checked before the first request to AWS."""
         parameters = parse_parameters(request.parameters, has_driver_tags=self._has_driver_tags)
         if not request.name:
@@ -126,12 +153,29 @@ class ControllerService(csi_pb2_grpc.ControllerServicer):
         if request.HasField("volume_content_source"):
             remedy = "leave it out; the volume would be empty"
             raise InvalidArgument("is not supported", field="volume_content_source", remedy=remedy)
-        return VolumeRequest(
-            name=request.name,
-            parameters=parameters,
-            origin=parse_origin(request.parameters),
-            required_bytes=request.capacity_range.required_bytes,
+        origin = await self._with_metadata(parse_origin(request.parameters), parameters)
+        return volume_request(
+            request.name, parameters, origin, required_bytes=request.capacity_range.required_bytes
         )
+
+    async def _with_metadata(self, origin: VolumeOrigin, parameters: VolumeParameters) -> VolumeOrigin:
+        """The origin with the labels and annotations of the claim.
+
+        They are read for each class: an annotation that the class does not allow must not be ignored. Without
+        the permission, only classes that need them are refused. Raises KubeError.
+        """
+        if not origin.is_known:
+            return origin
+        try:
+            claim = await self._read_claim(origin.claim_namespace, origin.claim_name)
+        except KubeDenied as error:
+            if parameters.allowed or uses_claim(parameters.pattern):
+                raise
+            log.warning("claim-not-read", claim=origin.claim_name, reason=str(error))
+            return origin
+        if claim is None:
+            return origin
+        return replace(origin, labels=claim.labels, annotations=claim.annotations)
 
     @asynccontextmanager
     async def _exclusive(self, volume: str) -> AsyncIterator[None]:
@@ -148,6 +192,14 @@ class ControllerService(csi_pb2_grpc.ControllerServicer):
 def controller_service(controller: ControllerService) -> Service:
     """The service, to be served."""
     return partial(csi_pb2_grpc.add_ControllerServicer_to_server, controller)
+
+
+def _existing_handle(text: str) -> VolumeHandle:
+    """The handle; raises VolumeMissing if no volume of this driver can have it."""
+    try:
+        return parse_volume_handle(text)
+    except InvalidArgument as error:
+        raise VolumeMissing(error.problem, field=error.field, value=error.value) from error
 
 
 def _volume(created: CsiVolume, required_bytes: int) -> csi_pb2.Volume:

@@ -19,10 +19,11 @@ DRIVER_NAME = "efs.csi.aws.com"
 """The name of the AWS driver, which StorageClasses and volumes carry."""
 
 _Capability = csi_pb2.PluginCapability.Service
+_Expansion = csi_pb2.PluginCapability.VolumeExpansion
 
 
 class IdentityService(csi_pb2_grpc.IdentityServicer):
-    """Answers as the AWS driver does, except that Probe reports the real state.
+    """Answers as the AWS driver does, except for expansion, and that Probe reports the real state.
 
     livenessprobe restarts the container if Probe is not ready, and csi-provisioner starts when it is.
     ``readiness`` therefore reports what this process itself needs, not services that may be unavailable for
@@ -42,10 +43,13 @@ class IdentityService(csi_pb2_grpc.IdentityServicer):
     async def GetPluginCapabilities(
         self, request: csi_pb2.GetPluginCapabilitiesRequest, context: object
     ) -> csi_pb2.GetPluginCapabilitiesResponse:
-        """The same on controller and nodes: a Controller service, and volumes with a topology."""
+        """The same on controller and nodes; volumes can be expanded while pods use them."""
         kinds = (_Capability.CONTROLLER_SERVICE, _Capability.VOLUME_ACCESSIBILITY_CONSTRAINTS)
         return csi_pb2.GetPluginCapabilitiesResponse(
-            capabilities=[csi_pb2.PluginCapability(service=_Capability(type=kind)) for kind in kinds]
+            capabilities=[
+                *(csi_pb2.PluginCapability(service=_Capability(type=kind)) for kind in kinds),
+                csi_pb2.PluginCapability(volume_expansion=_Expansion(type=_Expansion.ONLINE)),
+            ]
         )
 
     async def Probe(self, request: csi_pb2.ProbeRequest, context: object) -> csi_pb2.ProbeResponse:

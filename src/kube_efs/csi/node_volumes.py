@@ -58,6 +58,10 @@ log = structlog.get_logger()
 _LOOPBACK: Final = "127.0.0.1"
 # An agent that does not answer must not delay an unmount: reconciliation releases the holder later.
 _RELEASE_SECONDS: Final = 5.0
+_DOWN_REMEDY: Final = (
+    "check that the access point exists and that the policy of the file system allows the connection;"
+    " kube-efs doctor node in the tunnel agent's pod shows more"
+)
 # Of the mount table, before a holder counts as one without a mount.
 _READINGS: Final = 5
 _READING_PAUSE_SECONDS: Final = 0.2
@@ -159,7 +163,19 @@ class NodeVolumes:
                     self._published[target] = wanted.use
                 self._checked[target] = _Checked(purpose=wanted.purpose, tunnel=tunnel)
         except TimeoutError as error:
-            raise _unfinished("mounted", target, timeout_seconds) from error
+            reason = await self._reason_of_tunnel(wanted)
+            raise _unfinished("mounted", target, timeout_seconds, reason) from error
+
+    async def _reason_of_tunnel(self, wanted: Publication) -> str:
+        """Why the tunnel for this mount is not up; empty if it is up, or if the agent does not answer."""
+        if not wanted.plan.encrypted:
+            return ""
+        with suppress(KubeEfsError, TimeoutError):
+            async with asyncio.timeout(_RELEASE_SECONDS):
+                for tunnel in await self._tunnels.tunnels():
+                    if tunnel.reason and self._wanted_spec(wanted, tunnel):
+                        return tunnel.reason
+        return ""
 
     async def unpublish(self, mount: NodeMount, *, timeout_seconds: float) -> None:
         """Unmount the target and remove it; a target that does not exist is not an error.
@@ -368,19 +384,23 @@ class NodeVolumes:
         for tunnel in await self._tunnels.tunnels():
             if f"port={tunnel.port}" not in _ports(mounted):
                 continue
-            # The role is that of the mount, also if the service account has another one now.
-            identity = tunnel.spec.iam if isinstance(tunnel.spec.iam, ServiceAccountIdentity) else None
-            is_of_pod = (
-                wanted.tokens is not None and identity is not None and wanted.tokens.belong_to(identity)
-            )
-            if wanted.plan.signs_as_pod and not is_of_pod:
-                continue
-            for plan in wanted.plan.attempts:
-                spec = tunnel_spec(plan, self._node_info, identity if is_of_pod else None)
-                if tunnel.spec == replace(spec, region=spec.region or tunnel.spec.region):
-                    # The tunnel exists; this call only ensures that this mount holds it.
-                    held = await self._hold_tunnel(wanted, spec)
-                    return held if held.port == tunnel.port else None
+            if spec := self._wanted_spec(wanted, tunnel):
+                # The tunnel exists; this call only ensures that this mount holds it.
+                held = await self._hold_tunnel(wanted, spec)
+                return held if held.port == tunnel.port else None
+        return None
+
+    def _wanted_spec(self, wanted: Publication, tunnel: TunnelOnDemand) -> TunnelSpec | None:
+        """What to request for this mount to get this tunnel; None if it cannot get it."""
+        # The role is that of the mount, also if the service account has another one now.
+        identity = tunnel.spec.iam if isinstance(tunnel.spec.iam, ServiceAccountIdentity) else None
+        is_of_pod = wanted.tokens is not None and identity is not None and wanted.tokens.belong_to(identity)
+        if wanted.plan.signs_as_pod and not is_of_pod:
+            return None
+        for plan in wanted.plan.attempts:
+            spec = tunnel_spec(plan, self._node_info, identity if is_of_pod else None)
+            if tunnel.spec == replace(spec, region=spec.region or tunnel.spec.region):
+                return spec
         return None
 
     async def _unmount(self, target: Path) -> None:
@@ -445,10 +465,13 @@ def _volume_in_use(wanted: VolumeUse, where: str) -> VolumeInUse:
     )
 
 
-def _unfinished(what: str, target: Path, seconds: float) -> MountUnfinished:
+def _unfinished(what: str, target: Path, seconds: float, reason: str = "") -> MountUnfinished:
+    """``reason`` is why the tunnel is down, which mount(8) does not see: it waits for an answer."""
     return MountUnfinished(
-        f"is not {what} within {seconds:g} s",
+        f"is not {what} within {seconds:g} s" + (f": {reason}" if reason else ""),
         field="target_path",
         value=str(target),
-        remedy="check that the file system's mount targets are reachable from this node",
+        remedy=_DOWN_REMEDY
+        if reason
+        else "check that the file system's mount targets are reachable from this node",
     )

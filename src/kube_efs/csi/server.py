@@ -161,14 +161,20 @@ def _hidden_name(endpoint: UnixEndpoint) -> Path:
 
 @contextmanager
 def _published(hidden: Path, path: Path) -> Iterator[None]:
-    """Rename a served socket to its public name; at the end, remove it unless another process owns it then.
+    """Give a served socket its public name; at the end, remove that unless another process owns it then.
 
     gRPC binds and removes by name. When a new process replaces an old one, there would be a moment without a
     socket or with a dead one, and the old process would remove the socket of the new one.
+
+    The socket keeps its hidden name, which gRPC removes at the end: the kubelet looks at each new name a
+    moment later, and logs an error if it is gone. Only the socket of another process is replaced in one step.
     """
     hidden.chmod(_SOCKET_MODE)
     ours = hidden.stat().st_ino
-    hidden.replace(path)
+    try:
+        path.hardlink_to(hidden)
+    except FileExistsError:
+        hidden.replace(path)
     try:
         yield
     finally:

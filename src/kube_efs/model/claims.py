@@ -42,6 +42,7 @@ class Claim:
 
     ``storage_class`` is None for a claim that uses the default class, before Kubernetes sets it.
     ``match_labels`` is None without a selector. ``requested_storage`` is a quantity such as ``1Gi``.
+    ``capacity`` is that in its status, None before it is bound. ``resizing``: its expansion has begun.
     ``storage_provisioner`` is the provisioner that Kubernetes has assigned. ``rejection`` is the text of the
     last refusal. ``file_system`` is the file system that a controller has chosen and recorded.
     """
@@ -54,9 +55,13 @@ class Claim:
     deleting: bool = False
     storage_class: str | None = None
     volume_name: str = ""
+    labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    annotations: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     match_labels: Mapping[str, str] | None = None
     access_modes: tuple[str, ...] = ()
     requested_storage: str = "1Gi"
+    capacity: str | None = None
+    resizing: bool = False
     is_block: bool = False
     has_data_source: bool = False
     selected_node: str | None = None

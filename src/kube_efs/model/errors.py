@@ -31,6 +31,7 @@
     │   ├── PortTaken
     │   ├── NoTunnelPort         every port for tunnels on demand is in use
     │   ├── ConfigurationRejected
+    │   ├── RelayUnavailable     the process of the kernel's data plane does not answer
     │   ├── TunnelNotReady       a tunnel on demand was not ready in time
     │   └── TunnelAgentUnavailable
     ├── WorkerFailed             a worker pod could not create or remove directories
@@ -243,6 +244,10 @@ class NoTunnelPort(TunnelError):
 
 class ConfigurationRejected(TunnelError):
     """stunnel did not accept the configuration that was written for it."""
+
+
+class RelayUnavailable(TunnelError):
+    """The relay of this node does not answer, or not as expected; ``value`` is its socket."""
 
 
 class TunnelNotReady(TunnelError):

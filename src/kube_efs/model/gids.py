@@ -41,7 +41,7 @@ class GidRange:
         return self.minimum + zlib.crc32(name.encode()) % min(self.size, _SPREAD)
 
     def __str__(self) -> str:
-        return f"{self.minimum}-{self.maximum}"
+        return f"{self.minimum}-{self.maximum}" if self.size > 1 else str(self.minimum)
 
 
 def parse_gid(text: str | None) -> int | None:

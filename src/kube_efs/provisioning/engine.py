@@ -145,8 +145,7 @@ class DataFate(StrEnum):
 class Reclaimed:
     """A deleted volume, and the reason if its data was kept.
 
-    ``location`` is None if no directory had to be removed. ``above`` are the volumes that contain the removed
-    directory.
+    ``location`` is that of the removed directory, if it had one. ``above`` are the volumes that contain it.
     """
 
     volume: Volume
@@ -440,11 +439,11 @@ class Engine:
             await self._store.delete(live)
             self._ordered.discard(live.uid)
             keeps = order.permit.keeps
-            self._index.removed_volume(volume, with_directory=removal.with_directory and not keeps)
+            self._index.removed_volume(volume, with_directory=not (removal.leaves_directory or keeps))
         return Reclaimed(
             volume=volume,
             data=DataFate.SHARED if keeps else DataFate.REMOVED,
-            location=removal.location if removal.with_directory else None,
+            location=removal.directory.location if removal.directory else None,
             reason=keeps,
             above=order.permit.above,
         )
@@ -487,6 +486,11 @@ class Engine:
             raise KubeConflict("must no longer be removed", field="volume", value=volume.name, remedy=remedy)
         return permit
 
+    def serves(self, volume: Volume) -> bool:
+        """Whether the volume was created here for the claim of a user."""
+        backend = self._backends.get(volume.provisioned_by or "")
+        return backend is not None and backend.owns(volume) and volume.storage_class != ROOT_CLASS
+
     async def protect(self, volume: Volume) -> None:
         """Add our finalizer to a volume of ours, so that its directory is handled first; raises KubeError."""
         if self.is_unprotected(volume):
@@ -494,9 +498,12 @@ class Engine:
 
     def is_unprotected(self, volume: Volume) -> bool:
         """Whether the volume is ours and has no finalizer, so that its deletion would keep the directory."""
-        backend = self._backends.get(volume.provisioned_by or "")
-        is_ours = backend is not None and backend.owns(volume) and volume.storage_class != ROOT_CLASS
-        return self._finalizes and is_ours and not volume.deleting and FINALIZER not in volume.finalizers
+        return (
+            self._finalizes
+            and self.serves(volume)
+            and not volume.deleting
+            and FINALIZER not in volume.finalizers
+        )
 
     async def _live(self, volume: Volume) -> Volume | None:
         """The current object of the volume in the API server; None if it was deleted."""

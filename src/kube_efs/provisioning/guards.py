@@ -10,7 +10,7 @@ accepted them. When our watch has shown the volume Terminating, it has also show
 accepted before, and the index of volumes contains all of them. This process cannot delete the volume objects
 of csi-provisioner; for these, the guards list all volumes again instead.
 
-Meanwhile, ``Reservations`` separate the operations of this process. The gates of worker pods
+Meanwhile, ``DirectoryReservations`` separate the operations of this process. The gates of worker pods
 (``workers/pods.py``) exclude other processes.
 
 Another volume or access point with the same directory keeps the data; the volume object may be deleted. One
@@ -62,25 +62,47 @@ _NAMED_MAX: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Removal:
-    """What is removed with a volume.
+class RemovableDirectory:
+    """A directory that is removed with its contents, but only if it is strictly below ``base``."""
 
-    ``location`` is the directory of its data, or None if it is unknown. The directory is removed only if
-    ``with_directory`` is true and it is strictly below ``base``. ``access_point`` is in the account of
-    ``role``. ``tenant`` identifies the namespace of the volume's claim.
+    location: Location
+    base: Directory = field(default_factory=Directory)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemovableAccessPoint:
+    """An access point in the account of ``role``.
+
+    ``root`` is the directory that it leads to, or None if the access point does not exist any more.
     """
 
-    location: Location | None = None
-    with_directory: bool = True
-    base: Directory = field(default_factory=Directory)
-    access_point: VolumeHandle | None = None
+    handle: VolumeHandle
     role: CrossAccountRole | None = None
+    root: Location | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removal:
+    """What is removed with a volume: a directory, an access point, both, or neither.
+
+    ``tenant`` identifies the namespace of the volume's claim.
+    """
+
+    directory: RemovableDirectory | None = None
+    access_point: RemovableAccessPoint | None = None
     tenant: str = ""
+
+    @property
+    def leaves_directory(self) -> bool:
+        """Whether the access point is removed, and the directory that it leads to stays."""
+        return bool(self.access_point and self.access_point.root and not self.directory)
 
     @property
     def reserved(self) -> tuple[Location, ...]:
         """The directories that no other task may change meanwhile."""
-        return () if self.location is None else (self.location,)
+        if self.directory:
+            return (self.directory.location,)
+        return (self.access_point.root,) if self.access_point and self.access_point.root else ()
 
 
 def tenant_of(volume: Volume) -> str:
@@ -150,7 +172,7 @@ class AccessPointRoots(Protocol):
         """All access points; ``role`` belongs to the account of the file system."""
 
 
-class Reservations:
+class DirectoryReservations:
     """The directories that tasks of this process create or remove at this moment.
 
     Several claims may create one directory concurrently, because they share it. A removal is exclusive: no
@@ -229,7 +251,7 @@ class Guards:
         self._index = index
         self._store = store
         self._roots = roots
-        self.reservations = Reservations()
+        self.reservations = DirectoryReservations()
         self._fresh = SingleFlight(self._list_volumes)
 
     async def check(self, removal: Removal, volume: Volume) -> Permit:
@@ -286,23 +308,25 @@ class Guards:
         return permit
 
     async def _check(self, removal: Removal, itself: frozenset[str], view: VolumeIndex) -> Permit:
-        if removal.access_point is not None and removal.access_point.access_point_id is not None:
-            await self._check_access_point(removal.access_point.access_point_id, itself, view)
-        if removal.location is None or not removal.with_directory:
+        point = removal.access_point
+        if point and point.handle.access_point_id is not None:
+            await self._check_access_point(point.handle.access_point_id, itself, view)
+        if removal.directory is None:
             return Permit()
-        await self._check_unlocated(removal.location, itself, view)
-        users = await self._users(removal, removal.location, itself, view)
-        if users.below and removal.access_point is None:
+        location = removal.directory.location
+        await self._check_unlocated(location, itself, view)
+        users = await self._users(location, point, itself, view)
+        if users.below and point is None:
             below = ", ".join(f"volume {one}" if " " not in one else one for one in sorted(users.below))
             raise RemovalRefused(
                 f"contains the directory of {below}",
                 field="directory",
-                value=str(removal.location),
+                value=str(location),
                 remedy="delete those first, or set the reclaim policy of this volume to Retain",
             )
         keeps = users.same | users.below
         return Permit(
-            keeps=f"{removal.location} is also used by {', '.join(sorted(keeps))}" if keeps else "",
+            keeps=f"{location} is also used by {', '.join(sorted(keeps))}" if keeps else "",
             above=tuple(sorted(users.above)[:_NAMED_MAX]),
         )
 
@@ -338,15 +362,20 @@ class Guards:
             )
 
     async def _users(
-        self, removal: Removal, location: Location, itself: frozenset[str], view: VolumeIndex
+        self,
+        location: Location,
+        point: RemovableAccessPoint | None,
+        itself: frozenset[str],
+        view: VolumeIndex,
     ) -> _Users:
         candidates: dict[Relation, set[str]] = {
             relation: set(volumes - itself)
             for relation, volumes in view.directories.related(location).items()
         }
         blocking: dict[Relation, set[str]] = {Relation.SAME: set(), Relation.BELOW: set()}
-        for found in await self._access_points(removal, location.file_system_id, view):
-            if removal.access_point and found.access_point_id == removal.access_point.access_point_id:
+        role = point.role if point else None
+        for found in await self._access_points(location.file_system_id, role, view):
+            if point and found.access_point_id == point.handle.access_point_id:
                 continue
             relation = found.directory.relation_to(location.directory)
             if relation in blocking:
@@ -365,13 +394,13 @@ class Guards:
         )
 
     async def _access_points(
-        self, removal: Removal, file_system_id: FileSystemId, view: VolumeIndex
+        self, file_system_id: FileSystemId, role: CrossAccountRole | None, view: VolumeIndex
     ) -> Sequence[AccessPoint]:
         """The access points of the file system, listed by AWS after this call."""
         if self._roots is None:
             return ()
         try:
-            return await self._roots(file_system_id, removal.role)
+            return await self._roots(file_system_id, role)
         except AwsNotFound:  # The file system was deleted with its access points.
             return ()
         except AwsDenied:

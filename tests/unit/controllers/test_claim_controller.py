@@ -233,8 +233,18 @@ async def test_claim_with_a_changed_selector_is_retried() -> None:
         assert here.told.lines[1:] == ["accepted", "provisioning", "provisioned"]
 
 
+@pytest.mark.parametrize("labels", [{}, {"app": "shop"}], ids=["annotations", "labels"])
+async def test_waiting_claim_with_changed_labels_or_annotations_is_retried(labels: dict[str, str]) -> None:
+    async with scene() as here:
+        wrong = asking_for("fs-9")
+        await here.see(wrong)
+        here.add_file_system("fs-9")
+        await here.see(replace(wrong, labels=labels, annotations={} if labels else {"app": "shop"}))
+        assert here.told.lines[1:] == ["provisioning", "provisioned"]
+
+
 async def test_failed_write_of_a_refusal_is_retried() -> None:
-    async with scene(backoff_seconds=0.01) as here:
+    async with scene(backoff_seconds=0.2) as here:
         here.told.fault = KubeUnavailable("is down")
         await here.see(NAMELESS)
         assert here.told.lines == ["failed is down"]
@@ -255,7 +265,7 @@ async def test_new_file_system_serves_the_claims_that_wait_for_it() -> None:
 
 
 async def test_failure_is_retried_after_the_backoff_and_not_before() -> None:
-    async with scene(backoff_seconds=0.1) as here:
+    async with scene(backoff_seconds=0.5) as here:
         faults = iter([KubeUnavailable("is down")])
 
         def fail_once(_: str) -> int:
@@ -270,16 +280,16 @@ async def test_failure_is_retried_after_the_backoff_and_not_before() -> None:
         assert here.told.lines == ["provisioning", "failed is down"]
         while not here.volumes:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
-        assert asyncio.get_running_loop().time() - began >= 0.1
+        assert asyncio.get_running_loop().time() - began >= 0.5
         await here.rest()
         assert here.told.lines == ["provisioning", "failed is down", "provisioning", "provisioned"]
 
 
 async def test_deleted_claim_no_longer_waits() -> None:
-    async with scene(backoff_seconds=0.02) as here:
+    async with scene(backoff_seconds=0.2) as here:
         await here.see(asking_for("fs-9"))
         here.claims.gone(asking_for("fs-9"))
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.4)
         assert here.told.lines == [f"failed {UNKNOWN}"]
         assert here.waiting == 0
 

@@ -91,9 +91,9 @@ async def test_socket_is_served_until_the_controller_ends(kube: AsyncClient, eve
 
             await eventually(is_served)
             async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
-                assert (await IdentityStub(channel).Probe(csi.ProbeRequest(), timeout=5)).ready.value
+                assert (await IdentityStub(channel).Probe(csi.ProbeRequest(), timeout=30)).ready.value
                 await ControllerStub(channel).ControllerGetCapabilities(
-                    csi.ControllerGetCapabilitiesRequest(), timeout=5
+                    csi.ControllerGetCapabilitiesRequest(), timeout=30
                 )
                 gone = csi.DeleteVolumeRequest(volume_id=f"efs:{FS}::fsap-0123456789abcdef0")
                 with pytest.raises(grpc.aio.AioRpcError) as caught:

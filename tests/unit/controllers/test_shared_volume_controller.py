@@ -30,7 +30,7 @@ from kube_efs.model.shared_volumes.shared_volume import (
     Owner,
     SharedVolume,
     SharedVolumePhase,
-    Source,
+    SharedVolumeSource,
     Status,
     marks_of,
 )
@@ -39,7 +39,7 @@ from kube_efs.provisioning.shared_volumes import SharedVolumeSteps
 from kube_efs.telemetry.metrics import SharedVolumeMetrics
 
 OWNER = Owner(namespace="proj2", name="sv1")
-SOURCE = Source(file_system_id="fs-1234cdef", access_point_id="fsap-0123456789abcdef")
+SOURCE = SharedVolumeSource(file_system_id="fs-1234cdef", access_point_id="fsap-0123456789abcdef")
 OTHER = replace(SOURCE, access_point_id="fsap-fedcba9876543210")
 NEW = SharedVolume(owner=OWNER, uid="u", generation=1, source=SOURCE)
 
@@ -91,7 +91,7 @@ class Api(SharedVolumeStore):
         self._write("release")
         self.shared = None
 
-    async def restore(self, shared: SharedVolume, source: Source) -> SharedVolume:
+    async def restore(self, shared: SharedVolume, source: SharedVolumeSource) -> SharedVolume:
         self._write("restore")
         return self._changed(replace(shared, source=source))
 

@@ -15,11 +15,17 @@ from structlog.testing import capture_logs
 
 from kube_efs.controllers import tunnel_targets
 from kube_efs.controllers.root_volumes import RootVolumes
-from kube_efs.controllers.tunnel_targets import TunnelTargetsController
+from kube_efs.controllers.tunnel_targets import TargetsReports, TunnelTargetsController
 from kube_efs.kube.reading import read_volume
 from kube_efs.model.efs.file_systems import Discovery, FileSystem, LifeCycleState, MountTarget
 from kube_efs.model.efs.ids import FileSystemId, MountTargetId, SubnetId, ZoneName
-from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets, parse_targets, render_targets
+from kube_efs.model.efs.targets import (
+    CONFIG_MAP_KEY,
+    TunnelTarget,
+    TunnelTargets,
+    parse_targets,
+    render_targets,
+)
 from kube_efs.model.errors import InvalidValue, KubeAlreadyExists, KubeConflict
 from kube_efs.model.names import KUBE_EFS, OPENSHIFT_EFS_STUNNEL, Names
 from kube_efs.model.volumes import NfsSource, Volume
@@ -61,6 +67,7 @@ class Scene:
         self.index = VolumeIndex()
         self.news = 0
         self.unknown: set[str] = set()
+        self.fits_bytes = 10_000
         roots = RootVolumes(
             client,
             self.index,
@@ -76,11 +83,15 @@ class Scene:
             names=replace(names, namespace="default"),
             base_port=20490,
             changed=self._count,
-            unknown_ports=self._note_unknown,
+            reports=TargetsReports(unknown_ports=self._note_unknown, check_size=self._check_size),
         )
 
     def _note_unknown(self, volumes: Sequence[Volume]) -> None:
         self.unknown = {volume.name for volume in volumes}
+
+    def _check_size(self, name: str, _uid: str, data: Mapping[str, str]) -> None:
+        if len(data.get(CONFIG_MAP_KEY, "")) > self.fits_bytes:
+            raise InvalidValue("does not fit", field="ConfigMap", value=name)
 
     def _count(self) -> None:
         self.news += 1
@@ -169,6 +180,26 @@ async def test_discovery_writes_the_config_map_and_root_volumes(
     assert data["zones.yaml"] == "subnet-a: us-east-1a\n"
     assert roots == {"efs-stunnel-fs-1", "efs-stunnel-fs-2"}
     assert here.index.targets.port_of(FS2) == 20491
+
+
+async def test_targets_that_do_not_fit_leave_the_config_map_as_it_is(
+    kube: AsyncClient, eventually: Eventually, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tunnel_targets, "_RETRY_SECONDS", 0.05)
+    async with running(kube) as here:
+        here.controller.discovered(discovery(system(FS1)))
+        await eventually(lambda: agreed(here, {"fs-1": 20490}))
+        here.fits_bytes = len((await here.config_map())["efs-stunnel.yaml"])
+        with capture_logs() as logs:
+
+            async def refused() -> bool:
+                return "targets-not-kept" in [line["event"] for line in logs]
+
+            here.controller.discovered(discovery(system(FS1), system(FS2)))
+            await eventually(refused)
+        assert await here.ports() == {"fs-1": 20490}
+        here.fits_bytes *= 2
+        await eventually(lambda: agreed(here, {"fs-1": 20490, "fs-2": 20491}))
 
 
 async def test_ports_of_an_existing_config_map_are_kept(kube: AsyncClient, eventually: Eventually) -> None:

@@ -136,7 +136,7 @@ async def test_retained_volume_is_kept_without_an_event() -> None:
 
 
 async def test_failed_removal_is_retried_after_the_backoff() -> None:
-    async with scene(backoff_seconds=0.05) as here:
+    async with scene(backoff_seconds=0.3) as here:
         (volume,) = await here.bound("u1")
         faults = iter([KubeUnavailable("is down")])
 

@@ -18,8 +18,9 @@ from tests.unit.provisioning.world import EFS, PROVISIONER, World
 
 from kube_efs.controllers.claims import ClaimController, watch_claims, watch_classes
 from kube_efs.controllers.events import ProvisioningEvents
+from kube_efs.controllers.expansions import ExpansionController
 from kube_efs.controllers.root_volumes import RootVolumes
-from kube_efs.controllers.tunnel_targets import TunnelTargetsController
+from kube_efs.controllers.tunnel_targets import TargetsReports, TunnelTargetsController
 from kube_efs.controllers.volumes import VolumeController, watch_volumes
 from kube_efs.kube.building import build_volume
 from kube_efs.kube.claims import ClaimStore
@@ -30,6 +31,7 @@ from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.model.volumes import NfsSource, Volume
 from kube_efs.provisioning.backends.tunnel import TunnelBackend
 from kube_efs.provisioning.engine import Engine
+from kube_efs.provisioning.expansion import Expansions
 from kube_efs.provisioning.guards import Guards
 from kube_efs.telemetry.metrics import ControllerMetrics
 
@@ -88,6 +90,14 @@ class Scene:
             metrics=metrics,
             backoff_seconds=3600,
         )
+        self.expansions = ExpansionController(
+            expansions=Expansions(
+                claims=ClaimStore(client), volumes=VolumeStore(client), serves=engine.serves
+            ),
+            events=events,
+            backoff_seconds=3600,
+            begin=asyncio.Event(),
+        )
         roots = RootVolumes(
             client, world.index, namespace="default", provisioner=PROVISIONER, release=_nobody_uses
         )
@@ -98,7 +108,7 @@ class Scene:
             names=replace(OPENSHIFT_EFS_STUNNEL, namespace="default"),
             base_port=20490,
             changed=self.claims.file_systems_changed,
-            unknown_ports=lambda _: None,
+            reports=TargetsReports(unknown_ports=lambda _: None, check_size=lambda *_: None),
         )
         self.volumes_listed, self.classes_listed, self.claims_listed = (asyncio.Event() for _ in range(3))
 
@@ -106,7 +116,7 @@ class Scene:
         return [
             watch_volumes(self.client, self.volumes, self.targets.poke, self.volumes_listed),
             watch_classes(self.client, self.index, self.claims, self.classes_listed),
-            watch_claims(self.client, self.claims, self.targets.poke, self.claims_listed),
+            watch_claims(self.client, self.claims, self.expansions, self.targets.poke, self.claims_listed),
         ]
 
     async def made_for(self) -> set[str]:
@@ -122,7 +132,7 @@ class Scene:
 async def running(client: AsyncClient) -> AsyncIterator[Scene]:
     async with EventRecorder(client, component="kube-efs-controller") as recorder:
         scene = Scene(client, recorder)
-        async with scene.claims, scene.volumes:
+        async with scene.claims, scene.expansions, scene.volumes:
             tasks = [asyncio.create_task(watch) for watch in scene.watches()]
             try:
                 await scene.volumes_listed.wait()

@@ -56,6 +56,8 @@ class World:
     client: AsyncClient | None = None
     pod_tokens: list[str] = field(default_factory=list)
     refusal: Exception | None = None
+    # Why the tunnels are not up.
+    tunnel_problem: str = ""
     table: MountTable = field(init=False)
     _ids: "itertools.count[int]" = field(default_factory=itertools.count)
 
@@ -161,8 +163,8 @@ class World:
                 name=spec.name,
                 spec=spec,
                 port=_FIRST_PORT + number,
-                state=TunnelState.UP,
-                reason="",
+                state=TunnelState.DOWN if self.tunnel_problem else TunnelState.UP,
+                reason=self.tunnel_problem,
                 certificate_ends="",
                 holders=frozenset(holders),
                 connections=0,

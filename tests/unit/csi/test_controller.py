@@ -22,6 +22,7 @@ from kube_efs.model.errors import (
     AwsNotFound,
     AwsThrottled,
     AwsUnavailable,
+    KubeDenied,
     KubeEfsError,
 )
 
@@ -29,6 +30,7 @@ from kube_efs.model.errors import (
 Stub = Any
 MODES = csi.VolumeCapability.AccessMode
 NEEDFUL = {"provisioningMode": "efs-ap", "fileSystemId": str(FS), "directoryPerms": "700"}
+DENIED = StatusCode.PERMISSION_DENIED
 ROLE = {"awsRoleArn": "arn:aws:iam::123456789012:role/storage"}
 
 
@@ -58,7 +60,8 @@ def world() -> CsiWorld:
 
 @pytest.fixture
 async def stub(connect: Connect, world: CsiWorld) -> AsyncIterator[Stub]:
-    async with connect(controller_service(ControllerService(world.volumes, has_driver_tags=True))) as channel:
+    controller = ControllerService(world.volumes, world.claims.get, has_driver_tags=True)
+    async with connect(controller_service(controller)) as channel:
         yield ControllerStub(channel)
 
 
@@ -72,19 +75,19 @@ async def refused(call: Any) -> tuple[StatusCode, str]:
 async def test_only_implemented_capabilities_are_announced(stub: Stub) -> None:
     answer = await stub.ControllerGetCapabilities(csi.ControllerGetCapabilitiesRequest())
     kinds = {csi.ControllerServiceCapability.RPC.Type.Name(one.rpc.type) for one in answer.capabilities}
-    assert kinds == {"CREATE_DELETE_VOLUME", "SINGLE_NODE_MULTI_WRITER"}
+    assert kinds == {"CREATE_DELETE_VOLUME", "EXPAND_VOLUME", "SINGLE_NODE_MULTI_WRITER"}
 
 
 @pytest.mark.parametrize(
     "method",
     [
         *("ControllerPublishVolume", "ControllerUnpublishVolume", "ListVolumes", "GetCapacity"),
-        *("CreateSnapshot", "DeleteSnapshot", "ListSnapshots", "ControllerExpandVolume"),
+        *("CreateSnapshot", "DeleteSnapshot", "ListSnapshots"),
         *("ControllerGetVolume", "ControllerModifyVolume"),
     ],
 )
 async def test_unannounced_methods_are_unimplemented(connect: Connect, world: CsiWorld, method: str) -> None:
-    async with connect(controller_service(ControllerService(world.volumes))) as channel:
+    async with connect(controller_service(ControllerService(world.volumes, world.claims.get))) as channel:
         code, _ = await refused(channel.unary_unary(f"/csi.v1.Controller/{method}")(b""))  # type: ignore[arg-type]
     assert code is StatusCode.UNIMPLEMENTED
 
@@ -117,6 +120,55 @@ async def test_claim_from_the_sidecar_is_in_tags_and_path(stub: Stub, world: Csi
     (point,) = world.api.points.values()
     assert str(point.directory) == "/team/data"
     assert point.tags["kubernetes.io/created-for/pvc/name"] == "data"
+
+
+CLAIM = {"csi.storage.k8s.io/pvc/name": "data", "csi.storage.k8s.io/pvc/namespace": "team"}
+CHOICE = {"allowedUids": "1000-1999"}
+LABEL = {"subPathPattern": "${.PVC.namespace}/${.PVC.labels.app}", "ensureUniqueDirectory": "false"}
+
+
+async def test_labels_and_annotations_are_those_of_the_claim_in_the_api_server(
+    stub: Stub, world: CsiWorld
+) -> None:
+    world.claims.add("team", "data", labels={"app": "shop"}, annotations={"efs.csi.aws.com/uid": "1001"})
+    await stub.CreateVolume(wanted(parameters=CLAIM | CHOICE | LABEL))
+    (point,) = world.api.points.values()
+    assert str(point.directory) == "/team/shop"
+    assert point.user is not None
+    assert point.user.uid == 1001
+
+
+async def test_annotation_that_the_class_does_not_allow_is_not_ignored(stub: Stub, world: CsiWorld) -> None:
+    world.claims.add("team", "data", labels={}, annotations={"efs.csi.aws.com/uid": "0"})
+    code, text = await refused(stub.CreateVolume(wanted(parameters=CLAIM)))
+    assert code is StatusCode.INVALID_ARGUMENT
+    assert text.startswith("metadata.annotations[efs.csi.aws.com/uid]: '0' is not allowed by the class")
+    assert not world.api.calls
+
+
+@pytest.mark.parametrize(
+    ("parameters", "expected"),
+    [({}, None), (CHOICE, DENIED), (LABEL, DENIED)],
+    ids=["none", "choice", "label"],
+)
+async def test_only_classes_that_need_the_claim_need_the_permission_to_read_it(
+    stub: Stub, world: CsiWorld, parameters: dict[str, str], expected: StatusCode | None
+) -> None:
+    world.claims.fault = KubeDenied("answered 403", field="claim team/data", remedy="check the roles")
+    call = stub.CreateVolume(wanted(parameters=CLAIM | parameters))
+    if expected is None:
+        assert (await call).volume.volume_id
+    else:
+        assert await refused(call) == (expected, "claim team/data: answered 403; check the roles")
+        assert not world.api.calls
+
+
+async def test_class_with_choices_is_refused_without_the_name_of_the_claim(stub: Stub) -> None:
+    code, text = await refused(stub.CreateVolume(wanted(parameters=CHOICE)))
+    assert code is StatusCode.INVALID_ARGUMENT
+    assert text.endswith(
+        "needs the claim's name and namespace; run csi-provisioner with --extra-create-metadata"
+    )
 
 
 @pytest.mark.parametrize(
@@ -366,3 +418,46 @@ async def test_validation_without_handle_or_capabilities_is_invalid(
     stub: Stub, handle: str, capabilities: list[csi.VolumeCapability]
 ) -> None:
     assert (await refused(validated(stub, handle, *capabilities)))[0] is StatusCode.INVALID_ARGUMENT
+
+
+# --- ControllerExpandVolume
+
+
+def expansion(volume_id: str, required_bytes: int) -> csi.ControllerExpandVolumeRequest:
+    size = csi.CapacityRange(required_bytes=required_bytes)
+    return csi.ControllerExpandVolumeRequest(volume_id=volume_id, capacity_range=size)
+
+
+async def test_expansion_needs_neither_aws_nor_nodes(stub: Stub, world: CsiWorld) -> None:
+    answer = await stub.ControllerExpandVolume(expansion(f"efs:{FS}::fsap-{1:017x}", 7))
+    assert answer == csi.ControllerExpandVolumeResponse(capacity_bytes=7, node_expansion_required=False)
+    assert not world.api.calls
+
+
+@pytest.mark.parametrize(
+    ("request_", "code", "text"),
+    [
+        pytest.param(
+            expansion("", 7),
+            StatusCode.INVALID_ARGUMENT,
+            "volume_id: is missing; give the volume's handle",
+            id="no handle",
+        ),
+        pytest.param(
+            csi.ControllerExpandVolumeRequest(volume_id=f"efs:{FS}"),
+            StatusCode.INVALID_ARGUMENT,
+            "capacity_range.required_bytes: is missing; give the new size in bytes",
+            id="no size",
+        ),
+        pytest.param(
+            expansion("vol-1", 7),
+            StatusCode.NOT_FOUND,
+            "volume ID: 'vol-1' is not a valid file system ID",
+            id="another driver",
+        ),
+    ],
+)
+async def test_invalid_expansion_is_refused(
+    stub: Stub, request_: csi.ControllerExpandVolumeRequest, code: StatusCode, text: str
+) -> None:
+    assert await refused(stub.ControllerExpandVolume(request_)) == (code, text)

@@ -91,7 +91,8 @@ def world() -> CsiWorld:
 
 @pytest.fixture
 async def stub(connect: Connect, world: CsiWorld) -> AsyncIterator[Any]:
-    async with connect(controller_service(ControllerService(world.volumes, has_driver_tags=True))) as channel:
+    controller = ControllerService(world.volumes, world.claims.get, has_driver_tags=True)
+    async with connect(controller_service(controller)) as channel:
         yield ControllerStub(channel)
 
 

@@ -16,12 +16,14 @@ async def test_driver_has_the_name_of_the_aws_driver_and_its_own_version(connect
     assert info == csi.GetPluginInfoResponse(name="efs.csi.aws.com", vendor_version=f"v{version('kube-efs')}")
 
 
-async def test_capabilities_match_the_aws_driver(connect: Connect) -> None:
+async def test_capabilities_are_those_of_the_aws_driver_and_expansion(connect: Connect) -> None:
     async with connect(identity_service()) as channel:
         answer = await IdentityStub(channel).GetPluginCapabilities(csi.GetPluginCapabilitiesRequest())
 
-    kinds = [csi.PluginCapability.Service.Type.Name(one.service.type) for one in answer.capabilities]
+    *services, expansion = answer.capabilities
+    kinds = [csi.PluginCapability.Service.Type.Name(one.service.type) for one in services]
     assert kinds == ["CONTROLLER_SERVICE", "VOLUME_ACCESSIBILITY_CONSTRAINTS"]
+    assert expansion.volume_expansion.type == csi.PluginCapability.VolumeExpansion.ONLINE
 
 
 async def test_probe_reports_whether_the_process_can_serve(connect: Connect) -> None:

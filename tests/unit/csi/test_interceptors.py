@@ -67,7 +67,7 @@ async def refused(connect: Connect, service: Service) -> tuple[grpc.aio.AioRpcEr
     """The error of a failed publish, and the log lines."""
     async with connect(service) as channel:
         with capture_logs() as logs, pytest.raises(grpc.aio.AioRpcError) as caught:
-            await NodeStub(channel).NodePublishVolume(REQUEST, timeout=5)
+            await NodeStub(channel).NodePublishVolume(REQUEST, timeout=30)
     return caught.value, logs
 
 
@@ -177,7 +177,7 @@ async def test_text_of_an_unexpected_error_is_only_logged(connect: Connect) -> N
     error = KeyError(f"no {SECRET} in the cache of 10.0.0.1")
     async with connect(failing(error)) as channel:
         with logged("INFO") as stream, pytest.raises(grpc.aio.AioRpcError) as caught:
-            await NodeStub(channel).NodePublishVolume(REQUEST, timeout=5)
+            await NodeStub(channel).NodePublishVolume(REQUEST, timeout=30)
     failure, (line,) = caught.value, map(json.loads, stream.getvalue().splitlines())
 
     assert failure.code() is grpc.StatusCode.INTERNAL
@@ -308,7 +308,7 @@ async def test_caller_and_log_get_no_part_of_a_long_secret(connect: Connect, err
     )
     async with connect(failing(error)) as channel:
         with logged() as stream, pytest.raises(grpc.aio.AioRpcError) as caught:
-            await NodeStub(channel).NodePublishVolume(request, timeout=5)
+            await NodeStub(channel).NodePublishVolume(request, timeout=30)
 
     assert "kQkQ" not in (caught.value.details() or "")
     assert "kQkQ" not in stream.getvalue()

@@ -20,8 +20,9 @@ from kube_efs.csi.publication import Publication, parse_mount
 from kube_efs.csi.statistics import Statistics
 from kube_efs.csi.target import make_target
 from kube_efs.model.csi.errors import VolumeInUse
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import KubeEfsError, MountFailed, MountUnfinished
-from kube_efs.tunnels.reservations import TunnelSpec
+from kube_efs.tunnels.reservations import Holder, TunnelSpec
 
 Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
 Modes = csi.VolumeCapability.AccessMode
@@ -78,6 +79,31 @@ async def test_one_of_concurrent_publishes_for_one_pod_succeeds(world: World, ca
     assert [path.parent.name for path in world.folder.glob("*/mount")] == [
         target.parent.name for target in world.mounted
     ]
+
+
+@pytest.mark.parametrize("tls", [True, False], ids=["TLS", "plain"])
+@pytest.mark.parametrize("problem", ["", "the tunnel closed the connection"], ids=["up", "down"])
+async def test_mount_that_takes_too_long_has_the_reason_of_its_tunnel(
+    world: World, eventually: Eventually, monkeypatch: pytest.MonkeyPatch, problem: str, tls: bool
+) -> None:
+    # Of a volume whose access point does not exist, for example: mount(8) only sees that nothing answers.
+    world.tunnel_problem = problem
+    await world.ensure(TunnelSpec(file_system_id=FileSystemId(OTHER_FS)), Holder("another"))
+    async with being_mounted(
+        world, eventually, publish(world.volumes(), world.wanted("pod", tls=tls))
+    ) as call:
+        now = asyncio.get_running_loop().time
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now() + 60)
+        with pytest.raises(MountUnfinished) as caught:
+            await call
+    error = caught.value
+    if problem and tls:
+        assert error.problem == "is not mounted within 60 s: the tunnel closed the connection"
+        assert error.remedy.startswith("check that the access point exists")
+    else:
+        assert error.problem == "is not mounted within 60 s"
+        assert "are reachable from this node" in error.remedy
+    assert world.holders == {"another"}
 
 
 @pytest.mark.parametrize(

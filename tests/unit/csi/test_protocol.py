@@ -20,7 +20,7 @@ def _generated_below(folder: Path) -> dict[str, str]:
 
 
 def test_committed_modules_match_the_generator(tmp_path: Path) -> None:
-    subprocess.run([ROOT / "scripts/generate-protocol", tmp_path], check=True, timeout=60)
+    subprocess.run([ROOT / "scripts/generate-protocol", tmp_path], check=True, timeout=120)
 
     committed = _generated_below(ROOT / "src")
     assert "kube_efs/csi/protocol/csi_pb2_grpc.pyi" in committed
@@ -38,6 +38,7 @@ def test_methods_have_the_paths_of_the_specification() -> None:
             "ValidateVolumeCapabilities",
             "ListVolumes",
             "ControllerGetCapabilities",
+            "ControllerExpandVolume",
             "ControllerGetVolume",
         },
         "csi.v1.Node": {
@@ -58,6 +59,7 @@ def test_exactly_the_secrets_are_marked_and_are_maps_of_text() -> None:
     assert {field.full_name for field in secret} == {
         "csi.v1.CreateVolumeRequest.secrets",
         "csi.v1.DeleteVolumeRequest.secrets",
+        "csi.v1.ControllerExpandVolumeRequest.secrets",
         "csi.v1.ValidateVolumeCapabilitiesRequest.secrets",
         "csi.v1.NodePublishVolumeRequest.secrets",
     }
@@ -101,6 +103,27 @@ def test_exactly_the_secrets_are_marked_and_are_maps_of_text() -> None:
             ),
             "0a0176 22022f74 3001 4206 0a0161 120162",
             id="read-only volume",
+        ),
+        pytest.param(
+            csi.ControllerExpandVolumeRequest(
+                volume_id="v", capacity_range=csi.CapacityRange(required_bytes=1), secrets={"k": "v"}
+            ),
+            "0a0176 12020801 1a06 0a016b 120176",
+            id="expansion",
+        ),
+        pytest.param(
+            csi.ControllerExpandVolumeResponse(capacity_bytes=1, node_expansion_required=True),
+            "0801 1001",
+            id="expansion that needs nodes",
+        ),
+        pytest.param(
+            csi.PluginCapability(
+                volume_expansion=csi.PluginCapability.VolumeExpansion(
+                    type=csi.PluginCapability.VolumeExpansion.ONLINE
+                )
+            ),
+            "1202 0801",
+            id="capability to expand volumes in use",
         ),
         pytest.param(
             registration.PluginInfo(type="CSIPlugin", name="n", endpoint="/e", supported_versions=["1.0.0"]),

@@ -7,7 +7,7 @@ import pytest
 from kube_efs.model.efs.directories import parse_directory
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.volumes import Location
-from kube_efs.provisioning.guards import Reservations
+from kube_efs.provisioning.guards import DirectoryReservations
 
 
 def at(path: str, file_system: str = "fs-1") -> Location:
@@ -57,7 +57,7 @@ async def holding(reservation: AbstractAsyncContextManager[object]) -> AsyncIter
 
 
 async def test_many_callers_can_create_one_directory_concurrently() -> None:
-    reservations = Reservations()
+    reservations = DirectoryReservations()
     async with holding(reservations.making(DATA)) as one, holding(reservations.making(DATA)) as other:
         assert (one.holds, other.holds) == (True, True)
 
@@ -76,7 +76,7 @@ APART = [
 
 @pytest.mark.parametrize("path", NEAR)
 async def test_removal_waits_for_every_creation(path: str) -> None:
-    reservations = Reservations()
+    reservations = DirectoryReservations()
     async with (
         holding(reservations.making(DATA)) as one,
         holding(reservations.making(DATA)) as other,
@@ -93,7 +93,7 @@ async def test_removal_waits_for_every_creation(path: str) -> None:
 
 @pytest.mark.parametrize("path", NEAR)
 async def test_creation_waits_for_the_removal(path: str) -> None:
-    reservations = Reservations()
+    reservations = DirectoryReservations()
     async with (
         holding(reservations.removing(DATA)) as removal,
         holding(reservations.making(at(path))) as maker,
@@ -106,7 +106,7 @@ async def test_creation_waits_for_the_removal(path: str) -> None:
 
 @pytest.mark.parametrize("path", NEAR)
 async def test_removals_go_one_by_one(path: str) -> None:
-    reservations = Reservations()
+    reservations = DirectoryReservations()
     async with holding(reservations.removing(DATA)) as one, holding(reservations.removing(at(path))) as other:
         assert (one.holds, other.holds) == (True, False)
         await one.release()
@@ -116,7 +116,7 @@ async def test_removals_go_one_by_one(path: str) -> None:
 
 @pytest.mark.parametrize("location", APART)
 async def test_unrelated_directories_do_not_wait(location: Location) -> None:
-    reservations = Reservations()
+    reservations = DirectoryReservations()
     async with (
         holding(reservations.removing(DATA)),
         holding(reservations.removing(location)) as removal,
@@ -127,7 +127,7 @@ async def test_unrelated_directories_do_not_wait(location: Location) -> None:
 
 @pytest.mark.parametrize("kind", ["making", "removing"])
 async def test_cancelled_caller_releases_its_directory(kind: str) -> None:
-    reservations = Reservations()
+    reservations = DirectoryReservations()
     async with (
         holding(getattr(reservations, kind)(DATA)) as holder,
         holding(reservations.removing(DATA)) as waiting,
@@ -139,7 +139,7 @@ async def test_cancelled_caller_releases_its_directory(kind: str) -> None:
 
 
 async def test_cancelled_waiter_leaves_no_entry() -> None:
-    reservations = Reservations()
+    reservations = DirectoryReservations()
     async with holding(reservations.making(DATA)) as maker:
         async with holding(reservations.removing(DATA)):
             pass
@@ -151,7 +151,7 @@ async def test_cancelled_waiter_leaves_no_entry() -> None:
 
 
 async def test_failure_releases_the_directory() -> None:
-    reservations = Reservations()
+    reservations = DirectoryReservations()
     for reservation in (reservations.making(DATA), reservations.removing(DATA)):
         with pytest.raises(ZeroDivisionError):
             async with reservation:

@@ -160,19 +160,55 @@ class PluginCapability(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class VolumeExpansion(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        class _Type:
+            ValueType = _typing.NewType("ValueType", _builtins.int)
+            V: _TypeAlias = ValueType  # noqa: Y015
+
+        class _TypeEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[PluginCapability.VolumeExpansion._Type.ValueType], _builtins.type):
+            DESCRIPTOR: _descriptor.EnumDescriptor
+            UNKNOWN: PluginCapability.VolumeExpansion._Type.ValueType  # 0
+            ONLINE: PluginCapability.VolumeExpansion._Type.ValueType  # 1
+            OFFLINE: PluginCapability.VolumeExpansion._Type.ValueType  # 2
+
+        class Type(_Type, metaclass=_TypeEnumTypeWrapper): ...
+        UNKNOWN: PluginCapability.VolumeExpansion.Type.ValueType  # 0
+        ONLINE: PluginCapability.VolumeExpansion.Type.ValueType  # 1
+        OFFLINE: PluginCapability.VolumeExpansion.Type.ValueType  # 2
+
+        TYPE_FIELD_NUMBER: _builtins.int
+        type: Global___PluginCapability.VolumeExpansion.Type.ValueType
+        def __init__(
+            self,
+            *,
+            type: Global___PluginCapability.VolumeExpansion.Type.ValueType = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["type", b"type"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     SERVICE_FIELD_NUMBER: _builtins.int
+    VOLUME_EXPANSION_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def service(self) -> Global___PluginCapability.Service: ...
+    @_builtins.property
+    def volume_expansion(self) -> Global___PluginCapability.VolumeExpansion: ...
     def __init__(
         self,
         *,
         service: Global___PluginCapability.Service | None = ...,
+        volume_expansion: Global___PluginCapability.VolumeExpansion | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["service", b"service", "type", b"type"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["service", b"service", "type", b"type", "volume_expansion", b"volume_expansion"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["service", b"service", "type", b"type"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["service", b"service", "type", b"type", "volume_expansion", b"volume_expansion"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_type: _TypeAlias = _typing.Literal["service"]  # noqa: Y015
+    _WhichOneofReturnType_type: _TypeAlias = _typing.Literal["service", "volume_expansion"]  # noqa: Y015
     _WhichOneofArgType_type: _TypeAlias = _typing.Literal["type", b"type"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_type) -> _WhichOneofReturnType_type | None: ...
 
@@ -1049,6 +1085,80 @@ class ListVolumesResponse(_message.Message):
 Global___ListVolumesResponse: _TypeAlias = ListVolumesResponse  # noqa: Y015
 
 @_typing.final
+class ControllerExpandVolumeRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    @_typing.final
+    class SecretsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+    VOLUME_ID_FIELD_NUMBER: _builtins.int
+    CAPACITY_RANGE_FIELD_NUMBER: _builtins.int
+    SECRETS_FIELD_NUMBER: _builtins.int
+    VOLUME_CAPABILITY_FIELD_NUMBER: _builtins.int
+    volume_id: _builtins.str
+    @_builtins.property
+    def capacity_range(self) -> Global___CapacityRange: ...
+    @_builtins.property
+    def secrets(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    @_builtins.property
+    def volume_capability(self) -> Global___VolumeCapability: ...
+    def __init__(
+        self,
+        *,
+        volume_id: _builtins.str = ...,
+        capacity_range: Global___CapacityRange | None = ...,
+        secrets: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        volume_capability: Global___VolumeCapability | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["capacity_range", b"capacity_range", "volume_capability", b"volume_capability"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity_range", b"capacity_range", "secrets", b"secrets", "volume_capability", b"volume_capability", "volume_id", b"volume_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ControllerExpandVolumeRequest: _TypeAlias = ControllerExpandVolumeRequest  # noqa: Y015
+
+@_typing.final
+class ControllerExpandVolumeResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CAPACITY_BYTES_FIELD_NUMBER: _builtins.int
+    NODE_EXPANSION_REQUIRED_FIELD_NUMBER: _builtins.int
+    capacity_bytes: _builtins.int
+    node_expansion_required: _builtins.bool
+    """Whether nodes must be called too."""
+    def __init__(
+        self,
+        *,
+        capacity_bytes: _builtins.int = ...,
+        node_expansion_required: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["capacity_bytes", b"capacity_bytes", "node_expansion_required", b"node_expansion_required"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ControllerExpandVolumeResponse: _TypeAlias = ControllerExpandVolumeResponse  # noqa: Y015
+
+@_typing.final
 class ControllerGetVolumeRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1161,6 +1271,7 @@ class ControllerServiceCapability(_message.Message):
             UNKNOWN: ControllerServiceCapability.RPC._Type.ValueType  # 0
             CREATE_DELETE_VOLUME: ControllerServiceCapability.RPC._Type.ValueType  # 1
             LIST_VOLUMES: ControllerServiceCapability.RPC._Type.ValueType  # 3
+            EXPAND_VOLUME: ControllerServiceCapability.RPC._Type.ValueType  # 9
             GET_VOLUME: ControllerServiceCapability.RPC._Type.ValueType  # 12
             SINGLE_NODE_MULTI_WRITER: ControllerServiceCapability.RPC._Type.ValueType  # 13
 
@@ -1168,6 +1279,7 @@ class ControllerServiceCapability(_message.Message):
         UNKNOWN: ControllerServiceCapability.RPC.Type.ValueType  # 0
         CREATE_DELETE_VOLUME: ControllerServiceCapability.RPC.Type.ValueType  # 1
         LIST_VOLUMES: ControllerServiceCapability.RPC.Type.ValueType  # 3
+        EXPAND_VOLUME: ControllerServiceCapability.RPC.Type.ValueType  # 9
         GET_VOLUME: ControllerServiceCapability.RPC.Type.ValueType  # 12
         SINGLE_NODE_MULTI_WRITER: ControllerServiceCapability.RPC.Type.ValueType  # 13
 

@@ -187,7 +187,7 @@ class Identity:
 
 
 class ControllerStub:
-    """Creates and deletes volumes; called by csi-provisioner.
+    """Creates, expands and deletes volumes; called by csi-provisioner and csi-resizer.
     """
 
     def __init__(self, channel):
@@ -221,6 +221,11 @@ class ControllerStub:
                 request_serializer=kube__efs_dot_csi_dot_protocol_dot_csi__pb2.ControllerGetCapabilitiesRequest.SerializeToString,
                 response_deserializer=kube__efs_dot_csi_dot_protocol_dot_csi__pb2.ControllerGetCapabilitiesResponse.FromString,
                 _registered_method=True)
+        self.ControllerExpandVolume = channel.unary_unary(
+                '/csi.v1.Controller/ControllerExpandVolume',
+                request_serializer=kube__efs_dot_csi_dot_protocol_dot_csi__pb2.ControllerExpandVolumeRequest.SerializeToString,
+                response_deserializer=kube__efs_dot_csi_dot_protocol_dot_csi__pb2.ControllerExpandVolumeResponse.FromString,
+                _registered_method=True)
         self.ControllerGetVolume = channel.unary_unary(
                 '/csi.v1.Controller/ControllerGetVolume',
                 request_serializer=kube__efs_dot_csi_dot_protocol_dot_csi__pb2.ControllerGetVolumeRequest.SerializeToString,
@@ -229,7 +234,7 @@ class ControllerStub:
 
 
 class ControllerServicer:
-    """Creates and deletes volumes; called by csi-provisioner.
+    """Creates, expands and deletes volumes; called by csi-provisioner and csi-resizer.
     """
 
     def CreateVolume(self, request, context):
@@ -257,6 +262,12 @@ class ControllerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ControllerGetCapabilities(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ControllerExpandVolume(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -296,6 +307,11 @@ def add_ControllerServicer_to_server(servicer, server):
                     request_deserializer=kube__efs_dot_csi_dot_protocol_dot_csi__pb2.ControllerGetCapabilitiesRequest.FromString,
                     response_serializer=kube__efs_dot_csi_dot_protocol_dot_csi__pb2.ControllerGetCapabilitiesResponse.SerializeToString,
             ),
+            'ControllerExpandVolume': grpc.unary_unary_rpc_method_handler(
+                    servicer.ControllerExpandVolume,
+                    request_deserializer=kube__efs_dot_csi_dot_protocol_dot_csi__pb2.ControllerExpandVolumeRequest.FromString,
+                    response_serializer=kube__efs_dot_csi_dot_protocol_dot_csi__pb2.ControllerExpandVolumeResponse.SerializeToString,
+            ),
             'ControllerGetVolume': grpc.unary_unary_rpc_method_handler(
                     servicer.ControllerGetVolume,
                     request_deserializer=kube__efs_dot_csi_dot_protocol_dot_csi__pb2.ControllerGetVolumeRequest.FromString,
@@ -310,7 +326,7 @@ def add_ControllerServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Controller:
-    """Creates and deletes volumes; called by csi-provisioner.
+    """Creates, expands and deletes volumes; called by csi-provisioner and csi-resizer.
     """
 
     @staticmethod
@@ -438,6 +454,33 @@ class Controller:
             '/csi.v1.Controller/ControllerGetCapabilities',
             kube__efs_dot_csi_dot_protocol_dot_csi__pb2.ControllerGetCapabilitiesRequest.SerializeToString,
             kube__efs_dot_csi_dot_protocol_dot_csi__pb2.ControllerGetCapabilitiesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ControllerExpandVolume(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/csi.v1.Controller/ControllerExpandVolume',
+            kube__efs_dot_csi_dot_protocol_dot_csi__pb2.ControllerExpandVolumeRequest.SerializeToString,
+            kube__efs_dot_csi_dot_protocol_dot_csi__pb2.ControllerExpandVolumeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -78,7 +78,7 @@ class IdentityServicer(metaclass=_abc_1.ABCMeta):
 def add_IdentityServicer_to_server(servicer: IdentityServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class ControllerStub:
-    """Creates and deletes volumes; called by csi-provisioner."""
+    """Creates, expands and deletes volumes; called by csi-provisioner and csi-resizer."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -89,11 +89,12 @@ class ControllerStub:
     ValidateVolumeCapabilities: _grpc.UnaryUnaryMultiCallable[_csi_pb2.ValidateVolumeCapabilitiesRequest, _csi_pb2.ValidateVolumeCapabilitiesResponse]
     ListVolumes: _grpc.UnaryUnaryMultiCallable[_csi_pb2.ListVolumesRequest, _csi_pb2.ListVolumesResponse]
     ControllerGetCapabilities: _grpc.UnaryUnaryMultiCallable[_csi_pb2.ControllerGetCapabilitiesRequest, _csi_pb2.ControllerGetCapabilitiesResponse]
+    ControllerExpandVolume: _grpc.UnaryUnaryMultiCallable[_csi_pb2.ControllerExpandVolumeRequest, _csi_pb2.ControllerExpandVolumeResponse]
     ControllerGetVolume: _grpc.UnaryUnaryMultiCallable[_csi_pb2.ControllerGetVolumeRequest, _csi_pb2.ControllerGetVolumeResponse]
 
 @_typing.type_check_only
 class ControllerAsyncStub(ControllerStub):
-    """Creates and deletes volumes; called by csi-provisioner."""
+    """Creates, expands and deletes volumes; called by csi-provisioner and csi-resizer."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateVolume: _aio.UnaryUnaryMultiCallable[_csi_pb2.CreateVolumeRequest, _csi_pb2.CreateVolumeResponse]  # type: ignore[assignment]
@@ -101,10 +102,11 @@ class ControllerAsyncStub(ControllerStub):
     ValidateVolumeCapabilities: _aio.UnaryUnaryMultiCallable[_csi_pb2.ValidateVolumeCapabilitiesRequest, _csi_pb2.ValidateVolumeCapabilitiesResponse]  # type: ignore[assignment]
     ListVolumes: _aio.UnaryUnaryMultiCallable[_csi_pb2.ListVolumesRequest, _csi_pb2.ListVolumesResponse]  # type: ignore[assignment]
     ControllerGetCapabilities: _aio.UnaryUnaryMultiCallable[_csi_pb2.ControllerGetCapabilitiesRequest, _csi_pb2.ControllerGetCapabilitiesResponse]  # type: ignore[assignment]
+    ControllerExpandVolume: _aio.UnaryUnaryMultiCallable[_csi_pb2.ControllerExpandVolumeRequest, _csi_pb2.ControllerExpandVolumeResponse]  # type: ignore[assignment]
     ControllerGetVolume: _aio.UnaryUnaryMultiCallable[_csi_pb2.ControllerGetVolumeRequest, _csi_pb2.ControllerGetVolumeResponse]  # type: ignore[assignment]
 
 class ControllerServicer(metaclass=_abc_1.ABCMeta):
-    """Creates and deletes volumes; called by csi-provisioner."""
+    """Creates, expands and deletes volumes; called by csi-provisioner and csi-resizer."""
 
     @_abc_1.abstractmethod
     def CreateVolume(
@@ -140,6 +142,13 @@ class ControllerServicer(metaclass=_abc_1.ABCMeta):
         request: _csi_pb2.ControllerGetCapabilitiesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_csi_pb2.ControllerGetCapabilitiesResponse, _abc.Awaitable[_csi_pb2.ControllerGetCapabilitiesResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def ControllerExpandVolume(
+        self,
+        request: _csi_pb2.ControllerExpandVolumeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_csi_pb2.ControllerExpandVolumeResponse, _abc.Awaitable[_csi_pb2.ControllerExpandVolumeResponse]]: ...
 
     @_abc_1.abstractmethod
     def ControllerGetVolume(

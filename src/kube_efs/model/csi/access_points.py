@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from kube_efs.model.csi.access_point_tags import DEFAULT_TAGS, REQUESTED_BYTES, Tag, TagPolicy
 from kube_efs.model.csi.errors import ExistingVolumeDiffers, InvalidArgument
-from kube_efs.model.csi.parameters import ProvisioningMode, VolumeParameters
+from kube_efs.model.csi.parameters import ProvisioningMode, VolumeParameters, with_choices
 from kube_efs.model.csi.root_directories import (
     VolumeOrigin,
     check_access_point_root,
@@ -43,13 +43,17 @@ class PosixUser:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessPointRequest:
-    """The fields of CreateAccessPoint; the root directory is created with ``permissions`` for ``user``."""
+    """The fields of CreateAccessPoint; the root directory is created with ``permissions`` for ``user``.
+
+    If ``enforces_user`` is false, clients keep their own identities.
+    """
 
     client_token: str
     file_system_id: FileSystemId
     directory: Directory
     permissions: str
     user: PosixUser
+    enforces_user: bool = True
     tags: tuple[Tag, ...]
 
 
@@ -67,6 +71,28 @@ class AccessPoint:
     client_token: str = ""
     tags: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     leaving: bool = False
+
+
+def volume_request(
+    name: str, parameters: VolumeParameters, origin: VolumeOrigin, required_bytes: int
+) -> VolumeRequest:
+    """The request of a claim, with the choices in its annotations.
+
+    Raises InvalidArgument for a choice that is refused, and if the claim is not known although its class
+    allows choices.
+    """
+    if parameters.allowed and not origin.is_known:
+        raise InvalidArgument(
+            "needs the claim's name and namespace",
+            field="allowedUids, allowedGids, allowedDirectoryPerms",
+            remedy="run csi-provisioner with --extra-create-metadata",
+        )
+    return VolumeRequest(
+        name=name,
+        parameters=with_choices(parameters, origin.annotations),
+        origin=origin,
+        required_bytes=required_bytes,
+    )
 
 
 def volume_directory(request: VolumeRequest) -> Directory:
@@ -100,6 +126,7 @@ def access_point_request(
         directory=volume_directory(request),
         permissions=f"{parameters.mode:03o}",
         user=user,
+        enforces_user=parameters.enforces_user,
         tags=tags.tags(request.origin, request.required_bytes) if parameters.tagged else (),
     )
 
@@ -144,8 +171,7 @@ def is_reusable(found: AccessPoint) -> bool:
 
 def check_reuse(request: VolumeRequest) -> None:
     """Raises InvalidArgument when the class reuses access points and the claim is not known."""
-    origin = request.origin
-    if request.parameters.reuses_access_point and not (origin.claim_name and origin.claim_namespace):
+    if request.parameters.reuses_access_point and not request.origin.is_known:
         raise InvalidArgument(
             "needs the claim's name and namespace",
             field="reuseAccessPoint",
@@ -162,13 +188,13 @@ def check_existing(found: AccessPoint, request: VolumeRequest) -> None:
     """
     parameters = request.parameters
     _check_place(found, parameters)
-    if found.user is None:
-        remedy = "delete it, or give it a POSIX user"
-        raise ExistingVolumeDiffers(
-            "has no POSIX user", field="access point", value=found.access_point_id, remedy=remedy
-        )
-    _check_id(found, "gid", found.user.gid, parameters.gid, parameters)
-    _check_id(found, "uid", found.user.uid, parameters.uid, parameters)
+    if parameters.enforces_user != (found.user is not None):
+        problem = "has no POSIX user" if found.user is None else "has a POSIX user"
+        remedy = "delete it, or use another name"
+        raise ExistingVolumeDiffers(problem, field="access point", value=found.access_point_id, remedy=remedy)
+    if found.user is not None:
+        _check_id(found, "gid", found.user.gid, parameters.gid, parameters)
+        _check_id(found, "uid", found.user.uid, parameters.uid, parameters)
     recorded = found.tags.get(REQUESTED_BYTES, "")
     if not parameters.reuses_access_point and recorded not in {"", str(request.required_bytes)}:
         raise ExistingVolumeDiffers(

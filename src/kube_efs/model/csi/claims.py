@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 
 from kube_efs.model.claims import Claim, ReclaimPolicy, StorageClass
-from kube_efs.model.csi.access_points import VolumeRequest
+from kube_efs.model.csi.access_points import VolumeRequest, volume_request
 from kube_efs.model.csi.capabilities import AccessMode, VolumeCapability, check_new_volume
 from kube_efs.model.csi.parameters import parse_parameters
 from kube_efs.model.csi.root_directories import VolumeOrigin
@@ -77,13 +77,25 @@ def parse_claim(
         field = f"StorageClass {storage_class.name} {error.field}"
         raise ClaimRefused(error.problem, field=field, value=error.value, remedy=error.remedy) from error
     name = volume_name(claim)
-    origin = VolumeOrigin(claim_name=claim.name, claim_namespace=claim.namespace, volume_name=name)
+    origin = VolumeOrigin(
+        claim_name=claim.name,
+        claim_namespace=claim.namespace,
+        volume_name=name,
+        labels=claim.labels,
+        annotations=claim.annotations,
+    )
+    try:
+        volume = volume_request(name, parameters, origin, required_bytes)
+    except InvalidValue as error:
+        raise ClaimRefused(
+            error.problem, field=error.field, value=error.value, remedy=error.remedy
+        ) from error
     warnings = [str(warning) for warning in (*parameters.warnings, *sidecar.warnings)]
     if claim.attributes_class:
         warnings.append(f"spec.volumeAttributesClassName: {claim.attributes_class!r} has no effect on EFS")
     return CsiRequest(
         claim=claim,
-        volume=VolumeRequest(name=name, parameters=parameters, origin=origin, required_bytes=required_bytes),
+        volume=volume,
         reclaim_policy=storage_class.reclaim_policy,
         mount_options=storage_class.mount_options,
         secret=_secret(claim, sidecar.provisioner_secret),

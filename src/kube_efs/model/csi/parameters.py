@@ -1,8 +1,9 @@
 """The StorageClass parameters of ``efs.csi.aws.com``, which CreateVolume receives.
 
-Names and defaults are those of the AWS driver 3.4.1. Two features are new: ``provisioningMode: efs-dir``, a
-directory without an access point, and several file systems, separated by commas in ``fileSystemId`` or
-``fileSystemIds``, which are filled one after the other.
+Names and defaults are those of the AWS driver 3.4.1. These features are new: ``provisioningMode: efs-dir``, a
+directory without an access point; several file systems, separated by commas in ``fileSystemId`` or
+``fileSystemIds``, which are filled one after the other; access points without an identity; and choices of
+claims (``claim_choices.py``).
 
 All parameters are checked here, before any call to AWS. Parameters that the AWS driver silently ignores are
 ignored with a warning.
@@ -10,13 +11,22 @@ ignored with a warning.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from enum import StrEnum
 
+from kube_efs.model.csi.claim_choices import (
+    ALLOWED_GIDS,
+    ALLOWED_MODES,
+    ALLOWED_UIDS,
+    AllowedChoices,
+    check_apart,
+    parse_allowed,
+    parse_choice,
+)
 from kube_efs.model.csi.errors import InvalidArgument, refused_as_argument
-from kube_efs.model.csi.parameter_texts import parse_boolean, parse_id
-from kube_efs.model.csi.root_directories import VolumeOrigin, check_pattern, parse_base
+from kube_efs.model.csi.parameter_texts import parse_boolean, parse_id, parse_mode
+from kube_efs.model.csi.root_directories import VolumeOrigin, check_pattern, parse_base, uses_claim
 from kube_efs.model.csi.sidecar_parameters import SIDECAR_PREFIX, is_file_system_type
 from kube_efs.model.csi.volume_handles import parse_strict_file_system_id
 from kube_efs.model.efs.directories import Directory
@@ -37,15 +47,15 @@ _FILE_SYSTEM, _FILE_SYSTEMS = "fileSystemId", "fileSystemIds"
 _CONFIG_REF, _SECRET_REF = "fileSystemIdConfigRef", "fileSystemIdSecretRef"
 _SOURCES = (_FILE_SYSTEM, _FILE_SYSTEMS, _CONFIG_REF, _SECRET_REF)
 _PERMISSIONS = "directoryPerms"
+_POSIX_USER, _NO_USER = "posixUser", "none"
 _GID_FIRST, _GID_LAST = "gidRangeStart", "gidRangeEnd"
 _PATTERN, _UNIQUE = "subPathPattern", "ensureUniqueDirectory"
 _REUSE, _ZONE_AFFINITY, _TAGGING = "reuseAccessPoint", "enforceZoneAffinity", "enableTagging"
 _KNOWN = (
     *(_MODE, *_SOURCES, _PERMISSIONS, "uid", "gid", _GID_FIRST, _GID_LAST, "basePath", _PATTERN, _UNIQUE),
-    *("az", _REUSE, _ZONE_AFFINITY, _TAGGING),
+    *("az", _REUSE, _ZONE_AFFINITY, _TAGGING, _POSIX_USER, ALLOWED_UIDS, ALLOWED_GIDS, ALLOWED_MODES),
 )
 
-_OCTAL = re.compile(r"[0-7]{3,4}")
 _OBJECT_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _DATA_KEY = re.compile(r"[A-Za-z0-9._-]{1,253}")
 
@@ -82,9 +92,10 @@ class VolumeParameters:
     """The parameters of a class.
 
     ``file_systems`` are used in that order, or are in another object. A ``uid`` or ``gid`` of None is
-    allocated from ``gids``; 0 is root. ``mode`` is that of the directory. With a ``pattern`` of None, the
-    directory has the name of the volume; ``unique`` adds a suffix to a pattern. ``zone`` is the zone whose
-    mount target volumes of another account use. Each of ``warnings`` causes a warning.
+    allocated from ``gids``; 0 is root. Access points give them to all clients if ``enforces_user``. ``mode``
+    is that of the directory. With a ``pattern`` of None, the directory has the name of the volume; ``unique``
+    adds a suffix to a pattern. ``zone`` is the zone whose mount target volumes of another account use. Each
+    of ``warnings`` causes a warning.
     """
 
     provisioning: ProvisioningMode
@@ -93,6 +104,8 @@ class VolumeParameters:
     uid: int | None = None
     gid: int | None = None
     gids: GidRange = DEFAULT_GIDS
+    enforces_user: bool = True
+    allowed: AllowedChoices = field(default_factory=AllowedChoices)
     base: Directory = field(default_factory=Directory)
     pattern: str | None = None
     unique: bool = True
@@ -101,6 +114,12 @@ class VolumeParameters:
     zone_affinity: bool = False
     tagged: bool = True
     warnings: tuple[InvalidValue, ...] = ()
+
+    @property
+    def may_find_another_directory(self) -> bool:
+        """Whether an existing access point of the volume can have another directory than a new one would."""
+        is_access_point = self.provisioning is ProvisioningMode.ACCESS_POINT
+        return self.reuses_access_point or (is_access_point and uses_claim(self.pattern))
 
 
 def parse_origin(parameters: Mapping[str, str]) -> VolumeOrigin:
@@ -126,18 +145,21 @@ def parse_parameters(parameters: Mapping[str, str], *, has_driver_tags: bool = F
         raise InvalidArgument(
             "contradicts the tags of the driver", field=_TAGGING, value=parameters[_TAGGING], remedy=remedy
         )
-    provisioning = _parse_mode(parameters)
+    provisioning = _parse_provisioning(parameters)
+    enforces_user = _parse_enforces_user(parameters, provisioning)
     pattern = parameters.get(_PATTERN)
     if pattern is not None:
         check_pattern(pattern, field=_PATTERN)
     unique, warnings = _parse_unique(parameters)
-    return VolumeParameters(
+    parsed = VolumeParameters(
         provisioning=provisioning,
         file_systems=_parse_source(parameters),
-        mode=_parse_permissions(parameters.get(_PERMISSIONS, "")),
-        uid=_optional_id(parameters, "uid"),
-        gid=_optional_id(parameters, "gid"),
+        mode=parse_mode(parameters.get(_PERMISSIONS, ""), field=_PERMISSIONS),
+        uid=_optional_id(parameters, "uid", default=None if enforces_user else 0),
+        gid=_optional_id(parameters, "gid", default=None if enforces_user else 0),
         gids=_parse_gids(parameters),
+        enforces_user=enforces_user,
+        allowed=parse_allowed(parameters),
         base=parse_base(parameters.get("basePath", ""), field="basePath"),
         pattern=pattern,
         unique=unique,
@@ -146,6 +168,19 @@ def parse_parameters(parameters: Mapping[str, str], *, has_driver_tags: bool = F
         zone_affinity=zone_affinity,
         tagged=tagged,
         warnings=(*warnings, *_unknown(parameters)),
+    )
+    _check_allowed(parsed)
+    return parsed
+
+
+def with_choices(parameters: VolumeParameters, annotations: Mapping[str, str]) -> VolumeParameters:
+    """The parameters for a claim with these annotations; raises InvalidArgument for a refused choice."""
+    choice = parse_choice(annotations, parameters.allowed)
+    return replace(
+        parameters,
+        uid=parameters.uid if choice.uid is None else choice.uid,
+        gid=parameters.gid if choice.gid is None else choice.gid,
+        mode=parameters.mode if choice.mode is None else choice.mode,
     )
 
 
@@ -166,7 +201,7 @@ def parse_referenced(text: str | None, reference: FileSystemReference) -> tuple[
         raise InvalidArgument(error.problem, field=field, remedy=error.remedy) from None
 
 
-def _parse_mode(parameters: Mapping[str, str]) -> ProvisioningMode:
+def _parse_provisioning(parameters: Mapping[str, str]) -> ProvisioningMode:
     text = parameters.get(_MODE)
     try:
         return ProvisioningMode(text or "")
@@ -213,18 +248,46 @@ def _parse_reference(kind: ReferenceKind, field: str, text: str) -> FileSystemRe
     return FileSystemReference(kind=kind, namespace=namespace, name=name, key=key)
 
 
-def _parse_permissions(text: str) -> int:
-    if not _OCTAL.fullmatch(text):
-        problem = "is not a valid octal mode" if text else "is missing"
+def _parse_enforces_user(parameters: Mapping[str, str], provisioning: ProvisioningMode) -> bool:
+    text = parameters.get(_POSIX_USER)
+    if text is None:
+        return True
+    if text != _NO_USER:
+        remedy = f"use {_NO_USER}, or leave it out"
+        raise InvalidArgument("is not supported", field=_POSIX_USER, value=text, remedy=remedy)
+    if provisioning is not ProvisioningMode.ACCESS_POINT:
+        remedy = f"leave it out; {provisioning} enforces no identity"
+        raise InvalidArgument("is only for efs-ap", field=_POSIX_USER, value=text, remedy=remedy)
+    for name in (_GID_FIRST, _GID_LAST):
+        if name in parameters:
+            # AWS reports no owner of such an access point, so a restart would allocate its number again.
+            raise InvalidArgument(
+                f"has no effect with {_POSIX_USER}: {_NO_USER}, which allocates no numbers",
+                field=name,
+                value=parameters[name],
+                remedy="leave it out, and set uid and gid",
+            )
+    return False
+
+
+def _check_allowed(parameters: VolumeParameters) -> None:
+    allowed = parameters.allowed
+    if parameters.uid is None or parameters.gid is None:
+        check_apart(allowed, parameters.gids)
+    is_directory = parameters.provisioning is ProvisioningMode.DIRECTORY
+    if allowed and is_directory and parameters.pattern is not None and not parameters.unique:
+        # An existing directory gets the new owner and mode, so a claim could take the directory of another.
         raise InvalidArgument(
-            problem, field=_PERMISSIONS, value=text, remedy="use three or four octal digits, such as 700"
+            "must be true if claims of efs-dir may choose owners or modes",
+            field=_UNIQUE,
+            value="false",
+            remedy=f"leave it out, or leave out {ALLOWED_UIDS}, {ALLOWED_GIDS} and {ALLOWED_MODES}",
         )
-    return int(text, 8)
 
 
-def _optional_id(parameters: Mapping[str, str], name: str) -> int | None:
+def _optional_id(parameters: Mapping[str, str], name: str, *, default: int | None) -> int | None:
     text = parameters.get(name)
-    return None if text is None else parse_id(text, field=name)
+    return default if text is None else parse_id(text, field=name)
 
 
 def _parse_gids(parameters: Mapping[str, str]) -> GidRange:

@@ -8,7 +8,9 @@ import hashlib
 import posixpath
 import re
 import uuid
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from kube_efs.model.csi.errors import InvalidArgument, refused_as_argument
 from kube_efs.model.efs.directories import Directory, Relation, parse_directory
@@ -17,7 +19,10 @@ _MAX_BYTES = 100  # EFS: the path of an access point
 _MAX_ACCESS_POINT_DEPTH = 4  # EFS too
 _FORBIDDEN = frozenset("$#<>;`|&?{}^*")  # EFS, CreationInfo and Path of an access point
 
-_VARIABLE = re.compile(r"\$\{\.(PVC\.name|PVC\.namespace|PV\.name)\}")
+_VARIABLE = re.compile(
+    r"\$\{\.(?:(?P<name>PVC\.name|PVC\.namespace|PV\.name)"
+    r"|PVC\.(?P<kind>labels|annotations)\.(?P<key>[A-Za-z0-9][A-Za-z0-9._/-]*))\}"
+)
 # Names that match are used unchanged in paths and client tokens; others are replaced by their hash.
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _UUID_AT_END = re.compile(r"(?:.*-)?([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
@@ -27,14 +32,21 @@ _PATH = "root directory"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeOrigin:
-    """The claim of a volume, as csi-provisioner reports it (``--extra-create-metadata``).
+    """The claim of a volume; empty strings if csi-provisioner does not report it.
 
-    Empty strings mean that it is unknown.
+    It does so with ``--extra-create-metadata``, without labels and annotations.
     """
 
     claim_name: str = ""
     claim_namespace: str = ""
     volume_name: str = ""
+    labels: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    annotations: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the claim is known."""
+        return bool(self.claim_name and self.claim_namespace)
 
 
 def plain_name(request_name: str) -> str:
@@ -54,8 +66,16 @@ def check_pattern(pattern: str, *, field: str) -> None:
     """Raises InvalidArgument if the pattern has an unknown variable, or a single brace."""
     rest = _VARIABLE.sub("", pattern)
     if "${" in rest or "}" in rest:
-        remedy = "use ${.PVC.name}, ${.PVC.namespace} and ${.PV.name} only"
+        remedy = (
+            "use ${.PVC.name}, ${.PVC.namespace}, ${.PV.name}, ${.PVC.labels.KEY} and "
+            "${.PVC.annotations.KEY} only"
+        )
         raise InvalidArgument("has an unknown variable", field=field, value=pattern, remedy=remedy)
+
+
+def uses_claim(pattern: str | None) -> bool:
+    """Whether the pattern has a label or an annotation of the claim."""
+    return any(match["kind"] for match in _VARIABLE.finditer(pattern or ""))
 
 
 def parse_base(text: str, *, field: str) -> Directory:
@@ -117,10 +137,20 @@ def _expanded(pattern: str, origin: VolumeOrigin) -> str:
     }
 
     def value(match: re.Match[str]) -> str:
-        if not values[match[1]]:
+        kind, key = match["kind"], match["key"]
+        texts = origin.labels if kind == "labels" else origin.annotations
+        text = texts.get(key, "") if kind else values[match["name"]]
+        if not text:
             remedy = "run csi-provisioner with --extra-create-metadata"
+            if kind and origin.is_known:
+                remedy = f"add it to the {kind} of the claim"
             raise InvalidArgument("has no value", field="subPathPattern", value=match[0], remedy=remedy)
-        return values[match[1]]
+        if kind and (text.startswith(".") or "/" in text):
+            # With .. it would lead to a directory that the pattern gives to others, within the same base.
+            remedy = "use no slash, and no dot at the beginning"
+            field = f"metadata.{kind}[{key}]"
+            raise InvalidArgument("is not the name of a directory", field=field, value=text, remedy=remedy)
+        return text
 
     return _VARIABLE.sub(value, pattern)
 

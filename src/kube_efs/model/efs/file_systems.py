@@ -51,7 +51,8 @@ class MountTarget:
 class FileSystem:
     """An EFS file system with the mount targets that were last seen.
 
-    ``zone`` is set for One Zone file systems only; ``name`` is the Name tag.
+    ``zone`` is set for One Zone file systems only; ``name`` is the Name tag. ``number_of_mount_targets`` is
+    from the list of file systems; None if AWS did not report it.
     """
 
     file_system_id: FileSystemId
@@ -59,6 +60,7 @@ class FileSystem:
     state: LifeCycleState = LifeCycleState.AVAILABLE
     zone: ZoneName | None = None
     size_bytes: int | None = None
+    number_of_mount_targets: int | None = None
     mount_targets: tuple[MountTarget, ...] = ()
 
     @property

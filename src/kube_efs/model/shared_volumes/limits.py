@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from kube_efs.model.errors import InvalidValue
-from kube_efs.model.shared_volumes.shared_volume import GROUP, Source
+from kube_efs.model.shared_volumes.shared_volume import GROUP, SharedVolumeSource
 
 ANNOTATION = f"{GROUP}/allowed"
 EVERYTHING = "*"
@@ -26,7 +26,7 @@ class Allowance:
 
     ids: frozenset[str] | None = None
 
-    def permits(self, source: Source) -> bool:
+    def permits(self, source: SharedVolumeSource) -> bool:
         """Whether the file system, or this access point of it, is among them."""
         return self.ids is None or not self.ids.isdisjoint((source.file_system_id, source.access_point_id))
 
@@ -64,7 +64,7 @@ class Limits:
             return self.others
         return parse_allowance(annotation, field=f"annotation {ANNOTATION} of namespace {namespace}")
 
-    def check(self, namespace: str, annotation: str | None, source: Source) -> None:
+    def check(self, namespace: str, annotation: str | None, source: SharedVolumeSource) -> None:
         """Raises InvalidValue if the namespace may not use the source."""
         allowance = self.allowance(namespace, annotation)
         if not allowance.permits(source):

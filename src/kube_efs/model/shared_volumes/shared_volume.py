@@ -145,7 +145,7 @@ def _as_label(name: str) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class SharedVolumeSource:
     """A file system and one of its access points, not validated."""
 
     file_system_id: str
@@ -186,7 +186,7 @@ class MarkedVolume:
         return bool(self.marks) and (is_for_claim or self.marks.names(owner))
 
     @property
-    def source(self) -> Source | None:
+    def source(self) -> SharedVolumeSource | None:
         """Its access point; None if it is unknown.
 
         Early versions of the older system wrote the file system into the handle and the access point into a
@@ -203,7 +203,7 @@ class MarkedVolume:
                 return None
         if not access_point_id:
             return None
-        return Source(file_system_id=file_system_id, access_point_id=access_point_id)
+        return SharedVolumeSource(file_system_id=file_system_id, access_point_id=access_point_id)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,6 +247,6 @@ class SharedVolume:
     generation: int = 0
     deleting: bool = False
     finalizers: tuple[str, ...] = ()
-    source: Source
+    source: SharedVolumeSource
     status: Status = field(default_factory=Status)
     since: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))

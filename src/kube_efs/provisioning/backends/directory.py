@@ -33,7 +33,7 @@ from kube_efs.model.errors import (
 from kube_efs.model.gids import GidRange
 from kube_efs.model.nfs_volumes import tunnel_port
 from kube_efs.model.volumes import Location, Volume
-from kube_efs.provisioning.guards import Order, Removal, tenant_of
+from kube_efs.provisioning.guards import Order, RemovableDirectory, Removal, tenant_of
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.contract import Directories, remove_directory
 from kube_efs.telemetry.metrics import ControllerMetrics
@@ -241,7 +241,10 @@ class DirectoryBackend:
         location = removable_location(volume, self._provisioner)
         if not is_conventional(volume):
             log.warning("directory-name-unexpected", volume=volume.name, location=str(location))
-        return Removal(location=location, base=self._provisioner.base, tenant=tenant_of(volume))
+        return Removal(
+            directory=RemovableDirectory(location=location, base=self._provisioner.base),
+            tenant=tenant_of(volume),
+        )
 
     async def settled(self, volume: Volume) -> None:
         """Return when no earlier order can remove the directory any more."""

@@ -19,7 +19,7 @@ from kube_efs.model.tunnel_volumes import (
     volume_for,
 )
 from kube_efs.model.volumes import Location, Volume
-from kube_efs.provisioning.guards import Order, Removal, tenant_of
+from kube_efs.provisioning.guards import Order, RemovableDirectory, Removal, tenant_of
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.contract import Directories, remove_directory
 
@@ -166,7 +166,7 @@ class TunnelBackend:
             remedy = "if the file system was deleted, delete the volume and remove its finalizer"
             value = str(location.file_system_id)
             raise NotYet("is not known", field="file system", value=value, remedy=remedy)
-        return Removal(location=location, base=BASE, tenant=tenant_of(volume))
+        return Removal(directory=RemovableDirectory(location=location, base=BASE), tenant=tenant_of(volume))
 
     async def settled(self, volume: Volume) -> None:
         """Return when no worker pod can remove the directory any more."""

@@ -53,7 +53,6 @@ class Meter(Protocol):
 
 async def remove_directory(directories: Directories, removal: Removal, order: Order) -> None:
     """Remove the directory of a removal, if it has one and the order is confirmed."""
-    if removal.location is not None and removal.with_directory:
-        await directories.remove(
-            removal.location, removal.base, order.confirm_directory, tenant=removal.tenant
-        )
+    if removal.directory:
+        location, base = removal.directory.location, removal.directory.base
+        await directories.remove(location, base, order.confirm_directory, tenant=removal.tenant)

@@ -48,7 +48,9 @@ def request(
         name=name,
         origin=origin,
         required_bytes=required_bytes,
-        parameters=parse_parameters({**MINIMAL, **parameters}),
+        parameters=parse_parameters(
+            {key: text for key, text in {**MINIMAL, **parameters}.items() if text != "-"}
+        ),
     )
 
 
@@ -159,6 +161,52 @@ def test_variable_without_a_value_is_refused(variable: str) -> None:
     )
 
 
+LABELED = replace(
+    ORIGIN,
+    labels={"team": "web", "app.kubernetes.io/name": "shop"},
+    annotations={
+        "example.com/path": "x..y",
+        "up": "..",
+        "dot": ".",
+        "deep": "a/b",
+        "up-and-down": "a/../../b",
+    },
+)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "path"),
+    [
+        ("${.PVC.namespace}/${.PVC.labels.team}", "/team/web"),
+        ("${.PVC.labels.app.kubernetes.io/name}", "/shop"),
+        ("${.PVC.annotations.example.com/path}-${.PVC.name}", "/x..y-data"),
+    ],
+)
+def test_labels_and_annotations_of_the_claim_are_in_the_directory(pattern: str, path: str) -> None:
+    parameters = {"subPathPattern": pattern, "ensureUniqueDirectory": "false"}
+    assert str(volume_directory(request(parameters, origin=LABELED))) == path
+
+
+@pytest.mark.parametrize("kind", ["labels", "annotations"])
+def test_missing_label_is_refused_with_the_remedy(kind: str) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        volume_directory(request({"subPathPattern": f"a${{.PVC.{kind}.none}}"}, origin=LABELED))
+    assert str(caught.value) == (
+        f"subPathPattern: '${{.PVC.{kind}.none}}' has no value; add it to the {kind} of the claim"
+    )
+
+
+@pytest.mark.parametrize("key", ["up", "dot", "deep", "up-and-down"])
+def test_annotation_cannot_lead_to_the_directory_of_another_namespace(key: str) -> None:
+    pattern = f"${{.PVC.namespace}}/${{.PVC.annotations.{key}}}"
+    with pytest.raises(InvalidArgument) as caught:
+        volume_directory(request({"subPathPattern": pattern}, origin=LABELED))
+    assert str(caught.value) == (
+        f"metadata.annotations[{key}]: {LABELED.annotations[key]!r} is not the name of a directory; "
+        "use no slash, and no dot at the beginning"
+    )
+
+
 def test_variable_values_are_not_expanded_again() -> None:
     nested = VolumeOrigin(claim_name="${.PV.name}", volume_name="pv")
     with pytest.raises(InvalidArgument, match="is not accepted by EFS"):
@@ -203,7 +251,12 @@ class TestDirectoriesWithoutAccessPoint:
 
 
 HOSTILE = st.lists(
-    st.sampled_from(["a", "/", ".", "..", "-", ":", "${.PVC.name}", "${.PV.name}", "é", "\n", "\x00", "$"])
+    st.sampled_from(
+        [
+            *("a", "/", ".", "..", "-", ":", "é", "\n", "\x00", "$"),
+            *("${.PVC.name}", "${.PV.name}", "${.PVC.annotations.a}"),
+        ]
+    )
 ).map("".join)
 
 
@@ -221,7 +274,9 @@ def test_any_directory_is_valid_for_efs_and_inside_its_base(
     parameters: dict[str, str] = {"provisioningMode": mode, "basePath": base}
     if pattern is not None:
         parameters |= {"subPathPattern": pattern, "ensureUniqueDirectory": str(unique)}
-    origin = VolumeOrigin(claim_name=claim, claim_namespace="team", volume_name="pv")
+    origin = VolumeOrigin(
+        claim_name=claim, claim_namespace="team", volume_name="pv", annotations={"a": claim}
+    )
     try:
         asked = request(parameters, name=name, origin=origin)
         directory = volume_directory(asked)
@@ -268,6 +323,14 @@ def test_access_point_request_matches_the_class() -> None:
 def test_access_point_has_the_permissions_of_the_class(given: str, sent: str) -> None:
     made = access_point_request(request({"directoryPerms": given}), FS1, PosixUser(uid=1, gid=1))
     assert made.permissions == sent
+
+
+@pytest.mark.parametrize(("parameters", "enforced"), [({}, True), ({"posixUser": "none"}, False)])
+def test_class_decides_whether_the_access_point_enforces_an_identity(
+    parameters: Mapping[str, str], enforced: bool
+) -> None:
+    made = access_point_request(request(parameters), FS1, PosixUser(uid=7, gid=8))
+    assert (made.user, made.enforces_user) == (PosixUser(uid=7, gid=8), enforced)
 
 
 def test_driver_tags_override_class_tags_and_can_be_disabled() -> None:
@@ -318,7 +381,8 @@ def test_own_token_identifies_claim_and_file_system() -> None:
 
 @pytest.mark.parametrize("missing", ["claim_name", "claim_namespace"])
 def test_reuse_requires_the_claim_metadata(missing: str) -> None:
-    origin = replace(ORIGIN, **{missing: ""})
+    known = {"claim_name": "data", "claim_namespace": "team", missing: ""}
+    origin = VolumeOrigin(**known)  # type: ignore[arg-type]  # all of these are texts
     with pytest.raises(InvalidArgument) as caught:
         client_token(request({"reuseAccessPoint": "true"}, origin=origin))
     assert str(caught.value) == (
@@ -345,6 +409,7 @@ FOUND = AccessPoint(
     user=PosixUser(uid=50000, gid=50000),
 )
 CLASS = {"basePath": "/tenant", "gidRangeStart": "50000", "gidRangeEnd": "50010"}
+WITHOUT_USER = {"posixUser": "none", "gidRangeStart": "-", "gidRangeEnd": "-"}
 
 
 @pytest.mark.parametrize(
@@ -363,6 +428,7 @@ CLASS = {"basePath": "/tenant", "gidRangeStart": "50000", "gidRangeEnd": "50010"
             id="reuse at any size",
         ),
         pytest.param({"file_system_id": FS2}, {"fileSystemId": f"{FS1},{FS2}"}, id="another of the pool"),
+        pytest.param({"user": None}, WITHOUT_USER, id="without an identity"),
     ],
 )
 def test_matching_access_point_is_reused(found: Mapping[str, Any], parameters: Mapping[str, str]) -> None:
@@ -383,9 +449,8 @@ DIFFERENT = [
         f"has the root /, which is not in basePath /tenant; {ELSE}",
         id="above",
     ),
-    pytest.param(
-        {"user": None}, {}, "has no POSIX user; delete it, or give it a POSIX user", id="no identity"
-    ),
+    pytest.param({"user": None}, {}, f"has no POSIX user; {ELSE}", id="no identity"),
+    pytest.param({}, WITHOUT_USER, f"has a POSIX user; {ELSE}", id="identity that the class does not want"),
     pytest.param(
         {"user": PosixUser(uid=50000, gid=49999)},
         {},

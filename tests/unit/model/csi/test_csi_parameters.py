@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kube_efs.model.csi.claim_choices import AllowedChoices
 from kube_efs.model.csi.errors import InvalidArgument
 from kube_efs.model.csi.parameters import (
     DEFAULT_GIDS,
@@ -110,6 +111,26 @@ def test_class_of_the_older_driver_example_is_parsed() -> None:
         pytest.param({"reuseAccessPoint": "TRUE"}, "reuses_access_point", True, id="reuse"),
         pytest.param({"enforceZoneAffinity": "1"}, "zone_affinity", True, id="zone affinity"),
         pytest.param({"enableTagging": "False"}, "tagged", False, id="no tags"),
+        pytest.param({"posixUser": "none"}, "enforces_user", False, id="no identity"),
+        pytest.param({"posixUser": "none"}, "uid", 0, id="without an identity, root owns"),
+        pytest.param({"posixUser": "none", "uid": "7"}, "gid", 0, id="and its group"),
+        pytest.param({"posixUser": "none", "gid": "7"}, "gid", 7, id="unless the class says otherwise"),
+        pytest.param(
+            {"allowedUids": "0, 1000-1999", "allowedGids": "5", "allowedDirectoryPerms": "700,0750"},
+            "allowed",
+            AllowedChoices(
+                uids=(GidRange(minimum=0, maximum=0), GidRange(minimum=1000, maximum=1999)),
+                gids=(GidRange(minimum=5, maximum=5),),
+                modes=(0o700, 0o750),
+            ),
+            id="choices",
+        ),
+        pytest.param(
+            {"uid": "7", "gid": "7", "allowedUids": "50000-60000"},
+            "allowed",
+            AllowedChoices(uids=(GidRange(minimum=50000, maximum=60000),)),
+            id="choices within the range of allocated numbers, of which none is allocated",
+        ),
         pytest.param({"csi.storage.k8s.io/pvc/name": "x"}, "warnings", (), id="parameters of the sidecar"),
     ],
 )

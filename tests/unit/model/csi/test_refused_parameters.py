@@ -19,7 +19,19 @@ OCTAL = "use three or four octal digits, such as 700"
 BOOLEAN = "use true or false"
 NUMBER = "is not a valid user or group ID; use a whole number from {} to 4294967295"
 NAMES = "is not accepted by EFS; begin no name with a dot, and use none of #$&*;<>?^`{|}"
-VARIABLES = "has an unknown variable; use ${.PVC.name}, ${.PVC.namespace} and ${.PV.name} only"
+VARIABLES = (
+    "has an unknown variable; "
+    "use ${.PVC.name}, ${.PVC.namespace}, ${.PV.name}, ${.PVC.labels.KEY} and ${.PVC.annotations.KEY} only"
+)
+RANGE = "is not a range of IDs; use numbers and ranges such as 1000-1999, separated by commas"
+NOT_ALLOCATED = (
+    "has no effect with posixUser: none, which allocates no numbers; leave it out, and set uid and gid"
+)
+MUST_BE_UNIQUE = (
+    "must be true if claims of efs-dir may choose owners or modes; "
+    "leave it out, or leave out allowedUids, allowedGids and allowedDirectoryPerms"
+)
+APART = "set gidRangeStart and gidRangeEnd to another range, or set uid and gid"
 TAGS = "leave it out, or set no KUBE_EFS_ACCESS_POINT_TAGS"
 
 
@@ -89,6 +101,30 @@ def _of_booleans(parameter: str) -> list[tuple[Parameters, str]]:
     ]
 
 
+def _of_ranges(parameter: str) -> list[tuple[Parameters, str]]:
+    fixed = {"uid": "1", "gid": "1"}
+    return [
+        ({parameter: "", **fixed}, f"{parameter}: {RANGE}"),
+        ({parameter: "1,", **fixed}, f"{parameter}: {RANGE}"),
+        ({parameter: "-1", **fixed}, f"{parameter}: '-1' {RANGE}"),
+        ({parameter: "1-2-3", **fixed}, f"{parameter}: '1-2-3' {RANGE}"),
+        (
+            {parameter: "5-4", **fixed},
+            f"{parameter}: '5-4' ends below its start; write the lower number first",
+        ),
+        ({parameter: "1-x", **fixed}, f"{parameter}: 'x' {NUMBER.format(0)}"),
+        ({parameter: "1-4294967296", **fixed}, f"{parameter}: '4294967296' {NUMBER.format(0)}"),
+        *(
+            (
+                {parameter: f"1, {value}", **one, "gidRangeStart": "10", "gidRangeEnd": "20"},
+                f"{parameter}: '{value}' overlaps the range of allocated numbers, 10-20; {APART}",
+            )
+            for value in ("5-10", "20", "1-99")
+            for one in ({}, {"uid": "1"}, {"gid": "1"})
+        ),
+    ]
+
+
 REFUSED: dict[str, list[tuple[Parameters, str]]] = {
     "provisioningMode": [
         ({"provisioningMode": None}, f"provisioningMode: is missing; {MODES}"),
@@ -151,6 +187,10 @@ REFUSED: dict[str, list[tuple[Parameters, str]]] = {
             ({"subPathPattern": pattern}, f"subPathPattern: {pattern!r} {VARIABLES}")
             for pattern in (
                 "${.PVC.labels}",
+                "${.PVC.labels.}",
+                "${.PVC.labels.a b}",
+                "${.PVC.annotation.a}",
+                "${.PV.labels.a}",
                 "${.PVC.uid}",
                 "${.pvc.name}",
                 "${}",
@@ -166,6 +206,29 @@ REFUSED: dict[str, list[tuple[Parameters, str]]] = {
     ],
     "reuseAccessPoint": _of_booleans("reuseAccessPoint"),
     "enforceZoneAffinity": _of_booleans("enforceZoneAffinity"),
+    "posixUser": [
+        *(
+            ({"posixUser": value}, f"posixUser: {shown}is not supported; use none, or leave it out")
+            for value, shown in (("", ""), ("None", "'None' "), ("root", "'root' "))
+        ),
+        (
+            {"posixUser": "none", "provisioningMode": "efs-dir"},
+            "posixUser: 'none' is only for efs-ap; leave it out; efs-dir enforces no identity",
+        ),
+        (
+            {"posixUser": "none", "gidRangeStart": "1", "gidRangeEnd": "2"},
+            f"gidRangeStart: '1' {NOT_ALLOCATED}",
+        ),
+    ],
+    "allowedUids": _of_ranges("allowedUids"),
+    "allowedGids": _of_ranges("allowedGids"),
+    "allowedDirectoryPerms": [
+        ({"allowedDirectoryPerms": ""}, f"allowedDirectoryPerms: is missing; {OCTAL}"),
+        (
+            {"allowedDirectoryPerms": "700,8"},
+            f"allowedDirectoryPerms: '8' is not a valid octal mode; {OCTAL}",
+        ),
+    ],
     "enableTagging": [
         *_of_booleans("enableTagging"),
         (
@@ -173,12 +236,27 @@ REFUSED: dict[str, list[tuple[Parameters, str]]] = {
             f"enableTagging: 'false' contradicts the tags of the driver; {TAGS}",
         ),
     ],
+    "ensureUniqueDirectory": [  # alone, any text is valid
+        (
+            {
+                "provisioningMode": "efs-dir",
+                "subPathPattern": "${.PVC.name}",
+                "ensureUniqueDirectory": "false",
+                choice: value,
+            },
+            f"ensureUniqueDirectory: 'false' {MUST_BE_UNIQUE}",
+        )
+        for choice, value in (
+            ("allowedUids", "7"),
+            ("allowedGids", "7"),
+            ("allowedDirectoryPerms", "700"),
+        )
+    ],
 }
 
 
-def test_every_parameter_that_can_be_invalid_is_tested() -> None:
-    # Any text is a valid ensureUniqueDirectory.
-    assert {*REFUSED, "ensureUniqueDirectory"} == set(_KNOWN)
+def test_every_parameter_is_tested() -> None:
+    assert set(REFUSED) == set(_KNOWN)
 
 
 @pytest.mark.parametrize(

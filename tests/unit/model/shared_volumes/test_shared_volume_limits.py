@@ -4,9 +4,9 @@ from hypothesis import strategies as st
 
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.shared_volumes.limits import ANNOTATION, Allowance, Limits, parse_allowance
-from kube_efs.model.shared_volumes.shared_volume import Source
+from kube_efs.model.shared_volumes.shared_volume import SharedVolumeSource
 
-SOURCE = Source(file_system_id="fs-1", access_point_id="fsap-2")
+SOURCE = SharedVolumeSource(file_system_id="fs-1", access_point_id="fsap-2")
 
 
 @pytest.mark.parametrize(

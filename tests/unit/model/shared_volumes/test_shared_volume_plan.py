@@ -19,15 +19,15 @@ from kube_efs.model.shared_volumes.shared_volume import (
     Owner,
     SharedVolume,
     SharedVolumePhase,
-    Source,
+    SharedVolumeSource,
     Status,
     marks_of,
 )
 from kube_efs.model.volumes import ClaimReference, CsiSource, Volume
 
 OWNER = Owner(namespace="proj2", name="sv1")
-SOURCE = Source(file_system_id="fs-1234cdef", access_point_id="fsap-0123456789abcdef")
-OTHER = Source(file_system_id="fs-1234cdef", access_point_id="fsap-fedcba9876543210")
+SOURCE = SharedVolumeSource(file_system_id="fs-1234cdef", access_point_id="fsap-0123456789abcdef")
+OTHER = SharedVolumeSource(file_system_id="fs-1234cdef", access_point_id="fsap-fedcba9876543210")
 UID = ClaimUid("claim-1")
 PENDING = Status(phase=SharedVolumePhase.PENDING)
 
@@ -143,7 +143,7 @@ LEGACY = volume(
             id="foreign objects are kept",
         ),
         pytest.param(
-            Found(shared=replace(LEAVING, source=Source(file_system_id="", access_point_id=""))),
+            Found(shared=replace(LEAVING, source=SharedVolumeSource(file_system_id="", access_point_id=""))),
             Step.RELEASE,
             id="deletion without a spec",
         ),

@@ -13,7 +13,7 @@ from kube_efs.model.shared_volumes.shared_volume import (
     MarkedVolume,
     Marks,
     Owner,
-    Source,
+    SharedVolumeSource,
     marks_among,
     marks_of,
     owner_of_claim,
@@ -168,7 +168,7 @@ def test_volume_of_another_kind_has_no_source() -> None:
     st.from_regex(r"fs-[0-9a-f]{8,40}", fullmatch=True), st.from_regex(r"fsap-[0-9a-f]{8,40}", fullmatch=True)
 )
 def test_handle_parses_to_its_source(file_system_id: str, access_point_id: str) -> None:
-    source = Source(file_system_id=file_system_id, access_point_id=access_point_id)
+    source = SharedVolumeSource(file_system_id=file_system_id, access_point_id=access_point_id)
     source.check()
     assert volume(csi=CsiSource(handle=source.handle)).source == source
 
@@ -183,5 +183,5 @@ def test_handle_parses_to_its_source(file_system_id: str, access_point_id: str) 
 )
 def test_invalid_ids_are_refused(source: tuple[str, str], told: str) -> None:
     with pytest.raises(InvalidValue) as caught:
-        Source(file_system_id=source[0], access_point_id=source[1]).check()
+        SharedVolumeSource(file_system_id=source[0], access_point_id=source[1]).check()
     assert told in str(caught.value)

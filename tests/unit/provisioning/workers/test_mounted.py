@@ -481,7 +481,7 @@ async def test_unresponsive_server_is_an_error_within_a_bounded_time(
     point, other = mount(f"{SERVER}:/", "x"), mount(f"{OTHER_SERVER}:/", "y")
     second = await find_mounted(FileSystemId("fs-2"), server=OTHER_SERVER)
     before = threading.active_count()
-    async with working(await found(), second, seconds=0.3) as directories:
+    async with working(await found(), second, seconds=2) as directories:
         hung = asyncio.gather(
             *(directories.make(at(f"/hang{number}"), OWNED) for number in range(20)), return_exceptions=True
         )
@@ -490,7 +490,7 @@ async def test_unresponsive_server_is_an_error_within_a_bounded_time(
         assert threading.active_count() - before <= 4 + 1 + 2
         hanging.set()
         await directories.remove(at("/none"), ROOT, stands)
-    said = f"mount: {str(point)!r} did not answer within 0.3 s; check that its mount targets are reachable"
+    said = f"mount: {str(point)!r} did not answer within 2 s; check that its mount targets are reachable"
     assert {(type(error), str(error)) for error in errors} == {(WorkerFailed, said)}
     assert (other / "data").is_dir()
 
@@ -499,7 +499,7 @@ async def test_operation_cancelled_before_its_start_is_not_done_later(
     mount: Mount, hanging: threading.Event
 ) -> None:
     point = mount(f"{SERVER}:/", "x")
-    async with working(await found(), seconds=0.2) as directories:
+    async with working(await found(), seconds=1) as directories:
         hung = [directories.make(at(f"/hang{number}"), OWNED) for number in range(4)]
         await asyncio.gather(*hung, directories.make(at("/late"), OWNED), return_exceptions=True)
         hanging.set()
@@ -510,7 +510,7 @@ async def test_operation_cancelled_before_its_start_is_not_done_later(
 
 async def test_cancelled_attempt_never_overrides_a_later_one(mount: Mount, hanging: threading.Event) -> None:
     point = mount(f"{SERVER}:/", "x")
-    async with working(await found(), seconds=0.3) as directories:
+    async with working(await found(), seconds=1) as directories:
         with pytest.raises(WorkerFailed, match="did not answer"):
             await directories.make(at("/hang"), Permissions(mode=0o2771, gid=2001, enforced=True))
         with pytest.raises(WorkerFailed) as caught:

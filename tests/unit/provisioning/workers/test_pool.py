@@ -461,7 +461,7 @@ async def test_pod_of_another_file_system_is_not_awaited(kube: AsyncClient, kube
 async def test_pod_of_a_former_leader_that_never_ends_is_deleted(kube: AsyncClient, kubelet: Kubelet) -> None:
     kubelet.ending = lambda pod: ("Running", "") if name_of(pod) == "former" else None
     await leave(kube, "former", "Pending")
-    async with deadline(), pool_of(kube, replace(OPTIONS, timeout_seconds=1, start_seconds=1)) as pool:
+    async with deadline(), pool_of(kube, replace(OPTIONS, timeout_seconds=1, start_seconds=3)) as pool:
         with capture_logs() as logs:
             await pool.make(at("/a"), PLAIN)
     assert ("worker-overdue", "former") in [(line["event"], line.get("pod")) for line in logs]
@@ -853,7 +853,7 @@ async def test_running_pod_of_another_pool_is_awaited(kube: AsyncClient, kubelet
 async def test_pod_that_never_ends_blocks_only_its_own_directory(kube: AsyncClient, kubelet: Kubelet) -> None:
     kubelet.ending = lambda pod: ("Running", "") if name_of(pod) == "stuck" else None
     await leave(kube, "stuck", "Running", arguments="worker remove --root /efs -- /team/stuck")
-    options = replace(OPTIONS, timeout_seconds=1, start_seconds=1)
+    options = replace(OPTIONS, timeout_seconds=1, start_seconds=3)
     async with deadline(), pool_of(kube, options) as pool:
         await kube.patch(
             Pod,

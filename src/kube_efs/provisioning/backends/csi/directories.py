@@ -23,7 +23,7 @@ from kube_efs.model.errors import AwsDenied, GidRangeFull, GidTaken, WorkerRefus
 from kube_efs.model.gids import GidRange
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning.backends.csi.accounts import Account
-from kube_efs.provisioning.guards import Order, Removal, Reservations
+from kube_efs.provisioning.guards import DirectoryReservations, Order, Removal
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.contract import Directories, remove_directory
 from kube_efs.single_flight import SingleFlight
@@ -46,7 +46,7 @@ class CsiDirectories:
         directories: Directories,
         *,
         index: VolumeIndex,
-        reservations: Reservations,
+        reservations: DirectoryReservations,
         is_alone: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -87,8 +87,8 @@ class CsiDirectories:
     async def remove(self, removal: Removal, order: Order) -> None:
         """Remove the directory after confirmation of the order; raises KubeEfsError."""
         await remove_directory(self._directories, removal, order)
-        if removal.location is not None:
-            self._made.discard(removal.location)
+        if removal.directory:
+            self._made.discard(removal.directory.location)
 
     async def settled(self, location: Location) -> None:
         """Return when no earlier order can change the directory any more; raises WorkerFailed, KubeError."""

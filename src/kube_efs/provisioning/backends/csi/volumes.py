@@ -40,7 +40,15 @@ from kube_efs.model.volumes import Location
 from kube_efs.provisioning.backends.csi.access_points import Notice
 from kube_efs.provisioning.backends.csi.accounts import Account, Accounts
 from kube_efs.provisioning.backends.csi.directories import CsiDirectories
-from kube_efs.provisioning.guards import DataKept, Guards, Order, Permit, Removal
+from kube_efs.provisioning.guards import (
+    DataKept,
+    Guards,
+    Order,
+    Permit,
+    RemovableAccessPoint,
+    RemovableDirectory,
+    Removal,
+)
 from kube_efs.provisioning.volume_index import VolumeIndex
 
 log = structlog.get_logger(__name__)
@@ -139,12 +147,13 @@ class CsiVolumes:
     ) -> tuple[Location, ...]:
         """Every possible location of the volume's data, as far as is known.
 
-        A reused access point keeps its directory. Raises InvalidArgument, KubeError, AwsError.
+        An existing access point keeps its directory, also if the labels of its claim have changed since.
+        Raises InvalidArgument, KubeError, AwsError.
         """
         directory = volume_directory(request)
         candidates = await self._file_systems(request.parameters)
         places = {Location(file_system_id=one, directory=directory) for one in candidates}
-        if request.parameters.reuses_access_point:
+        if request.parameters.may_find_another_directory:
             account = await self._accounts.of(role)
             for one in candidates:
                 if made := await account.access_points.made_before(request, one):
@@ -185,22 +194,20 @@ class CsiVolumes:
         """
         if handle.base is not None:
             place = Location(file_system_id=handle.file_system_id, directory=handle.directory)
-            return Removal(location=place, base=handle.base, tenant=tenant)
+            return Removal(directory=RemovableDirectory(location=place, base=handle.base), tenant=tenant)
         if handle.access_point_id is None:
             return Removal()
         account = await self._accounts.of(role)
         found = await account.access_points.find(handle)
         if found is None:
-            return Removal(access_point=handle, role=role)
+            return Removal(access_point=RemovableAccessPoint(handle=handle, role=role))
         account.access_points.check_stays_gone(found)
+        root = Location(file_system_id=found.file_system_id, directory=found.directory)
+        # Another cluster may have a claim with a reused access point, whose data must stay.
+        is_removed = self._removes_directories and not found.directory.is_root and not is_reusable(found)
         return Removal(
-            location=Location(file_system_id=found.file_system_id, directory=found.directory),
-            # Another cluster may have a claim with a reused access point, whose data must stay.
-            with_directory=(
-                self._removes_directories and not found.directory.is_root and not is_reusable(found)
-            ),
-            access_point=handle,
-            role=role,
+            directory=RemovableDirectory(location=root) if is_removed else None,
+            access_point=RemovableAccessPoint(handle=handle, role=role, root=root),
             tenant=tenant,
         )
 
@@ -210,44 +217,47 @@ class CsiVolumes:
         Worker pods can be listed, but calls to AWS cannot. So a volume with an existing access point is kept
         until every call of this process or an earlier leader has certainly ended.
         """
-        if removal.location is not None and self._directories is not None:
-            await self._directories.settled(removal.location)
-        if removal.access_point is None or removal.location is None:
+        if self._directories is not None:
+            for location in removal.reserved:
+                await self._directories.settled(location)
+        point = removal.access_point
+        if point is None or point.root is None:
             return
-        last = self._ordered.get(removal.access_point, self._began)
+        last = self._ordered.get(point.handle, self._began)
         waited_seconds = self._clock() - last
         if waited_seconds < _CALL_SECONDS:
             raise NotYet(
                 "may still be deleted by an earlier call to AWS",
                 field="access point",
-                value=str(removal.access_point),
+                value=str(point.handle),
                 remedy=f"the volume is released in {_CALL_SECONDS - waited_seconds:.0f} s",
             )
-        self._ordered.pop(removal.access_point, None)
+        self._ordered.pop(point.handle, None)
 
     async def remove(self, removal: Removal, order: Order) -> None:
         """Remove it after confirmation of the order, but keep a directory in use; raises KubeEfsError."""
-        if removal.access_point is None:
-            if removal.location is not None:
+        point = removal.access_point
+        if point is None:
+            if removal.directory:
                 await self._required_directories().remove(removal, order)
-                self._index.gids.release(str(removal.location))
+                self._index.gids.release(str(removal.directory.location))
             return
         try:
-            if removal.location is not None and removal.with_directory:
+            if removal.directory:
                 await self._required_directories().remove(removal, order)
         except DataKept as kept:
-            log.warning("directory-kept", volume=str(removal.access_point), reason=kept.problem)
-        account = await self._accounts.of(removal.role)
+            log.warning("directory-kept", volume=str(point.handle), reason=kept.problem)
+        account = await self._accounts.of(point.role)
         await order.confirm()
-        is_directory_gone = removal.with_directory and not order.permit.keeps
-        self._ordered[removal.access_point] = self._clock()
+        is_directory_gone = not (removal.leaves_directory or order.permit.keeps)
+        self._ordered[point.handle] = self._clock()
         try:
-            await account.access_points.delete(removal.access_point, is_directory_gone=is_directory_gone)
+            await account.access_points.delete(point.handle, is_directory_gone=is_directory_gone)
         except BaseException:
             # The call can still take effect.
-            self._ordered[removal.access_point] = self._clock()
+            self._ordered[point.handle] = self._clock()
             raise
-        self._ordered.pop(removal.access_point, None)
+        self._ordered.pop(point.handle, None)
 
     async def exists(self, handle: VolumeHandle, role: CrossAccountRole | None = None) -> bool:
         """Whether the volume exists; AWS knows only access points. Raises AwsError."""

@@ -7,8 +7,10 @@ from dataclasses import replace
 
 from kube_efs.aws.access_points import AwsAccessPoints
 from kube_efs.aws.gateway import AwsGateway
+from kube_efs.kube.claims import ClaimStore
 from kube_efs.kube.references import References
 from kube_efs.kube.volumes import VolumeStore
+from kube_efs.model.claims import Claim
 from kube_efs.model.csi.access_point_tags import TagPolicy
 from kube_efs.model.csi.access_points import AccessPoint, AccessPointRequest, VolumeRequest
 from kube_efs.model.csi.cross_account import CrossAccountRole
@@ -17,7 +19,7 @@ from kube_efs.model.csi.root_directories import VolumeOrigin
 from kube_efs.model.csi.volume_handles import AccessPointId
 from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions
 from kube_efs.model.efs.file_systems import FileSystem, LifeCycleState, MountTarget
-from kube_efs.model.efs.ids import FileSystemId, MountTargetId, SubnetId, ZoneName
+from kube_efs.model.efs.ids import ClaimUid, FileSystemId, MountTargetId, SubnetId, ZoneName
 from kube_efs.model.errors import (
     AwsAlreadyExists,
     AwsNotFound,
@@ -82,7 +84,7 @@ class Api(AwsAccessPoints):
             access_point_id=AccessPointId(f"fsap-{self.calls['create']:017x}"),
             file_system_id=request.file_system_id,
             directory=request.directory,
-            user=request.user,
+            user=request.user if request.enforces_user else None,
             client_token=request.client_token,
             tags={tag.key: tag.value for tag in request.tags},
         )
@@ -204,6 +206,24 @@ class Listed(VolumeStore):
         return found[name]
 
 
+class KnownClaims(ClaimStore):
+    """The claims of the API server; every read raises ``fault`` if it is set."""
+
+    def __init__(self) -> None:
+        self.known: dict[tuple[str, str], Claim] = {}
+        self.fault: KubeEfsError | None = None
+
+    def add(self, namespace: str, name: str, *, labels: dict[str, str], annotations: dict[str, str]) -> None:
+        uid = ClaimUid(f"uid-of-{name}")
+        claim = Claim(namespace=namespace, name=name, uid=uid, labels=labels, annotations=annotations)
+        self.known[namespace, name] = claim
+
+    async def get(self, namespace: str, name: str) -> Claim | None:
+        if self.fault:
+            raise self.fault
+        return self.known.get((namespace, name))
+
+
 class CsiWorld:
     """The driver's volumes on one account."""
 
@@ -217,6 +237,7 @@ class CsiWorld:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.gateway, self.texts, self.folders = Gateway(), Texts(), Folders()
+        self.claims = KnownClaims()
         self.api = self.gateway.api
         self.index = VolumeIndex()
         self.store = Listed(self.index)

@@ -105,7 +105,9 @@ async def test_volume_with_an_invalid_handle_needs_manual_removal(backend: CsiBa
 async def test_created_access_point_is_deleted(world: CsiWorld, backend: CsiBackend) -> None:
     wanted = (await made(backend)).volume(0)
     removal = await backend.removal(wanted)
-    assert (removal.with_directory, removal.access_point) == (False, parse_volume_handle(handle_of(wanted)))
+    assert removal.access_point
+    assert removal.access_point.handle == parse_volume_handle(handle_of(wanted))
+    assert removal.leaves_directory
     await backend.remove(removal, Order(permitted))
     assert not world.api.points
 

@@ -8,7 +8,12 @@ import pytest
 from tests.unit.provisioning.backends.csi.csi_world import FS, OTHER, CsiWorld, request
 
 from kube_efs.model.claims import ReclaimPolicy
-from kube_efs.model.csi.access_points import AccessPoint, AccessPointRequest
+from kube_efs.model.csi.access_points import (
+    AccessPoint,
+    AccessPointRequest,
+    VolumeRequest,
+    volume_request,
+)
 from kube_efs.model.csi.cross_account import CrossAccountRole
 from kube_efs.model.csi.errors import InvalidArgument, NoMountTarget, VolumePending
 from kube_efs.model.csi.volume_attributes import render_attributes
@@ -532,3 +537,38 @@ async def test_access_point_is_reused_only_while_its_directory_is_reserved() -> 
     places = await after.volumes.places(request("pvc-2", **again))
     assert {str(place) for place in places} == {f"{FS}:/re/pvc-1", f"{FS}:/re/pvc-2"}
     assert (await after.volumes.create(request("pvc-2", **again))).handle == made
+
+
+async def test_volume_keeps_the_directory_of_its_access_point_when_a_label_has_changed() -> None:
+    labeled = request("pvc-1", subPathPattern="${.PVC.labels.app}", ensureUniqueDirectory="false")
+
+    def with_label(app: str) -> VolumeRequest:
+        return replace(labeled, origin=replace(labeled.origin, labels={"app": app}))
+
+    before, after = CsiWorld(), CsiWorld()
+    made = (await before.volumes.create(with_label("shop"))).handle
+    # A process that was killed before it created the volume object.
+    after.api.points = before.api.points
+    places = await after.volumes.places(with_label("blog"))
+    assert {str(place) for place in places} == {f"{FS}:/shop", f"{FS}:/blog"}
+    assert (await after.volumes.create(with_label("blog"))).handle == made
+    assert len(after.api.points) == 1
+
+
+async def test_access_point_without_an_identity_belongs_to_its_volume() -> None:
+    before, after = CsiWorld(), CsiWorld()
+    made = (await before.volumes.create(request("pvc-1", posixUser="none"))).handle
+    (point,) = before.api.points.values()
+    assert point.user is None
+    assert len(before.index.gids) == 0, "no number is allocated"
+    after.api.points = before.api.points
+    assert (await after.volumes.create(request("pvc-1", posixUser="none"))).handle == made
+
+
+async def test_directory_without_an_access_point_has_the_owner_and_mode_that_its_claim_chooses() -> None:
+    world, asked = CsiWorld(), request("pvc-1", provisioningMode="efs-dir", allowedUids="7", allowedGids="8")
+    chosen = {"efs.csi.aws.com/uid": "7", "efs.csi.aws.com/gid": "8"}
+    origin = replace(asked.origin, annotations=chosen)
+    await world.volumes.create(volume_request(asked.name, asked.parameters, origin, 0))
+    (permissions,) = world.folders.made.values()
+    assert (permissions.uid, permissions.gid, permissions.mode) == (7, 8, 0o700)
