@@ -47,7 +47,7 @@ class TlsProfile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterFacts:
+class InstallationFacts:
     """What the objects of an installation depend on in a cluster.
 
     ``proxy`` has the environment variables of a proxy. ``trusted_ca_version`` is the digest of the bundle in
@@ -77,7 +77,7 @@ class ClusterFacts:
 
 async def read_cluster_facts(
     client: AsyncClient, platform: Platform, settings: OperatorSettings
-) -> ClusterFacts:
+) -> InstallationFacts:
     """Read OpenShift's configuration, as far as the cluster has its kinds; raises KubeError.
 
     The versions and the number of replicas are not known here.
@@ -92,7 +92,7 @@ async def read_cluster_facts(
         variables = {name: os.environ.get(name) for name in _PROXY}
     else:
         variables = {name: _of(proxy, "status").get(key) for name, key in _PROXY.items()}
-    return ClusterFacts(
+    return InstallationFacts(
         proxy={name: value for name, value in variables.items() if value},
         credentials_mode=_credentials_mode(credentials),
         role_arn=settings.role_arn or "",

@@ -11,7 +11,7 @@ from kube_efs.model.csi.access_point_tags import Tag, parse_tags, render_tags
 from kube_efs.model.errors import InvalidSetting
 from kube_efs.operator import injection
 from kube_efs.operator.cluster_csi_driver import LogLevel
-from kube_efs.operator.cluster_facts import CREDENTIALS_SECRET, TRUSTED_CA_CONFIG_MAP, ClusterFacts
+from kube_efs.operator.cluster_facts import CREDENTIALS_SECRET, TRUSTED_CA_CONFIG_MAP, InstallationFacts
 from kube_efs.operator.kinds import WORKLOADS
 from kube_efs.operator.manifests import (
     STORAGE_CLASS,
@@ -133,7 +133,7 @@ def component_of(manifest: Manifest) -> Component:
 
 def desired_objects(
     options: RenderOptions,
-    facts: ClusterFacts,
+    facts: InstallationFacts,
     processes: ProcessSettings,
     log_level: LogLevel = LogLevel.NORMAL,
     volume_metrics: Mapping[str, str] = MappingProxyType({}),
@@ -203,7 +203,7 @@ def _optional_objects(processes: ProcessSettings, options: RenderOptions) -> Ite
 def _adapted(
     workload: Manifest,
     options: RenderOptions,
-    facts: ClusterFacts,
+    facts: InstallationFacts,
     processes: ProcessSettings,
     of_driver: Mapping[Component, Mapping[str, str]],
 ) -> Manifest:
@@ -272,7 +272,7 @@ def _pod_annotations(workload: Manifest, constraints: str | None) -> dict[str, s
     return annotations
 
 
-def missing_ownership_tag(facts: ClusterFacts, processes: ProcessSettings) -> str:
+def missing_ownership_tag(facts: InstallationFacts, processes: ProcessSettings) -> str:
     """Why access points do not get the ownership tag, and the remedy; empty if they get it, or need none."""
     of_settings = processes.variables.get(Component.CONTROLLER, {}).get(_TAGS, "")
     key = f"{_OWNED_BY}{facts.cluster_id}"
@@ -286,7 +286,7 @@ def missing_ownership_tag(facts: ClusterFacts, processes: ProcessSettings) -> st
     )
 
 
-def _access_point_tags(facts: ClusterFacts, of_settings: str) -> str:
+def _access_point_tags(facts: InstallationFacts, of_settings: str) -> str:
     """The tags of the settings, the ownership tag, and those of the cluster, as far as EFS accepts them."""
     tags = {tag.key: tag for tag in parse_tags(of_settings)}
     if facts.cluster_id:

@@ -14,9 +14,14 @@ replaced once more.
 Two rules protect mounts. The driver of the nodes is updated only when all tunnels are updated and ready,
 since a faulty version must stop at the first tunnel. A DaemonSet that must be recreated is deleted without
 its pods: the new DaemonSet then replaces them one node at a time.
+
+Kubernetes numbers the templates of a DaemonSet, and labels pods with the number. A pod with the number of the
+current template counts as updated, whatever it runs. A new DaemonSet would begin at 1, as the deleted one,
+and would never replace such pods. It therefore begins at the time of its creation.
 """
 
 import json
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -47,6 +52,8 @@ from kube_efs.operator.progress import is_rolled_out, is_stable, record_of_rollo
 log = structlog.get_logger(__name__)
 
 RESTARTED: Final = "kubectl.kubernetes.io/restartedAt"  # written by kubectl rollout restart
+# Kubernetes reads it when the DaemonSet is created, and shows the current number in it after that.
+_TEMPLATE_NUMBER: Final = "deprecated.daemonset.template.generation"
 # These managers may own fields of a specification: replicas, revisions, and the annotation of a restart.
 _ACCEPTED_MANAGERS: Final = frozenset({FIELD_MANAGER, "kube-controller-manager", "kubectl-rollout"})
 # The API server writes these fields of the metadata.
@@ -81,10 +88,17 @@ class _Applied:
 class Installer:
     """Applies objects that differ; ``record_change`` is called for each object that changed."""
 
-    def __init__(self, objects: ObjectClient, cache: ObjectCache, record_change: RecordChange) -> None:
+    def __init__(
+        self,
+        objects: ObjectClient,
+        cache: ObjectCache,
+        record_change: RecordChange,
+        now: Callable[[], float] = time.time,
+    ) -> None:
         self._objects = objects
         self._cache = cache
         self._record_change = record_change
+        self._now = now
         self._applied: dict[ObjectReference, _Applied] = {}
         self._absent: set[ObjectReference] = set()
 
@@ -185,16 +199,27 @@ class Installer:
 
     async def _apply(self, live: Manifest | None, desired: Manifest) -> Manifest:
         reference = reference_of(desired)
-        if live is not None and has_foreign_fields(live):
-            await self._objects.replace(replacement(live, desired))
-        applied = await self._objects.apply(desired)
-        self._applied[reference] = _Applied(digest(desired), digest_of_live(applied))
+        known = foreign_fields(live) if live else []
+        if live is not None and known:
+            known = foreign_fields(await self._objects.replace(replacement(live, desired)))
+        is_new_set = live is None and reference.kind == "DaemonSet"
+        applied = await self._objects.apply(self._numbered(desired) if is_new_set else desired)
+        if all(any(_covers(fields, one) for fields in known) for one in foreign_fields(applied)):
+            self._applied[reference] = _Applied(digest(desired), digest_of_live(applied))
+        else:
+            # Someone edited it after it was read. The next pass, which that edit starts, replaces it.
+            self._applied.pop(reference, None)
         self._cache.add(applied)
         if live is None:
             self._record_change(reference, "Created")
         elif live["metadata"].get("resourceVersion") != applied["metadata"].get("resourceVersion"):
             self._record_change(reference, "Updated")
         return applied
+
+    def _numbered(self, daemon_set: Manifest) -> Manifest:
+        metadata = daemon_set["metadata"]
+        annotations = {**(metadata.get("annotations") or {}), _TEMPLATE_NUMBER: str(int(self._now()))}
+        return {**daemon_set, "metadata": {**metadata, "annotations": annotations}}
 
     async def _record_rollout(self, live: Manifest, component: Component, result: InstallResult) -> None:
         """Record in the workload that the rollout of its current specification is complete."""
@@ -208,9 +233,10 @@ class Installer:
             with suppress(KubeConflict, KubeNotFound):
                 after = await self._objects.merge_patch(reference, patch)
                 self._cache.add(after)
-                if reference in self._applied:
-                    applied = replace(self._applied[reference], live=digest_of_live(after))
-                    self._applied[reference] = applied
+                applied = self._applied.get(reference)
+                # After a failed pass it may be the object as a user has edited it, which is not as desired.
+                if applied is not None and applied.live == digest_of_live(live):
+                    self._applied[reference] = replace(applied, live=digest_of_live(after))
                 result.workloads[component] = after
         except KubeError as error:
             result.errors[component].append(str(error))
@@ -282,16 +308,25 @@ def must_recreate(live: Manifest, desired: Manifest) -> bool:
     return False
 
 
-def has_foreign_fields(live: Manifest) -> bool:
-    """Whether another manager owns fields in the specification of a workload."""
+def foreign_fields(live: Manifest) -> list[Manifest]:
+    """The fields that each other manager owns, of those with fields in the specification of a workload.
+
+    A manager that wrote the desired values keeps its fields also after the workload is replaced.
+    """
     if live["kind"] not in WORKLOADS:
-        return False
-    return any(
-        entry.get("manager") not in _ACCEPTED_MANAGERS
+        return []
+    return [
+        entry["fieldsV1"]
+        for entry in live["metadata"].get("managedFields") or ()
+        if entry.get("manager") not in _ACCEPTED_MANAGERS
         and not entry.get("subresource")
         and "f:spec" in (entry.get("fieldsV1") or {})
-        for entry in live["metadata"].get("managedFields") or ()
-    )
+    ]
+
+
+def _covers(known: Manifest, fields: Manifest) -> bool:
+    """Whether all these fields are among the known ones, in the form of ``fieldsV1``."""
+    return all(name in known and _covers(known[name], inner) for name, inner in fields.items())
 
 
 def replacement(live: Manifest, desired: Manifest) -> Manifest:

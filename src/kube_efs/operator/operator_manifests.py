@@ -11,7 +11,7 @@ from lightkube.resources.apps_v1 import Deployment
 from kube_efs.kube.errors import translated
 from kube_efs.model.errors import InvalidSetting, KubeError, KubeNotFound
 from kube_efs.model.names import NameSet
-from kube_efs.operator.cluster_facts import ClusterFacts
+from kube_efs.operator.cluster_facts import InstallationFacts
 from kube_efs.operator.desired_objects import ALL_OPTIONAL, desired_objects
 from kube_efs.operator.kinds import ObjectReference, is_part_of_kube_efs
 from kube_efs.operator.manifests import NAMESPACE, Manifest, RenderOptions, render_asset, values_of
@@ -55,7 +55,9 @@ def render_operator_roles(options: RenderOptions) -> tuple[Manifest, ...]:
     monitoring = render_asset("operator-monitoring-openshift", common) if is_openshift else ()
     # The operator keeps the names that it finds, so it may have to grant permissions to objects of all names.
     of_all_names = [replace(options, names=one) for one in (options.names, *NameSet)]
-    desired = (one for each in of_all_names for one in desired_objects(each, ClusterFacts(), ALL_OPTIONAL))
+    desired = (
+        one for each in of_all_names for one in desired_objects(each, InstallationFacts(), ALL_OPTIONAL)
+    )
     granted = (*desired, *monitoring)
     definitions = dict.fromkeys(
         one["metadata"]["name"] for one in granted if one["kind"] == "CustomResourceDefinition"

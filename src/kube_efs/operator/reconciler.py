@@ -44,7 +44,7 @@ from kube_efs.operator.cluster_csi_driver import (
 from kube_efs.operator.cluster_facts import (
     CREDENTIALS_SECRET,
     TRUSTED_CA_CONFIG_MAP,
-    ClusterFacts,
+    InstallationFacts,
     NodeCounts,
     controller_replicas,
     count_nodes,
@@ -126,7 +126,7 @@ class Reconciler:
         self._older_pods = ""
         self._nodes = NodeCounts(ready=0, existing=0)
         self._recounts_nodes = True
-        self._facts: ClusterFacts | None = None
+        self._facts: InstallationFacts | None = None
         self._causes: dict[Component, str] = {}
         self._blocked = ""
         self._log_level = ""
@@ -232,7 +232,7 @@ class Reconciler:
         try:
             facts, observation_error = await self._observe()
         except KubeError:
-            known = desired_objects(options, ClusterFacts(), self._processes)
+            known = desired_objects(options, InstallationFacts(), self._processes)
             await self._installer.install(one for one in known if one["kind"] not in _DEPEND_ON_FACTS)
             raise
         desired = desired_objects(options, facts, self._processes, driver.log_level, driver.volume_metrics)
@@ -288,7 +288,7 @@ class Reconciler:
         self._takeover_done, self._older_pods = takeover.done, takeover.waiting
         return takeover, True
 
-    async def _observe(self) -> tuple[ClusterFacts, str]:
+    async def _observe(self) -> tuple[InstallationFacts, str]:
         """The facts of the cluster; raises KubeError if they were never read.
 
         After an error these are the last known facts, with the error. Without the proxy, for example, all
@@ -314,7 +314,7 @@ class Reconciler:
         self._facts = facts
         return facts, error
 
-    async def _read_facts(self) -> ClusterFacts:
+    async def _read_facts(self) -> InstallationFacts:
         credentials, trusted_ca = self._cache.credentials_version, self._trusted_ca_version()
         if credentials is None or trusted_ca is None:
             name = CREDENTIALS_SECRET if credentials is None else TRUSTED_CA_CONFIG_MAP

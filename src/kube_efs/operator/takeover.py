@@ -37,7 +37,7 @@ from kube_efs.operator.kinds import KINDS, ObjectReference, has_labels, is_part_
 from kube_efs.operator.manifests import Manifest
 from kube_efs.operator.object_client import ObjectClient
 from kube_efs.operator.progress import Progress
-from kube_efs.operator.volumes_in_use import VolumeUse, describe_pods, find_volume_uses
+from kube_efs.operator.volumes_in_use import UseOfVolume, describe_pods, find_volume_uses
 
 log = structlog.get_logger(__name__)
 
@@ -309,9 +309,9 @@ class Takeover:
             log.info("older-object-deleted", object=str(reference_of(found)))
 
 
-def select_pods(pods: Sequence[Pod], uses: Iterable[VolumeUse]) -> tuple[tuple[Pod, ...], str]:
+def select_pods(pods: Sequence[Pod], uses: Iterable[UseOfVolume]) -> tuple[tuple[Pod, ...], str]:
     """The older pods of which one can be deleted, none while one is; and which nodes wait for which pods."""
-    by_node: dict[str, list[VolumeUse]] = {}
+    by_node: dict[str, list[UseOfVolume]] = {}
     for use in uses:
         by_node.setdefault(use.node, []).append(use)
     nodes = {(pod.spec and pod.spec.nodeName) or "": pod for pod in pods}

@@ -15,7 +15,7 @@ _NAMES_MAX: Final = 10
 
 
 @dataclass(frozen=True, slots=True, order=True, kw_only=True)
-class VolumeUse:
+class UseOfVolume:
     """A pod on a node and one of its claims; ``by_driver`` if the CSI driver mounts the volume."""
 
     node: str
@@ -25,7 +25,7 @@ class VolumeUse:
     by_driver: bool = True
 
 
-async def find_volume_uses(client: AsyncClient) -> tuple[VolumeUse, ...]:
+async def find_volume_uses(client: AsyncClient) -> tuple[UseOfVolume, ...]:
     """The pods on nodes that use a volume of the driver or a tunnel volume; raises KubeError."""
     with translated("volumes in use"):
         volumes = [item async for item in client.list(PersistentVolume)]
@@ -38,8 +38,11 @@ async def find_volume_uses(client: AsyncClient) -> tuple[VolumeUse, ...]:
 
 def volume_uses_of(
     pods: Iterable[Pod], claims: Iterable[PersistentVolumeClaim], volumes: Iterable[PersistentVolume]
-) -> tuple[VolumeUse, ...]:
-    """The same for these objects, sorted. A pod that has ended has no mounts."""
+) -> tuple[UseOfVolume, ...]:
+    """The same for these objects, sorted.
+
+    A pod that has ended has no mounts, but if it is being deleted, the kubelet may still be unmounting them.
+    """
     volume_of_name = {
         volume.metadata.name: volume for volume in volumes if volume.metadata and _needs_kube_efs(volume)
     }
@@ -50,7 +53,7 @@ def volume_uses_of(
         if _is_for(volume, claim)
     }
     found = {
-        VolumeUse(
+        UseOfVolume(
             node=pod.spec.nodeName or "",
             namespace=pod.metadata.namespace or "",
             pod=pod.metadata.name or "",
@@ -58,14 +61,15 @@ def volume_uses_of(
             by_driver=by_driver_of_claim[pod.metadata.namespace, name],
         )
         for pod in pods
-        if pod.metadata and pod.spec and pod.spec.nodeName and not _has_ended(pod)
+        if pod.metadata and pod.spec and pod.spec.nodeName
+        if pod.metadata.deletionTimestamp or not _has_ended(pod)
         for name in _claim_names(pod)
         if (pod.metadata.namespace, name) in by_driver_of_claim
     }
     return tuple(sorted(found))
 
 
-def describe_pods(uses: Sequence[VolumeUse]) -> str:
+def describe_pods(uses: Sequence[UseOfVolume]) -> str:
     """The names of the pods, at most ten of them."""
     pods = sorted({f"{use.namespace}/{use.pod}" for use in uses})
     more = f" and {len(pods) - _NAMES_MAX} more" if len(pods) > _NAMES_MAX else ""

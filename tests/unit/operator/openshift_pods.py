@@ -8,7 +8,7 @@ from kube_efs.kube.building import WorkerPod, build_worker_pod
 from kube_efs.model.names import KUBE_EFS, Names, NameSet
 from kube_efs.operator.bundle import render_service_version
 from kube_efs.operator.cluster_csi_driver import LogLevel
-from kube_efs.operator.cluster_facts import ClusterFacts, TlsProfile
+from kube_efs.operator.cluster_facts import InstallationFacts, TlsProfile
 from kube_efs.operator.desired_objects import ALL_OPTIONAL, Component, ProcessSettings, desired_objects
 from kube_efs.operator.manifests import Manifest, RenderOptions, render_manifests
 from kube_efs.operator.operator_manifests import render_operator
@@ -20,7 +20,7 @@ NAMES: Final = KUBE_EFS
 REQUIRED: Final = "openshift.io/required-scc"
 RESTRICTED: Final = "restricted-v2"
 # Everything that the operator adds to pods.
-EVERYTHING: Final = ClusterFacts(
+EVERYTHING: Final = InstallationFacts(
     proxy={"HTTPS_PROXY": "http://proxy:3128", "NO_PROXY": ".svc"},
     trusted_ca_version="1",
     credentials_version="1",
@@ -66,7 +66,7 @@ def rendered(
     )
 
 
-def installed(options: RenderOptions, facts: ClusterFacts) -> tuple[Manifest, ...]:
+def installed(options: RenderOptions, facts: InstallationFacts) -> tuple[Manifest, ...]:
     """What the operator applies, with variables for each process."""
     variables = {
         one: {"KUBE_EFS_ANY": "1"} for one in (Component.CONTROLLER, Component.TUNNEL, Component.NODE)
@@ -83,7 +83,7 @@ FORMS: Final[Mapping[str, tuple[Manifest, ...]]] = {
     "rendered without FIPS": render_manifests(rendered(fips=False)),
     "operator": installed(rendered(), EVERYTHING),
     "operator, only the driver": installed(rendered(csi_only=True), EVERYTHING),
-    "operator without facts": installed(rendered(), ClusterFacts()),
+    "operator without facts": installed(rendered(), InstallationFacts()),
     **{f"operator, {one}": installed(rendered(names=one), EVERYTHING) for one in _OTHER_NAMES},
 }
 OPERATOR: Final = "the operator itself"

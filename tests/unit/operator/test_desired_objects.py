@@ -10,7 +10,7 @@ import pytest
 
 from kube_efs.model.csi.access_point_tags import Tag, parse_tags
 from kube_efs.operator.cluster_csi_driver import LogLevel
-from kube_efs.operator.cluster_facts import ClusterFacts, NodeCounts, TlsProfile, controller_replicas
+from kube_efs.operator.cluster_facts import InstallationFacts, NodeCounts, TlsProfile, controller_replicas
 from kube_efs.operator.desired_objects import (
     ALL_OPTIONAL,
     Component,
@@ -40,7 +40,11 @@ def desired(
     **facts: Any,
 ) -> tuple[Manifest, ...]:
     return desired_objects(
-        options(platform), ClusterFacts(**facts), processes or ProcessSettings(), log_level, volume_metrics
+        options(platform),
+        InstallationFacts(**facts),
+        processes or ProcessSettings(),
+        log_level,
+        volume_metrics,
     )
 
 
@@ -356,7 +360,7 @@ def test_controller_starts_with_the_tags_also_without_room_for_the_ownership_tag
 ) -> None:
     of_settings = " ".join(f"k{number}:v" for number in range(own))
     processes = ProcessSettings(variables={Component.CONTROLLER: {"KUBE_EFS_ACCESS_POINT_TAGS": of_settings}})
-    facts = ClusterFacts(cluster_id=cluster_id)
+    facts = InstallationFacts(cluster_id=cluster_id)
     (controller,) = of_component(desired(processes=processes, cluster_id=cluster_id), Component.CONTROLLER)
     keys = {tag.key for tag in parse_tags(variables(controller)["KUBE_EFS_ACCESS_POINT_TAGS"])}
     assert {f"k{number}" for number in range(own)} <= keys
@@ -408,7 +412,7 @@ def obstacles(pod: Any, constraints: Any) -> set[str]:
 
 @pytest.mark.parametrize("csi", [True, False])
 def test_security_context_constraints_allow_the_pods_with_every_optional_part(csi: bool) -> None:
-    facts = ClusterFacts(
+    facts = InstallationFacts(
         proxy={"HTTPS_PROXY": "http://proxy:3128"},
         trusted_ca_version="1",
         credentials_version="1",
@@ -432,7 +436,7 @@ def test_storage_class_is_removed_if_only_the_driver_is_requested() -> None:
     only = replace(options(), csi_only=True)
     gone = {f"StorageClass {only.storage_class_name}"}
     assert gone <= names(unrequested_objects(ProcessSettings(), only))
-    assert names(desired()) - names(desired_objects(only, ClusterFacts(), ProcessSettings())) == gone
+    assert names(desired()) - names(desired_objects(only, InstallationFacts(), ProcessSettings())) == gone
 
 
 def test_csidriver_requests_no_tokens_while_pods_of_an_older_driver_run() -> None:

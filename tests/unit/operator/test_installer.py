@@ -1,6 +1,7 @@
 """Which objects are applied again, replaced or recreated."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -9,14 +10,14 @@ from lightkube.resources.apps_v1 import DaemonSet
 from lightkube.types import PatchType
 
 from kube_efs.model.errors import KubeInvalid
-from kube_efs.operator.cluster_facts import ClusterFacts
+from kube_efs.operator.cluster_facts import InstallationFacts
 from kube_efs.operator.desired_objects import Component, ProcessSettings, component_of, desired_objects
 from kube_efs.operator.installer import (
     RESTARTED,
     Installer,
     describe_changes,
     digest_of_live,
-    has_foreign_fields,
+    foreign_fields,
     must_recreate,
     replacement,
 )
@@ -89,7 +90,7 @@ def test_workload_with_another_selector_is_recreated() -> None:
     ],
 )
 def test_fields_of_others_are_found_by_their_manager(manager: str, fields: str, expected: bool) -> None:
-    assert has_foreign_fields(deployment(manager, fields)) is expected
+    assert bool(foreign_fields(deployment(manager, fields))) is expected
 
 
 @pytest.mark.parametrize(
@@ -126,33 +127,41 @@ def test_replacement_has_the_desired_specification_and_keeps_the_restart() -> No
     assert found["spec"]["template"] == {"metadata": {"annotations": {RESTARTED: "now"}}}
 
 
-class RefusingClient(ObjectClient):
-    """Refuses to apply some objects, as an admission webhook does."""
+class InterruptedClient(ObjectClient):
+    """Refuses to apply some objects, as an admission webhook does, or acts just before a write."""
 
     def __init__(self, client: AsyncClient) -> None:
         super().__init__(client)
         self.refused: set[str] = set()
+        self.before_write: Callable[[], Awaitable[object]] | None = None
 
     async def apply(self, manifest: Manifest) -> Manifest:
         if manifest["metadata"]["name"] in self.refused:
             raise KubeInvalid("answered 422", field=str(reference_of(manifest)))
+        await self._interrupt()
         return await super().apply(manifest)
+
+    async def replace(self, manifest: Manifest) -> Manifest:
+        await self._interrupt()
+        return await super().replace(manifest)
+
+    async def _interrupt(self) -> None:
+        interrupt, self.before_write = self.before_write, None
+        if interrupt:
+            await interrupt()
 
 
 def daemon_sets(image: str) -> tuple[Manifest, Manifest]:
     """Those of the tunnels and of the driver of the nodes."""
     options = RenderOptions(platform=Platform.KUBERNETES, namespace="default", image=image, csi=True)
-    found = desired_objects(options, ClusterFacts(), ProcessSettings())
+    found = desired_objects(options, InstallationFacts(), ProcessSettings())
     tunnel, node = [one for one in found if component_of(one) in {Component.TUNNEL, Component.NODE}]
     return tunnel, node
 
 
 async def test_driver_of_the_nodes_waits_for_tunnels_whose_update_failed(kube: AsyncClient) -> None:
     """The tunnels are all ready, but with the earlier specification."""
-    objects = RefusingClient(kube)
-    cache = ObjectCache(kube, "default", asyncio.TaskGroup(), lambda: None)
-    cache._kinds.add("DaemonSet")  # no watch
-    installer = Installer(objects, cache, lambda _reference, _change: None)
+    objects, cache, installer = _installer(kube)
     tunnel, node = daemon_sets("example.com/kube-efs:1")
     first = await installer.install((tunnel, node))
     generation = first.workloads[Component.TUNNEL]["metadata"]["generation"]
@@ -177,3 +186,113 @@ async def test_driver_of_the_nodes_waits_for_tunnels_whose_update_failed(kube: A
 
     objects.refused = set()
     assert not (await installer.install(update)).errors[Component.TUNNEL]
+
+
+async def test_daemon_set_that_is_made_again_does_not_count_pods_of_the_deleted_one_as_updated(
+    kube: AsyncClient,
+) -> None:
+    """They do if they have the number of its template, and Kubernetes would begin again at 1."""
+    objects = ObjectClient(kube)
+    cache = ObjectCache(kube, "default", asyncio.TaskGroup(), lambda: None)
+    cache._kinds.add("DaemonSet")  # no watch
+    times = iter((1000.0, 2000.0))
+    installer = Installer(objects, cache, lambda _reference, _change: None, lambda: next(times))
+    (tunnel, _) = daemon_sets("example.com/kube-efs:1")
+    numbers = []
+    for _ in range(2):
+        await installer.install([tunnel])
+        live = await objects.get(reference_of(tunnel))
+        assert live
+        numbers.append(live["metadata"]["annotations"]["deprecated.daemonset.template.generation"])
+        await objects.delete(reference_of(tunnel))
+        installer.forget()
+    assert numbers == ["1000", "2000"]
+
+
+async def test_edited_daemon_set_whose_pods_are_gone_is_restored_after_a_conflict(kube: AsyncClient) -> None:
+    """Without pods its rollout is complete. The record of that must not make the edit the desired state."""
+    objects, cache, installer = _installer(kube)
+    (tunnel, _) = daemon_sets("example.com/kube-efs:1")
+    name = tunnel["metadata"]["name"]
+    await installer.install([tunnel])
+    cache.add(await _edit(kube, name, {"nodeSelector": {"disk": "fast"}}))
+
+    async def update_status() -> None:
+        live = await objects.get(reference_of(tunnel))
+        assert live
+        status = {"observedGeneration": live["metadata"]["generation"], "desiredNumberScheduled": 0}
+        status |= {"currentNumberScheduled": 0, "numberReady": 0, "numberMisscheduled": 0}
+        patched = await kube.patch(
+            DaemonSet.Status, name, {"status": status}, namespace="default", patch_type=PatchType.MERGE
+        )
+        cache.add(manifest_of(patched, "DaemonSet"))
+
+    objects.before_write = update_status
+    (error,) = (await installer.install([tunnel])).errors[Component.TUNNEL]
+    assert "409" in error
+    assert not (await installer.install([tunnel])).errors[Component.TUNNEL]
+    assert "disk" not in (await _pod_spec(objects, tunnel))["nodeSelector"]
+
+
+async def test_daemon_set_that_is_edited_while_it_is_applied_is_restored_by_the_next_pass(
+    kube: AsyncClient,
+) -> None:
+    objects, _, installer = _installer(kube)
+    (tunnel, _) = daemon_sets("example.com/kube-efs:1")
+    name = tunnel["metadata"]["name"]
+    await installer.install([tunnel])
+    installer.forget()
+    objects.before_write = lambda: _edit(kube, name, {"hostAliases": [{"ip": "192.0.2.1"}]})
+    await installer.install([tunnel])
+    await installer.install([tunnel])
+    assert "hostAliases" not in await _pod_spec(objects, tunnel)
+
+
+async def test_daemon_set_that_a_user_applied_with_the_same_values_is_not_written_again(
+    kube: AsyncClient,
+) -> None:
+    """The user stays an owner of the fields, also after the operator has replaced the specification."""
+    objects, cache, installer = _installer(kube)
+    (tunnel, _) = daemon_sets("example.com/kube-efs:1")
+    await installer.install([tunnel])
+    await kube.patch(
+        DaemonSet,
+        tunnel["metadata"]["name"],
+        dict(tunnel),
+        namespace="default",
+        patch_type=PatchType.APPLY,
+        field_manager="user",
+        force=True,
+    )
+    installer.forget()
+    await installer.install([tunnel])
+
+    async def fail() -> None:
+        raise AssertionError("the DaemonSet is written again")
+
+    objects.before_write = fail
+    await installer.install([tunnel])
+    assert foreign_fields(cache.get(reference_of(tunnel)) or {})
+
+
+def _installer(kube: AsyncClient) -> tuple[InterruptedClient, ObjectCache, Installer]:
+    objects = InterruptedClient(kube)
+    cache = ObjectCache(kube, "default", asyncio.TaskGroup(), lambda: None)
+    cache._kinds.add("DaemonSet")  # no watch
+    return objects, cache, Installer(objects, cache, lambda _reference, _change: None)
+
+
+async def _edit(kube: AsyncClient, name: str, pod_spec: dict[str, Any]) -> Manifest:
+    """Change the pods of the DaemonSet as a user does; returns the DaemonSet after that."""
+    patch = {"spec": {"template": {"spec": pod_spec}}}
+    edited = await kube.patch(
+        DaemonSet, name, patch, namespace="default", patch_type=PatchType.MERGE, field_manager="user"
+    )
+    return manifest_of(edited, "DaemonSet")
+
+
+async def _pod_spec(objects: ObjectClient, daemon_set: Manifest) -> dict[str, Any]:
+    live = await objects.get(reference_of(daemon_set))
+    assert live
+    spec: dict[str, Any] = live["spec"]["template"]["spec"]
+    return spec

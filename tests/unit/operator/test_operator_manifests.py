@@ -12,7 +12,7 @@ from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
 
 from kube_efs.model.names import NameSet
 from kube_efs.operator.bundle import render_bundle
-from kube_efs.operator.cluster_facts import ClusterFacts
+from kube_efs.operator.cluster_facts import InstallationFacts
 from kube_efs.operator.desired_objects import (
     ALL_OPTIONAL,
     ProcessSettings,
@@ -99,7 +99,7 @@ def test_operator_has_every_permission_that_it_grants(
 ) -> None:
     own = [rule for one in render_operator(options(platform)) if one["kind"] == kind for rule in one["rules"]]
     found = replace(options(platform), names=installed)
-    desired = desired_objects(found, ClusterFacts(), ALL_OPTIONAL)
+    desired = desired_objects(found, InstallationFacts(), ALL_OPTIONAL)
     for one in (*render_manifests(found), *desired):
         if one["kind"] == kind:
             assert all(rule in own for rule in one["rules"])

@@ -15,7 +15,7 @@ from kube_efs.operator.platforms import Platform
 
 def _render(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "kube_efs", "render", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
 
 
 def test_render_prints_yaml_documents() -> None:

@@ -22,7 +22,7 @@ from kube_efs.model.errors import KubeDenied, KubeUnavailable
 from kube_efs.operator.kinds import KINDS, ObjectReference
 from kube_efs.operator.object_client import ObjectClient
 from kube_efs.operator.takeover import Takeover, select_pods
-from kube_efs.operator.volumes_in_use import VolumeUse, describe_pods, volume_uses_of
+from kube_efs.operator.volumes_in_use import UseOfVolume, describe_pods, volume_uses_of
 
 
 def volume(name: str, **spec: Any) -> PersistentVolume:
@@ -64,9 +64,15 @@ def test_pods_on_nodes_that_use_driver_or_tunnel_volumes_are_found() -> None:
         pod("other", "disk", "office"),
     ]
     assert volume_uses_of(pods, CLAIMS, VOLUMES) == (
-        VolumeUse(node="a", namespace="team", pod="web", claim="driver"),
-        VolumeUse(node="b", namespace="team", pod="job", claim="tunnel", by_driver=False),
+        UseOfVolume(node="a", namespace="team", pod="web", claim="driver"),
+        UseOfVolume(node="b", namespace="team", pod="job", claim="tunnel", by_driver=False),
     )
+
+
+def test_pod_that_has_ended_uses_its_volumes_while_it_is_being_deleted() -> None:
+    leaving = pod("ended", "driver", phase="Failed", deletionTimestamp="2026-01-01T00:00:00Z")
+    (found,) = volume_uses_of([leaving], CLAIMS, VOLUMES)
+    assert found.pod == "ended"
 
 
 def test_claim_of_the_same_name_in_another_namespace_is_ignored() -> None:
@@ -92,13 +98,15 @@ def test_claims_of_ephemeral_volumes_are_found() -> None:
 
 
 def test_only_the_first_ten_pods_are_named() -> None:
-    uses = [VolumeUse(node="a", namespace="t", pod=f"p{number:02}", claim="c") for number in range(12)]
+    uses = [UseOfVolume(node="a", namespace="t", pod=f"p{number:02}", claim="c") for number in range(12)]
     assert describe_pods(uses).endswith("t/p09 and 2 more")
 
 
 def test_older_pod_is_selected_on_a_node_without_volumes_in_use() -> None:
     older = [pod("old-a"), pod("old-b", node="b")]
-    selected, waiting = select_pods(older, [VolumeUse(node="a", namespace="team", pod="web", claim="driver")])
+    selected, waiting = select_pods(
+        older, [UseOfVolume(node="a", namespace="team", pod="web", claim="driver")]
+    )
     assert selected == (older[1],)
     assert waiting.startswith("node a keeps the older driver while team/web use its volumes (drain")
 

@@ -5,7 +5,7 @@ from typing import cast
 from lightkube import AsyncClient
 from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim, Pod
 
-from kube_efs.operator.cluster_facts import ClusterFacts
+from kube_efs.operator.cluster_facts import InstallationFacts
 from kube_efs.operator.desired_objects import Component, ProcessSettings, desired_objects
 from kube_efs.operator.kinds import WORKLOADS
 from kube_efs.operator.manifests import RenderOptions
@@ -44,7 +44,7 @@ async def use_a_volume(kube: AsyncClient) -> None:
 async def test_removal_that_is_blocked_half_way_says_what_is_removed(kube: AsyncClient) -> None:
     objects = ObjectClient(kube)
     options = RenderOptions(platform=Platform.KUBERNETES, namespace="default", csi=True)
-    for one in desired_objects(options, ClusterFacts(), ProcessSettings()):
+    for one in desired_objects(options, InstallationFacts(), ProcessSettings()):
         if one["kind"] in WORKLOADS:
             await objects.apply(one)
     uninstaller = Uninstaller(objects, "default", lambda _reference, _change: None)

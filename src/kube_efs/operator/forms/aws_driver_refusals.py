@@ -14,7 +14,7 @@ from kube_efs.settings import own_image
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class ValueRefusal:
     """A value that is not served. ``usual`` is its default in the other chart, which asks for nothing."""
 
     path: str
@@ -35,59 +35,59 @@ class Refusal:
 _NO_S3: Final = "remove it; kube-efs serves no S3 file systems"
 
 REFUSALS: Final = (
-    Refusal(
+    ValueRefusal(
         path="fullnameOverride",
         usual="",
         remedy="remove it; it has no effect in the chart of the AWS driver either",
     ),
-    Refusal(
+    ValueRefusal(
         path="sidecars",
         usual={},
         remedy="remove it; the processes of kube-efs do the work of the sidecars",
     ),
-    Refusal(
+    ValueRefusal(
         path="controller.name",
         usual="efs-csi-controller",
         remedy="remove it; the name of the Deployment is fixed",
     ),
-    Refusal(
+    ValueRefusal(
         path="controller.extraCreateMetadata",
         usual=True,
         remedy="remove it; the controller always knows the claim",
     ),
-    Refusal(
+    ValueRefusal(
         path="controller.socketDirVolume",
         usual={"emptyDir": {}},
         remedy="remove it; no sidecar shares a socket with the controller",
     ),
-    Refusal(
+    ValueRefusal(
         path="controller.timeout",
         usual="15s",
         remedy="remove it; the controller limits and repeats its calls itself",
     ),
-    Refusal(
+    ValueRefusal(
         path="controller.workerThreads",
         usual=100,
         remedy="remove it, or set KUBE_EFS_AWS_CONCURRENCY in controller.env",
     ),
-    Refusal(
+    ValueRefusal(
         path="controller.fileSystemIdRefs.enabled",
         usual=False,
         remedy="remove it, and name the Secrets and ConfigMaps in csi.classReferences",
     ),
-    Refusal(
+    ValueRefusal(
         path="node.efsUtilsConfOverrides",
         usual="",
         remedy="remove it, or set the setting of kube-efs in tunnel.env; kube-efs does not use efs-utils",
     ),
-    Refusal(
+    ValueRefusal(
         path="node.efsCloudWatchLogEnabled",
         usual=False,
         remedy="remove it; the log of mounts is that of the CSI driver and the tunnel agent",
     ),
-    Refusal(path="node.s3filesUtilsConfOverrides", usual="", remedy=_NO_S3),
-    Refusal(path="node.s3filesCloudWatchLogEnabled", usual=True, remedy=_NO_S3),
-    Refusal(path="node.s3filesCloudWatchMetricsEnabled", usual=True, remedy=_NO_S3),
+    ValueRefusal(path="node.s3filesUtilsConfOverrides", usual="", remedy=_NO_S3),
+    ValueRefusal(path="node.s3filesCloudWatchLogEnabled", usual=True, remedy=_NO_S3),
+    ValueRefusal(path="node.s3filesCloudWatchMetricsEnabled", usual=True, remedy=_NO_S3),
 )
 _REGION: Final = "AWS_REGION"
 # Variables of the AWS driver that kube-efs does not read.
@@ -123,7 +123,7 @@ def refusals_template(
     return "".join(f"{line}\n" for line in lines)
 
 
-def _refusal(one: Refusal) -> Iterator[str]:
+def _refusal(one: ValueRefusal) -> Iterator[str]:
     value = f"$.Values.{one.path}"
     asked = f'and (not (kindIs "invalid" {value})) (ne (toJson {value}) `{_json(one.usual)}`)'
     if isinstance(one.usual, Mapping) and not one.usual:

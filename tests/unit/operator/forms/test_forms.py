@@ -45,7 +45,7 @@ def test_files_in_deploy_are_up_to_date() -> None:
 def _kustomized(folder: Path) -> list[Any]:
     # The same that `kubectl apply -k` reads.
     output = subprocess.run(
-        ["kubectl", "kustomize", folder], capture_output=True, text=True, check=True, timeout=60
+        ["kubectl", "kustomize", folder], capture_output=True, text=True, check=True, timeout=120
     )
     return list(yaml.safe_load_all(output.stdout))
 
