@@ -1,7 +1,8 @@
-"""Claims in the Kubernetes API: the annotations that the controller writes."""
+"""Claims in the Kubernetes API, and what the controller writes: annotations, and the status of expansions."""
 
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Final
 
 from lightkube import AsyncClient
@@ -20,17 +21,17 @@ _CHANGES_FOLLOWED: Final = 5
 
 
 class ClaimStore:
-    """Annotates claims; raises KubeError. A deleted claim is not an error."""
+    """Reads and annotates claims, and writes their status; raises KubeError."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
 
     async def mark_refused(self, claim: Claim, reason: str) -> None:
-        """Annotate the claim with the reason of its refusal."""
+        """Annotate the claim with the reason of its refusal; a deleted claim is not an error."""
         await self._annotate(claim, {REJECTED: "true", REJECT_REASON: reason})
 
     async def mark_accepted(self, claim: Claim) -> None:
-        """Remove the annotations of a refused claim."""
+        """Remove the annotations of a refused claim; a deleted claim is not an error."""
         await self._annotate(claim, {REJECTED: None, REJECT_REASON: None})
 
     async def record_file_system(self, claim: Claim, chosen: FileSystemId) -> None:
@@ -60,15 +61,31 @@ class ClaimStore:
             "changed too often", field=f"claim {claim.key}", remedy="no action is necessary; it is retried"
         )
 
-    async def _live(self, claim: Claim) -> Claim | None:
-        """The current claim; None if it was deleted."""
+    async def mark_resizing(self, claim: Claim) -> Claim:
+        """The claim with the condition ``Resizing``; raises KubeConflict if it has changed."""
+        began = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return await self._patch_status(
+            claim, {"conditions": [{"type": "Resizing", "status": "True", "lastTransitionTime": began}]}
+        )
+
+    async def record_capacity(self, claim: Claim, capacity: str) -> None:
+        """End the expansion of the claim; raises KubeConflict if it has changed."""
+        ended = [{"$patch": "delete", "type": kind} for kind in ("Resizing", "FileSystemResizePending")]
+        await self._patch_status(claim, {"capacity": {"storage": capacity}, "conditions": ended})
+
+    async def get(self, namespace: str, name: str) -> Claim | None:
+        """The claim of that name; None if it does not exist."""
         try:
-            with translated(f"claim {claim.key}"):
-                found = await self._client.get(PersistentVolumeClaim, claim.name, namespace=claim.namespace)
+            with translated(f"claim {namespace}/{name}"):
+                found = await self._client.get(PersistentVolumeClaim, name, namespace=namespace)
         except KubeNotFound:
             return None
-        live = read_claim(found.to_dict())
-        return live if live.uid == claim.uid else None
+        return read_claim(found.to_dict())
+
+    async def _live(self, claim: Claim) -> Claim | None:
+        """The current claim; None if it was deleted."""
+        live = await self.get(claim.namespace, claim.name)
+        return live if live is not None and live.uid == claim.uid else None
 
     async def _annotate(
         self, claim: Claim, annotations: Mapping[str, str | None], condition: Mapping[str, str] | None = None
@@ -86,3 +103,15 @@ class ClaimStore:
                 )
         except KubeNotFound:
             return
+
+    async def _patch_status(self, claim: Claim, status: Mapping[str, object]) -> Claim:
+        version = {"uid": claim.uid, "resourceVersion": claim.resource_version}
+        with translated(f"status of claim {claim.key}"):
+            patched = await self._client.patch(
+                PersistentVolumeClaim.Status,
+                claim.name,
+                {"metadata": version, "status": status},
+                namespace=claim.namespace,
+                patch_type=PatchType.STRATEGIC,
+            )
+        return read_claim(patched.to_dict())

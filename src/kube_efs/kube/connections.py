@@ -1,8 +1,14 @@
 """Connections to an API server with aiohttp, below the client's own HTTP library.
 
-A request needs half the processor time of httpcore, the default of that library. Requests cause most of the
+lightkube sends its requests with httpx2, which sends them with httpcore unless it is given a transport. This
+is such a transport. A request needs half the processor time of httpcore, and requests cause most of the
 controller's cost of a claim. If a request is cancelled, its connection is closed at once, also during a TLS
 handshake.
+
+Two things must be as with httpcore, because the code above relies on them. First, a failure is an error of
+httpx2: only those are translated to ``KubeUnavailable`` and retried. Second, a request is sent once: the
+answer to a POST or DELETE may be lost after it has taken effect, and only the caller knows whether a second
+one is harmless.
 """
 
 import ssl

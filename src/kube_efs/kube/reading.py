@@ -46,21 +46,28 @@ _SHARED_MOST: Final = 4096
 def read_claim(body: Json) -> Claim:
     """The claim in a PersistentVolumeClaim."""
     meta, spec = body["metadata"], body.get("spec") or {}
-    annotations = meta.get("annotations") or {}
+    annotations, status = meta.get("annotations") or {}, body.get("status") or {}
     selector = spec.get("selector")
     return Claim(
         namespace=meta["namespace"],
         name=meta["name"],
         uid=ClaimUid(meta["uid"]),
         resource_version=meta.get("resourceVersion", ""),
-        phase=_member(ClaimPhase, (body.get("status") or {}).get("phase"), ClaimPhase.PENDING),
+        phase=_member(ClaimPhase, status.get("phase"), ClaimPhase.PENDING),
         deleting="deletionTimestamp" in meta,
         # The annotation of Kubernetes 1.5 still takes precedence, even if it is empty.
         storage_class=annotations.get(_BETA_CLASS, spec.get("storageClassName")),
         volume_name=spec.get("volumeName") or "",
+        labels=_texts(meta.get("labels")),
+        annotations=_texts(annotations),
         match_labels=None if selector is None else MappingProxyType(dict(selector.get("matchLabels") or {})),
         access_modes=tuple(spec.get("accessModes") or ()),
         requested_storage=((spec.get("resources") or {}).get("requests") or {}).get("storage", "1Gi"),
+        capacity=(status.get("capacity") or {}).get("storage"),
+        resizing=any(
+            (one.get("type"), one.get("status")) == ("Resizing", "True")
+            for one in status.get("conditions") or ()
+        ),
         is_block=spec.get("volumeMode") == "Block",
         has_data_source=bool(spec.get("dataSource") or spec.get("dataSourceRef")),
         selected_node=annotations.get(_SELECTED_NODE),

@@ -20,8 +20,10 @@ log = structlog.get_logger(__name__)
 _TOO_MANY_REQUESTS = 429
 _FIRST_PAUSE_SECONDS = 0.25
 _LAST_PAUSE_SECONDS = 5.0
-# Never earlier than requested, and not all at the same moment.
+# Never earlier than requested, and not all at the same moment. A server answers 429 when the agents of many
+# nodes send requests at once, and requests a delay of one second from all of them.
 _SPREAD = (1.0, 1.25)
+_SPREAD_OF_MANY = (1.0, 3.0)
 
 _Outcome = httpx2.Response | httpx2.TransportError
 
@@ -54,7 +56,8 @@ class RetryingTransport(httpx2.AsyncBaseTransport):
             asked = _asked_seconds(request, outcome)
             if asked is None:
                 return _result(outcome)
-            delay = max(asked, pause) * random.uniform(*_SPREAD)  # noqa: S311 - spreads load, guards nothing
+            spread = _SPREAD_OF_MANY if _is_throttled(outcome) else _SPREAD
+            delay = max(asked, pause) * random.uniform(*spread)  # noqa: S311 - spreads load, guards nothing
             if self._clock() + delay > ends_at:
                 return _result(outcome)
             _log_retry(request, outcome, delay)
@@ -78,13 +81,15 @@ def _asked_seconds(request: httpx2.Request, outcome: _Outcome) -> float | None:
     """The minimum delay before the request is sent again; None when it must not be repeated."""
     if isinstance(outcome, httpx2.Response):
         seconds = outcome.headers.get("Retry-After", "")
-        if outcome.status_code != _TOO_MANY_REQUESTS and not (
-            outcome.is_server_error and seconds.isdecimal()
-        ):
+        if not _is_throttled(outcome) and not (outcome.is_server_error and seconds.isdecimal()):
             return None
         return float(seconds) if seconds.isdecimal() else 0.0
     was_sent = not isinstance(outcome, httpx2.ConnectError | httpx2.ConnectTimeout)
     return None if was_sent and request.method != "GET" else 0.0
+
+
+def _is_throttled(outcome: _Outcome) -> bool:
+    return isinstance(outcome, httpx2.Response) and outcome.status_code == _TOO_MANY_REQUESTS
 
 
 def _result(outcome: _Outcome) -> httpx2.Response:

@@ -28,7 +28,7 @@ from kube_efs.model.shared_volumes.shared_volume import (
     MarkedVolume,
     Owner,
     SharedVolume,
-    Source,
+    SharedVolumeSource,
     Status,
 )
 
@@ -107,7 +107,7 @@ class SharedVolumeStore:
         except KubeNotFound:
             return
 
-    async def restore(self, shared: SharedVolume, source: Source) -> SharedVolume:
+    async def restore(self, shared: SharedVolume, source: SharedVolumeSource) -> SharedVolume:
         """Write this source into the spec; raises KubeInvalid if the API server refuses the change."""
         spec = {"fileSystemID": source.file_system_id, "accessPointID": source.access_point_id}
         return await self._patch(shared, {}, {"spec": spec})

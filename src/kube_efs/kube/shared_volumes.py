@@ -34,7 +34,7 @@ from kube_efs.model.shared_volumes.shared_volume import (
     Owner,
     SharedVolume,
     SharedVolumePhase,
-    Source,
+    SharedVolumeSource,
     Status,
     marks_among,
     marks_of,
@@ -71,7 +71,7 @@ def read_shared_volume(body: Json) -> SharedVolume:
         generation=meta.get("generation", 0),
         deleting="deletionTimestamp" in meta,
         finalizers=tuple(meta.get("finalizers") or ()),
-        source=Source(
+        source=SharedVolumeSource(
             file_system_id=spec.get("fileSystemID", ""), access_point_id=spec.get("accessPointID", "")
         ),
         status=Status(

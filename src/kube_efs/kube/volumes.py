@@ -22,7 +22,7 @@ _PAGE_SIZE: Final = 500
 
 
 class VolumeStore:
-    """Creates, reads and deletes volumes; raises KubeError."""
+    """Creates, reads, expands and deletes volumes; raises KubeError."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
@@ -90,8 +90,15 @@ class VolumeStore:
         with suppress(KubeNotFound):
             await self._patch(volume, {"finalizers": [FINALIZER]})
 
-    async def _patch(self, volume: Volume, metadata: Mapping[str, object]) -> None:
+    async def expand(self, volume: Volume, capacity: str) -> None:
+        """Set the capacity; raises KubeConflict if the volume has changed since it was read."""
+        version = {"resourceVersion": volume.resource_version}
+        await self._patch(volume, version, {"capacity": {"storage": capacity}})
+
+    async def _patch(
+        self, volume: Volume, metadata: Mapping[str, object], spec: Mapping[str, object] | None = None
+    ) -> None:
         # The uid makes the patch fail, instead of changing a new volume of the same name.
-        patch = {"metadata": {"uid": volume.uid, **metadata}}
+        patch = {"metadata": {"uid": volume.uid, **metadata}, **({"spec": spec} if spec else {})}
         with translated(f"volume {volume.name}"):
             await self._client.patch(PersistentVolume, volume.name, patch, patch_type=PatchType.STRATEGIC)

@@ -4,6 +4,10 @@ A watch can end at any time: after the server's timeout, a restart, an expired r
 half-open connection. ``follow`` lists, watches, and restarts automatically. Its reader keeps a cache: it
 replaces everything on ``Listed`` and applies single changes in between.
 
+The server is asked for bookmarks, events that contain only a version. Without them, the version of a reader
+whose objects rarely change would expire while others of the kind change, and each watch would begin with a
+new list. On a thousand nodes, this is a thousand lists in each round.
+
 A list is read in pages, and each object is converted to the reader's value before the next page. So of ten
 thousand objects, only five hundred are in memory as API objects.
 """
@@ -13,11 +17,14 @@ import random
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeAlias, TypeVar, overload
 
+import msgspec
 import structlog
-from lightkube import AsyncClient
+from lightkube import ApiError, AsyncClient
+from lightkube.core.decoders import decode_object, decode_status, decode_watch_event
 from lightkube.core.resource import Resource
+from lightkube.core.selector import build_selector
 
 from kube_efs.kube.errors import translated
 from kube_efs.model.errors import KubeError, KubeExpired
@@ -37,6 +44,8 @@ _PAGE_SIZE = 500
 
 T = TypeVar("T", bound=Resource)
 V = TypeVar("V")
+# The type of an event, its object, None for a bookmark, and the version to continue from.
+_Event: TypeAlias = tuple[str, Any, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,10 +136,10 @@ async def follow(
                 yield listed
                 del listed  # The reader has the list now; release it.
             async with aclosing(_watch(client, resource, scope, version)) as stream:
-                async for kind, found in stream:
-                    back_off = _FIRST_BACK_OFF_SECONDS
-                    version = found.metadata.resourceVersion
-                    yield Deleted(read(found)) if kind == "DELETED" else Applied(read(found))
+                async for kind, found, seen in stream:
+                    back_off, version = _FIRST_BACK_OFF_SECONDS, seen
+                    if found is not None:
+                        yield Deleted(read(found)) if kind == "DELETED" else Applied(read(found))
         except KubeExpired:
             version = None
         except KubeError as error:
@@ -159,20 +168,63 @@ async def _list(
 
 async def _watch(
     client: AsyncClient, resource: type[Resource], scope: dict[str, Any], version: str
-) -> AsyncGenerator[tuple[str, Any], None]:
-    """The changes since that version, until the server's timeout or shortly after it."""
+) -> AsyncGenerator[_Event, None]:
+    """The events since that version, until the server's timeout or shortly after it."""
     seconds = random.randint(*_WATCH_SECONDS)  # noqa: S311 - spreads load, guards nothing
     deadline = asyncio.get_running_loop().time() + seconds + _GRACE_SECONDS
-    stream = _untyped(client).watch(resource, resource_version=version, server_timeout=seconds, **scope)
+    stream = _events(client, resource, scope, version, seconds)
     with translated(f"watch {resource.__name__}"):
         async with aclosing(stream):
             while True:
                 try:
                     async with asyncio.timeout_at(deadline):
-                        change = await anext(stream)
+                        event = await anext(stream, None)
                 except TimeoutError:
                     return
-                yield change
+                if event is None:
+                    return
+                yield event
+
+
+async def _events(
+    client: AsyncClient, resource: type[Resource], scope: dict[str, Any], version: str, seconds: int
+) -> AsyncGenerator[_Event, None]:
+    """The events of one watch.
+
+    AsyncClient.watch() cannot ask for bookmarks, and cannot read those of Pods and other kinds with required
+    fields, because they are null.
+    """
+    library = _untyped(client)._client  # noqa: SLF001
+    labels, fields = scope["labels"], scope["fields"]
+    parameters = {
+        "allowWatchBookmarks": "true",
+        "timeoutSeconds": seconds,
+        "resourceVersion": version,
+        "labelSelector": build_selector(labels) if labels else None,
+        "fieldSelector": build_selector(fields, for_fields=True) if fields else None,
+    }
+    wanted = library.prepare_request(
+        "list", res=resource, namespace=scope.get("namespace"), watch=True, params=parameters
+    )
+    build, timeout = library._client.build_request, library._watch_timeout  # noqa: SLF001
+    request = build(wanted.method, wanted.url, params=wanted.params, timeout=timeout)
+    response = await library.send(request, stream=True)
+    try:
+        response.raise_for_status()
+        async for line in response.aiter_lines():
+            yield _read_event(line, wanted.response_type)
+    finally:
+        await response.aclose()
+
+
+def _read_event(line: str, kind: type[Resource]) -> _Event:
+    event = decode_watch_event(line.encode())
+    if event.type == "ERROR":
+        raise ApiError(status=decode_status(event.object))
+    if event.type == "BOOKMARK":
+        return event.type, None, str(msgspec.json.decode(event.object)["metadata"]["resourceVersion"])
+    found: Any = decode_object(event.object, kind)
+    return event.type, found, str(found.metadata.resourceVersion)
 
 
 def _untyped(client: AsyncClient) -> Any:  # noqa: ANN401 - the client's overloads want the kind spelt out

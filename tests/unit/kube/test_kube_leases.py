@@ -68,7 +68,7 @@ async def turns(client: AsyncClient) -> None:
 
 async def test_first_candidate_leads(kube: AsyncClient) -> None:
     leader = candidate(kube, "a", Clock())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await leader.acquire()
     found = await spec(kube)
     assert leader.is_leader
@@ -87,7 +87,7 @@ async def test_second_candidate_waits_from_the_last_observed_change(kube: AsyncC
         await turns(kube)
         assert not waiting.done()
         clock.now += 0.2
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await waiting
     found = await spec(kube)
     assert (found.holderIdentity, found.leaseTransitions) == ("b", 1)
@@ -121,7 +121,7 @@ async def test_lease_lasts_for_the_duration_that_its_holder_wrote(kube: AsyncCli
 async def test_restarted_leader_takes_its_own_lease_at_once(kube: AsyncClient) -> None:
     await candidate(kube, "a", Clock()).acquire()
     again = candidate(kube, "a", Clock())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await again.acquire()
     assert again.follows_a_crash
     assert (await spec(kube)).leaseTransitions == 0
@@ -135,7 +135,7 @@ async def test_released_lease_is_taken_at_once(kube: AsyncClient) -> None:
     assert not first.is_leader
     assert (await spec(kube)).holderIdentity == ""
     second = candidate(kube, "b", Clock())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await second.acquire()
     assert not second.follows_a_crash
 
@@ -151,7 +151,7 @@ async def test_one_of_several_concurrent_candidates_leads(kube: AsyncClient) -> 
     clock = Clock()
     several = [candidate(kube, identity, clock) for identity in "abcde"]
     tasks = [asyncio.create_task(one.acquire()) for one in several]
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     await turns(kube)
     assert sum(one.is_leader for one in several) == 1
@@ -168,7 +168,7 @@ async def test_lease_taken_by_another_is_lost(kube: AsyncClient) -> None:
         with capture_logs() as logs:
             # Independent of its current version.
             await kube.patch(Lease, "lead", {"spec": {"holderIdentity": "b"}}, namespace="default")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await keeping
     assert not leader.is_leader
     assert (await spec(kube)).holderIdentity == "b"
@@ -217,7 +217,7 @@ async def test_leader_that_cannot_renew_stops_before_others_can_take_over(
     async with client_of(refuse) as client:
         leader = candidate(client, "a", clock)
         leader.is_leader = True
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await leader.keep()
     assert not leader.is_leader
     assert clock.now - 1000 <= 11
@@ -236,7 +236,7 @@ async def test_hanging_renewal_ends_at_the_deadline(client_of: ClientOf) -> None
             renew_deadline_seconds=0.05,
             retry_period_seconds=0.01,
         )
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await Leadership(client, short, time.monotonic).keep()
 
 
@@ -255,7 +255,7 @@ async def test_hanging_renewal_leaves_time_for_another(
 
     await candidate(kube, "a", Clock()).acquire()
     patient = LeaseTerms(
-        namespace="default", name="lead", identity="a", renew_deadline_seconds=1, retry_period_seconds=0.01
+        namespace="default", name="lead", identity="a", renew_deadline_seconds=4, retry_period_seconds=0.01
     )
     async with (
         client_of(hang_once) as client,
@@ -283,7 +283,7 @@ async def test_lease_time_starts_before_the_request(client_of: ClientOf) -> None
         leader = candidate(client, "a", clock)
         await leader.acquire()
         clock.now += 1.1
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             await leader.keep()
     assert not leader.is_leader
 
@@ -307,7 +307,7 @@ async def test_all_later_leaders_know_that_requests_of_a_crashed_leader_are_poss
         async with running(leader.acquire()) as waiting:
             await turns(kube)
             clock.now += 16
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 await waiting
         await leader.release()
         assert leader.follows_a_crash
@@ -342,7 +342,7 @@ def older_candidate(client: AsyncClient, identity: str, clock: Clock) -> Leaders
 async def test_endpoints_object_is_held_as_older_clients_hold_it(kube: AsyncClient) -> None:
     clock = Clock()
     first, second = older_candidate(kube, "a", clock), older_candidate(kube, "b", clock)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await first.acquire()
         lock = await kube.get(Endpoints, "lead", namespace="default")
         assert lock.metadata
@@ -374,7 +374,7 @@ async def test_lock_of_an_older_process_is_respected_until_it_expires(kube: Asyn
     await kube.create(Endpoints(metadata=metadata))
     clock = Clock()
     next_one = older_candidate(kube, "b", clock)
-    async with asyncio.timeout(5), running(next_one.acquire()) as waiting:
+    async with asyncio.timeout(30), running(next_one.acquire()) as waiting:
         await asyncio.sleep(0.1)
         assert not waiting.done()
         clock.now += 16
@@ -394,7 +394,7 @@ async def test_unreadable_record_gives_way_after_the_usual_time(kube: AsyncClien
     await kube.create(Endpoints(metadata=metadata))
     clock = Clock()
     next_one = older_candidate(kube, "b", clock)
-    async with asyncio.timeout(5), running(next_one.acquire()) as waiting:
+    async with asyncio.timeout(30), running(next_one.acquire()) as waiting:
         await asyncio.sleep(0.05)
         clock.now += 16
         await waiting

@@ -13,6 +13,7 @@ CLAIM: dict[str, Any] = {
     "apiVersion": "v1",
     "kind": "PersistentVolumeClaim",
     "metadata": {
+        "labels": {"app": "shop"},
         "name": "efs-example",
         "namespace": "team",
         "uid": "4a2b",
@@ -44,6 +45,8 @@ def test_claim_is_read() -> None:
         resource_version="71",
         phase=ClaimPhase.PENDING,
         storage_class="efs-stunnel",
+        labels={"app": "shop"},
+        annotations=CLAIM["metadata"]["annotations"],
         match_labels={"volume_name": "example"},
         access_modes=("ReadWriteMany",),
         requested_storage="5Gi",

@@ -104,8 +104,7 @@ async def outcome_of(server: Server, method: str) -> Outcome:
 @pytest.mark.parametrize(
     ("failure", "least"),
     [
-        pytest.param(answer(429, Retry_After="2"), [2, 2, 2], id="delay from Retry-After"),
-        pytest.param(answer(429), [0.25, 0.5, 1, 2], id="growing delay without Retry-After"),
+        pytest.param(answer(503, Retry_After="2"), [2, 2, 2], id="delay from Retry-After"),
         pytest.param(REFUSED, [0.25, 0.5, 1, 2], id="growing delay while the connection is refused"),
     ],
 )
@@ -116,6 +115,18 @@ async def test_retry_delay_grows_and_follows_retry_after(failure: Outcome, least
     for waited, asked in zip(server.waits, least, strict=False):
         assert asked <= waited <= asked * 1.25
     assert len(server.waits) >= len(least)
+
+
+@pytest.mark.parametrize(("seconds", "headers"), [(1, {"Retry_After": "1"}), (0.25, {})])
+async def test_requests_that_are_refused_together_do_not_return_together(
+    seconds: float, headers: dict[str, str]
+) -> None:
+    servers = [Server(answer(429, **headers), answer(200)) for _ in range(100)]
+    for server in servers:
+        assert (await server.send()).status_code == 200
+    waits = [server.waits[0] for server in servers]
+    assert all(seconds <= wait <= 3 * seconds for wait in waits)
+    assert max(waits) - min(waits) > seconds
 
 
 async def test_each_retry_logs_its_reason() -> None:

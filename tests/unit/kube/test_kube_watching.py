@@ -11,7 +11,7 @@ import pytest
 from lightkube import AsyncClient
 from lightkube.config.kubeconfig import SingleConfig
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import Secret
+from lightkube.resources.core_v1 import Pod, Secret
 from structlog.testing import capture_logs
 
 from kube_efs.kube import watching
@@ -139,6 +139,40 @@ async def test_refused_version_causes_a_new_list(client_of: ClientOf) -> None:
     server = _Scripted([_listing("a", version="5"), refused, _listing("b", version="9")])
     async with client_of(server) as client, reading(client) as reader:
         assert [await reader.next() for _ in range(2)] == ["listed a", "listed b"]
+
+
+async def test_watch_continues_at_the_version_of_a_bookmark(client_of: ClientOf) -> None:
+    """Otherwise the version of an object that never changes expires."""
+    server = _Scripted(
+        [
+            _listing("a", version="5"),
+            _events(_event("BOOKMARK", "", "90"), end=httpx2.ReadError("cut")),
+            _events(_event("ADDED", "b", "91")),
+        ]
+    )
+    async with client_of(server) as client, reading(client) as reader:
+        assert [await reader.next() for _ in range(2)] == ["listed a", "applied b"]
+    assert server.versions == [None, "5", "90"]
+    assert [one.get("allowWatchBookmarks") for one in server.requests] == [None, "true", "true"]
+
+
+async def test_bookmark_of_a_kind_with_required_fields_is_read(client_of: ClientOf) -> None:
+    """As kube-apiserver 1.36 sends it."""
+    bookmark = {
+        "type": "BOOKMARK",
+        "object": {"metadata": {"resourceVersion": "90"}, "spec": {"containers": None}, "status": {}},
+    }
+    server = _Scripted(
+        [
+            _listing("a", version="5"),
+            _events(bookmark, end=httpx2.ReadError("cut")),
+            _events(_event("ADDED", "b", "91")),
+        ]
+    )
+    async with client_of(server) as client, aclosing(follow(client, Pod, namespace="default")) as stream:
+        async with asyncio.timeout(10):
+            assert [type(await anext(stream)) for _ in range(2)] == [Listed, Applied]
+    assert server.versions == [None, "5", "90"]
 
 
 @pytest.mark.parametrize(

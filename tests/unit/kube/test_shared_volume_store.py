@@ -29,14 +29,14 @@ from kube_efs.model.shared_volumes.shared_volume import (
     Owner,
     SharedVolume,
     SharedVolumePhase,
-    Source,
+    SharedVolumeSource,
     Status,
     marks_of,
 )
 from kube_efs.operator.manifests import load_asset
 
 OWNER = Owner(namespace="default", name="sv1")
-SOURCE = Source(file_system_id="fs-1234cdef", access_point_id="fsap-0123456789abcdef")
+SOURCE = SharedVolumeSource(file_system_id="fs-1234cdef", access_point_id="fsap-0123456789abcdef")
 READY = Status(phase=SharedVolumePhase.READY, claim_name="pvc-sv1", bound=False, matches=True, generation=1)
 
 
@@ -245,5 +245,5 @@ async def test_namespace_annotation_is_read(kube: AsyncClient, store: SharedVolu
 def test_objects_that_older_definitions_accepted_are_read() -> None:
     body = {"metadata": {"name": "sv1", "namespace": "default", "uid": "u"}, "status": {"phase": "Odd"}}
     shared = read_shared_volume(body)
-    assert shared.source == Source(file_system_id="", access_point_id="")
+    assert shared.source == SharedVolumeSource(file_system_id="", access_point_id="")
     assert shared.status == Status()
