@@ -139,15 +139,20 @@ class AwsApi:
 
     @classmethod
     async def start(
-        cls, log_file: Path, starter: Starter = start_module, *, driver_policy: str | None = None
+        cls,
+        log_file: Path,
+        starter: Starter = start_module,
+        *,
+        driver_policy: str | None = None,
+        host: str = "127.0.0.1",
     ) -> Self:
-        """Run the server on a free loopback port; raises PlatformError.
+        """Run the server on a free port of this address; raises PlatformError.
 
         ``driver_policy`` is the text of the identity policy of ``DRIVER``, who may do everything without.
         """
         changes_file = log_file.with_suffix(".changes")
         changes_file.write_bytes(b"")
-        arguments = [str(changes_file)]
+        arguments = [host, str(changes_file)]
         if driver_policy is not None:
             policy_file = log_file.with_suffix(".policy.json")
             policy_file.write_text(driver_policy)
@@ -158,7 +163,7 @@ class AwsApi:
         except BaseException:
             await process.kill()
             raise
-        return cls(process, f"http://127.0.0.1:{port}", changes_file)
+        return cls(process, f"http://{host}:{port}", changes_file)
 
     @property
     def changes(self) -> int:

@@ -127,10 +127,10 @@ def _noted(change: Callable[..., Any], file: Path) -> Callable[..., Any]:
 
 
 def main() -> None:
-    """Serve on a free loopback port, without a line for each request: a cluster may run for days.
+    """Serve on a free port, without a line for each request: a cluster may run for days.
 
-    The arguments are the file that grows with each change, see ``note_changes``, and the file of the driver's
-    policy if it has one.
+    The arguments are the address to listen on, the file that grows with each change, see ``note_changes``,
+    and the file of the driver's policy if it has one.
     """
     logging.getLogger("werkzeug").setLevel(logging.WARNING)
     # moto finds a service by the module of its class, so a class of our own cannot take its place.
@@ -138,11 +138,12 @@ def main() -> None:
         for name, method in vars(ours).items():
             if not name.startswith("_"):
                 setattr(theirs, name, method)
-    changes_file, *policy_file = map(Path, sys.argv[1:])
+    host = sys.argv[1]
+    changes_file, *policy_file = map(Path, sys.argv[2:])
     note_changes(changes_file)
     if policy_file:
         enforce(parse_policy(policy_file[0].read_text(), of_identity=True))
-    serve(["-H", "127.0.0.1", "-p", "0"])
+    serve(["-H", host, "-p", "0"])
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ class InstanceRole:
 
 
 class InstanceMetadata:
-    """The metadata service on a free loopback port; assigning ``instance`` moves the machine elsewhere."""
+    """The metadata service on a free port of ``host``; assigning ``instance`` moves the machine elsewhere."""
 
     def __init__(
         self,
@@ -60,8 +60,10 @@ class InstanceMetadata:
         *,
         role: InstanceRole | None = None,
         clock: Callable[[], float] = time.monotonic,
+        host: str = "127.0.0.1",
     ) -> None:
         self._clock = clock
+        self._host = host
         self._role = role
         self.instance = instance
         self.url = ""
@@ -75,7 +77,7 @@ class InstanceMetadata:
         application.router.add_get("/latest/{path:.*}", self._answer)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        await web.TCPSite(self._runner, self._host, 0).start()
         host, port = self._runner.addresses[0]
         self.url = f"http://{host}:{port}"
 

@@ -36,14 +36,15 @@ _REFUSAL = """\
 
 
 class PodRoles:
-    """Both services on a free loopback port. Roles trust the service accounts that ``trust`` names.
+    """Both services on a free port of ``host``. Roles trust the service accounts that ``trust`` names.
 
     ``life`` is how long credentials are good, ``sessions`` how often a role was given, ``secrets`` are the
     tokens and keys that no log may show.
     """
 
-    def __init__(self, identities: Identities) -> None:
+    def __init__(self, identities: Identities, *, host: str = "127.0.0.1") -> None:
         self._identities = identities
+        self._host = host
         self._trusted: set[tuple[str, str]] = set()
         self._associated: dict[str, str] = {}
         self._runner: web.AppRunner | None = None
@@ -59,7 +60,7 @@ class PodRoles:
         application.router.add_get("/v1/credentials", self._agent)
         self._runner = web.AppRunner(application, access_log=None, shutdown_timeout=0)
         await self._runner.setup()
-        await web.TCPSite(self._runner, "127.0.0.1", 0).start()
+        await web.TCPSite(self._runner, self._host, 0).start()
         host, port = self._runner.addresses[0]
         self.url = f"http://{host}:{port}"
 

@@ -33,7 +33,7 @@ from fake_efs.aws_api import (
     create_subnets,
 )
 from fake_efs.data_plane import POLL_SECONDS, DataPlane
-from fake_efs.errors import AwsNotFound, InvalidValue, PlatformError
+from fake_efs.errors import AwsError, AwsNotFound, InvalidValue, PlatformError
 from fake_efs.file_systems import FileSystem, MountTarget, is_usable, read_mount_target
 from fake_efs.identities import INSTANCE_ROLE, Identities
 from fake_efs.instance_metadata import (
@@ -53,7 +53,7 @@ _SECOND_OCTETS = range(16, 251)
 DEFAULT_REGION = "us-east-1"
 # A client that waits for an answer is waited for by a pod.
 _ADMISSION_SECONDS = 5.0
-_LOOPBACK = "127.0.0.1,localhost"
+_LOOPBACK = "127.0.0.1"
 log = structlog.get_logger()
 
 
@@ -106,6 +106,9 @@ class EmbeddedEfs:
 
     With ``driver_policy``, the text of an identity policy, the credentials of ``environment`` allow these
     calls only; without, they are an administrator's.
+
+    With ``network``, whose addresses must all be this machine's, everything is served there: a /16 for nodes
+    that are other machines. Without, it is served on loopback.
     """
 
     def __init__(
@@ -116,8 +119,11 @@ class EmbeddedEfs:
         poll_seconds: float = POLL_SECONDS,
         starter: Starter = start_module,
         driver_policy: str | None = None,
+        network: IPv4Network | None = None,
     ) -> None:
         self._driver_policy = driver_policy
+        self._network = network
+        self._host = _LOOPBACK if network is None else str(network[1])
         self.region = region
         self.authority = Authority.create()
         self.work_dir = work_dir.absolute()
@@ -147,25 +153,29 @@ class EmbeddedEfs:
     async def _start(self) -> None:
         self.work_dir.mkdir(parents=True, exist_ok=True)
         self.ca_file.write_text(self.authority.pem)
-        addresses = LoopbackRange.acquire()
-        self._exit_stack.callback(addresses.release)
+        network = self._network
+        if network is None:
+            loopback = LoopbackRange.acquire()
+            self._exit_stack.callback(loopback.release)
+            network = loopback.network
         self._api = api = await AwsApi.start(
-            self.work_dir / "aws-api.log", self._starter, driver_policy=self._driver_policy
+            self.work_dir / "aws-api.log", self._starter, driver_policy=self._driver_policy, host=self._host
         )
         self._exit_stack.push_async_callback(api.stop)
         self.endpoint_url = api.endpoint_url
         opening = aws_client("efs", api.endpoint_url, self.region)
         self._efs = await self._exit_stack.enter_async_context(opening)
-        self.subnets = await create_subnets(api.endpoint_url, self.region, addresses.network)
+        self.subnets = await create_subnets(api.endpoint_url, self.region, network)
         identities = Identities(self.region)
         metadata = InstanceMetadata(
             _instance_in(self.subnets[0], self.region),
             role=InstanceRole(name=INSTANCE_ROLE, credentials=identities.instance_credentials),
+            host=self._host,
         )
         self._exit_stack.push_async_callback(metadata.stop)
         await metadata.start()
         self.metadata_url = metadata.url
-        self.pod_roles = PodRoles(identities)
+        self.pod_roles = PodRoles(identities, host=self._host)
         self._exit_stack.push_async_callback(self.pod_roles.stop)
         await self.pod_roles.start()
         opening = aws_client("efs", api.endpoint_url, self.region, call_seconds=_ADMISSION_SECONDS)
@@ -181,7 +191,7 @@ class EmbeddedEfs:
         )
         self._exit_stack.push_async_callback(self.data_plane.stop)
         self.data_plane.start()
-        log.info("embedded_efs_ready", aws=self.endpoint_url, addresses=str(addresses.network))
+        log.info("embedded_efs_ready", aws=self.endpoint_url, addresses=str(network))
 
     def environment(self) -> Mapping[str, str]:
         """The environment variables that point an AWS client here, and away from any real account."""
@@ -195,8 +205,8 @@ class EmbeddedEfs:
             "AWS_EC2_METADATA_SERVICE_ENDPOINT": self.metadata_url,
             "AWS_CONFIG_FILE": os.devnull,
             "AWS_SHARED_CREDENTIALS_FILE": os.devnull,
-            "NO_PROXY": _LOOPBACK,
-            "no_proxy": _LOOPBACK,
+            "NO_PROXY": f"{self._host},localhost",
+            "no_proxy": f"{self._host},localhost",
         }
 
     async def create_file_system(self, name: str, *, zones: Collection[str] | None = None) -> str:
@@ -210,7 +220,13 @@ class EmbeddedEfs:
         file_system_id = str(made["FileSystemId"])
         for subnet in self.subnets:
             if zones is None or subnet.zone in zones:
-                await self._create_mount_target(file_system_id, subnet)
+                try:
+                    await self._create_mount_target(file_system_id, subnet)
+                except AwsError:
+                    # AWS's library repeats a call whose answer was lost, and the repetition is refused.
+                    made_before = await self.mount_targets(file_system_id)
+                    if subnet.subnet_id not in {one.subnet_id for one in made_before}:
+                        raise
         await self.data_plane.settle()
         return file_system_id
 

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable
-from importlib.resources import files
 from typing import Any
 
 import yaml
@@ -12,6 +11,7 @@ from lightkube.codecs import from_dict
 from kube_efs.kube.errors import translated
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.names import NEW_INSTALLATION
+from kube_efs.operator.manifests import render_asset, text_of
 
 STORAGE_CLASS_NAME = NEW_INSTALLATION.names.storage_class
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
@@ -72,27 +72,9 @@ spec:
 """
 
 
-# As ``kube-efs render`` has it.
-CSI_DRIVER = """\
-apiVersion: storage.k8s.io/v1
-kind: CSIDriver
-metadata:
-  name: efs.csi.aws.com
-spec:
-  attachRequired: false
-  podInfoOnMount: false
-  fsGroupPolicy: None
-  volumeLifecycleModes: [Persistent]
-  tokenRequests:
-  - audience: sts.amazonaws.com
-  - audience: pods.eks.amazonaws.com
-  requiresRepublish: true
-"""
-
-# The one that every installation has.
-SHARED_VOLUMES = (
-    files("kube_efs").joinpath("operator", "assets", "shared-volumes-crd.yaml").read_text("utf-8")
-)
+# Those that every installation with the driver has.
+CSI_DRIVER = text_of(render_asset("csi-driver", {"pod_tokens": True}), as_json=False)
+SHARED_VOLUMES = text_of(render_asset("shared-volumes-crd", {}), as_json=False)
 
 # The class, the claim and the pod that a user of the AWS driver has written down; the file system is another.
 ACCESS_POINT_CLASS = """\

@@ -13,7 +13,8 @@ from fake_efs.errors import PlatformError
 from fake_efs.process import Starter
 from fake_efs.service import EmbeddedEfs
 from kube_efs.model.names import NEW_INSTALLATION, Names
-from kube_efs.tunnels.stunnel.process import StunnelProcess
+from kube_efs.tunnels.stunnel.assignment import shard_number
+from kube_efs.tunnels.stunnel.process import StunnelProcess, find_running
 from kube_efs_lab.control_plane import ControlPlane
 from kube_efs_lab.node import IMAGE
 from kube_efs_lab.program import Program
@@ -80,7 +81,7 @@ class Folders:
 
     @property
     def stunnel_conf(self) -> Path:
-        """The configuration of the one stunnel."""
+        """The configuration of the first stunnel; those of others are beside it."""
         return self.root / "tunnel" / "stunnel.conf"
 
     @property
@@ -170,10 +171,12 @@ async def make_programs(
 
 
 async def end_stunnel(folders: Folders) -> None:
-    """End the stunnel that an agent has left running for mounts, which nobody has any more."""
-    stunnel = StunnelProcess.adopt(_STUNNEL, folders.stunnel_conf, lambda: None)
-    if stunnel is not None:
-        await stunnel.stop(timeout_seconds=_STUNNEL_SECONDS)
+    """End the stunnels that an agent has left running for mounts, which nobody has any more."""
+    for pid, path in tuple(find_running(_STUNNEL)):
+        if shard_number(folders.stunnel_conf, path) is not None:
+            stunnel = StunnelProcess.adopt(pid, _STUNNEL, path, lambda: None)
+            if stunnel is not None:
+                await stunnel.stop(timeout_seconds=_STUNNEL_SECONDS)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
-"""A real Kubernetes control plane on loopback: etcd, kube-apiserver and kube-controller-manager.
+"""A real Kubernetes control plane: etcd, kube-apiserver and kube-controller-manager.
 
-It has no nodes and no scheduler. Admission, RBAC, garbage collection, the volume binder and the rest are
-Kubernetes' own, from programs that somebody has built.
+Admission, RBAC, garbage collection, the volume binder and the rest are Kubernetes' own, from programs that
+somebody has built. Usually it is on loopback, without nodes and scheduler; with ``RealNodes`` it has both.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ import ssl
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
+from ipaddress import IPv4Network
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -28,6 +29,7 @@ from kube_efs.kube.client import connect, load_config
 from tinykube.api.credentials import make_identity, render_kubeconfig, write_kubeconfig
 
 _HOST = "127.0.0.1"
+_HTTPS = 443
 _ISSUER = "https://kubernetes.default.svc"
 _READY_SECONDS = 60.0
 _POLL_SECONDS = 0.05
@@ -35,12 +37,13 @@ _CONTROLLER_MANAGER = "system:kube-controller-manager"
 # Memory is there and processor time is not: rarely collect so small a heap, have goroutines begin with the
 # stack that they come to need, and no threads that look for work of each other's.
 _GO = {"GOGC": "400", "GOMEMLIMIT": "512MiB", "GODEBUG": "adaptivestackstart=1", "GOMAXPROCS": "1"}
-# Tests create Nodes and do not renew their leases, so no controller may judge Nodes by them. No volume of
-# EFS grows, but the program that expands volumes does so for each claim.
-_CONTROLLERS = (
-    "*,-node-lifecycle-controller,-taint-eviction-controller,-node-ipam-controller"
-    ",-persistentvolume-expander-controller"
-)
+# No volume of EFS grows, but the program that expands volumes does so for each claim. Nodes know the
+# addresses of their pods themselves.
+_CONTROLLERS = "*,-node-ipam-controller,-persistentvolume-expander-controller"
+# Without kubelets, tests create Nodes and do not renew their leases, so no controller may judge Nodes by
+# them.
+_NODES_UNJUDGED = ",-node-lifecycle-controller,-taint-eviction-controller"
+_SCHEDULER = "system:kube-scheduler"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,29 +54,51 @@ class ServiceAccountName:
     name: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RealNodes:
+    """Nodes with a kubelet each, which reach the control plane at addresses of this machine.
+
+    ``services`` is the range of addresses of Services. The API server listens at the first, which is that of
+    the Service ``kubernetes``, so that pods reach it without a proxy for Services. ``names`` are the nodes'.
+    """
+
+    services: IPv4Network
+    names: tuple[str, ...]
+
+
 class RealControlPlane(AbstractAsyncContextManager["RealControlPlane"]):
     """A fresh cluster while its context is open; all its files, logs too, are in ``folder``.
 
-    ``programs`` is the directory with etcd, kube-apiserver and kube-controller-manager. ``api_server_flags``
-    are further flags of kube-apiserver, without the two hyphens.
+    ``programs`` is the directory with etcd, kube-apiserver and kube-controller-manager, and kube-scheduler if
+    there are ``nodes``. ``api_server_flags`` are further flags of kube-apiserver, without the two hyphens.
     """
 
     def __init__(
-        self, folder: Path, programs: Path, api_server_flags: Mapping[str, object] | None = None
+        self,
+        folder: Path,
+        programs: Path,
+        api_server_flags: Mapping[str, object] | None = None,
+        *,
+        nodes: RealNodes | None = None,
     ) -> None:
         self.folder = folder
         self._programs = programs
         self._api_server_flags = dict(api_server_flags or {})
         self.admin_kubeconfig = folder / "admin.kubeconfig"
+        self.ca_file = folder / "ca.crt"
+        self._nodes = nodes
         self._port, self._etcd_port, self._peer_port = _free_ports()
-        self._identity = make_identity(_HOST)
+        self._host = _HOST
+        if nodes is not None:
+            self._host, self._port = str(nodes.services[1]), _HTTPS
+        self._identity = make_identity(self._host)
         self._admin_token = secrets.token_urlsafe(32)
         self._stack = AsyncExitStack()
 
     @property
     def url(self) -> str:
         """Where the API server listens."""
-        return f"https://{_HOST}:{self._port}"
+        return f"https://{self._host}:{self._port}"
 
     async def __aenter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -104,6 +129,10 @@ class RealControlPlane(AbstractAsyncContextManager["RealControlPlane"]):
         file = self.folder / f"{user.namespace}-{user.name}.kubeconfig"
         self._write_kubeconfig(file, body["status"]["token"])
         return file
+
+    def node_kubeconfig(self, node: str) -> Path:
+        """The kubeconfig of that node's kubelet, one of the ``nodes``."""
+        return self.folder / f"{node}.kubeconfig"
 
     def connect(self) -> AsyncClient:
         """A client of the administrator; close it with ``async with``."""
@@ -136,10 +165,8 @@ class RealControlPlane(AbstractAsyncContextManager["RealControlPlane"]):
         await self._start_api_server()
 
     async def _start(self) -> None:
-        token = secrets.token_urlsafe(32)
-        self._write_credentials(controller_manager_token=token)
+        self._write_credentials()
         self._write_kubeconfig(self.admin_kubeconfig, self._admin_token)
-        self._write_kubeconfig(self.folder / "controller-manager.kubeconfig", token)
         trust = ssl.create_default_context(cadata=self._identity.ca_pem.decode())
         self._session = await self._stack.enter_async_context(
             aiohttp.ClientSession(
@@ -152,6 +179,13 @@ class RealControlPlane(AbstractAsyncContextManager["RealControlPlane"]):
         await self._start_etcd()
         await self._start_api_server()
         await self._start_controller_manager()
+        if self._nodes is not None:
+            flags = {
+                "kubeconfig": self.folder / "scheduler.kubeconfig",
+                "leader-elect": "false",
+                "secure-port": 0,
+            }
+            await self._run("kube-scheduler", flags)
         self._fresh_keys = await self._keys()
 
     async def _start_etcd(self) -> None:
@@ -176,18 +210,21 @@ class RealControlPlane(AbstractAsyncContextManager["RealControlPlane"]):
             "kube-apiserver",
             {
                 "etcd-servers": f"http://{_HOST}:{self._etcd_port}",
-                "bind-address": _HOST,
+                "bind-address": self._host,
                 "secure-port": self._port,
                 "tls-cert-file": self.folder / "server.pem",
                 "tls-private-key-file": self.folder / "server.pem",
                 "token-auth-file": self.folder / "tokens.csv",
-                "authorization-mode": "RBAC",
+                "authorization-mode": "RBAC" if self._nodes is None else "Node,RBAC",
                 "service-account-issuer": _ISSUER,
                 "service-account-key-file": self.folder / "service-account.pub",
                 "service-account-signing-key-file": self.folder / "service-account.key",
-                "service-cluster-ip-range": "10.0.0.0/24",
+                "service-cluster-ip-range": self._nodes.services if self._nodes else "10.0.0.0/24",
+                "kubelet-preferred-address-types": "InternalIP",
+                "kubelet-client-certificate": self.folder / "kubelet-client.pem",
+                "kubelet-client-key": self.folder / "kubelet-client.pem",
                 # OpenShift has it too: who sets blockOwnerDeletion must be allowed to delay the owner's end.
-                "enable-admission-plugins": "OwnerReferencesPermissionEnforcement",
+                "enable-admission-plugins": "OwnerReferencesPermissionEnforcement,NodeRestriction",
                 # A loopback address must not become the endpoint of the service "kubernetes".
                 "endpoint-reconciler-type": "none",
                 "allow-privileged": "true",
@@ -201,10 +238,10 @@ class RealControlPlane(AbstractAsyncContextManager["RealControlPlane"]):
             "kube-controller-manager",
             {
                 "kubeconfig": self.folder / "controller-manager.kubeconfig",
-                "controllers": _CONTROLLERS,
+                "controllers": _CONTROLLERS + ("" if self._nodes else _NODES_UNJUDGED),
                 "leader-elect": "false",
                 "secure-port": 0,
-                "root-ca-file": self.folder / "ca.crt",
+                "root-ca-file": self.ca_file,
                 "service-account-private-key-file": self.folder / "service-account.key",
                 "use-service-account-credentials": "true",
                 # By default its binder, not kube-efs, would be what a test of 100 claims measures.
@@ -244,7 +281,7 @@ class RealControlPlane(AbstractAsyncContextManager["RealControlPlane"]):
         except (aiohttp.ClientError, TimeoutError):
             return False
 
-    def _write_credentials(self, *, controller_manager_token: str) -> None:
+    def _write_credentials(self) -> None:
         key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
         private = key.private_bytes(
             serialization.Encoding.PEM,
@@ -254,13 +291,18 @@ class RealControlPlane(AbstractAsyncContextManager["RealControlPlane"]):
         public = key.public_key().public_bytes(
             serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
         )
-        tokens = (
-            f"{self._admin_token},admin,admin,system:masters\n"
-            f"{controller_manager_token},{_CONTROLLER_MANAGER},{_CONTROLLER_MANAGER}\n"
-        )
+        users = {"controller-manager": _CONTROLLER_MANAGER, "scheduler": _SCHEDULER}
+        nodes = self._nodes.names if self._nodes else ()
+        users |= {node: f"system:node:{node}" for node in nodes}
+        tokens = f"{self._admin_token},admin,admin,system:masters\n"
+        for name, user in users.items():
+            token = secrets.token_urlsafe(32)
+            tokens += f"{token},{user},{user}{',system:nodes' if name in nodes else ''}\n"
+            self._write_kubeconfig(self.folder / f"{name}.kubeconfig", token)
         for name, content in {
             "ca.crt": self._identity.ca_pem,
             "server.pem": self._identity.secret_pem,
+            "kubelet-client.pem": self._identity.client_pem,
             "service-account.key": private,
             "service-account.pub": public,
             "tokens.csv": tokens.encode(),

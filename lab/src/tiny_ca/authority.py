@@ -34,7 +34,7 @@ class ServerCertificate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Authority:
-    """A root certificate that issues server certificates."""
+    """A root certificate that issues certificates of servers and clients."""
 
     certificate: x509.Certificate
     private_key: ec.EllipticCurvePrivateKey = field(repr=False)
@@ -56,15 +56,16 @@ class Authority:
         """The root certificate, for a CAfile."""
         return self.certificate.public_bytes(serialization.Encoding.PEM).decode()
 
-    def issue(self, names: Sequence[str]) -> ServerCertificate:
-        """A server certificate for these names and addresses; its common name is the first, if it fits."""
+    def issue(self, names: Sequence[str], *, of_client: bool = False) -> ServerCertificate:
+        """A certificate for these names and addresses; its common name is the first, if it fits."""
+        usage = ExtendedKeyUsageOID.CLIENT_AUTH if of_client else ExtendedKeyUsageOID.SERVER_AUTH
         key = ec.generate_private_key(ec.SECP256R1())
         issuer_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.private_key.public_key())
         builder = (
             _builder(_subject(names[0]), self.certificate.subject, key)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(_key_usage(signs_certificates=False), critical=True)
-            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+            .add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
             .add_extension(
                 x509.SubjectAlternativeName([_alternative(name) for name in names]), critical=False
             )

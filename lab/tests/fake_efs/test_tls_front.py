@@ -266,6 +266,9 @@ async def test_a_silent_mount_target_holds_everything_until_it_serves_again(labo
     writer.write(b"during")
     answer = asyncio.create_task(reader.readexactly(6))
     connection = asyncio.create_task(laboratory.connect())
+    async with asyncio.timeout(30):
+        while laboratory.front.traffic.connections < 2:  # noqa: ASYNC110 - the front sends no event
+            await asyncio.sleep(0.01)
     done, _ = await asyncio.wait({answer, connection}, timeout=0.3)
     assert not done
     assert laboratory.front.traffic.connections == 2

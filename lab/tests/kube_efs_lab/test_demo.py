@@ -49,7 +49,7 @@ def _demo(**variables: str) -> tuple[int, dict[str, Any]]:
         env={**os.environ, **variables},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=270,
         check=False,
     )
     assert answer.stdout, answer.stderr

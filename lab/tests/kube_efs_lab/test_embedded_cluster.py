@@ -15,12 +15,16 @@ from kube_efs_lab.cluster import EmbeddedCluster
 
 
 def stunnels_of(folder: Path) -> list[psutil.Process]:
-    configuration = str(folder / "tunnel" / "stunnel.conf")
-    return [one for one in psutil.process_iter(["cmdline"]) if configuration in (one.info["cmdline"] or ())]
+    configurations = str(folder / "tunnel" / "stunnel")
+    return [
+        one
+        for one in psutil.process_iter(["cmdline"])
+        if any(argument.startswith(configurations) for argument in one.info["cmdline"] or ())
+    ]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the embedded cluster needs root")
-async def test_the_stunnel_that_an_agent_leaves_to_mounts_ends_with_the_cluster(tmp_path: Path) -> None:
+async def test_the_stunnels_that_an_agent_leaves_to_mounts_end_with_the_cluster(tmp_path: Path) -> None:
     async with EmbeddedCluster(tmp_path, file_systems=["only"]) as cluster:
         [file_system_id] = cluster.file_system_ids
         [target, *_] = await cluster.efs.mount_targets(file_system_id)
@@ -28,7 +32,8 @@ async def test_the_stunnel_that_an_agent_leaves_to_mounts_ends_with_the_cluster(
         async with connect_tunnels(cluster.tunnel_socket) as tunnels:
             await tunnels.ensure(spec, Holder("a mount that stays"))
         await cluster.tunnel.stop()
-        assert len(await asyncio.to_thread(stunnels_of, tmp_path)) == 1
+        # One for the file system of the ConfigMap, one for the tunnel on demand.
+        assert len(await asyncio.to_thread(stunnels_of, tmp_path)) == 2
     assert await asyncio.to_thread(stunnels_of, tmp_path) == []
 
 

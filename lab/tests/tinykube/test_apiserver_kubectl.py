@@ -159,12 +159,12 @@ async def test_applying_a_change_configures(kubectl: Kubectl) -> None:
     assert (await kubectl.get("pvc", "data"))["metadata"]["labels"] == {"app": "api"}
 
 
-async def test_applying_on_the_server_side_keeps_the_owners(kubectl: Kubectl) -> None:
+async def test_applying_on_the_server_side_takes_over_fields(kubectl: Kubectl) -> None:
     await kubectl("apply", "--server-side", "--field-manager=first", "-f", "-", given=CLAIM)
     changed = CLAIM.replace("app: web", "app: api")
-    refused = await kubectl.run("apply", "--server-side", "--field-manager=second", "-f", "-", given=changed)
-    assert refused.code != 0
-    assert 'conflict with "first": .metadata.labels.app' in refused.err
+    await kubectl("apply", "--server-side", "--field-manager=second", "-f", "-", given=changed)
+    label = "jsonpath={.metadata.labels.app}"
+    assert (await kubectl("get", "pvc", "data", "-o", label)).out == "api"
 
 
 async def test_unknown_fields_are_refused(kubectl: Kubectl) -> None:

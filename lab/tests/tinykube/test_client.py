@@ -37,30 +37,19 @@ def config_map(name: str) -> ConfigMap:
     return ConfigMap(metadata=ObjectMeta(name=name, namespace="default"))
 
 
-async def test_events_that_come_again_are_counted(client: AsyncClient) -> None:
+async def test_events_that_come_again_are_written_once(client: AsyncClient) -> None:
     async with EventRecorder(client, component="kubelet", host="node-1") as events:
         for _ in range(3):
             events.publish(POD, "FailedMount", "no such server", warning=True)
         events.publish(POD, "Started", "Started container main")
     found = {event.reason: event async for event in client.list(Event, namespace="default")}
     assert {reason: (event.type, event.count) for reason, event in found.items()} == {
-        "FailedMount": ("Warning", 3),
+        "FailedMount": ("Warning", 1),
         "Started": ("Normal", 1),
     }
     source = found["Started"].source
     assert source is not None
     assert (source.component, source.host) == ("kubelet", "node-1")
-
-
-async def test_an_event_that_the_server_has_forgotten_is_written_anew(client: AsyncClient) -> None:
-    async with EventRecorder(client, component="kubelet") as events:
-        events.publish(POD, "BackOff", "restarting")
-    async with EventRecorder(client, component="kubelet") as events:
-        events.publish(POD, "BackOff", "restarting")
-        await events._entries.join()
-        await client.deletecollection(Event, namespace="default")
-        events.publish(POD, "BackOff", "restarting")
-    assert [event.count async for event in client.list(Event, namespace="default")] == [1]
 
 
 async def test_what_there_is_and_each_change_is_followed(client: AsyncClient) -> None:

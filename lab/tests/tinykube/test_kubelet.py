@@ -32,6 +32,8 @@ pytestmark = pytest.mark.skipif(
 )
 
 NODE = NodeDescription(name="node-1", zone="us-east-1a", region="us-east-1")
+# Seconds, which no other run of these tests on this machine has.
+NAP = f"1001.{os.getpid()}"
 
 
 class Exports:
@@ -166,6 +168,14 @@ async def log_of(world: World, name: str = "pod", container: str = "main", **opt
     options = {"follow": False, "tail_lines": None, **options}
     chunks = world.kubelet.read("default", name, container, **options)
     return b"".join([chunk async for chunk in chunks]).decode()
+
+
+async def logs(world: World, text: str) -> bool:
+    return text in await log_of(world)
+
+
+def sleepers() -> list[psutil.Process]:
+    return [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", NAP]]
 
 
 async def gone(client: AsyncClient, name: str = "pod") -> None:
@@ -451,26 +461,23 @@ async def test_deadline_ends_a_pod(world: World) -> None:
 
 
 async def test_deleted_pod_gets_its_grace_and_takes_everything_along(world: World) -> None:
-    script = "trap 'echo bye; exit 0' TERM; setsid sleep 4711 & echo ready; while :; do sleep 0.05; done"
+    script = f"trap 'echo bye; exit 0' TERM; setsid sleep {NAP} & echo ready; while :; do sleep 0.05; done"
     await run_pod(world.client, "sh", "-c", script)
 
-    async def is_ready() -> bool:
-        return "ready" in await log_of(world)
-
-    await until(is_ready)
-    following = asyncio.create_task(log_of(world, follow=True))
-    await asyncio.wait({following}, timeout=0.05)
+    await until(lambda: logs(world, "ready"))
+    following = world.kubelet.read("default", "pod", "main", follow=True, tail_lines=None)
+    assert await anext(following) == b"ready\n"
     await world.client.delete(Pod, "pod", namespace="default")
     await gone(world.client)
-    assert (await following).splitlines() == ["ready", "bye"]
-    assert not [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", "4711"]]
+    assert [chunk async for chunk in following] == [b"bye\n"]
+    assert not sleepers()
     assert not list((world.root / "pods").iterdir())
 
 
 async def test_pod_that_ignores_the_signal_is_killed(world: World) -> None:
     script = "trap '' TERM; echo ready; while :; do sleep 0.05; done"
     await run_pod(world.client, "sh", "-c", script, terminationGracePeriodSeconds=1)
-    await pod_in(world.client, "Running")
+    await until(lambda: logs(world, "ready"))
     started = time.monotonic()
     await world.client.delete(Pod, "pod", namespace="default")
     await gone(world.client)
@@ -478,7 +485,7 @@ async def test_pod_that_ignores_the_signal_is_killed(world: World) -> None:
 
 
 async def test_pod_outlives_no_kubelet(world: World) -> None:
-    await run_pod(world.client, "sleep", "4712")
+    await run_pod(world.client, "sleep", NAP)
     await pod_in(world.client, "Running")
     await world.stop_kubelet()
-    assert not [p for p in psutil.process_iter(["cmdline"]) if p.info["cmdline"] == ["sleep", "4712"]]
+    assert not sleepers()

@@ -16,10 +16,14 @@ _NAME = "kube-efs"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerIdentity:
-    """A certificate with its key, and the authority that clients check it by, as PEM."""
+    """A certificate with its key, and the authority that clients check it by, as PEM.
+
+    ``client_pem`` is a certificate of the same authority for the server as a client of kubelets.
+    """
 
     ca_pem: bytes
     secret_pem: bytes = field(repr=False)
+    client_pem: bytes = field(repr=False)
 
     def ssl_context(self) -> ssl.SSLContext:
         """The context to serve with."""
@@ -37,7 +41,10 @@ def make_identity(host: str) -> ServerIdentity:
     """A new authority and a certificate for this address, ``localhost`` and the service's names."""
     authority = Authority.create("kube-efs embedded cluster")
     certificate = authority.issue(("localhost", host, "kubernetes.default.svc"))
-    return ServerIdentity(ca_pem=authority.pem.encode(), secret_pem=certificate.secret_pem())
+    client = authority.issue(("kube-apiserver-kubelet-client",), of_client=True)
+    return ServerIdentity(
+        ca_pem=authority.pem.encode(), secret_pem=certificate.secret_pem(), client_pem=client.secret_pem()
+    )
 
 
 def render_kubeconfig(*, url: str, ca_pem: bytes, token: str, namespace: str = "default") -> str:

@@ -175,16 +175,12 @@ class ResourceHandlers:
 
     async def _update(self, call: Call) -> web.Response:
         body = await call.read_object()
-        written = self.service.update(call.resource, call.key, body, call.write_options())
-        return self._one(call, written.stored, code=201 if written.created else 200)
+        return self._one(call, self.service.update(call.resource, call.key, body, call.write_options()))
 
     async def _patch(self, call: Call) -> web.Response:
         patch = parse_patch(await call.request.read(), call.content_type, custom=call.resource.custom)
         check_patch_options(patch, call.parameters)
-        force = call.parameters.flag("force")
-        written = patch_object(
-            self.service, call.resource, call.key, patch, call.write_options(), force=force
-        )
+        written = patch_object(self.service, call.resource, call.key, patch, call.write_options())
         return self._one(call, written.stored, code=201 if written.created else 200)
 
     async def _delete(self, call: Call) -> web.Response:
@@ -260,8 +256,6 @@ def patch_object(
     key: ObjectKey,
     patch: Patch,
     options: WriteOptions,
-    *,
-    force: bool = False,
 ) -> Written:
     """The object after a patch; server-side apply may create it. Raises ApiError."""
     content = patch.content
@@ -279,7 +273,7 @@ def patch_object(
         api_version, kind = (lookup(content, key) or "" for key in ("apiVersion", "kind"))
         if (api_version, kind) != (resource.api_version, resource.kind):
             raise bad_request(f"{api_version} {kind} is not {resource.api_version} {resource.kind}")
-        return service.apply(resource, key, content, options, force=force)
+        return service.apply(resource, key, content, options)
     change = scaling(changed) if options.subresource == "scale" else changed
     try:
         return Written(service.change(resource, key, change, options), created=False)

@@ -14,8 +14,8 @@ from tinykube.objects.selectors import (
     parse_field_selector,
     parse_label_selector,
 )
-from tinykube.objects.statuses import bad_request, expired, version_too_large
-from tinykube.objects.storage import HistoryGone, ObjectKey, Store, Stored
+from tinykube.objects.statuses import bad_request, version_too_large
+from tinykube.objects.storage import ObjectKey, Store, Stored
 from tinykube.objects.values import Json, lookup
 
 _TOKEN_VERSION = "meta.k8s.io/v1"  # noqa: S105 - the format's version, as in real continue tokens
@@ -67,7 +67,7 @@ def parse_selection(resource: ResourceType, namespace: str, name: str, parameter
 
 
 class Position(NamedTuple):
-    """Where a paged list continues: the snapshot's revision and the last key given."""
+    """Where a paged list continues: the revision of its first page and the last key given."""
 
     revision: int
     after: ObjectKey
@@ -109,9 +109,10 @@ class Page:
 
 
 def list_page(store: Store, selection: Selection, parameters: Parameters) -> Page:
-    """The page that a request asks for; raises 400, 410 when its snapshot is forgotten, 504 for the future.
+    """The page that a request asks for; raises 400, and 504 for a version of the future.
 
-    Lists are of the latest version: an older one that is asked for is only the oldest that would do.
+    Lists are of the latest version: an older one that is asked for is only the oldest that would do. Every
+    page has the revision of the first one, so a watch from there shows what has changed between them.
     """
     oldest, token = parameters.resource_version(), parameters.text("continue")
     limit = max(parameters.number("limit") or 0, 0)
@@ -120,17 +121,12 @@ def list_page(store: Store, selection: Selection, parameters: Parameters) -> Pag
     if oldest is not None and oldest > store.revision:
         raise version_too_large(oldest, store.revision)
     position = Position.parse(token) if token else None
-    revision = position.revision if position else None
-    try:
-        objects = store.snapshot(selection.resource.group_resource, selection.namespace, revision=revision)
-    except HistoryGone as error:
-        raise expired(f"too old resource version, the oldest is {error.oldest}") from error
+    revision = position.revision if position else store.revision
     chosen = [
         stored
-        for stored in objects
+        for stored in store.snapshot(selection.resource.group_resource, selection.namespace)
         if (position is None or stored.key > position.after) and selection.includes(stored.json)
     ]
-    revision = revision or store.revision
     if not limit or len(chosen) <= limit:
         return Page(items=chosen, revision=revision)
     return Page(

@@ -13,14 +13,12 @@ from lightkube import AsyncClient
 from lightkube.models.core_v1 import EventSource, ObjectReference
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Event
-from lightkube.types import PatchType
 
-from tinykube.client.calls import CALL_ERRORS, unless_missing
+from tinykube.client.calls import CALL_ERRORS
 
 log = structlog.get_logger(__name__)
 
 _MESSAGE_MAX_CHARACTERS = 1024  # core/v1 Event, field message
-_REMEMBERED = 4096
 _FLUSH_SECONDS = 2.0
 
 
@@ -31,20 +29,18 @@ class _Entry:
     reason: str
     message: str
 
-    @property
-    def key(self) -> tuple[str, str, str]:
-        """Events with the same key are one that is counted up."""
-        return self.about.uid or "", self.reason, self.message
-
 
 class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
-    """Writes events under one component's name, in the background; the end of its context flushes."""
+    """Writes events under one component's name, in the background; the end of its context flushes.
+
+    The same event about the same object is written once.
+    """
 
     def __init__(self, client: AsyncClient, *, component: str, host: str = "") -> None:
         self._client = client
         self._source = EventSource(component=component, host=host or None)
         self._entries: asyncio.Queue[_Entry] = asyncio.Queue()
-        self._written: dict[tuple[str, str, str], tuple[str, int]] = {}
+        self._written: set[tuple[str | None, str, str]] = set()
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._write_all())
@@ -76,25 +72,17 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
                 self._entries.task_done()
 
     async def _write(self, entry: _Entry) -> None:
+        key = (entry.about.uid, entry.reason, entry.message)
+        if key not in self._written:
+            await self._client.create(self._build(entry))
+            self._written.add(key)
+
+    def _build(self, entry: _Entry) -> Event:
+        now = datetime.now(UTC)
+        # Cut to what a name may have, and as a name may end before a dot.
+        name = f"{(entry.about.name or '')[:200].rstrip('-.')}.{time.time_ns():x}"
         # Events of objects without a namespace live in "default", by Kubernetes' convention.
         namespace = entry.about.namespace or "default"
-        name, count = self._written.pop(entry.key, ("", 0))
-        if not name or not await self._count_up(name, namespace, count + 1):
-            # Cut to what a name may have, and as a name may end before a dot.
-            name, count = f"{(entry.about.name or '')[:200].rstrip('-.')}.{time.time_ns():x}", 0
-            await self._client.create(self._build(entry, name, namespace))
-        if len(self._written) == _REMEMBERED:
-            self._written.pop(next(iter(self._written)))
-        self._written[entry.key] = name, count + 1
-
-    async def _count_up(self, name: str, namespace: str, count: int) -> bool:
-        """Say that the event came again; False when the API server has forgotten it."""
-        patch = {"count": count, "lastTimestamp": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
-        call = self._client.patch(Event, name, patch, namespace=namespace, patch_type=PatchType.MERGE)
-        return await unless_missing(call) is not None
-
-    def _build(self, entry: _Entry, name: str, namespace: str) -> Event:
-        now = datetime.now(UTC)
         return Event(
             metadata=ObjectMeta(name=name, namespace=namespace),
             involvedObject=entry.about,

@@ -137,11 +137,13 @@ def _phase(volume: Volume, phase: str) -> Writes:
 
 
 def _claim_status(claim: Claim, phase: str, volume: Volume | None) -> Writes:
-    """With the modes and capacity of the volume, or none."""
+    """With the modes and capacity of the volume, or none.
+
+    The capacity of a claim that is Bound already is left to the program that expands its volume.
+    """
     modes = volume.access_modes if volume else ()
-    if (claim.phase, claim.status_modes) == (phase, modes) and claim.status_bytes == (
-        volume.capacity_bytes if volume else None
-    ):
+    has_capacity = claim.status_bytes is not None
+    if (claim.phase, claim.status_modes, has_capacity) == (phase, modes, volume is not None):
         return ()
     status = {
         "phase": phase,

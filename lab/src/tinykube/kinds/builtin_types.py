@@ -24,7 +24,6 @@ _FACTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "cluster": {"namespaced": False},
         "status": {"has_status": True},
         "generations": {"counts_generations": True},
-        "upsert": {"creates_on_update": True},
         "versioned": {"unconditional_update": False},
         "returned": {"returns_deleted": True},
     }
@@ -36,11 +35,10 @@ def builtin_types() -> tuple[ResourceType, ...]:
     """Every built-in type, group by group."""
     admission, authorization = "admissionregistration.k8s.io/v1", "authorization.k8s.io/v1"
     rbac, storage_group, extensions = "rbac.authorization.k8s.io/v1", "storage.k8s.io/v1", ("api-extensions",)
-    stateful_sets = _workload("StatefulSet", "statefulsets sts", "scale")
     return (
         _type("v1", "ConfigMap", "configmaps cm"),
-        _type("v1", "Endpoints", "endpoints ep", "upsert"),
-        _type("v1", "Event", "events ev", "upsert"),
+        _type("v1", "Endpoints", "endpoints ep"),
+        _type("v1", "Event", "events ev"),
         _type(
             "v1",
             "Namespace",
@@ -62,19 +60,18 @@ def builtin_types() -> tuple[ResourceType, ...]:
         ),
         _type("v1", "Secret", "secrets"),
         _type("v1", "ServiceAccount", "serviceaccounts sa", "returned", subresources="token"),
-        _type("v1", "Service", "services svc", "status upsert returned", categories=("all",)),
+        _type("v1", "Service", "services svc", "status returned", categories=("all",)),
         _workload("DaemonSet", "daemonsets ds"),
         _workload("Deployment", "deployments deploy", "scale"),
-        stateful_sets,
-        workloads.old_form(stateful_sets),
+        _workload("StatefulSet", "statefulsets sts", "scale"),
         _type("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets pdb", "status generations versioned"),
         _type(storage_group, "CSIDriver", "csidrivers", "cluster versioned returned"),
         _type(storage_group, "CSINode", "csinodes", "cluster versioned returned"),
         _type(storage_group, "StorageClass", "storageclasses sc", "cluster returned"),
-        _type(rbac, "ClusterRoleBinding", "clusterrolebindings", "cluster upsert"),
-        _type(rbac, "ClusterRole", "clusterroles", "cluster upsert"),
-        _type(rbac, "RoleBinding", "rolebindings", "upsert"),
-        _type(rbac, "Role", "roles", "upsert"),
+        _type(rbac, "ClusterRoleBinding", "clusterrolebindings", "cluster"),
+        _type(rbac, "ClusterRole", "clusterroles", "cluster"),
+        _type(rbac, "RoleBinding", "rolebindings"),
+        _type(rbac, "Role", "roles"),
         _review("authentication.k8s.io/v1", "SelfSubjectReview"),
         _review(authorization, "SelfSubjectAccessReview"),
         _review(authorization, "SubjectAccessReview"),
@@ -92,7 +89,7 @@ def builtin_types() -> tuple[ResourceType, ...]:
             "cluster generations",
             categories=extensions,
         ),
-        _type("coordination.k8s.io/v1", "Lease", "leases", "upsert versioned"),
+        _type("coordination.k8s.io/v1", "Lease", "leases", "versioned"),
         _type(
             "apiextensions.k8s.io/v1",
             "CustomResourceDefinition",

@@ -1,6 +1,7 @@
 """Claims, volumes, storage classes and CSI drivers, after their validation in kube-apiserver."""
 
 from collections.abc import Iterator
+from decimal import Decimal
 
 from lightkube.utils.quantity import parse_quantity
 
@@ -57,16 +58,24 @@ def _pending_claim(claim: Json) -> Json:
 
 
 def _claim_problems(new: Json, old: Json | None) -> Iterator[Cause]:
-    """A claim does not change, except that it is bound once."""
+    """A claim does not change, except that it is bound once, and then may request more."""
     spec = new["spec"]
-    if (parse_quantity(lookup(spec, "resources", "requests", "storage")) or 0) <= 0:
+    if (_requested(spec) or 0) <= 0:
         yield Cause("spec.resources[storage]", "must be greater than zero")
     if old is None:
         return
     before = old["spec"]
     free = [*(() if before.get("volumeName") else ("volumeName",)), *_class_may_be_set(new, old)]
+    if lookup(old, "status", "phase") == "Bound":
+        free.append("resources")
+        if (_requested(spec) or 0) < (_requested(before) or 0):
+            yield Cause("spec.resources.requests.storage", "can not be less than previous value")
     if not json_equal(without(spec, *free), without(before, *free)):
         yield Cause("spec", "is immutable")
+
+
+def _requested(spec: Json) -> Decimal | None:
+    return parse_quantity(lookup(spec, "resources", "requests", "storage"))
 
 
 def _class_may_be_set(new: Json, old: Json) -> tuple[str, ...]:

@@ -1,16 +1,14 @@
 """The kinds of apps: their defaults and rules."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from tinykube.kinds.defaulting import Defaults
 from tinykube.kinds.pods import POD_TEMPLATE
-from tinykube.objects.resources import Form, ResourceType, Strategy
+from tinykube.objects.resources import Strategy
 from tinykube.objects.statuses import Cause
 from tinykube.objects.values import Json, lookup
 
 _APPS = "apps"
-_OLD_VERSION = "v1beta1"
 
 
 def _workload(strategy_field: str, **values: object) -> Defaults:
@@ -54,25 +52,3 @@ STRATEGIES = {
         _workload("updateStrategy", replicas=1), {"replicas": 0, "availableReplicas": 0}
     ),
 }
-
-
-def old_form(current: ResourceType) -> ResourceType:
-    """StatefulSets of ``apps/v1beta1``, which Kubernetes has not served since 1.16, but old manifests have.
-
-    They are the same objects, but that the selector may be left out: it is then the labels of the template.
-    """
-    return replace(
-        current,
-        version=_OLD_VERSION,
-        form=Form(
-            from_stored=lambda stored: {**stored, "apiVersion": f"{_APPS}/{_OLD_VERSION}"},
-            to_stored=lambda given: {**_with_selector(given), "apiVersion": current.api_version},
-        ),
-    )
-
-
-def _with_selector(given: Json) -> Json:
-    spec = given.get("spec") or {}
-    labels = lookup(spec, "template", "metadata", "labels")
-    selector = {"selector": {"matchLabels": labels}} if labels and not spec.get("selector") else {}
-    return {**given, "spec": {**spec, **selector}}

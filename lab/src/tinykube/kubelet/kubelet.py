@@ -20,7 +20,7 @@ from tinykube.kubelet.csi import CsiVolumes, Drivers, PluginCalls
 from tinykube.kubelet.logs import read_log
 from tinykube.kubelet.nfs import NfsMounter, mount_points
 from tinykube.kubelet.node import HostFolders, NodeDescription, keep_registered
-from tinykube.kubelet.pod_runner import Node, PodRunner
+from tinykube.kubelet.pod_runner import NodeResources, PodRunner
 from tinykube.kubelet.pods import Pod, read_pod
 from tinykube.kubelet.processes import RunningCommand
 from tinykube.kubelet.syscalls import MountFlag, mount, unmount
@@ -77,7 +77,7 @@ class Kubelet:
     async def run(self) -> None:
         """Register the node and run its pods until cancelled."""
         async with EventRecorder(self._client, component="kubelet", host=self._description.name) as events:
-            node = Node(
+            node = NodeResources(
                 client=self._client,
                 root=self._root,
                 volumes=self._volumes,
@@ -120,7 +120,7 @@ class Kubelet:
                 return next((one for one in runner.containers if one.container.name == container), None)
         return None
 
-    async def _follow(self, node: Node) -> None:
+    async def _follow(self, node: NodeResources) -> None:
         fields = {"spec.nodeName": self._description.name}
         changes = follow(self._client, PodObject, namespace="*", fields=fields)
         async with aclosing(changes):
@@ -135,7 +135,7 @@ class Kubelet:
                         self._finished.discard(uid)
                         self._forget(uid)
 
-    def _replace(self, pods: list[Pod], node: Node) -> None:
+    def _replace(self, pods: list[Pod], node: NodeResources) -> None:
         present = {pod.uid for pod in pods}
         self._finished &= present
         for uid in self._pods.keys() - present:
@@ -143,7 +143,7 @@ class Kubelet:
         for pod in pods:
             self._apply(pod, node)
 
-    def _apply(self, pod: Pod, node: Node) -> None:
+    def _apply(self, pod: Pod, node: NodeResources) -> None:
         if pod.uid in self._finished:
             return
         if pod.uid not in self._pods:

@@ -37,7 +37,7 @@ _AGAIN_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Node:
+class NodeResources:
     """What all pods of the node share.
 
     ``images`` has what stands for images, ``environment`` the variables of every container.
@@ -54,7 +54,7 @@ class Node:
 class PodRunner:
     """Runs one pod; ``run`` ends when the pod is gone from the API, or when cancelled."""
 
-    def __init__(self, pod: Pod, node: Node) -> None:
+    def __init__(self, pod: Pod, node: NodeResources) -> None:
         self.pod = pod
         self._node = node
         self._directory = node.root / "pods" / pod.uid

@@ -110,7 +110,6 @@ class ResourceType:
     verbs: tuple[str, ...] = ALL_VERBS
     has_status: bool = False
     other_subresources: tuple[str, ...] = ()
-    creates_on_update: bool = False
     unconditional_update: bool = True
     returns_deleted: bool = False
     counts_generations: bool = False

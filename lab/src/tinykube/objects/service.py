@@ -87,20 +87,14 @@ class ObjectService:
         new = self._writer(resource, options).write(None, new)
         return self._create(resource, namespace, new, options)
 
-    def update(self, resource: ResourceType, key: ObjectKey, body: Json, options: WriteOptions) -> Written:
-        """The object replaced by what the client sent, or recreated where its kind allows that."""
+    def update(self, resource: ResourceType, key: ObjectKey, body: Json, options: WriteOptions) -> Stored:
+        """The object replaced by what the client sent."""
         with decoding(resource):
             new = _decoded(resource, body, options)
         _check_identity(resource, key, new)
-        old = self._store.get(resource.group_resource, key)
-        _check_uid(resource, key.name, new, old)
-        if old is not None:
-            return Written(self._update(resource, old, new, options), created=False)
-        if not resource.creates_on_update or options.subresource:
-            raise not_found(resource.subject(key.name))
-        _check_version(resource, key.name, new, None)
-        new = self._writer(resource, options).write(None, new)
-        return Written(self._create(resource, key.namespace, new, options), created=True)
+        old = self.get(resource, key)
+        _check_uid(resource, new, old)
+        return self._update(resource, old, new, options)
 
     def change(
         self, resource: ResourceType, key: ObjectKey, changed: Callable[[Json], Json], options: WriteOptions
@@ -115,9 +109,7 @@ class ObjectService:
         _check_identity(resource, key, new)
         return self._update(resource, old, new, options)
 
-    def apply(
-        self, resource: ResourceType, key: ObjectKey, applied: Json, options: WriteOptions, *, force: bool
-    ) -> Written:
+    def apply(self, resource: ResourceType, key: ObjectKey, applied: Json, options: WriteOptions) -> Written:
         """The object after a server-side apply, which creates it when it is not there."""
         old = self._store.get(resource.group_resource, key)
         if old is None and options.subresource:
@@ -130,7 +122,7 @@ class ObjectService:
             if config["metadata"].get("resourceVersion"):
                 _check_version(resource, key.name, config, old)
             live = in_wire_form(resource, old.json) if old else None
-            merged = self._writer(resource, options).apply(live, applied, force=force)
+            merged = self._writer(resource, options).apply(live, applied)
             new = _decoded(resource, merged, options)
         if old is None:
             return Written(self._create(resource, key.namespace, new, options), created=True)
@@ -268,11 +260,11 @@ def _check_identity(resource: ResourceType, key: ObjectKey, new: Json) -> None:
     _check_namespace(resource, key.namespace, new)
 
 
-def _check_uid(resource: ResourceType, name: str, new: Json, old: Stored | None) -> None:
+def _check_uid(resource: ResourceType, new: Json, old: Stored) -> None:
     """An update that names a uid is for that object only, and for no successor of the same name."""
-    wanted, found = new["metadata"].get("uid"), old.json["metadata"]["uid"] if old else ""
+    wanted, found = new["metadata"].get("uid"), old.json["metadata"]["uid"]
     if wanted and wanted != found:
-        raise conflict(resource.subject(name), f"uid {wanted} is wanted and {found or 'none'} found")
+        raise conflict(resource.subject(old.key.name), f"uid {wanted} is wanted and {found} found")
 
 
 def _check_version(resource: ResourceType, name: str, new: Json, old: Stored | None) -> None:

@@ -1,7 +1,7 @@
-"""The one store of objects: revisions, and the history that watches and paged lists read.
+"""The one store of objects: revisions, and the history that watches read.
 
-Objects are immutable by convention, so a snapshot of any remembered revision is only a set of references
-and an object is encoded once for all its readers. Writers never wait for watchers: a watcher follows the
+Objects are immutable by convention, so a snapshot is only a list of references, and an object is encoded once
+for all its readers. Writers never wait for watchers: a watcher follows the
 history at its own pace and learns it when it has fallen out of it.
 """
 
@@ -110,15 +110,9 @@ class Store:
         """The object as it is now."""
         return self._collection(resource).objects.get(key)
 
-    def snapshot(
-        self, resource: GroupResource, namespace: str = "", *, revision: int | None = None
-    ) -> list[Stored]:
-        """The objects in order of namespace and name, now or as of a revision.
-
-        Raises HistoryGone when that revision is no longer remembered.
-        """
-        collection = self._collection(resource)
-        objects = collection.objects if revision is None else self._as_of(collection, revision)
+    def snapshot(self, resource: GroupResource, namespace: str = "") -> list[Stored]:
+        """The objects in order of namespace and name."""
+        objects = self._collection(resource).objects
         chosen = objects if not namespace else [key for key in objects if key.namespace == namespace]
         return [objects[key] for key in sorted(chosen)]
 
@@ -182,15 +176,3 @@ class Store:
     def _at_next_revision(self, stored: Stored) -> Stored:
         self.revision += 1
         return stored.at(self.revision)
-
-    def _as_of(self, collection: _Collection, revision: int) -> dict[ObjectKey, Stored]:
-        """The objects at an earlier revision: the later changes taken back, latest first."""
-        if revision < collection.forgotten:
-            raise HistoryGone(collection.forgotten)
-        objects = dict(collection.objects)
-        for change in reversed(collection.changes[collection.position_after(revision) :]):
-            if change.old is None:
-                objects.pop(change.new.key, None)
-            else:
-                objects[change.old.key] = change.old
-        return objects

@@ -1,10 +1,10 @@
 """Server-side apply, and the book-keeping of field owners for all other writes.
 
 An applied configuration is merged into the live object. Fields that its manager applied before and leaves out
-now are removed unless somebody else owns them too; fields that somebody else has set to another value are a
-conflict, unless forced. The behavior is that of ``sigs.k8s.io/structured-merge-diff``, with two differences:
-a manager's list of fields is never folded into ``ancient-changes``, and ``spec`` and the like, which are
-always there in Go, have an owner as maps have.
+now are removed unless somebody else owns them too. Fields that somebody else has set to another value get the
+new value and owner: every apply is forced. The rest is as in ``sigs.k8s.io/structured-merge-diff``, with two
+differences: a manager's list of fields is never folded into ``ancient-changes``, and ``spec`` and the like,
+which are always there in Go, have an owner as maps have.
 """
 
 from collections.abc import Collection
@@ -12,21 +12,19 @@ from dataclasses import dataclass, replace
 
 from tinykube.objects.decoding import in_wire_form
 from tinykube.objects.resources import ResourceType
-from tinykube.objects.statuses import ApiError, Cause, bad_request
+from tinykube.objects.statuses import bad_request
 from tinykube.objects.values import Json, JsonValue, json_equal, lookup, without
 from tinykube.patch.managed_fields import (
     Changes,
     Entry,
     FieldSet,
     Operation,
-    Path,
     changes_between,
     disown,
     element_of,
     entries_of,
     fields_of,
     owned,
-    path_text,
     remove_fields,
     with_entries,
     with_parents,
@@ -44,12 +42,12 @@ class Writer:
     subresource: str = ""
     now: str
 
-    def apply(self, live: Json | None, applied: Json, *, force: bool) -> Json:
+    def apply(self, live: Json | None, applied: Json) -> Json:
         """The live object (None: there is none yet) after this manager has applied its configuration.
 
         Both are as the request's version shows them. Fields that the (sub)resource does not write get no
         owner; putting the old ones back is for the caller. Raises 400 for ``managedFields`` in the
-        configuration and for ambiguous keyed lists, 409 for conflicts.
+        configuration and for ambiguous keyed lists.
         """
         if lookup(applied, "metadata", "managedFields") is not None:
             raise bad_request("metadata.managedFields must be nil")
@@ -66,8 +64,6 @@ class Writer:
         except PatchInvalid as error:
             raise bad_request(str(error)) from error
         changes = self._changes(before, after)
-        if not force:
-            _check_conflicts(others, changes.written)
         entry = entry.ownable()
         if live is not None and json_equal(before, after):
             # Who changes only owners has no time, as in Kubernetes.
@@ -126,7 +122,7 @@ class Writer:
         return field == "status" or (field == "metadata" and not self.resource.custom)
 
 
-def lay_over(live: JsonValue, config: JsonValue, rules: Rules, path: Path = ()) -> JsonValue:
+def lay_over(live: JsonValue, config: JsonValue, rules: Rules) -> JsonValue:
     """The live value with the configuration laid over it.
 
     Maps are merged, keyed lists element by element, sets united; everything else is replaced. Raises
@@ -134,22 +130,17 @@ def lay_over(live: JsonValue, config: JsonValue, rules: Rules, path: Path = ()) 
     """
     if isinstance(config, dict) and not rules.atomic:
         below = live if isinstance(live, dict) else {}
-        laid = {
-            key: lay_over(below.get(key), part, rules.child(key), (*path, f"f:{key}"))
-            for key, part in config.items()
-        }
+        laid = {key: lay_over(below.get(key), part, rules.child(key)) for key, part in config.items()}
         return {**below, **laid}
     if isinstance(config, list) and rules.list_type is not ListType.ATOMIC:
-        return _lay_list_over(live if isinstance(live, list) else [], config, rules, path)
+        return _lay_list_over(live if isinstance(live, list) else [], config, rules)
     return config
 
 
-def _lay_list_over(
-    live: list[JsonValue], config: list[JsonValue], rules: Rules, path: Path
-) -> list[JsonValue]:
+def _lay_list_over(live: list[JsonValue], config: list[JsonValue], rules: Rules) -> list[JsonValue]:
     """Elements in the order of the configuration; those that only the live list has keep their places."""
     wanted = {element_of(part, rules): part for part in config}
-    _check_unambiguous(config, wanted, rules, path)
+    _check_unambiguous(config, wanted, rules)
     rest = [(element_of(part, rules), part) for part in live]
     present = dict(reversed(rest))
     shared = [element for element in wanted if element in present]
@@ -163,34 +154,17 @@ def _lay_list_over(
             shared.remove(element)
         if rest and rest[0][0] == element:
             rest.pop(0)
-        result.append(lay_over(present.get(element), part, rules.element, (*path, element)))
+        result.append(lay_over(present.get(element), part, rules.element))
     return result + [part for element, part in rest if element not in wanted]
 
 
-def _check_unambiguous(config: list[JsonValue], wanted: Collection[str], rules: Rules, path: Path) -> None:
+def _check_unambiguous(config: list[JsonValue], wanted: Collection[str], rules: Rules) -> None:
     for part in config if rules.list_type is ListType.MAP else ():
         for key in rules.keys:
             if not isinstance(part, dict) or (key not in part and key not in rules.key_defaults):
-                raise PatchInvalid(f"an element lacks its key {key}", field=path_text(path), value=part)
+                raise PatchInvalid(f"an element lacks its key {key}", value=part)
     if len(config) != len(wanted):
-        raise PatchInvalid("two elements have the same key", field=path_text(path))
-
-
-def _check_conflicts(others: Collection[Entry], written: FieldSet) -> None:
-    """Raises 409 when others own some of these fields."""
-    found = sorted(
-        (other.description, path_text(path)) for other in others for path in other.fields & written
-    )
-    if found:
-        listed = ", ".join(f"conflict with {manager}: {field}" for manager, field in found)
-        raise ApiError(
-            409,
-            "Conflict",
-            f"Apply failed with {len(found)} conflicts: {listed}",
-            causes=[
-                Cause(field, f"conflict with {manager}", "FieldManagerConflict") for manager, field in found
-            ],
-        )
+        raise PatchInvalid("two elements have the same key")
 
 
 def _without_nulls(value: JsonValue) -> JsonValue:

@@ -143,19 +143,6 @@ def _members(node: Json, path: Path) -> Iterable[Path]:
             yield from _members(below, (*path, element))
 
 
-def path_text(path: Path) -> str:
-    """The path as Kubernetes writes it for people: ``.spec.containers[name="a"].image``."""
-    return "".join(_element_text(element) for element in path)
-
-
-def _element_text(element: str) -> str:
-    kind, _, rest = element.partition(":")
-    if kind == "k":
-        keys = json.loads(rest).items()
-        return f"[{','.join(f'{key}={json.dumps(value, ensure_ascii=False)}' for key, value in keys)}]"
-    return {"f": f".{rest}", "v": f"[={rest}]"}.get(kind, f"[{rest}]")
-
-
 def _compact(value: JsonValue) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
@@ -205,13 +192,6 @@ class Entry:
         """The difference between entries; one who applies keeps its entry when it goes to another version."""
         version = "" if self.operation is Operation.APPLY else self.api_version
         return (self.manager, self.operation, version, self.subresource)
-
-    @property
-    def description(self) -> str:
-        """The manager as a conflict's message names it."""
-        through = f' with subresource "{self.subresource}"' if self.subresource else ""
-        using = f" using {self.api_version}" if self.operation is Operation.UPDATE else ""
-        return f'"{self.manager}"{through}{using}'
 
     def less(self, fields: FieldSet) -> "Entry":
         """The entry without these fields."""

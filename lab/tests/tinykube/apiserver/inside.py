@@ -45,7 +45,7 @@ class Inside:
     def update(self, plural: str, body: Json, subresource: str = "") -> Json:
         key = self.key(plural, body["metadata"]["name"])
         options = WriteOptions(manager="tests", subresource=subresource)
-        return self.service.update(self.type_of(plural), key, body, options).stored.json
+        return self.service.update(self.type_of(plural), key, body, options).json
 
     def delete(self, plural: str, name: str, options: DeleteOptions | None = None) -> Deleted:
         return self.service.delete(self.type_of(plural), self.key(plural, name), options or DeleteOptions())

@@ -8,7 +8,6 @@ from lab.tests.tinykube.apiserver.inside import refused
 
 from tinykube.kinds.builtin_types import builtin_types
 from tinykube.objects.resources import Registry
-from tinykube.objects.statuses import ApiError
 from tinykube.patch.apply import Writer
 from tinykube.patch.managed_fields import disown, owned
 
@@ -23,10 +22,8 @@ def config(spec: Json | None = None, **metadata: Any) -> Json:
     return {**HEAD, "metadata": {"name": "web", **metadata}, **({"spec": spec} if spec is not None else {})}
 
 
-def applied(
-    live: Json | None, wanted: Json, name: str = "a", *, force: bool = False, now: str = FIRST
-) -> Json:
-    return Writer(resource=PODS, name=name, now=now).apply(live, wanted, force=force)
+def applied(live: Json | None, wanted: Json, name: str = "a", *, now: str = FIRST) -> Json:
+    return Writer(resource=PODS, name=name, now=now).apply(live, wanted)
 
 
 def updated(old: Json | None, new: Json, name: str = "u", *, now: str = FIRST, subresource: str = "") -> Json:
@@ -92,31 +89,9 @@ def test_what_the_server_filled_in_stays_with_its_element_only() -> None:
     }
 
 
-def test_one_conflict_is_named() -> None:
-    live = applied(None, config(labels={"x": "1"}))
-    message = 'Apply failed with 1 conflicts: conflict with "a": .metadata.labels.x'
-    with refused(409, message) as refusal:
-        applied(live, config(labels={"x": "2"}), "b")
-    assert refusal.error.status["details"]["causes"] == [
-        {"reason": "FieldManagerConflict", "message": 'conflict with "a"', "field": ".metadata.labels.x"}
-    ]
-
-
-def test_many_conflicts_are_named_by_manager() -> None:
-    live = applied(None, config({"containers": [{"name": "c", "image": "x"}], "hostNetwork": True}))
-    live = updated(live, config({**live["spec"], "hostPID": True}), "z")
-    message = 'conflict with "a": .spec.containers[name="c"].image, conflict with "a": .spec.hostNetwork, '
-    with refused(409, f'{message}conflict with "z" using v1: .spec.hostPID'):
-        applied(
-            live,
-            config({"containers": [{"name": "c", "image": "y"}], "hostNetwork": False, "hostPID": False}),
-            "b",
-        )
-
-
 def test_force_takes_over() -> None:
     live = applied(None, config(labels={"x": "1", "y": "1"}))
-    live = applied(live, config(labels={"x": "2"}), "b", force=True)
+    live = applied(live, config(labels={"x": "2"}), "b")
     assert live["metadata"]["labels"] == {"x": "2", "y": "1"}
     assert owners(live) == {
         ("a", "Apply"): {"f:metadata": {"f:labels": {"f:y": {}}}},
@@ -201,17 +176,17 @@ def test_elements_keep_their_places() -> None:
         ),
         pytest.param(
             config({"containers": [{"image": "x"}]}),
-            ".spec.containers: {'image': 'x'} an element lacks its key name",
+            "{'image': 'x'} an element lacks its key name",
             id="no key",
         ),
         pytest.param(
             config({"containers": [{"name": "x"}, {"name": "x"}]}),
-            ".spec.containers: two elements have the same key",
+            "two elements have the same key",
             id="the same key twice",
         ),
         pytest.param(
             config(finalizers=["x", "x"]),
-            ".metadata.finalizers: two elements have the same key",
+            "two elements have the same key",
             id="the same value twice",
         ),
     ],
@@ -252,16 +227,16 @@ def dense(value: Any) -> Any:
 def test_applying_is_idempotent_and_changes_no_argument(live: Json, wanted: Json) -> None:
     live = updated(None, live)
     before = copy.deepcopy((live, wanted))
-    once = applied(live, wanted, force=True)
-    assert applied(once, wanted, force=False, now=LATER) == once
+    once = applied(live, wanted)
+    assert applied(once, wanted, now=LATER) == once
     assert (live, wanted) == before
 
 
 @given(objects("abc"), objects("xyz"))
 def test_managers_of_disjoint_fields_never_conflict_and_leave_no_trace(one: Json, other: Json) -> None:
     alone = applied(None, one, "a")
-    both = applied(alone, other, "b", force=False)
-    assert applied(both, one, "a", force=False) == both
+    both = applied(alone, other, "b")
+    assert applied(both, one, "a") == both
     without_b = applied(both, config(), "b")
     assert owners(without_b) == owners(alone)
     assert dense(disown(without_b)) == dense(disown(alone))
@@ -271,19 +246,3 @@ def test_managers_of_disjoint_fields_never_conflict_and_leave_no_trace(one: Json
 def test_applying_nothing_removes_exactly_what_was_owned(wanted: Json) -> None:
     live = applied(None, wanted)
     assert dense(applied(live, config())) == config()
-
-
-@given(objects("abc"), objects("abc"))
-def test_a_conflict_means_that_another_value_was_wanted(live: Json, wanted: Json) -> None:
-    live = updated(None, live)
-    try:
-        result = applied(live, wanted)
-    except ApiError as conflict:
-        causes = conflict.status["details"]["causes"]
-        assert {found["message"] for found in causes} == {'conflict with "u" using v1'}
-    else:
-        labels = live["metadata"].get("labels", {})
-        assert {**labels, **wanted["metadata"].get("labels", {})} == result["metadata"].get("labels", {})
-        assert all(
-            labels.get(key, value) == value for key, value in wanted["metadata"].get("labels", {}).items()
-        )

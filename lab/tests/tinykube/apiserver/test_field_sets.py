@@ -1,3 +1,4 @@
+import json
 from typing import Any
 
 import pytest
@@ -8,13 +9,26 @@ from tinykube.patch.managed_fields import (
     changes_between,
     fields_of,
     from_fields_v1,
-    path_text,
     remove_fields,
     to_fields_v1,
 )
 from tinykube.patch.merge_rules import rules_for, rules_from_schema
 
 POD = rules_for("", "Pod")
+
+
+def path_text(path: tuple[str, ...]) -> str:
+    """The path as Kubernetes writes it for people: ``.spec.containers[name="a"].image``."""
+    return "".join(map(_element_text, path))
+
+
+def _element_text(element: str) -> str:
+    kind, _, rest = element.partition(":")
+    if kind == "k":
+        return f"[{','.join(f'{key}={json.dumps(value)}' for key, value in json.loads(rest).items())}]"
+    return {"f": f".{rest}", "v": f"[={rest}]"}.get(kind, f"[{rest}]")
+
+
 ELEMENTS = st.sampled_from(["f:a", "f:b.c", 'k:{"name":"x"}', 'v:"y"', "i:0"])
 
 

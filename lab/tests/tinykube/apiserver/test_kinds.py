@@ -204,13 +204,21 @@ def test_claims_stay_as_they_were_created(inside: Inside, change: Json, text: st
         assert inside.update("persistentvolumeclaims", changed)["spec"] == changed["spec"]
 
 
-def test_a_bound_claim_stays_as_it_is(inside: Inside) -> None:
+def test_a_bound_claim_stays_as_it_is_but_may_request_more(inside: Inside) -> None:
     created = inside.create("persistentvolumeclaims", claim(volumeName="v1", storageClassName="efs"))
     status = {"phase": "Bound", "capacity": {"storage": "1Gi"}}
     bound = inside.update("persistentvolumeclaims", {**created, "status": status}, "status")
-    for change in ({"volumeName": "v2"}, {"resources": {"requests": {"storage": "2Gi"}}}):
-        with refused(422, "spec: is immutable"):
-            inside.update("persistentvolumeclaims", {**bound, "spec": {**bound["spec"], **change}})
+
+    def change(**spec: object) -> Json:
+        return inside.update("persistentvolumeclaims", {**bound, "spec": {**bound["spec"], **spec}})
+
+    with refused(422, "spec: is immutable"):
+        change(volumeName="v2")
+    with refused(422, "can not be less than previous value"):
+        change(resources={"requests": {"storage": "1Mi"}})
+    assert change(resources={"requests": {"storage": "2Gi"}})["spec"]["resources"] == {
+        "requests": {"storage": "2Gi"}
+    }
 
 
 def test_volumes_keep_what_they_lead_to(inside: Inside) -> None:

@@ -3,7 +3,7 @@ import asyncio
 import pytest
 
 from tinykube.objects.resources import GroupResource
-from tinykube.objects.storage import HistoryGone, ObjectKey, Store
+from tinykube.objects.storage import HistoryGone, Store
 from tinykube.objects.values import Json
 
 THINGS = GroupResource("example.com", "things")
@@ -12,10 +12,6 @@ OTHERS = GroupResource("example.com", "others")
 
 def thing(name: str, namespace: str = "default", **fields: object) -> Json:
     return {"kind": "Thing", "metadata": {"name": name, "namespace": namespace}, **fields}
-
-
-def names(store: Store, revision: int | None = None) -> list[str]:
-    return [stored.key.name for stored in store.snapshot(THINGS, revision=revision)]
 
 
 def test_every_write_has_a_revision_of_its_own() -> None:
@@ -38,19 +34,6 @@ def test_snapshots_are_ordered_by_namespace_and_name() -> None:
         store.put(THINGS, thing(name, namespace))
     assert [tuple(stored.key) for stored in store.snapshot(THINGS)] == [("a", "y"), ("a", "z"), ("b", "x")]
     assert [stored.key.name for stored in store.snapshot(THINGS, "a")] == ["y", "z"]
-
-
-def test_an_earlier_revision_is_seen_as_it_was() -> None:
-    store = Store()
-    store.put(THINGS, thing("kept", size=1))
-    store.put(THINGS, thing("removed"))
-    before = store.revision
-    store.put(THINGS, thing("kept", size=2))
-    store.remove(THINGS, ObjectKey("default", "removed"))
-    store.put(THINGS, thing("added"))
-    assert names(store) == ["added", "kept"]
-    assert names(store, before) == ["kept", "removed"]
-    assert store.snapshot(THINGS, revision=before)[0].json["size"] == 1
 
 
 def test_a_removal_carries_the_last_state_at_its_own_revision() -> None:
@@ -77,8 +60,6 @@ def test_forgotten_history_is_refused_with_the_oldest_revision_that_would_do() -
     with pytest.raises(HistoryGone) as gone:
         store.changes_after(THINGS, revisions[0])
     assert len(store.changes_after(THINGS, gone.value.oldest)) <= 4
-    with pytest.raises(HistoryGone):
-        store.snapshot(THINGS, revision=revisions[0])
 
 
 def test_compaction_forgets_also_for_resources_that_nobody_has_used_yet() -> None:

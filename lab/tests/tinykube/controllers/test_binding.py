@@ -132,10 +132,11 @@ class TestBoundClaim:
     def test_nothing_is_left_to_do(self, bound: Claim, volume: Make) -> None:
         assert decide_claim(bound, by_key(volume(claim=MINE, phase=BOUND)), None) == ()
 
-    def test_new_capacity_of_the_volume_is_taken_over(self, bound: Claim, volume: Make) -> None:
+    def test_new_capacity_of_the_volume_is_left_to_the_program_that_expands_it(
+        self, bound: Claim, volume: Make
+    ) -> None:
         grown = volume(claim=MINE, phase=BOUND, size=5000)
-        expected = bound_to(bound, size="5000")
-        assert decide_claim(bound, by_key(grown), None) == (expected,)
+        assert decide_claim(bound, by_key(grown), None) == ()
 
     @pytest.mark.parametrize("owners", [[], [OTHERS]], ids=["volume is gone", "volume is somebody else's"])
     def test_is_lost(self, bound: Claim, volume: Make, owners: list[ClaimReference]) -> None:

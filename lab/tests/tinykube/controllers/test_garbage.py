@@ -50,5 +50,4 @@ def test_a_namespace_is_emptied_of_every_kind_that_is_served() -> None:
         for resource in builtin_types()
         if resource.namespaced and "list" in resource.verbs
     }
-    # Another version of what is there anyhow.
-    assert served - emptied == {"apps/v1beta1/StatefulSet"}
+    assert served <= emptied

@@ -117,8 +117,7 @@ async def test_hidden_sockets_and_files_are_passed_over(
     hidden = Plugin(plugin.socket.parent)
     plugin.registry.mkdir()
     (plugin.registry / "file").touch()
-    async with hidden.running(name="hidden-reg.sock"):
-        (plugin.registry / "hidden-reg.sock").rename(plugin.registry / ".hidden-reg.sock")
+    async with hidden.running(name=".hidden-reg.sock"):
         async with following(node, plugin), plugin.running():
             await eventually(lambda: is_reported(plugin))
         assert hidden.told == []
