@@ -1,18 +1,14 @@
 """The node's side of kube-efs on a real kernel with a real NFS client, each module of scenarios in a guest.
 
-A scenario is a public coroutine function of a module in ``scenarios``. The selected ones run in a few
-concurrent guests.
+A scenario is a public coroutine function of a module in ``scenarios``. It runs with each data plane, unless
+it is about one of them. The selected ones run in a few concurrent guests.
 """
 
 import inspect
-import re
 from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from fnmatch import filter as filter_names
-from fnmatch import fnmatch
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -20,6 +16,7 @@ from tests.kernel.results import Result
 from tests.kernel.scenarios import (
     certificates,
     crashes,
+    data_planes,
     many,
     network,
     publishing,
@@ -30,17 +27,28 @@ from tests.kernel.scenarios import (
 )
 from tests.kernel.uml import Guest, what_is_missing
 
+from kube_efs.tunnels.data_plane import DataPlaneName
+
 # The longest first.
-_MODULES = (resources, tables, crashes, network, restarts, many, certificates, publishing, server_gone)
+_MODULES = (
+    resources,
+    tables,
+    data_planes,
+    crashes,
+    network,
+    restarts,
+    many,
+    certificates,
+    publishing,
+    server_gone,
+)
+# They are about the program and the configurations of stunnel, its shards, or both data planes at once.
+_OF_ONE_DATA_PLANE = (resources, many, data_planes)
 # Each has one processor, and waits for most of the time.
 _GUESTS_AT_ONCE = 4
 _GUEST_SECONDS = 900.0
 
 pytestmark = pytest.mark.skipif(bool(what_is_missing()), reason=what_is_missing())
-
-_PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
-# `module`: `a_scenario`, `one_that_begins_so_…`, `…_one_that_ends_so`
-_NAMED = re.compile(r"`(\w+)`: (`[\w…]+`(?:, `[\w…]+`)*)")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +58,22 @@ class Scenario:
 
     def __str__(self) -> str:
         return f"{self.module.rpartition('.')[2]}-{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A scenario with a data plane; ``relay`` is in its name, because ``kernel`` is in that of every test."""
+
+    scenario: Scenario
+    data_plane: DataPlaneName
+
+    def __str__(self) -> str:
+        return f"{self.scenario}-relay" if self.data_plane is DataPlaneName.KERNEL else str(self.scenario)
+
+    @property
+    def guest(self) -> tuple[str, DataPlaneName]:
+        """The guest that it runs in, together with other scenarios of its module."""
+        return self.scenario.module, self.data_plane
 
 
 def _scenarios(module: ModuleType) -> Iterator[Scenario]:
@@ -68,41 +92,43 @@ class _Running:
 @pytest.fixture(scope="session")
 def guests(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, _Running]]:
-    """The running guests of the selected scenarios, by module."""
-    names: defaultdict[str, list[str]] = defaultdict(list)
+) -> Iterator[dict[tuple[str, DataPlaneName], _Running]]:
+    """The running guests of the selected scenarios."""
+    names: defaultdict[tuple[str, DataPlaneName], list[str]] = defaultdict(list)
     for item in request.session.items:
         if isinstance(item, pytest.Function) and item.originalname == "test_scenario":
-            scenario = item.callspec.params["scenario"]
-            assert isinstance(scenario, Scenario)
-            names[scenario.module].append(scenario.name)
+            run = item.callspec.params["run"]
+            assert isinstance(run, Run)
+            names[run.guest].append(run.scenario.name)
     folder = tmp_path_factory.mktemp("guests")
     with ThreadPoolExecutor(_GUESTS_AT_ONCE) as pool:
         running = {}
-        for module, chosen in names.items():
-            guest = Guest(module=module, scenarios=tuple(chosen), folder=folder / module.rpartition(".")[2])
-            running[module] = _Running(guest=guest, results=pool.submit(guest.run, seconds=_GUEST_SECONDS))
+        for (module, data_plane), chosen in names.items():
+            guest = Guest(
+                module=module,
+                scenarios=tuple(chosen),
+                folder=folder / f"{module.rpartition('.')[2]}-{data_plane}",
+                data_plane=data_plane,
+            )
+            results = pool.submit(guest.run, seconds=_GUEST_SECONDS)
+            running[module, data_plane] = _Running(guest=guest, results=results)
         yield running
 
 
-_SCENARIOS = [one for module in _MODULES for one in _scenarios(module)]
+SCENARIOS = [one for module in _MODULES for one in _scenarios(module)]
+_OF_STUNNEL = {module.__name__ for module in _OF_ONE_DATA_PLANE}
+_RUNS = [
+    Run(scenario=scenario, data_plane=data_plane)
+    for data_plane in DataPlaneName
+    for scenario in SCENARIOS
+    if data_plane is DataPlaneName.STUNNEL or scenario.module not in _OF_STUNNEL
+]
 
 
-@pytest.mark.parametrize("scenario", _SCENARIOS, ids=str)
-def test_scenario(scenario: Scenario, guests: dict[str, _Running]) -> None:
-    running = guests[scenario.module]
-    result = running.results.result()[scenario.name]
-    print(f"{scenario}: {result.seconds:g} s in the guest")  # noqa: T201 - shown where a test fails
+@pytest.mark.parametrize("run", _RUNS, ids=str)
+def test_scenario(run: Run, guests: dict[tuple[str, DataPlaneName], _Running]) -> None:
+    name, running = run.scenario.name, guests[run.guest]
+    result = running.results.result()[name]
+    print(f"{run}: {result.seconds:g} s in the guest")  # noqa: T201 - shown where a test fails
     if result.error:
-        pytest.fail(f"{result.error}\n{running.guest.log(scenario.name)}", pytrace=False)
-
-
-def test_page_about_faults_names_exactly_the_scenarios() -> None:
-    named = {
-        f"{module}-{name.replace('…', '*')}"
-        for module, names in _NAMED.findall(_PAGE.read_text())
-        for name in names.replace("`", "").split(", ")
-    }
-    scenarios = [str(one) for one in _SCENARIOS]
-    assert [one for one in scenarios if not any(fnmatch(one, name) for name in named)] == []
-    assert [name for name in named if not filter_names(scenarios, name)] == []
+        pytest.fail(f"{result.error}\n{running.guest.log(name)}", pytrace=False)

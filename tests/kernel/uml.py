@@ -4,11 +4,14 @@ import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.kernel.results import Result, read_results
+
+from kube_efs.tunnels.data_plane import DataPlaneName
 
 KERNEL = "linux.uml"
 _PROJECT = Path(__file__).parents[2]
@@ -29,11 +32,16 @@ def what_is_missing() -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guest:
-    """A guest with scenarios of a module; ``folder`` gets all its output."""
+    """A guest with scenarios of a module on nodes with a data plane; ``folder`` gets all its output.
+
+    ``environment`` are variables of its processes, whose values have no spaces.
+    """
 
     module: str
     scenarios: tuple[str, ...]
     folder: Path
+    data_plane: DataPlaneName = DataPlaneName.STUNNEL
+    environment: Mapping[str, str] = field(default_factory=dict)
 
     def run(self, *, seconds: float) -> dict[str, Result]:
         """The results of all scenarios, after the guest and its processes have ended."""
@@ -64,8 +72,10 @@ class Guest:
     def _command(self) -> list[str]:
         kernel = ["root=/dev/root", "rootfstype=hostfs", "rootflags=/", "ro", _MEMORY, f"init={_BOOT}"]
         console = ["con=null", "con0=fd:0,fd:1", "quiet"]
-        arguments = [str(_PROJECT), str(self.folder), self.module, ",".join(self.scenarios)]
-        return [KERNEL, *kernel, *console, "--", *arguments]
+        arguments = [str(_PROJECT), str(self.folder), self.module, ",".join(self.scenarios), self.data_plane]
+        # The kernel gives what it does not know itself to its first process.
+        variables = [f"{name}={value}" for name, value in self.environment.items()]
+        return [KERNEL, *kernel, *console, *variables, "--", *arguments]
 
     @staticmethod
     def _nothing(name: str, ending: str) -> Result:

@@ -1,4 +1,4 @@
-"""Runs scenarios inside a guest: ``python -m tests.kernel.guest OUT MODULE SCENARIO,SCENARIO…``.
+"""Runs scenarios inside a guest: ``python -m tests.kernel.guest OUT MODULE SCENARIO,SCENARIO… DATA_PLANE``.
 
 After each, a line of JSON is appended to ``OUT/results.jsonl``.
 """
@@ -20,15 +20,16 @@ from tests.kernel.guest.machine import Machine, for_scenario, machine
 from tests.kernel.results import Result
 
 from kube_efs.telemetry.logging import configure
+from kube_efs.tunnels.data_plane import DataPlaneName
 
 _LIMIT_SECONDS = 400.0
 
 
-async def run(out: Path, module: str, names: Sequence[str]) -> None:
+async def run(out: Path, module: str, names: Sequence[str], data_plane: DataPlaneName) -> None:
     """Run the scenarios one after the other, each on its own node."""
     scenarios = importlib.import_module(module)
     folder = Path(tempfile.mkdtemp())
-    async with machine(folder) as shared:
+    async with machine(folder, data_plane) as shared:
         for name in names:
             own = for_scenario(shared, name, out)
             result = await judge(name, getattr(scenarios, name), own)
@@ -55,7 +56,7 @@ def _all_but_logs(folder: str, names: list[str]) -> set[str]:
 
 if __name__ == "__main__":
     configure("ERROR")
-    asyncio.run(run(Path(sys.argv[1]), sys.argv[2], sys.argv[3].split(",")))
+    asyncio.run(run(Path(sys.argv[1]), sys.argv[2], sys.argv[3].split(","), DataPlaneName(sys.argv[4])))
     sys.stdout.flush()
     # Threads that wait for a file server which is gone would be waited for.
     os._exit(0)

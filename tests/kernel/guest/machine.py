@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,18 +21,23 @@ from kube_efs.model.efs.targets import (
     render_zones,
 )
 from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
+from kube_efs.tunnels.data_plane import DataPlaneName
 from tinykube.api import ApiServer
 
 
 @dataclass(slots=True, kw_only=True)
 class Machine:
-    """``folder`` is in memory, ``logs`` on the host; each scenario has its own."""
+    """``folder`` is in memory, ``logs`` on the host; each scenario has its own.
+
+    ``data_plane`` is that of its nodes.
+    """
 
     efs: GuestEfs
     client: AsyncClient
     kubeconfig: Path
     folder: Path
     logs: Path
+    data_plane: DataPlaneName
     figures: dict[str, float] = field(default_factory=dict)
 
     def tell(self, **figures: float) -> None:
@@ -61,12 +66,13 @@ class Machine:
     @asynccontextmanager
     async def node(self, **settings: str) -> AsyncIterator[Node]:
         """A node while the context is open; ``settings`` override those of its processes."""
+        settings = {"KUBE_EFS_DATA_PLANE": self.data_plane, **settings}
         async with Node(self.folder, self.logs, self.efs, self.kubeconfig, settings) as node:
             yield node
 
 
 @asynccontextmanager
-async def machine(folder: Path) -> AsyncIterator[Machine]:
+async def machine(folder: Path, data_plane: DataPlaneName) -> AsyncIterator[Machine]:
     """The parts that the scenarios of a guest share."""
     async with AsyncExitStack() as stack:
         efs = await stack.enter_async_context(GuestEfs(folder / "efs"))
@@ -75,7 +81,14 @@ async def machine(folder: Path) -> AsyncIterator[Machine]:
         api.write_kubeconfig(kubeconfig)
         client = await stack.enter_async_context(connect(load_config(kubeconfig)))
         await client.create(Namespace(metadata=ObjectMeta(name=OPENSHIFT_EFS_STUNNEL.namespace)))
-        yield Machine(efs=efs, client=client, kubeconfig=kubeconfig, folder=folder, logs=folder)
+        yield Machine(
+            efs=efs,
+            client=client,
+            kubeconfig=kubeconfig,
+            folder=folder,
+            logs=folder,
+            data_plane=data_plane,
+        )
 
 
 def for_scenario(machine: Machine, name: str, out: Path) -> Machine:
@@ -83,6 +96,4 @@ def for_scenario(machine: Machine, name: str, out: Path) -> Machine:
     folder, logs = Path("/tmp") / name, out / name
     folder.mkdir()
     logs.mkdir()
-    return Machine(
-        efs=machine.efs, client=machine.client, kubeconfig=machine.kubeconfig, folder=folder, logs=logs
-    )
+    return replace(machine, folder=folder, logs=logs, figures={})

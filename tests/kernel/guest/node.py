@@ -23,6 +23,9 @@ from kube_efs.model.csi.volume_handles import VolumeHandle
 from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
 from kube_efs.mounts.mountinfo import read_mountinfo
 from kube_efs.tunnels.api.client import TunnelOnDemand, connect_tunnels
+from kube_efs.tunnels.options import relay_socket
+from kube_efs.tunnels.sockets.ports import listening_ports
+from kube_efs.tunnels.stunnel.assignment import shard_number
 from kube_efs_lab.program import Program
 
 IDLE_SECONDS = 10.0
@@ -152,9 +155,24 @@ class Node:
         samples = (sample for family in families for sample in family.samples)
         return sum(one.value for one in samples if one.name == name and labels.items() <= one.labels.items())
 
-    def stunnels(self) -> list[int]:
-        """The stunnel processes."""
-        return [pid for pid, command in _commands() if command[-1:] == [str(self.conf)]]
+    def data_planes(self) -> dict[Path, int]:
+        """The pid of each stunnel by its configuration, and of the relay by its socket."""
+        found = {Path(command[-1]): pid for pid, command in _commands() if command[1:]}
+        return {path: pid for path, pid in sorted(found.items()) if self._is_of_data_plane(path)}
+
+    def _is_of_data_plane(self, path: Path) -> bool:
+        return path == relay_socket(self.conf) or shard_number(self.conf, path) is not None
+
+    def data_plane_at(self, port: int) -> int:
+        """The pid of the stunnel or relay that listens on the port."""
+        [pid] = [pid for pid in self.data_planes().values() if port in listening_ports(pid)]
+        return pid
+
+    def kill_data_planes(self) -> None:
+        """Kill all stunnels, and the relay."""
+        for pid in self.data_planes().values():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     async def _clean(self) -> None:
         for entry in read_mountinfo():
@@ -162,9 +180,7 @@ class Node:
                 await run("umount", "-f", "-l", str(entry.mount_point))
         for program in (self.driver, self.tunnel):
             await program.stop()
-        for pid in self.stunnels():
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        self.kill_data_planes()
 
 
 async def start(program: Program) -> None:

@@ -1,7 +1,5 @@
 """Successful and failed renewals of client certificates while their tunnels are in use."""
 
-import os
-import signal
 from datetime import timedelta
 
 from tests.kernel.guest.kernel import nfs_mount
@@ -47,8 +45,7 @@ async def credentials_are_unavailable_and_expire(machine: Machine) -> None:
             await work.continues()
             assert nfs_mount(target) == before
 
-            [pid] = node.stunnels()
-            os.kill(pid, signal.SIGKILL)
+            node.kill_data_planes()
             await until(lambda: work.waits_since > 5, "the mount waits")
             machine.efs.credentials_last = timedelta(hours=6)
             machine.efs.has_credentials = True

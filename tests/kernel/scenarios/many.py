@@ -2,13 +2,12 @@
 
 import asyncio
 import json
-import os
-import signal
 import time
 from collections.abc import Collection, Mapping
 from datetime import datetime
 from pathlib import Path
 
+import pytest
 from tests.kernel.guest.kernel import nfs_mount
 from tests.kernel.guest.machine import Machine
 from tests.kernel.guest.node import Node, start
@@ -23,8 +22,8 @@ from kube_efs.tunnels.reservations import Holder
 _ACCESS_POINTS = 12
 _DIRECTORIES = 48
 _AT_ONCE = 6
-# From its start on the agent may take so long until all tunnels are there again.
-_SERVED_SECONDS = 5.0
+# From its start on the agent may take so long until all tunnels are there again. Some guests share a machine.
+_SERVED_SECONDS = 10.0
 # The kernel waits again for about as long as the outage lasted, and guests are slow.
 _WRITTEN_SECONDS = 120.0
 
@@ -47,8 +46,7 @@ async def sixty_volumes_continue_when_agent_and_stunnel_are_killed(machine: Mach
             assert {target: nfs_mount(target) for target in targets} == before
 
             await node.tunnel.kill()
-            [pid] = node.stunnels()
-            os.kill(pid, signal.SIGKILL)
+            node.kill_data_planes()
             await start(node.tunnel)
             began = time.monotonic()
             await _write(targets, "with-the-next-two")
@@ -97,7 +95,14 @@ async def _write(targets: Collection[Path], name: str) -> None:
 
 
 def _seconds_until_served(log_file: Path, *, tunnels: int) -> float:
-    """The seconds from the agent's last start until stunnel listened for that many tunnels."""
+    """The seconds from the agent's last start until its stunnels listened for that many tunnels."""
     entries = [json.loads(line) for line in log_file.read_text().splitlines() if line.startswith("{")]
-    times = {(one["event"], one.get("tunnels")): datetime.fromisoformat(one["timestamp"]) for one in entries}
-    return (times["stunnel-configured", tunnels] - times["tunnel-agent-started", None]).total_seconds()
+    started = max(number for number, one in enumerate(entries) if one["event"] == "tunnel-agent-started")
+    served: dict[str, int] = {}
+    for one in entries[started:]:
+        if one["event"] == "stunnel-configured":
+            served[one["configuration"]] = one["tunnels"]
+        if sum(served.values()) == tunnels:
+            began, ended = (datetime.fromisoformat(each["timestamp"]) for each in (entries[started], one))
+            return (ended - began).total_seconds()
+    pytest.fail(f"{served} after the last start, not {tunnels} tunnels")

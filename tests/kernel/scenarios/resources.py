@@ -3,7 +3,6 @@
 import asyncio
 import os
 import shutil
-import signal
 
 import grpc
 import grpc.aio
@@ -76,8 +75,7 @@ async def state_is_truncated(machine: Machine) -> None:
             await start(node.tunnel)
             await work.continues()
             assert before.port in {one.port for one in await node.tunnels()}
-            [pid] = node.stunnels()
-            os.kill(pid, signal.SIGKILL)
+            node.kill_data_planes()
             await work.continues()
         assert nfs_mount(target).port == before.port
         assert "on-demand-tunnels-unreadable" in node.tunnel.log_file.read_text()
@@ -103,8 +101,7 @@ async def stunnel_program_is_missing(machine: Machine) -> None:
             await work.continues()
             assert nfs_mount(target) == before
             # And what it runs now, if it must.
-            [pid] = node.stunnels()
-            os.kill(pid, signal.SIGKILL)
+            node.kill_data_planes()
             await work.continues()
 
 
@@ -118,13 +115,13 @@ async def configurations_cannot_be_read(machine: Machine) -> None:
             names, patch = OPENSHIFT_EFS_STUNNEL, {"data": {CONFIG_MAP_KEY: "efs_stunnel_targets: ["}}
             await machine.client.patch(ConfigMap, names.config_map, patch, namespace=names.namespace)
             await until(lambda: "targets-unreadable" in node.tunnel.log_file.read_text(), "the agent's log")
-            node.conf.write_bytes(os.urandom(1000))
+            for path in node.data_planes():
+                path.write_bytes(os.urandom(1000))
             await node.tunnel.kill()
             await start(node.tunnel)
             await work.continues()
             assert nfs_mount(target) == before
-            [pid] = node.stunnels()
-            os.kill(pid, signal.SIGKILL)
+            node.kill_data_planes()
             await work.continues()
         assert nfs_mount(target).port == before.port
 

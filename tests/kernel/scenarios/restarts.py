@@ -20,7 +20,7 @@ async def driver_and_agent_restart_while_a_file_is_copied(machine: Machine) -> N
     original.write_bytes(os.urandom(_COPIED))
     async with machine.node() as node:
         target = await node.publish(volume, "pod")
-        connects, stunnels = nfs_mount(target).connects, node.stunnels()
+        connects, running = nfs_mount(target).connects, node.data_planes()
         async with working(target / "work", served / "work") as work:
             for number in range(2):
                 copy = f"copy-{number}"
@@ -33,7 +33,7 @@ async def driver_and_agent_restart_while_a_file_is_copied(machine: Machine) -> N
                 assert (served / copy).read_bytes() == original.read_bytes()
                 await work.continues()
             assert nfs_mount(target).connects == connects
-            assert node.stunnels() == stunnels
+            assert node.data_planes() == running
             # Both are as good as before.
             other = await node.publish(volume, "other")
             assert nfs_mount(other).port == nfs_mount(target).port
@@ -45,7 +45,7 @@ async def driver_and_agent_are_killed(machine: Machine) -> None:
     volume = machine.efs.create_access_point(fs, "/data", uid=1001)
     async with machine.node() as node:
         target = await node.publish(volume, "pod")
-        before, stunnels = nfs_mount(target), node.stunnels()
+        before, running = nfs_mount(target), node.data_planes()
         async with working(target / "work", machine.efs.path(fs, "/data/work")) as work:
             await node.driver.kill()
             await node.tunnel.kill()
@@ -54,7 +54,7 @@ async def driver_and_agent_are_killed(machine: Machine) -> None:
             await start(node.driver)
             await work.continues()
         assert nfs_mount(target) == before
-        assert node.stunnels() == stunnels
+        assert node.data_planes() == running
         await node.unpublish(volume, target)
         assert [one.holders for one in await node.tunnels()] == [frozenset()]
 
@@ -65,7 +65,7 @@ async def agent_of_another_version_takes_over(machine: Machine) -> None:
     volume = machine.efs.create_access_point(fs, "/data", uid=1001)
     async with machine.node() as node:
         target = await node.publish(volume, "pod")
-        before, stunnels = nfs_mount(target), node.stunnels()
+        before, running = nfs_mount(target), node.data_planes()
         [tunnel] = await node.tunnels()
         async with working(target / "work", machine.efs.path(fs, "/data/work")) as work:
             await node.tunnel.stop()
@@ -80,4 +80,4 @@ async def agent_of_another_version_takes_over(machine: Machine) -> None:
             [found] = await node.tunnels()
         assert (found.spec, found.port, found.holders) == (tunnel.spec, tunnel.port, tunnel.holders)
         assert nfs_mount(target) == before
-        assert node.stunnels() == stunnels
+        assert node.data_planes() == running
