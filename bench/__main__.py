@@ -1,4 +1,6 @@
-"""``python -m bench [ROW ...]``: measure all rows or those named, and write down what came of them.
+"""``python -m bench [ROW ...]``: measure the rows, or those named, and write down what came of them.
+
+A row that takes very long is measured only when it is named.
 
 The results go to bench/results/latest.json, where those of other rows stay, and to docs/performance.md, plots
 to docs/plots.
@@ -13,11 +15,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from bench import api_writes, claims, connections, node, reloads, throughput, workers
+from bench import api_writes, claims, connections, data_planes, node, reloads, throughput, tunnels, workers
 from bench.figures import Curve, Figure, Row
 from bench.page import PAGE, PLOTS, updated
 from bench.plots import plot
 from bench.results import Clock, Outcome, Results, read_results, write_results
+from bench.scale import row as scale
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -28,11 +31,14 @@ ROWS: Final = (
     api_writes.ROW,
     workers.ROW,
     node.ROW,
+    tunnels.ROW,
     reloads.ROW,
     throughput.ROW,
     connections.ROW,
+    data_planes.ROW,
     claims.ROW,
 )
+ONLY_BY_NAME: Final = (scale.ROW,)
 
 
 async def measure(row: Row, folder: Path) -> Outcome:
@@ -72,16 +78,17 @@ def main() -> int:
     """Measure, write, and tell; the exit status."""
     console = Console(width=max(120, Console().width))
     wanted = set(sys.argv[1:])
-    unknown = wanted - {row.name for row in ROWS}
+    known = {row.name: row for row in (*ROWS, *ONLY_BY_NAME)}
+    unknown = wanted - known.keys()
     if unknown:
-        console.print(
-            f"no such row: {', '.join(sorted(unknown))}; there are {', '.join(r.name for r in ROWS)}"
-        )
+        console.print(f"no such row: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
         return 2
     begun = time.monotonic()
-    outcomes = run([row for row in ROWS if not wanted or row.name in wanted], console)
+    outcomes = run([row for name, row in known.items() if name in wanted] or ROWS, console)
     # Rows that are no more have no place beside those of a whole run.
-    whole = Results(rows=outcomes, total_seconds=round(time.monotonic() - begun, 1))
+    kept = {row.name: read_results().rows.get(row.name) for row in ONLY_BY_NAME}
+    rows = outcomes | {name: outcome for name, outcome in kept.items() if outcome}
+    whole = Results(rows=rows, total_seconds=round(time.monotonic() - begun, 1))
     results = read_results().updated(outcomes) if wanted else whole
     write_results(results)
     PLOTS.mkdir(exist_ok=True)

@@ -13,6 +13,7 @@ import time
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -70,21 +71,28 @@ class Node:
     read: Path
 
     def megabytes(self) -> Mapping[str, float]:
-        """The memory of each."""
-        return {name: resident_megabytes([pid]) for name, pid in self._pids().items()}
+        """The memory of each; that of the stunnels, which run the same program, as proportional set size."""
+        return {
+            name: megabytes_in_parts(pids) if name == "stunnel" else resident_megabytes(pids)
+            for name, pids in self._pids().items()
+        }
 
     def megabytes_in_parts(self) -> float:
         """The memory of all, of what several processes share only a part each."""
-        return megabytes_in_parts(self._pids().values())
+        return megabytes_in_parts(chain(*self._pids().values()))
 
     def cpu_seconds(self) -> Mapping[str, float]:
         """What each has used of a core so far."""
-        return {name: cpu_seconds(pid) for name, pid in self._pids().items()}
+        return {name: sum(map(cpu_seconds, pids)) for name, pids in self._pids().items()}
 
-    def _pids(self) -> Mapping[str, int]:
-        """The processes; stunnel among them once there is one."""
-        stunnels = {"stunnel": pid for pid in stunnels_of(self.programs.stunnel_conf)}  # noqa: B035 - one
-        return {"driver": self.driver, "agent": self.agent, **stunnels}
+    def _pids(self) -> Mapping[str, Sequence[int]]:
+        """The processes; all stunnels together, once there are any."""
+        stunnels = stunnels_of(self.programs.stunnel_conf)
+        return {
+            "driver": [self.driver],
+            "agent": [self.agent],
+            **({"stunnel": stunnels} if stunnels else {}),
+        }
 
     def starts(self) -> Sequence[str]:
         """What was started so far."""
