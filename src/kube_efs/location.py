@@ -61,7 +61,7 @@ _SOURCE_SECONDS: Final = 5.0
 _RETRY_SECONDS: Final = (1.0, 60.0)
 
 
-class Source(StrEnum):
+class LocationSource(StrEnum):
     """Where a part of a location comes from."""
 
     SETTINGS = "settings"
@@ -81,7 +81,7 @@ class Part(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Location:
+class ProcessLocation:
     """A location in AWS; None, or no subnets, for unknown parts.
 
     ``zone_id`` is the ID of ``zone``. ``node_id`` is the ID of the instance, otherwise the name of the node.
@@ -92,20 +92,20 @@ class Location:
     zone_id: ZoneName | None = None
     subnets: tuple[SubnetId, ...] = ()
     node_id: str | None = None
-    region_source: Source | None = field(default=None, compare=False)
-    zone_source: Source | None = field(default=None, compare=False)
+    region_source: LocationSource | None = field(default=None, compare=False)
+    zone_source: LocationSource | None = field(default=None, compare=False)
 
     def has(self, parts: Collection[Part]) -> bool:
         """Whether all these parts are known."""
         return all(getattr(self, part) for part in parts)
 
-    def completed_by(self, other: "Location", source: Source) -> "Location":
+    def completed_by(self, other: "ProcessLocation", source: LocationSource) -> "ProcessLocation":
         """This location, with the parts that it lacks from that source.
 
         The zone of the settings can differ from the zone of the instance, and then has another ID.
         """
         zone_id = other.zone_id if self.zone in {None, other.zone} else None
-        return Location(
+        return ProcessLocation(
             region=self.region or other.region,
             zone=self.zone or other.zone,
             zone_id=self.zone_id or zone_id,
@@ -124,7 +124,7 @@ class LocationSources:
     node_name: str
     metadata: InstanceMetadata
     client: AsyncClient | None
-    stored: Location | None = None
+    stored: ProcessLocation | None = None
 
 
 async def find_location(
@@ -133,7 +133,7 @@ async def find_location(
     required: Part,
     also: Collection[Part] = (),
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-) -> Location:
+) -> ProcessLocation:
     """The location, with the ``required`` part, and the others if a source has them.
 
     Waits until a source has the required part, if that is possible. Raises InvalidSetting if it is not: there
@@ -149,7 +149,7 @@ async def find_location(
         pause = min(pause * 2, longest)
 
 
-async def locate(sources: LocationSources, *, required: Part, also: Collection[Part] = ()) -> Location:
+async def locate(sources: LocationSources, *, required: Part, also: Collection[Part] = ()) -> ProcessLocation:
     """The location as the sources have it now; a source is not read if all parts that it has are known.
 
     Raises NotYet if a later call may find the required part, or a zone that the Node does not contain yet.
@@ -157,21 +157,21 @@ async def locate(sources: LocationSources, *, required: Part, also: Collection[P
     """
     wanted = {required, *also}
     settings, reasons = sources.settings, []
-    location = Location().completed_by(
-        Location(
+    location = ProcessLocation().completed_by(
+        ProcessLocation(
             region=settings.region,
             zone=settings.zone,
             zone_id=settings.zone_id,
             subnets=tuple(map(SubnetId, settings.subnets)),
         ),
-        Source.SETTINGS,
+        LocationSource.SETTINGS,
     )
     can_change = sources.client is not None
     node_is_final = True
     if not location.has(wanted):
         try:
             found = await _from_metadata(sources, wanted)
-            location = location.completed_by(found, Source.METADATA)
+            location = location.completed_by(found, LocationSource.METADATA)
         except AwsError as error:
             reasons.append(str(error))
             # An invalid answer is from something else that answers while a node starts.
@@ -180,20 +180,20 @@ async def locate(sources: LocationSources, *, required: Part, also: Collection[P
     if not location.has(wanted - {Part.SUBNETS}):
         try:
             found, node_is_final = await _from_node(sources, deadline)
-            location = location.completed_by(found, Source.NODE)
+            location = location.completed_by(found, LocationSource.NODE)
         except (KubeError, InvalidValue) as error:
             reasons.append(str(error))
             node_is_final = not isinstance(error, KubeUnavailable)
     if Part.REGION in wanted and not location.region and sources.client is not None:
         try:
             found = await _from_infrastructure(sources.client, deadline)
-            location = location.completed_by(found, Source.INFRASTRUCTURE)
+            location = location.completed_by(found, LocationSource.INFRASTRUCTURE)
         except (KubeError, InvalidValue) as error:
             reasons.append(str(error))
     stored = sources.stored
     # A node stays in its zone. So a location with another one is of the node from which the disk was copied.
     if stored is not None and location.zone in {None, stored.zone} and not location.has(wanted):
-        location = location.completed_by(stored, Source.STORED)
+        location = location.completed_by(stored, LocationSource.STORED)
     if not location.has({required}):
         raise _missing(required, sources.node_name, reasons, can_change=can_change)
     if Part.ZONE in wanted and location.zone is None and not node_is_final:
@@ -223,7 +223,7 @@ async def find_vpcs(metadata: InstanceMetadata) -> frozenset[VpcId]:
         return frozenset()
 
 
-async def _from_metadata(sources: LocationSources, wanted: Collection[Part]) -> Location:
+async def _from_metadata(sources: LocationSources, wanted: Collection[Part]) -> ProcessLocation:
     """Raises AwsError without the identity of the instance; the other parts may be missing."""
     if sources.node_name.startswith(_FOREIGN_PREFIX):
         raise AwsError("are of another account", field="instance metadata", value=sources.node_name)
@@ -241,7 +241,7 @@ async def _from_metadata(sources: LocationSources, wanted: Collection[Part]) -> 
     identity = await metadata.identity()
     zone_id = await ask(metadata.zone_id())
     subnets = await ask(metadata.subnets()) if Part.SUBNETS in wanted else None
-    return Location(
+    return ProcessLocation(
         region=identity.region,
         zone=identity.zone,
         zone_id=ZoneName(zone_id) if zone_id else None,
@@ -250,7 +250,7 @@ async def _from_metadata(sources: LocationSources, wanted: Collection[Part]) -> 
     )
 
 
-async def _from_node(sources: LocationSources, deadline: float) -> tuple[Location, bool]:
+async def _from_node(sources: LocationSources, deadline: float) -> tuple[ProcessLocation, bool]:
     """The location in the Node, and whether its cloud controller has initialized it."""
     if sources.client is None:
         raise KubeError("is not read: there is no kubeconfig and no service account", field="Node")
@@ -262,7 +262,7 @@ async def _from_node(sources: LocationSources, deadline: float) -> tuple[Locatio
     taints = (node.spec.taints if node.spec else None) or ()
     instance = _INSTANCE_ID.search(provider_id)
     zone, region, zone_id = labels.get(ZONE_LABEL), labels.get(_REGION_LABEL), labels.get(_ZONE_ID_LABEL)
-    location = Location(
+    location = ProcessLocation(
         node_id=instance[0] if instance else sources.node_name,
         region=parse_region(region) if region else None,
         zone=parse_zone_name(zone) if zone else None,
@@ -271,14 +271,14 @@ async def _from_node(sources: LocationSources, deadline: float) -> tuple[Locatio
     return location, all(taint.key != _UNINITIALIZED for taint in taints)
 
 
-async def _from_infrastructure(client: AsyncClient, deadline: float) -> Location:
+async def _from_infrastructure(client: AsyncClient, deadline: float) -> ProcessLocation:
     """The region of the cluster; raises KubeError on other platforms, because they do not have the kind."""
     with translated("Infrastructure cluster"):
         async with asyncio.timeout_at(deadline):
             found = await client.get(_Infrastructure, "cluster")
     status = found.get("status") or {}
     region = ((status.get("platformStatus") or {}).get("aws") or {}).get("region")
-    return Location(region=parse_region(region) if region else None)
+    return ProcessLocation(region=parse_region(region) if region else None)
 
 
 def _missing(

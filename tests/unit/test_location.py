@@ -21,7 +21,15 @@ from tests.serving import answering, serving
 from kube_efs import location as module
 from kube_efs.aws.metadata import InstanceMetadata
 from kube_efs.kube.client import connect
-from kube_efs.location import Location, LocationSources, Part, Source, find_location, find_vpcs, locate
+from kube_efs.location import (
+    LocationSource,
+    LocationSources,
+    Part,
+    ProcessLocation,
+    find_location,
+    find_vpcs,
+    locate,
+)
 from kube_efs.model.efs.ids import Region, SubnetId, ZoneName
 from kube_efs.model.errors import InvalidSetting, NotYet
 from kube_efs.settings import AwsSettings
@@ -32,17 +40,19 @@ MACS = "meta-data/network/interfaces/macs"
 NAME = "ip-10-0-0-4.eu-west-1.compute.internal"
 LABELS = {"topology.kubernetes.io/zone": "eu-west-1c", "topology.kubernetes.io/region": "eu-central-1"}
 ALL = (Part.NODE_ID, Part.ZONE, Part.SUBNETS)
-OF_THE_INSTANCE = Location(
+OF_THE_INSTANCE = ProcessLocation(
     node_id="i-0abc",
     region=Region("eu-west-1"),
     zone=ZoneName("eu-west-1b"),
     zone_id=ZoneName("euw1-az2"),
     subnets=(SubnetId("subnet-0a"), SubnetId("subnet-0b")),
 )
-OF_THE_NODE = Location(
+OF_THE_NODE = ProcessLocation(
     node_id="i-0a1b", region=Region("eu-central-1"), zone=ZoneName("eu-west-1c"), zone_id=ZoneName("euw1-az3")
 )
-STORED = Location(region=Region("us-east-1"), zone=ZoneName("us-east-1a"), subnets=(SubnetId("subnet-9"),))
+STORED = ProcessLocation(
+    region=Region("us-east-1"), zone=ZoneName("us-east-1a"), subnets=(SubnetId("subnet-9"),)
+)
 
 
 class Imds:
@@ -146,7 +156,7 @@ async def test_settings_come_first_and_instance_metadata_complete_them(
     settings = AwsSettings(region=Region("us-east-1"))
     found = await locate(sources(metadata, kube, settings=settings), required=Part.REGION, also=ALL)
     assert found == replace(OF_THE_INSTANCE, region=Region("us-east-1"))
-    assert (found.region_source, found.zone_source) == (Source.SETTINGS, Source.METADATA)
+    assert (found.region_source, found.zone_source) == (LocationSource.SETTINGS, LocationSource.METADATA)
 
 
 async def test_zone_of_the_settings_does_not_get_the_zone_id_of_another_zone(
@@ -166,7 +176,7 @@ async def test_node_object_replaces_missing_instance_metadata(
     await create_node(kube)
     found = await locate(sources(no_metadata, kube, stored=STORED), required=Part.REGION, also=ALL)
     assert found == OF_THE_NODE
-    assert (found.region_source, found.zone_source) == (Source.NODE, Source.NODE)
+    assert (found.region_source, found.zone_source) == (LocationSource.NODE, LocationSource.NODE)
 
 
 async def test_infrastructure_gives_the_region_that_no_label_gives(
@@ -175,14 +185,14 @@ async def test_infrastructure_gives_the_region_that_no_label_gives(
     await create_node(kube, labels={"topology.kubernetes.io/zone": "eu-west-1c"})
     await create_infrastructure(kube, "ap-south-1")
     found = await locate(sources(no_metadata, kube), required=Part.REGION, also=(Part.ZONE,))
-    assert (found.region, found.region_source) == ("ap-south-1", Source.INFRASTRUCTURE)
-    assert (found.zone, found.zone_source) == ("eu-west-1c", Source.NODE)
+    assert (found.region, found.region_source) == ("ap-south-1", LocationSource.INFRASTRUCTURE)
+    assert (found.zone, found.zone_source) == ("eu-west-1c", LocationSource.NODE)
 
 
 async def test_stored_location_comes_last(no_metadata: InstanceMetadata, kube: AsyncClient) -> None:
     found = await locate(sources(no_metadata, kube, stored=STORED), required=Part.REGION, also=(Part.ZONE,))
     assert found == STORED
-    assert (found.region_source, found.zone_source) == (Source.STORED, Source.STORED)
+    assert (found.region_source, found.zone_source) == (LocationSource.STORED, LocationSource.STORED)
 
 
 async def test_stored_subnets_of_the_same_zone_complete_the_node_object(

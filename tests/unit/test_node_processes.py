@@ -39,7 +39,7 @@ def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
         env={"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(sys.path), **environment},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
 

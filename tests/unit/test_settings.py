@@ -152,7 +152,7 @@ def test_invalid_host_name_is_reported_with_the_variables_to_set() -> None:
         "runpy.run_module('kube_efs', run_name='__main__')"
     )
     command = ["unshare", "--uts", sys.executable, "-c", inside]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     told = answer.stdout + answer.stderr
     assert answer.returncode == 2, told
     assert "POD_NAME" in told

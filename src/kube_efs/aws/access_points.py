@@ -50,7 +50,6 @@ class AwsAccessPoints:
             subject=subject,
             ClientToken=request.client_token,
             FileSystemId=request.file_system_id,
-            PosixUser=user,
             RootDirectory={
                 "Path": str(request.directory),
                 "CreationInfo": {
@@ -60,6 +59,7 @@ class AwsAccessPoints:
                 },
             },
             Tags=[{"Key": tag.key, "Value": tag.value} for tag in request.tags],
+            **({"PosixUser": user} if request.enforces_user else {}),
         )
         return understood_one(parse_access_point, [answer], operation="CreateAccessPoint", subject=subject)
 

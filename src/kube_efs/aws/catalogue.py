@@ -4,11 +4,19 @@ If an answer of AWS omits an object, a second answer must confirm it, because tu
 depend on these objects. A file system that a list omits is looked up by its ID: only "not found" means that
 it was deleted. Two cases need the same answer in the next poll: all mount targets of a file system are
 missing, or a list omits a file system and the lookup is denied.
+
+A list is one call for a hundred file systems, but mount targets are one call for each file system, and AWS
+limits the rate of calls for all users of an account. So with many file systems, a poll asks only for mount
+targets that may have changed: of new file systems, of those whose number of mount targets in the list is
+another one, of those with a mount target that is not available, and of those with an unsure answer. Between
+two polls, all others are asked in turn, slowly. An answer in between never removes anything: if it is
+unsure, the next poll asks again.
 """
 
 import asyncio
 import math
 import time
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -27,6 +35,10 @@ log = structlog.get_logger()
 
 # After a failure, the next poll is earlier than the interval: volumes work only after the first success.
 _RETRY_SECONDS: Final = 15.0
+# Up to so many file systems, each poll asks for all mount targets.
+_ALL_AT_ONCE: Final = 100
+# AWS publishes no limit. Others measured that it refuses more than ten calls a second of an account.
+_TURN_SECONDS: Final = 1.2
 # A poll of many file systems that takes longer counts as stuck.
 _SLOWEST_POLL_SECONDS: Final = 600.0
 
@@ -61,7 +73,9 @@ def compare(before: Discovery, after: Discovery) -> DiscoveryChange:
     return DiscoveryChange(
         added=tuple(sorted(new.keys() - old.keys())),
         changed=tuple(
-            sorted(fs for fs in new.keys() & old.keys() if _without_size(new[fs]) != _without_size(old[fs]))
+            sorted(
+                fs for fs in new.keys() & old.keys() if _without_numbers(new[fs]) != _without_numbers(old[fs])
+            )
         ),
         removed=tuple(sorted(old.keys() - new.keys())),
     )
@@ -113,7 +127,7 @@ def merge(before: Discovery, answers: Answers, doubtful: Collection[FileSystemId
             continue
         targets = known.mount_targets if known else None
         if isinstance(answer, tuple) and file_system_id not in doubtful:
-            targets = tuple(sorted(answer, key=lambda target: target.mount_target_id))
+            targets = _in_order(answer)
         if latest is None or targets is None:
             unclear.add(file_system_id)
         else:
@@ -149,6 +163,9 @@ class Catalogue:
         self.expected: Callable[[], Collection[FileSystemId]] = tuple
         self._discovery = Discovery()
         self._losses: frozenset[FileSystemId] = frozenset()
+        # File systems whose last answer was unsure, and the turns of all others: the first one is next.
+        self._unsure: frozenset[FileSystemId] = frozenset()
+        self._turns: OrderedDict[FileSystemId, None] = OrderedDict()
         self._version = 0
         self._changed = asyncio.Event()
         self._polling = asyncio.Lock()
@@ -186,7 +203,7 @@ class Catalogue:
                 await self.refresh()
                 self._heartbeat.beat()
                 failed = self._last_error is not None
-                await self._sleep(
+                await self._ask_in_turn(
                     min(self._interval_seconds, _RETRY_SECONDS) if failed else self._interval_seconds
                 )
         finally:
@@ -232,22 +249,60 @@ class Catalogue:
         known = expected | before.file_systems.keys() | before.unclear
         left_out = sorted(known - {system.file_system_id for system in listed})
         asked = [*(system.file_system_id for system in listed), *left_out]
+        are_many = len(asked) > _ALL_AT_ONCE
+        known_answers = self._certain(listed) if are_many else {}
         async with asyncio.TaskGroup() as group:
-            lookups = [group.create_task(self._ask_mount_targets(one)) for one in asked]
-        found = [lookup.result() for lookup in lookups]
+            lookups = {
+                one: group.create_task(self._ask_mount_targets(one))
+                for one in asked
+                if one not in known_answers
+            }
+        found = {**known_answers, **{one: lookup.result() for one, lookup in lookups.items()}}
+        waiting = (one for one in self._turns if one in known_answers)
+        self._turns = OrderedDict.fromkeys((*waiting, *asked) if are_many else ())
         answers = Answers(
-            listed=dict(zip(listed, found, strict=False)),
-            left_out=dict(zip(left_out, found[len(listed) :], strict=True)),
+            listed={system: found[system.file_system_id] for system in listed},
+            left_out={one: found[one] for one in left_out},
         )
         losses = answers.losses(before, expected)
         doubtful, self._losses = losses - self._losses, losses
         discovery = merge(before, answers, doubtful)
-        self._last_error = next((answer for answer in found if isinstance(answer, KubeEfsError)), None)
-        kept = doubtful | (set(left_out) & (discovery.file_systems.keys() | discovery.unclear))
-        if kept:
-            log.warning("file-systems-in-doubt", kept=sorted(kept), left_out=left_out)
-            self._last_error = self._last_error or _in_doubt(kept)
+        failed = {one: answer for one, answer in found.items() if isinstance(answer, KubeEfsError)}
+        self._last_error = next(iter(failed.values()), None)
+        in_doubt = doubtful | (set(left_out) & (discovery.file_systems.keys() | discovery.unclear))
+        if in_doubt:
+            log.warning("file-systems-in-doubt", kept=sorted(in_doubt), left_out=left_out)
+            self._last_error = self._last_error or _in_doubt(in_doubt)
+        self._unsure = frozenset(in_doubt | failed.keys())
         self._publish(discovery)
+
+    def _certain(self, listed: Collection[FileSystem]) -> dict[FileSystemId, tuple[MountTarget, ...]]:
+        """The known mount targets of the file systems for which the list shows no change."""
+        known = self._discovery.file_systems
+        return {
+            one.file_system_id: known[one.file_system_id].mount_targets
+            for one in listed
+            if one.file_system_id in known
+            and one.file_system_id not in self._unsure
+            and one.number_of_mount_targets == len(known[one.file_system_id].usable_mount_targets)
+        }
+
+    async def _ask_in_turn(self, seconds: float) -> None:
+        """Wait for so long, and meanwhile ask for the mount targets that the last poll did not ask for."""
+        ends_at = self._clock() + seconds
+        while self._turns and self._clock() + _TURN_SECONDS < ends_at:
+            await self._sleep(_TURN_SECONDS)
+            file_system_id, _ = self._turns.popitem(last=False)
+            async with self._polling:
+                answer = await self._ask_mount_targets(file_system_id)
+                known = self._discovery.file_systems.get(file_system_id)
+                if known and isinstance(answer, tuple) and bool(answer) == bool(known.mount_targets):
+                    system = replace(known, mount_targets=_in_order(answer))
+                    systems = {**self._discovery.file_systems, file_system_id: system}
+                    self._publish(replace(self._discovery, file_systems=MappingProxyType(systems)))
+                else:
+                    self._unsure |= {file_system_id}
+        await self._sleep(max(ends_at - self._clock(), 0))
 
     async def _ask_mount_targets(self, file_system_id: FileSystemId) -> MountTargetsAnswer:
         try:
@@ -273,8 +328,12 @@ class Catalogue:
             self._changed = asyncio.Event()
 
 
-def _without_size(system: FileSystem) -> FileSystem:
-    return replace(system, size_bytes=None)
+def _in_order(targets: Collection[MountTarget]) -> tuple[MountTarget, ...]:
+    return tuple(sorted(targets, key=lambda target: target.mount_target_id))
+
+
+def _without_numbers(system: FileSystem) -> FileSystem:
+    return replace(system, size_bytes=None, number_of_mount_targets=None)
 
 
 def _in_doubt(file_systems: Collection[FileSystemId]) -> KubeEfsError:

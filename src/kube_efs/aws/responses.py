@@ -74,12 +74,14 @@ def understood_one(
 def parse_file_system(entry: Mapping[str, Any]) -> FileSystem:
     """The file system, without its mount targets, which need another call."""
     name, size = entry.get("Name"), (entry.get("SizeInBytes") or {}).get("Value")
+    number = entry.get("NumberOfMountTargets")
     return FileSystem(
         file_system_id=parse_file_system_id(entry.get("FileSystemId"), field="FileSystemId"),
         name=str(name) if name else None,
         state=_parse_state(entry),
         zone=_parse_optional_zone(entry),
         size_bytes=int(size) if size is not None else None,
+        number_of_mount_targets=int(number) if number is not None else None,
     )
 
 

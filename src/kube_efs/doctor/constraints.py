@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from kube_efs.doctor.grants import Account, Grant, Right
+from kube_efs.doctor.grants import AccountName, Grant, Right
 
 _GROUP, _RESOURCE = "security.openshift.io", "securitycontextconstraints"
 
@@ -31,12 +31,12 @@ class Constraints:
     users: tuple[str, ...] = ()
     groups: tuple[str, ...] = ()
 
-    def names(self, account: Account) -> bool:
+    def names(self, account: AccountName) -> bool:
         """Whether the account is among their users, or in one of their groups."""
         return account.user in self.users or not set(self.groups).isdisjoint(account.groups)
 
 
-def use_of(constraints: Constraints, account: Account) -> Grant:
+def use_of(constraints: Constraints, account: AccountName) -> Grant:
     """The permission by which a role lets an account use them for pods of its namespace."""
     right = Right(
         verb="use", group=_GROUP, resource=_RESOURCE, namespace=account.namespace, name=constraints.name

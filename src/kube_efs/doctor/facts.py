@@ -173,7 +173,7 @@ class SharedVolumeFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorCondition:
+class ReportedCondition:
     """A condition of the ClusterCSIDriver."""
 
     type: str
@@ -217,7 +217,7 @@ class ClusterFacts:
     claims: tuple[ClaimFacts, ...] | None = None
     volumes: tuple[VolumeFacts, ...] | None = None
     shared_volumes: tuple[SharedVolumeFacts, ...] = ()
-    degraded: tuple[OperatorCondition, ...] = ()
+    degraded: tuple[ReportedCondition, ...] = ()
     warnings: tuple[Warned, ...] = ()
     stuck_trash: tuple[StuckTrash, ...] = ()
     targets: TargetsFacts | None = None

@@ -13,10 +13,11 @@ class Severity(StrEnum):
     BROKEN = "broken"
     RISK = "risk"
     UNCHECKED = "unchecked"
+    INFORMATION = "information"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class FindingKind:
     """A kind of finding; ``id`` stays the same in all versions, ``meaning`` is that of the documentation."""
 
     id: str
@@ -25,7 +26,7 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Subject:
+class FindingSubject:
     """The object of a finding: its kind in Kubernetes or AWS, and its name."""
 
     kind: str
@@ -42,8 +43,8 @@ class Finding:
     ``remedy`` says in words what to do, ``commands`` are what to type for that, or to see more.
     """
 
-    kind: Kind
-    subject: Subject
+    kind: FindingKind
+    subject: FindingSubject
     problem: str
     remedy: str
     evidence: tuple[str, ...] = ()
@@ -55,19 +56,24 @@ class Topic:
     """A check, with every kind of finding that it can give."""
 
     check: Callable[[Facts], Iterator[Finding]]
-    kinds: tuple[Kind, ...]
+    kinds: tuple[FindingKind, ...]
 
 
-def broken(id_: str, meaning: str) -> Kind:
+def broken(id_: str, meaning: str) -> FindingKind:
     """A kind of finding: something does not work."""
-    return Kind(id=id_, severity=Severity.BROKEN, meaning=meaning)
+    return FindingKind(id=id_, severity=Severity.BROKEN, meaning=meaning)
 
 
-def risk(id_: str, meaning: str) -> Kind:
+def risk(id_: str, meaning: str) -> FindingKind:
     """A kind of finding: something works less well, or stops working if something else fails."""
-    return Kind(id=id_, severity=Severity.RISK, meaning=meaning)
+    return FindingKind(id=id_, severity=Severity.RISK, meaning=meaning)
 
 
-def unchecked(id_: str, meaning: str) -> Kind:
+def unchecked(id_: str, meaning: str) -> FindingKind:
     """A kind of finding: the doctor could not check something."""
-    return Kind(id=id_, severity=Severity.UNCHECKED, meaning=meaning)
+    return FindingKind(id=id_, severity=Severity.UNCHECKED, meaning=meaning)
+
+
+def information(id_: str, meaning: str) -> FindingKind:
+    """A kind of finding: something that an administrator may want to know, and nothing is wrong."""
+    return FindingKind(id=id_, severity=Severity.INFORMATION, meaning=meaning)

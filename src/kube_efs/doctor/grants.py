@@ -8,7 +8,7 @@ Manifest: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, order=True, kw_only=True)
-class Account:
+class AccountName:
     """A service account."""
 
     namespace: str
@@ -48,7 +48,7 @@ class Right:
 class Grant:
     """An account with a permission that it needs."""
 
-    account: Account
+    account: AccountName
     right: Right
 
 
@@ -62,7 +62,7 @@ def grants_of(manifests: Sequence[Manifest]) -> tuple[Grant, ...]:
     return tuple(
         sorted(
             {
-                Grant(account=Account(namespace=subject["namespace"], name=subject["name"]), right=right)
+                Grant(account=AccountName(namespace=subject["namespace"], name=subject["name"]), right=right)
                 for one in manifests
                 if one["kind"] in {"RoleBinding", "ClusterRoleBinding"}
                 for right in _rights(one, roles)

@@ -12,7 +12,7 @@ from kube_efs.tunnels.status import TunnelsStatus
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfiguredTunnel:
-    """A service of ``stunnel.conf``; ``addresses`` are of port 2049, names or numbers."""
+    """A service of a stunnel or of the relay; ``addresses`` are of port 2049, names or numbers."""
 
     name: str
     port: int
@@ -82,8 +82,9 @@ class LoopbackMount:
 class NodeFacts:
     """All facts from the node; ``configuration`` is the path of ``stunnel.conf``.
 
-    ``tunnels`` None means that there is no such file. ``kernel`` are lines of the kernel's log, oldest
-    first, and ``booleans`` SELinux's where it is enforced; both None when they could not be read.
+    ``tunnels`` are those of all stunnels and the relay; None means that there are neither. ``kernel`` are
+    lines of the kernel's log, oldest first, and ``booleans`` SELinux's where it is enforced; both None when
+    they could not be read.
     """
 
     name: str

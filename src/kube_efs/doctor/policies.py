@@ -26,14 +26,14 @@ class Access(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class PolicyRefusal:
     """What is refused; ``by`` names the statement that denies it, and is empty where none allows it."""
 
     access: Access
     by: str = ""
 
 
-def refused_without_identity(text: str) -> tuple[Refusal, ...]:
+def refused_without_identity(text: str) -> tuple[PolicyRefusal, ...]:
     """What this policy denies to every client; raises InvalidValue when it is none.
 
     Where a condition is not understood, or a statement is about those whom it does not name, it is taken to
@@ -47,15 +47,15 @@ def refused_without_identity(text: str) -> tuple[Refusal, ...]:
         raise InvalidValue("cannot be read", field="file system policy", value=text) from error
 
 
-def _refusals(statements: list[Mapping[str, Any]]) -> Iterator[Refusal]:
+def _refusals(statements: list[Mapping[str, Any]]) -> Iterator[PolicyRefusal]:
     for access in Access:
         about = [one for one in statements if _is_about(one, access)]
         denying = [one for one in about if one["Effect"] == "Deny" and _holds(one) is True]
         allowing = [one for one in about if one["Effect"] == "Allow" and _holds(one) is not False]
         if denying:
-            yield Refusal(access=access, by=str(denying[0].get("Sid") or "a statement without Sid"))
+            yield PolicyRefusal(access=access, by=str(denying[0].get("Sid") or "a statement without Sid"))
         elif not allowing:
-            yield Refusal(access=access)
+            yield PolicyRefusal(access=access)
 
 
 def _is_about(statement: Mapping[str, Any], access: Access) -> bool:

@@ -42,7 +42,7 @@ class Judgement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class NodeSource:
     """A node as a mount target may see it.
 
     ``addresses`` are of the mount target's family. ``interfaces`` None means that they are not known.
@@ -67,7 +67,7 @@ class Source:
         return " ".join([self.name, *map(str, self.addresses), *sorted(self.groups)])
 
 
-def ways(facts: Facts) -> Iterator[tuple[MountTarget, tuple[Source, ...]]]:
+def ways(facts: Facts) -> Iterator[tuple[MountTarget, tuple[NodeSource, ...]]]:
     """Each usable mount target that AWS was asked about, with all nodes that may mount through it."""
     aws, nodes = facts.aws, facts.cluster.nodes if facts.cluster else None
     if aws is None or not nodes:
@@ -79,12 +79,12 @@ def ways(facts: Facts) -> Iterator[tuple[MountTarget, tuple[Source, ...]]]:
             yield target, tuple(_source(one, aws, version) for one in served)
 
 
-def _source(node: NodeObject, aws: AwsFacts, version: int) -> Source:
+def _source(node: NodeObject, aws: AwsFacts, version: int) -> NodeSource:
     interfaces = () if node.compute in _OUTSIDE else aws.interfaces.get(node.instance_id) or None
     told = [one for one in map(_address, node.addresses) if one.version == version]
     # A node of a cluster with IPv4 has no IPv6 address in Kubernetes, but may have one.
     found = told or [address for one in interfaces or () for address in one.addresses]
-    return Source(
+    return NodeSource(
         name=node.name,
         addresses=tuple(one for one in found if one.version == version),
         interfaces=interfaces,
@@ -96,7 +96,7 @@ def _address(text: str) -> Address:
     return ipaddress.ip_address(text)
 
 
-def judge_groups(source: Source, target: MountTarget, aws: AwsFacts) -> Judgement:
+def judge_groups(source: NodeSource, target: MountTarget, aws: AwsFacts) -> Judgement:
     """Whether the security groups of the mount target let the node in at TCP 2049."""
     doubts: list[str] = []
     ids = aws.groups_by_target.get(target.mount_target_id, ())
@@ -119,7 +119,7 @@ def judge_groups(source: Source, target: MountTarget, aws: AwsFacts) -> Judgemen
     return Judgement(verdict=verdict, reasons=tuple(dict.fromkeys(doubts)))
 
 
-def _lets_in(rule: Permission, source: Source, aws: AwsFacts) -> bool:
+def _lets_in(rule: Permission, source: NodeSource, aws: AwsFacts) -> bool:
     listed = (one for name in rule.prefix_lists for one in aws.prefix_lists.get(name, ()))
     networks = (*rule.networks, *listed)
     if not source.groups.isdisjoint(rule.groups):
@@ -127,7 +127,7 @@ def _lets_in(rule: Permission, source: Source, aws: AwsFacts) -> bool:
     return any(address in network for address in source.addresses for network in networks)
 
 
-def _doubts(rule: Permission, source: Source, aws: AwsFacts) -> Iterator[str]:
+def _doubts(rule: Permission, source: NodeSource, aws: AwsFacts) -> Iterator[str]:
     """What would have to be known to say that this rule does not let the node in."""
     for name in rule.prefix_lists:
         if name not in aws.prefix_lists:
@@ -136,7 +136,7 @@ def _doubts(rule: Permission, source: Source, aws: AwsFacts) -> Iterator[str]:
         yield f"the security groups of node {source.name} are not known; {', '.join(rule.groups)} is allowed"
 
 
-def judge_acls(source: Source, target: MountTarget, aws: AwsFacts) -> Judgement:
+def judge_acls(source: NodeSource, target: MountTarget, aws: AwsFacts) -> Judgement:
     """Whether the network ACLs of both subnets let the node's packets there, and the answers back.
 
     ACLs that are not known are no obstacle here, because they are reported as not known.

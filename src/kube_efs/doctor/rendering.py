@@ -19,7 +19,12 @@ from kube_efs.doctor.node_facts import NodeFacts, TunnelFacts
 from kube_efs.doctor.redaction import redacted_text
 from kube_efs.report.tables import table_of
 
-_COLOURS = {Severity.BROKEN: "bold red", Severity.RISK: "yellow", Severity.UNCHECKED: "dim"}
+_COLOURS = {
+    Severity.BROKEN: "bold red",
+    Severity.RISK: "yellow",
+    Severity.UNCHECKED: "dim",
+    Severity.INFORMATION: "dim",
+}
 
 
 def render_findings(findings: tuple[Finding, ...], *, what: str) -> RenderableType:

@@ -19,7 +19,7 @@ from kube_efs.doctor.gathering.attempts import Attempts
 from kube_efs.doctor.gathering.aws import aws_options, gather_aws
 from kube_efs.doctor.gathering.bundles import collect_cluster, collect_node
 from kube_efs.doctor.gathering.cluster import gather_cluster
-from kube_efs.doctor.gathering.node import NodeOptions, gather_node
+from kube_efs.doctor.gathering.node import NodeCheckOptions, gather_node
 from kube_efs.doctor.gathering.rights import missing_rights
 from kube_efs.doctor.grants import Manifest, grants_of
 from kube_efs.doctor.rendering import render_findings, render_tunnels, to_json
@@ -95,7 +95,7 @@ def _assumed(options: ClusterOptions) -> Names:
     return replace(names, namespace=options.namespace or names.namespace)
 
 
-async def diagnose_node(options: NodeOptions, answering: Answering) -> bool:
+async def diagnose_node(options: NodeCheckOptions, answering: Answering) -> bool:
     """The same for the node that this process runs on."""
     configure("ERROR")
     attempts, bundle = Attempts(timeout_seconds=_NODE_SECONDS), Bundle()

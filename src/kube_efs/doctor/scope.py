@@ -6,7 +6,7 @@ from typing import Final
 from kube_efs.doctor.checks.common import file_system_of, provisioners, targets_of
 from kube_efs.doctor.checks.file_systems import file_systems_of
 from kube_efs.doctor.facts import ClusterFacts
-from kube_efs.doctor.findings import Finding, Subject
+from kube_efs.doctor.findings import Finding, FindingSubject
 from kube_efs.model.claims import Claim
 from kube_efs.model.tunnel_volumes import named_file_system
 
@@ -35,38 +35,38 @@ def concerns(finding: Finding, claim_key: str, cluster: ClusterFacts) -> bool:
     return subject in related
 
 
-def _related(claim_key: str, cluster: ClusterFacts) -> Iterator[Subject]:
-    yield Subject("PersistentVolumeClaim", claim_key)
+def _related(claim_key: str, cluster: ClusterFacts) -> Iterator[FindingSubject]:
+    yield FindingSubject("PersistentVolumeClaim", claim_key)
     claim = next((one.claim for one in cluster.claims or () if one.claim.key == claim_key), None)
     if claim is None:
         return
-    yield Subject("StorageClass", claim.storage_class or "")
+    yield FindingSubject("StorageClass", claim.storage_class or "")
     yield from _places(claim, cluster)
     for one in cluster.shared_volumes:
         if (one.shared.owner.namespace, one.shared.status.claim_name) == (claim.namespace, claim.name):
-            yield Subject("SharedVolume", f"{claim.namespace}/{one.shared.owner.name}")
+            yield FindingSubject("SharedVolume", f"{claim.namespace}/{one.shared.owner.name}")
     for pod in cluster.pods or ():
         if pod.namespace == claim.namespace and claim.name in pod.claims:
-            yield Subject("Pod", pod.key)
-            yield Subject("Node", pod.node)
+            yield FindingSubject("Pod", pod.key)
+            yield FindingSubject("Node", pod.node)
 
 
-def _places(claim: Claim, cluster: ClusterFacts) -> Iterator[Subject]:
+def _places(claim: Claim, cluster: ClusterFacts) -> Iterator[FindingSubject]:
     """Its volume, and the file systems that contain or may contain its data."""
     for one in cluster.volumes or ():
         volume = one.volume
         if volume.name == claim.volume_name or (volume.claim and volume.claim.uid == claim.uid):
-            yield Subject("PersistentVolume", volume.name)
+            yield FindingSubject("PersistentVolume", volume.name)
             file_system_id = file_system_of(volume, targets_of(cluster))
             if file_system_id:
-                yield Subject("FileSystem", file_system_id)
+                yield FindingSubject("FileSystem", file_system_id)
             return
     asked_for = named_file_system(claim)
     if asked_for:
-        yield Subject("FileSystem", asked_for)
+        yield FindingSubject("FileSystem", asked_for)
         return
     kinds = provisioners(cluster)
     for storage_class in cluster.classes or ():
         if storage_class.name == claim.storage_class:
             for file_system_id in file_systems_of(storage_class, kinds.get(storage_class.provisioner)):
-                yield Subject("FileSystem", file_system_id)
+                yield FindingSubject("FileSystem", file_system_id)

@@ -18,8 +18,8 @@ from kube_efs.kube.volumes import VolumeStore
 from kube_efs.migration.errors import MigrationRefused
 from kube_efs.migration.journal import ANNOTATION, Journal, read_journal, write_journal
 from kube_efs.migration.manifests import Manifest, plain_claim, same_claim
-from kube_efs.migration.plan import ClusterState, Migration
-from kube_efs.migration.steps import Seen, Step
+from kube_efs.migration.plan import Migration, MigrationState
+from kube_efs.migration.steps import MigrationStep, Seen
 from kube_efs.model.claims import ReclaimPolicy
 from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.efs.ids import FileSystemId
@@ -59,7 +59,7 @@ class MigrationStore:
 
     async def state(
         self, names: Names, namespace: str | None, servers: Mapping[str, FileSystemId]
-    ) -> ClusterState:
+    ) -> MigrationState:
         """All volumes, the claims of the namespace (None: of all), and the ports of tunnels."""
         with translated("volumes"):
             volumes = [dict(one) async for one in self._client.list(VolumeManifest)]
@@ -67,7 +67,7 @@ class MigrationStore:
             found = self._client.list(ClaimManifest, namespace=namespace or "*")
             claims = {_key(one): dict(one) async for one in found}
         targets = await self._targets(names)
-        return ClusterState(volumes=volumes, claims=claims, targets=targets, servers=servers)
+        return MigrationState(volumes=volumes, claims=claims, targets=targets, servers=servers)
 
     async def _targets(self, names: Names) -> TunnelTargets:
         try:
@@ -130,28 +130,28 @@ class MigrationStore:
             pods = [pod async for pod in self._client.list(Pod, namespace=migration.namespace)]
         return tuple(sorted(_name(pod) for pod in pods if migration.claim in _claims_of(pod)))
 
-    async def take(self, step: Step, migration: Migration, look: Look) -> None:
+    async def take(self, step: MigrationStep, migration: Migration, look: Look) -> None:
         """Make the change to these objects, and to no other objects of the same names."""
         move, seen = migration.move, look.seen
         match step:
-            case Step.MAKE_TARGET:
+            case MigrationStep.MAKE_TARGET:
                 with translated(f"volume {move.target}"):
                     await self._client.create(VolumeManifest(**migration.target_volume))
-            case Step.KEEP_SOURCE:
+            case MigrationStep.KEEP_SOURCE:
                 await self._set_policy(seen.source, ReclaimPolicy.RETAIN)
-            case Step.RECORD:
+            case MigrationStep.RECORD:
                 await self._record(migration, look)
-            case Step.REOPEN_TARGET:
+            case MigrationStep.REOPEN_TARGET:
                 spec = {"claimRef": {"uid": None, "resourceVersion": None}}
                 await self._patch_volume(seen.target, {"spec": spec})
-            case Step.REMOVE_CLAIM:
+            case MigrationStep.REMOVE_CLAIM:
                 await self._remove_claim(migration, seen)
-            case Step.MAKE_CLAIM:
+            case MigrationStep.MAKE_CLAIM:
                 with translated(f"claim {move.namespace}/{move.claim}"):
                     await self._client.create(ClaimManifest(**migration.new_claim(look.journal)))
-            case Step.RESTORE_POLICY:
+            case MigrationStep.RESTORE_POLICY:
                 await self._set_policy(seen.target, move.policy)
-            case Step.REMOVE_SOURCE:
+            case MigrationStep.REMOVE_SOURCE:
                 if seen.source:
                     await self._volumes.delete(seen.source)
 

@@ -10,7 +10,7 @@ import structlog
 from kube_efs.migration.cluster import MigrationStore
 from kube_efs.migration.errors import ClaimInUse, MoveStalled
 from kube_efs.migration.plan import Migration
-from kube_efs.migration.steps import Step, Wait, decide
+from kube_efs.migration.steps import MigrationStep, Wait, decide
 from kube_efs.model.errors import KubeAlreadyExists, KubeConflict, KubeNotFound
 
 log = structlog.get_logger(__name__)
@@ -69,7 +69,7 @@ async def _wait_for_users(
 
 async def _next_step(
     store: MigrationStore, migration: Migration, tell: Callable[[str], None], patience_seconds: float
-) -> Step | None:
+) -> MigrationStep | None:
     """Make the next change when it is possible; None if none is left."""
     waiting = ""
     try:

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from kube_efs.migration.errors import ClaimInUse
-from kube_efs.migration.plan import Migration, Refusal
-from kube_efs.migration.steps import Step, Wait
+from kube_efs.migration.plan import Migration, MigrationRefusal
+from kube_efs.migration.steps import MigrationStep, Wait
 from kube_efs.model.errors import KubeEfsError
 from kube_efs.report.tables import table_of
 
@@ -34,7 +34,7 @@ _COLOURS = {State.TO_DO: "", State.DONE: "green", State.IN_USE: "yellow", State.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class MigrationOutcome:
     """One claim; ``next_step`` is the first change, ``reason`` is why it is not possible."""
 
     namespace: str
@@ -49,7 +49,7 @@ class Outcome:
     notes: tuple[str, ...] = ()
 
 
-def planned(migration: Migration, decision: Step | Wait | None) -> Outcome:
+def planned(migration: Migration, decision: MigrationStep | Wait | None) -> MigrationOutcome:
     """The claim must still be migrated."""
     if decision is None:
         return _outcome(migration, State.DONE)
@@ -57,20 +57,22 @@ def planned(migration: Migration, decision: Step | Wait | None) -> Outcome:
     return _outcome(migration, State.TO_DO, next_step=text)
 
 
-def done(migration: Migration) -> Outcome:
+def done(migration: Migration) -> MigrationOutcome:
     """The claim is migrated."""
     return _outcome(migration, State.DONE)
 
 
-def failed(migration: Migration, error: KubeEfsError) -> Outcome:
+def failed(migration: Migration, error: KubeEfsError) -> MigrationOutcome:
     """The migration failed or is prevented."""
     state = State.IN_USE if isinstance(error, ClaimInUse) else State.FAILED
     return _outcome(migration, state, reason=str(error))
 
 
-def _outcome(migration: Migration, state: State, *, next_step: str = "", reason: str = "") -> Outcome:
+def _outcome(
+    migration: Migration, state: State, *, next_step: str = "", reason: str = ""
+) -> MigrationOutcome:
     move = migration.move
-    return Outcome(
+    return MigrationOutcome(
         namespace=move.namespace,
         claim=move.claim,
         source=move.source,
@@ -84,9 +86,9 @@ def _outcome(migration: Migration, state: State, *, next_step: str = "", reason:
     )
 
 
-def refused(refusal: Refusal) -> Outcome:
+def refused(refusal: MigrationRefusal) -> MigrationOutcome:
     """The claim cannot be migrated."""
-    return Outcome(
+    return MigrationOutcome(
         namespace=refusal.namespace,
         claim=refusal.claim,
         source=refusal.volume,
@@ -98,12 +100,12 @@ def refused(refusal: Refusal) -> Outcome:
     )
 
 
-def as_json(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def as_json(outcomes: Sequence[MigrationOutcome]) -> dict[str, Any]:
     """The document of ``--output json``."""
     return {"ok": all(one.state.is_well for one in outcomes), "claims": [asdict(one) for one in outcomes]}
 
 
-def render(outcomes: Sequence[Outcome]) -> RenderableType:
+def render(outcomes: Sequence[MigrationOutcome]) -> RenderableType:
     """A table, and below it notes about single claims."""
     columns = ["claim", "from", "to", "data", "policy", "state", "next"]
     rows = [

@@ -44,7 +44,7 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterState:
+class MigrationState:
     """The objects of the API that are checked; claims by namespace and name.
 
     ``servers`` are names of file systems that do not tell which one they are of.
@@ -97,7 +97,7 @@ class Migration:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Refusal:
+class MigrationRefusal:
     """A selected claim that cannot be migrated."""
 
     namespace: str
@@ -107,8 +107,8 @@ class Refusal:
 
 
 def plan(
-    state: ClusterState, selection: Selection, direction: Direction, *, new_class: str | None = None
-) -> tuple[Migration | Refusal, ...]:
+    state: MigrationState, selection: Selection, direction: Direction, *, new_class: str | None = None
+) -> tuple[Migration | MigrationRefusal, ...]:
     """The migrations to start or to complete, in the order of names.
 
     ``new_class`` is the class that claims get; None leaves each its own.
@@ -120,7 +120,9 @@ def plan(
     return tuple(sorted(found, key=lambda one: (one.namespace, one.claim)))
 
 
-def _begun(state: ClusterState, selection: Selection, direction: Direction) -> Iterator[Migration | Refusal]:
+def _begun(
+    state: MigrationState, selection: Selection, direction: Direction
+) -> Iterator[Migration | MigrationRefusal]:
     names = {body["metadata"]["name"] for body in state.volumes}
     for body in state.volumes:
         note = (body["metadata"].get("annotations") or {}).get(ANNOTATION)
@@ -139,7 +141,7 @@ def _begun(state: ClusterState, selection: Selection, direction: Direction) -> I
 
 
 def _continued(
-    volume: Volume, body: Manifest, journal: Journal, state: ClusterState, direction: Direction
+    volume: Volume, body: Manifest, journal: Journal, state: MigrationState, direction: Direction
 ) -> Migration:
     location = locate(volume, TunnelTargets())
     nfs = read_volume(journal.volume)
@@ -167,8 +169,8 @@ def _continued(
 
 
 def _new(
-    state: ClusterState, selection: Selection, begun: set[str], new_class: str | None
-) -> Iterator[Migration | Refusal]:
+    state: MigrationState, selection: Selection, begun: set[str], new_class: str | None
+) -> Iterator[Migration | MigrationRefusal]:
     for body in state.volumes:
         volume = read_volume(body)
         is_candidate = volume.nfs is not None and volume.phase is VolumePhase.BOUND and not volume.deleting
@@ -184,7 +186,7 @@ def _new(
             yield _refusal(volume, error)
 
 
-def _location(volume: Volume, state: ClusterState, *, is_named: bool) -> Location | None:
+def _location(volume: Volume, state: MigrationState, *, is_named: bool) -> Location | None:
     """The location of the data; None for a volume of another NFS server that was not requested."""
     assert volume.nfs  # noqa: S101 - only such volumes are checked
     location = locate(volume, state.targets, state.servers)
@@ -210,7 +212,7 @@ def _location(volume: Volume, state: ClusterState, *, is_named: bool) -> Locatio
 
 
 def _begin(
-    volume: Volume, body: Manifest, location: Location, state: ClusterState, new_class: str | None
+    volume: Volume, body: Manifest, location: Location, state: MigrationState, new_class: str | None
 ) -> Migration:
     assert volume.claim  # noqa: S101 - it is Bound
     key = (volume.claim.namespace, volume.claim.name)
@@ -247,9 +249,9 @@ def _first(
     )
 
 
-def _refusal(volume: Volume, error: InvalidValue) -> Refusal:
+def _refusal(volume: Volume, error: InvalidValue) -> MigrationRefusal:
     claim = volume.claim
-    return Refusal(
+    return MigrationRefusal(
         namespace=claim.namespace if claim else "",
         claim=claim.name if claim else "",
         volume=volume.name,

@@ -15,8 +15,8 @@ from kube_efs.kube.client import connect, load_config
 from kube_efs.kube.installations import find_installation
 from kube_efs.migration.cluster import MigrationStore
 from kube_efs.migration.moving import move_claim
-from kube_efs.migration.outcomes import Outcome, as_json, done, failed, planned, refused, render
-from kube_efs.migration.plan import Direction, Migration, Refusal, Selection, plan
+from kube_efs.migration.outcomes import MigrationOutcome, as_json, done, failed, planned, refused, render
+from kube_efs.migration.plan import Direction, Migration, MigrationRefusal, Selection, plan
 from kube_efs.migration.steps import decide
 from kube_efs.model.efs.ids import FileSystemId, parse_file_system_id
 from kube_efs.model.errors import InvalidSetting, InvalidValue, KubeEfsError
@@ -82,10 +82,12 @@ async def run_migration(options: MigrateOptions) -> bool:
     return all(one.state.is_well for one in outcomes)
 
 
-async def _look(store: MigrationStore, entries: Sequence[Migration | Refusal]) -> list[Outcome]:
+async def _look(
+    store: MigrationStore, entries: Sequence[Migration | MigrationRefusal]
+) -> list[MigrationOutcome]:
     outcomes = []
     for entry in entries:
-        if isinstance(entry, Refusal):
+        if isinstance(entry, MigrationRefusal):
             outcomes.append(refused(entry))
             continue
         try:
@@ -96,8 +98,8 @@ async def _look(store: MigrationStore, entries: Sequence[Migration | Refusal]) -
 
 
 async def _go(
-    store: MigrationStore, entries: Sequence[Migration | Refusal], options: MigrateOptions
-) -> list[Outcome]:
+    store: MigrationStore, entries: Sequence[Migration | MigrationRefusal], options: MigrateOptions
+) -> list[MigrationOutcome]:
     outcomes = []
     with _Progress(len(entries)) as tell:
         for number, entry in enumerate(entries):
@@ -107,10 +109,13 @@ async def _go(
 
 
 async def _move(
-    store: MigrationStore, entry: Migration | Refusal, options: MigrateOptions, tell: Callable[[str], None]
-) -> Outcome:
+    store: MigrationStore,
+    entry: Migration | MigrationRefusal,
+    options: MigrateOptions,
+    tell: Callable[[str], None],
+) -> MigrationOutcome:
     """One claim; the others do not depend on its result."""
-    if isinstance(entry, Refusal):
+    if isinstance(entry, MigrationRefusal):
         return refused(entry)
     try:
         await move_claim(
@@ -154,7 +159,7 @@ class _Progress:
             self._console.out(f"[{number + 1}/{self._total}] {text}")
 
 
-def _show(outcomes: Sequence[Outcome], options: MigrateOptions) -> None:
+def _show(outcomes: Sequence[MigrationOutcome], options: MigrateOptions) -> None:
     console = make_console()
     if options.as_json:
         console.out(json.dumps(as_json(outcomes), indent=2))

@@ -15,7 +15,7 @@ from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy
 from kube_efs.model.volumes import FINALIZER, Volume, VolumePhase
 
 
-class Step(StrEnum):
+class MigrationStep(StrEnum):
     """One change in the cluster, in the order of a migration."""
 
     MAKE_TARGET = "create the new volume, reserved for the claim"
@@ -57,7 +57,7 @@ class Seen:
     recorded: bool = False
 
 
-def decide(move: Move, seen: Seen) -> Step | Wait | None:
+def decide(move: Move, seen: Seen) -> MigrationStep | Wait | None:
     """The next step, None when the claim is migrated.
 
     Raises ClaimInUse while pods refer to the claim, and MigrationRefused when another client has changed
@@ -79,7 +79,7 @@ def decide(move: Move, seen: Seen) -> Step | Wait | None:
     raise _refused(move, problem, "delete that claim, then try again")
 
 
-def _leaving(move: Move, seen: Seen, claim: Claim) -> Step | Wait:
+def _leaving(move: Move, seen: Seen, claim: Claim) -> MigrationStep | Wait:
     source, target = seen.source, seen.target
     if claim.deleting:
         users = f" (used by {', '.join(seen.users)})" if seen.users else ""
@@ -93,16 +93,16 @@ def _leaving(move: Move, seen: Seen, claim: Claim) -> Step | Wait:
             "is in use", field=f"claim {claim.key}", value=", ".join(seen.users), remedy="end these pods"
         )
     if target is None:
-        return Step.MAKE_TARGET
+        return MigrationStep.MAKE_TARGET
     _refuse_leaving(move, target)
     if source.reclaim_policy is not ReclaimPolicy.RETAIN:
-        return Step.KEEP_SOURCE
+        return MigrationStep.KEEP_SOURCE
     if not seen.recorded:
-        return Step.RECORD
-    return Step.REMOVE_CLAIM if _is_open(target) else Step.REOPEN_TARGET
+        return MigrationStep.RECORD
+    return MigrationStep.REMOVE_CLAIM if _is_open(target) else MigrationStep.REOPEN_TARGET
 
 
-def _without_claim(move: Move, seen: Seen) -> Step:
+def _without_claim(move: Move, seen: Seen) -> MigrationStep:
     source, target = seen.source, seen.target
     # A claim is deleted here only when both volumes exist and its volume is kept; else by another client.
     if source is None or target is None or source.reclaim_policy is not ReclaimPolicy.RETAIN:
@@ -112,10 +112,10 @@ def _without_claim(move: Move, seen: Seen) -> Step:
             "nothing is left to migrate",
         )
     _refuse_leaving(move, target)
-    return Step.MAKE_CLAIM if _is_open(target) else Step.REOPEN_TARGET
+    return MigrationStep.MAKE_CLAIM if _is_open(target) else MigrationStep.REOPEN_TARGET
 
 
-def _arriving(move: Move, seen: Seen, claim: Claim) -> Step | Wait | None:
+def _arriving(move: Move, seen: Seen, claim: Claim) -> MigrationStep | Wait | None:
     source, target = seen.source, seen.target
     if claim.deleting:
         raise _refused(move, "is being deleted by another client", "wait until it is gone")
@@ -126,13 +126,13 @@ def _arriving(move: Move, seen: Seen, claim: Claim) -> Step | Wait | None:
     if source is None:
         return None
     if source.reclaim_policy is not ReclaimPolicy.RETAIN:
-        return Step.KEEP_SOURCE
+        return MigrationStep.KEEP_SOURCE
     # Before the source is removed, because its existence means that something is left to do.
     if target.reclaim_policy is not move.policy:
-        return Step.RESTORE_POLICY
+        return MigrationStep.RESTORE_POLICY
     if source.deleting and FINALIZER not in source.finalizers:
         return Wait(for_what=f"volume {move.source} is gone")
-    return Step.REMOVE_SOURCE
+    return MigrationStep.REMOVE_SOURCE
 
 
 def _is_open(volume: Volume) -> bool:

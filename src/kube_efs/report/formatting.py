@@ -32,6 +32,7 @@ def format_notes(tunnel: TunnelStatus) -> str:
     """The unusual facts about a tunnel."""
     notes = ["failed over"] if tunnel.failed_over else []
     notes += ["closes with its last connection"] if tunnel.leaving else []
+    notes += ["encrypted by the kernel"] if tunnel.relay_pid else []
     return "; ".join([*notes, *filter(None, [tunnel.reason])])
 
 

@@ -51,7 +51,7 @@ _EVENTS: Final = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterState:
+class ReportObjects:
     """The objects of a report; ``names`` are those of kube-efs, ``usage`` is by the names of volumes.
 
     ``warnings`` has the last warning of each claim by its UID. ``claims_with_events`` are the UIDs of claims
@@ -79,7 +79,7 @@ async def read_cluster(client: AsyncClient, names: Names) -> ClusterReport:
         asyncio.gather(_classes(client), _claims(client), _volumes(client), _events(client)),
     )
     return describe(
-        ClusterState(
+        ReportObjects(
             names=names,
             targets=targets,
             statuses=statuses,
@@ -166,7 +166,7 @@ def _is_from_us(event: Event) -> bool:
     return event.source is not None and event.source.component == CONTROLLER
 
 
-def describe(state: ClusterState) -> ClusterReport:
+def describe(state: ReportObjects) -> ClusterReport:
     """The report on these objects."""
     targets, problems = _read_targets(state)
     ours = tuple(volume for volume in state.volumes if _is_ours(volume, targets))
@@ -193,7 +193,7 @@ def describe(state: ClusterState) -> ClusterReport:
     )
 
 
-def _read_targets(state: ClusterState) -> tuple[TunnelTargets, Iterable[str]]:
+def _read_targets(state: ReportObjects) -> tuple[TunnelTargets, Iterable[str]]:
     if state.targets is None:
         # An installation with the CSI driver alone has none, and no volume needs it.
         if state.statuses and not any(volume.loopback_ports for volume in state.volumes):
@@ -293,4 +293,6 @@ def _describe_node(found: ConfigMap) -> NodeReport:
         status, time = parse_status(data.get(STATUS_KEY, ""))
     except InvalidValue as error:
         return NodeReport(node=node, time="", tunnels=(), problems=(str(error),))
-    return NodeReport(node=node, time=time, tunnels=status.tunnels, problems=status.problems)
+    return NodeReport(
+        node=node, time=time, tunnels=status.tunnels, problems=status.problems, notes=status.notes
+    )

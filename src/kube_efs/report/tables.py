@@ -85,7 +85,12 @@ def render_cluster(report: ClusterReport) -> RenderableType:
         *report.problems,
         *(f"{node.node}: {text}" for node in report.nodes for text in node.problems),
     ]
-    return Group(*parts, *(Text(f"! {problem}", style="red") for problem in problems))
+    notes = [f"{node.node}: {text}" for node in report.nodes for text in node.notes]
+    return Group(
+        *parts,
+        *(Text(note, style="dim") for note in notes),
+        *(Text(f"! {problem}", style="red") for problem in problems),
+    )
 
 
 def _file_systems(found: Iterable[FileSystemReport]) -> Table:

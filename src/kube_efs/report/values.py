@@ -89,12 +89,13 @@ class EventReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReport:
-    """The last status of a node's agent, and its time as the agent wrote it."""
+    """The last status of a node's agent, and its time as the agent wrote it; ``notes`` are no problems."""
 
     node: str
     time: str
     tunnels: tuple[TunnelStatus, ...]
     problems: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

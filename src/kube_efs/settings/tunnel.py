@@ -1,5 +1,6 @@
 """The settings of the tunnel agent of a node."""
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -30,6 +31,14 @@ def _directory(path: Path) -> Path:
 Ports = Annotated[tuple[int, int], NoDecode, BeforeValidator(_read_range), AfterValidator(_range)]
 
 
+class DataPlaneSetting(StrEnum):
+    """What encrypts the connections of new tunnels; ``AUTO`` is the kernel where it can."""
+
+    AUTO = "auto"
+    STUNNEL = "stunnel"
+    KERNEL = "kernel"
+
+
 class TunnelSettings(CommonSettings, AwsSettings):
     """The process ``kube-efs tunnel``."""
 
@@ -40,10 +49,18 @@ class TunnelSettings(CommonSettings, AwsSettings):
         least=0,
         most=65535,
     )
+    data_plane: DataPlaneSetting = setting(
+        "KUBE_EFS_DATA_PLANE",
+        DataPlaneSetting.STUNNEL,
+        "What encrypts the connections of tunnels: stunnel, the kernel of the node, or the kernel if it can"
+        " (`auto`).",
+        accepts="`auto`, `stunnel` or `kernel`",
+    )
     stunnel_conf_path: Path = setting(
         "STUNNEL_CONF_PATH",
         Path("/tmp/stunnel.conf"),  # noqa: S108 — the older system's default; inside the pod
-        "File for the configuration of stunnel.",
+        "File for the configuration of the stunnel with the tunnels of the ConfigMap; the files of further"
+        " stunnels are beside it.",
         accepts="a path in a writable directory",
     )
     stunnel_path: Path | None = setting(

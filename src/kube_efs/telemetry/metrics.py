@@ -242,6 +242,11 @@ class ControllerMetrics:
             "Volumes at a loopback port that belongs to no known file system",
             registry=registry,
         )
+        self.targets_bytes = Gauge(
+            "kube_efs_targets_bytes",
+            "Size of the data of the ConfigMap with the tunnel targets, which must not exceed 1 MiB",
+            registry=registry,
+        )
         self.trash_entries = ReadGauge(
             "kube_efs_trash_entries",
             "Entries in the trash of a file system when it was last emptied; each is a removed directory",
@@ -351,7 +356,41 @@ class TunnelMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.configured = Gauge(
-            "kube_efs_tunnels_configured", "Tunnels in the configuration of stunnel", registry=registry
+            "kube_efs_tunnels_configured", "Tunnels that the data planes serve", registry=registry
+        )
+        self.data_plane = Gauge(
+            "kube_efs_data_plane",
+            "Always 1: the data plane of new tunnels, stunnel or kernel",
+            ["data_plane"],
+            registry=registry,
+        )
+        self.relay_processes = Gauge(
+            "kube_efs_relay_processes",
+            "Running relays of the kernel's data plane, also those that only carry older connections",
+            registry=registry,
+        )
+        self.relay_restarts = Counter(
+            "kube_efs_relay_restarts",
+            "Restarts of the relay after it ended unexpectedly",
+            registry=registry,
+        )
+        self.connections = Counter(
+            "kube_efs_tunnel_connections",
+            "Connections that this tunnel has carried, probes included; of the kernel's data plane only",
+            ["tunnel", "file_system"],
+            registry=registry,
+        )
+        self.sent_bytes = Counter(
+            "kube_efs_tunnel_sent_bytes",
+            "Bytes from mounts to the mount target; of the kernel's data plane only",
+            ["tunnel", "file_system"],
+            registry=registry,
+        )
+        self.received_bytes = Counter(
+            "kube_efs_tunnel_received_bytes",
+            "Bytes from the mount target to mounts; of the kernel's data plane only",
+            ["tunnel", "file_system"],
+            registry=registry,
         )
         self.up = Gauge(
             "kube_efs_tunnel_up",
@@ -396,6 +435,7 @@ class TunnelMetrics:
             buckets=_PROBE_SECONDS,
             registry=registry,
         )
+        self.processes = Gauge("kube_efs_stunnel_processes", "Running stunnels", registry=registry)
         self.restarts = Counter(
             "kube_efs_stunnel_restarts", "Restarts of stunnel after it ended unexpectedly", registry=registry
         )

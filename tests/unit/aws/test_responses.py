@@ -12,6 +12,7 @@ FILE_SYSTEM = {
     "Name": "apps",
     "LifeCycleState": "available",
     "SizeInBytes": {"Value": 6144},
+    "NumberOfMountTargets": 3,
 }
 MOUNT_TARGET = {
     "MountTargetId": "fsmt-0a",
@@ -27,7 +28,10 @@ MOUNT_TARGET = {
 
 def test_file_system_is_parsed() -> None:
     assert parse_file_system(FILE_SYSTEM) == FileSystem(
-        file_system_id=FileSystemId("fs-0123456789abcdef0"), name="apps", size_bytes=6144
+        file_system_id=FileSystemId("fs-0123456789abcdef0"),
+        name="apps",
+        size_bytes=6144,
+        number_of_mount_targets=3,
     )
 
 

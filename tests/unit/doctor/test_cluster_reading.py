@@ -9,12 +9,12 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import ConfigMap, Namespace, Node, PersistentVolumeClaim
 
 from kube_efs.doctor.checks.common import VolumeKind, needs_tunnels, provisioners
-from kube_efs.doctor.facts import OperatorCondition
+from kube_efs.doctor.facts import ReportedCondition
 from kube_efs.doctor.gathering.attempts import Attempts
 from kube_efs.doctor.gathering.cluster import gather_cluster
 from kube_efs.doctor.gathering.objects import read_degraded
 from kube_efs.doctor.gathering.rights import missing_rights
-from kube_efs.doctor.grants import Account, Grant, Right
+from kube_efs.doctor.grants import AccountName, Grant, Right
 from kube_efs.kube.csi_nodes import CsiNode
 from kube_efs.kube.events import EventType
 from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL, NameSet
@@ -152,7 +152,8 @@ async def test_trash_is_stuck_if_its_last_event_is_a_warning(kube: AsyncClient) 
 
 async def test_embedded_api_server_allows_everything(kube: AsyncClient) -> None:
     grant = Grant(
-        account=Account(namespace="a", name="b"), right=Right(verb="get", resource="pods/log", namespace="c")
+        account=AccountName(namespace="a", name="b"),
+        right=Right(verb="get", resource="pods/log", namespace="c"),
     )
     attempts = Attempts(timeout_seconds=30)
     assert await missing_rights(kube, [grant], attempts) == ()
@@ -167,7 +168,7 @@ def test_only_degraded_conditions_are_read() -> None:
         {"type": "Progressing", "status": "True"},
     ]
     found = read_degraded({"status": {"conditions": conditions}})
-    assert found == (OperatorCondition(type="AvailableDegraded", message="no credentials yet"),)
+    assert found == (ReportedCondition(type="AvailableDegraded", message="no credentials yet"),)
 
 
 async def test_config_maps_of_other_names_are_found_in_their_namespaces(kube: AsyncClient) -> None:

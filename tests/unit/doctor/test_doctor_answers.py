@@ -19,7 +19,7 @@ from kube_efs.doctor.diagnosis import diagnose, is_broken
 from kube_efs.doctor.facts import Area, Gap, NodeObject, PodFacts, Workload
 from kube_efs.doctor.gathering.attempts import Attempts
 from kube_efs.doctor.gathering.objects import read_node, read_pod, read_workload
-from kube_efs.doctor.grants import Account, Grant, Right, grants_of
+from kube_efs.doctor.grants import AccountName, Grant, Right, grants_of
 from kube_efs.doctor.registry import TOPICS
 from kube_efs.doctor.rendering import render_findings, render_tunnels, to_json
 from kube_efs.model.errors import KubeDenied
@@ -148,7 +148,7 @@ async def test_failed_read_becomes_a_gap() -> None:
 def test_expected_permissions_are_those_of_the_manifests() -> None:
     manifests = render_manifests(RenderOptions(platform=Platform.KUBERNETES, namespace="efs"))
     grants = grants_of(manifests)
-    manager = Account(namespace="efs", name=NAMES.controller_account)
+    manager = AccountName(namespace="efs", name=NAMES.controller_account)
     lease = Right(
         verb="update",
         group="coordination.k8s.io",

@@ -23,15 +23,15 @@ from kube_efs.doctor.facts import (
     Facts,
     Gap,
     LeaseFacts,
-    OperatorCondition,
     PublishedStatus,
+    ReportedCondition,
     SharedVolumeFacts,
     StuckTrash,
     TargetsFacts,
     VolumeFacts,
 )
-from kube_efs.doctor.findings import Finding, Subject
-from kube_efs.doctor.grants import Account, Grant, Right
+from kube_efs.doctor.findings import Finding, FindingSubject
+from kube_efs.doctor.grants import AccountName, Grant, Right
 from kube_efs.doctor.node_facts import CaFile, HandshakeOutcome, LoopbackMount, ProcessHealth
 from kube_efs.doctor.registry import TOPICS
 from kube_efs.doctor.scope import concerns
@@ -41,17 +41,23 @@ from kube_efs.model.efs.ids import FileSystemId, ZoneName
 from kube_efs.model.efs.targets import Rejection
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
-from kube_efs.model.shared_volumes.shared_volume import Owner, SharedVolume, SharedVolumePhase, Source, Status
+from kube_efs.model.shared_volumes.shared_volume import (
+    Owner,
+    SharedVolume,
+    SharedVolumePhase,
+    SharedVolumeSource,
+    Status,
+)
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.model.volumes import ClaimReference, VolumePhase
 from kube_efs.tunnels.probe import ProbeResult
-from kube_efs.tunnels.status import DENIED, TunnelsStatus, TunnelState
+from kube_efs.tunnels.status import DENIED, TunnelsStatus, TunnelState, TunnelStatus
 
 _RIGHT = Grant(
-    account=Account(namespace="efs", name="efs-manager"),
+    account=AccountName(namespace="efs", name="efs-manager"),
     right=Right(verb="patch", resource="persistentvolumes"),
 )
-_ACCOUNT = Account(namespace="efs", name="efs-csi-node")
+_ACCOUNT = AccountName(namespace="efs", name="efs-csi-node")
 _FOR_NODES = Constraints(name="efs-csi-node", allows=frozenset(HostAccess))
 _BAD_CLASS = replace(ex.CLASS, parameters={"default_file_system_id": "fs-nonsense!"})
 _IGNORED = replace(ex.CSI_CLASS, parameters={**ex.CSI_CLASS.parameters, "fileSystem": "x"})
@@ -72,7 +78,9 @@ _STUCK_TRASH = StuckTrash(
 _ON_GONE = {"PROVISIONER_NAME": "example.com/aws-efs", "FILE_SYSTEM_ID": ex.GONE}
 _TLS_CLASS = replace(_DIRECTORY_CLASS, parameters={"tls": "true"})
 _SHARED = SharedVolume(
-    owner=Owner(namespace="team", name="sv"), uid="1", source=Source(file_system_id="", access_point_id="")
+    owner=Owner(namespace="team", name="sv"),
+    uid="1",
+    source=SharedVolumeSource(file_system_id="", access_point_id=""),
 )
 _FAILED_SHARED = replace(
     _SHARED, status=Status(phase=SharedVolumePhase.FAILED, message="no such access point", claim_name="data")
@@ -146,7 +154,7 @@ PROVOKED = [
     (
         "operator/degraded",
         "no credentials yet",
-        ex.cluster(degraded=(OperatorCondition(type="XDegraded", message="no credentials yet"),)),
+        ex.cluster(degraded=(ReportedCondition(type="XDegraded", message="no credentials yet"),)),
     ),
     (
         "version/skew",
@@ -436,6 +444,20 @@ PROVOKED = [
             )
         ),
     ),
+    (
+        "node/data-plane",
+        "the kernel has no TLS",
+        ex.cluster(
+            statuses=(
+                replace(
+                    ex.CLUSTER.statuses[0],  # type: ignore[index]
+                    status=TunnelsStatus(
+                        location=ex.LOCATION, data_plane="stunnel", data_plane_reason="the kernel has no TLS"
+                    ),
+                ),
+            )
+        ),
+    ),
     ("tunnel/down", "port 20490 is down", ex.published(state=TunnelState.DOWN, reason="no answer")),
     (
         "tunnel/denied",
@@ -463,8 +485,20 @@ PROVOKED = [
         "stunnel is not running",
         ex.node(processes=(ProcessHealth(name="a", url="http://a", reasons=("stunnel is not running",)),)),
     ),
-    ("stunnel/no-configuration", "/tmp/stunnel.conf", ex.node(tunnels=None)),
+    ("stunnel/no-configuration", "/tmp/stunnel.conf", ex.node(tunnels=None, status=None)),
+    ("stunnel/not-visible", "there is no /tmp/stunnel.conf here", ex.node(tunnels=None)),
     ("stunnel/not-running", "stunnel does not run", ex.node(status=TunnelsStatus())),
+    (
+        "relay/not-running",
+        "the relay does not run",
+        ex.node(
+            tunnels=None,
+            status=TunnelsStatus(
+                data_plane="kernel",
+                tunnels=(TunnelStatus(file_system_id="fs-1", port=20490, state=TunnelState.STARTING),),
+            ),
+        ),
+    ),
     ("port/not-listening", "at port 20490", ex.tunnel(listening=False)),
     (
         "tunnel/no-nfs",
@@ -599,10 +633,14 @@ def test_problem_is_found_with_evidence_and_a_remedy(kind: str, words: str, fact
 def test_text_from_the_cluster_is_quoted_in_commands(kind: str, facts: Facts) -> None:
     (found,) = (one for one in diagnose(facts) if one.kind.id == kind)
     words = [word for line in found.commands for word in shlex.split(line)]
-    assert not {"touch", "/b", "b/stunnel.log"} & set(words)
-    assert [word for word in words if "touch /b" in word or "/a b/stunnel.log" in word]
+    assert not {"touch", "/b", "b/stunnel*.log"} & set(words)
+    assert [word for word in words if "touch /b" in word or "/a b/stunnel*.log" in word]
     unquoted = [re.sub(r"'[^']*'", "", line) for line in found.commands]
     assert not [line for line in unquoted if "$" in line or ";" in line]
+
+
+def test_node_without_tunnels_needs_no_configuration() -> None:
+    assert not [*diagnose(ex.node(tunnels=None, status=TunnelsStatus()))]
 
 
 def test_commands_use_the_tunnel_pod_of_the_node() -> None:
@@ -676,6 +714,11 @@ def test_topic_returns_only_its_declared_kinds(kind: str, words: str, facts: Fac
 )
 def test_config_map_that_may_be_needed_is_not_left_over(facts: Facts) -> None:
     assert "installation/left-over" not in {one.kind.id for one in diagnose(facts)}
+
+
+def test_agent_is_not_silent_between_two_regular_reports() -> None:
+    status = replace(ex.CLUSTER.statuses[0], time=ex.NOW - timedelta(minutes=10))  # type: ignore[index]
+    assert not diagnose(ex.cluster(statuses=(status,)))
 
 
 def test_agents_of_an_older_system_need_no_status() -> None:
@@ -849,7 +892,9 @@ def test_file_system_that_the_class_gives_concerns_its_claim(label: str | None) 
     kind = next(kind for topic in TOPICS for kind in topic.kinds)
 
     def about(system: str) -> Finding:
-        return Finding(kind=kind, subject=Subject("FileSystem", system), problem="is gone", remedy="wait")
+        return Finding(
+            kind=kind, subject=FindingSubject("FileSystem", system), problem="is gone", remedy="wait"
+        )
 
     assert concerns(about(ex.SYSTEM), "team/data", cluster)
     assert not concerns(about(ex.GONE), "team/data", cluster)

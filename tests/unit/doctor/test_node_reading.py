@@ -16,7 +16,8 @@ from kube_efs.doctor.node_facts import ConfiguredTunnel, LoopbackMount
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import PlatformError
 from kube_efs.mounts.mountinfo import parse_mountinfo
-from kube_efs.tunnels.stunnel.configuration import TunnelService, render_configuration
+from kube_efs.tunnels.data_plane import TunnelService
+from kube_efs.tunnels.stunnel.configuration import render_configuration
 
 _CA = Path("/etc/amazon/efs/efs-utils.crt")
 

@@ -18,7 +18,7 @@ from kube_efs.migration.cluster import Look, MigrationStore
 from kube_efs.migration.errors import ClaimInUse, MigrationRefused, MoveStalled
 from kube_efs.migration.moving import move_claim
 from kube_efs.migration.plan import Direction, Migration, Selection, plan
-from kube_efs.migration.steps import Step
+from kube_efs.migration.steps import MigrationStep
 from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy
 from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
 from kube_efs.model.volumes import PROVISIONED_BY, Volume
@@ -37,10 +37,10 @@ class KilledStore(MigrationStore):
 
     def __init__(self, client: AsyncClient, *, after: int | None = None) -> None:
         super().__init__(client)
-        self.taken: list[Step] = []
+        self.taken: list[MigrationStep] = []
         self._after = after
 
-    async def take(self, step: Step, migration: Migration, look: Look) -> None:
+    async def take(self, step: MigrationStep, migration: Migration, look: Look) -> None:
         await super().take(step, migration, look)
         self.taken.append(step)
         if len(self.taken) == self._after:
@@ -172,12 +172,12 @@ async def test_claim_is_moved_in_both_directions(sites: Callable[[str], Site]) -
     told = await site.move(FORWARD, store, new_class="efs-csi")
     await site.has_arrived("team-old-csi", "efs-csi")
     assert store.taken == [
-        Step.MAKE_TARGET,
-        Step.KEEP_SOURCE,
-        Step.REMOVE_CLAIM,
-        Step.MAKE_CLAIM,
-        Step.RESTORE_POLICY,
-        Step.REMOVE_SOURCE,
+        MigrationStep.MAKE_TARGET,
+        MigrationStep.KEEP_SOURCE,
+        MigrationStep.REMOVE_CLAIM,
+        MigrationStep.MAKE_CLAIM,
+        MigrationStep.RESTORE_POLICY,
+        MigrationStep.REMOVE_SOURCE,
     ]
     assert [one for one in told if not one.startswith("wait")] == [str(step) for step in store.taken]
 
@@ -248,7 +248,7 @@ async def test_later_edits_of_the_claim_are_kept(
     await site.label(tier="front")
     store = KilledStore(site.client)
     await site.move(FORWARD, store)
-    assert store.taken[0] is Step.RECORD
+    assert store.taken[0] is MigrationStep.RECORD
     found = await site.client.get(PersistentVolumeClaim, "data", namespace="edited")
     assert found.metadata
     assert found.metadata.labels == {"app": "web", "tier": "front"}

@@ -19,9 +19,9 @@ from kube_efs.migration.cluster import MigrationStore
 from kube_efs.migration.errors import ClaimInUse, MigrationRefused
 from kube_efs.migration.journal import Journal
 from kube_efs.migration.outcomes import State, as_json, done, failed, planned, refused, render
-from kube_efs.migration.plan import Direction, Migration, Refusal
+from kube_efs.migration.plan import Direction, Migration, MigrationRefusal
 from kube_efs.migration.run import parse_servers
-from kube_efs.migration.steps import Step, Wait
+from kube_efs.migration.steps import MigrationStep, Wait
 from kube_efs.model.claims import ReclaimPolicy
 from kube_efs.model.errors import InvalidSetting, KubeDenied
 from kube_efs_lab.manifests import CSI_DRIVER, apply
@@ -50,11 +50,13 @@ MIGRATION = Migration(
     notes=("[bold] becomes what it is",),
 )
 IN_USE = ClaimInUse("is in use", field="claim team/data", value="web", remedy="end these pods")
-REFUSAL = Refusal(namespace="team", claim="logs", volume="other", error=MigrationRefused("is not valid"))
+REFUSAL = MigrationRefusal(
+    namespace="team", claim="logs", volume="other", error=MigrationRefused("is not valid")
+)
 
 
 def test_json_contains_everything() -> None:
-    outcomes = [planned(MIGRATION, Step.MAKE_TARGET), refused(REFUSAL)]
+    outcomes = [planned(MIGRATION, MigrationStep.MAKE_TARGET), refused(REFUSAL)]
     assert json.loads(json.dumps(as_json(outcomes))) == {
         "ok": False,
         "claims": [
@@ -89,7 +91,7 @@ def test_json_contains_everything() -> None:
 @pytest.mark.parametrize(
     ("outcome", "state", "ok"),
     [
-        pytest.param(planned(MIGRATION, Step.KEEP_SOURCE), State.TO_DO, True, id="planned"),
+        pytest.param(planned(MIGRATION, MigrationStep.KEEP_SOURCE), State.TO_DO, True, id="planned"),
         pytest.param(planned(MIGRATION, Wait(for_what="it is bound")), State.TO_DO, True, id="waiting"),
         pytest.param(planned(MIGRATION, None), State.DONE, True, id="nothing to do"),
         pytest.param(done(MIGRATION), State.DONE, True, id="done"),
@@ -132,7 +134,7 @@ def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
         env={**os.environ, "KUBECONFIG": "/nowhere"},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert answer.returncode == 2

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kube_efs.migration.errors import ClaimInUse, MigrationRefused
-from kube_efs.migration.steps import Move, Seen, Step, Wait, decide
+from kube_efs.migration.steps import MigrationStep, Move, Seen, Wait, decide
 from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy
 from kube_efs.model.efs.ids import ClaimUid
 from kube_efs.model.volumes import FINALIZER, ClaimReference, Volume, VolumePhase
@@ -44,33 +44,43 @@ STALE = _volume("new", ClaimUid("gone"), phase="Released")
 @pytest.mark.parametrize(
     ("seen", "expected"),
     [
-        pytest.param(Seen(claim=_claim(), source=OLD), Step.MAKE_TARGET, id="not started"),
-        pytest.param(Seen(claim=_claim(), source=OLD, target=RESERVED), Step.KEEP_SOURCE, id="target exists"),
-        pytest.param(Seen(claim=_claim(), source=KEPT, target=RESERVED), Step.RECORD, id="claim changed"),
+        pytest.param(Seen(claim=_claim(), source=OLD), MigrationStep.MAKE_TARGET, id="not started"),
+        pytest.param(
+            Seen(claim=_claim(), source=OLD, target=RESERVED), MigrationStep.KEEP_SOURCE, id="target exists"
+        ),
+        pytest.param(
+            Seen(claim=_claim(), source=KEPT, target=RESERVED), MigrationStep.RECORD, id="claim changed"
+        ),
         pytest.param(
             Seen(claim=_claim(), source=KEPT, target=RESERVED, recorded=True),
-            Step.REMOVE_CLAIM,
+            MigrationStep.REMOVE_CLAIM,
             id="everything is recorded",
         ),
         pytest.param(
             Seen(claim=_claim(), source=KEPT, target=STALE, recorded=True),
-            Step.REOPEN_TARGET,
+            MigrationStep.REOPEN_TARGET,
             id="target has another claim recorded",
         ),
-        pytest.param(Seen(source=RELEASED, target=RESERVED), Step.MAKE_CLAIM, id="claim is deleted"),
+        pytest.param(Seen(source=RELEASED, target=RESERVED), MigrationStep.MAKE_CLAIM, id="claim is deleted"),
         pytest.param(
             Seen(source=RELEASED, target=STALE),
-            Step.REOPEN_TARGET,
+            MigrationStep.REOPEN_TARGET,
             id="claim is deleted, target has another recorded",
         ),
         pytest.param(
-            Seen(claim=_claim("new"), source=OLD, target=NEW), Step.KEEP_SOURCE, id="not retained yet"
+            Seen(claim=_claim("new"), source=OLD, target=NEW),
+            MigrationStep.KEEP_SOURCE,
+            id="not retained yet",
         ),
         pytest.param(
-            Seen(claim=_claim("new"), source=RELEASED, target=NEW), Step.RESTORE_POLICY, id="bound to target"
+            Seen(claim=_claim("new"), source=RELEASED, target=NEW),
+            MigrationStep.RESTORE_POLICY,
+            id="bound to target",
         ),
         pytest.param(
-            Seen(claim=_claim("new"), source=RELEASED, target=READY), Step.REMOVE_SOURCE, id="policy restored"
+            Seen(claim=_claim("new"), source=RELEASED, target=READY),
+            MigrationStep.REMOVE_SOURCE,
+            id="policy restored",
         ),
         pytest.param(
             Seen(
@@ -78,14 +88,14 @@ STALE = _volume("new", ClaimUid("gone"), phase="Released")
                 source=replace(RELEASED, deleting=True, finalizers=(FINALIZER,)),
                 target=READY,
             ),
-            Step.REMOVE_SOURCE,
+            MigrationStep.REMOVE_SOURCE,
             id="source has the finalizer",
         ),
         pytest.param(Seen(claim=_claim("new"), target=READY), None, id="completed"),
         pytest.param(Seen(claim=_claim("new"), target=NEW), None, id="completed with another policy"),
     ],
 )
-def test_each_state_has_one_next_step(seen: Seen, expected: Step | None) -> None:
+def test_each_state_has_one_next_step(seen: Seen, expected: MigrationStep | None) -> None:
     assert decide(MOVE, seen) == expected
 
 
@@ -215,30 +225,30 @@ class World:
             recorded=self.recorded == self.edits,
         )
 
-    def take(self, step: Step, move: Move) -> None:
+    def take(self, step: MigrationStep, move: Move) -> None:
         """Apply a step as the API server does."""
         match step:
-            case Step.MAKE_TARGET:
+            case MigrationStep.MAKE_TARGET:
                 self.volumes[move.target] = _volume(move.target, None, phase="Available")
                 self.recorded = self.edits
-            case Step.KEEP_SOURCE:
+            case MigrationStep.KEEP_SOURCE:
                 self._change(move.source, reclaim_policy=ReclaimPolicy.RETAIN)
-            case Step.RECORD:
+            case MigrationStep.RECORD:
                 self.recorded = self.edits
-            case Step.REOPEN_TARGET:
+            case MigrationStep.REOPEN_TARGET:
                 reference = ClaimReference(namespace="team", name="data")
                 self._change(move.target, claim=reference, phase=VolumePhase.AVAILABLE)
-            case Step.REMOVE_CLAIM:
+            case MigrationStep.REMOVE_CLAIM:
                 assert self.claim
                 self.claim = replace(self.claim, deleting=True)
-            case Step.MAKE_CLAIM:
+            case MigrationStep.MAKE_CLAIM:
                 self.deletions += 1
                 uid = ClaimUid(f"claim-{self.deletions}")
                 self.edits = self.recorded
                 self.claim = _claim(move.target, uid=uid, phase=ClaimPhase.PENDING)
-            case Step.RESTORE_POLICY:
+            case MigrationStep.RESTORE_POLICY:
                 self._change(move.target, reclaim_policy=move.policy)
-            case Step.REMOVE_SOURCE:
+            case MigrationStep.REMOVE_SOURCE:
                 self._change(move.source, deleting=True, finalizers=())
 
     def _change(self, name: str, **fields: object) -> None:
@@ -269,7 +279,7 @@ class World:
     def advance(self, move: Move) -> bool:
         """Take a step of the command; returns whether the migration is complete."""
         decision = decide(move, self.see(move))
-        if isinstance(decision, Step):
+        if isinstance(decision, MigrationStep):
             self.take(decision, move)
         return decision is None
 

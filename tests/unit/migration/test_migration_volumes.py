@@ -13,10 +13,10 @@ from kube_efs.migration.errors import MigrationRefused
 from kube_efs.migration.journal import ANNOTATION, Journal, read_journal, write_journal
 from kube_efs.migration.manifests import plain_claim
 from kube_efs.migration.plan import (
-    ClusterState,
     Direction,
     Migration,
-    Refusal,
+    MigrationRefusal,
+    MigrationState,
     Selection,
     plan,
 )
@@ -112,9 +112,9 @@ def _plan(
     new_class: str | None = None,
     targets: TunnelTargets = TARGETS,
     servers: Mapping[str, FileSystemId] | None = None,
-) -> tuple[Migration | Refusal, ...]:
+) -> tuple[Migration | MigrationRefusal, ...]:
     found = {("team", one["metadata"]["name"]): one for one in claims or (_claim(),)}
-    state = ClusterState(volumes=volumes, claims=found, targets=targets, servers=servers or {})
+    state = MigrationState(volumes=volumes, claims=found, targets=targets, servers=servers or {})
     return plan(state, selection or Selection(), direction, new_class=new_class)
 
 
@@ -237,7 +237,7 @@ def test_mount_options_are_converted_for_the_driver() -> None:
     )
     assert migration.csi_volume["spec"]["mountOptions"] == ["nolock"]
     (refusal,) = _plan(_volume(mountOptions=["port=20490", "clientaddr=10.0.0.1"]))
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, MigrationRefusal)
     assert "clientaddr=10.0.0.1" in str(refusal.error)
 
 
@@ -292,7 +292,7 @@ def test_location_of_the_data_is_found(
 )
 def test_refusal_contains_the_reason(changes: dict[str, Any], selection: Selection, about: str) -> None:
     (refusal,) = _plan(_volume(**changes), selection=selection, targets=TunnelTargets())
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, MigrationRefusal)
     assert about in str(refusal.error)
 
 
@@ -364,7 +364,7 @@ def test_rollback_to_a_reassigned_port_is_refused() -> None:
     other = FileSystemId("fs-0000000000000000f")
     targets = TunnelTargets(targets={other: TunnelTarget(file_system_id=other, port=20490)})
     (refusal,) = _plan(_begun(_migrated()), direction=Direction.BACK, targets=targets)
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, MigrationRefusal)
     assert f"20490 now leads to {other}" in str(refusal.error)
 
 
@@ -406,4 +406,4 @@ def test_unreadable_journal_is_refused(text: str | None, about: str) -> None:
     begun = _begun(_migrated())
     begun["metadata"]["annotations"][ANNOTATION] = text
     (refusal,) = _plan(begun, direction=Direction.BACK)
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, MigrationRefusal)

@@ -56,10 +56,18 @@ async def test_unresponsive_file_system_is_awaited_until_the_timeout_of_the_call
     program = tmp_path / "stat"
     program.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec sleep 1000\n")
     program.chmod(0o755)
+    text = tmp_path / "pid"
+
+    async def time_out_when_it_runs() -> None:
+        async with asyncio.timeout(30) as limit, asyncio.TaskGroup() as tasks:
+            tasks.create_task(read_usage(Path("/"), program=str(program)))
+            while not (text.exists() and text.read_text().endswith("\n")):  # noqa: ASYNC110 - another process
+                await asyncio.sleep(0.01)
+            limit.reschedule(asyncio.get_running_loop().time())
+
     with pytest.raises(TimeoutError):
-        async with asyncio.timeout(1):
-            await read_usage(Path("/"), program=str(program))
-    pid = int((tmp_path / "pid").read_text())
+        await time_out_when_it_runs()
+    pid = int(text.read_text())
     with pytest.raises(ProcessLookupError):
         os.kill(pid, 0)
 

@@ -14,7 +14,7 @@ from kube_efs.model.efs.ids import ClaimUid
 from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
 from kube_efs.model.usage import OVER_REQUEST, TreeSize, VolumeUsage
 from kube_efs.model.volumes import ClaimReference, CsiSource, NfsSource, Volume, VolumePhase
-from kube_efs.report.reading import ClusterState, describe, read_cluster
+from kube_efs.report.reading import ReportObjects, describe, read_cluster
 from kube_efs.report.values import EventReport, UsageReport
 from kube_efs.tunnels.status import TunnelsStatus, TunnelState, TunnelStatus, render_status
 
@@ -66,7 +66,7 @@ def _volume(name: str, **fields: object) -> Volume:
 
 
 def test_file_systems_have_their_mount_targets_zones_and_volumes() -> None:
-    state = ClusterState(
+    state = ReportObjects(
         targets=_targets(),
         volumes=(_volume("one"), _volume("two"), _volume("root", storage_class="efs-stunnel-system")),
         warnings={},
@@ -87,7 +87,7 @@ def test_volumes_have_their_location_and_root_volumes_are_omitted() -> None:
         _volume("foreign", file_system_id=None, nfs=NfsSource(server="nas.example.com", path="/x")),
         _volume("disk", file_system_id=None, nfs=None),
     )
-    (report,) = describe(ClusterState(targets=_targets(), volumes=volumes, warnings={})).volumes
+    (report,) = describe(ReportObjects(targets=_targets(), volumes=volumes, warnings={})).volumes
     assert (report.name, report.claim, report.file_system_id, report.path, report.port) == (
         "ours",
         "web/ours",
@@ -100,7 +100,7 @@ def test_volumes_have_their_location_and_root_volumes_are_omitted() -> None:
 def test_directory_volume_has_its_group_id() -> None:
     source = NfsSource(server="fs-a.efs.us-east-1.amazonaws.com", path="/efs-pvc-1")
     volume = _volume("pvc-1", file_system_id=None, gid=40000, nfs=source, mount_options=("vers=4.1",))
-    (report,) = describe(ClusterState(targets=_targets(), volumes=(volume,), warnings={})).volumes
+    (report,) = describe(ReportObjects(targets=_targets(), volumes=(volume,), warnings={})).volumes
     assert (report.file_system_id, report.path, report.gid, report.port) == (
         "fs-a",
         "/efs-pvc-1",
@@ -121,7 +121,7 @@ def test_csi_volume_has_its_access_point() -> None:
             ("foreign", "ebs.csi.aws.com", "fs-0123abcd"),
         )
     ]
-    found = describe(ClusterState(targets=_targets(), volumes=tuple(volumes), warnings={})).volumes
+    found = describe(ReportObjects(targets=_targets(), volumes=tuple(volumes), warnings={})).volumes
     assert [(one.name, one.file_system_id, one.path, one.access_point_id) for one in found] == [
         ("path", "fs-0123abcd", "/teams/blue", ""),
         ("point", "fs-0123abcd", "/", "fsap-0123abcd"),
@@ -136,7 +136,7 @@ def test_reason_of_a_pending_claim_is_its_refusal_or_last_warning() -> None:
         _claim("served", phase=ClaimPhase.BOUND, volume_name="pv", rejection="once refused"),
         _claim("other", storage_class="gp3"),
     )
-    state = ClusterState(
+    state = ReportObjects(
         targets=_targets(),
         classes=(_CLASS, StorageClass(name="gp3", provisioner="ebs.csi.aws.com")),
         claims=claims,
@@ -153,7 +153,7 @@ def test_reason_of_a_pending_claim_is_its_refusal_or_last_warning() -> None:
 
 
 def test_claims_of_a_renamed_provisioner_are_found_by_its_volumes() -> None:
-    state = ClusterState(
+    state = ReportObjects(
         targets=_targets(),
         classes=(StorageClass(name="fast", provisioner="example.com/efs"),),
         claims=(_claim("one", storage_class="fast"),),
@@ -164,7 +164,7 @@ def test_claims_of_a_renamed_provisioner_are_found_by_its_volumes() -> None:
 
 
 def test_claim_of_any_class_is_shown_if_kube_efs_published_an_event() -> None:
-    state = ClusterState(
+    state = ReportObjects(
         targets=_targets(),
         classes=(StorageClass(name="slow", provisioner="example.com/aws-efs"),),
         claims=(_claim("served", storage_class="slow"), _claim("foreign", storage_class="slow")),
@@ -183,7 +183,7 @@ def test_invalid_status_of_a_node_is_a_problem_of_that_node_only() -> None:
         _config_map("status-b", **{"node": "node-b", "tunnels.json": "{"}),
         _config_map("status-a", **{"node": "node-a", "tunnels.json": status}),
     )
-    good, bad = describe(ClusterState(targets=_targets(), statuses=statuses, warnings={})).nodes
+    good, bad = describe(ReportObjects(targets=_targets(), statuses=statuses, warnings={})).nodes
     assert (good.node, good.time, good.tunnels, good.problems) == (
         "node-a",
         "12:00",
@@ -195,7 +195,7 @@ def test_invalid_status_of_a_node_is_a_problem_of_that_node_only() -> None:
 
 
 def test_report_without_kube_efs_has_a_problem() -> None:
-    report = describe(ClusterState(warnings={}))
+    report = describe(ReportObjects(warnings={}))
     assert report.file_systems == ()
     assert "the ConfigMap efs-stunnel does not exist" in report.problems[0]
 
@@ -203,7 +203,7 @@ def test_report_without_kube_efs_has_a_problem() -> None:
 def test_invalid_entries_are_problems_and_valid_ones_are_shown() -> None:
     text = "efs_stunnel_targets: {fs-a: {stunnel_port: 20490}, '../x': {stunnel_port: 1}}"
     report = describe(
-        ClusterState(targets=_config_map("efs-stunnel", **{"efs-stunnel.yaml": text}), warnings={})
+        ReportObjects(targets=_config_map("efs-stunnel", **{"efs-stunnel.yaml": text}), warnings={})
     )
     assert [one.file_system_id for one in report.file_systems] == ["fs-a"]
     assert report.problems[0].startswith("../x: ")
@@ -216,7 +216,7 @@ def test_measured_volume_has_its_usage() -> None:
         over=True,
     )
     volumes = (_volume("full", capacity="1Gi"), _volume("new", capacity="nonsense"))
-    state = ClusterState(targets=_targets(), volumes=volumes, warnings={}, usage={"full": measured})
+    state = ReportObjects(targets=_targets(), volumes=volumes, warnings={}, usage={"full": measured})
     full, new = describe(state).volumes
     assert full.requested_bytes == 1024**3
     assert full.usage == UsageReport(
@@ -261,5 +261,5 @@ def test_report_has_only_the_newest_events() -> None:
         )
         for number in reversed(range(30))
     )
-    report = describe(ClusterState(warnings={}, events=events))
+    report = describe(ReportObjects(warnings={}, events=events))
     assert [one.name for one in report.events] == [str(number) for number in range(29, 9, -1)]

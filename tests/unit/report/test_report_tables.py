@@ -48,12 +48,15 @@ def test_failed_over_tunnel_shows_its_mount_target() -> None:
         tls_version="TLSv1.3",
         cipher="TLS_AES_256_GCM_SHA384",
     )
-    node = NodeReport(node="node-a", time="", tunnels=(tunnel,), problems=("fs-x: no port",))
+    node = NodeReport(
+        node="node-a", time="", tunnels=(tunnel,), problems=("fs-x: no port",), notes=("relay 7 ends",)
+    )
     shown = _shown(ClusterReport(nodes=(node,)))
     row = next(line for line in shown.splitlines() if "20490" in line)
     for part in ("node-a", "up", "10.0.1.9 (us-east-1b)", "TLSv1.3 TLS_AES_256_GCM_SHA384", "failed over"):
         assert part in row
     assert "! node-a: fs-x: no port" in shown
+    assert "\nnode-a: relay 7 ends" in shown
 
 
 def test_volume_shows_its_group_id_if_it_has_one() -> None:

@@ -122,7 +122,7 @@ def test_alerts_fire_when_they_should(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=120,
     )
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -141,7 +141,7 @@ def test_prometheus_parses_the_query_of_every_panel(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=120,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert f"{len(asked)} rules found" in done.stdout
@@ -153,7 +153,7 @@ def test_kustomize_builds_all_of_it_with_the_dashboard() -> None:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=120,
     )
     built = {one["kind"]: one for one in yaml.safe_load_all(done.stdout)}
     assert built.keys() == {"ConfigMap", "PodMonitor", "PrometheusRule", "Service", "ServiceMonitor"}
@@ -169,7 +169,7 @@ def test_generated_files_are_up_to_date() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
 

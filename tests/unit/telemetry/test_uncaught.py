@@ -75,7 +75,7 @@ _WAYS = {
 def test_uncaught_exception_is_logged_without_secrets(way: str, configure: str, tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text(_START + configure + textwrap.dedent(way))
-    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=False)
 
     assert ended.stdout == ""
     assert "aB3dE5gH" not in ended.stderr
@@ -94,7 +94,7 @@ def test_failed_command_prints_no_python_traceback(tmp_path: Path) -> None:
         + "import sys\nfrom kube_efs import cli\nfrom kube_efs.__main__ import main\n"
         + "cli._finish = fail\nsys.argv = ['kube-efs', 'status']\nsys.exit(main())\n"
     )
-    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=False)
 
     assert ended.returncode == 1
     assert "aB3dE5gH" not in ended.stderr + ended.stdout
@@ -119,7 +119,7 @@ def test_failed_worker_prints_no_python_traceback(tmp_path: Path) -> None:
             """)
     )
     (tmp_path / "end").touch()
-    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60, check=False)
+    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=False)
 
     assert ended.returncode == 1
     told = (tmp_path / "end").read_text()

@@ -16,7 +16,7 @@ from kube_efs.doctor.checks.common import (
     targets_of,
 )
 from kube_efs.doctor.facts import ClaimFacts, ClusterFacts, Facts
-from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
+from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken, risk
 from kube_efs.doctor.times import shown
 from kube_efs.model import directory_volumes
 from kube_efs.model.claims import ClaimPhase, StorageClass
@@ -57,7 +57,7 @@ def _asked(
     key: str, there: Collection[ClaimFacts], classes: dict[str, StorageClass], served: Collection[str]
 ) -> Iterator[Finding]:
     found = next((one for one in there if one.claim.key == key), None)
-    subject = Subject("PersistentVolumeClaim", key)
+    subject = FindingSubject("PersistentVolumeClaim", key)
     if found is None:
         elsewhere = [one.claim.key for one in there if one.claim.name == key.rpartition("/")[2]]
         yield Finding(
@@ -100,7 +100,7 @@ def _describe(one: ClaimFacts) -> str:
 def _ours(
     one: ClaimFacts, storage_class: StorageClass, kind: VolumeKind, facts: Facts, cluster: ClusterFacts
 ) -> Iterator[Finding]:
-    claim, subject = one.claim, Subject("PersistentVolumeClaim", one.claim.key)
+    claim, subject = one.claim, FindingSubject("PersistentVolumeClaim", one.claim.key)
     if claim.phase is ClaimPhase.LOST:
         yield Finding(
             kind=_LOST,
@@ -149,7 +149,7 @@ def _pending(
     age = f"since {shown(one.created)}" if one.created else "for an unknown time"
     yield Finding(
         kind=_PENDING,
-        subject=Subject("PersistentVolumeClaim", claim.key),
+        subject=FindingSubject("PersistentVolumeClaim", claim.key),
         problem=problem_of(verdict) if verdict else "has no volume yet",
         evidence=(
             *filter(None, [claim.rejection]),

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from kube_efs.doctor.checks.common import is_ours, render_command
 from kube_efs.doctor.constraints import Constraints, use_of
 from kube_efs.doctor.facts import ClusterFacts, Facts, Workload
-from kube_efs.doctor.findings import Finding, Subject, Topic, broken
-from kube_efs.doctor.grants import Account, Grant
+from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken
+from kube_efs.doctor.grants import AccountName, Grant
 
 _MISSING = broken(
     "scc/missing",
@@ -25,9 +25,9 @@ def needy(cluster: ClusterFacts) -> Iterator[tuple[Workload, tuple[Constraints, 
                 yield one, enough
 
 
-def account_of(workload: Workload) -> Account:
+def account_of(workload: Workload) -> AccountName:
     """The service account of its pods."""
-    return Account(namespace=workload.namespace, name=workload.account)
+    return AccountName(namespace=workload.namespace, name=workload.account)
 
 
 def wanted_uses(cluster: ClusterFacts) -> tuple[Grant, ...]:
@@ -46,12 +46,12 @@ def _check(facts: Facts) -> Iterator[Finding]:
 
 
 def _missing(
-    workload: Workload, account: Account, enough: Sequence[Constraints], cluster: ClusterFacts
+    workload: Workload, account: AccountName, enough: Sequence[Constraints], cluster: ClusterFacts
 ) -> Finding:
     names = ", ".join(one.name for one in enough)
     return Finding(
         kind=_MISSING,
-        subject=Subject("ServiceAccount", f"{account.namespace}/{account.name}"),
+        subject=FindingSubject("ServiceAccount", f"{account.namespace}/{account.name}"),
         problem=f"may not use SecurityContextConstraints that allow the pods of DaemonSet {workload.name}",
         evidence=(
             f"they need {', '.join(sorted(workload.needs))}",
@@ -67,7 +67,7 @@ def _missing(
     )
 
 
-def _command(account: Account, enough: Sequence[Constraints], cluster: ClusterFacts) -> str:
+def _command(account: AccountName, enough: Sequence[Constraints], cluster: ClusterFacts) -> str:
     if not enough:
         return render_command(cluster)
     least = min(enough, key=lambda one: (len(one.allows), one.name))

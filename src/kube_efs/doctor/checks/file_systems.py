@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from kube_efs.doctor.checks.common import VolumeKind, controller_log, our_volumes, provisioners, targets_of
 from kube_efs.doctor.facts import AwsFacts, ClusterFacts, Facts
-from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
+from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken, risk
 from kube_efs.doctor.policies import refused_without_identity
 from kube_efs.model import tunnel_volumes
 from kube_efs.model.claims import StorageClass
@@ -42,7 +42,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
         elif not system.state.usable:
             yield Finding(
                 kind=_STATE,
-                subject=Subject("FileSystem", file_system_id),
+                subject=FindingSubject("FileSystem", file_system_id),
                 problem=f"is {system.state}",
                 evidence=tuple(by[:_SHOWN]),
                 remedy="wait until it is available; after an error, check it in the AWS console",
@@ -100,7 +100,7 @@ def _missing(file_system_id: FileSystemId, by: Sequence[str], aws: AwsFacts) -> 
     known = ", ".join(sorted(aws.file_systems)[:_SHOWN]) or "none"
     return Finding(
         kind=_MISSING,
-        subject=Subject("FileSystem", file_system_id),
+        subject=FindingSubject("FileSystem", file_system_id),
         problem=f"does not exist in region {aws.region} for these credentials",
         evidence=(*by[:_SHOWN], f"known file systems: {known}"),
         remedy="check region and account; the data of a deleted file system is only in its backups",
@@ -109,7 +109,7 @@ def _missing(file_system_id: FileSystemId, by: Sequence[str], aws: AwsFacts) -> 
 
 
 def _mount_targets(system: FileSystem, cluster: ClusterFacts, aws: AwsFacts) -> Iterator[Finding]:
-    subject = Subject("FileSystem", system.file_system_id)
+    subject = FindingSubject("FileSystem", system.file_system_id)
     look = _describe(aws, "mount-targets", system.file_system_id)
     usable = system.usable_mount_targets
     for one in system.mount_targets:
@@ -156,7 +156,7 @@ def _policy(file_system_id: FileSystemId, text: str, aws: AwsFacts) -> Iterator[
         refused = ", ".join(one.access for one in refusals)
         yield Finding(
             kind=_POLICY,
-            subject=Subject("FileSystem", file_system_id),
+            subject=FindingSubject("FileSystem", file_system_id),
             problem=f"its policy denies {refused} to clients without an identity",
             evidence=tuple(
                 f"{one.access}: denied by {one.by}"
@@ -180,7 +180,7 @@ def _zones(system: FileSystem, cluster: ClusterFacts, aws: AwsFacts) -> Iterator
     if without and system.zone is None:
         yield Finding(
             kind=_ZONE,
-            subject=Subject("FileSystem", system.file_system_id),
+            subject=FindingSubject("FileSystem", system.file_system_id),
             problem=f"has no mount target in {', '.join(without)}, which has nodes",
             evidence=tuple(f"{one.zone}: {one.address}" for one in system.usable_mount_targets),
             remedy="create one there: traffic between zones costs money, and a zone may fail",
@@ -194,7 +194,7 @@ def _without_addresses(cluster: ClusterFacts) -> Iterator[Finding]:
         if not target.address_by_subnet:
             yield Finding(
                 kind=_NO_TARGET,
-                subject=Subject("FileSystem", file_system_id),
+                subject=FindingSubject("FileSystem", file_system_id),
                 problem="has no usable mount target that the controller knows",
                 evidence=(f"ConfigMap {cluster.namespace}/{cluster.names.config_map} has no address of it",),
                 remedy="create a mount target in each zone that has nodes",

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kube_efs.doctor.facts import Area, ClusterFacts, Facts
-from kube_efs.doctor.findings import Finding, Subject, Topic, broken, unchecked
+from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken, unchecked
 
 _PROBE = unchecked("doctor/not-checked", "Something could not be checked.")
 _AWS = unchecked("aws/not-checked", "AWS could not be queried, so nothing in AWS was checked.")
@@ -18,7 +18,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
     if facts.cluster is not None and _is_empty(facts.cluster):
         yield Finding(
             kind=_NO_ANSWER,
-            subject=Subject("Kubernetes", "API"),
+            subject=FindingSubject("Kubernetes", "API"),
             problem="answers no request",
             evidence=tuple(dict.fromkeys(one.reason for one in facts.gaps if one.area is not Area.AWS)),
             remedy="check the address and the credentials in the kubeconfig",
@@ -29,7 +29,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
         in_aws = gap.area is Area.AWS
         yield Finding(
             kind=_AWS if in_aws else _PROBE,
-            subject=Subject("AWS" if in_aws else "Doctor", gap.what),
+            subject=FindingSubject("AWS" if in_aws else "Doctor", gap.what),
             problem="could not be checked",
             evidence=(gap.reason,),
             remedy=gap.remedy or (_AWS_REMEDY if in_aws else _REMEDY),

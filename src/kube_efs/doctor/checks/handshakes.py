@@ -6,7 +6,7 @@ from shlex import quote
 from typing import Final
 
 from kube_efs.doctor.facts import Facts
-from kube_efs.doctor.findings import Finding, Kind, Subject, Topic, broken, risk
+from kube_efs.doctor.findings import Finding, FindingKind, FindingSubject, Topic, broken, risk
 from kube_efs.doctor.node_facts import Handshake, HandshakeOutcome, TunnelFacts
 from kube_efs.doctor.times import shown
 from kube_efs.tunnels.mount_targets import NFS_PORT
@@ -18,7 +18,7 @@ _EXPIRED = broken("tls/expired", "A mount target's certificate is not valid at t
 _NOT_TRUSTED = broken("tls/not-trusted", "No known authority has signed a mount target's certificate.")
 _HANDSHAKE = broken("tls/handshake", "The TLS handshake with a mount target fails.")
 
-_BY_OUTCOME: Final[Mapping[HandshakeOutcome, tuple[Kind, str]]] = {
+_BY_OUTCOME: Final[Mapping[HandshakeOutcome, tuple[FindingKind, str]]] = {
     HandshakeOutcome.NOT_CONNECTED: (
         _NOT_CONNECTED,
         "allow TCP 2049 from this node in the mount target's security group and the subnets' network ACLs",
@@ -39,7 +39,7 @@ _BY_OUTCOME: Final[Mapping[HandshakeOutcome, tuple[Kind, str]]] = {
 def _check(facts: Facts) -> Iterator[Finding]:
     if facts.node is None:
         return
-    subject = Subject("Node", facts.node.name)
+    subject = FindingSubject("Node", facts.node.name)
     for file in facts.node.ca_files:
         if file.problem:
             yield Finding(
@@ -56,7 +56,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
                 yield _failed(tunnel, one, subject, facts.now)
 
 
-def _failed(tunnel: TunnelFacts, one: Handshake, subject: Subject, now: datetime) -> Finding:
+def _failed(tunnel: TunnelFacts, one: Handshake, subject: FindingSubject, now: datetime) -> Finding:
     kind, remedy = _BY_OUTCOME[one.outcome]
     commands = _commands(tunnel, one)
     clock = ""

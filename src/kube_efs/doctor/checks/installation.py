@@ -8,7 +8,7 @@ from typing import Final
 
 from kube_efs.doctor.checks.common import controller_log, controllers, is_ours
 from kube_efs.doctor.facts import ClusterFacts, Facts, LeaseFacts, PodFacts, Workload
-from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
+from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken, risk
 from kube_efs.doctor.times import shown
 from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.names import NameSet
@@ -61,7 +61,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
     for condition in cluster.degraded:
         yield Finding(
             kind=_DEGRADED,
-            subject=Subject("ClusterCSIDriver", DRIVER),
+            subject=FindingSubject("ClusterCSIDriver", DRIVER),
             problem=f"has the condition {condition.type}",
             evidence=tuple(filter(None, [condition.message])),
             remedy="follow its message; the operator's log has more details",
@@ -141,7 +141,7 @@ def _without_leader(facts: Facts, cluster: ClusterFacts, leases: dict[str, Lease
         if not lease.holder or late:
             yield Finding(
                 kind=_NO_LEADER,
-                subject=Subject("Lease", f"{cluster.namespace}/{name}"),
+                subject=FindingSubject("Lease", f"{cluster.namespace}/{name}"),
                 problem="no controller is the leader",
                 evidence=(_tell(lease, exists=name in leases),),
                 remedy="start the controller, or check its log; is --namespace the namespace of kube-efs?",
@@ -168,7 +168,7 @@ def _skew(ours: list[Workload]) -> Iterator[Finding]:
         if len({one.image for one in there}) > 1:
             yield Finding(
                 kind=_SKEW,
-                subject=Subject("Namespace", namespace),
+                subject=FindingSubject("Namespace", namespace),
                 problem="its workloads have different images",
                 evidence=tuple(f"{one.kind} {one.name}: {one.image}" for one in there),
                 remedy="use the newest one for all of them, or wait until the update in progress is complete",
@@ -212,7 +212,7 @@ def _left_over(workloads: Sequence[Workload], cluster: ClusterFacts) -> Iterator
         own = f"{cluster.namespace}/{cluster.names.config_map}"
         yield Finding(
             kind=_LEFT_OVER,
-            subject=Subject("ConfigMap", f"{namespace}/{name}"),
+            subject=FindingSubject("ConfigMap", f"{namespace}/{name}"),
             problem="is of a removed installation; nothing reads it",
             evidence=(f"there is no DaemonSet {namespace}/{tunnels[name]}; the ports in use are in {own}",),
             remedy=f"check that {own} has its ports; then delete it, or its namespace if that is empty",
@@ -238,8 +238,8 @@ def _older(workload: Workload) -> Finding:
     )
 
 
-def _subject(workload: Workload) -> Subject:
-    return Subject(workload.kind, f"{workload.namespace}/{workload.name}")
+def _subject(workload: Workload) -> FindingSubject:
+    return FindingSubject(workload.kind, f"{workload.namespace}/{workload.name}")
 
 
 TOPIC = Topic(

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from kube_efs.doctor.facts import Facts
-from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
+from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken, risk
 from kube_efs.model.volumes import LOOPBACK
 
 _NOT_RESPONDING = broken("kernel/not-responding", "The kernel waits for an NFS server.")
@@ -25,7 +25,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
     node = facts.node
     if node is None:
         return
-    subject = Subject("Node", node.name)
+    subject = FindingSubject("Node", node.name)
     through_tunnels = bool(node.tunnels) and all(one.null_call.ok for one in node.tunnels or ())
     answering = frozenset({LOOPBACK} if through_tunnels else ())
     yield from _servers(node.kernel or (), answering, subject)
@@ -41,7 +41,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _servers(lines: Sequence[str], answering: Collection[str], subject: Subject) -> Iterator[Finding]:
+def _servers(lines: Sequence[str], answering: Collection[str], subject: FindingSubject) -> Iterator[Finding]:
     """The log is older than the calls of this check: a server that answered them is available again."""
     told: dict[str, list[str]] = {}
     last: dict[str, str] = {}

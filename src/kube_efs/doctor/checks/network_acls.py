@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from types import MappingProxyType
 
 from kube_efs.doctor.facts import AwsFacts, Facts
-from kube_efs.doctor.findings import Finding, Kind, Subject, Topic, broken, unchecked
-from kube_efs.doctor.reach import EPHEMERAL, Judgement, Source, Verdict, judge_acls, ways
+from kube_efs.doctor.findings import Finding, FindingKind, FindingSubject, Topic, broken, unchecked
+from kube_efs.doctor.reach import EPHEMERAL, Judgement, NodeSource, Verdict, judge_acls, ways
 from kube_efs.model.efs.file_systems import MountTarget
 from kube_efs.tunnels.mount_targets import NFS_PORT
 
@@ -43,13 +43,17 @@ def _check(facts: Facts) -> Iterator[Finding]:
 
 
 def _finding(
-    kind: Kind, target: MountTarget, concerned: Sequence[tuple[Source, Judgement]], of: int, aws: AwsFacts
+    kind: FindingKind,
+    target: MountTarget,
+    concerned: Sequence[tuple[NodeSource, Judgement]],
+    of: int,
+    aws: AwsFacts,
 ) -> Finding:
     reasons = dict.fromkeys(reason for _, judgement in concerned for reason in judgement.reasons)
     look = f"--filters Name=association.subnet-id,Values={target.subnet_id}"
     return Finding(
         kind=kind,
-        subject=Subject("FileSystem", target.file_system_id),
+        subject=FindingSubject("FileSystem", target.file_system_id),
         problem=f"its mount target {target.mount_target_id} at {target.address} and"
         f" {len(concerned)} of {of} nodes {_STATES[kind]} by network ACLs",
         evidence=(*(f"node {source}" for source, _ in concerned[:_SHOWN]), *tuple(reasons)[:_SHOWN]),

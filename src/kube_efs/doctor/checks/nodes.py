@@ -15,13 +15,14 @@ from kube_efs.doctor.checks.common import (
     pods_on,
 )
 from kube_efs.doctor.facts import ClusterFacts, Facts, PublishedStatus
-from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
+from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken, information, risk
 from kube_efs.doctor.times import shown, time_of
 from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
 from kube_efs.tunnels.status import DENIED_REMEDY, TunnelStatus
+from kube_efs.tunnels.status_config_map import REFRESH_SECONDS
 
-_SILENT = broken("agent/silent", "The tunnel agent of a node has not reported its state for minutes.")
+_SILENT = broken("agent/silent", "The tunnel agent of a node has not reported its state for eleven minutes.")
 _PROBLEM = broken("agent/problem", "The tunnel agent of a node reports a problem.")
 _DOWN = broken("tunnel/down", "A tunnel of a node does not work.")
 _DENIED = risk(
@@ -33,10 +34,13 @@ _CERTIFICATE = broken("tunnel/certificate", "The client certificate of a tunnel 
 _NO_ZONE = risk(
     "node/zone-unknown", "A node does not know its zone, so its tunnels cannot prefer a mount target."
 )
+_DATA_PLANE = information(
+    "node/data-plane", "A node encrypts with stunnel, because its kernel cannot be used for that."
+)
 _NO_DRIVER = broken("driver/not-registered", "The kubelet of a node does not know the CSI driver.")
 
-# Agents write at least once a minute.
-_SILENCE: Final = timedelta(minutes=3)
+# Two regular reports, and some time for one that is late.
+_SILENCE: Final = timedelta(seconds=2 * REFRESH_SECONDS + 60)
 
 
 def _check(facts: Facts) -> Iterator[Finding]:
@@ -62,7 +66,7 @@ def _silent(facts: Facts, cluster: ClusterFacts) -> Iterator[Finding]:
         if node.ready and node.compute not in WITHOUT_AGENT and (time is None or facts.now - time > _SILENCE):
             yield Finding(
                 kind=_SILENT,
-                subject=Subject("Node", node.name),
+                subject=FindingSubject("Node", node.name),
                 problem="its tunnel agent does not report its state",
                 evidence=(f"last report at {shown(time)}" if time else "no report",),
                 remedy=(
@@ -79,7 +83,7 @@ def _unique(*commands: str) -> tuple[str, ...]:
 def _reported(one: PublishedStatus, now: datetime, cluster: ClusterFacts) -> Iterator[Finding]:
     if one.status is None:
         return
-    subject = Subject("Node", one.node)
+    subject = FindingSubject("Node", one.node)
     for problem in one.status.problems:
         yield Finding(
             kind=_PROBLEM,
@@ -101,12 +105,24 @@ def _reported(one: PublishedStatus, now: datetime, cluster: ClusterFacts) -> Ite
             ),
             commands=(f"kubectl get node {quote(one.node)} --show-labels", agent_log(one.node, cluster)),
         )
+    if one.status.data_plane_reason:
+        yield Finding(
+            kind=_DATA_PLANE,
+            subject=subject,
+            problem=f"its tunnels use {one.status.data_plane}",
+            evidence=(one.status.data_plane_reason,),
+            remedy=(
+                "to use the kernel, load its module tls on the node (modprobe tls) and restart the agent; to"
+                " use stunnel, set KUBE_EFS_DATA_PLANE to stunnel"
+            ),
+            commands=(agent_log(one.node, cluster),),
+        )
     for tunnel in one.status.tunnels:
         yield from _tunnel(tunnel, subject, now, cluster)
 
 
 def _tunnel(
-    tunnel: TunnelStatus, subject: Subject, now: datetime, cluster: ClusterFacts
+    tunnel: TunnelStatus, subject: FindingSubject, now: datetime, cluster: ClusterFacts
 ) -> Iterator[Finding]:
     commands = _unique(look_at_node(subject.name, cluster), agent_log(subject.name, cluster))
     name = f"the tunnel of {tunnel.file_system_id} at port {tunnel.port}"
@@ -153,7 +169,7 @@ def _denied(cluster: ClusterFacts) -> Iterator[Finding]:
     for file_system_id, evidence in sorted(nodes.items()):
         yield Finding(
             kind=_DENIED,
-            subject=Subject("FileSystem", file_system_id),
+            subject=FindingSubject("FileSystem", file_system_id),
             problem="its tunnel volumes cannot be mounted: EFS denies access to their tunnel",
             evidence=tuple(sorted(evidence)),
             remedy=DENIED_REMEDY,
@@ -167,7 +183,7 @@ def _without_driver(cluster: ClusterFacts) -> Iterator[Finding]:
         if is_wanted and node.ready and node.compute not in WITHOUT_AGENT and DRIVER not in node.drivers:
             yield Finding(
                 kind=_NO_DRIVER,
-                subject=Subject("Node", node.name),
+                subject=FindingSubject("Node", node.name),
                 problem=f"its kubelet does not know {DRIVER}",
                 evidence=(f"drivers: {', '.join(sorted(node.drivers)) or 'none'}",),
                 remedy=(
@@ -179,5 +195,6 @@ def _without_driver(cluster: ClusterFacts) -> Iterator[Finding]:
 
 
 TOPIC = Topic(
-    check=_check, kinds=(_SILENT, _PROBLEM, _NO_ZONE, _DOWN, _DENIED, _FAILED_OVER, _CERTIFICATE, _NO_DRIVER)
+    check=_check,
+    kinds=(_SILENT, _PROBLEM, _NO_ZONE, _DATA_PLANE, _DOWN, _DENIED, _FAILED_OVER, _CERTIFICATE, _NO_DRIVER),
 )

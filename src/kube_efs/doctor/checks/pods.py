@@ -5,7 +5,7 @@ from typing import Final
 
 from kube_efs.doctor.checks.common import lasts, look_at_node, our_volumes
 from kube_efs.doctor.facts import ClusterFacts, Facts, PodFacts
-from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
+from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken, risk
 from kube_efs.model.names import WORKER_LABELS
 
 _WAITING = broken("pod/waiting", "A pod does not start because of a volume of kube-efs.")
@@ -31,7 +31,7 @@ def _worker(pod: PodFacts) -> Iterator[Finding]:
     if pod.phase == "Failed":
         yield Finding(
             kind=_WORKER,
-            subject=Subject("Pod", pod.key),
+            subject=FindingSubject("Pod", pod.key),
             problem="has failed; it is retried",
             evidence=(pod.message or "no reason reported",),
             remedy="read its log",
@@ -51,7 +51,7 @@ def _stuck(pod: PodFacts, facts: Facts, cluster: ClusterFacts) -> Iterator[Findi
         if lasts(pod.deleting_since, facts.now):
             yield Finding(
                 kind=_TERMINATING,
-                subject=Subject("Pod", pod.key),
+                subject=FindingSubject("Pod", pod.key),
                 problem="was deleted but still exists",
                 evidence=evidence,
                 remedy=(
@@ -62,7 +62,7 @@ def _stuck(pod: PodFacts, facts: Facts, cluster: ClusterFacts) -> Iterator[Findi
     elif pod.phase == "Pending" and pod.node and (events or lasts(pod.created, facts.now)):
         yield Finding(
             kind=_WAITING,
-            subject=Subject("Pod", pod.key),
+            subject=FindingSubject("Pod", pod.key),
             problem="does not start",
             evidence=(*evidence, *pod.waiting),
             remedy=_remedy(" ".join(one.message for one in events), pod.node),

@@ -5,7 +5,7 @@ from itertools import groupby
 
 from kube_efs.doctor.checks.common import render_command
 from kube_efs.doctor.facts import Facts
-from kube_efs.doctor.findings import Finding, Subject, Topic, broken
+from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken
 
 _MISSING = broken("rbac/missing", "A service account lacks permissions that `kube-efs render` grants.")
 
@@ -19,7 +19,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
         rights = tuple(str(one.right) for one in grants)
         yield Finding(
             kind=_MISSING,
-            subject=Subject("ServiceAccount", f"{account.namespace}/{account.name}"),
+            subject=FindingSubject("ServiceAccount", f"{account.namespace}/{account.name}"),
             problem=f"lacks {len(rights)} of its permissions",
             evidence=rights,
             remedy="compare with the rendered manifests and apply them; an operator does this automatically",

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 
 from kube_efs.aws.security_groups import Permission, SecurityGroup
 from kube_efs.doctor.facts import AwsFacts, Facts
-from kube_efs.doctor.findings import Finding, Subject, Topic, broken, unchecked
-from kube_efs.doctor.reach import Source, Verdict, judge_groups, ways
+from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken, unchecked
+from kube_efs.doctor.reach import NodeSource, Verdict, judge_groups, ways
 from kube_efs.model.efs.file_systems import MountTarget
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.tunnels.mount_targets import NFS_PORT
@@ -39,7 +39,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
 def _not_judged(file_system_id: FileSystemId, reasons: Sequence[str]) -> Finding:
     return Finding(
         kind=_NOT_JUDGED,
-        subject=Subject("FileSystem", file_system_id),
+        subject=FindingSubject("FileSystem", file_system_id),
         problem="it is not known whether the security groups of its mount targets allow every node",
         evidence=tuple(reasons[:_SHOWN]),
         remedy=(
@@ -49,11 +49,11 @@ def _not_judged(file_system_id: FileSystemId, reasons: Sequence[str]) -> Finding
     )
 
 
-def _closed(target: MountTarget, shut_out: Sequence[Source], of: int, aws: AwsFacts) -> Finding:
+def _closed(target: MountTarget, shut_out: Sequence[NodeSource], of: int, aws: AwsFacts) -> Finding:
     ids = aws.groups_by_target[target.mount_target_id]
     return Finding(
         kind=_CLOSED,
-        subject=Subject("FileSystem", target.file_system_id),
+        subject=FindingSubject("FileSystem", target.file_system_id),
         problem=f"its mount target {target.mount_target_id} at {target.address} does not allow"
         f" {len(shut_out)} of {of} nodes",
         evidence=(
@@ -65,7 +65,7 @@ def _closed(target: MountTarget, shut_out: Sequence[Source], of: int, aws: AwsFa
     )
 
 
-def _authorize(group_id: str, source: Source, aws: AwsFacts) -> str:
+def _authorize(group_id: str, source: NodeSource, aws: AwsFacts) -> str:
     """The command that lets one node in, by a group if it has one, so that all with that group get in."""
     rule = f"IpProtocol=tcp,FromPort={NFS_PORT},ToPort={NFS_PORT}"
     if source.groups:

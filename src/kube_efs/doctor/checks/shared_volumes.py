@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from kube_efs.doctor.checks.common import lasts
 from kube_efs.doctor.facts import Facts, SharedVolumeFacts
-from kube_efs.doctor.findings import Finding, Subject, Topic, broken
+from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken
 from kube_efs.model.shared_volumes.shared_volume import SharedVolumePhase
 
 _FAILED = broken("shared-volume/failed", "A SharedVolume has no volume. Its status gives the reason.")
@@ -20,7 +20,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
         elif shared.status.phase is SharedVolumePhase.FAILED:
             yield Finding(
                 kind=_FAILED,
-                subject=Subject("SharedVolume", f"{shared.owner.namespace}/{shared.owner.name}"),
+                subject=FindingSubject("SharedVolume", f"{shared.owner.namespace}/{shared.owner.name}"),
                 problem="has failed",
                 evidence=(shared.status.message or "no reason reported",),
                 remedy="follow its message; it is retried automatically",
@@ -32,7 +32,7 @@ def _terminating(one: SharedVolumeFacts) -> Finding:
     shared = one.shared
     return Finding(
         kind=_TERMINATING,
-        subject=Subject("SharedVolume", f"{shared.owner.namespace}/{shared.owner.name}"),
+        subject=FindingSubject("SharedVolume", f"{shared.owner.namespace}/{shared.owner.name}"),
         problem="was deleted but still exists",
         evidence=tuple(filter(None, [f"finalizers {', '.join(shared.finalizers)}", shared.status.message])),
         remedy=(

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from kube_efs.doctor.checks.common import VolumeKind, has_driver_tags, problem_of, provisioners
 from kube_efs.doctor.facts import Facts
-from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
+from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken, risk
 from kube_efs.model import directory_classes, tunnel_volumes
 from kube_efs.model.claims import Claim, StorageClass
 from kube_efs.model.csi.claims import parse_claim
@@ -36,7 +36,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
         except InvalidValue as error:
             yield Finding(
                 kind=_PARAMETER,
-                subject=Subject("StorageClass", one.name),
+                subject=FindingSubject("StorageClass", one.name),
                 problem=problem_of(error).removeprefix(f"StorageClass {one.name} "),
                 evidence=(f"provisioner {one.provisioner}",),
                 remedy=f"{error.remedy}; classes cannot be changed, so correct a copy and replace this one",
@@ -49,7 +49,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
         for text in warnings:
             yield Finding(
                 kind=_IGNORED,
-                subject=Subject("StorageClass", one.name),
+                subject=FindingSubject("StorageClass", one.name),
                 problem=text,
                 evidence=(f"provisioner {one.provisioner}",),
                 remedy="no action is necessary; correct it when you create the class again",

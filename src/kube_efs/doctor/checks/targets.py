@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from kube_efs.doctor.checks.common import controller_log, publishes_targets
 from kube_efs.doctor.facts import Facts
-from kube_efs.doctor.findings import Finding, Subject, Topic, broken
+from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken
 
 _MISSING = broken("targets/missing", "The ConfigMap with the tunnel targets does not exist.")
 _UNREADABLE = broken("targets/unreadable", "The ConfigMap with the tunnel targets cannot be read.")
@@ -18,7 +18,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
         return
     targets, names = facts.cluster.targets, facts.cluster.names
     get = f"kubectl -n {names.namespace} get configmap {names.config_map}{_YAML}"
-    subject = Subject("ConfigMap", f"{names.namespace}/{names.config_map}")
+    subject = FindingSubject("ConfigMap", f"{names.namespace}/{names.config_map}")
     if not targets.found and publishes_targets(facts.cluster):
         yield Finding(
             kind=_MISSING,

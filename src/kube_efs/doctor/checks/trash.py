@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from kube_efs.doctor.facts import Facts
-from kube_efs.doctor.findings import Finding, Subject, Topic, risk
+from kube_efs.doctor.findings import Finding, FindingSubject, Topic, risk
 from kube_efs.model.trash import TRASH_NOT_EMPTIED
 
 _STUCK = risk("trash/not-emptied", "Removed directories stay in the trash of their file system.")
@@ -13,7 +13,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
     for one in facts.cluster.stuck_trash if facts.cluster else ():
         yield Finding(
             kind=_STUCK,
-            subject=Subject("FileSystem", one.file_system_id),
+            subject=FindingSubject("FileSystem", one.file_system_id),
             problem="its trash has entries that cannot be removed",
             evidence=(f"{TRASH_NOT_EMPTIED}: {one.message}",),
             remedy=(

@@ -5,14 +5,21 @@ from shlex import quote
 from typing import Final
 
 from kube_efs.doctor.facts import Facts
-from kube_efs.doctor.findings import Finding, Subject, Topic, broken, risk
+from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken, risk, unchecked
 from kube_efs.doctor.node_facts import NodeFacts, ProcessHealth, TunnelFacts
+from kube_efs.tunnels.data_plane import DataPlaneName
 from kube_efs.tunnels.status import DENIED_REMEDY
 
 _UNREACHABLE = broken("process/unreachable", "A process of kube-efs on this node does not answer.")
 _UNHEALTHY = broken("process/unhealthy", "A process of kube-efs on this node reports a problem.")
-_NO_CONFIGURATION = broken("stunnel/no-configuration", "There is no `stunnel.conf` on this node.")
+_NO_CONFIGURATION = broken(
+    "stunnel/no-configuration", "There is no configuration of stunnel on this node, although it has tunnels."
+)
+_NOT_VISIBLE = unchecked(
+    "stunnel/not-visible", "stunnel runs, but its configuration is not visible where the doctor runs."
+)
 _NOT_RUNNING = broken("stunnel/not-running", "stunnel does not run on this node.")
+_NO_RELAY = broken("relay/not-running", "The relay of the kernel's data plane does not run on this node.")
 _NOT_LISTENING = broken("port/not-listening", "Nothing listens on a tunnel's port.")
 _NULL_CALL = broken("tunnel/no-nfs", "The NULL call of NFS through a tunnel gets no answer.")
 _NO_ACCESS = risk("tunnel/no-access", "NFS answers through a tunnel, and EFS denies access to its clients.")
@@ -27,18 +34,31 @@ def _check(facts: Facts) -> Iterator[Finding]:
     node = facts.node
     if node is None:
         return
-    subject = Subject("Node", node.name)
+    subject = FindingSubject("Node", node.name)
     yield from (finding for one in node.processes for finding in _process(one, node, subject))
-    if node.tunnels is None:
+    expects_relay = node.status is not None and node.status.data_plane == DataPlaneName.KERNEL
+    if node.status and expects_relay and node.status.tunnels and node.status.relay_pid is None:
         yield Finding(
-            kind=_NO_CONFIGURATION,
+            kind=_NO_RELAY,
             subject=subject,
-            problem=f"there is no {node.configuration}",
+            problem="the relay does not run",
+            evidence=node.status.problems or ("the tunnel agent reports no relay",),
+            remedy="check the agent's log: the agent restarts the relay and logs why this fails",
+            commands=(_tail(node), _pods_here(node)),
+        )
+    # A node without tunnels has no configuration.
+    elif node.tunnels is None and not (node.status and not node.status.tunnels):
+        # A pod of the CSI driver has its own /tmp; the agent in the other pod may be well.
+        is_elsewhere = node.status is not None and bool(node.status.stunnel_pid or node.status.relay_pid)
+        yield Finding(
+            kind=_NOT_VISIBLE if is_elsewhere else _NO_CONFIGURATION,
+            subject=subject,
+            problem=f"there is no {node.configuration}" + (" here" if is_elsewhere else ""),
             evidence=tuple(f"{one.url}: {one.unreachable or 'answers'}" for one in node.processes),
             remedy="run this in the tunnel agent's pod, or set STUNNEL_CONF_PATH to the agent's value",
             commands=(_pods_here(node), "kubectl -n NAMESPACE exec POD -- kube-efs doctor node"),
         )
-    if node.status is not None and node.status.stunnel_pid is None and node.tunnels:
+    if node.status and node.tunnels and not (expects_relay or node.status.stunnel_pid):
         yield Finding(
             kind=_NOT_RUNNING,
             subject=subject,
@@ -56,11 +76,11 @@ def _pods_here(node: NodeFacts) -> str:
 
 
 def _tail(node: NodeFacts) -> str:
-    """The command that shows stunnel's log, which is beside its configuration."""
-    return f"tail -n 50 {quote(str(node.configuration.with_suffix('.log')))}"
+    """The command that shows the logs of all stunnels and of the relay."""
+    return f"tail -n 50 {quote(str(node.configuration.with_suffix('')))}*.log"
 
 
-def _process(one: ProcessHealth, node: NodeFacts, subject: Subject) -> Iterator[Finding]:
+def _process(one: ProcessHealth, node: NodeFacts, subject: FindingSubject) -> Iterator[Finding]:
     if one.unreachable:
         yield Finding(
             kind=_UNREACHABLE,
@@ -81,7 +101,7 @@ def _process(one: ProcessHealth, node: NodeFacts, subject: Subject) -> Iterator[
         )
 
 
-def _tunnel(one: TunnelFacts, node: NodeFacts, subject: Subject) -> Iterator[Finding]:
+def _tunnel(one: TunnelFacts, node: NodeFacts, subject: FindingSubject) -> Iterator[Finding]:
     name = f"the tunnel {one.tunnel.name} at port {one.tunnel.port}"
     seconds = f"{one.null_call.seconds * 1000:.0f} ms"
     if not one.listening:
@@ -89,8 +109,8 @@ def _tunnel(one: TunnelFacts, node: NodeFacts, subject: Subject) -> Iterator[Fin
             kind=_NOT_LISTENING,
             subject=subject,
             problem=f"nothing listens at port {one.tunnel.port}, the tunnel {one.tunnel.name}",
-            evidence=(f"{node.configuration} has it", _listening(node)),
-            remedy="check that stunnel runs, and which program listens on the port",
+            evidence=("the configuration of its data plane has it", _listening(node)),
+            remedy="check that stunnel or the relay runs, and which program listens on the port",
             commands=("ss -tlnp", _tail(node)),
         )
     elif one.null_call.is_denied:
@@ -108,7 +128,7 @@ def _tunnel(one: TunnelFacts, node: NodeFacts, subject: Subject) -> Iterator[Fin
             subject=subject,
             problem=f"NFS does not answer through {name}",
             evidence=(one.null_call.reason, f"after {seconds}"),
-            remedy="check the findings about its mount targets; stunnel's log is next to its configuration",
+            remedy="check the findings about its mount targets, and the logs of stunnel and the relay",
             commands=(_tail(node),),
         )
     elif one.null_call.seconds > _SLOW_SECONDS:
@@ -129,7 +149,7 @@ def _listening(node: NodeFacts) -> str:
     return f"ports with listeners: {ports or 'none'}"
 
 
-def _dead_mounts(node: NodeFacts, subject: Subject) -> Iterator[Finding]:
+def _dead_mounts(node: NodeFacts, subject: FindingSubject) -> Iterator[Finding]:
     for one in node.mounts:
         if node.listening is not None and one.port not in node.listening:
             yield Finding(
@@ -138,7 +158,9 @@ def _dead_mounts(node: NodeFacts, subject: Subject) -> Iterator[Finding]:
                 problem=f"{one.mount_point} is mounted through port {one.port}, where nothing listens",
                 evidence=(_listening(node),),
                 remedy=(
-                    "restore the tunnel on the same port; processes that read from the mount wait until then"
+                    "restore the tunnel on the same port; processes that use the mount wait until then, and"
+                    " do not end while they have data that is not yet written. If that is impossible, because"
+                    " the driver of the mount is gone, restart the node"
                 ),
                 commands=(_tail(node), _pods_here(node)),
             )
@@ -150,7 +172,9 @@ TOPIC = Topic(
         _UNREACHABLE,
         _UNHEALTHY,
         _NO_CONFIGURATION,
+        _NOT_VISIBLE,
         _NOT_RUNNING,
+        _NO_RELAY,
         _NOT_LISTENING,
         _NULL_CALL,
         _NO_ACCESS,

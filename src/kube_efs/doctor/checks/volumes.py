@@ -5,7 +5,7 @@ from shlex import quote
 
 from kube_efs.doctor.checks.common import controller_log, is_our_volume, lasts, targets_of
 from kube_efs.doctor.facts import ClusterFacts, Facts, VolumeFacts
-from kube_efs.doctor.findings import Finding, Kind, Subject, Topic, broken
+from kube_efs.doctor.findings import Finding, FindingKind, FindingSubject, Topic, broken
 from kube_efs.model.efs.targets import TunnelTargets
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
 from kube_efs.model.volumes import VolumePhase
@@ -82,11 +82,11 @@ def _misled(one: VolumeFacts, targets: TunnelTargets, cluster: ClusterFacts) -> 
 
 
 def _finding(
-    kind: Kind, one: VolumeFacts, problem: str, evidence: list[str], remedy: str, command: str
+    kind: FindingKind, one: VolumeFacts, problem: str, evidence: list[str], remedy: str, command: str
 ) -> Finding:
     return Finding(
         kind=kind,
-        subject=Subject("PersistentVolume", one.volume.name),
+        subject=FindingSubject("PersistentVolume", one.volume.name),
         problem=problem,
         evidence=tuple(evidence) or (f"is {one.volume.phase}",),
         remedy=remedy,

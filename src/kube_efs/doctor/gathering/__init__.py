@@ -1,1 +1,4 @@
-"""Reads the facts from the Kubernetes API, AWS and this machine, and changes nothing."""
+"""Reads the facts from the Kubernetes API, AWS and this machine, and changes nothing.
+
+Whether a fact is a problem is for ``checks`` to decide.
+"""

@@ -25,11 +25,12 @@ from kube_efs.doctor.bundle import Bundle
 from kube_efs.doctor.checks.common import our_volumes, provisioners
 from kube_efs.doctor.facts import ClusterFacts
 from kube_efs.doctor.gathering.attempts import Attempts
-from kube_efs.doctor.gathering.node import NodeOptions
+from kube_efs.doctor.gathering.node import NodeCheckOptions
 from kube_efs.doctor.gathering.objects import Json
 from kube_efs.kube.csi_nodes import CsiNode
 from kube_efs.kube.errors import translated
 from kube_efs.mounts.mountinfo import MOUNTINFO
+from kube_efs.tunnels.stunnel.assignment import shard_files
 
 _LOG_LINES: Final = 2000
 # Of a large cluster's nodes, those that are not well come first.
@@ -110,10 +111,12 @@ async def _log(client: AsyncClient, pod: str, namespace: str) -> str:
         return "".join([line async for line in lines])
 
 
-async def collect_node(options: NodeOptions, kernel: tuple[str, ...] | None, bundle: Bundle) -> None:
-    """Add the state of the tunnel agent, stunnel's configuration and log, and kernel messages about NFS."""
-    folder, stem = options.configuration.parent, options.configuration.stem
-    for path in (options.configuration, folder / f"{stem}.log", folder / f"{stem}.targets.json"):
+async def collect_node(options: NodeCheckOptions, kernel: tuple[str, ...] | None, bundle: Bundle) -> None:
+    """Add the agent's state, the configuration and logs of its data planes, and kernel messages about NFS."""
+    first = options.configuration
+    configurations = list(dict.fromkeys([first, *shard_files(first).values()]))
+    logs = [path.with_suffix(".log") for path in configurations] + [first.with_suffix(".relay.log")]
+    for path in (*configurations, *logs, first.with_suffix(".targets.json")):
         bundle.add_text(f"node/{path.name}", await asyncio.to_thread(_tail, path))
     mounts = (await asyncio.to_thread(_tail, MOUNTINFO)).splitlines()
     bundle.add_text("node/mounts", "\n".join(line for line in mounts if " nfs" in line))

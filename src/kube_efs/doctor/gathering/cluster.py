@@ -26,7 +26,7 @@ from kube_efs.doctor.constraints import Constraints, read_constraints
 from kube_efs.doctor.facts import (
     ClusterFacts,
     NodeObject,
-    OperatorCondition,
+    ReportedCondition,
     SharedVolumeFacts,
     StuckTrash,
     TargetsFacts,
@@ -181,7 +181,7 @@ async def _shared_volumes(client: AsyncClient) -> tuple[SharedVolumeFacts, ...]:
         return ()
 
 
-async def _degraded(client: AsyncClient) -> tuple[OperatorCondition, ...]:
+async def _degraded(client: AsyncClient) -> tuple[ReportedCondition, ...]:
     try:
         with translated(f"ClusterCSIDriver {DRIVER}"):
             found = await client.get(_ClusterCsiDriver, DRIVER)

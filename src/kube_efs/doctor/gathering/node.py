@@ -22,11 +22,14 @@ from kube_efs.doctor.node_facts import (
     ProcessHealth,
     TunnelFacts,
 )
-from kube_efs.model.errors import PlatformError
+from kube_efs.model.errors import PlatformError, RelayUnavailable
 from kube_efs.mounts.mountinfo import read_mountinfo
+from kube_efs.tunnels.options import relay_socket
 from kube_efs.tunnels.probe import probe
+from kube_efs.tunnels.relay.control import RelayControl
 from kube_efs.tunnels.sockets.ports import read_ports
 from kube_efs.tunnels.status import TunnelsStatus
+from kube_efs.tunnels.stunnel.assignment import shard_files
 
 AGENT: Final = "tunnel agent"
 DRIVER: Final = "CSI driver"
@@ -39,7 +42,7 @@ _STATUS = TypeAdapter(TunnelsStatus)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeOptions:
+class NodeCheckOptions:
     """The paths and addresses on this node. ``driver_url`` is None if no CSI driver is expected."""
 
     name: str
@@ -62,7 +65,7 @@ class _HealthPage(BaseModel):
     reasons: tuple[str, ...] = ()
 
 
-async def gather_node(options: NodeOptions, attempts: Attempts) -> NodeFacts:
+async def gather_node(options: NodeCheckOptions, attempts: Attempts) -> NodeFacts:
     """The facts from this node."""
     look, in_thread = attempts.look, asyncio.to_thread
     async with aiohttp.ClientSession(trust_env=False) as session, asyncio.TaskGroup() as tasks:
@@ -93,16 +96,11 @@ async def gather_node(options: NodeOptions, attempts: Attempts) -> NodeFacts:
 async def _tunnels(configuration: Path) -> _Tunnels:
     reading = await asyncio.to_thread(read_ports)
     listening = reading.listening if reading else None
-    try:
-        text = await asyncio.to_thread(configuration.read_text, encoding="utf-8")
-    except FileNotFoundError:
+    of_stunnel = await asyncio.to_thread(_configured, configuration)
+    relayed = await _relayed(configuration)
+    if of_stunnel is None and relayed is None:
         return _Tunnels(listening=listening)
-    except (OSError, UnicodeDecodeError) as error:
-        remedy = "run the doctor as the user of the tunnel agent, or as root"
-        raise PlatformError(
-            f"cannot be read ({error})", field="STUNNEL_CONF_PATH", value=str(configuration), remedy=remedy
-        ) from error
-    tunnels = parse_configuration(text)
+    tunnels = (*(of_stunnel or ()), *(relayed or ()))
     ca_files = await asyncio.to_thread(check_ca_files, {one.ca_file for one in tunnels})
     good = {one.path for one in ca_files if not one.problem}
     slots, numbers = asyncio.Semaphore(_AT_ONCE), itertools.count(1)
@@ -114,6 +112,41 @@ async def _tunnels(configuration: Path) -> _Tunnels:
     looks = (_look_at(one, listening, next(numbers), verify=one.ca_file in good) for one in tunnels)
     found = await asyncio.gather(*map(with_slot, looks))
     return _Tunnels(found=tuple(found), ca_files=ca_files, listening=listening)
+
+
+def _configured(configuration: Path) -> tuple[ConfiguredTunnel, ...] | None:
+    """The tunnels in the configurations of all stunnels; None without a configuration."""
+    tunnels: list[ConfiguredTunnel] = []
+    paths = shard_files(configuration).values()
+    for path in paths:
+        try:
+            tunnels += parse_configuration(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:  # that stunnel has just ended
+            continue
+        except (OSError, UnicodeDecodeError) as error:
+            remedy = "run the doctor as the user of the tunnel agent, or as root"
+            raise PlatformError(
+                f"cannot be read ({error})", field="STUNNEL_CONF_PATH", value=str(path), remedy=remedy
+            ) from error
+    return tuple(tunnels) if paths else None
+
+
+async def _relayed(configuration: Path) -> tuple[ConfiguredTunnel, ...] | None:
+    """The tunnels of the relay; None without a relay, or with that of another user."""
+    try:
+        state = await RelayControl(relay_socket(configuration)).state()
+    except RelayUnavailable:
+        return None
+    return tuple(
+        ConfiguredTunnel(
+            name=one.service.name,
+            port=one.service.port,
+            addresses=one.service.addresses,
+            check_host=one.service.check_host,
+            ca_file=one.service.ca_file,
+        )
+        for one in state.services
+    )
 
 
 async def _look_at(
@@ -132,7 +165,7 @@ async def _look_at(
     )
 
 
-async def _processes(session: aiohttp.ClientSession, options: NodeOptions) -> tuple[ProcessHealth, ...]:
+async def _processes(session: aiohttp.ClientSession, options: NodeCheckOptions) -> tuple[ProcessHealth, ...]:
     asked = [(AGENT, options.agent_url), *([(DRIVER, options.driver_url)] if options.driver_url else [])]
     return tuple(await asyncio.gather(*(_health(session, name, url) for name, url in asked)))
 

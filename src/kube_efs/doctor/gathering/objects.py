@@ -9,9 +9,9 @@ from kube_efs.doctor.facts import (
     ClaimFacts,
     LeaseFacts,
     NodeObject,
-    OperatorCondition,
     PodFacts,
     PublishedStatus,
+    ReportedCondition,
     SharedVolumeFacts,
     StuckTrash,
     TargetsFacts,
@@ -212,11 +212,11 @@ def read_shared_volume_facts(body: Json) -> SharedVolumeFacts:
     return SharedVolumeFacts(shared=read_shared_volume(body), deleting_since=since)
 
 
-def read_degraded(body: Json) -> tuple[OperatorCondition, ...]:
+def read_degraded(body: Json) -> tuple[ReportedCondition, ...]:
     """The conditions of a ClusterCSIDriver that show a problem."""
     conditions = (body.get("status") or {}).get("conditions") or ()
     return tuple(
-        OperatorCondition(type=one["type"], message=one.get("message") or "")
+        ReportedCondition(type=one["type"], message=one.get("message") or "")
         for one in conditions
         if one["type"].endswith("Degraded") and one.get("status") == "True"
     )
