@@ -239,8 +239,8 @@ class Workload:
         await asyncio.sleep(self._chance.random() * _MOST_SECONDS_BETWEEN_KILLS)
 
     async def _kill_stunnel(self) -> None:
-        """Kill stunnel."""
-        await self._kill("stunnel")
+        """Kill all stunnels, as the end of their container does, or one of them."""
+        await self._kill("stunnel", one=self._chance.random() < 0.5)
         await asyncio.sleep(self._chance.random() * 4 * _MOST_SECONDS_BETWEEN_KILLS)
 
     async def _kill_worker(self) -> None:
@@ -248,8 +248,9 @@ class Workload:
         await self._kill("kube-efs worker")
         await asyncio.sleep(self._chance.random() * _MOST_SECONDS_BETWEEN_KILLS)
 
-    async def _kill(self, name: str) -> None:
-        for pid in await asyncio.to_thread(pids_of, name, self._cluster.folder):
+    async def _kill(self, name: str, *, one: bool = False) -> None:
+        pids = await asyncio.to_thread(pids_of, name, self._cluster.folder)
+        for pid in [self._chance.choice(pids)] if one and pids else pids:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
                 self.done[f"killed {name}"] += 1

@@ -9,12 +9,17 @@ import psutil
 import pytest
 import yaml
 from lightkube import AsyncClient
+from lightkube.core.resource import Resource
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import ConfigMap
+from lightkube.resources.apps_v1 import DaemonSet
+from lightkube.resources.core_v1 import ConfigMap, Pod
+from structlog.testing import capture_logs
 from tests.conformance.kubectl import Kubectl
 from tests.conformance.programs import PROGRAMS
 
 from fake_efs.errors import PlatformError
+from kube_efs.controllers.targets_size import LIMIT_BYTES
+from kube_efs.kube import watching
 from kube_efs.kube.watching import Applied, Listed, follow
 from kube_efs_lab.real_control_plane import RealControlPlane
 
@@ -59,7 +64,8 @@ async def test_control_plane_has_the_pinned_version(kubectl: Kubectl) -> None:
         pytest.skip("KUBEBUILDER_ASSETS selects another version than the pinned one")
     versions = json.loads(await kubectl("version", "--output", "json"))
     pinned = (Path(__file__).parent / "tools" / "go.mod").read_text(encoding="utf-8")
-    assert f"k8s.io/kubernetes {versions['serverVersion']['gitVersion']} " in pinned
+    version = re.escape(versions["serverVersion"]["gitVersion"])
+    assert re.search(rf"\bk8s\.io/kubernetes {version}\s", pinned)
 
 
 async def test_volume_with_a_claim_reference_is_bound_and_released_with_its_claim(kubectl: Kubectl) -> None:
@@ -94,6 +100,19 @@ async def test_owned_object_is_deleted_with_its_owner(kubectl: Kubectl) -> None:
     await kubectl("wait", "configmap/owned", "--for=delete", "--timeout=20s")
 
 
+async def test_config_map_has_room_for_a_mebibyte_of_data(kubectl: Kubectl) -> None:
+    """The controller reports earlier that the tunnel targets do not fit."""
+
+    def of(size: int) -> str:
+        data = {"targets": "t" * (size - 5), "zones": "zones"}
+        metadata = {"name": "large"}
+        return json.dumps({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})
+
+    refused = await kubectl.run("create", "-f", "-", stdin=of(LIMIT_BYTES + 1))
+    assert "may not be more than 1048576 bytes" in refused.errors
+    await kubectl("create", "-f", "-", stdin=of(LIMIT_BYTES))
+
+
 async def test_watches_continue_after_the_api_server_is_killed(
     control_plane: RealControlPlane, client: AsyncClient
 ) -> None:
@@ -107,6 +126,35 @@ async def test_watches_continue_after_the_api_server_is_killed(
             if isinstance(change, Applied) or (isinstance(change, Listed) and change.objects):
                 break
     await stream.aclose()
+
+
+async def test_bookmarks_of_kinds_with_required_fields_do_not_interrupt_a_watch(
+    client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The API server sends one each minute."""
+    bookmarks: set[str] = set()
+    read_event = watching._read_event
+
+    def note(line: str, kind: type[Resource]) -> tuple[str, object, str]:
+        event = read_event(line, kind)
+        if event[0] == "BOOKMARK":
+            bookmarks.add(kind.__name__)
+        return event
+
+    async def read(kind: type[Resource]) -> None:
+        async for _ in follow(client, kind, namespace="default"):
+            pass
+
+    monkeypatch.setattr(watching, "_read_event", note)
+    with capture_logs() as logs:
+        reading = [asyncio.create_task(read(kind)) for kind in (Pod, DaemonSet)]
+        async with asyncio.timeout(240):
+            while bookmarks != {"Pod", "DaemonSet"}:  # noqa: ASYNC110 - seen by a function without a loop
+                await asyncio.sleep(0.1)
+        for one in reading:
+            one.cancel()
+        await asyncio.gather(*reading, return_exceptions=True)
+    assert logs == []
 
 
 async def test_control_plane_leaves_no_process_behind(tmp_path: Path) -> None:

@@ -204,14 +204,41 @@ async def test_csi_provisioner_reports_an_invalid_class(
     await kubectl("delete", "pvc/wrong", "storageclass/efs-sc-wrong")
 
 
+async def test_claim_is_expanded_if_its_class_allows_it(
+    driver: Driver, system: FileSystemId, kubectl: Kubectl
+) -> None:
+    more = ("patch", CLAIM, "-p", '{"spec": {"resources": {"requests": {"storage": "10Gi"}}}}')
+    async with driver.without_sidecar():
+        await kubectl("apply", "-f", "-", stdin=SEED_CLAIM)
+        volume = await _bound(kubectl)
+        refused = await kubectl.run(*more)
+        assert "the storageclass that provisions the pvc must support resize" in refused.errors
+        await kubectl("patch", "storageclass/efs-sc-1", "-p", '{"allowVolumeExpansion": true}')
+
+        async def allowed() -> bool:
+            # Kubernetes' admission knows of the change a moment later.
+            return (await kubectl.run(*more)).status == 0
+
+        await eventually(allowed, what="the claim may request more")
+        await kubectl("wait", CLAIM, "--for=jsonpath={.status.capacity.storage}=10Gi", "--timeout=20s")
+        assert await kubectl("get", CLAIM, "-o", "jsonpath={.status.conditions}") in {"", "[]"}
+        expanded = await _bound(kubectl)
+        assert expanded["spec"] == volume["spec"] | {"capacity": {"storage": "10Gi"}}
+        reason = "--field-selector=involvedObject.name=efs-claim-1,reason=VolumeResizeSuccessful"
+        assert await kubectl("get", "events", reason, "-o", "jsonpath={.items[*].message}")
+        await _gone(kubectl, expanded)
+
+
 class Case(NamedTuple):
     """A class; ``refused`` is part of the event of its claims, None for a class that is served."""
 
     parameters: Mapping[str, str] = {}
     mount_options: tuple[str, ...] = ()
     refused: str | None = None
+    annotations: Mapping[str, str] = {}
 
 
+UID = "efs.csi.aws.com/uid"
 SECRET = "csi.storage.k8s.io/node-publish-secret-"
 CLASSES = {
     "type": Case({"csi.storage.k8s.io/fstype": "efs"}),
@@ -226,6 +253,13 @@ CLASSES = {
     "netns": Case(mount_options=("netns=/run/netns/x",), refused="'netns=/run/netns/x' is not allowed"),
     "port": Case(mount_options=("tls,port=2049",), refused="'port=2049' would bypass the tunnel"),
     "commas": Case(mount_options=('ro,cafile="a,b"',), refused="""'cafile="a,b"' has a comma in its value"""),
+    "choice": Case({"allowedUids": "1000-1999"}, annotations={UID: "1001"}),
+    "choice-of-root": Case(
+        {"allowedUids": "1000-1999"}, annotations={UID: "0"}, refused=f"[{UID}]: '0' is not allowed"
+    ),
+    "choice-of-none": Case(annotations={UID: "1001"}, refused="which has no allowedUids"),
+    "no-identity": Case({"posixUser": "none", "gidRangeStart": "-", "gidRangeEnd": "-"}),
+    "label": Case({"subPathPattern": "${.PVC.labels.none}"}, refused="add it to the labels of the claim"),
     "account": Case(mount_options=("crossaccount",), refused="set crossaccount in the provisioner secret"),
 }
 
@@ -266,6 +300,8 @@ def _class_and_claim(name: str, case: Case, system: FileSystemId) -> list[dict[s
     made = yaml.safe_load(SEED_CLASS.replace("fs-09a658ebf884ec043", system))
     claim = yaml.safe_load(SEED_CLAIM)
     made["metadata"]["name"] = claim["metadata"]["name"] = claim["spec"]["storageClassName"] = name
-    made["parameters"].update(case.parameters)
+    merged = made["parameters"] | dict(case.parameters)
+    made["parameters"] = {key: text for key, text in merged.items() if text != "-"}
+    claim["metadata"]["annotations"] = dict(case.annotations)
     made["mountOptions"] = list(case.mount_options)
     return [made, claim]

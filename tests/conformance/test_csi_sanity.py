@@ -34,7 +34,7 @@ SKIPPED = "skipped: skipped - "
 NOT_OFFERED = {
     *("CreateSnapshot", "DeleteSnapshot", "ListSnapshots", "GetSnapshot", "Snapshot", "Volume Cloning"),
     *("ControllerPublishVolume", "ControllerUnpublishVolume", "Controller Publish, UnpublishVolume"),
-    *("ControllerExpandVolume", "ControllerModifyVolume", "Modify volume", "Modify Volume"),
+    *("ControllerModifyVolume", "Modify volume", "Modify Volume"),
     *("ListVolumes", "GetCapacity", "ControllerGetVolumeHealth", "ControllerListVolumeHealth"),
     "GroupControllerService",
     *("NodeStageVolume", "NodeUnstageVolume", "NodeExpandVolume"),
@@ -100,13 +100,14 @@ async def test_csi_sanity_passes(
     assert {one.removeprefix(SKIPPED) for one in skipped} == {f"{what} not supported" for what in NOT_OFFERED}
     others = Counter(one for one in outcomes.values() if one not in skipped)
     # Pending is a test that csi-sanity itself has switched off.
-    assert others == {"passed": 33, "skipped: pending": 1}, outcomes
+    assert others == {"passed": 36, "skipped: pending": 1}, outcomes
 
     options = aws_options(efs.endpoint_url)
     async with AwsGateway(options) as account:
         assert await account.access_points.list(system) == ()
     assert [one for one in read_mountinfo() if folder / "mount" in one.mount_point.parents] == []
-    assert len(stunnels_of(node.stunnel_conf)) == 1
+    # One for access points, and one for file systems if volumes of other tests use a port.
+    assert 1 <= len(stunnels_of(node.stunnel_conf)) <= 2
     async with connect_tunnels(node.tunnel_socket) as agent:
         tunnels = await agent.tunnels()
     # One for each of the volumes that csi-sanity has published.

@@ -18,7 +18,7 @@ from tests.scenarios.directory_steps import Claims
 from tests.scenarios.forking import fork_module
 from tests.scenarios.shared_volume_steps import SharedVolumes, new_access_point
 
-from kube_efs.operator.cluster_facts import ClusterFacts
+from kube_efs.operator.cluster_facts import InstallationFacts
 from kube_efs.operator.desired_objects import ALL_OPTIONAL, desired_objects
 from kube_efs.operator.kinds import WORKLOADS
 from kube_efs.operator.manifests import Manifest, RenderOptions, text_of
@@ -63,7 +63,7 @@ UNSEEN: Final[Mapping[str, Mapping[Right, str]]] = {
 
 
 def _desired() -> tuple[Manifest, ...]:
-    return desired_objects(OPTIONS, ClusterFacts(), ALL_OPTIONAL)
+    return desired_objects(OPTIONS, InstallationFacts(), ALL_OPTIONAL)
 
 
 def _granted(account: str) -> set[Right]:
@@ -131,7 +131,9 @@ async def _csi_volume(cluster: EmbeddedCluster) -> None:
     claims = await Claims.of(cluster)
     parameters = {"fileSystemId": cluster.file_system_ids[0]}
     storage_class = await csi_steps.new_class(cluster.client, parameters=parameters)
+    await steps.allow_expansion(cluster.client, storage_class)
     await claims.provisioned(storage_class, "data")
+    await steps.expand(cluster.client, claims.namespace, "data", "4Gi")
     await csi_steps.removed(cluster, claims, "data")
 
 

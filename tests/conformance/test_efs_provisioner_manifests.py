@@ -1,7 +1,6 @@
 """The manifests of efs-provisioner on a real control plane: fields, permissions, and its README's examples.
 
-The pods run on the embedded node. Kubernetes has no apps/v1beta1 since 1.16, so the StatefulSet of the README
-is applied as apps/v1, which requires a selector.
+The pods run on the embedded node.
 """
 
 from collections.abc import AsyncIterator
@@ -9,12 +8,10 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-import yaml
 from tests.conformance.installing import add_openshift_kinds
 from tests.conformance.kubectl import Kubectl
 from tests.integration.efs_provisioner import (
     DEPLOY,
-    STATEFUL_SET,
     Site,
     check_deployment_step_by_step,
     check_nothing_is_left,
@@ -70,7 +67,7 @@ async def test_api_server_accepts_every_field(site: Site, file: str) -> None:
 async def test_quick_start_and_stateful_set_of_the_readme_work(site: Site) -> None:
     await deploy_quick_start(site)
     await check_quick_start(site)
-    await check_stateful_set(site, _of_today(STATEFUL_SET))
+    await check_stateful_set(site)
     await _check_permissions(site.kubectl)
     await check_nothing_is_left(site)
 
@@ -82,14 +79,6 @@ async def test_older_installation_needs_only_its_own_environment_and_permissions
 async def test_commands_of_the_readme_work_in_another_namespace(site: Site) -> None:
     await check_deployment_step_by_step(site, "storage")
     await check_removal_of_the_provisioner(site)
-
-
-def _of_today(manifest: str) -> str:
-    service, stateful_set = yaml.safe_load_all(manifest)
-    labels = stateful_set["spec"]["template"]["metadata"]["labels"]
-    stateful_set["apiVersion"] = "apps/v1"
-    stateful_set["spec"]["selector"] = {"matchLabels": labels}
-    return yaml.safe_dump_all([service, stateful_set])
 
 
 async def _check_permissions(kubectl: Kubectl) -> None:

@@ -135,6 +135,8 @@ async def test_older_installation_is_replaced_node_by_node(installed: Kubectl) -
     # From here on as in docs/install.md.
     await installed("delete", "deployment", "efs-manager", "--cascade=foreground", "-n", OLDER.namespace)
     await installed("delete", "daemonset", "efs-stunnel", "--cascade=orphan", "-n", OLDER.namespace)
+    selected = ("pods", "-l", f"component={OLDER.tunnel}", "-n", OLDER.namespace)
+    await installed("label", *selected, "pod-template-generation-")
     await installed("apply", "-f", "-", stdin=render("--for", "openshift", "--names", str(OLDER.name_set)))
     await installed("rollout", "restart", "daemonset", "efs-stunnel", "-n", OLDER.namespace)
     bindings = ("edit-efs-manager", "edit-efs-worker", "view-efs-stunnel")

@@ -29,7 +29,7 @@ from tests.scenarios.steps import eventually
 from kube_efs.model.names import UNNAMED_INSTALLATION
 from kube_efs.operator.bundle import render_service_version
 from kube_efs.operator.cluster_csi_driver import OPERATOR_NAMESPACE
-from kube_efs.operator.cluster_facts import ClusterFacts
+from kube_efs.operator.cluster_facts import InstallationFacts
 from kube_efs.operator.desired_objects import ALL_OPTIONAL, ProcessSettings, desired_objects
 from kube_efs.operator.kinds import KEPT_AFTER_UNINSTALL, ClusterCSIDriver, reference_of
 from kube_efs.operator.manifests import RenderOptions, render_asset, values_of
@@ -213,7 +213,7 @@ async def _provision(cluster: OperatorCluster) -> None:
 
 async def _repair(cluster: OperatorCluster) -> None:
     """Delete one object of each kind, and edit the workloads."""
-    installed = desired_objects(OPTIONS, ClusterFacts(credentials_mode=""), ProcessSettings())
+    installed = desired_objects(OPTIONS, InstallationFacts(credentials_mode=""), ProcessSettings())
     first = {one["kind"]: reference_of(one) for one in installed if one["kind"] not in KEPT_AFTER_UNINSTALL}
     for reference in first.values():
         await cluster.objects.delete(reference)
@@ -225,6 +225,8 @@ async def _repair(cluster: OperatorCluster) -> None:
             reference.namespace,
         )
     await _provision(cluster)
+    # A pass that still creates a workload would give it the desired fields without an update.
+    await cluster.condition("Progressing", status=False)
     edit = json.dumps({"spec": {"template": {"spec": {"nodeSelector": {"disk": "fast"}}}}})
     for kind, name in (("Deployment", "efs-manager"), ("DaemonSet", "efs-csi-node")):
         await cluster.kubectl("patch", kind, name, "-n", NAMESPACE, "--type=merge", "-p", edit)
@@ -282,7 +284,7 @@ async def test_operator_is_refused_nothing(audited: AuditedCluster) -> None:
 
 async def test_bundle_requests_only_what_the_operator_uses_or_grants(audited: AuditedCluster) -> None:
     """A role can only be created by somebody who has its permissions, so these are in the bundle, too."""
-    desired = desired_objects(OPTIONS, ClusterFacts(), ALL_OPTIONAL)
+    desired = desired_objects(OPTIONS, InstallationFacts(), ALL_OPTIONAL)
     others = render_asset("operator-monitoring-openshift", {"namespace": NAMESPACE, "operator_name": ACCOUNT})
     granted = [rule for one in (*desired, *others) for rule in one.get("rules", ())]
     own = [rule for rule in _rules() if rule not in granted]

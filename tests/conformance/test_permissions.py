@@ -62,6 +62,7 @@ ALLOWED = {
     MANAGER: [
         *_calls("list watch patch", "persistentvolumeclaims"),  # watches, announcing
         *_calls("patch", "persistentvolumeclaims", OTHER, "any"),
+        *_calls("patch", "persistentvolumeclaims/status", OTHER, "any"),  # expansion
         *_calls("list create delete", "persistentvolumeclaims", NAMESPACE),  # root_volumes
         *_calls("get list watch create patch delete", "persistentvolumes"),  # volumes, root_volumes
         *_calls("list watch", "storageclasses.storage.k8s.io"),  # run, watches
@@ -107,6 +108,7 @@ ALLOWED = {
 REFUSED = {
     MANAGER: [
         *_calls("update deletecollection", "persistentvolumeclaims", OTHER),
+        *_calls("update", "persistentvolumeclaims/status", OTHER),
         *_calls("create update delete", "sharedvolumes.aws-efs.managed.openshift.io", OTHER),
         *_calls("create patch delete", "customresourcedefinitions.apiextensions.k8s.io"),
         *_calls("update deletecollection", "persistentvolumes"),

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import yaml
 from tests.conformance.kubectl import Kubectl
 
 from fake_efs.file_systems import server_names
@@ -339,8 +340,16 @@ async def check_older_installation(site: Site) -> None:
     await site.kubectl("delete", "endpoints", "example.com-aws-efs", "--ignore-not-found")
 
 
-async def check_stateful_set(site: Site, manifest: str) -> None:
-    """Each pod of the README's StatefulSet has its own volume."""
+async def check_stateful_set(site: Site) -> None:
+    """Each pod of the README's StatefulSet has its own volume.
+
+    Kubernetes has no apps/v1beta1 since 1.16, so it is applied as apps/v1, which requires a selector.
+    """
+    service, stateful_set = yaml.safe_load_all(STATEFUL_SET)
+    labels = stateful_set["spec"]["template"]["metadata"]["labels"]
+    stateful_set["apiVersion"] = "apps/v1"
+    stateful_set["spec"]["selector"] = {"matchLabels": labels}
+    manifest = yaml.safe_dump_all([service, stateful_set])
     await site.kubectl("apply", "-f", "-", stdin=manifest)
     await site.kubectl("rollout", "status", "statefulset/web", "--timeout=55s")
     volumes = [await site.bound(f"efs-web-{number}") for number in range(3)]

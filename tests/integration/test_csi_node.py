@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -20,6 +21,7 @@ from tests.integration.on_demand_options import on_demand_options
 from tests.integration.tunnel_node import Node as TunnelNode
 from tests.integration.tunnel_node import running, stunnels_of
 
+from kube_efs.csi import node_volumes
 from kube_efs.csi.file_counts import FileCounts
 from kube_efs.csi.interceptors import CallInterceptor
 from kube_efs.csi.node import NodeOptions, NodeService, node_service
@@ -119,16 +121,16 @@ class Served:
 
     async def publish(self, target: Path | None = None, volume: str = FS, **rest: Any) -> None:
         await self.stub.NodePublishVolume(
-            publish_request(target or self.target(), volume, **rest), timeout=20
+            publish_request(target or self.target(), volume, **rest), timeout=120
         )
 
     async def unpublish(self, target: Path | None = None, volume: str = FS) -> None:
         request = csi.NodeUnpublishVolumeRequest(volume_id=volume, target_path=str(target or self.target()))
-        await self.stub.NodeUnpublishVolume(request, timeout=20)
+        await self.stub.NodeUnpublishVolume(request, timeout=120)
 
     async def statistics(self, path: Path) -> csi.NodeGetVolumeStatsResponse:
         request = csi.NodeGetVolumeStatsRequest(volume_id=FS, volume_path=str(path))
-        answer: csi.NodeGetVolumeStatsResponse = await self.stub.NodeGetVolumeStats(request, timeout=20)
+        answer: csi.NodeGetVolumeStatsResponse = await self.stub.NodeGetVolumeStats(request, timeout=120)
         return answer
 
 
@@ -324,14 +326,16 @@ async def test_mount_target_is_mounted_directly_without_encryption(
     assert await tunnels.tunnels() == ()
 
 
-async def test_200_mounts_of_20_access_points_share_20_tunnels_of_one_process(
-    node: Served, tunnels: TunnelClient, agent: TunnelNode
+async def test_200_mounts_of_20_access_points_share_20_tunnels_of_two_processes(
+    node: Served, tunnels: TunnelClient, agent: TunnelNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # So many releases at once take longer on a busy machine, and reconciliation would do the rest later.
+    monkeypatch.setattr(node_volumes, "_RELEASE_SECONDS", 60.0)
     volumes = {node.target(str(number)): f"{FS}::fsap-{number % 20:017x}" for number in range(200)}
     await asyncio.gather(*(node.publish(target, volume) for target, volume in volumes.items()))
 
     assert [len(tunnel.holders) for tunnel in await tunnels.tunnels()] == [10] * 20
-    assert stunnels_of(agent.options.conf_path) == [agent.pid]
+    assert len(stunnels_of(agent.options.conf_path)) == 2
 
     await asyncio.gather(*(node.unpublish(target, volume) for target, volume in volumes.items()))
     assert await holders_of(tunnels) == []
@@ -439,9 +443,11 @@ async def test_slow_mount_times_out_before_the_deadline_of_the_caller(
 ) -> None:
     async with node_served(mounter, tunnels, place) as node:
         mounter.gate.clear()
-        code, text = await refused(node.stub.NodePublishVolume(publish_request(node.target()), timeout=2.5))
+        code, text = await refused(node.stub.NodePublishVolume(publish_request(node.target()), timeout=4))
     assert code is grpc.StatusCode.DEADLINE_EXCEEDED
-    assert "is not mounted within 1." in text
+    # A second before the deadline of the call. gRPC rounds the time that is left up to at most 1 % more.
+    [limit] = re.findall(r"is not mounted within ([\d.]+) s", text)
+    assert 0 < float(limit) <= 3.05
     assert mounter.waiting == 0
     assert not node.target().exists()
     assert await holders_of(tunnels) == []
@@ -521,7 +527,7 @@ async def test_restarted_driver_keeps_mounted_holders_and_removes_others(
         assert mounter.calls == 2
         await node.volumes.reconcile()
         assert len(await holders_of(tunnels)) == 2  # one look is not enough
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while len(await holders_of(tunnels)) == 2:
                 await node.volumes.reconcile()
         assert await holders_of(tunnels) == [f"{FS} {node.target()}"]
@@ -534,7 +540,7 @@ async def test_holder_without_a_mount_is_removed(node: Served, tunnels: TunnelCl
     [tunnel] = await tunnels.tunnels()
     await tunnels.ensure(tunnel.spec, Holder("somebody"))
 
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while len(await holders_of(tunnels)) == 2:
             await node.volumes.reconcile()
 
@@ -549,7 +555,7 @@ async def test_volume_that_is_being_mounted_keeps_its_holder(
     await eventually(lambda: _is(mounter.waiting == 1))
     [holder] = await holders_of(tunnels)
     await tunnels.ensure((await tunnels.tunnels())[0].spec, Holder("somebody"))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while "somebody" in await holders_of(tunnels):
             await node.volumes.reconcile()
     assert await holders_of(tunnels) == [holder]

@@ -34,7 +34,7 @@ from kube_efs.doctor.gathering.attempts import Attempts
 from kube_efs.doctor.gathering.aws import gather_aws
 from kube_efs.doctor.gathering.bundles import collect_cluster, collect_node
 from kube_efs.doctor.gathering.cluster import gather_cluster
-from kube_efs.doctor.gathering.node import NodeOptions, gather_node
+from kube_efs.doctor.gathering.node import NodeCheckOptions, gather_node
 from kube_efs.doctor.run import examine_aws, examine_cluster
 from kube_efs.model.efs.ids import FileSystemId, Region, SubnetId
 from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL, Names
@@ -78,8 +78,8 @@ async def _examine(cluster: EmbeddedCluster, claim: str = "", *, in_aws: bool = 
     return diagnose(Facts(claim=claim, cluster=facts, aws=aws, gaps=attempts.gaps))
 
 
-def _options(cluster: EmbeddedCluster) -> NodeOptions:
-    return NodeOptions(
+def _options(cluster: EmbeddedCluster) -> NodeCheckOptions:
+    return NodeCheckOptions(
         name="embedded",
         configuration=cluster.folder / "tunnel" / "stunnel.conf",
         agent_url=cluster.tunnel.health_url,

@@ -10,7 +10,6 @@ import pytest
 import yaml
 from tests.integration.efs_provisioner import (
     DEPLOY,
-    STATEFUL_SET,
     Site,
     check_deployment_step_by_step,
     check_nothing_is_left,
@@ -107,7 +106,7 @@ async def site(tmp_path: Path) -> AsyncIterator[Site]:
 async def test_quick_start_and_stateful_set_of_the_readme_work(site: Site) -> None:
     await deploy_quick_start(site)
     await check_quick_start(site)
-    await check_stateful_set(site, STATEFUL_SET)
+    await check_stateful_set(site)
     await check_nothing_is_left(site)
 
 

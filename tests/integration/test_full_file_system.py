@@ -43,7 +43,7 @@ aws_server.main()
 
 @pytest_asyncio.fixture
 async def aws(tmp_path: Path) -> AsyncIterator[AwsApi]:
-    arguments = ("-c", PROGRAM, str(tmp_path / "changes"))
+    arguments = ("-c", PROGRAM, "127.0.0.1", str(tmp_path / "changes"))
     process = await ChildProcess.start(sys.executable, *arguments, log_file=tmp_path / "aws-api.log")
     try:
         port = await process.listening_port(timeout_seconds=60)

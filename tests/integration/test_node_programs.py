@@ -2,15 +2,15 @@
 
 import asyncio
 import os
-import re
 from collections.abc import AsyncIterator, Iterator
+from itertools import chain
 from pathlib import Path
 
 import grpc.aio
 import pytest
 from tests.integration.folder_mounter import private_folder
 from tests.integration.node_programs import NodePrograms, node_programs
-from tests.integration.tunnel_node import stunnels_of
+from tests.integration.tunnel_node import shards_of, stunnels_of
 
 from fake_efs.service import EmbeddedEfs
 from kube_efs.aws.connection import AwsConnection, Service
@@ -64,11 +64,7 @@ async def access_points(efs: EmbeddedEfs, file_system: FileSystemId) -> list[str
     return [str(one["AccessPointId"]) for one in made]
 
 
-def sections(conf: Path) -> list[str]:
-    return re.findall(r"^\[(.+)\]$", conf.read_text(), re.MULTILINE)
-
-
-async def test_200_publishes_of_20_access_points_use_20_services_of_one_process(
+async def test_200_publishes_of_20_access_points_use_20_services_of_two_processes(
     programs: NodePrograms, efs: EmbeddedEfs
 ) -> None:
     file_system = FileSystemId(await efs.create_file_system("data"))
@@ -110,10 +106,11 @@ async def test_200_publishes_of_20_access_points_use_20_services_of_one_process(
 
         assert mounted() == volumes.keys()
         tunnels = await agent.tunnels()
-        assert sections(programs.stunnel_conf) == [tunnel.name for tunnel in tunnels]
+        shards = shards_of(programs.stunnel_conf)
+        assert sorted(chain(*shards.values())) == [tunnel.name for tunnel in tunnels]
         assert {tunnel.spec.access_point_id for tunnel in tunnels} == set(points)
         assert [len(tunnel.holders) for tunnel in tunnels] == [PUBLISHES // POINTS] * POINTS
-        assert len(stunnels_of(programs.stunnel_conf)) == 1
+        assert len(stunnels_of(programs.stunnel_conf)) == len(shards) == 2
 
         await asyncio.gather(*(unpublish(path, volume) for path, volume in volumes.items()))
 

@@ -4,7 +4,8 @@ import asyncio
 import ctypes
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 _TIMEOUT_MILLISECONDS = 5000
@@ -25,7 +26,26 @@ class NfsUser:
         assert status in {0, -errno.EACCES}, os.strerror(-status)
         return status == 0
 
+    async def change_owner(self, port: int, path: str, owner: int) -> None:
+        """Give the file to that user and group; fails if the process may not."""
+        status = await asyncio.to_thread(self._change_owner, port, path, owner)
+        assert status == 0, os.strerror(-status)
+
     def _create(self, port: int, path: str) -> int:
+        with self._connected(port, path) as (library, context):
+            file = ctypes.c_void_p()
+            status: int = library.nfs_creat(context, path.encode(), _FILE_MODE, ctypes.byref(file))
+            if status == 0:
+                library.nfs_close(context, file)
+            return status
+
+    def _change_owner(self, port: int, path: str, owner: int) -> int:
+        with self._connected(port, path) as (library, context):
+            status: int = library.nfs_chown(context, path.encode(), owner, owner)
+            return status
+
+    @contextmanager
+    def _connected(self, port: int, path: str) -> Iterator[tuple[ctypes.CDLL, ctypes.c_void_p]]:
         library = _load()
         context = library.nfs_init_context()
         try:
@@ -35,11 +55,7 @@ class NfsUser:
             library.nfs_set_auth(context, self._credentials(library))
             if library.nfs_mount(context, b"127.0.0.1", b"/") < 0:
                 raise ConnectionError(library.nfs_get_error(context).decode(errors="replace"))
-            file = ctypes.c_void_p()
-            status: int = library.nfs_creat(context, path.encode(), _FILE_MODE, ctypes.byref(file))
-            if status == 0:
-                library.nfs_close(context, file)
-            return status
+            yield library, context
         finally:
             library.nfs_destroy_context(context)
 
@@ -69,4 +85,5 @@ def _load() -> ctypes.CDLL:
     library.nfs_mount.argtypes = [pointer, text, text]
     library.nfs_creat.argtypes = [pointer, text, ctypes.c_int, ctypes.POINTER(pointer)]
     library.nfs_close.argtypes = [pointer, pointer]
+    library.nfs_chown.argtypes = [pointer, text, ctypes.c_int, ctypes.c_int]
     return library

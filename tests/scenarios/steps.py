@@ -27,6 +27,7 @@ from lightkube.resources.core_v1 import (
     Pod,
 )
 from lightkube.resources.storage_v1 import StorageClass
+from lightkube.types import PatchType
 from pydantic import TypeAdapter
 
 from fake_efs.service import EmbeddedEfs
@@ -68,6 +69,11 @@ class Cluster(Protocol):
     @property
     def kubeconfig(self) -> Path:
         """The kubeconfig of the administrator."""
+        ...
+
+    @property
+    def tunnel_socket(self) -> Path:
+        """The socket of the tunnel agent of the node."""
         ...
 
 
@@ -200,6 +206,24 @@ async def annotations(client: AsyncClient, namespace: str, name: str) -> dict[st
     """The annotations of a claim."""
     found = await client.get(PersistentVolumeClaim, name, namespace=namespace)
     return dict((found.metadata and found.metadata.annotations) or {})
+
+
+async def allow_expansion(client: AsyncClient, storage_class: str) -> None:
+    """Let claims of the class request more; kube-apiserver refuses it otherwise."""
+    allowed = {"allowVolumeExpansion": True}
+    await client.patch(StorageClass, storage_class, allowed, patch_type=PatchType.MERGE)
+
+
+async def expand(client: AsyncClient, namespace: str, name: str, size: str) -> None:
+    """Request more for a claim, and wait until it has that."""
+    more = {"spec": {"resources": {"requests": {"storage": size}}}}
+    await client.patch(PersistentVolumeClaim, name, more, namespace=namespace, patch_type=PatchType.MERGE)
+
+    async def is_expanded() -> bool:
+        status = (await client.get(PersistentVolumeClaim, name, namespace=namespace)).to_dict()["status"]
+        return status["capacity"] == {"storage": size} and not status.get("conditions")
+
+    await eventually(is_expanded, what=f"the claim {name} has {size}")
 
 
 async def gone(client: AsyncClient, volume: str) -> None:

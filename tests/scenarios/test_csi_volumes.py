@@ -18,17 +18,21 @@ from lightkube.models.core_v1 import (
 )
 from lightkube.models.core_v1 import Volume as PodVolume
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import ConfigMap, PersistentVolume, Pod, Secret
+from lightkube.resources.core_v1 import ConfigMap, PersistentVolume, PersistentVolumeClaim, Pod, Secret
 from lightkube.resources.storage_v1 import StorageClass
+from lightkube.types import PatchType
 from tests.scenarios import csi_steps, directory_steps, steps
 from tests.scenarios.csi_steps import DRIVER, Aws
 from tests.scenarios.directory_steps import Claims
+from tests.scenarios.nfs_users import NfsUser
 from tests.scenarios.steps import Cluster
 
 from fake_efs.policy import managed_policy
 from kube_efs.model.csi.volume_handles import VolumeHandle
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.volumes import FINALIZER, PROVISIONED_BY, Volume, VolumePhase
+from kube_efs.tunnels.api.client import connect_tunnels
+from kube_efs.tunnels.reservations import Holder, TunnelSpec
 from kube_efs_lab.node import IMAGE
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -232,6 +236,101 @@ async def test_directory_matches_its_class(
     uid = volume.name.removeprefix("pvc-")
     expected = path.format(pv=volume.name, uid=uid, namespace=claims.namespace)
     assert (await _access_point(aws, volume))["RootDirectory"]["Path"] == expected
+
+
+# --- owners, identities and directories that claims choose
+
+
+@pytest.mark.parametrize("enforced", [True, False], ids=["with an identity", "without an identity"])
+async def test_class_decides_whether_users_keep_their_own_identity(
+    cluster: Cluster, aws: Aws, enforced: bool
+) -> None:
+    claims, system = await Claims.of(cluster), cluster.file_system_ids[0]
+    parameters = {"fileSystemId": system, "directoryPerms": "777", "uid": "4321", "gid": "4321"}
+    posix_user = {} if enforced else {"posixUser": "none"}
+    name = await csi_steps.new_class(cluster.client, parameters=parameters | posix_user)
+    volume = await claims.provisioned(name, "data")
+    point = await _access_point(aws, volume)
+    assert point.get("PosixUser") == ({"Uid": 4321, "Gid": 4321} if enforced else None)
+
+    (target, *_) = await cluster.efs.mount_targets(system)
+    spec = TunnelSpec(
+        file_system_id=system,
+        address=target.address,
+        access_point_id=csi_steps.handle_of(volume).access_point_id,
+    )
+    holder = Holder(f"test-{volume.name}")
+    async with connect_tunnels(cluster.tunnel_socket) as agent:
+        port = await agent.ensure(spec, holder)
+        try:
+            for uid in (1234, 5678):
+                assert await NfsUser(uid=uid, gid=uid).may_create(port, f"file-{uid}")
+            if not enforced:
+                await NfsUser(uid=0, gid=0).change_owner(port, "file-1234", 9999)
+        finally:
+            await agent.release(holder)
+
+    folder = cluster.efs.folder(system) / point["RootDirectory"]["Path"].lstrip("/")
+    assert (folder.stat().st_uid, folder.stat().st_gid) == (4321, 4321)
+    owners = {file.name: file.stat().st_uid for file in folder.iterdir()}
+    assert owners == {"file-1234": 4321 if enforced else 9999, "file-5678": 4321 if enforced else 5678}
+    await csi_steps.removed(cluster, claims, "data")
+
+
+CHOICES = {"allowedUids": "1000-1999", "allowedGids": "0,3000", "allowedDirectoryPerms": "700,750"}
+CHOSEN = {"uid": "1001", "gid": "3000", "directoryPerms": "750"}
+
+
+async def _claim_with(
+    cluster: Cluster, claims: Claims, name: str, storage_class: str, **annotations: str
+) -> None:
+    body = claims.body(name, storage_class)
+    assert body.metadata
+    body.metadata.labels = {"app": "shop"}
+    body.metadata.annotations = {f"{DRIVER}/{key}": text for key, text in annotations.items()}
+    await cluster.client.create(body)
+
+
+async def test_claim_chooses_owner_mode_and_directory_within_the_limits_of_its_class(
+    cluster: Cluster, aws: Aws
+) -> None:
+    claims, system = await Claims.of(cluster), await aws.file_system()
+    pattern = {"subPathPattern": "${.PVC.namespace}/${.PVC.labels.app}", "ensureUniqueDirectory": "false"}
+    name = await csi_steps.new_class(
+        cluster.client, parameters={"fileSystemId": system, **CHOICES, **pattern}
+    )
+    await _claim_with(cluster, claims, "data", name, **CHOSEN)
+    point = await _access_point(aws, await claims.bound("data"))
+    assert point["PosixUser"] == {"Uid": 1001, "Gid": 3000}
+    assert point["RootDirectory"] == {
+        "Path": f"/{claims.namespace}/shop",
+        "CreationInfo": {"OwnerUid": 1001, "OwnerGid": 3000, "Permissions": "750"},
+    }
+
+
+async def test_choice_that_the_class_does_not_allow_is_refused_until_it_is_removed(
+    cluster: Cluster, aws: Aws
+) -> None:
+    claims, system = await Claims.of(cluster), await aws.file_system()
+    name = await csi_steps.new_class(cluster.client, parameters={"fileSystemId": system, **CHOICES})
+    without = await csi_steps.new_class(cluster.client, parameters={"fileSystemId": system})
+    await _claim_with(cluster, claims, "root", name, uid="0")
+    await _claim_with(cluster, claims, "any", without, uid="1001")
+
+    field = f"metadata.annotations[{DRIVER}/uid]"
+    assert f"{field}: '0' is not allowed by the class; the class allows 1000-1999" in await claims.warning(
+        "root", field
+    )
+    assert f"{field}: '1001' is not allowed by the class, which has no allowedUids" in await claims.warning(
+        "any", field
+    )
+    assert await aws.described(system) == []
+
+    removed = {"metadata": {"annotations": {f"{DRIVER}/uid": None}}}
+    await cluster.client.patch(
+        PersistentVolumeClaim, "any", removed, namespace=claims.namespace, patch_type=PatchType.MERGE
+    )
+    await claims.bound("any")
 
 
 async def test_directory_volume_has_no_access_point_and_is_removed_with_its_claim(

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ import pytest
 import yaml
 from lightkube import codecs
 from lightkube.models.core_v1 import VolumeResourceRequirements
-from tests.scenarios import csi_steps, steps
+from tests.scenarios import csi_steps, directory_steps, steps
 from tests.scenarios.directory_steps import Claims
 from tests.scenarios.steps import Cluster
 
+from fake_efs.policy import managed_policy
 from kube_efs.model.volumes import Volume
 from kube_efs.operator.manifests import RenderOptions, render_asset, values_of
 from kube_efs.operator.platforms import Platform
@@ -38,6 +40,12 @@ def cluster_settings() -> dict[str, str]:
         "KUBE_EFS_STATUS_PAGE": "true",
         "KUBE_EFS_STATUS_PAGE_PORT": str(PAGE_PORT),
     }
+
+
+@pytest.fixture(scope="module")
+def driver_policy() -> str:
+    """The policy that AWS manages for the driver."""
+    return managed_policy()
 
 
 async def _grant(cluster: Cluster) -> None:
@@ -94,6 +102,41 @@ async def test_claim_gets_an_event_when_its_volume_exceeds_the_request(cluster: 
     (folder / "large").unlink()
     await csi_steps.events(cluster, claims, "data", "VolumeWithinRequest")
     assert len(await steps.messages(cluster.client, claims.namespace, "data", "VolumeOverRequest")) == 1
+
+
+@pytest.mark.parametrize("kind", ["tunnel", "directory", "access point"])
+async def test_expanded_claim_is_within_its_request_and_keeps_its_data(cluster: Cluster, kind: str) -> None:
+    await _grant(cluster)
+    claims, system = await Claims.of(cluster), cluster.file_system_ids[0]
+    labels = None
+    match kind:
+        case "tunnel":
+            storage_class = await steps.new_class(cluster.client)
+            labels = {"volume_name": "data", "file_system_id": system}
+        case "directory":
+            storage_class = await directory_steps.new_class(cluster.client)
+        case _:
+            storage_class = await csi_steps.new_class(cluster.client, parameters={"fileSystemId": system})
+    await steps.allow_expansion(cluster.client, storage_class)
+    volume = await _small_claim(cluster, claims, storage_class, labels)
+    if volume.nfs:
+        folder = cluster.efs.folder(system) / volume.nfs.path.lstrip("/")
+    else:
+        access_point_id = csi_steps.handle_of(volume).access_point_id
+        assert access_point_id
+        folder = await cluster.efs.access_point_folder(access_point_id)
+    content = os.urandom(2 * MIB)
+    (folder / "large").write_bytes(content)
+    await csi_steps.events(cluster, claims, "data", "VolumeOverRequest")
+
+    await steps.expand(cluster.client, claims.namespace, "data", "4Mi")
+    after = await claims.bound("data")
+    assert after == replace(volume, capacity="4Mi", resource_version=after.resource_version)
+    [text] = await csi_steps.events(cluster, claims, "data", "VolumeResizeSuccessful")
+    assert text == f"Volume {volume.name} has the capacity 4Mi; EFS does not limit its size"
+    [text] = await csi_steps.events(cluster, claims, "data", "VolumeWithinRequest")
+    assert "not more than the 4.0 MiB that its claim requests" in text
+    assert (folder / "large").read_bytes() == content
 
 
 async def test_command_and_page_agree_about_a_volume_behind_an_access_point(cluster: Cluster) -> None:

@@ -16,8 +16,7 @@ from tests.simulation.simulation import Outcome, run
 from tests.simulation.themes import theme_of
 
 _HISTORY_LINES = 150
-_CHUNK = 8
-_CHUNKS = 8
+_RUNS_OF_A_PROCESS = 64
 
 
 def main() -> int:
@@ -104,8 +103,8 @@ def outcomes(seeds: Iterable[int], jobs: int, planted: str | None = None) -> Ite
     The killed processes of a run stay in memory, so each operating system process does only a few runs.
     """
     set_up = PLANTED_FAULTS[planted].set_up if planted else None
-    with get_context("fork").Pool(jobs, initializer=set_up, maxtasksperchild=_CHUNKS) as pool:
-        yield from pool.imap(run, seeds, chunksize=_CHUNK)
+    with get_context("fork").Pool(jobs, initializer=set_up, maxtasksperchild=_RUNS_OF_A_PROCESS) as pool:
+        yield from pool.imap(run, seeds)
 
 
 if __name__ == "__main__":

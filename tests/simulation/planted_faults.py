@@ -45,7 +45,7 @@ from kube_efs.provisioning.backends.csi.volumes import CsiVolumes
 from kube_efs.provisioning.backends.directory import DirectoryBackend
 from kube_efs.provisioning.backends.tunnel import TunnelBackend
 from kube_efs.provisioning.gid_ledger import GidIndex
-from kube_efs.provisioning.guards import Guards, Order, Reservations
+from kube_efs.provisioning.guards import DirectoryReservations, Guards, Order
 from kube_efs.provisioning.volume_index import DirectoryIndex, VolumeIndex
 from kube_efs.provisioning.workers import pod_objects as worker_objects
 from kube_efs.provisioning.workers.pod_objects import ObservedPod
@@ -297,8 +297,8 @@ def nothing_is_reserved() -> None:
     async def free(*_: object) -> Any:
         yield
 
-    _put(Reservations, "making", free)
-    _put(Reservations, "removing", free)
+    _put(DirectoryReservations, "making", free)
+    _put(DirectoryReservations, "removing", free)
 
 
 @planted_fault(LOSS, "unclear volumes")
@@ -340,8 +340,8 @@ def file_system_is_chosen_again_at_once() -> None:
 @planted_fault(LOSS, "second choice")
 def only_the_first_file_system_is_reserved() -> None:
     """If the first of several file systems is full, the used directory is not reserved."""
-    making = Reservations.making
-    _put(Reservations, "making", lambda self, *locations: making(self, *locations[:1]))
+    making = DirectoryReservations.making
+    _put(DirectoryReservations, "making", lambda self, *locations: making(self, *locations[:1]))
 
 
 @planted_fault(LOSS, "reuse")

@@ -154,7 +154,7 @@ async def test_directory_without_a_volume_after_a_crash_is_reported_and_kept(
     counted = f'{WITHOUT_VOLUME}{{provisioner="{directory_steps.PROVISIONER}"}}'
     assert await steps.metric(cluster.controller, counted) == 1
     await claims.create(name, NEXT)
-    assert "'9000-9000' has no free group ID" in await claims.warning(NEXT, "no free group ID")
+    assert "'9000' has no free group ID" in await claims.warning(NEXT, "no free group ID")
     assert _directories(cluster) == {left}
 
     # Somebody has looked at it.

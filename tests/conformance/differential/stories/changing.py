@@ -80,15 +80,12 @@ async def applying(play: Player) -> None:
     path = "configmaps/one"
     await play.apply("create by applying", path, body({"a": "1", "b": "1"}))
     await play.apply("apply the same again", path, body({"a": "1", "b": "1"}))
-    await play.apply("another value of another's field", path, body({"a": "2"}), manager="second")
     await play.apply("the same value of another's field", path, body({"a": "1"}), manager="second")
-    await play.apply("change a shared field", path, body({"a": "3", "b": "1"}))
-    await play.apply("two conflicts", path, body({"a": "4", "b": "4"}), manager="third")
+    await play.apply("change a shared field", path, body({"a": "3", "b": "1"}), force=True)
     await play.apply("force them", path, body({"a": "4", "b": "4"}), manager="third", force=True)
     await play.apply("leave a field out", path, body({"b": "4"}), manager="third")
     await play.apply("leave the first's fields out", path, body({"c": "1"}))
     await play.patch("change by an update", path, {"data": {"c": "2"}}, {"fieldManager": "updater"})
-    await play.apply("conflict with an update", path, body({"c": "1"}))
     await play.apply("take it back", path, body({"c": "1"}), force=True)
     await play.send("apply without a manager", "PATCH", path, body({}), content_type=APPLY)
     await play.apply("apply managed fields", path, body({}, managedFields=[]))
@@ -138,20 +135,12 @@ async def applying_claims_and_volumes(play: Player) -> None:
         "persistentvolumeclaims/one",
         {**claim("one"), "metadata": {"name": "one", "labels": {"a": "b"}}},
     )
-    await play.apply(
-        "another size by another", "persistentvolumeclaims/one", claim("one", size="2Gi"), manager="second"
-    )
     await play.apply("another class", "persistentvolumeclaims/one", claim("one", "other"), force=True)
     name = f"{play.namespace}-volume"
     body = volume(name, claimRef={"namespace": play.namespace, "name": "none"})
     await play.apply("a volume", f"persistentvolumes/{name}", body)
     await play.until("it is available", f"persistentvolumes/{name}", is_available)
-    body = volume(name, claimRef={"namespace": play.namespace, "name": "other"})
-    await play.apply("its claim by another", f"persistentvolumes/{name}", body, manager="second")
     await play.apply("with empty labels", f"persistentvolumes/{name}", volume(name, labels={}))
-    await play.apply(
-        "its empty labels by another", f"persistentvolumes/{name}", volume(name, labels={}), manager="second"
-    )
     status = {**volume(name), "status": {"reason": "Because"}}
     status.pop("spec")
     await play.apply("its status", f"persistentvolumes/{name}/status", status, manager="second", force=True)

@@ -120,7 +120,7 @@ async def custom_objects(play: Player) -> None:
     await play.patch("patch to what is invalid", one, {"spec": {"size": 40}})
     await play.patch("patch the status", f"{one}/status", {"status": {"ready": False}})
     await play.patch("patch strategically", one, {"spec": {"size": 4}}, content_type=STRATEGIC_PATCH)
-    await play.apply("apply", one, custom("Widget", "one", spec={"size": 5}))
+    await play.apply("apply", one, custom("Widget", "one", spec={"size": 5}), force=True)
     await play.apply(
         "apply with force",
         one,

@@ -120,7 +120,6 @@ async def leases(play: Player) -> None:
     await play.put("take over", "leases/leader", taken)
     await play.put("renew what was lost", "leases/leader", created)
     await play.put("without a version", "leases/leader", lease("leader", "c"))
-    await play.put("create by an update", "leases/new", lease("new", "c"))
     await play.create("a bad time", "leases", lease("bad", "a", renewTime="yesterday"))
     await play.delete("release", "leases/leader")
 
