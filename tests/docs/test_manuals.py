@@ -62,7 +62,7 @@ def test_examples_are_valid_calls_of_their_command(name: str) -> None:
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The manual pages, written as `make docs` does."""
     folder = tmp_path_factory.mktemp("man")
-    subprocess.run([sys.executable, ROOT / "scripts/man_pages.py", folder], timeout=60, check=True)
+    subprocess.run([sys.executable, ROOT / "scripts/man_pages.py", folder], timeout=120, check=True)
     return folder
 
 
@@ -90,7 +90,7 @@ def test_groff_reports_no_error_in_the_pages(pages: Path) -> None:
         ["groff", "-man", "-Tutf8", "-ww", "-z", *files],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=True,
     )
     assert checked.stderr == ""
