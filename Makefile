@@ -17,11 +17,16 @@ CORES := $(shell nproc)
 WORKERS := $(shell echo $$(( $(CORES) + 1 )))
 # What `make test` runs, the longest first. The scenarios of ordinary/ share a cluster and kill nothing, so they are quick.
 QUICK := tests/scenarios/ordinary tests/simulation tests/unit tests/docs/test_site.py tests/docs/test_manuals.py \
-  tests/docs/test_weaknesses.py tests/docs/test_compatibility.py
+  tests/docs/test_pages.py tests/docs/test_weaknesses.py tests/docs/test_compatibility.py tests/docs/test_reliability.py
+# What `make scenarios` runs, without the above.
+LARGE := tests/scenarios tests/docs tests/integration
 # How many examples the tests with random input try; the profiles are in conftest.py.
 EXAMPLES := quick
 # On a real control plane, half of what a scenario takes is waiting; each worker has one of its own in memory.
 PLANES := $(shell echo $$(( $(CORES) < 4 ? 2 * $(CORES) : 8 )))
+
+# How many nodes `make kubelet` runs at a time. Each has one processor.
+NODES := $(shell echo $$(( $(CORES) < 4 ? $(CORES) : 4 )))
 
 # Which of the kernel's scenarios, in pytest's words for -k; all by default.
 SCENARIOS :=
@@ -39,7 +44,7 @@ ROWS :=
 BASE :=
 IMAGE :=
 
-.PHONY: help setup programs demo up test test-lab scenarios check conformance kernel simulate soak chaos lint format settings monitoring forms proto image \
+.PHONY: help setup programs demo up test test-lab scenarios check conformance kernel kubelet simulate soak chaos lint format settings monitoring forms proto image \
   image-check bench clean
 
 help: ## List the targets
@@ -58,19 +63,21 @@ test-lab: setup ## Run the tests of the embedded cluster and EFS (needs root)
 
 scenarios: setup ## Run the other tests: parts together, complete clusters, the commands of the pages (needs root)
 	@scripts/install-programs tests
-	$(PYTEST) --numprocesses=$(CORES) $(addprefix --deselect ,$(QUICK)) tests/scenarios tests/docs tests/integration
+	$(PYTEST) --numprocesses=$(CORES) $(addprefix --deselect ,$(QUICK)) $(LARGE)
 
 check: ## Run everything that CI runs (needs root; less than an hour on two cores, the first time longer)
 	$(MAKE) lint
 	$(MAKE) image BASE=local
 	$(MAKE) image-check
-	$(MAKE) kernel
+	$(MAKE) kernel SCENARIOS='not relay or crashes or restarts or network or certificates or server_gone'
+	$(MAKE) kubelet SCENARIOS='test_storage_suite or test_volumes or test_faults'
 	$(MAKE) soak SOAK_SECONDS=60
 	$(MAKE) chaos CHAOS_SECONDS=90
-	$(MAKE) simulate SEEDS=500
+	$(MAKE) simulate SEEDS=400
 	$(MAKE) simulate SEEDS=300 PLANTED=1
 	$(MAKE) conformance
-	$(MAKE) scenarios
+	@# The control plane of conformance has run the other scenarios.
+	$(MAKE) scenarios LARGE='tests/scenarios/test_operator_pods.py tests/docs tests/integration'
 	$(MAKE) test-lab
 	$(MAKE) test EXAMPLES=thorough
 
@@ -82,6 +89,11 @@ conformance: setup ## Build a Kubernetes control plane (once, twenty minutes), t
 kernel: setup ## Run the processes of a node on a separate kernel, with real NFS mounts and faults (needs root)
 	@scripts/install-programs kernel
 	$(BIN)/pytest --timeout=900 tests/kernel -k '$(SCENARIOS)'
+
+kubelet: setup ## Run volumes of our image on a real kubelet with containerd, on a separate kernel (needs root)
+	@scripts/install-programs kubelet
+	tests/conformance/tools/build
+	$(PYTEST) --numprocesses=$(NODES) --timeout=900 tests/kubelet -k '$(SCENARIOS)'
 
 up: setup ## Start an embedded cluster and EFS on this machine, until Ctrl-C (needs root)
 	$(BIN)/kube-efs up
