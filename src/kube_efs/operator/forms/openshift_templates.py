@@ -22,7 +22,7 @@ _STUNNEL: Final = "${REGISTRY}/${EFS_STUNNEL_IMAGE}:${EFS_STUNNEL_IMAGE_TAG}"
 # The registry of OpenShift 4, by its name inside the cluster.
 _REGISTRY: Final = "image-registry.openshift-image-registry.svc:5000"
 _NODES: Final = '{"kubernetes.io/os": "linux"}'
-_BASE: Final = ("debian", "bookworm-slim")
+_BASE: Final = ("debian", "trixie-slim")
 _PARTS: Final = {"app.kubernetes.io/part-of": "kube-efs"}
 _OF_NAMESPACE: Final = ("NAMESPACE", _NAMES.namespace, "The namespace of kube-efs; it must exist.")
 _OF_REGISTRY: Final = ("REGISTRY", _REGISTRY, "The registry of the images.")

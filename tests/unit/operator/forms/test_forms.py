@@ -156,7 +156,7 @@ def test_builds_create_the_images_of_the_installation() -> None:
     strategy = built["BuildConfig", "", "efs-manager"]["spec"]["strategy"]["dockerStrategy"]
     assert (ROOT / strategy["dockerfilePath"]).is_file()
     (argument,) = strategy["buildArgs"]
-    assert argument == {"name": "BASE", "value": "registry.example.com/openshift/ubi:bookworm-slim"}
+    assert argument == {"name": "BASE", "value": "registry.example.com/openshift/ubi:trixie-slim"}
     assert f"ARG {argument['name']}=" in (ROOT / strategy["dockerfilePath"]).read_text()
 
 
