@@ -6,16 +6,20 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
-from pydantic_settings import BaseSettings
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.main import get_command
 
 from kube_efs.cli import ALL_MANUALS, app
 from kube_efs.manual import Manual
-from kube_efs.settings import ControllerSettings, NodeSettings, OperatorSettings, TunnelSettings
+from kube_efs.settings.base import Environment
+from kube_efs.settings.controller import ControllerSettings
+from kube_efs.settings.fields import variables
+from kube_efs.settings.node import NodeSettings
+from kube_efs.settings.operator import OperatorSettings
+from kube_efs.settings.tunnel import TunnelSettings
 
 _NAME: Final = "kube-efs"
-_SETTINGS: Final[Mapping[str, type[BaseSettings]]] = {
+_SETTINGS: Final[Mapping[str, type[Environment]]] = {
     "controller": ControllerSettings,
     "node": NodeSettings,
     "operator": OperatorSettings,
@@ -91,10 +95,8 @@ def _environment(name: str, command: TyperCommand, manual: Manual) -> Iterator[s
     if kind is None:
         yield from (_entry(variable, meaning) for variable, meaning in manual.environment.items())
         return
-    for field in kind.model_fields.values():
-        extra = field.json_schema_extra
-        shown = extra["shown"] if isinstance(extra, dict) else ""
-        yield _entry(str(field.validation_alias), f"{field.description} (default: {shown})".replace("`", ""))
+    for one in variables(kind).values():
+        yield _entry(one.name, f"{one.meaning} (default: {one.shown})".replace("`", ""))
 
 
 def _entry(term: str, text: str) -> str:

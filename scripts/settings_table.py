@@ -4,31 +4,25 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from pydantic_settings import BaseSettings
-
-from kube_efs.settings import (
-    AwsSettings,
-    CommonSettings,
-    ControllerSettings,
-    NodeSettings,
-    OperatorSettings,
-    TunnelSettings,
-)
+from kube_efs.settings.base import AwsSettings, CommonSettings, Environment
+from kube_efs.settings.controller import ControllerSettings
+from kube_efs.settings.fields import variables
+from kube_efs.settings.node import NodeSettings
+from kube_efs.settings.operator import OperatorSettings
+from kube_efs.settings.tunnel import TunnelSettings
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 BEGIN, END = "<!-- begin: scripts/settings_table.py -->", "<!-- end -->"
 
 
-def _rows(kind: type[BaseSettings], inherited: set[str]) -> Iterator[str]:
-    for name, field in kind.model_fields.items():
-        extra = field.json_schema_extra
-        if name not in inherited and isinstance(extra, dict):
-            cells = (f"`{field.validation_alias}`", extra["shown"], extra["accepts"], field.description)
-            yield f"| {' | '.join(map(str, cells))} |"
+def _rows(kind: type[Environment], inherited: set[str]) -> Iterator[str]:
+    for field, one in variables(kind).items():
+        if field not in inherited:
+            yield f"| `{one.name}` | {one.shown} | {one.accepts} | {one.meaning} |"
 
 
-def _table(title: str, kind: type[BaseSettings], *bases: type[BaseSettings]) -> str:
-    inherited = {name for base in bases for name in base.model_fields}
+def _table(title: str, kind: type[Environment], *bases: type[Environment]) -> str:
+    inherited = {name for base in bases for name in variables(base)}
     head = "| variable | default | accepts | meaning |\n|---|---|---|---|\n"
     return f"## {title}\n\n{head}" + "\n".join(_rows(kind, inherited)) + "\n"
 

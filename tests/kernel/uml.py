@@ -1,5 +1,6 @@
 """User Mode Linux guests: a separate kernel for scenarios, with this machine's root directory, read-only."""
 
+import hashlib
 import os
 import shutil
 import signal
@@ -16,8 +17,11 @@ from kube_efs.tunnels.data_plane import DataPlaneName
 KERNEL = "linux.uml"
 _PROJECT = Path(__file__).parents[2]
 _BOOT = Path(__file__).with_name("boot")
+_XSTATE = Path(__file__).with_name("host") / "xstate.c"
+_CPUS = Path("/proc/cpuinfo")
 _MEMORY = "mem=2G"
 _LONGEST_TAIL = 4000
+_BUILD_SECONDS = 60.0
 _NEEDED = (KERNEL, "modprobe", "mount.nfs4", "stunnel", "ganesha.nfsd")
 _FOLDERS = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
 
@@ -28,6 +32,22 @@ def what_is_missing() -> str:
     if missing:
         return f"{', '.join(missing)} cannot be found; scripts/install-programs kernel installs them"
     return "" if os.geteuid() == 0 else "the NFS server needs root"
+
+
+def kernel_environment() -> dict[str, str]:
+    """The variables of the process that is a guest's kernel; builds what it needs on processors with AMX."""
+    if " amx_tile " not in _CPUS.read_text():
+        return dict(os.environ)
+    digest = hashlib.sha256(_XSTATE.read_bytes()).hexdigest()[:12]
+    library = _PROJECT / ".cache" / "kernel" / f"xstate-{digest}.so"
+    if not library.exists():
+        library.parent.mkdir(parents=True, exist_ok=True)
+        # Other workers may build it at the same time.
+        own = library.with_suffix(f".{os.getpid()}")
+        command = ["cc", "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", str(own), str(_XSTATE)]
+        subprocess.run(command, check=True, timeout=_BUILD_SECONDS)
+        own.rename(library)
+    return {**os.environ, "LD_PRELOAD": str(library)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +69,7 @@ class Guest:
         with (self.folder / "console.log").open("wb") as console:
             process = subprocess.Popen(
                 self._command(),
+                env=kernel_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=console,

@@ -15,7 +15,7 @@ from typing import Self
 
 import yaml
 from tests.conformance.programs import PROGRAMS
-from tests.kernel.uml import KERNEL
+from tests.kernel.uml import KERNEL, kernel_environment
 from tests.kubelet import images, network
 
 _HERE = Path(__file__).parent
@@ -75,6 +75,7 @@ class Node:
             f"vec0:transport=tap,ifname={network.TAP},depth=128,gro=1",
             *("con=null", "con0=fd:0,fd:1", "quiet"),
         ]
+        environment = await asyncio.to_thread(kernel_environment)
         with (self.folder / "console.log").open("ab") as console:
             self._machine = await asyncio.create_subprocess_exec(
                 KERNEL,
@@ -82,6 +83,7 @@ class Node:
                 "--",
                 str(self.folder),
                 self.name,
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=console,
                 stderr=console,
