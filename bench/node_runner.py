@@ -24,7 +24,8 @@ def main() -> None:
     """As the command does it, and with all that it has imported."""
     load_logging()
     from kube_efs.csi.run_node import run_node  # noqa: PLC0415
-    from kube_efs.settings import NodeSettings, load  # noqa: PLC0415
+    from kube_efs.settings.loading import load  # noqa: PLC0415
+    from kube_efs.settings.node import NodeSettings  # noqa: PLC0415
     from kube_efs.telemetry.logging import configure  # noqa: PLC0415
 
     settings = load(NodeSettings)

@@ -18,7 +18,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from kube_efs.settings import TunnelSettings, load
+from kube_efs.settings.loading import load
+from kube_efs.settings.tunnel import TunnelSettings
 from kube_efs.telemetry.logging import configure
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels import agent, run
@@ -83,12 +84,15 @@ def _settings(number: int, node: str) -> TunnelSettings:
     zones = os.environ["BENCH_ZONES"].split(",")
     return load(
         TunnelSettings,
-        NODE_NAME=node,
-        POD_NAME=f"agent-of-{node}",
-        KUBECONFIG=str(Path(os.environ["BENCH_KUBECONFIGS"], node)),
-        STUNNEL_CONF_PATH=str(folder / "stunnel.conf"),
-        KUBE_EFS_ZONE=zones[number % _ZONES],
-        KUBE_EFS_SUBNETS=subnets[number % _ZONES],
+        {
+            **os.environ,
+            "NODE_NAME": node,
+            "POD_NAME": f"agent-of-{node}",
+            "KUBECONFIG": str(Path(os.environ["BENCH_KUBECONFIGS"], node)),
+            "STUNNEL_CONF_PATH": str(folder / "stunnel.conf"),
+            "KUBE_EFS_ZONE": zones[number % _ZONES],
+            "KUBE_EFS_SUBNETS": subnets[number % _ZONES],
+        },
     )
 
 

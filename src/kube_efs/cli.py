@@ -96,10 +96,12 @@ def controller(
     """Create volumes for claims (runs in a Deployment; settings come from the environment)."""
     load_logging()
     from kube_efs.controllers.process import run_controller
-    from kube_efs.settings import ControllerSettings, load
+    from kube_efs.settings.controller import ControllerSettings
+    from kube_efs.settings.loading import load
     from kube_efs.telemetry.logging import configure
 
-    settings = load(ControllerSettings, **({"CSI_ENDPOINT": csi_endpoint} if csi_endpoint else {}))
+    given = {"CSI_ENDPOINT": csi_endpoint} if csi_endpoint else {}
+    settings = load(ControllerSettings, {**os.environ, **given})
     configure(settings.logging_level)
     _finish(run_controller(settings))
 
@@ -109,10 +111,11 @@ def run_efs_provisioner() -> None:
     """Do what efs-provisioner did, with its environment and its permissions."""
     load_logging()
     from kube_efs.controllers.process import run_controller
-    from kube_efs.settings import ControllerSettings, efs_provisioner_defaults, load
+    from kube_efs.settings.controller import ControllerSettings, efs_provisioner_defaults
+    from kube_efs.settings.loading import load
     from kube_efs.telemetry.logging import configure
 
-    settings = load(ControllerSettings, **efs_provisioner_defaults(os.environ))
+    settings = load(ControllerSettings, {**os.environ, **efs_provisioner_defaults(os.environ)})
     configure(settings.logging_level)
     _finish(run_controller(settings))
 
@@ -138,7 +141,8 @@ def run_the_operator() -> None:
     """Install and manage kube-efs as a ClusterCSIDriver specifies (runs in a Deployment)."""
     load_logging()
     from kube_efs.operator.run import run_operator
-    from kube_efs.settings import OperatorSettings, load
+    from kube_efs.settings.loading import load
+    from kube_efs.settings.operator import OperatorSettings
     from kube_efs.telemetry.logging import configure
 
     settings = load(OperatorSettings)
@@ -234,7 +238,7 @@ def render(  # noqa: PLR0913 - one for each option
     """Print the manifests of an installation, for kubectl apply -f -."""
     from kube_efs.operator.manifests import RenderOptions, render_manifests, text_of
     from kube_efs.operator.operator_manifests import render_operator
-    from kube_efs.settings import own_image
+    from kube_efs.settings.base import own_image
 
     # The operator looks for the names that its namespace has.
     has_operator = operator or target is RenderTarget.OLM

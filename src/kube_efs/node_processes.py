@@ -25,7 +25,8 @@ def run_tunnel_process() -> int:
     from kube_efs.telemetry.loading import load_logging
 
     load_logging()
-    from kube_efs.settings import TunnelSettings, load
+    from kube_efs.settings.loading import load
+    from kube_efs.settings.tunnel import TunnelSettings
     from kube_efs.telemetry.logging import configure
     from kube_efs.tunnels.run import run_tunnel
 
@@ -43,7 +44,8 @@ def run_node_process() -> int:
 
     load_logging()
     from kube_efs.csi.run_node import run_node
-    from kube_efs.settings import NodeSettings, load
+    from kube_efs.settings.loading import load
+    from kube_efs.settings.node import NodeSettings
     from kube_efs.telemetry.logging import configure
 
     settings = load(NodeSettings)

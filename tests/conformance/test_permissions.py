@@ -31,7 +31,7 @@ from kube_efs.kube.watching import Listed, follow
 from kube_efs.model.csi.parameters import FileSystemReference, ReferenceKind
 from kube_efs.model.errors import KubeDenied
 from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL, NameSet
-from kube_efs.settings import DEFAULT_LEASE, DEFAULT_PROVISIONER
+from kube_efs.settings.controller import DEFAULT_LEASE, DEFAULT_PROVISIONER
 from kube_efs_lab.real_control_plane import RealControlPlane, ServiceAccountName
 
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("installed")]

@@ -18,7 +18,6 @@ import yaml
 from prometheus_client import CollectorRegistry
 from typer.testing import CliRunner
 
-from kube_efs import settings
 from kube_efs.cli import app
 from kube_efs.model import directory_classes, tunnel_volumes
 from kube_efs.model.claims import Claim, StorageClass
@@ -31,7 +30,11 @@ from kube_efs.model.efs.file_systems import Discovery, FileSystem
 from kube_efs.model.efs.ids import ClaimUid, FileSystemId
 from kube_efs.model.errors import KubeEfsError
 from kube_efs.operator.forms.aws_driver_refusals import REFUSALS
-from kube_efs.settings.base import Environment
+from kube_efs.settings.controller import ControllerSettings
+from kube_efs.settings.fields import variables
+from kube_efs.settings.node import NodeSettings
+from kube_efs.settings.operator import OperatorSettings
+from kube_efs.settings.tunnel import TunnelSettings
 from kube_efs.telemetry import metrics
 
 ROOT = Path(__file__).parents[2]
@@ -352,8 +355,8 @@ def _accepted(parse: Callable[[], object]) -> bool:
 
 @cache
 def _variables() -> frozenset[str]:
-    kinds = [one for one in vars(settings).values() if isinstance(one, type) and issubclass(one, Environment)]
-    return frozenset(str(field.validation_alias) for kind in kinds for field in kind.model_fields.values())
+    kinds = (ControllerSettings, TunnelSettings, NodeSettings, OperatorSettings)
+    return frozenset(one.name for kind in kinds for one in variables(kind).values())
 
 
 @cache

@@ -12,7 +12,8 @@ from tests.integration.folder_mounter import FolderMounter
 
 from kube_efs.csi.run_node import run_node
 from kube_efs.model.errors import MountFailed
-from kube_efs.settings import NodeSettings, load
+from kube_efs.settings.loading import load
+from kube_efs.settings.node import NodeSettings
 from kube_efs.telemetry.logging import configure
 from kube_efs.tunnels.probe import probe
 

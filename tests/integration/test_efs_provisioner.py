@@ -21,7 +21,9 @@ from tests.integration.efs_provisioner import (
     site_on,
 )
 
-from kube_efs.settings import ControllerSettings, own_image
+from kube_efs.settings.base import own_image
+from kube_efs.settings.controller import ControllerSettings
+from kube_efs.settings.fields import variables
 from kube_efs_lab.control_plane import EmbeddedControlPlane
 
 SINGLE = ("configmap", "rbac", "deployment", "class", "claim")
@@ -71,7 +73,7 @@ def test_setting_and_volume_have_the_same_directory(name: str) -> None:
 def test_deployment_runs_this_version_with_its_settings() -> None:
     container = _container("deployment")
     assert container["image"] == own_image()
-    known = {field.validation_alias for field in ControllerSettings.model_fields.values()}
+    known = {one.name for one in variables(ControllerSettings).values()}
     given = {one["name"] for one in container["env"]}
     assert given - known == {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"}
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 import aiohttp
+import msgspec
 from lightkube import ApiError, AsyncClient
 from lightkube.models.core_v1 import (
     NFSVolumeSource,
@@ -28,7 +29,6 @@ from lightkube.resources.core_v1 import (
 )
 from lightkube.resources.storage_v1 import StorageClass
 from lightkube.types import PatchType
-from pydantic import TypeAdapter
 
 from fake_efs.service import EmbeddedEfs
 from kube_efs.kube.reading import read_volume
@@ -403,7 +403,7 @@ async def tunnels(node: WithTunnel) -> TunnelsStatus:
             aiohttp.ClientSession() as session,
             session.get(f"{node.tunnel.health_url}/tunnels") as answer,
         ):
-            return TypeAdapter(TunnelsStatus).validate_python(await answer.json())
+            return msgspec.convert(await answer.json(), TunnelsStatus)
     except aiohttp.ClientError:
         return TunnelsStatus()
 

@@ -25,7 +25,7 @@ from kube_efs.operator.manifests import RenderOptions
 from kube_efs.operator.object_client import manifest_of
 from kube_efs.operator.operator_manifests import render_operator
 from kube_efs.operator.platforms import Platform
-from kube_efs.settings import own_image
+from kube_efs.settings.base import own_image
 from kube_efs.tunnels.api.client import connect_tunnels
 from kube_efs_lab.cluster import EmbeddedCluster
 from kube_efs_lab.control_plane import ControlPlane

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 
 from lightkube import AsyncClient
@@ -29,7 +30,8 @@ from kube_efs.model.efs.directories import parse_directory
 from kube_efs.model.efs.file_systems import dns_name
 from kube_efs.model.efs.ids import FileSystemId, Region, VpcId
 from kube_efs.provisioning.guards import Permit, Removal
-from kube_efs.settings import BackendName, ControllerSettings
+from kube_efs.settings.controller import ControllerSettings
+from kube_efs.settings.directories import BackendName
 from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.metrics import (
     AwsMetrics,
@@ -50,7 +52,7 @@ class Replica(Container):
     def __init__(self, world: World, name: str, settings: ControllerSettings, *, quota: int) -> None:
         super().__init__(world, name)
         self.lists_nothing = 0
-        self._settings = settings.model_copy(update={"identity": name})
+        self._settings = replace(settings, identity=name)
         self._quota = quota
         self.is_leading = False
         # The CSI service when it is available, and its running calls.
@@ -210,6 +212,6 @@ def settings_for(
         access_point_quota=quota,
         access_point_refresh_seconds=900.0,
         csi_endpoint="unix:///csi/csi.sock" if has_socket else None,
-        usage_interval_seconds=0.0,
+        usage_interval_seconds=0,
         shared_volumes=False,
     )

@@ -33,7 +33,7 @@ from tests.simulation.virtual import State, Stuck, VirtualLoop, clock_offset, cu
 
 from kube_efs.aws.connection import AwsConnection
 from kube_efs.provisioning.workers.orders import Action
-from kube_efs.settings import BackendName
+from kube_efs.settings.directories import BackendName
 
 _ACTIVE_SECONDS = 240.0
 # Longer than volumes are kept for the calls of an earlier leader.

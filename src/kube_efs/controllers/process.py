@@ -33,7 +33,8 @@ from kube_efs.location import LocationSources, Part, find_location, find_vpcs
 from kube_efs.model.efs.ids import Region, VpcId
 from kube_efs.model.errors import KubeUnavailable
 from kube_efs.report.reading import read_cluster
-from kube_efs.settings import BackendName, ControllerSettings
+from kube_efs.settings.controller import ControllerSettings
+from kube_efs.settings.directories import BackendName
 from kube_efs.signals import run_until_stopped
 from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.health import Health, HealthServer, combine

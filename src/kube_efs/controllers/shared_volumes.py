@@ -29,7 +29,7 @@ from kube_efs.model.shared_volumes.shared_volume import (
     owner_of_claim,
 )
 from kube_efs.provisioning.shared_volumes import SharedVolumeSteps
-from kube_efs.settings import ControllerSettings
+from kube_efs.settings.controller import ControllerSettings
 from kube_efs.telemetry.metrics import SharedVolumeMetrics
 
 log = structlog.get_logger(__name__)

@@ -34,7 +34,7 @@ from kube_efs.kube.leases import SERVES, Leadership, LeaseTerms
 from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.errors import KubeDenied, KubeError, KubeNotFound
 from kube_efs.model.names import NameSet
-from kube_efs.settings import DEFAULT_LEASE, DEFAULT_PROVISIONER
+from kube_efs.settings.controller import DEFAULT_LEASE, DEFAULT_PROVISIONER
 
 log = structlog.get_logger(__name__)
 

@@ -33,7 +33,8 @@ from kube_efs.provisioning.volume_index import VolumeIndex, is_made_directory
 from kube_efs.provisioning.workers.mounted import MountedDirectories
 from kube_efs.provisioning.workers.orders import EmptyingTerms
 from kube_efs.provisioning.workers.pool import WorkerPool
-from kube_efs.settings import BackendName, ControllerSettings
+from kube_efs.settings.controller import ControllerSettings
+from kube_efs.settings.directories import BackendName
 from kube_efs.telemetry.metrics import ControllerMetrics
 
 log = structlog.get_logger(__name__)

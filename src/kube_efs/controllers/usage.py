@@ -43,7 +43,7 @@ from kube_efs.provisioning.workers.contract import Directories, Meter
 from kube_efs.provisioning.workers.mounted import MountedDirectories
 from kube_efs.provisioning.workers.orders import MeasuringTerms
 from kube_efs.provisioning.workers.pool import WorkerPool
-from kube_efs.settings import ControllerSettings
+from kube_efs.settings.controller import ControllerSettings
 from kube_efs.telemetry.metrics import Outcome, UsageMetrics
 
 log = structlog.get_logger(__name__)

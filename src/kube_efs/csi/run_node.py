@@ -29,7 +29,7 @@ from kube_efs.kube.client import connect, load_config
 from kube_efs.location import LocationSources, Part, find_location
 from kube_efs.model.errors import InvalidSetting, KubeEfsError
 from kube_efs.mounts.mount import Mounter, SystemMounter
-from kube_efs.settings import NodeSettings
+from kube_efs.settings.node import NodeSettings
 from kube_efs.signals import run_until_stopped
 from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.health import Health, HealthServer, Heartbeat

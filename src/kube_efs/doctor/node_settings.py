@@ -1,7 +1,8 @@
 """The paths and addresses on a node, from the settings of its tunnel agent."""
 
 from kube_efs.doctor.gathering.node import NodeCheckOptions
-from kube_efs.settings import TunnelSettings, load
+from kube_efs.settings.loading import load
+from kube_efs.settings.tunnel import TunnelSettings
 
 _DRIVER_PORT = 9812
 

@@ -19,7 +19,7 @@ from kube_efs.model.csi.access_point_tags import Tag
 from kube_efs.model.errors import KubeNotFound
 from kube_efs.operator.kinds import ApiServer, CloudCredential, Infrastructure, Proxy
 from kube_efs.operator.platforms import Platform
-from kube_efs.settings import OperatorSettings
+from kube_efs.settings.operator import OperatorSettings
 
 CREDENTIALS_SECRET: Final = "aws-efs-cloud-credentials"  # noqa: S105 - the name of one
 TRUSTED_CA_CONFIG_MAP: Final = "aws-efs-csi-driver-trusted-ca-bundle"

@@ -22,7 +22,7 @@ from kube_efs.operator.manifests import (
     values_of,
 )
 from kube_efs.operator.platforms import Platform
-from kube_efs.settings import InstalledSettings
+from kube_efs.settings.installed import InstalledSettings
 
 _TOKEN_PATH: Final = "/var/run/secrets/openshift/serviceaccount/token"  # noqa: S105 - a path
 _TAGS: Final = "KUBE_EFS_ACCESS_POINT_TAGS"

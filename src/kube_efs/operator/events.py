@@ -7,7 +7,7 @@ import structlog
 from kube_efs.kube.events import EventRecorder, EventType, Subject
 from kube_efs.operator.cluster_csi_driver import DRIVER_NAME, DriverResource
 from kube_efs.operator.kinds import DRIVER_KIND, ObjectReference
-from kube_efs.settings import OperatorSettings
+from kube_efs.settings.operator import OperatorSettings
 from kube_efs.telemetry.metrics import OperatorMetrics
 
 log = structlog.get_logger(__name__)

@@ -21,7 +21,8 @@ import yaml
 from kube_efs.model.errors import InvalidSetting
 from kube_efs.model.names import KUBE_EFS, NEW_INSTALLATION, OPENSHIFT_EFS_STUNNEL, NameSet
 from kube_efs.operator.platforms import Platform
-from kube_efs.settings import DEFAULT_PROVISIONER, own_image
+from kube_efs.settings.base import own_image
+from kube_efs.settings.controller import DEFAULT_PROVISIONER
 
 Manifest: TypeAlias = Mapping[str, Any]
 

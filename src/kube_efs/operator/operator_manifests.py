@@ -19,7 +19,7 @@ from kube_efs.operator.object_client import ObjectClient
 from kube_efs.operator.other_operators import INSTALLED_WORKLOADS
 from kube_efs.operator.platforms import Platform
 from kube_efs.operator.takeover import OLDER_CLASS, OLDER_WORKLOADS
-from kube_efs.settings import OperatorSettings
+from kube_efs.settings.operator import OperatorSettings
 
 log = structlog.get_logger(__name__)
 

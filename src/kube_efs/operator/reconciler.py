@@ -84,7 +84,7 @@ from kube_efs.operator.status import (
 )
 from kube_efs.operator.takeover import Takeover
 from kube_efs.operator.uninstaller import Uninstaller
-from kube_efs.settings import OperatorSettings
+from kube_efs.settings.operator import OperatorSettings
 from kube_efs.telemetry.logging import configure
 from kube_efs.telemetry.metrics import OperatorMetrics
 

@@ -26,7 +26,7 @@ from kube_efs.operator.object_client import FIELD_MANAGER, ObjectClient
 from kube_efs.operator.operator_manifests import ensure_driver_crd, ensure_monitoring, find_deployment_uid
 from kube_efs.operator.platforms import Platform
 from kube_efs.operator.reconciler import Reconciler
-from kube_efs.settings import OperatorSettings
+from kube_efs.settings.operator import OperatorSettings
 from kube_efs.signals import run_until_stopped
 from kube_efs.telemetry.health import Health, HealthServer, Heartbeat
 from kube_efs.telemetry.metrics import ApiServerMetrics, OperatorMetrics, new_registry

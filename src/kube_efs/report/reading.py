@@ -42,7 +42,7 @@ from kube_efs.report.values import (
     UsageReport,
     VolumeReport,
 )
-from kube_efs.settings import DEFAULT_PROVISIONER
+from kube_efs.settings.controller import DEFAULT_PROVISIONER
 from kube_efs.tunnels.status import parse_status
 from kube_efs.tunnels.status_config_map import NODE_KEY, STATUS_KEY
 

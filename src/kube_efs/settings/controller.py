@@ -1,10 +1,8 @@
 """The settings of the controller."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Self
-
-from pydantic import model_validator
 
 from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.efs.ids import FileSystemId, parse_file_system_id
@@ -12,15 +10,26 @@ from kube_efs.settings.base import AwsSettings, CommonSettings, own_image
 from kube_efs.settings.csi import CsiSettings
 from kube_efs.settings.directories import (
     BackendName,
-    Backends,
-    BaseDirectory,
     DirectoryProvisionerSettings,
-    ProvisionerName,
-    Provisioners,
-    ServerName,
     WorkerMounts,
+    read_backends,
+    read_base_directory,
+    read_provisioner_name,
+    read_provisioners,
+    read_server,
 )
-from kube_efs.settings.fields import DnsName, count, matching, parsed, seconds, setting
+from kube_efs.settings.fields import (
+    count,
+    found,
+    matching,
+    one_of,
+    read_dns_name,
+    read_path,
+    seconds,
+    setting,
+    switch,
+    whole_seconds,
+)
 from kube_efs.settings.secure_metrics import SecureMetricsSettings
 from kube_efs.settings.shared_volumes import SharedVolumeSettings
 from kube_efs.settings.status_page import StatusPageSettings
@@ -43,6 +52,7 @@ def efs_provisioner_defaults(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in defaults.items() if value and not environment.get(name)}
 
 
+@dataclass(frozen=True, kw_only=True)
 class ControllerSettings(
     SecureMetricsSettings,
     StatusPageSettings,
@@ -74,45 +84,51 @@ class ControllerSettings(
     provision_backoff_seconds: float = seconds(
         "PROVISION_BACKOFF_INTERVAL", 60, "Minimum seconds between two attempts for a claim after a failure."
     )
-    backends: Backends = setting(
+    backends: tuple[BackendName, ...] = setting(
         "KUBE_EFS_BACKENDS",
         (BackendName.TUNNEL, BackendName.DIRECTORY),
         "Kinds of volumes that this controller creates.",
+        read=read_backends,
         accepts=f"one or more of {', '.join(f'`{one}`' for one in BackendName)}, with commas between them",
         shown="`tunnel,directory`",
     )
-    provisioner_name: ProvisionerName = setting(
+    provisioner_name: str = setting(
         "STORAGE_PROVISIONER_NAME",
         DEFAULT_PROVISIONER,
         "Provisioner of the StorageClasses of tunnel volumes; also written to annotations.",
+        read=read_provisioner_name,
         accepts="a name such as `example.com/efs`",
     )
-    directory_provisioner_name: ProvisionerName | None = setting(
+    directory_provisioner_name: str | None = setting(
         "PROVISIONER_NAME",
         None,
         "Provisioner of the StorageClasses of directory volumes; also written to annotations.",
+        read=read_provisioner_name,
         accepts="a name such as `example.com/aws-efs`",
         shown="none",
     )
-    directory_file_system_id: Annotated[FileSystemId, parsed(parse_file_system_id)] | None = setting(
+    directory_file_system_id: FileSystemId | None = setting(
         "FILE_SYSTEM_ID",
         None,
         "File system of the directory volumes.",
+        read=parse_file_system_id,
         accepts="an ID such as `fs-47a2c22e`",
         shown="none",
     )
-    directory_dns_name: ServerName | None = setting(
+    directory_dns_name: str | None = setting(
         "DNS_NAME",
         None,
         "NFS server of directory volumes.",
+        read=read_server,
         accepts="a DNS name",
         shown="the file system's own",
     )
-    directory_path: BaseDirectory | None = setting(
+    directory_path: str | None = setting(
         "KUBE_EFS_DIRECTORY_PATH",
         None,
         "Directory of the file system that contains the directory volumes. A mount from the file system's own"
         " name takes precedence.",
+        read=read_base_directory,
         accepts="an absolute path",
         shown="what is mounted in this pod, else `/`",
     )
@@ -120,14 +136,16 @@ class ControllerSettings(
         "KUBE_EFS_DIRECTORY_MOUNT",
         None,
         "Path at which this pod has that directory mounted.",
+        read=read_path,
         accepts="an absolute path",
         shown="the mount of the server in `/proc/self/mountinfo`; without one, worker pods do the work",
     )
-    more_directory_provisioners: Provisioners = setting(
+    more_directory_provisioners: tuple[DirectoryProvisionerSettings, ...] = setting(
         "KUBE_EFS_DIRECTORY_PROVISIONERS",
         (),
         "More provisioners of directory volumes, each with `name`, `file_system_id` and optionally"
         " `dns_name`, `path` and `mount`.",
+        read=read_provisioners,
         accepts="a list in JSON or YAML",
         shown="none",
     )
@@ -137,17 +155,19 @@ class ControllerSettings(
         "Timeout in seconds of one operation on a file system that is mounted in this pod.",
         least=1,
     )
-    worker_image: Annotated[str, matching(r"[A-Za-z0-9][\w.:/@-]*", "is not a valid image")] = setting(
+    worker_image: str = found(
         "WORKER_IMAGE",
         own_image,
         "Image of the worker pods; it must contain the command `kube-efs`.",
+        read=matching(r"[A-Za-z0-9][\w.:/@-]*", "is not a valid image"),
         accepts="an image's name",
         shown="`quay.io/kube-efs/kube-efs:<version>`",
     )
-    worker_service_account: DnsName | None = setting(
+    worker_service_account: str | None = setting(
         "KUBE_EFS_WORKER_SERVICE_ACCOUNT",
         None,
         "Service account of the worker pods.",
+        read=read_dns_name,
         accepts="a service account's name",
         shown="`efs-worker`, or the one of `KUBE_EFS_NAMES`",
     )
@@ -156,6 +176,7 @@ class ControllerSettings(
         None,
         "How worker pods mount the root of a file system: through its port on the node, which is open all the"
         " time, or with the CSI driver, only while a pod needs it.",
+        read=one_of(WorkerMounts),
         accepts="`tunnel` or `csi`",
         shown="`tunnel` if `KUBE_EFS_BACKENDS` contains it, otherwise `csi`",
     )
@@ -172,35 +193,31 @@ class ControllerSettings(
         least=1,
         most=10000,
     )
-    leader_election: bool = setting(
+    leader_election: bool = switch(
         "KUBE_EFS_LEADER_ELECTION",
         True,
         "Whether only the holder of a Lease is active. If false, run only one controller.",
-        accepts="true or false",
-        shown="`true`",
     )
-    lease_name: DnsName = setting(
+    lease_name: str = setting(
         "KUBE_EFS_LEASE_NAME",
         DEFAULT_LEASE,
         "Lease that the leader holds; controllers that serve different provisioners in one namespace need"
         " different ones. The Role must name it.",
+        read=read_dns_name,
         accepts="a Lease's name",
     )
-    older_permissions: bool = setting(
+    older_permissions: bool = switch(
         "KUBE_EFS_OLDER_PERMISSIONS",
         False,
         "Whether the controller has only the permissions of efs-provisioner: its leader holds an Endpoints"
         " object instead of a Lease, and new volumes get no finalizer. Only for directory volumes.",
-        accepts="true or false",
-        shown="`false`",
     )
-    lease_duration_seconds: int = seconds(
+    lease_duration_seconds: int = whole_seconds(
         "KUBE_EFS_LEASE_DURATION_SECONDS",
         15,
         "Seconds without a renewal after which another controller may take the Lease.",
-        least=1,
         most=3600,
-        also=", whole, more than `KUBE_EFS_LEASE_RENEW_SECONDS`",
+        also=", more than `KUBE_EFS_LEASE_RENEW_SECONDS`",
     )
     lease_renew_seconds: float = seconds(
         "KUBE_EFS_LEASE_RENEW_SECONDS",
@@ -218,12 +235,10 @@ class ControllerSettings(
     aws_concurrency: int = count(
         "KUBE_EFS_AWS_CONCURRENCY", 8, "Maximum number of concurrent calls to AWS.", least=1, most=100
     )
-    aws_driver_metrics: bool = setting(
+    aws_driver_metrics: bool = switch(
         "KUBE_EFS_AWS_DRIVER_METRICS",
         False,
         "Whether `/metrics` also contains the metrics `aws_efs_csi_api_request_*` of the AWS driver.",
-        accepts="true or false",
-        shown="`false`",
     )
 
     @property
@@ -268,34 +283,24 @@ class ControllerSettings(
         return names
 
     @classmethod
-    def gaps(cls, given: Mapping[str, object]) -> list[str]:
+    def gaps(cls, given: Mapping[str, str]) -> list[str]:
         """The missing variables of directory volumes."""
         names = ("FILE_SYSTEM_ID", "PROVISIONER_NAME")
         missing = [name for name in names if not given.get(name)]
-        is_only = str(given.get("KUBE_EFS_BACKENDS", "")).strip(" ,") == BackendName.DIRECTORY
+        is_only = given.get("KUBE_EFS_BACKENDS", "").strip(" ,") == BackendName.DIRECTORY
         is_needed = is_only and not given.get("KUBE_EFS_DIRECTORY_PROVISIONERS")
         if missing and (is_needed or len(missing) < len(names)):
             return [f"{' and '.join(missing)} must be set for directory volumes"]
         return []
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        given = {
-            "FILE_SYSTEM_ID": self.directory_file_system_id,
-            "PROVISIONER_NAME": self.directory_provisioner_name,
-            "KUBE_EFS_BACKENDS": ",".join(self.backends),
-            "KUBE_EFS_DIRECTORY_PROVISIONERS": self.more_directory_provisioners,
-        }
-        faults = [
-            *self.gaps(given),
+    def faults(self) -> list[str]:
+        """The problems of names, workers, lease and permissions."""
+        return [
             *self._shared_names(),
             *self._worker_faults(),
             *self._lease_faults(),
             *self._permission_faults(),
         ]
-        if faults:
-            raise ValueError("\n".join(faults))
-        return self
 
     def _shared_names(self) -> Iterator[str]:
         served = self.served_provisioners

@@ -1,26 +1,13 @@
 """The controller's settings for volumes of the CSI driver."""
 
-from typing import Annotated
-
-from pydantic import BeforeValidator
-from pydantic_settings import NoDecode
+from dataclasses import dataclass
 
 from kube_efs.model.csi.access_point_tags import Tag, parse_tags
-from kube_efs.model.errors import InvalidValue
 from kube_efs.settings.base import Environment
-from kube_efs.settings.fields import count, seconds, setting
+from kube_efs.settings.fields import count, seconds, setting, switch
 
 
-def _read_tags(value: object) -> object:
-    try:
-        return parse_tags(value) if isinstance(value, str) else value
-    except InvalidValue as error:
-        raise ValueError(error.problem) from error
-
-
-Tags = Annotated[tuple[Tag, ...], NoDecode, BeforeValidator(_read_tags)]
-
-
+@dataclass(frozen=True, kw_only=True)
 class CsiSettings(Environment):
     """Volumes of the driver ``efs.csi.aws.com``, where ``KUBE_EFS_BACKENDS`` names ``csi``."""
 
@@ -29,15 +16,14 @@ class CsiSettings(Environment):
         None,
         "Socket of the CSI Controller service, for csi-provisioner. Without it, this controller serves"
         " claims itself.",
+        read=str,
         accepts="`unix:///path/of/a/socket`",
         shown="none",
     )
-    delete_access_point_root_dir: bool = setting(
+    delete_access_point_root_dir: bool = switch(
         "KUBE_EFS_DELETE_ACCESS_POINT_ROOT_DIR",
         False,
         "Whether the directory of an access point and its contents are removed with its volume.",
-        accepts="true or false",
-        shown="`false`",
     )
     access_point_quota: int = count(
         "KUBE_EFS_ACCESS_POINT_QUOTA",
@@ -47,20 +33,19 @@ class CsiSettings(Environment):
         least=1,
         most=1_000_000,
     )
-    access_point_tags: Tags = setting(
+    access_point_tags: tuple[Tag, ...] = setting(
         "KUBE_EFS_ACCESS_POINT_TAGS",
         (),
         "Additional tags of every access point.",
+        read=parse_tags,
         accepts="`key:value key:value`",
         shown="none",
     )
-    volume_tags: bool = setting(
+    volume_tags: bool = switch(
         "KUBE_EFS_VOLUME_TAGS",
         False,
         "Whether access points also have tags of the claim, the volume and the requested size."
         " AmazonEFSCSIDriverPolicy denies such tags.",
-        accepts="true or false",
-        shown="`false`",
     )
     access_point_refresh_seconds: float = seconds(
         "KUBE_EFS_ACCESS_POINT_REFRESH_SECONDS",

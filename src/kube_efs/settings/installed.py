@@ -4,14 +4,13 @@ import difflib
 import json
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, cast
+from dataclasses import dataclass
+from typing import Any, Final
 
-from pydantic import BeforeValidator, ValidationError, create_model
-from pydantic_settings import NoDecode
-
+from kube_efs.model.errors import InvalidValue
 from kube_efs.settings.base import Environment
 from kube_efs.settings.controller import ControllerSettings
-from kube_efs.settings.fields import read_yaml, setting
+from kube_efs.settings.fields import Reader, Variable, read_yaml, setting, variables
 from kube_efs.settings.node import NodeSettings
 from kube_efs.settings.tunnel import TunnelSettings
 
@@ -50,19 +49,19 @@ _KEPT: Final[Mapping[str, str]] = {
 }
 
 
-def _accepted_by(kind: type[Environment]) -> BeforeValidator:
+def _accepted_by(kind: type[Environment]) -> Reader[Mapping[str, str]]:
     """Reads a mapping of variables of that process to values that it accepts, as text."""
 
-    def read(value: object) -> object:
-        found = read_yaml(value)
+    def read(document: str) -> Mapping[str, str]:
+        found = read_yaml(document)
         if not isinstance(found, Mapping):
-            raise ValueError("is not a mapping")  # noqa: TRY004 - pydantic collects these
+            raise ValueError("is not a mapping")  # noqa: TRY004 - readers raise ValueError
         texts = {str(name): _text(str(name), one) for name, one in found.items()}
         for name, text in texts.items():
             _check(kind, name, text)
         return texts
 
-    return BeforeValidator(read)
+    return read
 
 
 def _text(name: str, value: object) -> str:
@@ -78,61 +77,60 @@ def _check(kind: type[Environment], name: str, text: str) -> None:
         raise ValueError(f"names {name!r}, which is not a variable name")
     if name in _KEPT:
         raise ValueError(f"has {name}, which {_KEPT[name]}")
-    known = _names(kind)
+    known = _by_name(kind)
     if name in known:
-        _parsed(kind, name, text)
-    elif name.startswith(_PREFIX) or any(name in _names(other) for other in _PROCESSES):
+        _read(known[name], text)
+    elif name.startswith(_PREFIX) or any(name in _by_name(other) for other in _PROCESSES):
         near = difflib.get_close_matches(name, known, n=1)
         raise ValueError(
             f"has {name}, which that process does not have" + (f" (did you mean {near[0]}?)" if near else "")
         )
 
 
-def _names(kind: type[Environment]) -> list[str]:
-    return [str(field.validation_alias) for field in kind.model_fields.values()]
+def _by_name(kind: type[Environment]) -> Mapping[str, Variable[Any]]:
+    return {one.name: one for one in variables(kind).values()}
 
 
-def _parsed(kind: type[Environment], name: str, text: str) -> Any:  # noqa: ANN401 - of any field
+def _read(variable: Variable[Any], text: str) -> Any:  # noqa: ANN401 - of any setting
     """The value that the process will read from the text."""
-    (field,) = [one for one in kind.model_fields.values() if one.validation_alias == name]
     try:
-        # Alone, because the complete settings would also be read from the environment of this process.
-        alone = create_model("Alone", value=cast("Any", (field.annotation, field)))
-        return alone.model_validate({name: text}).value  # type: ignore[attr-defined]
-    except ValidationError:
-        accepts = field.json_schema_extra["accepts"] if isinstance(field.json_schema_extra, dict) else ""
-        plain = str(accepts).replace("`", "")
-        raise ValueError(f"has {text!r} for {name}, which accepts {plain}") from None
+        return variable.read(text)
+    except (ValueError, InvalidValue):
+        accepts = variable.accepts.replace("`", "")
+        raise ValueError(f"has {text!r} for {variable.name}, which accepts {accepts}") from None
 
 
-def _variables(name: str, command: str, example: str) -> Any:  # noqa: ANN401 - a field
+def _variables(name: str, command: str, kind: type[Environment], example: str) -> Mapping[str, str]:
     return setting(
         name,
-        dict,
+        {},
         f"Additional variables that the operator sets for `kube-efs {command}`.",
+        read=_accepted_by(kind),
         accepts=f"a mapping in JSON or YAML such as `{example}`",
         shown="none",
     )
 
 
+@dataclass(frozen=True, kw_only=True)
 class InstalledSettings(Environment):
     """The settings of the processes that the operator installs, each with its own variables."""
 
-    controller: Annotated[Mapping[str, str], NoDecode, _accepted_by(ControllerSettings)] = _variables(
-        "KUBE_EFS_CONTROLLER_SETTINGS", "controller", '{"KUBE_EFS_STATUS_PAGE": true}'
+    controller: Mapping[str, str] = _variables(
+        "KUBE_EFS_CONTROLLER_SETTINGS", "controller", ControllerSettings, '{"KUBE_EFS_STATUS_PAGE": true}'
     )
-    tunnel: Annotated[Mapping[str, str], NoDecode, _accepted_by(TunnelSettings)] = _variables(
-        "KUBE_EFS_TUNNEL_SETTINGS", "tunnel", '{"KUBE_EFS_HEALTH_HOST": "0.0.0.0"}'
+    tunnel: Mapping[str, str] = _variables(
+        "KUBE_EFS_TUNNEL_SETTINGS", "tunnel", TunnelSettings, '{"KUBE_EFS_HEALTH_HOST": "0.0.0.0"}'
     )
-    node: Annotated[Mapping[str, str], NoDecode, _accepted_by(NodeSettings)] = _variables(
-        "KUBE_EFS_NODE_SETTINGS", "node", '{"KUBE_EFS_VOLUME_METRICS": true}'
+    node: Mapping[str, str] = _variables(
+        "KUBE_EFS_NODE_SETTINGS", "node", NodeSettings, '{"KUBE_EFS_VOLUME_METRICS": true}'
     )
 
     @property
     def observes(self) -> bool:
         """Whether the controller measures volumes or serves its page, for which it needs permissions."""
+        known = _by_name(ControllerSettings)
         return any(
-            _parsed(ControllerSettings, name, self.controller.get(name, "0"))
+            _read(known[name], self.controller.get(name, "0"))
             for name in ("KUBE_EFS_USAGE_INTERVAL_SECONDS", "KUBE_EFS_STATUS_PAGE")
         )
 

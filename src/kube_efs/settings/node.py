@@ -1,11 +1,13 @@
 """The settings of the CSI driver of a node."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from kube_efs.settings.base import AwsSettings, CommonSettings
-from kube_efs.settings.fields import SocketPath, count, seconds, setting
+from kube_efs.settings.fields import count, read_path, read_socket, seconds, setting, switch
 
 
+@dataclass(frozen=True, kw_only=True)
 class NodeSettings(CommonSettings, AwsSettings):
     """The process ``kube-efs node``."""
 
@@ -20,25 +22,29 @@ class NodeSettings(CommonSettings, AwsSettings):
         "CSI_ENDPOINT",
         "unix:///csi/csi.sock",
         "Endpoint for the kubelet's calls.",
+        read=str,
         accepts="`unix:///path` or `tcp://127.0.0.1:port`",
     )
-    kubelet_socket: SocketPath = setting(
+    kubelet_socket: Path = setting(
         "DRIVER_REG_SOCK_PATH",
         Path("/var/lib/kubelet/plugins/efs.csi.aws.com/csi.sock"),
         "The path of the same socket on the host.",
+        read=read_socket,
         accepts="an absolute path of at most 106 bytes",
     )
     registration_folder: Path | None = setting(
         "KUBE_EFS_REGISTRATION_FOLDER",
         None,
         "The kubelet's directory `plugins_registry`, in which the driver registers itself.",
+        read=read_path,
         accepts="a writable directory",
         shown="none: node-driver-registrar registers the driver",
     )
-    tunnel_socket: SocketPath = setting(
+    tunnel_socket: Path = setting(
         "KUBE_EFS_TUNNEL_SOCKET",
         Path("/run/kube-efs/tunnel.sock"),
         "Socket of this node's tunnel agent.",
+        read=read_socket,
         accepts="an absolute path of at most 106 bytes",
     )
     mount_timeout_seconds: float = seconds(
@@ -55,12 +61,10 @@ class NodeSettings(CommonSettings, AwsSettings):
         least=1,
         most=3600,
     )
-    force_unmount: bool = setting(
+    force_unmount: bool = switch(
         "KUBE_EFS_FORCE_UNMOUNT_AFTER_TIMEOUT",
         False,
         "Whether to force the unmount after that timeout. Data that is not yet written is lost.",
-        accepts="true or false",
-        shown="`false`",
     )
     attach_limit: int = count(
         "KUBE_EFS_VOLUME_ATTACH_LIMIT",
@@ -76,12 +80,10 @@ class NodeSettings(CommonSettings, AwsSettings):
         least=0,
         most=100_000,
     )
-    has_volume_metrics: bool = setting(
+    has_volume_metrics: bool = switch(
         "KUBE_EFS_VOLUME_METRICS",
         False,
         "Whether the kubelet gets the usage and condition of volumes.",
-        accepts="true or false",
-        shown="`false`",
     )
     volume_metrics_refresh_seconds: float = seconds(
         "KUBE_EFS_VOLUME_METRICS_REFRESH_SECONDS",
@@ -90,13 +92,11 @@ class NodeSettings(CommonSettings, AwsSettings):
         least=1,
         most=7 * 86400,
     )
-    counts_files: bool = setting(
+    counts_files: bool = switch(
         "KUBE_EFS_VOLUME_METRICS_COUNT_FILES",
         False,
         "Whether the used bytes of a volume are those of its files, counted in the background, instead of"
         " those of the complete file system.",
-        accepts="true or false",
-        shown="`false`",
     )
     file_count_refresh_seconds: float = seconds(
         "KUBE_EFS_VOLUME_METRICS_COUNT_REFRESH_SECONDS",
@@ -112,10 +112,8 @@ class NodeSettings(CommonSettings, AwsSettings):
         least=1,
         most=1000,
     )
-    removes_startup_taint: bool = setting(
+    removes_startup_taint: bool = switch(
         "KUBE_EFS_REMOVE_STARTUP_TAINT",
         True,
         "Whether the taint `efs.csi.aws.com/agent-not-ready` is removed from this node.",
-        accepts="true or false",
-        shown="`true`",
     )

@@ -1,16 +1,26 @@
 """The settings of the operator."""
 
-from typing import Annotated
+from dataclasses import dataclass
 
 from kube_efs.model.efs.ids import Region, parse_region
 from kube_efs.settings.base import CommonSettings, own_image
-from kube_efs.settings.fields import DnsName, TrueOrFalse, count, matching, parsed, seconds, setting
+from kube_efs.settings.fields import (
+    count,
+    found,
+    matching,
+    read_dns_name,
+    read_true_or_false,
+    seconds,
+    setting,
+    switch,
+)
 from kube_efs.settings.installed import InstalledSettings
 
 _IMAGE = r"[A-Za-z0-9][\w.:/@-]*"
 _CLUSTER_ID = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}"
 
 
+@dataclass(frozen=True, kw_only=True)
 class OperatorSettings(InstalledSettings, CommonSettings):
     """The process ``kube-efs operator``."""
 
@@ -21,59 +31,62 @@ class OperatorSettings(InstalledSettings, CommonSettings):
         least=0,
         most=65535,
     )
-    image: Annotated[str, matching(_IMAGE, "is not a valid image name")] = setting(
+    image: str = found(
         "KUBE_EFS_IMAGE",
         own_image,
         "Image of the installed processes.",
+        read=matching(_IMAGE, "is not a valid image name"),
         accepts="an image's name",
         shown="this version's",
     )
-    operator_name: DnsName = setting(
+    operator_name: str = setting(
         "OPERATOR_NAME",
         "kube-efs-operator",
         "Deployment of this process, which gets its events and owns its alerts.",
+        read=read_dns_name,
         accepts="a Deployment's name",
     )
-    region: Annotated[Region, parsed(parse_region)] | None = setting(
+    region: Region | None = setting(
         "AWS_REGION",
         None,
         "Region of the file systems.",
+        read=parse_region,
         accepts="a name such as `us-east-1`",
         shown="each node's own",
     )
-    uses_fips_endpoints: TrueOrFalse = setting(
+    uses_fips_endpoints: bool = switch(
         "AWS_USE_FIPS_ENDPOINT",
         False,
         "Whether the installed processes use FIPS endpoints of AWS, and the tunnels FIPS mode.",
-        accepts="true or false",
-        shown="`false`",
+        read=read_true_or_false,
     )
-    cluster_id: Annotated[str, matching(_CLUSTER_ID, "is not a valid cluster ID")] | None = setting(
+    cluster_id: str | None = setting(
         "KUBE_EFS_CLUSTER_ID",
         None,
         "ID of the cluster, in the tag that marks its access points as owned.",
+        read=matching(_CLUSTER_ID, "is not a valid cluster ID"),
         accepts="letters, digits, `-`, `_` and `.`",
         shown="OpenShift's infrastructure name",
     )
-    role_arn: Annotated[str, matching(r"arn:[\w:/+=,.@-]+", "is not an ARN")] | None = setting(
+    role_arn: str | None = setting(
         "ROLEARN",
         None,
         "Role for which OpenShift creates short-lived credentials.",
+        read=matching(r"arn:[\w:/+=,.@-]+", "is not an ARN"),
         accepts="the ARN of a role",
         shown="none",
     )
-    kubelet_folder: Annotated[str, matching(r"(/[\w.-]+)+", "is not an absolute path")] = setting(
+    kubelet_folder: str = setting(
         "KUBE_EFS_KUBELET_FOLDER",
         "/var/lib/kubelet",
         "The kubelets' `--root-dir`.",
+        read=matching(r"(/[\w.-]+)+", "is not an absolute path"),
         accepts="an absolute path",
     )
-    csi_only: bool = setting(
+    csi_only: bool = switch(
         "KUBE_EFS_CSI_ONLY",
         False,
         "Whether only the CSI driver is installed, without tunnel volumes and their StorageClass.",
-        accepts="true or false",
-        shown="`false`",
     )
     resync_seconds: float = seconds(
         "KUBE_EFS_RESYNC_SECONDS",
@@ -81,10 +94,8 @@ class OperatorSettings(InstalledSettings, CommonSettings):
         "Seconds between two complete comparisons when no change is reported.",
         most=3600,
     )
-    leader_election: bool = setting(
+    leader_election: bool = switch(
         "KUBE_EFS_LEADER_ELECTION",
         True,
         "Whether only the holder of the Lease `kube-efs-operator` is active.",
-        accepts="true or false",
-        shown="`true`",
     )

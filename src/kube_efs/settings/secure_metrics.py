@@ -1,12 +1,13 @@
 """The controller's settings for metrics over TLS."""
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 from kube_efs.settings.base import Environment
-from kube_efs.settings.fields import count, matching, setting
+from kube_efs.settings.fields import count, matching, read_path, setting
 
 
+@dataclass(frozen=True, kw_only=True)
 class SecureMetricsSettings(Environment):
     """Metrics over TLS, for a Prometheus that requires it, such as that of OpenShift."""
 
@@ -15,6 +16,7 @@ class SecureMetricsSettings(Environment):
         None,
         "Directory with `tls.crt` and `tls.key` for `/metrics` over TLS;"
         " the files may appear later, and change.",
+        read=read_path,
         accepts="a path",
         shown="none: no TLS",
     )
@@ -25,16 +27,18 @@ class SecureMetricsSettings(Environment):
         least=0,
         most=65535,
     )
-    metrics_tls_version: Annotated[str, matching(r"1\.[23]", "is neither 1.2 nor 1.3")] = setting(
+    metrics_tls_version: str = setting(
         "KUBE_EFS_METRICS_TLS_VERSION",
         "1.2",
         "Oldest version of TLS for `/metrics`.",
+        read=matching(r"1\.[23]", "is neither 1.2 nor 1.3"),
         accepts="`1.2` or `1.3`",
     )
-    metrics_tls_ciphers: Annotated[str, matching(r"[A-Z0-9,-]*", "are not valid cipher names")] = setting(
+    metrics_tls_ciphers: str = setting(
         "KUBE_EFS_METRICS_TLS_CIPHERS",
         "",
         "Ciphers of TLS 1.2 for `/metrics`.",
+        read=matching(r"[A-Z0-9,-]*", "are not valid cipher names"),
         accepts="OpenSSL's names with commas between them",
         shown="those with forward secrecy and authenticated encryption",
     )

@@ -1,21 +1,18 @@
 """The controller's settings for SharedVolumes."""
 
 from collections.abc import Mapping
-from typing import Annotated
-
-from pydantic import BeforeValidator, InstanceOf
-from pydantic_settings import NoDecode
+from dataclasses import dataclass
 
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.shared_volumes.limits import ANNOTATION, OTHERS, Allowance, Limits, parse_allowance
 from kube_efs.settings.base import Environment
-from kube_efs.settings.fields import read_yaml, setting
+from kube_efs.settings.fields import read_yaml, setting, switch
 
 
-def _read_limits(value: object) -> object:
-    found = read_yaml(value)
+def _read_limits(text: str) -> Limits:
+    found = read_yaml(text)
     if not isinstance(found, Mapping):
-        return found
+        raise ValueError("is not a mapping")  # noqa: TRY004 - readers raise ValueError
     if not all(isinstance(ids, list) for ids in found.values()):
         raise ValueError("has something other than lists")
     allowances = {str(namespace): _read_allowance(ids) for namespace, ids in found.items()}
@@ -30,22 +27,22 @@ def _read_allowance(ids: list[object]) -> Allowance:
         raise ValueError(f"names {error.value!r}, which {error.problem}") from error
 
 
+@dataclass(frozen=True, kw_only=True)
 class SharedVolumeSettings(Environment):
     """SharedVolumes, the custom resource of aws-efs-operator."""
 
-    shared_volumes: bool = setting(
+    shared_volumes: bool = switch(
         "KUBE_EFS_SHARED_VOLUMES",
         False,
         "Whether SharedVolumes are served; their CustomResourceDefinition must exist.",
-        accepts="true or false",
-        shown="`false`",
     )
-    shared_volume_limits: Annotated[InstanceOf[Limits], NoDecode, BeforeValidator(_read_limits)] = setting(
+    shared_volume_limits: Limits = setting(
         "KUBE_EFS_SHARED_VOLUME_LIMITS",
-        Limits,
+        Limits(),
         "File systems and access points that the SharedVolumes of each namespace may use; for"
         f" all others under `{OTHERS}`. The annotation `{ANNOTATION}` of a Namespace takes precedence"
         f" over `{OTHERS}`.",
+        read=_read_limits,
         accepts="a mapping of names to lists of ids in JSON or YAML, where `*` is every id",
         shown="everything",
     )

@@ -1,34 +1,39 @@
 """The settings of the tunnel agent of a node."""
 
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
-
-from pydantic import AfterValidator, BeforeValidator
-from pydantic_settings import NoDecode
 
 from kube_efs.settings.base import AwsSettings, CommonSettings
-from kube_efs.settings.fields import SocketPath, TrueOrFalse, count, matching, seconds, setting
+from kube_efs.settings.fields import (
+    count,
+    matching,
+    one_of,
+    read_path,
+    read_socket,
+    read_true_or_false,
+    seconds,
+    setting,
+    whole,
+)
 
 
-def _read_range(value: object) -> object:
-    return value.split("-") if isinstance(value, str) else value
-
-
-def _range(ports: tuple[int, int]) -> tuple[int, int]:
-    first, last = ports
-    if not 1024 <= first <= last <= 65535:
+def _read_ports(text: str) -> tuple[int, int]:
+    first, _, last = text.partition("-")
+    ports = (_port(first), _port(last))
+    if ports[0] > ports[1]:
         raise ValueError("is not a port range")
     return ports
 
 
-def _directory(path: Path) -> Path:
+_port = whole(1024, 65535)
+
+
+def _read_directory(text: str) -> Path:
+    path = Path(text)
     if not path.is_absolute() or ".." in path.parts or path == Path("/"):
         raise ValueError("is not the path of a directory below /")
     return path
-
-
-Ports = Annotated[tuple[int, int], NoDecode, BeforeValidator(_read_range), AfterValidator(_range)]
 
 
 class DataPlaneSetting(StrEnum):
@@ -39,6 +44,7 @@ class DataPlaneSetting(StrEnum):
     KERNEL = "kernel"
 
 
+@dataclass(frozen=True, kw_only=True)
 class TunnelSettings(CommonSettings, AwsSettings):
     """The process ``kube-efs tunnel``."""
 
@@ -54,6 +60,7 @@ class TunnelSettings(CommonSettings, AwsSettings):
         DataPlaneSetting.STUNNEL,
         "What encrypts the connections of tunnels: stunnel, the kernel of the node, or the kernel if it can"
         " (`auto`).",
+        read=one_of(DataPlaneSetting),
         accepts="`auto`, `stunnel` or `kernel`",
     )
     stunnel_conf_path: Path = setting(
@@ -61,19 +68,22 @@ class TunnelSettings(CommonSettings, AwsSettings):
         Path("/tmp/stunnel.conf"),  # noqa: S108 — the older system's default; inside the pod
         "File for the configuration of the stunnel with the tunnels of the ConfigMap; the files of further"
         " stunnels are beside it.",
+        read=read_path,
         accepts="a path in a writable directory",
     )
     stunnel_path: Path | None = setting(
         "STUNNEL_PATH",
         None,
         "The stunnel program.",
+        read=read_path,
         accepts="the path of a program",
         shown="the first of `/usr/local/bin/stunnel`, `/usr/bin/stunnel`",
     )
-    fips: TrueOrFalse | None = setting(
+    fips: bool | None = setting(
         "FIPS_ENABLED",
         None,
         "Whether stunnel is in FIPS mode, which needs a FIPS provider of OpenSSL.",
+        read=read_true_or_false,
         accepts="true or false",
         shown="true if `AWS_USE_FIPS_ENDPOINT` is true or the node is in FIPS mode",
     )
@@ -81,16 +91,18 @@ class TunnelSettings(CommonSettings, AwsSettings):
         "KUBE_EFS_CA_FILE",
         None,
         "Certificate authorities; one of them must have signed the certificates of mount targets.",
+        read=read_path,
         accepts="the path of a PEM file",
         shown="`/etc/amazon/efs/efs-utils.crt`; in regions `eusc-*`, `eu-isoe-*`, `us-iso-*`, `us-isob-*` and"
         " `us-isof-*` the first of `/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem`,"
         " `/etc/ssl/certs/ca-certificates.crt`",
     )
-    ca_directory: Annotated[Path, AfterValidator(_directory)] | None = setting(
+    ca_directory: Path | None = setting(
         "KUBE_EFS_CA_DIRECTORY",
         None,
         "Directory with files of certificate authorities that volumes can name with the mount option"
         " `cafile`.",
+        read=_read_directory,
         accepts="an absolute path without `..`",
         shown="none: the option is refused",
     )
@@ -109,21 +121,24 @@ class TunnelSettings(CommonSettings, AwsSettings):
         "Directory for the state that the next agent on this node reads: targets, location of the node, "
         "tunnels on"
         " demand with their certificates, log of stunnel.",
+        read=read_path,
         accepts="a writable directory",
         shown="that of `STUNNEL_CONF_PATH`",
     )
-    tunnel_socket: SocketPath | None = setting(
+    tunnel_socket: Path | None = setting(
         "KUBE_EFS_TUNNEL_SOCKET",
         None,
         "Socket at which CSI mounts request tunnels. Without it, the only tunnels are those of the "
         "ConfigMap.",
+        read=read_socket,
         accepts="an absolute path of at most 106 bytes",
         shown="none",
     )
-    tunnel_ports: Ports = setting(
+    tunnel_ports: tuple[int, int] = setting(
         "KUBE_EFS_TUNNEL_PORTS",
         (22049, 23048),
         "Loopback ports of the tunnels for CSI mounts.",
+        read=_read_ports,
         accepts="a range such as `22049-23048`",
         shown="`22049-23048`",
     )
@@ -133,12 +148,11 @@ class TunnelSettings(CommonSettings, AwsSettings):
         "Seconds without a mount or connection after which such a tunnel is closed.",
         least=10,
     )
-    pod_identity_endpoint: Annotated[str, matching(r"https?://[^\s/]+", "is not a URL without a path")] = (
-        setting(
-            "KUBE_EFS_POD_IDENTITY_ENDPOINT",
-            "http://169.254.170.23",
-            "Address of the EKS Pod Identity Agent, for volumes that use the identity of their pods. In"
-            " clusters with IPv6: `http://[fd00:ec2::23]`.",
-            accepts="an http or https URL without a path",
-        )
+    pod_identity_endpoint: str = setting(
+        "KUBE_EFS_POD_IDENTITY_ENDPOINT",
+        "http://169.254.170.23",
+        "Address of the EKS Pod Identity Agent, for volumes that use the identity of their pods. In"
+        " clusters with IPv6: `http://[fd00:ec2::23]`.",
+        read=matching(r"https?://[^\s/]+", "is not a URL without a path"),
+        accepts="an http or https URL without a path",
     )

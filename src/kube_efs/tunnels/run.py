@@ -29,7 +29,7 @@ from kube_efs.model.efs.ids import Region, parse_region, parse_subnet_id, parse_
 from kube_efs.model.efs.targets import CONFIG_MAP_KEY, UNUSED_KEY, ZONES_KEY
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.names import Names
-from kube_efs.settings import TunnelSettings
+from kube_efs.settings.tunnel import TunnelSettings
 from kube_efs.signals import run_until_stopped
 from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.health import Health, HealthServer

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Final
 
-from pydantic import TypeAdapter, ValidationError
+import msgspec
 
 from kube_efs.model.errors import InvalidValue
 
@@ -117,7 +117,6 @@ class _Document(TunnelsStatus):
     time: str
 
 
-_DOCUMENT = TypeAdapter(_Document)
 _DEFAULTS: Final = {one.name: one.default for one in fields(TunnelStatus)}
 
 
@@ -139,8 +138,8 @@ def parse_status(text: str) -> tuple[TunnelsStatus, str]:
     Unknown fields are ignored: the agent of a node may be newer than the reader.
     """
     try:
-        found = _DOCUMENT.validate_json(text)
-    except ValidationError as error:
+        found = msgspec.json.decode(text, type=_Document)
+    except msgspec.DecodeError as error:
         raise InvalidValue("is not a status of tunnels", field="tunnels.json", value=text[:80]) from error
     known = {one.name: getattr(found, one.name) for one in fields(TunnelsStatus)}
     return TunnelsStatus(**known), found.time

@@ -21,7 +21,8 @@ from kube_efs.csi.protocol.csi_pb2_grpc import ControllerStub, IdentityStub
 from kube_efs.model.efs.ids import Region
 from kube_efs.model.errors import AwsUnavailable, InvalidSetting
 from kube_efs.provisioning.backends.csi.accounts import Accounts
-from kube_efs.settings import ControllerSettings, load
+from kube_efs.settings.controller import ControllerSettings
+from kube_efs.settings.loading import load
 from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.metrics import AwsMetrics, ControllerMetrics
 
@@ -76,7 +77,7 @@ async def _serve(stack: AsyncExitStack, kube: AsyncClient, endpoint: str) -> Non
     metrics = AwsMetrics(CollectorRegistry())
     gateway = await stack.enter_async_context(AwsGateway(nobody, metrics))
     aws, registry = Aws(gateway=gateway, options=nobody, metrics=metrics), CollectorRegistry()
-    settings = load(ControllerSettings, KUBE_EFS_BACKENDS="csi", CSI_ENDPOINT=endpoint)
+    settings = load(ControllerSettings, {"KUBE_EFS_BACKENDS": "csi", "CSI_ENDPOINT": endpoint})
     await serve_csi(endpoint, settings, kube, aws, ControllerMetrics(registry), registry, Duties(registry))
 
 

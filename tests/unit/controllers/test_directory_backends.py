@@ -30,7 +30,8 @@ from kube_efs.model.errors import PlatformError
 from kube_efs.model.volumes import Location, NfsSource, Volume
 from kube_efs.provisioning.guards import Order, Permit
 from kube_efs.provisioning.volume_index import VolumeIndex
-from kube_efs.settings import BackendName, ControllerSettings, DirectoryProvisionerSettings
+from kube_efs.settings.controller import ControllerSettings
+from kube_efs.settings.directories import BackendName, DirectoryProvisionerSettings
 from kube_efs.telemetry.metrics import ControllerMetrics
 
 NAME = "example.com/aws-efs"

@@ -22,7 +22,8 @@ from kube_efs.controllers.csi import Aws
 from kube_efs.controllers.leading import LeaderContext, lead
 from kube_efs.kube.leases import Leadership, LeaseTerms
 from kube_efs.model.efs.ids import Region, VpcId
-from kube_efs.settings import ControllerSettings
+from kube_efs.settings.controller import ControllerSettings
+from kube_efs.settings.loading import load
 from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.metrics import AwsMetrics, ControllerMetrics, SharedVolumeMetrics, UsageMetrics
 
@@ -52,7 +53,7 @@ def context(client: AsyncClient, loaded: Callable[[], None]) -> LeaderContext:
     gateway = AwsGateway(options, metrics)
     own_vpcs: asyncio.Future[frozenset[VpcId]] = asyncio.Future()
     return LeaderContext(
-        settings=ControllerSettings.model_validate({"KUBE_EFS_BACKENDS": "csi", "POD_NAME": "efs-manager-0"}),
+        settings=load(ControllerSettings, {"KUBE_EFS_BACKENDS": "csi", "POD_NAME": "efs-manager-0"}),
         client=client,
         aws=Aws(gateway=gateway, options=options, metrics=metrics),
         catalogue=Catalogue(gateway, 300),

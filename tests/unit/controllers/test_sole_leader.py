@@ -19,7 +19,7 @@ from kube_efs.controllers.sole_leader import SoleLeader
 from kube_efs.kube.events import CONTROLLER, EventRecorder
 from kube_efs.kube.leases import SERVES, Leadership, LeaseTerms
 from kube_efs.model.names import NameSet
-from kube_efs.settings import DEFAULT_LEASE, DEFAULT_PROVISIONER
+from kube_efs.settings.controller import DEFAULT_LEASE, DEFAULT_PROVISIONER
 
 Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
 

@@ -31,7 +31,8 @@ from kube_efs.model.usage import MeasuredDirectory, TreeSize, VolumeUsage
 from kube_efs.model.volumes import ClaimReference, Location, NfsSource, Volume
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.orders import MeasuringTerms
-from kube_efs.settings import ControllerSettings, load
+from kube_efs.settings.controller import ControllerSettings
+from kube_efs.settings.loading import load
 from kube_efs.telemetry.metrics import UsageMetrics
 
 Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
@@ -269,9 +270,11 @@ def test_volume_without_a_tunnel_is_not_measured() -> None:
 def test_measuring_pods_end_before_their_timeout() -> None:
     settings = load(
         ControllerSettings,
-        KUBE_EFS_USAGE_ENTRIES_PER_SECOND="50",
-        KUBE_EFS_USAGE_VOLUME_SECONDS="3600",
-        KUBE_EFS_WORKER_TIMEOUT_SECONDS="100",
+        {
+            "KUBE_EFS_USAGE_ENTRIES_PER_SECOND": "50",
+            "KUBE_EFS_USAGE_VOLUME_SECONDS": "3600",
+            "KUBE_EFS_WORKER_TIMEOUT_SECONDS": "100",
+        },
     )
     expected = MeasuringTerms(entries_per_second=50, directory_seconds=80, total_seconds=80)
     assert measuring_terms(settings) == expected

@@ -42,7 +42,7 @@ from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
 from kube_efs.model.shared_volumes.shared_volume import SharedVolume
 from kube_efs.model.volumes import ClaimReference, CsiSource, NfsSource, Volume, VolumePhase
-from kube_efs.settings import DEFAULT_PROVISIONER
+from kube_efs.settings.controller import DEFAULT_PROVISIONER
 from kube_efs.tunnels.probe import ProbeResult
 from kube_efs.tunnels.status import LocationStatus, TunnelsStatus, TunnelState, TunnelStatus
 

@@ -14,7 +14,7 @@ from lightkube.resources.core_v1 import ConfigMap, Namespace
 from kube_efs.kube.installations import find_installation
 from kube_efs.model.names import NEW_INSTALLATION, NameSet
 from kube_efs.operator.run import find_names
-from kube_efs.settings import OperatorSettings
+from kube_efs.settings.operator import OperatorSettings
 
 
 async def install(kube: AsyncClient, name_set: NameSet, namespace: str) -> None:

@@ -16,7 +16,8 @@ from kube_efs.operator.cluster_facts import (
     read_resource_tags,
     read_tls_profile,
 )
-from kube_efs.settings import NodeSettings, load
+from kube_efs.settings.loading import load
+from kube_efs.settings.node import NodeSettings
 
 
 def custom(version: str, *ciphers: str) -> dict[str, Any]:
@@ -96,12 +97,10 @@ def test_resource_tags_of_the_infrastructure_are_read(
     ],
 )
 def test_volume_metrics_are_settings_that_the_node_accepts(
-    monkeypatch: pytest.MonkeyPatch, metrics: dict[str, Any], expected: tuple[int, int] | None
+    metrics: dict[str, Any], expected: tuple[int, int] | None
 ) -> None:
     variables = read_volume_metrics({"driverType": "AWS", "aws": {"efsVolumeMetrics": metrics}})
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    settings = load(NodeSettings, NODE_NAME="first")
+    settings = load(NodeSettings, {"NODE_NAME": "first", **variables})
     assert settings.counts_files is (expected is not None)
     if expected:
         assert (settings.file_count_refresh_seconds, settings.file_count_rate_limit) == expected

@@ -25,7 +25,8 @@ from kube_efs.operator.injection import SPEC_HASH
 from kube_efs.operator.kinds import KINDS, MANAGED_BY
 from kube_efs.operator.manifests import Manifest, RenderOptions, render_manifests
 from kube_efs.operator.platforms import Platform
-from kube_efs.settings import InstalledSettings
+from kube_efs.settings.installed import InstalledSettings
+from kube_efs.settings.loading import load
 
 
 def options(platform: Platform = Platform.OPENSHIFT) -> RenderOptions:
@@ -266,7 +267,7 @@ def test_objects_contain_no_secret() -> None:
 
 
 def process_settings(**settings: str) -> ProcessSettings:
-    return ProcessSettings.from_settings(InstalledSettings(**settings))  # type: ignore[arg-type]  # names of variables
+    return ProcessSettings.from_settings(load(InstalledSettings, settings))
 
 
 def names(manifests: tuple[Manifest, ...]) -> set[str]:

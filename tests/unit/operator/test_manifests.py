@@ -15,15 +15,12 @@ from kube_efs.model.names import NEW_INSTALLATION, WORKER_LABELS, NameSet
 from kube_efs.operator.manifests import Manifest, RenderOptions, load_asset, render_manifests, render_text
 from kube_efs.operator.operator_manifests import render_operator
 from kube_efs.operator.platforms import Platform
-from kube_efs.settings import (
-    DEFAULT_LEASE,
-    CommonSettings,
-    ControllerSettings,
-    NodeSettings,
-    TunnelSettings,
-    load,
-    own_image,
-)
+from kube_efs.settings.base import CommonSettings, own_image
+from kube_efs.settings.controller import DEFAULT_LEASE, ControllerSettings
+from kube_efs.settings.fields import variables
+from kube_efs.settings.loading import load
+from kube_efs.settings.node import NodeSettings
+from kube_efs.settings.tunnel import TunnelSettings
 
 NAMES = NEW_INSTALLATION.names
 IMAGE = "registry.example.com/kube-efs:1.2.3"
@@ -147,9 +144,9 @@ def test_process_gets_only_variables_of_its_settings(
 ) -> None:
     (container,) = _workload(platform, workload)["containers"]
     assert container["args"] == [command]
-    known = {str(field.validation_alias) for field in settings.model_fields.values()}
+    known = {one.name for one in variables(settings).values()}
     assert {variable["name"] for variable in container["env"]} <= known
-    assert load(settings, **_environment(container))
+    assert load(settings, _environment(container))
 
 
 @pytest.mark.parametrize(("workload", "command", "settings"), PROCESSES)
@@ -159,7 +156,7 @@ def test_probes_use_the_health_port(
     assert command
     (container,) = _workload(Platform.KUBERNETES, workload)["containers"]
     (port,) = container["ports"]
-    assert port["containerPort"] == settings.model_fields["health_port"].default
+    assert port["containerPort"] == load(settings, {}).health_port
     probes = [container[probe]["httpGet"] for probe in ("livenessProbe", "readinessProbe")]
     assert [(one["path"], one["port"]) for one in probes] == [("/healthz", "health"), ("/readyz", "health")]
 
@@ -355,7 +352,7 @@ def test_csidriver_requests_tokens_of_pods_again_and_again() -> None:
 
 def test_controller_also_serves_claims_of_the_csi_driver() -> None:
     (container,) = _workload(Platform.KUBERNETES, NAMES.controller)["containers"]
-    settings = load(ControllerSettings, **_environment(container))
+    settings = load(ControllerSettings, _environment(container))
     assert set(settings.backends) == {"tunnel", "directory", "csi"}
     assert settings.csi_endpoint is None
 

@@ -15,7 +15,8 @@ from kube_efs.operator.object_cache import ObjectCache
 from kube_efs.operator.object_client import ObjectClient
 from kube_efs.operator.platforms import Platform
 from kube_efs.operator.reconciler import Reconciler
-from kube_efs.settings import OperatorSettings, load
+from kube_efs.settings.loading import load
+from kube_efs.settings.operator import OperatorSettings
 from kube_efs.telemetry.metrics import OperatorMetrics
 
 PROXY = {"status": {"httpsProxy": "http://proxy.example.com:3128"}}
@@ -88,7 +89,8 @@ async def test_deleted_trusted_ca_counts_only_where_nobody_writes_it_again(
 
 
 def _reconciler(client: AsyncClient, platform: Platform) -> tuple[Reconciler, ObjectCache]:
-    settings, metrics = load(OperatorSettings, POD_NAMESPACE="storage"), OperatorMetrics(CollectorRegistry())
+    settings = load(OperatorSettings, {"POD_NAMESPACE": "storage"})
+    metrics = OperatorMetrics(CollectorRegistry())
     cache = ObjectCache(client, "storage", asyncio.TaskGroup(), lambda: None)
     events = OperatorEvents(EventRecorder(client, component=COMPONENT), metrics, settings, "")
     objects = ObjectClient(client)

@@ -12,7 +12,8 @@ from kube_efs.aws.metadata import InstanceMetadata
 from kube_efs.location import LocationSource, ProcessLocation
 from kube_efs.model.efs.ids import Region, SubnetId, ZoneName
 from kube_efs.model.errors import InvalidSetting
-from kube_efs.settings import TunnelSettings, load
+from kube_efs.settings.loading import load
+from kube_efs.settings.tunnel import TunnelSettings
 from kube_efs.tunnels.run import find_stored_location, fips_mode_required_by
 
 HERE = ProcessLocation(
@@ -153,5 +154,5 @@ async def test_directory_that_is_not_writable_does_not_prevent_the_start(
 def test_fips_mode_is_required_by_the_first_of_setting_endpoints_and_node(
     variables: dict[str, str], node_is_in_it: bool, required_by: str
 ) -> None:
-    settings = load(TunnelSettings, **variables)
+    settings = load(TunnelSettings, variables)
     assert fips_mode_required_by(settings, node_is_in_it=node_is_in_it) == required_by

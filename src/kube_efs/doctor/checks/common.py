@@ -14,7 +14,7 @@ from kube_efs.model.efs.targets import TunnelTargets
 from kube_efs.model.errors import InvalidValue, KubeEfsError
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.model.volumes import Volume, locate
-from kube_efs.settings import DEFAULT_PROVISIONER
+from kube_efs.settings.controller import DEFAULT_PROVISIONER
 
 # Everything that kube-efs does for a claim or volume is done sooner, unless something is wrong.
 PATIENCE: Final = timedelta(seconds=60)

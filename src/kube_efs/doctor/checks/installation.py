@@ -12,7 +12,7 @@ from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken, ris
 from kube_efs.doctor.times import shown
 from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.names import NameSet
-from kube_efs.settings import DEFAULT_LEASE
+from kube_efs.settings.controller import DEFAULT_LEASE
 
 _NOT_READY = broken("workload/not-ready", "Pods of kube-efs do not run, or are not ready.")
 _RESTARTS = risk("workload/restarts", "A pod of kube-efs restarted more than a few times.")

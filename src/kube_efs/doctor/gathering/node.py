@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import aiohttp
-from pydantic import BaseModel, TypeAdapter, ValidationError
+import msgspec
 
 from kube_efs.doctor.gathering import kernel
 from kube_efs.doctor.gathering.attempts import Attempts
@@ -38,7 +38,6 @@ _AT_ONCE: Final = 8
 _CONNECT_SECONDS: Final = 3.0
 _NULL_CALL_SECONDS: Final = 8.0
 _HEALTH_SECONDS: Final = 5.0
-_STATUS = TypeAdapter(TunnelsStatus)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +59,7 @@ class _Tunnels:
     listening: frozenset[int] | None = field(default=None)
 
 
-class _HealthPage(BaseModel):
+class _HealthPage(msgspec.Struct):
     ok: bool
     reasons: tuple[str, ...] = ()
 
@@ -173,13 +172,13 @@ async def _processes(session: aiohttp.ClientSession, options: NodeCheckOptions) 
 async def _health(session: aiohttp.ClientSession, name: str, url: str) -> ProcessHealth:
     try:
         pages = [
-            _HealthPage.model_validate_json(await _text(session, f"{url}/{page}"))
+            msgspec.json.decode(await _text(session, f"{url}/{page}"), type=_HealthPage)
             for page in ("healthz", "readyz")
         ]
     except (aiohttp.ClientError, OSError) as error:
         reason = str(error) or f"no answer within {_HEALTH_SECONDS:g} s"
         return ProcessHealth(name=name, url=url, unreachable=reason)
-    except ValidationError:
+    except msgspec.DecodeError:
         reason = "another program answers there"
         return ProcessHealth(name=name, url=url, unreachable=reason)
     reasons = [reason for page in pages if not page.ok for reason in page.reasons or ("no reason reported",)]
@@ -189,8 +188,8 @@ async def _health(session: aiohttp.ClientSession, name: str, url: str) -> Proces
 async def _status(session: aiohttp.ClientSession, url: str) -> TunnelsStatus | None:
     """The agent's own view; None without one, which its health shows already."""
     try:
-        return _STATUS.validate_json(await _text(session, f"{url}/tunnels"))
-    except (aiohttp.ClientError, OSError, ValidationError):
+        return msgspec.json.decode(await _text(session, f"{url}/tunnels"), type=TunnelsStatus)
+    except (aiohttp.ClientError, OSError, msgspec.DecodeError):
         return None
 
 

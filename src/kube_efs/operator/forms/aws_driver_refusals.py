@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from kube_efs.operator.forms.value_schemas import Value
-from kube_efs.settings import own_image
+from kube_efs.settings.base import own_image
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,7 +18,8 @@ from kube_efs.operator.forms.value_schemas import (
 )
 from kube_efs.operator.manifests import DEFAULT_KUBELET_FOLDER
 from kube_efs.operator.platforms import Platform
-from kube_efs.settings import DEFAULT_PROVISIONER, own_image
+from kube_efs.settings.base import own_image
+from kube_efs.settings.controller import DEFAULT_PROVISIONER
 
 # The names of workloads in the values, the asset of each, and its usual name.
 WORKLOADS: Mapping[str, tuple[str, str]] = {

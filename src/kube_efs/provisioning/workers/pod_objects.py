@@ -17,7 +17,7 @@ from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL, WORKER_LABELS
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID, PREFIX, root_name
 from kube_efs.provisioning.workers.orders import Action, Item, Job, parse_order, render_arguments
 from kube_efs.provisioning.workers.placement import Placement
-from kube_efs.settings import ControllerSettings
+from kube_efs.settings.controller import ControllerSettings
 
 LEADER = "leader"
 MOUNT_PATH = "/efs"
