@@ -93,7 +93,7 @@ kernel: setup ## Run the processes of a node on a separate kernel, with real NFS
 kubelet: setup ## Run volumes of our image on a real kubelet with containerd, on a separate kernel (needs root)
 	@scripts/install-programs kubelet
 	tests/conformance/tools/build
-	$(PYTEST) --numprocesses=$(NODES) --timeout=900 tests/kubelet -k '$(SCENARIOS)'
+	$(PYTEST) --numprocesses=$(NODES) --timeout=3000 tests/kubelet -k '$(SCENARIOS)'
 
 up: setup ## Start an embedded cluster and EFS on this machine, until Ctrl-C (needs root)
 	$(BIN)/kube-efs up

@@ -5,8 +5,6 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-_SECONDS = 120.0
-
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -19,9 +17,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Kubectl:
-    """kubectl with one kubeconfig."""
+    """kubectl with one kubeconfig; a command may take ``seconds``."""
 
     kubeconfig: Path
+    seconds: float = 120.0
 
     async def __call__(self, *arguments: str, stdin: str = "") -> str:
         """The output; fails unless the command succeeds."""
@@ -41,7 +40,7 @@ class Kubectl:
             env={**os.environ, "KUBECONFIG": str(self.kubeconfig), "GOGC": "off"},
         )
         try:
-            async with asyncio.timeout(_SECONDS):
+            async with asyncio.timeout(self.seconds):
                 output, errors = await process.communicate(stdin.encode())
         finally:
             if process.returncode is None:

@@ -24,6 +24,9 @@ from kube_efs_lab.real_control_plane import RealControlPlane, RealNodes
 
 NAMES = NEW_INSTALLATION.names
 NODE = "node-1"
+# Of a command of kubectl. A pod is ready within 20 s, but machines can be much slower, or busy.
+PATIENCE_SECONDS = 600
+PATIENCE = f"--timeout={PATIENCE_SECONDS}s"
 # Of files that belong to this process, and would hide what the node has.
 _NOT_OF_PODS = frozenset({"AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"})
 _SCRIPT = Path(workload.__file__).read_text()
@@ -58,7 +61,7 @@ class Cluster:
         """A namespace that no other test uses, with its service account."""
         name = f"users-{next(_numbers)}"
         await self.kubectl("create", "namespace", name)
-        await self.kubectl("wait", "serviceaccount/default", "-n", name, "--for=create", "--timeout=60s")
+        await self.kubectl("wait", "serviceaccount/default", "-n", name, "--for=create", PATIENCE)
         return name
 
     async def is_nothing_mounted(self) -> bool:
@@ -118,11 +121,11 @@ class Workload:
         """The number of blocks that have arrived."""
         return self.file.stat().st_size // workload.BLOCK if self.file else 0
 
-    async def continues(self, blocks: int = 3, *, seconds: float = 300.0) -> None:
+    async def continues(self, blocks: int = 3, *, seconds: float = 600.0) -> None:
         """Wait until that many more blocks have arrived."""
         await self.reach(self.blocks + blocks, seconds=seconds)
 
-    async def reach(self, wanted: int, *, seconds: float = 300.0) -> None:
+    async def reach(self, wanted: int, *, seconds: float = 600.0) -> None:
         """Wait until that many blocks have arrived."""
 
         async def look() -> bool:
@@ -159,7 +162,7 @@ class Workload:
 
     async def delete(self) -> None:
         """Delete the pod, and wait until it is gone."""
-        await self._cluster.kubectl("delete", "pod", self.name, "-n", self.namespace, "--timeout=100s")
+        await self._cluster.kubectl("delete", "pod", self.name, "-n", self.namespace, PATIENCE)
 
     async def _describe(self) -> str:
         namespace = ("-n", self.namespace)
@@ -255,9 +258,9 @@ async def running_cluster(folder: Path, *, image: str) -> AsyncIterator[Cluster]
                 archives=[folder / name for name in ("busybox.tar", "own.tar-0", "own.tar-1")],
             )
         )
-        kubectl = Kubectl(plane.admin_kubeconfig)
+        kubectl = Kubectl(plane.admin_kubeconfig, seconds=PATIENCE_SECONDS + 10)
         for condition in ("create", "condition=Ready"):
-            await kubectl("wait", f"node/{NODE}", f"--for={condition}", "--timeout=100s")
+            await kubectl("wait", f"node/{NODE}", f"--for={condition}", PATIENCE)
         yield Cluster(
             efs=efs,
             node=node,

@@ -117,7 +117,7 @@ async def unpack(archives: Sequence[Path], directory: Path) -> None:
         return await process.wait() == 0
 
     try:
-        await eventually(lambda: ctr("version"), what="containerd answers")
+        await eventually(lambda: ctr("version"), what="containerd answers", seconds=600)
         for archive in archives:
             assert await ctr("images", "import", archive), (work / "containerd.log").read_text()
     finally:

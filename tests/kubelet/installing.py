@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from tests.conformance.installing import render
-from tests.kubelet.cluster import NAMES, NODE, Cluster, Workload, claim, pod
+from tests.kubelet.cluster import NAMES, NODE, PATIENCE, Cluster, Workload, claim, pod
 from tests.scenarios.steps import eventually
 
 from kube_efs.model.names import WORKER_LABELS
@@ -33,7 +33,7 @@ async def install(cluster: Cluster) -> None:
 async def rolled_out(cluster: Cluster) -> None:
     """Wait until the workloads of kube-efs run their newest templates."""
     for workload in WORKLOADS:
-        await cluster.kubectl("rollout", "status", workload, "-n", NAMES.namespace, "--timeout=110s")
+        await cluster.kubectl("rollout", "status", workload, "-n", NAMES.namespace, PATIENCE)
 
 
 @asynccontextmanager
@@ -65,7 +65,7 @@ async def workloads(cluster: Cluster) -> AsyncIterator[tuple[Workload, ...]]:
     for one in found:
         await one.continues()
     yield found
-    await cluster.kubectl("delete", "namespace", namespace, "--ignore-not-found", "--timeout=110s")
+    await cluster.kubectl("delete", "namespace", namespace, "--ignore-not-found", PATIENCE)
     await cluster.kubectl("delete", "storageclass", namespace)
 
     async def nothing_is_left() -> bool:
@@ -78,12 +78,12 @@ async def workloads(cluster: Cluster) -> AsyncIterator[tuple[Workload, ...]]:
         ]
         return not ours and await cluster.is_nothing_mounted()
 
-    await eventually(nothing_is_left, what="their volumes are removed, and nothing is mounted", seconds=300)
+    await eventually(nothing_is_left, what="their volumes are removed, and nothing is mounted", seconds=600)
 
 
 async def end_controller(cluster: Cluster) -> None:
     """Delete the controller, then its worker pods, which can only end while the node has the driver."""
-    ours = ("-n", NAMES.namespace, "--ignore-not-found", "--timeout=110s")
+    ours = ("-n", NAMES.namespace, "--ignore-not-found", PATIENCE)
     await cluster.kubectl("delete", f"deployment/{NAMES.controller}", "--cascade=foreground", *ours)
     await cluster.kubectl("delete", "pod", "-l", f"component={WORKER_LABELS['component']}", *ours)
 
@@ -96,4 +96,4 @@ async def uninstall(cluster: Cluster) -> None:
     async def look() -> bool:
         return not (await cluster.get("csinode", NODE))["spec"]["drivers"]
 
-    await eventually(look, what="the node has no driver", seconds=120)
+    await eventually(look, what="the node has no driver", seconds=600)

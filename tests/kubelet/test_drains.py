@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from tests.kubelet import network
-from tests.kubelet.cluster import NAMES, NODE, Cluster, Workload, pod
+from tests.kubelet.cluster import NAMES, NODE, PATIENCE, Cluster, Workload, pod
 from tests.kubelet.installing import workloads
 from tests.scenarios.steps import eventually
 
@@ -31,11 +31,11 @@ async def test_drained_node_has_no_volume_and_gets_its_pods_back(cluster: Cluste
         await moved.continues()
         tunnels = await _tunnel_pods(cluster)
 
-        options = ("--ignore-daemonsets", "--delete-emptydir-data", "--force", "--timeout=110s")
+        options = ("--ignore-daemonsets", "--delete-emptydir-data", "--force", PATIENCE)
         await cluster.kubectl("drain", NODE, *options)
 
         assert await _tunnel_pods(cluster) == tunnels
-        await eventually(cluster.is_nothing_mounted, what="nothing is mounted on the node", seconds=120)
+        await eventually(cluster.is_nothing_mounted, what="nothing is mounted on the node", seconds=600)
         moved.holds_what_was_written()
         before = moved.blocks
         await cluster.kubectl("uncordon", NODE)
@@ -64,13 +64,13 @@ async def test_namespace_is_deleted_with_its_pods_claims_and_data(cluster: Clust
     async with workloads(cluster) as pods:
         assert all(one.blocks for one in pods)
         assert len(await cluster.access_points() - kept) == 1
-        await cluster.kubectl("delete", "namespace", pods[0].namespace, "--timeout=110s")
+        await cluster.kubectl("delete", "namespace", pods[0].namespace, PATIENCE)
 
         async def nothing_is_left() -> bool:
             volumes = await cluster.volumes()
             return not volumes and await cluster.access_points() == kept and pods[1].file is None
 
-        await eventually(nothing_is_left, what="no volume, access point and file is left", seconds=300)
+        await eventually(nothing_is_left, what="no volume, access point and file is left", seconds=600)
 
 
 async def test_pod_deleted_by_force_while_efs_does_not_answer_leaves_nothing(cluster: Cluster) -> None:
@@ -81,7 +81,7 @@ async def test_pod_deleted_by_force_while_efs_does_not_answer_leaves_nothing(clu
         await other.continues()
         network.cut_off_aws()
         try:
-            options = ("--force", "--grace-period=0", "--timeout=100s")
+            options = ("--force", "--grace-period=0", PATIENCE)
             await cluster.kubectl("delete", "pod", pods[0].name, "-n", pods[0].namespace, *options)
         finally:
             network.connect_aws()
@@ -95,4 +95,4 @@ async def test_pod_deleted_by_force_while_efs_does_not_answer_leaves_nothing(clu
             mounted = await cluster.node.run("cat", "/proc/mounts")
             return mounted.count(" nfs4 ") == len((other, pods[1]))
 
-        await eventually(only_the_others_are_mounted, what="the pod's volume is unmounted", seconds=180)
+        await eventually(only_the_others_are_mounted, what="the pod's volume is unmounted", seconds=600)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 import pytest_asyncio
 from tests.kubelet import installing
-from tests.kubelet.cluster import NAMES, NODE, Cluster, Workload, pod
+from tests.kubelet.cluster import NAMES, NODE, PATIENCE, Cluster, Workload, pod
 from tests.scenarios.steps import eventually
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -57,8 +57,8 @@ async def test_pods_write_while_the_node_has_no(
         now = {one: await cluster.node.processes(one) for one in programs}
         return all(now[one] and now[one] != before[one] for one in programs)
 
-    await eventually(all_run, what=f"{programs} run again")
-    await cluster.kubectl("wait", f"node/{NODE}", "--for=condition=Ready", "--timeout=100s")
+    await eventually(all_run, what=f"{programs} run again", seconds=600)
+    await cluster.kubectl("wait", f"node/{NODE}", "--for=condition=Ready", PATIENCE)
     await installing.rolled_out(cluster)
 
 
@@ -67,7 +67,7 @@ async def test_pods_write_while_pods_of_kube_efs_are_killed_and_replaced(
     cluster: Cluster, workloads: tuple[Workload, ...], component: str
 ) -> None:
     selector = ("-l", f"component={component}", "-n", NAMES.namespace)
-    await cluster.kubectl("delete", "pod", *selector, "--force", "--timeout=100s")
+    await cluster.kubectl("delete", "pod", *selector, "--force", PATIENCE)
     await _continue(workloads)
     await installing.rolled_out(cluster)
     await _continue(workloads)
@@ -87,7 +87,9 @@ async def test_pods_write_after_everything_was_killed_at_once(
     async def all_restarted() -> bool:
         return all([await _restarts(cluster, one) > before[one] for one in components])
 
-    await eventually(all_restarted, what="the kubelet has started all containers of kube-efs again")
+    await eventually(
+        all_restarted, what="the kubelet has started all containers of kube-efs again", seconds=600
+    )
     await installing.rolled_out(cluster)
 
 
@@ -147,4 +149,4 @@ async def test_tunnels_are_the_last_to_end_when_the_node_has_no_memory(
     await eventually(greedy_was_ended, what="the greedy pod was ended", seconds=600)
     await _continue(workloads)
     assert [await _restarts(cluster, one) for one in (NAMES.tunnel, NAMES.node)] == before
-    await cluster.kubectl("wait", f"node/{NODE}", "--for=condition=MemoryPressure=false", "--timeout=100s")
+    await cluster.kubectl("wait", f"node/{NODE}", "--for=condition=MemoryPressure=false", PATIENCE)

@@ -19,7 +19,7 @@ import pytest
 import pytest_asyncio
 from tests.conformance.installing import render
 from tests.kubelet import aws_driver, installing
-from tests.kubelet.cluster import NAMES, NODE, Cluster, Workload, claim, pod
+from tests.kubelet.cluster import NAMES, NODE, PATIENCE, Cluster, Workload, claim, pod
 from tests.kubelet.images import SHELL
 from tests.kubelet.installing import DRIVER
 from tests.scenarios.steps import eventually
@@ -91,8 +91,8 @@ async def users(cluster: Cluster) -> AsyncIterator[Users]:
     await installing.uninstall(cluster)
     targets = await cluster.efs.mount_targets(cluster.file_system)
     await cluster.apply(*_older_driver(cluster, targets[0].address))
-    await cluster.kubectl("rollout", "status", "daemonset/efs-csi-node", "-n", _SYSTEM, "--timeout=110s")
-    await eventually(lambda: _is_registered(cluster), what="the older driver is registered", seconds=120)
+    await cluster.kubectl("rollout", "status", "daemonset/efs-csi-node", "-n", _SYSTEM, PATIENCE)
+    await eventually(lambda: _is_registered(cluster), what="the older driver is registered", seconds=600)
     # It would remove the startup taint of the node itself, which is there if no driver has run yet.
     await cluster.kubectl.run("taint", "node", NODE, "efs.csi.aws.com/agent-not-ready-")
     namespace = await cluster.new_namespace()
@@ -108,12 +108,12 @@ async def users(cluster: Cluster) -> AsyncIterator[Users]:
         pod(IDLE, namespace, "shared", image=SHELL, command=("/bin/sh", "-c", "ls /data; sleep 1000000")),
     )
     await users.write()
-    await cluster.kubectl("wait", f"pod/{IDLE}", "-n", namespace, "--for=condition=Ready", "--timeout=110s")
+    await cluster.kubectl("wait", f"pod/{IDLE}", "-n", namespace, "--for=condition=Ready", PATIENCE)
     for name in (*pods, IDLE):
         assert await users.uses_older_driver(name)
     yield users
-    await cluster.kubectl("delete", "namespace", namespace, "--timeout=110s")
-    await cluster.kubectl("delete", "pv", "--all", "--timeout=100s")
+    await cluster.kubectl("delete", "namespace", namespace, PATIENCE)
+    await cluster.kubectl("delete", "pv", "--all", PATIENCE)
     await installing.uninstall(cluster)
     left = ("serviceaccount/efs-csi-controller-sa", "serviceaccount/efs-csi-node-sa")
     await cluster.kubectl("delete", "-n", _SYSTEM, *left)
@@ -298,7 +298,7 @@ async def test_pods_write_while_kube_efs_is_installed_beside_the_older_driver(us
     await cluster.kubectl("apply", "-f", "-", stdin=without_tokens)
 
     for workload in (f"daemonset/{NAMES.tunnel}", f"deployment/{NAMES.controller}"):
-        await cluster.kubectl("rollout", "status", workload, "-n", NAMES.namespace, "--timeout=110s")
+        await cluster.kubectl("rollout", "status", workload, "-n", NAMES.namespace, PATIENCE)
     await users.write()
     drivers = await cluster.get("pods", "-n", NAMES.namespace, "-l", f"component={NAMES.node}")
     assert [one["status"]["phase"] for one in drivers["items"]] == ["Pending"]
@@ -306,7 +306,7 @@ async def test_pods_write_while_kube_efs_is_installed_beside_the_older_driver(us
 
 async def test_claim_that_waited_is_served_and_mounted_by_the_older_driver(users: Users) -> None:
     bound = ("pvc/waiting", "-n", users.namespace, "--for=jsonpath={.status.phase}=Bound")
-    await users.cluster.kubectl("wait", *bound, "--timeout=110s")
+    await users.cluster.kubectl("wait", *bound, PATIENCE)
     await users.start("early", "waiting")
     await users.write()
     assert await users.uses_older_driver("early")
@@ -318,9 +318,7 @@ async def test_drained_pod_returns_through_a_tunnel_of_kube_efs(users: Users) ->
     moved = users.workloads[MOVED]
     older = ("-n", _SYSTEM, "-l", "app=efs-csi-node")
     # Step 5 of the page. Two pods are not drained, so their mounts are there when the new driver takes over.
-    await cluster.kubectl(
-        "drain", NODE, "--ignore-daemonsets", f"--pod-selector=app={MOVED}", "--timeout=110s"
-    )
+    await cluster.kubectl("drain", NODE, "--ignore-daemonsets", f"--pod-selector=app={MOVED}", PATIENCE)
     moved.holds_what_was_written()
     before = moved.blocks
     await cluster.kubectl("delete", "pod", *older, "--field-selector", f"spec.nodeName={NODE}")
@@ -334,7 +332,7 @@ async def test_drained_pod_returns_through_a_tunnel_of_kube_efs(users: Users) ->
 
 
 async def test_mount_of_an_idle_pod_is_unmounted_by_the_new_driver(users: Users) -> None:
-    await users.cluster.kubectl("delete", "pod", IDLE, "-n", users.namespace, "--timeout=110s")
+    await users.cluster.kubectl("delete", "pod", IDLE, "-n", users.namespace, PATIENCE)
 
 
 async def test_pod_whose_tunnel_ended_with_the_older_driver_writes_when_it_is_restored(
@@ -381,12 +379,12 @@ async def test_volume_of_the_older_driver_is_removed_with_its_claim(users: Users
     cluster, in_namespace = users.cluster, ("-n", users.namespace)
     for one in users.workloads.values():
         one.holds_what_was_written()
-    await cluster.kubectl("delete", "pod,replicaset", "--all", *in_namespace, "--timeout=110s")
-    await eventually(cluster.is_nothing_mounted, what="nothing is mounted on the node", seconds=120)
-    await cluster.kubectl("delete", "pvc", "--all", *in_namespace, "--timeout=110s")
+    await cluster.kubectl("delete", "pod,replicaset", "--all", *in_namespace, PATIENCE)
+    await eventually(cluster.is_nothing_mounted, what="nothing is mounted on the node", seconds=600)
+    await cluster.kubectl("delete", "pvc", "--all", *in_namespace, PATIENCE)
 
     async def only_the_volume_that_people_wrote() -> bool:
         return await cluster.volumes() == {"shared"}
 
-    await eventually(only_the_volume_that_people_wrote, what="the volumes are removed", seconds=120)
+    await eventually(only_the_volume_that_people_wrote, what="the volumes are removed", seconds=600)
     assert users.access_point not in await cluster.access_points()

@@ -84,4 +84,4 @@ async def test_nothing_is_left_after_the_suite(cluster: Cluster, suite: Suite) -
         access_points = await cluster.access_points()
         return not volumes and access_points == suite.access_points and await cluster.is_nothing_mounted()
 
-    await eventually(nothing_is_left, what="no volume, access point and mount is left", seconds=120)
+    await eventually(nothing_is_left, what="no volume, access point and mount is left", seconds=600)

@@ -134,4 +134,4 @@ async def test_pods_of_every_version_are_deleted_by_the_last_one(installation: I
     for one in installation.workloads:
         await one.has_seen_no_error()
     await asyncio.gather(*(one.delete() for one in installation.workloads))
-    await eventually(cluster.is_nothing_mounted, what="nothing is mounted on the node", seconds=120)
+    await eventually(cluster.is_nothing_mounted, what="nothing is mounted on the node", seconds=600)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 import yaml
-from tests.kubelet.cluster import NAMES, NODE, Cluster, Workload, claim, pod
+from tests.kubelet.cluster import NAMES, NODE, PATIENCE, Cluster, Workload, claim, pod
 from tests.kubelet.images import SHELL
 from tests.kubelet.installing import DIRECTORIES, DRIVER
 from tests.scenarios.steps import eventually
@@ -45,8 +45,8 @@ async def users(installed: Cluster) -> AsyncIterator[Users]:
     await cluster.apply(*_classes(users), *_claims(users))
     await cluster.apply(*_pods(users), _stateful_set(users))
     yield users
-    await cluster.kubectl("delete", "namespace", namespace, "--timeout=100s")
-    await cluster.kubectl("delete", "pv/static", "--timeout=100s")
+    await cluster.kubectl("delete", "namespace", namespace, PATIENCE)
+    await cluster.kubectl("delete", "pv/static", PATIENCE)
     await cluster.kubectl("delete", "-f", "-", stdin=yaml.safe_dump_all(_classes(users)))
 
 
@@ -204,7 +204,7 @@ async def test_read_only_volume_can_be_read_and_not_written(users: Users) -> Non
     await users.workload("access-point").continues(1)
     await users.cluster.apply(reader)
     await users.cluster.kubectl(
-        *("wait", "pod/reader", "-n", users.namespace, "--timeout=100s"),
+        *("wait", "pod/reader", "-n", users.namespace, PATIENCE),
         "--for=jsonpath={.status.phase}=Succeeded",
     )
 
@@ -213,10 +213,10 @@ async def test_pods_are_deleted_without_an_error_and_nothing_is_left(users: User
     cluster = users.cluster
     for name in WORKLOADS:
         await users.workload(name).has_seen_no_error()
-    await cluster.kubectl("delete", "pod,statefulset", "--all", "-n", users.namespace, "--timeout=110s")
-    await eventually(cluster.is_nothing_mounted, what="nothing is mounted on the node", seconds=120)
+    await cluster.kubectl("delete", "pod,statefulset", "--all", "-n", users.namespace, PATIENCE)
+    await eventually(cluster.is_nothing_mounted, what="nothing is mounted on the node", seconds=600)
 
-    await cluster.kubectl("delete", "sharedvolume,pvc", "--all", "-n", users.namespace, "--timeout=110s")
+    await cluster.kubectl("delete", "sharedvolume,pvc", "--all", "-n", users.namespace, PATIENCE)
 
     async def only_what_is_kept() -> bool:
         return (await cluster.volumes(), await cluster.access_points()) == (
@@ -224,13 +224,13 @@ async def test_pods_are_deleted_without_an_error_and_nothing_is_left(users: User
             {users.kept_access_point},
         )
 
-    await eventually(only_what_is_kept, what="only the kept volume and access point are left", seconds=120)
+    await eventually(only_what_is_kept, what="only the kept volume and access point are left", seconds=600)
 
     async def data_is_removed() -> bool:
         # A worker pod empties the trash a little later.
         return not any(users.workload(name).file for name in ("tunnel", "directory", "plain-directory"))
 
-    await eventually(data_is_removed, what="the data of deleted volumes is removed", seconds=120)
+    await eventually(data_is_removed, what="the data of deleted volumes is removed", seconds=600)
     # By default, the contents of access points stay, as with the driver of AWS.
     assert all(users.workload(name).file for name in ("static", "shared-volume"))
 
@@ -240,4 +240,4 @@ async def test_pods_are_deleted_without_an_error_and_nothing_is_left(users: User
         pods = {one["metadata"]["uid"] for one in (await cluster.get("pods", "-A"))["items"]}
         return set(directories.split()) == pods
 
-    await eventually(only_directories_of_pods, what="no directory of a deleted pod is left", seconds=120)
+    await eventually(only_directories_of_pods, what="no directory of a deleted pod is left", seconds=600)

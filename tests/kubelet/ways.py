@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from tests.conformance.helm import CHART, helm
 from tests.conformance.installing import render
 from tests.kubelet import installing
-from tests.kubelet.cluster import NAMES, NODE, Cluster
+from tests.kubelet.cluster import NAMES, NODE, PATIENCE, Cluster
 from tests.kubelet.installing import DRIVER
 from tests.scenarios.steps import eventually
 
@@ -120,7 +120,7 @@ class Chart:
         await self._helm(cluster, "uninstall")
         # What Helm keeps.
         await cluster.kubectl("delete", "crd", "sharedvolumes.aws-efs.managed.openshift.io")
-        await cluster.kubectl("delete", "namespace", NAMES.namespace, "--timeout=110s")
+        await cluster.kubectl("delete", "namespace", NAMES.namespace, PATIENCE)
         await _no_driver(cluster)
 
     async def _upgrade(self, cluster: Cluster, values: Mapping[str, str]) -> None:
@@ -168,15 +168,15 @@ class Operator:
     async def make_daemon_sets(self, cluster: Cluster) -> None:
         for name in DAEMON_SETS.values():
             where = (f"daemonset/{name}", *_IN_NAMESPACE)
-            await cluster.kubectl("wait", *where, "--for=create", "--timeout=110s")
+            await cluster.kubectl("wait", *where, "--for=create", PATIENCE)
 
     async def roll_back(self, cluster: Cluster, image: str) -> None:
         await self.upgrade(cluster, image)
 
     async def remove(self, cluster: Cluster) -> None:
-        await cluster.kubectl("delete", "clustercsidriver", DRIVER, "--timeout=110s")
+        await cluster.kubectl("delete", "clustercsidriver", DRIVER, PATIENCE)
         await cluster.kubectl(
-            "delete", "--ignore-not-found", "--timeout=110s", "-f", "-", stdin=self._manifests(cluster.image)
+            "delete", "--ignore-not-found", PATIENCE, "-f", "-", stdin=self._manifests(cluster.image)
         )
         # What the operator keeps.
         await cluster.kubectl("delete", "storageclass", NAMES.storage_class)
@@ -234,7 +234,7 @@ async def _rolled_out(cluster: Cluster, *workloads: str) -> None:
     for workload in workloads or installing.WORKLOADS:
 
         async def look(workload: str = workload) -> bool:
-            command = ("rollout", "status", workload, *_IN_NAMESPACE, "--timeout=100s")
+            command = ("rollout", "status", workload, *_IN_NAMESPACE, PATIENCE)
             return (await cluster.kubectl.run(*command)).status == 0
 
         await eventually(look, what=f"{workload} is rolled out", seconds=_SECONDS)
@@ -246,4 +246,4 @@ async def _no_driver(cluster: Cluster) -> None:
     async def look() -> bool:
         return not (await cluster.get("csinode", NODE))["spec"]["drivers"]
 
-    await eventually(look, what="the node has no driver", seconds=120)
+    await eventually(look, what="the node has no driver", seconds=600)
