@@ -142,6 +142,12 @@ class Node:
         request = csi.NodeUnpublishVolumeRequest(volume_id=str(volume), target_path=str(target))
         await self._stub.NodeUnpublishVolume(request, timeout=_CALL_SECONDS, wait_for_ready=True)
 
+    async def replace_tunnel_agent(self, **settings: str) -> None:
+        """Replace the tunnel agent by one with these other settings."""
+        await self.tunnel.stop()
+        self.tunnel = self.tunnel.replica(self.tunnel.log_file, settings)
+        await start(self.tunnel)
+
     async def tunnels(self) -> tuple[TunnelOnDemand, ...]:
         """The tunnels on demand."""
         return await self.tunnels_client.tunnels()

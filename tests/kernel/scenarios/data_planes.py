@@ -1,10 +1,16 @@
-"""The contract of the data planes, which needs a kernel with TLS."""
+"""Both data planes: their contract, and changes from one to the other; they need a kernel with TLS."""
 
 import asyncio
 import sys
 from asyncio.subprocess import DEVNULL, STDOUT
 
+from tests.kernel.guest.kernel import nfs_mount
 from tests.kernel.guest.machine import Machine
+from tests.kernel.guest.waiting import until
+from tests.kernel.guest.work import working
+
+from kube_efs.tunnels.options import relay_socket
+from kube_efs.tunnels.sockets.ports import listening_ports
 
 _TESTS = "tests/integration/data_planes"
 _PYTEST = (
@@ -29,3 +35,33 @@ async def contract_of_both(machine: Machine) -> None:
     assert status == 0, "pytest failed; its output is in pytest.log"
     # Skipped tests mean that the kernel of the guest has no TLS.
     assert " skipped" not in output.read_text()
+
+
+async def mounts_continue_when_the_setting_of_the_data_plane_changes(machine: Machine) -> None:
+    """Ports with connections stay with their process; new and unused ones follow the setting."""
+    fs = await machine.create_file_system()
+    unused = machine.efs.targets().targets[fs].port
+    volumes = [machine.efs.create_access_point(fs, f"/{name}", uid=1001) for name in ("first", "second")]
+    served = [machine.efs.path(fs, f"/{name}/work") for name in ("first", "second")]
+    async with machine.node() as node:
+        first = await node.publish(volumes[0], "first")
+        by_stunnel = nfs_mount(first)
+        stunnel = node.data_plane_at(by_stunnel.port)
+        async with working(first / "work", served[0]) as work:
+            await node.replace_tunnel_agent(KUBE_EFS_DATA_PLANE="kernel")
+            await work.continues()
+            second = await node.publish(volumes[1], "second")
+            by_relay = nfs_mount(second)
+            relay = node.data_planes()[relay_socket(node.conf)]
+            await until(lambda: unused in listening_ports(relay), "the relay has the unused port")
+            async with working(second / "work", served[1]) as other_work:
+                await other_work.continues()
+                await node.replace_tunnel_agent(KUBE_EFS_DATA_PLANE="stunnel")
+                await work.continues()
+                await other_work.continues()
+                await until(lambda: unused in listening_ports(stunnel), "stunnel has it again")
+                assert node.data_plane_at(by_stunnel.port) == stunnel
+                assert node.data_plane_at(by_relay.port) == relay
+        assert (nfs_mount(first), nfs_mount(second)) == (by_stunnel, by_relay)
+        for volume, target in zip(volumes, (first, second), strict=True):
+            await node.unpublish(volume, target)
