@@ -2,8 +2,8 @@
 
 What must always hold: no two data planes listen on one port, and a port stays open whose connection the agent
 could know. One that opens while the agent moves an unused port stays with its process; the port then opens
-again. Once nothing changes any more, every wanted service listens. Once nothing is connected either, each is served by
-the data plane that is preferred for it.
+again. Once nothing changes any more, every wanted service listens. Once nothing is connected either, each is
+served by the data plane that is preferred for it.
 """
 
 import asyncio
