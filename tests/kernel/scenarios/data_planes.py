@@ -6,6 +6,7 @@ from asyncio.subprocess import DEVNULL, STDOUT
 
 from tests.kernel.guest.kernel import nfs_mount
 from tests.kernel.guest.machine import Machine
+from tests.kernel.guest.node import Node
 from tests.kernel.guest.waiting import until
 from tests.kernel.guest.work import working
 
@@ -59,9 +60,16 @@ async def mounts_continue_when_the_setting_of_the_data_plane_changes(machine: Ma
                 await node.replace_tunnel_agent(KUBE_EFS_DATA_PLANE="stunnel")
                 await work.continues()
                 await other_work.continues()
-                await until(lambda: unused in listening_ports(stunnel), "stunnel has it again")
+                await until(
+                    lambda: any(unused in listening_ports(one) for one in _stunnels(node, relay)),
+                    "a stunnel has it again",
+                )
                 assert node.data_plane_at(by_stunnel.port) == stunnel
                 assert node.data_plane_at(by_relay.port) == relay
         assert (nfs_mount(first), nfs_mount(second)) == (by_stunnel, by_relay)
         for volume, target in zip(volumes, (first, second), strict=True):
             await node.unpublish(volume, target)
+
+
+def _stunnels(node: Node, relay: int) -> list[int]:
+    return [pid for pid in node.data_planes().values() if pid != relay]
