@@ -13,6 +13,9 @@ from kube_efs.tunnels.reservations import Holder, TunnelSpec
 from kube_efs.tunnels.sockets.ports import listening_ports
 from kube_efs_lab.cluster import EmbeddedCluster
 
+_SECONDS = 60.0
+_PAUSE_SECONDS = 0.1
+
 
 def stunnels_of(folder: Path) -> list[psutil.Process]:
     configurations = str(folder / "tunnel" / "stunnel")
@@ -31,8 +34,13 @@ async def test_the_stunnels_that_an_agent_leaves_to_mounts_end_with_the_cluster(
         spec = TunnelSpec(file_system_id=file_system_id, address=target.address)
         async with connect_tunnels(cluster.tunnel_socket) as tunnels:
             await tunnels.ensure(spec, Holder("a mount that stays"))
+        # One for the file system of the ConfigMap, which the agent reads meanwhile, and one on demand.
+        async with asyncio.timeout(_SECONDS):
+            while True:
+                if len(await asyncio.to_thread(stunnels_of, tmp_path)) == 2:
+                    break
+                await asyncio.sleep(_PAUSE_SECONDS)
         await cluster.tunnel.stop()
-        # One for the file system of the ConfigMap, one for the tunnel on demand.
         assert len(await asyncio.to_thread(stunnels_of, tmp_path)) == 2
     assert await asyncio.to_thread(stunnels_of, tmp_path) == []
 
