@@ -16,7 +16,7 @@ def test_every_block_is_run_or_has_a_reason(page: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES)
 def test_tests_that_pages_quote_exist(page: str) -> None:
-    named = re.findall(r"\b(?:lab/)?tests/[\w/]+(?:\.(?:py|yaml))?", (ROOT / page).read_text())
+    named = re.findall(r"\b(?:lab/)?tests/[\w/]+(?:\.(?:py|yaml|c))?", (ROOT / page).read_text())
     assert [path for path in named if not (ROOT / path).exists()] == []
 
 
