@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -38,16 +39,21 @@ def kernel_environment() -> dict[str, str]:
     """The variables of the process that is a guest's kernel; builds what it needs on processors with AMX."""
     if " amx_tile " not in _CPUS.read_text():
         return dict(os.environ)
-    digest = hashlib.sha256(_XSTATE.read_bytes()).hexdigest()[:12]
-    library = _PROJECT / ".cache" / "kernel" / f"xstate-{digest}.so"
+    return {**os.environ, "LD_PRELOAD": str(build_xstate(_PROJECT / ".cache" / "kernel"))}
+
+
+def build_xstate(folder: Path) -> Path:
+    """The library of ``host/xstate.c`` in a folder; guests that start at the same time may all build it."""
+    library = folder / f"xstate-{hashlib.sha256(_XSTATE.read_bytes()).hexdigest()[:12]}.so"
     if not library.exists():
-        library.parent.mkdir(parents=True, exist_ok=True)
-        # Other workers may build it at the same time.
-        own = library.with_suffix(f".{os.getpid()}")
-        command = ["cc", "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", str(own), str(_XSTATE)]
-        subprocess.run(command, check=True, timeout=_BUILD_SECONDS)
-        own.rename(library)
-    return {**os.environ, "LD_PRELOAD": str(library)}
+        folder.mkdir(parents=True, exist_ok=True)
+        # Threads build at the same time, too: each has a directory of its own, not a name made of its pid.
+        with tempfile.TemporaryDirectory(dir=folder) as own:
+            built = Path(own, library.name)
+            command = ["cc", "-O2", "-Wall", "-Werror", "-shared", "-fPIC", "-o", str(built), str(_XSTATE)]
+            subprocess.run(command, check=True, timeout=_BUILD_SECONDS)
+            built.replace(library)
+    return library
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
