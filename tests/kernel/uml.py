@@ -43,7 +43,7 @@ def kernel_environment() -> dict[str, str]:
 
 
 def build_xstate(folder: Path) -> Path:
-    """The library of ``host/xstate.c`` in a folder; guests that start at the same time may all build it."""
+    """The library of ``host/xstate.c`` in a directory; guests that start at the same time may build it."""
     library = folder / f"xstate-{hashlib.sha256(_XSTATE.read_bytes()).hexdigest()[:12]}.so"
     if not library.exists():
         folder.mkdir(parents=True, exist_ok=True)
