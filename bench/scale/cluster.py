@@ -7,10 +7,11 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Any, Final, Self
 
+import yaml
 from bench.scale.api_server import ApiServerCounters
 from lightkube import AsyncClient
 from lightkube.models.core_v1 import (
@@ -19,8 +20,10 @@ from lightkube.models.core_v1 import (
     PersistentVolumeSpec,
 )
 from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.apps_v1 import DaemonSet, Deployment
 from lightkube.resources.core_v1 import ConfigMap, Node, PersistentVolume
 from tests.conformance.programs import PROGRAMS
+from tests.scenarios import steps
 
 from fake_efs.aws_api import CREDENTIALS, AwsApi, Subnet, create_subnets
 from fake_efs.process import ChildProcess, start_module
@@ -29,18 +32,32 @@ from kube_efs.aws.connection import AwsConnection, Service
 from kube_efs.kube.client import connect, load_config
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.targets import CONFIG_MAP_KEY, TunnelTargets, parse_targets
+from kube_efs.operator.manifests import RenderOptions, text_of
+from kube_efs.operator.operator_manifests import render_operator
+from kube_efs.operator.platforms import Platform
 from kube_efs.tunnels.mount_targets import NFS_PORT
 from kube_efs_lab.aws import aws_options
+from kube_efs_lab.manifests import apply
 from kube_efs_lab.node import IMAGE
 from kube_efs_lab.program import Program
-from kube_efs_lab.programs import NAMES, reserved_base_port
+from kube_efs_lab.programs import NAMES, NODE, reserved_base_port
 from kube_efs_lab.real_control_plane import ControlPlanes, ServiceAccountName
 from kube_efs_lab.real_plane import RealPlane
 
 _AT_ONCE: Final = 16
+# Those that AWS keeps in each subnet; one of them marks the range as taken.
+_RESERVED_ADDRESSES: Final = 3
 _REGION: Final = "us-east-1"
 _INHERITED: Final = ("HOME", "LANG", "PATH", "PYTHONPATH", "TMPDIR")
 _SETTLE_SECONDS: Final = 0.1
+_DRIVER: Final = """\
+apiVersion: operator.openshift.io/v1
+kind: ClusterCSIDriver
+metadata:
+  name: efs.csi.aws.com
+spec:
+  managementState: Managed
+"""
 _PATIENCE_SECONDS: Final = 300.0
 
 
@@ -80,7 +97,7 @@ class Account:
     def __init__(self, connection: AwsConnection, subnets: tuple[Subnet, ...]) -> None:
         self._connection = connection
         self.subnets = subnets
-        self._hosts = tuple(one.network.hosts() for one in subnets)
+        self._hosts = tuple(islice(one.network.hosts(), _RESERVED_ADDRESSES, None) for one in subnets)
         self._numbers = count()
 
     async def file_systems(self, number: int) -> list[FileSystemId]:
@@ -166,6 +183,7 @@ class ScaleCluster:
     plane: RealPlane
     client: AsyncClient
     account: Account
+    operator: Program
     controller: Program
     counters: ApiServerCounters
     listeners: Listeners
@@ -183,7 +201,8 @@ class ScaleCluster:
             stack.push_async_callback(planes.stop)
             plane = await stack.enter_async_context(RealPlane(planes))
             client = await stack.enter_async_context(connect(load_config(plane.kubeconfig)))
-            await plane.install(client, NAMES.namespace)
+            operator = await _install(plane, client, folder)
+            stack.push_async_callback(operator.stop)
             loopback = LoopbackRange.acquire()
             stack.callback(loopback.release)
             api = await AwsApi.start(folder / "aws-api.log")
@@ -202,6 +221,7 @@ class ScaleCluster:
                 plane=plane,
                 client=client,
                 account=Account(connection, subnets),
+                operator=operator,
                 controller=await _controller(folder, plane, aws, stack.enter_context(reserved_base_port())),
                 counters=ApiServerCounters(plane.kubeconfig),
                 listeners=Listeners(stack),
@@ -259,7 +279,8 @@ class ScaleCluster:
         """New Node objects, and kubeconfigs with tokens as the pods of agents have there."""
         account = ServiceAccountName(NAMES.namespace, NAMES.tunnel_account)
         for name in names:
-            await self.client.create(Node(metadata=ObjectMeta(name=name)))
+            labels = {"kubernetes.io/os": "linux"}
+            await self.client.create(Node(metadata=ObjectMeta(name=name, labels=labels)))
             kubeconfig = await self.plane.plane.kubeconfig(account, node=name)
             await asyncio.to_thread(kubeconfig.rename, self._kubeconfigs / name)
 
@@ -311,6 +332,39 @@ class ScaleCluster:
 def _make(file: Path) -> None:
     file.parent.mkdir()
     file.touch()
+
+
+async def _install(plane: RealPlane, client: AsyncClient, folder: Path) -> Program:
+    """The operator, after it has installed everything with its own account; no kubelet runs the pods."""
+    options = RenderOptions(
+        platform=Platform.KUBERNETES, namespace=NAMES.namespace, create_namespace=True, csi=True
+    )
+    kept = [one for one in render_operator(options) if one["kind"] != "Deployment"]
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
+    await apply(client, [text_of(kept, as_json=False), yaml.safe_dump(node)])
+    settings = {
+        **_inherited(),
+        "KUBECONFIG": str(await plane.kubeconfig_of("kube-efs-operator")),
+        "KUBE_EFS_HEALTH_HOST": "127.0.0.1",
+        "KUBE_EFS_HEALTH_PORT": "0",
+        "KUBE_EFS_IMAGE": "registry.example.com/kube-efs:1",
+        "KUBE_EFS_NAMES": NAMES.name_set.value,
+        "POD_NAME": "kube-efs-operator-0",
+        "POD_NAMESPACE": NAMES.namespace,
+    }
+    operator = Program("operator", settings, folder / "operator.log")
+    await operator.start()
+    await operator.ready()
+    await apply(client, [_DRIVER])
+    await steps.eventually(lambda: _is_installed(client), what="the operator has installed everything")
+    return operator
+
+
+async def _is_installed(client: AsyncClient) -> bool:
+    deployments = [one.metadata async for one in client.list(Deployment, namespace=NAMES.namespace)]
+    sets = [one.metadata async for one in client.list(DaemonSet, namespace=NAMES.namespace)]
+    names = {one.name for one in (*deployments, *sets) if one}
+    return names == {NAMES.controller, NAMES.tunnel, NAMES.node}
 
 
 async def _controller(folder: Path, plane: RealPlane, aws: Mapping[str, str], base_port: int) -> Program:
