@@ -176,6 +176,11 @@ class EmbeddedCluster:
         """Where the node's tunnels are asked for."""
         return self._folders.tunnel_socket
 
+    @property
+    def stunnel_conf(self) -> Path:
+        """The configuration of the node's first stunnel; those of others are beside it."""
+        return self._folders.stunnel_conf
+
     def connect(self) -> AsyncClient:
         """A further client of the cluster; close it with ``async with``."""
         return connect(load_config(self.kubeconfig))

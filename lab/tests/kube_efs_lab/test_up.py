@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from kube_efs_lab.manifests import (
 from kube_efs_lab.programs import NAMES
 
 _KUBECTL = shutil.which("kubectl")
+_COMMANDS = commands_for("docs/embedded.md", "lab/tests/kube_efs_lab/test_up.py")
 
 
 def _until(condition: Callable[[], bool], seconds: float, what: str) -> None:
@@ -36,8 +38,7 @@ def _until(condition: Callable[[], bool], seconds: float, what: str) -> None:
 
 class _Up:
     def __init__(self, folder: Path, *options: str) -> None:
-        [command] = commands_for("docs/embedded.md", "lab/tests/kube_efs_lab/test_up.py")
-        assert command.text == "kube-efs up"
+        assert _COMMANDS[0].text == "kube-efs up"
         self.kubeconfig = folder / (options[-1] if "--kubeconfig" in options else ".kube-efs/kubeconfig")
         self._output = folder / "output"
         with self._output.open("w") as output:
@@ -63,6 +64,15 @@ class _Up:
         )
         assert answer.returncode == 0, answer.stderr
         return answer.stdout
+
+    def run_elsewhere(self, *commands: str) -> str:
+        """The output of commands in another terminal, which has none of this test's variables."""
+        environment = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        script = "\n".join(("set -e", *commands))
+        folder = self.kubeconfig.parents[1]
+        return subprocess.check_output(
+            ["sh", "-c", script], env=environment, cwd=folder, text=True, timeout=120
+        )
 
     def kubectl(self, *arguments: str, text: str = "") -> str:
         assert _KUBECTL, "kubectl is not installed; make setup installs it"
@@ -102,7 +112,7 @@ def test_a_claim_applied_with_kubectl_is_bound_and_ctrl_c_ends_everything(up: _U
     up.process.send_signal(signal.SIGINT)
     assert up.process.wait(timeout=60) == 0, up.output()
     assert [child for child in children if child.is_running()] == []
-    assert not up.kubeconfig.exists()
+    assert list(up.kubeconfig.parent.iterdir()) == []
 
 
 def test_a_pod_of_the_csi_driver_ends_with_the_cluster_and_leaves_nothing(up: _Up) -> None:
@@ -125,6 +135,22 @@ def test_a_pod_of_the_csi_driver_ends_with_the_cluster_and_leaves_nothing(up: _U
     assert not mounted.exists()
 
 
+def test_another_terminal_has_what_it_needs_and_the_doctor_leaves_nothing_unchecked(up: _Up) -> None:
+    load, *others = _COMMANDS[1:]
+    for command in others:
+        assert command.missing(up.run_elsewhere(load.text, command.text)) == []
+    [doctor] = [line.strip() for line in up.output().splitlines() if "doctor node" in line]
+    found = up.run_elsewhere(load.text, doctor)
+    assert "TLS handshakes" in found
+    assert found.endswith("No problems were found in node embedded.\n")
+
+    addresses = [line.split()[-1] for line in up.output().splitlines() if "  http://" in line]
+    page, *metrics = [urllib.request.urlopen(address, timeout=60).read().decode() for address in addresses]
+    assert "<title>kube-efs status</title>" in page
+    assert all("kube_efs_" in one for one in metrics)
+    assert len(metrics) == 3
+
+
 def test_a_killed_process_is_started_again_and_the_class_can_be_applied_again(up: _Up) -> None:
     assert up.kubectl("apply", "-f", "-", text=STORAGE_CLASS) == (
         f"storageclass.storage.k8s.io/{STORAGE_CLASS_NAME} unchanged\n"
@@ -134,6 +160,7 @@ def test_a_killed_process_is_started_again_and_the_class_can_be_applied_again(up
     controller.kill()
 
     _until(lambda: "kube-efs controller has ended (exit code -9)" in up.output(), 20, "its end is told")
+    _until(lambda: "kube-efs controller serves its metrics at" in up.output(), 30, "its new address is told")
     up.kubectl("apply", "-f", "-", text=EXAMPLE_CLAIM)
     up.kubectl("wait", "pvc/efs-example", "--for=jsonpath={.status.phase}=Bound", "--timeout=30s")
 
