@@ -31,9 +31,8 @@ def render_findings(findings: tuple[Finding, ...], *, what: str) -> RenderableTy
     """A table of problems, evidence and remedies; the commands; a summary line."""
     if not findings:
         return Text(f"No problems were found in {what}.", style="green")
-    columns = ["", "finding", "problem", "remedy"]
-    table = table_of(f"Findings about {what}", columns, map(_row, findings))
-    table.show_lines = True
+    columns = ["severity", "finding", "problem", "remedy"]
+    table = table_of(f"Findings about {what}", columns, map(_row, findings), has_lines=True)
     counts = count(findings)
     summary = ", ".join(f"{counts[one]} {one}" for one in Severity if counts[one])
     return Group(table, *_commands(findings), Text(f"{summary}."))

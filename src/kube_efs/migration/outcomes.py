@@ -6,7 +6,6 @@ from enum import StrEnum
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from kube_efs.migration.errors import ClaimInUse
@@ -120,7 +119,7 @@ def render(outcomes: Sequence[MigrationOutcome]) -> RenderableType:
         )
         for one in outcomes
     ]
-    table: Table = table_of("Claims", columns, rows)
+    table = table_of("Claims", columns, rows)
     reasons = [Text(f"! {one.reason}", style="red") for one in outcomes if one.reason]
     notes = [Text(f"  {one.namespace}/{one.claim}: {note}") for one in outcomes for note in one.notes]
     return Group(table, *notes, *reasons)

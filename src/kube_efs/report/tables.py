@@ -1,9 +1,12 @@
 """The tables of a report for a terminal."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -24,6 +27,10 @@ from kube_efs.report.values import (
 )
 from kube_efs.tunnels.status import TunnelState, TunnelStatus
 
+# Narrower texts than this are hard to read; wider ones may be as narrow as this.
+_TEXT_WIDTH = 24
+# Beyond any cell.
+_ANY_WIDTH = 100_000
 _COLOURS = {
     "Bound": "green",
     "Available": "green",
@@ -51,22 +58,69 @@ def make_console(*, quiet: bool = False) -> Console:
     return console if console.is_terminal else Console(quiet=quiet, highlight=False, width=160)
 
 
-def table_of(title: str, columns: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> Table:
-    """A table; cells are plain text or colored words."""
-    table = Table(
-        title=title,
-        title_justify="left",
-        title_style="bold",
-        header_style="dim",
-        box=box.SIMPLE,
-        pad_edge=False,
-    )
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        # Text from a cluster must not be read as rich's markup.
-        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
-    return table
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """A table, or on a terminal that is too narrow for it a list of its rows, so that no name is broken.
+
+    Only cells with spaces are texts, which may continue on the next line.
+    """
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Text, ...], ...]
+    has_lines: bool
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The form that fits."""
+        table = self._table(console, options)
+        if Measurement.get(console, options.update(max_width=_ANY_WIDTH), table).minimum <= options.max_width:
+            yield table
+        else:
+            yield from self._list()
+
+    def _table(self, console: Console, options: ConsoleOptions) -> Table:
+        table = Table(
+            title=self.title,
+            title_justify="left",
+            title_style="bold",
+            header_style="dim",
+            box=box.SIMPLE,
+            pad_edge=False,
+            show_lines=self.has_lines,
+        )
+        unlimited = options.update(max_width=_ANY_WIDTH)
+        for at, column in enumerate(self.columns):
+            sizes = [Measurement.get(console, unlimited, row[at]) for row in self.rows]
+            longest_word = max((one.minimum for one in sizes), default=0)
+            longest_text = max((one.maximum for one in sizes), default=0)
+            table.add_column(
+                column, overflow="fold", min_width=max(longest_word, min(longest_text, _TEXT_WIDTH))
+            )
+        for row in self.rows:
+            table.add_row(*row)
+        return table
+
+    def _list(self) -> Iterator[RenderableType]:
+        yield Text(self.title, style="bold")
+        width = max(map(len, self.columns))
+        for row in self.rows:
+            record = Table.grid(padding=(0, 2))
+            record.add_column(style="dim", width=width)
+            record.add_column(overflow="fold")
+            for column, cell in zip(self.columns, row, strict=True):
+                if cell:
+                    record.add_row(column, cell)
+            yield Padding(record, (1, 0, 0, 1))
+        yield ""
+
+
+def table_of(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[str | Text]], *, has_lines: bool = False
+) -> Listing:
+    """A table; cells are plain text or colored words. ``has_lines`` puts lines between the rows."""
+    # Text from a cluster must not be read as rich's markup.
+    cells = (tuple(Text(cell) if isinstance(cell, str) else cell for cell in row) for row in rows)
+    return Listing(title=title, columns=tuple(columns), rows=tuple(cells), has_lines=has_lines)
 
 
 def render_cluster(report: ClusterReport) -> RenderableType:
@@ -93,7 +147,7 @@ def render_cluster(report: ClusterReport) -> RenderableType:
     )
 
 
-def _file_systems(found: Iterable[FileSystemReport]) -> Table:
+def _file_systems(found: Iterable[FileSystemReport]) -> Listing:
     rows = [
         (
             one.file_system_id,
@@ -109,7 +163,7 @@ def _file_systems(found: Iterable[FileSystemReport]) -> Table:
     return table_of("File systems", ["id", "name", "port", "mount targets", "volumes"], rows)
 
 
-def claims_table(found: Iterable[ClaimReport]) -> Table:
+def claims_table(found: Iterable[ClaimReport]) -> Listing:
     """Claims, with the reason of those without a volume."""
     rows = [
         (f"{one.namespace}/{one.name}", coloured(one.phase), one.storage_class, one.volume or one.reason)
@@ -118,7 +172,7 @@ def claims_table(found: Iterable[ClaimReport]) -> Table:
     return table_of("Claims", ["claim", "phase", "class", "volume, or why it is missing"], rows)
 
 
-def volumes_table(found: Iterable[VolumeReport]) -> Table:
+def volumes_table(found: Iterable[VolumeReport]) -> Listing:
     """Volumes with their location, and their usage if it is measured."""
     volumes = list(found)
     rows: list[tuple[str | Text, ...]] = [
@@ -141,14 +195,14 @@ def volumes_table(found: Iterable[VolumeReport]) -> Table:
     return table_of("Volumes", columns, rows)
 
 
-def tunnels_table(nodes: Iterable[NodeReport]) -> Table:
+def tunnels_table(nodes: Iterable[NodeReport]) -> Listing:
     """The tunnels of all nodes, with the reason of those that are not up."""
     rows = [_tunnel(node, tunnel) for node, tunnel in _tunnels(nodes) if not tunnel.on_demand]
     columns = ["node", "file system", "port", "state", "mount target", "TLS", "connections", "reason"]
     return table_of("Tunnels", columns, rows)
 
 
-def on_demand_table(nodes: Iterable[NodeReport]) -> Table:
+def on_demand_table(nodes: Iterable[NodeReport]) -> Listing:
     """The tunnels of CSI mounts, the number of their holders, and the expiry of their certificates."""
     rows = [
         (
@@ -171,7 +225,7 @@ def on_demand_table(nodes: Iterable[NodeReport]) -> Table:
     return table_of("Tunnels of CSI mounts", columns, rows)
 
 
-def _events(found: Iterable[EventReport]) -> Table:
+def _events(found: Iterable[EventReport]) -> Listing:
     rows = [
         (one.time, coloured(one.type), one.reason, format_object(one), str(one.count), one.message)
         for one in found

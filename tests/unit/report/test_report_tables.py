@@ -16,8 +16,8 @@ from kube_efs.report.values import (
 from kube_efs.tunnels.status import TunnelState, TunnelStatus
 
 
-def _shown(report: ClusterReport) -> str:
-    console = Console(width=200, color_system=None)
+def _shown(report: ClusterReport, width: int = 200) -> str:
+    console = Console(width=width, color_system=None)
     with console.capture() as captured:
         console.print(render_cluster(report))
     return captured.get()
@@ -177,3 +177,41 @@ def test_events_show_their_object() -> None:
     assert "PersistentVolume pv" in shown
     assert "[red]no[/] group ids" in shown
     assert "Recent events" not in _shown(ClusterReport())
+
+
+def test_narrow_terminal_gets_a_list_in_which_no_name_is_broken() -> None:
+    volume = VolumeReport(
+        name="pvc-6ab6ca3c-1f2a-4a8e-b593-ba0e8e2260ad",
+        phase="Bound",
+        reclaim_policy="Delete",
+        claim="web/data",
+        file_system_id="fs-0123456789abcdef0",
+        access_point_id="fsap-0123456789abcdef0",
+        port=None,
+        path="/",
+    )
+    shown = _shown(ClusterReport(volumes=(volume,)), width=80)
+    lines = [line.split() for line in shown.splitlines()]
+    assert ["volume", "pvc-6ab6ca3c-1f2a-4a8e-b593-ba0e8e2260ad"] in lines
+    assert ["data", "fs-0123456789abcdef0", "fsap-0123456789abcdef0"] in lines
+    assert max(map(len, shown.splitlines())) <= 80
+    # A table that fits, and one without rows, keep their form.
+    assert ["claim", "phase", "class", "volume,", "or", "why", "it", "is", "missing"] in lines
+
+
+def test_long_texts_continue_on_the_next_line_and_names_do_not() -> None:
+    event = EventReport(
+        time="2026-11-26T18:34:54Z",
+        type="Normal",
+        reason="Provisioning",
+        kind="PersistentVolumeClaim",
+        namespace="web",
+        name="data",
+        count=1,
+        message="the reason is " + "long " * 20,
+    )
+    shown = _shown(ClusterReport(events=(event,)), width=110)
+    row = next(line for line in shown.splitlines() if "2026-11-26T18:34:54Z" in line)
+    assert "web/data" in row
+    assert shown.count("long") == 20
+    assert max(map(len, shown.splitlines())) <= 110
