@@ -111,7 +111,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     configure("WARNING")
     places = vars(agent)
-    places["DataPlanes"], places["find_answering"] = HandedOver, lambda **_: frozenset()
+    places["DataPlanes"], places["read_flows"] = HandedOver, tuple
     vars(run)["TunnelAgent"] = _Agent
     asyncio.run(_run(os.environ["BENCH_NODES"].split(",")))
 

@@ -376,19 +376,19 @@ class TunnelMetrics:
         )
         self.connections = Counter(
             "kube_efs_tunnel_connections",
-            "Connections that this tunnel has carried, probes included; of the kernel's data plane only",
+            "Connections that this tunnel has carried, probes included",
             ["tunnel", "file_system"],
             registry=registry,
         )
         self.sent_bytes = Counter(
             "kube_efs_tunnel_sent_bytes",
-            "Bytes from mounts to the mount target; of the kernel's data plane only",
+            "Bytes from mounts to the mount target, probes included",
             ["tunnel", "file_system"],
             registry=registry,
         )
         self.received_bytes = Counter(
             "kube_efs_tunnel_received_bytes",
-            "Bytes from the mount target to mounts; of the kernel's data plane only",
+            "Bytes from the mount target to mounts, probes included",
             ["tunnel", "file_system"],
             registry=registry,
         )

@@ -46,7 +46,7 @@ from kube_efs.tunnels.plan import NodePlan
 from kube_efs.tunnels.probe import ProbeResult
 from kube_efs.tunnels.prober import Prober
 from kube_efs.tunnels.sockets.detection import IdlePorts, StalledPorts
-from kube_efs.tunnels.sockets.ports import PortReading, find_answering, read_ports
+from kube_efs.tunnels.sockets.ports import PortReading, read_flows, read_ports
 from kube_efs.tunnels.status import TunnelsStatus, TunnelStatus
 from kube_efs.tunnels.stunnel.configuration import check_path
 
@@ -300,12 +300,15 @@ class TunnelAgent:
 
     async def _check_tunnels(self) -> None:
         interval = self._options.probe_interval_seconds
-        answering = await asyncio.to_thread(find_answering, within_seconds=interval)
+        flows = await asyncio.to_thread(read_flows)
+        # At a port of a data plane, what was sent are answers of a mount target.
+        answering = {one.local_port for one in flows if one.sent_bytes and one.seconds_ago <= interval}
         await self._prober.probe_round(
             self._data_planes.report, answering=answering, unreachable=self._plan.reachability.down
         )
-        # After the probes: an open connection of a probe would count as that of a mount.
         ports = frozenset(service.port for service in self._data_planes.report.loaded.values())
+        self._traffic.add(flows, ports)
+        # After the probes: an open connection of a probe would count as that of a mount.
         reading = await asyncio.to_thread(self._read, ports)
         await self._record_observations(reading.connections if reading else self._observations.connections)
         self._replace_stalled_processes(reading)
@@ -319,11 +322,13 @@ class TunnelAgent:
         """Combine the last probes with the facts of the data planes, for the status, metrics and log."""
         services = self._plan.services
         facts = await self._data_planes.read_facts(services.keys())
-        self._traffic.record(services.values(), facts)
+        traffic = self._traffic.record(services.values(), facts)
         probes = self._prober.results
         self._log_changes(probes, facts)
         self._notify_of_denials(probes)
-        self._observations = Observations(probes=probes, facts=facts, connections=connections)
+        self._observations = Observations(
+            probes=probes, facts=facts, connections=connections, traffic=traffic
+        )
         self._recorder.record(zip(self._plan.tunnels, self._compute_statuses(), strict=True))
 
     def _replace_stalled_processes(self, reading: PortReading | None) -> None:

@@ -2,7 +2,7 @@
 
 import math
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TypedDict
@@ -12,17 +12,19 @@ from kube_efs.tunnels.data_plane import DataPlaneReport, ServiceFacts, Traffic, 
 from kube_efs.tunnels.mount_targets import Candidate, Nearness
 from kube_efs.tunnels.plan import PlannedTunnel
 from kube_efs.tunnels.probe import ProbeResult
+from kube_efs.tunnels.sockets.sock_diag import Flow
 from kube_efs.tunnels.status import DENIED, TunnelState, TunnelStatus
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observations:
-    """Probes, facts of the log and failed renewals by service; open connections by port."""
+    """Probes, facts of the log, failed renewals and traffic by service; open connections by port."""
 
     probes: Mapping[str, ProbeResult] = field(default_factory=lambda: MappingProxyType({}))
     facts: Mapping[str, ServiceFacts] = field(default_factory=lambda: MappingProxyType({}))
     connections: Mapping[int, int] = field(default_factory=lambda: MappingProxyType({}))
     renewals: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    traffic: Mapping[str, Traffic] = field(default_factory=lambda: MappingProxyType({}))
 
 
 def compute_status(tunnel: PlannedTunnel, report: DataPlaneReport, seen: Observations) -> TunnelStatus:
@@ -52,6 +54,7 @@ def compute_status(tunnel: PlannedTunnel, report: DataPlaneReport, seen: Observa
         state, reason = TunnelState.REJECTED, DENIED
     candidate = find_mount_target_in_use(tunnel, facts)
     pid = report.pid_by_service.get(service.name)
+    traffic = seen.traffic.get(service.name)
     return TunnelStatus(
         file_system_id=service.file_system_id,
         port=service.port,
@@ -65,6 +68,8 @@ def compute_status(tunnel: PlannedTunnel, report: DataPlaneReport, seen: Observa
         leaving=tunnel.leaving,
         denied=is_denied,
         connections=connections,
+        sent_bytes=traffic.sent_bytes if traffic else None,
+        received_bytes=traffic.received_bytes if traffic else None,
         probe_seconds=probed.seconds if probed and probed.ok else None,
         stunnel_pid=pid if pid != report.relay_pid else None,
         relay_pid=pid if pid == report.relay_pid else None,
@@ -151,6 +156,7 @@ class Statuses:
             seen.facts.get(name),
             seen.connections.get(tunnel.target.port),
             seen.renewals.get(name),
+            seen.traffic.get(name),
         )
         known = self._known.get(id(tunnel))
         if known and all(map(operator.is_, known[0], inputs)):
@@ -159,22 +165,59 @@ class Statuses:
 
 
 class TrafficRecorder:
-    """Counts the traffic of each tunnel, from totals that start at 0 with each relay."""
+    """Counts the traffic of each tunnel.
+
+    The relay counts what it carries. stunnel does not, so the kernel's counters of its open connections are
+    read periodically. What a connection carries after the last reading before its end is missed, which is
+    little: the connections of mounts stay open.
+    """
 
     def __init__(self, metrics: TunnelMetrics) -> None:
         self._metrics = metrics
         self._known: Mapping[tuple[str, str], Traffic] = {}
+        self._flows: Mapping[tuple[int, int], Flow] = {}
+        self._by_port: dict[int, Traffic] = {}
 
-    def record(self, services: Iterable[TunnelService], facts: Mapping[str, ServiceFacts]) -> None:
-        """Add what the services have carried since the last call; forget all other services."""
-        found = {
-            (service.name, str(service.file_system_id)): traffic
-            for service in services
-            if service.name in facts and (traffic := facts[service.name].traffic)
-        }
+    def add(self, flows: Iterable[Flow], ports: Collection[int]) -> None:
+        """Add what the connections at these ports have carried since the last call; forget other ports."""
+        self._by_port = {port: traffic for port, traffic in self._by_port.items() if port in ports}
+        before, self._flows = (
+            self._flows,
+            {(one.local_port, one.remote_port): one for one in flows if one.local_port in ports},
+        )
+        for ends, flow in self._flows.items():
+            last = before.get(ends)
+            if last is not None and flow.received_bytes < last.received_bytes:
+                last = None  # another connection with the same ports
+            # The data plane receives what mounts send.
+            sent = flow.received_bytes - (last.received_bytes if last else 0)
+            received = flow.sent_bytes - (last.sent_bytes if last else 0)
+            if last is None or sent or received:
+                total = self._by_port.get(flow.local_port, Traffic())
+                self._by_port[flow.local_port] = Traffic(
+                    connections=total.connections + (last is None),
+                    sent_bytes=total.sent_bytes + sent,
+                    received_bytes=total.received_bytes + max(0, received),
+                )
+
+    def record(
+        self, services: Iterable[TunnelService], facts: Mapping[str, ServiceFacts]
+    ) -> Mapping[str, Traffic]:
+        """The totals of these services by name; adds their growth to the metrics, and forgets other services.
+
+        The totals of a data plane start at 0 with its process.
+        """
+        found: dict[tuple[str, str], Traffic] = {}
+        for service in services:
+            counted = facts[service.name].traffic if service.name in facts else None
+            traffic = counted or self._by_port.get(service.port)
+            if traffic:
+                found[service.name, str(service.file_system_id)] = traffic
         metrics = self._metrics
         for labels, traffic in found.items():
             known = self._known.get(labels, Traffic())
+            if known is traffic:
+                continue
             metrics.connections.labels(*labels).inc(_growth(known.connections, traffic.connections))
             metrics.sent_bytes.labels(*labels).inc(_growth(known.sent_bytes, traffic.sent_bytes))
             metrics.received_bytes.labels(*labels).inc(_growth(known.received_bytes, traffic.received_bytes))
@@ -182,6 +225,7 @@ class TrafficRecorder:
             for counter in (metrics.connections, metrics.sent_bytes, metrics.received_bytes):
                 counter.remove(*labels)
         self._known = found
+        return {name: traffic for (name, _), traffic in found.items()}
 
 
 def _growth(before: int, now: int) -> int:

@@ -35,9 +35,11 @@ class TunnelStatus:
     certificate is not renewed. ``denied``, with the state ``rejected``, marks a tunnel without identity that
     EFS lets nobody use: it is not a failure, because the policy of the file system requires this.
     ``leaving`` marks a tunnel that left the ConfigMap, or has no holder, and stays until its connections are
-    closed; ``connections`` does not include the agent's own probes. A tunnel on demand has a ``name`` of its
-    own, because a file system can have several, ``holders``, and the expiry time of its client certificate.
-    ``stunnel_pid``, or ``relay_pid`` if the kernel encrypts it, is the process that listens for it.
+    closed; ``connections`` does not include the agent's own probes. ``sent_bytes`` went from mounts to the
+    mount target, and ``received_bytes`` back, probes included, since the agent started; None is unknown.
+    A tunnel on demand has a ``name`` of its own, because a file system can have several, ``holders``, and
+    the expiry time of its client certificate. ``stunnel_pid``, or ``relay_pid`` if the kernel encrypts it,
+    is the process that listens for it.
     """
 
     file_system_id: str
@@ -52,6 +54,8 @@ class TunnelStatus:
     # Not a state of its own: readers of earlier versions know only the states above.
     denied: bool = False
     connections: int = 0
+    sent_bytes: int | None = None
+    received_bytes: int | None = None
     probe_seconds: float | None = None
     tls_version: str = ""
     cipher: str = ""

@@ -78,7 +78,15 @@ def _without_numbers(status: TunnelsStatus) -> TunnelsStatus:
     return replace(
         status,
         tunnels=tuple(
-            replace(tunnel, probe_seconds=None, connections=0, holders=0, certificate_ends="")
+            replace(
+                tunnel,
+                probe_seconds=None,
+                connections=0,
+                holders=0,
+                certificate_ends="",
+                sent_bytes=None,
+                received_bytes=None,
+            )
             for tunnel in status.tunnels
         ),
     )

@@ -25,6 +25,7 @@ from kube_efs.tunnels.observations import (
 from kube_efs.tunnels.options import AMAZON_CA_FILE, TunnelOptions
 from kube_efs.tunnels.plan import PlannedTunnel, plan_config_map_tunnels
 from kube_efs.tunnels.probe import ProbeResult
+from kube_efs.tunnels.sockets.sock_diag import Flow
 from kube_efs.tunnels.status import (
     TunnelsStatus,
     TunnelState,
@@ -175,6 +176,46 @@ def test_traffic_is_counted_across_restarts_of_the_relay() -> None:
 
     recorder.record([SERVICE], {"fs-1": ServiceFacts()})  # stunnel serves it now
     assert value("connections") is None
+
+
+def _flow(client: int, *, sent: int, received: int, port: int = 20490) -> Flow:
+    return Flow(
+        local_port=port, remote_port=client, sent_bytes=sent, received_bytes=received, seconds_ago=0.0
+    )
+
+
+def test_traffic_of_stunnel_is_that_of_its_connections() -> None:
+    recorder = TrafficRecorder(TunnelMetrics(CollectorRegistry()))
+
+    def after(*flows: Flow) -> Traffic:
+        recorder.add(flows, {20490})
+        return recorder.record([SERVICE], {"fs-1": ServiceFacts()})["fs-1"]
+
+    # stunnel has sent to a mount what came from the mount target.
+    first = after(_flow(1, sent=70, received=5), _flow(9, sent=1, received=1, port=443))
+    assert first == Traffic(connections=1, sent_bytes=5, received_bytes=70)
+    assert (
+        after(_flow(1, sent=70, received=5)) is first
+    )  # the same object, so that its status is not computed
+    assert after(_flow(1, sent=90, received=5), _flow(2, sent=1, received=2)) == Traffic(
+        connections=2, sent_bytes=7, received_bytes=91
+    )
+    # Both have ended, and the ports of one are used again.
+    assert after(_flow(1, sent=3, received=4)) == Traffic(connections=3, sent_bytes=11, received_bytes=94)
+
+
+def test_traffic_of_a_closed_tunnel_is_forgotten() -> None:
+    recorder = TrafficRecorder(TunnelMetrics(CollectorRegistry()))
+    recorder.add([_flow(1, sent=70, received=5)], {20490})
+    recorder.add([], ())
+    assert recorder.record([SERVICE], {}) == {}
+
+
+def test_traffic_is_part_of_the_status() -> None:
+    traffic = {"fs-1": Traffic(connections=1, sent_bytes=5, received_bytes=70)}
+    found = described(seen=Observations(probes=ANSWERED, traffic=traffic))
+    assert (found.sent_bytes, found.received_bytes) == (5, 70)
+    assert (described().sent_bytes, described().received_bytes) == (None, None)
 
 
 def test_notes_name_the_data_plane_and_relays_that_end() -> None:

@@ -14,6 +14,7 @@ import structlog
 
 from kube_efs.model.errors import PlatformError, PortTaken
 from kube_efs.tunnels.sockets import sock_diag
+from kube_efs.tunnels.sockets.sock_diag import Flow
 from kube_efs.tunnels.sockets.tcp_tables import TcpSocket, TcpState, read_tables
 
 log = structlog.get_logger()
@@ -93,19 +94,15 @@ def read_ports(expected: Collection[int] = ()) -> PortReading | None:
     )
 
 
-def find_answering(*, within_seconds: float) -> frozenset[int]:
-    """The local ports of connections to which this node has sent data within the time.
-
-    At a port of stunnel these are answers of a mount target. Empty if the kernel does not report it.
-    """
+def read_flows() -> tuple[Flow, ...]:
+    """What each open connection of this node has carried; empty if the kernel does not report it."""
     if not sock_diag.is_available():
-        return frozenset()
+        return ()
     try:
-        sent = sock_diag.ask_sent()
+        return sock_diag.ask_flows()
     except OSError as error:
-        log.warning("answers-unreadable", reason=str(error))
-        return frozenset()
-    return frozenset(one.local_port for one in sent if one.bytes and one.seconds_ago <= within_seconds)
+        log.warning("flows-unreadable", reason=str(error))
+        return ()
 
 
 def open_connections() -> Mapping[int, int]:

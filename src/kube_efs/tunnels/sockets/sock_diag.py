@@ -28,7 +28,9 @@ _SOCKET = struct.Struct("=xBxx2s2s48xI8xI")  # state, ports, then behind address
 _MESSAGE_BYTES = 72  # of struct inet_diag_msg; attributes follow
 _ATTRIBUTE = struct.Struct("=HH")  # length, type
 _INFO = 2  # INET_DIAG_INFO, which asks for a struct tcp_info (linux/tcp.h) of each connection
-_SENT = struct.Struct("=44xI72xQ")  # tcpi_last_data_sent in milliseconds, tcpi_bytes_acked
+_FLOW = struct.Struct(
+    "=44xI72xQQ"
+)  # tcpi_last_data_sent in milliseconds, tcpi_bytes_acked, tcpi_bytes_received
 _ERROR = struct.Struct("=i")
 _ALIGNMENT = 4
 _BUFFER_BYTES = 1 << 16
@@ -36,11 +38,16 @@ _ANSWER_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
-    """What a connection has sent: how many bytes its peer has received, and when the last ones were sent."""
+class Flow:
+    """What a connection has carried: bytes that its peer acknowledged and bytes from the peer.
+
+    ``seconds_ago`` is when the last ones were sent.
+    """
 
     local_port: int
-    bytes: int
+    remote_port: int
+    sent_bytes: int
+    received_bytes: int
     seconds_ago: float
 
 
@@ -62,13 +69,13 @@ def ask(states: Collection[TcpState]) -> tuple[TcpSocket, ...]:
     )
 
 
-def ask_sent() -> tuple[Sent, ...]:
-    """What the established connections of IPv4 have sent; raises OSError.
+def ask_flows() -> tuple[Flow, ...]:
+    """What the established connections of IPv4 have carried; raises OSError.
 
     A kernel before 4.2 does not report it, and its connections are left out.
     """
     messages = _dump(socket.AF_INET, {TcpState.ESTABLISHED}, extensions=1 << (_INFO - 1))
-    return tuple(sent for message in messages if (sent := _parse_sent(message)) is not None)
+    return tuple(flow for message in messages if (flow := _parse_flow(message)) is not None)
 
 
 def _dump(
@@ -111,16 +118,22 @@ def _parse(message: bytes) -> TcpSocket:
     )
 
 
-def _parse_sent(message: bytes) -> Sent | None:
+def _parse_flow(message: bytes) -> Flow | None:
     attributes = message[_MESSAGE_BYTES:]
     while len(attributes) >= _ATTRIBUTE.size:
         length, kind = _ATTRIBUTE.unpack_from(attributes)
         if length < _ATTRIBUTE.size:
             break
         value = attributes[_ATTRIBUTE.size : length]
-        if kind == _INFO and len(value) >= _SENT.size:
-            milliseconds, received = _SENT.unpack_from(value)
-            port = _parse(message).local_port
-            return Sent(local_port=port, bytes=received, seconds_ago=milliseconds / 1000)
+        if kind == _INFO and len(value) >= _FLOW.size:
+            milliseconds, sent, received = _FLOW.unpack_from(value)
+            ends = _parse(message)
+            return Flow(
+                local_port=ends.local_port,
+                remote_port=ends.remote_port,
+                sent_bytes=sent,
+                received_bytes=received,
+                seconds_ago=milliseconds / 1000,
+            )
         attributes = attributes[length + -length % _ALIGNMENT :]
     return None

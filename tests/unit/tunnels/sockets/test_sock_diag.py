@@ -2,6 +2,7 @@
 
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 
@@ -70,6 +71,30 @@ def test_all_sockets_are_returned_if_they_need_several_answers() -> None:
             one.listen()
         found = sock_diag.ask({TcpState.LISTEN})
         assert [one.local_port for one in _ours(found, many)] == [one.getsockname()[1] for one in many]
+
+
+def test_flows_have_the_bytes_in_both_directions() -> None:
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server((HOSTS[socket.AF_INET], 0)))
+        client = stack.enter_context(socket.create_connection(listener.getsockname()))
+        accepted = stack.enter_context(listener.accept()[0])
+        client.sendall(b"a" * 100)
+        assert accepted.recv(100, socket.MSG_WAITALL)
+        accepted.sendall(b"b" * 7)
+        assert client.recv(7, socket.MSG_WAITALL)
+        port, client_port = listener.getsockname()[1], client.getsockname()[1]
+
+        def flow() -> sock_diag.Flow:
+            [found] = [one for one in sock_diag.ask_flows() if one.local_port == port]
+            return found
+
+        # The last bytes are acknowledged a little later.
+        deadline = time.monotonic() + 10
+        while flow().sent_bytes < 7:
+            assert time.monotonic() < deadline
+        found = flow()
+        assert (found.remote_port, found.sent_bytes, found.received_bytes) == (client_port, 7, 100)
+        assert 0 <= found.seconds_ago <= 10
 
 
 def test_kernel_without_support_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
