@@ -22,6 +22,7 @@ from kube_efs.model.errors import InvalidSetting
 from kube_efs.model.names import NEW_INSTALLATION, UNNAMED_INSTALLATION, Names, NameSet, names_in
 from kube_efs.operator.platforms import Platform
 from kube_efs.other_commands import GROUP, add_commands
+from kube_efs.report.order import Order
 from kube_efs.telemetry.loading import load_logging
 
 if TYPE_CHECKING:
@@ -161,6 +162,30 @@ def status(
     from kube_efs.report.status import show_status
 
     _finish(show_status(kubeconfig, namespace=namespace, name_set=names, as_json=output is Output.JSON))
+
+
+@app.command()
+def top(  # noqa: PLR0913 - one for each option
+    *,
+    order: Annotated[Order, typer.Option("--sort", help="Which volumes are first.")] = Order.SIZE,
+    limit: Annotated[int, typer.Option(min=0, help="How many volumes; 0 is all.")] = 20,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show them again and again.")] = False,
+    interval: Annotated[float, typer.Option(min=1, help="Seconds between them, with --watch.")] = 5,
+    output: OutputOption = Output.TABLE,
+    kubeconfig: KubeconfigOption = None,
+    namespace: NamespaceOption = None,
+    names: NamesOption = None,
+) -> None:
+    """Show the volumes that hold or carry most, and the nodes and pods that use them."""
+    from kube_efs.report.top import TopOptions, show_top
+
+    options = TopOptions(
+        order=order,
+        limit=limit,
+        as_json=output is Output.JSON,
+        watch_seconds=interval if watch else None,
+    )
+    _finish(show_top(kubeconfig, options, namespace=namespace, name_set=names))
 
 
 app.command()(migrate)

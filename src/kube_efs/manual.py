@@ -73,6 +73,14 @@ MANUALS: Final[dict[str, Manual]] = {
             ),
         ),
     ),
+    "top": Manual(
+        exits=exits("the cluster answered", "the cluster did not answer, or denied access"),
+        environment=_KUBECONFIG,
+        examples=(
+            Example(command="kube-efs top", does="the largest volumes, their traffic and their pods"),
+            Example(command="kube-efs top --sort growth --watch", does="those that grow most, until Ctrl-C"),
+        ),
+    ),
     "migrate": Manual(
         exits=exits(
             "every claim can be moved, or was moved",

@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import struct
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from lightkube.models.core_v1 import VolumeResourceRequirements
 from tests.scenarios import csi_steps, directory_steps, steps
 from tests.scenarios.directory_steps import Claims
 from tests.scenarios.steps import Cluster
+from tests.scenarios.test_csi_pods import FOR_EVER, create, in_phase, pod_with, pods_gone
 
 from fake_efs.policy import managed_policy
 from kube_efs.model.volumes import Volume
@@ -29,6 +31,8 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 METRICS_PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 MIB = 1024**2
+# The NULL call of NFS 4 (RFC 5531, RFC 8881), which every server answers.
+NULL_CALL = struct.pack(">11I", 0x8000_0000 | 40, 1, 0, 2, 100003, 4, 0, 0, 0, 0, 0)
 PAGE_PORT = free_port()
 
 
@@ -67,10 +71,10 @@ async def _small_claim(
     return await claims.bound("data")
 
 
-async def _status(cluster: Cluster) -> dict[str, Any]:
-    """The JSON output of the command."""
+async def _answer(cluster: Cluster, command: str) -> dict[str, Any]:
+    """The JSON output of a command."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "kube_efs", "status", "--output", "json"),
+        *(sys.executable, "-m", "kube_efs", command, "--output", "json"),
         *("--kubeconfig", str(cluster.kubeconfig), "--namespace", cluster.namespace),
         stdout=asyncio.subprocess.PIPE,
     )
@@ -151,7 +155,7 @@ async def test_command_and_page_agree_about_a_volume_behind_an_access_point(clus
     (folder / "file").write_bytes(os.urandom(MIB // 2))
 
     async def measured() -> dict[str, Any] | None:
-        shown = {one["name"]: one for one in (await _status(cluster))["volumes"]}[volume.name]
+        shown = {one["name"]: one for one in (await _answer(cluster, "status"))["volumes"]}[volume.name]
         usage: dict[str, Any] | None = shown["usage"]
         return shown if usage and usage["used_bytes"] >= MIB // 2 else None
 
@@ -182,6 +186,61 @@ async def test_command_and_page_agree_about_a_volume_behind_an_access_point(clus
         NODE,
     ):
         assert words in page
+
+
+async def test_top_and_page_show_growth_traffic_and_pods_of_a_volume(cluster: Cluster) -> None:
+    await _grant(cluster)
+    claims = await Claims.of(cluster)
+    storage_class = await csi_steps.new_class(
+        cluster.client, parameters={"fileSystemId": cluster.file_system_ids[0]}
+    )
+    volume = await _small_claim(cluster, claims, storage_class)
+    access_point_id = csi_steps.handle_of(volume).access_point_id
+    assert access_point_id
+    folder = await cluster.efs.access_point_folder(access_point_id)
+    user = pod_with("data", FOR_EVER, name="user")
+    await create(cluster, claims.namespace, user)
+    await in_phase(cluster, claims.namespace, "user", "Running")
+
+    async def grown() -> dict[str, Any] | None:
+        with (folder / "log").open("ab") as log:
+            log.write(os.urandom(MIB))
+        loads = {one["volume"]["name"]: one for one in (await _answer(cluster, "top"))["volumes"]}
+        load: dict[str, Any] = loads[volume.name]
+        usage = load["volume"]["usage"]
+        return load if usage and (usage["growth_bytes_a_day"] or 0) > 0 else None
+
+    load = await steps.eventually(grown, what="the growth of the volume is known", pause_seconds=1)
+    pod = {"namespace": claims.namespace, "name": "user", "node": NODE, "claim": f"{claims.namespace}/data"}
+    assert (load["pods"], load["nodes"], load["shares_tunnel"]) == ([pod], [NODE], False)
+    [tunnel] = [
+        one
+        for node in (await _answer(cluster, "status"))["nodes"]
+        for one in node["tunnels"]
+        if one["access_point_id"] == access_point_id
+    ]
+    labels = f'file_system="{tunnel["file_system_id"]}",tunnel="{tunnel["name"]}"'
+    reader, writer = await asyncio.open_connection("127.0.0.1", tunnel["port"])
+    writer.write(NULL_CALL)
+    answer_of_server = await reader.read(1000)
+
+    async def is_counted() -> bool:
+        sent, received = [
+            await steps.metric(cluster.tunnel, f"kube_efs_tunnel_{name}_bytes_total{{{labels}")
+            for name in ("sent", "received")
+        ]
+        return (sent, received) == (len(NULL_CALL), len(answer_of_server))
+
+    await steps.eventually(is_counted, what="the bytes of the tunnel are counted", pause_seconds=1)
+    writer.close()
+    async with aiohttp.ClientSession() as web:
+
+        async def is_on_the_page() -> bool:
+            async with web.get(f"http://localhost:{PAGE_PORT}/") as answer:
+                return f"{claims.namespace}/user" in await answer.text()
+
+        await steps.eventually(is_on_the_page, what="the page shows the pod", pause_seconds=1)
+    await pods_gone(cluster, claims.namespace, "user")
 
 
 async def test_every_metric_of_every_process_is_documented(cluster: Cluster) -> None:

@@ -166,7 +166,7 @@ def _status_page(
     settings: ControllerSettings, client: AsyncClient, catalogue: Catalogue, state: _State
 ) -> StatusPage:
     sources = Sources(
-        read=lambda: read_cluster(client, settings.names),
+        read=lambda: read_cluster(client, settings.names, with_pods=True),
         health=lambda: combine(catalogue.health(), state.readiness()),
         leading=lambda: state.leading,
     )

@@ -306,7 +306,12 @@ class UsageRounds:
         before = self._known.get(one.name)
         was_over = before is not None and before.over
         over = is_over(found.size, one.requested_bytes, was_over=was_over)
-        self._known[one.name] = VolumeUsage(size=found.size, measured_at=datetime.now(UTC), over=over)
+        now = datetime.now(UTC)
+        self._known[one.name] = (
+            before.followed_by(found.size, measured_at=now, over=over)
+            if before
+            else VolumeUsage(size=found.size, measured_at=now, over=over)
+        )
         if over != was_over:
             self._publish(one, self._known[one.name])
 

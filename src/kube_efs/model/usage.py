@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from typing import Final
 
@@ -12,6 +12,9 @@ from kube_efs.model.errors import InvalidValue
 
 # A volume whose size varies around its request is reported only once.
 _BACK_WITHIN: Final = Fraction(95, 100)
+
+# A shorter time would show the last hour, not the trend.
+_EARLIER_MAX: Final = timedelta(days=1)
 
 # Reasons of events on claims.
 OVER_REQUEST: Final = "VolumeOverRequest"
@@ -45,12 +48,39 @@ class MeasuredDirectory:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EarlierSize:
+    """The size of a volume at an earlier time, for its growth since then."""
+
+    used_bytes: int
+    measured_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeUsage:
-    """The size of a volume at a time, and whether it exceeded the request."""
+    """The size of a volume at a time, whether it exceeded the request, and its size within the day before."""
 
     size: TreeSize
     measured_at: datetime
     over: bool = False
+    earlier: EarlierSize | None = None
+
+    @property
+    def growth_bytes_a_day(self) -> int | None:
+        """How much it grows, negative if it shrinks; None without an earlier size or with a lower bound."""
+        if self.earlier is None or not self.size.complete or self.measured_at <= self.earlier.measured_at:
+            return None
+        days = (self.measured_at - self.earlier.measured_at) / timedelta(days=1)
+        return round((self.size.used_bytes - self.earlier.used_bytes) / days)
+
+    def followed_by(self, size: TreeSize, *, measured_at: datetime, over: bool) -> "VolumeUsage":
+        """The next measurement. It keeps the earlier size until that is a day old."""
+        earlier = self.earlier
+        if earlier is None or measured_at - earlier.measured_at > _EARLIER_MAX:
+            used = self.size.used_bytes
+            earlier = (
+                EarlierSize(used_bytes=used, measured_at=self.measured_at) if self.size.complete else None
+            )
+        return VolumeUsage(size=size, measured_at=measured_at, over=over, earlier=earlier)
 
 
 def is_over(size: TreeSize, requested_bytes: int, *, was_over: bool) -> bool:
@@ -76,19 +106,27 @@ def render_usage(usages: Mapping[str, VolumeUsage]) -> str:
 
 
 def _written(usage: VolumeUsage) -> list[int]:
-    size = usage.size
-    return [size.used_bytes, size.entries, int(usage.measured_at.timestamp()), size.complete, usage.over]
+    size, earlier = usage.size, usage.earlier
+    written = [size.used_bytes, size.entries, int(usage.measured_at.timestamp()), size.complete, usage.over]
+    return [*written, earlier.used_bytes, int(earlier.measured_at.timestamp())] if earlier else written
 
 
 def parse_usage(text: str) -> Mapping[str, VolumeUsage]:
     """The volumes of such a document, by name; raises InvalidValue for any other text."""
     try:
         return {str(name): _read(fields) for name, fields in json.loads(text)["volumes"].items()}
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError) as error:
         raise InvalidValue("is not a usage document", field=USAGE_KEY, value=text[:80]) from error
 
 
 def _read(fields: list[int]) -> VolumeUsage:
-    used, entries, time, complete, over = fields
+    used, entries, time, complete, over, *before = fields
     size = TreeSize(used_bytes=int(used), entries=int(entries), complete=bool(complete))
-    return VolumeUsage(size=size, measured_at=datetime.fromtimestamp(int(time), UTC), over=bool(over))
+    earlier = None
+    if before:
+        earlier = EarlierSize(
+            used_bytes=int(before[0]), measured_at=datetime.fromtimestamp(int(before[1]), UTC)
+        )
+    return VolumeUsage(
+        size=size, measured_at=datetime.fromtimestamp(int(time), UTC), over=bool(over), earlier=earlier
+    )

@@ -22,6 +22,14 @@ def format_usage(volume: VolumeReport) -> str:
     return used if volume.requested_bytes is None else f"{used} of {format_size(volume.requested_bytes)}"
 
 
+def format_growth(volume: VolumeReport) -> str:
+    """The growth of its usage in a day, such as ``+1.5 GiB``; ``-`` if it is not known."""
+    growth = volume.usage.growth_bytes_a_day if volume.usage else None
+    if growth is None:
+        return "-"
+    return f"{'-' if growth < 0 else '+'}{format_size(abs(growth))}"
+
+
 def format_mount_target(tunnel: TunnelStatus) -> str:
     """The mount target of a tunnel, with its zone."""
     place = f" ({tunnel.zone or tunnel.subnet_id})" if tunnel.zone or tunnel.subnet_id else ""

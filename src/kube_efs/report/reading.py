@@ -2,14 +2,15 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC
 from types import MappingProxyType
 from typing import Final
 
 from lightkube import AsyncClient
-from lightkube.resources.core_v1 import ConfigMap, Event, PersistentVolume, PersistentVolumeClaim
+from lightkube.models.core_v1 import Volume as PodVolume
+from lightkube.resources.core_v1 import ConfigMap, Event, PersistentVolume, PersistentVolumeClaim, Pod
 from lightkube.resources.storage_v1 import StorageClass as StorageClassResource
 
 from kube_efs.kube.errors import translated
@@ -27,7 +28,7 @@ from kube_efs.model.efs.targets import (
     TunnelTargets,
     parse_targets,
 )
-from kube_efs.model.errors import InvalidValue, KubeNotFound
+from kube_efs.model.errors import InvalidValue, KubeDenied, KubeNotFound
 from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL, Names
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.model.usage import OVER_REQUEST, VolumeUsage
@@ -39,6 +40,7 @@ from kube_efs.report.values import (
     FileSystemReport,
     MountTargetReport,
     NodeReport,
+    PodReport,
     UsageReport,
     VolumeReport,
 )
@@ -48,6 +50,8 @@ from kube_efs.tunnels.status_config_map import NODE_KEY, STATUS_KEY
 
 _TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 _EVENTS: Final = 20
+_PAGE: Final = 500
+_ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +72,10 @@ class ReportObjects:
     claims_with_events: frozenset[str] = frozenset()
     usage: Mapping[str, VolumeUsage] = field(default_factory=lambda: MappingProxyType({}))
     events: tuple[EventReport, ...] = ()
+    pods: tuple[PodReport, ...] | None = None
 
 
-async def read_cluster(client: AsyncClient, names: Names) -> ClusterReport:
+async def read_cluster(client: AsyncClient, names: Names, *, with_pods: bool = False) -> ClusterReport:
     """The report; ``names`` are those of kube-efs. Raises KubeError."""
     (targets, statuses, usage), (classes, claims, volumes, events) = await asyncio.gather(
         asyncio.gather(
@@ -78,6 +83,7 @@ async def read_cluster(client: AsyncClient, names: Names) -> ClusterReport:
         ),
         asyncio.gather(_classes(client), _claims(client), _volumes(client), _events(client)),
     )
+    pods = await _pods(client) if with_pods else None
     return describe(
         ReportObjects(
             names=names,
@@ -94,6 +100,7 @@ async def read_cluster(client: AsyncClient, names: Names) -> ClusterReport:
             claims_with_events=frozenset(_uid(event) for event in events if _is_from_us(event)),
             usage=usage,
             events=tuple(_describe_event(event) for event in reversed(events) if _is_from_us(event)),
+            pods=pods,
         )
     )
 
@@ -137,6 +144,33 @@ async def _events(client: AsyncClient) -> list[Event]:
             async for event in client.list(Event, namespace="*", fields={"involvedObject.kind": kind})
         ]
     return sorted(events, key=_time)
+
+
+async def _pods(client: AsyncClient) -> tuple[PodReport, ...] | None:
+    """The running pods with claims; None if this account may not read pods. Raises KubeError."""
+    found: list[PodReport] = []
+    try:
+        with translated("pods"):
+            async for pod in client.list(Pod, namespace="*", chunk_size=_PAGE):
+                found += _with_claims(pod)
+    except KubeDenied:
+        return None
+    return tuple(found)
+
+
+def _with_claims(pod: Pod) -> Iterator[PodReport]:
+    """Each claim of a pod that has not ended."""
+    if pod.metadata and pod.spec and not (pod.status and pod.status.phase in _ENDED):
+        namespace, name = pod.metadata.namespace or "", pod.metadata.name or ""
+        for claim in sorted(_claims_of(namespace, name, pod.spec.volumes or ())):
+            yield PodReport(namespace=namespace, name=name, node=pod.spec.nodeName or "", claim=claim)
+
+
+def _claims_of(namespace: str, pod: str, volumes: Iterable[PodVolume]) -> set[str]:
+    """The claims of a pod as ``namespace/name``; that of a generic ephemeral volume has the pod's name."""
+    named = {one.persistentVolumeClaim.claimName for one in volumes if one.persistentVolumeClaim}
+    ephemeral = {f"{pod}-{one.name}" for one in volumes if one.ephemeral}
+    return {f"{namespace}/{name}" for name in named | ephemeral}
 
 
 def _time(event: Event) -> str:
@@ -189,6 +223,7 @@ def describe(state: ReportObjects) -> ClusterReport:
         volumes=tuple(sorted(volume_reports, key=lambda report: report.claim)),
         nodes=tuple(sorted(map(_describe_node, state.statuses), key=lambda report: report.node)),
         events=state.events[:_EVENTS],
+        pods=state.pods,
         problems=tuple(problems),
     )
 
@@ -282,6 +317,7 @@ def _describe_usage(usage: VolumeUsage) -> UsageReport:
         complete=usage.size.complete,
         over=usage.over,
         time=usage.measured_at.strftime(_TIME),
+        growth_bytes_a_day=usage.growth_bytes_a_day,
     )
 
 

@@ -41,7 +41,7 @@ class ClaimReport:
 class UsageReport:
     """The usage of a volume at that time; a minimum if it is not ``complete``.
 
-    ``over``: it exceeds the request of the claim.
+    ``over``: it exceeds the request of the claim. ``growth_bytes_a_day`` is None if it is not known.
     """
 
     used_bytes: int
@@ -49,6 +49,7 @@ class UsageReport:
     complete: bool
     over: bool
     time: str
+    growth_bytes_a_day: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,6 +72,16 @@ class VolumeReport:
     access_point_id: str = ""
     requested_bytes: int | None = None
     usage: UsageReport | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodReport:
+    """A pod with a claim, which is ``namespace/name``; ``node`` is empty until it is scheduled."""
+
+    namespace: str
+    name: str
+    node: str
+    claim: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +111,10 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterReport:
-    """The whole report; ``problems`` are those of the tunnel targets, and the newest event is first."""
+    """The whole report; ``problems`` are those of the tunnel targets, and the newest event is first.
+
+    ``pods`` are those with claims; None if they were not read.
+    """
 
     file_systems: tuple[FileSystemReport, ...] = ()
     claims: tuple[ClaimReport, ...] = ()
@@ -108,3 +122,4 @@ class ClusterReport:
     nodes: tuple[NodeReport, ...] = ()
     events: tuple[EventReport, ...] = ()
     problems: tuple[str, ...] = ()
+    pods: tuple[PodReport, ...] | None = None

@@ -4,7 +4,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from kube_efs.report.formatting import format_usage
+from kube_efs.model.sizes import format_size
+from kube_efs.report.formatting import format_growth, format_usage
+from kube_efs.report.loads import volume_loads
+from kube_efs.report.order import Order
 from kube_efs.report.values import ClusterReport, NodeReport, VolumeReport
 from kube_efs.tunnels.status import TunnelState, TunnelStatus
 from kube_efs.web.html import Child, Html, element
@@ -51,6 +54,48 @@ def _usage_row(number: int, length: float, volume: VolumeReport) -> Html:
     words = f"{format_usage(volume)} ({_share(volume):.0%})"
     bar = _bar(number, 0, length * _WIDTH, tone)
     return _labelled(number, volume.claim or volume.name, [bar], words)
+
+
+def traffic_chart(report: ClusterReport) -> Html | None:
+    """The volumes with most traffic through their tunnels, by direction; None if none is known."""
+    known = [
+        (one, one.sent_bytes, one.received_bytes or 0)
+        for one in volume_loads(report, Order.TRAFFIC)
+        if one.sent_bytes is not None
+    ][:_ROWS_MAX]
+    most = max((sent + received for _, sent, received in known), default=0)
+    if not most:
+        return None
+    rows = []
+    for number, (load, sent, received) in enumerate(known):
+        left, right = _WIDTH * sent / most, _WIDTH * received / most
+        bars = [_bar(number, 0, left, "good"), _bar(number, left, right, "fair")]
+        shared = ", with other volumes" if load.shares_tunnel else ""
+        words = f"{format_size(sent)} sent, {format_size(received)} received{shared}"
+        rows.append(_labelled(number, load.volume.claim or load.volume.name, bars, words))
+    return _figure("Most traffic since the tunnels exist: sent to EFS, then received", rows)
+
+
+def growth_chart(report: ClusterReport) -> Html | None:
+    """The volumes that grow most in a day; None if none grows."""
+    growing = [
+        (one.volume, growth)
+        for one in volume_loads(report, Order.GROWTH)
+        if one.volume.usage and (growth := one.volume.usage.growth_bytes_a_day or 0) > 0
+    ][:_ROWS_MAX]
+    if not growing:
+        return None
+    most = growing[0][1]
+    rows = [
+        _labelled(
+            number,
+            volume.claim or volume.name,
+            [_bar(number, 0, _WIDTH * growth / most, "good")],
+            f"{format_growth(volume)} a day, {format_usage(volume)}",
+        )
+        for number, (volume, growth) in enumerate(growing)
+    ]
+    return _figure("Volumes that grow most", rows)
 
 
 def tunnels_chart(report: ClusterReport) -> Html | None:

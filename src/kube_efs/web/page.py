@@ -10,13 +10,14 @@ from kube_efs.report.values import ClusterReport
 from kube_efs.telemetry.health import Health
 from kube_efs.tunnels.status import TunnelState
 from kube_efs.web import tables
-from kube_efs.web.charts import tunnels_chart, usage_chart
+from kube_efs.web.charts import growth_chart, traffic_chart, tunnels_chart, usage_chart
 from kube_efs.web.html import Html, element, joined
 
 _SECTIONS = {
     "file-systems": "File systems",
     "tunnels": "Tunnels",
     "volumes": "Volumes",
+    "loads": "Use",
     "claims": "Claims",
     "events": "Events",
 }
@@ -82,12 +83,14 @@ def _main(seen: Snapshot) -> Iterator[Html]:
     report = seen.report
     yield _verdict(problems(seen))
     yield _figures(report)
-    charts = [chart for chart in (tunnels_chart(report), usage_chart(report)) if chart]
+    drawings = (tunnels_chart(report), usage_chart(report), growth_chart(report), traffic_chart(report))
+    charts = [chart for chart in drawings if chart]
     if charts:
         yield element("div", *charts, class_="charts")
     yield tables.file_systems(report)
     yield tables.tunnels(report)
     yield tables.volumes(report)
+    yield tables.loads(report)
     yield tables.claims(report)
     yield tables.events(report)
 

@@ -5,11 +5,13 @@ from typing import Final
 
 from kube_efs.model.sizes import format_size
 from kube_efs.report.formatting import (
+    format_growth,
     format_location,
     format_mount_target,
     format_notes,
     format_object,
 )
+from kube_efs.report.loads import volume_loads
 from kube_efs.report.values import ClusterReport, VolumeReport
 from kube_efs.tunnels.status import TunnelState
 from kube_efs.web.html import Child, Html, element, joined
@@ -150,6 +152,30 @@ def _used(volume: VolumeReport) -> Child:
         return "not measured"
     used = format_size(usage.used_bytes) if usage.complete else f"at least {format_size(usage.used_bytes)}"
     return badge(f"{used}, over request", "bad") if usage.over else used
+
+
+def loads(report: ClusterReport) -> Html:
+    """What uses the volumes and how much, the largest first."""
+    rows: list[list[Child]] = [
+        [
+            one.volume.claim or one.volume.name,
+            format_growth(one.volume),
+            _traffic(one.sent_bytes, shared=one.shares_tunnel),
+            _traffic(one.received_bytes, shared=one.shares_tunnel),
+            str(one.connections),
+            _lines(one.nodes),
+            "unknown" if one.pods is None else _lines(f"{pod.namespace}/{pod.name}" for pod in one.pods),
+        ]
+        for one in volume_loads(report)
+    ]
+    columns = ["Claim", "Growth in a day", "Sent", "Received", "Connections", "Nodes", "Pods"]
+    return table("Use of volumes", columns, rows, name="loads")
+
+
+def _traffic(size: int | None, *, shared: bool) -> str:
+    if size is None:
+        return "unknown"
+    return f"{format_size(size)}, with other volumes" if shared else format_size(size)
 
 
 def claims(report: ClusterReport) -> Html:

@@ -721,6 +721,14 @@ def test_agent_is_not_silent_between_two_regular_reports() -> None:
     assert not diagnose(ex.cluster(statuses=(status,)))
 
 
+def test_agent_has_two_minutes_for_its_first_report() -> None:
+    agent = replace(ex.POD, namespace=ex.NAMESPACE, name="efs-stunnel-x7k2p", claims=())
+    young, old = (replace(agent, created=ex.NOW - timedelta(minutes=minutes)) for minutes in (1, 3))
+    assert not diagnose(ex.cluster(statuses=(), pods=(young,)))
+    [finding] = diagnose(ex.cluster(statuses=(), pods=(old,)))
+    assert finding.kind.id == "agent/silent"
+
+
 def test_agents_of_an_older_system_need_no_status() -> None:
     older = replace(ex.TUNNEL, ours=False, command="", image="quay.io/gnuthought/efs-stunnel")
     found = diagnose(ex.cluster(workloads=(ex.CONTROLLER, older), statuses=()))

@@ -1,6 +1,6 @@
 """When a volume exceeds its request, and the document with usages."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
@@ -9,9 +9,17 @@ from hypothesis import strategies as st
 from kube_efs.model import usage
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.sizes import format_size
-from kube_efs.model.usage import TreeSize, VolumeUsage, is_over, parse_usage, render_usage
+from kube_efs.model.usage import (
+    EarlierSize,
+    TreeSize,
+    VolumeUsage,
+    is_over,
+    parse_usage,
+    render_usage,
+)
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+TIMES = st.integers(0, 2**32).map(lambda seconds: datetime.fromtimestamp(seconds, UTC))
 
 
 @pytest.mark.parametrize(
@@ -49,13 +57,45 @@ def test_volume_without_a_request_is_never_over() -> None:
                 entries=st.integers(0, 2**40),
                 complete=st.booleans(),
             ),
-            measured_at=st.integers(0, 2**32).map(lambda seconds: datetime.fromtimestamp(seconds, UTC)),
+            measured_at=TIMES,
             over=st.booleans(),
+            earlier=st.none() | st.builds(EarlierSize, used_bytes=st.integers(0, 2**63), measured_at=TIMES),
         ),
     )
 )
 def test_rendered_usage_is_read_back(known: dict[str, VolumeUsage]) -> None:
     assert parse_usage(render_usage(known)) == known
+
+
+def _measured(used: int, *, complete: bool = True) -> TreeSize:
+    return TreeSize(used_bytes=used, entries=1, complete=complete)
+
+
+def test_growth_is_that_since_a_measurement_within_a_day() -> None:
+    usage = VolumeUsage(size=_measured(100), measured_at=NOW)
+    assert usage.growth_bytes_a_day is None
+
+    usage = usage.followed_by(_measured(150), measured_at=NOW + timedelta(hours=12), over=False)
+    assert usage.growth_bytes_a_day == 100
+    usage = usage.followed_by(_measured(70), measured_at=NOW + timedelta(hours=24), over=True)
+    assert (usage.growth_bytes_a_day, usage.over) == (-30, True)
+    # The first size is more than a day old now, so the last one takes its place.
+    usage = usage.followed_by(_measured(80), measured_at=NOW + timedelta(hours=36), over=False)
+    assert usage.growth_bytes_a_day == 20
+
+
+def test_growth_from_or_to_a_lower_bound_is_not_known() -> None:
+    bound = VolumeUsage(size=_measured(100, complete=False), measured_at=NOW)
+    later = bound.followed_by(_measured(200), measured_at=NOW + timedelta(hours=1), over=False)
+    assert later.growth_bytes_a_day is None
+    again = later.followed_by(
+        _measured(300, complete=False), measured_at=NOW + timedelta(hours=2), over=False
+    )
+    assert again.growth_bytes_a_day is None
+
+
+def test_document_of_an_earlier_version_is_read() -> None:
+    assert parse_usage('{"volumes": {"pv": [1, 2, 3, true, false]}}')["pv"].earlier is None
 
 
 def test_fullest_volumes_are_kept_when_the_document_is_full(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,7 +72,14 @@ def _publish(
 def test_numbers_that_change_do_not_cause_a_write(client_of: ClientOf) -> None:
     def tunnel(now: float) -> TunnelStatus:
         count = round(now)
-        return replace(_UP, connections=count, holders=count, probe_seconds=now, certificate_ends=f"{now}")
+        return replace(
+            _UP,
+            connections=count,
+            sent_bytes=count,
+            holders=count,
+            probe_seconds=now,
+            certificate_ends=f"{now}",
+        )
 
     server = _Server()
     _publish(client_of, server, tunnel, _HOUR)

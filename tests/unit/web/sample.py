@@ -37,7 +37,12 @@ _VOLUME = VolumeReport(
     port=20490,
     requested_bytes=GIB,
     usage=UsageReport(
-        used_bytes=3 * GIB // 2, entries=5000, complete=True, over=True, time="2026-11-21T11:00:00Z"
+        used_bytes=3 * GIB // 2,
+        entries=5000,
+        complete=True,
+        over=True,
+        time="2026-11-21T11:00:00Z",
+        growth_bytes_a_day=GIB // 4,
     ),
 )
 
@@ -58,7 +63,7 @@ def _volumes() -> tuple[VolumeReport, ...]:
             _VOLUME,
             name="pv-2",
             claim="analytics/results-of-the-last-quarter",
-            usage=replace(usage, used_bytes=GIB // 3, over=False, complete=False),
+            usage=replace(usage, used_bytes=GIB // 3, over=False, complete=False, growth_bytes_a_day=None),
         ),
         replace(
             _VOLUME,
@@ -66,14 +71,23 @@ def _volumes() -> tuple[VolumeReport, ...]:
             claim="web/sessions",
             access_point_id="fsap-0123abcd",
             path="/",
-            usage=replace(usage, used_bytes=9 * GIB // 10, over=False),
+            usage=replace(usage, used_bytes=9 * GIB // 10, over=False, growth_bytes_a_day=-5),
         ),
         replace(_VOLUME, name="pv-4", claim="old/archive", phase="Released", usage=None),
     )
 
 
 def _nodes() -> tuple[NodeReport, ...]:
-    on_demand = replace(_UP, on_demand=True, name="t", access_point_id="fsap-0123abcd", port=22049, holders=2)
+    on_demand = replace(
+        _UP,
+        on_demand=True,
+        name="t",
+        access_point_id="fsap-0123abcd",
+        port=22049,
+        holders=2,
+        sent_bytes=3 * GIB,
+        received_bytes=GIB,
+    )
     down = replace(_UP, file_system_id="fs-4567cdef", state=TunnelState.DOWN, reason="connection refused")
     far = replace(_UP, address="10.0.2.9", zone="us-east-1b", failed_over=True)
     return (

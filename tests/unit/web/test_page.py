@@ -7,10 +7,10 @@ from html import unescape
 import pytest
 from tests.unit.web.sample import EVIL, report, snapshot
 
-from kube_efs.report.values import ClusterReport, VolumeReport
+from kube_efs.report.values import ClusterReport, PodReport, VolumeReport
 from kube_efs.telemetry.health import Health
 from kube_efs.web import tables
-from kube_efs.web.charts import tunnels_chart, usage_chart
+from kube_efs.web.charts import growth_chart, traffic_chart, tunnels_chart, usage_chart
 from kube_efs.web.page import Snapshot, problems, render_failure, render_page
 
 
@@ -99,8 +99,28 @@ def test_chart_has_no_line_if_no_volume_exceeds_its_request() -> None:
     assert "<line" not in chart
 
 
+def test_charts_show_what_grows_and_what_is_used_most() -> None:
+    grows, uses = growth_chart(report()), traffic_chart(replace(report(), volumes=report().volumes[2:]))
+    assert grows is not None
+    assert uses is not None
+    assert "+256.0 MiB a day, 1.5 GiB of 1.0 GiB" in grows
+    assert "web/sessions" not in grows
+    assert "3.0 GiB sent, 1.0 GiB received" in uses
+    widths = [float(width) for width in re.findall(r'<rect [^>]*width="([0-9.]+)"', uses)]
+    assert widths == [480, 160]
+
+
+def test_pods_and_nodes_of_a_volume_are_shown() -> None:
+    pod = PodReport(namespace="web", name="worker-0", node="ip-10-0-1-17", claim="web/sessions")
+    said = texts(tables.loads(replace(report(), pods=(pod,))))
+    assert "web/sessions -5 B 3.0 GiB 1.0 GiB 3 ip-10-0-1-17 web/worker-0" in said
+    assert "unknown" in texts(tables.loads(report()))
+
+
 def test_no_chart_is_drawn_without_values() -> None:
     bare: VolumeReport = replace(report().volumes[0], usage=None)
+    assert growth_chart(ClusterReport(volumes=(bare,))) is None
+    assert traffic_chart(ClusterReport(volumes=(bare,))) is None
     assert usage_chart(ClusterReport(volumes=(bare,))) is None
     assert tunnels_chart(ClusterReport()) is None
 

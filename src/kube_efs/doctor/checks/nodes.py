@@ -9,6 +9,7 @@ from typing import Final
 from kube_efs.doctor.checks.common import (
     WITHOUT_AGENT,
     agent_log,
+    agent_of,
     is_ours,
     look_at_node,
     needs_tunnels,
@@ -22,7 +23,11 @@ from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
 from kube_efs.tunnels.status import DENIED_REMEDY, TunnelStatus
 from kube_efs.tunnels.status_config_map import REFRESH_SECONDS
 
-_SILENT = broken("agent/silent", "The tunnel agent of a node has not reported its state for eleven minutes.")
+_SILENT = broken(
+    "agent/silent",
+    "The tunnel agent of a node has not reported its state for eleven minutes, or in the first two of its"
+    " pod.",
+)
 _PROBLEM = broken("agent/problem", "The tunnel agent of a node reports a problem.")
 _DOWN = broken("tunnel/down", "A tunnel of a node does not work.")
 _DENIED = risk(
@@ -41,6 +46,8 @@ _NO_DRIVER = broken("driver/not-registered", "The kubelet of a node does not kno
 
 # Two regular reports, and some time for one that is late.
 _SILENCE: Final = timedelta(seconds=2 * REFRESH_SECONDS + 60)
+# The first report follows the first probes by up to half of their interval.
+_FIRST_SILENCE: Final = timedelta(minutes=2)
 
 
 def _check(facts: Facts) -> Iterator[Finding]:
@@ -63,7 +70,7 @@ def _silent(facts: Facts, cluster: ClusterFacts) -> Iterator[Finding]:
     told = {one.node: one.time for one in cluster.statuses or ()}
     for node in cluster.nodes or ():
         time = told.get(node.name)
-        if node.ready and node.compute not in WITHOUT_AGENT and (time is None or facts.now - time > _SILENCE):
+        if node.ready and node.compute not in WITHOUT_AGENT and _is_late(time, facts.now, node.name, cluster):
             yield Finding(
                 kind=_SILENT,
                 subject=FindingSubject("Node", node.name),
@@ -74,6 +81,13 @@ def _silent(facts: Facts, cluster: ClusterFacts) -> Iterator[Finding]:
                 ),
                 commands=_unique(pods_on(node.name, cluster), agent_log(node.name, cluster)),
             )
+
+
+def _is_late(time: datetime | None, now: datetime, node: str, cluster: ClusterFacts) -> bool:
+    if time is not None:
+        return now - time > _SILENCE
+    agent = agent_of(node, cluster)
+    return agent is None or agent.created is None or now - agent.created > _FIRST_SILENCE
 
 
 def _unique(*commands: str) -> tuple[str, ...]:
