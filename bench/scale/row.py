@@ -103,8 +103,16 @@ async def _start(
     name = f"start of {sizes.nodes:,} agents at once"
     yield plain(f"{name}, until the last one has published a status", phase.seconds, "s", _cost(phase))
     yield plain(f"{name}: the last one serves after the first one", times[-1] - times[1], "s")
+    yield await _restarted(cluster, name)
     for figure in _requests(name, phase, sizes.nodes):
         yield figure
+
+
+async def _restarted(cluster: ScaleCluster, after: str) -> Figure:
+    """Start the controller again if it has ended, as the kubelet does."""
+    ended = not cluster.controller.running
+    await cluster.start_controller()
+    return plain(f"{after}: the controller lost its Lease and was started again", int(ended))
 
 
 async def _idle(
@@ -187,12 +195,11 @@ async def _api_server_restart(cluster: ScaleCluster, sizes: Sizes) -> AsyncItera
         answered = time.monotonic() - begun
         await _until(lambda: _watch(cluster, sizes.nodes + 1), "all agents watch again")
     name = "restart of the API server"
-    ended = not cluster.controller.running
-    await cluster.start_controller()
+    restarted = await _restarted(cluster, name)
     yield plain(
         f"{name}, until all agents watch again", phase.seconds, "s", f"it answered after {answered:.1f} s"
     )
-    yield plain(f"{name}: the controller lost its Lease and was started again", int(ended))
+    yield restarted
     for figure in _requests(name, phase, sizes.nodes):
         yield figure
 

@@ -51,10 +51,12 @@ class LeaseObject:
         with translated(self._call):
             await self.client.create(lease if self.kind is LockKind.LEASE else _endpoints_with(lease))
 
-    async def replace(self, lease: Lease) -> None:
-        """Write the new content; raises KubeConflict if the object has changed since it was read."""
+    async def replace(self, lease: Lease) -> Lease:
+        """Write the new content; returns the new state. Raises KubeConflict if it has changed since."""
         with translated(self._call):
-            await self.client.replace(lease if self.kind is LockKind.LEASE else _endpoints_with(lease))
+            if self.kind is LockKind.LEASE:
+                return await self.client.replace(lease)
+            return _lease_in(await self.client.replace(_endpoints_with(lease)))
 
     @property
     def _call(self) -> str:

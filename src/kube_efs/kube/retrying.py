@@ -21,9 +21,11 @@ _TOO_MANY_REQUESTS = 429
 _FIRST_PAUSE_SECONDS = 0.25
 _LAST_PAUSE_SECONDS = 5.0
 # Never earlier than requested, and not all at the same moment. A server answers 429 when the agents of many
-# nodes send requests at once, and requests a delay of one second from all of them.
-_SPREAD = (1.0, 1.25)
-_SPREAD_OF_MANY = (1.0, 3.0)
+# nodes send requests at once, and requests a delay of one second from all of them: too short to serve them.
+# So these requests are spread over several times the delay, and further ones over more.
+_SPREAD = 1.25
+_SPREAD_OF_MANY = 6.0
+_SPREAD_MAX = 24.0
 
 _Outcome = httpx2.Response | httpx2.TransportError
 
@@ -50,21 +52,23 @@ class RetryingTransport(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """The answer; raises TransportError."""
         ends_at = self._clock() + self._patience_seconds
-        pause = _FIRST_PAUSE_SECONDS
+        pause, spread_of_many = _FIRST_PAUSE_SECONDS, _SPREAD_OF_MANY
         while True:
             outcome = await self._send(request)
             asked = _asked_seconds(request, outcome)
             if asked is None:
                 return _result(outcome)
-            spread = _SPREAD_OF_MANY if _is_throttled(outcome) else _SPREAD
-            delay = max(asked, pause) * random.uniform(*spread)  # noqa: S311 - spreads load, guards nothing
-            if self._clock() + delay > ends_at:
+            spread = spread_of_many if _is_throttled(outcome) else _SPREAD
+            least, patience = max(asked, pause), ends_at - self._clock()
+            if least > patience:
                 return _result(outcome)
+            delay = random.uniform(least, min(least * spread, patience))  # noqa: S311 - guards nothing
             _log_retry(request, outcome, delay)
             if isinstance(outcome, httpx2.Response):
                 await outcome.aclose()
             await self._sleep(delay)
             pause = min(pause * 2, _LAST_PAUSE_SECONDS)
+            spread_of_many = min(spread_of_many * 2, _SPREAD_MAX)
 
     async def aclose(self) -> None:
         """Close the connections."""

@@ -399,3 +399,23 @@ async def test_unreadable_record_gives_way_after_the_usual_time(kube: AsyncClien
         clock.now += 16
         await waiting
     assert next_one.is_leader
+
+
+async def test_renewal_needs_one_request(client_of: ClientOf) -> None:
+    methods: list[str] = []
+
+    async def handle(request: httpx2.Request) -> httpx2.Response:
+        methods.append(request.method)
+        body = json.loads(request.content or "{}") or {"metadata": {"name": "lead"}, "spec": {}}
+        if request.method == "PUT":
+            # As the API server: only what has the current version is accepted.
+            assert body["metadata"]["resourceVersion"] == str(len(methods) - 1)
+        body["metadata"]["resourceVersion"] = str(len(methods))
+        return httpx2.Response(200, json=body)
+
+    leader = candidate(client_of(handle), "a", Clock())
+    await leader.acquire()
+    async with running(leader.keep()), asyncio.timeout(30):
+        while len(methods) < 5:  # noqa: ASYNC110 - the leader sends no event
+            await asyncio.sleep(0.005)
+    assert methods[:5] == ["GET", *["PUT"] * 4]
