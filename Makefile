@@ -44,7 +44,7 @@ ROWS :=
 BASE :=
 IMAGE :=
 
-.PHONY: help setup programs demo up test test-lab scenarios check conformance kernel kubelet simulate soak chaos lint format settings monitoring forms proto image \
+.PHONY: help setup programs demo up test test-lab scenarios check conformance kernel kubelet simulate soak chaos lint format settings monitoring forms krew proto image \
   image-check bench clean
 
 help: ## List the targets
@@ -134,6 +134,9 @@ forms: $(INSTALLED) ## Rewrite deploy/helm, deploy/kustomize and deploy/openshif
 docs: $(INSTALLED) ## Build the site of the pages into build/docs, and manual pages into build/man
 	$(BIN)/mkdocs build --quiet
 	$(BIN)/python scripts/man_pages.py build/man
+
+krew: $(INSTALLED) ## Build the archives of kubectl efs for krew, and their manifest, in build/krew (needs PyPI)
+	$(BIN)/python -m scripts.krew
 
 proto: $(INSTALLED) ## Rewrite the Python modules of the .proto files
 	scripts/generate-protocol

@@ -59,6 +59,8 @@ spec:
   managementState: Managed
 """
 _PATIENCE_SECONDS: Final = 300.0
+_QUIET_SECONDS: Final = 5.0
+_SETTLED_SECONDS: Final = 1200.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,6 +292,18 @@ class ScaleCluster:
             self.client.create(_csi_volume(one, file_systems[one % len(file_systems)]))
             for one in range(number)
         )
+
+    async def settle(self) -> None:
+        """Wait until Kubernetes' own controllers have no more to write about the volumes."""
+        before = await self.counters.read()
+        async with asyncio.timeout(_SETTLED_SECONDS):
+            while True:
+                await asyncio.sleep(_QUIET_SECONDS)
+                now = await self.counters.read()
+                writes = now.since(before).requests
+                if not any(verb == "PUT" and kind == "persistentvolumes" for verb, kind, _ in writes):
+                    return
+                before = now
 
     async def use(self, file_system_id: FileSystemId) -> None:
         """Make a tunnel volume, so that each node opens the port; listen at all addresses of it."""

@@ -71,6 +71,7 @@ async def measure(folder: Path) -> AsyncIterator[Figure]:
         async with _phase(cluster) as phase:
             await cluster.csi_volumes(sizes.volumes, systems)
         yield plain(f"creation of {sizes.volumes:,} volumes, by this row", phase.seconds, "s", _cost(phase))
+        await cluster.settle()
         seconds = cpu_seconds(cluster.operator.pid)
         detail = f"it has installed everything, and {sizes.nodes:,} nodes were new, each with two pods"
         yield plain("CPU of the operator until then", seconds, "s", detail)

@@ -22,7 +22,14 @@ from kube_efs.model.errors import InvalidSetting
 from kube_efs.model.names import NEW_INSTALLATION, UNNAMED_INSTALLATION, Names, NameSet, names_in
 from kube_efs.operator.platforms import Platform
 from kube_efs.other_commands import GROUP, add_commands
-from kube_efs.report.order import Order
+from kube_efs.report.options import (
+    ClaimsInOption,
+    IntervalOption,
+    LimitOption,
+    SortOption,
+    VolumeOrder,
+    WatchOption,
+)
 from kube_efs.telemetry.loading import load_logging
 
 if TYPE_CHECKING:
@@ -153,39 +160,52 @@ def run_the_operator() -> None:
 
 @app.command()
 def status(
+    claims_in: ClaimsInOption = None,
     output: OutputOption = Output.TABLE,
     kubeconfig: KubeconfigOption = None,
     namespace: NamespaceOption = None,
     names: NamesOption = None,
 ) -> None:
     """Show the file systems, ports, volumes and tunnels of a cluster."""
+    from kube_efs.kube.client import load_config
     from kube_efs.report.status import show_status
 
-    _finish(show_status(kubeconfig, namespace=namespace, name_set=names, as_json=output is Output.JSON))
+    _finish(
+        show_status(
+            load_config(kubeconfig),
+            namespace=namespace,
+            name_set=names,
+            claims_in=claims_in,
+            as_json=output is Output.JSON,
+        )
+    )
 
 
 @app.command()
 def top(  # noqa: PLR0913 - one for each option
     *,
-    order: Annotated[Order, typer.Option("--sort", help="Which volumes are first.")] = Order.SIZE,
-    limit: Annotated[int, typer.Option(min=0, help="How many volumes; 0 is all.")] = 20,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Show them again and again.")] = False,
-    interval: Annotated[float, typer.Option(min=1, help="Seconds between them, with --watch.")] = 5,
+    order: SortOption = VolumeOrder.SIZE,
+    limit: LimitOption = 20,
+    watch: WatchOption = False,
+    interval: IntervalOption = 5,
+    claims_in: ClaimsInOption = None,
     output: OutputOption = Output.TABLE,
     kubeconfig: KubeconfigOption = None,
     namespace: NamespaceOption = None,
     names: NamesOption = None,
 ) -> None:
     """Show the volumes that hold or carry most, and the nodes and pods that use them."""
+    from kube_efs.kube.client import load_config
     from kube_efs.report.top import TopOptions, show_top
 
     options = TopOptions(
         order=order,
+        claims_in=claims_in,
         limit=limit,
         as_json=output is Output.JSON,
         watch_seconds=interval if watch else None,
     )
-    _finish(show_top(kubeconfig, options, namespace=namespace, name_set=names))
+    _finish(show_top(load_config(kubeconfig), options, namespace=namespace, name_set=names))
 
 
 app.command()(migrate)
@@ -298,7 +318,8 @@ def render(  # noqa: PLR0913 - one for each option
     typer.echo(text_of(manifests, as_json=output is ManifestFormat.JSON), nl=False)
 
 
-def _installation(names: Names, csi: bool) -> "tuple[Manifest, ...]":
+def installation(names: Names, csi: bool) -> "tuple[Manifest, ...]":
+    """The manifests with which the doctor compares a cluster."""
     from kube_efs.operator.manifests import RenderOptions, render_manifests
 
     return render_manifests(
@@ -306,7 +327,7 @@ def _installation(names: Names, csi: bool) -> "tuple[Manifest, ...]":
     )
 
 
-app.add_typer(make_doctor(_installation), name="doctor")
+app.add_typer(make_doctor(installation), name="doctor")
 
 
 InfraIdOption = Annotated[

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 _BROKEN = 1
 
 
-_Bundle = Annotated[
+BundleOption = Annotated[
     Path | None,
     typer.Option(dir_okay=False, help="Also write objects and logs, without secrets, to this .tar.gz."),
 ]
-_Region = Annotated[
+RegionOption = Annotated[
     str | None,
     typer.Option(
         envvar="AWS_REGION", help="Region of the file systems.", show_default="the controller's or nodes'"
@@ -36,15 +36,18 @@ def make_doctor(installation: "Installation") -> typer.Typer:
         namespace: NamespaceOption = None,
         names: NamesOption = None,
         kubeconfig: KubeconfigOption = None,
-        region: _Region = None,
+        region: RegionOption = None,
         output: OutputOption = Output.TABLE,
-        bundle: _Bundle = None,
+        bundle: BundleOption = None,
     ) -> None:
         """Check the file systems, classes, claims and nodes of a cluster, with data from AWS."""
         from kube_efs.doctor.run import ClusterOptions, diagnose_cluster
+        from kube_efs.kube.client import load_config
 
-        options = ClusterOptions(namespace=namespace, name_set=names, kubeconfig=kubeconfig, region=region)
-        _finish(diagnose_cluster(options, installation, _answering(output, bundle)))
+        options = ClusterOptions(
+            namespace=namespace, name_set=names, config=load_config(kubeconfig), region=region
+        )
+        finish(diagnose_cluster(options, installation, answering(output, bundle)))
 
     @app.command("claim")
     def claim(
@@ -53,17 +56,22 @@ def make_doctor(installation: "Installation") -> typer.Typer:
         namespace: NamespaceOption = None,
         names: NamesOption = None,
         kubeconfig: KubeconfigOption = None,
-        region: _Region = None,
+        region: RegionOption = None,
         output: OutputOption = Output.TABLE,
-        bundle: _Bundle = None,
+        bundle: BundleOption = None,
     ) -> None:
         """Check one claim, and the path between the claim and its data."""
         from kube_efs.doctor.run import ClusterOptions, diagnose_cluster
+        from kube_efs.kube.client import load_config
 
         options = ClusterOptions(
-            namespace=namespace, name_set=names, kubeconfig=kubeconfig, claim=name, region=region
+            config=load_config(kubeconfig),
+            namespace=namespace,
+            name_set=names,
+            claim=name,
+            region=region,
         )
-        _finish(diagnose_cluster(options, installation, _answering(output, bundle)))
+        finish(diagnose_cluster(options, installation, answering(output, bundle)))
 
     @app.command("node")
     def node(
@@ -85,25 +93,27 @@ def make_doctor(installation: "Installation") -> typer.Typer:
             ),
         ] = None,
         output: OutputOption = Output.TABLE,
-        bundle: _Bundle = None,
+        bundle: BundleOption = None,
     ) -> None:
         """Check this node: tunnels, ports, TLS, NFS, kernel. Run it in the agent's pod if possible."""
         from kube_efs.doctor.node_settings import node_options
         from kube_efs.doctor.run import diagnose_node
 
         options = node_options(agent_url=agent, driver_url=driver)
-        _finish(diagnose_node(options, _answering(output, bundle)))
+        finish(diagnose_node(options, answering(output, bundle)))
 
     return app
 
 
-def _answering(output: Output, bundle: Path | None) -> "Answering":
+def answering(output: Output, bundle: Path | None) -> "Answering":
+    """The format of the answer that these options describe."""
     from kube_efs.doctor.run import Answering
 
     return Answering(as_json=output is Output.JSON, bundle=bundle)
 
 
-def _finish(work: Coroutine[Any, Any, bool]) -> None:
+def finish(work: Coroutine[Any, Any, bool]) -> None:
+    """Run the diagnosis; raises Exit if something is broken."""
     import asyncio
 
     if asyncio.run(work):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from lightkube import AsyncClient
+from lightkube.config.kubeconfig import SingleConfig
 
 from kube_efs.doctor.bundle import Bundle, write_bundle
 from kube_efs.doctor.checks.common import controllers, is_ours, problem_of
@@ -23,7 +24,7 @@ from kube_efs.doctor.gathering.node import NodeCheckOptions, gather_node
 from kube_efs.doctor.gathering.rights import missing_rights
 from kube_efs.doctor.grants import Manifest, grants_of
 from kube_efs.doctor.rendering import render_findings, render_tunnels, to_json
-from kube_efs.kube.client import connect, load_config
+from kube_efs.kube.client import connect
 from kube_efs.kube.installations import find_installation
 from kube_efs.model.efs.ids import Region, parse_region
 from kube_efs.model.errors import InvalidValue
@@ -58,9 +59,9 @@ class ClusterOptions:
     ``region`` None takes the one of the controller or of the nodes.
     """
 
+    config: SingleConfig
     namespace: str | None = None
     name_set: NameSet | None = None
-    kubeconfig: Path | None = None
     claim: str = ""
     region: str | None = None
 
@@ -68,10 +69,10 @@ class ClusterOptions:
 async def diagnose_cluster(options: ClusterOptions, installation: Installation, answering: Answering) -> bool:
     """Show the problems of a cluster, or of one of its claims; True if something is broken.
 
-    Raises InvalidSetting when no cluster is configured, or the archive cannot be written.
+    Raises InvalidSetting when the archive cannot be written.
     """
     configure("ERROR")
-    config = load_config(options.kubeconfig)
+    config = options.config
     region = parse_region(options.region, field="--region") if options.region else None
     claim = options.claim
     if claim and "/" not in claim:

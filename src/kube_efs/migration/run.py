@@ -4,14 +4,14 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from lightkube.config.kubeconfig import SingleConfig
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
-from kube_efs.kube.client import connect, load_config
+from kube_efs.kube.client import connect
 from kube_efs.kube.installations import find_installation
 from kube_efs.migration.cluster import MigrationStore
 from kube_efs.migration.moving import move_claim
@@ -34,7 +34,7 @@ class MigrateOptions:
     ``system_namespace`` and ``name_set`` describe the installation as for ``find_installation``.
     """
 
-    kubeconfig: Path | None = None
+    config: SingleConfig
     system_namespace: str | None = None
     name_set: NameSet | None = None
     selection: Selection = field(default_factory=Selection)
@@ -70,7 +70,7 @@ async def run_migration(options: MigrateOptions) -> bool:
     when it has no CSI driver.
     """
     configure("WARNING")
-    async with connect(load_config(options.kubeconfig), patience_seconds=_PATIENCE_SECONDS) as client:
+    async with connect(options.config, patience_seconds=_PATIENCE_SECONDS) as client:
         store = MigrationStore(client)
         if options.direction is Direction.FORWARD:
             await store.check_driver()

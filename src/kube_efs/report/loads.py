@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from kube_efs.report.order import Order
+from kube_efs.report.options import VolumeOrder
 from kube_efs.report.values import ClusterReport, NodeReport, PodReport, VolumeReport
 from kube_efs.tunnels.status import TunnelStatus
 
@@ -27,23 +27,23 @@ class VolumeLoad:
     nodes: tuple[str, ...]
     pods: tuple[PodReport, ...] | None
 
-    def value(self, order: Order) -> float:
+    def value(self, order: VolumeOrder) -> float:
         """What decides about its place; unknown is least."""
         usage = self.volume.usage
         found: int | None = None
         match order:
-            case Order.SIZE if usage:
+            case VolumeOrder.SIZE if usage:
                 found = usage.used_bytes
-            case Order.GROWTH if usage:
+            case VolumeOrder.GROWTH if usage:
                 found = usage.growth_bytes_a_day
-            case Order.TRAFFIC if self.sent_bytes is not None:
+            case VolumeOrder.TRAFFIC if self.sent_bytes is not None:
                 found = self.sent_bytes + (self.received_bytes or 0)
-            case Order.CONNECTIONS:
+            case VolumeOrder.CONNECTIONS:
                 found = self.connections
         return float("-inf") if found is None else found
 
 
-def volume_loads(report: ClusterReport, order: Order = Order.SIZE) -> tuple[VolumeLoad, ...]:
+def volume_loads(report: ClusterReport, order: VolumeOrder = VolumeOrder.SIZE) -> tuple[VolumeLoad, ...]:
     """Each volume of the report, the first ones as ``order`` says."""
     tunnels = [(node, tunnel) for node in report.nodes for tunnel in node.tunnels]
     by_route: dict[_Route, list[tuple[NodeReport, TunnelStatus]]] = {}

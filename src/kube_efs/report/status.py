@@ -2,9 +2,10 @@
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 
-from kube_efs.kube.client import connect, load_config
+from lightkube.config.kubeconfig import SingleConfig
+
+from kube_efs.kube.client import connect
 from kube_efs.kube.installations import find_installation
 from kube_efs.model.names import NameSet
 from kube_efs.report.reading import read_cluster
@@ -16,15 +17,23 @@ _PATIENCE_SECONDS = 3.0
 
 
 async def show_status(
-    kubeconfig: Path | None, *, namespace: str | None, name_set: NameSet | None, as_json: bool
+    config: SingleConfig,
+    *,
+    namespace: str | None,
+    name_set: NameSet | None,
+    claims_in: str | None,
+    as_json: bool,
 ) -> None:
     """Write the state of a cluster's EFS storage to standard output.
 
-    Raises InvalidSetting when no cluster is configured, KubeError when it does not answer.
+    With ``claims_in``, only claims of this namespace and their volumes. Raises KubeError when the cluster
+    does not answer.
     """
     configure("WARNING")
-    async with connect(load_config(kubeconfig), patience_seconds=_PATIENCE_SECONDS) as client:
+    async with connect(config, patience_seconds=_PATIENCE_SECONDS) as client:
         report = await read_cluster(client, await find_installation(client, namespace, name_set))
+    if claims_in:
+        report = report.only(claims_in)
     console = make_console()
     if as_json:
         console.out(json.dumps(asdict(report), indent=2))

@@ -5,21 +5,21 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Final
 
 from lightkube import AsyncClient
+from lightkube.config.kubeconfig import SingleConfig
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from kube_efs.kube.client import connect, load_config
+from kube_efs.kube.client import connect
 from kube_efs.kube.installations import find_installation
 from kube_efs.model.names import Names, NameSet
 from kube_efs.model.sizes import format_size
 from kube_efs.report.formatting import format_growth
 from kube_efs.report.loads import VolumeLoad, volume_loads
-from kube_efs.report.order import Order
+from kube_efs.report.options import VolumeOrder
 from kube_efs.report.reading import read_cluster
 from kube_efs.report.tables import make_console, table_of
 from kube_efs.signals import run_until_stopped
@@ -32,9 +32,13 @@ _UNKNOWN: Final = "-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopOptions:
-    """What is shown: ``limit`` volumes (0: all), again every ``watch_seconds`` unless that is None."""
+    """What is shown: ``limit`` volumes (0: all), again every ``watch_seconds`` unless that is None.
 
-    order: Order
+    With ``claims_in``, only volumes of claims in this namespace.
+    """
+
+    order: VolumeOrder
+    claims_in: str | None
     limit: int
     as_json: bool
     watch_seconds: float | None
@@ -50,15 +54,15 @@ class _Reading:
 
 
 async def show_top(
-    kubeconfig: Path | None, options: TopOptions, *, namespace: str | None, name_set: NameSet | None
+    config: SingleConfig, options: TopOptions, *, namespace: str | None, name_set: NameSet | None
 ) -> None:
     """Write the volumes that hold or carry most to standard output, perhaps until Ctrl-C.
 
-    Raises InvalidSetting when no cluster is configured, KubeError when it does not answer.
+    Raises KubeError when the cluster does not answer.
     """
     configure("WARNING")
     console = make_console()
-    async with connect(load_config(kubeconfig), patience_seconds=_PATIENCE_SECONDS) as client:
+    async with connect(config, patience_seconds=_PATIENCE_SECONDS) as client:
         names = await find_installation(client, namespace, name_set)
         if options.watch_seconds is None:
             found = await _read(client, names, options)
@@ -85,10 +89,13 @@ async def show_top(
 
 async def _read(client: AsyncClient, names: Names, options: TopOptions) -> _Reading:
     report = await read_cluster(client, names, with_pods=True)
+    loads = volume_loads(report, options.order)
+    if options.claims_in:
+        loads = tuple(one for one in loads if one.volume.is_of(options.claims_in))
     return _Reading(
         time=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
         nodes_since=min((node.time for node in report.nodes if node.time), default=""),
-        volumes=volume_loads(report, options.order),
+        volumes=loads,
     )
 
 

@@ -1,6 +1,6 @@
 """A cluster's EFS storage at one moment."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kube_efs.tunnels.status import TunnelStatus
 
@@ -73,6 +73,10 @@ class VolumeReport:
     requested_bytes: int | None = None
     usage: UsageReport | None = None
 
+    def is_of(self, namespace: str) -> bool:
+        """Whether its claim is in the namespace."""
+        return self.claim.startswith(f"{namespace}/")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodReport:
@@ -123,3 +127,14 @@ class ClusterReport:
     events: tuple[EventReport, ...] = ()
     problems: tuple[str, ...] = ()
     pods: tuple[PodReport, ...] | None = None
+
+    def only(self, namespace: str) -> "ClusterReport":
+        """The report without claims of other namespaces, and without volumes and events of these."""
+        volumes = tuple(one for one in self.volumes if one.is_of(namespace))
+        names = {one.name for one in volumes}
+        return replace(
+            self,
+            claims=tuple(one for one in self.claims if one.namespace == namespace),
+            volumes=volumes,
+            events=tuple(one for one in self.events if one.namespace == namespace or one.name in names),
+        )

@@ -7,7 +7,7 @@ from typing import Final
 from kube_efs.model.sizes import format_size
 from kube_efs.report.formatting import format_growth, format_usage
 from kube_efs.report.loads import volume_loads
-from kube_efs.report.order import Order
+from kube_efs.report.options import VolumeOrder
 from kube_efs.report.values import ClusterReport, NodeReport, VolumeReport
 from kube_efs.tunnels.status import TunnelState, TunnelStatus
 from kube_efs.web.html import Child, Html, element
@@ -60,7 +60,7 @@ def traffic_chart(report: ClusterReport) -> Html | None:
     """The volumes with most traffic through their tunnels, by direction; None if none is known."""
     known = [
         (one, one.sent_bytes, one.received_bytes or 0)
-        for one in volume_loads(report, Order.TRAFFIC)
+        for one in volume_loads(report, VolumeOrder.TRAFFIC)
         if one.sent_bytes is not None
     ][:_ROWS_MAX]
     most = max((sent + received for _, sent, received in known), default=0)
@@ -80,7 +80,7 @@ def growth_chart(report: ClusterReport) -> Html | None:
     """The volumes that grow most in a day; None if none grows."""
     growing = [
         (one.volume, growth)
-        for one in volume_loads(report, Order.GROWTH)
+        for one in volume_loads(report, VolumeOrder.GROWTH)
         if one.volume.usage and (growth := one.volume.usage.growth_bytes_a_day or 0) > 0
     ][:_ROWS_MAX]
     if not growing:

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from kube_efs.report.loads import volume_loads
-from kube_efs.report.order import Order
+from kube_efs.report.options import VolumeOrder
 from kube_efs.report.top import render_top
 from kube_efs.report.values import ClusterReport, NodeReport, PodReport, UsageReport, VolumeReport
 from kube_efs.tunnels.status import TunnelState, TunnelStatus
@@ -90,13 +90,13 @@ def test_volumes_behind_one_tunnel_share_its_traffic() -> None:
 @pytest.mark.parametrize(
     ("order", "first"),
     [
-        (Order.SIZE, "pvc-1"),
-        (Order.GROWTH, "pvc-2"),
-        (Order.TRAFFIC, "pvc-1"),
-        (Order.CONNECTIONS, "pvc-1"),
+        (VolumeOrder.SIZE, "pvc-1"),
+        (VolumeOrder.GROWTH, "pvc-2"),
+        (VolumeOrder.TRAFFIC, "pvc-1"),
+        (VolumeOrder.CONNECTIONS, "pvc-1"),
     ],
 )
-def test_order(order: Order, first: str) -> None:
+def test_order(order: VolumeOrder, first: str) -> None:
     unknown = replace(IN_DIRECTORY, name="unknown", claim="", usage=None, port=1)
     found = volume_loads(replace(REPORT, volumes=(unknown, *REPORT.volumes)), order)
     assert found[0].volume.name == first
