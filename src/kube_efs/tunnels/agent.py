@@ -306,9 +306,9 @@ class TunnelAgent:
         await self._prober.probe_round(
             self._data_planes.report, answering=answering, unreachable=self._plan.reachability.down
         )
-        ports = frozenset(service.port for service in self._data_planes.report.loaded.values())
-        self._traffic.add(flows, ports)
+        self._traffic.add(flows, {service.port for service in self._plan.services.values()})
         # After the probes: an open connection of a probe would count as that of a mount.
+        ports = frozenset(service.port for service in self._data_planes.report.loaded.values())
         reading = await asyncio.to_thread(self._read, ports)
         await self._record_observations(reading.connections if reading else self._observations.connections)
         self._replace_stalled_processes(reading)

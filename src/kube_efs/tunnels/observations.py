@@ -170,12 +170,15 @@ class TrafficRecorder:
     The relay counts what it carries. stunnel does not, so the kernel's counters of its open connections are
     read periodically. What a connection carries after the last reading before its end is missed, which is
     little: the connections of mounts stay open.
+
+    Connections of an earlier agent count from the first reading. Otherwise each restart of the agent would
+    look like traffic, because counters that start again from 0 count in full.
     """
 
     def __init__(self, metrics: TunnelMetrics) -> None:
         self._metrics = metrics
         self._known: Mapping[tuple[str, str], Traffic] = {}
-        self._flows: Mapping[tuple[int, int], Flow] = {}
+        self._flows: Mapping[tuple[int, int], Flow] | None = None
         self._by_port: dict[int, Traffic] = {}
 
     def add(self, flows: Iterable[Flow], ports: Collection[int]) -> None:
@@ -185,6 +188,8 @@ class TrafficRecorder:
             self._flows,
             {(one.local_port, one.remote_port): one for one in flows if one.local_port in ports},
         )
+        if before is None:
+            return
         for ends, flow in self._flows.items():
             last = before.get(ends)
             if last is not None and flow.received_bytes < last.received_bytes:

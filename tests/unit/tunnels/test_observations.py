@@ -191,6 +191,8 @@ def test_traffic_of_stunnel_is_that_of_its_connections() -> None:
         recorder.add(flows, {20490})
         return recorder.record([SERVICE], {"fs-1": ServiceFacts()})["fs-1"]
 
+    # What connections of an earlier agent have carried was counted by that.
+    recorder.add([_flow(8, sent=1000, received=1000)], {20490})
     # stunnel has sent to a mount what came from the mount target.
     first = after(_flow(1, sent=70, received=5), _flow(9, sent=1, received=1, port=443))
     assert first == Traffic(connections=1, sent_bytes=5, received_bytes=70)
@@ -204,9 +206,19 @@ def test_traffic_of_stunnel_is_that_of_its_connections() -> None:
     assert after(_flow(1, sent=3, received=4)) == Traffic(connections=3, sent_bytes=11, received_bytes=94)
 
 
+def test_connection_of_an_earlier_agent_counts_from_the_first_reading() -> None:
+    recorder = TrafficRecorder(TunnelMetrics(CollectorRegistry()))
+    recorder.add([_flow(1, sent=1000, received=500)], {20490})
+    assert recorder.record([SERVICE], {}) == {}
+    recorder.add([_flow(1, sent=1007, received=503)], {20490})
+    assert recorder.record([SERVICE], {}) == {"fs-1": Traffic(connections=0, sent_bytes=3, received_bytes=7)}
+
+
 def test_traffic_of_a_closed_tunnel_is_forgotten() -> None:
     recorder = TrafficRecorder(TunnelMetrics(CollectorRegistry()))
+    recorder.add([], {20490})
     recorder.add([_flow(1, sent=70, received=5)], {20490})
+    assert recorder.record([SERVICE], {})
     recorder.add([], ())
     assert recorder.record([SERVICE], {}) == {}
 
