@@ -159,7 +159,7 @@ def _manifest(version: str, archives: Mapping[tuple[str, str], Path], url: str) 
             "spec": {
                 "version": f"v{version}",
                 "homepage": url,
-                "shortDescription": "Look after Amazon EFS volumes of kube-efs",
+                "shortDescription": "Check and manage Amazon EFS volumes of kube-efs",
                 "description": (
                     "Shows file systems, claims, volumes and tunnels, finds problems and their remedies,\n"
                     "and converts NFS volumes to CSI volumes with the same data.\n"
