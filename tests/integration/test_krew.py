@@ -53,7 +53,11 @@ def installed(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
 def _run(programs: Path, *arguments: str, kubeconfig: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [programs / "kubectl", "efs", *arguments],
-        env={"PATH": f"{programs}:{os.defpath}", "HOME": "/nowhere", "KUBECONFIG": str(kubeconfig)},
+        env={
+            "PATH": f"{programs}:{os.defpath}",
+            "HOME": str(kubeconfig.parent),
+            "KUBECONFIG": str(kubeconfig),
+        },
         capture_output=True,
         text=True,
         timeout=120,

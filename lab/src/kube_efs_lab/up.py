@@ -32,6 +32,8 @@ from tinykube.ports import free_port
 
 _REFRESH_SECONDS = 1.0
 _RESTART_SECONDS = 1.0
+_STATUS_SECONDS = 30.0
+_LOOK_SECONDS = 0.2
 # Somebody looks on.
 _OFTEN = {"KUBE_EFS_RESYNC_SECONDS": "2"}
 
@@ -66,6 +68,7 @@ async def _run(folder: Path, plane: ControlPlane, variables: Path, console: Cons
         if not empty:
             points = access_point_class(cluster.file_system_ids[0])
             await apply(cluster.client, [STORAGE_CLASS, DIRECTORY_CLASS, points, _observing()])
+            await _first_status(cluster)
         _write_variables(variables, cluster, empty=empty)
         usage = _empty_usage(cluster, variables) if empty else _usage(cluster, variables, page)
         console.print(usage, soft_wrap=True)
@@ -88,6 +91,14 @@ async def _run(folder: Path, plane: ControlPlane, variables: Path, console: Cons
                 tasks.create_task(_show(cluster, console))
         finally:
             console.print("Stopping ...")
+
+
+async def _first_status(cluster: EmbeddedCluster) -> None:
+    """Wait until the node has reported its tunnels, which the doctor expects; a late one does no harm."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_STATUS_SECONDS):
+            while not (await read_cluster(cluster.client, NAMES)).nodes:  # noqa: ASYNC110 - asked from outside
+                await asyncio.sleep(_LOOK_SECONDS)
 
 
 def _observing() -> str:

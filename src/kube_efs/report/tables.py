@@ -62,7 +62,7 @@ def make_console(*, quiet: bool = False) -> Console:
 class Listing:
     """A table, or on a terminal that is too narrow for it a list of its rows, so that no name is broken.
 
-    Only cells with spaces are texts, which may continue on the next line.
+    Only cells with spaces are texts, which may continue on the next line. Programs such as grep get a table.
     """
 
     title: str
@@ -72,13 +72,15 @@ class Listing:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The form that fits."""
-        table = self._table(console, options)
+        table = self._table(console, options, keeps_names=True)
         if Measurement.get(console, options.update(max_width=_ANY_WIDTH), table).minimum <= options.max_width:
             yield table
-        else:
+        elif console.is_terminal:
             yield from self._list()
+        else:
+            yield self._table(console, options, keeps_names=False)
 
-    def _table(self, console: Console, options: ConsoleOptions) -> Table:
+    def _table(self, console: Console, options: ConsoleOptions, *, keeps_names: bool) -> Table:
         table = Table(
             title=self.title,
             title_justify="left",
@@ -93,9 +95,8 @@ class Listing:
             sizes = [Measurement.get(console, unlimited, row[at]) for row in self.rows]
             longest_word = max((one.minimum for one in sizes), default=0)
             longest_text = max((one.maximum for one in sizes), default=0)
-            table.add_column(
-                column, overflow="fold", min_width=max(longest_word, min(longest_text, _TEXT_WIDTH))
-            )
+            least = max(longest_word, min(longest_text, _TEXT_WIDTH)) if keeps_names else None
+            table.add_column(column, overflow="fold", min_width=least)
         for row in self.rows:
             table.add_row(*row)
         return table

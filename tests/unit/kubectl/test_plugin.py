@@ -25,6 +25,12 @@ KUBECTL = shutil.which("kubectl")
 pytestmark = pytest.mark.skipif(KUBECTL is None, reason="kubectl cannot be found; make setup installs it")
 
 
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """kubectl keeps a cache there."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+
 @pytest_asyncio.fixture
 async def kubeconfig(tmp_path: Path) -> AsyncIterator[Path]:
     """A kubeconfig of a cluster with the claims web/data and default/logs."""
@@ -49,7 +55,7 @@ async def run(
     """One of the two programs, as kubectl runs it."""
     environment: Mapping[str, str] = {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "HOME": "/nowhere",
+        "HOME": os.environ["HOME"],
         **variables,
     }
     return await asyncio.to_thread(

@@ -17,7 +17,7 @@ from kube_efs.tunnels.status import TunnelState, TunnelStatus
 
 
 def _shown(report: ClusterReport, width: int = 200) -> str:
-    console = Console(width=width, color_system=None)
+    console = Console(width=width, color_system=None, force_terminal=True)
     with console.capture() as captured:
         console.print(render_cluster(report))
     return captured.get()

@@ -92,7 +92,8 @@ def test_failed_command_prints_no_python_traceback(tmp_path: Path) -> None:
     script.write_text(
         _START.replace("catch_uncaught()", "")
         + "import sys\nfrom kube_efs import cli\nfrom kube_efs.__main__ import main\n"
-        + "cli._finish = fail\nsys.argv = ['kube-efs', 'status']\nsys.exit(main())\n"
+        + "cli._finish = fail\nfrom kube_efs.kube import client\nclient.load_config = lambda _: None\n"
+        + "sys.argv = ['kube-efs', 'status']\nsys.exit(main())\n"
     )
     ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=False)
 

@@ -36,7 +36,7 @@ from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle
 from kube_efs.model.efs.file_systems import MountTarget
 from kube_efs.model.efs.ids import FileSystemId, ZoneName
 from kube_efs.model.errors import NotYet, PlatformError
-from kube_efs.model.volumes import Location
+from kube_efs.model.volumes import Location, VolumePhase
 from kube_efs.provisioning.backends.csi.access_points import Notice
 from kube_efs.provisioning.backends.csi.accounts import Account, Accounts
 from kube_efs.provisioning.backends.csi.directories import CsiDirectories
@@ -321,13 +321,20 @@ class CsiVolumes:
     def _refuse_leaving(self, made: AccessPoint, request: VolumeRequest) -> None:
         """Refuse an access point that is being removed with the volume of an earlier claim.
 
-        A volume of another claim that stays prevents this removal.
+        A volume of another claim that stays prevents this removal. If that claim is gone, people may have
+        decided that the volume stays after the removal was ordered, perhaps by an earlier leader. So while a
+        call can still take effect, only a volume with its claim prevents the removal.
         """
         # The volume itself may exist already, from an attempt with a lost answer.
         users = self._index.volumes_through(made.access_point_id) - {request.name}
         known = [self._index.volumes[name] for name in users if name in self._index.volumes]
         leaving = sorted(one.name for one in known if one.to_be_reclaimed or one.deleting)
-        if leaving and len(leaving) == len(known):
+        handle = VolumeHandle(file_system_id=made.file_system_id, access_point_id=made.access_point_id)
+        is_ordered = self._clock() - self._ordered.get(handle, self._began) < _CALL_SECONDS
+        stays = [one for one in known if one.name not in leaving]
+        if is_ordered:
+            stays = [one for one in stays if one.phase is VolumePhase.BOUND]
+        if leaving and not stays:
             raise _pending(f"is about to be removed with volume {', '.join(leaving)}", made)
 
     def _awaited_through(self, handle: VolumeHandle) -> list[str]:

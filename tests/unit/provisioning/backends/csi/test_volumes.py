@@ -229,6 +229,20 @@ async def test_access_point_that_another_claim_keeps_is_reused_while_a_removal_w
         await world.volumes.delete(handle)
 
 
+async def test_access_point_is_not_reused_while_an_earlier_leader_may_still_remove_it() -> None:
+    now = 1000.0
+    world = CsiWorld(clock=lambda: now)
+    again = {"reuseAccessPoint": "true"}
+    handle = (await world.volumes.create(request("pvc-1", **again))).handle
+    world.note("pvc-1", handle, **LEAVING)
+    # Its claim is gone, and people have decided that it stays: perhaps after the removal was ordered.
+    world.note("pvc-2", handle, phase=VolumePhase.RELEASED, reclaim_policy=ReclaimPolicy.RETAIN)
+    with pytest.raises(VolumePending, match="is about to be removed with volume pvc-1"):
+        await world.volumes.create(request("pvc-3", **again))
+    now += 200.0
+    assert (await world.volumes.create(request("pvc-3", **again))).handle == handle
+
+
 async def test_reused_access_point_is_kept_until_the_volume_of_the_next_claim_exists() -> None:
     now = 1000.0
     world = CsiWorld(clock=lambda: now)
