@@ -87,6 +87,7 @@ class MountTarget:
     ca_file: Path
     server_certificate: Path
     certificate: CertificateFile
+    certificate_alone: Path
     key: Path
 
     @classmethod
@@ -94,13 +95,12 @@ class MountTarget:
         """One on a loopback address, whose authority and client certificate are made here."""
         authority, host = Authority(folder, "ca"), host_of(_FILE_SYSTEM)
         authority.server_context(host)
-        key, client = folder / "client.key", folder / "client.pem"
+        key, alone, client = (folder / name for name in ("client.key", "client-alone.pem", "client.pem"))
         # As the agent makes them: 3072 bits of RSA, signed by itself.
         command = ("openssl", "req", "-x509", "-newkey", "rsa:3072", "-noenc", "-subj", "/CN=client")
-        files = ("-keyout", key, "-out", client)
+        files = ("-keyout", key, "-out", alone)
         subprocess.run((*command, *files), check=True, capture_output=True, timeout=60)
-        with client.open("ab") as file:
-            file.write(key.read_bytes())
+        client.write_bytes(alone.read_bytes() + key.read_bytes())
         not_after = datetime.now(UTC) + timedelta(days=1)
         return cls(
             address=free_address(),
@@ -108,6 +108,7 @@ class MountTarget:
             ca_file=authority.file,
             server_certificate=folder / f"ca-{host}.pem",
             certificate=CertificateFile(path=client, serial=1, not_after=not_after),
+            certificate_alone=alone,
             key=key,
         )
 
@@ -251,8 +252,8 @@ async def planes(folder: Path, target: MountTarget) -> AsyncIterator[Sequence[Pl
         if _KERNEL_TLS.exists():
             found.append(await KernelRelay.start(folder, stack))
         if program := os.environ.get(EFS_PROXY_PROGRAM):
-            render = partial(_efs_proxy, target)
-            found.append(OneProcessEach(EFS_PROXY, folder, stack, render, (program, "--tls")))
+            render, command = partial(_efs_proxy, target), (program, "--tls", "--no-direct-s3-read")
+            found.append(OneProcessEach(EFS_PROXY, folder, stack, render, command))
         yield found
 
 
@@ -266,7 +267,8 @@ def _efs_proxy(target: MountTarget, tunnel: TunnelService) -> str:
         port=tunnel.port,
         address=target.address,
         ca_file=target.ca_file,
-        certificate=target.certificate.path,
+        # Its library refuses a file that contains the key, too.
+        certificate=target.certificate_alone,
         key=target.key,
         check_host=target.host,
     )
