@@ -24,13 +24,15 @@ from bench.records import connect, latencies, read, write
 from tests.integration.tunnel_node import eventually
 
 from kube_efs.tunnels.data_plane import TunnelService
-from kube_efs.tunnels.sockets.ports import listening_ports_of
+from kube_efs.tunnels.sockets.ports import listening_ports_of, open_connections
 
 MANY: Final = 8
 COUNTS: Final = (10, 100, 1000)
 _ADDED: Final = 20
 _GIBIBYTE: Final = 1024
 _BUSY_MEBIBYTES: Final = 32
+_CLOSED_SECONDS: Final = 30.0
+_PAUSE_SECONDS: Final = 0.01
 _MILLISECONDS: Final = 1000.0
 
 
@@ -128,6 +130,7 @@ class _Subject:
                 self.samples[cpu].append((self._cpu() - before) / gibibytes)
                 self.samples[server_cpu].append((cpu_seconds(self.server) - of_server) / gibibytes)
                 self.samples[speed].append(mebibytes / seconds)
+        self._wait_until_closed(self.ports[0])
 
     def request(self, requests: int) -> None:
         """Make small requests, first through one connection and then through eight."""
@@ -136,6 +139,7 @@ class _Subject:
             (self.ports[:MANY], Metric.P50_OF_MANY, Metric.P99_OF_MANY),
         ):
             percentiles = statistics.quantiles(latencies(ports, requests), n=100)
+            self._wait_until_closed(*ports)
             self.samples[p50].append(percentiles[49] * _MILLISECONDS)
             self.samples[p99].append(percentiles[98] * _MILLISECONDS)
 
@@ -155,20 +159,35 @@ class _Subject:
         await self.plane.add([tunnel])
         connect(tunnel.port).close()
         self.ports.append(tunnel.port)
-        return (time.perf_counter() - begun) * _MILLISECONDS
+        milliseconds = (time.perf_counter() - begun) * _MILLISECONDS
+        self._wait_until_closed(tunnel.port)
+        return milliseconds
 
     async def _add(self, count: int) -> None:
         """Give it so many more tunnels; all can be used after that."""
         new = list(islice(self.source, count))
         await self.plane.add(new)
         self.ports += (tunnel.port for tunnel in new)
-        await eventually(self._listens, f"the tunnels of {self.plane.name}")
+        await eventually(lambda: self._listens(new), f"the tunnels of {self.plane.name}")
         # stunnel ends if it must reload between listening and serving.
         connect(self.ports[-1]).close()
+        self._wait_until_closed(self.ports[-1])
 
-    def _listens(self) -> bool:
+    def _wait_until_closed(self, *ports: int) -> None:
+        """Wait until no client is connected to these ports.
+
+        efs-proxy serves one connection of a client. It ends when another one comes and is reset before it
+        expects a new one.
+        """
+        end = time.monotonic() + _CLOSED_SECONDS
+        while not open_connections().keys().isdisjoint(ports):
+            if time.monotonic() > end:
+                raise TimeoutError(f"{self.plane.name} still has connections")
+            time.sleep(_PAUSE_SECONDS)
+
+    def _listens(self, tunnels: Sequence[TunnelService]) -> bool:
         found = listening_ports_of(self.plane.pids).values()
-        return set(self.ports) <= {port for ports in found for port in ports}
+        return {one.port for one in tunnels} <= {port for ports in found for port in ports}
 
     def _cpu(self) -> float:
         return sum(map(cpu_seconds, self.plane.pids))
