@@ -22,6 +22,7 @@ from tests.kernel.scenarios import (
     publishing,
     resources,
     restarts,
+    s3_files,
     server_gone,
     tables,
 )
@@ -40,6 +41,7 @@ _MODULES = (
     many,
     certificates,
     publishing,
+    s3_files,
     server_gone,
 )
 # They are about the program and the configurations of stunnel, its shards, or both data planes at once.

@@ -9,7 +9,7 @@ import os
 import stat
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -19,7 +19,7 @@ import structlog
 
 from fake_efs.errors import InvalidValue
 from fake_efs.file_systems import parse_access_point_id, parse_file_system_id
-from fake_efs.nfs_server import NfsServer, PosixUser
+from fake_efs.nfs_server import MINOR_VERSIONS, NfsServer, PosixUser
 
 _PARENT_MODE = 0o755
 _FOLLOW_NOTHING = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -71,6 +71,24 @@ def parse_access_point(description: Mapping[str, Any]) -> EmbeddedAccessPoint:
         root=_parse_root(root.get("Path") or "/"),
         user=PosixUser(uid=user["Uid"], gid=user["Gid"]) if user else None,
         creation=_creation(creation) if creation else None,
+    )
+
+
+def parse_s3_files_access_point(description: Mapping[str, Any]) -> EmbeddedAccessPoint:
+    """An answer of GetAccessPoint of S3 Files; raises InvalidValue as ``parse_access_point`` does."""
+    user, root = description.get("posixUser"), description.get("rootDirectory") or {}
+    made = root.get("creationPermissions")
+    return EmbeddedAccessPoint(
+        access_point_id=parse_access_point_id(description["accessPointId"], field="accessPointId"),
+        arn=description["accessPointArn"],
+        file_system_id=parse_file_system_id(description["fileSystemId"], field="fileSystemId"),
+        root=_parse_root(root.get("path") or "/"),
+        user=PosixUser(uid=user["uid"], gid=user["gid"]) if user else None,
+        creation=Creation(
+            owner=PosixUser(uid=made["ownerUid"], gid=made["ownerGid"]), mode=int(made["permissions"], 8)
+        )
+        if made
+        else None,
     )
 
 
@@ -158,7 +176,8 @@ class _Slot:
 class AccessPointServers:
     """Starts servers when they are asked for; ``end_idle`` must be called from time to time.
 
-    ``folder`` is the file system's data, ``work_dir`` gets a directory for each access point.
+    ``folder`` is the file system's data, ``work_dir`` gets a directory for each access point,
+    ``minor_versions`` of NFS 4 are served.
     """
 
     def __init__(
@@ -166,11 +185,13 @@ class AccessPointServers:
         folder: Path,
         work_dir: Path,
         *,
+        minor_versions: Sequence[int] = MINOR_VERSIONS,
         idle_seconds: float = IDLE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._folder = folder
         self._work_dir = work_dir
+        self._minor_versions = minor_versions
         self.idle_seconds = idle_seconds
         self._clock = clock
         self._slots: defaultdict[str, _Slot] = defaultdict(_Slot)
@@ -218,7 +239,9 @@ class AccessPointServers:
         # A server keeps to a root directory that somebody has removed, even if there is a new one.
         await slot.end()
         work_dir = self._work_dir / access_point.access_point_id
-        slot.nfs = await NfsServer.start(root.path, work_dir, user=access_point.user)
+        slot.nfs = await NfsServer.start(
+            root.path, work_dir, user=access_point.user, minor_versions=self._minor_versions
+        )
         slot.root = root
         slot.idle_since = self._clock()
         return slot.nfs

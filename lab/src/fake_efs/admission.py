@@ -2,10 +2,15 @@
 
 import asyncio
 
-from fake_efs.access_points import EmbeddedAccessPoint, parse_access_point
+from fake_efs.access_points import (
+    EmbeddedAccessPoint,
+    parse_access_point,
+    parse_s3_files_access_point,
+)
 from fake_efs.aws_api import AwsCalls
 from fake_efs.client_certificate import ClientCertificate
 from fake_efs.errors import AwsNotFound, InvalidValue
+from fake_efs.file_systems import Kind
 from fake_efs.identities import Identities
 from fake_efs.policy import Client, Statement, check_policy, parse_policy
 
@@ -16,14 +21,18 @@ class Admission:
     Every method may raise AwsError.
     """
 
-    def __init__(self, efs: AwsCalls, identities: Identities) -> None:
+    def __init__(self, efs: AwsCalls, s3_files: AwsCalls, identities: Identities) -> None:
         self._efs = efs
+        self._s3_files = s3_files
         self._identities = identities
 
-    async def admit(self, client: ClientCertificate, file_system_id: str) -> EmbeddedAccessPoint | None:
+    async def admit(
+        self, client: ClientCertificate, file_system_id: str, kind: Kind = Kind.EFS
+    ) -> EmbeddedAccessPoint | None:
         """What a client of this file system gets: an access point, or None for all of the file system.
 
-        Raises InvalidValue when it is to get nothing, MountDenied if this is for the policy.
+        S3 Files admits nobody without a signature. Raises InvalidValue when it is to get nothing, MountDenied
+        if this is for the policy.
         """
         if client.file_system_id not in {None, file_system_id}:
             raise InvalidValue(
@@ -31,29 +40,36 @@ class Admission:
                 field="file system of the client certificate",
                 value=client.file_system_id,
             )
-        arn = self._identities.verify(client.iam, file_system_id) if client.iam else None
+        arn = self._identities.verify(client.iam, file_system_id, kind) if client.iam else None
+        if kind is Kind.S3_FILES:
+            if arn is None:
+                raise InvalidValue("has no IAM signature", field="client certificate", value=file_system_id)
+            return await self._access_point_of(client, file_system_id, kind)
         access_point, policy = await asyncio.gather(
-            self._access_point_of(client, file_system_id), self._policy(file_system_id)
+            self._access_point_of(client, file_system_id, kind), self._policy(file_system_id)
         )
         if policy is not None:
             access_point_arn = access_point.arn if access_point else None
             check_policy(policy, Client(arn=arn, access_point_arn=access_point_arn))
         return access_point
 
-    async def access_point(self, access_point_id: str) -> EmbeddedAccessPoint:
+    async def access_point(self, access_point_id: str, kind: Kind = Kind.EFS) -> EmbeddedAccessPoint:
         """That access point; raises InvalidValue when there is none."""
         try:
+            if kind is Kind.S3_FILES:
+                found = await self._s3_files.call("GetAccessPoint", accessPointId=access_point_id)
+                return parse_s3_files_access_point(found)
             answer = await self._efs.call("DescribeAccessPoints", AccessPointId=access_point_id)
         except AwsNotFound as error:
             raise InvalidValue("does not exist", field="access point", value=access_point_id) from error
         return parse_access_point(answer["AccessPoints"][0])
 
     async def _access_point_of(
-        self, client: ClientCertificate, file_system_id: str
+        self, client: ClientCertificate, file_system_id: str, kind: Kind
     ) -> EmbeddedAccessPoint | None:
         if client.access_point_id is None:
             return None
-        access_point = await self.access_point(client.access_point_id)
+        access_point = await self.access_point(client.access_point_id, kind)
         if access_point.file_system_id != file_system_id:
             raise InvalidValue(
                 f"is no access point of {file_system_id}",

@@ -63,7 +63,7 @@ class AwsClient:
                 answer: Mapping[str, Any] = await getattr(self._client, xform_name(operation))(**parameters)
         except ClientError as error:
             code = error.response["Error"]["Code"]
-            kind = AwsNotFound if code.endswith("NotFound") else AwsError
+            kind = AwsNotFound if "NotFound" in code else AwsError
             raise kind(str(error), field=operation) from error
         except (BotoCoreError, TimeoutError) as error:
             raise AwsError(f"failed ({error!r})", field=operation) from error
@@ -73,8 +73,14 @@ class AwsClient:
         """The items under ``key`` of all pages; raises AwsError."""
         answer = await self.call(operation, **parameters)
         found = list(answer[key])
-        while marker := answer.get("NextMarker"):
-            answer = await self.call(operation, **parameters, Marker=marker)
+        while True:
+            if marker := answer.get("NextMarker"):
+                rest: dict[str, object] = {"Marker": marker}
+            elif token := answer.get("nextToken"):
+                rest = {"nextToken": token}
+            else:
+                break
+            answer = await self.call(operation, **parameters, **rest)
             found += answer[key]
         return found
 

@@ -1,4 +1,4 @@
-"""The program behind the embedded AWS API: moto's server, as strict about access points as EFS is.
+"""The program behind the embedded AWS API: S3 Files, and moto's server, as strict about access points as EFS.
 
 A client token gives one access point, ids have 17 digits, a file system must be there and have room, and long
 listings come in pages. Source: https://docs.aws.amazon.com/efs/latest/ug/API_CreateAccessPoint.html and
@@ -9,7 +9,7 @@ import json
 import logging
 import sys
 from collections.abc import Callable
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,12 @@ from moto.efs.exceptions import AccessPointNotFound, EFSError, FileSystemNotFoun
 from moto.efs.models import AccessPoint, EFSBackend
 from moto.efs.responses import EFSResponse
 from moto.moto_api._internal import mock_random
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication
 from moto.server import main as serve
 
 from fake_efs.authorization import enforce
-from fake_efs.policy import parse_policy
+from fake_efs.policy import Statement, parse_policy
+from fake_efs.s3_files_api import S3FilesApi
 
 ACCESS_POINTS_MAX = 10_000
 
@@ -120,10 +122,24 @@ def _noted(change: Callable[..., Any], file: Path) -> Callable[..., Any]:
         try:
             return change(*given, **named)
         finally:
-            with file.open("ab") as changes:
-                changes.write(b".")
+            _note(file)
 
     return noted
+
+
+def _note(file: Path) -> None:
+    with file.open("ab") as changes:
+        changes.write(b".")
+
+
+def add_s3_files(api: S3FilesApi) -> None:
+    """Let moto's server answer calls to S3 Files with this."""
+    moto = DomainDispatcherApplication.__call__
+
+    def application(self: DomainDispatcherApplication, environ: Any, start_response: Any) -> Any:  # noqa: ANN401 - WSGI
+        return api.beside(partial(moto, self))(environ, start_response)
+
+    DomainDispatcherApplication.__call__ = application  # type: ignore[method-assign]
 
 
 def main() -> None:
@@ -141,8 +157,11 @@ def main() -> None:
     host = sys.argv[1]
     changes_file, *policy_file = map(Path, sys.argv[2:])
     note_changes(changes_file)
+    statements: tuple[Statement, ...] | None = None
     if policy_file:
-        enforce(parse_policy(policy_file[0].read_text(), of_identity=True))
+        statements = parse_policy(policy_file[0].read_text(), of_identity=True)
+        enforce(statements)
+    add_s3_files(S3FilesApi(partial(_note, changes_file), statements))
     serve(["-H", host, "-p", "0"])
 
 

@@ -1,4 +1,4 @@
-"""The data plane: what the EFS API says exists is what can be mounted."""
+"""The data plane: what the APIs of EFS and S3 Files say exists is what can be mounted."""
 
 import asyncio
 import shutil
@@ -12,7 +12,7 @@ from fake_efs.access_points import AccessPointServers
 from fake_efs.admission import Admission
 from fake_efs.client_certificate import ClientCertificate
 from fake_efs.errors import AwsError, EfsError, InvalidValue, NotYet
-from fake_efs.file_systems import FileSystem, MountTarget, dns_name, server_names
+from fake_efs.file_systems import FileSystem, Kind, MountTarget, dns_name, server_names
 from fake_efs.nfs_server import NfsServer
 from fake_efs.tls_front import TlsFront, server_context
 from tiny_ca.authority import Authority, ServerCertificate
@@ -31,6 +31,7 @@ class ServedFileSystem:
     def __init__(
         self,
         file_system_id: str,
+        kind: Kind,
         *,
         certificate: ServerCertificate,
         folder: Path,
@@ -38,10 +39,13 @@ class ServedFileSystem:
         admission: Admission,
     ) -> None:
         self.file_system_id = file_system_id
+        self.kind = kind
         self.folder = folder
         self.nfs: NfsServer | None = None
         self.fronts: dict[str, TlsFront] = {}
-        self.access_points = AccessPointServers(folder, work_dir / "access-points")
+        self.access_points = AccessPointServers(
+            folder, work_dir / "access-points", minor_versions=kind.minor_versions
+        )
         self._admission = admission
         self._work_dir = work_dir
         self._own_certificate = certificate
@@ -59,7 +63,9 @@ class ServedFileSystem:
         if self.nfs is None or not self.nfs.process.running:
             if self.nfs is not None:
                 log.warning("nfs_server_died", file_system=self.file_system_id, pid=self.nfs.process.pid)
-            self.nfs = await NfsServer.start(self.folder, self._work_dir)
+            self.nfs = await NfsServer.start(
+                self.folder, self._work_dir, minor_versions=self.kind.minor_versions
+            )
         await self.access_points.end_idle()
         wanted = {target.mount_target_id: target for target in mount_targets}
         for mount_target_id in self.fronts.keys() - wanted.keys():
@@ -102,7 +108,7 @@ class ServedFileSystem:
     @asynccontextmanager
     async def _admit(self, client: ClientCertificate) -> AsyncIterator[int]:
         """The port of the NFS server that this client may use."""
-        access_point = await self._admission.admit(client, self.file_system_id)
+        access_point = await self._admission.admit(client, self.file_system_id, self.kind)
         if access_point is not None:
             async with self.access_points.serving(access_point) as port:
                 yield port
@@ -178,7 +184,7 @@ class DataPlane:
         for file_system_id, served in self._served.items():
             # The name of a file system without mount targets leads nowhere.
             names = {front.address for front in served.fronts.values()}
-            if server in names or (names and server == dns_name(file_system_id, self._region)):
+            if server in names or (names and server == dns_name(file_system_id, self._region, served.kind)):
                 return file_system_id
         return None
 
@@ -208,7 +214,8 @@ class DataPlane:
         if file_system_id not in self._served:
             self._served[file_system_id] = ServedFileSystem(
                 file_system_id,
-                certificate=self._authority.issue(server_names(file_system_id, self._region)),
+                system.kind,
+                certificate=self._authority.issue(server_names(file_system_id, self._region, system.kind)),
                 folder=self._work_dir / "data" / file_system_id,
                 work_dir=self._work_dir / "nfs" / file_system_id,
                 admission=self._admission,

@@ -1,8 +1,9 @@
-"""File systems and mount targets as the EFS API describes them."""
+"""File systems and mount targets as the APIs of EFS and S3 Files describe them."""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any
 
 from fake_efs.errors import InvalidValue
@@ -12,9 +13,21 @@ _ACCESS_POINT_ID = re.compile(r"fsap-([0-9a-f]{8}|[0-9a-f]{17})")
 _USABLE = frozenset({"available", "updating"})
 
 
+class Kind(StrEnum):
+    """The service of a file system; the value is its name in signatures of connections."""
+
+    EFS = "elasticfilesystem"
+    S3_FILES = "s3files"
+
+    @property
+    def minor_versions(self) -> tuple[int, ...]:
+        """The minor versions of NFS 4 that it serves."""
+        return (1, 2) if self is Kind.S3_FILES else (0, 1)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MountTarget:
-    """An address in the subnet of a zone."""
+    """An address in the subnet of a zone, which is a name or, for S3 Files, an ID."""
 
     mount_target_id: str
     subnet_id: str
@@ -28,6 +41,7 @@ class FileSystem:
 
     file_system_id: str
     mount_targets: tuple[MountTarget, ...] = ()
+    kind: Kind = Kind.EFS
 
 
 def read_mount_target(description: Mapping[str, Any]) -> MountTarget:
@@ -37,6 +51,16 @@ def read_mount_target(description: Mapping[str, Any]) -> MountTarget:
         subnet_id=description["SubnetId"],
         zone=description["AvailabilityZoneName"],
         address=description["IpAddress"],
+    )
+
+
+def read_s3_files_mount_target(description: Mapping[str, Any]) -> MountTarget:
+    """An entry of ListMountTargets."""
+    return MountTarget(
+        mount_target_id=description["mountTargetId"],
+        subnet_id=description["subnetId"],
+        zone=description["availabilityZoneId"],
+        address=description["ipv4Address"],
     )
 
 
@@ -56,14 +80,16 @@ def parse_access_point_id(text: str, *, field: str) -> str:
     return _matching(_ACCESS_POINT_ID, text, field, "access point")
 
 
-def dns_name(file_system_id: str, region: str) -> str:
+def dns_name(file_system_id: str, region: str, kind: Kind = Kind.EFS) -> str:
     """The name of a file system in one of the regions of the partition ``aws``."""
+    if kind is Kind.S3_FILES:
+        return f"{file_system_id}.s3files.{region}.on.aws"
     return f"{file_system_id}.efs.{region}.amazonaws.com"
 
 
-def server_names(file_system_id: str, region: str) -> tuple[str, str]:
+def server_names(file_system_id: str, region: str, kind: Kind = Kind.EFS) -> tuple[str, str]:
     """The names of a file system's certificate: its DNS name, and that of its mount target in any zone."""
-    name = dns_name(file_system_id, region)
+    name = dns_name(file_system_id, region, kind)
     return name, f"*.{name}"
 
 

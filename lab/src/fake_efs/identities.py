@@ -20,6 +20,7 @@ from botocore.credentials import Credentials as SigningCredentials
 from fake_efs.aws_api import ACCOUNT_ID, CREDENTIALS, DRIVER, Credentials
 from fake_efs.client_certificate import IamSignature
 from fake_efs.errors import InvalidValue
+from fake_efs.file_systems import Kind
 
 INSTANCE_ROLE: Final = "kube-efs-node"
 _INSTANCE_ARN: Final = f"arn:aws:iam::{ACCOUNT_ID}:role/{INSTANCE_ROLE}"
@@ -72,7 +73,7 @@ class Identities:
         self._assumed = (*(one for one in self._assumed if not _ends_before(one, now)), session)
         return session
 
-    def verify(self, signature: IamSignature, file_system_id: str) -> str:
+    def verify(self, signature: IamSignature, file_system_id: str, kind: Kind = Kind.EFS) -> str:
         """The ARN of who has signed to connect to this file system; raises InvalidValue."""
         now = self._clock()
         identity = self._identity_of(signature)
@@ -82,11 +83,10 @@ class Identities:
             raise _refused(signature, f"is of the future, {signature.signed_at}")
         if signature.signed_at <= now - _SIGNATURE_LIFE:
             raise _refused(signature, f"has expired, it is of {signature.signed_at}")
-        expected = _sign(signature, identity.credentials, file_system_id, self._region)
+        expected = _sign(signature, identity.credentials, file_system_id, self._region, kind)
         if not hmac.compare_digest(expected, signature.signature):
-            raise _refused(
-                signature, f"does not match: another secret, public key, region than {self._region}, or form"
-            )
+            told = f"does not match: another secret, public key, region than {self._region}, service, or form"
+            raise _refused(signature, told)
         return identity.arn
 
     def _identity_of(self, signature: IamSignature) -> Identity:
@@ -100,10 +100,12 @@ class Identities:
         raise _refused(signature, "is of no known access key and session token")
 
 
-def _sign(claimed: IamSignature, credentials: Credentials, file_system_id: str, region: str) -> str:
+def _sign(
+    claimed: IamSignature, credentials: Credentials, file_system_id: str, region: str, kind: Kind
+) -> str:
     """What the signature must be, by the library of AWS: only the request has another form."""
     key = SigningCredentials(credentials.access_key_id, credentials.secret_access_key)
-    signer = SigV4Auth(key, "elasticfilesystem", region)
+    signer = SigV4Auth(key, kind.value, region)
     request = AWSRequest(method="GET", url="/")
     request.context["timestamp"] = moment = f"{claimed.signed_at:%Y%m%dT%H%M%SZ}"
     query = {

@@ -5,6 +5,7 @@ import os
 import shutil
 import struct
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ import structlog
 
 from fake_efs.errors import PlatformError
 from fake_efs.process import ChildProcess
+
+MINOR_VERSIONS = (0, 1)  # of NFS 4, those of EFS
 
 _PROGRAM = "ganesha.nfsd"
 _RUNTIME_FOLDER = Path("/var/run/ganesha")  # compiled into Ganesha
@@ -38,7 +41,7 @@ NFS_CORE_PARAM {{
 NFSv4 {{
   Grace_Period = 1; Lease_Lifetime = 90; Graceless = true;
   RecoveryBackend = fs; RecoveryRoot = {recovery};
-  Minor_Versions = 0, 1; Only_Numeric_Owners = true;
+  Minor_Versions = {minor_versions}; Only_Numeric_Owners = true;
   Server_Scope = {recovery}; Server_Owner = {recovery};
 }}
 EXPORT {{
@@ -86,7 +89,14 @@ class NfsServer:
         self.port = port
 
     @classmethod
-    async def start(cls, folder: Path, work_dir: Path, *, user: PosixUser | None = None) -> Self:
+    async def start(
+        cls,
+        folder: Path,
+        work_dir: Path,
+        *,
+        user: PosixUser | None = None,
+        minor_versions: Sequence[int] = MINOR_VERSIONS,
+    ) -> Self:
         """Export ``folder``; returns once the server answers.
 
         With ``user`` every client is that user, and of that group alone, whatever it says itself; Ganesha
@@ -100,7 +110,7 @@ class NfsServer:
         if log_file.exists():  # the reason of an earlier end may be in it
             log_file.replace(work_dir / "ganesha.previous.log")
         configuration = work_dir / "ganesha.conf"
-        configuration.write_text(render_configuration(folder, recovery, user))
+        configuration.write_text(render_configuration(folder, recovery, user, minor_versions))
         options = ("-F", "-f", str(configuration), "-L", str(log_file), "-p", str(work_dir / "ganesha.pid"))
         process = await ChildProcess.start(_PROGRAM, *options, log_file=log_file)
         try:
@@ -118,12 +128,22 @@ class NfsServer:
         await self.process.stop()
 
 
-def render_configuration(folder: Path, recovery: Path, user: PosixUser | None = None) -> str:
+def render_configuration(
+    folder: Path,
+    recovery: Path,
+    user: PosixUser | None = None,
+    minor_versions: Sequence[int] = MINOR_VERSIONS,
+) -> str:
     """Ganesha's configuration; raises PlatformError for a path that it cannot hold."""
     squash = "Squash = No_Root_Squash;"
     if user is not None:
         squash = f"Squash = All_Squash; Anonymous_uid = {user.uid}; Anonymous_gid = {user.gid};"
-    return _CONFIGURATION.format(folder=_quoted(folder), recovery=_quoted(recovery), squash=squash)
+    return _CONFIGURATION.format(
+        folder=_quoted(folder),
+        recovery=_quoted(recovery),
+        squash=squash,
+        minor_versions=", ".join(map(str, minor_versions)),
+    )
 
 
 def _quoted(path: Path) -> str:

@@ -116,8 +116,11 @@ def check_policy(statements: tuple[Statement, ...], client: Client) -> None:
 
 
 def managed_policy() -> str:
-    """The text of AmazonEFSCSIDriverPolicy, which AWS manages and most users of EKS attach."""
-    return files(__package__).joinpath("AmazonEFSCSIDriverPolicy.json").read_text(encoding="utf-8")
+    """The text of AmazonEFSCSIDriverPolicy and AmazonS3FilesCSIDriverPolicy, which AWS manages, in one."""
+    names = ("AmazonEFSCSIDriverPolicy", "AmazonS3FilesCSIDriverPolicy")
+    texts = [files(__package__).joinpath(f"{name}.json").read_text(encoding="utf-8") for name in names]
+    statements = [statement for text in texts for statement in json.loads(text)["Statement"]]
+    return json.dumps({"Version": "2012-10-17", "Statement": statements})
 
 
 def is_allowed(statements: tuple[Statement, ...], action: str, context: Context) -> bool:

@@ -34,7 +34,14 @@ from fake_efs.aws_api import (
 )
 from fake_efs.data_plane import POLL_SECONDS, DataPlane
 from fake_efs.errors import AwsError, AwsNotFound, InvalidValue, PlatformError
-from fake_efs.file_systems import FileSystem, MountTarget, is_usable, read_mount_target
+from fake_efs.file_systems import (
+    FileSystem,
+    Kind,
+    MountTarget,
+    is_usable,
+    read_mount_target,
+    read_s3_files_mount_target,
+)
 from fake_efs.identities import INSTANCE_ROLE, Identities
 from fake_efs.instance_metadata import (
     Instance,
@@ -165,6 +172,8 @@ class EmbeddedEfs:
         self.endpoint_url = api.endpoint_url
         opening = aws_client("efs", api.endpoint_url, self.region)
         self._efs = await self._exit_stack.enter_async_context(opening)
+        opening = aws_client("s3files", api.endpoint_url, self.region)
+        self._s3_files = await self._exit_stack.enter_async_context(opening)
         self.subnets = await create_subnets(api.endpoint_url, self.region, network)
         identities = Identities(self.region)
         metadata = InstanceMetadata(
@@ -180,7 +189,13 @@ class EmbeddedEfs:
         await self.pod_roles.start()
         opening = aws_client("efs", api.endpoint_url, self.region, call_seconds=_ADMISSION_SECONDS)
         asking = await self._exit_stack.enter_async_context(opening)
-        self._admission = Admission(RememberingClient(asking, lambda: api.changes), identities)
+        opening = aws_client("s3files", api.endpoint_url, self.region, call_seconds=_ADMISSION_SECONDS)
+        asking_s3 = await self._exit_stack.enter_async_context(opening)
+        self._admission = Admission(
+            RememberingClient(asking, lambda: api.changes),
+            RememberingClient(asking_s3, lambda: api.changes),
+            identities,
+        )
         self.data_plane = DataPlane(
             self._discover,
             authority=self.authority,
@@ -230,6 +245,29 @@ class EmbeddedEfs:
         await self.data_plane.settle()
         return file_system_id
 
+    async def create_s3_file_system(self, bucket: str) -> str:
+        """A new file system of S3 Files with a mount target in each zone, ready to be mounted.
+
+        Its data is in a directory of this machine, not in a bucket.
+        """
+        made = await self._s3_files.call(
+            "CreateFileSystem",
+            bucket=f"arn:aws:s3:::{bucket}",
+            roleArn=f"arn:aws:iam::{ACCOUNT_ID}:role/s3-files",
+        )
+        file_system_id = str(made["fileSystemId"])
+        for subnet in self.subnets:
+            await self._s3_files.call(
+                "CreateMountTarget", fileSystemId=file_system_id, subnetId=subnet.subnet_id
+            )
+        await self.data_plane.settle()
+        return file_system_id
+
+    async def s3_files_mount_targets(self, file_system_id: str) -> tuple[MountTarget, ...]:
+        """The mount targets of a file system of S3 Files, in order of the IDs of their zones."""
+        found = await self._s3_files.list_all("ListMountTargets", "mountTargets", fileSystemId=file_system_id)
+        return tuple(sorted(map(read_s3_files_mount_target, found), key=lambda target: target.zone))
+
     async def delete_file_system(self, file_system_id: str) -> None:
         """Remove a file system, its mount targets and its data."""
         for target in await self.mount_targets(file_system_id):
@@ -266,7 +304,10 @@ class EmbeddedEfs:
         What is done there is not done with the access point's identity. Raises InvalidValue when the
         access point does not exist or its root directory cannot be used, or AwsError.
         """
-        access_point = await self._admission.access_point(access_point_id)
+        try:
+            access_point = await self._admission.access_point(access_point_id)
+        except InvalidValue:
+            access_point = await self._admission.access_point(access_point_id, Kind.S3_FILES)
         root = await ensure_root(self.folder(access_point.file_system_id), access_point)
         return root.path
 
@@ -282,6 +323,10 @@ class EmbeddedEfs:
         """What a mount target has seen so far."""
         return self.data_plane.front(mount_target_id).traffic
 
+    def refused_clients(self, file_system_id: str) -> int:
+        """How many clients its mount targets have refused; raises InvalidValue when it is not known."""
+        return sum(front.traffic.refused for front in self.data_plane.served(file_system_id).fronts.values())
+
     async def _discover(self) -> tuple[FileSystem, ...]:
         changes = self._api.changes
         if changes != self._discovered[0]:
@@ -295,6 +340,11 @@ class EmbeddedEfs:
             with suppress(AwsNotFound):  # removed since the file systems were listed
                 targets = await self.mount_targets(file_system_id)
                 found.append(FileSystem(file_system_id=file_system_id, mount_targets=targets))
+        for one in await self._s3_files.list_all("ListFileSystems", "fileSystems"):
+            name = str(one["fileSystemId"])
+            with suppress(AwsNotFound):
+                targets = await self.s3_files_mount_targets(name)
+                found.append(FileSystem(file_system_id=name, mount_targets=targets, kind=Kind.S3_FILES))
         return tuple(found)
 
     async def _create_mount_target(

@@ -110,9 +110,9 @@ class OnDemandFolders:
         spec = await self._spec(port)
         if port is None or spec is None:
             return None
-        refused = await self._refused(spec.file_system_id)
+        refused = self._efs.refused_clients(spec.file_system_id)
         answer = await probe(port, timeout_seconds=_PROBE_SECONDS, xid=random.getrandbits(32))
-        if answer.is_denied or (not answer.ok and await self._refused(spec.file_system_id) > refused):
+        if answer.is_denied or (not answer.ok and self._efs.refused_clients(spec.file_system_id) > refused):
             raise NotYet("mount.nfs4: access denied by server while mounting")
         if not answer.ok:
             # What mount.nfs says, with what it would not know.
@@ -120,11 +120,6 @@ class OnDemandFolders:
         if spec.access_point_id is not None:
             return await self._efs.access_point_folder(spec.access_point_id)
         return self._efs.folder(spec.file_system_id)
-
-    async def _refused(self, file_system_id: str) -> int:
-        """How many clients its mount targets have refused."""
-        targets = await self._efs.mount_targets(file_system_id)
-        return sum(self._efs.traffic(one.mount_target_id).refused for one in targets)
 
     async def _spec(self, port: int | None) -> TunnelSpec | None:
         async with connect_tunnels(self._tunnel_socket) as client:

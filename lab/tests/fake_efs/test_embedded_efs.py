@@ -316,7 +316,7 @@ async def test_an_address_that_is_taken_stops_no_other(tmp_path: Path) -> None:
         authority=Authority.create(),
         region=REGION,
         work_dir=tmp_path,
-        admission=Admission(AwsClient(None), Identities(REGION)),
+        admission=Admission(AwsClient(None), AwsClient(None), Identities(REGION)),
     )
     other = await asyncio.start_server(lambda _, writer: writer.close(), bad, NFS_PORT)
     try:

@@ -14,7 +14,7 @@ from fake_efs.admission import Admission
 from fake_efs.aws_api import ACCOUNT_ID, Credentials
 from fake_efs.data_plane import DataPlane
 from fake_efs.errors import AwsNotFound
-from fake_efs.file_systems import FileSystem, MountTarget
+from fake_efs.file_systems import FileSystem, Kind, MountTarget
 from fake_efs.identities import INSTANCE_ROLE, Identities
 from fake_efs.instance_metadata import (
     Instance,
@@ -25,7 +25,8 @@ from fake_efs.instance_metadata import (
 from fake_efs.tls_front import TlsFront
 from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle
 from kube_efs.model.efs.ids import FileSystemId, Region, SubnetId, ZoneName
-from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
+from kube_efs.model.efs.kinds import FileSystemKind
+from kube_efs.model.efs.targets import S3FilesTargets, TunnelTarget, TunnelTargets
 from tiny_ca.authority import Authority
 
 REGION = Region("us-east-1")
@@ -44,6 +45,7 @@ _INSTANCE = Instance(
         ),
     ),
 )
+_ZONE_IDS = {zone: ZoneName(f"use1-az{number}") for number, zone in enumerate(ZONES, start=1)}
 _FIRST_PORT = 20490
 
 
@@ -74,7 +76,7 @@ class GuestEfs:
             authority=authority,
             region=REGION,
             work_dir=folder,
-            admission=Admission(self._access_points, self._identities),
+            admission=Admission(self._access_points, self._access_points, self._identities),
         )
         self._stack = AsyncExitStack()
 
@@ -92,12 +94,13 @@ class GuestEfs:
     ) -> None:
         await self._stack.aclose()
 
-    async def create_file_system(self) -> FileSystemId:
+    async def create_file_system(self, kind: Kind = Kind.EFS) -> FileSystemId:
         """Create a file system with its mount targets."""
         number = next(self._numbers)
         fs = FileSystemId(f"fs-{number:017x}")
         self._systems[fs] = FileSystem(
             file_system_id=fs,
+            kind=kind,
             mount_targets=tuple(
                 MountTarget(
                     mount_target_id=f"fsmt-{number:08x}{index:09x}",
@@ -117,6 +120,18 @@ class GuestEfs:
         """Create an access point with this root directory and user; returns the volume."""
         access_point = AccessPointId(f"fsap-{next(self._numbers):017x}")
         owner = uid or 0
+        if self._systems[fs].kind is Kind.S3_FILES:
+            self._access_points.known[access_point] = {
+                "accessPointId": access_point,
+                "accessPointArn": f"arn:aws:s3files:::file-system/{fs}/access-point/{access_point}",
+                "fileSystemId": fs,
+                "posixUser": {"uid": uid, "gid": uid} if uid is not None else None,
+                "rootDirectory": {
+                    "path": path,
+                    "creationPermissions": {"ownerUid": owner, "ownerGid": owner, "permissions": mode},
+                },
+            }
+            return VolumeHandle(kind=FileSystemKind.S3_FILES, file_system_id=fs, access_point_id=access_point)
         self._access_points.known[access_point] = {
             "AccessPointId": access_point,
             "AccessPointArn": f"arn:aws:elasticfilesystem:{REGION}:{ACCOUNT_ID}:access-point/{access_point}",
@@ -138,9 +153,17 @@ class GuestEfs:
                 address_by_subnet={SubnetId(one.subnet_id): one.address for one in system.mount_targets},
             )
             for index, (fs, system) in enumerate(self._systems.items())
+            if system.kind is Kind.EFS
         }
         zones = {SubnetId(f"subnet-{zone[-1]}"): zone for zone in ZONES}
-        return TunnelTargets(targets=targets, zone_by_subnet=zones)
+        addresses = {
+            fs: {_ZONE_IDS[ZoneName(one.zone)]: one.address for one in system.mount_targets}
+            for fs, system in self._systems.items()
+            if system.kind is Kind.S3_FILES
+        }
+        return TunnelTargets(
+            targets=targets, zone_by_subnet=zones, s3_files=S3FilesTargets(addresses=addresses)
+        )
 
     def fronts(self, fs: FileSystemId) -> tuple[TlsFront, ...]:
         """The mount targets of a file system in the order of their zones."""
@@ -169,7 +192,7 @@ class GuestEfs:
 
 
 class _AccessPoints:
-    """The part of the EFS API that the data plane uses."""
+    """The parts of the APIs of EFS and S3 Files that the data plane uses."""
 
     def __init__(self) -> None:
         self.known: dict[object, Mapping[str, Any]] = {}
@@ -178,4 +201,7 @@ class _AccessPoints:
         subject = parameters.get("AccessPointId")
         if operation == "DescribeAccessPoints" and subject in self.known:
             return {"AccessPoints": [self.known[subject]]}
+        subject = parameters.get("accessPointId")
+        if operation == "GetAccessPoint" and subject in self.known:
+            return self.known[subject]
         raise AwsNotFound("does not exist", field=operation)

@@ -12,11 +12,14 @@ from lightkube.resources.core_v1 import ConfigMap, Event, Namespace
 from tests.kernel.guest.efs import GuestEfs
 from tests.kernel.guest.node import Node
 
+from fake_efs.file_systems import Kind
 from kube_efs.kube.client import connect, load_config
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.targets import (
     CONFIG_MAP_KEY,
+    S3_FILES_KEY,
     ZONES_KEY,
+    render_s3_files,
     render_targets,
     render_zones,
 )
@@ -44,13 +47,14 @@ class Machine:
         """Print a measurement on the host."""
         self.figures.update(figures)
 
-    async def create_file_system(self) -> FileSystemId:
+    async def create_file_system(self, kind: Kind = Kind.EFS) -> FileSystemId:
         """Create a file system, and publish it to the nodes."""
-        fs = await self.efs.create_file_system()
+        fs = await self.efs.create_file_system(kind)
         targets = self.efs.targets()
         data = {
             CONFIG_MAP_KEY: render_targets(targets, last_update=datetime.now(UTC)),
             ZONES_KEY: render_zones(targets),
+            S3_FILES_KEY: render_s3_files(targets.s3_files),
         }
         metadata = ObjectMeta(
             name=OPENSHIFT_EFS_STUNNEL.config_map, namespace=OPENSHIFT_EFS_STUNNEL.namespace
