@@ -377,7 +377,7 @@ async def test_answer_that_is_not_from_aws_is_an_error(proxy: tuple[Proxy, str],
             gateway.file_systems(),
             gateway.file_system(request.file_system_id),
             gateway.access_points.list(request.file_system_id),
-            gateway.access_points.get(AccessPointId("fsap-01234567")),
+            gateway.access_points.get(AccessPointId("fsap-01234567"), FileSystemId("fs-01234567")),
             gateway.access_points.create(request),
         ):
             with pytest.raises(AwsUnavailable, match=r"gave an invalid answer"):

@@ -14,6 +14,7 @@ from kube_efs.aws.access_points import AwsAccessPoints
 from kube_efs.aws.connection import Service, Value
 from kube_efs.aws.errors import translate
 from kube_efs.aws.gateway import AwsGateway
+from kube_efs.aws.s3_files import AwsS3Files
 
 # The total timeout of the client library.
 _TIMEOUT_SECONDS = 30.0
@@ -27,6 +28,7 @@ class SimulatedGateway(AwsGateway):
     def __init__(self, connection: "Connection") -> None:
         self._connection = connection  # type: ignore[assignment]
         self.access_points = AwsAccessPoints(connection)  # type: ignore[arg-type]
+        self.s3_files = AwsS3Files(connection)  # type: ignore[arg-type]
 
 
 class Connection:

@@ -30,8 +30,8 @@ class AwsAccessPoints:
         )
         return tuple(found)
 
-    async def get(self, access_point_id: AccessPointId) -> AccessPoint:
-        """That access point; raises AwsNotFound."""
+    async def get(self, access_point_id: AccessPointId, _file_system_id: FileSystemId) -> AccessPoint:
+        """That access point, on whatever file system it is; raises AwsNotFound."""
         answer = await self._connection.call(
             Service.EFS, "DescribeAccessPoints", subject=access_point_id, AccessPointId=access_point_id
         )

@@ -32,10 +32,18 @@ class Service(StrEnum):
 
     EFS = "efs"
     EC2 = "ec2"
+    S3_FILES = "s3files"
     STS = "sts"
 
 
-_IAM_PREFIXES: Final = {Service.EFS: "elasticfilesystem", Service.EC2: "ec2", Service.STS: "sts"}
+_IAM_PREFIXES: Final = {
+    Service.EFS: "elasticfilesystem",
+    Service.EC2: "ec2",
+    Service.S3_FILES: "s3files",
+    Service.STS: "sts",
+}
+# Those whose requests the AWS driver counts, too.
+_COUNTED: Final = frozenset({Service.EFS, Service.S3_FILES})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +126,7 @@ class AwsConnection:
         async with self._attempt(service, operation, subject) as (client, _deadline):
             method = getattr(client, xform_name(operation))
             answer: Mapping[str, Any] = await method(**parameters)
-            self._count(operation, Outcome.SUCCEEDED)
+            self._count(service, operation, Outcome.SUCCEEDED)
         return answer
 
     async def list_all(
@@ -162,7 +170,7 @@ class AwsConnection:
             async for page in pages:
                 with reading(operation, subject=subject):
                     values.extend(read(_items(page, key)))
-                self._count(operation, Outcome.SUCCEEDED)
+                self._count(service, operation, Outcome.SUCCEEDED)
                 deadline.reschedule(self._next_deadline())
         return values
 
@@ -178,23 +186,25 @@ class AwsConnection:
                     async with asyncio.timeout_at(self._next_deadline()) as deadline:
                         yield await self._client(service), deadline
             except KubeEfsError as error:
-                self._count(operation, error_code(error))
+                self._count(service, operation, error_code(error))
                 raise
             finally:
-                self._metrics.call_seconds.labels(operation).observe(time.monotonic() - started)
+                self._metrics.call_seconds.labels(_label(service, operation)).observe(
+                    time.monotonic() - started
+                )
 
     def _next_deadline(self) -> float:
         return asyncio.get_running_loop().time() + self._options.call_timeout_seconds
 
-    def _count(self, operation: str, outcome: str) -> None:
-        self._metrics.calls.labels(operation, outcome).inc()
+    def _count(self, service: Service, operation: str, outcome: str) -> None:
+        self._metrics.calls.labels(_label(service, operation), outcome).inc()
 
     async def _client(self, service: Service) -> Client:
         async with self._opening:
             if service not in self._clients:
                 client = await self._exit_stack.enter_async_context(self._new_client(service))
-                if service is Service.EFS and self._metrics.aws_driver is not None:
-                    count_requests(client, self._metrics.aws_driver)
+                if service in _COUNTED and self._metrics.aws_driver is not None:
+                    count_requests(client, self._metrics.aws_driver, service)
                 self._clients[service] = client
         return self._clients[service]
 
@@ -218,6 +228,11 @@ class AwsConnection:
             aws_session_token=credentials and credentials.session_token,
             config=config,
         )
+
+
+def _label(service: Service, operation: str) -> str:
+    """The operation in metrics; EFS and S3 Files have some of the same name."""
+    return f"{service}:{operation}" if service is Service.S3_FILES else operation
 
 
 def _items(page: Mapping[str, Any], key: str) -> Iterable[Mapping[str, Any]]:

@@ -116,6 +116,7 @@ _LIMIT_CODES: Final = frozenset(
         "InsufficientFreeAddressesInSubnet",
         "InsufficientThroughputCapacity",
         "NoFreeAddressesInSubnet",
+        "ServiceQuotaExceededException",  # S3 Files
     }
 )
 _PERMISSION_CODES: Final = frozenset(
@@ -197,7 +198,7 @@ def translate(
     if isinstance(translated, AwsError):
         translated.code = error_code(error)
     if isinstance(translated, AwsAlreadyExists) and isinstance(error, boto.ClientError):
-        translated.existing = _access_point_of(error)
+        translated.existing = _existing_id(error)
     return translated
 
 
@@ -281,8 +282,9 @@ def _judge_answer(error: boto.ClientError, iam_action: str) -> tuple[type[KubeEf
         return AwsThrottled, problem, ""
     if code in _LIMIT_CODES or code.endswith("LimitExceeded"):
         return AwsLimitReached, problem, "remove unused resources or request a higher quota from AWS"
-    if code.endswith(("NotFound", "AlreadyExists")) or status == 404:
-        return AwsAlreadyExists if code.endswith("AlreadyExists") else AwsNotFound, problem, ""
+    is_existing = code.endswith("AlreadyExists") or bool(_existing_id(error))
+    if is_existing or code.endswith("NotFound") or status == 404:
+        return AwsAlreadyExists if is_existing else AwsNotFound, problem, ""
     if code in _CREDENTIAL_CODES:
         return AwsDenied, problem, _CREDENTIALS_REMEDY
     if code in _PERMISSION_CODES or status in {401, 403}:
@@ -291,11 +293,14 @@ def _judge_answer(error: boto.ClientError, iam_action: str) -> tuple[type[KubeEf
     return AwsUnavailable, problem, ""
 
 
-def _access_point_of(error: boto.ClientError) -> str:
+def _existing_id(error: boto.ClientError) -> str:
+    """The access point that has the token of the request; S3 Files names anything that conflicts."""
+    if error.operation_name != "CreateAccessPoint":
+        return ""
+    answer = _mapping(error.response)
+    named = answer.get("AccessPointId") or answer.get("resourceId") or ""
     try:
-        return parse_access_point_id(
-            str(_mapping(error.response).get("AccessPointId") or ""), field="AccessPointId"
-        )
+        return parse_access_point_id(str(named), field="AccessPointId")
     except InvalidValue:
         return ""
 

@@ -13,6 +13,7 @@ from kube_efs.aws.network import AwsNetwork
 from kube_efs.aws.network_acls import AwsNetworkAcls
 from kube_efs.aws.owned import AwsOwned
 from kube_efs.aws.responses import parse_file_system, parse_mount_target, understood, understood_one
+from kube_efs.aws.s3_files import AwsS3Files
 from kube_efs.aws.security_groups import AwsSecurityGroups
 from kube_efs.model.efs.file_systems import FileSystem, MountTarget
 from kube_efs.model.efs.ids import FileSystemId, MountTargetId, SubnetId, ZoneName
@@ -21,18 +22,19 @@ from kube_efs.telemetry.metrics import AwsMetrics
 
 
 class AwsGateway:
-    """Calls to EFS and STS while its context is open.
+    """Calls to EFS, S3 Files and STS while its context is open.
 
-    ``network`` contains calls to EC2, ``access_points`` calls about access points, and ``owned`` calls about
-    objects of a cluster. ``interfaces``, ``security_groups`` and ``network_acls`` contain calls about network
-    access. Every method may raise AwsError. Lists omit and log invalid entries: one invalid entry must not
-    hide the others.
+    ``network`` contains calls to EC2, ``access_points`` calls about access points of EFS, ``s3_files`` those
+    to S3 Files, and ``owned`` calls about objects of a cluster. ``interfaces``, ``security_groups`` and
+    ``network_acls`` contain calls about network access. Every method may raise AwsError. Lists omit and log
+    invalid entries: one invalid entry must not hide the others.
     """
 
     def __init__(self, options: AwsOptions, metrics: AwsMetrics | None = None) -> None:
         self._connection = AwsConnection(options, metrics)
         self.network = AwsNetwork(self._connection)
         self.access_points = AwsAccessPoints(self._connection)
+        self.s3_files = AwsS3Files(self._connection)
         self.owned = AwsOwned(self._connection)
         self.interfaces = AwsInterfaces(self._connection)
         self.security_groups = AwsSecurityGroups(self._connection)

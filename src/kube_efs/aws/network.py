@@ -28,6 +28,17 @@ class AwsNetwork:
                 {parse_subnet_id(one["SubnetId"]): parse_zone_name(one["AvailabilityZone"]) for one in found}
             )
 
+    async def zone_ids(self) -> Mapping[ZoneName, ZoneName]:
+        """The ID of each zone of the region, which is the same in every account, by its name in this one."""
+        answer = await self._connection.call(Service.EC2, "DescribeAvailabilityZones")
+        with reading("DescribeAvailabilityZones"):
+            return MappingProxyType(
+                {
+                    parse_zone_name(one["ZoneName"]): parse_zone_name(one["ZoneId"])
+                    for one in answer["AvailabilityZones"]
+                }
+            )
+
     async def create_vpc(self, cidr: str) -> VpcId:
         """A new VPC with this address range, such as ``10.0.0.0/16``."""
         answer = await self._connection.call(Service.EC2, "CreateVpc", subject=cidr, CidrBlock=cidr)

@@ -33,8 +33,8 @@ _THROTTLED: Final = frozenset(
 )
 
 
-def count_requests(client: Any, metrics: AwsDriverMetrics) -> None:  # noqa: ANN401 - see connection.Client
-    """Count every request that this client sends from now on."""
+def count_requests(client: Any, metrics: AwsDriverMetrics, service: str) -> None:  # noqa: ANN401 - see connection.Client
+    """Count every request that this client of the service sends from now on."""
     # The two hooks of a request have no argument in common, but the library calls both in the same task.
     started: ContextVar[float | None] = ContextVar("started", default=None)
 
@@ -48,7 +48,7 @@ def count_requests(client: Any, metrics: AwsDriverMetrics) -> None:  # noqa: ANN
         if since is None:  # the rate limiter failed, and nothing was sent
             return
         started.set(None)
-        labels = event_name.rpartition(".")[2], metrics.SERVICE
+        labels = event_name.rpartition(".")[2], service
         metrics.request_seconds.labels(*labels).observe(time.monotonic() - since)
         code = (parsed_response or {}).get("Error", {}).get("Code")
         if code in _THROTTLED:

@@ -1,7 +1,7 @@
 """Volumes of the CSI driver: served here, or through a socket by csi-provisioner."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
@@ -14,9 +14,10 @@ from kube_efs.kube.references import References
 from kube_efs.model.csi.access_point_tags import TagPolicy
 from kube_efs.model.csi.access_points import AccessPoint
 from kube_efs.model.csi.cross_account import CrossAccountRole
-from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import KubeEfsError
-from kube_efs.provisioning.backends.csi.access_points import AccessPoints
+from kube_efs.model.volumes import Location
+from kube_efs.provisioning.backends.csi.access_points import AccessPointCalls, AccessPoints
 from kube_efs.provisioning.backends.csi.accounts import Accounts
 from kube_efs.provisioning.backends.csi.claims import ClaimNotice, CsiBackend
 from kube_efs.provisioning.backends.csi.directories import CsiDirectories
@@ -62,14 +63,23 @@ async def open_accounts(
 ) -> Accounts:
     """EFS in every account in use, while the stack is open; makes no call to AWS."""
 
-    def access_points_of(gateway: AwsGateway) -> AccessPoints:
-        return AccessPoints(
-            gateway.access_points,
-            index,
-            quota=settings.access_point_quota,
-            tags=TagPolicy(of_driver=settings.access_point_tags, describes_volume=settings.volume_tags),
-            is_alone=_is_alone(settings),
-        )
+    def access_points_of(gateway: AwsGateway) -> Mapping[FileSystemKind, AccessPoints]:
+        calls: Mapping[FileSystemKind, AccessPointCalls] = {
+            FileSystemKind.EFS: gateway.access_points,
+            FileSystemKind.S3_FILES: gateway.s3_files,
+        }
+        tags = TagPolicy(of_driver=settings.access_point_tags, describes_volume=settings.volume_tags)
+        return {
+            kind: AccessPoints(
+                api,
+                index,
+                quota=settings.access_point_quota,
+                kind=kind,
+                tags=tags,
+                is_alone=_is_alone(settings),
+            )
+            for kind, api in calls.items()
+        }
 
     return await stack.enter_async_context(Accounts(aws.gateway, aws.options, aws.metrics, access_points_of))
 
@@ -77,9 +87,9 @@ async def open_accounts(
 def access_point_roots(accounts: Accounts) -> AccessPointRoots:
     """Lists the access points of a file system in AWS at each call."""
 
-    async def roots(file_system_id: FileSystemId, role: CrossAccountRole | None) -> Sequence[AccessPoint]:
+    async def roots(location: Location, role: CrossAccountRole | None) -> Sequence[AccessPoint]:
         account = await accounts.of(role)
-        return await account.access_points.roots(file_system_id)
+        return await account.access_points[location.kind].roots(location.file_system_id)
 
     return roots
 

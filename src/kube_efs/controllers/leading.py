@@ -44,6 +44,7 @@ from kube_efs.controllers.events import ProvisioningEvents
 from kube_efs.controllers.expansions import ExpansionController
 from kube_efs.controllers.group_ids import SharedGids, watch_gid_ranges
 from kube_efs.controllers.root_volumes import RootVolumes
+from kube_efs.controllers.s3_files import S3FilesDiscovery
 from kube_efs.controllers.shared_volumes import serve_shared_volumes
 from kube_efs.controllers.targets_size import TargetsSize
 from kube_efs.controllers.trash_rounds import trash_rounds
@@ -300,6 +301,13 @@ async def _serve(
         tasks.create_task(keep("tunnel targets", targets.run))
         tasks.create_task(keep("discovery", context.catalogue.run))
         tasks.create_task(keep("changes of file systems", partial(_follow, context.catalogue, targets)))
+        s3_files = S3FilesDiscovery(
+            context.aws.gateway,
+            index,
+            targets.found_s3_files,
+            interval_seconds=context.settings.polling_interval_seconds,
+        )
+        tasks.create_task(keep("mount targets of S3 Files", s3_files.run))
     for backend in controllers.directories:
         tasks.create_task(keep("directories", partial(_scan, backend, controllers)))
     with suppress(TimeoutError):

@@ -29,14 +29,17 @@ from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.targets import (
     CONFIG_MAP_KEY,
     RESERVED_KEY,
+    S3_FILES_KEY,
     UNUSED_KEY,
     ZONES_KEY,
+    S3FilesTargets,
     TunnelTargets,
     follow_discovery,
     joined,
     parse_targets,
     remaining,
     render_reserved,
+    render_s3_files,
     render_targets,
     render_unused,
     render_zones,
@@ -153,6 +156,11 @@ class TunnelTargetsController:
         self._index.discovery = discovery
         self.poke()
 
+    def found_s3_files(self, found: S3FilesTargets) -> None:
+        """The mount targets of S3 Files have changed."""
+        self._index.targets = replace(self._index.targets, s3_files=found)
+        self.poke()
+
     def _port_used(self, volume: Volume) -> None:
         """Open the port of a volume that is new or about to be created, if no node has it open.
 
@@ -213,6 +221,7 @@ class TunnelTargetsController:
             base_port=self._base_port,
             ports_in_use=self._index.ports_in_use(),
         )
+        wanted = replace(wanted, s3_files=self._index.targets.s3_files)
         if not self._roots.wanted:
             wanted = replace(wanted, unused=unused_targets(wanted, self._index.ports_in_use()))
         if wanted != self._published:
@@ -247,6 +256,7 @@ class TunnelTargetsController:
             ZONES_KEY: render_zones(targets),
             **({RESERVED_KEY: render_reserved(targets)} if targets.reserved else {}),
             **({UNUSED_KEY: render_unused(targets)} if targets.unused else {}),
+            **({S3_FILES_KEY: render_s3_files(targets.s3_files)} if targets.s3_files else {}),
         }
         self._reports.check_size(self._names.config_map, self._uid, data)
         try:
@@ -266,7 +276,7 @@ class TunnelTargetsController:
             return await self._client.create(body)
         patch = {
             "metadata": {"resourceVersion": self._version, "labels": dict(labels)},
-            "data": {RESERVED_KEY: None, UNUSED_KEY: None, **data},
+            "data": {RESERVED_KEY: None, UNUSED_KEY: None, S3_FILES_KEY: None, **data},
         }
         return await self._client.patch(
             ConfigMap, name, patch, namespace=namespace, patch_type=PatchType.MERGE
@@ -298,7 +308,8 @@ def _read(found: ConfigMap) -> tuple[TunnelTargets, bool]:
     """The readable targets in the ConfigMap, and whether all of them are readable."""
     data = found.data or {}
     try:
-        texts = (data.get(key, "") for key in (CONFIG_MAP_KEY, ZONES_KEY, RESERVED_KEY, UNUSED_KEY))
+        keys = (CONFIG_MAP_KEY, ZONES_KEY, RESERVED_KEY, UNUSED_KEY, S3_FILES_KEY)
+        texts = (data.get(key, "") for key in keys)
         targets, rejections = parse_targets(*texts)
     except InvalidValue as error:
         log.warning("targets-unreadable", reason=str(error))

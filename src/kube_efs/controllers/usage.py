@@ -33,6 +33,7 @@ from kube_efs.model.claims import Claim
 from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.csi.volume_handles import parse_volume_handle
 from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import AwsError, KubeEfsError
 from kube_efs.model.sizes import format_size
 from kube_efs.model.usage import OVER_REQUEST, WITHIN_REQUEST, MeasuredDirectory, VolumeUsage, is_over
@@ -166,12 +167,14 @@ class AccessPointPlaces:
             handle = parse_volume_handle(volume.csi.handle)
         except KubeEfsError:
             return None
+        if handle.kind is not FileSystemKind.EFS:  # Amazon S3 reports the size of a bucket and its prefixes.
+            return None
         failed_at = self._failed_at.get(handle.file_system_id)
         if failed_at is not None and self._clock() - failed_at < _AGAIN_SECONDS:
             return None
         account = await self._accounts.of(None)
         try:
-            return await account.access_points.location(handle)
+            return await account.access_points[handle.kind].location(handle)
         except AwsError as error:
             self._failed_at[handle.file_system_id] = self._clock()
             log.warning("access-points-not-read", file_system=handle.file_system_id, reason=str(error))

@@ -100,7 +100,7 @@ class ControllerService(csi_pb2_grpc.ControllerServicer):
         if not await self._volumes.exists(handle, role):
             raise VolumeMissing("no longer has an access point", field="volume_id", value=request.volume_id)
         try:
-            check_capabilities([read_capability(one) for one in request.volume_capabilities])
+            check_capabilities([read_capability(one) for one in request.volume_capabilities], handle.kind)
         except InvalidArgument as error:
             return csi_pb2.ValidateVolumeCapabilitiesResponse(message=str(error))
         confirmed = csi_pb2.ValidateVolumeCapabilitiesResponse.Confirmed(

@@ -29,7 +29,6 @@ from kube_efs.csi.publication import NodeMount, Publication, VolumeUse
 from kube_efs.csi.server import Service
 from kube_efs.csi.statistics import Statistics
 from kube_efs.csi.target import parse_target, resolve_target
-from kube_efs.model.csi.capabilities import check_capabilities
 from kube_efs.model.csi.errors import InvalidArgument, VolumeMissing, VolumePending
 from kube_efs.model.csi.mount_options import plan_mount
 from kube_efs.model.csi.volume_attributes import parse_attributes
@@ -156,7 +155,6 @@ class NodeService(csi_pb2_grpc.NodeServicer):
                 "is missing", field="volume_capability", remedy="give the volume's capability"
             )
         capability = read_capability(request.volume_capability)
-        check_capabilities([capability])
         attributes = parse_attributes(request.volume_context)
         handle = parse_volume_handle(request.volume_id)
         plan = plan_mount(handle, attributes, capability, read_only=request.readonly)

@@ -113,6 +113,7 @@ def tunnel_spec(
     if plan.iam is not None and identity is None:
         iam = IamOptions(profile=plan.iam.profile, role_arn=plan.iam.role_arn, token_file=plan.iam.token_file)
     return TunnelSpec(
+        kind=plan.handle.kind,
         file_system_id=plan.handle.file_system_id,
         access_point_id=plan.handle.access_point_id,
         iam=iam,

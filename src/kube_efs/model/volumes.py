@@ -11,6 +11,7 @@ from types import MappingProxyType
 from kube_efs.model.claims import ReclaimPolicy
 from kube_efs.model.efs.directories import Directory, Relation, parse_directory
 from kube_efs.model.efs.ids import ClaimUid, FileSystemId, parse_file_system_id
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.efs.targets import TunnelTargets
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.loopback import is_loopback, ports_of
@@ -70,10 +71,15 @@ class CsiSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Location:
-    """A directory of a file system."""
+    """A directory of a file system.
+
+    ``kind`` says which service to ask about the file system. It does not matter for equality, because no two
+    file systems have the same ID.
+    """
 
     file_system_id: FileSystemId
     directory: Directory
+    kind: FileSystemKind = field(default=FileSystemKind.EFS, compare=False)
 
     def __str__(self) -> str:
         return f"{self.file_system_id}:{self.directory}"
@@ -217,12 +223,15 @@ def _behind(volume: Volume, server: str, targets: TunnelTargets) -> FileSystemId
 
 
 def _locate_handle(handle: str) -> Location | None:
-    """The location in a handle ``[efs:]FSID[:SUBPATH[:APID]]``; None with an access point.
+    """The location in a handle ``[KIND:]FSID[:SUBPATH[:APID]]``; None with an access point.
 
     Only AWS knows the root directory of an access point.
     """
-    fields = handle.removeprefix("efs:").split(":")
+    fields = handle.split(":")
+    kind = FileSystemKind.EFS
+    if fields[0] in set(FileSystemKind):
+        kind, fields = FileSystemKind(fields[0]), fields[1:] or [""]
     if len(fields) > 2 and fields[2]:
         return None
     path = fields[1] if len(fields) > 1 and fields[1] else "/"
-    return Location(file_system_id=parse_file_system_id(fields[0]), directory=_mounted(path))
+    return Location(file_system_id=parse_file_system_id(fields[0]), directory=_mounted(path), kind=kind)

@@ -34,7 +34,6 @@ from kube_efs.model.csi.access_points import AccessPoint
 from kube_efs.model.csi.cross_account import CrossAccountRole
 from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle, parse_volume_handle
 from kube_efs.model.efs.directories import Directory, Relation
-from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import (
     AwsDenied,
     AwsNotFound,
@@ -164,11 +163,9 @@ class Order:
 
 
 class AccessPointRoots(Protocol):
-    """Lists the access points of a file system in AWS; raises AwsError."""
+    """Lists the access points of the location's file system in AWS; raises AwsError."""
 
-    async def __call__(
-        self, file_system_id: FileSystemId, role: CrossAccountRole | None
-    ) -> Sequence[AccessPoint]:
+    async def __call__(self, location: Location, role: CrossAccountRole | None) -> Sequence[AccessPoint]:
         """All access points; ``role`` belongs to the account of the file system."""
 
 
@@ -374,7 +371,7 @@ class Guards:
         }
         blocking: dict[Relation, set[str]] = {Relation.SAME: set(), Relation.BELOW: set()}
         role = point.role if point else None
-        for found in await self._access_points(location.file_system_id, role, view):
+        for found in await self._access_points(location, role, view):
             if point and found.access_point_id == point.handle.access_point_id:
                 continue
             relation = found.directory.relation_to(location.directory)
@@ -394,21 +391,21 @@ class Guards:
         )
 
     async def _access_points(
-        self, file_system_id: FileSystemId, role: CrossAccountRole | None, view: VolumeIndex
+        self, location: Location, role: CrossAccountRole | None, view: VolumeIndex
     ) -> Sequence[AccessPoint]:
         """The access points of the file system, listed by AWS after this call."""
         if self._roots is None:
             return ()
         try:
-            return await self._roots(file_system_id, role)
+            return await self._roots(location, role)
         except AwsNotFound:  # The file system was deleted with its access points.
             return ()
         except AwsDenied:
             # The IAM policies of the older provisioners do not allow this call. They never made it, and it is
             # not necessary as long as no volume of the cluster uses an access point.
-            if view.has_access_points(file_system_id):
+            if view.has_access_points(location.file_system_id):
                 raise
-            log.info("access-points-not-listed", file_system=file_system_id)
+            log.info("access-points-not-listed", file_system=location.file_system_id)
             return ()
 
     async def _list_volumes(self) -> VolumeIndex:

@@ -29,6 +29,7 @@ from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle, parse
 from kube_efs.model.efs.directories import Directory, Relation
 from kube_efs.model.efs.file_systems import Discovery
 from kube_efs.model.efs.ids import ClaimUid, FileSystemId, VpcId
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.efs.targets import PortUse, TunnelTargets
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
@@ -86,7 +87,7 @@ class DirectoryIndex:
 
 def _above(location: Location) -> list[Location]:
     return [
-        Location(file_system_id=location.file_system_id, directory=ancestor)
+        Location(file_system_id=location.file_system_id, directory=ancestor, kind=location.kind)
         for ancestor in location.directory.ancestors
     ]
 
@@ -125,6 +126,10 @@ class VolumeIndex:
         # The access point of each volume by name; and the other way round.
         self._entrances: dict[str, AccessPointId] = {}
         self._through: defaultdict[AccessPointId, set[str]] = defaultdict(set)
+        # The file system of S3 Files of each volume by name.
+        self._s3_files: dict[str, FileSystemId] = {}
+        # Called when a volume has one that no other volume has.
+        self.on_s3_file_system: Callable[[], None] = lambda: None
         # The uids of volumes that this process has removed and watches may still show.
         self._gone: set[str] = set()
         # The names of volumes that were requested and that no watch has shown.
@@ -296,6 +301,11 @@ class VolumeIndex:
             )
         ]
 
+    @property
+    def s3_file_systems(self) -> frozenset[FileSystemId]:
+        """The file systems of S3 Files that volumes name."""
+        return frozenset(self._s3_files.values())
+
     def volumes_at(self, location: Location) -> list[Volume]:
         """The volumes of exactly that directory."""
         names = self.directories.sharers(location, "")
@@ -350,6 +360,11 @@ class VolumeIndex:
         elif volume.storage_class != ROOT_CLASS and (directory := unlocated_directory(volume)) is not None:
             self.unlocated[volume.name] = directory
         handle = _handle_of(volume)
+        if handle is not None and handle.kind is FileSystemKind.S3_FILES:
+            is_new = handle.file_system_id not in self._s3_files.values()
+            self._s3_files[volume.name] = handle.file_system_id
+            if is_new:
+                self.on_s3_file_system()
         if handle is not None and handle.access_point_id is not None:
             self._entrances[volume.name] = handle.access_point_id
             self._through[handle.access_point_id].add(volume.name)
@@ -364,6 +379,7 @@ class VolumeIndex:
 
     def _unlocate(self, name: str) -> None:
         self._behind_ports.pop(name, None)
+        self._s3_files.pop(name, None)
         self.unlocated.pop(name, None)
         location = self._locations.pop(name, None)
         if location is not None:

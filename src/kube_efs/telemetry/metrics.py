@@ -79,13 +79,12 @@ class ApiServerMetrics:
 
 
 class AwsDriverMetrics:
-    """HTTP requests to EFS, with the names and labels of aws-efs-csi-driver 3.4; each retry counts.
+    """HTTP requests to EFS and S3 Files, with the names and labels of aws-efs-csi-driver; retries count.
 
-    ``service`` is always ``efs``. Requests that got no answer have a duration, and are in no counter.
+    ``service`` is ``efs`` or ``s3files``. Requests that got no answer have a duration, and are in no counter.
     """
 
-    SERVICE: Final = "efs"
-    # Their durations exist from the start; those of other operations after the first request.
+    # The durations of these to EFS exist from the start; those of other operations after the first request.
     OPERATIONS: Final = (
         "CreateAccessPoint",
         "DeleteAccessPoint",
@@ -97,31 +96,31 @@ class AwsDriverMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.request_seconds = Histogram(
             "aws_efs_csi_api_request_duration_seconds",
-            "Time until the answer to a request to EFS (KUBE_EFS_AWS_DRIVER_METRICS)",
+            "Time until the answer to a request to EFS or S3 Files (KUBE_EFS_AWS_DRIVER_METRICS)",
             ["request", "service"],
             registry=registry,
             buckets=_AWS_DRIVER_SECONDS,
         )
         self.errors = Counter(
             "aws_efs_csi_api_request_errors",
-            "Requests that EFS answered with an error, except throttled ones (KUBE_EFS_AWS_DRIVER_METRICS)",
+            "Requests to EFS and S3 Files with an error, except throttled ones (KUBE_EFS_AWS_DRIVER_METRICS)",
             ["request", "service", "code"],
             registry=registry,
         )
         self.throttles = Counter(
             "aws_efs_csi_api_request_throttles",
-            "Requests that EFS throttled (KUBE_EFS_AWS_DRIVER_METRICS)",
+            "Requests that EFS or S3 Files throttled (KUBE_EFS_AWS_DRIVER_METRICS)",
             ["request", "service"],
             registry=registry,
         )
         for operation in self.OPERATIONS:
-            self.request_seconds.labels(operation, self.SERVICE)
+            self.request_seconds.labels(operation, "efs")
 
 
 class AwsMetrics:
     """Calls to AWS, and the age of the discovered state.
 
-    ``aws_driver`` counts the requests to EFS again under the names of aws-efs-csi-driver; None: not.
+    ``aws_driver`` counts requests again under the names of aws-efs-csi-driver; None: not.
     """
 
     def __init__(self, registry: CollectorRegistry, aws_driver: AwsDriverMetrics | None = None) -> None:

@@ -63,6 +63,7 @@ class TargetDocuments:
     targets: str
     zones: str = ""
     unused: str = ""
+    s3_files: str = ""
 
 
 class TunnelAgent:
@@ -214,7 +215,10 @@ class TunnelAgent:
         async for document in documents:
             try:
                 targets, rejections = parse_targets(
-                    document.targets, document.zones, unused_text=document.unused
+                    document.targets,
+                    document.zones,
+                    unused_text=document.unused,
+                    s3_files_text=document.s3_files,
                 )
             except InvalidValue as error:
                 self._document_problem = str(error)

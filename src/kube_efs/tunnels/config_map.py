@@ -22,6 +22,7 @@ from kube_efs.model.efs.targets import (
     TunnelTarget,
     TunnelTargets,
     parse_targets,
+    render_s3_files,
     render_targets,
     render_unused,
     render_zones,
@@ -117,6 +118,7 @@ def save_served(path: Path, served: Served) -> None:
         "targets": _render(served.document),
         "zones": render_zones(served.document),
         "unused": render_unused(served.document),
+        "s3_files": render_s3_files(served.document.s3_files),
         "lingering": [_render(TunnelTargets(targets={one.file_system_id: one})) for one in served.lingering],
     }
     write_atomically(path, json.dumps(state))
@@ -137,9 +139,11 @@ def _parse(text: str) -> Served:
     state = json.loads(text)
     if state["version"] != _VERSION:
         raise InvalidValue("was written by another version", field="version", value=state["version"])
-    # An earlier version stored no list of unused file systems.
-    unused = _text(state.get("unused", ""))
-    document, rejections = parse_targets(_text(state["targets"]), _text(state["zones"]), unused_text=unused)
+    # Earlier versions did not store these two.
+    unused, s3_files = _text(state.get("unused", "")), _text(state.get("s3_files", ""))
+    document, rejections = parse_targets(
+        _text(state["targets"]), _text(state["zones"]), unused_text=unused, s3_files_text=s3_files
+    )
     lingering = [parse_targets(_text(one))[0] for one in state["lingering"]]
     return Served(
         document=document,

@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 from kube_efs.model.efs.file_systems import dns_name
 from kube_efs.model.efs.ids import SubnetId
-from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
+from kube_efs.model.efs.targets import S3FilesTargets, TunnelTarget, TunnelTargets
 from kube_efs.model.errors import InvalidSetting
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.config_map import Served
@@ -226,6 +226,8 @@ def find_candidates(
     """
     if spec.address is not None:
         return (_only(spec.address),)
+    if spec.kind.names_zones:
+        return _find_by_zone_id(spec, targets.s3_files, options)
     known = targets.targets.get(spec.file_system_id)
     if known and known.address_by_subnet and not spec.cross_account and _is_own_region(spec, options):
         location = options.location
@@ -243,10 +245,39 @@ def find_candidates(
     return (_only(f"{zone}.{name}" if zone else name),)
 
 
+def _find_by_zone_id(
+    spec: TunnelSpec, known: S3FilesTargets, options: TunnelOptions
+) -> tuple[Candidate, ...]:
+    """The mount targets of a file system of S3 Files: those of the ConfigMap, else the name in DNS."""
+    location = options.location
+    zone_id = spec.zone or location.zone_id
+    if zone_id is None and location.zone is not None and _is_own_region(spec, options):
+        zone_id = known.zone_ids.get(location.zone)
+    if _is_own_region(spec, options) and (addresses := known.addresses.get(spec.file_system_id)):
+        candidates = (
+            Candidate(
+                address=address,
+                subnet_id=SubnetId(""),
+                zone=zone,
+                nearness=Nearness.OWN_ZONE if zone == zone_id else Nearness.OTHER_ZONE,
+            )
+            for zone, address in addresses.items()
+        )
+        return tuple(sorted(candidates, key=lambda one: (one.nearness, one.zone)))
+    if zone_id is None:
+        raise InvalidSetting(
+            "is not set, and neither the instance metadata nor the labels of the Node contain it",
+            field="KUBE_EFS_ZONE_ID",
+            remedy="for S3 Files set it to the ID of the node's zone, such as use1-az1, or set azid or"
+            " mounttargetip in the volume",
+        )
+    return (_only(f"{zone_id}.{server_name(spec, options)}"),)
+
+
 def server_name(spec: TunnelSpec, options: TunnelOptions) -> str:
     """The name that the server's certificate must contain, whichever address the tunnel uses."""
     suffix = options.dns_suffix if _is_own_region(spec, options) else None
-    return dns_name(spec.file_system_id, spec.region or options.region, suffix)
+    return dns_name(spec.file_system_id, spec.region or options.region, suffix, kind=spec.kind)
 
 
 def _only(address: str) -> Candidate:

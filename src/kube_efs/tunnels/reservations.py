@@ -27,6 +27,7 @@ from kube_efs.model.efs.ids import (
     parse_region,
     parse_zone_name,
 )
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.efs.targets import parse_address, parse_ca_file
 from kube_efs.model.errors import InvalidValue, NoTunnelPort
 
@@ -41,11 +42,12 @@ _NAME_DIGITS: Final = 16
 class TunnelSpec:
     """Mounts with equal specs share a tunnel; raises InvalidValue for an invalid part.
 
-    ``iam`` is the identity of the node or the service account of pods; None connects without an identity.
-    ``region`` None is the node's own. With ``address`` only that mount target is used, with ``zone`` those of
-    the zone come first. With ``cross_account``, DNS resolves the name that begins with the ID of the node's
-    zone. ``checks_revocation`` checks the server's certificate with OCSP. An authority in ``ca_file`` must
-    have signed it; None means those of the region.
+    ``kind`` determines the name of the server and the service in the signature. ``iam`` is the identity of
+    the node or the service account of pods; None connects without an identity. ``region`` None is the node's
+    own. With ``address`` only that mount target is used, with ``zone`` (for S3 Files, the ID of a zone) those
+    of the zone come first. With ``cross_account``, DNS resolves the name that begins with the ID of the
+    node's zone. ``checks_revocation`` checks the server's certificate with OCSP. An authority in ``ca_file``
+    must have signed it; None means those of the region.
     """
 
     file_system_id: FileSystemId
@@ -57,9 +59,12 @@ class TunnelSpec:
     cross_account: bool = False
     checks_revocation: bool = False
     ca_file: str | None = None
+    kind: FileSystemKind = FileSystemKind.EFS
 
     def __post_init__(self) -> None:
         parse_file_system_id(self.file_system_id)
+        if self.kind.always_signs and self.iam is None:
+            raise InvalidValue("is missing", field="iam", remedy="S3 Files always needs an identity")
         if self.access_point_id is not None:
             parse_access_point_id(self.access_point_id, field="access point ID")
         if self.region is not None:
@@ -84,8 +89,7 @@ class TunnelSpec:
 @lru_cache(maxsize=2048)
 def _name(spec: TunnelSpec) -> str:
     # Without fields that have their default: a new field in a later version must not change existing names.
-    given = {one.name: getattr(spec, one.name) for one in fields(spec)}
-    given = {name: value for name, value in given.items() if value not in {None, False}}
+    given = {one.name: value for one in fields(spec) if (value := getattr(spec, one.name)) != one.default}
     digest = hashlib.sha256(msgspec.json.encode(given, order="deterministic")).hexdigest()
     return f"{spec.file_system_id}-{digest[:_NAME_DIGITS]}"
 

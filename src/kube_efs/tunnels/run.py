@@ -26,7 +26,7 @@ from kube_efs.kube.events import EventRecorder
 from kube_efs.kube.watching import follow, only_object
 from kube_efs.location import LocationSources, Part, ProcessLocation, find_location
 from kube_efs.model.efs.ids import Region, parse_region, parse_subnet_id, parse_zone_name
-from kube_efs.model.efs.targets import CONFIG_MAP_KEY, UNUSED_KEY, ZONES_KEY
+from kube_efs.model.efs.targets import CONFIG_MAP_KEY, S3_FILES_KEY, UNUSED_KEY, ZONES_KEY
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.names import Names
 from kube_efs.settings.tunnel import TunnelSettings
@@ -275,4 +275,5 @@ async def _documents(client: AsyncClient, names: Names) -> AsyncGenerator[Target
             targets=data.get(CONFIG_MAP_KEY, ""),
             zones=data.get(ZONES_KEY, ""),
             unused=data.get(UNUSED_KEY, ""),
+            s3_files=data.get(S3_FILES_KEY, ""),
         )

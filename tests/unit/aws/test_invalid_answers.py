@@ -307,6 +307,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 def _calls(gateway: AwsGateway) -> dict[str, Callable[[], Awaitable[object]]]:
     points, owned, network = gateway.access_points, gateway.owned, gateway.network
+    s3_files = gateway.s3_files
     subnet, vpc, zone = SubnetId("subnet-1"), VpcId("vpc-1"), ZoneName("eu-west-1a")
     request = AccessPointRequest(
         file_system_id=FS,
@@ -330,9 +331,15 @@ def _calls(gateway: AwsGateway) -> dict[str, Callable[[], Awaitable[object]]]:
         "network.create_vpc": lambda: network.create_vpc("10.0.0.0/16"),
         "network.create_subnet": lambda: network.create_subnet(vpc, "10.0.0.0/24", zone),
         "access_points.list": lambda: points.list(FS),
-        "access_points.get": lambda: points.get(AP),
+        "network.zone_ids": network.zone_ids,
+        "access_points.get": lambda: points.get(AP, FS),
         "access_points.create": lambda: points.create(request),
         "access_points.delete": lambda: points.delete(AP),
+        "s3_files.list": lambda: s3_files.list(FS),
+        "s3_files.get": lambda: s3_files.get(AP, FS),
+        "s3_files.create": lambda: s3_files.create(request),
+        "s3_files.delete": lambda: s3_files.delete(AP),
+        "s3_files.addresses": lambda: s3_files.addresses(FS),
         "owned.subnets_of_instances": lambda: owned.subnets_of_instances(["i-1"]),
         "owned.subnets": lambda: owned.subnets([subnet]),
         "owned.network_ranges": lambda: owned.network_ranges(vpc),

@@ -19,6 +19,7 @@ from kube_efs.controllers.csi_socket import serve_csi
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import ControllerStub, IdentityStub
 from kube_efs.model.efs.ids import Region
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import AwsUnavailable, InvalidSetting
 from kube_efs.provisioning.backends.csi.accounts import Accounts
 from kube_efs.settings.controller import ControllerSettings
@@ -57,12 +58,12 @@ async def test_failed_refresh_is_followed_by_the_next(eventually: Eventually) ->
 
 async def test_access_points_deleted_by_others_are_forgotten() -> None:
     world = CsiWorld(quota=1)
-    account = await world.accounts.of(None)
+    points = (await world.accounts.of(None)).access_points[FileSystemKind.EFS]
     await world.volumes.create(request("pvc-1"))
-    assert account.access_points.counts == {FS: 1}
+    assert points.counts == {FS: 1}
     world.api.points.clear()
-    await account.access_points.refresh_known()
-    assert account.access_points.counts == {FS: 0}
+    await points.refresh_known()
+    assert points.counts == {FS: 0}
     assert (await world.volumes.create(request("pvc-2"))).handle.file_system_id == FS
 
 

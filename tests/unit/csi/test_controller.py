@@ -207,7 +207,7 @@ INVALID: dict[str, tuple[csi.CreateVolumeRequest, str]] = {
     ),
     "another file system's type": (
         wanted(volume_capabilities=[capability(fs_type="ext4")]),
-        "fs_type: 'ext4' is not supported; leave it out or use efs",
+        "fs_type: 'ext4' is not supported; leave it out, or use efs or s3files",
     ),
     "content source": (
         wanted(volume_content_source=csi.VolumeContentSource()),

@@ -29,7 +29,10 @@ SUFFIX = "f0e1d2c3-0000-4000-8000-123456789abc"
 NAME = f"pvc-{SUFFIX}"
 
 REFUSED: list[tuple[Parameters, str]] = [
-    ({"provisioningMode": "efs-db"}, "provisioningMode: 'efs-db' is not supported; use efs-ap or efs-dir"),
+    (
+        {"provisioningMode": "efs-db"},
+        "provisioningMode: 'efs-db' is not supported; use one of efs-ap, efs-dir, s3files-ap",
+    ),
     (
         {"enableTagging": "false"},
         f"enableTagging: 'false' contradicts the tags of the driver; {TAGS}",

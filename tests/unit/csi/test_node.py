@@ -205,7 +205,7 @@ def wanted(target: Path | str, volume: str = FS, **fields: Any) -> csi.NodePubli
                 "fs-ABCD1234": "'fs-ABCD1234' is not a valid file system ID",
                 "efs:": "is not a valid file system ID",
                 f"nfs:{FS}": f"'nfs:{FS}' has an unknown type",
-                f"s3files:{FS}": f"'s3files:{FS}' is a volume of Amazon S3 Files",
+                f"s4files:{FS}": f"'s4files:{FS}' has an unknown type",
                 f"{FS}::fsap-1234567": "'fsap-1234567' is not a valid access point ID",
                 f"{FS}::ap": "'ap' is not a valid access point ID",
                 f"{FS}:/a\nb": "'/a\\nb' ",

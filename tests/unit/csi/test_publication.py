@@ -1,5 +1,6 @@
 """Names of holders, and the tunnel or mount target of a plan."""
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +85,7 @@ def test_other_names_are_not_mounts(name: str) -> None:
 )
 def test_plan_determines_the_tunnel(wanted: MountPlan, expected: dict[str, Any]) -> None:
     spec = tunnel_spec(wanted, NODE_INFO)
-    given = {name: getattr(spec, name) for name in spec.__slots__ if getattr(spec, name) not in {None, False}}
+    given = {one.name: value for one in fields(spec) if (value := getattr(spec, one.name)) != one.default}
     assert given == {"file_system_id": FS, **expected}
 
 

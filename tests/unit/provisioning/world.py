@@ -255,10 +255,10 @@ class World:
         """Record the file system that was chosen for the claim."""
         self.choices[claim.uid] = file_system_id
 
-    async def roots(self, file_system_id: FileSystemId, role: CrossAccountRole | None) -> list[AccessPoint]:
+    async def roots(self, location: Location, role: CrossAccountRole | None) -> list[AccessPoint]:
         """The access points of the file system, as AWS lists them."""
         await self.moment("before roots")
-        return [one for one in self.access_points if one.file_system_id == file_system_id]
+        return [one for one in self.access_points if one.file_system_id == location.file_system_id]
 
     async def scan(self) -> None:
         """Scan the directories, again if they were scanned before."""

@@ -10,9 +10,11 @@ from typing import Any, cast
 import pytest
 from prometheus_client import CollectorRegistry
 
+from kube_efs.aws.credential_sources import IamOptions
 from kube_efs.model.csi.volume_handles import AccessPointId
 from kube_efs.model.efs.ids import FileSystemId, Region, SubnetId, ZoneName
-from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
+from kube_efs.model.efs.kinds import FileSystemKind
+from kube_efs.model.efs.targets import S3FilesTargets, TunnelTarget, TunnelTargets
 from kube_efs.model.errors import InvalidSetting, TunnelNotReady
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.config_map import Served
@@ -84,6 +86,64 @@ def test_mount_targets_are_selected_for_a_spec(
 ) -> None:
     spec = TunnelSpec(file_system_id=FS, **wanted)
     assert [one.address for one in find_candidates(spec, targets, OPTIONS)] == addresses
+
+
+S3_NAME = "fs-1.s3files.us-east-1.on.aws"
+S3_KNOWN = TunnelTargets(
+    s3_files=S3FilesTargets(
+        addresses={FS: {ZoneName("use1-az1"): "10.0.0.1", ZoneName("use1-az2"): "10.0.1.1"}},
+        zone_ids={ZoneName("us-east-1b"): ZoneName("use1-az2")},
+    )
+)
+
+
+def s3_spec(**wanted: Any) -> TunnelSpec:
+    return TunnelSpec(file_system_id=FS, kind=FileSystemKind.S3_FILES, iam=IamOptions(), **wanted)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "targets", "addresses"),
+    [
+        pytest.param({}, S3_KNOWN, ["10.0.1.1", "10.0.0.1"], id="known: the own zone first"),
+        pytest.param({"zone": "use1-az1"}, S3_KNOWN, ["10.0.0.1", "10.0.1.1"], id="known: azid"),
+        pytest.param({"address": "10.9.9.9"}, S3_KNOWN, ["10.9.9.9"], id="address: only this one"),
+        pytest.param({}, TunnelTargets(), [f"use1-az2.{S3_NAME}"], id="unknown: the zone's ID"),
+        pytest.param({"zone": "use1-az6"}, TunnelTargets(), [f"use1-az6.{S3_NAME}"], id="unknown: azid"),
+        pytest.param({}, KNOWN, [f"use1-az2.{S3_NAME}"], id="mount targets of EFS are not used"),
+        pytest.param(
+            {"region": "cn-north-1"},
+            S3_KNOWN,
+            ["use1-az2.fs-1.s3files.cn-north-1.on.amazonwebservices.com.cn"],
+            id="another region: its name",
+        ),
+    ],
+)
+def test_mount_targets_of_s3_files_are_those_of_zone_ids(
+    wanted: dict[str, Any], targets: TunnelTargets, addresses: list[str]
+) -> None:
+    assert [one.address for one in find_candidates(s3_spec(**wanted), targets, OPTIONS)] == addresses
+
+
+def test_zone_id_comes_from_the_name_of_the_zone_if_the_node_does_not_know_it() -> None:
+    options = replace(OPTIONS, location=NodeLocation(zone=ZoneName("us-east-1b")))
+    zones = TunnelTargets(s3_files=S3FilesTargets(zone_ids=S3_KNOWN.s3_files.zone_ids))
+    assert [one.address for one in find_candidates(s3_spec(), zones, options)] == [f"use1-az2.{S3_NAME}"]
+    known = find_candidates(s3_spec(), S3_KNOWN, options)
+    assert [one.nearness for one in known] == [Nearness.OWN_ZONE, Nearness.OTHER_ZONE]
+
+
+def test_node_without_a_zone_id_is_told_the_settings_that_help() -> None:
+    options = replace(OPTIONS, location=NodeLocation(zone=ZoneName("us-east-1c")))
+    with pytest.raises(InvalidSetting, match=r"KUBE_EFS_ZONE_ID: is not set, .*azid or mounttargetip"):
+        find_candidates(s3_spec(), TunnelTargets(), options)
+    # With known addresses, any mount target is better than none.
+    assert len(find_candidates(s3_spec(), S3_KNOWN, options)) == 2
+
+
+def test_certificate_of_s3_files_has_the_name_without_the_zone() -> None:
+    options = replace(OPTIONS, dns_suffix="example.com")
+    assert server_name(s3_spec(), options) == S3_NAME, "the suffix in the settings is that of EFS"
+    assert server_name(s3_spec(zone=ZoneName("use1-az1")), OPTIONS) == S3_NAME
 
 
 def test_known_file_system_without_mount_targets_is_resolved_by_dns() -> None:

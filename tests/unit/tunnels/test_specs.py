@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from kube_efs.aws.credential_sources import IamOptions
 from kube_efs.model.csi.volume_handles import AccessPointId
 from kube_efs.model.efs.ids import FileSystemId, Region, ZoneName
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import InvalidValue
 from kube_efs.tunnels.data_plane import TunnelService
 from kube_efs.tunnels.options import AMAZON_CA_FILE
@@ -30,6 +31,7 @@ DIFFERENT: dict[str, dict[str, Any]] = {
     "another account": {"cross_account": True},
     "check of revocation": {"checks_revocation": True},
     "authorities": {"ca_file": "/ca/a.pem"},
+    "S3 Files": {"kind": FileSystemKind.S3_FILES, "iam": IamOptions()},
 }
 
 
@@ -37,6 +39,11 @@ def test_name_is_the_same_in_every_version() -> None:
     # Held tunnels keep their port by it; a change here moves what is not held.
     assert SPEC.name == "fs-0123456789abcdef0-6c2c8d8b7b3417ff"
     assert replace(SPEC).name == SPEC.name
+
+
+def test_s3_files_always_needs_an_identity() -> None:
+    with pytest.raises(InvalidValue, match="iam: is missing; S3 Files always needs an identity"):
+        TunnelSpec(file_system_id=FS, kind=FileSystemKind.S3_FILES)
 
 
 @pytest.mark.parametrize("difference", DIFFERENT)

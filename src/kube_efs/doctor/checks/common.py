@@ -10,6 +10,7 @@ from kube_efs.doctor.facts import ClusterFacts, PodFacts, Workload
 from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.csi.volume_handles import parse_volume_handle
 from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.efs.targets import TunnelTargets
 from kube_efs.model.errors import InvalidValue, KubeEfsError
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
@@ -114,6 +115,11 @@ def file_system_of(volume: Volume, targets: TunnelTargets) -> FileSystemId | Non
             return None
     location = locate(volume, targets) if volume.nfs is not None else None
     return location.file_system_id if location else None
+
+
+def is_of_s3_files(volume: Volume) -> bool:
+    """Whether the volume of the driver is on a file system of S3 Files."""
+    return volume.csi is not None and volume.csi.handle.startswith(f"{FileSystemKind.S3_FILES}:")
 
 
 def our_volumes(cluster: ClusterFacts) -> Iterator[tuple[Volume, FileSystemId]]:

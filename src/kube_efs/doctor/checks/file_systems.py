@@ -3,7 +3,14 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
-from kube_efs.doctor.checks.common import VolumeKind, controller_log, our_volumes, provisioners, targets_of
+from kube_efs.doctor.checks.common import (
+    VolumeKind,
+    controller_log,
+    is_of_s3_files,
+    our_volumes,
+    provisioners,
+    targets_of,
+)
 from kube_efs.doctor.facts import AwsFacts, ClusterFacts, Facts
 from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken, risk
 from kube_efs.doctor.policies import refused_without_identity
@@ -12,6 +19,7 @@ from kube_efs.model.claims import StorageClass
 from kube_efs.model.csi.parameters import parse_parameters
 from kube_efs.model.efs.file_systems import FileSystem
 from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import InvalidValue
 
 _MISSING = broken("file-system/missing", "A class or volume names a file system that AWS does not have.")
@@ -67,13 +75,15 @@ def _make_target(aws: AwsFacts, file_system_id: FileSystemId) -> str:
 
 
 def named_file_systems(cluster: ClusterFacts) -> Mapping[FileSystemId, list[str]]:
-    """Every file system in volumes, classes and tunnel targets, with the objects that name it."""
+    """Every EFS file system in volumes, classes and tunnel targets, with the objects that name it."""
     found: defaultdict[FileSystemId, list[str]] = defaultdict(list)
     kinds = provisioners(cluster)
     for one in cluster.classes or ():
         for file_system_id in file_systems_of(one, kinds.get(one.provisioner)):
             found[file_system_id].append(f"named by StorageClass {one.name}")
     for volume, file_system_id in our_volumes(cluster):
+        if is_of_s3_files(volume):
+            continue
         found[file_system_id].append(f"named by PersistentVolume {volume.name}")
     for file_system_id in targets_of(cluster).targets:
         found[file_system_id].append(f"named by ConfigMap {cluster.names.config_map}")
@@ -81,7 +91,7 @@ def named_file_systems(cluster: ClusterFacts) -> Mapping[FileSystemId, list[str]
 
 
 def file_systems_of(storage_class: StorageClass, kind: VolumeKind | None) -> Sequence[FileSystemId]:
-    """The file systems that a class names; none for one that cannot be understood."""
+    """The EFS file systems that a class names; none for one that cannot be understood."""
     try:
         if kind is VolumeKind.TUNNEL:
             rules = tunnel_volumes.parse_class(storage_class)
@@ -89,8 +99,9 @@ def file_systems_of(storage_class: StorageClass, kind: VolumeKind | None) -> Seq
             is_id = default is not None and not isinstance(default, tunnel_volumes.DefaultFileSystem)
             return (*(rules.allowed or ()), *([FileSystemId(str(default))] if is_id else ()))
         if kind is VolumeKind.CSI:
-            found = parse_parameters(storage_class.parameters).file_systems
-            return found if isinstance(found, tuple) else ()
+            parsed = parse_parameters(storage_class.parameters)
+            found, is_efs = parsed.file_systems, parsed.provisioning.kind is FileSystemKind.EFS
+            return found if is_efs and isinstance(found, tuple) else ()
     except InvalidValue:
         return ()
     return ()

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from kube_efs.model.csi.access_point_tags import DEFAULT_TAGS, REQUESTED_BYTES, Tag, TagPolicy
 from kube_efs.model.csi.errors import ExistingVolumeDiffers, InvalidArgument
-from kube_efs.model.csi.parameters import ProvisioningMode, VolumeParameters, with_choices
+from kube_efs.model.csi.parameters import VolumeParameters, with_choices
 from kube_efs.model.csi.root_directories import (
     VolumeOrigin,
     check_access_point_root,
@@ -43,9 +43,10 @@ class PosixUser:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessPointRequest:
-    """The fields of CreateAccessPoint; the root directory is created with ``permissions`` for ``user``.
+    """The fields of CreateAccessPoint, of EFS or S3 Files.
 
-    If ``enforces_user`` is false, clients keep their own identities.
+    The root directory is created with ``permissions`` for ``user``. If ``enforces_user`` is false, clients
+    keep their own identities.
     """
 
     client_token: str
@@ -108,7 +109,7 @@ def volume_directory(request: VolumeRequest) -> Directory:
         unique=parameters.unique,
         origin=request.origin,
     )
-    if parameters.provisioning is ProvisioningMode.ACCESS_POINT:
+    if parameters.provisioning.makes_access_points:
         check_access_point_root(directory)
     else:
         check_own_directory(directory, parameters.base)

@@ -13,6 +13,7 @@ from kube_efs.model.csi.capabilities import AccessMode, VolumeCapability, check_
 from kube_efs.model.csi.parameters import parse_parameters
 from kube_efs.model.csi.root_directories import VolumeOrigin
 from kube_efs.model.csi.sidecar_parameters import SecretTemplate, parse_sidecar_parameters
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import ClaimRefused, InvalidValue
 from kube_efs.model.nfs_volumes import refuse_unservable
 from kube_efs.model.volumes import ClaimReference, CsiSource, Volume
@@ -71,7 +72,8 @@ def parse_claim(
                     mount_flags=storage_class.mount_options,
                 )
                 for mode in modes
-            ]
+            ],
+            parameters.provisioning.kind,
         )
     except InvalidValue as error:
         field = f"StorageClass {storage_class.name} {error.field}"
@@ -91,6 +93,8 @@ def parse_claim(
             error.problem, field=error.field, value=error.value, remedy=error.remedy
         ) from error
     warnings = [str(warning) for warning in (*parameters.warnings, *sidecar.warnings)]
+    if sidecar.provisioner_secret is not None and parameters.provisioning.kind is not FileSystemKind.EFS:
+        warnings.append("provisioner secret: a role has no effect on S3 Files, as in the AWS driver")
     if claim.attributes_class:
         warnings.append(f"spec.volumeAttributesClassName: {claim.attributes_class!r} has no effect on EFS")
     return CsiRequest(

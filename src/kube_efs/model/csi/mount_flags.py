@@ -1,7 +1,10 @@
-"""Mount flags, one by one: those of ``mount.efs``, those for the kernel, and those that are refused."""
+"""Mount flags, one by one: those of ``mount.efs``, those for the kernel, and those that are refused.
+
+The flags for S3 Files are those of ``mount.s3files``: zones have IDs, and the version of NFS is 4.1 or 4.2.
+"""
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -10,6 +13,7 @@ from kube_efs.model.csi.errors import InvalidArgument, refused_as_argument
 from kube_efs.model.csi.volume_attributes import AuthenticationSource, parse_authentication_source
 from kube_efs.model.csi.volume_handles import AccessPointId, parse_access_point_id
 from kube_efs.model.efs.ids import Region, ZoneName, parse_region, parse_zone_name
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.efs.targets import parse_address, parse_ca_file
 from kube_efs.model.errors import InvalidValue
 
@@ -17,7 +21,18 @@ _FIELD = "mount flags"
 
 _SWITCHES = frozenset({"tls", "notls", "iam", "ocsp", "noocsp"})
 _SETTINGS = frozenset(
-    {"accesspoint", "az", "region", "mounttargetip", "awsprofile", "rolearn", "jwtpath", "verify", "tlsport"}
+    {
+        "accesspoint",
+        "az",
+        "azid",
+        "region",
+        "mounttargetip",
+        "awsprofile",
+        "rolearn",
+        "jwtpath",
+        "verify",
+        "tlsport",
+    }
     | {"cafile", "authenticationsource"}
 )
 # For worker pods: mount.efs treats it as iam.
@@ -35,10 +50,21 @@ _REFUSED = {
     **dict.fromkeys(("shared", "slave", "private", "unbindable"), _NO_MOUNT),
     **dict.fromkeys(("rshared", "rslave", "rprivate", "runbindable"), _NO_MOUNT),
     "netns": "is not allowed because the tunnel is in the network namespace of the node",
-    "azid": "is not allowed because each node uses the ID of its own zone",
     "crossaccount": "is not allowed",
 }
+_ALWAYS_TLS = "is not allowed because S3 Files always needs TLS and an identity"
+_REFUSED_BY_KIND: Mapping[FileSystemKind, Mapping[str, str]] = {
+    FileSystemKind.EFS: {"azid": "is not allowed because each node uses the ID of its own zone"},
+    FileSystemKind.S3_FILES: {
+        "az": "is not allowed because S3 Files knows zones by their IDs",
+        "notls": _ALWAYS_TLS,
+        "stunnel": "is not allowed, as in the AWS driver",
+    },
+}
+# As a volume of S3 Files must not be mounted.
+_OLD_NFS = re.compile(r"(nfsvers|vers)=([23]|4|4\.0)|v[234]|v4\.0|minorversion=0")
 _REMEDIES = {
+    "az": "use azid and the ID of a zone, such as use1-az1",
     "azid": "use az and the name of a zone",
     "crossaccount": "set crossaccount in the provisioner secret or the volume's attributes",
 }
@@ -58,7 +84,8 @@ class MountFlags:
     """The parsed flags; None and False if they are not set. ``others`` are options for the kernel.
 
     ``iam_optional`` (``iam=auto``): if the mount fails with the identity, it is tried without. The tunnel
-    agent of the node decides whether ``ca_file`` is allowed.
+    agent of the node decides whether ``ca_file`` is allowed. ``zone`` is the name of a zone, for S3 Files its
+    ID.
     """
 
     tls: bool = False
@@ -87,7 +114,7 @@ class _Flag(NamedTuple):
         return self.name if self.value is None else f"{self.name}={self.value}"
 
 
-def parse_mount_flags(flags: Sequence[str]) -> MountFlags:
+def parse_mount_flags(flags: Sequence[str], kind: FileSystemKind = FileSystemKind.EFS) -> MountFlags:
     """The meaning of the flags; raises InvalidArgument for what is malformed, dangerous or contradictory.
 
     A flag may contain several, separated by commas, as for ``mount.efs``. A comma in double quotes separates
@@ -97,12 +124,18 @@ def parse_mount_flags(flags: Sequence[str]) -> MountFlags:
     others: list[str] = []
     warnings: list[InvalidValue] = []
     for flag in _single_flags(flags):
+        if problem := _REFUSED_BY_KIND[kind].get(flag.name):
+            raise _refused(flag, problem, _REMEDIES.get(flag.name, "leave it out"))
+        if kind is FileSystemKind.S3_FILES and _OLD_NFS.fullmatch(str(flag)):
+            raise _refused(flag, "is too old for S3 Files", "use nfsvers=4.2, or leave it out")
         if flag.name in _WITHOUT_EFFECT or flag.name.startswith("awscredsuri"):
             warnings.append(_without_effect(flag))
         elif flag.name in _SWITCHES | _SETTINGS:
             _add(own, flag)
         else:
             others.append(_checked_other(flag))
+    if kind.always_signs and own.setdefault("iam", None) is not None:
+        raise _refused(_Flag("iam", own["iam"]), _ALWAYS_TLS, "leave it out")
     _check_together(own)
     warnings += _ineffective(own)
     return _mount_flags(own, tuple(others), tuple(warnings))
@@ -178,6 +211,7 @@ def _mount_flags(
     access_point, zone, region, address, ca_file = (
         own.get(n) for n in ("accesspoint", "az", "region", "mounttargetip", "cafile")
     )
+    zone = zone or own.get("azid")
     if "tlsport" in own and not re.fullmatch(r"[0-9]{1,5}", own["tlsport"] or ""):
         raise _refused(_Flag("tlsport", own["tlsport"]), "is not a valid port", "leave it out")
     with refused_as_argument():

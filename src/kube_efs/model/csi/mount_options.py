@@ -18,6 +18,7 @@ from kube_efs.model.csi.mount_flags import MountFlags, parse_mount_flags
 from kube_efs.model.csi.volume_attributes import AuthenticationSource, VolumeAttributes
 from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle
 from kube_efs.model.efs.ids import Region, ZoneName
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import InvalidValue
 
 _BLOCK_BYTES = 1_048_576  # the largest that EFS serves
@@ -33,7 +34,6 @@ class _Default:
 
 # In the order in which mount.efs adds them.
 _DEFAULTS = (
-    _Default(option="nfsvers=4.1", unless=frozenset({"nfsvers", "vers", "v4", "v4.0", "v4.1", "v4.2"})),
     _Default(option=f"rsize={_BLOCK_BYTES}", unless=frozenset({"rsize"})),
     _Default(option=f"wsize={_BLOCK_BYTES}", unless=frozenset({"wsize"})),
     _Default(option="hard", unless=frozenset({"hard", "soft", "softerr"})),
@@ -43,6 +43,9 @@ _DEFAULTS = (
     _Default(option="noresvport", unless=frozenset({"noresvport", "resvport"})),
     _Default(option="nosharecache", unless=frozenset({"sharecache", "nosharecache"})),
 )
+
+
+_VERSIONS = frozenset({"nfsvers", "vers", "v4", "v4.0", "v4.1", "v4.2"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,8 +64,9 @@ class MountPlan:
 
     ``handle`` also contains an access point from the flags. With ``iam`` None, the connection is not signed.
     With ``iam_optional``, a mount that fails with the identity is tried without.
-    ``zone`` and ``region`` are None for those of the node. ``checks_revocation`` checks the certificate of
-    the server with OCSP, which an authority in ``ca_file`` must have signed; None means those of the region.
+    ``zone`` (for S3 Files, its ID) and ``region`` are None for those of the node. ``checks_revocation``
+    checks the certificate of the server with OCSP, which an authority in ``ca_file`` must have signed; None
+    means those of the region.
     ``nfs_options`` are complete except for the port. Each of ``warnings`` causes a warning.
     """
 
@@ -111,8 +115,10 @@ def plan_mount(
     A volume with an access point is always encrypted; if ``encryptInTransit`` is false, there is a warning.
     A volume with a read-only access mode is mounted read-only.
     """
-    check_capabilities([capability])
-    flags = parse_mount_flags(capability.mount_flags)
+    check_capabilities([capability], handle.kind)
+    flags = parse_mount_flags(capability.mount_flags, handle.kind)
+    if handle.kind.always_signs:
+        _check_always_signed(attributes)
     encrypted, warnings = _decide_encryption(handle, attributes, flags)
     access_point_id, deprecated = _access_point(handle, flags, encrypted=encrypted)
     if flags.iam and not encrypted:
@@ -133,9 +139,25 @@ def plan_mount(
         region=flags.region,
         checks_revocation=flags.ocsp,
         ca_file=flags.ca_file,
-        nfs_options=_nfs_options(flags.others, read_only=read_only or capability.access_mode.reads_only),
+        nfs_options=_nfs_options(
+            handle.kind, flags.others, read_only=read_only or capability.access_mode.reads_only
+        ),
         warnings=(*warnings, *deprecated, *flags.warnings, *_ineffective_zone(attributes, flags)),
     )
+
+
+def _check_always_signed(attributes: VolumeAttributes) -> None:
+    """Raises InvalidArgument for what the AWS driver refuses for S3 Files."""
+    if attributes.encrypted is False:
+        problem = "is not possible with S3 Files, which always needs TLS"
+        raise InvalidArgument(problem, field="encryptInTransit", value="false", remedy="leave it out")
+    if attributes.cross_account:
+        raise InvalidArgument(
+            "is not possible with S3 Files",
+            field="crossaccount",
+            value="true",
+            remedy="set mounttargetip to the address of a mount target",
+        )
 
 
 def _decide_encryption(
@@ -235,10 +257,11 @@ def _identity_of_pod(flags: MountFlags) -> IamIdentity:
     return IamIdentity(is_of_pod=True)
 
 
-def _nfs_options(others: Sequence[str], *, read_only: bool) -> tuple[str, ...]:
+def _nfs_options(kind: FileSystemKind, others: Sequence[str], *, read_only: bool) -> tuple[str, ...]:
     given = (*(("ro",) if read_only else ()), *(o for o in others if not (read_only and o == "rw")))
     names = {option.partition("=")[0] for option in given}
-    added = (default.option for default in _DEFAULTS if names.isdisjoint(default.unless))
+    version = _Default(option=f"nfsvers={kind.nfs_version}", unless=_VERSIONS)
+    added = (one.option for one in (version, *_DEFAULTS) if names.isdisjoint(one.unless))
     return (*dict.fromkeys(given), *added)
 
 

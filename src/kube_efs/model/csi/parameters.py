@@ -31,6 +31,7 @@ from kube_efs.model.csi.sidecar_parameters import SIDECAR_PREFIX, is_file_system
 from kube_efs.model.csi.volume_handles import parse_strict_file_system_id
 from kube_efs.model.efs.directories import Directory
 from kube_efs.model.efs.ids import FileSystemId, ZoneName, parse_zone_name
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.gids import GidRange
 
@@ -61,10 +62,22 @@ _DATA_KEY = re.compile(r"[A-Za-z0-9._-]{1,253}")
 
 
 class ProvisioningMode(StrEnum):
-    """What a volume is: an EFS access point, or a plain directory of the file system."""
+    """What a volume is: an access point of EFS or of S3 Files, or a plain directory of an EFS file system."""
 
     ACCESS_POINT = "efs-ap"
     DIRECTORY = "efs-dir"
+    S3_FILES_ACCESS_POINT = "s3files-ap"
+
+    @property
+    def kind(self) -> FileSystemKind:
+        """The kind of the file systems of such volumes."""
+        is_s3 = self is ProvisioningMode.S3_FILES_ACCESS_POINT
+        return FileSystemKind.S3_FILES if is_s3 else FileSystemKind.EFS
+
+    @property
+    def makes_access_points(self) -> bool:
+        """Whether each volume is an access point."""
+        return self is not ProvisioningMode.DIRECTORY
 
 
 class ReferenceKind(StrEnum):
@@ -118,7 +131,7 @@ class VolumeParameters:
     @property
     def may_find_another_directory(self) -> bool:
         """Whether an existing access point of the volume can have another directory than a new one would."""
-        is_access_point = self.provisioning is ProvisioningMode.ACCESS_POINT
+        is_access_point = self.provisioning.makes_access_points
         return self.reuses_access_point or (is_access_point and uses_claim(self.pattern))
 
 
@@ -146,6 +159,8 @@ def parse_parameters(parameters: Mapping[str, str], *, has_driver_tags: bool = F
             "contradicts the tags of the driver", field=_TAGGING, value=parameters[_TAGGING], remedy=remedy
         )
     provisioning = _parse_provisioning(parameters)
+    if provisioning.kind is FileSystemKind.S3_FILES:
+        _check_only_for_efs(parameters)
     enforces_user = _parse_enforces_user(parameters, provisioning)
     pattern = parameters.get(_PATTERN)
     if pattern is not None:
@@ -167,7 +182,7 @@ def parse_parameters(parameters: Mapping[str, str], *, has_driver_tags: bool = F
         reuses_access_point=reuses,
         zone_affinity=zone_affinity,
         tagged=tagged,
-        warnings=(*warnings, *_unknown(parameters)),
+        warnings=(*warnings, *_ineffective(parameters, provisioning), *_unknown(parameters)),
     )
     _check_allowed(parsed)
     return parsed
@@ -208,8 +223,17 @@ def _parse_provisioning(parameters: Mapping[str, str]) -> ProvisioningMode:
     except ValueError as error:
         problem = "is missing" if text is None else "is not supported"
         raise InvalidArgument(
-            problem, field=_MODE, value=text or "", remedy="use efs-ap or efs-dir"
+            problem, field=_MODE, value=text or "", remedy=f"use one of {', '.join(ProvisioningMode)}"
         ) from error
+
+
+def _check_only_for_efs(parameters: Mapping[str, str]) -> None:
+    """Raise InvalidArgument for a parameter that the AWS driver refuses for S3 Files, whatever its value."""
+    for name in ("az", _REUSE):
+        if name in parameters:
+            raise InvalidArgument(
+                "is only supported for EFS", field=name, value=parameters[name], remedy="leave it out"
+            )
 
 
 def _parse_source(parameters: Mapping[str, str]) -> tuple[FileSystemId, ...] | FileSystemReference:
@@ -255,9 +279,9 @@ def _parse_enforces_user(parameters: Mapping[str, str], provisioning: Provisioni
     if text != _NO_USER:
         remedy = f"use {_NO_USER}, or leave it out"
         raise InvalidArgument("is not supported", field=_POSIX_USER, value=text, remedy=remedy)
-    if provisioning is not ProvisioningMode.ACCESS_POINT:
+    if not provisioning.makes_access_points:
         remedy = f"leave it out; {provisioning} enforces no identity"
-        raise InvalidArgument("is only for efs-ap", field=_POSIX_USER, value=text, remedy=remedy)
+        raise InvalidArgument("is only for access points", field=_POSIX_USER, value=text, remedy=remedy)
     for name in (_GID_FIRST, _GID_LAST):
         if name in parameters:
             # AWS reports no owner of such an access point, so a restart would allocate its number again.
@@ -324,6 +348,14 @@ def _parse_unique(parameters: Mapping[str, str]) -> tuple[bool, tuple[InvalidVal
 def _boolean(parameters: Mapping[str, str], name: str, *, default: bool) -> bool:
     text = parameters.get(name)
     return default if text is None else parse_boolean(text, field=name)
+
+
+def _ineffective(parameters: Mapping[str, str], provisioning: ProvisioningMode) -> tuple[InvalidValue, ...]:
+    if provisioning.kind is FileSystemKind.EFS or _ZONE_AFFINITY not in parameters:
+        return ()
+    problem = "has no effect because S3 Files has no file systems of one zone"
+    value = parameters[_ZONE_AFFINITY]
+    return (InvalidValue(problem, field=_ZONE_AFFINITY, value=value, remedy="leave it out"),)
 
 
 def _unknown(parameters: Mapping[str, str]) -> list[InvalidValue]:

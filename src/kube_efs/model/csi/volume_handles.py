@@ -3,6 +3,7 @@
 ::
 
     [efs:]FSID[:PATH[:APID]]
+    s3files:FSID[:PATH[:APID]]
 
 The handles of all versions of the AWS driver are accepted: before 3.0 its controller wrote ``FSID::APID``,
 since then ``efs:FSID::APID``. Users write the other forms for their own volumes.
@@ -21,12 +22,11 @@ from typing import NewType
 from kube_efs.model.csi.errors import InvalidArgument, refused_as_argument
 from kube_efs.model.efs.directories import Directory, Relation, parse_directory
 from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.efs.kinds import FileSystemKind
 
 AccessPointId = NewType("AccessPointId", str)
 
 VOLUME_ID = "volume ID"
-_TYPE = "efs"
-_OTHER_STORE = "s3files"
 _END_OF_BASE = "/./"
 _FILE_SYSTEM_ID = re.compile(r"fs-[0-9a-f]{8,40}")
 _ACCESS_POINT_ID = re.compile(r"fsap-[0-9a-f]{8,40}")
@@ -41,6 +41,7 @@ class VolumeHandle:
     may be removed with the volume. Raises InvalidArgument for parts that a handle cannot contain.
     """
 
+    kind: FileSystemKind = FileSystemKind.EFS
     file_system_id: FileSystemId
     directory: Directory = field(default_factory=Directory)
     access_point_id: AccessPointId | None = None
@@ -65,7 +66,7 @@ class VolumeHandle:
         path = "" if self.directory.is_root else str(self.directory)
         if self.base is not None:
             path = _marked(self.directory, self.base)
-        fields = [_TYPE, self.file_system_id, path, self.access_point_id or ""]
+        fields = [self.kind, self.file_system_id, path, self.access_point_id or ""]
         return ":".join(fields).rstrip(":")
 
 
@@ -74,11 +75,11 @@ def parse_volume_handle(text: str) -> VolumeHandle:
 
     A relative path starts at the root. ``.`` and ``..`` are resolved as text and never lead above the root.
     Unlike the AWS driver, this refuses control characters and names that are too long, which could add a
-    mount option or a line of a configuration file, and volumes of S3 Files, which are not supported.
+    mount option or a line of a configuration file.
     """
     if not text:
         raise InvalidArgument("is missing", field=VOLUME_ID, remedy="give the volume's handle")
-    fields = _without_type(text)
+    kind, fields = _split(text)
     if len(fields) > 3:
         raise _malformed("has too many fields", text)
     file_system_id, path, access_point_id = (*fields, "", "")[:3]
@@ -86,6 +87,7 @@ def parse_volume_handle(text: str) -> VolumeHandle:
         # normpath keeps two slashes at the start, as POSIX says.
         directory = parse_directory(posixpath.normpath(f"/{path.lstrip('/')}"), field=VOLUME_ID)
     handle = VolumeHandle(
+        kind=kind,
         file_system_id=parse_strict_file_system_id(file_system_id, field=VOLUME_ID),
         directory=directory,
         access_point_id=parse_access_point_id(access_point_id, field=VOLUME_ID) if access_point_id else None,
@@ -93,16 +95,14 @@ def parse_volume_handle(text: str) -> VolumeHandle:
     return _with_base(handle, path, text)
 
 
-def _without_type(text: str) -> list[str]:
+def _split(text: str) -> tuple[FileSystemKind, list[str]]:
     fields = text.split(":")
-    kind = fields[0]
-    if kind == _OTHER_STORE:
-        raise _malformed("is a volume of Amazon S3 Files, which is not supported", text)
-    if kind == _TYPE and len(fields) > 1:
-        return fields[1:]
-    if not kind.startswith("fs-") and len(fields) > 1:
-        raise _malformed("has an unknown type", text)
-    return fields
+    if fields[0].startswith("fs-") or len(fields) == 1:
+        return FileSystemKind.EFS, fields
+    try:
+        return FileSystemKind(fields[0]), fields[1:]
+    except ValueError:
+        raise _malformed("has an unknown type", text) from None
 
 
 def parse_strict_file_system_id(text: str, *, field: str) -> FileSystemId:
@@ -122,6 +122,8 @@ def parse_access_point_id(text: str, *, field: str) -> AccessPointId:
 
 
 def _with_base(handle: VolumeHandle, path: str, text: str) -> VolumeHandle:
+    if handle.kind is not FileSystemKind.EFS:
+        return handle
     before, mark, _ = path.partition(_END_OF_BASE)
     base = Directory(handle.directory.parts[: before.count("/")])
     if not mark or handle.access_point_id or handle.directory.relation_to(base) is not Relation.BELOW:
@@ -137,5 +139,5 @@ def _marked(directory: Directory, base: Directory) -> str:
 
 
 def _malformed(problem: str, text: str) -> InvalidArgument:
-    remedy = "use [efs:]FILE_SYSTEM[:PATH[:ACCESS_POINT]]"
+    remedy = "use [efs:|s3files:]FILE_SYSTEM[:PATH[:ACCESS_POINT]]"
     return InvalidArgument(problem, field=VOLUME_ID, value=text, remedy=remedy)

@@ -6,6 +6,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from kube_efs.model.efs.ids import FileSystemId, MountTargetId, Region, SubnetId, VpcId, ZoneName
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.efs.partitions import partition_of
 
 
@@ -87,6 +88,19 @@ class Discovery:
         return tuple(sorted(fs for fs, system in self.file_systems.items() if system.state.usable))
 
 
-def dns_name(file_system_id: FileSystemId, region: Region, suffix: str | None = None) -> str:
-    """The file system's DNS name, which is also the name in its server certificate."""
-    return f"{file_system_id}.efs.{region}.{suffix or partition_of(region).dns_suffix}"
+def dns_name(
+    file_system_id: FileSystemId,
+    region: Region,
+    suffix: str | None = None,
+    *,
+    kind: FileSystemKind = FileSystemKind.EFS,
+) -> str:
+    """The name in the server certificate of the file system; for EFS, it is also its DNS name.
+
+    The DNS name of a mount target begins with its zone (EFS) or the zone's ID (S3 Files). ``suffix`` replaces
+    that of EFS in the partition of the region.
+    """
+    partition = partition_of(region)
+    if kind is FileSystemKind.S3_FILES:
+        return f"{file_system_id}.s3files.{region}.{partition.s3_files_dns_suffix}"
+    return f"{file_system_id}.efs.{region}.{suffix or partition.dns_suffix}"

@@ -34,6 +34,7 @@ CONFIG_MAP_KEY = "efs-stunnel.yaml"
 ZONES_KEY = "zones.yaml"
 RESERVED_KEY = "reserved-ports.yaml"
 UNUSED_KEY = "unused-targets.yaml"
+S3_FILES_KEY = "s3-files.yaml"
 LAST_PORT = 65535
 _LOWEST_PORT = 1024
 _CA_FILE = re.compile(r"(/[A-Za-z0-9_.-]*[A-Za-z0-9_-]){1,32}")  # no component is . or ..
@@ -80,6 +81,23 @@ class PortUse:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class S3FilesTargets:
+    """What nodes need to know to reach file systems of S3 Files, which have no ports.
+
+    ``addresses`` are those of the mount targets, by file system and the ID of their zone: there is one mount
+    target in a zone. ``zone_ids`` are the IDs of zones by their names in this account.
+    """
+
+    addresses: Mapping[FileSystemId, Mapping[ZoneName, str]] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
+    zone_ids: Mapping[ZoneName, ZoneName] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __bool__(self) -> bool:
+        return bool(self.addresses or self.zone_ids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TunnelTargets:
     """All targets by file system, and the known zones of subnets.
 
@@ -91,6 +109,7 @@ class TunnelTargets:
     zone_by_subnet: Mapping[SubnetId, ZoneName] = field(default_factory=lambda: MappingProxyType({}))
     reserved: Mapping[FileSystemId, int] = field(default_factory=lambda: MappingProxyType({}))
     unused: frozenset[FileSystemId] = frozenset()
+    s3_files: S3FilesTargets = field(default_factory=S3FilesTargets)
 
     def port_of(self, file_system_id: FileSystemId) -> int | None:
         """The loopback port of this file system on every node; None when it has none."""
@@ -125,6 +144,7 @@ def joined(ours: TunnelTargets, theirs: TunnelTargets) -> TunnelTargets:
         reserved=MappingProxyType(
             {**ours.reserved, **{fs: port for fs, port in theirs.reserved.items() if fs in new}}
         ),
+        s3_files=ours.s3_files or theirs.s3_files,
     )
 
 
@@ -266,12 +286,18 @@ def render_unused(targets: TunnelTargets) -> str:
     return _dump(sorted(map(str, targets.unused)))
 
 
+def render_s3_files(targets: S3FilesTargets) -> str:
+    """The document for ``s3-files.yaml``."""
+    addresses = {str(fs): dict(sorted(one.items())) for fs, one in sorted(targets.addresses.items())}
+    return _dump({"mount_targets": addresses, "zone_ids": dict(sorted(targets.zone_ids.items()))})
+
+
 def _dump(value: object, *, sort_keys: bool = True) -> str:
     return yaml.dump(value, Dumper=yaml.CSafeDumper, sort_keys=sort_keys)
 
 
 def parse_targets(
-    text: str, zones_text: str = "", reserved_text: str = "", unused_text: str = ""
+    text: str, zones_text: str = "", reserved_text: str = "", unused_text: str = "", s3_files_text: str = ""
 ) -> tuple[TunnelTargets, tuple[Rejection, ...]]:
     """The targets of a document, and the entries that are ignored.
 
@@ -298,13 +324,15 @@ def parse_targets(
     zones, bad_zones = _parse_zones(zones_text)
     reserved, bad_ports = _parse_reserved(reserved_text, targets)
     unused, bad_list = _parse_unused(unused_text, targets)
+    s3_files, bad_addresses = _parse_s3_files(s3_files_text)
     found = TunnelTargets(
         targets=MappingProxyType(targets),
         zone_by_subnet=MappingProxyType(zones),
         reserved=MappingProxyType(reserved),
         unused=unused,
+        s3_files=s3_files,
     )
-    return found, (*rejections, *bad_zones, *bad_ports, *bad_list)
+    return found, (*rejections, *bad_zones, *bad_ports, *bad_list, *bad_addresses)
 
 
 def _load(text: str, what: str) -> object:
@@ -445,3 +473,23 @@ def _parse_unused(
         return frozenset(map(parse_file_system_id, entries or ())) & targets.keys(), []
     except InvalidValue as error:
         return frozenset(), [Rejection(entry=UNUSED_KEY, error=error)]
+
+
+def _parse_s3_files(text: str) -> tuple[S3FilesTargets, list[Rejection]]:
+    """What is known of S3 Files; nothing if the document is invalid, because DNS knows the rest."""
+    try:
+        document = _mapping(_load(text, S3_FILES_KEY), S3_FILES_KEY)
+        addresses = {
+            parse_file_system_id(key): MappingProxyType(
+                {
+                    parse_zone_name(zone): parse_address(address)
+                    for zone, address in _mapping(entry, _key(key)).items()
+                }
+            )
+            for key, entry in _mapping(document.get("mount_targets"), "mount_targets").items()
+        }
+        zones = _mapping(document.get("zone_ids"), "zone_ids")
+        zone_ids = {parse_zone_name(name): parse_zone_name(zone_id) for name, zone_id in zones.items()}
+    except InvalidValue as error:
+        return S3FilesTargets(), [Rejection(entry=S3_FILES_KEY, error=error)]
+    return S3FilesTargets(addresses=MappingProxyType(addresses), zone_ids=MappingProxyType(zone_ids)), []

@@ -32,7 +32,7 @@ class ValueRefusal:
         )
 
 
-_NO_S3: Final = "remove it; kube-efs serves no S3 file systems"
+_NO_S3: Final = "remove it; kube-efs has no s3files-utils.conf, and writes no logs and metrics to CloudWatch"
 
 REFUSALS: Final = (
     ValueRefusal(

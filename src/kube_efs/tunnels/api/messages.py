@@ -13,8 +13,9 @@ from kube_efs.aws.credential_sources import IamOptions, ServiceAccountIdentity
 from kube_efs.model import errors
 from kube_efs.model.csi.volume_handles import AccessPointId
 from kube_efs.model.efs.ids import FileSystemId, Region, ZoneName
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.efs.targets import parse_address
-from kube_efs.model.errors import KubeEfsError, TunnelError, shown
+from kube_efs.model.errors import InvalidValue, KubeEfsError, TunnelError, shown
 from kube_efs.model.secrets import shortened
 from kube_efs.tunnels.protocol import tunnels_pb2 as pb
 from kube_efs.tunnels.reservations import TunnelSpec
@@ -35,6 +36,7 @@ def parse_spec(message: pb.Spec) -> TunnelSpec:
         cross_account=message.cross_account,
         checks_revocation=message.checks_revocation,
         ca_file=message.ca_file or None,
+        kind=_parse_kind(message.kind),
     )
 
 
@@ -50,6 +52,7 @@ def render_spec(spec: TunnelSpec) -> pb.Spec:
         cross_account=spec.cross_account,
         checks_revocation=spec.checks_revocation,
         ca_file=spec.ca_file or "",
+        kind=spec.kind,
         service_account=(
             pb.ServiceAccount(
                 namespace=spec.iam.namespace, name=spec.iam.name, role_arn=spec.iam.role_arn or ""
@@ -81,6 +84,15 @@ def parse_failure(encoded: bytes) -> KubeEfsError:
     found = vars(errors).get(failure.kind)
     kind = found if isinstance(found, type) and issubclass(found, KubeEfsError) else TunnelError
     return kind(failure.problem, field=failure.field, value=failure.value, remedy=failure.remedy)
+
+
+def _parse_kind(text: str) -> FileSystemKind:
+    try:
+        return FileSystemKind(text or FileSystemKind.EFS)
+    except ValueError:
+        raise InvalidValue(
+            "is not known to this tunnel agent", field="kind", value=text, remedy="update the tunnel agent"
+        ) from None
 
 
 def _parse_identity(message: pb.Spec) -> IamOptions | ServiceAccountIdentity | None:

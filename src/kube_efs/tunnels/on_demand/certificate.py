@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
 from kube_efs.model.efs.ids import FileSystemId, Region
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.tunnels.data_plane import CertificateFile
 from kube_efs.tunnels.on_demand.signature import ConnectRequest, sign
 from kube_efs.tunnels.on_demand.validity import VALID_AFTER, VALID_BEFORE, first_renewal
@@ -50,6 +51,7 @@ class CertificateSubject:
 
     node: str
     file_system_id: FileSystemId
+    kind: FileSystemKind = FileSystemKind.EFS
     region: Region
     access_point_id: str | None = None
     client_info: ClientInfo | None = None
@@ -163,6 +165,7 @@ def _iam(
 ) -> bytes:
     request = ConnectRequest(
         file_system_id=subject.file_system_id,
+        kind=subject.kind,
         region=subject.region,
         public_key_hash=key.public_key_hash,
         access_key_id=credentials.access_key_id,

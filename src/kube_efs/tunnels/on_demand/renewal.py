@@ -304,6 +304,7 @@ class ClientCertificates:
         subject = CertificateSubject(
             node=self._on_demand.node,
             file_system_id=spec.file_system_id,
+            kind=spec.kind,
             region=spec.region or self._region,
             access_point_id=spec.access_point_id,
             client_info=self._on_demand.client_info,

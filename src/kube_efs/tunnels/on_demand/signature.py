@@ -1,4 +1,4 @@
-"""The signature that proves the IAM identity of a connection to EFS.
+"""The signature that proves the IAM identity of a connection to a file system.
 
 Signature Version 4 for the action ``Connect`` on a file system, as efs-utils makes it, which differs from
 the standard form (https://docs.aws.amazon.com/IAM/latest/UserGuide/reference_sigv-create-signed-request.html)
@@ -15,9 +15,9 @@ from typing import Final
 from urllib.parse import urlencode
 
 from kube_efs.model.efs.ids import FileSystemId, Region
+from kube_efs.model.efs.kinds import FileSystemKind
 
 _ALGORITHM: Final = "AWS4-HMAC-SHA256"
-_SERVICE: Final = "elasticfilesystem"
 _TERMINATOR: Final = "aws4_request"
 _SIGNED_HEADERS: Final = "host"
 # EFS wants this number, whatever the life of the certificate that carries the signature.
@@ -32,6 +32,7 @@ class ConnectRequest:
     """
 
     file_system_id: FileSystemId
+    kind: FileSystemKind = FileSystemKind.EFS
     region: Region
     public_key_hash: str
     access_key_id: str
@@ -69,7 +70,7 @@ def sign(request: ConnectRequest, secret_access_key: str) -> str:
 
 
 def _scope(request: ConnectRequest) -> str:
-    return f"{request.signed_at:%Y%m%d}/{request.region}/{_SERVICE}/{_TERMINATOR}"
+    return f"{request.signed_at:%Y%m%d}/{request.region}/{request.kind.signing_service}/{_TERMINATOR}"
 
 
 def _date_time(request: ConnectRequest) -> str:

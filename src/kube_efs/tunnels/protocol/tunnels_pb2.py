@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'kube_efs/tunnels/protocol/tunnels.proto\x12\x13kube_efs.tunnels.v1\"\x9b\x02\n\x04Spec\x12\x16\n\x0e\x66ile_system_id\x18\x01 \x01(\t\x12\x17\n\x0f\x61\x63\x63\x65ss_point_id\x18\x02 \x01(\t\x12*\n\x03iam\x18\x03 \x01(\x0b\x32\x18.kube_efs.tunnels.v1.IamH\x00\x88\x01\x01\x12\x0e\n\x06region\x18\x04 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x05 \x01(\t\x12\x0c\n\x04zone\x18\x06 \x01(\t\x12\x15\n\rcross_account\x18\x07 \x01(\x08\x12\x19\n\x11\x63hecks_revocation\x18\x08 \x01(\x08\x12\x0f\n\x07\x63\x61_file\x18\t \x01(\t\x12<\n\x0fservice_account\x18\n \x01(\x0b\x32#.kube_efs.tunnels.v1.ServiceAccountB\x06\n\x04_iam\"U\n\x03Iam\x12\x0f\n\x07profile\x18\x01 \x01(\t\x12\x17\n\x0f\x63redentials_uri\x18\x02 \x01(\t\x12\x10\n\x08role_arn\x18\x03 \x01(\t\x12\x12\n\ntoken_file\x18\x04 \x01(\t\"C\n\x0eServiceAccount\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08role_arn\x18\x03 \x01(\t\"H\n\rEnsureRequest\x12\'\n\x04spec\x18\x01 \x01(\x0b\x32\x19.kube_efs.tunnels.v1.Spec\x12\x0e\n\x06holder\x18\x02 \x01(\t\"]\n\x13\x45nsureForPodRequest\x12\'\n\x04spec\x18\x01 \x01(\x0b\x32\x19.kube_efs.tunnels.v1.Spec\x12\x0e\n\x06holder\x18\x02 \x01(\t\x12\r\n\x05token\x18\x03 \x01(\t\"\x1e\n\x0e\x45nsureResponse\x12\x0c\n\x04port\x18\x01 \x01(\r\" \n\x0eReleaseRequest\x12\x0e\n\x06holder\x18\x01 \x01(\t\"\x11\n\x0fReleaseResponse\"\r\n\x0bListRequest\"<\n\x0cListResponse\x12,\n\x07tunnels\x18\x01 \x03(\x0b\x32\x1b.kube_efs.tunnels.v1.Tunnel\"\xac\x01\n\x06Tunnel\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x04spec\x18\x02 \x01(\x0b\x32\x19.kube_efs.tunnels.v1.Spec\x12\x0c\n\x04port\x18\x03 \x01(\r\x12\r\n\x05state\x18\x04 \x01(\t\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x18\n\x10\x63\x65rtificate_ends\x18\x06 \x01(\t\x12\x0f\n\x07holders\x18\x07 \x03(\t\x12\x13\n\x0b\x63onnections\x18\x08 \x01(\r\"#\n\x10ReconcileRequest\x12\x0f\n\x07holders\x18\x01 \x03(\t\"%\n\x11ReconcileResponse\x12\x10\n\x08released\x18\x01 \x03(\t\"V\n\x07\x46\x61ilure\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0f\n\x07problem\x18\x02 \x01(\t\x12\r\n\x05\x66ield\x18\x03 \x01(\t\x12\r\n\x05value\x18\x04 \x01(\t\x12\x0e\n\x06remedy\x18\x05 \x01(\t2\xba\x03\n\x07Tunnels\x12Q\n\x06\x45nsure\x12\".kube_efs.tunnels.v1.EnsureRequest\x1a#.kube_efs.tunnels.v1.EnsureResponse\x12]\n\x0c\x45nsureForPod\x12(.kube_efs.tunnels.v1.EnsureForPodRequest\x1a#.kube_efs.tunnels.v1.EnsureResponse\x12T\n\x07Release\x12#.kube_efs.tunnels.v1.ReleaseRequest\x1a$.kube_efs.tunnels.v1.ReleaseResponse\x12K\n\x04List\x12 .kube_efs.tunnels.v1.ListRequest\x1a!.kube_efs.tunnels.v1.ListResponse\x12Z\n\tReconcile\x12%.kube_efs.tunnels.v1.ReconcileRequest\x1a&.kube_efs.tunnels.v1.ReconcileResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\'kube_efs/tunnels/protocol/tunnels.proto\x12\x13kube_efs.tunnels.v1\"\xa9\x02\n\x04Spec\x12\x16\n\x0e\x66ile_system_id\x18\x01 \x01(\t\x12\x17\n\x0f\x61\x63\x63\x65ss_point_id\x18\x02 \x01(\t\x12*\n\x03iam\x18\x03 \x01(\x0b\x32\x18.kube_efs.tunnels.v1.IamH\x00\x88\x01\x01\x12\x0e\n\x06region\x18\x04 \x01(\t\x12\x0f\n\x07\x61\x64\x64ress\x18\x05 \x01(\t\x12\x0c\n\x04zone\x18\x06 \x01(\t\x12\x15\n\rcross_account\x18\x07 \x01(\x08\x12\x19\n\x11\x63hecks_revocation\x18\x08 \x01(\x08\x12\x0f\n\x07\x63\x61_file\x18\t \x01(\t\x12<\n\x0fservice_account\x18\n \x01(\x0b\x32#.kube_efs.tunnels.v1.ServiceAccount\x12\x0c\n\x04kind\x18\x0b \x01(\tB\x06\n\x04_iam\"U\n\x03Iam\x12\x0f\n\x07profile\x18\x01 \x01(\t\x12\x17\n\x0f\x63redentials_uri\x18\x02 \x01(\t\x12\x10\n\x08role_arn\x18\x03 \x01(\t\x12\x12\n\ntoken_file\x18\x04 \x01(\t\"C\n\x0eServiceAccount\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08role_arn\x18\x03 \x01(\t\"H\n\rEnsureRequest\x12\'\n\x04spec\x18\x01 \x01(\x0b\x32\x19.kube_efs.tunnels.v1.Spec\x12\x0e\n\x06holder\x18\x02 \x01(\t\"]\n\x13\x45nsureForPodRequest\x12\'\n\x04spec\x18\x01 \x01(\x0b\x32\x19.kube_efs.tunnels.v1.Spec\x12\x0e\n\x06holder\x18\x02 \x01(\t\x12\r\n\x05token\x18\x03 \x01(\t\"\x1e\n\x0e\x45nsureResponse\x12\x0c\n\x04port\x18\x01 \x01(\r\" \n\x0eReleaseRequest\x12\x0e\n\x06holder\x18\x01 \x01(\t\"\x11\n\x0fReleaseResponse\"\r\n\x0bListRequest\"<\n\x0cListResponse\x12,\n\x07tunnels\x18\x01 \x03(\x0b\x32\x1b.kube_efs.tunnels.v1.Tunnel\"\xac\x01\n\x06Tunnel\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\'\n\x04spec\x18\x02 \x01(\x0b\x32\x19.kube_efs.tunnels.v1.Spec\x12\x0c\n\x04port\x18\x03 \x01(\r\x12\r\n\x05state\x18\x04 \x01(\t\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x18\n\x10\x63\x65rtificate_ends\x18\x06 \x01(\t\x12\x0f\n\x07holders\x18\x07 \x03(\t\x12\x13\n\x0b\x63onnections\x18\x08 \x01(\r\"#\n\x10ReconcileRequest\x12\x0f\n\x07holders\x18\x01 \x03(\t\"%\n\x11ReconcileResponse\x12\x10\n\x08released\x18\x01 \x03(\t\"V\n\x07\x46\x61ilure\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0f\n\x07problem\x18\x02 \x01(\t\x12\r\n\x05\x66ield\x18\x03 \x01(\t\x12\r\n\x05value\x18\x04 \x01(\t\x12\x0e\n\x06remedy\x18\x05 \x01(\t2\xba\x03\n\x07Tunnels\x12Q\n\x06\x45nsure\x12\".kube_efs.tunnels.v1.EnsureRequest\x1a#.kube_efs.tunnels.v1.EnsureResponse\x12]\n\x0c\x45nsureForPod\x12(.kube_efs.tunnels.v1.EnsureForPodRequest\x1a#.kube_efs.tunnels.v1.EnsureResponse\x12T\n\x07Release\x12#.kube_efs.tunnels.v1.ReleaseRequest\x1a$.kube_efs.tunnels.v1.ReleaseResponse\x12K\n\x04List\x12 .kube_efs.tunnels.v1.ListRequest\x1a!.kube_efs.tunnels.v1.ListResponse\x12Z\n\tReconcile\x12%.kube_efs.tunnels.v1.ReconcileRequest\x1a&.kube_efs.tunnels.v1.ReconcileResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,33 +32,33 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'kube_efs.tunnels.protocol.t
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SPEC']._serialized_start=65
-  _globals['_SPEC']._serialized_end=348
-  _globals['_IAM']._serialized_start=350
-  _globals['_IAM']._serialized_end=435
-  _globals['_SERVICEACCOUNT']._serialized_start=437
-  _globals['_SERVICEACCOUNT']._serialized_end=504
-  _globals['_ENSUREREQUEST']._serialized_start=506
-  _globals['_ENSUREREQUEST']._serialized_end=578
-  _globals['_ENSUREFORPODREQUEST']._serialized_start=580
-  _globals['_ENSUREFORPODREQUEST']._serialized_end=673
-  _globals['_ENSURERESPONSE']._serialized_start=675
-  _globals['_ENSURERESPONSE']._serialized_end=705
-  _globals['_RELEASEREQUEST']._serialized_start=707
-  _globals['_RELEASEREQUEST']._serialized_end=739
-  _globals['_RELEASERESPONSE']._serialized_start=741
-  _globals['_RELEASERESPONSE']._serialized_end=758
-  _globals['_LISTREQUEST']._serialized_start=760
-  _globals['_LISTREQUEST']._serialized_end=773
-  _globals['_LISTRESPONSE']._serialized_start=775
-  _globals['_LISTRESPONSE']._serialized_end=835
-  _globals['_TUNNEL']._serialized_start=838
-  _globals['_TUNNEL']._serialized_end=1010
-  _globals['_RECONCILEREQUEST']._serialized_start=1012
-  _globals['_RECONCILEREQUEST']._serialized_end=1047
-  _globals['_RECONCILERESPONSE']._serialized_start=1049
-  _globals['_RECONCILERESPONSE']._serialized_end=1086
-  _globals['_FAILURE']._serialized_start=1088
-  _globals['_FAILURE']._serialized_end=1174
-  _globals['_TUNNELS']._serialized_start=1177
-  _globals['_TUNNELS']._serialized_end=1619
+  _globals['_SPEC']._serialized_end=362
+  _globals['_IAM']._serialized_start=364
+  _globals['_IAM']._serialized_end=449
+  _globals['_SERVICEACCOUNT']._serialized_start=451
+  _globals['_SERVICEACCOUNT']._serialized_end=518
+  _globals['_ENSUREREQUEST']._serialized_start=520
+  _globals['_ENSUREREQUEST']._serialized_end=592
+  _globals['_ENSUREFORPODREQUEST']._serialized_start=594
+  _globals['_ENSUREFORPODREQUEST']._serialized_end=687
+  _globals['_ENSURERESPONSE']._serialized_start=689
+  _globals['_ENSURERESPONSE']._serialized_end=719
+  _globals['_RELEASEREQUEST']._serialized_start=721
+  _globals['_RELEASEREQUEST']._serialized_end=753
+  _globals['_RELEASERESPONSE']._serialized_start=755
+  _globals['_RELEASERESPONSE']._serialized_end=772
+  _globals['_LISTREQUEST']._serialized_start=774
+  _globals['_LISTREQUEST']._serialized_end=787
+  _globals['_LISTRESPONSE']._serialized_start=789
+  _globals['_LISTRESPONSE']._serialized_end=849
+  _globals['_TUNNEL']._serialized_start=852
+  _globals['_TUNNEL']._serialized_end=1024
+  _globals['_RECONCILEREQUEST']._serialized_start=1026
+  _globals['_RECONCILEREQUEST']._serialized_end=1061
+  _globals['_RECONCILERESPONSE']._serialized_start=1063
+  _globals['_RECONCILERESPONSE']._serialized_end=1100
+  _globals['_FAILURE']._serialized_start=1102
+  _globals['_FAILURE']._serialized_end=1188
+  _globals['_TUNNELS']._serialized_start=1191
+  _globals['_TUNNELS']._serialized_end=1633
 # @@protoc_insertion_point(module_scope)

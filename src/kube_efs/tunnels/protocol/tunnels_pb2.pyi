@@ -37,6 +37,7 @@ class Spec(_message.Message):
     CHECKS_REVOCATION_FIELD_NUMBER: _builtins.int
     CA_FILE_FIELD_NUMBER: _builtins.int
     SERVICE_ACCOUNT_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
     file_system_id: _builtins.str
     access_point_id: _builtins.str
     region: _builtins.str
@@ -52,6 +53,10 @@ class Spec(_message.Message):
     ca_file: _builtins.str
     """An authority in this file must have signed the certificate of the server. The agent refuses files outside of
     the directory that the administrator allows.
+    """
+    kind: _builtins.str
+    """The kind of the file system: efs if it is empty, or s3files. An agent that does not know this field looks for
+    an EFS file system with the ID, and finds none.
     """
     @_builtins.property
     def iam(self) -> Global___Iam:
@@ -74,10 +79,11 @@ class Spec(_message.Message):
         checks_revocation: _builtins.bool = ...,
         ca_file: _builtins.str = ...,
         service_account: Global___ServiceAccount | None = ...,
+        kind: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_iam", b"_iam", "iam", b"iam", "service_account", b"service_account"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_iam", b"_iam", "access_point_id", b"access_point_id", "address", b"address", "ca_file", b"ca_file", "checks_revocation", b"checks_revocation", "cross_account", b"cross_account", "file_system_id", b"file_system_id", "iam", b"iam", "region", b"region", "service_account", b"service_account", "zone", b"zone"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_iam", b"_iam", "access_point_id", b"access_point_id", "address", b"address", "ca_file", b"ca_file", "checks_revocation", b"checks_revocation", "cross_account", b"cross_account", "file_system_id", b"file_system_id", "iam", b"iam", "kind", b"kind", "region", b"region", "service_account", b"service_account", "zone", b"zone"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__iam: _TypeAlias = _typing.Literal["iam"]  # noqa: Y015
     _WhichOneofArgType__iam: _TypeAlias = _typing.Literal["_iam", b"_iam"]  # noqa: Y015

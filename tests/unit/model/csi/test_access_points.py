@@ -286,7 +286,7 @@ def test_any_directory_is_valid_for_efs_and_inside_its_base(
     assert len(str(directory).encode()) <= 100
     assert not any(part.startswith(".") for part in directory.parts)
     assert str(directory).isprintable()
-    if mode is ProvisioningMode.ACCESS_POINT:
+    if mode.makes_access_points:
         assert relation in {Relation.SAME, Relation.BELOW}
         assert len(directory.parts) <= 4
     else:

@@ -60,8 +60,8 @@ def test_unsupported_capability_is_refused(capabilities: list[VolumeCapability],
 
 
 def test_file_system_type_is_checked() -> None:
-    check_new_volume([VolumeCapability(), VolumeCapability(file_system_type="efs")])
-    for kind in ("nfs", "ext4", "s3files", "EFS"):
+    check_new_volume([VolumeCapability(file_system_type=kind) for kind in ("", "efs", "s3files")])
+    for kind in ("nfs", "ext4", "s3", "EFS"):
         with pytest.raises(InvalidArgument) as caught:
             check_new_volume([VolumeCapability(), VolumeCapability(file_system_type=kind)])
-        assert str(caught.value) == f"fs_type: '{kind}' is not supported; leave it out or use efs"
+        assert str(caught.value) == f"fs_type: '{kind}' is not supported; leave it out, or use efs or s3files"

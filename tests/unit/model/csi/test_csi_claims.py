@@ -144,7 +144,9 @@ def test_file_system_type_of_the_class_is_checked() -> None:
     assert parsed(parameters={"fsType": "efs"}).warnings == ()
     with pytest.raises(ClaimRefused) as caught:
         parsed(parameters={"csi.storage.k8s.io/fstype": "ext4"})
-    assert str(caught.value) == ("StorageClass efs fs_type: 'ext4' is not supported; leave it out or use efs")
+    assert str(caught.value) == (
+        "StorageClass efs fs_type: 'ext4' is not supported; leave it out, or use efs or s3files"
+    )
 
 
 def test_fields_without_effect_cause_a_warning() -> None:

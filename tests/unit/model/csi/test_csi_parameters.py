@@ -81,6 +81,12 @@ def test_class_of_the_older_driver_example_is_parsed() -> None:
         pytest.param(
             {"provisioningMode": "efs-dir"}, "provisioning", ProvisioningMode.DIRECTORY, id="efs-dir"
         ),
+        pytest.param(
+            {"provisioningMode": "s3files-ap"},
+            "provisioning",
+            ProvisioningMode.S3_FILES_ACCESS_POINT,
+            id="s3files-ap",
+        ),
         pytest.param({"fileSystemId": f" {FS1} "}, "file_systems", (FS1,), id="blanks around an id"),
         pytest.param({"fileSystemId": f"{FS1}, {FS2},"}, "file_systems", (FS1, FS2), id="several ids"),
         pytest.param({"fileSystemId": f"{FS2},{FS1},{FS2}"}, "file_systems", (FS2, FS1), id="id twice"),
@@ -253,6 +259,12 @@ WITHOUT_EFFECT = [
         {"ensureUniqueDirectory": "no"},
         "ensureUniqueDirectory: 'no' is not a boolean and counts as true; use true or false",
         id="invalid boolean",
+    ),
+    pytest.param(
+        {"provisioningMode": "s3files-ap", "enforceZoneAffinity": "true"},
+        "enforceZoneAffinity: 'true' has no effect because S3 Files has no file systems of one zone; "
+        "leave it out",
+        id="zone affinity of S3 Files",
     ),
 ]
 

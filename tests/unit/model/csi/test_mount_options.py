@@ -590,3 +590,50 @@ def test_unknown_authentication_source_is_refused() -> None:
         plan("iam", "authenticationSource=Pod")
     problem = "'Pod' is not an authentication source; use driver or pod"
     assert str(caught.value) == f"mount flags, authenticationSource: {problem}"
+
+
+# --- S3 Files
+
+S3 = f"s3files:{FS}"
+
+
+def test_s3_files_is_mounted_with_its_own_version_and_always_signed() -> None:
+    planned = plan(handle=S3)
+    assert planned.options() == DEFAULTS.replace("nfsvers=4.1", "nfsvers=4.2")
+    assert (planned.encrypted, planned.iam) == (True, IamIdentity())
+    assert planned.warnings == ()
+    assert plan("nfsvers=4.1", "iam", "tls", handle=S3).iam == IamIdentity()
+    assert plan("awsprofile=team", handle=S3).iam == IamIdentity(profile="team")
+    assert plan("authenticationSource=pod", handle=S3).signs_as_pod
+
+
+def test_zone_of_s3_files_is_an_id() -> None:
+    assert plan("azid=use1-az1", handle=S3).zone == "use1-az1"
+
+
+@pytest.mark.parametrize("flag", ["nodirects3read", "nos3readcache"])
+def test_flags_for_direct_reads_have_no_effect(flag: str) -> None:
+    (warning,) = plan(flag, handle=S3).warnings
+    assert str(warning) == f"mount flags: '{flag}' has no effect; leave it out"
+
+
+@pytest.mark.parametrize(
+    ("attributes", "flags", "message"),
+    [
+        pytest.param({}, ("notls",), "always needs TLS and an identity", id="notls"),
+        pytest.param({}, ("iam=auto",), "always needs TLS and an identity", id="optional identity"),
+        pytest.param({}, ("stunnel",), "'stunnel' is not allowed", id="stunnel"),
+        pytest.param({}, ("az=us-east-1a",), "use azid and the ID of a zone", id="zone name"),
+        pytest.param({"encryptInTransit": "false"}, (), "always needs TLS", id="no encryption"),
+        pytest.param({"crossaccount": "true"}, (), "set mounttargetip", id="another account"),
+        *(
+            pytest.param({}, (flag,), f"'{flag}' is too old for S3 Files; use nfsvers=4.2", id=flag)
+            for flag in ("nfsvers=4.0", "vers=4", "nfsvers=3", "v4.0", "v4", "minorversion=0")
+        ),
+    ],
+)
+def test_what_s3_files_does_not_have_is_refused(
+    attributes: dict[str, str], flags: tuple[str, ...], message: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        plan(*flags, handle=S3, attributes=attributes)

@@ -12,7 +12,7 @@ Parameters = Mapping[str, str | None]
 FS = FileSystemId("fs-0123456789abcdef0")
 VALID = {"provisioningMode": "efs-ap", "fileSystemId": FS, "directoryPerms": "700"}
 
-MODES = "use efs-ap or efs-dir"
+MODES = "use one of efs-ap, efs-dir, s3files-ap"
 ID = "use an id such as fs-0123456789abcdef0"
 SOURCES = "give one of fileSystemId, fileSystemIds, fileSystemIdConfigRef, fileSystemIdSecretRef"
 OCTAL = "use three or four octal digits, such as 700"
@@ -125,13 +125,23 @@ def _of_ranges(parameter: str) -> list[tuple[Parameters, str]]:
     ]
 
 
+def _only_for_efs(name: str, *values: str) -> list[tuple[Parameters, str]]:
+    return [
+        (
+            {"provisioningMode": "s3files-ap", name: value},
+            f"{name}: {value!r} is only supported for EFS; leave it out",
+        )
+        for value in values
+    ]
+
+
 REFUSED: dict[str, list[tuple[Parameters, str]]] = {
     "provisioningMode": [
         ({"provisioningMode": None}, f"provisioningMode: is missing; {MODES}"),
         ({"provisioningMode": ""}, f"provisioningMode: is not supported; {MODES}"),
         *(
             ({"provisioningMode": value}, f"provisioningMode: {value!r} is not supported; {MODES}")
-            for value in ("efs-db", "EFS-AP", "s3files-ap", "efs-ap ")
+            for value in ("efs-db", "EFS-AP", "s3files", "efs-ap ")
         ),
     ],
     "fileSystemId": [
@@ -201,10 +211,16 @@ REFUSED: dict[str, list[tuple[Parameters, str]]] = {
         ),
     ],
     "az": [
-        ({"az": value}, f"az: {value!r} is not valid; use a name such as us-east-1a")
-        for value in ("us east", "US-EAST-1A", "us-east-1a,ro", "us-east-1a\n")
+        *(
+            ({"az": value}, f"az: {value!r} is not valid; use a name such as us-east-1a")
+            for value in ("us east", "US-EAST-1A", "us-east-1a,ro", "us-east-1a\n")
+        ),
+        *_only_for_efs("az", "us-east-1a", "use1-az1"),
     ],
-    "reuseAccessPoint": _of_booleans("reuseAccessPoint"),
+    "reuseAccessPoint": [
+        *_of_booleans("reuseAccessPoint"),
+        *_only_for_efs("reuseAccessPoint", "true", "false"),
+    ],
     "enforceZoneAffinity": _of_booleans("enforceZoneAffinity"),
     "posixUser": [
         *(
@@ -213,7 +229,7 @@ REFUSED: dict[str, list[tuple[Parameters, str]]] = {
         ),
         (
             {"posixUser": "none", "provisioningMode": "efs-dir"},
-            "posixUser: 'none' is only for efs-ap; leave it out; efs-dir enforces no identity",
+            "posixUser: 'none' is only for access points; leave it out; efs-dir enforces no identity",
         ),
         (
             {"posixUser": "none", "gidRangeStart": "1", "gidRangeEnd": "2"},

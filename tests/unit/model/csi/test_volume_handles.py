@@ -9,6 +9,7 @@ from kube_efs.model.csi.errors import InvalidArgument, RpcCode
 from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle, parse_volume_handle
 from kube_efs.model.efs.directories import Directory
 from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.efs.kinds import FileSystemKind
 
 FS = FileSystemId("fs-abcd1234")
 AP = AccessPointId("fsap-0123456789abcdef0")
@@ -42,6 +43,24 @@ def test_valid_handle_is_parsed(
     assert str(handle) == canonical
 
 
+@pytest.mark.parametrize(("text", "parts", "access_point", "canonical"), FORMS)
+def test_handle_of_s3_files_has_the_same_parts(
+    text: str, parts: tuple[str, ...], access_point: AccessPointId | None, canonical: str
+) -> None:
+    handle = parse_volume_handle(f"s3files:{text}")
+    assert handle == VolumeHandle(
+        kind=FileSystemKind.S3_FILES,
+        file_system_id=FS,
+        directory=Directory(parts),
+        access_point_id=access_point,
+    )
+    assert str(handle) == canonical.replace("efs:", "s3files:", 1)
+
+
+def test_directory_of_s3_files_belongs_to_no_claim() -> None:
+    assert parse_volume_handle(f"s3files:{FS}:/base/./pvc-1").base is None
+
+
 @pytest.mark.parametrize("digits", ["0" * 8, "0123456789abcdef0", "f" * 40])
 def test_ids_of_valid_lengths_are_accepted(digits: str) -> None:
     handle = parse_volume_handle(f"fs-{digits}::fsap-{digits}")
@@ -55,9 +74,9 @@ MALFORMED = [
     pytest.param("nfs:fs-abcd1234", "has an unknown type", None, id="another type"),
     pytest.param("EFS:fs-abcd1234", "has an unknown type", None, id="type in uppercase"),
     pytest.param(":fs-abcd1234", "has an unknown type", None, id="empty type"),
-    pytest.param(
-        "s3files:fs-abcd1234", "is a volume of Amazon S3 Files, which is not supported", None, id="S3 Files"
-    ),
+    pytest.param("s3files:", "is not a valid file system ID", "", id="S3 Files without a file system"),
+    pytest.param("s3files", "is not a valid file system ID", "s3files", id="S3 Files without a colon"),
+    pytest.param("s3files:efs:fs-abcd1234", "is not a valid file system ID", "efs", id="two types"),
     pytest.param("efs", "is not a valid file system ID", "efs", id="type without a colon"),
     pytest.param("efs:", "is not a valid file system ID", "", id="type only"),
     pytest.param("efs::/p", "is not a valid file system ID", "", id="no file system"),
@@ -176,11 +195,13 @@ HEX = st.text("0123456789abcdef", min_size=8, max_size=40)
 PARTS = st.lists(file_names(max_size=12, excluded="/:"), max_size=4).map(tuple)
 OWN_PARTS = st.lists(file_names(max_size=12, excluded="/:"), min_size=1, max_size=4).map(tuple)
 STATIC = st.builds(
-    lambda fs, parts, ap: VolumeHandle(
+    lambda kind, fs, parts, ap: VolumeHandle(
+        kind=kind,
         file_system_id=FileSystemId(f"fs-{fs}"),
         directory=Directory(parts),
         access_point_id=AccessPointId(f"fsap-{ap}") if ap else None,
     ),
+    st.sampled_from(FileSystemKind),
     HEX,
     PARTS,
     st.none() | HEX,

@@ -8,6 +8,7 @@ from kube_efs.model.efs.file_systems import (
     dns_name,
 )
 from kube_efs.model.efs.ids import FileSystemId, MountTargetId, Region, SubnetId
+from kube_efs.model.efs.kinds import FileSystemKind
 
 FS1, FS2, FS3 = (FileSystemId(f"fs-{number}") for number in (1, 2, 3))
 
@@ -33,6 +34,25 @@ FS1, FS2, FS3 = (FileSystemId(f"fs-{number}") for number in (1, 2, 3))
 )
 def test_dns_name_has_the_suffix_of_the_partition(region: str, suffix: str) -> None:
     assert dns_name(FS1, Region(region)) == f"fs-1.efs.{region}.{suffix}"
+
+
+# The list of efs-utils' s3files-utils.conf.
+@pytest.mark.parametrize(
+    ("region", "suffix"),
+    [
+        ("us-east-1", "on.aws"),
+        ("us-gov-west-1", "on.aws"),
+        ("cn-north-1", "on.amazonwebservices.com.cn"),
+        ("us-iso-east-1", "c2s.ic.gov"),
+        ("us-isob-east-1", "sc2s.sgov.gov"),
+        ("us-isof-south-1", "csp.hci.ic.gov"),
+        ("eu-isoe-west-1", "cloud.adc-e.uk"),
+        ("eusc-de-east-1", "amazonaws.eu"),
+    ],
+)
+def test_server_of_s3_files_has_a_name_of_its_own(region: str, suffix: str) -> None:
+    name = dns_name(FS1, Region(region), "example.org", kind=FileSystemKind.S3_FILES)
+    assert name == f"fs-1.s3files.{region}.{suffix}"
 
 
 def test_dns_name_uses_the_configured_suffix() -> None:

@@ -13,6 +13,7 @@ from kube_efs.model.efs.file_systems import Discovery, FileSystem, LifeCycleStat
 from kube_efs.model.efs.ids import FileSystemId, MountTargetId, SubnetId, ZoneName
 from kube_efs.model.efs.targets import (
     PortUse,
+    S3FilesTargets,
     TunnelTarget,
     TunnelTargets,
     follow_discovery,
@@ -20,6 +21,7 @@ from kube_efs.model.efs.targets import (
     parse_address,
     parse_targets,
     render_reserved,
+    render_s3_files,
     render_targets,
     render_unused,
     render_zones,
@@ -124,14 +126,19 @@ def _targets(draw: st.DrawFn) -> TunnelTargets:
     }
     unused = draw(st.sets(st.sampled_from(ids))) if ids else set()
     zones = draw(st.dictionaries(_SUBNETS, _ZONES))
-    return TunnelTargets(targets=several, zone_by_subnet=zones, unused=frozenset(unused))
+    s3_files = S3FilesTargets(
+        addresses=draw(st.dictionaries(_IDS, st.dictionaries(_ZONES, _ADDRESSES, max_size=3), max_size=3)),
+        zone_ids=draw(st.dictionaries(_ZONES, _ZONES, max_size=3)),
+    )
+    return TunnelTargets(targets=several, zone_by_subnet=zones, unused=frozenset(unused), s3_files=s3_files)
 
 
 @given(_targets())
 def test_written_document_is_read_back(written: TunnelTargets) -> None:
     text = render_targets(written, last_update=NOON)
-    unused = render_unused(written)
-    assert parse_targets(text, render_zones(written), unused_text=unused) == (written, ())
+    unused, s3_files = render_unused(written), render_s3_files(written.s3_files)
+    found = parse_targets(text, render_zones(written), unused_text=unused, s3_files_text=s3_files)
+    assert found == (written, ())
 
 
 @st.composite
@@ -297,6 +304,15 @@ def test_invalid_zone_keeps_the_targets_and_the_other_zones() -> None:
     assert found.targets == EXAMPLE.targets
     assert found.zone_by_subnet == {"subnet-a": "us-east-1a"}
     assert [rejection.entry for rejection in rejections] == ["zones.yaml: subnet-b", "zones.yaml: x"]
+
+
+@pytest.mark.parametrize(
+    "text", ["[", "mount_targets: 1", "mount_targets: {fs-1: {use1-az1: name}}", "zone_ids: {a: ''}"]
+)
+def test_unreadable_mount_targets_of_s3_files_keep_the_targets(text: str) -> None:
+    found, rejections = parse_targets(CONTRACT, s3_files_text=text)
+    assert found == EXAMPLE
+    assert [rejection.entry for rejection in rejections] == ["s3-files.yaml"]
 
 
 def test_unreadable_zones_keep_the_targets() -> None:

@@ -19,6 +19,7 @@ from fake_efs.client_certificate import ClientCertificate as Seen
 from fake_efs.client_certificate import read_client_certificate
 from kube_efs.aws.connection import AwsCredentials
 from kube_efs.model.efs.ids import FileSystemId, Region
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.tunnels.on_demand import certificate as certificates
 from kube_efs.tunnels.on_demand.certificate import (
     IAM_OID,
@@ -30,9 +31,13 @@ from kube_efs.tunnels.on_demand.certificate import (
 from kube_efs.tunnels.on_demand.signature import ConnectRequest, canonical_request, sign, string_to_sign
 from kube_efs.tunnels.options import ClientInfo
 
-_VECTORS = json.loads(
-    (Path(__file__).parent / "vectors/efs-client-certificate.json").read_text(encoding="utf-8")
-)["vectors"]
+_VECTORS = [
+    {**vector, "kind": kind}
+    for name, kind in (("efs", FileSystemKind.EFS), ("s3-files", FileSystemKind.S3_FILES))
+    for vector in json.loads(
+        (Path(__file__).parent / f"vectors/{name}-client-certificate.json").read_text(encoding="utf-8")
+    )["vectors"]
+]
 _each = pytest.mark.parametrize("vector", [pytest.param(vector, id=vector["id"]) for vector in _VECTORS])
 _each_signed = pytest.mark.parametrize(
     "vector",
@@ -64,6 +69,7 @@ def _subject(vector: Vector) -> CertificateSubject:
     return CertificateSubject(
         node=inputs["common_name"],
         file_system_id=FileSystemId(inputs["file_system_id"]),
+        kind=vector["kind"],
         region=Region(inputs["region"]),
         access_point_id=inputs["access_point_id"],
         client_info=info and ClientInfo.of(info["source"], info["efs_utils_version"]),
@@ -85,6 +91,7 @@ def _request(vector: Vector) -> ConnectRequest:
     inputs = vector["inputs"]
     return ConnectRequest(
         file_system_id=FileSystemId(inputs["file_system_id"]),
+        kind=vector["kind"],
         region=Region(inputs["region"]),
         public_key_hash=vector["expected"]["public_key_hash"],
         access_key_id=inputs["access_key_id"],
@@ -110,9 +117,11 @@ def _values(certificate: x509.Certificate) -> dict[str, str]:
     }
 
 
-def test_all_eight_vectors_exist() -> None:
-    assert len(_VECTORS) == 8
-    assert len([vector for vector in _VECTORS if vector["expected"]["signature"]]) == 6
+def test_all_vectors_exist() -> None:
+    signed = [vector for vector in _VECTORS if vector["expected"]["signature"]]
+    for kind, number, with_signature in ((FileSystemKind.EFS, 8, 6), (FileSystemKind.S3_FILES, 3, 3)):
+        assert sum(vector["kind"] is kind for vector in _VECTORS) == number
+        assert sum(vector["kind"] is kind for vector in signed) == with_signature
 
 
 @_each

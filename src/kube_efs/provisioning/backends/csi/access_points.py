@@ -14,11 +14,10 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import structlog
 
-from kube_efs.aws.access_points import AwsAccessPoints
 from kube_efs.model.csi.access_point_tags import DEFAULT_TAGS, TagPolicy
 from kube_efs.model.csi.access_points import (
     AccessPoint,
@@ -35,6 +34,7 @@ from kube_efs.model.csi.errors import VolumePending
 from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle
 from kube_efs.model.efs.directories import Directory
 from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import (
     AwsAlreadyExists,
     AwsError,
@@ -90,6 +90,22 @@ class _Unclear:
     ended: float | None = None
 
 
+class AccessPointCalls(Protocol):
+    """The calls about access points of one kind of file systems; each may raise AwsError."""
+
+    async def list(self, file_system_id: FileSystemId, /) -> Sequence[AccessPoint]:
+        """All access points of a file system; those of S3 Files without tokens and tags."""
+
+    async def get(self, access_point_id: AccessPointId, file_system_id: FileSystemId, /) -> AccessPoint:
+        """That access point; raises AwsNotFound. Only S3 Files may have to look on the file system."""
+
+    async def create(self, request: AccessPointRequest, /) -> AccessPoint:
+        """A new one; raises AwsAlreadyExists if one with the token exists, or gives that one."""
+
+    async def delete(self, access_point_id: AccessPointId, /) -> None:
+        """Delete it; raises AwsNotFound."""
+
+
 class _TokenElsewhere(Exception):
     """The token belongs to an access point of a file system that is not a candidate."""
 
@@ -104,22 +120,24 @@ class _Listing:
 
 
 class AccessPoints:
-    """The last known access points of one account.
+    """The last known access points of one account, on file systems of one kind.
 
     Without ``is_alone``, another replica may create some when its csi-provisioner begins to lead.
     """
 
     def __init__(
         self,
-        api: AwsAccessPoints,
+        api: AccessPointCalls,
         index: VolumeIndex,
         *,
         quota: int,
+        kind: FileSystemKind = FileSystemKind.EFS,
         tags: TagPolicy = DEFAULT_TAGS,
         is_alone: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
+        self._kind = kind
         self._is_alone = is_alone
         self._index = index
         self._quota = quota
@@ -215,7 +233,7 @@ class AccessPoints:
         """
         if handle.access_point_id is None:
             return None
-        found = await self._get(handle.access_point_id)
+        found = await self._get(handle.access_point_id, handle.file_system_id)
         if found is None:
             return None
         if found.file_system_id != handle.file_system_id:
@@ -249,7 +267,7 @@ class AccessPoints:
         if found is None:
             return None
         directory = Directory((*found.directory.parts, *handle.directory.parts))
-        return Location(file_system_id=handle.file_system_id, directory=directory)
+        return Location(file_system_id=handle.file_system_id, directory=directory, kind=self._kind)
 
     async def sharers(self, found: AccessPoint) -> tuple[AccessPoint, ...]:
         """The other access points of the directory of this one, above it and below it, from a new list.
@@ -257,15 +275,15 @@ class AccessPoints:
         Raises AwsError.
         """
         await self._list_again(found.file_system_id)
-        place = _location(found)
+        place = self._location(found)
         return tuple(
             other
             for other in self._known[found.file_system_id].values()
             if other.access_point_id != found.access_point_id
             and (
                 other.directory == found.directory
-                or place.is_below(_location(other))
-                or _location(other).is_below(place)
+                or place.is_below(self._location(other))
+                or self._location(other).is_below(place)
             )
         )
 
@@ -317,7 +335,7 @@ class AccessPoints:
             access_point_id = self._by_token.get((file_system_id, token))
             if access_point_id is None:
                 continue
-            found = await self._get(access_point_id)
+            found = await self._get(access_point_id, file_system_id)
             if found is None:
                 # Another task may have forgotten it during the call.
                 if known := self._known[file_system_id].get(access_point_id):
@@ -403,7 +421,7 @@ class AccessPoints:
     async def _existing(self, error: AwsAlreadyExists, wanted: AccessPointRequest) -> AccessPoint:
         """The access point that was created with the request's token before."""
         if error.existing:
-            found = await self._get(AccessPointId(error.existing))
+            found = await self._get(AccessPointId(error.existing), wanted.file_system_id)
             if found is None:
                 raise _pending("was deleted in the meantime", error.existing)
             return found
@@ -415,14 +433,39 @@ class AccessPoints:
     async def _listed(self, wanted: AccessPointRequest) -> AccessPoint | None:
         """The access point with that token, if a new list contains it."""
         await self._list_again(wanted.file_system_id)
+        known = self._known[wanted.file_system_id]
         access_point_id = self._by_token.get((wanted.file_system_id, wanted.client_token))
-        return self._known[wanted.file_system_id].get(access_point_id) if access_point_id else None
+        return known.get(access_point_id) if access_point_id else await self._find_by_directory(wanted)
 
-    async def _get(self, access_point_id: AccessPointId) -> AccessPoint | None:
+    async def _find_by_directory(self, wanted: AccessPointRequest) -> AccessPoint | None:
+        """The access point of the request among those that were listed without a token.
+
+        If the token cannot be read either, it is that of the directory that no other volume uses.
+        """
+        for one in list(self._known[wanted.file_system_id].values()):
+            if one.client_token or one.directory != wanted.directory:
+                continue
+            found = await self._get(one.access_point_id, wanted.file_system_id)
+            if found is None:
+                continue
+            # A token is the name of a volume, except with ``reuseAccessPoint``, which S3 Files does not have.
+            others = self._index.volumes_through(one.access_point_id) - {wanted.client_token}
+            if found.client_token == wanted.client_token or not (found.client_token or others):
+                return found
+        return None
+
+    async def _get(self, access_point_id: AccessPointId, file_system_id: FileSystemId) -> AccessPoint | None:
         try:
-            return await self._api.get(access_point_id)
+            return self._with_token(await self._api.get(access_point_id, file_system_id))
         except AwsNotFound:
             return None
+
+    def _with_token(self, found: AccessPoint) -> AccessPoint:
+        """The access point with the token and the tags that are known from its creation."""
+        known = self._known.get(found.file_system_id, {}).get(found.access_point_id)
+        if found.client_token or known is None:
+            return found
+        return replace(found, client_token=known.client_token, tags=known.tags)
 
     def _settle(self, volume: str) -> None:
         """Note that the outcome of the creation is known: its IDs are free, or the access point has them."""
@@ -512,11 +555,13 @@ class AccessPoints:
                 self._settle(volume)
 
     def _keep(self, found: AccessPoint) -> None:
+        found = self._with_token(found)
         self._known.setdefault(found.file_system_id, {})[found.access_point_id] = found
-        self._by_token[found.file_system_id, found.client_token] = found.access_point_id
+        if found.client_token:
+            self._by_token[found.file_system_id, found.client_token] = found.access_point_id
         if found.user is None:
             return
-        root = _location(found)
+        root = self._location(found)
         self._index.gids.hold(found.user.gid, found.access_point_id, at=root)
         if found.user.uid != found.user.gid:
             # The allocated ID of a volume with a fixed gid is its uid.
@@ -534,6 +579,9 @@ class AccessPoints:
             listing.deleted.add(gone.access_point_id)
         self._full.pop(gone.file_system_id, None)
 
+    def _location(self, found: AccessPoint) -> Location:
+        return Location(file_system_id=found.file_system_id, directory=found.directory, kind=self._kind)
+
     def _release(self, access_point_id: AccessPointId) -> None:
         for holder in (access_point_id, _user_of(access_point_id)):
             self._index.gids.release(holder)
@@ -542,10 +590,6 @@ class AccessPoints:
 def _user_of(access_point_id: AccessPointId) -> str:
     """The holder of the access point's user ID, if its group ID differs."""
     return f"{USER_OF}{access_point_id}"
-
-
-def _location(found: AccessPoint) -> Location:
-    return Location(file_system_id=found.file_system_id, directory=found.directory)
 
 
 def _check(found: AccessPoint, request: VolumeRequest) -> None:

@@ -1,4 +1,4 @@
-"""EFS in this AWS account, and in the accounts of roles in provisioner secrets."""
+"""EFS and S3 Files in this AWS account, and EFS in the accounts of roles in provisioner secrets."""
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
@@ -12,16 +12,17 @@ from kube_efs.aws.credentials import assume_role
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.model.csi.cross_account import CrossAccountRole
 from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.provisioning.backends.csi.access_points import AccessPoints
 from kube_efs.telemetry.metrics import AwsMetrics
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """The calls to EFS in one account, and its known access points."""
+    """The calls to AWS in one account, and its known access points on each kind of file systems."""
 
     gateway: AwsGateway
-    access_points: AccessPoints
+    access_points: Mapping[FileSystemKind, AccessPoints]
 
 
 class Accounts(AbstractAsyncContextManager["Accounts"]):
@@ -32,7 +33,7 @@ class Accounts(AbstractAsyncContextManager["Accounts"]):
         own: AwsGateway,
         options: AwsOptions,
         metrics: AwsMetrics,
-        access_points_of: Callable[[AwsGateway], AccessPoints],
+        access_points_of: Callable[[AwsGateway], Mapping[FileSystemKind, AccessPoints]],
     ) -> None:
         self._options = options
         self._metrics = metrics
@@ -68,9 +69,11 @@ class Accounts(AbstractAsyncContextManager["Accounts"]):
     def counts(self) -> Mapping[FileSystemId, int]:
         """The number of access points of each file system that was listed."""
         accounts = (self._own, *self._others.values())
-        return {name: count for one in accounts for name, count in one.access_points.counts.items()}
+        known = [points for one in accounts for points in one.access_points.values()]
+        return {name: count for points in known for name, count in points.counts.items()}
 
     async def refresh(self) -> None:
         """List the access points of every account again; raises AwsError."""
         for account in (self._own, *self._others.values()):
-            await account.access_points.refresh_known()
+            for points in account.access_points.values():
+                await points.refresh_known()

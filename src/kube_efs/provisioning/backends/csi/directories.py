@@ -19,6 +19,7 @@ from kube_efs.model.csi.parameters import VolumeParameters
 from kube_efs.model.csi.volume_handles import VolumeHandle
 from kube_efs.model.efs.directories import Directory, Permissions
 from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import AwsDenied, GidRangeFull, GidTaken, WorkerRefused
 from kube_efs.model.gids import GidRange
 from kube_efs.model.volumes import Location
@@ -114,7 +115,7 @@ class CsiDirectories:
     ) -> int:
         with suppress(AwsDenied):  # Without permission to list access points, none is created here.
             # The IDs of access points are in use, too.
-            await account.access_points.loaded(place.file_system_id)
+            await account.access_points[FileSystemKind.EFS].loaded(place.file_system_id)
         base = _base_of(parameters, place)
         await self._scan(base)
         if self._index.volumes_at(place) and self._index.gids.of(str(place)) is None:
@@ -135,12 +136,12 @@ class CsiDirectories:
 
         Raises GidTaken if another directory has the chosen ID; the ID is then held for that directory.
         """
-        base = _base_of(parameters, place)
+        base, points = _base_of(parameters, place), account.access_points[FileSystemKind.EFS]
         taken = self._id_of_others_in(place, parameters.gids)
         if taken is None:
-            taken = account.access_points.take_id(parameters.gids, str(place), start=start)
+            taken = points.take_id(parameters.gids, str(place), start=start)
         if taken is None and await self._free_ids(base, parameters.gids):
-            taken = account.access_points.take_id(parameters.gids, str(place), start=start)
+            taken = points.take_id(parameters.gids, str(place), start=start)
         if taken is None:
             raise GidRangeFull(
                 "has no free ID",

@@ -35,6 +35,7 @@ from kube_efs.model.csi.volume_attributes import VolumeAttributes
 from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle
 from kube_efs.model.efs.file_systems import MountTarget
 from kube_efs.model.efs.ids import FileSystemId, ZoneName
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import NotYet, PlatformError
 from kube_efs.model.volumes import Location, VolumePhase
 from kube_efs.provisioning.backends.csi.access_points import Notice
@@ -127,7 +128,8 @@ class CsiVolumes:
         directory = volume_directory(request)
         check_reuse(request)
         candidates = await self._file_systems(request.parameters)
-        account = await self._accounts.of(role)
+        kind = request.parameters.provisioning.kind
+        account = await self._account(kind, role)
         # Calls that create nothing come first, so that their failure leaves nothing behind.
         reach = {one: await self._reach(one, request.parameters, account, role) for one in candidates}
         needs_id = request.parameters.uid is None or request.parameters.gid is None
@@ -152,12 +154,13 @@ class CsiVolumes:
         """
         directory = volume_directory(request)
         candidates = await self._file_systems(request.parameters)
-        places = {Location(file_system_id=one, directory=directory) for one in candidates}
+        kind = request.parameters.provisioning.kind
+        places = {Location(file_system_id=one, directory=directory, kind=kind) for one in candidates}
         if request.parameters.may_find_another_directory:
-            account = await self._accounts.of(role)
+            account = await self._account(kind, role)
             for one in candidates:
-                if made := await account.access_points.made_before(request, one):
-                    places.add(_root(made))
+                if made := await account.access_points[kind].made_before(request, one):
+                    places.add(_root(made, kind))
         return tuple(places)
 
     async def delete(self, handle: VolumeHandle, role: CrossAccountRole | None = None) -> None:
@@ -197,14 +200,17 @@ class CsiVolumes:
             return Removal(directory=RemovableDirectory(location=place, base=handle.base), tenant=tenant)
         if handle.access_point_id is None:
             return Removal()
-        account = await self._accounts.of(role)
-        found = await account.access_points.find(handle)
+        account = await self._account(handle.kind, role)
+        points = account.access_points[handle.kind]
+        found = await points.find(handle)
         if found is None:
             return Removal(access_point=RemovableAccessPoint(handle=handle, role=role))
-        account.access_points.check_stays_gone(found)
-        root = Location(file_system_id=found.file_system_id, directory=found.directory)
+        points.check_stays_gone(found)
+        root = _root(found, handle.kind)
         # Another cluster may have a claim with a reused access point, whose data must stay.
         is_removed = self._removes_directories and not found.directory.is_root and not is_reusable(found)
+        # The directories of S3 Files are objects of a bucket, which worker pods do not mount.
+        is_removed = is_removed and handle.kind is FileSystemKind.EFS
         return Removal(
             directory=RemovableDirectory(location=root) if is_removed else None,
             access_point=RemovableAccessPoint(handle=handle, role=role, root=root),
@@ -247,12 +253,13 @@ class CsiVolumes:
                 await self._required_directories().remove(removal, order)
         except DataKept as kept:
             log.warning("directory-kept", volume=str(point.handle), reason=kept.problem)
-        account = await self._accounts.of(point.role)
+        account = await self._account(point.handle.kind, point.role)
         await order.confirm()
         is_directory_gone = not (removal.leaves_directory or order.permit.keeps)
         self._ordered[point.handle] = self._clock()
         try:
-            await account.access_points.delete(point.handle, is_directory_gone=is_directory_gone)
+            points = account.access_points[point.handle.kind]
+            await points.delete(point.handle, is_directory_gone=is_directory_gone)
         except BaseException:
             # The call can still take effect.
             self._ordered[point.handle] = self._clock()
@@ -263,8 +270,12 @@ class CsiVolumes:
         """Whether the volume exists; AWS knows only access points. Raises AwsError."""
         if handle.access_point_id is None:
             return True
-        account = await self._accounts.of(role)
-        return await account.access_points.find(handle) is not None
+        account = await self._account(handle.kind, role)
+        return await account.access_points[handle.kind].find(handle) is not None
+
+    async def _account(self, kind: FileSystemKind, role: CrossAccountRole | None) -> Account:
+        """The account of the file systems; as in the AWS driver, a role is only for EFS."""
+        return await self._accounts.of(role if kind is FileSystemKind.EFS else None)
 
     async def _file_systems(self, parameters: VolumeParameters) -> Sequence[FileSystemId]:
         named = parameters.file_systems
@@ -280,11 +291,13 @@ class CsiVolumes:
         role: CrossAccountRole | None,
     ) -> _Reach:
         attributes, zone = VolumeAttributes(), None
-        if role is not None:
+        is_efs = parameters.provisioning.kind is FileSystemKind.EFS
+        if role is not None and is_efs:
             found = await account.gateway.mount_targets(file_system_id) if needs_targets(role) else ()
             targets = [_target(one) for one in found if one.state.usable]
             attributes = cross_account_attributes(role, parameters.zone, file_system_id, targets)
-        if parameters.zone_affinity:
+        # S3 Files has no file systems of one zone.
+        if parameters.zone_affinity and is_efs:
             zone = (await account.gateway.file_system(file_system_id)).zone
         return _Reach(attributes=attributes, zone=zone)
 
@@ -301,11 +314,12 @@ class CsiVolumes:
             if notice is not None:
                 notice(text)
 
+        kind = request.parameters.provisioning.kind
         # Only the creation of the access point shows which file system has room.
         places = await self.places(request, role)
         async with self._guards.reservations.making(*places):
-            made = await account.access_points.create(request, candidates, say)
-            if _root(made) not in places:
+            made = await account.access_points[kind].create(request, candidates, say)
+            if _root(made, kind) not in places:
                 # The access point is known now, so the next attempt also reserves its directory.
                 raise _pending(f"leads to {made.directory}, which must be reserved first", made)
             self._refuse_leaving(made, request)
@@ -314,9 +328,9 @@ class CsiVolumes:
                 self._awaited[made.access_point_id, request.name] = self._clock() + _AWAITED_SECONDS
             if self._directories is not None:
                 # Others can see the access point now. Orders from before must have ended.
-                await self._directories.settled(_root(made))
+                await self._directories.settled(_root(made, kind))
         log.info("access-point-made", volume=request.name, access_point=made.access_point_id)
-        return VolumeHandle(file_system_id=made.file_system_id, access_point_id=made.access_point_id)
+        return _handle(made, kind)
 
     def _refuse_leaving(self, made: AccessPoint, request: VolumeRequest) -> None:
         """Refuse an access point that is being removed with the volume of an earlier claim.
@@ -329,7 +343,7 @@ class CsiVolumes:
         users = self._index.volumes_through(made.access_point_id) - {request.name}
         known = [self._index.volumes[name] for name in users if name in self._index.volumes]
         leaving = sorted(one.name for one in known if one.to_be_reclaimed or one.deleting)
-        handle = VolumeHandle(file_system_id=made.file_system_id, access_point_id=made.access_point_id)
+        handle = _handle(made, request.parameters.provisioning.kind)
         is_ordered = self._clock() - self._ordered.get(handle, self._began) < _CALL_SECONDS
         stays = [one for one in known if one.name not in leaving]
         if is_ordered:
@@ -362,8 +376,12 @@ class CsiVolumes:
         return self._directories
 
 
-def _root(found: AccessPoint) -> Location:
-    return Location(file_system_id=found.file_system_id, directory=found.directory)
+def _root(found: AccessPoint, kind: FileSystemKind) -> Location:
+    return Location(file_system_id=found.file_system_id, directory=found.directory, kind=kind)
+
+
+def _handle(found: AccessPoint, kind: FileSystemKind) -> VolumeHandle:
+    return VolumeHandle(kind=kind, file_system_id=found.file_system_id, access_point_id=found.access_point_id)
 
 
 def _pending(problem: str, found: AccessPoint) -> VolumePending:

@@ -20,6 +20,7 @@ from kube_efs.model.csi.volume_handles import AccessPointId
 from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions
 from kube_efs.model.efs.file_systems import FileSystem, LifeCycleState, MountTarget
 from kube_efs.model.efs.ids import ClaimUid, FileSystemId, MountTargetId, SubnetId, ZoneName
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import (
     AwsAlreadyExists,
     AwsNotFound,
@@ -67,7 +68,7 @@ class Api(AwsAccessPoints):
             return ()
         return tuple(one for one in self.points.values() if one.file_system_id == file_system_id)
 
-    async def get(self, access_point_id: AccessPointId) -> AccessPoint:
+    async def get(self, access_point_id: AccessPointId, _file_system_id: FileSystemId) -> AccessPoint:
         self.call("get")
         if access_point_id not in self.points:
             raise AwsNotFound("is not there", field="access point", value=access_point_id)
@@ -243,7 +244,7 @@ class CsiWorld:
         self.store = Listed(self.index)
         tags = TagPolicy(describes_volume=True)
         points = AccessPoints(self.api, self.index, quota=quota, tags=tags, is_alone=is_alone, clock=clock)
-        self.accounts = OneAccount(Account(gateway=self.gateway, access_points=points))
+        self.accounts = OneAccount(Account(gateway=self.gateway, access_points={FileSystemKind.EFS: points}))
         guards = self.guards = Guards(index=self.index, store=self.store, roots=self.roots)
         directories = CsiDirectories(
             self.folders,
@@ -262,11 +263,9 @@ class CsiWorld:
             clock=clock,
         )
 
-    async def roots(
-        self, file_system_id: FileSystemId, role: CrossAccountRole | None
-    ) -> Sequence[AccessPoint]:
+    async def roots(self, location: Location, role: CrossAccountRole | None) -> Sequence[AccessPoint]:
         """The access points of the file system, as AWS lists them."""
-        return await self.api.list(file_system_id)
+        return await self.api.list(location.file_system_id)
 
     def note(self, name: str, handle: object, **changes: object) -> None:
         """Add a Kubernetes volume with that handle."""

@@ -95,7 +95,7 @@ def test_backend_owns_only_volumes_of_the_driver(backend: CsiBackend) -> None:
     assert [backend.owns(one) for one in (volume("fs-1"), others, Volume(name="b"))] == [True, False, False]
 
 
-@pytest.mark.parametrize("handle", ["", "vol-1", "s3files:fs-1::fsap-1"])
+@pytest.mark.parametrize("handle", ["", "vol-1", "s4files:fs-12345678::fsap-12345678"])
 async def test_volume_with_an_invalid_handle_needs_manual_removal(backend: CsiBackend, handle: str) -> None:
     with pytest.raises(RemovalRefused, match="remove the volume manually") as caught:
         await backend.removal(volume(handle))

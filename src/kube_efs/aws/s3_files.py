@@ -1,0 +1,138 @@
+"""Calls to S3 Files: its access points and mount targets.
+
+The API resembles that of EFS. It has three differences that matter. A list of access points contains neither
+tokens nor tags. A creation with a token that was used either answers with the first access point, or with a
+conflict that names it. And the managed policy of the AWS driver allows neither GetAccessPoint nor
+ListMountTargets, so both are optional here.
+Source: the service model ``s3files`` 2025-05-05 of botocore.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final
+
+import structlog
+
+from kube_efs.aws.connection import AwsConnection, Service
+from kube_efs.aws.responses import understood, understood_one
+from kube_efs.model.csi.access_points import AccessPoint, AccessPointRequest, PosixUser
+from kube_efs.model.csi.volume_handles import AccessPointId, parse_access_point_id
+from kube_efs.model.efs.directories import parse_directory
+from kube_efs.model.efs.file_systems import LifeCycleState
+from kube_efs.model.efs.ids import FileSystemId, ZoneName, parse_file_system_id, parse_zone_name
+from kube_efs.model.efs.targets import parse_address
+from kube_efs.model.errors import AwsDenied, AwsNotFound
+
+log = structlog.get_logger(__name__)
+
+_ACCESS_POINTS_PAGE: Final = 1000
+_MOUNT_TARGETS_PAGE: Final = 100
+
+
+class AwsS3Files:
+    """Calls to S3 Files on an open connection. Every method may raise AwsError."""
+
+    def __init__(self, connection: AwsConnection) -> None:
+        self._connection = connection
+        self._may_get = True
+
+    async def list(self, file_system_id: FileSystemId) -> tuple[AccessPoint, ...]:
+        """All access points of a file system, without their tokens and tags; a call for each thousand."""
+        found = await self._connection.read_all(
+            Service.S3_FILES,
+            "ListAccessPoints",
+            "accessPoints",
+            partial(understood, _parse_access_point),
+            subject=file_system_id,
+            page_size=_ACCESS_POINTS_PAGE,
+            fileSystemId=file_system_id,
+        )
+        return tuple(found)
+
+    async def get(self, access_point_id: AccessPointId, file_system_id: FileSystemId) -> AccessPoint:
+        """That access point of the file system; raises AwsNotFound.
+
+        It comes from a list, without its token, if GetAccessPoint is not allowed.
+        """
+        if self._may_get:
+            try:
+                answer = await self._connection.call(
+                    Service.S3_FILES, "GetAccessPoint", subject=access_point_id, accessPointId=access_point_id
+                )
+                return understood_one(
+                    _parse_access_point, [answer], operation="GetAccessPoint", subject=access_point_id
+                )
+            except AwsDenied as error:
+                log.info("access-points-listed-instead", reason=str(error))
+                self._may_get = False
+        for found in await self.list(file_system_id):
+            if found.access_point_id == access_point_id:
+                return found
+        raise AwsNotFound("does not contain it", field="ListAccessPoints", value=access_point_id)
+
+    async def create(self, request: AccessPointRequest) -> AccessPoint:
+        """A new access point, or that of an earlier request with the token.
+
+        Raises AwsAlreadyExists when AWS names the earlier one instead.
+        """
+        user = {"uid": request.user.uid, "gid": request.user.gid}
+        tags = [{"key": tag.key, "value": tag.value} for tag in request.tags]
+        subject = f"{request.file_system_id}:{request.directory}"
+        answer = await self._connection.call(
+            Service.S3_FILES,
+            "CreateAccessPoint",
+            subject=subject,
+            clientToken=request.client_token,
+            fileSystemId=request.file_system_id,
+            rootDirectory={
+                "path": str(request.directory),
+                "creationPermissions": {
+                    "ownerUid": request.user.uid,
+                    "ownerGid": request.user.gid,
+                    "permissions": request.permissions,
+                },
+            },
+            # AWS refuses an empty list.
+            **({"tags": tags} if tags else {}),
+            **({"posixUser": user} if request.enforces_user else {}),
+        )
+        return understood_one(_parse_access_point, [answer], operation="CreateAccessPoint", subject=subject)
+
+    async def delete(self, access_point_id: AccessPointId) -> None:
+        """Delete the access point, but not its data; raises AwsNotFound."""
+        await self._connection.call(
+            Service.S3_FILES, "DeleteAccessPoint", subject=access_point_id, accessPointId=access_point_id
+        )
+
+    async def addresses(self, file_system_id: FileSystemId) -> Mapping[ZoneName, str]:
+        """The address of the usable mount target in each zone, by the ID of the zone."""
+        found = await self._connection.read_all(
+            Service.S3_FILES,
+            "ListMountTargets",
+            "mountTargets",
+            partial(understood, _parse_mount_target),
+            subject=file_system_id,
+            page_size=_MOUNT_TARGETS_PAGE,
+            fileSystemId=file_system_id,
+        )
+        return MappingProxyType({zone: address for zone, address, is_usable in found if is_usable})
+
+
+def _parse_access_point(entry: Mapping[str, Any]) -> AccessPoint:
+    user = entry.get("posixUser")
+    return AccessPoint(
+        access_point_id=parse_access_point_id(str(entry.get("accessPointId") or ""), field="accessPointId"),
+        file_system_id=parse_file_system_id(entry.get("fileSystemId"), field="fileSystemId"),
+        directory=parse_directory((entry.get("rootDirectory") or {}).get("path") or "/", field="path"),
+        user=PosixUser(uid=int(user["uid"]), gid=int(user["gid"])) if user else None,
+        client_token=str(entry.get("clientToken") or ""),
+        tags={str(tag["key"]): str(tag["value"]) for tag in entry.get("tags") or ()},
+        leaving=entry.get("status") in {LifeCycleState.DELETING, LifeCycleState.DELETED},
+    )
+
+
+def _parse_mount_target(entry: Mapping[str, Any]) -> tuple[ZoneName, str, bool]:
+    zone = parse_zone_name(entry.get("availabilityZoneId"), field="availabilityZoneId")
+    address = parse_address(entry.get("ipv4Address") or entry.get("ipv6Address"), field="ipv4Address")
+    return zone, address, entry.get("status") in {LifeCycleState.AVAILABLE, LifeCycleState.UPDATING}
