@@ -9,8 +9,10 @@ import pytest
 from fake_efs.aws_api import CREDENTIALS, Credentials
 from fake_efs.client_certificate import IamSignature
 from fake_efs.errors import InvalidValue
+from fake_efs.file_systems import Kind
 from fake_efs.identities import Identities
 from kube_efs.model.efs.ids import FileSystemId, Region
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.tunnels.on_demand.signature import ConnectRequest, sign
 
 REGION = Region("us-east-1")
@@ -38,8 +40,11 @@ def identities(clock: Clock) -> Identities:
     return Identities(REGION, clock=clock)
 
 
-def signed(credentials: Credentials = CREDENTIALS, at: datetime = NOW) -> IamSignature:
+def signed(
+    credentials: Credentials = CREDENTIALS, at: datetime = NOW, kind: FileSystemKind = FileSystemKind.EFS
+) -> IamSignature:
     request = ConnectRequest(
+        kind=kind,
         file_system_id=FILE_SYSTEM,
         region=REGION,
         public_key_hash="0" * 40,
@@ -113,6 +118,14 @@ def test_a_signature_is_for_one_file_system_and_region(clock: Clock, identities:
         identities.verify(signed(), FileSystemId("fs-99999999"))
     with pytest.raises(InvalidValue, match="region than eu-west-1"):
         Identities(Region("eu-west-1"), clock=clock).verify(signed(), FILE_SYSTEM)
+
+
+def test_a_signature_is_for_one_service(identities: Identities) -> None:
+    for_s3_files = signed(kind=FileSystemKind.S3_FILES)
+    identities.verify(for_s3_files, FILE_SYSTEM, Kind.S3_FILES)
+    for signature, kind in ((for_s3_files, Kind.EFS), (signed(), Kind.S3_FILES)):
+        with pytest.raises(InvalidValue, match=r"does not match: another .*service"):
+            identities.verify(signature, FILE_SYSTEM, kind)
 
 
 def test_nothing_secret_is_shown(identities: Identities) -> None:

@@ -141,6 +141,9 @@ def meters(
         for one in here:
             if one.holds(location):
                 return one
+        # Worker pods do not mount S3 Files. Amazon S3 reports the size of a bucket and its prefixes.
+        if location.kind is not FileSystemKind.EFS:
+            return None
         return pool if not discovers or location.file_system_id in index.targets.targets else None
 
     return meter_for
@@ -166,8 +169,6 @@ class AccessPointPlaces:
         try:
             handle = parse_volume_handle(volume.csi.handle)
         except KubeEfsError:
-            return None
-        if handle.kind is not FileSystemKind.EFS:  # Amazon S3 reports the size of a bucket and its prefixes.
             return None
         failed_at = self._failed_at.get(handle.file_system_id)
         if failed_at is not None and self._clock() - failed_at < _AGAIN_SECONDS:

@@ -243,8 +243,17 @@ class CsiWorld:
         self.index = VolumeIndex()
         self.store = Listed(self.index)
         tags = TagPolicy(describes_volume=True)
-        points = AccessPoints(self.api, self.index, quota=quota, tags=tags, is_alone=is_alone, clock=clock)
-        self.accounts = OneAccount(Account(gateway=self.gateway, access_points={FileSystemKind.EFS: points}))
+        self.s3_api = Api()
+        points = {
+            kind: AccessPoints(
+                api, self.index, quota=quota, kind=kind, tags=tags, is_alone=is_alone, clock=clock
+            )
+            for kind, api in (
+                (FileSystemKind.EFS, self.api),
+                (FileSystemKind.S3_FILES, self.s3_api),
+            )
+        }
+        self.accounts = OneAccount(Account(gateway=self.gateway, access_points=points))
         guards = self.guards = Guards(index=self.index, store=self.store, roots=self.roots)
         directories = CsiDirectories(
             self.folders,
@@ -265,7 +274,8 @@ class CsiWorld:
 
     async def roots(self, location: Location, role: CrossAccountRole | None) -> Sequence[AccessPoint]:
         """The access points of the file system, as AWS lists them."""
-        return await self.api.list(location.file_system_id)
+        api = self.s3_api if location.kind is FileSystemKind.S3_FILES else self.api
+        return await api.list(location.file_system_id)
 
     def note(self, name: str, handle: object, **changes: object) -> None:
         """Add a Kubernetes volume with that handle."""

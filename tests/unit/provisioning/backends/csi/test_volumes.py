@@ -586,3 +586,35 @@ async def test_directory_without_an_access_point_has_the_owner_and_mode_that_its
     await world.volumes.create(volume_request(asked.name, asked.parameters, origin, 0))
     (permissions,) = world.folders.made.values()
     assert (permissions.uid, permissions.gid, permissions.mode) == (7, 8, 0o700)
+
+
+# --- S3 Files
+
+
+async def test_volume_of_s3_files_is_an_access_point_of_its_own_api() -> None:
+    world = CsiWorld(removes_directories=True)
+    wanted = request(provisioningMode="s3files-ap")
+    made = await world.volumes.create(wanted, ROLE)
+    assert str(made.handle) == f"s3files:{FS}::fsap-{1:017x}"
+    assert (made.attributes.cross_account, made.zone) == (False, None)
+    assert await world.volumes.create(wanted) == made
+    assert (len(world.s3_api.points), world.api.points) == (1, {})
+    assert set(world.accounts.roles) == {None}, "as in the AWS driver, a role is only for EFS"
+    assert await world.volumes.exists(made.handle)
+
+    world.note("pvc-1", made.handle, **LEAVING)
+    await world.volumes.delete(made.handle)
+
+    assert world.s3_api.points == {}
+    assert world.folders.removed == [], "its directory is a prefix of a bucket"
+    assert not await world.volumes.exists(made.handle)
+
+
+async def test_access_point_of_s3_files_stays_while_another_volume_uses_it() -> None:
+    world = CsiWorld()
+    made = await world.volumes.create(request(provisioningMode="s3files-ap"))
+    world.note("pvc-1", made.handle, **LEAVING)
+    world.note("of-a-user", replace(made.handle, directory=parse_directory("/below", field="path")))
+    with pytest.raises(RemovalRefused, match="also leads to the data of volume of-a-user"):
+        await world.volumes.delete(made.handle)
+    assert len(world.s3_api.points) == 1
