@@ -40,11 +40,13 @@ PLANT :=
 PLANTED :=
 # Which rows of the benchmarks, by their names; all by default.
 ROWS :=
+# The version of a release, as in pyproject.toml.
+VERSION :=
 # What the image stands on, and its name; scripts/build-image has the defaults.
 BASE :=
 IMAGE :=
 
-.PHONY: help setup programs demo up test test-lab scenarios check conformance kernel kubelet simulate soak chaos lint format settings monitoring forms krew proto image \
+.PHONY: help setup programs demo up test test-lab scenarios check conformance kernel kubelet simulate soak chaos lint format settings monitoring forms krew release proto image \
   image-check bench clean
 
 help: ## List the targets
@@ -137,6 +139,9 @@ docs: $(INSTALLED) ## Build the site of the pages into build/docs, and manual pa
 
 krew: $(INSTALLED) ## Build the archives of kubectl efs for krew, and their manifest, in build/krew (needs PyPI)
 	$(BIN)/python -m scripts.krew
+
+release: setup ## Build all files of the release VERSION into dist, without publishing them (needs root and PyPI)
+	$(BIN)/python -m scripts.release $(VERSION) $(if $(BASE),--base $(BASE))
 
 proto: $(INSTALLED) ## Rewrite the Python modules of the .proto files
 	scripts/generate-protocol

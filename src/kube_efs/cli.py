@@ -81,8 +81,12 @@ def _finish(work: Coroutine[Any, Any, _Answer]) -> _Answer:
 def _show_version(wanted: bool) -> None:
     if wanted:
         from importlib.metadata import version
+        from importlib.resources import files
 
-        typer.echo(f"kube-efs {version('kube-efs')}")
+        # A wheel has the revision of its sources; an editable installation has the sources themselves.
+        revision = files("kube_efs").joinpath("REVISION")
+        suffix = f" ({revision.read_text(encoding='utf-8').strip()})" if revision.is_file() else ""
+        typer.echo(f"kube-efs {version('kube-efs')}{suffix}")
         raise typer.Exit
 
 

@@ -9,7 +9,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from functools import cache
-from importlib.metadata import packages_distributions
+from importlib.metadata import packages_distributions, version
 from itertools import chain
 from pathlib import Path
 
@@ -112,8 +112,9 @@ def test_every_dependency_of_the_lab_is_imported() -> None:
 
 
 def test_lab_has_the_version_of_the_product() -> None:
-    versions = {tomllib.loads(_text(name))["project"]["version"] for name in ("pyproject.toml", _LAB)}
-    assert len(versions) == 1
+    ours = tomllib.loads(_text("pyproject.toml"))["project"]["version"]
+    assert "version" not in tomllib.loads(_text(_LAB))["project"], "it is read from the other file"
+    assert (version("kube-efs"), version("kube-efs-lab")) == (ours, ours)
 
 
 def test_readme_begins_with_both_commands() -> None:

@@ -51,7 +51,7 @@ _LABEL = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _NAME = rf"{_LABEL}(\.{_LABEL})*"
 ACCEPTED: Mapping[str, tuple[str, str]] = {
     "namespace": (_LABEL, "use a namespace's name, such as efs"),
-    "image": (r"[A-Za-z0-9][\w.:/@-]*", "use an image's name, such as registry.example.com/kube-efs:0.1.0"),
+    "image": (r"[A-Za-z0-9][\w.:/@-]*", "use an image's name, such as registry.example.com/kube-efs:0.2.0"),
     "provisioner": (rf"{_NAME}(/[A-Za-z0-9._-]+)?", "use a name such as example.com/efs"),
     "storage_class_name": (_NAME, "use a storage class's name, such as efs"),
     "region": (_LABEL, "use a region's name, such as us-east-1"),
