@@ -1,13 +1,21 @@
-"""The Grafana dashboard, from a list of what it shows."""
+"""The Grafana dashboard, from a list of what it shows, by Grafana's own library."""
 
-from collections.abc import Iterator, Sequence
+import itertools
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
-# Grafana's grid is 24 wide.
-_GRID, _HEIGHT = 24, 8
+from grafana_foundation_sdk.builders import bargauge, prometheus, stat, timeseries
+from grafana_foundation_sdk.builders import dashboard as builders
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
+from grafana_foundation_sdk.models.dashboard import DataSourceRef, VariableOption, VariableRefresh
+
+_HEIGHT = 8
+_KINDS: Mapping[str, ModuleType] = {"stat": stat, "timeseries": timeseries, "bargauge": bargauge}
 _PER_SECOND = "[$__rate_interval]"
-_SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+_SOURCE = DataSourceRef(type_val="prometheus", uid="${datasource}")
 _SCOPE = 'namespace=~"$namespace"'
 
 _MISSED = "kube_efs_demanded_tunnel_up{@} == 0 and kube_efs_demanded_tunnel_holders{@} > 0"
@@ -255,77 +263,60 @@ _ROWS = (
 
 def dashboard() -> dict[str, Any]:
     """What Grafana imports; it asks for the data source, and filters by namespace."""
-    return {
-        "title": "kube-efs",
-        "uid": "kube-efs",
-        "tags": ["storage", "efs"],
-        "schemaVersion": 39,
-        "editable": True,
-        "refresh": "1m",
-        "time": {"from": "now-6h", "to": "now"},
-        "templating": {"list": list(_variables())},
-        "panels": list(_panels()),
-    }
-
-
-def _variables() -> Iterator[dict[str, Any]]:
-    yield {"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus"}
-    yield {
-        "name": "namespace",
-        "label": "Namespace",
-        "type": "query",
-        "datasource": _SOURCE,
-        "query": {"query": "label_values(kube_efs_build_info, namespace)", "refId": "namespace"},
-        "includeAll": True,
-        "allValue": ".*",
-        "multi": True,
-        "current": {"text": "All", "value": "$__all"},
-        "refresh": 2,
-    }
-
-
-def _panels() -> Iterator[dict[str, Any]]:
-    top, number = 0, 0
+    made = (
+        builders.Dashboard("kube-efs")
+        .uid("kube-efs")
+        .tags(["storage", "efs"])
+        .editable()
+        .refresh("1m")
+        .time("now-6h", "now")
+        .with_variable(builders.DatasourceVariable("datasource").label("Data source").type("prometheus"))
+        .with_variable(
+            builders.QueryVariable("namespace")
+            .label("Namespace")
+            .datasource(_SOURCE)
+            .query({"query": "label_values(kube_efs_build_info, namespace)", "refId": "namespace"})
+            .include_all(True)
+            .all_value(".*")
+            .multi(True)
+            .current(VariableOption(text="All", value="$__all"))
+            .refresh(VariableRefresh.ON_TIME_RANGE_CHANGED)
+        )
+    )
+    numbers = itertools.count(1)
     for row in _ROWS:
-        number += 1
-        place = {"x": 0, "y": top, "w": _GRID, "h": 1}
-        yield {
-            "id": number,
-            "type": "row",
-            "title": row.title,
-            "collapsed": False,
-            "gridPos": place,
-            "panels": [],
-        }
-        left, top = 0, top + 1
+        made = made.with_row(builders.Row(row.title).id(next(numbers)))
         for panel in row.panels:
-            if left + panel.width > _GRID:
-                left, top = 0, top + _HEIGHT
-            number += 1
-            yield _panel(panel, number, {"x": left, "y": top, "w": panel.width, "h": _HEIGHT})
-            left += panel.width
-        top += _HEIGHT
+            made = made.with_panel(_panel(panel).id(next(numbers)))
+    # Options that the library leaves to the defaults of Grafana are null, which is not the same to Grafana.
+    return dict(_without_nulls(json.loads(JSONEncoder(sort_keys=True).encode(made.build()))))
 
 
-def _panel(panel: Panel, number: int, place: dict[str, int]) -> dict[str, Any]:
-    return {
-        "id": number,
-        "type": panel.kind,
-        "title": panel.title,
-        "description": panel.about,
-        "datasource": _SOURCE,
-        "gridPos": place,
-        "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
-        "targets": [
-            {
-                "refId": chr(ord("A") + index),
-                "datasource": _SOURCE,
-                "expr": _scoped(text),
-                "legendFormat": legend,
-            }
-            for index, (text, legend) in enumerate(panel.queries)
-        ],
-    }
+def _without_nulls(value: Any) -> Any:  # noqa: ANN401 - JSON
+    match value:
+        case dict():
+            return {key: _without_nulls(one) for key, one in value.items() if one is not None}
+        case list():
+            return [_without_nulls(one) for one in value]
+    return value
+
+
+def _panel(panel: Panel) -> Any:  # noqa: ANN401 - the builders of panels have no class in common
+    made = (
+        _KINDS[panel.kind]
+        .Panel()
+        .title(panel.title)
+        .description(panel.about)
+        .datasource(_SOURCE)
+        .span(panel.width)
+        .height(_HEIGHT)
+        .unit(panel.unit)
+        .min(0)
+    )
+    for index, (text, legend) in enumerate(panel.queries):
+        query = prometheus.Dataquery().expr(_scoped(text)).legend_format(legend).datasource(_SOURCE)
+        made = made.with_target(query.ref_id(chr(ord("A") + index)))
+    return made
 
 
 def _scoped(expression: str) -> str:

@@ -166,7 +166,7 @@ def test_tree_contains_no_index_url_and_no_local_path() -> None:
 
 def test_constraints_pin_one_version_each() -> None:
     lines = _text("constraints.txt").splitlines()
-    assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", line)] == []
+    assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.!]+", line)] == []
     assert len({line.partition("==")[0].lower() for line in lines}) == len(lines)
 
 
@@ -177,6 +177,22 @@ def test_constraints_are_within_the_declared_ranges() -> None:
     pinned = {canonicalize_name(name): version for name, version in pins.items()}
     requirements = [Requirement(line) for line in declared]
     assert [str(r) for r in requirements if pinned[canonicalize_name(r.name)] not in r.specifier] == []
+
+
+def test_lock_has_the_hashes_of_the_pinned_versions() -> None:
+    project = tomllib.loads(_text("pyproject.toml"))["project"]
+    pins = dict(line.split("==") for line in _text("constraints.txt").splitlines())
+    pinned = {canonicalize_name(name): version for name, version in pins.items()}
+    entries = _text("deploy/image/requirements.lock").replace("\\\n", " ").splitlines()
+    locked = {}
+    for entry in entries:
+        requirement, *hashes = entry.split(" --hash=")
+        name, _, version = requirement.strip().partition("==")
+        assert hashes
+        assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", one.strip()) for one in hashes)
+        locked[canonicalize_name(name)] = version
+    assert locked.items() <= pinned.items()
+    assert {canonicalize_name(Requirement(line).name) for line in project["dependencies"]} <= locked.keys()
 
 
 @pytest.mark.parametrize("name", _modules())
