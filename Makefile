@@ -46,7 +46,7 @@ VERSION :=
 BASE :=
 IMAGE :=
 
-.PHONY: help setup programs demo up test test-lab scenarios check conformance kernel kubelet simulate soak chaos lint format settings monitoring forms krew release proto image \
+.PHONY: help setup programs demo up test test-lab scenarios check conformance kernel kubelet simulate soak chaos lint format settings monitoring forms krew lock release proto image \
   image-check bench clean
 
 help: ## List the targets
@@ -139,6 +139,10 @@ docs: $(INSTALLED) ## Build the site of the pages into build/docs, and manual pa
 
 krew: $(INSTALLED) ## Build the archives of kubectl efs for krew, and their manifest, in build/krew (needs PyPI)
 	$(BIN)/python -m scripts.krew
+
+lock: $(INSTALLED) ## Write the versions and hashes of the image's Python packages, those of constraints.txt
+	$(BIN)/uv pip compile pyproject.toml --constraint constraints.txt --python-version 3.13 --generate-hashes \
+	  --no-header --no-annotate --quiet --output-file deploy/image/requirements.lock
 
 release: setup ## Build all files of the release VERSION into dist, without publishing them (needs root and PyPI)
 	$(BIN)/python -m scripts.release $(VERSION) $(if $(BASE),--base $(BASE))

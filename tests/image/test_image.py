@@ -18,6 +18,7 @@ import pytest
 import pytest_asyncio
 import structlog
 from lightkube.resources.storage_v1 import CSINode
+from scripts.sbom import bill_of_materials
 from tests.image.containers import Container, output_of, podman, running
 from tests.integration.tunnel_node import free_port
 from tests.scenarios import steps
@@ -55,7 +56,8 @@ async def _inspect() -> Any:
 
 
 async def test_image_prints_version_and_help() -> None:
-    assert await output_of(IMAGE, "--version") == f"kube-efs {PROJECT['version']}\n"
+    revision = (await _inspect())["Labels"]["org.opencontainers.image.revision"]
+    assert await output_of(IMAGE, "--version") == f"kube-efs {PROJECT['version']} ({revision})\n"
     assert "Manage this node's TLS tunnels" in await output_of(IMAGE, "tunnel", "--help")
 
 
@@ -94,6 +96,19 @@ async def test_packages_match_the_constraints() -> None:
     assert found.pop("kube-efs") == PROJECT["version"]
     assert {name: canonical.get(name.lower().replace("_", "-")) for name in found} == found
     assert {"aiobotocore", "grpcio", "lightkube"} <= found.keys()
+
+
+async def test_bill_of_materials_has_the_license_of_every_part() -> None:
+    root = (await podman("image", "mount", IMAGE)).strip()
+    try:
+        text = await asyncio.to_thread(
+            bill_of_materials, Path(root), name="kube-efs", version=PROJECT["version"]
+        )
+    finally:
+        await podman("image", "unmount", IMAGE)
+    found = {one["name"]: one for one in json.loads(text)["components"]}
+    assert {"libssl3t64", "stunnel4", "tini", "grpcio", "kube-efs"} <= found.keys()
+    assert found["kube-efs"]["licenses"] == [{"license": {"id": "Apache-2.0"}}]
 
 
 @pytest.mark.parametrize("service", [*Service, "sso", "sso-oidc"])
