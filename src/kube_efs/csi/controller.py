@@ -149,7 +149,8 @@ class ControllerService(csi_pb2_grpc.ControllerServicer):
         parameters = parse_parameters(request.parameters, has_driver_tags=self._has_driver_tags)
         if not request.name:
             raise InvalidArgument("is missing", field="name", remedy="give the volume a name")
-        check_new_volume([read_capability(one) for one in request.volume_capabilities])
+        capabilities = [read_capability(one) for one in request.volume_capabilities]
+        check_new_volume(capabilities, parameters.provisioning.kind)
         if request.HasField("volume_content_source"):
             remedy = "leave it out; the volume would be empty"
             raise InvalidArgument("is not supported", field="volume_content_source", remedy=remedy)

@@ -15,6 +15,7 @@ from tests.unit.provisioning.backends.csi.csi_world import FS, OTHER, CsiWorld
 from kube_efs.csi.controller import ControllerService, controller_service
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import ControllerStub
+from kube_efs.model.claims import ReclaimPolicy
 from kube_efs.model.efs.ids import ZoneName
 from kube_efs.model.errors import (
     AwsDenied,
@@ -25,6 +26,7 @@ from kube_efs.model.errors import (
     KubeDenied,
     KubeEfsError,
 )
+from kube_efs.model.volumes import VolumePhase
 
 # The generated type of a stub is that of calls that block, unless mypy sees the channel that it is made with.
 Stub = Any
@@ -110,6 +112,29 @@ async def test_one_zone_volume_of_another_account_has_topology_and_address(
     assert dict(answer.volume.volume_context) == {"mounttargetip": "10.0.1.1"}
     (topology,) = answer.volume.accessible_topology
     assert dict(topology.segments) == {"topology.kubernetes.io/zone": "us-east-1a"}
+
+
+async def test_volume_of_s3_files_is_created_and_deleted(stub: Stub, world: CsiWorld) -> None:
+    request = wanted(
+        parameters={"provisioningMode": "s3files-ap"},
+        volume_capabilities=[capability(mount_flags=["azid=use1-az1"])],
+    )
+    answer = await stub.CreateVolume(request)
+    assert answer.volume == csi.Volume(volume_id=f"s3files:{FS}::fsap-{1:017x}")
+    assert (await stub.CreateVolume(request)).volume == answer.volume
+    released = {"phase": VolumePhase.RELEASED, "reclaim_policy": ReclaimPolicy.DELETE}
+    world.note("pvc-1", answer.volume.volume_id, **released)
+    await stub.DeleteVolume(csi.DeleteVolumeRequest(volume_id=answer.volume.volume_id))
+    assert world.s3_api.points == {}
+    code, told = await refused(
+        stub.CreateVolume(
+            wanted(
+                parameters={"provisioningMode": "s3files-ap"},
+                volume_capabilities=[capability(mount_flags=["az=us-east-1a"])],
+            )
+        )
+    )
+    assert (code, "use azid" in told) == (StatusCode.INVALID_ARGUMENT, True)
 
 
 async def test_claim_from_the_sidecar_is_in_tags_and_path(stub: Stub, world: CsiWorld) -> None:
