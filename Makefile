@@ -83,6 +83,7 @@ check: ## Run everything that CI runs (needs root; less than an hour on two core
 	$(MAKE) test EXAMPLES=thorough
 
 conformance: setup ## Build a Kubernetes control plane (once, twenty minutes), then run the tests on it
+	@scripts/install-programs tests
 	tests/conformance/tools/build
 	$(PYTEST) --numprocesses=$(PLANES) --cluster real tests/scenarios tests/conformance \
 	  --ignore tests/scenarios/test_operator_pods.py

@@ -1,0 +1,240 @@
+"""A real Prometheus on the metrics of a cluster in use: names, the dashboard, and alerts.
+
+The rules are those of deploy/monitoring, without their waiting times. What takes longer than a test to fire
+(an old list of file systems, a certificate that expires) is in tests/monitoring, which promtool runs.
+"""
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import pytest_asyncio
+import yaml
+from tests.scenarios import csi_steps, directory_steps, steps
+from tests.scenarios.directory_steps import Claims
+from tests.scenarios.steps import Cluster
+from tests.scenarios.test_csi_pods import create, failed_mount, in_phase, pod_with, pods_gone, static_volume
+
+from fake_efs.process import ChildProcess
+from fake_efs.tls_front import Condition
+from kube_efs.operator.manifests import load_asset
+from kube_efs_lab.program import Program
+
+pytestmark = [
+    pytest.mark.asyncio(loop_scope="session"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="the kubelet makes namespaces and mounts: root only"),
+    pytest.mark.skipif(
+        shutil.which("prometheus") is None, reason="prometheus (Debian: prometheus) is missing"
+    ),
+]
+
+DASHBOARD = Path(__file__).parents[2] / "deploy/monitoring/dashboard.json"
+# What shows only faults; the test of the alerts has made some of each.
+OF_FAULTS = ("Failed calls to the CSI services", "Restarts of stunnel after it ended unexpectedly")
+_START_SECONDS = 30.0
+_QUOTA = 10
+
+
+@pytest.fixture(scope="module")
+def cluster_settings() -> dict[str, str]:
+    return {
+        "KUBE_EFS_PROBE_INTERVAL_SECONDS": "1",
+        "KUBE_EFS_ACCESS_POINT_QUOTA": str(_QUOTA),
+        "KUBE_EFS_USAGE_INTERVAL_SECONDS": "2",
+    }
+
+
+class Prometheus:
+    """A running Prometheus that reads the three processes of a cluster."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    async def ask(self, path: str, **query: str) -> Any:
+        url = f"{self._url}/api/v1/{path}"
+        async with aiohttp.ClientSession() as session, session.get(url, params=query) as answer:
+            body = await answer.json()
+        assert body["status"] == "success", body
+        return body["data"]
+
+    async def query(self, expression: str) -> list[Any]:
+        found: list[Any] = (await self.ask("query", query=expression))["result"]
+        return found
+
+    async def firing(self) -> set[str]:
+        alerts = (await self.ask("alerts"))["alerts"]
+        return {one["labels"]["alertname"] for one in alerts if one["state"] == "firing"}
+
+    async def fires(self, name: str) -> None:
+        async def look() -> bool:
+            return name in await self.firing()
+
+        await steps.eventually(look, what=f"{name} fires")
+
+
+def _programs(cluster: Cluster) -> Mapping[str, Program]:
+    return {"controller": cluster.controller, "tunnel": cluster.tunnel, "node": cluster.node}
+
+
+def _configuration(cluster: Cluster, folder: Path) -> Path:
+    """The configuration, with the labels that the PodMonitors give."""
+    jobs = [
+        {
+            "job_name": name,
+            "static_configs": [
+                {
+                    "targets": [program.health_url.removeprefix("http://")],
+                    "labels": {"namespace": cluster.namespace, "pod": f"kube-efs-{name}", "node": "embedded"},
+                }
+            ],
+        }
+        for name, program in _programs(cluster).items()
+    ]
+    [rules] = [one["spec"] for one in load_asset("rules") if one["kind"] == "PrometheusRule"]
+    for group in rules["groups"]:
+        for rule in group["rules"]:
+            rule.pop("for", None)
+    (folder / "rules.yaml").write_text(yaml.safe_dump(rules))
+    configuration = folder / "prometheus.yaml"
+    configuration.write_text(
+        yaml.safe_dump(
+            {
+                "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
+                "rule_files": ["rules.yaml"],
+                "scrape_configs": jobs,
+            }
+        )
+    )
+    return configuration
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def prometheus(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Prometheus]:
+    folder = tmp_path_factory.mktemp("prometheus")
+    process = await ChildProcess.start(
+        "prometheus",
+        f"--config.file={_configuration(cluster, folder)}",
+        f"--storage.tsdb.path={folder / 'data'}",
+        "--web.listen-address=127.0.0.1:0",
+        log_file=folder / "prometheus.log",
+    )
+    try:
+        port = await process.listening_port(timeout_seconds=_START_SECONDS)
+        found = Prometheus(f"http://127.0.0.1:{port}")
+
+        async def has_all() -> bool:
+            return len(await found.query("up == 1")) == len(_programs(cluster))
+
+        await steps.eventually(has_all, what="Prometheus has read all processes")
+        yield found
+    finally:
+        await process.stop()
+
+
+def expressions() -> list[tuple[str, str]]:
+    """The title and the query of each panel."""
+    panels = json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]
+    return [(one["title"], target["expr"]) for one in panels for target in one.get("targets", ())]
+
+
+async def test_names_of_metrics_follow_the_conventions(cluster: Cluster, prometheus: Prometheus) -> None:
+    for name, program in _programs(cluster).items():
+        async with aiohttp.ClientSession() as session, session.get(f"{program.health_url}/metrics") as answer:
+            text = await answer.text()
+        checking = await asyncio.create_subprocess_exec(
+            *("promtool", "check", "metrics"),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        async with asyncio.timeout(_START_SECONDS):
+            told, _ = await checking.communicate(text.encode())
+        ours = [line for line in told.decode().splitlines() if line.startswith("kube_efs")]
+        assert ours == [], name
+
+
+async def test_nothing_fires_in_a_cluster_in_use_and_every_panel_has_data(
+    cluster: Cluster, prometheus: Prometheus
+) -> None:
+    claims, system = await Claims.of(cluster), cluster.file_system_ids[0]
+    name = await csi_steps.new_class(cluster.client, parameters={"fileSystemId": system})
+    await claims.provisioned(name, "data")
+    await create(cluster, claims.namespace, pod_with("data", "while true; do sleep 1; done", name="user"))
+    await in_phase(cluster, claims.namespace, "user", "Running")
+    directories = await directory_steps.new_class(cluster.client, gidMin="40000", gidMax="40100")
+    await claims.provisioned(directories, "of-a-directory")
+    await claims.provisioned(directories, "short")
+    await claims.removed("short")
+
+    namespace, interval = cluster.namespace, "1m"
+    for title, query in expressions():
+        if title in OF_FAULTS:
+            continue
+        expression = query.replace("$namespace", namespace).replace("$__rate_interval", interval)
+
+        async def has_data(expression: str = expression) -> bool:
+            return bool(await prometheus.query(expression))
+
+        await steps.eventually(has_data, what=f"panel {title} has data: {expression}")
+    assert await prometheus.firing() == set()
+    await pods_gone(cluster, claims.namespace, "user")
+    await csi_steps.removed(cluster, claims, "data")
+
+
+async def test_alerts_fire_when_something_breaks(cluster: Cluster, prometheus: Prometheus) -> None:
+    claims, system = await Claims.of(cluster), cluster.file_system_ids[1]
+    targets = await cluster.efs.mount_targets(system)
+    fronts = [cluster.efs.data_plane.front(one.mount_target_id) for one in targets]
+
+    # The mount target of the zone of the node, then all of them.
+    await fronts[0].become(Condition.REFUSING)
+    await prometheus.fires("EFSTunnelFailedOver")
+    for front in fronts[1:]:
+        await front.become(Condition.REFUSING)
+    await prometheus.fires("EFSTunnelDown")
+    for front in fronts:
+        await front.become(Condition.SERVING)
+
+    narrow = await directory_steps.new_class(cluster.client, gidMin="41000", gidMax="41000")
+    await claims.provisioned(narrow, "the-only-one")
+    await prometheus.fires("EFSGidRangeNearlyFull")
+
+    full = await csi_steps.new_class(cluster.client, parameters={"fileSystemId": system})
+    await claims.create(full, *(f"data-{number}" for number in range(_QUOTA)))
+    await prometheus.fires("EFSAccessPointsNearlyFull")
+
+    missing = {"fileSystemId": "fs-0123456789abcdef0"}
+    await claims.create(await csi_steps.new_class(cluster.client, parameters=missing), "waits")
+    await prometheus.fires("EFSProvisioningFailing")
+
+    killed: set[int | None] = {None}
+
+    async def next_stunnel() -> int | None:
+        found = (await steps.tunnels(cluster)).stunnel_pid
+        return None if found in killed else found
+
+    for _ in range(5):
+        process = await steps.eventually(next_stunnel, what="the agent runs another stunnel")
+        os.kill(process, signal.SIGKILL)
+        killed.add(process)
+    await prometheus.fires("EFSStunnelRestarting")
+
+    await static_volume(cluster, claims, "gone", f"{system}::fsap-0123456789abcdef0")
+    await create(cluster, claims.namespace, pod_with("gone", "true", name="waiting"))
+    await failed_mount(cluster, claims.namespace, "waiting", "")
+    for title, query in expressions():
+        if title in OF_FAULTS:
+            expression = query.replace("$namespace", cluster.namespace).replace("$__rate_interval", "1m")
+
+            async def has_data(expression: str = expression) -> bool:
+                return bool(await prometheus.query(expression))
+
+            await steps.eventually(has_data, what=f"panel {title} has data")
+    await pods_gone(cluster, claims.namespace, "waiting")
