@@ -46,7 +46,7 @@ VERSION :=
 BASE :=
 IMAGE :=
 
-.PHONY: help setup programs demo up test test-lab scenarios check conformance kernel kubelet simulate soak chaos lint format settings monitoring forms krew lock release proto image \
+.PHONY: help setup programs demo up test test-lab scenarios check conformance kernel kubelet simulate soak chaos lint format settings monitoring forms krew lock release pictures proto image \
   image-check bench clean
 
 help: ## List the targets
@@ -147,6 +147,10 @@ lock: $(INSTALLED) ## Write the versions and hashes of the image's Python packag
 
 release: setup ## Build all files of the release VERSION into dist, without publishing them (needs root and PyPI)
 	$(BIN)/python -m scripts.release $(VERSION) $(if $(BASE),--base $(BASE))
+
+pictures: setup ## Draw the pictures of the pages in docs/pictures, from an embedded cluster (needs root)
+	@scripts/install-programs tests
+	$(BIN)/python -m scripts.pictures
 
 proto: $(INSTALLED) ## Rewrite the Python modules of the .proto files
 	scripts/generate-protocol

@@ -402,10 +402,13 @@ async def test_one_zone_volume_has_node_affinity_if_the_class_enforces_it(
 # --- classes that cannot be served
 
 MALFORMED: dict[str, tuple[dict[str, str], str]] = {
-    "no mode": ({"provisioningMode": "-"}, "provisioningMode: is missing; use efs-ap or efs-dir"),
+    "no mode": (
+        {"provisioningMode": "-"},
+        "provisioningMode: is missing; use one of efs-ap, efs-dir, s3files-ap",
+    ),
     "another mode": (
-        {"provisioningMode": "s3files-ap"},
-        "provisioningMode: 's3files-ap' is not supported; use efs-ap or efs-dir",
+        {"provisioningMode": "efs-db"},
+        "provisioningMode: 'efs-db' is not supported; use one of efs-ap, efs-dir, s3files-ap",
     ),
     "no file system": ({"fileSystemId": "-"}, "fileSystemId: is missing; give one of fileSystemId"),
     "two sources": (
