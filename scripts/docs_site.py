@@ -71,6 +71,16 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
     return _LINK.sub(relative, markdown)
 
 
+def on_post_page(output: str, **_: object) -> str:
+    """Add the two elements without which the theme's menu of colors fails: they belong to highlightjs."""
+    return output.replace("</head>", '<style id="hljs-light"></style><style id="hljs-dark"></style></head>')
+
+
+def on_post_template(output_content: str, **_: object) -> str:
+    """The same for the page of an unknown address."""
+    return on_post_page(output_content)
+
+
 def _in_project(page: File, link: str) -> str:
     """The path in the project that a link of the page means."""
     uri = page.src_uri

@@ -35,7 +35,7 @@ PYTHONS: Final = ("3.11", "3.12", "3.13", "3.14")
 PLATFORMS: Final = {
     ("linux", "amd64"): "manylinux2014_x86_64",
     ("linux", "arm64"): "manylinux2014_aarch64",
-    ("darwin", "amd64"): "macosx_11_0_x86_64",
+    # Not for amd64: cryptography has no wheels for it.
     ("darwin", "arm64"): "macosx_11_0_arm64",
 }
 # What the commands do not use: the servers of the cluster, and compiled copies of what is there as source.

@@ -1,12 +1,17 @@
-"""The site: every page is in the navigation, no link is broken, and nothing is loaded from other servers."""
+"""The site: every page is in the navigation, no link is broken, and a browser shows all pages as they are."""
 
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import pytest_asyncio
+from aiohttp import web
+from tests.integration.browser import PROGRAM, Page, browser
+from tests.scenarios.steps import eventually
 
 ROOT = Path(__file__).parents[2]
 _FETCHED = re.compile(r"""<(?:script|link|img|iframe)\b[^>]*(?:src|href)=["'](?:https?:)?//""")
@@ -53,6 +58,66 @@ def test_site_loads_nothing_from_other_servers(site: Path) -> None:
     assert {page: links for page, links in found.items() if links} == {}
     styles = "".join(path.read_text(encoding="utf-8") for path in site.rglob("*.css"))
     assert re.findall(r"url\(['\"]?(?:https?:)?//", styles) == []
+
+
+@pytest.fixture(scope="module")
+def pages(site: Path) -> list[str]:
+    return sorted(path.name for path in site.glob("*.html"))
+
+
+@pytest_asyncio.fixture
+async def shown(site: Path, tmp_path: Path) -> AsyncIterator[tuple[Page, str]]:
+    """A browser, and the address of the site."""
+    if PROGRAM is None:
+        pytest.skip("there is no Chromium (Debian: chromium-headless-shell)")
+    application = web.Application()
+    application.router.add_static("/", site)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    try:
+        server = web.TCPSite(runner, "127.0.0.1", 0)
+        await server.start()
+        port = runner.addresses[0][1]
+        async with browser(tmp_path) as page:
+            yield page, f"http://127.0.0.1:{port}/"
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+async def test_every_page_fits_the_screen_with_all_its_pictures(
+    pages: list[str], shown: tuple[Page, str], width: int
+) -> None:
+    page, url = shown
+    await page.resize(width, 800)
+    problems = {}
+    for name in pages:
+        await page.visit(url + name)
+        wide = await page.evaluate("document.documentElement.scrollWidth")
+        broken = await page.evaluate(
+            "[...document.images].filter((one) => !one.naturalWidth).map((one) => one.src)"
+        )
+        problems[name] = (wide > width and wide, broken, page.complaints.copy())
+    assert {name: found for name, found in problems.items() if any(found)} == {}
+
+
+async def test_site_has_a_light_and_a_dark_theme(shown: tuple[Page, str]) -> None:
+    page, url = shown
+    grounds = {}
+    for scheme in ("light", "dark"):
+        await page.prefer(scheme)
+        await page.visit(url + "index.html")
+        ground = await page.evaluate("getComputedStyle(document.body).backgroundColor")
+        grounds[scheme] = sum(map(int, re.findall(r"\d+", ground)[:3]))
+    assert grounds["dark"] < 128 * 3 < grounds["light"]
+
+
+async def test_search_finds_a_page(shown: tuple[Page, str]) -> None:
+    page, url = shown
+    await page.visit(url + "index.html?q=stunnel")
+    found = "[...document.querySelectorAll('#mkdocs-search-results article a')].map((one) => one.href)"
+    links = await eventually(lambda: page.evaluate(found), what="the search has results")
+    assert any(link.startswith(f"{url}tunnels.html") for link in links)
 
 
 @pytest.mark.parametrize(
