@@ -7,7 +7,8 @@ ListMountTargets, so both are optional here.
 Source: the service model ``s3files`` 2025-05-05 of botocore.
 """
 
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
@@ -28,14 +29,16 @@ log = structlog.get_logger(__name__)
 
 _ACCESS_POINTS_PAGE: Final = 1000
 _MOUNT_TARGETS_PAGE: Final = 100
+# An administrator may allow the call at any time; asking for each access point would only be denied.
+_DENIED_SECONDS: Final = 600.0
 
 
 class AwsS3Files:
     """Calls to S3 Files on an open connection. Every method may raise AwsError."""
 
-    def __init__(self, connection: AwsConnection) -> None:
-        self._connection = connection
-        self._may_get = True
+    def __init__(self, connection: AwsConnection, clock: Callable[[], float] = time.monotonic) -> None:
+        self._connection, self._clock = connection, clock
+        self._denied_until = clock()
 
     async def list(self, file_system_id: FileSystemId) -> tuple[AccessPoint, ...]:
         """All access points of a file system, without their tokens and tags; a call for each thousand."""
@@ -53,9 +56,9 @@ class AwsS3Files:
     async def get(self, access_point_id: AccessPointId, file_system_id: FileSystemId) -> AccessPoint:
         """That access point of the file system; raises AwsNotFound.
 
-        It comes from a list, without its token, if GetAccessPoint is not allowed.
+        It comes from a list, without its token, if GetAccessPoint is not allowed, which is tried again later.
         """
-        if self._may_get:
+        if self._clock() >= self._denied_until:
             try:
                 answer = await self._connection.call(
                     Service.S3_FILES, "GetAccessPoint", subject=access_point_id, accessPointId=access_point_id
@@ -65,7 +68,7 @@ class AwsS3Files:
                 )
             except AwsDenied as error:
                 log.info("access-points-listed-instead", reason=str(error))
-                self._may_get = False
+                self._denied_until = self._clock() + _DENIED_SECONDS
         for found in await self.list(file_system_id):
             if found.access_point_id == access_point_id:
                 return found
