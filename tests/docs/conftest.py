@@ -17,7 +17,9 @@ def environment_of(cluster: EmbeddedCluster, home: Path) -> Mapping[str, str]:
     """The environment of a reader's shell: kube-efs, and access to a cluster and to AWS."""
     return {
         **cluster.efs.environment(),
-        "FILE_SYSTEM": cluster.file_system_ids[0],  # for what is given
+        # For what is given.
+        "FILE_SYSTEM": cluster.file_system_ids[0],
+        "REPLICA": cluster.file_system_ids[-1],
         "HOME": str(home),
         "KUBECONFIG": str(cluster.kubeconfig),
         "LANG": "C.UTF-8",

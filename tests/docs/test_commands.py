@@ -15,7 +15,7 @@ from kube_efs_lab.cluster import EmbeddedCluster
 ROOT = Path(__file__).parents[2]
 # They install kube-efs, so their cluster has nothing of it.
 INSTALLING = {"docs/efs-provisioner.md", "docs/install.md", "docs/operator.md"}
-_EXAMPLE_ID = "fs-0123456789abcdef0"
+_EXAMPLE_IDS = ("fs-0123456789abcdef0", "fs-0fedcba9876543210")
 _EXAMPLE_SUBNETS = ("subnet-0a1b2c3d", "subnet-1a2b3c4d")
 _BEFORE = "<!-- given: nothing -->\n```console\n$ true\n```"
 
@@ -50,10 +50,11 @@ async def _run(page: str, cluster: EmbeddedCluster, folder: Path) -> None:
         (folder / name).symlink_to(ROOT / name)
     (folder / ".venv").symlink_to(sys.prefix)
     (folder / ".kube-efs").symlink_to(cluster.kubeconfig.parent)  # where kube-efs up writes it
-    text = (ROOT / page).read_text(encoding="utf-8").replace(_EXAMPLE_ID, cluster.file_system_ids[0])
+    text = (ROOT / page).read_text(encoding="utf-8")
     subnets = sorted(subnet.subnet_id for subnet in cluster.efs.subnets)
-    for example, subnet in zip(_EXAMPLE_SUBNETS, subnets, strict=False):
-        text = text.replace(example, subnet)
+    ids = zip(_EXAMPLE_IDS + _EXAMPLE_SUBNETS, [*cluster.file_system_ids[:2], *subnets], strict=False)
+    for example, there in ids:
+        text = text.replace(example, there)
     await run_page(list(read_blocks(page, text)), folder, environment_of(cluster, folder))
 
 
