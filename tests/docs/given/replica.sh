@@ -3,7 +3,7 @@ set -e
 kubectl delete pod shop
 kubectl delete pvc orders
 kubectl delete storageclass replicated
-kubectl delete "$(kubectl get pv -o name | grep pvc-)"
+kubectl delete pv "$(kubectl get pv -o jsonpath='{.items[?(@.spec.claimRef.name=="orders")].metadata.name}')"
 for one in "from $FILE_SYSTEM" "to $REPLICA"; do
   read -r name file_system <<< "$one"
   kubectl apply -f - <<YAML
