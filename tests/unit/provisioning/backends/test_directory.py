@@ -667,6 +667,10 @@ class Life(RuleBasedStateMachine):
             await self.world.engine.provision(plan)
 
     async def _reclaim(self, volume: Volume) -> None:
+        stored = self.world.store.volumes.get(volume.name)
+        if stored is not None and stored.deleting:
+            # The engine waits until the watch shows that, which it does meanwhile.
+            asyncio.get_running_loop().call_soon(self.world.index.put_volume, stored)
         await self.world.engine.reclaim(volume)
 
     def _attempt(self, attempt: Coroutine[None, None, None], fault: _Fault) -> None:
@@ -708,6 +712,18 @@ class Life(RuleBasedStateMachine):
 
     def _name(self, number: int) -> str:
         return f"pvc-{directory_claim(number).uid}"
+
+
+def test_removal_waits_until_the_watch_shows_that_the_volume_is_terminating() -> None:
+    life = Life()
+    life.serve(7, None)
+    life.bind(7)
+    life.delete_claim(7)
+    life.receive_events()
+    life.delete_volume(7)
+    life.reclaim(7, None)
+    assert life.world.folders.removed == [place_of(directory_claim(7))]
+    life.teardown()
 
 
 TestLife = Life.TestCase
