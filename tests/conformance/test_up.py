@@ -69,8 +69,12 @@ def test_up_starts_and_stops_the_real_control_plane_of_the_variable(tmp_path: Pa
         assert "lease.coordination.k8s.io/apiserver-" in found.stdout
         # The controller's own permissions suffice for its page.
         [page] = [line.split()[-1] for line in output.read_text().splitlines() if "status page" in line]
-        status = json.loads(urllib.request.urlopen(f"{page}status.json", timeout=30).read())
-        assert (len(status["file_systems"]), status["problems"]) == (2, [])
+        while True:  # the controller may not have found the file systems yet
+            status = json.loads(urllib.request.urlopen(f"{page}status.json", timeout=30).read())
+            if (len(status["file_systems"]), status["problems"]) == (2, []):
+                break
+            assert time.monotonic() < deadline, status
+            time.sleep(0.1)
         up.send_signal(signal.SIGINT)
         assert up.wait(_SECONDS) == 0, output.read_text()
         assert not kubeconfig.exists()
