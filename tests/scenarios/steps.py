@@ -357,11 +357,11 @@ class WorkerPods:
         if has_ended or pod.spec.schedulingGates:
             self._running.pop(pod.metadata.name, None)
         else:
-            action, directories = parse_order(pod.spec.containers[0].args or [])
+            order = parse_order(pod.spec.containers[0].args or [])
             self._running[pod.metadata.name] = RunningWorker(
                 file_system_id=(pod.metadata.annotations or {})[FILE_SYSTEM_ID],
-                action=action,
-                directories=directories,
+                action=order.action,
+                directories=order.directories,
             )
 
 

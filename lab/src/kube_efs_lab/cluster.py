@@ -177,6 +177,11 @@ class EmbeddedCluster:
         return self._folders.tunnel_socket
 
     @property
+    def driver_socket(self) -> Path:
+        """Where the driver of the node serves the kubelet."""
+        return self._folders.driver_socket
+
+    @property
     def stunnel_conf(self) -> Path:
         """The configuration of the node's first stunnel; those of others are beside it."""
         return self._folders.stunnel_conf

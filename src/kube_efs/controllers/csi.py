@@ -10,10 +10,14 @@ from lightkube import AsyncClient
 
 from kube_efs.aws.connection import AwsOptions
 from kube_efs.aws.gateway import AwsGateway
+from kube_efs.kube.claims import ClaimStore
 from kube_efs.kube.references import References
+from kube_efs.kube.snapshots import SnapshotStore
+from kube_efs.kube.volumes import VolumeStore
 from kube_efs.model.csi.access_point_tags import TagPolicy
 from kube_efs.model.csi.access_points import AccessPoint
 from kube_efs.model.csi.cross_account import CrossAccountRole
+from kube_efs.model.csi.volume_handles import VolumeHandle
 from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import KubeEfsError
 from kube_efs.model.volumes import Location
@@ -22,6 +26,8 @@ from kube_efs.provisioning.backends.csi.accounts import Accounts
 from kube_efs.provisioning.backends.csi.claims import ClaimNotice, CsiBackend
 from kube_efs.provisioning.backends.csi.directories import CsiDirectories
 from kube_efs.provisioning.backends.csi.volumes import CsiVolumes
+from kube_efs.provisioning.copies import Copies
+from kube_efs.provisioning.data_sources import DataSources
 from kube_efs.provisioning.guards import AccessPointRoots, Guards
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.contract import Directories
@@ -81,7 +87,32 @@ async def open_accounts(
             for kind, api in calls.items()
         }
 
-    return await stack.enter_async_context(Accounts(aws.gateway, aws.options, aws.metrics, access_points_of))
+    accounts = Accounts(aws.gateway, aws.options, aws.metrics, access_points_of)
+    quota = settings.access_point_quota
+    aws.metrics.access_points.read = lambda: [([name], count) for name, count in accounts.counts.items()]
+    aws.metrics.access_point_quota.read = lambda: [([name], quota) for name in accounts.counts]
+    return await stack.enter_async_context(accounts)
+
+
+def copies_of(
+    client: AsyncClient, index: VolumeIndex, accounts: Accounts, guards: Guards, notice: ClaimNotice
+) -> Copies:
+    """Fills new volumes with copies; ``notice`` publishes the progress on a claim."""
+
+    async def find(handle: VolumeHandle, role: CrossAccountRole | None) -> AccessPoint | None:
+        account = await accounts.of(role)
+        return await account.access_points[handle.kind].find(handle)
+
+    claims = ClaimStore(client)
+    sources = DataSources(
+        claims=claims,
+        volumes=VolumeStore(client),
+        snapshots=SnapshotStore(client),
+        references=References(client),
+        find_access_point=find,
+        index=index,
+    )
+    return Copies(sources=sources, reservations=guards.reservations, is_gone=claims.is_gone, notice=notice)
 
 
 def access_point_roots(accounts: Accounts) -> AccessPointRoots:
@@ -97,21 +128,19 @@ def access_point_roots(accounts: Accounts) -> AccessPointRoots:
 def csi_service(
     settings: ControllerSettings,
     client: AsyncClient,
-    aws: Aws,
     index: VolumeIndex,
     directories: Directories | None,
     *,
     accounts: Accounts,
     guards: Guards,
+    copies: Copies,
 ) -> CsiService:
     """The service; ``directories`` is None without worker pods."""
-    quota = settings.access_point_quota
-    aws.metrics.access_points.read = lambda: [([name], count) for name, count in accounts.counts.items()]
-    aws.metrics.access_point_quota.read = lambda: [([name], quota) for name in accounts.counts]
     made = None
     if directories is not None:
         made = CsiDirectories(
             directories,
+            copies=copies,
             index=index,
             reservations=guards.reservations,
             is_alone=_is_alone(settings),
@@ -132,11 +161,16 @@ def csi_service(
 
 
 def csi_backend(
-    settings: ControllerSettings, client: AsyncClient, service: CsiService, notice: ClaimNotice
+    settings: ControllerSettings,
+    client: AsyncClient,
+    service: CsiService,
+    sources: DataSources,
+    notice: ClaimNotice,
 ) -> CsiBackend:
     """Serves claims with the volumes of the service; ``notice`` publishes a text on a claim."""
     return CsiBackend(
         volumes=service.volumes,
+        sources=sources,
         references=References(client),
         notice=notice,
         has_driver_tags=bool(settings.access_point_tags),

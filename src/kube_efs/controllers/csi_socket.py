@@ -12,7 +12,7 @@ from lightkube import AsyncClient
 from lightkube.resources.core_v1 import PersistentVolume
 from prometheus_client import CollectorRegistry
 
-from kube_efs.controllers.csi import Aws, access_point_roots, csi_service, open_accounts
+from kube_efs.controllers.csi import Aws, access_point_roots, copies_of, csi_service, open_accounts
 from kube_efs.controllers.volumes import read_volume_object
 from kube_efs.csi.controller import ControllerService, controller_service
 from kube_efs.csi.identity import identity_service
@@ -22,6 +22,7 @@ from kube_efs.kube.claims import ClaimStore
 from kube_efs.kube.volumes import VolumeStore
 from kube_efs.kube.watching import Applied, Deleted, Listed, follow
 from kube_efs.provisioning.guards import Guards
+from kube_efs.provisioning.snapshots import Snapshots
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.pod_objects import WorkerOptions
 from kube_efs.provisioning.workers.pool import WorkerPool
@@ -70,22 +71,20 @@ async def open_controller(
         )
         workers = await stack.enter_async_context(pool)
     accounts = await open_accounts(stack, settings, aws, index)
-    service = csi_service(
-        settings,
-        client,
-        aws,
-        index,
-        workers,
-        accounts=accounts,
-        guards=Guards(index=index, store=VolumeStore(client), roots=access_point_roots(accounts)),
-    )
+    guards = Guards(index=index, store=VolumeStore(client), roots=access_point_roots(accounts))
+    copies = copies_of(client, index, accounts, guards, lambda _claim, _progress: None)
+    service = csi_service(settings, client, index, workers, accounts=accounts, guards=guards, copies=copies)
     tasks = await stack.enter_async_context(asyncio.TaskGroup())
     stack.callback(tasks.create_task(_follow_volumes(client, index, listed)).cancel)
     stack.callback(tasks.create_task(duties.keep("access points", service.refresh_regularly)).cancel)
     # The guards of removal need all volumes.
     await listed.wait()
     return ControllerService(
-        service.volumes, ClaimStore(client).get, has_driver_tags=bool(settings.access_point_tags)
+        service.volumes,
+        ClaimStore(client).get,
+        copies.sources,
+        Snapshots(copies=copies, directories=workers, guards=guards) if workers else None,
+        has_driver_tags=bool(settings.access_point_tags),
     )
 
 

@@ -14,6 +14,7 @@ from kube_efs.model.efs.file_systems import dns_name
 from kube_efs.model.efs.ids import Region
 from kube_efs.model.errors import KubeEfsError, PlatformError
 from kube_efs.provisioning.backends.directory import DirectoryBackend, ScanPace
+from kube_efs.provisioning.copies import Copies
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.contract import Directories
 from kube_efs.provisioning.workers.mounted import Mounted, MountedDirectories, find_mounted
@@ -81,6 +82,7 @@ def directory_backend(
     *,
     index: VolumeIndex,
     workers: Directories | None,
+    copies: Copies,
     metrics: ControllerMetrics,
 ) -> DirectoryBackend:
     """The backend of that provisioner; without a mount, ``workers`` do the work."""
@@ -93,6 +95,7 @@ def directory_backend(
         service.provisioner,
         index=index,
         directories=directories,
+        copies=copies,
         metrics=metrics,
         has_tunnels=workers is not None,
         pace=ScanPace() if service.mounted is None else _MOUNTED_PACE,

@@ -53,6 +53,10 @@ class ProvisioningEvents:
         """The claim gets a new access point although its class reuses them."""
         self._recorder.publish(_claim(claim), EventType.NORMAL, "AccessPointNotReused", reason)
 
+    def copying(self, claim: Claim, progress: str) -> None:
+        """The data of the claim's volume is being copied."""
+        self._recorder.publish(_claim(claim), EventType.NORMAL, "Copying", progress)
+
     def provisioned(self, plan: Plan, volume: Volume) -> None:
         """The claim has its volume."""
         place = plan.place_of(volume)

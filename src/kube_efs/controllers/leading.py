@@ -35,6 +35,7 @@ from kube_efs.controllers.csi import (
     Aws,
     CsiService,
     access_point_roots,
+    copies_of,
     csi_backend,
     csi_service,
     open_accounts,
@@ -46,6 +47,7 @@ from kube_efs.controllers.group_ids import SharedGids, watch_gid_ranges
 from kube_efs.controllers.root_volumes import RootVolumes
 from kube_efs.controllers.s3_files import S3FilesDiscovery
 from kube_efs.controllers.shared_volumes import serve_shared_volumes
+from kube_efs.controllers.snapshots import serve_snapshots
 from kube_efs.controllers.targets_size import TargetsSize
 from kube_efs.controllers.trash_rounds import trash_rounds
 from kube_efs.controllers.tunnel_targets import TargetsReports, TunnelTargetsController, UnknownPorts
@@ -68,9 +70,11 @@ from kube_efs.model.efs.ids import VpcId
 from kube_efs.model.errors import KubeError
 from kube_efs.provisioning.backends.directory import DirectoryBackend
 from kube_efs.provisioning.backends.tunnel import TunnelBackend
+from kube_efs.provisioning.copies import Copies
 from kube_efs.provisioning.engine import Backend, Engine
 from kube_efs.provisioning.expansion import Expansions
 from kube_efs.provisioning.guards import Guards
+from kube_efs.provisioning.snapshots import Snapshots
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.pod_objects import WorkerOptions
 from kube_efs.provisioning.workers.pool import WorkerPool
@@ -119,41 +123,27 @@ async def lead(context: LeaderContext) -> None:
         recorder = EventRecorder(client, component=CONTROLLER, host=settings.identity)
         claim_store = ClaimStore(client)
         events = ProvisioningEvents(claim_store, await stack.enter_async_context(recorder))
-        pool = None
+        pool = csi = None
         if settings.has_workers:
             pool = await stack.enter_async_context(
                 WorkerPool(client, WorkerOptions.from_settings(settings), context.metrics)
             )
-        has_tunnels = BackendName.TUNNEL in settings.backends
-        directories = [
-            directory_backend(
-                one, index=index, workers=pool if has_tunnels else None, metrics=context.metrics
-            )
-            for one in context.directories
-        ]
-        backends: list[Backend] = [*directories]
-        if pool is not None and has_tunnels:
-            tunnel = TunnelBackend(
-                provisioner=settings.provisioner_name,
-                index=index,
-                directories=pool,
-                record_choice=claim_store.record_file_system,
-            )
-            backends.insert(0, tunnel)
-        csi, store = None, VolumeStore(client)
+        store = VolumeStore(client)
         accounts = await open_accounts(stack, settings, context.aws, index)
         guards = Guards(index=index, store=store, roots=access_point_roots(accounts))
+        copies = copies_of(client, index, accounts, guards, events.copying)
+        directories, backends = _nfs_backends(context, index, pool, copies, claim_store)
         if BackendName.CSI in settings.backends and settings.csi_endpoint is None:
             csi = csi_service(
                 settings,
                 client,
-                context.aws,
                 index,
                 pool,
                 accounts=accounts,
                 guards=guards,
+                copies=copies,
             )
-            backends.append(csi_backend(settings, client, csi, events.not_reused))
+            backends.append(csi_backend(settings, client, csi, copies.sources, events.not_reused))
         engine = Engine(
             index=index,
             backends=backends,
@@ -196,6 +186,7 @@ async def lead(context: LeaderContext) -> None:
         giving_gids = {one.provisioner for one in backends} - {settings.provisioner_name}
         watch_gid_ranges(context.metrics, index, giving_gids)
         SharedGids(index, recorder, context.metrics, giving_gids)
+        has_tunnels = pool is not None and BackendName.TUNNEL in settings.backends
         targets = _targets(context, index, pool, claims, events, recorder) if pool and has_tunnels else None
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
         keep = context.duties.keep
@@ -205,6 +196,11 @@ async def lead(context: LeaderContext) -> None:
             tasks.create_task(keep("volumes of worker pods", worker_volumes.run))
         if csi:
             tasks.create_task(keep("access points", csi.refresh_regularly))
+        if csi and pool:
+            snapshots = Snapshots(copies=copies, directories=pool, guards=guards)
+            tasks.create_task(
+                keep("snapshots", lambda: serve_snapshots(client, settings, snapshots, recorder))
+            )
         if settings.shared_volumes:
             shared_volume_metrics = context.shared_volume_metrics
             tasks.create_task(
@@ -226,6 +222,27 @@ async def lead(context: LeaderContext) -> None:
         rounds = trash_rounds(settings, client, index, recorder, context.metrics, emptiers)
         tasks.create_task(rounds.run())
         await _begin(context.leadership, claims, begin, begin_removals)
+
+
+def _nfs_backends(
+    context: LeaderContext, index: VolumeIndex, pool: WorkerPool | None, copies: Copies, claims: ClaimStore
+) -> tuple[list[DirectoryBackend], list[Backend]]:
+    """The backends of directory volumes, and all backends whose volumes are NFS volumes."""
+    workers = pool if BackendName.TUNNEL in context.settings.backends else None
+    directories = [
+        directory_backend(one, index=index, workers=workers, copies=copies, metrics=context.metrics)
+        for one in context.directories
+    ]
+    if workers is None:
+        return directories, [*directories]
+    tunnel = TunnelBackend(
+        provisioner=context.settings.provisioner_name,
+        index=index,
+        directories=workers,
+        copies=copies,
+        record_choice=claims.record_file_system,
+    )
+    return directories, [tunnel, *directories]
 
 
 def _former_names(index: VolumeIndex, settings: ControllerSettings) -> set[str]:

@@ -19,6 +19,7 @@ from kube_efs.model.errors import (
     AwsLimitReached,
     AwsNotFound,
     ConfigurationRejected,
+    CopyDiffers,
     GidRangeFull,
     InvalidSetting,
     InvalidValue,
@@ -71,6 +72,7 @@ _CODES: Final[Mapping[type, StatusCode]] = MappingProxyType(
         TunnelNotReady: StatusCode.UNAVAILABLE,
         TunnelAgentUnavailable: StatusCode.UNAVAILABLE,
         WorkerFailed: StatusCode.UNAVAILABLE,
+        CopyDiffers: StatusCode.ALREADY_EXISTS,
         MountFailed: StatusCode.INTERNAL,
         # With this code, the kubelet assumes that the volume may be mounted, and unmounts it later.
         MountUnfinished: StatusCode.DEADLINE_EXCEEDED,

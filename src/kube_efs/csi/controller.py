@@ -1,7 +1,7 @@
 """The Controller service: messages of the protocol to values, and volumes back to messages.
 
-CSI specification 1.12, "Controller Service RPC". What the driver does not do (snapshots,
-publishing) is answered with UNIMPLEMENTED by the generated base class.
+CSI specification 1.12, "Controller Service RPC". What the driver does not do, such as publishing, is answered
+with UNIMPLEMENTED by the generated base class.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -16,17 +16,21 @@ from kube_efs.csi.capabilities import read_capability
 from kube_efs.csi.protocol import csi_pb2, csi_pb2_grpc
 from kube_efs.csi.server import Service
 from kube_efs.model.claims import Claim
+from kube_efs.model.copies import CopySource
 from kube_efs.model.csi.access_points import VolumeRequest, volume_request
 from kube_efs.model.csi.capabilities import check_capabilities, check_new_volume
 from kube_efs.model.csi.cross_account import parse_provisioner_secret
 from kube_efs.model.csi.errors import InvalidArgument, VolumeMissing, VolumePending
 from kube_efs.model.csi.parameters import VolumeParameters, parse_origin, parse_parameters
 from kube_efs.model.csi.root_directories import VolumeOrigin, uses_claim
+from kube_efs.model.csi.snapshots import parse_snapshot_id
 from kube_efs.model.csi.volume_attributes import render_attributes
 from kube_efs.model.csi.volume_handles import VolumeHandle, parse_volume_handle
 from kube_efs.model.errors import KubeDenied
 from kube_efs.model.volumes import ZONE_LABEL
 from kube_efs.provisioning.backends.csi.volumes import CsiVolume, CsiVolumes
+from kube_efs.provisioning.data_sources import DataSources
+from kube_efs.provisioning.snapshots import Snapshots
 
 __all__ = ["ControllerService", "controller_service"]
 
@@ -39,13 +43,25 @@ ReadClaim: TypeAlias = Callable[[str, str], Awaitable[Claim | None]]
 
 
 class ControllerService(csi_pb2_grpc.ControllerServicer):
-    """Answers csi-provisioner; ``has_driver_tags``: whether access points get the driver's own tags.
+    """Answers csi-provisioner and csi-snapshotter.
 
     ``read_claim`` reads labels and annotations, because csi-provisioner reports only the name of a claim.
+    ``sources`` finds the data of volumes that are copied. ``snapshots`` is None without worker pods.
+    ``has_driver_tags``: whether access points get the driver's own tags.
     """
 
-    def __init__(self, volumes: CsiVolumes, read_claim: ReadClaim, *, has_driver_tags: bool = False) -> None:
+    def __init__(
+        self,
+        volumes: CsiVolumes,
+        read_claim: ReadClaim,
+        sources: DataSources,
+        snapshots: Snapshots | None,
+        *,
+        has_driver_tags: bool = False,
+    ) -> None:
         self._volumes = volumes
+        self._sources = sources
+        self._snapshots = snapshots
         self._read_claim = read_claim
         self._has_driver_tags = has_driver_tags
         self._busy: set[str] = set()
@@ -54,7 +70,9 @@ class ControllerService(csi_pb2_grpc.ControllerServicer):
         self, request: csi_pb2.ControllerGetCapabilitiesRequest, context: object
     ) -> csi_pb2.ControllerGetCapabilitiesResponse:
         """Without SINGLE_NODE_MULTI_WRITER, Kubernetes sends no ReadWriteOncePod."""
-        kinds = (_Rpc.CREATE_DELETE_VOLUME, _Rpc.EXPAND_VOLUME, _Rpc.SINGLE_NODE_MULTI_WRITER)
+        kinds = [_Rpc.CREATE_DELETE_VOLUME, _Rpc.EXPAND_VOLUME, _Rpc.SINGLE_NODE_MULTI_WRITER]
+        if self._snapshots is not None:
+            kinds += [_Rpc.CLONE_VOLUME, _Rpc.CREATE_DELETE_SNAPSHOT]
         return csi_pb2.ControllerGetCapabilitiesResponse(
             capabilities=[csi_pb2.ControllerServiceCapability(rpc=_Rpc(type=kind)) for kind in kinds]
         )
@@ -69,7 +87,10 @@ class ControllerService(csi_pb2_grpc.ControllerServicer):
             log.warning("storage-class-warning", volume=request.name, reason=str(warning))
         async with self._exclusive(request.name):
             created = await self._volumes.create(wanted, role)
-        return csi_pb2.CreateVolumeResponse(volume=_volume(created, wanted.required_bytes))
+        volume = _volume(created, wanted.required_bytes)
+        if request.HasField("volume_content_source"):
+            volume.content_source.CopyFrom(request.volume_content_source)
+        return csi_pb2.CreateVolumeResponse(volume=volume)
 
     async def DeleteVolume(
         self, request: csi_pb2.DeleteVolumeRequest, context: object
@@ -128,6 +149,46 @@ class ControllerService(csi_pb2_grpc.ControllerServicer):
             capacity_bytes=request.capacity_range.required_bytes, node_expansion_required=False
         )
 
+    async def CreateSnapshot(
+        self, request: csi_pb2.CreateSnapshotRequest, context: object
+    ) -> csi_pb2.CreateSnapshotResponse:
+        """The snapshot of that name, when it is complete.
+
+        A call that ends before has begun or continued the copy, which continues without it. csi-snapshotter
+        repeats the call. An answer that is not ready would allow applications to write again.
+        """
+        if self._snapshots is None:
+            raise NotImplementedError
+        if not request.name:
+            raise InvalidArgument("is missing", field="name", remedy="give the snapshot a name")
+        if not request.source_volume_id:
+            remedy = "give the volume's handle"
+            raise InvalidArgument("is missing", field="source_volume_id", remedy=remedy)
+        role = parse_provisioner_secret(request.secrets)
+        handle = _existing_handle(request.source_volume_id)
+        async with self._exclusive(request.name):
+            created = await self._snapshots.create(request.name, handle, role)
+        snapshot = csi_pb2.Snapshot(
+            snapshot_id=created.snapshot_id, source_volume_id=request.source_volume_id, ready_to_use=True
+        )
+        snapshot.creation_time.FromNanoseconds(int(created.created * 1e9))
+        return csi_pb2.CreateSnapshotResponse(snapshot=snapshot)
+
+    async def DeleteSnapshot(
+        self, request: csi_pb2.DeleteSnapshotRequest, context: object
+    ) -> csi_pb2.DeleteSnapshotResponse:
+        """Delete the snapshot; an ID that is not ours is ignored, without an error."""
+        if self._snapshots is None:
+            raise NotImplementedError
+        if not request.snapshot_id:
+            raise InvalidArgument("is missing", field="snapshot_id", remedy="give the snapshot's ID")
+        async with self._exclusive(request.snapshot_id):
+            try:
+                await self._snapshots.delete(request.snapshot_id)
+            except VolumeMissing as error:
+                log.warning("snapshot-not-ours", snapshot=request.snapshot_id, reason=str(error))
+        return csi_pb2.DeleteSnapshotResponse()
+
     async def ListVolumes(
         self, request: csi_pb2.ListVolumesRequest, context: object
     ) -> csi_pb2.ListVolumesResponse:
@@ -151,13 +212,25 @@ class ControllerService(csi_pb2_grpc.ControllerServicer):
             raise InvalidArgument("is missing", field="name", remedy="give the volume a name")
         capabilities = [read_capability(one) for one in request.volume_capabilities]
         check_new_volume(capabilities, parameters.provisioning.kind)
-        if request.HasField("volume_content_source"):
-            remedy = "leave it out; the volume would be empty"
-            raise InvalidArgument("is not supported", field="volume_content_source", remedy=remedy)
         origin = await self._with_metadata(parse_origin(request.parameters), parameters)
-        return volume_request(
+        wanted = volume_request(
             request.name, parameters, origin, required_bytes=request.capacity_range.required_bytes
         )
+        if not request.HasField("volume_content_source"):
+            return wanted
+        return replace(wanted, source=await self._source(request))
+
+    async def _source(self, request: csi_pb2.CreateVolumeRequest) -> CopySource:
+        """The data that the volume is a copy of; raises VolumeMissing, InvalidArgument, AwsError."""
+        source = request.volume_content_source
+        match source.WhichOneof("type"):
+            case "volume":
+                role = parse_provisioner_secret(request.secrets)
+                return await self._sources.of_handle(_existing_handle(source.volume.volume_id), role)
+            case "snapshot":
+                return parse_snapshot_id(source.snapshot.snapshot_id)
+        remedy = "give a volume or a snapshot"
+        raise InvalidArgument("is empty", field="volume_content_source", remedy=remedy)
 
     async def _with_metadata(self, origin: VolumeOrigin, parameters: VolumeParameters) -> VolumeOrigin:
         """The origin with the labels and annotations of the claim.

@@ -82,6 +82,10 @@ class ClaimStore:
             return None
         return read_claim(found.to_dict())
 
+    async def is_gone(self, claim: Claim) -> bool:
+        """Whether the claim does not exist any more, as the API server answers now."""
+        return await self._live(claim) is None
+
     async def _live(self, claim: Claim) -> Claim | None:
         """The current claim; None if it was deleted."""
         live = await self.get(claim.namespace, claim.name)

@@ -10,7 +10,7 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
-from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy, StorageClass
+from kube_efs.model.claims import Claim, ClaimPhase, DataSource, ReclaimPolicy, StorageClass
 from kube_efs.model.efs.ids import ClaimUid, FileSystemId, parse_file_system_id
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.gids import DIRECTORY_ID_ANNOTATION, GID_ANNOTATION, parse_gid
@@ -69,12 +69,23 @@ def read_claim(body: Json) -> Claim:
             for one in status.get("conditions") or ()
         ),
         is_block=spec.get("volumeMode") == "Block",
-        has_data_source=bool(spec.get("dataSource") or spec.get("dataSourceRef")),
+        data_source=_data_source(spec.get("dataSourceRef") or spec.get("dataSource")),
         selected_node=annotations.get(_SELECTED_NODE),
         storage_provisioner=annotations.get(_STORAGE_PROVISIONER, annotations.get(_BETA_STORAGE_PROVISIONER)),
         attributes_class=spec.get("volumeAttributesClassName") or None,
         rejection=annotations.get(REJECT_REASON, "") if annotations.get(REJECTED) == "true" else None,
         file_system=_chosen_file_system(annotations.get(CHOSEN_FILE_SYSTEM, ""), meta["uid"]),
+    )
+
+
+def _data_source(found: Json | None) -> DataSource | None:
+    if not found:
+        return None
+    return DataSource(
+        kind=found.get("kind", ""),
+        name=found.get("name", ""),
+        group=found.get("apiGroup") or "",
+        namespace=found.get("namespace") or "",
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Final
 
 from kube_efs.model.efs.ids import ClaimUid, FileSystemId
 
@@ -22,6 +23,36 @@ class ClaimPhase(StrEnum):
     PENDING = "Pending"
     BOUND = "Bound"
     LOST = "Lost"
+
+
+SNAPSHOT_GROUP: Final = "snapshot.storage.k8s.io"
+
+
+class DataSourceKind(StrEnum):
+    """The kinds of data sources that a volume can be copied from."""
+
+    CLAIM = "PersistentVolumeClaim"
+    SNAPSHOT = "VolumeSnapshot"
+
+
+_GROUPS: Final[Mapping[str, str]] = MappingProxyType(
+    {DataSourceKind.CLAIM: "", DataSourceKind.SNAPSHOT: SNAPSHOT_GROUP}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataSource:
+    """What a claim asks to be filled with; ``namespace`` is empty for that of the claim."""
+
+    kind: str
+    name: str
+    group: str = ""
+    namespace: str = ""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it is a claim or a snapshot."""
+        return _GROUPS.get(self.kind) == self.group
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +94,7 @@ class Claim:
     capacity: str | None = None
     resizing: bool = False
     is_block: bool = False
-    has_data_source: bool = False
+    data_source: DataSource | None = None
     selected_node: str | None = None
     storage_provisioner: str | None = None
     attributes_class: str | None = None

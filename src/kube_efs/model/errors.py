@@ -37,6 +37,7 @@
     ├── WorkerFailed             a worker pod could not create or remove directories
     │   ├── WorkerDenied         EFS does not let worker pods mount the root of the file system
     │   ├── WorkerRefused        a link or file blocks the path; nothing was changed
+    │   ├── CopyDiffers          the name of a copy belongs to another one
     │   └── GidTaken             another directory has the group id
     ├── MountFailed              a volume could not be mounted or unmounted on this node
     │   └── MountUnfinished      and it may still succeed
@@ -276,6 +277,10 @@ class WorkerDenied(WorkerFailed):
 
 class WorkerRefused(WorkerFailed):
     """Something blocks the path, such as a link; no directory was created or removed."""
+
+
+class CopyDiffers(WorkerFailed):
+    """The name of a copy belongs to a copy of another directory."""
 
 
 class GidTaken(WorkerFailed):

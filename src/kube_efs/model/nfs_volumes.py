@@ -7,14 +7,27 @@ from kube_efs.model.errors import ClaimRefused, NotYet
 
 
 def refuse_unservable(claim: Claim) -> None:
-    """Raises ClaimRefused for a block volume and for a data source, which NFS does not support."""
+    """Raises ClaimRefused for a block volume, and for a data source that cannot be copied."""
     if claim.is_block:
         raise ClaimRefused(
             "cannot be served by NFS", field="spec.volumeMode", value="Block", remedy="use Filesystem"
         )
-    if claim.has_data_source:
+    source = claim.data_source
+    if source is None:
+        return
+    if not source.is_known:
         raise ClaimRefused(
-            "is not supported, the volume would be empty", field="spec.dataSource", remedy="leave it out"
+            "cannot be copied",
+            field="spec.dataSource",
+            value=f"{source.kind} {source.name}",
+            remedy="name a PersistentVolumeClaim or a VolumeSnapshot",
+        )
+    if source.namespace not in {"", claim.namespace}:
+        raise ClaimRefused(
+            "is another namespace than that of the claim",
+            field="spec.dataSourceRef.namespace",
+            value=source.namespace,
+            remedy="copy within one namespace",
         )
 
 

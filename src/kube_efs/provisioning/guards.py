@@ -276,6 +276,13 @@ class Guards:
         """The same for a volume without our finalizer, which is not Terminating: it lists all volumes."""
         return await self._check(removal, frozenset({volume.name}), await self._fresh())
 
+    async def check_without_volume(self, removal: Removal) -> Permit:
+        """Check the removal of a directory that belongs to no volume, such as a snapshot's.
+
+        This lists all volumes. Raises RemovalRefused, NotYet, AwsError, KubeError.
+        """
+        return await self._check(removal, frozenset(), await self._fresh())
+
     async def volumes_of(self, handle: VolumeHandle) -> frozenset[str]:
         """The uids of the volumes with exactly this handle; raises KubeError.
 

@@ -299,14 +299,14 @@ def _is_block(claim: PersistentVolumeClaim) -> None:
 
 def _is_a_copy(claim: PersistentVolumeClaim) -> None:
     assert claim.spec
-    claim.spec.dataSource = TypedLocalObjectReference(kind="PersistentVolumeClaim", name="other")
+    claim.spec.dataSource = TypedLocalObjectReference(apiGroup="example.com", kind="Database", name="other")
 
 
 UNSERVABLE = {
     "selector": (_selects, "spec.selector: is not supported"),
     "empty selector": (_selects_nothing, "spec.selector: is not supported"),
     "block device": (_is_block, "spec.volumeMode: 'Block' cannot be served by NFS"),
-    "data source": (_is_a_copy, "spec.dataSource: is not supported, the volume would be empty"),
+    "data source": (_is_a_copy, "spec.dataSource: 'Database other' cannot be copied"),
 }
 
 

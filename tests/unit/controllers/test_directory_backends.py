@@ -12,6 +12,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 from tests.serving import answering, serving
+from tests.unit.provisioning.copying import given_copies
 from tests.unit.provisioning.world import Folders, Moments
 from tests.unmounting import unmount
 
@@ -194,6 +195,7 @@ async def test_backend_uses_the_mount_or_the_worker_pods(is_mounted: bool) -> No
         DirectoryService(provisioner=PROVISIONER, mounted=here if is_mounted else None),
         index=VolumeIndex(),
         workers=workers,
+        copies=given_copies()[0],
         metrics=ControllerMetrics(CollectorRegistry()),
     )
     data = Location(file_system_id=FS1, directory=parse_directory("/data"))
@@ -211,6 +213,7 @@ async def test_backend_without_mount_and_workers_is_an_error() -> None:
             DirectoryService(provisioner=PROVISIONER, mounted=None),
             index=VolumeIndex(),
             workers=None,
+            copies=given_copies()[0],
             metrics=ControllerMetrics(CollectorRegistry()),
         )
     assert str(caught.value) == (

@@ -64,6 +64,7 @@ class Scene:
             provisioner=PROVISIONER,
             index=world.index,
             directories=world.folders,
+            copies=world.copies,
             record_choice=world.record_choice,
         )
         engine = Engine(

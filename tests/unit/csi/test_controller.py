@@ -16,6 +16,8 @@ from kube_efs.csi.controller import ControllerService, controller_service
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import ControllerStub
 from kube_efs.model.claims import ReclaimPolicy
+from kube_efs.model.copies import SNAPSHOTS, CopySource, Owner
+from kube_efs.model.efs.directories import parse_directory
 from kube_efs.model.efs.ids import ZoneName
 from kube_efs.model.errors import (
     AwsDenied,
@@ -23,10 +25,13 @@ from kube_efs.model.errors import (
     AwsNotFound,
     AwsThrottled,
     AwsUnavailable,
+    CopyDiffers,
     KubeDenied,
     KubeEfsError,
+    WorkerFailed,
+    WorkerRefused,
 )
-from kube_efs.model.volumes import VolumePhase
+from kube_efs.model.volumes import Location, VolumePhase
 
 # The generated type of a stub is that of calls that block, unless mypy sees the channel that it is made with.
 Stub = Any
@@ -62,7 +67,9 @@ def world() -> CsiWorld:
 
 @pytest.fixture
 async def stub(connect: Connect, world: CsiWorld) -> AsyncIterator[Stub]:
-    controller = ControllerService(world.volumes, world.claims.get, has_driver_tags=True)
+    controller = ControllerService(
+        world.volumes, world.claims.get, world.sources, world.snapshots, has_driver_tags=True
+    )
     async with connect(controller_service(controller)) as channel:
         yield ControllerStub(channel)
 
@@ -77,7 +84,8 @@ async def refused(call: Any) -> tuple[StatusCode, str]:
 async def test_only_implemented_capabilities_are_announced(stub: Stub) -> None:
     answer = await stub.ControllerGetCapabilities(csi.ControllerGetCapabilitiesRequest())
     kinds = {csi.ControllerServiceCapability.RPC.Type.Name(one.rpc.type) for one in answer.capabilities}
-    assert kinds == {"CREATE_DELETE_VOLUME", "EXPAND_VOLUME", "SINGLE_NODE_MULTI_WRITER"}
+    needing_workers = {"CLONE_VOLUME", "CREATE_DELETE_SNAPSHOT"}
+    assert kinds == {"CREATE_DELETE_VOLUME", "EXPAND_VOLUME", "SINGLE_NODE_MULTI_WRITER"} | needing_workers
 
 
 @pytest.mark.parametrize(
@@ -89,7 +97,9 @@ async def test_only_implemented_capabilities_are_announced(stub: Stub) -> None:
     ],
 )
 async def test_unannounced_methods_are_unimplemented(connect: Connect, world: CsiWorld, method: str) -> None:
-    async with connect(controller_service(ControllerService(world.volumes, world.claims.get))) as channel:
+    async with connect(
+        controller_service(ControllerService(world.volumes, world.claims.get, world.sources, None))
+    ) as channel:
         code, _ = await refused(channel.unary_unary(f"/csi.v1.Controller/{method}")(b""))  # type: ignore[arg-type]
     assert code is StatusCode.UNIMPLEMENTED
 
@@ -236,7 +246,7 @@ INVALID: dict[str, tuple[csi.CreateVolumeRequest, str]] = {
     ),
     "content source": (
         wanted(volume_content_source=csi.VolumeContentSource()),
-        "volume_content_source: is not supported; leave it out; the volume would be empty",
+        "volume_content_source: is empty; give a volume or a snapshot",
     ),
     "no class": (wanted(parameters=dict.fromkeys(NEEDFUL, "-")), "provisioningMode: is missing"),
     "no tags despite driver tags": (
@@ -486,3 +496,135 @@ async def test_invalid_expansion_is_refused(
     stub: Stub, request_: csi.ControllerExpandVolumeRequest, code: StatusCode, text: str
 ) -> None:
     assert await refused(stub.ControllerExpandVolume(request_)) == (code, text)
+
+
+# --- copies and snapshots
+
+OLD = f"{FS}:/old"
+OLD_DATA = CopySource(location=Location(file_system_id=FS, directory=parse_directory("/old")))
+SNAPSHOT_ID = f"{FS}:/{SNAPSHOTS}/snapshot-1"
+
+
+def copy_of(**source: Any) -> csi.VolumeContentSource:
+    return csi.VolumeContentSource(**source)
+
+
+OF_VOLUME = copy_of(volume=csi.VolumeContentSource.VolumeSource(volume_id=OLD))
+OF_SNAPSHOT = copy_of(snapshot=csi.VolumeContentSource.SnapshotSource(snapshot_id=SNAPSHOT_ID))
+
+
+@pytest.mark.parametrize(
+    ("source", "directory"), [(OF_VOLUME, "/old"), (OF_SNAPSHOT, f"/{SNAPSHOTS}/snapshot-1")]
+)
+async def test_volume_is_filled_from_its_source(
+    stub: Stub, world: CsiWorld, source: csi.VolumeContentSource, directory: str
+) -> None:
+    world.sources.by_handle[f"efs:{OLD}"] = OLD_DATA
+    answer = await stub.CreateVolume(wanted(volume_content_source=source))
+    assert answer.volume.content_source == source
+    ((target, terms),) = world.folders.copies
+    assert (str(target), terms.key, str(terms.source)) == (f"{FS}:/pvc-1", "pvc-1", directory)
+    assert terms.maps_owner
+    # The directory of the access point is made first, because its owner is that of the copy.
+    assert list(world.folders.made) == [f"{FS}:/pvc-1"]
+    (point,) = world.api.points.values()
+    assert point.user is not None
+    made = world.folders.made[f"{FS}:/pvc-1"]
+    assert (made.uid, made.gid, made.mode) == (point.user.uid, point.user.gid, 0o700)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "text"),
+    [
+        ({"fileSystemId": str(OTHER)}, f"'{FS}:/old' is not on a file system of the class ({OTHER})"),
+        ({"reuseAccessPoint": "true", "csi.storage.k8s.io/pvc/name": "a"}, "may give a volume with data"),
+        ({"provisioningMode": "s3files-ap"}, "makes volumes on S3 Files, whose directories are not copied"),
+    ],
+)
+async def test_class_that_cannot_be_filled_is_refused(
+    stub: Stub, world: CsiWorld, parameters: dict[str, str], text: str
+) -> None:
+    world.sources.by_handle[f"efs:{OLD}"] = OLD_DATA
+    named = {"csi.storage.k8s.io/pvc/namespace": "team", "csi.storage.k8s.io/pvc/name": "a", **parameters}
+    request = wanted(volume_content_source=OF_VOLUME, parameters=named)
+    code, told = await refused(stub.CreateVolume(request))
+    assert (code, text in told) == (StatusCode.INVALID_ARGUMENT, True), told
+    assert (world.folders.copies, world.api.points) == ([], {})
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        OF_VOLUME,
+        copy_of(volume=csi.VolumeContentSource.VolumeSource(volume_id="another driver's")),
+        copy_of(snapshot=csi.VolumeContentSource.SnapshotSource(snapshot_id="another driver's")),
+    ],
+    ids=["missing volume", "volume of others", "snapshot of others"],
+)
+async def test_missing_source_is_not_found(stub: Stub, source: csi.VolumeContentSource) -> None:
+    code, _ = await refused(stub.CreateVolume(wanted(volume_content_source=source)))
+    assert code is StatusCode.NOT_FOUND
+
+
+async def test_snapshot_is_complete_when_it_is_answered(stub: Stub, world: CsiWorld) -> None:
+    world.sources.by_handle[f"efs:{OLD}"] = replace(OLD_DATA, owner=Owner(uid=7, gid=8))
+    answer = await stub.CreateSnapshot(csi.CreateSnapshotRequest(name="snapshot-1", source_volume_id=OLD))
+    snapshot = answer.snapshot
+    assert (snapshot.snapshot_id, snapshot.source_volume_id) == (f"{SNAPSHOT_ID}:7:8", OLD)
+    assert snapshot.ready_to_use
+    assert snapshot.creation_time.ToNanoseconds() == 1_700_000_000_500_000_000
+    ((target, terms),) = world.folders.copies
+    assert str(target) == SNAPSHOT_ID
+    assert (terms.key, terms.maps_owner) == ("snapshot.snapshot-1", False)
+
+
+async def test_snapshot_is_deleted_with_its_record(stub: Stub, world: CsiWorld) -> None:
+    await stub.DeleteSnapshot(csi.DeleteSnapshotRequest(snapshot_id=f"{SNAPSHOT_ID}:7:8"))
+    assert world.folders.removed == [f"{SNAPSHOT_ID} in /{SNAPSHOTS}"]
+    assert [(str(target), key) for target, key in world.folders.discarded] == [
+        (SNAPSHOT_ID, "snapshot.snapshot-1")
+    ]
+
+
+async def test_snapshot_in_use_is_not_deleted(stub: Stub, world: CsiWorld) -> None:
+    world.note("user", f"efs:{SNAPSHOT_ID}")
+    code, text = await refused(stub.DeleteSnapshot(csi.DeleteSnapshotRequest(snapshot_id=SNAPSHOT_ID)))
+    assert code is StatusCode.FAILED_PRECONDITION
+    assert "is also used by user" in text
+    assert (world.folders.removed, world.folders.discarded) == ([], [])
+
+
+async def test_snapshot_of_another_driver_counts_as_deleted(stub: Stub, world: CsiWorld) -> None:
+    await stub.DeleteSnapshot(csi.DeleteSnapshotRequest(snapshot_id="snap-0123"))
+    assert world.folders.removed == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        (CopyDiffers("is the name of a copy of another directory", field="copy"), StatusCode.ALREADY_EXISTS),
+        (WorkerRefused("exists and is not empty", field="directory"), StatusCode.FAILED_PRECONDITION),
+        (WorkerFailed("did not end", field="worker pod"), StatusCode.UNAVAILABLE),
+    ],
+)
+async def test_failed_snapshot_has_the_code_of_its_reason(
+    stub: Stub, world: CsiWorld, fault: WorkerFailed, code: StatusCode
+) -> None:
+    world.sources.by_handle[f"efs:{OLD}"] = OLD_DATA
+    world.folders.copy_fault = fault
+    request = csi.CreateSnapshotRequest(name="snapshot-1", source_volume_id=OLD)
+    assert (await refused(stub.CreateSnapshot(request)))[0] is code
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        csi.CreateSnapshotRequest(source_volume_id=OLD),
+        csi.CreateSnapshotRequest(name="a"),
+        csi.DeleteSnapshotRequest(),
+    ],
+    ids=["no name", "no volume", "no snapshot"],
+)
+async def test_incomplete_request_for_a_snapshot_is_invalid(stub: Stub, request_: Any) -> None:
+    method = stub.DeleteSnapshot if isinstance(request_, csi.DeleteSnapshotRequest) else stub.CreateSnapshot
+    assert (await refused(method(request_)))[0] is StatusCode.INVALID_ARGUMENT

@@ -94,7 +94,9 @@ def world() -> CsiWorld:
 
 @pytest.fixture
 async def stub(connect: Connect, world: CsiWorld) -> AsyncIterator[Any]:
-    controller = ControllerService(world.volumes, world.claims.get, has_driver_tags=True)
+    controller = ControllerService(
+        world.volumes, world.claims.get, world.sources, world.snapshots, has_driver_tags=True
+    )
     async with connect(controller_service(controller)) as channel:
         yield ControllerStub(channel)
 

@@ -39,6 +39,8 @@ def test_methods_have_the_paths_of_the_specification() -> None:
             "ListVolumes",
             "ControllerGetCapabilities",
             "ControllerExpandVolume",
+            "CreateSnapshot",
+            "DeleteSnapshot",
             "ControllerGetVolume",
         },
         "csi.v1.Node": {
@@ -59,6 +61,8 @@ def test_exactly_the_secrets_are_marked_and_are_maps_of_text() -> None:
     assert {field.full_name for field in secret} == {
         "csi.v1.CreateVolumeRequest.secrets",
         "csi.v1.DeleteVolumeRequest.secrets",
+        "csi.v1.CreateSnapshotRequest.secrets",
+        "csi.v1.DeleteSnapshotRequest.secrets",
         "csi.v1.ControllerExpandVolumeRequest.secrets",
         "csi.v1.ValidateVolumeCapabilitiesRequest.secrets",
         "csi.v1.NodePublishVolumeRequest.secrets",

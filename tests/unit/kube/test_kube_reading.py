@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from kube_efs.kube.reading import read_claim, read_storage_class, read_volume
-from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy, StorageClass
+from kube_efs.model.claims import Claim, ClaimPhase, DataSource, ReclaimPolicy, StorageClass
 from kube_efs.model.efs.ids import ClaimUid
 from kube_efs.model.volumes import FINALIZER, ClaimReference, CsiSource, NfsSource, Volume, VolumePhase
 
@@ -115,9 +115,16 @@ def with_annotations(**annotations: str) -> dict[str, Any]:
         ),
         pytest.param(with_spec(volumeMode="Block"), "is_block", True, id="a block device"),
         pytest.param(
-            with_spec(dataSource={"kind": "PersistentVolumeClaim", "name": "x"}), "has_data_source", True
+            with_spec(dataSource={"kind": "PersistentVolumeClaim", "name": "x"}),
+            "data_source",
+            DataSource(kind="PersistentVolumeClaim", name="x"),
         ),
-        pytest.param(with_spec(dataSourceRef={"kind": "Any", "name": "x"}), "has_data_source", True),
+        pytest.param(
+            with_spec(dataSourceRef={"apiGroup": "a.io", "kind": "Any", "name": "x", "namespace": "n"}),
+            "data_source",
+            DataSource(kind="Any", name="x", group="a.io", namespace="n"),
+        ),
+        pytest.param(with_spec(), "data_source", None, id="no data source"),
         pytest.param(with_spec(resources={}), "requested_storage", "1Gi", id="no size"),
         pytest.param(with_annotations(rejected="false", reason="x"), "rejection", None, id="not rejected"),
         pytest.param(with_annotations(reason="x"), "rejection", None, id="a reason only"),

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kube_efs.model.claims import Claim, ReclaimPolicy, StorageClass
+from kube_efs.model.claims import Claim, DataSource, ReclaimPolicy, StorageClass
 from kube_efs.model.directory_volumes import (
     DirectoryProvisioner,
     directory_name,
@@ -105,9 +105,9 @@ def test_only_tls_classes_need_a_tunnel() -> None:
             id="block device",
         ),
         pytest.param(
-            {"has_data_source": True},
-            "spec.dataSource: is not supported, the volume would be empty; leave it out",
-            id="clone",
+            {"data_source": DataSource(kind="Any", name="x")},
+            "spec.dataSource: 'Any x' cannot be copied; name a PersistentVolumeClaim or a VolumeSnapshot",
+            id="data source of another kind",
         ),
         pytest.param(
             {"match_labels": {}},

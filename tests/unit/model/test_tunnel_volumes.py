@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kube_efs.model.claims import Claim, ReclaimPolicy, StorageClass
+from kube_efs.model.claims import Claim, DataSource, ReclaimPolicy, StorageClass
 from kube_efs.model.efs.directories import Permissions
 from kube_efs.model.efs.file_systems import Discovery, FileSystem, LifeCycleState, MountTarget
 from kube_efs.model.efs.ids import ClaimUid, FileSystemId, MountTargetId, SubnetId, VpcId
@@ -283,10 +283,24 @@ REFUSED = [
         id="block device",
     ),
     pytest.param(
-        claim(has_data_source=True),
+        claim(data_source=DataSource(kind="Database", name="x", group="example.com")),
         AUTO,
-        "spec.dataSource: is not supported, the volume would be empty; leave it out",
-        id="clone",
+        "spec.dataSource: 'Database x' cannot be copied; name a PersistentVolumeClaim or a VolumeSnapshot",
+        id="data source of another kind",
+    ),
+    pytest.param(
+        claim(data_source=DataSource(kind="PersistentVolumeClaim", name="x", group="example.com")),
+        AUTO,
+        "spec.dataSource: 'PersistentVolumeClaim x' cannot be copied; "
+        "name a PersistentVolumeClaim or a VolumeSnapshot",
+        id="data source of another group",
+    ),
+    pytest.param(
+        claim(data_source=DataSource(kind="PersistentVolumeClaim", name="x", namespace="elsewhere")),
+        AUTO,
+        "spec.dataSourceRef.namespace: 'elsewhere' is another namespace than that of the claim; "
+        "copy within one namespace",
+        id="data source of another namespace",
     ),
     pytest.param(
         claim(),

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from prometheus_client import CollectorRegistry
+from tests.unit.provisioning.copying import CopiedFolders, given_copies
 
 from kube_efs.kube.volumes import VolumeStore
 from kube_efs.model.claims import Claim, StorageClass
@@ -143,10 +144,11 @@ class Store(VolumeStore):
         self.on_change(volume)
 
 
-class Folders:
+class Folders(CopiedFolders):
     """Directories of file systems; records each removal of an existing directory."""
 
     def __init__(self, moment: Moments) -> None:
+        super().__init__()
         self.there: set[Location] = set()
         self.permissions: dict[Location, Permissions] = {}
         # The directories that each group ID was claimed for, as their marks say.
@@ -227,10 +229,13 @@ class World:
         )
         self.index.replace_volumes(self.store.volumes.values())
         self.store.on_change = self.index.put_volume
+        self.guards = Guards(index=self.index, store=self.store, roots=self.roots)
+        self.copies, self.sources = given_copies(self.guards.reservations)
         tunnel = TunnelBackend(
             provisioner=PROVISIONER,
             index=self.index,
             directories=self.folders,
+            copies=self.copies,
             record_choice=self.record_choice,
         )
         self.registry = CollectorRegistry()
@@ -238,10 +243,10 @@ class World:
             DIRECTORY_PROVISIONER,
             index=self.index,
             directories=self.folders,
+            copies=self.copies,
             metrics=ControllerMetrics(self.registry),
             pace=self.pace,
         )
-        self.guards = Guards(index=self.index, store=self.store, roots=self.roots)
         self.engine = Engine(
             index=self.index,
             backends=[tunnel, self.directory],

@@ -187,7 +187,7 @@ class Identity:
 
 
 class ControllerStub:
-    """Creates, expands and deletes volumes; called by csi-provisioner and csi-resizer.
+    """Creates, expands, deletes and copies volumes; called by csi-provisioner, csi-resizer and csi-snapshotter.
     """
 
     def __init__(self, channel):
@@ -221,6 +221,16 @@ class ControllerStub:
                 request_serializer=kube__efs_dot_csi_dot_protocol_dot_csi__pb2.ControllerGetCapabilitiesRequest.SerializeToString,
                 response_deserializer=kube__efs_dot_csi_dot_protocol_dot_csi__pb2.ControllerGetCapabilitiesResponse.FromString,
                 _registered_method=True)
+        self.CreateSnapshot = channel.unary_unary(
+                '/csi.v1.Controller/CreateSnapshot',
+                request_serializer=kube__efs_dot_csi_dot_protocol_dot_csi__pb2.CreateSnapshotRequest.SerializeToString,
+                response_deserializer=kube__efs_dot_csi_dot_protocol_dot_csi__pb2.CreateSnapshotResponse.FromString,
+                _registered_method=True)
+        self.DeleteSnapshot = channel.unary_unary(
+                '/csi.v1.Controller/DeleteSnapshot',
+                request_serializer=kube__efs_dot_csi_dot_protocol_dot_csi__pb2.DeleteSnapshotRequest.SerializeToString,
+                response_deserializer=kube__efs_dot_csi_dot_protocol_dot_csi__pb2.DeleteSnapshotResponse.FromString,
+                _registered_method=True)
         self.ControllerExpandVolume = channel.unary_unary(
                 '/csi.v1.Controller/ControllerExpandVolume',
                 request_serializer=kube__efs_dot_csi_dot_protocol_dot_csi__pb2.ControllerExpandVolumeRequest.SerializeToString,
@@ -234,7 +244,7 @@ class ControllerStub:
 
 
 class ControllerServicer:
-    """Creates, expands and deletes volumes; called by csi-provisioner and csi-resizer.
+    """Creates, expands, deletes and copies volumes; called by csi-provisioner, csi-resizer and csi-snapshotter.
     """
 
     def CreateVolume(self, request, context):
@@ -262,6 +272,18 @@ class ControllerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ControllerGetCapabilities(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateSnapshot(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteSnapshot(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -307,6 +329,16 @@ def add_ControllerServicer_to_server(servicer, server):
                     request_deserializer=kube__efs_dot_csi_dot_protocol_dot_csi__pb2.ControllerGetCapabilitiesRequest.FromString,
                     response_serializer=kube__efs_dot_csi_dot_protocol_dot_csi__pb2.ControllerGetCapabilitiesResponse.SerializeToString,
             ),
+            'CreateSnapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateSnapshot,
+                    request_deserializer=kube__efs_dot_csi_dot_protocol_dot_csi__pb2.CreateSnapshotRequest.FromString,
+                    response_serializer=kube__efs_dot_csi_dot_protocol_dot_csi__pb2.CreateSnapshotResponse.SerializeToString,
+            ),
+            'DeleteSnapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteSnapshot,
+                    request_deserializer=kube__efs_dot_csi_dot_protocol_dot_csi__pb2.DeleteSnapshotRequest.FromString,
+                    response_serializer=kube__efs_dot_csi_dot_protocol_dot_csi__pb2.DeleteSnapshotResponse.SerializeToString,
+            ),
             'ControllerExpandVolume': grpc.unary_unary_rpc_method_handler(
                     servicer.ControllerExpandVolume,
                     request_deserializer=kube__efs_dot_csi_dot_protocol_dot_csi__pb2.ControllerExpandVolumeRequest.FromString,
@@ -326,7 +358,7 @@ def add_ControllerServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Controller:
-    """Creates, expands and deletes volumes; called by csi-provisioner and csi-resizer.
+    """Creates, expands, deletes and copies volumes; called by csi-provisioner, csi-resizer and csi-snapshotter.
     """
 
     @staticmethod
@@ -454,6 +486,60 @@ class Controller:
             '/csi.v1.Controller/ControllerGetCapabilities',
             kube__efs_dot_csi_dot_protocol_dot_csi__pb2.ControllerGetCapabilitiesRequest.SerializeToString,
             kube__efs_dot_csi_dot_protocol_dot_csi__pb2.ControllerGetCapabilitiesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/csi.v1.Controller/CreateSnapshot',
+            kube__efs_dot_csi_dot_protocol_dot_csi__pb2.CreateSnapshotRequest.SerializeToString,
+            kube__efs_dot_csi_dot_protocol_dot_csi__pb2.CreateSnapshotResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/csi.v1.Controller/DeleteSnapshot',
+            kube__efs_dot_csi_dot_protocol_dot_csi__pb2.DeleteSnapshotRequest.SerializeToString,
+            kube__efs_dot_csi_dot_protocol_dot_csi__pb2.DeleteSnapshotResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -78,7 +78,7 @@ class IdentityServicer(metaclass=_abc_1.ABCMeta):
 def add_IdentityServicer_to_server(servicer: IdentityServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class ControllerStub:
-    """Creates, expands and deletes volumes; called by csi-provisioner and csi-resizer."""
+    """Creates, expands, deletes and copies volumes; called by csi-provisioner, csi-resizer and csi-snapshotter."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -89,12 +89,14 @@ class ControllerStub:
     ValidateVolumeCapabilities: _grpc.UnaryUnaryMultiCallable[_csi_pb2.ValidateVolumeCapabilitiesRequest, _csi_pb2.ValidateVolumeCapabilitiesResponse]
     ListVolumes: _grpc.UnaryUnaryMultiCallable[_csi_pb2.ListVolumesRequest, _csi_pb2.ListVolumesResponse]
     ControllerGetCapabilities: _grpc.UnaryUnaryMultiCallable[_csi_pb2.ControllerGetCapabilitiesRequest, _csi_pb2.ControllerGetCapabilitiesResponse]
+    CreateSnapshot: _grpc.UnaryUnaryMultiCallable[_csi_pb2.CreateSnapshotRequest, _csi_pb2.CreateSnapshotResponse]
+    DeleteSnapshot: _grpc.UnaryUnaryMultiCallable[_csi_pb2.DeleteSnapshotRequest, _csi_pb2.DeleteSnapshotResponse]
     ControllerExpandVolume: _grpc.UnaryUnaryMultiCallable[_csi_pb2.ControllerExpandVolumeRequest, _csi_pb2.ControllerExpandVolumeResponse]
     ControllerGetVolume: _grpc.UnaryUnaryMultiCallable[_csi_pb2.ControllerGetVolumeRequest, _csi_pb2.ControllerGetVolumeResponse]
 
 @_typing.type_check_only
 class ControllerAsyncStub(ControllerStub):
-    """Creates, expands and deletes volumes; called by csi-provisioner and csi-resizer."""
+    """Creates, expands, deletes and copies volumes; called by csi-provisioner, csi-resizer and csi-snapshotter."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     CreateVolume: _aio.UnaryUnaryMultiCallable[_csi_pb2.CreateVolumeRequest, _csi_pb2.CreateVolumeResponse]  # type: ignore[assignment]
@@ -102,11 +104,13 @@ class ControllerAsyncStub(ControllerStub):
     ValidateVolumeCapabilities: _aio.UnaryUnaryMultiCallable[_csi_pb2.ValidateVolumeCapabilitiesRequest, _csi_pb2.ValidateVolumeCapabilitiesResponse]  # type: ignore[assignment]
     ListVolumes: _aio.UnaryUnaryMultiCallable[_csi_pb2.ListVolumesRequest, _csi_pb2.ListVolumesResponse]  # type: ignore[assignment]
     ControllerGetCapabilities: _aio.UnaryUnaryMultiCallable[_csi_pb2.ControllerGetCapabilitiesRequest, _csi_pb2.ControllerGetCapabilitiesResponse]  # type: ignore[assignment]
+    CreateSnapshot: _aio.UnaryUnaryMultiCallable[_csi_pb2.CreateSnapshotRequest, _csi_pb2.CreateSnapshotResponse]  # type: ignore[assignment]
+    DeleteSnapshot: _aio.UnaryUnaryMultiCallable[_csi_pb2.DeleteSnapshotRequest, _csi_pb2.DeleteSnapshotResponse]  # type: ignore[assignment]
     ControllerExpandVolume: _aio.UnaryUnaryMultiCallable[_csi_pb2.ControllerExpandVolumeRequest, _csi_pb2.ControllerExpandVolumeResponse]  # type: ignore[assignment]
     ControllerGetVolume: _aio.UnaryUnaryMultiCallable[_csi_pb2.ControllerGetVolumeRequest, _csi_pb2.ControllerGetVolumeResponse]  # type: ignore[assignment]
 
 class ControllerServicer(metaclass=_abc_1.ABCMeta):
-    """Creates, expands and deletes volumes; called by csi-provisioner and csi-resizer."""
+    """Creates, expands, deletes and copies volumes; called by csi-provisioner, csi-resizer and csi-snapshotter."""
 
     @_abc_1.abstractmethod
     def CreateVolume(
@@ -142,6 +146,20 @@ class ControllerServicer(metaclass=_abc_1.ABCMeta):
         request: _csi_pb2.ControllerGetCapabilitiesRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_csi_pb2.ControllerGetCapabilitiesResponse, _abc.Awaitable[_csi_pb2.ControllerGetCapabilitiesResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def CreateSnapshot(
+        self,
+        request: _csi_pb2.CreateSnapshotRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_csi_pb2.CreateSnapshotResponse, _abc.Awaitable[_csi_pb2.CreateSnapshotResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def DeleteSnapshot(
+        self,
+        request: _csi_pb2.DeleteSnapshotRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_csi_pb2.DeleteSnapshotResponse, _abc.Awaitable[_csi_pb2.DeleteSnapshotResponse]]: ...
 
     @_abc_1.abstractmethod
     def ControllerExpandVolume(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
+from kube_efs.model.copies import CopySource
 from kube_efs.model.csi.access_point_tags import DEFAULT_TAGS, REQUESTED_BYTES, Tag, TagPolicy
 from kube_efs.model.csi.errors import ExistingVolumeDiffers, InvalidArgument
 from kube_efs.model.csi.parameters import VolumeParameters, with_choices
@@ -25,12 +26,16 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VolumeRequest:
-    """The request of CreateVolume; ``required_bytes`` is 0 without a size."""
+    """The request of CreateVolume; ``required_bytes`` is 0 without a size.
+
+    ``source`` is what the volume is a copy of, if it is one.
+    """
 
     name: str
     parameters: VolumeParameters
     origin: VolumeOrigin = field(default_factory=VolumeOrigin)
     required_bytes: int = 0
+    source: CopySource | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@
         ├── VolumeMissing            NOT_FOUND: the volume does not exist
         ├── VolumePending            ABORTED: an earlier call for the volume still runs
         ├── VolumeInUse              FAILED_PRECONDITION: another target has a volume for one target
+        ├── SourceRefused            FAILED_PRECONDITION: the data of the source cannot be copied
         └── NoMountTarget            FAILED_PRECONDITION: the file system has no usable mount target
 
 The codes are those of the CSI specification, version 1.12, if it defines one for the case.
@@ -64,6 +65,12 @@ class VolumePending(RequestRefused):
 
 class VolumeInUse(RequestRefused):
     """The volume is for one target at a time, and another target has it."""
+
+    code = RpcCode.FAILED_PRECONDITION
+
+
+class SourceRefused(RequestRefused):
+    """The directory cannot be copied; nothing was changed."""
 
     code = RpcCode.FAILED_PRECONDITION
 

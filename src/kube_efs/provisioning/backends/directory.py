@@ -33,6 +33,7 @@ from kube_efs.model.errors import (
 from kube_efs.model.gids import GidRange
 from kube_efs.model.nfs_volumes import tunnel_port
 from kube_efs.model.volumes import Location, Volume
+from kube_efs.provisioning.copies import Copies, volume_key
 from kube_efs.provisioning.guards import Order, RemovableDirectory, Removal, tenant_of
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.contract import Directories, remove_directory
@@ -51,6 +52,7 @@ class DirectoryPlan:
     request: DirectoryRequest
     index: VolumeIndex
     directories: Directories
+    copies: Copies
 
     @property
     def claim(self) -> Claim:
@@ -84,23 +86,36 @@ class DirectoryPlan:
         """Nothing."""
 
     async def make(self) -> Self:
-        """Take a group ID and create the directory; after a failure, the group ID is released.
+        """Take a group ID and create the directory, and fill it if the claim asks for a copy."""
+        source = await self.copies.sources.of_claim(self.claim)
+        gids = self.request.gids
+        if gids is None:
+            await self.directories.make(self.location, permissions_for(None))
+        else:
+            await self._make_with_some_group(gids)
+        if source is not None:
+            await self.copies.fill(
+                self.directories,
+                source,
+                self.location,
+                key=volume_key(self.claim),
+                maps_owner=gids is not None,
+                claim=self.claim,
+            )
+        return self
+
+    async def _make_with_some_group(self, gids: GidRange) -> None:
+        """Create the directory with a free group ID; after a failure, the group ID is released.
 
         If another directory has the ID, the ID is held, so that other claims do not get it, and the next one
         is tried. The ledger keeps the ID for the volume.
         """
-        gids = self.request.gids
-        if gids is None:
-            await self.directories.make(self.location, permissions_for(None))
-            return self
         start = None
         for attempt in range(1, _IDS_TRIED):
             with suppress(GidTaken):
-                await self._make_with_group(gids, start)
-                return self
+                return await self._make_with_group(gids, start)
             start = gids.elsewhere(f"{attempt} {volume_name(self.claim)}")
-        await self._make_with_group(gids, start)
-        return self
+        return await self._make_with_group(gids, start)
 
     async def _make_with_group(self, gids: GidRange, start: int | None) -> None:
         name, ledger = volume_name(self.claim), self.index.gid_ledger
@@ -155,6 +170,7 @@ class DirectoryBackend:
         *,
         index: VolumeIndex,
         directories: Directories,
+        copies: Copies,
         metrics: ControllerMetrics,
         has_tunnels: bool = True,
         pace: ScanPace | None = None,
@@ -162,6 +178,7 @@ class DirectoryBackend:
         self._provisioner = provisioner
         self._index = index
         self._directories = directories
+        self._copies = copies
         self._has_tunnels = has_tunnels
         self._pace = pace or ScanPace()
         self._alone: frozenset[str] = frozenset()
@@ -230,7 +247,12 @@ class DirectoryBackend:
         if is_full:
             self._scan_wanted.set()
             _refuse_full(request)
-        return DirectoryPlan(request=request, index=self._index, directories=self._directories)
+        return DirectoryPlan(
+            request=request,
+            index=self._index,
+            directories=self._directories,
+            copies=self._copies,
+        )
 
     def owns(self, volume: Volume) -> bool:
         """Whether the volume is on its file system: others may use its provisioner name for another one."""

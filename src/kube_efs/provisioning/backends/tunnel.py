@@ -19,6 +19,7 @@ from kube_efs.model.tunnel_volumes import (
     volume_for,
 )
 from kube_efs.model.volumes import Location, Volume
+from kube_efs.provisioning.copies import Copies, volume_key
 from kube_efs.provisioning.guards import Order, RemovableDirectory, Removal, tenant_of
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.contract import Directories, remove_directory
@@ -36,6 +37,7 @@ class TunnelPlan:
     provisioner: str
     index: VolumeIndex
     directories: Directories
+    copies: Copies
     record_choice: RecordChoice
 
     @property
@@ -67,11 +69,22 @@ class TunnelPlan:
             await self.record_choice(self.claim, self.request.location.file_system_id)
 
     async def make(self) -> Self:
-        """Create the directory; the plan contains everything for the volume."""
+        """Create the directory, and fill it if the claim asks for a copy."""
+        source = await self.copies.sources.of_claim(self.claim)
         permissions = self.request.permissions
         if self._belongs_to_others:
             permissions = replace(permissions, enforced=False)
         await self.directories.make(self.request.location, permissions)
+        if source is not None:
+            # These volumes have no identity of their own: pods use the owners of the files.
+            await self.copies.fill(
+                self.directories,
+                source,
+                self.request.location,
+                key=volume_key(self.claim),
+                maps_owner=False,
+                claim=self.claim,
+            )
         return self
 
     @property
@@ -113,11 +126,13 @@ class TunnelBackend:
         provisioner: str,
         index: VolumeIndex,
         directories: Directories,
+        copies: Copies,
         record_choice: RecordChoice,
     ) -> None:
         self._provisioner = provisioner
         self._index = index
         self._directories = directories
+        self._copies = copies
         self._record_choice = record_choice
 
     @property
@@ -152,6 +167,7 @@ class TunnelBackend:
             provisioner=self._provisioner,
             index=known,
             directories=self._directories,
+            copies=self._copies,
             record_choice=self._record_choice,
         )
 

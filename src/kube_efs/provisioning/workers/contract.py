@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeAlias
 
+from kube_efs.model.copies import Copied, CopyProgress, CopyTerms
 from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.usage import MeasuredDirectory
@@ -41,6 +42,25 @@ class Directories(Protocol):
         Raises KubeEfsError.
         """
 
+    async def copy(self, target: Location, terms: CopyTerms) -> Copied:
+        """Copy a directory of the file system to the target, or continue an interrupted copy.
+
+        A finished copy is not repeated. Raises WorkerRefused when the target has contents or the source
+        cannot be used, WorkerFailed and KubeError.
+        """
+
+    async def copy_progress(self, target: Location) -> CopyProgress | None:
+        """How far the copy to the target is; None when that is not known. Raises KubeError."""
+
+    async def stop_copy(self, target: Location) -> None:
+        """Stop the copy to the target; what it has copied stays for another attempt."""
+
+    async def discard_copy(self, target: Location, key: str) -> None:
+        """Remove what was copied with that key and has not become the target; raises KubeEfsError.
+
+        It belongs to no volume yet, so no guard is needed.
+        """
+
 
 class Meter(Protocol):
     """A worker that measures directories of file systems."""
@@ -49,6 +69,10 @@ class Meter(Protocol):
         self, file_system_id: FileSystemId, directories: Sequence[Directory], terms: MeasuringTerms
     ) -> Sequence[MeasuredDirectory]:
         """The size of each directory, as far as the terms allow; raises KubeEfsError."""
+
+
+async def nothing_to_confirm() -> None:
+    """The confirmation of an order to remove an unfinished copy: it belongs to no volume."""
 
 
 async def remove_directory(directories: Directories, removal: Removal, order: Order) -> None:

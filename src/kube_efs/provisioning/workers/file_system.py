@@ -14,14 +14,14 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
+from kube_efs.model.copies import COPIES, SNAPSHOTS, Copied, CopyProgress, CopyTerms
 from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions, Relation
 from kube_efs.model.errors import PlatformError, RemovalRefused, WorkerFailed, WorkerRefused
 from kube_efs.model.trash import TrashReport
-from kube_efs.provisioning.workers import gid_marks, trash
+from kube_efs.provisioning.workers import gid_marks, trash, tree_copy
 from kube_efs.provisioning.workers.gid_marks import MARKS
 from kube_efs.provisioning.workers.trash import NO_DIRECTORY, OPEN_DIRECTORY, TRASH, opened_trash
 
-_OURS = frozenset({TRASH, MARKS})
 _PARENT_MODE = 0o755
 _UNFINISHED_MODE = 0o700
 _CORRECT_PATH = "correct the path of its volume"
@@ -70,12 +70,28 @@ def move_to_trash(root: Path, directory: Directory, *, base: Directory, tenant: 
         return _move_to_trash(descriptor, directory, tenant)
 
 
+def copy_directory(
+    root: Path, target: Directory, terms: CopyTerms, report: Callable[[CopyProgress], None]
+) -> Copied:
+    """Copy a directory, or continue an interrupted copy; see ``tree_copy.copy_tree``.
+
+    Raises WorkerRefused when the target has contents or the source cannot be used, and WorkerFailed.
+    """
+    with (
+        _failing("could not be copied", target, in_the_way=WorkerRefused),
+        _opened_root(root) as descriptor,
+    ):
+        return tree_copy.copy_tree(descriptor, target, terms, report)
+
+
 def empty_trash(root: Path, may_go_on: Callable[[], bool]) -> TrashReport:
     """Empty the trash while ``may_go_on`` allows it; see ``trash.empty``.
 
-    Raises RemovalRefused when the trash is not a directory, and WorkerFailed when it cannot be read.
+    Abandoned copies get into the trash first. Raises RemovalRefused when the trash is not a directory, and
+    WorkerFailed when it cannot be read.
     """
     with _failing("could not be emptied", Directory((TRASH,))), _opened_root(root) as descriptor:
+        tree_copy.discard_abandoned(descriptor)
         try:
             with opened_trash(descriptor, make=False) as folder:
                 return trash.empty(folder, may_go_on)
@@ -198,7 +214,7 @@ def _children(folder: int) -> Iterator[FoundDirectory]:
     with os.scandir(folder) as listing:
         for entry in listing:
             with suppress(FileNotFoundError):  # Removed concurrently.
-                if entry.name not in _OURS and entry.is_dir(follow_symlinks=False):
+                if entry.name not in tree_copy.OURS and entry.is_dir(follow_symlinks=False):
                     yield FoundDirectory(name=entry.name, gid=entry.stat(follow_symlinks=False).st_gid)
 
 
@@ -213,6 +229,10 @@ def refuse_outside(directory: Directory, base: Directory) -> None:
             field="directory",
             value=str(directory),
             remedy=f"only directories below {base} are removed",
+        )
+    if directory.parts in {(COPIES,), (SNAPSHOTS,)}:
+        raise RemovalRefused(
+            "is the directory of copies", field="directory", value=str(directory), remedy=_CORRECT_PATH
         )
     if directory.parts[0] == TRASH:
         raise RemovalRefused(

@@ -18,6 +18,7 @@ from typing import Self, TypeVar
 
 import structlog
 
+from kube_efs.model.copies import COPIES, Copied, CopyProgress, CopyTerms
 from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions, Relation
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import (
@@ -32,13 +33,14 @@ from kube_efs.model.usage import MeasuredDirectory
 from kube_efs.model.volumes import Location
 from kube_efs.mounts.mountinfo import Export, MountEntry, export_of, find_exports, read_mountinfo
 from kube_efs.provisioning.workers import file_system
-from kube_efs.provisioning.workers.contract import Confirm
+from kube_efs.provisioning.workers.contract import Confirm, nothing_to_confirm
 from kube_efs.provisioning.workers.orders import EmptyingTerms, MeasuringTerms
 from kube_efs.provisioning.workers.tree_size import measure_all
 
 log = structlog.get_logger(__name__)
 
 _THREADS = 4
+_COPY_SECONDS = 24 * 3600.0
 _INSIDE = frozenset({Relation.SAME, Relation.BELOW})
 _T = TypeVar("_T")
 
@@ -168,6 +170,34 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
         mount, directory = self._place(location, InvalidValue)
         return await mount.children(directory)
 
+    async def copy(self, target: Location, terms: CopyTerms) -> Copied:
+        """Copy a directory of the mount to the target, or continue an interrupted copy.
+
+        It stops at its next file when this object is closed, and continues with the next attempt. Raises
+        InvalidValue unless both are inside one mount, WorkerRefused and WorkerFailed.
+        """
+        mount, directory = self._place(target, InvalidValue)
+        source = Location(file_system_id=target.file_system_id, directory=terms.source)
+        local = mount.mounted.local(source)
+        if local is None:
+            raise _outside(source, InvalidValue)
+        return await mount.copy(directory, replace(terms, source=local))
+
+    async def copy_progress(self, target: Location) -> CopyProgress | None:
+        """How far the copy to the target is."""
+        mount, directory = self._place(target, InvalidValue)
+        return mount.copying.get(directory)
+
+    async def stop_copy(self, target: Location) -> None:
+        """Stop the copy to the target at its next file."""
+        mount, directory = self._place(target, InvalidValue)
+        mount.stopped.add(directory)
+
+    async def discard_copy(self, target: Location, key: str) -> None:
+        """Remove what was copied with that key; raises WorkerRefused and WorkerFailed."""
+        mount, _ = self._place(target, InvalidValue)
+        await mount.remove(Directory((COPIES,)) / key, nothing_to_confirm, "")
+
     def holds(self, location: Location) -> bool:
         """Whether the directory is inside a mount of this pod."""
         return any(mount.mounted.local(location) is not None for mount in self._mounts)
@@ -215,11 +245,14 @@ class _MountWorker:
         self._closed = threading.Event()
         self._making: set[Directory] = set()
         self._making_lock = threading.Lock()
+        self._copier = ThreadPoolExecutor(1)
+        self.copying: dict[Directory, CopyProgress] = {}
+        self.stopped: set[Directory] = set()
 
     def close(self) -> None:
         """Start no more work; work in progress continues."""
         self._closed.set()
-        for threads in (self._workers, self._remover, self._emptier, self._measurer):
+        for threads in (self._workers, self._remover, self._emptier, self._measurer, self._copier):
             threads.shutdown(wait=False, cancel_futures=True)
 
     async def make(self, directory: Directory, permissions: Permissions) -> None:
@@ -267,6 +300,26 @@ class _MountWorker:
 
         with _refusals_of_workers():
             return await self._run(self._emptier, emptied, seconds=terms.seconds + self._timeout_seconds)
+
+    async def copy(self, target: Directory, terms: CopyTerms) -> Copied:
+        """Copy the source of the terms; one copy at a time, for as long as it takes."""
+        self.stopped.discard(target)
+
+        def report(progress: CopyProgress) -> None:
+            self.copying[target] = progress
+            if self._closed.is_set() or target in self.stopped:
+                remedy = "it continues with the next attempt"
+                raise WorkerFailed("was stopped", field="copy", value=str(target), remedy=remedy)
+
+        try:
+            return await self._run(
+                self._copier,
+                lambda root: file_system.copy_directory(root, target, terms, report),
+                within=self._alone(target),
+                seconds=_COPY_SECONDS,
+            )
+        finally:
+            self.copying.pop(target, None)
 
     @contextmanager
     def _alone(self, directory: Directory) -> Iterator[None]:

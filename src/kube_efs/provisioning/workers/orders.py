@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from kube_efs.model.copies import Copied, CopyProgress, CopyTerms, Owner
 from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions, parse_directory
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.secrets import shortened
@@ -34,6 +35,7 @@ class Action(StrEnum):
     LIST = "list"
     MEASURE = "measure"
     EMPTY = "empty"
+    COPY = "copy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,7 @@ class Job:
     base: Directory = field(default_factory=Directory)
     terms: MeasuringTerms = field(default_factory=MeasuringTerms)
     emptying: EmptyingTerms = field(default_factory=EmptyingTerms)
+    copying: CopyTerms = field(default_factory=CopyTerms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,19 +116,55 @@ def render_arguments(job: Job, items: Iterable[Item], *, root: str) -> Sequence[
         options += ["--total-seconds", str(terms.total_seconds)]
     if job.action is Action.EMPTY:
         options += ["--total-seconds", str(job.emptying.seconds)]
+    if job.action is Action.COPY:
+        options += _copy_options(job.copying)
     return ["worker", str(job.action), *options, "--", *map(str, items)]
 
 
-def parse_order(arguments: Sequence[str]) -> tuple[Action | None, tuple[Directory, ...] | None]:
-    """The action of a worker with these arguments, and its directories; None for what is unknown."""
+def _copy_options(terms: CopyTerms) -> list[str]:
+    options = ["--key", terms.key, "--source", str(terms.source)]
+    if terms.owner is not None:
+        options += ["--source-owner", f"{terms.owner.uid}:{terms.owner.gid}"]
+    if terms.may_be_missing:
+        options += ["--source-may-be-missing"]
+    if terms.maps_owner:
+        options += ["--map-owner"]
+    return options
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What a worker with some arguments does: None for what is unknown.
+
+    ``directories`` are those that it works on, and ``source`` is the one that it copies.
+    """
+
+    action: Action | None = None
+    directories: tuple[Directory, ...] | None = None
+    source: Directory | None = None
+
+
+def parse_order(arguments: Sequence[str]) -> Order:
+    """The order of a worker with these arguments."""
     match arguments:
         case ["worker", str(word), *options] if word in set(Action) and "--" in options:
-            items = options[options.index("--") + 1 :]
+            end = options.index("--")
+            action, named = Action(word), options[:end]
             try:
-                return Action(word), tuple(parse_directory(path_in(item)) for item in items)
-            except InvalidValue:
-                return Action(word), None
-    return None, None
+                source = parse_directory(named[named.index("--source") + 1]) if "--source" in named else None
+                directories = tuple(parse_directory(path_in(item)) for item in options[end + 1 :])
+            except (InvalidValue, IndexError):
+                return Order(action=action)
+            return Order(action=action, directories=directories, source=source)
+    return Order()
+
+
+def parse_owner(text: str) -> Owner:
+    """The owner in ``UID:GID``; raises InvalidValue."""
+    item = parse_item(f"{text}:/")
+    if item.uid is None or item.gid is None:
+        raise InvalidValue("is not a user and a group", field="owner", value=text, remedy="give UID:GID")
+    return Owner(uid=item.uid, gid=item.gid)
 
 
 def path_in(text: str) -> str:
@@ -160,8 +199,8 @@ class WorkerReport:
     ``failed`` contains the reason for each failed directory. When ``complete`` is false, the message had no
     room for all of them, so a directory that is not in ``failed`` may have failed, too. Of the failed
     directories, a guard has refused those in ``refused``, and those in ``taken`` have a group ID that another
-    directory has. ``children``, ``measured`` and ``trash`` are the results of the other actions; they come
-    from the log, not from the termination message.
+    directory has, or the name of a copy of another one. ``children``, ``measured``, ``trash`` and ``copied``
+    are the results of the other actions; they come from the log, not from the termination message.
     """
 
     failed: Mapping[str, str] = field(default_factory=dict)
@@ -171,6 +210,7 @@ class WorkerReport:
     children: tuple[FoundDirectory, ...] = ()
     measured: tuple[MeasuredDirectory, ...] = ()
     trash: TrashReport | None = None
+    copied: Copied | None = None
 
 
 def render_report(
@@ -272,6 +312,39 @@ def parse_trash(lines: Iterable[str]) -> TrashReport | None:
                     for entry, path, reason in found
                 ]
                 return TrashReport(entries=entries, stuck=stuck, removed=removed, examples=tuple(examples))
+    return None
+
+
+def render_progress(progress: CopyProgress) -> str:
+    """The line about a copy that continues."""
+    return json.dumps({"entries": progress.entries, "copied": progress.copied_bytes})
+
+
+def parse_progress(lines: Iterable[str]) -> CopyProgress | None:
+    """The newest progress in a worker's log, among other lines; None when it is missing."""
+    newest = None
+    for line in lines:
+        match _json(line):
+            case {"entries": int(entries), "copied": int(copied)}:
+                newest = CopyProgress(entries=entries, copied_bytes=copied)
+    return newest
+
+
+def render_copied(copied: Copied) -> str:
+    """The line about a complete copy."""
+    progress = copied.progress
+    return json.dumps(
+        {"entries": progress.entries, "copied": progress.copied_bytes, "finished": copied.finished}
+    )
+
+
+def parse_copied(lines: Iterable[str]) -> Copied | None:
+    """The complete copy in a worker's log, among other lines; None when it is missing."""
+    for line in lines:
+        match _json(line):
+            case {"entries": int(entries), "copied": int(copied), "finished": float(finished)}:
+                progress = CopyProgress(entries=entries, copied_bytes=copied)
+                return Copied(progress=progress, finished=finished)
     return None
 
 

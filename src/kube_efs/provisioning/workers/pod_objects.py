@@ -15,13 +15,15 @@ from kube_efs.model.efs.directories import Directory, Relation
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL, WORKER_LABELS
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID, PREFIX, root_name
-from kube_efs.provisioning.workers.orders import Action, Item, Job, parse_order, render_arguments
+from kube_efs.provisioning.workers.orders import Action, Item, Job, Order, parse_order, render_arguments
 from kube_efs.provisioning.workers.placement import Placement
 from kube_efs.settings.controller import ControllerSettings
 
 LEADER = "leader"
 MOUNT_PATH = "/efs"
-CHANGING = frozenset({Action.MAKE, Action.REMOVE})
+CHANGING = frozenset({Action.MAKE, Action.REMOVE, Action.COPY})
+# A copy that takes longer continues in another pod.
+COPY_SECONDS = 24 * 3600
 
 # The scheduling gate of a pod that changes directories, until its order is confirmed.
 _GATE = f"{PREFIX}/order"
@@ -34,6 +36,7 @@ _WORDS: Mapping[Action, str] = MappingProxyType(
         Action.LIST: "list",
         Action.MEASURE: "usage",
         Action.EMPTY: "empty",
+        Action.COPY: "copy",
     }
 )
 
@@ -75,7 +78,7 @@ class WorkerOptions:
 
     @property
     def longest_seconds(self) -> float:
-        """The maximum time from a pod's creation to its end."""
+        """The maximum time from a pod's creation to its end, except for copies."""
         return self.start_seconds + self.timeout_seconds
 
 
@@ -83,13 +86,12 @@ class WorkerOptions:
 class ObservedPod:
     """The last known state of a worker pod; ``since`` is when it was first seen, by the loop's clock.
 
-    ``directories`` are those that it creates or removes; None when its arguments do not contain them.
+    ``order`` has its action and directories, as far as its arguments contain them.
     """
 
     pod: Pod
     since: float
-    action: Action | None
-    directories: tuple[Directory, ...] | None
+    order: Order
 
     @property
     def name(self) -> str:
@@ -172,15 +174,35 @@ class ObservedPod:
                 return container.state.terminated.message
         return (status and (status.message or status.reason)) or ""
 
+    @property
+    def working_seconds(self) -> int | None:
+        """How long it may work, if it says so; Kubernetes ends it then."""
+        return self.pod.spec.activeDeadlineSeconds if self.pod.spec else None
+
     def is_near(self, file_system_id: FileSystemId, directories: Iterable[Directory]) -> bool:
         """Whether it can still change one of these directories, or one above or below them."""
-        may_change = self.action is None or self.action in CHANGING
-        if self.has_ended or not may_change or self.file_system_id != file_system_id:
+        own = self.order.directories
+        return self._may_change(file_system_id) and (own is None or _are_near(own, directories))
+
+    def blocks(self, file_system_id: FileSystemId, order: Order) -> bool:
+        """Whether the order must wait for its end.
+
+        Nothing else may change the directories of one of the two, or remove what the other one copies.
+        """
+        if not self._may_change(file_system_id):
             return False
-        if self.directories is None:
+        own, theirs = self.order.directories, order.directories or ()
+        if own is None or _are_near(own, theirs):
             return True
-        own = self.directories
-        return any(one.relation_to(other) is not Relation.APART for one in directories for other in own)
+        if self.order.action is Action.REMOVE and order.source is not None:
+            return _are_near(own, [order.source])
+        if order.action is Action.REMOVE and self.order.source is not None:
+            return _are_near([self.order.source], theirs)
+        return False
+
+    def _may_change(self, file_system_id: FileSystemId) -> bool:
+        may_change = self.order.action is None or self.order.action in CHANGING
+        return may_change and not self.has_ended and self.file_system_id == file_system_id
 
     @property
     def _metadata(self) -> ObjectMeta:
@@ -191,12 +213,17 @@ class ObservedPod:
         return self.pod.status.phase if self.pod.status else None
 
 
+def _are_near(some: Iterable[Directory], others: Iterable[Directory]) -> bool:
+    others = tuple(others)
+    return any(one.relation_to(other) is not Relation.APART for one in some for other in others)
+
+
 def observe_pod(pod: Pod, *, since: float) -> ObservedPod:
     """The state of a Pod that was first seen at that time."""
     containers = (pod.spec and pod.spec.containers) or ()
     arguments: Sequence[str] = next((one.args or () for one in containers if one.name == WORKER), ())
-    action, directories = parse_order([one.replace("$$", "$") for one in arguments])
-    return ObservedPod(pod=pod, since=since, action=action, directories=directories)
+    order = parse_order([one.replace("$$", "$") for one in arguments])
+    return ObservedPod(pod=pod, since=since, order=order)
 
 
 def pod_for(
@@ -219,7 +246,7 @@ def pod_for(
             service_account=options.service_account,
             root_claim=name if options.with_driver else root_name(file_system_id),
             mount_path=MOUNT_PATH,
-            timeout_seconds=options.timeout_seconds,
+            timeout_seconds=COPY_SECONDS if job.action is Action.COPY else options.timeout_seconds,
             node_selector=placement.node_selector,
             node_terms=placement.terms,
             preferred_nodes=placement.preferred,
@@ -234,7 +261,7 @@ def _escaped(arguments: Sequence[str]) -> list[str]:
 
 
 def _pod_name(file_system_id: FileSystemId, action: Action, directory: Directory) -> str:
-    """``efs-<init|clean|list|usage|empty>-<fs id>-<path>-<5 characters>``, with a truncated path."""
+    """``efs-<init|clean|list|usage|empty|copy>-<fs id>-<path>-<5 characters>``, with a truncated path."""
     readable = "-".join(directory.parts).lower()
     path = "".join(letter if letter in string.ascii_lowercase + string.digits else "-" for letter in readable)
     suffix = "".join(secrets.choice(string.ascii_lowercase + string.digits) for _ in range(5))

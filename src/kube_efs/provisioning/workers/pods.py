@@ -38,6 +38,7 @@ from lightkube.types import PatchType
 from kube_efs.kube.deleting import delete_exactly
 from kube_efs.kube.errors import translated
 from kube_efs.kube.watching import Applied, Change, Deleted, Listed, follow
+from kube_efs.model.copies import CopyProgress
 from kube_efs.model.efs.directories import Directory
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import (
@@ -55,9 +56,12 @@ from kube_efs.provisioning.workers.orders import (
     Action,
     Item,
     Job,
+    Order,
     WorkerReport,
     parse_children,
+    parse_copied,
     parse_measured,
+    parse_progress,
     parse_report,
     parse_trash,
 )
@@ -82,6 +86,8 @@ _LIFTS_TRIED = 3
 _YOUNG_SECONDS = 30.0
 _LOG_SECONDS = 60.0
 _LOG_LINES_MAX = 200_000
+# The last ones of a copy contain its progress.
+_PROGRESS_LINES = 20
 _FAILED_KEPT = 3
 # What mount.nfs(8) reports in the kubelet's events if a file system policy denies the mount.
 _MOUNT_DENIED = "access denied by server"
@@ -140,12 +146,36 @@ class WorkerPods:
             async with asyncio.timeout(within_seconds), self._pods_changed:
                 await self._pods_changed.wait()
 
-    def in_the_way(self, file_system_id: FileSystemId, directory: Directory) -> Busy | None:
-        """The unfinished pod that blocks work on the directory, as an error; None if there is none."""
+    def in_the_way(self, file_system_id: FileSystemId, order: Order) -> Busy | None:
+        """The unfinished pod that blocks the order, as an error; None if there is none."""
         for pod in self._pods.values():
-            if pod.is_near(file_system_id, (directory,)) and not pod.is_gated:
+            if pod.blocks(file_system_id, order) and not pod.is_gated:
                 return self._busy(pod)
         return None
+
+    async def progress(self, file_system_id: FileSystemId, target: Directory) -> CopyProgress | None:
+        """How far the pod is that copies to the directory, also a pod of an earlier leader.
+
+        None without such a pod, or without a report. Raises KubeError.
+        """
+        for pod in self._copying(file_system_id, target):
+            if not pod.is_pending:
+                return parse_progress(await self._log(pod.name, lines=_PROGRESS_LINES))
+        return None
+
+    async def stop_copy(self, file_system_id: FileSystemId, target: Directory) -> None:
+        """Delete the pods that copy to the directory; they may still run for a moment."""
+        for pod in self._copying(file_system_id, target):
+            await self._delete(pod.name)
+
+    def _copying(self, file_system_id: FileSystemId, target: Directory) -> list[ObservedPod]:
+        return [
+            pod
+            for pod in self._pods.values()
+            if pod.order.action is Action.COPY
+            and not pod.has_ended
+            and (pod.file_system_id, pod.order.directories) == (file_system_id, (target,))
+        ]
 
     async def run(
         self,
@@ -175,7 +205,7 @@ class WorkerPods:
             if self._options.with_driver:
                 await self._create_root(created)
             if job.action in CHANGING:
-                await self._start(created, items, confirm)
+                await self._start(created, confirm)
             ended = await self._ended(name, avoided)
             if file_system_id in self._denials:
                 self._denials[file_system_id] = self._denials[file_system_id].after_success()
@@ -187,13 +217,11 @@ class WorkerPods:
         finally:
             self._running.discard(name)
 
-    async def _start(
-        self, pod: ObservedPod, items: Sequence[Item], confirm: Callable[[], Awaitable[None]] | None
-    ) -> None:
+    async def _start(self, pod: ObservedPod, confirm: Callable[[], Awaitable[None]] | None) -> None:
         """Remove the gate of a pod of ours when no other blocks it and its orders are confirmed."""
         for attempt in range(_LIFTS_TRIED):
             try:
-                await self._be_alone(pod, [item.directory for item in items])
+                await self._be_alone(pod)
                 if confirm:
                     await confirm()
             except Exception:
@@ -216,10 +244,10 @@ class WorkerPods:
         # It may have been started, so its end is awaited.
         return None
 
-    async def _be_alone(self, pod: ObservedPod, directories: Sequence[Directory]) -> None:
+    async def _be_alone(self, pod: ObservedPod) -> None:
         """Return when no other pod can change the directories before this one has; raises Busy."""
         for other in await self._all_now():
-            if other.name == pod.name or not other.is_near(pod.file_system_id, directories):
+            if other.name == pod.name or not other.blocks(pod.file_system_id, pod.order):
                 continue
             if not (self._may_withdraw(other, by=pod.name) and await self._delete_unchanged(other)):
                 raise self._busy(other)
@@ -273,18 +301,20 @@ class WorkerPods:
                 return WorkerReport(measured=parse_measured(await self._log(name)))
             if action is Action.EMPTY:
                 return WorkerReport(trash=parse_trash(await self._log(name)))
+            if action is Action.COPY:
+                return WorkerReport(copied=parse_copied(await self._log(name, lines=_PROGRESS_LINES)))
         finally:
             await self._delete(name)
         return WorkerReport()
 
-    async def _log(self, name: str) -> Sequence[str]:
-        """The lines of a pod's log; raises KubeError."""
+    async def _log(self, name: str, *, lines: int = _LOG_LINES_MAX) -> Sequence[str]:
+        """The last lines of a pod's log; raises KubeError."""
         with translated(f"log of worker pod {name}"):
             async with asyncio.timeout(_LOG_SECONDS):
-                lines = self._client.log(
-                    name, namespace=self._options.namespace, tail_lines=_LOG_LINES_MAX, newlines=False
+                found = self._client.log(
+                    name, namespace=self._options.namespace, tail_lines=lines, newlines=False
                 )
-                return [line async for line in lines]
+                return [line async for line in found]
 
     async def forget(self, root_claim: str) -> None:
         """Delete the pods that use this root claim, also failed ones: Kubernetes keeps the claim for them."""
@@ -319,7 +349,7 @@ class WorkerPods:
 
     async def _ended(self, name: str, avoided: Collection[str]) -> ObservedPod:
         """The pod in its last state; raises ReportMissing after the timeout, WorkerFailed without a pod."""
-        limit = self._options.longest_seconds
+        limit = self._longest_seconds(self._pods[name])
         try:
             async with asyncio.timeout(limit):
                 with suppress(TimeoutError):
@@ -492,13 +522,20 @@ class WorkerPods:
                 self._pods.pop(self._observed(found).name, None)
 
     def _note_removal(self, before: ObservedPod | None, pod: ObservedPod) -> None:
-        if pod.action is Action.REMOVE and pod.has_ended and not (before and before.has_ended):
+        if pod.order.action is Action.REMOVE and pod.has_ended and not (before and before.has_ended):
             self.on_removed(pod.file_system_id)
 
     def _overdue(self) -> list[ObservedPod]:
         """Pods that should have ended."""
-        limit = asyncio.get_running_loop().time() - self._options.longest_seconds
-        return [pod for pod in self._pods.values() if not pod.has_ended and pod.since < limit]
+        return [pod for pod in self._pods.values() if not pod.has_ended and self._is_late(pod)]
+
+    def _is_late(self, pod: ObservedPod) -> bool:
+        age_seconds = asyncio.get_running_loop().time() - pod.since
+        return age_seconds > self._longest_seconds(pod)
+
+    def _longest_seconds(self, pod: ObservedPod) -> float:
+        """The maximum time from the pod's creation to its end."""
+        return self._options.start_seconds + (pod.working_seconds or self._options.timeout_seconds)
 
     async def _sweep(self) -> None:
         """Periodically remove abandoned pods."""
@@ -516,14 +553,13 @@ class WorkerPods:
 
         Another pool reads its own pods, so they are kept until their timeout.
         """
-        limit = asyncio.get_running_loop().time() - self._options.longest_seconds
         return [
             pod
             for pod in self._pods.values()
             if pod.name not in self._running
             and not pod.is_deleting
             and not pod.has_failed
-            and ((pod.has_ended and self._is_own(pod)) or pod.since < limit)
+            and ((pod.has_ended and self._is_own(pod)) or self._is_late(pod))
         ]
 
     def _withdrawn(self) -> list[ObservedPod]:

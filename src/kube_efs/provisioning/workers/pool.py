@@ -17,13 +17,14 @@ from typing import Self
 
 from lightkube import AsyncClient
 
+from kube_efs.model.copies import COPIES, Copied, CopyProgress, CopyTerms
 from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions
 from kube_efs.model.efs.ids import FileSystemId
-from kube_efs.model.errors import GidTaken, KubeEfsError, WorkerFailed, WorkerRefused
+from kube_efs.model.errors import CopyDiffers, GidTaken, KubeEfsError, WorkerFailed, WorkerRefused
 from kube_efs.model.trash import TrashReport
 from kube_efs.model.usage import MeasuredDirectory
 from kube_efs.model.volumes import Location
-from kube_efs.provisioning.workers.contract import Confirm
+from kube_efs.provisioning.workers.contract import Confirm, nothing_to_confirm
 from kube_efs.provisioning.workers.file_system import refuse_outside
 from kube_efs.provisioning.workers.orders import (
     Action,
@@ -31,6 +32,7 @@ from kube_efs.provisioning.workers.orders import (
     Item,
     Job,
     MeasuringTerms,
+    Order,
     WorkerReport,
 )
 from kube_efs.provisioning.workers.pod_objects import WorkerOptions
@@ -81,6 +83,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         self._pods = WorkerPods(client, options, metrics)
         self._lanes: dict[FileSystemId, _Lane] = {}
         self._tasks = asyncio.TaskGroup()
+        self._copies: dict[tuple[Location, CopyTerms], asyncio.Future[Copied]] = {}
 
     async def __aenter__(self) -> Self:
         await self._tasks.__aenter__()
@@ -154,6 +157,62 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
                 "did not report what is left", field="trash", value=file_system_id, remedy="it is retried"
             )
         return report
+
+    async def copy(self, target: Location, terms: CopyTerms) -> Copied:
+        """Copy a directory of the file system to the target, or continue an interrupted copy.
+
+        It uses a separate pod, which may work for a day, also when the caller is cancelled. A repeated call
+        joins it. Raises WorkerRefused, WorkerFailed and KubeError.
+        """
+        running = self._copies.get((target, terms))
+        if running is None:
+            running = self._copies[target, terms] = asyncio.get_running_loop().create_future()
+            self._background.append(self._tasks.create_task(self._run_copy(target, terms, running)))
+        # Callers of the CSI socket have a deadline, and repeat the call; the copy continues meanwhile.
+        return await asyncio.shield(running)
+
+    async def _run_copy(self, target: Location, terms: CopyTerms, running: asyncio.Future[Copied]) -> None:
+        try:
+            running.set_result(await self._copy(target, terms))
+        except KubeEfsError as error:
+            running.set_exception(error)
+            running.exception()  # Perhaps no caller is left to receive it.
+        finally:
+            running.cancel()
+            del self._copies[target, terms]
+
+    async def _copy(self, target: Location, terms: CopyTerms) -> Copied:
+        await self._pods.listed()
+        file_system_id, directory = target.file_system_id, target.directory
+        item, job = Item(directory=directory), Job(action=Action.COPY, copying=terms)
+        order = Order(action=Action.COPY, directories=(directory,), source=terms.source)
+        if busy := self._pods.in_the_way(file_system_id, order):
+            raise busy
+        report = await self._pods.run(file_system_id, job, [item])
+        if reason := report.failed.get(str(directory)):
+            kind = WorkerRefused if str(directory) in report.refused else WorkerFailed
+            if str(directory) in report.taken:
+                kind = CopyDiffers
+            raise kind(f"was not copied ({reason})", field="directory", value=str(terms.source))
+        if report.copied is None:
+            remedy = "it is retried"
+            raise WorkerFailed("did not report its end", field="copy", value=str(target), remedy=remedy)
+        return report.copied
+
+    async def copy_progress(self, target: Location) -> CopyProgress | None:
+        """How far the copy to the target is, as far as is known; raises KubeError."""
+        return await self._pods.progress(target.file_system_id, target.directory)
+
+    async def stop_copy(self, target: Location) -> None:
+        """Stop the copy to the target, also one of an earlier leader."""
+        await self._pods.stop_copy(target.file_system_id, target.directory)
+
+    async def discard_copy(self, target: Location, key: str) -> None:
+        """Remove what was copied with that key; raises WorkerFailed, KubeError."""
+        await self.settled(target)
+        base = Directory((COPIES,))
+        unfinished = Location(file_system_id=target.file_system_id, directory=base / key)
+        await self.remove(unfinished, base, nothing_to_confirm)
 
     def on_removed(self, call: Callable[[FileSystemId], None]) -> None:
         """Call that whenever a pod that removes directories has ended, also a pod of another process."""
@@ -240,7 +299,8 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         """Whether an unfinished pod blocks the task; a task that has waited too long fails."""
         if task.job.action is Action.LIST:
             return False
-        busy = self._pods.in_the_way(file_system_id, task.item.directory)
+        order = Order(action=task.job.action, directories=(task.item.directory,))
+        busy = self._pods.in_the_way(file_system_id, order)
         # Long enough for an overdue pod to be deleted and to end.
         patience_seconds = 2 * self._options.longest_seconds
         if busy and asyncio.get_running_loop().time() > task.since + patience_seconds:

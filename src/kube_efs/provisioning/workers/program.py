@@ -1,10 +1,10 @@
-"""The program inside a worker pod: ``kube-efs worker make|remove|list|measure|empty --root DIR -- ITEM…``.
+"""The program inside a worker pod: ``kube-efs worker ACTION --root DIR -- ITEM…``.
 
 It works on every item, even if others fail. It reports the outcome with the exit code (0 all done, 1 some
 failed, 2 wrong usage) and, as JSON, with the pod's termination message. Lists, sizes and the rest of the
 trash are in the pod's log, because a termination message is too small. ``remove`` only moves directories into
 the trash of the file system. ``empty`` deletes the contents of the trash in a limited time; its only item is
-``/``.
+``/``. ``copy`` copies the directory ``--source`` into its only item.
 """
 
 import argparse
@@ -15,8 +15,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from kube_efs.model.copies import Copied, CopyProgress, CopyTerms
 from kube_efs.model.efs.directories import Directory, Permissions, parse_directory
 from kube_efs.model.errors import (
+    CopyDiffers,
     GidTaken,
     InvalidValue,
     KubeEfsError,
@@ -31,9 +33,12 @@ from kube_efs.provisioning.workers.orders import (
     Action,
     MeasuringTerms,
     parse_item,
+    parse_owner,
     path_in,
     render_children,
+    render_copied,
     render_measured,
+    render_progress,
     render_report,
     render_trash,
 )
@@ -41,6 +46,7 @@ from kube_efs.provisioning.workers.tree_size import measure_all
 from kube_efs.telemetry.uncaught import log_uncaught
 
 TERMINATION_LOG = Path("/dev/termination-log")
+_PROGRESS_SECONDS = 5.0
 
 
 def main(arguments: Sequence[str], *, termination_log: Path = TERMINATION_LOG) -> int:
@@ -59,7 +65,7 @@ def main(arguments: Sequence[str], *, termination_log: Path = TERMINATION_LOG) -
                 failed[path_in(item)] = _reason(problem)
             if isinstance(problem, (RemovalRefused, WorkerRefused)):
                 refused.add(path_in(item))
-            if isinstance(problem, GidTaken):
+            if isinstance(problem, (GidTaken, CopyDiffers)):
                 taken.add(path_in(item))
             _print(f"{options.action} {item}: {_reason(problem) if problem else 'done'}")
     _leave(termination_log, render_report(failed, refused, taken))
@@ -80,7 +86,7 @@ def _measure(options: argparse.Namespace) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="kube-efs worker",
-        description="Create, remove, list or measure directories of a file system, or empty its trash.",
+        description="Create, remove, list, measure or copy directories of a file system, or empty its trash.",
     )
     parser.add_argument("action", type=Action, choices=list(Action))
     parser.add_argument("--root", type=Path, required=True, help="mount path of the file system")
@@ -117,6 +123,17 @@ def _parser() -> argparse.ArgumentParser:
         default=terms.total_seconds,
         help="maximum seconds to measure all of them, or to empty the trash",
     )
+    parser.add_argument("--source", type=_directory, help="directory to copy")
+    parser.add_argument("--key", type=_key, help="name of the copy, which continues later")
+    parser.add_argument(
+        "--source-owner", metavar="UID:GID", help="owner of the source, if not that of its directory"
+    )
+    parser.add_argument(
+        "--source-may-be-missing", action="store_true", help="a missing source is an empty one"
+    )
+    parser.add_argument(
+        "--map-owner", action="store_true", help="files of the source's owner get the owner of the copy"
+    )
     parser.add_argument(
         "items",
         nargs="+",
@@ -129,6 +146,13 @@ def _parser() -> argparse.ArgumentParser:
 def _directory(text: str) -> Directory:
     try:
         return parse_directory(text)
+    except InvalidValue as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _key(text: str) -> str:
+    try:
+        return (Directory() / text).parts[-1]
     except InvalidValue as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 
@@ -197,6 +221,30 @@ def _do(options: argparse.Namespace, item: str) -> None:
             deadline = time.monotonic() + options.total_seconds
             report = file_system.empty_trash(options.root, lambda: time.monotonic() < deadline)
             _print(render_trash(report))
+        case Action.COPY:
+            _print(render_copied(_copied(options, parse_directory(item))))
+
+
+def _copied(options: argparse.Namespace, target: Directory) -> Copied:
+    if options.source is None or not options.key:
+        raise InvalidValue("is missing", field="copy", value=str(target), remedy="give --source and --key")
+    terms = CopyTerms(
+        key=options.key,
+        source=options.source,
+        owner=parse_owner(options.source_owner) if options.source_owner else None,
+        may_be_missing=options.source_may_be_missing,
+        maps_owner=options.map_owner,
+    )
+    due = time.monotonic() + _PROGRESS_SECONDS
+
+    def report(progress: CopyProgress) -> None:
+        nonlocal due
+        # Several threads call this; at worst, a line appears twice.
+        if time.monotonic() >= due:
+            due = time.monotonic() + _PROGRESS_SECONDS
+            _print(render_progress(progress))
+
+    return file_system.copy_directory(options.root, target, terms, report)
 
 
 def _print(line: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kube_efs.model.claims import Claim, ReclaimPolicy, StorageClass
+from kube_efs.model.claims import Claim, DataSource, ReclaimPolicy, StorageClass
 from kube_efs.model.csi.claims import (
     DRIVER,
     CsiRequest,
@@ -108,7 +108,7 @@ def test_incomplete_secret_reference_is_refused(given: str) -> None:
     [
         pytest.param({"match_labels": {}}, "spec.selector", id="empty selector"),
         pytest.param({"is_block": True}, "spec.volumeMode", id="block device"),
-        pytest.param({"has_data_source": True}, "spec.dataSource", id="copy"),
+        pytest.param({"data_source": DataSource(kind="Any", name="x")}, "spec.dataSource", id="copy"),
         pytest.param({"access_modes": ()}, "StorageClass efs volume capabilities", id="no mode"),
         pytest.param({"access_modes": ("ReadMostly",)}, "StorageClass efs access mode", id="unknown mode"),
     ],

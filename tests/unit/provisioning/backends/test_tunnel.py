@@ -37,6 +37,7 @@ def place_of(world: World, name: str = "data") -> FileSystemId:
         provisioner=PROVISIONER,
         index=world.index,
         directories=world.folders,
+        copies=world.copies,
         record_choice=world.record_choice,
     )
     plan = backend.plan(claim(name), EFS)
@@ -115,6 +116,7 @@ def make(world: World, policy: ReclaimPolicy, phase: VolumePhase) -> None:
         provisioner=PROVISIONER,
         index=world.index,
         directories=world.folders,
+        copies=world.copies,
         record_choice=world.record_choice,
     )
     plan = backend.plan(claim("data"), EFS)

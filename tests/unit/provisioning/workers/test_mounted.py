@@ -6,6 +6,7 @@ import subprocess
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from structlog.testing import capture_logs
 from tests.unit.provisioning.orders import stands
 from tests.unmounting import unmount
 
+from kube_efs.model.copies import COPIES, CopyProgress, CopyTerms
 from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions, parse_directory
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import InvalidValue, PlatformError, RemovalRefused, WorkerFailed, WorkerRefused
@@ -522,3 +524,51 @@ async def test_cancelled_attempt_never_overrides_a_later_one(mount: Mount, hangi
                 break
     assert caught.value.problem == "is still being created by an earlier attempt that was abandoned"
     assert (point / "hang").stat().st_gid == 2002
+
+
+# --- copies
+
+TERMS = CopyTerms(key="pvc-1", source=parse_directory("/pvs/old"))
+
+
+async def test_copy_is_made_inside_the_mount(mount: Mount) -> None:
+    point = mount(SERVER, "efs")
+    (point / "old").mkdir()
+    (point / "old/file").write_text("data")
+    mounted = await find_mounted(FILE_SYSTEM, server=SERVER, mount_point=point, base=parse_directory("/pvs"))
+    async with MountedDirectories([mounted]) as directories:
+        copied = await directories.copy(at("/pvs/new"), TERMS)
+        assert copied.progress == CopyProgress(entries=1, copied_bytes=4)
+        assert (point / "new/file").read_text() == "data"
+        assert await directories.copy_progress(at("/pvs/new")) is None
+        with pytest.raises(InvalidValue, match="/elsewhere"):
+            await directories.copy(at("/pvs/new"), replace(TERMS, source=parse_directory("/elsewhere")))
+        await directories.discard_copy(at("/pvs/new"), "pvc-1")
+        assert not (point / COPIES / "pvc-1").exists()
+
+
+async def test_stopped_copy_ends_at_its_next_file_and_continues_later(
+    mount: Mount, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    point, reached, goes_on = mount(SERVER, "efs"), threading.Event(), threading.Event()
+    (point / "old").mkdir()
+    (point / "old/file").write_text("data")
+    former = os.sendfile
+
+    def slow(*arguments: int) -> int:
+        reached.set()
+        assert goes_on.wait(10)
+        return former(*arguments)
+
+    monkeypatch.setattr(os, "sendfile", slow)
+    mounted = await find_mounted(FILE_SYSTEM, server=SERVER, mount_point=point, base=parse_directory("/pvs"))
+    async with MountedDirectories([mounted]) as directories:
+        copying = asyncio.ensure_future(directories.copy(at("/pvs/new"), TERMS))
+        await asyncio.to_thread(reached.wait, 10)
+        await directories.stop_copy(at("/pvs/new"))
+        goes_on.set()
+        with pytest.raises(WorkerFailed, match="was stopped"):
+            await copying
+        assert not (point / "new").exists()
+        await directories.copy(at("/pvs/new"), TERMS)
+        assert (point / "new/file").read_text() == "data"

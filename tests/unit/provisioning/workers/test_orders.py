@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.strategies import file_names
 
+from kube_efs.model.copies import Copied, CopyProgress, CopyTerms, Owner
 from kube_efs.model.efs.directories import Directory, FoundDirectory, parse_directory
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.trash import StuckEntry, TrashReport
@@ -15,18 +16,26 @@ from kube_efs.provisioning.workers.orders import (
     EmptyingTerms,
     Item,
     Job,
+    Order,
     parse_children,
+    parse_copied,
     parse_item,
+    parse_order,
+    parse_owner,
+    parse_progress,
     parse_trash,
     path_in,
     render_arguments,
     render_children,
+    render_copied,
+    render_progress,
     render_trash,
 )
 from kube_efs.provisioning.workers.pod_objects import _escaped
 from tinykube.kubelet.containers import expand
 
 _DIRECTORIES = st.lists(file_names(max_size=20), max_size=4).map(lambda names: Directory(tuple(names)))
+_A, _B = Directory(("a",)), Directory(("b",))
 _OWNERS = st.none() | st.integers(0, 2**32 - 2)
 _TENANTS = st.from_regex(r"[a-z0-9]{0,12}", fullmatch=True)
 _ITEMS = st.builds(Item, directory=_DIRECTORIES, uid=_OWNERS, gid=_OWNERS, tenant=_TENANTS)
@@ -177,3 +186,72 @@ def test_trash_report_is_read_back_from_the_log(report: TrashReport) -> None:
     noise = ["empty /: done", "", json.dumps({"trash": "x"}), "[]", "7"]
     assert parse_trash([*noise, line, *noise]) == report
     assert parse_trash(noise) is None
+
+
+_KEYS = st.from_regex(r"[a-z][a-z0-9.-]{0,60}", fullmatch=True)
+_COPIES = st.builds(
+    CopyTerms,
+    key=_KEYS,
+    source=_DIRECTORIES.filter(lambda one: not one.is_root),
+    owner=st.none() | st.builds(Owner, uid=st.integers(0, 2**32 - 2), gid=st.integers(0, 2**32 - 2)),
+    may_be_missing=st.booleans(),
+    maps_owner=st.booleans(),
+)
+
+
+@given(_COPIES, _DIRECTORIES)
+def test_order_of_a_copy_is_in_its_arguments(terms: CopyTerms, target: Directory) -> None:
+    job = Job(action=Action.COPY, copying=terms)
+    arguments = render_arguments(job, [Item(directory=target)], root="/efs")
+    order = Order(action=Action.COPY, directories=(target,), source=terms.source)
+    assert parse_order(arguments) == order
+
+
+def test_arguments_of_a_copy_are_options() -> None:
+    owner = Owner(uid=7, gid=8)
+    terms = CopyTerms(
+        key="pvc-1", source=parse_directory("/a"), owner=owner, may_be_missing=True, maps_owner=True
+    )
+    job = Job(action=Action.COPY, copying=terms)
+    text = " ".join(render_arguments(job, [Item(directory=parse_directory("/b"))], root="/efs"))
+    options = "--key pvc-1 --source /a --source-owner 7:8 --source-may-be-missing --map-owner"
+    assert text == f"worker copy --root /efs {options} -- /b"
+    assert parse_owner("7:8") == owner
+
+
+@pytest.mark.parametrize("text", ["", "7", "7:", ":8", "a:b", "7:8:9", "-1:2", "7:4294967295"])
+def test_invalid_owner_is_refused(text: str) -> None:
+    with pytest.raises(InvalidValue):
+        parse_owner(text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "order"),
+    [
+        ("worker make --root /efs -- /a :7:/b", Order(action=Action.MAKE, directories=(_A, _B))),
+        ("worker copy --root /efs --source -- /a", Order(action=Action.COPY)),
+        ("worker copy --root /efs --source a -- /a", Order(action=Action.COPY)),
+        ("worker remove --root /efs -- a", Order(action=Action.REMOVE)),
+        ("worker improve --root /efs -- /a", Order()),
+        ("worker make", Order()),
+        ("", Order()),
+    ],
+)
+def test_order_is_unknown_as_far_as_its_arguments_are(arguments: str, order: Order) -> None:
+    assert parse_order(arguments.split()) == order
+
+
+_PROGRESS = st.builds(CopyProgress, entries=st.integers(0, 10**12), copied_bytes=st.integers(0, 10**18))
+
+
+@given(st.lists(_PROGRESS, max_size=3), st.none() | st.floats(0, 4e9))
+def test_progress_and_end_of_a_copy_are_in_the_log(
+    reports: list[CopyProgress], finished: float | None
+) -> None:
+    lines = ["copy /b: started", *map(render_progress, reports)]
+    end = None
+    if finished is not None:
+        end = Copied(progress=CopyProgress(entries=1, copied_bytes=2), finished=finished)
+        lines.append(render_copied(end))
+    assert parse_copied(lines) == end
+    assert end is not None or parse_progress(lines) == (reports[-1] if reports else None)

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -24,9 +24,18 @@ from tests.unit.provisioning.orders import stands
 from tests.unit.provisioning.workers.kubelet import Kubelet, Logs, name_of, running, set_status
 
 from kube_efs.kube.watching import Listed, follow
+from kube_efs.model.copies import COPIES, CopyProgress, CopyTerms
 from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions, parse_directory
 from kube_efs.model.efs.ids import FileSystemId
-from kube_efs.model.errors import KubeDenied, KubeUnavailable, RemovalRefused, WorkerDenied, WorkerFailed
+from kube_efs.model.errors import (
+    CopyDiffers,
+    KubeDenied,
+    KubeUnavailable,
+    RemovalRefused,
+    WorkerDenied,
+    WorkerFailed,
+    WorkerRefused,
+)
 from kube_efs.model.trash import TrashReport
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID, PREFIX
 from kube_efs.model.volumes import Location
@@ -610,7 +619,7 @@ def test_kubernetes_accepts_the_pod_names(parts: list[str], action: Action, digi
     assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", name)
     assert len(name) <= 63
     words = {Action.MAKE: "init", Action.REMOVE: "clean", Action.LIST: "list", Action.MEASURE: "usage"}
-    word = {**words, Action.EMPTY: "empty"}[action]
+    word = words.get(action, str(action))
     assert name.startswith(f"efs-{word}-{file_system_id}"[:50])
 
 
@@ -1027,3 +1036,164 @@ async def test_other_failed_mounts_are_waited_for(kube: AsyncClient) -> None:
             await pool.children(at("/"))
         await waiting
     assert caught.value.problem == "did not end after 2 s"
+
+
+# --- copies
+
+TERMS = CopyTerms(key="pvc-1", source=parse_directory("/old"))
+
+
+def filled(kubelet: Kubelet) -> Path:
+    """A source with a file; returns the root of its file system."""
+    root = kubelet.root("fs-1")
+    (root / "old").mkdir()
+    (root / "old/file").write_text("data")
+    return root
+
+
+async def test_pod_copies_a_directory(kube: AsyncClient, kubelet: Kubelet, eventually: Eventually) -> None:
+    root = filled(kubelet)
+    async with deadline(), pool_of(kube) as pool:
+        copied = await pool.copy(at("/new"), TERMS)
+        assert copied.progress == CopyProgress(entries=1, copied_bytes=4)
+        assert (root / "new/file").read_text() == "data"
+        await eventually(lambda: none_left(kube))
+        again = await pool.copy(at("/new"), TERMS)
+        assert (again.finished, again.progress) == (copied.finished, CopyProgress())
+    (pod, _) = kubelet.pods
+    assert re.fullmatch(r"efs-copy-fs-1-new-[a-z0-9]{5}", name_of(pod))
+    assert pod.spec
+    assert pod.spec.activeDeadlineSeconds == 24 * 3600
+
+
+async def test_repeated_calls_join_the_copy_that_runs(kube: AsyncClient, kubelet: Kubelet) -> None:
+    filled(kubelet)
+    kubelet.gate.clear()
+    async with deadline(), pool_of(kube) as pool:
+        first = asyncio.ensure_future(pool.copy(at("/new"), TERMS))
+        await kubelet.has_started_one.wait()
+        # As when the deadline of a call of csi-provisioner ends.
+        first.cancel()
+        second = asyncio.ensure_future(pool.copy(at("/new"), TERMS))
+        await asyncio.sleep(0)
+        kubelet.gate.set()
+        assert (await second).progress.entries == 1
+    assert len(kubelet.pods) == 1
+
+
+@pytest.mark.parametrize(
+    ("terms", "target", "error", "text"),
+    [
+        pytest.param(TERMS, "/full", WorkerRefused, "exists and is not empty", id="target with contents"),
+        pytest.param(
+            CopyTerms(key="a", source=parse_directory("/missing")),
+            "/new",
+            WorkerRefused,
+            "/missing' does not exist",
+            id="missing source",
+        ),
+        pytest.param(
+            CopyTerms(key="taken", source=parse_directory("/full")),
+            "/new",
+            CopyDiffers,
+            "'taken' is the name of a copy of another directory",
+            id="taken key",
+        ),
+    ],
+)
+async def test_copy_fails_with_the_reason_of_its_pod(
+    kube: AsyncClient, kubelet: Kubelet, terms: CopyTerms, target: str, error: type[WorkerFailed], text: str
+) -> None:
+    root = filled(kubelet)
+    (root / "full").mkdir()
+    (root / "full/file").touch()
+    async with deadline(), pool_of(kube) as pool:
+        await pool.copy(at("/other"), replace(TERMS, key="taken"))
+        with pytest.raises(error, match=re.escape(text)) as caught:
+            await pool.copy(at(target), terms)
+    assert type(caught.value) is error
+
+
+@asynccontextmanager
+async def during_a_copy(
+    kube: AsyncClient, kubelet: Kubelet, work: Callable[[WorkerPool], Coroutine[None, None, object]]
+) -> AsyncIterator[None]:
+    """That work is requested while a copy runs; both can end after the context."""
+    filled(kubelet)
+    kubelet.gate.clear()
+    async with deadline(), pool_of(kube) as pool, asyncio.TaskGroup() as tasks:
+        tasks.create_task(pool.copy(at("/new"), TERMS))
+        await kubelet.has_started_one.wait()
+        tasks.create_task(work(pool))
+        yield
+        kubelet.gate.set()
+
+
+@pytest.mark.parametrize("path", ["/old", "/old/below", "/new", "/new/below"])
+async def test_source_and_target_of_a_copy_are_not_removed_meanwhile(
+    kube: AsyncClient, kubelet: Kubelet, path: str
+) -> None:
+    async with during_a_copy(kube, kubelet, lambda pool: pool.remove(at(path), ROOT, stands)):
+        await pool_idle(kubelet)
+    assert [arguments[1] for arguments in kubelet.arguments] == ["copy", "remove"]
+
+
+@pytest.mark.parametrize("path", ["/other", "/old", "/old/below"])
+async def test_claims_do_not_wait_for_a_copy(
+    kube: AsyncClient, kubelet: Kubelet, eventually: Eventually, path: str
+) -> None:
+    async def are_two() -> bool:
+        return len(kubelet.pods) == 2
+
+    async with during_a_copy(kube, kubelet, lambda pool: pool.make(at(path), PLAIN)):
+        await eventually(are_two)
+
+
+async def test_two_copies_of_one_source_run_at_the_same_time(
+    kube: AsyncClient, kubelet: Kubelet, eventually: Eventually
+) -> None:
+    async def are_two() -> bool:
+        return len(kubelet.pods) == 2
+
+    second = replace(TERMS, key="pvc-2")
+    async with during_a_copy(kube, kubelet, lambda pool: pool.copy(at("/second"), second)):
+        await eventually(are_two)
+
+
+async def test_copy_waits_while_its_source_is_removed(kube: AsyncClient, kubelet: Kubelet) -> None:
+    kubelet.ending = lambda _: ("Running", "")
+    await leave(kube, "former", "Running", arguments="worker remove --root /efs -- /old")
+    async with deadline(), pool_of(kube) as pool:
+        await kubelet.has_started_one.wait()
+        with pytest.raises(WorkerFailed, match="works on this directory"):
+            await pool.copy(at("/new"), TERMS)
+
+
+async def test_progress_of_a_former_leaders_copy_is_known_and_it_can_be_stopped(
+    kube: AsyncClient, kubelet: Kubelet, logs: Logs, eventually: Eventually
+) -> None:
+    kubelet.ending = lambda _: ("Running", "")
+    await leave(
+        kube, "former", "Running", arguments="worker copy --root /efs --key pvc-1 --source /old -- /new"
+    )
+    logs.texts["former"] = '{"entries": 1, "copied": 10}\n{"entries": 7, "copied": 4096}\n'
+    async with deadline(), pool_of(kube) as pool:
+
+        async def is_known() -> bool:
+            return await pool.copy_progress(at("/new")) == CopyProgress(entries=7, copied_bytes=4096)
+
+        await eventually(is_known)
+        assert await pool.copy_progress(at("/other")) is None
+        await pool.stop_copy(at("/other"))
+        assert await pods(kube) == ["former"]
+        await pool.stop_copy(at("/new"))
+        await eventually(lambda: none_left(kube))
+
+
+async def test_unfinished_copy_is_discarded(kube: AsyncClient, kubelet: Kubelet) -> None:
+    root = kubelet.root("fs-1")
+    (root / COPIES / "pvc-1/tree").mkdir(parents=True)
+    (root / COPIES / "pvc-2").mkdir(parents=True)
+    async with deadline(), pool_of(kube) as pool:
+        await pool.discard_copy(at("/new"), "pvc-1")
+    assert [path.name for path in (root / COPIES).iterdir()] == ["pvc-2"]

@@ -8,9 +8,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kube_efs.model.copies import CopyProgress
 from kube_efs.model.secrets import text_without_secrets
 from kube_efs.model.trash import TrashReport
-from kube_efs.provisioning.workers.orders import WorkerReport, parse_report, parse_trash, render_report
+from kube_efs.provisioning.workers import program
+from kube_efs.provisioning.workers.orders import (
+    WorkerReport,
+    parse_copied,
+    parse_progress,
+    parse_report,
+    parse_trash,
+    render_report,
+)
 from kube_efs.provisioning.workers.program import main
 from kube_efs.provisioning.workers.trash import TRASH
 
@@ -334,3 +343,40 @@ def test_trash_that_cannot_be_emptied_is_a_failure(pod: Pod, path: str, reason: 
     report = parse_report(pod.message)
     assert report is not None
     assert report.failed[path].startswith(reason)
+
+
+def test_copy_reports_its_progress_and_its_end(
+    pod: Pod, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program, "_PROGRESS_SECONDS", 0.0)
+    (pod.root / "old").mkdir()
+    (pod.root / "old/file").write_text("data")
+    assert pod.run("copy", "/new", options=("--source", "/old", "--key", "pvc-1")) == 0
+    assert (pod.root / "new/file").read_text() == "data"
+    lines = capsys.readouterr().out.splitlines()
+    assert parse_progress(lines) == CopyProgress(entries=1, copied_bytes=4)
+    copied = parse_copied(lines)
+    assert copied is not None
+    assert copied.progress == CopyProgress(entries=1, copied_bytes=4)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (("--source", "/old"), "copy: '/new' is missing; give --source and --key"),
+        (("--key", "a"), "copy: '/new' is missing; give --source and --key"),
+        (("--source", "/old", "--key", "a", "--source-owner", "7"), "path: '7:/' is not an absolute path"),
+    ],
+)
+def test_copy_without_its_terms_fails(pod: Pod, options: tuple[str, ...], text: str) -> None:
+    assert pod.run("copy", "/new", options=options) == 1
+    report = parse_report(pod.message)
+    assert report is not None
+    assert text in report.failed["/new"]
+
+
+@pytest.mark.parametrize("key", ["", "..", "a/b", "a\nb"])
+def test_key_that_leads_elsewhere_is_invalid(pod: Pod, key: str) -> None:
+    with pytest.raises(SystemExit) as caught:
+        pod.run("copy", "/new", options=("--source", "/old", "--key", key))
+    assert caught.value.code == 2

@@ -12,6 +12,7 @@ import structlog
 from kube_efs.kube.quantities import parse_quantity
 from kube_efs.kube.references import References
 from kube_efs.model.claims import Claim, StorageClass
+from kube_efs.model.csi.access_points import VolumeRequest
 from kube_efs.model.csi.claims import DRIVER, CsiRequest, SecretReference, parse_claim, volume_for
 from kube_efs.model.csi.cross_account import CrossAccountRole, parse_provisioner_secret
 from kube_efs.model.csi.volume_attributes import render_attributes
@@ -19,6 +20,7 @@ from kube_efs.model.csi.volume_handles import VolumeHandle, parse_volume_handle
 from kube_efs.model.errors import InvalidValue, KubeAlreadyExists, NotYet, RemovalRefused
 from kube_efs.model.volumes import CsiSource, Location, Volume
 from kube_efs.provisioning.backends.csi.volumes import CsiVolume, CsiVolumes
+from kube_efs.provisioning.data_sources import DataSources
 from kube_efs.provisioning.guards import Order, Removal, tenant_of
 
 log = structlog.get_logger(__name__)
@@ -54,10 +56,16 @@ class CsiPlan:
     """An access point or a directory for the claim."""
 
     def __init__(
-        self, request: CsiRequest, volumes: CsiVolumes, references: References, notice: ClaimNotice | None
+        self,
+        request: CsiRequest,
+        volumes: CsiVolumes,
+        sources: DataSources,
+        references: References,
+        notice: ClaimNotice | None,
     ) -> None:
         self._request = request
         self._volumes = volumes
+        self._sources = sources
         self._references = references
         self._notice = notice
 
@@ -67,9 +75,13 @@ class CsiPlan:
         return self._request.claim
 
     async def locations(self) -> tuple[Location, ...]:
-        """Its directory on each possible file system; raises InvalidArgument, KubeError."""
+        """Its directory on each possible file system; raises InvalidArgument, NotYet, KubeError."""
         role = await _role(self._request.secret, self._references)
-        return await self._volumes.places(self._request.volume, role)
+        return await self._volumes.places(await self._volume(), role)
+
+    async def _volume(self) -> VolumeRequest:
+        source = await self._sources.of_claim(self.claim)
+        return replace(self._request.volume, source=source)
 
     @property
     def place(self) -> str:
@@ -92,7 +104,7 @@ class CsiPlan:
         """Make the access point or the directory; raises KubeEfsError."""
         role = await _role(self._request.secret, self._references)
         notice = partial(self._notice, self.claim) if self._notice else None
-        made = await self._volumes.create(self._request.volume, role, notice)
+        made = await self._volumes.create(await self._volume(), role, notice, claim=self.claim)
         return CsiMade(request=self._request, made=made)
 
 
@@ -106,11 +118,13 @@ class CsiBackend:
         self,
         *,
         volumes: CsiVolumes,
+        sources: DataSources,
         references: References,
         notice: ClaimNotice | None = None,
         has_driver_tags: bool = False,
     ) -> None:
         self._volumes = volumes
+        self._sources = sources
         self._references = references
         self._notice = notice
         self._has_driver_tags = has_driver_tags
@@ -148,7 +162,7 @@ class CsiBackend:
             if (storage_class.name, warning) not in self._warned:
                 self._warned.add((storage_class.name, warning))
                 log.warning("storage-class-warning", storage_class=storage_class.name, reason=warning)
-        return CsiPlan(request, self._volumes, self._references, self._notice)
+        return CsiPlan(request, self._volumes, self._sources, self._references, self._notice)
 
     async def removal(self, volume: Volume) -> Removal:
         """The access point or the directory of the volume."""

@@ -14,7 +14,9 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from kube_efs.model.csi.access_points import VolumeRequest
+from kube_efs.model.claims import Claim
+from kube_efs.model.copies import Copied, CopySource
+from kube_efs.model.csi.access_points import PosixUser, VolumeRequest
 from kube_efs.model.csi.parameters import VolumeParameters
 from kube_efs.model.csi.volume_handles import VolumeHandle
 from kube_efs.model.efs.directories import Directory, Permissions
@@ -24,6 +26,7 @@ from kube_efs.model.errors import AwsDenied, GidRangeFull, GidTaken, WorkerRefus
 from kube_efs.model.gids import GidRange
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning.backends.csi.accounts import Account
+from kube_efs.provisioning.copies import Copies
 from kube_efs.provisioning.guards import DirectoryReservations, Order, Removal
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.contract import Directories, remove_directory
@@ -46,12 +49,14 @@ class CsiDirectories:
         self,
         directories: Directories,
         *,
+        copies: Copies,
         index: VolumeIndex,
         reservations: DirectoryReservations,
         is_alone: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._directories = directories
+        self._copies = copies
         self._index = index
         self._reservations = reservations
         self._is_alone = is_alone
@@ -84,6 +89,27 @@ class CsiDirectories:
             file_system_id=place.file_system_id, directory=place.directory, base=parameters.base
         )
         return handle, taken
+
+    async def make_root(self, place: Location, mode: int, user: PosixUser) -> None:
+        """Create the root directory of an access point, as EFS does at the first mount.
+
+        Raises WorkerFailed, KubeError.
+        """
+        await self._directories.make(place, Permissions(mode=mode, uid=user.uid, gid=user.gid))
+
+    async def fill(
+        self,
+        source: CopySource,
+        place: Location,
+        *,
+        key: str,
+        maps_owner: bool,
+        claim: Claim | None = None,
+    ) -> Copied | None:
+        """Copy the source into the directory; see ``Copies.fill``."""
+        return await self._copies.fill(
+            self._directories, source, place, key=key, maps_owner=maps_owner, claim=claim
+        )
 
     async def remove(self, removal: Removal, order: Order) -> None:
         """Remove the directory after confirmation of the order; raises KubeEfsError."""

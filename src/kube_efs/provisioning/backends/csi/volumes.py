@@ -11,6 +11,7 @@ from typing import Final
 import structlog
 
 from kube_efs.kube.references import References
+from kube_efs.model.claims import Claim
 from kube_efs.model.csi.access_points import (
     AccessPoint,
     VolumeRequest,
@@ -24,13 +25,14 @@ from kube_efs.model.csi.cross_account import (
     cross_account_attributes,
     needs_targets,
 )
-from kube_efs.model.csi.errors import VolumePending
+from kube_efs.model.csi.errors import InvalidArgument, VolumePending
 from kube_efs.model.csi.parameters import (
     FileSystemReference,
     ProvisioningMode,
     VolumeParameters,
     parse_referenced,
 )
+from kube_efs.model.csi.root_directories import plain_name
 from kube_efs.model.csi.volume_attributes import VolumeAttributes
 from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle
 from kube_efs.model.efs.file_systems import MountTarget
@@ -118,16 +120,18 @@ class CsiVolumes:
         request: VolumeRequest,
         role: CrossAccountRole | None = None,
         notice: Notice | None = None,
+        *,
+        claim: Claim | None = None,
     ) -> CsiVolume:
         """The volume of that name.
 
-        ``notice`` is called before a new access point is created although the class reuses them. Raises
-        InvalidArgument, ExistingVolumeDiffers, NoMountTarget, GidRangeFull, AwsError, KubeError,
-        WorkerFailed.
+        ``notice`` is called before a new access point is created although the class reuses them. ``claim``
+        gets the progress of a copy. Raises InvalidArgument, ExistingVolumeDiffers, NoMountTarget,
+        GidRangeFull, AwsError, KubeError, WorkerFailed.
         """
         directory = volume_directory(request)
         check_reuse(request)
-        candidates = await self._file_systems(request.parameters)
+        candidates = await self._file_systems(request)
         kind = request.parameters.provisioning.kind
         account = await self._account(kind, role)
         # Calls that create nothing come first, so that their failure leaves nothing behind.
@@ -138,11 +142,25 @@ class CsiVolumes:
         if request.parameters.provisioning is ProvisioningMode.DIRECTORY:
             place = Location(file_system_id=candidates[0], directory=directory)
             handle, directory_id = await self._required_directories().make(request, place, account)
+            await self._fill(request, place, claim, has_owner=True)
         else:
-            handle = await self._make_access_point(request, candidates, account, role, notice)
-            directory_id = None
+            made = await self._make_access_point(request, candidates, account, role, notice)
+            place, handle, directory_id = _root(made, kind), _handle(made, kind), None
+            if request.source is not None and made.user is not None:
+                await self._required_directories().make_root(place, request.parameters.mode, made.user)
+            await self._fill(request, place, claim, has_owner=made.user is not None)
         on = reach[handle.file_system_id] if handle.file_system_id in reach else next(iter(reach.values()))
         return CsiVolume(handle=handle, attributes=on.attributes, zone=on.zone, directory_id=directory_id)
+
+    async def _fill(
+        self, request: VolumeRequest, place: Location, claim: Claim | None, *, has_owner: bool
+    ) -> None:
+        """Copy the source of the request, if it has one, before anything can mount the volume."""
+        if request.source is not None:
+            key = plain_name(request.name)
+            await self._required_directories().fill(
+                request.source, place, key=key, maps_owner=has_owner, claim=claim
+            )
 
     async def places(
         self, request: VolumeRequest, role: CrossAccountRole | None = None
@@ -153,7 +171,7 @@ class CsiVolumes:
         Raises InvalidArgument, KubeError, AwsError.
         """
         directory = volume_directory(request)
-        candidates = await self._file_systems(request.parameters)
+        candidates = await self._file_systems(request)
         kind = request.parameters.provisioning.kind
         places = {Location(file_system_id=one, directory=directory, kind=kind) for one in candidates}
         if request.parameters.may_find_another_directory:
@@ -277,11 +295,36 @@ class CsiVolumes:
         """The account of the file systems; as in the AWS driver, a role is only for EFS."""
         return await self._accounts.of(role if kind is FileSystemKind.EFS else None)
 
-    async def _file_systems(self, parameters: VolumeParameters) -> Sequence[FileSystemId]:
+    async def _file_systems(self, request: VolumeRequest) -> Sequence[FileSystemId]:
+        """Those of the class; for a copy only that of its source. Raises InvalidArgument, KubeError."""
+        parameters, source = request.parameters, request.source
         named = parameters.file_systems
         if isinstance(named, FileSystemReference):
-            return parse_referenced(await self._references.text(named), named)
-        return named
+            named = parse_referenced(await self._references.text(named), named)
+        if source is None:
+            return named
+        self._check_copy(request)
+        if source.location.file_system_id not in named:
+            raise InvalidArgument(
+                f"is not on a file system of the class ({', '.join(named)})",
+                field="data source",
+                value=str(source.location),
+                remedy="use a class on the file system of the source",
+            )
+        return (source.location.file_system_id,)
+
+    def _check_copy(self, request: VolumeRequest) -> None:
+        """Raise InvalidArgument for a class whose volumes cannot be filled with a copy."""
+        parameters = request.parameters
+        if parameters.provisioning.kind is not FileSystemKind.EFS:
+            field, value = "provisioningMode", str(parameters.provisioning)
+            problem = "makes volumes on S3 Files, whose directories are not copied"
+            raise InvalidArgument(problem, field=field, value=value, remedy="use a class on EFS")
+        if parameters.reuses_access_point:
+            problem = "may give a volume with data, into which nothing is copied"
+            remedy = "use a class that gives each claim a directory of its own"
+            raise InvalidArgument(problem, field="reuseAccessPoint", value="true", remedy=remedy)
+        self._required_directories()
 
     async def _reach(
         self,
@@ -308,7 +351,7 @@ class CsiVolumes:
         account: Account,
         role: CrossAccountRole | None,
         notice: Notice | None,
-    ) -> VolumeHandle:
+    ) -> AccessPoint:
         def say(text: str) -> None:
             log.info("access-point-not-reused", volume=request.name, reason=text)
             if notice is not None:
@@ -330,7 +373,7 @@ class CsiVolumes:
                 # Others can see the access point now. Orders from before must have ended.
                 await self._directories.settled(_root(made, kind))
         log.info("access-point-made", volume=request.name, access_point=made.access_point_id)
-        return _handle(made, kind)
+        return made
 
     def _refuse_leaving(self, made: AccessPoint, request: VolumeRequest) -> None:
         """Refuse an access point that is being removed with the volume of an earlier claim.
@@ -369,9 +412,9 @@ class CsiVolumes:
         if self._directories is None:
             raise PlatformError(
                 "needs worker pods, which this controller does not run",
-                field="provisioningMode",
-                value=ProvisioningMode.DIRECTORY,
-                remedy="put tunnel into the controller's KUBE_EFS_BACKENDS, or use efs-ap",
+                field="volume",
+                value="a directory or a copy",
+                remedy="put tunnel into the controller's KUBE_EFS_BACKENDS, or use efs-ap without a copy",
             )
         return self._directories
 

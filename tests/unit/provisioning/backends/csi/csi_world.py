@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from tests.unit.provisioning.copying import CopiedFolders, given_copies
+
 from kube_efs.aws.access_points import AwsAccessPoints
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.kube.claims import ClaimStore
@@ -34,6 +36,7 @@ from kube_efs.provisioning.backends.csi.accounts import Account, Accounts
 from kube_efs.provisioning.backends.csi.directories import CsiDirectories
 from kube_efs.provisioning.backends.csi.volumes import CsiVolumes
 from kube_efs.provisioning.guards import Guards
+from kube_efs.provisioning.snapshots import Snapshots
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.contract import Confirm
 
@@ -155,10 +158,11 @@ class Texts(References):
         return self.secrets.get(f"{namespace}/{name}")
 
 
-class Folders:
+class Folders(CopiedFolders):
     """Creates and removes directories in memory, in place of worker pods."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.made: dict[str, Permissions] = {}
         self.removed: list[str] = []
         self.fault: KubeEfsError | None = None
@@ -255,13 +259,16 @@ class CsiWorld:
         }
         self.accounts = OneAccount(Account(gateway=self.gateway, access_points=points))
         guards = self.guards = Guards(index=self.index, store=self.store, roots=self.roots)
+        self.copies, self.sources = given_copies(guards.reservations)
         directories = CsiDirectories(
             self.folders,
+            copies=self.copies,
             index=self.index,
             reservations=guards.reservations,
             is_alone=is_alone,
             clock=clock,
         )
+        self.snapshots = Snapshots(copies=self.copies, directories=self.folders, guards=guards)
         self.volumes = CsiVolumes(
             accounts=self.accounts,
             references=self.texts,

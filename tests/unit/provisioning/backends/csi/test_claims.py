@@ -31,7 +31,7 @@ def world() -> CsiWorld:
 
 @pytest.fixture
 def backend(world: CsiWorld) -> CsiBackend:
-    return CsiBackend(volumes=world.volumes, references=world.texts)
+    return CsiBackend(volumes=world.volumes, sources=world.sources, references=world.texts)
 
 
 async def made(backend: CsiBackend) -> CsiMade:
@@ -62,7 +62,10 @@ async def test_plan_gives_the_volume_of_its_claim(backend: CsiBackend) -> None:
 async def test_claim_gets_a_notice_of_a_new_access_point_unless_one_is_reused(world: CsiWorld) -> None:
     told: list[tuple[Claim, str]] = []
     backend = CsiBackend(
-        volumes=world.volumes, references=world.texts, notice=lambda claim, text: told.append((claim, text))
+        volumes=world.volumes,
+        sources=world.sources,
+        references=world.texts,
+        notice=lambda claim, text: told.append((claim, text)),
     )
     reusing = replace(CLASS, parameters={**CLASS.parameters, "reuseAccessPoint": "true"})
     text = f"No access point of an earlier claim {CLAIM.name} is on {FS}; a new one is created"

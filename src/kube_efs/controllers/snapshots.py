@@ -1,0 +1,211 @@
+"""VolumeSnapshotContents of the driver: creates and deletes their snapshots, as csi-snapshotter does.
+
+snapshot-controller, which is installed once in a cluster, creates a content for each VolumeSnapshot. The
+annotation for a snapshot that is being created is written before the first call, and removed when the outcome
+is known. While it is there, the content is not deleted, so that no copy remains without an object.
+"""
+
+import asyncio
+from contextlib import AbstractAsyncContextManager, suppress
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Final, Self
+
+import structlog
+from lightkube import AsyncClient
+
+from kube_efs.controllers.queue import WorkQueue
+from kube_efs.kube.errors import translated
+from kube_efs.kube.events import EventRecorder, EventType, Subject
+from kube_efs.kube.references import References
+from kube_efs.kube.snapshots import SnapshotStore, VolumeSnapshotContent, read_content
+from kube_efs.kube.watching import Applied, Deleted, Listed, follow
+from kube_efs.model.claims import SNAPSHOT_GROUP
+from kube_efs.model.csi.claims import DRIVER
+from kube_efs.model.csi.cross_account import CrossAccountRole, parse_provisioner_secret
+from kube_efs.model.csi.errors import VolumeMissing
+from kube_efs.model.csi.snapshots import parse_snapshot_id
+from kube_efs.model.csi.volume_handles import parse_volume_handle
+from kube_efs.model.errors import CopyDiffers, InvalidValue, KubeDenied, KubeEfsError, KubeError, KubeNotFound
+from kube_efs.model.snapshots import FINALIZER, SnapshotContent
+from kube_efs.provisioning.snapshots import Snapshots
+from kube_efs.settings.controller import ControllerSettings
+
+log = structlog.get_logger(__name__)
+
+# Most clusters have no VolumeSnapshots, and a cluster can get them at any time.
+_KIND_AGAIN_SECONDS: Final = 60.0
+_LONGEST_PAUSE_SECONDS: Final = 300.0
+_SOON_SECONDS: Final = 0.1
+
+
+class SnapshotController(AbstractAsyncContextManager["SnapshotController"]):
+    """Serves the contents of the driver; use as ``async with``, and run ``watch``."""
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        snapshots: Snapshots,
+        recorder: EventRecorder,
+        *,
+        backoff_seconds: float,
+        kind_again_seconds: float = _KIND_AGAIN_SECONDS,
+    ) -> None:
+        self._client = client
+        self._snapshots = snapshots
+        self._recorder = recorder
+        self._backoff_seconds = backoff_seconds
+        self._kind_again_seconds = kind_again_seconds
+        self._store = SnapshotStore(client)
+        # By the name of the content: what decides about it, and the pause after its next failure.
+        self._known: dict[str, tuple[object, ...]] = {}
+        self._pauses: dict[str, float] = {}
+        self._references = References(client)
+        self._queue: WorkQueue[str] = WorkQueue(self._handle)
+
+    async def __aenter__(self) -> Self:
+        await self._queue.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._queue.__aexit__(kind, error, trace)
+
+    async def watch(self) -> None:
+        """Serve contents until cancelled; waits until the cluster has this kind of objects."""
+        await self._kind_exists()
+        async for change in follow(
+            self._client, VolumeSnapshotContent, read=lambda found: read_content(found.to_dict())
+        ):
+            match change:
+                case Listed(contents):
+                    for one in contents:
+                        self._seen(one)
+                case Applied(content):
+                    self._seen(content)
+                case Deleted(content):
+                    self._known.pop(content.name, None)
+                    self._pauses.pop(content.name, None)
+
+    async def _kind_exists(self) -> None:
+        reported = False
+        while True:
+            try:
+                with translated("list VolumeSnapshotContent"):
+                    async for _ in self._client.list(VolumeSnapshotContent, chunk_size=1):
+                        return
+            except (KubeNotFound, KubeDenied) as error:
+                if not reported:
+                    log.info("snapshots-not-served", reason=str(error))
+                    reported = True
+                await asyncio.sleep(self._kind_again_seconds)
+                continue
+            return
+
+    def _seen(self, content: SnapshotContent) -> None:
+        """Handle the content unless only its status has changed, which this controller writes itself."""
+        if content.driver != DRIVER or self._known.get(content.name) == content.inputs:
+            return
+        self._known[content.name] = content.inputs
+        self._queue.add(content.name)
+
+    async def _handle(self, name: str) -> float | None:
+        try:
+            content = await self._store.content(name)
+        except KubeError as error:
+            log.warning("snapshot-not-read", content=name, reason=str(error))
+            return self._backoff_seconds
+        if content is None or content.driver != DRIVER:
+            return None
+        try:
+            await self._serve(content)
+        except KubeEfsError as error:
+            await self._report(content, error)
+            pause = self._pauses.get(name, self._backoff_seconds)
+            self._pauses[name] = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            return pause
+        self._pauses.pop(name, None)
+        # A snapshot that was deleted during its creation is complete now.
+        return _SOON_SECONDS if content.to_be_created and content.deleting else None
+
+    async def _serve(self, content: SnapshotContent) -> None:
+        if content.to_be_deleted:
+            await self._delete(content)
+        elif content.to_be_created:
+            await self._create(content)
+        elif content.given_handle and not content.is_ready and not content.deleting:
+            # As csi-snapshotter does with a driver that cannot list snapshots.
+            parse_snapshot_id(content.given_handle)
+            now = datetime.now(UTC).timestamp()
+            await self._store.record_ready(content, content.given_handle, created=now)
+        elif content.is_being_created and content.is_ready:
+            await self._store.mark_being_created(content, is_being_created=False)
+
+    async def _create(self, content: SnapshotContent) -> None:
+        role = await self._role(content)
+        if not content.is_being_created:
+            await self._store.mark_being_created(content, is_being_created=True)
+        try:
+            handle = parse_volume_handle(content.volume_handle)
+            created = await self._snapshots.create(content.request_name, handle, role)
+        except (InvalidValue, CopyDiffers) as error:
+            # Nothing exists and no attempt runs, so the content can be deleted.
+            if not error.outcome_unknown:
+                await self._store.mark_being_created(content, is_being_created=False)
+            raise
+        await self._store.record_ready(content, created.snapshot_id, created=created.created)
+        await self._store.mark_being_created(content, is_being_created=False)
+        log.info("snapshot-created", content=content.name, snapshot=created.snapshot_id)
+        self._publish(content, EventType.NORMAL, "SnapshotReady", f"{created.snapshot_id} is complete")
+
+    async def _delete(self, content: SnapshotContent) -> None:
+        if content.has_data:
+            # With the ID of another driver, there is nothing that could be removed here.
+            with suppress(VolumeMissing):
+                await self._snapshots.delete(content.handle)
+            await self._store.record_removed(content)
+            log.info("snapshot-deleted", content=content.name, snapshot=content.handle)
+        if FINALIZER in content.finalizers:
+            live = await self._store.content(content.name)
+            if live is not None and live.uid == content.uid:
+                await self._store.release(live)
+
+    async def _role(self, content: SnapshotContent) -> CrossAccountRole | None:
+        if content.secret is None:
+            return None
+        found = await self._references.secret(*content.secret)
+        return parse_provisioner_secret(found or {})
+
+    async def _report(self, content: SnapshotContent, error: KubeEfsError) -> None:
+        reason = "SnapshotDeleteError" if content.to_be_deleted else "SnapshotCreationFailed"
+        log.warning("snapshot-failed", content=content.name, reason=str(error))
+        self._publish(content, EventType.WARNING, reason, str(error))
+        if content.to_be_deleted or content.problem == str(error):
+            return
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        try:
+            # snapshot-controller shows it at the VolumeSnapshot.
+            await self._store.record_problem(content, str(error), now=now)
+        except KubeError as failure:
+            log.warning("snapshot-problem-not-recorded", content=content.name, reason=str(failure))
+
+    def _publish(self, content: SnapshotContent, kind: EventType, reason: str, message: str) -> None:
+        subject = Subject(
+            api_version=f"{SNAPSHOT_GROUP}/v1",
+            kind="VolumeSnapshotContent",
+            name=content.name,
+            uid=content.uid,
+            resource_version=content.resource_version,
+        )
+        self._recorder.publish(subject, kind, reason, message)
+
+
+async def serve_snapshots(
+    client: AsyncClient, settings: ControllerSettings, snapshots: Snapshots, recorder: EventRecorder
+) -> None:
+    """Serve all contents of the driver until cancelled."""
+    async with SnapshotController(
+        client, snapshots, recorder, backoff_seconds=settings.provision_backoff_seconds
+    ) as controller:
+        await controller.watch()

@@ -1,0 +1,136 @@
+"""Fills the directory of a new volume with a copy, before its volume object exists.
+
+A copy may take hours. Meanwhile its claim gets events about the progress, and the source is reserved: this
+process does not remove its volume. The pod that copies is a lock for all other processes
+(``workers/pods.py``).
+
+If the claim is deleted, the copy stops and is discarded, and the volume is created without data. Kubernetes
+releases that volume at once, because its claim does not exist, so it is removed with everything else that
+was created for it. A volume without its data is therefore never bound: the API server itself has said that
+the claim is gone, and no other claim has its uid.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+import structlog
+
+from kube_efs.model.claims import Claim
+from kube_efs.model.copies import Copied, CopySource, CopyTerms
+from kube_efs.model.csi.errors import InvalidArgument
+from kube_efs.model.efs.directories import Relation
+from kube_efs.model.errors import KubeEfsError
+from kube_efs.model.sizes import format_size
+from kube_efs.model.volumes import Location
+from kube_efs.provisioning.data_sources import DataSources
+from kube_efs.provisioning.guards import DirectoryReservations
+from kube_efs.provisioning.workers.contract import Directories
+
+log = structlog.get_logger(__name__)
+
+# The pauses between two looks at a copy; the progress is reported at each.
+_FIRST_LOOK_SECONDS = 1.0
+_LONGEST_PAUSE_SECONDS = 300.0
+
+# Receives a claim and a text for its user.
+Notice: TypeAlias = Callable[[Claim, str], None]
+# Whether the claim exists no more, as the API server answers now.
+IsGone: TypeAlias = Callable[[Claim], Awaitable[bool]]
+
+
+def volume_key(claim: Claim) -> str:
+    """The key of the copy for a claim, the same for every kind of volume."""
+    return f"pvc-{claim.uid}"
+
+
+class Copies:
+    """Copies directories for new volumes; ``notice`` reports the progress to the user of a claim."""
+
+    def __init__(
+        self,
+        *,
+        sources: DataSources,
+        reservations: DirectoryReservations,
+        is_gone: IsGone,
+        notice: Notice,
+        first_look_seconds: float = _FIRST_LOOK_SECONDS,
+    ) -> None:
+        self.sources = sources
+        self._reservations = reservations
+        self._is_gone = is_gone
+        self._notice = notice
+        self._first_look_seconds = first_look_seconds
+
+    async def fill(
+        self,
+        directories: Directories,
+        source: CopySource,
+        target: Location,
+        *,
+        key: str,
+        maps_owner: bool,
+        claim: Claim | None = None,
+    ) -> Copied | None:
+        """Copy the source to the target; None when the claim is gone and nothing was copied.
+
+        ``key`` and ``maps_owner`` are those of CopyTerms. Raises InvalidArgument unless both are on one file
+        system, and neither contains the other; WorkerFailed and KubeError.
+        """
+        if source.location.file_system_id != target.file_system_id:
+            raise InvalidArgument(
+                f"is on {source.location.file_system_id}, but the new volume is on {target.file_system_id}",
+                field="data source",
+                value=str(source.location),
+                remedy="use a class on the file system of the source",
+            )
+        if source.location.directory.relation_to(target.directory) is not Relation.APART:
+            raise InvalidArgument(
+                f"is, contains or is inside the directory of the copy, {target.directory}",
+                field="data source",
+                value=str(source.location),
+                remedy="copy a volume that is not the whole file system, into a class with another base",
+            )
+        terms = CopyTerms(
+            key=key,
+            source=source.location.directory,
+            owner=source.owner,
+            may_be_missing=source.may_be_missing,
+            maps_owner=maps_owner,
+        )
+        async with self._reservations.making(source.location):
+            if claim is None:
+                return await directories.copy(target, terms)
+            return await self._fill_for(claim, directories, target, terms)
+
+    async def _fill_for(
+        self, claim: Claim, directories: Directories, target: Location, terms: CopyTerms
+    ) -> Copied | None:
+        if await self._is_gone(claim):
+            log.info("copy-discarded", claim=claim.key, location=str(target))
+            await directories.discard_copy(target, terms.key)
+            return None
+        copying = asyncio.ensure_future(directories.copy(target, terms))
+        pause_seconds = self._first_look_seconds
+        try:
+            while not (await asyncio.wait({copying}, timeout=pause_seconds))[0]:
+                await self._look(claim, directories, target)
+                pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
+            copied = await copying
+        finally:
+            copying.cancel()
+        progress = copied.progress
+        size = format_size(progress.copied_bytes)
+        log.info("copied", claim=claim.key, location=str(target), entries=progress.entries)
+        self._notice(claim, f"Copied {progress.entries} files and directories ({size}) to {target}")
+        return copied
+
+    async def _look(self, claim: Claim, directories: Directories, target: Location) -> None:
+        try:
+            if await self._is_gone(claim):
+                await directories.stop_copy(target)
+            elif progress := await directories.copy_progress(target):
+                size = format_size(progress.copied_bytes)
+                self._notice(claim, f"Copying: {progress.entries} files and directories ({size}) so far")
+        except KubeEfsError as error:
+            log.warning("copy-progress-unknown", claim=claim.key, reason=str(error))

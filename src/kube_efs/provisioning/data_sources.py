@@ -1,0 +1,114 @@
+"""What a new volume is a copy of: the data of a claim's volume, of a volume handle, or of a snapshot."""
+
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+from kube_efs.kube.claims import ClaimStore
+from kube_efs.kube.references import References
+from kube_efs.kube.snapshots import SnapshotStore
+from kube_efs.kube.volumes import VolumeStore
+from kube_efs.model.claims import Claim, ClaimPhase, DataSource, DataSourceKind
+from kube_efs.model.copies import CopySource, Owner
+from kube_efs.model.csi.access_points import AccessPoint
+from kube_efs.model.csi.claims import DRIVER
+from kube_efs.model.csi.cross_account import CrossAccountRole, parse_provisioner_secret
+from kube_efs.model.csi.errors import InvalidArgument, VolumeMissing
+from kube_efs.model.csi.snapshots import parse_snapshot_id
+from kube_efs.model.csi.volume_handles import VolumeHandle, parse_volume_handle
+from kube_efs.model.efs.directories import Directory
+from kube_efs.model.efs.kinds import FileSystemKind
+from kube_efs.model.errors import NotYet
+from kube_efs.model.volumes import Location, Volume
+from kube_efs.provisioning.volume_index import VolumeIndex
+
+# The access point of a handle in the account of a role, read from AWS; None if it does not exist. Raises
+# RemovalRefused when it belongs to another file system, and AwsError.
+FindAccessPoint: TypeAlias = Callable[[VolumeHandle, CrossAccountRole | None], Awaitable[AccessPoint | None]]
+
+
+class DataSources:
+    """Finds the data of claims, handles and snapshots."""
+
+    def __init__(
+        self,
+        *,
+        claims: ClaimStore,
+        volumes: VolumeStore,
+        snapshots: SnapshotStore,
+        references: References,
+        find_access_point: FindAccessPoint,
+        index: VolumeIndex,
+    ) -> None:
+        self._claims = claims
+        self._volumes = volumes
+        self._snapshots = snapshots
+        self._references = references
+        self._find_access_point = find_access_point
+        self._index = index
+
+    async def of_claim(self, claim: Claim) -> CopySource | None:
+        """What the claim's volume is a copy of; None for a claim without a data source.
+
+        Raises NotYet while the source does not exist or is not ready, InvalidArgument when it cannot be
+        copied, AwsError and KubeError.
+        """
+        source = claim.data_source
+        if source is None:
+            return None
+        if source.kind == DataSourceKind.SNAPSHOT:
+            return parse_snapshot_id(
+                await self._snapshots.handle(claim.namespace, source.name, driver=DRIVER)
+            )
+        found = await self._claims.get(claim.namespace, source.name)
+        if found is None or found.phase is not ClaimPhase.BOUND:
+            problem = "does not exist" if found is None else "is not bound yet"
+            raise _not_yet(problem, claim, source)
+        volume = await self._volumes.get(found.volume_name)
+        if volume.claim is None or volume.claim.uid != found.uid:
+            raise _not_yet("is not bound to its volume yet", claim, source)
+        return await self._of_volume(volume)
+
+    async def _of_volume(self, volume: Volume) -> CopySource:
+        if volume.csi is not None and volume.csi.driver == DRIVER:
+            namespace, name = volume.deletion_secret or ("", "")
+            secret = await self._references.secret(namespace, name) if name else None
+            role = parse_provisioner_secret(secret) if secret is not None else None
+            return await self.of_handle(parse_volume_handle(volume.csi.handle), role)
+        location = self._index.location_of(volume.name)
+        if location is None:
+            raise NotYet(
+                "has no known directory on EFS",
+                field="volume",
+                value=volume.name,
+                remedy="use a claim with a volume on EFS",
+            )
+        return CopySource(location=location)
+
+    async def of_handle(self, handle: VolumeHandle, role: CrossAccountRole | None) -> CopySource:
+        """The data of a volume; raises VolumeMissing, InvalidArgument for S3 Files, and AwsError."""
+        if handle.kind is not FileSystemKind.EFS:
+            raise InvalidArgument(
+                "is on S3 Files, whose directories are not copied",
+                field="data source",
+                value=str(handle),
+                remedy="copy the objects of the bucket",
+            )
+        if handle.access_point_id is None:
+            return CopySource(
+                location=Location(file_system_id=handle.file_system_id, directory=handle.directory)
+            )
+        found = await self._find_access_point(handle, role)
+        if found is None:
+            raise VolumeMissing("no longer has an access point", field="data source", value=str(handle))
+        directory = Directory((*found.directory.parts, *handle.directory.parts))
+        return CopySource(
+            location=Location(file_system_id=handle.file_system_id, directory=directory),
+            owner=Owner(uid=found.user.uid, gid=found.user.gid) if found.user else None,
+            may_be_missing=handle.directory.is_root,
+        )
+
+
+def _not_yet(problem: str, claim: Claim, source: DataSource) -> NotYet:
+    return NotYet(
+        problem, field="spec.dataSource", value=f"{claim.namespace}/{source.name}", remedy="it is waited for"
+    )

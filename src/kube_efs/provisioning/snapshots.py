@@ -1,0 +1,72 @@
+"""Snapshots of volumes: copies of their directories on the same file system.
+
+A snapshot is ready when it is complete, and not before: its source must not change until then, if the
+snapshot must be consistent. It has its own directory, so the volume can be deleted afterwards.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from kube_efs.model.csi.cross_account import CrossAccountRole
+from kube_efs.model.csi.errors import SourceRefused, VolumePending
+from kube_efs.model.csi.root_directories import plain_name
+from kube_efs.model.csi.snapshots import BASE, parse_snapshot_id, render_snapshot_id, snapshot_location
+from kube_efs.model.csi.volume_handles import VolumeHandle
+from kube_efs.model.errors import WorkerRefused
+from kube_efs.provisioning.copies import Copies
+from kube_efs.provisioning.guards import Guards, Order, RemovableDirectory, Removal
+from kube_efs.provisioning.workers.contract import Directories, remove_directory
+
+# Volumes that are copies have keys of their own.
+_KEY: Final = "snapshot."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """A complete snapshot; ``created`` is in seconds since 1970."""
+
+    snapshot_id: str
+    created: float
+
+
+class Snapshots:
+    """Creates and removes snapshots with ``directories``."""
+
+    def __init__(self, *, copies: Copies, directories: Directories, guards: Guards) -> None:
+        self._copies = copies
+        self._directories = directories
+        self._guards = guards
+
+    async def create(self, name: str, handle: VolumeHandle, role: CrossAccountRole | None) -> Snapshot:
+        """The snapshot of that name; a repeated call gives the same one, and continues its copy.
+
+        Raises VolumeMissing, InvalidArgument, SourceRefused, CopyDiffers when the name belongs to a snapshot
+        of another directory, AwsError, KubeError, WorkerFailed.
+        """
+        source = await self._copies.sources.of_handle(handle, role)
+        target = snapshot_location(source.location.file_system_id, name)
+        key = _KEY + plain_name(name)
+        try:
+            copied = await self._copies.fill(self._directories, source, target, key=key, maps_owner=False)
+        except WorkerRefused as error:
+            raise SourceRefused(
+                error.problem, field=error.field, value=error.value, remedy=error.remedy
+            ) from error
+        if copied is None:
+            raise VolumePending("was not copied", field="snapshot", value=name, remedy="it is retried")
+        snapshot_id = render_snapshot_id(replace(source, location=target))
+        return Snapshot(snapshot_id=snapshot_id, created=copied.finished)
+
+    async def delete(self, snapshot_id: str) -> None:
+        """Remove the data of the snapshot; a missing one is not an error.
+
+        Raises VolumeMissing for the ID of another driver, RemovalRefused when a volume uses the directory,
+        AwsError, KubeError, WorkerFailed.
+        """
+        location = parse_snapshot_id(snapshot_id).location
+        removal = Removal(directory=RemovableDirectory(location=location, base=BASE))
+        async with self._guards.reservations.removing(location):
+            order = Order(lambda: self._guards.check_without_volume(removal))
+            await remove_directory(self._directories, removal, order)
+            # Otherwise a later snapshot of the name would find the record of this one.
+            await self._directories.discard_copy(location, _KEY + location.directory.parts[-1])

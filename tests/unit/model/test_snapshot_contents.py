@@ -1,0 +1,80 @@
+"""What must be done for a VolumeSnapshotContent, as csi-snapshotter decides."""
+
+from typing import Any
+
+import pytest
+
+from kube_efs.model.claims import ReclaimPolicy
+from kube_efs.model.snapshots import BEING_CREATED, BEING_DELETED, SnapshotContent
+
+CREATED, DELETED = {BEING_CREATED: "yes"}, {BEING_DELETED: "yes"}
+GROUP = {"groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-handle": "x"}
+
+
+def content(**changes: Any) -> SnapshotContent:
+    fields = {"name": "c", "uid": "1", "driver": "efs.csi.aws.com", "volume_handle": "fs-1::fsap-1"}
+    return SnapshotContent(**{**fields, "snapshot_uid": "2", **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "to_be_created", "to_be_deleted"),
+    [
+        pytest.param({}, True, False, id="new"),
+        pytest.param({"annotations": CREATED}, True, False, id="creation began"),
+        pytest.param({"is_ready": True}, False, False, id="ready"),
+        pytest.param({"annotations": GROUP}, False, False, id="of a group"),
+        pytest.param({"volume_handle": "", "given_handle": "x"}, False, False, id="given"),
+        pytest.param({"deleting": True}, False, False, id="deleted without its snapshot"),
+        pytest.param({"deleting": True, "annotations": DELETED}, False, True, id="deleted"),
+        pytest.param(
+            {"deleting": True, "annotations": CREATED | DELETED},
+            True,
+            False,
+            id="deleted early",
+        ),
+        pytest.param({"annotations": DELETED}, True, False, id="snapshot deleted, content not yet"),
+        pytest.param(
+            {"deleting": True, "volume_handle": "", "given_handle": "x", "snapshot_uid": ""},
+            False,
+            True,
+            id="given and never used",
+        ),
+        pytest.param(
+            {"deleting": True, "volume_handle": "", "given_handle": "x"}, False, False, id="given and in use"
+        ),
+    ],
+)
+def test_state_decides_what_is_done(
+    changes: dict[str, Any], to_be_created: bool, to_be_deleted: bool
+) -> None:
+    found = content(**changes)
+    assert (found.to_be_created, found.to_be_deleted) == (to_be_created, to_be_deleted)
+
+
+@pytest.mark.parametrize(
+    ("changes", "has_data"),
+    [
+        pytest.param({"handle": "x"}, True, id="complete"),
+        pytest.param({}, False, id="never created"),
+        pytest.param({"handle": "x", "deletion_policy": ReclaimPolicy.RETAIN}, False, id="retained"),
+        pytest.param({"handle": "x", "is_of_group": True}, False, id="of a group"),
+    ],
+)
+def test_only_complete_snapshots_of_the_policy_delete_have_data(
+    changes: dict[str, Any], has_data: bool
+) -> None:
+    assert content(**changes).has_data is has_data
+
+
+def test_own_writes_are_not_inputs() -> None:
+    before = content()
+    assert content(handle="x", is_ready=True, problem="y", annotations=CREATED).inputs == before.inputs
+    assert content(annotations=DELETED).inputs != before.inputs
+    assert content(deleting=True).inputs != before.inputs
+
+
+@pytest.mark.parametrize("missing", ["name", "namespace", None])
+def test_secret_needs_both_annotations(missing: str | None) -> None:
+    start = "snapshot.storage.kubernetes.io/deletion-secret-"
+    annotations = {f"{start}{one}": one for one in ("name", "namespace") if one != missing}
+    assert content(annotations=annotations).secret == (None if missing else ("namespace", "name"))

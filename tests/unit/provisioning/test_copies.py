@@ -1,0 +1,177 @@
+"""Filling a new volume with a copy: progress, deleted claims, reservations, refusals."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.unit.provisioning.copying import CopiedFolders, GivenSources
+
+from kube_efs.model.claims import Claim
+from kube_efs.model.copies import Copied, CopyProgress, CopySource, CopyTerms, Owner
+from kube_efs.model.csi.errors import InvalidArgument
+from kube_efs.model.efs.directories import parse_directory
+from kube_efs.model.efs.ids import ClaimUid, FileSystemId
+from kube_efs.model.errors import KubeUnavailable, WorkerFailed
+from kube_efs.model.volumes import Location
+from kube_efs.provisioning.copies import Copies, volume_key
+from kube_efs.provisioning.guards import DirectoryReservations
+
+CLAIM = Claim(namespace="team", name="copy", uid=ClaimUid("1"))
+
+
+def at(path: str, file_system_id: str = "fs-1") -> Location:
+    return Location(file_system_id=FileSystemId(file_system_id), directory=parse_directory(path))
+
+
+SOURCE = CopySource(location=at("/old"), owner=Owner(uid=7, gid=8))
+
+
+class SlowFolders(CopiedFolders):
+    """Copies that end when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended = asyncio.Event()
+        self.fault: WorkerFailed | None = None
+
+    async def copy(self, target: Location, terms: CopyTerms) -> Copied:
+        copied = await super().copy(target, terms)
+        await self.ended.wait()
+        if self.fault:
+            raise self.fault
+        return copied
+
+    async def stop_copy(self, target: Location) -> None:
+        await super().stop_copy(target)
+        self.fault = WorkerFailed("was deleted before it ended", field="worker pod")
+        self.ended.set()
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.folders = SlowFolders()
+        self.told: list[str] = []
+        self.is_gone: Callable[[], bool] = lambda: False
+        self.reservations = DirectoryReservations()
+        self.copies = Copies(
+            sources=GivenSources(),
+            reservations=self.reservations,
+            is_gone=self._is_gone,
+            notice=lambda claim, text: self.told.append(text),
+            first_look_seconds=0.01,
+        )
+
+    async def _is_gone(self, claim: Claim) -> bool:
+        return self.is_gone()
+
+    async def fill(self, claim: Claim | None = CLAIM, source: CopySource = SOURCE) -> Copied | None:
+        return await self.copies.fill(
+            self.folders,  # type: ignore[arg-type]
+            source,
+            at("/new"),
+            key=volume_key(CLAIM),
+            maps_owner=True,
+            claim=claim,
+        )
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - the condition has no event
+            await asyncio.sleep(0.005)
+
+
+async def test_claim_gets_progress_and_the_end() -> None:
+    scene = Scene()
+    filling = asyncio.ensure_future(scene.fill())
+    await until(lambda: scene.told)
+    scene.folders.ended.set()
+    copied = await filling
+    assert copied is not None
+    assert copied.progress == CopyProgress(entries=3, copied_bytes=2048)
+    assert scene.told[0] == "Copying: 1 files and directories (1.0 KiB) so far"
+    assert scene.told[-1] == "Copied 3 files and directories (2.0 KiB) to fs-1:/new"
+    terms = CopyTerms(key="pvc-1", source=parse_directory("/old"), owner=SOURCE.owner, maps_owner=True)
+    assert scene.folders.copies == [(at("/new"), terms)]
+
+
+async def test_copy_for_a_deleted_claim_is_stopped_and_then_discarded() -> None:
+    scene = Scene()
+    filling = asyncio.ensure_future(scene.fill())
+    await until(lambda: scene.folders.copies)
+    scene.is_gone = lambda: True
+    with pytest.raises(WorkerFailed, match="was deleted before it ended"):
+        await filling
+    assert scene.folders.stopped == [at("/new")]
+    assert await scene.fill() is None
+    assert scene.folders.discarded == [(at("/new"), "pvc-1")]
+    assert len(scene.folders.copies) == 1
+
+
+async def test_unanswered_question_about_the_claim_does_not_end_the_copy() -> None:
+    scene, asked = Scene(), 0
+
+    def is_gone() -> bool:
+        nonlocal asked
+        asked += 1
+        if asked in {2, 3}:
+            raise KubeUnavailable("no answer", field="claim")
+        return False
+
+    scene.is_gone = is_gone
+    filling = asyncio.ensure_future(scene.fill())
+    await until(lambda: asked > 3)
+    scene.folders.ended.set()
+    assert await filling is not None
+    assert scene.folders.stopped == []
+
+
+async def test_source_cannot_be_removed_during_the_copy() -> None:
+    scene, removed = Scene(), asyncio.Event()
+
+    async def remove() -> None:
+        async with scene.reservations.removing(at("/old/below")):
+            removed.set()
+
+    filling = asyncio.ensure_future(scene.fill(claim=None))
+    await until(lambda: scene.folders.copies)
+    removing = asyncio.ensure_future(remove())
+    await asyncio.sleep(0.05)
+    assert not removed.is_set()
+    scene.folders.ended.set()
+    await filling
+    await removing
+    assert removed.is_set()
+
+
+async def test_cancelled_caller_cancels_the_call() -> None:
+    scene = Scene()
+    filling = asyncio.ensure_future(scene.fill())
+    await until(lambda: scene.folders.copies)
+    filling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await filling
+
+
+@pytest.mark.parametrize(
+    ("location", "text"),
+    [
+        (at("/old", "fs-2"), "'fs-2:/old' is on fs-2, but the new volume is on fs-1"),
+        (at("/"), "'fs-1:/' is, contains or is inside the directory of the copy, /new"),
+        (at("/new/below"), "'fs-1:/new/below' is, contains or is inside the directory of the copy, /new"),
+    ],
+)
+async def test_source_that_cannot_be_copied_is_refused_without_a_worker(
+    location: Location, text: str
+) -> None:
+    scene = Scene()
+    with pytest.raises(InvalidArgument) as caught:
+        await scene.fill(source=CopySource(location=location))
+    assert text in str(caught.value)
+    assert scene.folders.copies == []
+
+
+def test_key_is_that_of_csi_provisioner() -> None:
+    fields: dict[str, Any] = {"namespace": "a", "name": "b", "uid": ClaimUid("0-1")}
+    assert volume_key(Claim(**fields)) == "pvc-0-1"

@@ -1,0 +1,193 @@
+"""The data of claims, volumes and snapshots, on the embedded API server."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from lightkube import AsyncClient
+from tests.unit.provisioning.backends.csi.csi_world import FS
+
+from kube_efs.kube.claims import ClaimStore
+from kube_efs.kube.references import References
+from kube_efs.kube.snapshots import SnapshotStore
+from kube_efs.kube.volumes import VolumeStore
+from kube_efs.model.claims import Claim, ClaimPhase, DataSource
+from kube_efs.model.copies import CopySource, Owner
+from kube_efs.model.csi.access_points import AccessPoint, PosixUser
+from kube_efs.model.csi.cross_account import CrossAccountRole
+from kube_efs.model.csi.errors import InvalidArgument, VolumeMissing
+from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle, parse_volume_handle
+from kube_efs.model.efs.directories import parse_directory
+from kube_efs.model.efs.ids import ClaimUid
+from kube_efs.model.errors import KubeEfsError, NotYet
+from kube_efs.model.volumes import ClaimReference, CsiSource, Location, NfsSource, Volume
+from kube_efs.provisioning.data_sources import DataSources
+from kube_efs.provisioning.volume_index import VolumeIndex
+
+SOURCE = Claim(namespace="team", name="source", uid=ClaimUid("s"), phase=ClaimPhase.BOUND, volume_name="pv")
+WANTED = Claim(
+    namespace="team",
+    name="copy",
+    uid=ClaimUid("c"),
+    data_source=DataSource(kind="PersistentVolumeClaim", name="source"),
+)
+PLACE = Location(file_system_id=FS, directory=parse_directory("/data"))
+POINT = AccessPoint(
+    access_point_id=AccessPointId("fsap-1"),
+    file_system_id=FS,
+    directory=parse_directory("/data"),
+    user=PosixUser(uid=7, gid=8),
+)
+HERE = ClaimReference(namespace="team", name="source", uid=ClaimUid("s"))
+CSI = Volume(name="pv", claim=HERE, csi=CsiSource(handle=f"{FS}:/data"))
+
+
+class _Claims(ClaimStore):
+    def __init__(self, *claims: Claim) -> None:
+        self._by_name = {(one.namespace, one.name): one for one in claims}
+
+    async def get(self, namespace: str, name: str) -> Claim | None:
+        return self._by_name.get((namespace, name))
+
+
+class _Volumes(VolumeStore):
+    def __init__(self, volume: Volume) -> None:
+        self._volume = volume
+
+    async def get(self, name: str) -> Volume:
+        assert name == self._volume.name
+        return self._volume
+
+
+class _Snapshots(SnapshotStore):
+    async def handle(self, namespace: str, name: str, *, driver: str) -> str:
+        assert (namespace, name, driver) == ("team", "source", "efs.csi.aws.com")
+        return f"{FS}:/.kube-efs-snapshots/s1:7:8"
+
+
+class _References(References):
+    async def secret(self, namespace: str, name: str) -> Mapping[str, str] | None:
+        assert (namespace, name) == ("system", "role")
+        return {"awsRoleArn": "arn:aws:iam::123456789012:role/storage"}
+
+
+def sources(
+    kube: AsyncClient,
+    volume: Volume = CSI,
+    *claims: Claim,
+    point: AccessPoint | None = POINT,
+    roles: list[CrossAccountRole | None] | None = None,
+) -> DataSources:
+    async def find(handle: VolumeHandle, role: CrossAccountRole | None) -> AccessPoint | None:
+        (roles if roles is not None else []).append(role)
+        return point
+
+    index = VolumeIndex()
+    index.put_volume(volume)
+    return DataSources(
+        claims=_Claims(*(claims or (SOURCE,))),
+        volumes=_Volumes(volume),
+        snapshots=_Snapshots(kube),
+        references=_References(kube),
+        find_access_point=find,
+        index=index,
+    )
+
+
+@pytest.mark.parametrize(
+    ("volume", "expected"),
+    [
+        pytest.param(CSI, CopySource(location=PLACE), id="directory"),
+        pytest.param(
+            replace(CSI, csi=CsiSource(handle=f"{FS}::fsap-0123456789abcdef0")),
+            CopySource(location=PLACE, owner=Owner(uid=7, gid=8), may_be_missing=True),
+            id="access point",
+        ),
+        pytest.param(
+            replace(CSI, csi=CsiSource(handle=f"{FS}:/sub:fsap-0123456789abcdef0")),
+            CopySource(
+                location=replace(PLACE, directory=parse_directory("/data/sub")), owner=Owner(uid=7, gid=8)
+            ),
+            id="directory of an access point",
+        ),
+        pytest.param(
+            Volume(
+                name="pv", claim=HERE, nfs=NfsSource(server=f"{FS}.efs.eu-west-1.amazonaws.com", path="/data")
+            ),
+            CopySource(location=PLACE),
+            id="NFS",
+        ),
+    ],
+)
+async def test_data_of_a_bound_claim_is_that_of_its_volume(
+    kube: AsyncClient, volume: Volume, expected: CopySource
+) -> None:
+    assert await sources(kube, volume).of_claim(WANTED) == expected
+
+
+async def test_claim_without_a_data_source_is_not_a_copy(kube: AsyncClient) -> None:
+    assert await sources(kube).of_claim(replace(WANTED, data_source=None)) is None
+
+
+async def test_data_of_a_snapshot_is_in_its_handle(kube: AsyncClient) -> None:
+    kind = DataSource(kind="VolumeSnapshot", name="source", group="snapshot.storage.k8s.io")
+    found = await sources(kube).of_claim(replace(WANTED, data_source=kind))
+    assert found is not None
+    assert (str(found.location), found.owner) == (f"{FS}:/.kube-efs-snapshots/s1", Owner(uid=7, gid=8))
+
+
+async def test_access_point_of_another_account_is_looked_up_there(kube: AsyncClient) -> None:
+    handle = CsiSource(handle=f"{FS}::fsap-0123456789abcdef0")
+    roles: list[CrossAccountRole | None] = []
+    volume = replace(CSI, csi=handle, deletion_secret=("system", "role"))
+    await sources(kube, volume, roles=roles).of_claim(WANTED)
+    assert [one and one.role_arn for one in roles] == ["arn:aws:iam::123456789012:role/storage"]
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        ({"phase": ClaimPhase.PENDING}, "'team/source' is not bound yet"),
+        ({"namespace": "elsewhere"}, "'team/source' does not exist"),
+        # A claim can name any volume, but Kubernetes binds only one to it.
+        ({"uid": ClaimUid("thief")}, "'team/source' is not bound to its volume yet"),
+    ],
+)
+async def test_source_that_is_not_bound_is_waited_for(
+    kube: AsyncClient, found: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(NotYet) as caught:
+        await sources(kube, CSI, replace(SOURCE, **found)).of_claim(WANTED)
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("volume", "error", "text"),
+    [
+        pytest.param(
+            replace(CSI, csi=CsiSource(handle=f"s3files:{FS}:/data")),
+            InvalidArgument,
+            "is on S3 Files, whose directories are not copied",
+            id="S3 Files",
+        ),
+        pytest.param(
+            Volume(name="pv", claim=HERE, nfs=NfsSource(server="nfs.example.com", path="/data")),
+            NotYet,
+            "'pv' has no known directory on EFS",
+            id="not on EFS",
+        ),
+    ],
+)
+async def test_volume_that_cannot_be_copied_is_refused(
+    kube: AsyncClient, volume: Volume, error: type[KubeEfsError], text: str
+) -> None:
+    with pytest.raises(error) as caught:
+        await sources(kube, volume).of_claim(WANTED)
+    assert text in str(caught.value)
+
+
+async def test_missing_access_point_is_reported(kube: AsyncClient) -> None:
+    handle = parse_volume_handle(f"{FS}::fsap-0123456789abcdef0")
+    with pytest.raises(VolumeMissing, match="no longer has an access point"):
+        await sources(kube, point=None).of_handle(handle, None)

@@ -1,0 +1,377 @@
+"""Copies of directories on a real file system: every kind of file, interruptions, refusals."""
+
+import os
+import random
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.unmounting import unmount
+
+from kube_efs.model.copies import COPIES, Copied, CopyTerms, Owner
+from kube_efs.model.efs.directories import Directory, parse_directory
+from kube_efs.model.errors import CopyDiffers, KubeEfsError, WorkerFailed, WorkerRefused
+from kube_efs.provisioning.workers import tree_copy
+from kube_efs.provisioning.workers.trash import OPEN_DIRECTORY, TRASH
+
+SOURCE, TARGET = parse_directory("/claims/old"), parse_directory("/claims/new")
+TERMS = CopyTerms(key="pvc-1", source=SOURCE)
+DAY = 86_400
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can set owners and make devices")
+
+
+@pytest.fixture
+def efs(tmp_path: Path) -> Iterator[Path]:
+    """A file system with a source, on tmpfs if possible, which has extended attributes."""
+    made = tmp_path / "efs"
+    made.mkdir()
+    mounted = os.geteuid() == 0
+    if mounted:
+        assert os.system(f"mount -t tmpfs none {made}") == 0
+    (made / "claims/old").mkdir(parents=True)
+    yield made
+    if mounted:
+        unmount(made)
+
+
+def copied(efs: Path, terms: CopyTerms = TERMS, target: Directory = TARGET) -> Copied:
+    descriptor = os.open(efs, OPEN_DIRECTORY)
+    try:
+        return tree_copy.copy_tree(descriptor, target, terms, lambda _: None)
+    finally:
+        os.close(descriptor)
+
+
+def described(folder: Path) -> dict[str, tuple[object, ...]]:
+    """Everything that a copy keeps, by the path below the directory."""
+    found: dict[str, tuple[object, ...]] = {}
+    inodes: dict[int, str] = {}
+    for path in sorted(folder.rglob("*")):
+        state, name = path.lstat(), str(path.relative_to(folder))
+        content: object = None
+        if path.is_symlink():
+            content = path.readlink()
+        elif path.is_file():
+            # Of several names of a file, the first one stands for all.
+            content = (path.read_bytes(), inodes.setdefault(state.st_ino, name), state.st_nlink)
+        attributes = () if path.is_symlink() else tuple(sorted(os.listxattr(path)))
+        values = tuple(os.getxattr(path, one) for one in attributes)
+        owned = (state.st_mode, state.st_uid, state.st_gid, state.st_rdev)
+        found[name] = (*owned, state.st_mtime_ns, content, attributes, values)
+    return found
+
+
+def filled(folder: Path) -> None:
+    """Write every kind of file below the directory."""
+    (folder / "sub/deeper").mkdir(parents=True)
+    (folder / "sub/empty").mkdir(mode=0o711)
+    (folder / "large").write_bytes(random.Random(1).randbytes(3_000_000))
+    (folder / "sub/small").write_text("x")
+    os.link(folder / "sub/small", folder / "sub/deeper/second name")
+    (folder / "sub/nothing").touch(mode=0o640)
+    (folder / "sub/link").symlink_to("../../elsewhere")
+    (folder / "sub/line\nbreak").write_text("y")
+    os.setxattr(folder / "sub/small", "user.colour", b"red")
+    os.mkfifo(folder / "sub/pipe", 0o604)
+    for number, path in enumerate(sorted(folder.rglob("*"))):
+        os.utime(path, ns=(1_000_000_007 * number, 1_234_567_891 * number + 11), follow_symlinks=False)
+
+
+def test_a_copy_has_all_that_the_source_has(efs: Path) -> None:
+    filled(efs / "claims/old")
+    done = copied(efs)
+    assert described(efs / "claims/new") == described(efs / "claims/old")
+    assert done.progress.entries == 10
+    assert done.progress.copied_bytes == 3_000_002
+
+
+@root_only
+def test_owners_modes_and_devices_are_kept(efs: Path) -> None:
+    filled(efs / "claims/old")
+    os.chown(efs / "claims/old/sub", 7, 8)
+    os.chown(efs / "claims/old/sub/link", 9, 10, follow_symlinks=False)
+    os.chown(efs / "claims/old/large", 1, 2)
+    (efs / "claims/old/large").chmod(0o6755)
+    os.mknod(efs / "claims/old/null", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
+    copied(efs)
+    assert described(efs / "claims/new") == described(efs / "claims/old")
+
+
+@root_only
+@pytest.mark.parametrize(
+    ("owner", "source_owner"),
+    [
+        pytest.param(None, (1005, 1006), id="directory"),
+        pytest.param(Owner(uid=1005, gid=1006), (0, 0), id="identity"),
+    ],
+)
+def test_the_owner_of_the_source_becomes_the_owner_of_the_copy(
+    efs: Path, owner: Owner | None, source_owner: tuple[int, int]
+) -> None:
+    for name, uid, gid in (("own", 1005, 1006), ("group", 33, 1006), ("other", 33, 44)):
+        (efs / f"claims/old/{name}").touch()
+        os.chown(efs / f"claims/old/{name}", uid, gid)
+    os.chown(efs / "claims/old", *source_owner)
+    (efs / "claims/new").mkdir()
+    (efs / "claims/new").chmod(0o2770)
+    os.chown(efs / "claims/new", 2001, 2002)
+    copied(efs, CopyTerms(key="a", source=SOURCE, owner=owner, maps_owner=True))
+    found = {path.name: (path.stat().st_uid, path.stat().st_gid) for path in (efs / "claims/new").iterdir()}
+    assert found == {"own": (2001, 2002), "group": (33, 2002), "other": (33, 44)}
+    top = (efs / "claims/new").stat()
+    assert (top.st_uid, top.st_gid, stat.S_IMODE(top.st_mode)) == (2001, 2002, 0o2770)
+
+
+def test_without_a_directory_for_it_the_copy_is_like_the_source(efs: Path) -> None:
+    (efs / "claims/old").chmod(0o1750)
+    copied(efs)
+    assert stat.S_IMODE((efs / "claims/new").stat().st_mode) == 0o1750
+
+
+class _Killed(BaseException):
+    """The process ends here."""
+
+
+@contextmanager
+def killed_after(calls: int) -> Iterator[Callable[[], bool]]:
+    """Let that many changes of the file system happen, and no more; gives whether it came to that."""
+    left, reached = calls, False
+    names = (
+        "mkdir open link symlink mknod chown fchown chmod fchmod utime rename sendfile unlink rmdir setxattr"
+    )
+    former = {name: getattr(os, name) for name in names.split()}
+
+    def counted(call: Callable[..., Any]) -> Callable[..., Any]:
+        def guarded(*arguments: Any, **options: Any) -> Any:
+            nonlocal left, reached
+            if left <= 0:
+                reached = True
+                raise _Killed
+            left -= 1
+            return call(*arguments, **options)
+
+        return guarded
+
+    for name, call in former.items():
+        setattr(os, name, counted(call))
+    try:
+        yield lambda: reached
+    finally:
+        for name, call in former.items():
+            setattr(os, name, call)
+
+
+@settings(max_examples=40)
+@given(kills=st.lists(st.integers(min_value=0, max_value=250), max_size=4))
+def test_a_copy_that_is_killed_at_any_moment_continues(
+    tmp_path_factory: pytest.TempPathFactory, kills: list[int]
+) -> None:
+    efs = tmp_path_factory.mktemp("efs")
+    (efs / "claims/old").mkdir(parents=True)
+    filled(efs / "claims/old")
+    (efs / "claims/new").mkdir()
+    for calls in kills:
+        with killed_after(calls) as was_killed, suppress(_Killed):
+            copied(efs)
+        is_complete = any((efs / "claims/new").iterdir())
+        assert is_complete or was_killed()
+        # Nobody ever sees a part of it.
+        assert not is_complete or described(efs / "claims/new") == described(efs / "claims/old")
+    copied(efs)
+    assert described(efs / "claims/new") == described(efs / "claims/old")
+
+
+def test_an_interrupted_copy_does_not_repeat_complete_files(efs: Path) -> None:
+    filled(efs / "claims/old")
+    with killed_after(60) as was_killed, pytest.raises(_Killed):
+        copied(efs)
+    assert was_killed()
+    assert copied(efs).progress.copied_bytes < 3_000_002
+
+
+def test_an_interrupted_copy_does_not_look_into_complete_directories(
+    efs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(efs / "claims/old")
+    (efs / "claims/new").mkdir()
+    (efs / "claims/new/blocker").touch()
+    with pytest.raises(WorkerRefused):  # Only the last step is missing.
+        copied(efs)
+    (efs / "claims/new/blocker").unlink()
+    listed, former = [], os.scandir
+
+    def scandir(folder: int) -> Any:
+        listed.append(Path(f"/proc/self/fd/{folder}").readlink().name)
+        return former(folder)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    copied(efs)
+    assert set(listed) == {"old", "tree"}
+
+
+def test_changes_between_two_attempts_are_copied(efs: Path) -> None:
+    filled(efs / "claims/old")
+    with killed_after(45), pytest.raises(_Killed):
+        copied(efs)
+    (efs / "claims/old/large").unlink()
+    (efs / "claims/old/sub/small").write_text("changed")
+    (efs / "claims/old/sub/nothing").unlink()
+    (efs / "claims/old/sub/nothing").mkdir()
+    (efs / "claims/old/sub/empty").rmdir()
+    (efs / "claims/old/sub/empty").write_text("a file now")
+    (efs / "claims/old/sub/pipe").unlink()
+    if os.geteuid() == 0:
+        os.chown(efs / "claims/old/sub/line\nbreak", 7, 8)
+    copied(efs)
+    assert described(efs / "claims/new") == described(efs / "claims/old")
+
+
+def test_a_finished_copy_is_not_repeated_into_a_volume_in_use(efs: Path) -> None:
+    (efs / "claims/old/file").write_text("old")
+    first = copied(efs)
+    (efs / "claims/new/file").write_text("written by its user")
+    (efs / "claims/old/file").write_text("newer")
+    assert copied(efs).finished == first.finished
+    assert (efs / "claims/new/file").read_text() == "written by its user"
+    (efs / "claims/new/file").unlink()
+    copied(efs)
+    assert not (efs / "claims/new/file").exists()
+
+
+def test_a_directory_with_contents_is_refused_and_stays(efs: Path) -> None:
+    (efs / "claims/old/file").write_text("old")
+    (efs / "claims/new").mkdir()
+    (efs / "claims/new/file").write_text("of somebody else")
+    for _ in range(2):
+        with pytest.raises(WorkerRefused, match=r"/claims/new.*exists and is not empty"):
+            copied(efs)
+    assert (efs / "claims/new/file").read_text() == "of somebody else"
+
+
+@pytest.mark.parametrize("thing", ["file", "link"])
+def test_a_link_or_file_in_its_place_is_refused(efs: Path, thing: str) -> None:
+    place = efs / "claims/new"
+    place.symlink_to("old") if thing == "link" else place.touch()
+    with pytest.raises(WorkerRefused, match="is a link or file"):
+        copied(efs)
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        ("/", "/new"),
+        ("/claims", "/claims/new"),
+        ("/claims/old", "/claims/old"),
+        ("/claims/old/x", "/claims/old"),
+    ],
+)
+def test_a_directory_is_not_copied_into_itself(efs: Path, source: str, target: str) -> None:
+    terms = CopyTerms(key="a", source=parse_directory(source))
+    with pytest.raises(WorkerRefused, match="is, contains or is inside"):
+        copied(efs, terms, parse_directory(target))
+
+
+def test_a_missing_source_is_refused_unless_it_may_be_empty(efs: Path) -> None:
+    missing = parse_directory("/claims/missing")
+    with pytest.raises(WorkerRefused, match=r"/claims/missing.*does not exist"):
+        copied(efs, CopyTerms(key="a", source=missing))
+    copied(efs, CopyTerms(key="b", source=missing, may_be_missing=True))
+    assert list((efs / "claims/new").iterdir()) == []
+
+
+def test_a_source_behind_a_link_is_refused(efs: Path) -> None:
+    (efs / "link").symlink_to("claims")
+    with pytest.raises(WorkerRefused, match=r"/link/old.*cannot be read"):
+        copied(efs, CopyTerms(key="a", source=parse_directory("/link/old")))
+
+
+def test_a_key_belongs_to_one_source(efs: Path) -> None:
+    copied(efs)
+    (efs / "claims/other").mkdir()
+    terms = CopyTerms(key=TERMS.key, source=parse_directory("/claims/other"))
+    with pytest.raises(CopyDiffers, match=r"pvc-1.*copy of another directory"):
+        copied(efs, terms, parse_directory("/claims/third"))
+
+
+def test_a_file_that_cannot_be_read_fails_the_copy_with_its_name(
+    efs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (efs / "claims/old/sub").mkdir()
+    (efs / "claims/old/sub/file").write_text("x")
+
+    def denied(*_: object) -> int:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(os, "sendfile", denied)
+    with pytest.raises(WorkerFailed, match=r"sub/file.*Permission denied"):
+        copied(efs)
+    assert not (efs / "claims/new").exists()
+
+
+def test_files_that_vanish_meanwhile_are_left_out(efs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("first", "second", "third"):
+        (efs / "claims/old" / name).write_text("x" * 10)
+    former = os.sendfile
+
+    def stale(out: int, data: int, offset: int, count: int) -> int:
+        if Path(f"/proc/self/fd/{data}").readlink().name.split(" ")[0] == "second":
+            (efs / "claims/old/second").unlink(missing_ok=True)
+            raise OSError(116, "Stale file handle")
+        return former(out, data, offset, count)
+
+    monkeypatch.setattr(os, "sendfile", stale)
+    copied(efs)
+    assert sorted(path.name for path in (efs / "claims/new").iterdir()) == ["first", "third"]
+
+
+def test_a_tree_that_is_too_deep_fails_with_its_depth(efs: Path) -> None:
+    (efs / "claims/old").joinpath(*["d"] * 210).mkdir(parents=True)
+    with pytest.raises(KubeEfsError, match="deeper than 200 directories"):
+        copied(efs)
+
+
+def test_our_own_directories_are_not_copied(efs: Path) -> None:
+    for name in tree_copy.OURS:
+        (efs / "claims/old" / name).mkdir()
+    copied(efs)
+    assert list((efs / "claims/new").iterdir()) == []
+
+
+def test_abandoned_copies_get_into_the_trash(efs: Path) -> None:
+    (efs / "claims/old/file").write_text("x")
+    with killed_after(20), pytest.raises(_Killed):
+        copied(efs)
+    changed = (efs / COPIES / TERMS.key).stat().st_mtime
+
+    def discard(now: float) -> None:
+        descriptor = os.open(efs, OPEN_DIRECTORY)
+        tree_copy.discard_abandoned(descriptor, now=lambda: now)
+        os.close(descriptor)
+
+    discard(changed + 6 * DAY)
+    assert (efs / COPIES / TERMS.key).exists()
+    discard(changed + 8 * DAY)
+    assert not (efs / COPIES / TERMS.key).exists()
+    assert len(list((efs / TRASH).iterdir())) == 1
+
+
+def test_a_copy_that_continues_at_that_moment_is_put_back(efs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    copied(efs)
+    former, place = os.rename, efs / COPIES / TERMS.key
+    now = place.stat().st_mtime + 8 * DAY
+
+    def renamed(*arguments: Any, **options: Any) -> None:
+        if place.exists():
+            os.utime(place, (now, now))
+        former(*arguments, **options)
+
+    monkeypatch.setattr(os, "rename", renamed)
+    descriptor = os.open(efs, OPEN_DIRECTORY)
+    tree_copy.discard_abandoned(descriptor, now=lambda: now)
+    os.close(descriptor)
+    assert place.exists()
