@@ -14,9 +14,11 @@ from lightkube import AsyncClient
 from tests.conformance.audit import AuditedCluster, Right, audit_policy, rights_in
 from tests.conformance.programs import PROGRAMS
 from tests.scenarios import csi_steps, steps
+from tests.scenarios.copy_steps import copy_of
 from tests.scenarios.directory_steps import Claims
 from tests.scenarios.forking import fork_module
 from tests.scenarios.shared_volume_steps import SharedVolumes, new_access_point
+from tests.scenarios.snapshot_steps import Snapshots, install_kinds
 
 from kube_efs.operator.cluster_facts import InstallationFacts
 from kube_efs.operator.desired_objects import ALL_OPTIONAL, desired_objects
@@ -112,6 +114,7 @@ async def audited(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Au
             await _tunnel_volume(cluster)
             await _csi_volume(cluster)
             await _shared_volume(cluster)
+            await _snapshot(cluster)
             yield AuditedCluster(log)
     finally:
         await planes.stop()
@@ -145,6 +148,19 @@ async def _shared_volume(cluster: EmbeddedCluster) -> None:
     await volumes.run("reader", "ls /mnt/efs-data")
     await volumes.end_pods("reader")
     await volumes.removed()
+
+
+async def _snapshot(cluster: EmbeddedCluster) -> None:
+    await install_kinds(cluster)
+    claims = await Claims.of(cluster)
+    snapshots = Snapshots(cluster, claims)
+    parameters = {"fileSystemId": cluster.file_system_ids[0]}
+    storage_class = await csi_steps.new_class(cluster.client, parameters=parameters)
+    content = await snapshots.ready("yesterday", await claims.provisioned(storage_class, "data"))
+    await cluster.client.create(copy_of(claims, "copy", storage_class, "yesterday", "VolumeSnapshot"))
+    await claims.bound("copy")
+    await snapshots.delete(content.name)
+    await snapshots.is_gone(content.name)
 
 
 async def test_driver_is_refused_nothing(audited: AuditedCluster) -> None:

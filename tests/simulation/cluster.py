@@ -8,14 +8,22 @@ from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 from tests.simulation.apiserver import ENDED, ApiServer, Body
-from tests.simulation.efs import TRASH, Directory, Efs, FileSystem, Parts
+from tests.simulation.efs import TRASH, Copy, Directory, Efs, FileSystem, Parts
 from tests.simulation.history import History
 from tests.simulation.targets import published
 from tests.simulation.themes import Theme
 from tests.simulation.virtual import VirtualLoop
 
+from kube_efs.model.copies import COPIES, Copied, CopyProgress
 from kube_efs.model.efs.directories import FoundDirectory, parse_directory
-from kube_efs.model.errors import GidTaken, KubeEfsError, RemovalRefused
+from kube_efs.model.errors import (
+    CopyDiffers,
+    GidTaken,
+    KubeEfsError,
+    RemovalRefused,
+    WorkerFailed,
+    WorkerRefused,
+)
 from kube_efs.model.trash import TrashReport
 from kube_efs.provisioning.workers import program
 from kube_efs.provisioning.workers.file_system import refuse_outside
@@ -24,6 +32,7 @@ from kube_efs.provisioning.workers.orders import (
     parse_item,
     path_in,
     render_children,
+    render_copied,
     render_report,
     render_trash,
 )
@@ -169,6 +178,9 @@ def _claims_of(pod: Body) -> list[str]:
     return [one["persistentVolumeClaim"]["claimName"] for one in volumes if "persistentVolumeClaim" in one]
 
 
+_COPIED = Copied(progress=CopyProgress(), finished=1.0)
+
+
 class _Container:
     """One run of a worker."""
 
@@ -181,6 +193,8 @@ class _Container:
         self.hang_rate = 0.0
         self.is_dead = False
         self.result: tuple[int, str] | None = None
+        # The source that it copies now.
+        self.copying: tuple[str, Parts] | None = None
 
 
 class Node:
@@ -227,6 +241,13 @@ class Nodes:
         for node in self.all:
             self._register(node)
         server.observers.append(self._changed)
+        efs.being_copied = self._being_copied
+
+    def _being_copied(self) -> Iterator[tuple[str, Parts]]:
+        for node in self.all:
+            for one in node.containers.values():
+                if one.copying is not None and not one.is_dead and one.result is None:
+                    yield one.copying
 
     def fail(self, node: Node, *, has_power: bool) -> None:
         """The node is lost; with power, its pods continue."""
@@ -479,14 +500,18 @@ class Nodes:
                         self._remove(file_system, options, item, container.name)
                     case Action.LIST:
                         log.extend(render_children(_children(file_system, item)))
+                    case Action.COPY:
+                        log.append(
+                            render_copied((yield from self._copy(container, file_system, options, item)))
+                        )
                     case Action.EMPTY:
                         report = yield from self._empty(file_system, options)
                         log.append(render_trash(report))
             except (KubeEfsError, OSError) as error:
                 failed[path_in(item)] = str(error)
-                if isinstance(error, RemovalRefused):
+                if isinstance(error, (RemovalRefused, WorkerRefused)):
                     refused.add(path_in(item))
-                if isinstance(error, GidTaken):
+                if isinstance(error, (GidTaken, CopyDiffers)):
                     taken.add(path_in(item))
         return (1 if failed else 0, render_report(failed, refused, taken))
 
@@ -516,9 +541,49 @@ class Nodes:
         folder.gid = folder.gid if wanted.gid is None else wanted.gid
         folder.uid = folder.uid if wanted.uid is None else wanted.uid
 
+    def _copy(
+        self, container: _Container, file_system: FileSystem, options: Any, item: str
+    ) -> "Generator[None, None, Copied]":
+        """Copy into a directory of its own, and rename it, as ``tree_copy``."""
+        *above, name = parse_item(item).directory.parts
+        source = options.source.parts
+        made = file_system.find((*above, name))
+        copy = file_system.copies.setdefault(options.key, Copy(source))
+        if copy.finished is not None and copy.finished is made:
+            if copy.source != source:
+                raise CopyDiffers("is the name of a copy of another directory", field="copy")
+            return _COPIED
+        copy.source = source
+        found = file_system.find(source)
+        if found is None and not options.source_may_be_missing:
+            raise WorkerRefused("does not exist", field="source", value=str(options.source))
+        container.copying = (file_system.file_system_id, source)
+        tree = Directory(copied={})
+        for _ in range(self._rng.randrange(1, 6)):
+            yield
+            if found is not None:
+                tree.copied = {**(found.copied or {}), **found.written}
+        made = file_system.find((*above, name))
+        if made is None and options.map_owner:
+            raise WorkerFailed("does not exist any more", field="directory", value=item)
+        if made is not None:
+            tree.made_by, tree.uid, tree.gid = made.made_by, made.uid, made.gid
+        copy.finished = tree
+        yield
+        made = file_system.find((*above, name))
+        if made is not None and made.is_used:
+            raise WorkerRefused("exists and is not empty", field="directory", value=item)
+        file_system.make(tuple(above)).children[name] = tree
+        self._history.note("{}:{} is a copy of {}", file_system.file_system_id, item, options.source)
+        container.copying = None
+        return _COPIED
+
     def _remove(self, file_system: FileSystem, options: Any, item: str, why: str) -> None:
         wanted = parse_item(item)
         refuse_outside(wanted.directory, options.base)
+        if wanted.directory.parts[0] == COPIES:
+            file_system.copies.pop(wanted.directory.parts[1], None)
+            return
         entry = f"{wanted.tenant}.{self._rng.getrandbits(64):016x}"
         if self._efs.move_to_trash(file_system, wanted.directory.parts, entry, why):
             self._history.note(

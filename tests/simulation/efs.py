@@ -3,7 +3,7 @@
 Bytes are counted by the volume through which they were written, so that every loss is detected.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -27,6 +27,8 @@ class Directory:
     children: dict[str, "Directory"] = field(default_factory=dict)
     written: dict[str, int] = field(default_factory=dict)
     marks: dict[int, set[Parts]] = field(default_factory=dict)
+    # The bytes that were copied here, by the uid of the volume through which they were written.
+    copied: "dict[str, int] | None" = None
 
     def find(self, parts: Parts) -> "Directory | None":
         """The directory at this path from here; None when it does not exist."""
@@ -38,13 +40,21 @@ class Directory:
     @property
     def is_used(self) -> bool:
         """Whether it contains data."""
-        return bool(self.children or self.written or self.marks)
+        return bool(self.children or self.written or self.marks or self.copied)
 
     def below(self) -> Iterator["Directory"]:
         """This directory and every directory in it."""
         yield self
         for child in self.children.values():
             yield from child.below()
+
+
+@dataclass(slots=True, eq=False)
+class Copy:
+    """The records of a copy: its source, and its directory when it is complete."""
+
+    source: Parts
+    finished: Directory | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -60,6 +70,7 @@ class FileSystem:
     listed: bool = True
     is_full: bool = False
     since: float = 0.0
+    copies: dict[str, Copy] = field(default_factory=dict)
 
     def find(self, parts: Parts) -> Directory | None:
         """The directory; None when it does not exist."""
@@ -91,6 +102,8 @@ class Efs:
         self.access_points: dict[str, dict[str, Any]] = {}
         self.on_removal: list[RemovalObserver] = []
         self.on_access_point_removal: list[Callable[[dict[str, Any]], None]] = []
+        # File system and directory of each source that a pod copies at this moment.
+        self.being_copied: Callable[[], Iterable[tuple[str, Parts]]] = tuple
         # The process that became the leader last.
         self.leader = ""
         # Access points that were created late: by a copy of an answered request, or after the end of the

@@ -197,6 +197,11 @@ class Invariants:
         found = self._server.find("persistentvolumeclaims", claim.get("name", ""), claim.get("namespace", ""))
         return found if found is not None and found["metadata"]["uid"] == record.claim_uid else None
 
+    def _is_copy(self, record: Record) -> bool:
+        """Whether the claim of the volume asks for a copy."""
+        claim = self._claim_of(record)
+        return claim is not None and "dataSource" in claim["spec"]
+
     def author_of(self, pod: str) -> str:
         """The process that created that pod."""
         return self._authors.get(pod, "")
@@ -272,6 +277,9 @@ class Invariants:
                     self.fail(f"volume {record.name} is made without its access point")
             elif self.folder_of(record) is None:
                 self.fail(f"volume {record.name} is made without its directory")
+            folder = self.folder_of(record)
+            if self._is_copy(record) and (folder is None or folder.copied is None):
+                self.fail(f"volume {record.name} is made without its copy")
 
     def gid_of(self, record: Record) -> int | None:
         """The allocated group of a volume of kube-efs."""
@@ -404,6 +412,8 @@ class Invariants:
 
     def _directory_goes(self, file_system: FileSystem, parts: Parts, why: str) -> None:
         here = (file_system.file_system_id, parts)
+        if any(is_in(one, here) or is_in(here, one) for one in self._efs.being_copied()):
+            self.fail(f"{file_system.file_system_id}:/{'/'.join(parts)} goes by {why} while it is copied")
         text = f"{file_system.file_system_id}:/{'/'.join(parts)} goes by {why}"
         causes = [
             one for one in self.records.values() if not one.by_users and one.root == here and _may_go(one)

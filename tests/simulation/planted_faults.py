@@ -33,7 +33,7 @@ from kube_efs.model import tunnel_volumes
 from kube_efs.model.efs import targets
 from kube_efs.model.efs.directories import Relation
 from kube_efs.model.efs.targets import PortUse, TunnelTargets
-from kube_efs.model.errors import RemovalRefused
+from kube_efs.model.errors import RemovalRefused, WorkerFailed
 from kube_efs.model.volumes import Volume
 from kube_efs.provisioning import engine as engines
 from kube_efs.provisioning import guards
@@ -44,6 +44,7 @@ from kube_efs.provisioning.backends.csi.directories import CsiDirectories
 from kube_efs.provisioning.backends.csi.volumes import CsiVolumes
 from kube_efs.provisioning.backends.directory import DirectoryBackend
 from kube_efs.provisioning.backends.tunnel import TunnelBackend
+from kube_efs.provisioning.copies import Copies
 from kube_efs.provisioning.gid_ledger import GidIndex
 from kube_efs.provisioning.guards import DirectoryReservations, Guards, Order
 from kube_efs.provisioning.volume_index import DirectoryIndex, VolumeIndex
@@ -575,3 +576,47 @@ def automatic_choice_ignores_existing_directories() -> None:
         return choose(claim, rules, directory, replace(view, volumes_at=lambda _: []))
 
     _put(tunnel_volumes, "_choose_automatically", anywhere)
+
+
+# --- copies
+
+
+@planted_fault(LOSS, "copies")
+def sources_are_removed_during_their_copy() -> None:
+    """Neither a reservation nor the pod that copies protects the source."""
+    blocks, fill = ObservedPod.blocks, Copies.fill
+
+    def without_source(self: Any, file_system_id: Any, order: Any) -> bool:
+        pod = replace(self, order=replace(self.order, source=None))
+        return blocks(pod, file_system_id, replace(order, source=None))
+
+    async def unreserved(self: Any, *arguments: Any, **options: Any) -> Any:
+        self._reservations = DirectoryReservations()
+        return await fill(self, *arguments, **options)
+
+    _put(ObservedPod, "blocks", without_source)
+    _put(Copies, "fill", unreserved)
+
+
+@planted_fault(LOSS, "copies")
+def volumes_are_created_before_their_copy_is_complete() -> None:
+    """A failed copy does not fail the creation of its volume."""
+    copied = Copies._copied
+
+    async def careless(self: Any, *arguments: Any) -> Any:
+        try:
+            return await copied(self, *arguments)
+        except WorkerFailed:
+            return None
+
+    _put(Copies, "_copied", careless)
+
+
+@planted_fault(LOSS, "copies")
+def claims_that_exist_get_a_volume_without_their_copy() -> None:
+    """A claim counts as gone without a question to the API server."""
+
+    async def gone(self: Any, claim: Any) -> bool:
+        return True
+
+    _put(ClaimStore, "is_gone", gone)

@@ -343,6 +343,7 @@ class Simulation:
                 and phase != "Bound"
                 and not self._is_short(claim)
                 and not self._waits_for_users(claim)
+                and not self._waits_for_source(claim)
             ):
                 found.append(f"claim {meta['namespace']}/{meta['name']} is {phase}")
         return found
@@ -357,6 +358,28 @@ class Simulation:
             and one.body["spec"]["claimRef"]["name"] == claim["metadata"]["name"]
             for one in self.invariants.live()
         )
+
+    def _waits_for_source(self, claim: dict[str, Any]) -> bool:
+        """Whether its data cannot be copied.
+
+        The claim with the data is gone, or on another file system; or an earlier volume of the same directory
+        was kept with its data.
+        """
+        if "dataSource" not in claim["spec"]:
+            return False
+        name, namespace = claim["spec"]["dataSource"]["name"], claim["metadata"]["namespace"]
+        labels = (claim["spec"].get("selector") or {}).get("matchLabels") or {}
+        kept = self.efs.file_systems[FIRST].find((namespace, labels.get("volume_name", "")))
+        if labels and kept is not None and kept.is_used:
+            return True
+        source = self.server.find("persistentvolumeclaims", name, namespace)
+        if source is None or source["status"]["phase"] != "Bound":
+            return True
+        record = next(
+            (one for one in self.invariants.live() if one.claim_uid == source["metadata"]["uid"]), None
+        )
+        place = self.invariants.located(record) if record is not None else None
+        return place is None or place[0] != FIRST
 
     def _is_short(self, claim: dict[str, Any]) -> bool:
         """Whether no group ID is free, or no file system has room for an access point."""

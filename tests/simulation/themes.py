@@ -282,6 +282,20 @@ THEMES: Final[tuple[Theme, ...]] = (
         step_seconds=0.2,
         has_socket=True,
     ),
+    # Copies of claims that are deleted meanwhile, by controllers and pods that end at any moment.
+    Theme(
+        name="copies",
+        backends=_ALL,
+        classes=("tunnel", "point", "plain", "group"),
+        pace=1.5,
+        actions={**_BUSY_CLAIMS, "create_copy": 12, "make_static": 1, "set_policy": 2},
+        trouble=("kill_leader", "kill_leader", "pause_leader", "cut_watches", "cut_off"),
+        trouble_seconds=10.0,
+        start_seconds=0.5,
+        step_seconds=2.0,
+        removals_hang=0.3,
+        targets={"POST persistentvolumes": (Fault.LATE, 0.3)},
+    ),
     # Changes of the machines' clocks.
     Theme(
         name="clocks",

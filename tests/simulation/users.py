@@ -143,11 +143,15 @@ class Users:
             (self._delete_volume, 1),
             (self._make_static, 4),
             (self._delete_static, 1),
+            (self._create_copy, 0),
         )
         self._actions = [one for one, _ in actions]
         self._weights = [weight * rng.choice((0.2, 1, 1, 3)) for _, weight in actions]
         if theme.actions:
-            self._weights = [theme.actions.get(one.__name__.lstrip("_"), 0.2) for one, _ in actions]
+            # Copies only where a theme wants them: the sidecar of the simulation makes none.
+            self._weights = [
+                theme.actions.get(one.__name__.lstrip("_"), 0.2 if weight else 0.0) for one, weight in actions
+            ]
 
     def begin(self) -> None:
         """Begin to use the cluster."""
@@ -205,6 +209,35 @@ class Users:
                 spec.get("selector", ""),
                 made["metadata"]["uid"],
             )
+
+    def _create_copy(self) -> None:
+        """Create a claim for a copy of one that exists, perhaps not for long."""
+        claims = [one for one in self._claims() if "dataSource" not in one["spec"]]
+        if not claims:
+            return
+        source = self._rng.choice(claims)
+        storage_class = self._rng.choice(self._classes)
+        self._made += 1
+        name = f"copy-{self._made}"
+        spec: Body = {
+            "accessModes": ["ReadWriteMany"],
+            "resources": {"requests": {"storage": "1Gi"}},
+            "storageClassName": storage_class,
+            "dataSource": {"kind": "PersistentVolumeClaim", "name": source["metadata"]["name"]},
+        }
+        if CLASSES[storage_class][0] == _TUNNEL:
+            spec["selector"] = {"matchLabels": {"volume_name": name}}
+        namespace = source["metadata"]["namespace"]
+        body = {"metadata": {"namespace": namespace, "name": name}, "spec": spec}
+        made = self._server.create("persistentvolumeclaims", body)
+        self._history.note(
+            "people create claim {}/{} of class {} as a copy of {} ({})",
+            namespace,
+            name,
+            storage_class,
+            source["metadata"]["name"],
+            made["metadata"]["uid"],
+        )
 
     def _claims(self) -> list[Body]:
         found = self._server.all("persistentvolumeclaims")

@@ -94,25 +94,31 @@ async def open_accounts(
     return await stack.enter_async_context(accounts)
 
 
-def copies_of(
-    client: AsyncClient, index: VolumeIndex, accounts: Accounts, guards: Guards, notice: ClaimNotice
-) -> Copies:
-    """Fills new volumes with copies; ``notice`` publishes the progress on a claim."""
+def data_sources(client: AsyncClient, index: VolumeIndex, accounts: Accounts) -> DataSources:
+    """Finds what new volumes are copies of."""
 
     async def find(handle: VolumeHandle, role: CrossAccountRole | None) -> AccessPoint | None:
         account = await accounts.of(role)
         return await account.access_points[handle.kind].find(handle)
 
-    claims = ClaimStore(client)
-    sources = DataSources(
-        claims=claims,
+    return DataSources(
+        claims=ClaimStore(client),
         volumes=VolumeStore(client),
         snapshots=SnapshotStore(client),
         references=References(client),
         find_access_point=find,
         index=index,
     )
-    return Copies(sources=sources, reservations=guards.reservations, is_gone=claims.is_gone, notice=notice)
+
+
+def copies_of(client: AsyncClient, sources: DataSources, guards: Guards, notice: ClaimNotice) -> Copies:
+    """Fills new volumes with copies; ``notice`` publishes the progress on a claim."""
+    return Copies(
+        sources=sources,
+        reservations=guards.reservations,
+        is_gone=ClaimStore(client).is_gone,
+        notice=notice,
+    )
 
 
 def access_point_roots(accounts: Accounts) -> AccessPointRoots:
@@ -164,13 +170,13 @@ def csi_backend(
     settings: ControllerSettings,
     client: AsyncClient,
     service: CsiService,
-    sources: DataSources,
+    copies: Copies,
     notice: ClaimNotice,
 ) -> CsiBackend:
     """Serves claims with the volumes of the service; ``notice`` publishes a text on a claim."""
     return CsiBackend(
         volumes=service.volumes,
-        sources=sources,
+        copies=copies,
         references=References(client),
         notice=notice,
         has_driver_tags=bool(settings.access_point_tags),

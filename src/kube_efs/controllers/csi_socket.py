@@ -12,7 +12,14 @@ from lightkube import AsyncClient
 from lightkube.resources.core_v1 import PersistentVolume
 from prometheus_client import CollectorRegistry
 
-from kube_efs.controllers.csi import Aws, access_point_roots, copies_of, csi_service, open_accounts
+from kube_efs.controllers.csi import (
+    Aws,
+    access_point_roots,
+    copies_of,
+    csi_service,
+    data_sources,
+    open_accounts,
+)
 from kube_efs.controllers.volumes import read_volume_object
 from kube_efs.csi.controller import ControllerService, controller_service
 from kube_efs.csi.identity import identity_service
@@ -72,7 +79,8 @@ async def open_controller(
         workers = await stack.enter_async_context(pool)
     accounts = await open_accounts(stack, settings, aws, index)
     guards = Guards(index=index, store=VolumeStore(client), roots=access_point_roots(accounts))
-    copies = copies_of(client, index, accounts, guards, lambda _claim, _progress: None)
+    sources = data_sources(client, index, accounts)
+    copies = copies_of(client, sources, guards, lambda _claim, _progress: None)
     service = csi_service(settings, client, index, workers, accounts=accounts, guards=guards, copies=copies)
     tasks = await stack.enter_async_context(asyncio.TaskGroup())
     stack.callback(tasks.create_task(_follow_volumes(client, index, listed)).cancel)
@@ -82,8 +90,8 @@ async def open_controller(
     return ControllerService(
         service.volumes,
         ClaimStore(client).get,
-        copies.sources,
-        Snapshots(copies=copies, directories=workers, guards=guards) if workers else None,
+        sources,
+        Snapshots(sources=sources, copies=copies, directories=workers, guards=guards) if workers else None,
         has_driver_tags=bool(settings.access_point_tags),
     )
 

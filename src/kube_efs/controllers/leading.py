@@ -38,6 +38,7 @@ from kube_efs.controllers.csi import (
     copies_of,
     csi_backend,
     csi_service,
+    data_sources,
     open_accounts,
 )
 from kube_efs.controllers.directory_backends import DirectoryService, directory_backend
@@ -131,7 +132,8 @@ async def lead(context: LeaderContext) -> None:
         store = VolumeStore(client)
         accounts = await open_accounts(stack, settings, context.aws, index)
         guards = Guards(index=index, store=store, roots=access_point_roots(accounts))
-        copies = copies_of(client, index, accounts, guards, events.copying)
+        sources = data_sources(client, index, accounts)
+        copies = copies_of(client, sources, guards, events.copying)
         directories, backends = _nfs_backends(context, index, pool, copies, claim_store)
         if BackendName.CSI in settings.backends and settings.csi_endpoint is None:
             csi = csi_service(
@@ -143,7 +145,7 @@ async def lead(context: LeaderContext) -> None:
                 guards=guards,
                 copies=copies,
             )
-            backends.append(csi_backend(settings, client, csi, copies.sources, events.not_reused))
+            backends.append(csi_backend(settings, client, csi, copies, events.not_reused))
         engine = Engine(
             index=index,
             backends=backends,
@@ -197,7 +199,7 @@ async def lead(context: LeaderContext) -> None:
         if csi:
             tasks.create_task(keep("access points", csi.refresh_regularly))
         if csi and pool:
-            snapshots = Snapshots(copies=copies, directories=pool, guards=guards)
+            snapshots = Snapshots(sources=sources, copies=copies, directories=pool, guards=guards)
             tasks.create_task(
                 keep("snapshots", lambda: serve_snapshots(client, settings, snapshots, recorder))
             )
@@ -219,8 +221,7 @@ async def lead(context: LeaderContext) -> None:
         )
         await _serve(context, tasks, controllers, index)
         emptiers = (pool, *(one.mounted for one in context.directories))
-        rounds = trash_rounds(settings, client, index, recorder, context.metrics, emptiers)
-        tasks.create_task(rounds.run())
+        tasks.create_task(trash_rounds(settings, client, index, recorder, context.metrics, emptiers).run())
         await _begin(context.leadership, claims, begin, begin_removals)
 
 

@@ -26,7 +26,7 @@ from kube_efs.model.csi.cross_account import CrossAccountRole, parse_provisioner
 from kube_efs.model.csi.errors import VolumeMissing
 from kube_efs.model.csi.snapshots import parse_snapshot_id
 from kube_efs.model.csi.volume_handles import parse_volume_handle
-from kube_efs.model.errors import CopyDiffers, InvalidValue, KubeDenied, KubeEfsError, KubeError, KubeNotFound
+from kube_efs.model.errors import CopyDiffers, InvalidValue, KubeEfsError, KubeError
 from kube_efs.model.snapshots import FINALIZER, SnapshotContent
 from kube_efs.provisioning.snapshots import Snapshots
 from kube_efs.settings.controller import ControllerSettings
@@ -89,19 +89,19 @@ class SnapshotController(AbstractAsyncContextManager["SnapshotController"]):
                     self._pauses.pop(content.name, None)
 
     async def _kind_exists(self) -> None:
-        reported = False
+        reported = ""
         while True:
             try:
                 with translated("list VolumeSnapshotContent"):
                     async for _ in self._client.list(VolumeSnapshotContent, chunk_size=1):
-                        return
-            except (KubeNotFound, KubeDenied) as error:
-                if not reported:
+                        break
+            except KubeError as error:
+                if str(error) != reported:
                     log.info("snapshots-not-served", reason=str(error))
-                    reported = True
+                    reported = str(error)
                 await asyncio.sleep(self._kind_again_seconds)
-                continue
-            return
+            else:
+                return
 
     def _seen(self, content: SnapshotContent) -> None:
         """Handle the content unless only its status has changed, which this controller writes itself."""

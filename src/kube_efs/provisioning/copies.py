@@ -20,7 +20,7 @@ from kube_efs.model.claims import Claim
 from kube_efs.model.copies import Copied, CopySource, CopyTerms
 from kube_efs.model.csi.errors import InvalidArgument
 from kube_efs.model.efs.directories import Relation
-from kube_efs.model.errors import KubeEfsError
+from kube_efs.model.errors import CopyDiffers, KubeEfsError
 from kube_efs.model.sizes import format_size
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning.data_sources import DataSources
@@ -44,6 +44,27 @@ def volume_key(claim: Claim) -> str:
     return f"pvc-{claim.uid}"
 
 
+def check_copy(source: CopySource, target: Location) -> None:
+    """Raise InvalidArgument unless both are on one file system, and neither contains the other.
+
+    Before anything is created for the copy: an invalid claim must leave nothing behind.
+    """
+    if source.location.file_system_id != target.file_system_id:
+        raise InvalidArgument(
+            f"is on {source.location.file_system_id}, but the new volume is on {target.file_system_id}",
+            field="data source",
+            value=str(source.location),
+            remedy="use a class on the file system of the source",
+        )
+    if source.location.directory.relation_to(target.directory) is not Relation.APART:
+        raise InvalidArgument(
+            f"is, contains or is inside the directory of the copy, {target.directory}",
+            field="data source",
+            value=str(source.location),
+            remedy="copy a volume that is not the whole file system, into a class with another base",
+        )
+
+
 class Copies:
     """Copies directories for new volumes; ``notice`` reports the progress to the user of a claim."""
 
@@ -56,11 +77,28 @@ class Copies:
         notice: Notice,
         first_look_seconds: float = _FIRST_LOOK_SECONDS,
     ) -> None:
-        self.sources = sources
+        self._sources = sources
         self._reservations = reservations
         self._is_gone = is_gone
         self._notice = notice
         self._first_look_seconds = first_look_seconds
+
+    async def source_for(self, claim: Claim, target: Location | None = None) -> CopySource | None:
+        """What the claim's volume at the target is a copy of; None without a copy.
+
+        A claim that is gone needs no copy: what was created for it is removed with its volume. Raises
+        InvalidArgument when the source cannot be copied there, NotYet while it is not ready, AwsError and
+        KubeError.
+        """
+        try:
+            source = await self._sources.of_claim(claim)
+            if source is not None and target is not None:
+                check_copy(source, target)
+        except KubeEfsError:
+            if await self._is_gone(claim):
+                return None
+            raise
+        return source
 
     async def fill(
         self,
@@ -72,25 +110,10 @@ class Copies:
         maps_owner: bool,
         claim: Claim | None = None,
     ) -> Copied | None:
-        """Copy the source to the target; None when the claim is gone and nothing was copied.
+        """Copy the source to the target; None when the claim is gone, or the copy was complete before.
 
-        ``key`` and ``maps_owner`` are those of CopyTerms. Raises InvalidArgument unless both are on one file
-        system, and neither contains the other; WorkerFailed and KubeError.
+        ``key`` and ``maps_owner`` are those of CopyTerms. Raises WorkerFailed and KubeError.
         """
-        if source.location.file_system_id != target.file_system_id:
-            raise InvalidArgument(
-                f"is on {source.location.file_system_id}, but the new volume is on {target.file_system_id}",
-                field="data source",
-                value=str(source.location),
-                remedy="use a class on the file system of the source",
-            )
-        if source.location.directory.relation_to(target.directory) is not Relation.APART:
-            raise InvalidArgument(
-                f"is, contains or is inside the directory of the copy, {target.directory}",
-                field="data source",
-                value=str(source.location),
-                remedy="copy a volume that is not the whole file system, into a class with another base",
-            )
         terms = CopyTerms(
             key=key,
             source=source.location.directory,
@@ -110,7 +133,7 @@ class Copies:
             log.info("copy-discarded", claim=claim.key, location=str(target))
             await directories.discard_copy(target, terms.key)
             return None
-        copying = asyncio.ensure_future(directories.copy(target, terms))
+        copying = asyncio.ensure_future(self._copied(directories, target, terms))
         pause_seconds = self._first_look_seconds
         try:
             while not (await asyncio.wait({copying}, timeout=pause_seconds))[0]:
@@ -119,11 +142,24 @@ class Copies:
             copied = await copying
         finally:
             copying.cancel()
+        if copied is None:
+            return None
         progress = copied.progress
         size = format_size(progress.copied_bytes)
         log.info("copied", claim=claim.key, location=str(target), entries=progress.entries)
         self._notice(claim, f"Copied {progress.entries} files and directories ({size}) to {target}")
         return copied
+
+    async def _copied(self, directories: Directories, target: Location, terms: CopyTerms) -> Copied | None:
+        """The copy; None if it is complete, and of an earlier source: a claim of its name was deleted since.
+
+        The claim has its copy then, because its volume object alone was missing.
+        """
+        try:
+            return await directories.copy(target, terms)
+        except CopyDiffers as error:
+            log.info("copy-of-an-earlier-source", location=str(target), reason=str(error))
+            return None
 
     async def _look(self, claim: Claim, directories: Directories, target: Location) -> None:
         try:

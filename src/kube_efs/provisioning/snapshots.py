@@ -13,7 +13,8 @@ from kube_efs.model.csi.root_directories import plain_name
 from kube_efs.model.csi.snapshots import BASE, parse_snapshot_id, render_snapshot_id, snapshot_location
 from kube_efs.model.csi.volume_handles import VolumeHandle
 from kube_efs.model.errors import WorkerRefused
-from kube_efs.provisioning.copies import Copies
+from kube_efs.provisioning.copies import Copies, check_copy
+from kube_efs.provisioning.data_sources import DataSources
 from kube_efs.provisioning.guards import Guards, Order, RemovableDirectory, Removal
 from kube_efs.provisioning.workers.contract import Directories, remove_directory
 
@@ -32,7 +33,10 @@ class Snapshot:
 class Snapshots:
     """Creates and removes snapshots with ``directories``."""
 
-    def __init__(self, *, copies: Copies, directories: Directories, guards: Guards) -> None:
+    def __init__(
+        self, *, sources: DataSources, copies: Copies, directories: Directories, guards: Guards
+    ) -> None:
+        self._sources = sources
         self._copies = copies
         self._directories = directories
         self._guards = guards
@@ -43,8 +47,9 @@ class Snapshots:
         Raises VolumeMissing, InvalidArgument, SourceRefused, CopyDiffers when the name belongs to a snapshot
         of another directory, AwsError, KubeError, WorkerFailed.
         """
-        source = await self._copies.sources.of_handle(handle, role)
+        source = await self._sources.of_handle(handle, role)
         target = snapshot_location(source.location.file_system_id, name)
+        check_copy(source, target)
         key = _KEY + plain_name(name)
         try:
             copied = await self._copies.fill(self._directories, source, target, key=key, maps_owner=False)

@@ -12,7 +12,7 @@ from kube_efs.model.copies import Copied, CopyProgress, CopySource, CopyTerms, O
 from kube_efs.model.csi.errors import InvalidArgument
 from kube_efs.model.efs.directories import parse_directory
 from kube_efs.model.efs.ids import ClaimUid, FileSystemId
-from kube_efs.model.errors import KubeUnavailable, WorkerFailed
+from kube_efs.model.errors import CopyDiffers, KubeUnavailable, WorkerFailed
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning.copies import Copies, volume_key
 from kube_efs.provisioning.guards import DirectoryReservations
@@ -52,10 +52,11 @@ class Scene:
     def __init__(self) -> None:
         self.folders = SlowFolders()
         self.told: list[str] = []
+        self.sources = GivenSources()
         self.is_gone: Callable[[], bool] = lambda: False
         self.reservations = DirectoryReservations()
         self.copies = Copies(
-            sources=GivenSources(),
+            sources=self.sources,
             reservations=self.reservations,
             is_gone=self._is_gone,
             notice=lambda claim, text: self.told.append(text),
@@ -107,6 +108,15 @@ async def test_copy_for_a_deleted_claim_is_stopped_and_then_discarded() -> None:
     assert await scene.fill() is None
     assert scene.folders.discarded == [(at("/new"), "pvc-1")]
     assert len(scene.folders.copies) == 1
+
+
+async def test_complete_copy_of_an_earlier_source_is_sufficient_for_its_claim() -> None:
+    scene = Scene()
+    scene.folders.copy_fault = CopyDiffers("is the name of a copy of another directory", field="copy")
+    assert await scene.fill() is None
+    assert (scene.told, scene.folders.discarded) == ([], [])
+    with pytest.raises(CopyDiffers):
+        await scene.fill(claim=None)
 
 
 async def test_unanswered_question_about_the_claim_does_not_end_the_copy() -> None:
@@ -162,14 +172,17 @@ async def test_cancelled_caller_cancels_the_call() -> None:
         (at("/new/below"), "'fs-1:/new/below' is, contains or is inside the directory of the copy, /new"),
     ],
 )
-async def test_source_that_cannot_be_copied_is_refused_without_a_worker(
+async def test_source_that_cannot_be_copied_is_refused_before_anything_is_created(
     location: Location, text: str
 ) -> None:
     scene = Scene()
+    scene.sources.by_claim[CLAIM.uid] = CopySource(location=location)
     with pytest.raises(InvalidArgument) as caught:
-        await scene.fill(source=CopySource(location=location))
+        await scene.copies.source_for(CLAIM, at("/new"))
     assert text in str(caught.value)
-    assert scene.folders.copies == []
+    # What an earlier attempt has created for a claim that is gone is removed with its volume.
+    scene.is_gone = lambda: True
+    assert await scene.copies.source_for(CLAIM, at("/new")) is None
 
 
 def test_key_is_that_of_csi_provisioner() -> None:

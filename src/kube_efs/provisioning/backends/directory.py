@@ -87,7 +87,7 @@ class DirectoryPlan:
 
     async def make(self) -> Self:
         """Take a group ID and create the directory, and fill it if the claim asks for a copy."""
-        source = await self.copies.sources.of_claim(self.claim)
+        source = await self.copies.source_for(self.claim, self.location)
         gids = self.request.gids
         if gids is None:
             await self.directories.make(self.location, permissions_for(None))

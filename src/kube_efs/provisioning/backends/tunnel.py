@@ -70,7 +70,7 @@ class TunnelPlan:
 
     async def make(self) -> Self:
         """Create the directory, and fill it if the claim asks for a copy."""
-        source = await self.copies.sources.of_claim(self.claim)
+        source = await self.copies.source_for(self.claim, self.request.location)
         permissions = self.request.permissions
         if self._belongs_to_others:
             permissions = replace(permissions, enforced=False)

@@ -206,7 +206,7 @@ class WorkerPods:
                 await self._create_root(created)
             if job.action in CHANGING:
                 await self._start(created, confirm)
-            ended = await self._ended(name, avoided)
+            ended = await self._ended(created, avoided)
             if file_system_id in self._denials:
                 self._denials[file_system_id] = self._denials[file_system_id].after_success()
             outcome = Outcome.SUCCEEDED if ended.has_succeeded else Outcome.FAILED
@@ -347,9 +347,9 @@ class WorkerPods:
             await self._delete(pod.name)
             raise
 
-    async def _ended(self, name: str, avoided: Collection[str]) -> ObservedPod:
+    async def _ended(self, pod: ObservedPod, avoided: Collection[str]) -> ObservedPod:
         """The pod in its last state; raises ReportMissing after the timeout, WorkerFailed without a pod."""
-        limit = self._longest_seconds(self._pods[name])
+        name, limit = pod.name, self._longest_seconds(pod)
         try:
             async with asyncio.timeout(limit):
                 with suppress(TimeoutError):

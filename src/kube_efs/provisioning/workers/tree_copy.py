@@ -14,7 +14,7 @@ An attempt that is killed at any moment leaves one of these states, and the next
   true when users have changed or deleted the files meanwhile: a copy that was finished once, perhaps by the
   pod of an earlier leader, is never repeated into a volume in use.
 
-A record ``from-HASH`` names the source, so that no attempt continues the copy of another one.
+A record ``from-HASH`` names the source. An attempt with another one begins again.
 
 The copy reads a directory while others may write into it. Each file is as it was at some moment of the copy.
 All calls use directory file descriptors: they follow no link, and enter no other file system.
@@ -73,16 +73,16 @@ def copy_tree(root: int, target: Directory, terms: CopyTerms, report: Report) ->
     """Copy the source of the terms to the target, unless a copy with the key is there already.
 
     ``report`` is called from time to time. Raises WorkerRefused when the target has contents, is or contains
-    the source; CopyDiffers when the key belongs to a copy of another source; WorkerFailed and OSError when a
-    file cannot be copied.
+    the source; CopyDiffers when the key belongs to a finished copy of another source; WorkerFailed and
+    OSError when a file cannot be copied.
     """
     _check_apart(terms.source, target)
     with _opened_or_made(root, COPIES) as copies, _opened_or_made(copies, terms.key) as folder:
         os.utime(folder)
-        _check_source(folder, terms)
         with _opened_parent(root, target) as parent:
-            name = target.parts[-1]
-            if (finished := _finished(folder, parent, name)) is not None:
+            finished = _finished(folder, parent, target.parts[-1])
+            _record_source(root, folder, terms, is_finished=finished is not None)
+            if finished is not None:
                 return Copied(progress=CopyProgress(), finished=finished)
             return _copy(root, folder, parent, target, terms, report)
 
@@ -124,17 +124,20 @@ def _check_apart(source: Directory, target: Directory) -> None:
         )
 
 
-def _check_source(folder: int, terms: CopyTerms) -> None:
-    """Record the source; raises CopyDiffers when the copy was begun from another one."""
+def _record_source(root: int, folder: int, terms: CopyTerms, *, is_finished: bool) -> None:
+    """Record the source; what an attempt with another source has left is discarded.
+
+    Raises CopyDiffers if the copy of another source is finished.
+    """
     own = f"from-{hashlib.sha256(str(terms.source).encode(errors='surrogatepass')).hexdigest()[:32]}"
-    for name in os.listdir(folder):
-        if name.startswith("from-") and name != own:
-            raise CopyDiffers(
-                "is the name of a copy of another directory",
-                field="copy",
-                value=terms.key,
-                remedy="use another name",
-            )
+    names = os.listdir(folder)
+    if any(name.startswith("from-") and name != own for name in names):
+        if is_finished:
+            remedy = "use another name"
+            problem = "is the name of a copy of another directory"
+            raise CopyDiffers(problem, field="copy", value=terms.key, remedy=remedy)
+        for name in names:
+            _discard(root, folder, name)
     os.close(os.open(own, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder))
 
 

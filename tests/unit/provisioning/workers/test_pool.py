@@ -1094,7 +1094,7 @@ async def test_repeated_calls_join_the_copy_that_runs(kube: AsyncClient, kubelet
         ),
         pytest.param(
             CopyTerms(key="taken", source=parse_directory("/full")),
-            "/new",
+            "/other",
             CopyDiffers,
             "'taken' is the name of a copy of another directory",
             id="taken key",

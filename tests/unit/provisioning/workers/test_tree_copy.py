@@ -290,12 +290,22 @@ def test_a_source_behind_a_link_is_refused(efs: Path) -> None:
         copied(efs, CopyTerms(key="a", source=parse_directory("/link/old")))
 
 
-def test_a_key_belongs_to_one_source(efs: Path) -> None:
+def test_an_attempt_with_another_source_begins_again(efs: Path) -> None:
+    filled(efs / "claims/old")
+    with killed_after(40), pytest.raises(_Killed):
+        copied(efs)
+    (efs / "claims/other").mkdir()
+    (efs / "claims/other/file").write_text("other")
+    copied(efs, CopyTerms(key=TERMS.key, source=parse_directory("/claims/other")))
+    assert described(efs / "claims/new") == described(efs / "claims/other")
+
+
+def test_a_finished_copy_belongs_to_one_source(efs: Path) -> None:
     copied(efs)
     (efs / "claims/other").mkdir()
     terms = CopyTerms(key=TERMS.key, source=parse_directory("/claims/other"))
     with pytest.raises(CopyDiffers, match=r"pvc-1.*copy of another directory"):
-        copied(efs, terms, parse_directory("/claims/third"))
+        copied(efs, terms)
 
 
 def test_a_file_that_cannot_be_read_fails_the_copy_with_its_name(

@@ -20,7 +20,7 @@ from kube_efs.model.csi.volume_handles import VolumeHandle, parse_volume_handle
 from kube_efs.model.errors import InvalidValue, KubeAlreadyExists, NotYet, RemovalRefused
 from kube_efs.model.volumes import CsiSource, Location, Volume
 from kube_efs.provisioning.backends.csi.volumes import CsiVolume, CsiVolumes
-from kube_efs.provisioning.data_sources import DataSources
+from kube_efs.provisioning.copies import Copies
 from kube_efs.provisioning.guards import Order, Removal, tenant_of
 
 log = structlog.get_logger(__name__)
@@ -59,13 +59,13 @@ class CsiPlan:
         self,
         request: CsiRequest,
         volumes: CsiVolumes,
-        sources: DataSources,
+        copies: Copies,
         references: References,
         notice: ClaimNotice | None,
     ) -> None:
         self._request = request
         self._volumes = volumes
-        self._sources = sources
+        self._copies = copies
         self._references = references
         self._notice = notice
 
@@ -80,7 +80,7 @@ class CsiPlan:
         return await self._volumes.places(await self._volume(), role)
 
     async def _volume(self) -> VolumeRequest:
-        source = await self._sources.of_claim(self.claim)
+        source = await self._copies.source_for(self.claim)
         return replace(self._request.volume, source=source)
 
     @property
@@ -118,13 +118,13 @@ class CsiBackend:
         self,
         *,
         volumes: CsiVolumes,
-        sources: DataSources,
+        copies: Copies,
         references: References,
         notice: ClaimNotice | None = None,
         has_driver_tags: bool = False,
     ) -> None:
         self._volumes = volumes
-        self._sources = sources
+        self._copies = copies
         self._references = references
         self._notice = notice
         self._has_driver_tags = has_driver_tags
@@ -162,7 +162,7 @@ class CsiBackend:
             if (storage_class.name, warning) not in self._warned:
                 self._warned.add((storage_class.name, warning))
                 log.warning("storage-class-warning", storage_class=storage_class.name, reason=warning)
-        return CsiPlan(request, self._volumes, self._sources, self._references, self._notice)
+        return CsiPlan(request, self._volumes, self._copies, self._references, self._notice)
 
     async def removal(self, volume: Volume) -> Removal:
         """The access point or the directory of the volume."""

@@ -43,6 +43,7 @@ from kube_efs.model.volumes import Location, VolumePhase
 from kube_efs.provisioning.backends.csi.access_points import Notice
 from kube_efs.provisioning.backends.csi.accounts import Account, Accounts
 from kube_efs.provisioning.backends.csi.directories import CsiDirectories
+from kube_efs.provisioning.copies import check_copy
 from kube_efs.provisioning.guards import (
     DataKept,
     Guards,
@@ -311,7 +312,9 @@ class CsiVolumes:
                 value=str(source.location),
                 remedy="use a class on the file system of the source",
             )
-        return (source.location.file_system_id,)
+        on = source.location.file_system_id
+        check_copy(source, Location(file_system_id=on, directory=volume_directory(request)))
+        return (on,)
 
     def _check_copy(self, request: VolumeRequest) -> None:
         """Raise InvalidArgument for a class whose volumes cannot be filled with a copy."""

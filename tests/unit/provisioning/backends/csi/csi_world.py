@@ -268,7 +268,9 @@ class CsiWorld:
             is_alone=is_alone,
             clock=clock,
         )
-        self.snapshots = Snapshots(copies=self.copies, directories=self.folders, guards=guards)
+        self.snapshots = Snapshots(
+            sources=self.sources, copies=self.copies, directories=self.folders, guards=guards
+        )
         self.volumes = CsiVolumes(
             accounts=self.accounts,
             references=self.texts,

@@ -31,7 +31,7 @@ def world() -> CsiWorld:
 
 @pytest.fixture
 def backend(world: CsiWorld) -> CsiBackend:
-    return CsiBackend(volumes=world.volumes, sources=world.sources, references=world.texts)
+    return CsiBackend(volumes=world.volumes, copies=world.copies, references=world.texts)
 
 
 async def made(backend: CsiBackend) -> CsiMade:
@@ -63,7 +63,7 @@ async def test_claim_gets_a_notice_of_a_new_access_point_unless_one_is_reused(wo
     told: list[tuple[Claim, str]] = []
     backend = CsiBackend(
         volumes=world.volumes,
-        sources=world.sources,
+        copies=world.copies,
         references=world.texts,
         notice=lambda claim, text: told.append((claim, text)),
     )
