@@ -224,6 +224,17 @@ class ControllerMetrics:
             ["storage_class"],
             registry=registry,
         )
+        self.copies = Counter(
+            "kube_efs_copies",
+            "Copies of directories for new volumes and snapshots that ended; a failed one is continued",
+            ["outcome"],
+            registry=registry,
+        )
+        self.copied_bytes = Counter(
+            "kube_efs_copied_bytes",
+            "Bytes that complete copies have written; without those of their earlier attempts",
+            registry=registry,
+        )
         self.directories_without_volume = Gauge(
             "kube_efs_directories_without_volume",
             "Directories of a provisioner that no volume uses; they are not removed",

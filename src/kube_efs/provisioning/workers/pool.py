@@ -37,7 +37,7 @@ from kube_efs.provisioning.workers.orders import (
 )
 from kube_efs.provisioning.workers.pod_objects import WorkerOptions
 from kube_efs.provisioning.workers.pods import Busy, ReportMissing, WorkerPods
-from kube_efs.telemetry.metrics import ControllerMetrics
+from kube_efs.telemetry.metrics import ControllerMetrics, Outcome
 
 # A burst of claims arrives within some hundred milliseconds; a pod that starts after it serves all of them.
 _QUIET_SECONDS = 0.2
@@ -80,6 +80,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
 
     def __init__(self, client: AsyncClient, options: WorkerOptions, metrics: ControllerMetrics) -> None:
         self._options = options
+        self._metrics = metrics
         self._pods = WorkerPods(client, options, metrics)
         self._lanes: dict[FileSystemId, _Lane] = {}
         self._tasks = asyncio.TaskGroup()
@@ -173,8 +174,12 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
 
     async def _run_copy(self, target: Location, terms: CopyTerms, running: asyncio.Future[Copied]) -> None:
         try:
-            running.set_result(await self._copy(target, terms))
+            copied = await self._copy(target, terms)
+            self._metrics.copies.labels(Outcome.SUCCEEDED).inc()
+            self._metrics.copied_bytes.inc(copied.progress.copied_bytes)
+            running.set_result(copied)
         except KubeEfsError as error:
+            self._metrics.copies.labels(Outcome.FAILED).inc()
             running.set_exception(error)
             running.exception()  # Perhaps no caller is left to receive it.
         finally:

@@ -1058,8 +1058,11 @@ async def test_pod_copies_a_directory(kube: AsyncClient, kubelet: Kubelet, event
         assert copied.progress == CopyProgress(entries=1, copied_bytes=4)
         assert (root / "new/file").read_text() == "data"
         await eventually(lambda: none_left(kube))
+        metrics = pool._metrics
         again = await pool.copy(at("/new"), TERMS)
         assert (again.finished, again.progress) == (copied.finished, CopyProgress())
+    assert metrics.copied_bytes._value.get() == 4
+    assert metrics.copies.labels("succeeded")._value.get() == 2
     (pod, _) = kubelet.pods
     assert re.fullmatch(r"efs-copy-fs-1-new-[a-z0-9]{5}", name_of(pod))
     assert pod.spec
