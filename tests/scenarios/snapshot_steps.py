@@ -14,8 +14,10 @@ from tests.scenarios.csi_steps import DRIVER
 from tests.scenarios.directory_steps import Claims
 from tests.scenarios.steps import Cluster, eventually
 
+from kube_efs.kube.errors import translated
 from kube_efs.kube.snapshots import VolumeSnapshot, VolumeSnapshotContent, read_content
 from kube_efs.model.copies import SNAPSHOTS
+from kube_efs.model.errors import KubeNotFound
 from kube_efs.model.snapshots import BEING_DELETED, FINALIZER, SnapshotContent
 from kube_efs.model.volumes import Volume
 
@@ -29,8 +31,9 @@ async def install_kinds(cluster: Cluster) -> None:
 
     async def is_served() -> bool:
         try:
-            return [one async for one in cluster.client.list(VolumeSnapshotContent)] == []
-        except ApiError:
+            with translated("kinds of snapshots"):
+                return [one async for one in cluster.client.list(VolumeSnapshotContent)] == []
+        except KubeNotFound:
             return False
 
     await eventually(is_served, what="the kinds are served")

@@ -178,5 +178,7 @@ async def test_copy_survives_the_controller(cluster: Cluster, aws: Aws) -> None:
     async with stopped_copy(await volume_name(claims)):
         await cluster.controller.kill()
         await cluster.controller.start()
-        assert "works on this directory" in await claims.warning("copy", "worker pod")
+        await cluster.controller.ready()
     assert has_all(await folder_of(cluster, aws, await claims.bound("copy")))
+    # The new leader waits for the worker of the former one.
+    assert await steps.messages(cluster.client, claims.namespace, "copy", "ProvisioningFailed") == []

@@ -501,9 +501,8 @@ class Nodes:
                     case Action.LIST:
                         log.extend(render_children(_children(file_system, item)))
                     case Action.COPY:
-                        log.append(
-                            render_copied((yield from self._copy(container, file_system, options, item)))
-                        )
+                        copied = yield from self._copy(container, file_system, options, item)
+                        return 0, render_copied(copied)
                     case Action.EMPTY:
                         report = yield from self._empty(file_system, options)
                         log.append(render_trash(report))

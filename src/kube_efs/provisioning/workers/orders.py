@@ -199,8 +199,9 @@ class WorkerReport:
     ``failed`` contains the reason for each failed directory. When ``complete`` is false, the message had no
     room for all of them, so a directory that is not in ``failed`` may have failed, too. Of the failed
     directories, a guard has refused those in ``refused``, and those in ``taken`` have a group ID that another
-    directory has, or the name of a copy of another one. ``children``, ``measured``, ``trash`` and ``copied``
-    are the results of the other actions; they come from the log, not from the termination message.
+    directory has, or the name of a copy of another one. ``copied`` is the result of a copy. ``children``,
+    ``measured`` and ``trash`` are the results of the other actions; they come from the log, not from the
+    termination message.
     """
 
     failed: Mapping[str, str] = field(default_factory=dict)
@@ -331,20 +332,19 @@ def parse_progress(lines: Iterable[str]) -> CopyProgress | None:
 
 
 def render_copied(copied: Copied) -> str:
-    """The line about a complete copy."""
+    """The termination message for a complete copy."""
     progress = copied.progress
     return json.dumps(
         {"entries": progress.entries, "copied": progress.copied_bytes, "finished": copied.finished}
     )
 
 
-def parse_copied(lines: Iterable[str]) -> Copied | None:
-    """The complete copy in a worker's log, among other lines; None when it is missing."""
-    for line in lines:
-        match _json(line):
-            case {"entries": int(entries), "copied": int(copied), "finished": float(finished)}:
-                progress = CopyProgress(entries=entries, copied_bytes=copied)
-                return Copied(progress=progress, finished=finished)
+def parse_copied(message: str) -> Copied | None:
+    """The complete copy in a termination message; None when it contains none."""
+    match _json(message):
+        case {"entries": int(entries), "copied": int(copied), "finished": float(finished)}:
+            progress = CopyProgress(entries=entries, copied_bytes=copied)
+            return Copied(progress=progress, finished=finished)
     return None
 
 

@@ -153,6 +153,18 @@ class WorkerPods:
                 return self._busy(pod)
         return None
 
+    async def copy_ended(self, file_system_id: FileSystemId, order: Order) -> None:
+        """Return when no pod runs that has this order to copy, such as one of an earlier leader."""
+        async with self._pods_changed:
+            await self._pods_changed.wait_for(
+                lambda: (
+                    not any(
+                        pod.order == order and not pod.is_gated
+                        for pod in self._copying(file_system_id, (order.directories or ())[0])
+                    )
+                )
+            )
+
     async def progress(self, file_system_id: FileSystemId, target: Directory) -> CopyProgress | None:
         """How far the pod is that copies to the directory, also a pod of an earlier leader.
 
@@ -213,7 +225,7 @@ class WorkerPods:
             self._metrics.worker_pods.labels(outcome).inc()
             if not ended.has_succeeded:
                 return self._failed(ended)
-            return await self._succeeded(name, job.action)
+            return await self._succeeded(ended, job.action)
         finally:
             self._running.discard(name)
 
@@ -287,8 +299,9 @@ class WorkerPods:
                 "was deleted before it started", field="worker pod", value=name, remedy="it is retried"
             ) from error
 
-    async def _succeeded(self, name: str, action: Action) -> WorkerReport:
+    async def _succeeded(self, pod: ObservedPod, action: Action) -> WorkerReport:
         """The result of a pod; raises WorkerFailed when its log is incomplete, and KubeError."""
+        name = pod.name
         try:
             if action is Action.LIST:
                 children = parse_children(await self._log(name))
@@ -302,7 +315,7 @@ class WorkerPods:
             if action is Action.EMPTY:
                 return WorkerReport(trash=parse_trash(await self._log(name)))
             if action is Action.COPY:
-                return WorkerReport(copied=parse_copied(await self._log(name, lines=_PROGRESS_LINES)))
+                return WorkerReport(copied=parse_copied(pod.message))
         finally:
             await self._delete(name)
         return WorkerReport()

@@ -191,6 +191,8 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         file_system_id, directory = target.file_system_id, target.directory
         item, job = Item(directory=directory), Job(action=Action.COPY, copying=terms)
         order = Order(action=Action.COPY, directories=(directory,), source=terms.source)
+        # The next pod finds what the one of an earlier leader has finished.
+        await self._pods.copy_ended(file_system_id, order)
         if busy := self._pods.in_the_way(file_system_id, order):
             raise busy
         report = await self._pods.run(file_system_id, job, [item])

@@ -1,10 +1,10 @@
 """The program inside a worker pod: ``kube-efs worker ACTION --root DIR -- ITEM…``.
 
 It works on every item, even if others fail. It reports the outcome with the exit code (0 all done, 1 some
-failed, 2 wrong usage) and, as JSON, with the pod's termination message. Lists, sizes and the rest of the
-trash are in the pod's log, because a termination message is too small. ``remove`` only moves directories into
-the trash of the file system. ``empty`` deletes the contents of the trash in a limited time; its only item is
-``/``. ``copy`` copies the directory ``--source`` into its only item.
+failed, 2 wrong usage) and, as JSON, with the pod's termination message. Lists, sizes, the rest of the trash
+and the progress of a copy are in the pod's log, because a termination message is too small. ``remove`` only
+moves directories into the trash of the file system. ``empty`` deletes the contents of the trash in a limited
+time; its only item is ``/``. ``copy`` copies the directory ``--source`` into its only item.
 """
 
 import argparse
@@ -58,9 +58,10 @@ def main(arguments: Sequence[str], *, termination_log: Path = TERMINATION_LOG) -
     failed: dict[str, str] = {}
     refused: set[str] = set()
     taken: set[str] = set()
+    copied: Copied | None = None
     with _no_umask():
         for item in options.items:
-            problem = _attempt(options, item)
+            problem, copied = _attempt(options, item)
             if problem is not None:
                 failed[path_in(item)] = _reason(problem)
             if isinstance(problem, (RemovalRefused, WorkerRefused)):
@@ -68,7 +69,7 @@ def main(arguments: Sequence[str], *, termination_log: Path = TERMINATION_LOG) -
             if isinstance(problem, (GidTaken, CopyDiffers)):
                 taken.add(path_in(item))
             _print(f"{options.action} {item}: {_reason(problem) if problem else 'done'}")
-    _leave(termination_log, render_report(failed, refused, taken))
+    _leave(termination_log, render_copied(copied) if copied else render_report(failed, refused, taken))
     return 1 if failed else 0
 
 
@@ -174,15 +175,18 @@ def _no_umask() -> Iterator[None]:
         os.umask(former)
 
 
-def _attempt(options: argparse.Namespace, item: str) -> Exception | None:
+def _attempt(options: argparse.Namespace, item: str) -> tuple[Exception | None, Copied | None]:
+    """The problem with the item, if there is one, and the result of a copy."""
     try:
+        if options.action is Action.COPY:
+            return None, _copied(options, parse_directory(item))
         _do(options, item)
     except (KubeEfsError, OSError) as error:
-        return error
+        return error, None
     except Exception as error:  # noqa: BLE001 - the other items are still done
         log_uncaught(error, place=f"{options.action} {item}")
-        return error
-    return None
+        return error, None
+    return None, None
 
 
 def _reason(problem: Exception) -> str:
@@ -221,8 +225,6 @@ def _do(options: argparse.Namespace, item: str) -> None:
             deadline = time.monotonic() + options.total_seconds
             report = file_system.empty_trash(options.root, lambda: time.monotonic() < deadline)
             _print(render_trash(report))
-        case Action.COPY:
-            _print(render_copied(_copied(options, parse_directory(item))))
 
 
 def _copied(options: argparse.Namespace, target: Directory) -> Copied:

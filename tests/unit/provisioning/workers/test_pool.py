@@ -1172,6 +1172,23 @@ async def test_copy_waits_while_its_source_is_removed(kube: AsyncClient, kubelet
             await pool.copy(at("/new"), TERMS)
 
 
+async def test_copy_of_a_former_leader_is_joined(kube: AsyncClient, kubelet: Kubelet) -> None:
+    root = filled(kubelet)
+    kubelet.gate.clear()
+    await leave(
+        kube, "former", "Running", arguments="worker copy --root /efs --key pvc-1 --source /old -- /new"
+    )
+    async with deadline(), pool_of(kube) as pool:
+        await kubelet.has_started_one.wait()
+        copying = asyncio.ensure_future(pool.copy(at("/new"), TERMS))
+        await pool_idle(kubelet)
+        kubelet.gate.set()
+        # The second pod has nothing to do.
+        assert (await copying).progress == CopyProgress()
+    assert (root / "new/file").read_text() == "data"
+    assert len(kubelet.pods) == 2
+
+
 async def test_progress_of_a_former_leaders_copy_is_known_and_it_can_be_stopped(
     kube: AsyncClient, kubelet: Kubelet, logs: Logs, eventually: Eventually
 ) -> None:

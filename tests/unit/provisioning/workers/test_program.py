@@ -355,7 +355,7 @@ def test_copy_reports_its_progress_and_its_end(
     assert (pod.root / "new/file").read_text() == "data"
     lines = capsys.readouterr().out.splitlines()
     assert parse_progress(lines) == CopyProgress(entries=1, copied_bytes=4)
-    copied = parse_copied(lines)
+    copied = parse_copied(pod.message)
     assert copied is not None
     assert copied.progress == CopyProgress(entries=1, copied_bytes=4)
 
