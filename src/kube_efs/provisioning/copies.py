@@ -11,8 +11,8 @@ the claim is gone, and no other claim has its uid.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import TypeAlias
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TypeAlias, TypeVar
 
 import structlog
 
@@ -32,6 +32,8 @@ log = structlog.get_logger(__name__)
 # The pauses between two looks at a copy; the progress is reported at each.
 _FIRST_LOOK_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 300.0
+
+T = TypeVar("T")
 
 # Receives a claim and a text for its user.
 Notice: TypeAlias = Callable[[Claim, str], None]
@@ -133,15 +135,7 @@ class Copies:
             log.info("copy-discarded", claim=claim.key, location=str(target))
             await directories.discard_copy(target, terms.key)
             return None
-        copying = asyncio.ensure_future(self._copied(directories, target, terms))
-        pause_seconds = self._first_look_seconds
-        try:
-            while not (await asyncio.wait({copying}, timeout=pause_seconds))[0]:
-                await self._look(claim, directories, target)
-                pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
-            copied = await copying
-        finally:
-            copying.cancel()
+        copied = await self._watched(self._copied(directories, target, terms), claim, directories, target)
         if copied is None:
             return None
         progress = copied.progress
@@ -149,6 +143,30 @@ class Copies:
         log.info("copied", claim=claim.key, location=str(target), entries=progress.entries)
         self._notice(claim, f"Copied {progress.entries} files and directories ({size}) to {target}")
         return copied
+
+    async def await_earlier(
+        self, directories: Directories, target: Location, claim: Claim | None = None
+    ) -> None:
+        """Return when the worker of an earlier leader no longer copies to the target.
+
+        It blocks all other work there, and what it has finished is not copied again.
+        """
+        ended = directories.copy_ended(target)
+        await (ended if claim is None else self._watched(ended, claim, directories, target))
+
+    async def _watched(
+        self, work: Coroutine[None, None, T], claim: Claim, directories: Directories, target: Location
+    ) -> T:
+        """The result of work on a copy; meanwhile, its progress is reported, and it ends with its claim."""
+        working = asyncio.ensure_future(work)
+        pause_seconds = self._first_look_seconds
+        try:
+            while not (await asyncio.wait({working}, timeout=pause_seconds))[0]:
+                await self._look(claim, directories, target)
+                pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
+            return await working
+        finally:
+            working.cancel()
 
     async def _copied(self, directories: Directories, target: Location, terms: CopyTerms) -> Copied | None:
         """The copy; None if it is complete, and of an earlier source: a claim of its name was deleted since.

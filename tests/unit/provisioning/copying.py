@@ -46,6 +46,9 @@ class CopiedFolders:
         self.copies.append((target, terms))
         return Copied(progress=CopyProgress(entries=3, copied_bytes=2048), finished=1_700_000_000.5)
 
+    async def copy_ended(self, target: Location) -> None:
+        """No other process copies."""
+
     async def copy_progress(self, target: Location) -> CopyProgress | None:
         return CopyProgress(entries=1, copied_bytes=1024)
 

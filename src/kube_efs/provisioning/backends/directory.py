@@ -88,6 +88,8 @@ class DirectoryPlan:
     async def make(self) -> Self:
         """Take a group ID and create the directory, and fill it if the claim asks for a copy."""
         source = await self.copies.source_for(self.claim, self.location)
+        if source is not None:
+            await self.copies.await_earlier(self.directories, self.location, self.claim)
         gids = self.request.gids
         if gids is None:
             await self.directories.make(self.location, permissions_for(None))

@@ -71,6 +71,8 @@ class TunnelPlan:
     async def make(self) -> Self:
         """Create the directory, and fill it if the claim asks for a copy."""
         source = await self.copies.source_for(self.claim, self.request.location)
+        if source is not None:
+            await self.copies.await_earlier(self.directories, self.request.location, self.claim)
         permissions = self.request.permissions
         if self._belongs_to_others:
             permissions = replace(permissions, enforced=False)

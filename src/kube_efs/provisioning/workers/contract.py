@@ -49,6 +49,9 @@ class Directories(Protocol):
         cannot be used, WorkerFailed and KubeError.
         """
 
+    async def copy_ended(self, target: Location) -> None:
+        """Return when no worker copies to the target, also none of an earlier leader."""
+
     async def copy_progress(self, target: Location) -> CopyProgress | None:
         """How far the copy to the target is; None when that is not known. Raises KubeError."""
 

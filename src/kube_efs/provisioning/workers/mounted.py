@@ -183,6 +183,9 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
             raise _outside(source, InvalidValue)
         return await mount.copy(directory, replace(terms, source=local))
 
+    async def copy_ended(self, target: Location) -> None:
+        """Nothing to wait for: only this process copies."""
+
     async def copy_progress(self, target: Location) -> CopyProgress | None:
         """How far the copy to the target is."""
         mount, directory = self._place(target, InvalidValue)

@@ -153,17 +153,14 @@ class WorkerPods:
                 return self._busy(pod)
         return None
 
-    async def copy_ended(self, file_system_id: FileSystemId, order: Order) -> None:
-        """Return when no pod runs that has this order to copy, such as one of an earlier leader."""
+    async def copy_ended(self, file_system_id: FileSystemId, target: Directory) -> None:
+        """Return when no pod copies to the directory, also none of an earlier leader."""
+
+        def is_over() -> bool:
+            return all(pod.is_gated for pod in self._copying(file_system_id, target))
+
         async with self._pods_changed:
-            await self._pods_changed.wait_for(
-                lambda: (
-                    not any(
-                        pod.order == order and not pod.is_gated
-                        for pod in self._copying(file_system_id, (order.directories or ())[0])
-                    )
-                )
-            )
+            await self._pods_changed.wait_for(is_over)
 
     async def progress(self, file_system_id: FileSystemId, target: Directory) -> CopyProgress | None:
         """How far the pod is that copies to the directory, also a pod of an earlier leader.
@@ -266,12 +263,13 @@ class WorkerPods:
             log.info("worker-withdrawn", pod=other.name, by=pod.name)
 
     async def settled(self, file_system_id: FileSystemId, directories: Sequence[Directory]) -> None:
-        """Return when no other order can still change the directories; raises Busy, KubeError.
+        """Return when no other order can still create or remove the directories; raises Busy, KubeError.
 
-        This deletes gated pods of others.
+        This deletes gated pods of others. A copy never removes anything, so it is not waited for.
         """
         for other in await self._all_now():
-            if other.name in self._running or not other.is_near(file_system_id, directories):
+            is_copy = other.order.action is Action.COPY
+            if other.name in self._running or is_copy or not other.is_near(file_system_id, directories):
                 continue
             if not (other.is_gated and await self._delete_unchanged(other)):
                 raise self._busy(other)

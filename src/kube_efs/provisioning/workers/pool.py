@@ -187,12 +187,11 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
             del self._copies[target, terms]
 
     async def _copy(self, target: Location, terms: CopyTerms) -> Copied:
-        await self._pods.listed()
+        # The next pod finds what the one of an earlier leader has finished.
+        await self.copy_ended(target)
         file_system_id, directory = target.file_system_id, target.directory
         item, job = Item(directory=directory), Job(action=Action.COPY, copying=terms)
         order = Order(action=Action.COPY, directories=(directory,), source=terms.source)
-        # The next pod finds what the one of an earlier leader has finished.
-        await self._pods.copy_ended(file_system_id, order)
         if busy := self._pods.in_the_way(file_system_id, order):
             raise busy
         report = await self._pods.run(file_system_id, job, [item])
@@ -206,6 +205,11 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
             raise WorkerFailed("did not report its end", field="copy", value=str(target), remedy=remedy)
         return report.copied
 
+    async def copy_ended(self, target: Location) -> None:
+        """Return when no pod copies to the target, also none of an earlier leader."""
+        await self._pods.listed()
+        await self._pods.copy_ended(target.file_system_id, target.directory)
+
     async def copy_progress(self, target: Location) -> CopyProgress | None:
         """How far the copy to the target is, as far as is known; raises KubeError."""
         return await self._pods.progress(target.file_system_id, target.directory)
@@ -216,7 +220,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
 
     async def discard_copy(self, target: Location, key: str) -> None:
         """Remove what was copied with that key; raises WorkerFailed, KubeError."""
-        await self.settled(target)
+        await self.copy_ended(target)
         base = Directory((COPIES,))
         unfinished = Location(file_system_id=target.file_system_id, directory=base / key)
         await self.remove(unfinished, base, nothing_to_confirm)

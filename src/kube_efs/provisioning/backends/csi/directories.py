@@ -97,6 +97,10 @@ class CsiDirectories:
         """
         await self._directories.make(place, Permissions(mode=mode, uid=user.uid, gid=user.gid))
 
+    async def await_earlier_copy(self, place: Location, claim: Claim | None) -> None:
+        """Return when no worker of an earlier leader copies to the directory."""
+        await self._copies.await_earlier(self._directories, place, claim)
+
     async def fill(
         self,
         source: CopySource,

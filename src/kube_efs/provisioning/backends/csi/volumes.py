@@ -135,6 +135,9 @@ class CsiVolumes:
         candidates = await self._file_systems(request)
         kind = request.parameters.provisioning.kind
         account = await self._account(kind, role)
+        if request.source is not None:
+            place = Location(file_system_id=candidates[0], directory=directory)
+            await self._required_directories().await_earlier_copy(place, claim)
         # Calls that create nothing come first, so that their failure leaves nothing behind.
         reach = {one: await self._reach(one, request.parameters, account, role) for one in candidates}
         needs_id = request.parameters.uid is None or request.parameters.gid is None
