@@ -362,8 +362,8 @@ class Simulation:
     def _waits_for_source(self, claim: dict[str, Any]) -> bool:
         """Whether its data cannot be copied.
 
-        The claim with the data is gone, or on another file system; or an earlier volume of the same directory
-        was kept with its data.
+        The claim with the data is gone, on another file system, or has an identity that the class does not
+        enforce; or an earlier volume of the same directory was kept with its data.
         """
         if "dataSource" not in claim["spec"]:
             return False
@@ -379,7 +379,10 @@ class Simulation:
             (one for one in self.invariants.live() if one.claim_uid == source["metadata"]["uid"]), None
         )
         place = self.invariants.located(record) if record is not None else None
-        return place is None or place[0] != FIRST
+        if record is None or place is None or place[0] != FIRST:
+            return True
+        _, parameters = CLASSES[claim["spec"]["storageClassName"]]
+        return record.access_point_id is not None and parameters.get("provisioningMode") != "efs-ap"
 
     def _is_short(self, claim: dict[str, Any]) -> bool:
         """Whether no group ID is free, or no file system has room for an access point."""

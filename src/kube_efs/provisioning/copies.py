@@ -20,7 +20,7 @@ from kube_efs.model.claims import Claim
 from kube_efs.model.copies import Copied, CopySource, CopyTerms
 from kube_efs.model.csi.errors import InvalidArgument
 from kube_efs.model.efs.directories import Relation
-from kube_efs.model.errors import CopyDiffers, KubeEfsError
+from kube_efs.model.errors import CopyDiffers, KubeEfsError, WorkerFailed
 from kube_efs.model.sizes import format_size
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning.data_sources import DataSources
@@ -32,6 +32,8 @@ log = structlog.get_logger(__name__)
 # The pauses between two looks at a copy; the progress is reported at each.
 _FIRST_LOOK_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 300.0
+# After a failed attempt.
+_FIRST_PAUSE_SECONDS = 15.0
 
 T = TypeVar("T")
 
@@ -46,11 +48,20 @@ def volume_key(claim: Claim) -> str:
     return f"pvc-{claim.uid}"
 
 
-def check_copy(source: CopySource, target: Location) -> None:
-    """Raise InvalidArgument unless both are on one file system, and neither contains the other.
+def check_copy(source: CopySource, target: Location, *, enforces_identity: bool) -> None:
+    """Raise InvalidArgument unless the source may be copied to the target.
 
-    Before anything is created for the copy: an invalid claim must leave nothing behind.
+    Both must be on one file system, and neither may contain the other. Clients of a volume with an identity
+    cannot read the files of others in it, so its copy must enforce an identity, too. This is checked before
+    anything is created for the copy: an invalid claim must leave nothing behind.
     """
+    if source.owner is not None and not enforces_identity:
+        raise InvalidArgument(
+            "is a volume whose access point enforces an identity, and the new volume would have none",
+            field="data source",
+            value=str(source.location),
+            remedy="use a class with provisioningMode: efs-ap, without posixUser: none",
+        )
     if source.location.file_system_id != target.file_system_id:
         raise InvalidArgument(
             f"is on {source.location.file_system_id}, but the new volume is on {target.file_system_id}",
@@ -78,24 +89,29 @@ class Copies:
         is_gone: IsGone,
         notice: Notice,
         first_look_seconds: float = _FIRST_LOOK_SECONDS,
+        first_pause_seconds: float = _FIRST_PAUSE_SECONDS,
     ) -> None:
         self._sources = sources
         self._reservations = reservations
         self._is_gone = is_gone
         self._notice = notice
         self._first_look_seconds = first_look_seconds
+        self._first_pause_seconds = first_pause_seconds
+        # By the key of the copy: the pause before its next attempt.
+        self._pauses: dict[str, float] = {}
 
     async def source_for(self, claim: Claim, target: Location | None = None) -> CopySource | None:
-        """What the claim's volume at the target is a copy of; None without a copy.
+        """What the claim's volume is a copy of; None without a copy.
 
-        A claim that is gone needs no copy: what was created for it is removed with its volume. Raises
+        ``target`` is its directory, if the volume enforces no identity and the source must be checked here. A
+        claim that is gone needs no copy: what was created for it is removed with its volume. Raises
         InvalidArgument when the source cannot be copied there, NotYet while it is not ready, AwsError and
         KubeError.
         """
         try:
             source = await self._sources.of_claim(claim)
             if source is not None and target is not None:
-                check_copy(source, target)
+                check_copy(source, target, enforces_identity=False)
         except KubeEfsError:
             if await self._is_gone(claim):
                 return None
@@ -131,11 +147,19 @@ class Copies:
     async def _fill_for(
         self, claim: Claim, directories: Directories, target: Location, terms: CopyTerms
     ) -> Copied | None:
+        await self._pause(claim, terms.key)
         if await self._is_gone(claim):
             log.info("copy-discarded", claim=claim.key, location=str(target))
             await directories.discard_copy(target, terms.key)
             return None
-        copied = await self._watched(self._copied(directories, target, terms), claim, directories, target)
+        try:
+            work = self._copied(directories, target, terms)
+            copied = await self._watched(work, claim, directories, target)
+        except WorkerFailed:
+            longer = 2 * self._pauses.get(terms.key, self._first_pause_seconds / 2)
+            self._pauses[terms.key] = min(longer, _LONGEST_PAUSE_SECONDS)
+            raise
+        self._pauses.pop(terms.key, None)
         if copied is None:
             return None
         progress = copied.progress
@@ -143,6 +167,13 @@ class Copies:
         log.info("copied", claim=claim.key, location=str(target), entries=progress.entries)
         self._notice(claim, f"Copied {progress.entries} files and directories ({size}) to {target}")
         return copied
+
+    async def _pause(self, claim: Claim, key: str) -> None:
+        """Wait after a failed attempt, longer after each: another one reads the whole source again."""
+        clock = asyncio.get_running_loop().time
+        until = clock() + self._pauses.get(key, 0.0)
+        while (left := until - clock()) > 0 and not await self._is_gone(claim):  # noqa: ASYNC110 - nothing wakes it
+            await asyncio.sleep(min(left, self._first_pause_seconds))
 
     async def await_earlier(
         self, directories: Directories, target: Location, claim: Claim | None = None

@@ -49,7 +49,8 @@ class Snapshots:
         """
         source = await self._sources.of_handle(handle, role)
         target = snapshot_location(source.location.file_system_id, name)
-        check_copy(source, target)
+        # Only root can enter the directory of snapshots, and the ID keeps the owner for the next copy.
+        check_copy(source, target, enforces_identity=True)
         key = _KEY + plain_name(name)
         try:
             copied = await self._copies.fill(self._directories, source, target, key=key, maps_owner=False)

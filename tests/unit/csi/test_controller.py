@@ -538,13 +538,15 @@ async def test_volume_is_filled_from_its_source(
     [
         ({"fileSystemId": str(OTHER)}, f"'{FS}:/old' is not on a file system of the class ({OTHER})"),
         ({"reuseAccessPoint": "true", "csi.storage.k8s.io/pvc/name": "a"}, "may give a volume with data"),
+        ({"posixUser": "none"}, "enforces an identity, and the new volume would have none"),
+        ({"provisioningMode": "efs-dir"}, "enforces an identity, and the new volume would have none"),
         ({"provisioningMode": "s3files-ap"}, "makes volumes on S3 Files, whose directories are not copied"),
     ],
 )
 async def test_class_that_cannot_be_filled_is_refused(
     stub: Stub, world: CsiWorld, parameters: dict[str, str], text: str
 ) -> None:
-    world.sources.by_handle[f"efs:{OLD}"] = OLD_DATA
+    world.sources.by_handle[f"efs:{OLD}"] = replace(OLD_DATA, owner=Owner(uid=7, gid=8))
     named = {"csi.storage.k8s.io/pvc/namespace": "team", "csi.storage.k8s.io/pvc/name": "a", **parameters}
     request = wanted(volume_content_source=OF_VOLUME, parameters=named)
     code, told = await refused(stub.CreateVolume(request))

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from kube_efs.model.efs.directories import parse_directory
 from kube_efs.model.efs.ids import ClaimUid, FileSystemId
 from kube_efs.model.errors import CopyDiffers, KubeUnavailable, WorkerFailed
 from kube_efs.model.volumes import Location
-from kube_efs.provisioning.copies import Copies, volume_key
+from kube_efs.provisioning.copies import Copies, check_copy, volume_key
 from kube_efs.provisioning.guards import DirectoryReservations
 
 CLAIM = Claim(namespace="team", name="copy", uid=ClaimUid("1"))
@@ -61,6 +62,7 @@ class Scene:
             is_gone=self._is_gone,
             notice=lambda claim, text: self.told.append(text),
             first_look_seconds=0.01,
+            first_pause_seconds=0.05,
         )
 
     async def _is_gone(self, claim: Claim) -> bool:
@@ -137,6 +139,22 @@ async def test_unanswered_question_about_the_claim_does_not_end_the_copy() -> No
     assert scene.folders.stopped == []
 
 
+async def test_attempts_after_failures_wait_longer_each_time() -> None:
+    scene, clock = Scene(), asyncio.get_running_loop().time
+    scene.folders.ended.set()
+    scene.folders.fault = WorkerFailed("cannot be copied", field="file")
+    waited = []
+    for _ in range(3):
+        began = clock()
+        with pytest.raises(WorkerFailed):
+            await scene.fill()
+        waited.append(clock() - began)
+    assert [one >= least for one, least in zip(waited, (0.0, 0.05, 0.1), strict=True)] == [True] * 3
+    scene.folders.fault = None
+    await scene.fill()
+    assert scene.copies._pauses == {}
+
+
 async def test_source_cannot_be_removed_during_the_copy() -> None:
     scene, removed = Scene(), asyncio.Event()
 
@@ -183,6 +201,14 @@ async def test_source_that_cannot_be_copied_is_refused_before_anything_is_create
     # What an earlier attempt has created for a claim that is gone is removed with its volume.
     scene.is_gone = lambda: True
     assert await scene.copies.source_for(CLAIM, at("/new")) is None
+
+
+@pytest.mark.parametrize(("owner", "is_refused"), [(None, False), (Owner(uid=7, gid=8), True)])
+def test_volume_with_an_identity_is_copied_only_to_another_one(owner: Owner | None, is_refused: bool) -> None:
+    source = CopySource(location=at("/old"), owner=owner)
+    check_copy(source, at("/new"), enforces_identity=True)
+    with pytest.raises(InvalidArgument, match="enforces an identity") if is_refused else nullcontext():
+        check_copy(source, at("/new"), enforces_identity=False)
 
 
 def test_key_is_that_of_csi_provisioner() -> None:

@@ -45,6 +45,9 @@ _GATHERING_MAX_SECONDS = 2.0
 # How often work that waits for another pod checks that pod.
 _LOOK_AGAIN_SECONDS = 1.0
 
+# Users can create any number of claims, and each copy can use the throughput of its file system alone.
+_COPIES_AT_ONCE = 4
+
 # The result of a task: the children for a list, otherwise nothing.
 _Found = tuple[FoundDirectory, ...]
 
@@ -84,6 +87,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         self._pods = WorkerPods(client, options, metrics)
         self._lanes: dict[FileSystemId, _Lane] = {}
         self._tasks = asyncio.TaskGroup()
+        self._copy_slots: dict[FileSystemId, asyncio.Semaphore] = {}
         self._copies: dict[tuple[Location, CopyTerms], asyncio.Future[Copied]] = {}
 
     async def __aenter__(self) -> Self:
@@ -194,7 +198,8 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         order = Order(action=Action.COPY, directories=(directory,), source=terms.source)
         if busy := self._pods.in_the_way(file_system_id, order):
             raise busy
-        report = await self._pods.run(file_system_id, job, [item])
+        async with self._copy_slots.setdefault(file_system_id, asyncio.Semaphore(_COPIES_AT_ONCE)):
+            report = await self._pods.run(file_system_id, job, [item])
         if reason := report.failed.get(str(directory)):
             kind = WorkerRefused if str(directory) in report.refused else WorkerFailed
             if str(directory) in report.taken:

@@ -1163,6 +1163,25 @@ async def test_two_copies_of_one_source_run_at_the_same_time(
         await eventually(are_two)
 
 
+async def test_only_some_copies_of_a_file_system_run_at_the_same_time(
+    kube: AsyncClient, kubelet: Kubelet, eventually: Eventually
+) -> None:
+    filled(kubelet)
+    kubelet.gate.clear()
+
+    async def are_four() -> bool:
+        return len(kubelet.pods) == 4
+
+    async with deadline(), pool_of(kube) as pool, asyncio.TaskGroup() as tasks:
+        for number in range(6):
+            tasks.create_task(pool.copy(at(f"/new-{number}"), replace(TERMS, key=f"pvc-{number}")))
+        await eventually(are_four)
+        await asyncio.sleep(0.3)
+        assert len(kubelet.pods) == 4
+        kubelet.gate.set()
+    assert len(kubelet.pods) == 6
+
+
 async def test_copy_waits_while_its_source_is_removed(kube: AsyncClient, kubelet: Kubelet) -> None:
     kubelet.ending = lambda _: ("Running", "")
     await leave(kube, "former", "Running", arguments="worker remove --root /efs -- /old")

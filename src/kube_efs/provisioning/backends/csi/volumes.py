@@ -316,7 +316,11 @@ class CsiVolumes:
                 remedy="use a class on the file system of the source",
             )
         on = source.location.file_system_id
-        check_copy(source, Location(file_system_id=on, directory=volume_directory(request)))
+        check_copy(
+            source,
+            Location(file_system_id=on, directory=volume_directory(request)),
+            enforces_identity=parameters.provisioning.makes_access_points and parameters.enforces_user,
+        )
         return (on,)
 
     def _check_copy(self, request: VolumeRequest) -> None:
