@@ -139,6 +139,8 @@ class Copies:
             may_be_missing=source.may_be_missing,
             maps_owner=maps_owner,
         )
+        if claim is not None:
+            await self._pause(claim, key)
         async with self._reservations.making(source.location):
             if claim is None:
                 return await directories.copy(target, terms)
@@ -147,8 +149,8 @@ class Copies:
     async def _fill_for(
         self, claim: Claim, directories: Directories, target: Location, terms: CopyTerms
     ) -> Copied | None:
-        await self._pause(claim, terms.key)
         if await self._is_gone(claim):
+            self._pauses.pop(terms.key, None)
             log.info("copy-discarded", claim=claim.key, location=str(target))
             await directories.discard_copy(target, terms.key)
             return None
