@@ -543,7 +543,7 @@ class Nodes:
     def _copy(
         self, container: _Container, file_system: FileSystem, options: Any, item: str
     ) -> "Generator[None, None, Copied]":
-        """Copy into a directory of its own, and rename it, as ``tree_copy``."""
+        """Copy into a directory of its own, and rename it, as ``copying``."""
         *above, name = parse_item(item).directory.parts
         source = options.source.parts
         made = file_system.find((*above, name))

@@ -9,7 +9,7 @@ either complete in its place or completely removed. The trash is emptied separat
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +18,10 @@ from kube_efs.model.copies import COPIES, SNAPSHOTS, Copied, CopyProgress, CopyT
 from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions, Relation
 from kube_efs.model.errors import PlatformError, RemovalRefused, WorkerFailed, WorkerRefused
 from kube_efs.model.trash import TrashReport
-from kube_efs.provisioning.workers import gid_marks, trash, tree_copy
+from kube_efs.provisioning.workers import copying, gid_marks, trash
 from kube_efs.provisioning.workers.gid_marks import MARKS
-from kube_efs.provisioning.workers.trash import NO_DIRECTORY, OPEN_DIRECTORY, TRASH, opened_trash
+from kube_efs.provisioning.workers.opening import NO_DIRECTORY, OPEN_DIRECTORY, opened
+from kube_efs.provisioning.workers.trash import TRASH, opened_trash
 
 _PARENT_MODE = 0o755
 _UNFINISHED_MODE = 0o700
@@ -53,7 +54,7 @@ def list_children(root: Path, directory: Directory) -> list[FoundDirectory]:
         _opened_root(root) as descriptor,
     ):
         try:
-            with _opened(descriptor, directory.parts) as folder:
+            with opened(descriptor, directory.parts) as folder:
                 return sorted(_children(folder), key=lambda child: child.name)
         except FileNotFoundError:
             return []
@@ -73,7 +74,7 @@ def move_to_trash(root: Path, directory: Directory, *, base: Directory, tenant: 
 def copy_directory(
     root: Path, target: Directory, terms: CopyTerms, report: Callable[[CopyProgress], None]
 ) -> Copied:
-    """Copy a directory, or continue an interrupted copy; see ``tree_copy.copy_tree``.
+    """Copy a directory, or continue an interrupted copy; see ``copying.copy_tree``.
 
     Raises WorkerRefused when the target has contents or the source cannot be used, and WorkerFailed.
     """
@@ -81,7 +82,7 @@ def copy_directory(
         _failing("could not be copied", target, in_the_way=WorkerRefused),
         _opened_root(root) as descriptor,
     ):
-        return tree_copy.copy_tree(descriptor, target, terms, report)
+        return copying.copy_tree(descriptor, target, terms, report)
 
 
 def empty_trash(root: Path, may_go_on: Callable[[], bool]) -> TrashReport:
@@ -91,7 +92,7 @@ def empty_trash(root: Path, may_go_on: Callable[[], bool]) -> TrashReport:
     WorkerFailed when it cannot be read.
     """
     with _failing("could not be emptied", Directory((TRASH,))), _opened_root(root) as descriptor:
-        tree_copy.discard_abandoned(descriptor)
+        copying.discard_abandoned(descriptor)
         try:
             with opened_trash(descriptor, make=False) as folder:
                 return trash.empty(folder, may_go_on)
@@ -214,7 +215,7 @@ def _children(folder: int) -> Iterator[FoundDirectory]:
     with os.scandir(folder) as listing:
         for entry in listing:
             with suppress(FileNotFoundError):  # Removed concurrently.
-                if entry.name not in tree_copy.OURS and entry.is_dir(follow_symlinks=False):
+                if entry.name not in copying.OURS and entry.is_dir(follow_symlinks=False):
                     yield FoundDirectory(name=entry.name, gid=entry.stat(follow_symlinks=False).st_gid)
 
 
@@ -248,7 +249,7 @@ def _move_to_trash(root: int, directory: Directory, tenant: str) -> bool:
     """Rename the directory into the trash; returns whether it existed."""
     name = directory.parts[-1]
     try:
-        with _links_refused(directory), _opened(root, directory.parts[:-1]) as parent:
+        with _links_refused(directory), opened(root, directory.parts[:-1]) as parent:
             before = _checked_leaf(root, parent, name, directory)
             # If something else is renamed, its inode differs from the one in this name. So it is not removed
             # even if this process ends here.
@@ -271,7 +272,7 @@ def _move_to_trash(root: int, directory: Directory, tenant: str) -> bool:
 
 def _checked_leaf(root: int, parent: int, name: str, directory: Directory) -> tuple[int, int]:
     """Device and inode of the directory to remove; raises RemovalRefused on another file system."""
-    with _opened(parent, (name,)) as leaf:
+    with opened(parent, (name,)) as leaf:
         found = os.fstat(leaf)
     if found.st_dev != os.fstat(root).st_dev:
         raise RemovalRefused(
@@ -316,20 +317,6 @@ def _opened_root(root: Path) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-@contextmanager
-def _opened(start: int, names: Sequence[str]) -> Iterator[int]:
-    """The directory at the path of these names, opened without following a link; raises OSError."""
-    here = os.dup(start)
-    try:
-        for name in names:
-            child = os.open(name, OPEN_DIRECTORY, dir_fd=here)
-            os.close(here)
-            here = child
-        yield here
-    finally:
-        os.close(here)
 
 
 @contextmanager

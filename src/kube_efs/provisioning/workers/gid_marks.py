@@ -26,11 +26,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 
 from kube_efs.model.errors import GidTaken
-from kube_efs.provisioning.workers.trash import OPEN_DIRECTORY
+from kube_efs.provisioning.workers.opening import opened_or_made
 
 MARKS = ".kube-efs-gids"
-
-_MODE = 0o700
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,16 +104,5 @@ class _Marks:
 
 @contextmanager
 def _opened_marks(folder: int, gid: int) -> Iterator[int]:
-    with _opened_or_made(folder, MARKS) as marks, _opened_or_made(marks, str(gid)) as of_gid:
+    with opened_or_made(folder, MARKS) as marks, opened_or_made(marks, str(gid)) as of_gid:
         yield of_gid
-
-
-@contextmanager
-def _opened_or_made(folder: int, name: str) -> Iterator[int]:
-    with suppress(FileExistsError):
-        os.mkdir(name, _MODE, dir_fd=folder)
-    descriptor = os.open(name, OPEN_DIRECTORY, dir_fd=folder)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)

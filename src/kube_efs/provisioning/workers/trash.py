@@ -37,12 +37,9 @@ from typing import Final
 
 from kube_efs.model.errors import RemovalRefused
 from kube_efs.model.trash import StuckEntry, TrashReport
+from kube_efs.provisioning.workers.opening import NO_DIRECTORY, OPEN_DIRECTORY
 
 TRASH = ".kube-efs-trash"
-
-OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# The errors of opening a link or a file with these flags.
-NO_DIRECTORY = frozenset({errno.ELOOP, errno.ENOTDIR})
 
 # Some hundred removals take EFS about a second.
 SLICE: Final = 250

@@ -16,8 +16,8 @@ from typing import Final
 from kube_efs.model.efs.directories import Directory
 from kube_efs.model.errors import WorkerFailed
 from kube_efs.model.usage import MeasuredDirectory, TreeSize
+from kube_efs.provisioning.workers.opening import OPEN_DIRECTORY
 from kube_efs.provisioning.workers.orders import MeasuringTerms
-from kube_efs.provisioning.workers.trash import OPEN_DIRECTORY
 
 # Each level needs a descriptor; deeper directories are omitted.
 _DEPTH_MAX: Final = 200

@@ -17,7 +17,8 @@ from tests.unmounting import unmount
 
 from kube_efs.model.trash import TrashReport
 from kube_efs.provisioning.workers import trash
-from kube_efs.provisioning.workers.trash import OPEN_DIRECTORY, SLICE, entry_name, tenant_of
+from kube_efs.provisioning.workers.opening import OPEN_DIRECTORY
+from kube_efs.provisioning.workers.trash import SLICE, entry_name, tenant_of
 
 FORGOTTEN = "0123456789abcdef" * 2
 

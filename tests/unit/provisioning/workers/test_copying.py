@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unmounting import unmount
 
-from kube_efs.model.copies import COPIES, Copied, CopyTerms, Owner
+from kube_efs.model.copies import COPIES, SNAPSHOTS, Copied, CopyTerms, Owner
 from kube_efs.model.efs.directories import Directory, parse_directory
 from kube_efs.model.errors import CopyDiffers, KubeEfsError, WorkerFailed, WorkerRefused
-from kube_efs.provisioning.workers import tree_copy
-from kube_efs.provisioning.workers.trash import OPEN_DIRECTORY, TRASH
+from kube_efs.provisioning.workers import copying
+from kube_efs.provisioning.workers.opening import OPEN_DIRECTORY
+from kube_efs.provisioning.workers.trash import TRASH
 
 SOURCE, TARGET = parse_directory("/claims/old"), parse_directory("/claims/new")
 TERMS = CopyTerms(key="pvc-1", source=SOURCE)
@@ -42,7 +43,7 @@ def efs(tmp_path: Path) -> Iterator[Path]:
 def copied(efs: Path, terms: CopyTerms = TERMS, target: Directory = TARGET) -> Copied:
     descriptor = os.open(efs, OPEN_DIRECTORY)
     try:
-        return tree_copy.copy_tree(descriptor, target, terms, lambda _: None)
+        return copying.copy_tree(descriptor, target, terms, lambda _: None)
     finally:
         os.close(descriptor)
 
@@ -346,10 +347,17 @@ def test_a_tree_that_is_too_deep_fails_with_its_depth(efs: Path) -> None:
 
 
 def test_our_own_directories_are_not_copied(efs: Path) -> None:
-    for name in tree_copy.OURS:
+    for name in copying.OURS:
         (efs / "claims/old" / name).mkdir()
     copied(efs)
     assert list((efs / "claims/new").iterdir()) == []
+
+
+@pytest.mark.parametrize(("target", "mode"), [(f"/{SNAPSHOTS}/a", 0o700), ("/team/a", 0o755)])
+def test_only_root_can_enter_the_directory_of_snapshots(efs: Path, target: str, mode: int) -> None:
+    copied(efs, target=parse_directory(target))
+    assert stat.S_IMODE((efs / target[1:]).parent.stat().st_mode) == mode
+    assert stat.S_IMODE((efs / COPIES).stat().st_mode) == 0o700
 
 
 def test_abandoned_copies_get_into_the_trash(efs: Path) -> None:
@@ -360,7 +368,7 @@ def test_abandoned_copies_get_into_the_trash(efs: Path) -> None:
 
     def discard(now: float) -> None:
         descriptor = os.open(efs, OPEN_DIRECTORY)
-        tree_copy.discard_abandoned(descriptor, now=lambda: now)
+        copying.discard_abandoned(descriptor, now=lambda: now)
         os.close(descriptor)
 
     discard(changed + 6 * DAY)
@@ -382,6 +390,6 @@ def test_a_copy_that_continues_at_that_moment_is_put_back(efs: Path, monkeypatch
 
     monkeypatch.setattr(os, "rename", renamed)
     descriptor = os.open(efs, OPEN_DIRECTORY)
-    tree_copy.discard_abandoned(descriptor, now=lambda: now)
+    copying.discard_abandoned(descriptor, now=lambda: now)
     os.close(descriptor)
     assert place.exists()

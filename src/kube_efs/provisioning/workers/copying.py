@@ -1,0 +1,273 @@
+"""Copies a directory with its contents to another place of a mounted file system.
+
+Nobody ever sees a part of a copy, and a copy never changes what others have written. It is made in a
+directory of its own, ``.kube-efs-copies/KEY/tree``, which is renamed to the target at the end. The kernel
+renames a directory only to a missing or empty one, so a target with contents is refused, not changed.
+
+An attempt that is killed at any moment leaves one of these states, and the next attempt continues from it:
+
+* The tree is incomplete. A file is complete when it has the size, the times, the mode and the owners of its
+  source; a directory, when it has the times, the mode and the owners. Both are set last, so complete ones are
+  skipped, directories with everything in them. An attempt therefore repeats only what was in progress.
+* The tree is complete, and a record ``is-INODE`` with its inode exists, but it was not renamed yet.
+* It was renamed. The target then has the inode of the record, and there is nothing to do. This is also
+  true when users have changed or deleted the files meanwhile: a copy that was finished once, perhaps by the
+  pod of an earlier leader, is never repeated into a volume in use.
+
+A record ``from-HASH`` names the source. An attempt with another one begins again.
+
+The copy reads a directory while others may write into it. Each file is as it was at some moment of the copy.
+``tree_copy`` copies the files.
+"""
+
+import errno
+import hashlib
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Final
+
+from kube_efs.model.copies import COPIES, SNAPSHOTS, Copied, CopyProgress, CopyTerms, Owner
+from kube_efs.model.efs.directories import Directory, Relation
+from kube_efs.model.errors import CopyDiffers, WorkerFailed, WorkerRefused
+from kube_efs.provisioning.workers.gid_marks import MARKS
+from kube_efs.provisioning.workers.opening import OPEN_DIRECTORY, opened_or_made
+from kube_efs.provisioning.workers.trash import TRASH, entry_name, opened_trash
+from kube_efs.provisioning.workers.tree_copy import (
+    Report,
+    TreeCopier,
+    Work,
+    discard,
+    set_owners,
+    stat_or_none,
+)
+
+OURS: Final = frozenset({TRASH, MARKS, COPIES, SNAPSHOTS})
+
+_TREE: Final = "tree"
+_LINKS: Final = "links"
+_PRIVATE: Final = 0o700
+_PARENT_MODE: Final = 0o755
+# Files of one directory are copied at the same time, because each needs several answers of the server.
+_THREADS: Final = 16
+_IN_USE: Final = frozenset({errno.ENOTEMPTY, errno.EEXIST})
+# A copy that nobody has continued for so long is abandoned, and the record of a finished one has no use.
+_ABANDONED_SECONDS: Final = 7 * 24 * 3600.0
+
+
+def copy_tree(root: int, target: Directory, terms: CopyTerms, report: Report) -> Copied:
+    """Copy the source of the terms to the target, unless a copy with the key is there already.
+
+    ``report`` is called from time to time. Raises WorkerRefused when the target has contents, is or contains
+    the source; CopyDiffers when the key belongs to a finished copy of another source; WorkerFailed and
+    OSError when a file cannot be copied.
+    """
+    _check_apart(terms.source, target)
+    with opened_or_made(root, COPIES) as copies, opened_or_made(copies, terms.key) as folder:
+        os.utime(folder)
+        with _opened_parent(root, target) as parent:
+            finished = _finished(folder, parent, target.parts[-1])
+            _record_source(root, folder, terms, is_finished=finished is not None)
+            if finished is not None:
+                return Copied(progress=CopyProgress(), finished=finished)
+            return _copy(root, folder, parent, target, terms, report)
+
+
+def discard_abandoned(root: int, *, now: Callable[[], float] = time.time) -> None:
+    """Move copies that nobody continues into the trash, and old records of finished ones; raises OSError."""
+    try:
+        copies = os.open(COPIES, OPEN_DIRECTORY, dir_fd=root)
+    except FileNotFoundError:
+        return
+    try:
+        with opened_trash(root) as trash:
+            for name in os.listdir(copies):  # noqa: PTH208 - of a descriptor
+                if now() - _changed(name, copies) <= _ABANDONED_SECONDS:
+                    continue
+                kept_as = entry_name("")
+                os.rename(name, kept_as, src_dir_fd=copies, dst_dir_fd=trash)
+                # An attempt that began at this moment must not lose files while it continues.
+                if now() - _changed(kept_as, trash) <= _ABANDONED_SECONDS:
+                    os.rename(kept_as, name, src_dir_fd=trash, dst_dir_fd=copies)
+    finally:
+        os.close(copies)
+
+
+# --- the records of a copy
+
+
+def _changed(name: str, folder: int) -> float:
+    return os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime
+
+
+def _check_apart(source: Directory, target: Directory) -> None:
+    if target.is_root or source.relation_to(target) is not Relation.APART or source.is_root:
+        raise WorkerRefused(
+            "is, contains or is inside the directory of the copy",
+            field="source",
+            value=str(source),
+            remedy=f"use a class whose volumes are not there; this one would be {target}",
+        )
+
+
+def _record_source(root: int, folder: int, terms: CopyTerms, *, is_finished: bool) -> None:
+    """Record the source; what an attempt with another source has left is discarded.
+
+    Raises CopyDiffers if the copy of another source is finished.
+    """
+    own = f"from-{hashlib.sha256(str(terms.source).encode(errors='surrogatepass')).hexdigest()[:32]}"
+    names = os.listdir(folder)
+    if any(name.startswith("from-") and name != own for name in names):
+        if is_finished:
+            remedy = "use another name"
+            problem = "is the name of a copy of another directory"
+            raise CopyDiffers(problem, field="copy", value=terms.key, remedy=remedy)
+        for name in names:
+            discard(root, folder, name)
+    os.close(os.open(own, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder))
+
+
+def _finished(folder: int, parent: int, name: str) -> float | None:
+    """When the copy became complete, if it is at its target; otherwise None."""
+    try:
+        found = os.stat(name, dir_fd=parent, follow_symlinks=False)
+        return os.stat(_record(found.st_ino), dir_fd=folder, follow_symlinks=False).st_mtime
+    except FileNotFoundError:
+        return None
+
+
+def _record(inode: int) -> str:
+    return f"is-{inode:x}"
+
+
+# --- the copy
+
+
+def _copy(root: int, folder: int, parent: int, target: Directory, terms: CopyTerms, report: Report) -> Copied:
+    name = target.parts[-1]
+    made = stat_or_none(name, parent)
+    if made is not None and not stat.S_ISDIR(made.st_mode):
+        raise _taken(target, "is a link or file")
+    with (
+        _opened_source(root, terms) as source,
+        opened_or_made(folder, _TREE) as tree,
+        opened_or_made(folder, _LINKS) as links,
+    ):
+        found = os.fstat(tree if source is None else source)
+        owners = _owners(found, made, terms, target)
+        with ThreadPoolExecutor(_THREADS) as threads:
+            work = Work(root=root, links=links, device=found.st_dev, owners=owners, threads=threads)
+            if source is not None:
+                TreeCopier(work, report).fill(source, tree, (), is_new=False, omitted=OURS)
+        _remove_links(links)
+        _finish_top(tree, found, made, owners)
+        inode = os.fstat(tree).st_ino
+    os.rmdir(_LINKS, dir_fd=folder)
+    record = _record(inode)
+    os.close(os.open(record, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=folder))
+    try:
+        os.rename(_TREE, name, src_dir_fd=folder, dst_dir_fd=parent)
+    except OSError as error:
+        if error.errno in _IN_USE:
+            raise _taken(target, "exists and is not empty") from error
+        raise
+    finished = os.stat(record, dir_fd=folder, follow_symlinks=False).st_mtime
+    report(work.progress)
+    return Copied(progress=work.progress, finished=finished)
+
+
+def _taken(target: Directory, problem: str) -> WorkerRefused:
+    return WorkerRefused(
+        problem,
+        field="directory",
+        value=str(target),
+        remedy="remove it, or use a class that gives each claim a directory of its own",
+    )
+
+
+def _owners(
+    source: os.stat_result, made: os.stat_result | None, terms: CopyTerms, target: Directory
+) -> Callable[[os.stat_result], tuple[int, int]]:
+    """What the owners of a file become in the copy."""
+    if not terms.maps_owner:
+        return lambda found: (found.st_uid, found.st_gid)
+    if made is None:
+        raise WorkerFailed(
+            "does not exist any more", field="directory", value=str(target), remedy="it is retried"
+        )
+    own = terms.owner or Owner(uid=source.st_uid, gid=source.st_gid)
+
+    def mapped(found: os.stat_result) -> tuple[int, int]:
+        uid = made.st_uid if found.st_uid == own.uid else found.st_uid
+        gid = made.st_gid if found.st_gid == own.gid else found.st_gid
+        return uid, gid
+
+    return mapped
+
+
+def _finish_top(
+    tree: int,
+    source: os.stat_result,
+    made: os.stat_result | None,
+    owners: Callable[[os.stat_result], tuple[int, int]],
+) -> None:
+    """Give the tree what its volume has: mode and owners of the directory that was made for it, if any."""
+    if made is not None:
+        set_owners(tree, made.st_uid, made.st_gid)
+        os.fchmod(tree, stat.S_IMODE(made.st_mode))
+    else:
+        set_owners(tree, *owners(source))
+        os.fchmod(tree, stat.S_IMODE(source.st_mode))
+    os.utime(tree, ns=(source.st_atime_ns, source.st_mtime_ns))
+
+
+def _remove_links(links: int) -> None:
+    for name in os.listdir(links):
+        os.unlink(name, dir_fd=links)
+
+
+# --- opening
+
+
+@contextmanager
+def _opened_source(root: int, terms: CopyTerms) -> Iterator[int | None]:
+    """The source; None when it is missing and may be."""
+    here = os.dup(root)
+    try:
+        for part in terms.source.parts:
+            child = os.open(part, OPEN_DIRECTORY, dir_fd=here)
+            os.close(here)
+            here = child
+    except OSError as error:
+        os.close(here)
+        if error.errno == errno.ENOENT and terms.may_be_missing:
+            yield None
+            return
+        problem = "does not exist" if error.errno == errno.ENOENT else f"cannot be read ({error.strerror})"
+        raise WorkerRefused(
+            problem, field="source", value=str(terms.source), remedy="check the volume or the snapshot"
+        ) from error
+    try:
+        yield here
+    finally:
+        os.close(here)
+
+
+@contextmanager
+def _opened_parent(root: int, directory: Directory) -> Iterator[int]:
+    """The parent of the directory, made if missing; raises OSError for a link on the path."""
+    here = os.dup(root)
+    try:
+        for part in directory.parts[:-1]:
+            with suppress(FileExistsError):
+                # Snapshots contain files of all users.
+                os.mkdir(part, _PRIVATE if part == SNAPSHOTS else _PARENT_MODE, dir_fd=here)
+            child = os.open(part, OPEN_DIRECTORY, dir_fd=here)
+            os.close(here)
+            here = child
+        yield here
+    finally:
+        os.close(here)
