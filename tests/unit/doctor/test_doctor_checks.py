@@ -35,7 +35,7 @@ from kube_efs.doctor.grants import AccountName, Grant, Right
 from kube_efs.doctor.node_facts import CaFile, HandshakeOutcome, LoopbackMount, ProcessHealth
 from kube_efs.doctor.registry import TOPICS
 from kube_efs.doctor.scope import concerns
-from kube_efs.model.claims import ClaimPhase, ReclaimPolicy, StorageClass
+from kube_efs.model.claims import ClaimPhase, DataSource, ReclaimPolicy, StorageClass
 from kube_efs.model.efs.file_systems import LifeCycleState
 from kube_efs.model.efs.ids import FileSystemId, ZoneName
 from kube_efs.model.efs.targets import Rejection
@@ -63,6 +63,7 @@ _BAD_CLASS = replace(ex.CLASS, parameters={"default_file_system_id": "fs-nonsens
 _IGNORED = replace(ex.CSI_CLASS, parameters={**ex.CSI_CLASS.parameters, "fileSystem": "x"})
 _BAD_CSI_CLASS = replace(ex.CSI_CLASS, parameters={**ex.CSI_CLASS.parameters, "directoryPerms": "rwx"})
 _REFUSED = replace(ex.PENDING, match_labels={})
+_COPY = replace(ex.PENDING, data_source=DataSource(kind="PersistentVolumeClaim", name="data"))
 _DIRECTORY_CLASS = StorageClass(
     name="aws-efs", provisioner="example.com/aws-efs", parameters={"gidMin": "10", "gidMax": "5"}
 )
@@ -223,6 +224,7 @@ PROVOKED = [
     # claims
     ("claim/pending", "matchLabels.volume_name: is missing", ex.claim(_REFUSED, created=ex.JUST_NOW)),
     ("claim/pending", "has no volume yet", ex.claim(ex.PENDING)),
+    ("claim/pending", "its data is a copy of PersistentVolumeClaim data", ex.claim(_COPY)),
     (
         "claim/pending",
         "ProvisioningFailed: the API is down",
@@ -592,6 +594,11 @@ def test_remedy_for_an_unknown_port_is_the_annotation() -> None:
     (finding,) = [one for one in diagnose(ex.volume(unknown)) if one.kind.id == "volume/port"]
     annotate = f"kubectl annotate pv {unknown.name} efs-stunnel.gnuthought.com/file-system-id=<id>"
     assert finding.remedy == f"annotate it with the ID of its file system: {annotate}"
+
+
+def test_claim_whose_data_is_copied_is_waited_for() -> None:
+    (finding,) = (one for one in diagnose(ex.claim(_COPY)) if one.kind.id == "claim/pending")
+    assert finding.remedy.startswith("wait until its data is copied")
 
 
 @pytest.mark.parametrize(

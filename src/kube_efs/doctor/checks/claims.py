@@ -145,7 +145,11 @@ def _pending(
     waits_for_pod = storage_class.waits_for_consumer and claim.selected_node is None
     if not verdict and not events and (waits_for_pod or not lasts(one.created, facts.now)):
         return
-    remedy = verdict.remedy if verdict and verdict.remedy else "check its events and the controller's log"
+    source, remedy = claim.data_source, "check its events and the controller's log"
+    copied = [f"its data is a copy of {source.kind} {source.name}"] if source else []
+    if source and not events:
+        remedy = "wait until its data is copied; the events Copying of the claim report the progress"
+    remedy = verdict.remedy if verdict and verdict.remedy else remedy
     age = f"since {shown(one.created)}" if one.created else "for an unknown time"
     yield Finding(
         kind=_PENDING,
@@ -155,6 +159,7 @@ def _pending(
             *filter(None, [claim.rejection]),
             *events,
             *reserved,
+            *copied,
             f"Pending {age}, of StorageClass {storage_class.name}",
         ),
         remedy=remedy,
