@@ -17,7 +17,7 @@ from typing import TypeAlias, TypeVar
 import structlog
 
 from kube_efs.model.claims import Claim
-from kube_efs.model.copies import Copied, CopySource, CopyTerms
+from kube_efs.model.copies import Copied, CopyProgress, CopySource, CopyTerms
 from kube_efs.model.csi.errors import InvalidArgument
 from kube_efs.model.efs.directories import Relation
 from kube_efs.model.errors import CopyDiffers, KubeEfsError, WorkerFailed
@@ -164,10 +164,8 @@ class Copies:
         self._pauses.pop(terms.key, None)
         if copied is None:
             return None
-        progress = copied.progress
-        size = format_size(progress.copied_bytes)
-        log.info("copied", claim=claim.key, location=str(target), entries=progress.entries)
-        self._notice(claim, f"Copied {progress.entries} files and directories ({size}) to {target}")
+        log.info("copied", claim=claim.key, location=str(target), entries=copied.progress.entries)
+        self._notice(claim, f"Copied {_counted(copied.progress)} to {target}")
         return copied
 
     async def _pause(self, claim: Claim, key: str) -> None:
@@ -217,7 +215,11 @@ class Copies:
             if await self._is_gone(claim):
                 await directories.stop_copy(target)
             elif progress := await directories.copy_progress(target):
-                size = format_size(progress.copied_bytes)
-                self._notice(claim, f"Copying: {progress.entries} files and directories ({size}) so far")
+                self._notice(claim, f"Copying: {_counted(progress)} so far")
         except KubeEfsError as error:
             log.warning("copy-progress-unknown", claim=claim.key, reason=str(error))
+
+
+def _counted(progress: CopyProgress) -> str:
+    noun = "file or directory" if progress.entries == 1 else "files and directories"
+    return f"{progress.entries} {noun} ({format_size(progress.copied_bytes)})"

@@ -93,7 +93,7 @@ async def test_claim_gets_progress_and_the_end() -> None:
     copied = await filling
     assert copied is not None
     assert copied.progress == CopyProgress(entries=3, copied_bytes=2048)
-    assert scene.told[0] == "Copying: 1 files and directories (1.0 KiB) so far"
+    assert scene.told[0] == "Copying: 1 file or directory (1.0 KiB) so far"
     assert scene.told[-1] == "Copied 3 files and directories (2.0 KiB) to fs-1:/new"
     terms = CopyTerms(key="pvc-1", source=parse_directory("/old"), owner=SOURCE.owner, maps_owner=True)
     assert scene.folders.copies == [(at("/new"), terms)]
