@@ -8,6 +8,7 @@ is known. While it is there, the content is not deleted, so that no copy remains
 import asyncio
 from contextlib import AbstractAsyncContextManager, suppress
 from datetime import UTC, datetime
+from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
@@ -148,7 +149,8 @@ class SnapshotController(AbstractAsyncContextManager["SnapshotController"]):
             await self._store.mark_being_created(content, is_being_created=True)
         try:
             handle = parse_volume_handle(content.volume_handle)
-            created = await self._snapshots.create(content.request_name, handle, role)
+            report = partial(self._publish, content, EventType.NORMAL, "Copying")
+            created = await self._snapshots.create(content.request_name, handle, role, report)
         except (InvalidValue, CopyDiffers) as error:
             # Nothing exists and no attempt runs, so the content can be deleted.
             if not error.outcome_unknown:

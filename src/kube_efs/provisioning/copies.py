@@ -12,6 +12,8 @@ the claim is gone, and no other claim has its uid.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias, TypeVar
 
 import structlog
@@ -127,10 +129,12 @@ class Copies:
         key: str,
         maps_owner: bool,
         claim: Claim | None = None,
+        report: Callable[[str], None] | None = None,
     ) -> Copied | None:
         """Copy the source to the target; None when the claim is gone, or the copy was complete before.
 
-        ``key`` and ``maps_owner`` are those of CopyTerms. Raises WorkerFailed and KubeError.
+        ``key`` and ``maps_owner`` are those of CopyTerms. Without a claim, ``report`` receives the progress.
+        Raises WorkerFailed and KubeError.
         """
         terms = CopyTerms(
             key=key,
@@ -142,9 +146,10 @@ class Copies:
         if claim is not None:
             await self._pause(claim, key)
         async with self._reservations.making(source.location):
-            if claim is None:
-                return await directories.copy(target, terms)
-            return await self._fill_for(claim, directories, target, terms)
+            if claim is not None:
+                return await self._fill_for(claim, directories, target, terms)
+            copied = directories.copy(target, terms)
+            return await self._watched(copied, _Follower(report=report), directories, target)
 
     async def _fill_for(
         self, claim: Claim, directories: Directories, target: Location, terms: CopyTerms
@@ -154,9 +159,10 @@ class Copies:
             log.info("copy-discarded", claim=claim.key, location=str(target))
             await directories.discard_copy(target, terms.key)
             return None
+        follower = self._follower(claim)
         try:
             work = self._copied(directories, target, terms)
-            copied = await self._watched(work, claim, directories, target)
+            copied = await self._watched(work, follower, directories, target)
         except WorkerFailed:
             longer = 2 * self._pauses.get(terms.key, self._first_pause_seconds / 2)
             self._pauses[terms.key] = min(longer, _LONGEST_PAUSE_SECONDS)
@@ -165,8 +171,13 @@ class Copies:
         if copied is None:
             return None
         log.info("copied", claim=claim.key, location=str(target), entries=copied.progress.entries)
-        self._notice(claim, f"Copied {_counted(copied.progress)} to {target}")
+        follower.tell(f"Copied {_counted(copied.progress)} to {target}")
         return copied
+
+    def _follower(self, claim: Claim | None) -> "_Follower":
+        if claim is None:
+            return _Follower()
+        return _Follower(report=partial(self._notice, claim), is_gone=partial(self._is_gone, claim))
 
     async def _pause(self, claim: Claim, key: str) -> None:
         """Wait after a failed attempt, longer after each: another one reads the whole source again."""
@@ -182,18 +193,21 @@ class Copies:
 
         It blocks all other work there, and what it has finished is not copied again.
         """
-        ended = directories.copy_ended(target)
-        await (ended if claim is None else self._watched(ended, claim, directories, target))
+        await self._watched(directories.copy_ended(target), self._follower(claim), directories, target)
 
     async def _watched(
-        self, work: Coroutine[None, None, T], claim: Claim, directories: Directories, target: Location
+        self,
+        work: Coroutine[None, None, T],
+        follower: "_Follower",
+        directories: Directories,
+        target: Location,
     ) -> T:
         """The result of work on a copy; meanwhile, its progress is reported, and it ends with its claim."""
         working = asyncio.ensure_future(work)
         pause_seconds = self._first_look_seconds
         try:
             while not (await asyncio.wait({working}, timeout=pause_seconds))[0]:
-                await self._look(claim, directories, target)
+                await follower.look(directories, target)
                 pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
             return await working
         finally:
@@ -210,14 +224,28 @@ class Copies:
             log.info("copy-of-an-earlier-source", location=str(target), reason=str(error))
             return None
 
-    async def _look(self, claim: Claim, directories: Directories, target: Location) -> None:
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Follower:
+    """What follows a copy: it gets the progress, and the copy stops when it is gone."""
+
+    report: Callable[[str], None] | None = None
+    is_gone: Callable[[], Awaitable[bool]] | None = None
+
+    def tell(self, text: str) -> None:
+        """Report the text, if anything follows the copy."""
+        if self.report is not None:
+            self.report(text)
+
+    async def look(self, directories: Directories, target: Location) -> None:
+        """Report the progress of the copy to the target, or stop it; errors are only logged."""
         try:
-            if await self._is_gone(claim):
+            if self.is_gone is not None and await self.is_gone():
                 await directories.stop_copy(target)
-            elif progress := await directories.copy_progress(target):
-                self._notice(claim, f"Copying: {_counted(progress)} so far")
+            elif self.report is not None and (progress := await directories.copy_progress(target)):
+                self.tell(f"Copying: {_counted(progress)} so far")
         except KubeEfsError as error:
-            log.warning("copy-progress-unknown", claim=claim.key, reason=str(error))
+            log.warning("copy-progress-unknown", location=str(target), reason=str(error))
 
 
 def _counted(progress: CopyProgress) -> str:

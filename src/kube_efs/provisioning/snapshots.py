@@ -4,6 +4,7 @@ A snapshot is ready when it is complete, and not before: its source must not cha
 snapshot must be consistent. It has its own directory, so the volume can be deleted afterwards.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -41,11 +42,17 @@ class Snapshots:
         self._directories = directories
         self._guards = guards
 
-    async def create(self, name: str, handle: VolumeHandle, role: CrossAccountRole | None) -> Snapshot:
+    async def create(
+        self,
+        name: str,
+        handle: VolumeHandle,
+        role: CrossAccountRole | None,
+        report: Callable[[str], None] | None = None,
+    ) -> Snapshot:
         """The snapshot of that name; a repeated call gives the same one, and continues its copy.
 
-        Raises VolumeMissing, InvalidArgument, SourceRefused, CopyDiffers when the name belongs to a snapshot
-        of another directory, AwsError, KubeError, WorkerFailed.
+        ``report`` receives the progress. Raises VolumeMissing, InvalidArgument, SourceRefused, CopyDiffers
+        when the name belongs to a snapshot of another directory, AwsError, KubeError, WorkerFailed.
         """
         source = await self._sources.of_handle(handle, role)
         target = snapshot_location(source.location.file_system_id, name)
@@ -53,7 +60,9 @@ class Snapshots:
         check_copy(source, target, enforces_identity=True)
         key = _KEY + plain_name(name)
         try:
-            copied = await self._copies.fill(self._directories, source, target, key=key, maps_owner=False)
+            copied = await self._copies.fill(
+                self._directories, source, target, key=key, maps_owner=False, report=report
+            )
         except WorkerRefused as error:
             raise SourceRefused(
                 error.problem, field=error.field, value=error.value, remedy=error.remedy

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -97,6 +98,25 @@ async def test_claim_gets_progress_and_the_end() -> None:
     assert scene.told[-1] == "Copied 3 files and directories (2.0 KiB) to fs-1:/new"
     terms = CopyTerms(key="pvc-1", source=parse_directory("/old"), owner=SOURCE.owner, maps_owner=True)
     assert scene.folders.copies == [(at("/new"), terms)]
+
+
+async def test_snapshot_gets_its_progress_without_a_claim() -> None:
+    scene = Scene()
+    source = replace(SOURCE, owner=None)
+    filling = asyncio.ensure_future(
+        scene.copies.fill(
+            scene.folders,  # type: ignore[arg-type]
+            source,
+            at("/new"),
+            key="snapshot.a",
+            maps_owner=False,
+            report=scene.told.append,
+        )
+    )
+    await until(lambda: scene.told)
+    scene.folders.ended.set()
+    assert await filling is not None
+    assert set(scene.told) == {"Copying: 1 file or directory (1.0 KiB) so far"}
 
 
 async def test_copy_for_a_deleted_claim_is_stopped_and_then_discarded() -> None:
