@@ -86,6 +86,7 @@ _LIFTS_TRIED = 3
 _YOUNG_SECONDS = 30.0
 _LOG_SECONDS = 60.0
 _LOG_LINES_MAX = 200_000
+_COPY_LOOK_SECONDS = 60.0
 # The last ones of a copy contain its progress.
 _PROGRESS_LINES = 20
 _FAILED_KEPT = 3
@@ -154,13 +155,15 @@ class WorkerPods:
         return None
 
     async def copy_ended(self, file_system_id: FileSystemId, target: Directory) -> None:
-        """Return when no pod copies to the directory, also none of an earlier leader."""
+        """Return when no pod copies to the directory, also none of an earlier leader.
 
-        def is_over() -> bool:
-            return all(pod.is_gated for pod in self._copying(file_system_id, target))
-
-        async with self._pods_changed:
-            await self._pods_changed.wait_for(is_over)
+        A pod that was deleted or is overdue is not waited for: its node may never report its end.
+        """
+        while any(
+            not (pod.is_gated or pod.is_deleting or self._is_late(pod))
+            for pod in self._copying(file_system_id, target)
+        ):
+            await self.changed(within_seconds=_COPY_LOOK_SECONDS)
 
     async def progress(self, file_system_id: FileSystemId, target: Directory) -> CopyProgress | None:
         """How far the pod is that copies to the directory, also a pod of an earlier leader.

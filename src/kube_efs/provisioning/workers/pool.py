@@ -226,6 +226,9 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
     async def discard_copy(self, target: Location, key: str) -> None:
         """Remove what was copied with that key; raises WorkerFailed, KubeError."""
         await self.copy_ended(target)
+        order = Order(action=Action.COPY, directories=(target.directory,))
+        if busy := self._pods.in_the_way(target.file_system_id, order):
+            raise busy
         base = Directory((COPIES,))
         unfinished = Location(file_system_id=target.file_system_id, directory=base / key)
         await self.remove(unfinished, base, nothing_to_confirm)

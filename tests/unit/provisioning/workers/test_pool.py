@@ -1208,6 +1208,22 @@ async def test_copy_of_a_former_leader_is_joined(kube: AsyncClient, kubelet: Kub
     assert len(kubelet.pods) == 2
 
 
+async def test_copy_on_a_node_that_is_off_is_reported(kube: AsyncClient, kubelet: Kubelet) -> None:
+    kubelet.ending = lambda _: ("Running", "")
+    arguments = "worker copy --root /efs --key pvc-1 --source /old -- /new"
+    await leave(kube, "stuck", "Running", arguments=arguments)
+    finalizers = {"metadata": {"finalizers": ["example.com/a-node-that-is-off"]}}
+    await kube.patch(Pod, "stuck", finalizers, namespace="default")
+    await kube.delete(Pod, "stuck", namespace="default")
+    async with deadline(), pool_of(kube) as pool:
+        with pytest.raises(WorkerFailed, match="works on this directory") as caught:
+            await pool.copy(at("/new"), TERMS)
+        assert "node.kubernetes.io/out-of-service" in caught.value.remedy
+        # Its program may still write there.
+        with pytest.raises(WorkerFailed, match="works on this directory"):
+            await pool.discard_copy(at("/new"), "pvc-1")
+
+
 async def test_progress_of_a_former_leaders_copy_is_known_and_it_can_be_stopped(
     kube: AsyncClient, kubelet: Kubelet, logs: Logs, eventually: Eventually
 ) -> None:
