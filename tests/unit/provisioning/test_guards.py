@@ -27,9 +27,10 @@ from kube_efs.model.errors import (
     WorkerFailed,
 )
 from kube_efs.model.volumes import FINALIZER, CsiSource, Location, NfsSource, Volume, VolumePhase
+from kube_efs.provisioning import guards
 from kube_efs.provisioning.backends.tunnel import TunnelPlan
 from kube_efs.provisioning.engine import DataFate
-from kube_efs.provisioning.guards import Order, Permit
+from kube_efs.provisioning.guards import Order, Permit, RemovableDirectory, Removal
 
 POINT = AccessPointId("fsap-0123456789abcdef0")
 SHARER = replace(RELEASED, name="sharer", uid="s", phase=VolumePhase.BOUND, provisioned_by=None)
@@ -435,3 +436,18 @@ async def test_volume_is_kept_while_an_earlier_order_can_take_effect(world: Worl
     done = await world.engine.reclaim(held)
     assert done is not None
     assert (done.data, world.store.volumes) == (DataFate.KEPT, {})
+
+
+async def test_removal_is_retried_when_the_watch_does_not_show_the_volume_terminating(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guards, "_BARRIER_SECONDS", 0.05)
+    removal = Removal(directory=RemovableDirectory(location=DATA))
+    with pytest.raises(NotYet) as caught:
+        await world.guards.check_last(removal, RELEASED)
+    assert str(caught.value) == (
+        f"volume: {RELEASED.name!r} is not shown as Terminating by the watch of volumes; "
+        "check that the API server answers; the removal is retried"
+    )
+    world.index.put_volume(replace(RELEASED, deleting=True))
+    assert await world.guards.check_last(removal, RELEASED) == Permit()
