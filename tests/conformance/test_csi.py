@@ -277,8 +277,9 @@ async def test_both_modes_serve_and_refuse_the_same_classes(
             reason = f"--field-selector=involvedObject.name={name},reason=ProvisioningFailed"
             lines = 'jsonpath={range .items[*]}{.message}{"\\n"}{end}'
             found = (await kubectl("get", "events", reason, "-o", lines)).splitlines()
-            # The controller may see the claim before its class.
-            text = "\n".join(one for one in found if "create the StorageClass" not in one)
+            # Both may see the claim before its class.
+            early = ("create the StorageClass", f'"{name}" not found')
+            text = "\n".join(one for one in found if not any(words in one for words in early))
             return (text,) if text else None
 
         (found,) = await eventually(told, what=f"the claim {name} is served or refused")

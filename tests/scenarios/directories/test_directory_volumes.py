@@ -16,7 +16,7 @@ from lightkube.models.core_v1 import (
     PersistentVolumeClaimVolumeSource,
     PodSecurityContext,
     PodSpec,
-    TypedLocalObjectReference,
+    TypedObjectReference,
     VolumeMount,
 )
 from lightkube.models.core_v1 import Volume as PodVolume
@@ -299,7 +299,8 @@ def _is_block(claim: PersistentVolumeClaim) -> None:
 
 def _is_a_copy(claim: PersistentVolumeClaim) -> None:
     assert claim.spec
-    claim.spec.dataSource = TypedLocalObjectReference(apiGroup="example.com", kind="Database", name="other")
+    # kube-apiserver drops kinds that it does not know from the older field, dataSource.
+    claim.spec.dataSourceRef = TypedObjectReference(apiGroup="example.com", kind="Database", name="other")
 
 
 UNSERVABLE = {
