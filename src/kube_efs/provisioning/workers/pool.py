@@ -88,6 +88,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         self._lanes: dict[FileSystemId, _Lane] = {}
         self._tasks = asyncio.TaskGroup()
         self._copy_slots: dict[FileSystemId, asyncio.Semaphore] = {}
+        self._copy_tasks: set[asyncio.Task[None]] = set()
         self._copies: dict[tuple[Location, CopyTerms], asyncio.Future[Copied]] = {}
 
     async def __aenter__(self) -> Self:
@@ -98,7 +99,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for task in self._background:
+        for task in (*self._background, *self._copy_tasks):
             task.cancel()
         for lane in self._lanes.values():
             for waiting in lane.waiting:
@@ -172,7 +173,9 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         running = self._copies.get((target, terms))
         if running is None:
             running = self._copies[target, terms] = asyncio.get_running_loop().create_future()
-            self._background.append(self._tasks.create_task(self._run_copy(target, terms, running)))
+            task = self._tasks.create_task(self._run_copy(target, terms, running))
+            self._copy_tasks.add(task)
+            task.add_done_callback(self._copy_tasks.discard)
         # Callers of the CSI socket have a deadline, and repeat the call; the copy continues meanwhile.
         return await asyncio.shield(running)
 
@@ -182,7 +185,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
             self._metrics.copies.labels(Outcome.SUCCEEDED).inc()
             self._metrics.copied_bytes.inc(copied.progress.copied_bytes)
             running.set_result(copied)
-        except KubeEfsError as error:
+        except Exception as error:  # noqa: BLE001 - for the caller; here it would end all other work
             self._metrics.copies.labels(Outcome.FAILED).inc()
             running.set_exception(error)
             running.exception()  # Perhaps no caller is left to receive it.

@@ -1163,6 +1163,22 @@ async def test_two_copies_of_one_source_run_at_the_same_time(
         await eventually(are_two)
 
 
+async def test_internal_error_of_a_copy_goes_to_its_caller_alone(
+    kube: AsyncClient, kubelet: Kubelet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise KeyError("missing")
+
+    async with deadline(), pool_of(kube) as pool:
+        with monkeypatch.context() as patched:
+            patched.setattr(pool._pods, "in_the_way", broken)
+            with pytest.raises(KeyError):
+                await pool.copy(at("/new"), TERMS)
+        await pool.make(at("/other"), PLAIN)
+        assert pool._copy_tasks == set()
+    assert (kubelet.root("fs-1") / "other").is_dir()
+
+
 async def test_only_some_copies_of_a_file_system_run_at_the_same_time(
     kube: AsyncClient, kubelet: Kubelet, eventually: Eventually
 ) -> None:
