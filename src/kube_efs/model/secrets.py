@@ -319,8 +319,8 @@ _NAME: Final = _lazily(
     r"|(?P<option>(?<![\w.-])--\w[\w-]*+)(?:[ \t]++|[\"'][ \t]*+,[ \t]*+)(?=[^\s=:,])"
     r"|(?P<name>(?<![\w.-])[\w.-]++)"
     r"(?:\\*+[\"']|%2[27])?+[ \t]*+(?:=>|[=:]|%3[AaDd])[ \t]*+"
-    # The value may be on the next line, unless that has a name of its own.
-    r"(?:\r?\n[ \t]*+(?!-|[\w.-]++[ \t]*+[:=]))?+"
+    # The value may be on the next line, unless that has a name of its own, or is an element of a list.
+    r"(?:\r?\n[ \t]*+(?!-(?:\s|\Z)|[\w.-]++[ \t]*+[:=]))?+"
 )
 _QUOTED: Final = _lazily(
     r"(?P<open>[bru]?(?P<escape>\\*+)(?P<quote>[\"']))(?P<body>.*?)(?P<close>(?<!\\)(?P=escape)(?P=quote)|\Z)",

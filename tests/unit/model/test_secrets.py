@@ -195,6 +195,8 @@ def test_secrets_of_any_length_are_removed_in_every_format(frame: Callable[[str]
 
 @settings(deadline=None)
 @example(frame=("truncated element", _NAMED["truncated element"]), secret="5ZCrIB1uGN", before="", after=" :")
+@example(frame=("next line", _NAMED["next line"]), secret="-4uk/bSrjQ", before="", after="")
+@example(frame=("next line", _NAMED["next line"]), secret="--uk/bSrjQ", before="", after="")
 @given(frame=_FRAMES, secret=_SECRETS, before=_NOISE, after=_NOISE)
 def test_secret_in_any_format_is_removed_from_other_text(
     frame: tuple[str, Callable[[str], str]], secret: str, before: str, after: str
