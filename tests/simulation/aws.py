@@ -51,11 +51,15 @@ class Connection:
         self._history = history
         self._quota = quota
         self.lists_nothing: Callable[[], bool] = lambda: False
+        # By token and group ID: the time at which the process first requested an access point with them.
+        self._requested_at: dict[tuple[str, int], float] = {}
 
     async def call(
         self, service: Service, operation: str, /, *, subject: object = "", **parameters: Any
     ) -> Mapping[str, Any]:
         """The answer to one call; raises AwsError."""
+        if operation == "CreateAccessPoint":
+            self._requested_at.setdefault(_identity(parameters), self._loop.time())
         try:
             return await self._call(operation, parameters)
         except (ClientError, EndpointConnectionError, ReadTimeoutError) as error:
@@ -195,7 +199,7 @@ class Connection:
             raise _error("CreateAccessPoint", "FileSystemNotFound", 404)
         if sum(one["FileSystemId"] == given["FileSystemId"] for one in points) >= self._quota:
             raise _error("CreateAccessPoint", "AccessPointLimitExceeded", 403)
-        made = self._efs.add_access_point(self._process.name, self._loop.time(), **given)
+        made = self._efs.add_access_point(self._process.name, self._requested_at[_identity(given)], **given)
         self._history.note(
             "AWS makes {} with root {} and gid {} for {}",
             made["AccessPointId"],
@@ -204,6 +208,11 @@ class Connection:
             made["ClientToken"],
         )
         return made
+
+
+def _identity(given: Mapping[str, Any]) -> tuple[str, int]:
+    """The token and the group ID of an access point."""
+    return given["ClientToken"], given["PosixUser"]["Gid"]
 
 
 def _error(operation: str, code: str, status: int) -> ClientError:

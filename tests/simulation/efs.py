@@ -128,12 +128,15 @@ class Efs:
         file_system.make((TRASH,)).children[name] = moved
         return True
 
-    def add_access_point(self, made_by: str, made_at: float, **entry: Any) -> dict[str, Any]:
-        """A new access point, as EFS describes it; ``made_by`` is the process that requested it."""
+    def add_access_point(self, made_by: str, requested_at: float, **entry: Any) -> dict[str, Any]:
+        """A new access point, as EFS describes it; ``made_by`` is the process that requested it.
+
+        ``requested_at`` is the time of its first request for it.
+        """
         self._made += 1
         access_point_id = f"fsap-{self._made:017x}"
         made = {**entry, "AccessPointId": access_point_id, "LifeCycleState": "available"}
-        made |= {"made_by": made_by, "made_at": made_at}
+        made |= {"made_by": made_by, "requested_at": requested_at}
         self.access_points[access_point_id] = made
         return made
 

@@ -327,9 +327,10 @@ class Invariants:
         )
 
     def _is_between_calls(self, one: Record, other: Record) -> bool:
-        """Whether an access point was created after the end of a process that had created a directory.
+        """Whether an access point was requested after the end of a process that had created a directory.
 
         With csi-provisioner, no process knows such a directory before the answer to the next call for it.
+        A request that AWS did not answer is repeated with its IDs, because AWS may still carry it out.
         """
         found, folder = self._efs.access_points.get(one.access_point_id or ""), self.folder_of(other)
         return (
@@ -338,7 +339,7 @@ class Invariants:
             and other.access_point_id is None
             and not other.has_group
             and found["made_by"] != self.author_of(folder.made_by)
-            and found["made_at"] < other.made_at
+            and found["requested_at"] < other.made_at
         )
 
     def _shares_file_system(self, one: Record, other: Record) -> bool:
