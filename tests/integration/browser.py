@@ -31,11 +31,14 @@ _OPTIONS = (
     "--remote-debugging-port=0",
 )
 
+# Levels of the log and the console. Less is not a complaint: the search of the site reports its progress.
+_COMPLAINTS = frozenset({"assert", "error", "warning"})
+
 Json = Mapping[str, Any]
 
 
 class Page:
-    """A page, with its requests and logged errors."""
+    """A page, with its requests, and its errors and warnings."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
@@ -136,9 +139,9 @@ class Page:
                 self.requests.append(event["request"]["url"])
             case "Runtime.exceptionThrown":
                 self.complaints.append(str(event["exceptionDetails"]))
-            case "Runtime.consoleAPICalled":
+            case "Runtime.consoleAPICalled" if event["type"] in _COMPLAINTS:
                 self.complaints.append(str(event["args"]))
-            case "Log.entryAdded":
+            case "Log.entryAdded" if event["entry"]["level"] in _COMPLAINTS:
                 self.complaints.append(event["entry"]["text"])
 
 
