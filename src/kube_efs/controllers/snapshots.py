@@ -6,11 +6,10 @@ is known. While it is there, the content is not deleted, so that no copy remains
 """
 
 import asyncio
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 import structlog
 from lightkube import AsyncClient
@@ -40,8 +39,8 @@ _LONGEST_PAUSE_SECONDS: Final = 300.0
 _SOON_SECONDS: Final = 0.1
 
 
-class SnapshotController(AbstractAsyncContextManager["SnapshotController"]):
-    """Serves the contents of the driver; use as ``async with``, and run ``watch``."""
+class SnapshotController:
+    """Serves the contents of the driver while ``watch`` runs."""
 
     def __init__(
         self,
@@ -50,13 +49,11 @@ class SnapshotController(AbstractAsyncContextManager["SnapshotController"]):
         recorder: EventRecorder,
         *,
         backoff_seconds: float,
-        kind_again_seconds: float = _KIND_AGAIN_SECONDS,
     ) -> None:
         self._client = client
         self._snapshots = snapshots
         self._recorder = recorder
         self._backoff_seconds = backoff_seconds
-        self._kind_again_seconds = kind_again_seconds
         self._store = SnapshotStore(client)
         # By the name of the content: what decides about it, and the pause after its next failure.
         self._known: dict[str, tuple[object, ...]] = {}
@@ -64,30 +61,22 @@ class SnapshotController(AbstractAsyncContextManager["SnapshotController"]):
         self._references = References(client)
         self._queue: WorkQueue[str] = WorkQueue(self._handle)
 
-    async def __aenter__(self) -> Self:
-        await self._queue.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._queue.__aexit__(kind, error, trace)
-
     async def watch(self) -> None:
         """Serve contents until cancelled; waits until the cluster has this kind of objects."""
         await self._kind_exists()
-        async for change in follow(
-            self._client, VolumeSnapshotContent, read=lambda found: read_content(found.to_dict())
-        ):
-            match change:
-                case Listed(contents):
-                    for one in contents:
-                        self._seen(one)
-                case Applied(content):
-                    self._seen(content)
-                case Deleted(content):
-                    self._known.pop(content.name, None)
-                    self._pauses.pop(content.name, None)
+        async with self._queue:
+            async for change in follow(
+                self._client, VolumeSnapshotContent, read=lambda found: read_content(found.to_dict())
+            ):
+                match change:
+                    case Listed(contents):
+                        for one in contents:
+                            self._seen(one)
+                    case Applied(content):
+                        self._seen(content)
+                    case Deleted(content):
+                        self._known.pop(content.name, None)
+                        self._pauses.pop(content.name, None)
 
     async def _kind_exists(self) -> None:
         reported = ""
@@ -100,7 +89,7 @@ class SnapshotController(AbstractAsyncContextManager["SnapshotController"]):
                 if str(error) != reported:
                     log.info("snapshots-not-served", reason=str(error))
                     reported = str(error)
-                await asyncio.sleep(self._kind_again_seconds)
+                await asyncio.sleep(_KIND_AGAIN_SECONDS)
             else:
                 return
 
@@ -207,7 +196,5 @@ async def serve_snapshots(
     client: AsyncClient, settings: ControllerSettings, snapshots: Snapshots, recorder: EventRecorder
 ) -> None:
     """Serve all contents of the driver until cancelled."""
-    async with SnapshotController(
-        client, snapshots, recorder, backoff_seconds=settings.provision_backoff_seconds
-    ) as controller:
-        await controller.watch()
+    backoff_seconds = settings.provision_backoff_seconds
+    await SnapshotController(client, snapshots, recorder, backoff_seconds=backoff_seconds).watch()

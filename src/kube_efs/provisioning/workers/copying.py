@@ -16,8 +16,8 @@ An attempt that is killed at any moment leaves one of these states, and the next
 
 A record ``from-HASH`` names the source. An attempt with another one begins again.
 
-The copy reads a directory while others may write into it. Each file is as it was at some moment of the copy.
-``tree_copy`` copies the files.
+The copy reads a directory while others may write into it. A file that is written while it is read may have
+parts of both states in the copy. ``tree_copy`` copies the files.
 """
 
 import errno
