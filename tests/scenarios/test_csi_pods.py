@@ -295,7 +295,7 @@ async def drivers(cluster: Cluster) -> list[dict[str, Any]]:
 
 
 async def test_kubelet_registers_the_driver_in_the_cluster(cluster: Cluster) -> None:
-    instance = "i-0123456789abcdef0"
+    instance = cluster.efs.instance_id
     topology = "topology.kubernetes.io/zone"
     registered = [{"name": DRIVER, "nodeID": instance, "topologyKeys": [topology]}]
     assert await drivers(cluster) == registered

@@ -5,7 +5,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from ipaddress import IPv4Network
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from typing import Any, Final, Protocol, Self
 
@@ -195,6 +195,11 @@ class Subnet:
     zone_id: str
     network: IPv4Network
 
+    @property
+    def instance_address(self) -> IPv4Address:
+        """The address of the machine in it."""
+        return self.network[-2]
+
 
 async def create_subnets(endpoint_url: str, region: str, network: IPv4Network) -> tuple[Subnet, ...]:
     """A new VPC of this range with a subnet in each of the region's first three zones; raises AwsError.
@@ -214,3 +219,17 @@ async def create_subnets(endpoint_url: str, region: str, network: IPv4Network) -
                 Subnet(subnet_id=subnet_id, vpc_id=vpc_id, zone=zone, zone_id=zone_id, network=part)
             )
         return tuple(subnets)
+
+
+async def run_instance(endpoint_url: str, region: str, subnet: Subnet) -> str:
+    """The ID of a new machine of EC2 in this subnet; raises AwsError."""
+    async with aws_client("ec2", endpoint_url, region) as ec2:
+        answer = await ec2.call(
+            "RunInstances",
+            ImageId="ami-12345678",
+            MinCount=1,
+            MaxCount=1,
+            SubnetId=subnet.subnet_id,
+            PrivateIpAddress=str(subnet.instance_address),
+        )
+        return str(answer["Instances"][0]["InstanceId"])

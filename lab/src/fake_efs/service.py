@@ -31,6 +31,7 @@ from fake_efs.aws_api import (
     Subnet,
     aws_client,
     create_subnets,
+    run_instance,
 )
 from fake_efs.data_plane import POLL_SECONDS, DataPlane
 from fake_efs.errors import AwsError, AwsNotFound, InvalidValue, PlatformError
@@ -176,8 +177,9 @@ class EmbeddedEfs:
         self._s3_files = await self._exit_stack.enter_async_context(opening)
         self.subnets = await create_subnets(api.endpoint_url, self.region, network)
         identities = Identities(self.region)
+        self.instance_id = await run_instance(api.endpoint_url, self.region, self.subnets[0])
         metadata = InstanceMetadata(
-            _instance_in(self.subnets[0], self.region),
+            _instance_in(self.subnets[0], self.region, self.instance_id),
             role=InstanceRole(name=INSTANCE_ROLE, credentials=identities.instance_credentials),
             host=self._host,
         )
@@ -364,12 +366,12 @@ class EmbeddedEfs:
         raise InvalidValue("has no subnet", field="zone", value=zone, remedy=f"use one of {known}")
 
 
-def _instance_in(subnet: Subnet, region: str) -> Instance:
-    """A machine with one interface, in this subnet."""
-    address = subnet.network[-2]
+def _instance_in(subnet: Subnet, region: str, instance_id: str) -> Instance:
+    """The machine with one interface, in this subnet."""
+    address = subnet.instance_address
     mac = "02:00:" + ":".join(f"{octet:02x}" for octet in address.packed)
     return Instance(
-        instance_id="i-0123456789abcdef0",
+        instance_id=instance_id,
         account_id=ACCOUNT_ID,
         region=region,
         zone=subnet.zone,

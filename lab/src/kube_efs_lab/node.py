@@ -88,7 +88,12 @@ def make_kubelet(
         nfs = TunnelsByKernel(nfs) if has_nfs else nfs
     return Kubelet(
         client,
-        node=NodeDescription(name=name, zone=efs.subnets[0].zone, region=efs.region),
+        node=NodeDescription(
+            name=name,
+            zone=efs.subnets[0].zone,
+            region=efs.region,
+            provider_id=f"aws:///{efs.subnets[0].zone}/{efs.instance_id}",
+        ),
         root=root,
         mounters=Mounters(nfs=nfs, csi=calls),
         images={

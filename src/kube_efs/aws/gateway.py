@@ -9,6 +9,7 @@ from kube_efs.aws.connection import AwsConnection, AwsOptions, Service
 from kube_efs.aws.errors import error_code, reading
 from kube_efs.aws.file_system_policy import file_system_policy
 from kube_efs.aws.interfaces import AwsInterfaces
+from kube_efs.aws.made_file_systems import AwsMadeFileSystems
 from kube_efs.aws.network import AwsNetwork
 from kube_efs.aws.network_acls import AwsNetworkAcls
 from kube_efs.aws.owned import AwsOwned
@@ -25,9 +26,10 @@ class AwsGateway:
     """Calls to EFS, S3 Files and STS while its context is open.
 
     ``network`` contains calls to EC2, ``access_points`` calls about access points of EFS, ``s3_files`` those
-    to S3 Files, and ``owned`` calls about objects of a cluster. ``interfaces``, ``security_groups`` and
-    ``network_acls`` contain calls about network access. Every method may raise AwsError. Lists omit and log
-    invalid entries: one invalid entry must not hide the others.
+    to S3 Files, ``made_file_systems`` calls about file systems for claims, and ``owned`` calls about objects
+    of a cluster. ``interfaces``, ``security_groups`` and ``network_acls`` contain calls about network access.
+    Every method may raise AwsError. Lists omit and log invalid entries: one invalid entry must not hide the
+    others.
     """
 
     def __init__(self, options: AwsOptions, metrics: AwsMetrics | None = None) -> None:
@@ -35,6 +37,7 @@ class AwsGateway:
         self.network = AwsNetwork(self._connection)
         self.access_points = AwsAccessPoints(self._connection)
         self.s3_files = AwsS3Files(self._connection)
+        self.made_file_systems = AwsMadeFileSystems(self._connection)
         self.owned = AwsOwned(self._connection)
         self.interfaces = AwsInterfaces(self._connection)
         self.security_groups = AwsSecurityGroups(self._connection)

@@ -11,6 +11,7 @@ from typing import Any, Final
 from kube_efs.aws.connection import AwsConnection, Service
 from kube_efs.aws.errors import error_code, reading
 from kube_efs.aws.network import VpcId
+from kube_efs.model.csi.made_file_systems import TOKEN_PREFIX
 from kube_efs.model.csi.volume_handles import AccessPointId, parse_access_point_id
 from kube_efs.model.efs.ids import FileSystemId, SubnetId, ZoneName, parse_file_system_id, parse_subnet_id
 from kube_efs.model.errors import AwsError, InvalidValue
@@ -49,7 +50,7 @@ def owner_tag(infra_id: str) -> str:
 
 def creation_token(infra_id: str, name: str) -> str:
     """The token by which EFS recognizes the file system of that name; EFS accepts 64 characters."""
-    return f"kube-efs-{hashlib.sha256(f'{infra_id}/{name}'.encode()).hexdigest()[:40]}"
+    return f"{TOKEN_PREFIX}{hashlib.sha256(f'{infra_id}/{name}'.encode()).hexdigest()[:40]}"
 
 
 class AwsOwned:
@@ -98,10 +99,11 @@ class AwsOwned:
             ranges = {one["CidrBlock"] for one in vpc.get("CidrBlockAssociationSet", ())}
             return tuple(sorted({vpc["CidrBlock"], *ranges}))
 
-    async def ensure_security_group(self, infra_id: str, vpc_id: VpcId, ranges: Iterable[str]) -> str:
-        """The cluster's security group for mount targets, which allows NFS from these ranges."""
-        name = f"{infra_id}-sg"
-        group = await self._security_group(name, vpc_id) or await self._create_group(name, infra_id, vpc_id)
+    async def ensure_security_group(
+        self, name: str, vpc_id: VpcId, ranges: Iterable[str], tags: Mapping[str, str]
+    ) -> str:
+        """The security group of that name for mount targets, which allows NFS from these ranges."""
+        group = await self._security_group(name, vpc_id) or await self._create_group(name, vpc_id, tags)
         permission = {
             "IpProtocol": "tcp",
             "FromPort": NFS_PORT,
@@ -153,9 +155,20 @@ class AwsOwned:
                 ),
                 # The installer has its own groups, and removes them itself.
                 security_groups=tuple(
-                    one["GroupId"] for one in groups if one["GroupName"] == f"{infra_id}-sg"
+                    one["GroupId"] for one in groups if _is_for_mount_targets(one["GroupName"], infra_id)
                 ),
             )
+
+    async def security_groups_named(self, name: str) -> tuple[str, ...]:
+        """The IDs of the security groups of that name, in every VPC."""
+        found = await self._connection.list_all(
+            Service.EC2,
+            "DescribeSecurityGroups",
+            "SecurityGroups",
+            Filters=[{"Name": "group-name", "Values": [name]}],
+        )
+        with reading("DescribeSecurityGroups", subject=name):
+            return tuple(str(one["GroupId"]) for one in found)
 
     async def delete_security_group(self, group: str) -> None:
         """Delete a security group without mount targets."""
@@ -174,8 +187,7 @@ class AwsOwned:
         with reading("DescribeSecurityGroups", subject=name):
             return str(found[0]["GroupId"]) if found else None
 
-    async def _create_group(self, name: str, infra_id: str, vpc_id: VpcId) -> str:
-        tags = {"Name": name, owner_tag(infra_id): "owned"}
+    async def _create_group(self, name: str, vpc_id: VpcId, tags: Mapping[str, str]) -> str:
         answer = await self._connection.call(
             Service.EC2,
             "CreateSecurityGroup",
@@ -186,7 +198,7 @@ class AwsOwned:
             TagSpecifications=[
                 {
                     "ResourceType": "security-group",
-                    "Tags": [{"Key": key, "Value": value} for key, value in tags.items()],
+                    "Tags": [{"Key": key, "Value": value} for key, value in {**tags, "Name": name}.items()],
                 }
             ],
         )
@@ -205,6 +217,16 @@ def one_of_each_zone(subnets: Iterable[Subnet]) -> tuple[Subnet, ...]:
         remedy = "name subnets of one VPC"
         raise InvalidValue(problem, field="subnets", value=", ".join(sorted(networks)), remedy=remedy)
     return tuple(chosen.values())
+
+
+def cluster_security_group(infra_id: str) -> str:
+    """The name of the security group of a cluster's file systems."""
+    return f"{infra_id}-sg"
+
+
+def _is_for_mount_targets(name: str, infra_id: str) -> bool:
+    """Whether a security group of the cluster was created for file systems."""
+    return name == cluster_security_group(infra_id) or name.startswith(TOKEN_PREFIX)
 
 
 def _is_owned(entry: Mapping[str, Any], infra_id: str) -> bool:

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from typing import Final
 
 import structlog
 from lightkube import AsyncClient
@@ -11,6 +12,7 @@ from lightkube import AsyncClient
 from kube_efs.aws.connection import AwsOptions
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.kube.claims import ClaimStore
+from kube_efs.kube.cluster_facts import ClusterFacts
 from kube_efs.kube.references import References
 from kube_efs.kube.snapshots import SnapshotStore
 from kube_efs.kube.volumes import VolumeStore
@@ -25,6 +27,7 @@ from kube_efs.provisioning.backends.csi.access_points import AccessPointCalls, A
 from kube_efs.provisioning.backends.csi.accounts import Accounts
 from kube_efs.provisioning.backends.csi.claims import ClaimNotice, CsiBackend
 from kube_efs.provisioning.backends.csi.directories import CsiDirectories
+from kube_efs.provisioning.backends.csi.file_systems import FileSystems
 from kube_efs.provisioning.backends.csi.volumes import CsiVolumes
 from kube_efs.provisioning.copies import Copies
 from kube_efs.provisioning.data_sources import DataSources
@@ -35,6 +38,10 @@ from kube_efs.settings.controller import ControllerSettings
 from kube_efs.telemetry.metrics import AwsMetrics
 
 log = structlog.get_logger(__name__)
+
+# How long an attempt to create a file system waits for AWS. csi-provisioner waits 15 s for an answer.
+_OWN_PATIENCE_SECONDS: Final = 600.0
+_CSI_PATIENCE_SECONDS: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +118,20 @@ def data_sources(client: AsyncClient, index: VolumeIndex, accounts: Accounts) ->
     )
 
 
+def file_systems_of(
+    settings: ControllerSettings, client: AsyncClient, aws: Aws, notice: ClaimNotice
+) -> FileSystems:
+    """Creates file systems for claims; ``notice`` publishes each step on a claim."""
+    return FileSystems(
+        aws.gateway,
+        ClusterFacts(client),
+        References(client),
+        tags=settings.access_point_tags,
+        notice=notice,
+        patience_seconds=_OWN_PATIENCE_SECONDS if _is_alone(settings) else _CSI_PATIENCE_SECONDS,
+    )
+
+
 def copies_of(client: AsyncClient, sources: DataSources, guards: Guards, notice: ClaimNotice) -> Copies:
     """Fills new volumes with copies; ``notice`` publishes the progress on a claim."""
     return Copies(
@@ -133,13 +154,13 @@ def access_point_roots(accounts: Accounts) -> AccessPointRoots:
 
 def csi_service(
     settings: ControllerSettings,
-    client: AsyncClient,
     index: VolumeIndex,
     directories: Directories | None,
     *,
     accounts: Accounts,
     guards: Guards,
     copies: Copies,
+    file_systems: FileSystems,
 ) -> CsiService:
     """The service; ``directories`` is None without worker pods."""
     made = None
@@ -153,8 +174,8 @@ def csi_service(
         )
     volumes = CsiVolumes(
         accounts=accounts,
-        references=References(client),
         directories=made,
+        file_systems=file_systems,
         index=index,
         guards=guards,
         removes_directories=settings.delete_access_point_root_dir,

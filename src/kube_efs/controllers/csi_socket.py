@@ -18,6 +18,7 @@ from kube_efs.controllers.csi import (
     copies_of,
     csi_service,
     data_sources,
+    file_systems_of,
     open_accounts,
 )
 from kube_efs.controllers.volumes import read_volume_object
@@ -81,7 +82,15 @@ async def open_controller(
     guards = Guards(index=index, store=VolumeStore(client), roots=access_point_roots(accounts))
     sources = data_sources(client, index, accounts)
     copies = copies_of(client, sources, guards, lambda _claim, _progress: None)
-    service = csi_service(settings, client, index, workers, accounts=accounts, guards=guards, copies=copies)
+    service = csi_service(
+        settings,
+        index,
+        workers,
+        accounts=accounts,
+        guards=guards,
+        copies=copies,
+        file_systems=file_systems_of(settings, client, aws, lambda _claim, _progress: None),
+    )
     tasks = await stack.enter_async_context(asyncio.TaskGroup())
     stack.callback(tasks.create_task(_follow_volumes(client, index, listed)).cancel)
     stack.callback(tasks.create_task(duties.keep("access points", service.refresh_regularly)).cancel)

@@ -57,6 +57,10 @@ class ProvisioningEvents:
         """The data of the claim's volume is being copied."""
         self._recorder.publish(_claim(claim), EventType.NORMAL, "Copying", progress)
 
+    def creating_file_system(self, claim: Claim, progress: str) -> None:
+        """A file system is being created for the claim."""
+        self._recorder.publish(_claim(claim), EventType.NORMAL, "CreatingFileSystem", progress)
+
     def provisioned(self, plan: Plan, volume: Volume) -> None:
         """The claim has its volume."""
         place = plan.place_of(volume)

@@ -21,7 +21,7 @@ One that creates only directory volumes needs only the permissions of efs-provis
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -39,6 +39,7 @@ from kube_efs.controllers.csi import (
     csi_backend,
     csi_service,
     data_sources,
+    file_systems_of,
     open_accounts,
 )
 from kube_efs.controllers.directory_backends import DirectoryService, directory_backend
@@ -52,6 +53,7 @@ from kube_efs.controllers.snapshots import serve_snapshots
 from kube_efs.controllers.targets_size import TargetsSize
 from kube_efs.controllers.trash_rounds import trash_rounds
 from kube_efs.controllers.tunnel_targets import TargetsReports, TunnelTargetsController, UnknownPorts
+from kube_efs.controllers.unfinished_file_systems import UnfinishedFileSystems
 from kube_efs.controllers.usage import (
     AccessPointPlaces,
     UsageParts,
@@ -134,16 +136,17 @@ async def lead(context: LeaderContext) -> None:
         guards = Guards(index=index, store=store, roots=access_point_roots(accounts))
         sources = data_sources(client, index, accounts)
         copies = copies_of(client, sources, guards, events.copying)
+        file_systems = file_systems_of(settings, client, context.aws, events.creating_file_system)
         directories, backends = _nfs_backends(context, index, pool, copies, claim_store)
         if BackendName.CSI in settings.backends and settings.csi_endpoint is None:
             csi = csi_service(
                 settings,
-                client,
                 index,
                 pool,
                 accounts=accounts,
                 guards=guards,
                 copies=copies,
+                file_systems=file_systems,
             )
             backends.append(csi_backend(settings, client, csi, copies, events.not_reused))
         engine = Engine(
@@ -191,26 +194,15 @@ async def lead(context: LeaderContext) -> None:
         has_tunnels = pool is not None and BackendName.TUNNEL in settings.backends
         targets = _targets(context, index, pool, claims, events, recorder) if pool and has_tunnels else None
         tasks = await stack.enter_async_context(asyncio.TaskGroup())
-        keep = context.duties.keep
-        if settings.has_workers:
-            # Also those that an earlier leader with other settings left.
-            worker_volumes = WorkerVolumes(client, index, namespace=settings.namespace)
-            tasks.create_task(keep("volumes of worker pods", worker_volumes.run))
-        if csi:
-            tasks.create_task(keep("access points", csi.refresh_regularly))
+        for name, duty in _duties(context, index, recorder, pool=pool, csi=csi):
+            tasks.create_task(context.duties.keep(name, duty))
+        if BackendName.CSI in settings.backends:
+            unfinished = UnfinishedFileSystems(file_systems, guards, claim_store, context.aws.metrics)
+            tasks.create_task(context.duties.keep("unfinished file systems", unfinished.run))
         if csi and pool:
             snapshots = Snapshots(sources=sources, copies=copies, directories=pool, guards=guards)
-            tasks.create_task(
-                keep("snapshots", lambda: serve_snapshots(client, settings, snapshots, recorder))
-            )
-        if settings.shared_volumes:
-            shared_volume_metrics = context.shared_volume_metrics
-            tasks.create_task(
-                keep(
-                    "shared volumes",
-                    lambda: serve_shared_volumes(client, settings, recorder, shared_volume_metrics),
-                )
-            )
+            serve = partial(serve_snapshots, client, settings, snapshots, recorder)
+            tasks.create_task(context.duties.keep("snapshots", serve))
         controllers = Controllers(
             claims=claims,
             expansions=expansions,
@@ -223,6 +215,28 @@ async def lead(context: LeaderContext) -> None:
         emptiers = (pool, *(one.mounted for one in context.directories))
         tasks.create_task(trash_rounds(settings, client, index, recorder, context.metrics, emptiers).run())
         await _begin(context.leadership, claims, begin, begin_removals)
+
+
+def _duties(
+    context: LeaderContext,
+    index: VolumeIndex,
+    recorder: EventRecorder,
+    *,
+    pool: WorkerPool | None,
+    csi: CsiService | None,
+) -> Iterator[tuple[str, Callable[[], Awaitable[None]]]]:
+    """The names and functions of the duties that need none of the leader's other controllers."""
+    settings, client = context.settings, context.client
+    if pool:
+        # Also those that an earlier leader with other settings left.
+        yield "volumes of worker pods", WorkerVolumes(client, index, namespace=settings.namespace).run
+    if csi:
+        yield "access points", csi.refresh_regularly
+    if settings.shared_volumes:
+        yield (
+            "shared volumes",
+            partial(serve_shared_volumes, client, settings, recorder, context.shared_volume_metrics),
+        )
 
 
 def _nfs_backends(

@@ -82,6 +82,12 @@ class ClaimStore:
             return None
         return read_claim(found.to_dict())
 
+    async def list(self) -> list[Claim]:
+        """Every claim of the cluster."""
+        with translated("claims"):
+            found = [one async for one in self._client.list(PersistentVolumeClaim, namespace="*")]
+        return [read_claim(one.to_dict()) for one in found]
+
     async def is_gone(self, claim: Claim) -> bool:
         """Whether the claim does not exist any more, as the API server answers now."""
         return await self._live(claim) is None

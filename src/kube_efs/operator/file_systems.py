@@ -9,12 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from lightkube.resources.core_v1 import Node
-
 from kube_efs.aws.gateway import AwsGateway
-from kube_efs.aws.owned import Owned, Subnet, creation_token, one_of_each_zone, owner_tag
+from kube_efs.aws.owned import (
+    Owned,
+    Subnet,
+    cluster_security_group,
+    creation_token,
+    one_of_each_zone,
+    owner_tag,
+)
 from kube_efs.kube.client import connect, load_config
-from kube_efs.kube.errors import translated
+from kube_efs.kube.cluster_facts import ClusterFacts
 from kube_efs.model.efs.file_systems import FileSystem
 from kube_efs.model.efs.ids import FileSystemId, SubnetId
 from kube_efs.model.errors import AwsNotFound, AwsUnavailable, InvalidSetting
@@ -24,7 +29,6 @@ ShowProgress = Callable[[str], None]
 # A file system takes seconds, a mount target a minute or two.
 _WAIT_SECONDS: Final = 600.0
 _POLL_SECONDS: Final = 2.0
-_PROVIDER: Final = "aws:///"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +55,14 @@ async def create_file_system(
     if request.dry_run:
         show("nothing was created")
         return None
-    group = await gateway.owned.ensure_security_group(request.infra_id, vpc_id, ranges)
+    tags = {owner_tag(request.infra_id): "owned"}
+    name = cluster_security_group(request.infra_id)
+    group = await gateway.owned.ensure_security_group(name, vpc_id, ranges, tags)
     show(f"security group {group} allows NFS from the network")
     system = await gateway.create_file_system(
         creation_token(request.infra_id, request.name),
         name=request.name,
-        tags={owner_tag(request.infra_id): "owned"},
+        tags=tags,
     )
     show(f"file system {system.file_system_id}")
     await _until(lambda: _is_usable(gateway, system), f"file system {system.file_system_id}")
@@ -98,12 +104,10 @@ async def _subnets(gateway: AwsGateway, request: FileSystemRequest) -> tuple[Sub
     return await gateway.owned.subnets_of_instances(instances)
 
 
-async def _instances(kubeconfig: Path | None) -> set[str]:
+async def _instances(kubeconfig: Path | None) -> frozenset[str]:
     """The IDs of the EC2 instances of the nodes."""
     async with connect(load_config(kubeconfig)) as client:
-        with translated("nodes"):
-            ids = [(one.spec and one.spec.providerID) or "" async for one in client.list(Node)]
-    return {one.rpartition("/")[2] for one in ids if one.startswith(_PROVIDER)}
+        return await ClusterFacts(client).instance_ids()
 
 
 async def _ensure_mount_targets(

@@ -13,6 +13,8 @@ of csi-provisioner; for these, the guards list all volumes again instead.
 Meanwhile, ``DirectoryReservations`` separate the operations of this process. The gates of worker pods
 (``workers/pods.py``) exclude other processes.
 
+A file system that was created for claims is removed with its last volume. Any other use of it refuses this.
+
 Another volume or access point with the same directory keeps the data; the volume object may be deleted. One
 below the directory refuses the removal. One above, such as a volume of the whole file system for backups,
 changes nothing.
@@ -32,6 +34,8 @@ import structlog
 from kube_efs.kube.volumes import VolumeStore
 from kube_efs.model.csi.access_points import AccessPoint
 from kube_efs.model.csi.cross_account import CrossAccountRole
+from kube_efs.model.csi.file_system_templates import Scope
+from kube_efs.model.csi.made_file_systems import MadeFileSystem
 from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle, parse_volume_handle
 from kube_efs.model.efs.directories import Directory, Relation
 from kube_efs.model.errors import (
@@ -84,11 +88,13 @@ class RemovableAccessPoint:
 class Removal:
     """What is removed with a volume: a directory, an access point, both, or neither.
 
-    ``tenant`` identifies the namespace of the volume's claim.
+    ``file_system`` was created for the volume or for its namespace, and goes with its last volume. ``tenant``
+    identifies the namespace of the volume's claim.
     """
 
     directory: RemovableDirectory | None = None
     access_point: RemovableAccessPoint | None = None
+    file_system: MadeFileSystem | None = None
     tenant: str = ""
 
     @property
@@ -99,6 +105,8 @@ class Removal:
     @property
     def reserved(self) -> tuple[Location, ...]:
         """The directories that no other task may change meanwhile."""
+        if self.file_system:
+            return (Location(file_system_id=self.file_system.file_system_id, directory=Directory()),)
         if self.directory:
             return (self.directory.location,)
         return (self.access_point.root,) if self.access_point and self.access_point.root else ()
@@ -116,10 +124,12 @@ class Permit:
     """The removal may continue.
 
     ``keeps`` is the reason to keep the directory: the other users of it. It is empty if the directory may be
-    removed. ``above`` are volumes that contain the directory.
+    removed. ``keeps_file_system`` is the same for the file system of a namespace. ``above`` are volumes that
+    contain the directory.
     """
 
     keeps: str = ""
+    keeps_file_system: str = ""
     above: tuple[str, ...] = ()
 
 
@@ -315,8 +325,13 @@ class Guards:
         point = removal.access_point
         if point and point.handle.access_point_id is not None:
             await self._check_access_point(point.handle.access_point_id, itself, view)
+        keeps_file_system = ""
+        if removal.file_system is not None:
+            keeps_file_system = await self._check_file_system(removal.file_system, point, itself, view)
+            if not keeps_file_system:  # Nothing else uses the directory either.
+                return Permit()
         if removal.directory is None:
-            return Permit()
+            return Permit(keeps_file_system=keeps_file_system)
         location = removal.directory.location
         await self._check_unlocated(location, itself, view)
         users = await self._users(location, point, itself, view)
@@ -331,8 +346,48 @@ class Guards:
         keeps = users.same | users.below
         return Permit(
             keeps=f"{location} is also used by {', '.join(sorted(keeps))}" if keeps else "",
+            keeps_file_system=keeps_file_system,
             above=tuple(sorted(users.above)[:_NAMED_MAX]),
         )
+
+    async def _check_file_system(
+        self,
+        found: MadeFileSystem,
+        point: RemovableAccessPoint | None,
+        itself: frozenset[str],
+        view: VolumeIndex,
+    ) -> str:
+        """The volumes that keep the file system of their namespace, as a reason; empty if it may be removed.
+
+        Each of them removes it later, if it is the last. Raises RemovalRefused if anything else uses it.
+        """
+        location = Location(file_system_id=found.file_system_id, directory=Directory())
+        await self._check_unlocated(location, itself, view)
+        roots = await self._roots(location, None) if self._roots else ()
+        others = {one.access_point_id for one in roots}
+        if point is not None:
+            others.discard(point.handle.access_point_id or AccessPointId(""))
+        staying: dict[str, bool] = {}
+        for name in sorted(view.volumes_on(found.file_system_id) - itself):
+            live, entrance = await self._live(name), view.access_point_of(name)
+            if live is None or live.is_finalized:
+                continue
+            if live.to_be_reclaimed and entrance is not None and entrance not in others:
+                # csi-provisioner deletes the object of a volume after its access point.
+                continue
+            others.discard(entrance or AccessPointId(""))
+            staying[name] = live.csi is not None and live.provisioned_by == live.csi.driver
+        is_shared = found.owner.scope is Scope.NAMESPACE
+        if others or (staying and not (is_shared and all(staying.values()))):
+            users = [f"volume {one}" for one in staying]
+            users += [f"access point {one}" for one in sorted(others)]
+            raise RemovalRefused(
+                f"is also used by {', '.join(users[:_NAMED_MAX])}",
+                field="file system",
+                value=found.file_system_id,
+                remedy="delete those first, or set the reclaim policy of this volume to Retain",
+            )
+        return f"is also used by volume {', '.join(list(staying)[:_NAMED_MAX])}" if staying else ""
 
     async def _check_unlocated(self, location: Location, itself: frozenset[str], view: VolumeIndex) -> None:
         """Raise NotYet when a volume of an unknown file system may use the directory."""

@@ -164,6 +164,19 @@ class VolumeIndex:
         """Every volume that uses that access point, in any form of handle."""
         return frozenset(self._through.get(access_point_id, ()))
 
+    def access_point_of(self, volume: str) -> AccessPointId | None:
+        """The access point in the handle of that volume."""
+        return self._entrances.get(volume)
+
+    def volumes_on(self, file_system_id: FileSystemId) -> frozenset[str]:
+        """Every volume that is known to be on the file system, in any form; it reads all volumes."""
+        handles = {name: _handle_of(volume) for name, volume in self._volumes.items()}
+        by_handle = {
+            name for name, handle in handles.items() if handle and handle.file_system_id == file_system_id
+        }
+        located = {name for name, place in self._locations.items() if place.file_system_id == file_system_id}
+        return frozenset(by_handle | located)
+
     def has_access_points(self, file_system_id: FileSystemId) -> bool:
         """Whether any volume uses an access point of the file system; it reads all volumes."""
         names = [name for names in self._through.values() for name in names]

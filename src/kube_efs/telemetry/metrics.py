@@ -151,6 +151,11 @@ class AwsMetrics:
             ["part"],
             registry=registry,
         )
+        self.unfinished_file_systems = Gauge(
+            "kube_efs_unfinished_file_systems",
+            "File systems of this cluster that were created for claims and were not ready after five minutes",
+            registry=registry,
+        )
         self.access_points = ReadGauge(
             "kube_efs_access_points",
             "Access points of a file system in use by the CSI driver, including those of other creators",

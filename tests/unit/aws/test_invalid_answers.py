@@ -31,6 +31,8 @@ from kube_efs.aws.gateway import AwsGateway
 from kube_efs.aws.metadata import InstanceMetadata
 from kube_efs.aws.network import VpcId
 from kube_efs.model.csi.access_points import AccessPointRequest, PosixUser
+from kube_efs.model.csi.file_system_templates import FileSystemTemplate
+from kube_efs.model.csi.made_file_systems import Stage
 from kube_efs.model.csi.volume_handles import AccessPointId
 from kube_efs.model.efs.directories import parse_directory
 from kube_efs.model.efs.ids import FileSystemId, MountTargetId, Region, SubnetId, ZoneName
@@ -307,7 +309,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 def _calls(gateway: AwsGateway) -> dict[str, Callable[[], Awaitable[object]]]:
     points, owned, network = gateway.access_points, gateway.owned, gateway.network
-    s3_files = gateway.s3_files
+    s3_files, made = gateway.s3_files, gateway.made_file_systems
     subnet, vpc, zone = SubnetId("subnet-1"), VpcId("vpc-1"), ZoneName("eu-west-1a")
     request = AccessPointRequest(
         file_system_id=FS,
@@ -343,7 +345,14 @@ def _calls(gateway: AwsGateway) -> dict[str, Callable[[], Awaitable[object]]]:
         "owned.subnets_of_instances": lambda: owned.subnets_of_instances(["i-1"]),
         "owned.subnets": lambda: owned.subnets([subnet]),
         "owned.network_ranges": lambda: owned.network_ranges(vpc),
-        "owned.ensure_security_group": lambda: owned.ensure_security_group("infra", vpc, ["10.0.0.0/8"]),
+        "owned.ensure_security_group": lambda: owned.ensure_security_group("infra", vpc, ["10.0.0.0/8"], {}),
+        "owned.security_groups_named": lambda: owned.security_groups_named("infra"),
+        "made_file_systems.with_token": lambda: made.with_token("token"),
+        "made_file_systems.get": lambda: made.get(FS),
+        "made_file_systems.list": made.list,
+        "made_file_systems.create": lambda: made.create("token", FileSystemTemplate(), {}),
+        "made_file_systems.configure": lambda: made.configure(FS, FileSystemTemplate()),
+        "made_file_systems.set_stage": lambda: made.set_stage(FS, Stage.READY),
         "owned.find": lambda: owned.find("infra"),
         "owned.delete_security_group": lambda: owned.delete_security_group("sg-1"),
         "interfaces.of_instances": lambda: gateway.interfaces.of_instances(["i-1"]),

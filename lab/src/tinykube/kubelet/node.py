@@ -59,11 +59,15 @@ class HostFolders:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDescription:
-    """The node as it presents itself; ``zone`` and ``region``, when set, become its topology labels."""
+    """The node as it presents itself; ``zone`` and ``region``, when set, become its topology labels.
+
+    ``provider_id`` is the name of its machine at a cloud provider, if it has one.
+    """
 
     name: str
     zone: str = ""
     region: str = ""
+    provider_id: str = ""
 
 
 async def keep_registered(client: AsyncClient, node: NodeDescription) -> None:
@@ -91,10 +95,11 @@ async def _write_node(client: AsyncClient, node: NodeDescription) -> None:
         "topology.kubernetes.io/region": node.region,
     }
     labels = {label: value for label, value in labels.items() if value}
-    wanted = NodeObject(metadata=ObjectMeta(name=node.name, labels=labels), spec=NodeSpec())
+    spec = NodeSpec(providerID=node.provider_id or None)
+    wanted = NodeObject(metadata=ObjectMeta(name=node.name, labels=labels), spec=spec)
     if not await unless_exists(client.create(wanted)):
-        relabelled = {"metadata": {"labels": labels}}
-        await client.patch(NodeObject, node.name, relabelled, patch_type=PatchType.MERGE)
+        described = {"metadata": {"labels": labels}, "spec": spec.to_dict()}
+        await client.patch(NodeObject, node.name, described, patch_type=PatchType.MERGE)
     status = {"status": _status(node.name, architecture)}
     await client.patch(NodeObject.Status, node.name, status, patch_type=PatchType.MERGE)
 

@@ -1,7 +1,8 @@
 """The StorageClass parameters of ``efs.csi.aws.com``, which CreateVolume receives.
 
 Names and defaults are those of the AWS driver 3.4.1. These features are new: ``provisioningMode: efs-dir``, a
-directory without an access point; several file systems, separated by commas in ``fileSystemId`` or
+directory without an access point; ``efs-fs``, a file system that is created for a claim or a namespace
+(``file_system_templates.py``); several file systems, separated by commas in ``fileSystemId`` or
 ``fileSystemIds``, which are filled one after the other; access points without an identity; and choices of
 claims (``claim_choices.py``).
 
@@ -25,6 +26,11 @@ from kube_efs.model.csi.claim_choices import (
     parse_choice,
 )
 from kube_efs.model.csi.errors import InvalidArgument, refused_as_argument
+from kube_efs.model.csi.file_system_templates import (
+    TEMPLATE_PARAMETERS,
+    FileSystemTemplate,
+    parse_template,
+)
 from kube_efs.model.csi.parameter_texts import parse_boolean, parse_id, parse_mode
 from kube_efs.model.csi.root_directories import VolumeOrigin, check_pattern, parse_base, uses_claim
 from kube_efs.model.csi.sidecar_parameters import SIDECAR_PREFIX, is_file_system_type
@@ -55,6 +61,7 @@ _REUSE, _ZONE_AFFINITY, _TAGGING = "reuseAccessPoint", "enforceZoneAffinity", "e
 _KNOWN = (
     *(_MODE, *_SOURCES, _PERMISSIONS, "uid", "gid", _GID_FIRST, _GID_LAST, "basePath", _PATTERN, _UNIQUE),
     *("az", _REUSE, _ZONE_AFFINITY, _TAGGING, _POSIX_USER, ALLOWED_UIDS, ALLOWED_GIDS, ALLOWED_MODES),
+    *TEMPLATE_PARAMETERS,
 )
 
 _OBJECT_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
@@ -62,11 +69,15 @@ _DATA_KEY = re.compile(r"[A-Za-z0-9._-]{1,253}")
 
 
 class ProvisioningMode(StrEnum):
-    """What a volume is: an access point of EFS or of S3 Files, or a plain directory of an EFS file system."""
+    """What a volume is: an access point of EFS or of S3 Files, or a plain directory of an EFS file system.
+
+    With ``FILE_SYSTEM``, the access point is on a file system that is created for it.
+    """
 
     ACCESS_POINT = "efs-ap"
     DIRECTORY = "efs-dir"
     S3_FILES_ACCESS_POINT = "s3files-ap"
+    FILE_SYSTEM = "efs-fs"
 
     @property
     def kind(self) -> FileSystemKind:
@@ -104,15 +115,15 @@ class FileSystemReference:
 class VolumeParameters:
     """The parameters of a class.
 
-    ``file_systems`` are used in that order, or are in another object. A ``uid`` or ``gid`` of None is
-    allocated from ``gids``; 0 is root. Access points give them to all clients if ``enforces_user``. ``mode``
-    is that of the directory. With a ``pattern`` of None, the directory has the name of the volume; ``unique``
-    adds a suffix to a pattern. ``zone`` is the zone whose mount target volumes of another account use. Each
-    of ``warnings`` causes a warning.
+    ``file_systems`` are used in that order, or are in another object, or are created as described. A ``uid``
+    or ``gid`` of None is allocated from ``gids``; 0 is root. Access points give them to all clients if
+    ``enforces_user``. ``mode`` is that of the directory. With a ``pattern`` of None, the directory has the
+    name of the volume; ``unique`` adds a suffix to a pattern. ``zone`` is the zone whose mount target volumes
+    of another account use. Each of ``warnings`` causes a warning.
     """
 
     provisioning: ProvisioningMode
-    file_systems: tuple[FileSystemId, ...] | FileSystemReference
+    file_systems: tuple[FileSystemId, ...] | FileSystemReference | FileSystemTemplate
     mode: int
     uid: int | None = None
     gid: int | None = None
@@ -127,6 +138,11 @@ class VolumeParameters:
     zone_affinity: bool = False
     tagged: bool = True
     warnings: tuple[InvalidValue, ...] = ()
+
+    @property
+    def template(self) -> FileSystemTemplate | None:
+        """The file systems that are created for claims; None if volumes are on existing ones."""
+        return self.file_systems if isinstance(self.file_systems, FileSystemTemplate) else None
 
     @property
     def may_find_another_directory(self) -> bool:
@@ -161,6 +177,9 @@ def parse_parameters(parameters: Mapping[str, str], *, has_driver_tags: bool = F
     provisioning = _parse_provisioning(parameters)
     if provisioning.kind is FileSystemKind.S3_FILES:
         _check_only_for_efs(parameters)
+    is_created = provisioning is ProvisioningMode.FILE_SYSTEM
+    if is_created:
+        _check_only_for_existing(parameters)
     enforces_user = _parse_enforces_user(parameters, provisioning)
     pattern = parameters.get(_PATTERN)
     if pattern is not None:
@@ -168,7 +187,7 @@ def parse_parameters(parameters: Mapping[str, str], *, has_driver_tags: bool = F
     unique, warnings = _parse_unique(parameters)
     parsed = VolumeParameters(
         provisioning=provisioning,
-        file_systems=_parse_source(parameters),
+        file_systems=parse_template(parameters) if is_created else _parse_source(parameters),
         mode=parse_mode(parameters.get(_PERMISSIONS, ""), field=_PERMISSIONS),
         uid=_optional_id(parameters, "uid", default=None if enforces_user else 0),
         gid=_optional_id(parameters, "gid", default=None if enforces_user else 0),
@@ -234,6 +253,14 @@ def _check_only_for_efs(parameters: Mapping[str, str]) -> None:
             raise InvalidArgument(
                 "is only supported for EFS", field=name, value=parameters[name], remedy="leave it out"
             )
+
+
+def _check_only_for_existing(parameters: Mapping[str, str]) -> None:
+    """Raise InvalidArgument for a parameter about file systems that exist before the claim."""
+    for name in (*_SOURCES, "az", _REUSE):
+        if name in parameters:
+            problem = f"contradicts {_MODE}: {ProvisioningMode.FILE_SYSTEM}, which creates file systems"
+            raise InvalidArgument(problem, field=name, value=parameters[name], remedy="leave it out")
 
 
 def _parse_source(parameters: Mapping[str, str]) -> tuple[FileSystemId, ...] | FileSystemReference:
@@ -351,11 +378,18 @@ def _boolean(parameters: Mapping[str, str], name: str, *, default: bool) -> bool
 
 
 def _ineffective(parameters: Mapping[str, str], provisioning: ProvisioningMode) -> tuple[InvalidValue, ...]:
-    if provisioning.kind is FileSystemKind.EFS or _ZONE_AFFINITY not in parameters:
-        return ()
-    problem = "has no effect because S3 Files has no file systems of one zone"
-    value = parameters[_ZONE_AFFINITY]
-    return (InvalidValue(problem, field=_ZONE_AFFINITY, value=value, remedy="leave it out"),)
+    ineffective: dict[str, str] = {}
+    if provisioning.kind is FileSystemKind.S3_FILES:
+        ineffective[_ZONE_AFFINITY] = "S3 Files has no file systems of one zone"
+    if provisioning is not ProvisioningMode.FILE_SYSTEM:
+        ineffective |= dict.fromkeys(TEMPLATE_PARAMETERS, f"{provisioning} creates no file systems")
+    return tuple(
+        InvalidValue(
+            f"has no effect because {reason}", field=name, value=parameters[name], remedy="leave it out"
+        )
+        for name, reason in ineffective.items()
+        if name in parameters
+    )
 
 
 def _unknown(parameters: Mapping[str, str]) -> list[InvalidValue]:

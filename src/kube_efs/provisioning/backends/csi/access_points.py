@@ -302,7 +302,17 @@ class AccessPoints:
 
     async def refresh_known(self) -> None:
         """List the access points of every file system in use again; raises AwsError."""
-        await self.refresh(list(self._known))
+        for file_system_id in list(self._known):
+            try:
+                await self._list_again(file_system_id)
+            except AwsNotFound:
+                self.forget(file_system_id)
+
+    def forget(self, file_system_id: FileSystemId) -> None:
+        """Forget a deleted file system with its access points, whose IDs are free."""
+        for gone in list(self._known.pop(file_system_id, {}).values()):
+            self._drop(gone)
+            self._release(gone.access_point_id)
 
     async def _first_with_room(self, wanted: _Creation) -> AccessPoint | None:
         for file_system_id in wanted.candidates:

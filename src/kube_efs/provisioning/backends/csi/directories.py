@@ -18,11 +18,19 @@ from kube_efs.model.claims import Claim
 from kube_efs.model.copies import Copied, CopySource
 from kube_efs.model.csi.access_points import PosixUser, VolumeRequest
 from kube_efs.model.csi.parameters import VolumeParameters
+from kube_efs.model.csi.snapshots import BASE as SNAPSHOTS_BASE
 from kube_efs.model.csi.volume_handles import VolumeHandle
 from kube_efs.model.efs.directories import Directory, Permissions
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.kinds import FileSystemKind
-from kube_efs.model.errors import AwsDenied, GidRangeFull, GidTaken, WorkerRefused
+from kube_efs.model.errors import (
+    AwsDenied,
+    GidRangeFull,
+    GidTaken,
+    RemovalRefused,
+    WorkerDenied,
+    WorkerRefused,
+)
 from kube_efs.model.gids import GidRange
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning.backends.csi.accounts import Account
@@ -124,6 +132,26 @@ class CsiDirectories:
     async def settled(self, location: Location) -> None:
         """Return when no earlier order can change the directory any more; raises WorkerFailed, KubeError."""
         await self._directories.settled(location)
+
+    async def check_without_snapshots(self, file_system_id: FileSystemId) -> None:
+        """Raise RemovalRefused if the file system contains snapshots, also those that Kubernetes forgot.
+
+        Raises KubeError, WorkerFailed.
+        """
+        place = Location(file_system_id=file_system_id, directory=SNAPSHOTS_BASE)
+        try:
+            found = await self._directories.children(place)
+        except WorkerDenied as error:
+            # No worker could create snapshots there.
+            log.warning("snapshots-not-read", file_system=file_system_id, reason=str(error))
+            return
+        if found:
+            raise RemovalRefused(
+                f"contains {len(found)} snapshots in {SNAPSHOTS_BASE}",
+                field="file system",
+                value=file_system_id,
+                remedy="delete those first, or set the reclaim policy of this volume to Retain",
+            )
 
     async def learn_ids_of_others(self, file_system_ids: Collection[FileSystemId]) -> None:
         """Scan the directories in which other replicas have created volumes since the last scan.

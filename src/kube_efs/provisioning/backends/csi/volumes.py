@@ -10,7 +10,6 @@ from typing import Final
 
 import structlog
 
-from kube_efs.kube.references import References
 from kube_efs.model.claims import Claim
 from kube_efs.model.csi.access_points import (
     AccessPoint,
@@ -26,11 +25,11 @@ from kube_efs.model.csi.cross_account import (
     needs_targets,
 )
 from kube_efs.model.csi.errors import InvalidArgument, VolumePending
+from kube_efs.model.csi.file_system_templates import FileSystemTemplate, Scope
+from kube_efs.model.csi.made_file_systems import MadeFileSystem, Stage
 from kube_efs.model.csi.parameters import (
-    FileSystemReference,
     ProvisioningMode,
     VolumeParameters,
-    parse_referenced,
 )
 from kube_efs.model.csi.root_directories import plain_name
 from kube_efs.model.csi.volume_attributes import VolumeAttributes
@@ -43,6 +42,7 @@ from kube_efs.model.volumes import Location, VolumePhase
 from kube_efs.provisioning.backends.csi.access_points import Notice
 from kube_efs.provisioning.backends.csi.accounts import Account, Accounts
 from kube_efs.provisioning.backends.csi.directories import CsiDirectories
+from kube_efs.provisioning.backends.csi.file_systems import FileSystems
 from kube_efs.provisioning.copies import check_copy
 from kube_efs.provisioning.guards import (
     DataKept,
@@ -96,16 +96,16 @@ class CsiVolumes:
         self,
         *,
         accounts: Accounts,
-        references: References,
         directories: CsiDirectories | None,
+        file_systems: FileSystems,
         index: VolumeIndex,
         guards: Guards,
         removes_directories: bool,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._accounts = accounts
-        self._references = references
         self._directories = directories
+        self._file_systems = file_systems
         self._index = index
         self._guards = guards
         self._removes_directories = removes_directories
@@ -132,7 +132,11 @@ class CsiVolumes:
         """
         directory = volume_directory(request)
         check_reuse(request)
-        candidates = await self._file_systems(request)
+        template = request.parameters.template
+        if template is None or request.source is not None:
+            candidates = await self._candidates(request)
+        if template is not None:
+            candidates = (await self._own_file_system(request, template, role, claim),)
         kind = request.parameters.provisioning.kind
         account = await self._account(kind, role)
         if request.source is not None:
@@ -149,6 +153,8 @@ class CsiVolumes:
             await self._fill(request, place, claim, has_owner=True)
         else:
             made = await self._make_access_point(request, candidates, account, role, notice)
+            if template is not None:
+                await self._file_systems.check_ready(made.file_system_id)
             place, handle, directory_id = _root(made, kind), _handle(made, kind), None
             if request.source is not None and made.user is not None:
                 await self._required_directories().make_root(place, request.parameters.mode, made.user)
@@ -175,7 +181,7 @@ class CsiVolumes:
         Raises InvalidArgument, KubeError, AwsError.
         """
         directory = volume_directory(request)
-        candidates = await self._file_systems(request)
+        candidates = await self._candidates(request)
         kind = request.parameters.provisioning.kind
         places = {Location(file_system_id=one, directory=directory, kind=kind) for one in candidates}
         if request.parameters.may_find_another_directory:
@@ -225,8 +231,10 @@ class CsiVolumes:
         account = await self._account(handle.kind, role)
         points = account.access_points[handle.kind]
         found = await points.find(handle)
+        file_system = await self._goes_along(handle, found) if role is None else None
         if found is None:
-            return Removal(access_point=RemovableAccessPoint(handle=handle, role=role))
+            point = RemovableAccessPoint(handle=handle, role=role)
+            return Removal(access_point=point, file_system=file_system, tenant=tenant)
         points.check_stays_gone(found)
         root = _root(found, handle.kind)
         # Another cluster may have a claim with a reused access point, whose data must stay.
@@ -236,8 +244,23 @@ class CsiVolumes:
         return Removal(
             directory=RemovableDirectory(location=root) if is_removed else None,
             access_point=RemovableAccessPoint(handle=handle, role=role, root=root),
+            file_system=file_system,
             tenant=tenant,
         )
+
+    async def _goes_along(self, handle: VolumeHandle, point: AccessPoint | None) -> MadeFileSystem | None:
+        """The file system that is removed with that volume, if it is the last one; None for any other.
+
+        After a removal has begun, its access point may be deleted. Raises AwsError.
+        """
+        if handle.kind is not FileSystemKind.EFS:
+            return None
+        found = await self._file_systems.get(handle.file_system_id)
+        if found is None or found.state.ending or found.stage.is_unfinished:
+            return None
+        is_own = point is not None and point.client_token == plain_name(found.owner.name)
+        is_shared = found.owner.scope is Scope.NAMESPACE
+        return found if is_own or is_shared or found.stage.is_ending else None
 
     async def settled(self, removal: Removal) -> None:
         """Return when no earlier order for this removal can still take effect; raises KubeEfsError.
@@ -249,14 +272,14 @@ class CsiVolumes:
             for location in removal.reserved:
                 await self._directories.settled(location)
         point = removal.access_point
-        if point is None or point.root is None:
+        if point is None or (point.root is None and removal.file_system is None):
             return
         last = self._ordered.get(point.handle, self._began)
         waited_seconds = self._clock() - last
         if waited_seconds < _CALL_SECONDS:
             raise NotYet(
                 "may still be deleted by an earlier call to AWS",
-                field="access point",
+                field="volume",
                 value=str(point.handle),
                 remedy=f"the volume is released in {_CALL_SECONDS - waited_seconds:.0f} s",
             )
@@ -270,23 +293,35 @@ class CsiVolumes:
                 await self._required_directories().remove(removal, order)
                 self._index.gids.release(str(removal.directory.location))
             return
+        ending = await self._begin_with_file_system(removal, order)
         try:
-            if removal.directory:
+            if removal.directory and ending is None:
                 await self._required_directories().remove(removal, order)
         except DataKept as kept:
             log.warning("directory-kept", volume=str(point.handle), reason=kept.problem)
-        account = await self._account(point.handle.kind, point.role)
+        points = (await self._account(point.handle.kind, point.role)).access_points[point.handle.kind]
         await order.confirm()
-        is_directory_gone = not (removal.leaves_directory or order.permit.keeps)
+        is_directory_gone = not (removal.leaves_directory or order.permit.keeps) or ending is not None
         self._ordered[point.handle] = self._clock()
         try:
-            points = account.access_points[point.handle.kind]
             await points.delete(point.handle, is_directory_gone=is_directory_gone)
+            if ending is not None:
+                await self._file_systems.remove(ending, order)
+                points.forget(ending.file_system_id)
         except BaseException:
             # The call can still take effect.
             self._ordered[point.handle] = self._clock()
             raise
         self._ordered.pop(point.handle, None)
+
+    async def _begin_with_file_system(self, removal: Removal, order: Order) -> MadeFileSystem | None:
+        """The file system if it is now to be removed with the volume; raises KubeEfsError."""
+        found = removal.file_system
+        if found is None:
+            return None
+        if self._directories is not None and found.stage is Stage.READY:
+            await self._directories.check_without_snapshots(found.file_system_id)
+        return await self._file_systems.begin_removal(found, order)
 
     async def exists(self, handle: VolumeHandle, role: CrossAccountRole | None = None) -> bool:
         """Whether the volume exists; AWS knows only access points. Raises AwsError."""
@@ -299,18 +334,36 @@ class CsiVolumes:
         """The account of the file systems; as in the AWS driver, a role is only for EFS."""
         return await self._accounts.of(role if kind is FileSystemKind.EFS else None)
 
-    async def _file_systems(self, request: VolumeRequest) -> Sequence[FileSystemId]:
-        """Those of the class; for a copy only that of its source. Raises InvalidArgument, KubeError."""
+    async def _own_file_system(
+        self,
+        request: VolumeRequest,
+        template: FileSystemTemplate,
+        role: CrossAccountRole | None,
+        claim: Claim | None,
+    ) -> FileSystemId:
+        """The file system that is created for the volume, or for its namespace, ready to be mounted."""
+        if role is not None:
+            raise InvalidArgument(
+                "is only supported in the account of the cluster",
+                field="provisioningMode",
+                value=str(request.parameters.provisioning),
+                remedy="leave out the provisioner secret, or use an existing file system",
+            )
+        return await self._file_systems.ensure(request, template, claim)
+
+    async def _candidates(self, request: VolumeRequest) -> Sequence[FileSystemId]:
+        """The existing file systems of the class; for a copy only that of its source.
+
+        Raises InvalidArgument, AwsError, KubeError.
+        """
         parameters, source = request.parameters, request.source
-        named = parameters.file_systems
-        if isinstance(named, FileSystemReference):
-            named = parse_referenced(await self._references.text(named), named)
+        named = await self._file_systems.existing(request)
         if source is None:
             return named
         self._check_copy(request)
         if source.location.file_system_id not in named:
             raise InvalidArgument(
-                f"is not on a file system of the class ({', '.join(named)})",
+                f"is not on a file system of the class ({', '.join(named) or 'a new one'})",
                 field="data source",
                 value=str(source.location),
                 remedy="use a class on the file system of the source",

@@ -9,7 +9,9 @@ from tests.unit.provisioning.copying import CopiedFolders, given_copies
 
 from kube_efs.aws.access_points import AwsAccessPoints
 from kube_efs.aws.gateway import AwsGateway
+from kube_efs.aws.made_file_systems import AwsMadeFileSystems
 from kube_efs.kube.claims import ClaimStore
+from kube_efs.kube.cluster_facts import ClusterFacts
 from kube_efs.kube.references import References
 from kube_efs.kube.volumes import VolumeStore
 from kube_efs.model.claims import Claim
@@ -34,6 +36,7 @@ from kube_efs.model.volumes import CsiSource, Location, Volume
 from kube_efs.provisioning.backends.csi.access_points import AccessPoints
 from kube_efs.provisioning.backends.csi.accounts import Account, Accounts
 from kube_efs.provisioning.backends.csi.directories import CsiDirectories
+from kube_efs.provisioning.backends.csi.file_systems import FileSystems
 from kube_efs.provisioning.backends.csi.volumes import CsiVolumes
 from kube_efs.provisioning.guards import Guards
 from kube_efs.provisioning.snapshots import Snapshots
@@ -104,11 +107,38 @@ class Api(AwsAccessPoints):
         self.answer("delete")
 
 
+class NotMade(AwsMadeFileSystems):
+    """No file system was created for claims."""
+
+    def __init__(self) -> None:
+        """Without a connection."""
+
+    async def get(self, file_system_id: FileSystemId) -> None:
+        """None."""
+
+
+class NamedCluster(ClusterFacts):
+    """The cluster ``cluster-uid`` with some nodes; the uid of a namespace contains its name."""
+
+    def __init__(self) -> None:
+        self.instances = frozenset({"i-1"})
+
+    async def instance_ids(self) -> frozenset[str]:
+        return self.instances
+
+    async def namespace_uid(self, name: str) -> str:
+        return f"uid-of-{name}"
+
+    async def cluster_uid(self) -> str:
+        return "cluster-uid"
+
+
 class Gateway(AwsGateway):
     """File systems with mount targets in three zones; One Zone file systems if ``zone`` is set."""
 
     def __init__(self) -> None:
         self.access_points = self.api = Api()
+        self.made_file_systems = NotMade()
         self.zone: ZoneName | None = None
         self.states = [LifeCycleState.AVAILABLE] * 3
 
@@ -228,6 +258,9 @@ class KnownClaims(ClaimStore):
             raise self.fault
         return self.known.get((namespace, name))
 
+    async def list(self) -> list[Claim]:
+        return list(self.known.values())
+
 
 class CsiWorld:
     """The driver's volumes on one account."""
@@ -273,7 +306,13 @@ class CsiWorld:
         )
         self.volumes = CsiVolumes(
             accounts=self.accounts,
-            references=self.texts,
+            file_systems=FileSystems(
+                self.gateway,
+                NamedCluster(),
+                self.texts,
+                notice=lambda _claim, _text: None,
+                patience_seconds=1,
+            ),
             directories=directories if has_workers else None,
             index=self.index,
             guards=guards,

@@ -1,0 +1,95 @@
+"""Removes file systems that were created for claims and never became ready, when nobody needs them any more.
+
+A claim can be deleted while its file system is being created, and the process that creates it can end. Then
+no volume leads to the file system, and no later removal would find it.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Collection
+from typing import Final
+
+import structlog
+
+from kube_efs.kube.claims import ClaimStore
+from kube_efs.model.claims import Claim
+from kube_efs.model.csi.file_system_templates import Scope
+from kube_efs.model.csi.made_file_systems import FileSystemOwner, MadeFileSystem
+from kube_efs.model.errors import KubeEfsError
+from kube_efs.provisioning.backends.csi.file_systems import FileSystems
+from kube_efs.provisioning.guards import Guards, Order, Removal
+from kube_efs.telemetry.metrics import AwsMetrics
+
+log = structlog.get_logger(__name__)
+
+# A creation that was requested just before the claim was deleted has ended after this time.
+_AGE_SECONDS: Final = 300.0
+_UID_PART: Final = 8
+
+
+class UnfinishedFileSystems:
+    """Looks for them regularly; ``clock`` is in Unix seconds."""
+
+    def __init__(
+        self,
+        file_systems: FileSystems,
+        guards: Guards,
+        claims: ClaimStore,
+        metrics: AwsMetrics,
+        *,
+        interval_seconds: float = _AGE_SECONDS,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._file_systems = file_systems
+        self._guards = guards
+        self._claims = claims
+        self._metrics = metrics
+        self._interval_seconds = interval_seconds
+        self._clock = clock
+
+    async def run(self) -> None:
+        """Look for them, until cancelled."""
+        while True:
+            try:
+                await self.remove_all()
+            except KubeEfsError as error:
+                log.warning("unfinished-file-systems-not-read", reason=str(error))
+            await asyncio.sleep(self._interval_seconds)
+
+    async def remove_all(self) -> None:
+        """Remove those without a claim; raises AwsError, KubeError."""
+        found = await self._file_systems.unfinished(older_than=self._clock() - _AGE_SECONDS)
+        self._metrics.unfinished_file_systems.set(len(found))
+        if not found:
+            return
+        # Read after the file systems: a claim that is missing now never comes back.
+        pending = [one for one in await self._claims.list() if one.wants_volume]
+        namespaces = await self._file_systems.namespace_uids({one.namespace for one in pending})
+        for one in found:
+            if not is_needed(one.owner, pending, namespaces):
+                await self._remove(one)
+
+    async def _remove(self, found: MadeFileSystem) -> None:
+        removal = Removal(file_system=found)
+        order = Order(lambda: self._guards.check_without_volume(removal))
+        try:
+            async with self._guards.reservations.removing(*removal.reserved):
+                ending = await self._file_systems.begin_removal(found, order)
+                if ending is not None:
+                    await self._file_systems.remove(ending, order)
+        except KubeEfsError as error:
+            log.warning("file-system-not-removed", file_system=found.file_system_id, reason=str(error))
+
+
+def is_needed(owner: FileSystemOwner, pending: Collection[Claim], namespaces: Collection[str]) -> bool:
+    """Whether one of these claims waits for the file system; ``namespaces`` are the uids of theirs.
+
+    csi-provisioner derives the names of volumes from the uids of claims; an option of it shortens them.
+    """
+    if owner.scope is Scope.NAMESPACE:
+        return owner.name in namespaces
+    last = owner.name.rpartition("-")[2]
+    return any(
+        owner.name.endswith(one.uid) or (len(last) >= _UID_PART and one.uid.replace("-", "").startswith(last))
+        for one in pending
+    )

@@ -1,0 +1,38 @@
+"""Facts about the cluster: its instances, and the uids that distinguish it and its namespaces from others."""
+
+from typing import Final
+
+from lightkube import AsyncClient
+from lightkube.resources.core_v1 import Namespace, Node
+
+from kube_efs.kube.errors import translated
+
+_PROVIDER: Final = "aws:///"
+# No cluster is without it, and no two clusters have the same uid of it.
+_CLUSTER_NAMESPACE: Final = "kube-system"
+
+
+class ClusterFacts:
+    """Reads facts about the cluster; every method may raise KubeError."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self._client = client
+        self._cluster = ""
+
+    async def instance_ids(self) -> frozenset[str]:
+        """The IDs of the EC2 instances of the nodes."""
+        with translated("nodes"):
+            ids = [(one.spec and one.spec.providerID) or "" async for one in self._client.list(Node)]
+        return frozenset(one.rpartition("/")[2] for one in ids if one.startswith(_PROVIDER))
+
+    async def namespace_uid(self, name: str) -> str:
+        """The uid of that namespace; another namespace of the same name has another one."""
+        with translated(f"namespace {name}"):
+            found = await self._client.get(Namespace, name)
+        return (found.metadata and found.metadata.uid) or ""
+
+    async def cluster_uid(self) -> str:
+        """A text that only this cluster has."""
+        if not self._cluster:
+            self._cluster = await self.namespace_uid(_CLUSTER_NAMESPACE)
+        return self._cluster

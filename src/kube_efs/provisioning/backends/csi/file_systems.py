@@ -1,0 +1,403 @@
+"""The file systems of a class. With ``provisioningMode: efs-fs``, they are created and removed with volumes.
+
+Every step of the creation can be repeated, by this process or by another one: the creation token gives the
+same file system, and its tags say whose it is and how far it is (``made_file_systems.py`` in ``model/csi``).
+So a crash, a lost answer and a second controller leave one file system. If nobody continues, it is still in
+the stage ``creating`` and has no data; ``controllers/unfinished_file_systems.py`` removes it.
+
+How a removal and a new volume exclude each other, also in different processes: a removal first records the
+stage ``removing``, and then checks that no other access point and no other volume exists. A new volume first
+gets its access point, and then checks that the stage is still ``ready`` (``check_ready``). Whatever the order
+of these four steps, at least one of the two notices the other and gives way. In addition, AWS refuses to
+delete a file system with mount targets.
+"""
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, Protocol
+from weakref import WeakValueDictionary
+
+import structlog
+
+from kube_efs.aws.errors import error_code
+from kube_efs.aws.gateway import AwsGateway
+from kube_efs.aws.owned import Subnet, one_of_each_zone
+from kube_efs.kube.references import References
+from kube_efs.model.claims import Claim
+from kube_efs.model.csi.access_point_tags import CLUSTER, Tag
+from kube_efs.model.csi.access_points import VolumeRequest
+from kube_efs.model.csi.errors import InvalidArgument, VolumePending
+from kube_efs.model.csi.file_system_templates import FileSystemTemplate, Scope
+from kube_efs.model.csi.made_file_systems import (
+    STAGE_TAG,
+    FileSystemOwner,
+    MadeFileSystem,
+    Stage,
+    check_owner_known,
+    check_template,
+    creation_token,
+    tags_for,
+)
+from kube_efs.model.csi.parameters import FileSystemReference, parse_referenced
+from kube_efs.model.efs.file_systems import LifeCycleState, MountTarget
+from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.errors import (
+    AwsAlreadyExists,
+    AwsDenied,
+    AwsError,
+    AwsNotFound,
+    InvalidValue,
+    NotYet,
+    RemovalRefused,
+)
+from kube_efs.provisioning.guards import Order
+
+log = structlog.get_logger(__name__)
+
+# A file system takes seconds, a mount target a minute or two.
+_POLL_SECONDS: Final = 2.0
+_CONFLICT: Final = "MountTargetConflict"
+
+
+class Cluster(Protocol):
+    """What the cluster says about itself; every method may raise KubeError."""
+
+    async def instance_ids(self) -> frozenset[str]:
+        """The IDs of the EC2 instances of its nodes."""
+
+    async def namespace_uid(self, name: str) -> str:
+        """The uid of that namespace."""
+
+    async def cluster_uid(self) -> str:
+        """A text that only this cluster has."""
+
+
+class FileSystems:
+    """Finds the file systems of classes; creates and removes some with the gateway of our own account.
+
+    ``tags`` are the driver's own, for file systems and security groups. ``notice`` publishes the steps on a
+    claim. An attempt that takes longer than
+    ``patience_seconds`` raises VolumePending or NotYet, and must be repeated: csi-provisioner does not wait
+    longer for an answer.
+    """
+
+    def __init__(
+        self,
+        gateway: AwsGateway,
+        cluster: Cluster,
+        references: References,
+        *,
+        tags: Sequence[Tag] = (),
+        notice: Callable[[Claim, str], None],
+        patience_seconds: float,
+    ) -> None:
+        self._gateway = gateway
+        self._cluster = cluster
+        self._references = references
+        self._tags = tags
+        self._notice_claim = notice
+        self._patience_seconds = patience_seconds
+        # By token; claims of one namespace create their file system together.
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        # File systems without our tags; they never get them later.
+        self._others: set[FileSystemId] = set()
+
+    async def existing(self, request: VolumeRequest) -> Sequence[FileSystemId]:
+        """The file systems of the class that exist; without one that must be created first.
+
+        Raises InvalidArgument, AwsError, KubeError.
+        """
+        named = request.parameters.file_systems
+        if isinstance(named, FileSystemReference):
+            return parse_referenced(await self._references.text(named), named)
+        if isinstance(named, FileSystemTemplate):
+            token = creation_token(await self._owner(request, named), named)
+            found = await self._gateway.made_file_systems.with_token(token)
+            return (found.file_system_id,) if found else ()
+        return named
+
+    async def ensure(
+        self, request: VolumeRequest, template: FileSystemTemplate, claim: Claim | None
+    ) -> FileSystemId:
+        """The file system of the request, ready to be mounted; created if it does not exist.
+
+        ``claim`` gets an event for each step. Raises InvalidArgument, ExistingVolumeDiffers, VolumePending
+        while it is not ready, AwsError, KubeError.
+        """
+        owner = await self._owner(request, template)
+        token = creation_token(owner, template)
+        async with self._locks.setdefault(token, asyncio.Lock()):
+            found = await self._gateway.made_file_systems.with_token(token)
+            if found is not None:
+                _check_usable(found)
+                if owner.scope is Scope.CLAIM:
+                    check_template(found, template)
+                if found.stage is Stage.READY and found.state.usable and found.mount_targets:
+                    return found.file_system_id
+            # Before the creation, so that an invalid class leaves nothing behind.
+            subnets = await self._subnets(template)
+            began = _now()
+
+            def say(step: str) -> None:
+                text = f"File system {found.file_system_id}: " if found else ""
+                self._say(request, claim, f"{text}{step} ({_now() - began:.0f} s)")
+
+            if found is None:
+                say("Creating a file system")
+                tags = tags_for(owner, request, template, self._tags)
+                found = await self._create(token, template, tags)
+            await self._finish(found, template, subnets, say)
+        return found.file_system_id
+
+    async def check_ready(self, file_system_id: FileSystemId) -> None:
+        """Raise VolumePending if the file system is no longer ready, after its access point was created.
+
+        Raises AwsError.
+        """
+        found = await self._get(file_system_id)
+        _check_usable(found)
+        if found.stage is not Stage.READY or not found.mount_targets:
+            raise _pending(file_system_id, "is not ready")
+
+    async def get(self, file_system_id: FileSystemId) -> MadeFileSystem | None:
+        """That file system; None if it does not exist, or was not created here. Raises AwsError."""
+        if file_system_id in self._others:
+            return None
+        try:
+            found = await self._gateway.made_file_systems.get(file_system_id)
+        except AwsNotFound:
+            return None
+        except AwsDenied as error:
+            # Without this permission, none was created.
+            log.warning("file-system-not-read", file_system=file_system_id, reason=str(error))
+            return None
+        if found is None:
+            self._others.add(file_system_id)
+        return found
+
+    async def unfinished(self, *, older_than: float) -> tuple[MadeFileSystem, ...]:
+        """Those of this cluster that were created before this time in Unix seconds and were never ready.
+
+        Raises AwsError, KubeError.
+        """
+        cluster = await self._cluster.cluster_uid()
+        found = [one for one in await self._gateway.made_file_systems.list() if one.owner.cluster == cluster]
+        return tuple(one for one in found if one.stage.is_unfinished and one.created < older_than)
+
+    async def namespace_uids(self, names: Collection[str]) -> frozenset[str]:
+        """The uids of these namespaces; raises KubeError."""
+        return frozenset([await self._cluster.namespace_uid(one) for one in sorted(names)])
+
+    async def begin_removal(self, found: MadeFileSystem, order: Order) -> MadeFileSystem | None:
+        """The file system, which is now to be removed with its volume; None if others use it.
+
+        From then on, no new volume uses it. Raises RemovalRefused, NotYet, AwsError, KubeError.
+        """
+        if not await self._confirmed(found, order):
+            return None
+        if found.stage.is_ending:
+            return found
+        ending = Stage.DISCARDING if found.stage.is_unfinished else Stage.REMOVING
+        await self._gateway.made_file_systems.set_stage(found.file_system_id, ending)
+        found = replace(found, stage=ending)
+        # What has appeared before the record is found now; what appears later finds the record.
+        return found if await self._confirmed(found, order) else None
+
+    async def remove(self, found: MadeFileSystem, order: Order) -> None:
+        """Delete the mount targets, its own security group and the file system, after ``begin_removal``.
+
+        The file system is deleted last: its tags are necessary to continue after an interruption. Raises
+        NotYet while AWS deletes the mount targets, RemovalRefused, AwsError, KubeError.
+        """
+        name = found.file_system_id
+        await self._delete_mount_targets(name)
+        for group in await self._gateway.owned.security_groups_named(found.security_group):
+            await self._gateway.owned.delete_security_group(group)
+        if not await self._confirmed(found, order):
+            raise NotYet(order.permit.keeps_file_system, field="file system", value=name)
+        try:
+            await self._gateway.delete_file_system(name)
+        except AwsNotFound:
+            log.info("file-system-gone", file_system=name)
+        log.info("file-system-removed", file_system=name, owner=found.owner.name)
+
+    async def _confirmed(self, found: MadeFileSystem, order: Order) -> bool:
+        """Whether the file system may be removed; if not, new volumes may use it again."""
+        try:
+            await order.confirm()
+        except RemovalRefused:
+            await self._reopen(found)
+            raise
+        if order.permit.keeps_file_system:
+            await self._reopen(found)
+        return not order.permit.keeps_file_system
+
+    async def _reopen(self, found: MadeFileSystem) -> None:
+        if found.stage.is_ending:
+            stage = Stage.CREATING if found.stage.is_unfinished else Stage.READY
+            await self._gateway.made_file_systems.set_stage(found.file_system_id, stage)
+
+    def _say(self, request: VolumeRequest, claim: Claim | None, text: str) -> None:
+        log.info("file-system-step", volume=request.name, claim=claim.key if claim else "", step=text)
+        if claim is not None:
+            self._notice_claim(claim, text)
+
+    async def _owner(self, request: VolumeRequest, template: FileSystemTemplate) -> FileSystemOwner:
+        check_owner_known(request)
+        name = request.name
+        if template.scope is Scope.NAMESPACE:
+            name = await self._cluster.namespace_uid(request.origin.claim_namespace)
+        return FileSystemOwner(scope=template.scope, name=name, cluster=await self._cluster.cluster_uid())
+
+    async def _create(
+        self, token: str, template: FileSystemTemplate, tags: Mapping[str, str]
+    ) -> MadeFileSystem:
+        try:
+            made = await self._gateway.made_file_systems.create(token, template, tags)
+        except AwsAlreadyExists:
+            # By an earlier attempt whose answer was lost, or by another controller.
+            existing = await self._gateway.made_file_systems.with_token(token)
+            if existing is None:
+                raise
+            _check_usable(existing)
+            return existing
+        log.info("file-system-created", file_system=made.file_system_id, owner=made.owner.name)
+        return made
+
+    async def _finish(
+        self,
+        found: MadeFileSystem,
+        template: FileSystemTemplate,
+        subnets: Sequence[Subnet],
+        say: Callable[[str], None],
+    ) -> None:
+        """Configure the file system and create its mount targets; record that it is ready."""
+        name, until = found.file_system_id, _now() + self._patience_seconds
+        while not found.state.usable:
+            if found.state.ending:
+                raise _pending(name, "is being deleted")
+            await self._pause(name, "is being created", until)
+            found = await self._get(name)
+        # Before the first mount target: without a policy, clients without TLS would be admitted.
+        await self._gateway.made_file_systems.configure(name, template)
+        vpc_id = subnets[0].vpc_id
+        groups: Sequence[str] = template.security_groups
+        if not groups:
+            ranges = await self._gateway.owned.network_ranges(vpc_id)
+            tags = {CLUSTER: "true", **{one.key: one.value for one in self._tags}}
+            group = await self._gateway.owned.ensure_security_group(
+                found.security_group, vpc_id, ranges, tags
+            )
+            groups = (group,)
+        await self._ensure_mount_targets(name, subnets, groups)
+        wanted, last = {one.zone for one in subnets}, -1
+        while last < len(wanted):
+            targets = [one for one in await self._gateway.mount_targets(name) if one.zone in wanted]
+            usable = sum(one.state.usable for one in targets)
+            if usable != last:
+                say(f"mount targets {usable} of {len(wanted)}")
+            last = usable
+            if last < len(wanted):
+                failed = [one.mount_target_id for one in targets if one.state is LifeCycleState.ERROR]
+                delete = f"; delete {', '.join(failed)}, which AWS could not create" if failed else ""
+                await self._pause(name, f"has {usable} of {len(wanted)} mount targets{delete}", until)
+        _check_usable(await self._get(name))
+        await self._gateway.made_file_systems.set_stage(name, Stage.READY)
+
+    async def _ensure_mount_targets(
+        self, name: FileSystemId, subnets: Iterable[Subnet], groups: Collection[str]
+    ) -> None:
+        zones = {one.zone for one in await self._gateway.mount_targets(name) if not one.state.ending}
+        for subnet in subnets:
+            if subnet.zone in zones:
+                continue
+            try:
+                await self._gateway.create_mount_target(name, subnet.subnet_id, security_groups=groups)
+            except AwsError as error:
+                # By an earlier call whose answer was lost, or by another controller.
+                if error_code(error) != _CONFLICT:
+                    raise
+
+    async def _subnets(self, template: FileSystemTemplate) -> Sequence[Subnet]:
+        """The subnets of the mount targets, one of each zone of the file system."""
+        if template.subnets:
+            subnets = await self._gateway.owned.subnets(template.subnets)
+        else:
+            instances = await self._cluster.instance_ids()
+            if not instances:
+                problem = "is missing, and the cluster has no nodes that are EC2 instances"
+                raise InvalidArgument(problem, field="subnetIds", remedy="name subnets in the StorageClass")
+            subnets = await self._gateway.owned.subnets_of_instances(instances)
+        wanted = [one for one in subnets if template.zone in {None, one.zone}]
+        if not wanted:
+            raise InvalidArgument(
+                "has no subnet with nodes of the cluster" if not template.subnets else "has no such subnet",
+                field="availabilityZoneName",
+                value=str(template.zone),
+                remedy="name a subnet of that zone in subnetIds",
+            )
+        try:
+            return one_of_each_zone(wanted)
+        except InvalidValue as error:
+            raise InvalidArgument(
+                error.problem, field="subnetIds", value=error.value, remedy=error.remedy
+            ) from error
+
+    async def _delete_mount_targets(self, name: FileSystemId) -> None:
+        until = _now() + self._patience_seconds
+        while targets := await self._mount_targets(name):
+            for one in targets:
+                if not one.state.ending:
+                    try:
+                        await self._gateway.delete_mount_target(one.mount_target_id)
+                    except AwsNotFound:
+                        continue
+            if _now() >= until:
+                raise NotYet(
+                    f"still has {len(targets)} mount targets, which AWS deletes",
+                    field="file system",
+                    value=name,
+                    remedy="the removal is continued",
+                )
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def _get(self, name: FileSystemId) -> MadeFileSystem:
+        """The file system, as AWS describes it now; raises VolumePending if it does not exist."""
+        try:
+            found = await self._gateway.made_file_systems.get(name)
+        except AwsNotFound:
+            found = None
+        if found is None:
+            raise _pending(name, "was deleted")
+        return found
+
+    async def _mount_targets(self, name: FileSystemId) -> Sequence[MountTarget]:
+        try:
+            return await self._gateway.mount_targets(name)
+        except AwsNotFound:
+            return ()
+
+    async def _pause(self, name: FileSystemId, problem: str, until: float) -> None:
+        if _now() >= until:
+            raise _pending(name, problem)
+        await asyncio.sleep(_POLL_SECONDS)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _check_usable(found: MadeFileSystem) -> None:
+    """Raise VolumePending for a file system that is being removed."""
+    if found.stage.is_ending or found.state.ending:
+        raise VolumePending(
+            "is being removed with an earlier volume",
+            field="file system",
+            value=found.file_system_id,
+            remedy=f"another one is created later; if nothing removes it, set its tag {STAGE_TAG} to ready",
+        )
+
+
+def _pending(name: FileSystemId, problem: str) -> VolumePending:
+    return VolumePending(problem, field="file system", value=name, remedy="it is retried")

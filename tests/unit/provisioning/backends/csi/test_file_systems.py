@@ -1,0 +1,645 @@
+"""File systems for claims: one or none, whatever happens to any call to AWS, and whoever else is at work."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+import pytest
+from prometheus_client import CollectorRegistry
+from tests.simulation.virtual import VirtualLoop
+from tests.unit.provisioning.backends.csi.aws_account import (
+    AccountGateway,
+    AwsAccount,
+    Connection,
+    Fault,
+    Killed,
+)
+from tests.unit.provisioning.backends.csi.csi_world import (
+    Folders,
+    KnownClaims,
+    Listed,
+    NamedCluster,
+    OneAccount,
+    Texts,
+    request,
+)
+from tests.unit.provisioning.copying import given_copies
+
+from kube_efs.controllers.unfinished_file_systems import UnfinishedFileSystems, is_needed
+from kube_efs.model.claims import Claim, ReclaimPolicy
+from kube_efs.model.csi.access_points import AccessPoint, VolumeRequest
+from kube_efs.model.csi.claims import DRIVER
+from kube_efs.model.csi.cross_account import CrossAccountRole
+from kube_efs.model.csi.errors import ExistingVolumeDiffers, InvalidArgument, VolumePending
+from kube_efs.model.csi.file_system_templates import Scope
+from kube_efs.model.csi.made_file_systems import FileSystemOwner
+from kube_efs.model.csi.root_directories import VolumeOrigin
+from kube_efs.model.csi.volume_handles import VolumeHandle, parse_volume_handle
+from kube_efs.model.efs.directories import Permissions
+from kube_efs.model.efs.ids import ClaimUid
+from kube_efs.model.errors import AwsError, AwsLimitReached, KubeEfsError, NotYet, RemovalRefused
+from kube_efs.model.volumes import ClaimReference, CsiSource, Location, Volume, VolumePhase
+from kube_efs.provisioning.backends.csi.access_points import AccessPoints
+from kube_efs.provisioning.backends.csi.accounts import Account
+from kube_efs.provisioning.backends.csi.directories import CsiDirectories
+from kube_efs.provisioning.backends.csi.file_systems import FileSystems
+from kube_efs.provisioning.backends.csi.volumes import CsiVolumes
+from kube_efs.provisioning.guards import Guards
+from kube_efs.provisioning.volume_index import VolumeIndex
+from kube_efs.telemetry.metrics import AwsMetrics
+
+UID = "3f0d2c1e-5a4b-4c3d-9e8f-0123456789ab"
+CLAIM = Claim(namespace="team", name="data", uid=ClaimUid(UID), storage_class="csi")
+# More calls than any creation or removal makes.
+_CALLS_MOST = 100
+
+
+class Driver:
+    """A process with the driver's volumes on an account, and its view of the cluster."""
+
+    def __init__(self, account: AwsAccount, *, patience_seconds: float = 60.0) -> None:
+        self.account = account
+        self.connection = Connection(account)
+        gateway = AccountGateway(self.connection)
+        self.index, self.folders, self.claims = VolumeIndex(), Folders(), KnownClaims()
+        self.store = Listed(self.index)
+        self.steps: list[str] = []
+        self.cluster = NamedCluster()
+        self.file_systems = FileSystems(
+            gateway,
+            self.cluster,
+            Texts(),
+            notice=lambda _claim, step: self.steps.append(step),
+            patience_seconds=patience_seconds,
+        )
+        kind = request().parameters.provisioning.kind
+        points = AccessPoints(gateway.access_points, self.index, quota=10, clock=self._now)
+        self.guards = Guards(index=self.index, store=self.store, roots=self._roots)
+        copies, _ = given_copies(self.guards.reservations)
+        self._points = points
+        self.volumes = CsiVolumes(
+            accounts=OneAccount(Account(gateway=gateway, access_points={kind: points})),
+            directories=CsiDirectories(
+                self.folders,
+                copies=copies,
+                index=self.index,
+                reservations=self.guards.reservations,
+                clock=self._now,
+            ),
+            file_systems=self.file_systems,
+            index=self.index,
+            guards=self.guards,
+            removes_directories=False,
+            clock=self._now,
+        )
+
+    def _now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    async def _roots(self, location: Location, role: CrossAccountRole | None) -> tuple[AccessPoint, ...]:
+        return await self._points.roots(location.file_system_id)
+
+    async def create(self, wanted: VolumeRequest) -> VolumeHandle:
+        """The volume, and its object in the cluster."""
+        made = await self.volumes.create(wanted, claim=CLAIM)
+        self.note(wanted.name, made.handle)
+        return made.handle
+
+    def note(
+        self,
+        name: str,
+        handle: VolumeHandle | str,
+        *,
+        phase: VolumePhase = VolumePhase.RELEASED,
+        provisioned_by: str | None = DRIVER,
+    ) -> None:
+        """Add the object of a volume to the cluster."""
+        self.index.put_volume(
+            Volume(
+                name=name,
+                uid=f"uid-of-{name}",
+                phase=phase,
+                reclaim_policy=ReclaimPolicy.DELETE,
+                provisioned_by=provisioned_by,
+                claim=ClaimReference(namespace="team", name="data"),
+                csi=CsiSource(handle=str(handle)),
+            )
+        )
+
+    def forget(self, name: str) -> None:
+        """Delete the object of a volume."""
+        self.index.drop_volume(self.index.volumes[name])
+
+    async def remove_unfinished(self) -> None:
+        """Remove what nobody needs, as the leader does."""
+        duty = UnfinishedFileSystems(
+            self.file_systems,
+            self.guards,
+            self.claims,
+            AwsMetrics(CollectorRegistry()),
+            clock=lambda: self._now() + 1000,
+        )
+        await duty.remove_all()
+
+
+def wanted(name: str = f"pvc-{UID}", **parameters: str) -> VolumeRequest:
+    """A request for a volume on a file system of its own."""
+    return request(name, provisioningMode="efs-fs", fileSystemId="-", **parameters)
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    """Run it in virtual time."""
+    loop = VirtualLoop()
+    try:
+        loop.run_until_complete(test())
+    finally:
+        loop.close()
+
+
+async def _until_done(attempt: Callable[[], Awaitable[object]]) -> None:
+    """Repeat it as csi-provisioner and the queue do."""
+    for _ in range(50):
+        try:
+            await attempt()
+        except (AwsError, NotYet, RemovalRefused, VolumePending):
+            await asyncio.sleep(10)
+        else:
+            return
+    pytest.fail("it never ended")
+
+
+# --- a file system for a claim
+
+
+def test_claim_gets_a_file_system_with_everything_that_its_class_describes() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account)
+        handle = await driver.create(
+            wanted(
+                throughputMode="provisioned",
+                provisionedThroughputInMibps="12.5",
+                kmsKeyId="alias/storage",
+                transitionToIA="AFTER_30_DAYS",
+                transitionToPrimaryStorageClass="AFTER_1_ACCESS",
+                backup="true",
+                fileSystemTags="team=storage,cost=42",
+            )
+        )
+        ((name, made),) = account.file_systems.items()
+        assert (handle.file_system_id, handle.access_point_id in account.access_points) == (name, True)
+        assert made["Encrypted"] is True
+        assert (made["ThroughputMode"], made["ProvisionedThroughputInMibps"]) == ("provisioned", 12.5)
+        assert (made["KmsKeyId"], made["Backup"]) == ("alias/storage", True)
+        assert made["PerformanceMode"] == "generalPurpose"
+        tags = {one["Key"]: one["Value"] for one in made["Tags"]}
+        assert (tags["Name"], tags["team"], tags["cost"]) == ("team/data", "storage", "42")
+        assert tags["efs.csi.aws.com/cluster"] == "true"
+        assert account.stage(name) == "ready"
+        assert account.lifecycles[name] == [
+            {"TransitionToIA": "AFTER_30_DAYS"},
+            {"TransitionToPrimaryStorageClass": "AFTER_1_ACCESS"},
+        ]
+        assert "aws:SecureTransport" in account.policies[name]
+        (group,) = account.groups.values()
+        assert group["rules"] == {"10.0.0.0/16"}
+        zones = sorted(one["AvailabilityZoneName"] for one in account.mount_targets.values())
+        assert zones == ["us-east-1a", "us-east-1b", "us-east-1c"]
+        assert all(one["groups"] == [group["GroupId"]] for one in account.mount_targets.values())
+
+    run(test)
+
+
+def test_steps_are_told_with_their_time() -> None:
+    async def test() -> None:
+        driver = Driver(AwsAccount())
+        handle = await driver.create(wanted())
+        name = f"File system {handle.file_system_id}: "
+        assert driver.steps[0] == "Creating a file system (0 s)"
+        assert driver.steps[1:] == [f"{name}mount targets 0 of 3 (4 s)", f"{name}mount targets 3 of 3 (8 s)"]
+
+    run(test)
+
+
+def test_class_can_name_one_zone_and_the_network() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account)
+        driver.cluster.instances = frozenset()
+        await driver.create(
+            wanted(
+                availabilityZoneName="us-east-1b",
+                subnetIds="subnet-0, subnet-1",
+                securityGroupIds="sg-1",
+                fileSystemPolicy="none",
+            )
+        )
+        (target,) = account.mount_targets.values()
+        assert (target["SubnetId"], target["groups"]) == ("subnet-1", ["sg-1"])
+        assert (account.groups, account.policies) == ({}, {})
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "problem"),
+    [
+        ({"subnetIds": "subnet-7"}, "DescribeSubnets"),
+        ({"availabilityZoneName": "us-east-1f"}, "no subnet"),
+    ],
+)
+def test_impossible_network_leaves_nothing_behind(parameters: dict[str, str], problem: str) -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        with pytest.raises(KubeEfsError, match=problem):
+            await Driver(account).create(wanted(**parameters))
+        assert account.is_empty
+
+    run(test)
+
+
+def test_cluster_without_instances_must_name_subnets() -> None:
+    async def test() -> None:
+        driver = Driver(AwsAccount())
+        driver.cluster.instances = frozenset()
+        with pytest.raises(InvalidArgument, match="subnetIds"):
+            await driver.create(wanted())
+
+    run(test)
+
+
+def test_other_account_is_refused() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        role = CrossAccountRole(role_arn="arn:aws:iam::123456789012:role/other")
+        with pytest.raises(InvalidArgument, match="only supported in the account of the cluster"):
+            await Driver(account).volumes.create(wanted(), role)
+        assert account.is_empty
+
+    run(test)
+
+
+def test_used_up_quota_is_an_error_with_a_remedy() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        account.file_system_quota = 0
+        with pytest.raises(AwsLimitReached, match="request a higher quota"):
+            await Driver(account).create(wanted())
+
+    run(test)
+
+
+def test_other_class_of_the_same_volume_is_refused() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        await Driver(account).create(wanted())
+        with pytest.raises(ExistingVolumeDiffers, match="generalPurpose"):
+            await Driver(account).create(wanted(performanceMode="maxIO"))
+        assert len(account.file_systems) == 1
+
+    run(test)
+
+
+def test_impatient_attempt_says_how_far_it_is_and_the_next_one_continues() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account, patience_seconds=0)
+        with pytest.raises(VolumePending, match="is being created"):
+            await driver.create(wanted())
+        await asyncio.sleep(5)
+        with pytest.raises(VolumePending, match="has 0 of 3 mount targets"):
+            await driver.create(wanted())
+        await asyncio.sleep(5)
+        await driver.create(wanted())
+        assert len(account.file_systems) == 1
+
+    run(test)
+
+
+# --- any call fails
+
+
+@pytest.mark.parametrize("fault", Fault)
+def test_creation_leaves_one_file_system_whichever_call_fails(fault: Fault) -> None:
+    async def test(fails_at: int) -> bool:
+        account = AwsAccount()
+        driver = Driver(account)
+        driver.connection.fails_at, driver.connection.fault = fails_at, fault
+        try:
+            await _until_done(lambda: driver.create(wanted()))
+        except Killed:
+            await _until_done(lambda: Driver(account).create(wanted()))
+        assert len(account.file_systems) == len(account.access_points) == len(account.groups) == 1
+        assert len(account.mount_targets) == 3
+        assert account.stage(*account.file_systems) == "ready"
+        return len(driver.connection.calls) >= fails_at
+
+    _with_each_call(test, least=15)
+
+
+@pytest.mark.parametrize("fault", Fault)
+def test_removal_leaves_nothing_whichever_call_fails(fault: Fault) -> None:
+    async def test(fails_at: int) -> bool:
+        account = AwsAccount()
+        handle = await Driver(account).create(wanted())
+        driver = Driver(account)
+        driver.note(f"pvc-{UID}", handle)
+        driver.connection.fails_at, driver.connection.fault = fails_at, fault
+        try:
+            await _until_done(lambda: driver.volumes.delete(handle))
+        except Killed:
+            successor = Driver(account)
+            successor.note(f"pvc-{UID}", handle)
+            await _until_done(lambda: successor.volumes.delete(handle))
+        await asyncio.sleep(10)
+        account.advance()
+        assert account.is_empty
+        return len(driver.connection.calls) >= fails_at
+
+    _with_each_call(test, least=10)
+
+
+@pytest.mark.parametrize("fault", [Fault.KILLED_BEFORE, Fault.KILLED_AFTER])
+def test_nothing_is_left_of_a_claim_that_was_deleted_after_a_crash(fault: Fault) -> None:
+    async def test(fails_at: int) -> bool:
+        account = AwsAccount()
+        driver = Driver(account)
+        driver.connection.fails_at, driver.connection.fault = fails_at, fault
+        try:
+            await driver.create(wanted())
+        except Killed:
+            await asyncio.sleep(10)
+            if account.file_systems and account.stage(*account.file_systems) == "ready":
+                return True  # The access point may exist, so nothing may be removed without its volume.
+            await _until_done(Driver(account).remove_unfinished)
+            await asyncio.sleep(10)
+            account.advance()
+            assert account.is_empty
+            return True
+        return False
+
+    _with_each_call(test, least=10)
+
+
+def _with_each_call(test: Callable[[int], Awaitable[bool]], *, least: int) -> None:
+    """Let the first call fail, the second, and so on, until the test makes fewer calls."""
+    for fails_at in range(1, _CALLS_MOST):
+        loop = VirtualLoop()
+        try:
+            is_reached = loop.run_until_complete(test(fails_at))
+        finally:
+            loop.close()
+        if not is_reached:
+            assert fails_at > least
+            return
+    pytest.fail("more calls than expected")
+
+
+def test_unfinished_file_system_of_an_existing_claim_stays() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account, patience_seconds=0)
+        with pytest.raises(VolumePending):
+            await driver.create(wanted())
+        with pytest.raises(VolumePending):
+            await driver.create(wanted("pvc-of-a-namespace", scope="namespace"))
+        driver.claims.known["team", "data"] = CLAIM
+        await driver.remove_unfinished()
+        assert len(account.file_systems) == 2
+        await asyncio.sleep(10)
+        assert {account.stage(one) for one in account.file_systems} == {"creating"}
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    ("name", "is_expected"),
+    [
+        (f"pvc-{UID}", True),
+        (f"other-prefix-{UID}", True),
+        (f"pvc-{UID.replace('-', '')[:12]}", True),
+        ("pvc-3f0d", False),
+        ("pvc-00000000-0000-0000-0000-000000000000", False),
+    ],
+)
+def test_volume_belongs_to_its_claim_however_csi_provisioner_names_it(name: str, is_expected: bool) -> None:
+    owner = FileSystemOwner(scope=Scope.CLAIM, name=name, cluster="cluster-uid")
+    assert is_needed(owner, [CLAIM], ["uid-of-team"]) is is_expected
+
+
+def test_file_systems_of_other_clusters_are_never_removed() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account, patience_seconds=0)
+        with pytest.raises(VolumePending):
+            await driver.create(wanted())
+        for one in account.file_systems.values():
+            one["Tags"] = [
+                {**tag, "Value": "another"} if tag["Key"] == "efs.csi.aws.com/kubernetes-cluster" else tag
+                for tag in one["Tags"]
+            ]
+        await asyncio.sleep(10)
+        await driver.remove_unfinished()
+        await asyncio.sleep(10)
+        assert len(account.file_systems) == 1
+
+    run(test)
+
+
+# --- a file system for a namespace
+
+
+def _of(namespace: str, number: int) -> VolumeRequest:
+    origin = VolumeOrigin(claim_name=f"data-{number}", claim_namespace=namespace)
+    return replace(wanted(f"pvc-{namespace}-{number}", scope="namespace"), origin=origin)
+
+
+def test_claims_of_a_namespace_share_a_file_system_until_the_last_one_is_gone() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account)
+        first, second, other = await asyncio.gather(
+            driver.create(_of("team", 1)), driver.create(_of("team", 2)), driver.create(_of("others", 1))
+        )
+        assert first.file_system_id == second.file_system_id != other.file_system_id
+        assert first.access_point_id != second.access_point_id
+        await driver.volumes.delete(first)
+        driver.forget("pvc-team-1")
+        assert set(account.file_systems) == {first.file_system_id, other.file_system_id}
+        assert first.access_point_id not in account.access_points
+        await driver.volumes.delete(second)
+        await asyncio.sleep(10)
+        await driver.create(_of("others", 2))
+        assert set(account.file_systems) == {other.file_system_id}
+
+    run(test)
+
+
+def test_object_that_csi_provisioner_has_not_deleted_yet_does_not_keep_the_file_system() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account)
+        handles = [await driver.create(_of("team", number)) for number in range(2)]
+        for handle in handles:  # The objects of both exist until the end.
+            await driver.volumes.delete(handle)
+        await asyncio.sleep(10)
+        account.advance()
+        assert account.is_empty
+
+    run(test)
+
+
+def test_other_parameters_and_other_namespaces_have_file_systems_of_their_own() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account)
+        await driver.create(_of("team", 1))
+        await driver.create(replace(wanted("pvc-9", scope="namespace", backup="true")))
+        assert len(account.file_systems) == 2
+
+    run(test)
+
+
+def test_namespace_must_be_known() -> None:
+    async def test() -> None:
+        with pytest.raises(InvalidArgument, match="extra-create-metadata"):
+            await Driver(AwsAccount()).create(replace(_of("team", 1), origin=VolumeOrigin()))
+
+    run(test)
+
+
+# --- who else uses the file system
+
+
+@pytest.mark.parametrize("scope", ["claim", "namespace"])
+def test_strangers_volume_keeps_the_file_system(scope: str) -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account)
+        handle = await driver.create(wanted(scope=scope))
+        driver.note("backup", str(handle.file_system_id), phase=VolumePhase.BOUND, provisioned_by=None)
+        with pytest.raises(RemovalRefused, match="also used by volume backup"):
+            await driver.volumes.delete(handle)
+        assert (len(account.access_points), account.stage(handle.file_system_id)) == (1, "ready")
+        driver.forget("backup")
+        await driver.volumes.delete(handle)
+        assert not account.access_points
+
+    run(test)
+
+
+def test_access_point_without_a_volume_keeps_the_file_system() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account)
+        handle = await driver.create(wanted())
+        account.access_points["fsap-0123456789abcdef0"] = {
+            "AccessPointId": "fsap-0123456789abcdef0",
+            "FileSystemId": handle.file_system_id,
+            "ClientToken": "of somebody",
+        }
+        with pytest.raises(RemovalRefused, match="also used by access point fsap-0123456789abcdef0"):
+            await driver.volumes.delete(handle)
+        assert len(account.access_points) == 2
+
+    run(test)
+
+
+def test_snapshot_keeps_the_file_system() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account)
+        handle = await driver.create(wanted())
+        driver.folders.made[f"{handle.file_system_id}:/.kube-efs-snapshots/s-1"] = Permissions()
+        with pytest.raises(RemovalRefused, match="contains 1 snapshots"):
+            await driver.volumes.delete(handle)
+        assert len(account.access_points) == 1
+
+    run(test)
+
+
+def test_volume_of_another_class_on_the_file_system_is_removed_alone() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account)
+        handle = await driver.create(wanted())
+        guest = await driver.create(request("pvc-guest", fileSystemId=handle.file_system_id))
+        await driver.volumes.delete(guest)
+        assert (list(account.file_systems), list(account.access_points)) == (
+            [handle.file_system_id],
+            [handle.access_point_id],
+        )
+
+    run(test)
+
+
+def test_retained_volume_keeps_its_namespaces_file_system() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account)
+        kept, removed = await driver.create(_of("team", 1)), await driver.create(_of("team", 2))
+        volume = driver.index.volumes["pvc-team-1"]
+        driver.index.put_volume(replace(volume, reclaim_policy=ReclaimPolicy.RETAIN))
+        await driver.volumes.delete(removed)
+        assert list(account.access_points) == [kept.access_point_id]
+        assert account.stage(kept.file_system_id) == "ready"
+
+    run(test)
+
+
+@pytest.mark.parametrize("pause", [*range(1, 40), 150, 210, 350, 450])
+def test_new_volume_and_the_removal_of_the_last_one_exclude_each_other(pause: int) -> None:
+    """Two processes, one call after the other in every order: no volume is on a deleted file system."""
+
+    async def test() -> None:
+        account = AwsAccount()
+        first, second = Driver(account), Driver(account)
+        old = await first.create(_of("team", 1))
+        second.note("pvc-team-1", old)
+        removal = asyncio.ensure_future(_until_done(lambda: first.volumes.delete(old)))
+        # Each call takes 10 ms, so a different call of the removal comes next each time.
+        await asyncio.sleep(pause * 0.01 + 0.005)
+        await _until_done(lambda: second.create(_of("team", 2)))
+        new = parse_volume_handle(second.index.volumes["pvc-team-2"].csi.handle)  # type: ignore[union-attr]
+        first.note("pvc-team-2", new, phase=VolumePhase.BOUND)
+        await removal
+        await asyncio.sleep(100)
+        account.advance()
+        assert new.file_system_id in account.file_systems
+        assert account.file_systems[new.file_system_id]["LifeCycleState"] == "available"
+        assert account.stage(new.file_system_id) == "ready"
+        assert list(account.access_points) == [new.access_point_id]
+        assert sum(one["FileSystemId"] == new.file_system_id for one in account.mount_targets.values()) == 3
+
+    run(test)
+
+
+def test_tags_that_decide_cannot_be_replaced_by_a_class() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        await Driver(account).create(
+            wanted(fileSystemTags="efs.csi.aws.com/stage=creating,efs.csi.aws.com/created-for=pvc-x")
+        )
+        tags = {one["Key"]: one["Value"] for one in next(iter(account.file_systems.values()))["Tags"]}
+        assert tags["efs.csi.aws.com/created-for"] == f"pvc-{UID}"
+
+    run(test)
+
+
+def test_calls_of_other_volumes_do_not_grow() -> None:
+    """Only the first removal on an existing file system asks whether it was created for a claim."""
+
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account)
+        made = await driver.create(wanted())
+        name = made.file_system_id
+        account.file_systems[name]["Tags"] = []
+        handles = [await driver.create(request(f"pvc-{number}", fileSystemId=name)) for number in range(2)]
+        driver.connection.calls.clear()
+        await driver.volumes.delete(handles[0])
+        first = driver.connection.calls.count("DescribeFileSystems")
+        await driver.volumes.delete(handles[1])
+        assert (first, driver.connection.calls.count("DescribeFileSystems")) == (1, 1)
+
+    run(test)
