@@ -404,11 +404,11 @@ async def test_one_zone_volume_has_node_affinity_if_the_class_enforces_it(
 MALFORMED: dict[str, tuple[dict[str, str], str]] = {
     "no mode": (
         {"provisioningMode": "-"},
-        "provisioningMode: is missing; use one of efs-ap, efs-dir, s3files-ap",
+        "provisioningMode: is missing; use one of efs-ap, efs-dir, s3files-ap, efs-fs",
     ),
     "another mode": (
         {"provisioningMode": "efs-db"},
-        "provisioningMode: 'efs-db' is not supported; use one of efs-ap, efs-dir, s3files-ap",
+        "provisioningMode: 'efs-db' is not supported; use one of efs-ap, efs-dir, s3files-ap, efs-fs",
     ),
     "no file system": ({"fileSystemId": "-"}, "fileSystemId: is missing; give one of fileSystemId"),
     "two sources": (

@@ -14,6 +14,8 @@ from kube_efs.aws.access_points import AwsAccessPoints
 from kube_efs.aws.connection import Service, Value
 from kube_efs.aws.errors import translate
 from kube_efs.aws.gateway import AwsGateway
+from kube_efs.aws.made_file_systems import AwsMadeFileSystems
+from kube_efs.aws.owned import AwsOwned
 from kube_efs.aws.s3_files import AwsS3Files
 
 # The total timeout of the client library.
@@ -29,6 +31,8 @@ class SimulatedGateway(AwsGateway):
         self._connection = connection  # type: ignore[assignment]
         self.access_points = AwsAccessPoints(connection)  # type: ignore[arg-type]
         self.s3_files = AwsS3Files(connection)  # type: ignore[arg-type]
+        self.made_file_systems = AwsMadeFileSystems(connection)  # type: ignore[arg-type]
+        self.owned = AwsOwned(connection)  # type: ignore[arg-type]
 
 
 class Connection:
@@ -139,9 +143,9 @@ class Connection:
 
     def _carry_out(self, operation: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
         match operation:
-            case "DescribeFileSystems":
+            case "DescribeFileSystems" if "CreationToken" not in given:
                 return {"FileSystems": self._file_systems(given.get("FileSystemId"))}
-            case "DescribeMountTargets":
+            case "DescribeMountTargets" if given["FileSystemId"] not in self._efs.account.file_systems:
                 return {"MountTargets": self._mount_targets(given["FileSystemId"])}
             case "DescribeAccessPoints":
                 return {"AccessPoints": self._access_points(given)}
@@ -152,17 +156,33 @@ class Connection:
                     raise _error(operation, "AccessPointNotFound", 404)
                 self._history.note("AWS deletes {}", given["AccessPointId"])
                 return {}
-        raise NotImplementedError(operation)
+        answer = self._efs.account.call(operation, given)
+        match operation:
+            case "CreateFileSystem":
+                made = self._efs.add(answer["FileSystemId"])
+                made.made_by, made.since = self._process.name, self._loop.time()
+                self._history.note("AWS makes {} for {}", made.file_system_id, given["CreationToken"])
+            case "DeleteFileSystem":
+                self._history.note("AWS deletes {}", given["FileSystemId"])
+                self._efs.delete(given["FileSystemId"])
+            case "TagResource":
+                self._history.note("AWS tags {} with {}", given["ResourceId"], given["Tags"][0]["Value"])
+        return answer
 
     def _file_systems(self, wanted: str | None) -> list[Mapping[str, Any]]:
         if wanted is None and self.lists_nothing():
             self._history.note("AWS lists no file systems to {}", self._process.name)
             return []
         found = [one for one in self._efs.file_systems.values() if wanted in {None, one.file_system_id}]
-        found = [one for one in found if one.listed]
-        if wanted and not found:
+        found = [one for one in found if one.listed and not one.made_by]
+        entries: list[Mapping[str, Any]] = [
+            {"FileSystemId": one.file_system_id, "LifeCycleState": "available"} for one in found
+        ]
+        made = self._efs.account.call("DescribeFileSystems", {})["FileSystems"]
+        entries += [one for one in made if wanted in {None, one["FileSystemId"]}]
+        if wanted and not entries:
             raise _error("DescribeFileSystems", "FileSystemNotFound", 404)
-        return [{"FileSystemId": one.file_system_id, "LifeCycleState": "available"} for one in found]
+        return entries
 
     def _mount_targets(self, file_system_id: str) -> list[Mapping[str, Any]]:
         found = self._efs.file_systems.get(file_system_id)
@@ -197,6 +217,8 @@ class Connection:
         on = self._efs.file_systems.get(given["FileSystemId"])
         if on is None or not on.listed:
             raise _error("CreateAccessPoint", "FileSystemNotFound", 404)
+        if on.made_by:
+            self._efs.account.check_available("CreateAccessPoint", on.file_system_id)
         if sum(one["FileSystemId"] == given["FileSystemId"] for one in points) >= self._quota:
             raise _error("CreateAccessPoint", "AccessPointLimitExceeded", 403)
         made = self._efs.add_access_point(self._process.name, self._requested_at[_identity(given)], **given)

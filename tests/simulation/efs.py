@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from tests.unit.provisioning.backends.csi.aws_account import AwsAccount
+
 Parts: TypeAlias = tuple[str, ...]
 
 TRASH = ".kube-efs-trash"
@@ -61,7 +63,8 @@ class Copy:
 class FileSystem:
     """A file system; ``listed`` is whether AWS lists it, and ``since`` the time since then.
 
-    ``is_full`` is whether nothing can be created in it.
+    ``is_full`` is whether nothing can be created in it. ``made_by`` is the process that created it for
+    claims. A deleted one stays known, without data.
     """
 
     file_system_id: str
@@ -70,6 +73,8 @@ class FileSystem:
     listed: bool = True
     is_full: bool = False
     since: float = 0.0
+    made_by: str = ""
+    is_deleted: bool = False
     copies: dict[str, Copy] = field(default_factory=dict)
 
     def find(self, parts: Parts) -> Directory | None:
@@ -102,6 +107,9 @@ class Efs:
         self.access_points: dict[str, dict[str, Any]] = {}
         self.on_removal: list[RemovalObserver] = []
         self.on_access_point_removal: list[Callable[[dict[str, Any]], None]] = []
+        self.on_file_system_removal: list[Callable[[FileSystem], None]] = []
+        # The file systems that were created for claims, with their mount targets and security groups.
+        self.account = AwsAccount(self.access_points)
         # File system and directory of each source that a pod copies at this moment.
         self.being_copied: Callable[[], Iterable[tuple[str, Parts]]] = tuple
         # The process that became the leader last.
@@ -116,6 +124,13 @@ class Efs:
         address = f"10.0.0.{len(self.file_systems) + 10}"
         made = self.file_systems[file_system_id] = FileSystem(file_system_id, address)
         return made
+
+    def delete(self, file_system_id: str) -> None:
+        """Delete the file system with its data."""
+        found = self.file_systems[file_system_id]
+        for observer in self.on_file_system_removal:
+            observer(found)
+        found.root, found.listed, found.is_deleted = Directory(), False, True
 
     def move_to_trash(self, file_system: FileSystem, parts: Parts, name: str, why: str) -> bool:
         """Rename the directory into the trash, if it exists."""

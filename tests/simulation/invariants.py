@@ -148,6 +148,7 @@ class Invariants:
         server.observers.append(self._changed)
         efs.on_removal.append(self._directory_goes)
         efs.on_access_point_removal.append(self._access_point_goes)
+        efs.on_file_system_removal.append(self._file_system_goes)
         self.violation: Violation | None = None
         self._authors: dict[str, str] = {}
         self._ports: Mapping[int, str] = {}
@@ -407,6 +408,8 @@ class Invariants:
 
     def _is_steady(self, file_system_id: str) -> bool:
         found = self._efs.file_systems[file_system_id]
+        if found.made_by:  # It goes with its volumes.
+            return False
         return found.listed and self._clock() > found.since + _STEADY_SECONDS
 
     # --- removals
@@ -436,8 +439,25 @@ class Invariants:
         causes = [one for one in through if not one.by_users and _may_go(one)]
         text = f"access point {access_point_id} goes"
         self._judge(causes, [one for one in through if not one.is_gone], text)
-        if not causes:
+        on = self._efs.file_systems[access_point["FileSystemId"]]
+        is_unused = bool(on.made_by) and not through and not self._is_claimed(access_point)
+        if not causes and not is_unused:
             self.fail(f"{text}, though no released volume leads through it")
+
+    def _is_claimed(self, access_point: dict[str, Any]) -> bool:
+        """Whether the claim exists for which it was created."""
+        claims = self._server.all("persistentvolumeclaims")
+        return any(access_point["ClientToken"].endswith(one["metadata"]["uid"]) for one in claims)
+
+    def _file_system_goes(self, file_system: FileSystem) -> None:
+        """With it goes the data of all volumes on it, also of those whose access points are gone."""
+        here = (file_system.file_system_id, ())
+        on = [one for one in self.records.values() if is_in(one.place, here)]
+        causes = [one for one in on if not one.by_users and _may_go(one)]
+        text = f"{file_system.file_system_id} goes"
+        self._judge(causes, [one for one in on if not one.is_gone], text)
+        if not causes and (on or file_system.root.is_used):
+            self.fail(f"{text}, though no released volume was on it")
 
     def _judge(self, causes: list[Record], hit: list[Record], text: str) -> None:
         for record in hit:

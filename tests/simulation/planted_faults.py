@@ -25,6 +25,7 @@ from kube_efs.aws import catalogue
 from kube_efs.controllers import claims, tunnel_targets
 from kube_efs.controllers.claims import ClaimController
 from kube_efs.controllers.tunnel_targets import TunnelTargetsController
+from kube_efs.controllers.unfinished_file_systems import UnfinishedFileSystems
 from kube_efs.kube import building
 from kube_efs.kube.claims import ClaimStore
 from kube_efs.kube.leases import Leadership
@@ -37,10 +38,11 @@ from kube_efs.model.errors import RemovalRefused, WorkerFailed
 from kube_efs.model.volumes import Volume
 from kube_efs.provisioning import engine as engines
 from kube_efs.provisioning import guards
-from kube_efs.provisioning.backends.csi import access_points
+from kube_efs.provisioning.backends.csi import access_points, file_systems
 from kube_efs.provisioning.backends.csi import volumes as csi_volumes
 from kube_efs.provisioning.backends.csi.access_points import AccessPoints
 from kube_efs.provisioning.backends.csi.directories import CsiDirectories
+from kube_efs.provisioning.backends.csi.file_systems import FileSystems
 from kube_efs.provisioning.backends.csi.volumes import CsiVolumes
 from kube_efs.provisioning.backends.directory import DirectoryBackend
 from kube_efs.provisioning.backends.tunnel import TunnelBackend
@@ -620,3 +622,37 @@ def claims_that_exist_get_a_volume_without_their_copy() -> None:
         return True
 
     _put(ClaimStore, "is_gone", gone)
+
+
+# --- file systems for claims
+
+
+@planted_fault(LOSS, "own file systems")
+def file_systems_are_removed_with_any_volume() -> None:
+    """The guards do not look for other users of the file system."""
+
+    async def nothing(self: Any, *arguments: Any) -> str:
+        return ""
+
+    _put(Guards, "_check_file_system", nothing)
+
+
+@planted_fault(LEFTOVERS, "own file systems")
+def unfinished_file_systems_stay() -> None:
+    """Nobody removes file systems whose claims were deleted before they were ready."""
+
+    async def nothing(self: Any) -> None:
+        return None
+
+    _put(UnfinishedFileSystems, "remove_all", nothing)
+
+
+@planted_fault(LOSS, "own file systems by csi-provisioner")
+def new_volumes_ignore_a_removal_that_has_begun() -> None:
+    """The stage is neither read before a volume is created nor afterwards."""
+
+    async def nothing(self: Any, file_system_id: Any) -> None:
+        return None
+
+    _put(FileSystems, "record_use", nothing)
+    _put(file_systems, "_check_usable", lambda found: None)

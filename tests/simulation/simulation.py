@@ -144,6 +144,8 @@ class Simulation:
         self._active_seconds = theme.active_seconds or _ACTIVE_SECONDS
         self._is_calm = self._pauses_at_read = False
         self.server.readers.append(self._looked)
+        for name in ("kube-system", "red", "blue"):
+            self.server.create("namespaces", {"metadata": {"name": name}})
         self.history.note(
             "theme {}, backends {}, quota {}, {}", theme.name, backends, quota, self.request_faults
         )
@@ -319,7 +321,7 @@ class Simulation:
         self.loop.after(_ADVICE_SECONDS, self.users.annotate_unknown)
         for one in self.efs.file_systems.values():
             one.is_full = False
-            if not one.listed:
+            if not one.listed and not one.is_deleted:
                 one.listed, one.since = True, self.loop.time()
         for node in self.nodes.all:
             if not node.is_well:
@@ -390,10 +392,13 @@ class Simulation:
         first, last = gid_range(provisioner, parameters)
         if first and not set(range(first, last + 1)) - self._gids():
             return True
+        on = Counter(one["FileSystemId"] for one in self.efs.access_points.values())
+        if parameters.get("scope") == "namespace":
+            made = (name for name, one in self.efs.file_systems.items() if one.made_by)
+            return any(on[one] >= self._access_points_most for one in made)
         if parameters.get("provisioningMode") != "efs-ap":
             return False
         candidates = (parameters.get("fileSystemIds") or parameters["fileSystemId"]).split(",")
-        on = Counter(one["FileSystemId"] for one in self.efs.access_points.values())
         return all(on[one] >= self._access_points_most for one in candidates)
 
     def _gids(self) -> set[int]:
@@ -433,6 +438,15 @@ class Simulation:
             for one in self.efs.access_points.values()
             if one["AccessPointId"] != record.access_point_id
         ]
+        if record.place and self.efs.file_systems[record.place[0]].made_by:
+            # Its file system is removed with it, or with the last volume of the namespace.
+            others = [one for one in self.invariants.live() if one is not record]
+            known = {one.access_point_id for one in (record, *others) if not one.by_users}
+            points = [one for one in self.efs.access_points.values() if one["AccessPointId"] not in known]
+            used = {one["FileSystemId"] for one in points}
+            used |= {one.place[0] for one in others if one.place and one.by_users}
+            if record.place[0] in used:
+                return True
         shares = record.access_point_id is not None and any(
             one.access_point_id == record.access_point_id
             for one in self.invariants.live()
@@ -452,7 +466,9 @@ class Simulation:
             if one.trash
         ]
         ports = published(self.server, NAMESPACE).values()
-        found += [f"{one} has no port" for one in self.efs.file_systems if one not in ports]
+        there = {name for name, one in self.efs.file_systems.items() if not one.is_deleted}
+        found += [f"{one} has no port" for one in there - {*ports}]
+        found += [f"file system {one} has no volume" for one in self._lonely_file_systems()]
         found += [f"access point {one} has no volume" for one in self._lonely_access_points()]
         return found + [f"directory {one} has no volume" for one in self._lonely_directories()]
 
@@ -477,6 +493,33 @@ class Simulation:
             if one["made_by"]
             and name not in used | kept | self.efs.strays
             and not self._was_lost(one["made_by"])
+        ]
+
+    def _lonely_file_systems(self) -> list[str]:
+        """File systems that were created for claims, and that no volume uses.
+
+        The exceptions are those of access points; one that was never ready is none.
+        """
+        used = {one.place[0] for one in self.invariants.live() if one.place}
+        kept = {
+            one.place[0] for one in self.invariants.records.values() if one.place and not was_removed(one)
+        }
+        account = self.efs.account
+        stages = {name: account.stage(name) for name in account.file_systems}
+        claims = self.server.all("persistentvolumeclaims")
+        pending = [one["metadata"] for one in claims if one["status"]["phase"] == "Pending"]
+        waiting = {f"pvc-{one['uid']}" for one in pending}
+        for namespace in self.server.all("namespaces"):
+            if any(one["namespace"] == namespace["metadata"]["name"] for one in pending):
+                waiting.add(namespace["metadata"]["uid"])
+        return [
+            name
+            for name, one in self.efs.file_systems.items()
+            if one.made_by
+            and not one.is_deleted
+            and name not in used | kept
+            and account.owner(name) not in waiting
+            and not (stages.get(name) == "ready" and self._was_lost(one.made_by))
         ]
 
     def _lonely_directories(self) -> list[str]:

@@ -296,6 +296,40 @@ THEMES: Final[tuple[Theme, ...]] = (
         removals_hang=0.3,
         targets={"POST persistentvolumes": (Fault.LATE, 0.3)},
     ),
+    # File systems for claims, which are created and removed while controllers end.
+    Theme(
+        name="own file systems",
+        backends=_CSI,
+        classes=("own", "own-shared", "own-shared"),
+        pace=3.0,
+        actions={**_BUSY_CLAIMS, "make_static": 3, "set_policy": 3, "delete_static": 3},
+        sources=("csi", "dns", "point", "same point"),
+        places=("same", "root"),
+        trouble=("kill_leader", "kill_leader", "pause_leader", "cut_watches"),
+        trouble_seconds=15.0,
+        start_seconds=0.5,
+        step_seconds=0.2,
+        targets={
+            "CreateFileSystem": (Fault.LATE, 0.2),
+            "DeleteFileSystem": (Fault.LATE, 0.3),
+            "TagResource": (Fault.LATE, 0.1),
+        },
+    ),
+    # The same through csi-provisioner.
+    Theme(
+        name="own file systems by csi-provisioner",
+        backends=_CSI,
+        classes=("own", "own-shared", "own-shared"),
+        pace=3.0,
+        actions={**_BUSY_CLAIMS, "make_static": 2, "set_policy": 3, "delete_static": 3},
+        sources=("csi", "dns"),
+        places=("same", "root"),
+        trouble=("kill", "kill_sidecar", "cut_watches"),
+        trouble_seconds=20.0,
+        start_seconds=0.5,
+        step_seconds=0.2,
+        has_socket=True,
+    ),
     # Changes of the machines' clocks.
     Theme(
         name="clocks",

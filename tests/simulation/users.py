@@ -23,6 +23,7 @@ _TUNNEL = "gnuthought.com/efs-stunnel"
 _DRIVER = "efs.csi.aws.com"
 _COMMON = {"directoryPerms": "700", "gidRangeStart": "50000", "gidRangeEnd": "50006"}
 _BOTH = f"{FIRST},{SECOND}"
+_SUBNETS = "subnet-0,subnet-1"
 
 CLASSES: dict[str, tuple[str, dict[str, str]]] = {
     "tunnel": (_TUNNEL, {"default_file_system_id": FIRST, "file_system_ids": _BOTH}),
@@ -62,6 +63,8 @@ CLASSES: dict[str, tuple[str, dict[str, str]]] = {
             "ensureUniqueDirectory": "false",
         },
     ),
+    "own": (_DRIVER, {"provisioningMode": "efs-fs", "subnetIds": _SUBNETS}),
+    "own-shared": (_DRIVER, {"provisioningMode": "efs-fs", "subnetIds": _SUBNETS, "scope": "namespace"}),
     # The directories of tunnel volumes, by another driver.
     "beside": (
         _DRIVER,
@@ -75,7 +78,7 @@ CLASSES: dict[str, tuple[str, dict[str, str]]] = {
     ),
 }
 # Classes that exist only in some themes.
-_OF_THEMES = frozenset({"plain-second"})
+_OF_THEMES = frozenset({"plain-second", "own", "own-shared"})
 
 
 def gid_range(provisioner: str, parameters: Mapping[str, str]) -> tuple[int, int]:

@@ -3,7 +3,8 @@
 A removal is complete when the directory is in the trash. These rounds delete its contents, and nothing waits
 for them. They work on a few file systems at a time, for some minutes each; the one with the longest wait is
 next. So a huge trash does not delay the others. Stuck entries are retried at growing intervals. Nothing is
-stored: a new leader checks every trash once.
+stored: a new leader checks every trash once. With csi-provisioner, other replicas remove directories too, so
+every trash is checked again at an interval.
 """
 
 import asyncio
@@ -47,6 +48,8 @@ _CHECK_SECONDS: Final = 30.0
 # At most half an hour: the API server deletes an event after an hour unless it is repeated.
 _FIRST_PAUSE_SECONDS: Final = 60.0
 _LAST_PAUSE_SECONDS: Final = 1800.0
+# The interval of checks for what other replicas have moved into a trash.
+_OTHERS_SECONDS: Final = 1200.0
 # The share of a pod's timeout, so that the pod ends in time and reports what is left.
 _SHARE_OF_POD: Final = 0.8
 
@@ -90,7 +93,7 @@ class _Trash:
 
 
 class TrashRounds:
-    """Empties every trash until cancelled."""
+    """Empties every trash until cancelled; ``is_alone`` unless other replicas remove directories too."""
 
     def __init__(
         self,
@@ -99,8 +102,10 @@ class TrashRounds:
         recorder: EventRecorder,
         metrics: ControllerMetrics,
         *,
+        is_alone: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self._is_alone = is_alone
         self._trashes = trashes
         self._terms = terms
         self._recorder = recorder
@@ -161,7 +166,8 @@ class TrashRounds:
         return max(0.0, min(_CHECK_SECONDS, min(waiting, default=math.inf) - self._clock()))
 
     async def _round(self, trash: _Trash) -> None:
-        came_before, trash.came_meanwhile, trash.due = trash.came_meanwhile, False, math.inf
+        came_before, trash.came_meanwhile = trash.came_meanwhile, False
+        trash.due = math.inf if self._is_alone else self._clock() + _OTHERS_SECONDS
         try:
             report = await trash.of.emptier.empty(trash.file_system_id, self._terms)
         except KubeEfsError as error:
@@ -291,7 +297,8 @@ def trash_rounds(
         if isinstance(one, MountedDirectories)
     ]
     seconds = max(1, round(settings.worker_timeout_seconds * _SHARE_OF_POD))
-    return TrashRounds(trashes, EmptyingTerms(seconds=seconds), recorder, metrics)
+    terms, is_alone = EmptyingTerms(seconds=seconds), settings.csi_endpoint is None
+    return TrashRounds(trashes, terms, recorder, metrics, is_alone=is_alone)
 
 
 def _with_root(index: VolumeIndex) -> Collection[FileSystemId]:

@@ -48,32 +48,41 @@ class UnfinishedFileSystems:
         self._clock = clock
 
     async def run(self) -> None:
-        """Look for them, until cancelled."""
+        """Look for them after every interval, until cancelled."""
         while True:
+            await asyncio.sleep(self._interval_seconds)
             try:
                 await self.remove_all()
             except KubeEfsError as error:
                 log.warning("unfinished-file-systems-not-read", reason=str(error))
-            await asyncio.sleep(self._interval_seconds)
 
     async def remove_all(self) -> None:
-        """Remove those without a claim; raises AwsError, KubeError."""
+        """Remove those without a claim; raises AwsError, KubeError.
+
+        The order of the calls matters. A claim that is missing now never comes back. If its file system is
+        unfinished after that, a volume can only appear later, when no claim can use it: it has no data.
+        """
         found = await self._file_systems.unfinished(older_than=self._clock() - _AGE_SECONDS)
         self._metrics.unfinished_file_systems.set(len(found))
         if not found:
             return
-        # Read after the file systems: a claim that is missing now never comes back.
-        pending = [one for one in await self._claims.list() if one.wants_volume]
+        claims = await self._claims.list()
+        pending = [one for one in claims if one.wants_volume]
         namespaces = await self._file_systems.namespace_uids({one.namespace for one in pending})
         for one in found:
-            if not is_needed(one.owner, pending, namespaces):
-                await self._remove(one)
+            # What is being removed is not used again. A claim that needs it gets another one.
+            if one.stage.is_ending or not is_needed(one.owner, pending, namespaces):
+                await self._remove(one, claims)
 
-    async def _remove(self, found: MadeFileSystem) -> None:
+    async def _remove(self, found: MadeFileSystem, claims: Collection[Claim]) -> None:
+        def is_gone(volume: str) -> bool:
+            return not any(_is_of(volume, one) for one in claims)
+
         removal = Removal(file_system=found)
         order = Order(lambda: self._guards.check_without_volume(removal))
         try:
             async with self._guards.reservations.removing(*removal.reserved):
+                await self._file_systems.delete_unused_access_points(found, is_gone)
                 ending = await self._file_systems.begin_removal(found, order)
                 if ending is not None:
                     await self._file_systems.remove(ending, order)
@@ -82,14 +91,17 @@ class UnfinishedFileSystems:
 
 
 def is_needed(owner: FileSystemOwner, pending: Collection[Claim], namespaces: Collection[str]) -> bool:
-    """Whether one of these claims waits for the file system; ``namespaces`` are the uids of theirs.
+    """Whether one of these claims waits for the file system; ``namespaces`` are the uids of theirs."""
+    if owner.scope is Scope.NAMESPACE:
+        return owner.name in namespaces
+    return any(_is_of(owner.name, one) for one in pending)
+
+
+def _is_of(volume: str, claim: Claim) -> bool:
+    """Whether the volume of that name is the claim's.
 
     csi-provisioner derives the names of volumes from the uids of claims; an option of it shortens them.
     """
-    if owner.scope is Scope.NAMESPACE:
-        return owner.name in namespaces
-    last = owner.name.rpartition("-")[2]
-    return any(
-        owner.name.endswith(one.uid) or (len(last) >= _UID_PART and one.uid.replace("-", "").startswith(last))
-        for one in pending
-    )
+    last = volume.rpartition("-")[2]
+    is_short = len(last) >= _UID_PART and claim.uid.replace("-", "").startswith(last)
+    return volume.endswith(claim.uid) or is_short

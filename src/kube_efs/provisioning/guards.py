@@ -38,6 +38,7 @@ from kube_efs.model.csi.file_system_templates import Scope
 from kube_efs.model.csi.made_file_systems import MadeFileSystem
 from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle, parse_volume_handle
 from kube_efs.model.efs.directories import Directory, Relation
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import (
     AwsDenied,
     AwsNotFound,
@@ -293,6 +294,11 @@ class Guards:
         """
         return await self._check(removal, frozenset(), await self._fresh())
 
+    async def is_leaving(self, file_system_id: FileSystemId) -> bool:
+        """Whether a volume of the file system must be removed; this lists all volumes. Raises KubeError."""
+        view = await self._fresh()
+        return any(view.volumes[name].to_be_reclaimed for name in view.volumes_on(file_system_id))
+
     async def volumes_of(self, handle: VolumeHandle) -> frozenset[str]:
         """The uids of the volumes with exactly this handle; raises KubeError.
 
@@ -378,7 +384,8 @@ class Guards:
             others.discard(entrance or AccessPointId(""))
             staying[name] = live.csi is not None and live.provisioned_by == live.csi.driver
         is_shared = found.owner.scope is Scope.NAMESPACE
-        if others or (staying and not (is_shared and all(staying.values()))):
+        ours = [name for name, is_ours in staying.items() if is_ours]
+        if (others or staying) and not (is_shared and ours):
             users = [f"volume {one}" for one in staying]
             users += [f"access point {one}" for one in sorted(others)]
             raise RemovalRefused(
@@ -387,7 +394,7 @@ class Guards:
                 value=found.file_system_id,
                 remedy="delete those first, or set the reclaim policy of this volume to Retain",
             )
-        return f"is also used by volume {', '.join(list(staying)[:_NAMED_MAX])}" if staying else ""
+        return f"is also used by volume {', '.join(ours[:_NAMED_MAX])}" if ours else ""
 
     async def _check_unlocated(self, location: Location, itself: frozenset[str], view: VolumeIndex) -> None:
         """Raise NotYet when a volume of an unknown file system may use the directory."""

@@ -87,7 +87,7 @@ class Bin:
 
 
 class World:
-    def __init__(self, client: AsyncClient, recorder: EventRecorder) -> None:
+    def __init__(self, client: AsyncClient, recorder: EventRecorder, *, is_alone: bool = True) -> None:
         self.client = client
         self.bin = Bin()
         self.clock = Clock()
@@ -104,6 +104,7 @@ class World:
             EmptyingTerms(seconds=9),
             recorder,
             ControllerMetrics(self.registry),
+            is_alone=is_alone,
             clock=self.clock,
         )
 
@@ -148,6 +149,18 @@ async def test_leader_checks_every_trash_once(world: World) -> None:
         assert world.bin.rounds == [A, B, C]
         await world.later(24 * 3600)
         assert world.bin.rounds == [A, B, C]
+
+
+async def test_trash_of_other_replicas_is_found_later(kube: AsyncClient) -> None:
+    async with EventRecorder(kube, component="kube-efs-controller") as recorder:
+        world = World(kube, recorder, is_alone=False)
+        async with running(world):
+            world.bin.left[B] = 1
+            await world.later(600)
+            assert world.bin.rounds == [A, B, C]
+            await world.later(601)
+            assert world.bin.rounds == [A, B, C, A, B, C]
+            assert world.bin.left[B] == 0
 
 
 async def test_burst_of_removals_causes_one_round(world: World) -> None:

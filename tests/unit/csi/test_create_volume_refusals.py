@@ -31,7 +31,7 @@ NAME = f"pvc-{SUFFIX}"
 REFUSED: list[tuple[Parameters, str]] = [
     (
         {"provisioningMode": "efs-db"},
-        "provisioningMode: 'efs-db' is not supported; use one of efs-ap, efs-dir, s3files-ap",
+        "provisioningMode: 'efs-db' is not supported; use one of efs-ap, efs-dir, s3files-ap, efs-fs",
     ),
     (
         {"enableTagging": "false"},

@@ -3,9 +3,9 @@
 The tags are the driver's only memory of them, so that any later process can continue. CreateFileSystem sets
 them atomically. ``stage`` decides what may happen:
 
-* ``creating``: no access point can exist, because it is only created in the next stage. So the file system
+* ``creating``: no volume is on it, because a volume is only created in the next stage. So the file system
   contains no data, and may be removed when its claim does not exist any more.
-* ``ready``: volumes may be on it. It is removed only with the last of them.
+* ``ready``: volumes may be on it, or have been. It is removed only with the last of them.
 * ``removing``: no new volume may use it.
 * ``discarding``: the same for one that was never ready.
 """

@@ -12,7 +12,7 @@ Parameters = Mapping[str, str | None]
 FS = FileSystemId("fs-0123456789abcdef0")
 VALID = {"provisioningMode": "efs-ap", "fileSystemId": FS, "directoryPerms": "700"}
 
-MODES = "use one of efs-ap, efs-dir, s3files-ap"
+MODES = "use one of efs-ap, efs-dir, s3files-ap, efs-fs"
 ID = "use an id such as fs-0123456789abcdef0"
 SOURCES = "give one of fileSystemId, fileSystemIds, fileSystemIdConfigRef, fileSystemIdSecretRef"
 OCTAL = "use three or four octal digits, such as 700"
@@ -135,6 +135,24 @@ def _only_for_efs(name: str, *values: str) -> list[tuple[Parameters, str]]:
     ]
 
 
+def _of_template(name: str, refused: Mapping[str, str], **beside: str) -> list[tuple[Parameters, str]]:
+    """Refusals of a parameter of ``efs-fs``, by its value."""
+    given = {"provisioningMode": "efs-fs", "fileSystemId": None, **beside}
+    return [
+        ({**given, name: value}, f"{name}: {value!r} {problem}" if value else f"{name}: {problem}")
+        for value, problem in refused.items()
+    ]
+
+
+def _of_choices(name: str, choices: str, *values: str, **beside: str) -> list[tuple[Parameters, str]]:
+    problem = f"is not supported; use one of {choices}"
+    return _of_template(name, dict.fromkeys(("", *values), problem), **beside)
+
+
+_DAYS = ", ".join(("AFTER_1_DAY", *(f"AFTER_{one}_DAYS" for one in (7, 14, 30, 60, 90, 180, 270, 365))))
+_TAG = "is not a tag; use key=value,key=value, without keys of AWS"
+_CREATES = "contradicts provisioningMode: efs-fs, which creates file systems; leave it out"
+
 REFUSED: dict[str, list[tuple[Parameters, str]]] = {
     "provisioningMode": [
         ({"provisioningMode": None}, f"provisioningMode: is missing; {MODES}"),
@@ -147,6 +165,7 @@ REFUSED: dict[str, list[tuple[Parameters, str]]] = {
     "fileSystemId": [
         ({"fileSystemId": None}, f"fileSystemId: is missing; {SOURCES}"),
         ({"fileSystemId": " "}, f"fileSystemId: is missing; {SOURCES}"),
+        ({"provisioningMode": "efs-fs"}, f"fileSystemId: {FS!r} {_CREATES}"),
         *_of_file_systems("fileSystemId"),
     ],
     "fileSystemIds": [
@@ -216,10 +235,12 @@ REFUSED: dict[str, list[tuple[Parameters, str]]] = {
             for value in ("us east", "US-EAST-1A", "us-east-1a,ro", "us-east-1a\n")
         ),
         *_only_for_efs("az", "us-east-1a", "use1-az1"),
+        *_of_template("az", {"us-east-1a": _CREATES}),
     ],
     "reuseAccessPoint": [
         *_of_booleans("reuseAccessPoint"),
         *_only_for_efs("reuseAccessPoint", "true", "false"),
+        *_of_template("reuseAccessPoint", {"true": _CREATES}),
     ],
     "enforceZoneAffinity": _of_booleans("enforceZoneAffinity"),
     "posixUser": [
@@ -245,6 +266,89 @@ REFUSED: dict[str, list[tuple[Parameters, str]]] = {
             f"allowedDirectoryPerms: '8' is not a valid octal mode; {OCTAL}",
         ),
     ],
+    "scope": _of_choices("scope", "claim, namespace", "Claim", "cluster"),
+    "throughputMode": [
+        *_of_choices("throughputMode", "bursting, elastic, provisioned", "Elastic"),
+        *_of_template(
+            "throughputMode",
+            {
+                "elastic": "excludes performanceMode: maxIO; "
+                "use performanceMode: generalPurpose, or leave out throughputMode"
+            },
+            performanceMode="maxIO",
+        ),
+        (
+            {"provisioningMode": "efs-fs", "fileSystemId": None, "throughputMode": "provisioned"},
+            "provisionedThroughputInMibps: is missing; give the throughput in MiB/s",
+        ),
+    ],
+    "provisionedThroughputInMibps": [
+        *_of_template(
+            "provisionedThroughputInMibps",
+            dict.fromkeys(
+                ("", "0", "0.5", "-1", "1e3", "nan", "12,5", "9" * 7),
+                "is not a throughput; use a number from 1, in MiB/s",
+            ),
+            throughputMode="provisioned",
+        ),
+        *_of_template(
+            "provisionedThroughputInMibps", {"5": "has no effect with throughputMode: elastic; leave it out"}
+        ),
+    ],
+    "performanceMode": _of_choices("performanceMode", "generalPurpose, maxIO", "maxIo"),
+    "kmsKeyId": _of_template(
+        "kmsKeyId",
+        dict.fromkeys(
+            ("", "key", "alias/", "alias/a b", "arn:aws:kms:us-east-1:1:key/x"),
+            "is not a KMS key; use the ID, the ARN or the alias of a key",
+        ),
+    ),
+    "availabilityZoneName": [
+        *_of_template("availabilityZoneName", {"US": "is not valid; use a name such as us-east-1a"}),
+        *_of_template(
+            "availabilityZoneName",
+            {
+                "us-east-1a": "excludes performanceMode: maxIO; "
+                "use performanceMode: generalPurpose, or leave out availabilityZoneName"
+            },
+            performanceMode="maxIO",
+        ),
+    ],
+    "backup": _of_template("backup", {"yes": f"is not a boolean; {BOOLEAN}"}),
+    "fileSystemPolicy": _of_choices("fileSystemPolicy", "none, tls, tls-and-iam", "iam"),
+    "fileSystemTags": [
+        *_of_template(
+            "fileSystemTags", dict.fromkeys(("a", "=b", "aws:a=b", "a=b;c", f"{'k' * 129}=v"), _TAG)
+        ),
+        (
+            {
+                "provisioningMode": "efs-fs",
+                "fileSystemId": None,
+                "fileSystemTags": ",".join(f"key-{number}=1" for number in range(31)),
+            },
+            "fileSystemTags: has more than 30 tags; use fewer",
+        ),
+    ],
+    "subnetIds": _of_template(
+        "subnetIds",
+        {
+            "": "is empty; give at least one, or leave it out",
+            ",": "is empty; give at least one, or leave it out",
+            "eu": "is not valid; use subnet- and up to 40 digits and letters",
+        },
+    ),
+    "securityGroupIds": _of_template(
+        "securityGroupIds",
+        {
+            "": "is empty; give at least one, or leave it out",
+            "sg": "is not a security group; use IDs such as sg-0123456789abcdef0",
+        },
+    ),
+    "transitionToIA": _of_choices("transitionToIA", _DAYS, "30", "AFTER_2_DAYS"),
+    "transitionToArchive": _of_choices("transitionToArchive", _DAYS, "AFTER_1_ACCESS"),
+    "transitionToPrimaryStorageClass": _of_choices(
+        "transitionToPrimaryStorageClass", "AFTER_1_ACCESS", "AFTER_30_DAYS"
+    ),
     "enableTagging": [
         *_of_booleans("enableTagging"),
         (

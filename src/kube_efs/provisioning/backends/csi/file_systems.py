@@ -7,13 +7,13 @@ the stage ``creating`` and has no data; ``controllers/unfinished_file_systems.py
 
 How a removal and a new volume exclude each other, also in different processes: a removal first records the
 stage ``removing``, and then checks that no other access point and no other volume exists. A new volume first
-gets its access point, and then checks that the stage is still ``ready`` (``check_ready``). Whatever the order
-of these four steps, at least one of the two notices the other and gives way. In addition, AWS refuses to
-delete a file system with mount targets.
+gets its access point, and then checks that no removal has begun (``record_use``). Whatever the order of these
+four steps, at least one of the two notices the other and gives way. In addition, AWS refuses to delete a file
+system with mount targets.
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
@@ -30,7 +30,6 @@ from kube_efs.model.csi.access_points import VolumeRequest
 from kube_efs.model.csi.errors import InvalidArgument, VolumePending
 from kube_efs.model.csi.file_system_templates import FileSystemTemplate, Scope
 from kube_efs.model.csi.made_file_systems import (
-    STAGE_TAG,
     FileSystemOwner,
     MadeFileSystem,
     Stage,
@@ -55,6 +54,9 @@ from kube_efs.provisioning.guards import Order
 
 log = structlog.get_logger(__name__)
 
+# A call to AWS with all its retries takes at most 120 s (AwsOptions), and begins at most 30 s after the
+# confirmation of the order (Order.confirm).
+CALL_SECONDS: Final = 180.0
 # A file system takes seconds, a mount target a minute or two.
 _POLL_SECONDS: Final = 2.0
 _CONFLICT: Final = "MountTargetConflict"
@@ -100,6 +102,8 @@ class FileSystems:
         self._patience_seconds = patience_seconds
         # By token; claims of one namespace create their file system together.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        # Since when no volume is leaving with a file system whose removal has begun.
+        self._left_since: dict[FileSystemId, float] = {}
         # File systems without our tags; they never get them later.
         self._others: set[FileSystemId] = set()
 
@@ -118,17 +122,25 @@ class FileSystems:
         return named
 
     async def ensure(
-        self, request: VolumeRequest, template: FileSystemTemplate, claim: Claim | None
+        self,
+        request: VolumeRequest,
+        template: FileSystemTemplate,
+        claim: Claim | None,
+        *,
+        is_leaving: Callable[[FileSystemId], Awaitable[bool]],
     ) -> FileSystemId:
-        """The file system of the request, ready to be mounted; created if it does not exist.
+        """The file system of the request, which can be mounted; created if it does not exist.
 
-        ``claim`` gets an event for each step. Raises InvalidArgument, ExistingVolumeDiffers, VolumePending
+        ``claim`` gets an event for each step. ``is_leaving`` says whether a volume is being removed with the
+        file system. Raises InvalidArgument, ExistingVolumeDiffers, VolumePending
         while it is not ready, AwsError, KubeError.
         """
         owner = await self._owner(request, template)
         token = creation_token(owner, template)
         async with self._locks.setdefault(token, asyncio.Lock()):
             found = await self._gateway.made_file_systems.with_token(token)
+            if found is not None and found.stage is Stage.REMOVING:
+                found = await self._taken_back(found, is_leaving)
             if found is not None:
                 _check_usable(found)
                 if owner.scope is Scope.CLAIM:
@@ -150,15 +162,34 @@ class FileSystems:
             await self._finish(found, template, subnets, say)
         return found.file_system_id
 
-    async def check_ready(self, file_system_id: FileSystemId) -> None:
-        """Raise VolumePending if the file system is no longer ready, after its access point was created.
+    async def _taken_back(
+        self, found: MadeFileSystem, is_leaving: Callable[[FileSystemId], Awaitable[bool]]
+    ) -> MadeFileSystem:
+        """The file system, reopened if its removal was given up, such as by the reclaim policy Retain.
 
-        Raises AwsError.
+        That is so when no volume has been leaving for as long as a call to AWS can still take effect.
+        """
+        name = found.file_system_id
+        if found.state.ending or await is_leaving(name):
+            self._left_since.pop(name, None)
+            return found
+        if _now() - self._left_since.setdefault(name, _now()) < CALL_SECONDS:
+            return found
+        del self._left_since[name]
+        await self.reopen(found)
+        return replace(found, stage=Stage.READY)
+
+    async def record_use(self, file_system_id: FileSystemId) -> None:
+        """Record that a volume may be on it, after the creation of the access point.
+
+        Raises VolumePending if a removal has begun meanwhile, and AwsError.
         """
         found = await self._get(file_system_id)
         _check_usable(found)
-        if found.stage is not Stage.READY or not found.mount_targets:
-            raise _pending(file_system_id, "is not ready")
+        if not found.mount_targets:
+            raise _pending(file_system_id, "has no mount targets")
+        if found.stage is Stage.CREATING:
+            await self._gateway.made_file_systems.set_stage(file_system_id, Stage.READY)
 
     async def get(self, file_system_id: FileSystemId) -> MadeFileSystem | None:
         """That file system; None if it does not exist, or was not created here. Raises AwsError."""
@@ -188,6 +219,24 @@ class FileSystems:
     async def namespace_uids(self, names: Collection[str]) -> frozenset[str]:
         """The uids of these namespaces; raises KubeError."""
         return frozenset([await self._cluster.namespace_uid(one) for one in sorted(names)])
+
+    async def delete_unused_access_points(
+        self, found: MadeFileSystem, is_gone: Callable[[str], bool]
+    ) -> None:
+        """Delete the driver's access points on an unfinished file system whose claims were deleted.
+
+        ``is_gone`` says so for the name of a volume. Raises AwsError.
+        """
+        points = await self._gateway.access_points.list(found.file_system_id)
+        unused = [
+            one
+            for one in points
+            if one.tags.get(CLUSTER) == "true" and one.client_token and is_gone(one.client_token)
+        ]
+        now = await self.get(found.file_system_id) if unused else None
+        for one in unused if now is not None and now.stage.is_unfinished else ():
+            log.info("access-point-discarded", access_point=one.access_point_id, volume=one.client_token)
+            await self._gateway.access_points.delete(one.access_point_id)
 
     async def begin_removal(self, found: MadeFileSystem, order: Order) -> MadeFileSystem | None:
         """The file system, which is now to be removed with its volume; None if others use it.
@@ -222,21 +271,24 @@ class FileSystems:
             log.info("file-system-gone", file_system=name)
         log.info("file-system-removed", file_system=name, owner=found.owner.name)
 
+    async def reopen(self, found: MadeFileSystem) -> None:
+        """Let new volumes use it again, although a removal had begun; raises AwsError.
+
+        Something uses it, so it is not unfinished.
+        """
+        if found.stage.is_ending:
+            await self._gateway.made_file_systems.set_stage(found.file_system_id, Stage.READY)
+
     async def _confirmed(self, found: MadeFileSystem, order: Order) -> bool:
         """Whether the file system may be removed; if not, new volumes may use it again."""
         try:
             await order.confirm()
         except RemovalRefused:
-            await self._reopen(found)
+            await self.reopen(found)
             raise
         if order.permit.keeps_file_system:
-            await self._reopen(found)
+            await self.reopen(found)
         return not order.permit.keeps_file_system
-
-    async def _reopen(self, found: MadeFileSystem) -> None:
-        if found.stage.is_ending:
-            stage = Stage.CREATING if found.stage.is_unfinished else Stage.READY
-            await self._gateway.made_file_systems.set_stage(found.file_system_id, stage)
 
     def _say(self, request: VolumeRequest, claim: Claim | None, text: str) -> None:
         log.info("file-system-step", volume=request.name, claim=claim.key if claim else "", step=text)
@@ -272,7 +324,7 @@ class FileSystems:
         subnets: Sequence[Subnet],
         say: Callable[[str], None],
     ) -> None:
-        """Configure the file system and create its mount targets; record that it is ready."""
+        """Configure the file system and create its mount targets."""
         name, until = found.file_system_id, _now() + self._patience_seconds
         while not found.state.usable:
             if found.state.ending:
@@ -302,8 +354,6 @@ class FileSystems:
                 failed = [one.mount_target_id for one in targets if one.state is LifeCycleState.ERROR]
                 delete = f"; delete {', '.join(failed)}, which AWS could not create" if failed else ""
                 await self._pause(name, f"has {usable} of {len(wanted)} mount targets{delete}", until)
-        _check_usable(await self._get(name))
-        await self._gateway.made_file_systems.set_stage(name, Stage.READY)
 
     async def _ensure_mount_targets(
         self, name: FileSystemId, subnets: Iterable[Subnet], groups: Collection[str]
@@ -395,7 +445,7 @@ def _check_usable(found: MadeFileSystem) -> None:
             "is being removed with an earlier volume",
             field="file system",
             value=found.file_system_id,
-            remedy=f"another one is created later; if nothing removes it, set its tag {STAGE_TAG} to ready",
+            remedy="another one is created afterwards",
         )
 
 

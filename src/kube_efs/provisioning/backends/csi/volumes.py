@@ -42,7 +42,7 @@ from kube_efs.model.volumes import Location, VolumePhase
 from kube_efs.provisioning.backends.csi.access_points import Notice
 from kube_efs.provisioning.backends.csi.accounts import Account, Accounts
 from kube_efs.provisioning.backends.csi.directories import CsiDirectories
-from kube_efs.provisioning.backends.csi.file_systems import FileSystems
+from kube_efs.provisioning.backends.csi.file_systems import CALL_SECONDS, FileSystems
 from kube_efs.provisioning.copies import check_copy
 from kube_efs.provisioning.guards import (
     DataKept,
@@ -57,9 +57,6 @@ from kube_efs.provisioning.volume_index import VolumeIndex
 
 log = structlog.get_logger(__name__)
 
-# A call to AWS with all its retries takes at most 120 s (AwsOptions), and begins at most 30 s after the
-# confirmation of the order (Order.confirm).
-_CALL_SECONDS: Final = 180.0
 # csi-provisioner creates the volume of an answered call within a minute, or repeats the call.
 _AWAITED_SECONDS: Final = 300.0
 
@@ -154,7 +151,7 @@ class CsiVolumes:
         else:
             made = await self._make_access_point(request, candidates, account, role, notice)
             if template is not None:
-                await self._file_systems.check_ready(made.file_system_id)
+                await self._file_systems.record_use(made.file_system_id)
             place, handle, directory_id = _root(made, kind), _handle(made, kind), None
             if request.source is not None and made.user is not None:
                 await self._required_directories().make_root(place, request.parameters.mode, made.user)
@@ -276,14 +273,16 @@ class CsiVolumes:
             return
         last = self._ordered.get(point.handle, self._began)
         waited_seconds = self._clock() - last
-        if waited_seconds < _CALL_SECONDS:
+        if waited_seconds < CALL_SECONDS:
             raise NotYet(
                 "may still be deleted by an earlier call to AWS",
                 field="volume",
                 value=str(point.handle),
-                remedy=f"the volume is released in {_CALL_SECONDS - waited_seconds:.0f} s",
+                remedy=f"the volume is released in {CALL_SECONDS - waited_seconds:.0f} s",
             )
         self._ordered.pop(point.handle, None)
+        if removal.file_system is not None:
+            await self._file_systems.reopen(removal.file_system)
 
     async def remove(self, removal: Removal, order: Order) -> None:
         """Remove it after confirmation of the order, but keep a directory in use; raises KubeEfsError."""
@@ -349,7 +348,7 @@ class CsiVolumes:
                 value=str(request.parameters.provisioning),
                 remedy="leave out the provisioner secret, or use an existing file system",
             )
-        return await self._file_systems.ensure(request, template, claim)
+        return await self._file_systems.ensure(request, template, claim, is_leaving=self._guards.is_leaving)
 
     async def _candidates(self, request: VolumeRequest) -> Sequence[FileSystemId]:
         """The existing file systems of the class; for a copy only that of its source.
@@ -450,7 +449,7 @@ class CsiVolumes:
         known = [self._index.volumes[name] for name in users if name in self._index.volumes]
         leaving = sorted(one.name for one in known if one.to_be_reclaimed or one.deleting)
         handle = _handle(made, request.parameters.provisioning.kind)
-        is_ordered = self._clock() - self._ordered.get(handle, self._began) < _CALL_SECONDS
+        is_ordered = self._clock() - self._ordered.get(handle, self._began) < CALL_SECONDS
         stays = [one for one in known if one.name not in leaving]
         if is_ordered:
             stays = [one for one in stays if one.phase is VolumePhase.BOUND]

@@ -39,12 +39,15 @@ class Killed(BaseException):
 
 
 class AwsAccount:
-    """The objects of the account; ``call`` carries out one operation."""
+    """The objects of the account; ``call`` carries out one operation.
 
-    def __init__(self) -> None:
+    ``access_points`` are stored elsewhere if they are given.
+    """
+
+    def __init__(self, access_points: dict[str, dict[str, Any]] | None = None) -> None:
         self.file_systems: dict[str, dict[str, Any]] = {}
         self.mount_targets: dict[str, dict[str, Any]] = {}
-        self.access_points: dict[str, dict[str, Any]] = {}
+        self.access_points = {} if access_points is None else access_points
         self.groups: dict[str, dict[str, Any]] = {}
         self.policies: dict[str, str] = {}
         self.lifecycles: dict[str, list[Mapping[str, str]]] = {}
@@ -58,8 +61,16 @@ class AwsAccount:
 
     def stage(self, file_system_id: str) -> str:
         """The stage in the tags of a file system."""
+        return self._tag(file_system_id, "efs.csi.aws.com/stage")
+
+    def owner(self, file_system_id: str) -> str:
+        """The volume or namespace in the tags of a file system; empty for a deleted one."""
+        is_there = file_system_id in self.file_systems
+        return self._tag(file_system_id, "efs.csi.aws.com/created-for") if is_there else ""
+
+    def _tag(self, file_system_id: str, key: str) -> str:
         tags = {one["Key"]: one["Value"] for one in self.file_systems[file_system_id]["Tags"]}
-        return str(tags["efs.csi.aws.com/stage"])
+        return str(tags[key])
 
     def call(self, operation: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """The answer; raises ClientError."""
@@ -127,16 +138,16 @@ class AwsAccount:
         return {}
 
     def _PutFileSystemPolicy(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        self._check_available("PutFileSystemPolicy", given["FileSystemId"])
+        self.check_available("PutFileSystemPolicy", given["FileSystemId"])
         self.policies[given["FileSystemId"]] = given["Policy"]
         return {}
 
     def _PutLifecycleConfiguration(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        self._check_available("PutLifecycleConfiguration", given["FileSystemId"])
+        self.check_available("PutLifecycleConfiguration", given["FileSystemId"])
         self.lifecycles[given["FileSystemId"]] = given["LifecyclePolicies"]
         return {}
 
-    def _check_available(self, operation: str, file_system_id: str) -> None:
+    def check_available(self, operation: str, file_system_id: str) -> None:
         if self._existing(operation, file_system_id)["LifeCycleState"] != "available":
             raise error(operation, "IncorrectFileSystemLifeCycleState", 409)
 
@@ -146,7 +157,7 @@ class AwsAccount:
 
     def _CreateMountTarget(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
         name, subnet = given["FileSystemId"], given["SubnetId"]
-        self._check_available("CreateMountTarget", name)
+        self.check_available("CreateMountTarget", name)
         zone = ZONES[int(subnet.rpartition("-")[2])]
         if any(one["AvailabilityZoneName"] == zone for one in self._targets_of(name)):
             raise error("CreateMountTarget", "MountTargetConflict", 409)
@@ -180,7 +191,7 @@ class AwsAccount:
         return {"AccessPoints": [one for one in self.access_points.values() if one["FileSystemId"] == on]}
 
     def _CreateAccessPoint(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        self._check_available("CreateAccessPoint", given["FileSystemId"])
+        self.check_available("CreateAccessPoint", given["FileSystemId"])
         for one in self.access_points.values():
             if one["ClientToken"] == given["ClientToken"]:
                 existing = error("CreateAccessPoint", "AccessPointAlreadyExists", 409)

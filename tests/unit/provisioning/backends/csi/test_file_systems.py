@@ -1,4 +1,4 @@
-"""File systems for claims: one or none, whatever happens to any call to AWS, and whoever else is at work."""
+"""File systems for claims: one or none, if any call to AWS fails, and if another process does the same."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -32,7 +32,7 @@ from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.csi.cross_account import CrossAccountRole
 from kube_efs.model.csi.errors import ExistingVolumeDiffers, InvalidArgument, VolumePending
 from kube_efs.model.csi.file_system_templates import Scope
-from kube_efs.model.csi.made_file_systems import FileSystemOwner
+from kube_efs.model.csi.made_file_systems import FileSystemOwner, Stage
 from kube_efs.model.csi.root_directories import VolumeOrigin
 from kube_efs.model.csi.volume_handles import VolumeHandle, parse_volume_handle
 from kube_efs.model.efs.directories import Permissions
@@ -487,6 +487,72 @@ def test_object_that_csi_provisioner_has_not_deleted_yet_does_not_keep_the_file_
         assert account.is_empty
 
     run(test)
+
+
+def test_removal_that_was_given_up_is_noticed_by_the_next_claim() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account)
+        first = await driver.create(_of("team", 1))
+        await driver.file_systems._gateway.made_file_systems.set_stage(first.file_system_id, Stage.REMOVING)
+        with pytest.raises(VolumePending, match="is being removed"):
+            await driver.create(_of("team", 2))
+        await asyncio.sleep(200)  # The first volume is still leaving.
+        with pytest.raises(VolumePending, match="is being removed"):
+            await driver.create(_of("team", 2))
+        volume = driver.index.volumes["pvc-team-1"]
+        driver.index.put_volume(replace(volume, reclaim_policy=ReclaimPolicy.RETAIN))
+        with pytest.raises(VolumePending, match="is being removed"):
+            await driver.create(_of("team", 2))
+        await asyncio.sleep(181)
+        second = await driver.create(_of("team", 2))
+        assert (second.file_system_id, account.stage(first.file_system_id)) == (first.file_system_id, "ready")
+
+    run(test)
+
+
+def test_kept_volume_reopens_its_file_system() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account)
+        handle = await driver.create(wanted())
+        await driver.file_systems._gateway.made_file_systems.set_stage(handle.file_system_id, Stage.REMOVING)
+        with pytest.raises(NotYet, match="may still be deleted by an earlier call"):
+            await driver.volumes.settled(await driver.volumes.removal(handle))
+        await asyncio.sleep(200)
+        await driver.volumes.settled(await driver.volumes.removal(handle))
+        assert account.stage(handle.file_system_id) == "ready"
+
+    run(test)
+
+
+def test_access_point_of_a_deleted_claim_does_not_keep_an_unfinished_file_system() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account)
+        driver.connection.before = _fail_at("TagResource")
+        with pytest.raises(Killed):
+            await driver.create(wanted())
+        assert len(account.access_points) == 1
+        successor = Driver(account)
+        successor.claims.known["team", "data"] = CLAIM
+        await successor.remove_unfinished()
+        assert len(account.access_points) == 1
+        successor.claims.known.clear()
+        await successor.remove_unfinished()
+        await asyncio.sleep(10)
+        account.advance()
+        assert account.is_empty
+
+    run(test)
+
+
+def _fail_at(operation: str) -> Callable[[str], None]:
+    def before(name: str) -> None:
+        if name == operation:
+            raise Killed
+
+    return before
 
 
 def test_other_parameters_and_other_namespaces_have_file_systems_of_their_own() -> None:
