@@ -47,10 +47,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_page_is_on_the_site_and_in_its_navigation(site: Path) -> None:
-    pages = {path.stem for path in (ROOT / "docs").glob("*.md")}
-    assert pages - {path.stem for path in site.glob("*.html")} == set()
+    docs = ROOT / "docs"
+    pages = {path.relative_to(docs).with_suffix(".html").as_posix() for path in docs.rglob("*.md")}
+    assert pages - {path.relative_to(site).as_posix() for path in site.rglob("*.html")} == set()
     home = (site / "index.html").read_text(encoding="utf-8")
-    assert [page for page in pages if f'href="{page}.html"' not in home and page != "index"] == []
+    assert [page for page in pages if f'href="{page}"' not in home and page != "index.html"] == []
 
 
 def test_site_loads_nothing_from_other_servers(site: Path) -> None:
@@ -62,7 +63,8 @@ def test_site_loads_nothing_from_other_servers(site: Path) -> None:
 
 @pytest.fixture(scope="module")
 def pages(site: Path) -> list[str]:
-    return sorted(path.name for path in site.glob("*.html"))
+    found = (path.relative_to(site) for path in site.rglob("*.html"))
+    return sorted(path.as_posix() for path in found if path.parts[0] != "project")
 
 
 @pytest_asyncio.fixture
