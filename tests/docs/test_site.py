@@ -15,6 +15,8 @@ from tests.scenarios.steps import eventually
 
 ROOT = Path(__file__).parents[2]
 _FETCHED = re.compile(r"""<(?:script|link|img|iframe)\b[^>]*(?:src|href)=["'](?:https?:)?//""")
+# A fenced block that has become a line of text.
+_LOST_BLOCK = re.compile(r"<p>(?:<code>(?:console|json|sh|yaml)\n|```)")
 
 
 def _build(folder: Path, site: Path) -> subprocess.CompletedProcess[str]:
@@ -52,6 +54,21 @@ def test_every_page_is_on_the_site_and_in_its_navigation(site: Path) -> None:
     assert pages - {path.relative_to(site).as_posix() for path in site.rglob("*.html")} == set()
     home = (site / "index.html").read_text(encoding="utf-8")
     assert [page for page in pages if f'href="{page}"' not in home and page != "index.html"] == []
+
+
+def test_blocks_and_numbers_within_lists_are_shown(site: Path) -> None:
+    shown = {page.name: page.read_text(encoding="utf-8") for page in site.rglob("*.html")}
+    assert [name for name, text in shown.items() if _LOST_BLOCK.search(text)] == []
+    steps = shown["eks.html"].partition('id="steps"')[2].partition("<h2")[0]
+    assert steps.count("<ol>") == 1
+    assert re.findall(r"<li>\s*<p>([A-Z]\w+)", steps) == ["Save", "Create", "Install", "Create"]
+    assert re.findall(r"<pre><code>(.*)\n", steps) == [
+        "{",
+        "aws iam create-role --role-name efs-controller --assume-role-policy-document file://trust.json",
+        "$ kube-efs render --for kubernetes --csi | kubectl apply -f -",
+        "apiVersion: storage.k8s.io/v1",
+        "$ kubectl apply -f claim.yaml",
+    ]
 
 
 def test_site_loads_nothing_from_other_servers(site: Path) -> None:
