@@ -62,7 +62,7 @@ def problem(call: Sequence[str], *, documents: Collection[str] = (), is_complete
     program, *words = call
     match program:
         case "kube-efs":
-            return _own(words, is_complete=is_complete)
+            return _own(tuple(words), is_complete=is_complete)
         case "kubectl" if words[:1] == ["efs"]:
             return _plugin(words[1:])
         case "aws":
@@ -73,8 +73,9 @@ def problem(call: Sequence[str], *, documents: Collection[str] = (), is_complete
             return "" if program in _ORDINARY else f"is not a known program: {program}"
 
 
-def _own(words: Sequence[str], *, is_complete: bool) -> str:
-    known = [name for name in COMMANDS if words[: len(name.split())] == name.split()]
+@cache
+def _own(words: tuple[str, ...], *, is_complete: bool) -> str:
+    known = [name for name in COMMANDS if words[: len(name.split())] == tuple(name.split())]
     if not known:
         return "kube-efs has no such command"
     name = max(known, key=len)

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.docs import command_lines
 from tests.docs.blocks import PAGES, blocks_of
 from tests.docs.proofs import policy_problems, problems, requested_actions
 
@@ -116,3 +117,25 @@ def test_planted_mistake_is_reported(page: str, right: str, wrong: str, complain
     text = _text(page)
     assert right in text
     assert any(complaint in one for one in problems(page, text.replace(right, wrong)))
+
+
+@pytest.mark.parametrize(
+    ("text", "complaints"),
+    [
+        pytest.param("kubectl efs migrate --yes -n team", [""], id="plug-in"),
+        pytest.param("kubectl efs doctor claims", ["kubectl efs has no such command"], id="its command"),
+        pytest.param("kubectl efs status --size", ["No such option: --size"], id="its option"),
+        pytest.param("kube-efs status | oc apply -f -", ["", "is not a known program: oc"], id="pipe"),
+        pytest.param(
+            "pod=$(kubectl get pods -f a.yaml)", ["a.yaml is not a file of the page"], id="inner call"
+        ),
+        pytest.param(
+            'rm "$(kube-efs stat)"',
+            ["kube-efs has no such command", "is not a known program: rm"],
+            id="quoted",
+        ),
+        pytest.param("aws efsx list", ["AWS has no service efsx"], id="service"),
+    ],
+)
+def test_each_call_of_a_shell_text_is_checked(text: str, complaints: list[str]) -> None:
+    assert [command_lines.problem(call) for call in command_lines.calls(text)] == complaints
