@@ -1,4 +1,8 @@
-"""How mkdocs makes the site: docs/index.md is its navigation, and files beside docs/ belong to it."""
+"""How mkdocs makes the site: docs/index.md is its navigation, and files beside docs/ belong to it.
+
+Pages indent what belongs to an element of a list by the width of its marker, as GitHub and most programs
+understand it. Python-Markdown, which mkdocs uses, wants four blanks, and no fences there.
+"""
 
 import posixpath
 import re
@@ -17,6 +21,10 @@ _BESIDE: Final = "project/"
 _HEADING: Final = re.compile(r"## (.+)")
 _ENTRY: Final = re.compile(r"\* \[([^\]]+)\]\(([^)#:]+\.md)\)")
 _LINK: Final = re.compile(r"\]\(([^)#:\s]+)")
+_ITEM: Final = re.compile(r" *(?:[*-]|[0-9]+\.) +(?=\S)")
+_FENCE: Final = re.compile(r" *```")
+_MARK: Final = re.compile(r" *<!-- .* -->")
+_STEP: Final = 4 * " "
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -68,7 +76,41 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
             target = inside[0] if inside else target
         return f"]({posixpath.relpath(target, posixpath.dirname(page.file.src_uri) or '.')}"
 
-    return _LINK.sub(relative, markdown)
+    return "\n".join(_indented(_LINK.sub(relative, markdown).split("\n")))
+
+
+def _indented(lines: list[str]) -> Iterator[str]:
+    """The lines with four blanks for each list that they are in; fenced blocks there are indented instead."""
+    # Where the text of each element begins that the line is in.
+    starts: list[int] = []
+    fence: int | None = None
+    after_blank, after_block = True, False
+    for line in lines:
+        indent = len(line) - len(line.lstrip())
+        if fence is not None:
+            if _FENCE.match(line):
+                yield "" if starts else line
+                fence, after_block = None, True
+            else:
+                yield f"{_STEP * (len(starts) + 1)}{line[fence:]}".rstrip() if starts else line
+            continue
+        if line.strip() and (indent or after_blank or line[0] == "#"):
+            starts = [start for start in starts if start <= indent]
+        if item := _ITEM.match(line):
+            starts = [start for start in starts if start <= indent]
+            yield f"{_STEP * len(starts)}{line.lstrip()}"
+            starts.append(item.end())
+        elif _FENCE.match(line):
+            fence = indent
+            if starts and after_block:
+                yield f"{_STEP * len(starts)}<!-- another block -->\n"
+            yield "" if starts else line
+        elif not starts:
+            yield line
+        elif not _MARK.fullmatch(line):
+            yield f"{_STEP * len(starts)}{line.lstrip()}".rstrip()
+        after_blank = not line.strip()
+        after_block = after_block and (after_blank or bool(_MARK.fullmatch(line)))
 
 
 def on_post_page(output: str, **_: object) -> str:

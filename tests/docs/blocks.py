@@ -40,7 +40,7 @@ _COMMENT = re.compile(r"<!-- (not run|as in|run by|file|given): (.+?) -->")
 _ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     path.relative_to(_ROOT).as_posix()
-    for path in [*(_ROOT / "docs").glob("*.md"), _ROOT / "README.md", _ROOT / "CONTRIBUTING.md"]
+    for path in [*(_ROOT / "docs").rglob("*.md"), _ROOT / "README.md", _ROOT / "CONTRIBUTING.md"]
 )
 _FENCE = re.compile(r"(?P<indent> *)```(?P<language>.*)")
 

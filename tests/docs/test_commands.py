@@ -10,12 +10,18 @@ from tests.docs.blocks import PAGES, Command, blocks_of, read_blocks
 from tests.docs.conftest import environment_of
 from tests.docs.sessions import run_page
 
+from fake_efs.aws_api import ACCOUNT_ID
 from kube_efs_lab.cluster import EmbeddedCluster
 
 ROOT = Path(__file__).parents[2]
 # They install kube-efs, so their cluster has nothing of it.
-INSTALLING = {"docs/efs-provisioner.md", "docs/install.md", "docs/operator.md"}
+_ON_CLUSTER = {"docs/how-to/disaster-recovery.md", "docs/how-to/nfs-to-csi.md"}
+INSTALLING = {"docs/efs-provisioner.md", "docs/install.md", "docs/operator.md"} | {
+    page for page in PAGES if page.startswith("docs/how-to/") and page not in _ON_CLUSTER
+}
 _EXAMPLE_IDS = ("fs-0123456789abcdef0", "fs-0fedcba9876543210")
+# The account that has the file system; that of the cluster is another one in the pages.
+_EXAMPLE_ACCOUNT = "444455556666"
 _EXAMPLE_SUBNETS = ("subnet-0a1b2c3d", "subnet-1a2b3c4d")
 _BEFORE = "<!-- given: nothing -->\n```console\n$ true\n```"
 
@@ -53,7 +59,7 @@ async def _run(page: str, cluster: EmbeddedCluster, folder: Path) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     subnets = sorted(subnet.subnet_id for subnet in cluster.efs.subnets)
     ids = zip(_EXAMPLE_IDS + _EXAMPLE_SUBNETS, [*cluster.file_system_ids[:2], *subnets], strict=False)
-    for example, there in ids:
+    for example, there in (*ids, (_EXAMPLE_ACCOUNT, ACCOUNT_ID)):
         text = text.replace(example, there)
     await run_page(list(read_blocks(page, text)), folder, environment_of(cluster, folder))
 

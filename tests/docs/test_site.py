@@ -15,6 +15,8 @@ from tests.scenarios.steps import eventually
 
 ROOT = Path(__file__).parents[2]
 _FETCHED = re.compile(r"""<(?:script|link|img|iframe)\b[^>]*(?:src|href)=["'](?:https?:)?//""")
+# A fenced block that has become a line of text.
+_LOST_BLOCK = re.compile(r"<p>(?:<code>(?:console|json|sh|yaml)\n|```)")
 
 
 def _build(folder: Path, site: Path) -> subprocess.CompletedProcess[str]:
@@ -47,10 +49,26 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_page_is_on_the_site_and_in_its_navigation(site: Path) -> None:
-    pages = {path.stem for path in (ROOT / "docs").glob("*.md")}
-    assert pages - {path.stem for path in site.glob("*.html")} == set()
+    docs = ROOT / "docs"
+    pages = {path.relative_to(docs).with_suffix(".html").as_posix() for path in docs.rglob("*.md")}
+    assert pages - {path.relative_to(site).as_posix() for path in site.rglob("*.html")} == set()
     home = (site / "index.html").read_text(encoding="utf-8")
-    assert [page for page in pages if f'href="{page}.html"' not in home and page != "index"] == []
+    assert [page for page in pages if f'href="{page}"' not in home and page != "index.html"] == []
+
+
+def test_blocks_and_numbers_within_lists_are_shown(site: Path) -> None:
+    shown = {page.name: page.read_text(encoding="utf-8") for page in site.rglob("*.html")}
+    assert [name for name, text in shown.items() if _LOST_BLOCK.search(text)] == []
+    steps = shown["eks.html"].partition('id="steps"')[2].partition("<h2")[0]
+    assert steps.count("<ol>") == 1
+    assert re.findall(r"<li>\s*<p>([A-Z]\w+)", steps) == ["Save", "Create", "Install", "Create"]
+    assert re.findall(r"<pre><code>(.*)\n", steps) == [
+        "{",
+        "aws iam create-role --role-name efs-controller --assume-role-policy-document file://trust.json",
+        "$ kube-efs render --for kubernetes --csi | kubectl apply -f -",
+        "apiVersion: storage.k8s.io/v1",
+        "$ kubectl apply -f claim.yaml",
+    ]
 
 
 def test_site_loads_nothing_from_other_servers(site: Path) -> None:
@@ -62,7 +80,8 @@ def test_site_loads_nothing_from_other_servers(site: Path) -> None:
 
 @pytest.fixture(scope="module")
 def pages(site: Path) -> list[str]:
-    return sorted(path.name for path in site.glob("*.html"))
+    found = (path.relative_to(site) for path in site.rglob("*.html"))
+    return sorted(path.as_posix() for path in found if path.parts[0] != "project")
 
 
 @pytest_asyncio.fixture

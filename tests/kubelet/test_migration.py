@@ -1,4 +1,4 @@
-"""From a running aws-efs-csi-driver to kube-efs, with the commands of docs/csi.md.
+"""From a running aws-efs-csi-driver to kube-efs, with the commands of docs/how-to.
 
 Real are the kubelet with its registration, calls, directories and ``vol_data.json``, the kernel's NFS mounts,
 and the objects of that driver with the names, labels, directories and sockets of its chart. What runs in its

@@ -1,5 +1,6 @@
 # The workloads of aws-efs-csi-driver's chart, and the binding of its controller.
 set -e
+bash "$(dirname "$0")/clean.sh"
 kubectl apply -f - <<END
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding

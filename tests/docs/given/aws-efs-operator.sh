@@ -30,7 +30,7 @@ spec: {version: 0.0.8}
 apiVersion: aws-efs.managed.openshift.io/v1alpha1
 kind: SharedVolume
 metadata: {name: sv1, namespace: default}
-spec: {accessPointID: fsap-0123456789abcdef, fileSystemID: fs-1234cdef}
+spec: {accessPointID: fsap-0123456789abcdef, fileSystemID: $FILE_SYSTEM}
 YAML
 version=$(kubectl get csv -n openshift-operators aws-efs-operator.v0.0.8 -o 'jsonpath={.metadata.uid}')
 kubectl patch deployment -n openshift-operators aws-efs-operator --type=merge -p '{"metadata": {"ownerReferences": [{

@@ -47,6 +47,7 @@ define_openshift() {
   define config.openshift.io v1 Infrastructure Cluster
   define config.openshift.io v1 Proxy Cluster proxies
   define config.openshift.io v1 APIServer Cluster
+  define config.openshift.io v1 Authentication Cluster
 }
 
 # The kinds that are defined on standard input are there.

@@ -1,6 +1,7 @@
 # What openshift-efs-stunnel leaves on OpenShift.
 set -e
 given=$(dirname "$0")
+bash "$given/clean.sh"
 bash "$given/openshift.sh"
 kubectl create namespace openshift-efs-stunnel
 for account in efs-manager efs-stunnel efs-worker; do

@@ -1,9 +1,5 @@
-# The second cluster: nothing of the first one is there, and the replica has its files.
+# The replica has the files of the file system.
 set -e
-kubectl delete pod shop
-kubectl delete pvc orders
-kubectl delete storageclass replicated
-kubectl delete pv "$(kubectl get pv -o jsonpath='{.items[?(@.spec.claimRef.name=="orders")].metadata.name}')"
 for one in "from $FILE_SYSTEM" "to $REPLICA"; do
   read -r name file_system <<< "$one"
   kubectl apply -f - <<YAML

@@ -10,8 +10,9 @@ _PICTURE = re.compile(r"!\[[^\]]+\]\(([^)]+)\)")
 
 
 def test_pages_show_all_pictures_and_only_those() -> None:
-    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
-    shown = {page.parent / link for page in pages for link in _PICTURE.findall(page.read_text("utf-8"))}
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    links = [(page, link) for page in pages for link in _PICTURE.findall(page.read_text("utf-8"))]
+    shown = {(page.parent / link).resolve() for page, link in links}
     assert {path for path in shown if path.parent == pictures.FOLDER} == set(pictures.FOLDER.iterdir())
 
 
