@@ -113,7 +113,7 @@ STORIES: Mapping[str, Story] = {
     for module in (lifecycle, changing, reading, custom, storage, running, binding)
     for story in module.STORIES
 }
-ENOUGH = 480
+ENOUGH = 460
 _AT_ONCE = 8
 
 

@@ -179,9 +179,8 @@ async def _refusals(
 
 
 def _refusal(error: ApiError) -> web.Response:
-    retry = error.status.get("details", {}).get("retryAfterSeconds")
-    headers = {"Content-Type": JSON, **({"Retry-After": str(retry)} if retry else {})}
-    return web.Response(status=error.code, body=encode(error.status) + b"\n", headers=headers)
+    body = encode(error.status) + b"\n"
+    return web.Response(status=error.code, body=body, headers={"Content-Type": JSON})
 
 
 class Bootstrap:

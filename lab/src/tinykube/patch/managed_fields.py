@@ -202,27 +202,19 @@ class Entry:
         return self.less(_NOBODYS)
 
 
-def entries_of(managed_fields: object) -> tuple[Entry, ...]:
-    """The entries of a ``managedFields`` list; none at all when there is anything wrong with it."""
-    try:
-        return tuple(
-            Entry(
-                manager=encoded.get("manager", ""),
-                operation=Operation(encoded["operation"]),
-                api_version=encoded["apiVersion"],
-                subresource=encoded.get("subresource", ""),
-                time=encoded.get("time", ""),
-                fields=from_fields_v1(encoded["fieldsV1"]),
-            )
-            for encoded in (managed_fields if isinstance(managed_fields, list) else ())
+def owned(stored: Json | None) -> tuple[Entry, ...]:
+    """The entries that a stored object carries."""
+    return tuple(
+        Entry(
+            manager=encoded["manager"],
+            operation=Operation(encoded["operation"]),
+            api_version=encoded["apiVersion"],
+            subresource=encoded.get("subresource", ""),
+            time=encoded.get("time", ""),
+            fields=from_fields_v1(encoded["fieldsV1"]),
         )
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return ()
-
-
-def owned(json_object: Json | None) -> tuple[Entry, ...]:
-    """The entries that an object carries."""
-    return entries_of(lookup(json_object, "metadata", "managedFields"))
+        for encoded in lookup(stored, "metadata", "managedFields") or ()
+    )
 
 
 def disown(json_object: Json | None) -> Json:
