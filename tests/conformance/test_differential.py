@@ -113,7 +113,7 @@ STORIES: Mapping[str, Story] = {
     for module in (lifecycle, changing, reading, custom, storage, running, binding)
     for story in module.STORIES
 }
-ENOUGH = 460
+ENOUGH = 480
 _AT_ONCE = 8
 
 

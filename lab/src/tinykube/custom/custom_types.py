@@ -31,7 +31,6 @@ def _type(definition: Json, version: Json) -> ResourceType:
         singular=names["singular"],
         list_kind=names["listKind"],
         short_names=tuple(names.get("shortNames") or ()),
-        categories=tuple(names.get("categories") or ()),
         namespaced=spec["scope"] == "Namespaced",
         has_status=lookup(version, "subresources", "status") is not None,
         unconditional_update=False,

@@ -96,7 +96,6 @@ class ResourceType:
     singular: str
     namespaced: bool = True
     short_names: tuple[str, ...] = ()
-    categories: tuple[str, ...] = ()
     verbs: tuple[str, ...] = ALL_VERBS
     has_status: bool = False
     other_subresources: tuple[str, ...] = ()

@@ -175,7 +175,7 @@ class Operation(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """The fields that a manager (``fieldManager`` of its requests) owns, by one version and subresource.
+    """The fields that a manager (``fieldManager`` of its requests) owns, by one operation and subresource.
 
     ``time`` is when it last changed them (RFC 3339; empty: never).
     """
@@ -188,10 +188,9 @@ class Entry:
     fields: FieldSet
 
     @property
-    def key(self) -> tuple[str, Operation, str, str]:
-        """The difference between entries; one who applies keeps its entry when it goes to another version."""
-        version = "" if self.operation is Operation.APPLY else self.api_version
-        return (self.manager, self.operation, version, self.subresource)
+    def key(self) -> tuple[str, Operation, str]:
+        """The difference between entries."""
+        return (self.manager, self.operation, self.subresource)
 
     def less(self, fields: FieldSet) -> "Entry":
         """The entry without these fields."""
