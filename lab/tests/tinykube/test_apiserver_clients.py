@@ -167,7 +167,7 @@ async def test_secrets_are_stored_encoded(client: AsyncClient) -> None:
     assert (await client.get(Secret, "key")).data == {"password": "eA=="}
 
 
-async def test_lists_are_selected(client: AsyncClient) -> None:
+async def test_lists_are_selected_and_paged(client: AsyncClient) -> None:
     for number in range(5):
         labels = {"parity": "even" if number % 2 == 0 else "odd"}
         await client.create(ConfigMap(metadata=ObjectMeta(name=f"n{number}", labels=labels)))

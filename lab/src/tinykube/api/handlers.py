@@ -8,7 +8,7 @@ from datetime import datetime
 from aiohttp import web
 
 from tinykube.api.discovery import page_not_found
-from tinykube.api.lists import Selection, parse_selection
+from tinykube.api.lists import Selection, list_page, parse_selection
 from tinykube.api.pods import PodCommands, PodLogs, run_command, stream_log
 from tinykube.api.rendering import Renderer, event_line
 from tinykube.api.requests import (
@@ -192,14 +192,14 @@ class ResourceHandlers:
 
     async def _delete_collection(self, call: Call) -> web.Response:
         options = await call.delete_options()
-        found = self._selection(call).objects(self.store)
-        for stored in found:
+        page = list_page(self.store, self._selection(call), call.parameters)
+        for stored in page.items:
             self.service.delete(call.resource, stored.key, options)
-        return _json(200, self._renderer(call).list(found, self.store.revision))
+        return _json(200, self._renderer(call).page(page))
 
     async def _list(self, call: Call) -> web.Response:
-        found = self._selection(call).objects(self.store)
-        return _json(200, self._renderer(call).list(found, self.store.revision))
+        renderer = self._renderer(call)
+        return _json(200, renderer.page(list_page(self.store, self._selection(call), call.parameters)))
 
     async def _watch(self, call: Call) -> web.StreamResponse:
         renderer = self._renderer(call)

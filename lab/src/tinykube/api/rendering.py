@@ -1,10 +1,11 @@
 """Answers: objects, lists and watch events as bytes, in the form that the client wants."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 
+from tinykube.api.lists import Page
 from tinykube.api.watches import EventType, WatchEvent
 from tinykube.objects.resources import ResourceType
 from tinykube.objects.storage import Stored, encode
@@ -27,14 +28,13 @@ class Renderer:
             return encode(self._table([stored.json], {"resourceVersion": version}))
         return stored.encoded
 
-    def list(self, found: Sequence[Stored], revision: int) -> bytes:
-        """The answer to a list request, always in one page."""
-        metadata = {"resourceVersion": str(revision)}
+    def page(self, page: Page) -> bytes:
+        """The answer to a list request."""
         if self.table:
-            return encode(self._table((stored.json for stored in found), metadata))
-        items = [self._item(stored) for stored in found]
-        if self.resource.custom:  # these lists come from another encoder, which writes the empty text too
-            metadata["continue"] = ""
+            return encode(self._table((stored.json for stored in page.items), page.metadata))
+        items = [self._item(stored) for stored in page.items]
+        # Lists of custom resources come from another encoder, which writes the empty text too.
+        metadata = {"continue": "", **page.metadata} if self.resource.custom else page.metadata
         return _list(self.resource.api_version, self.resource.list_name, metadata, items)
 
     def event(self, event: WatchEvent, *, first: bool) -> bytes:

@@ -68,7 +68,7 @@ async def watch_events(
     revision = query.revision or 0
     if not revision:
         revision = store.revision
-        yield [WatchEvent(EventType.ADDED, stored) for stored in query.selection.objects(store)]
+        yield _initial_events(store, query.selection)
     while not store.closed:
         changes = _changes(store, query.selection, revision)
         if changes:
@@ -78,6 +78,14 @@ async def watch_events(
                 continue
         if not await _moved(store, query.selection, end):
             return
+
+
+def _initial_events(store: Store, selection: Selection) -> list[WatchEvent]:
+    return [
+        WatchEvent(EventType.ADDED, stored)
+        for stored in store.snapshot(selection.resource.group_resource, selection.namespace)
+        if selection.includes(stored.json)
+    ]
 
 
 def _changes(store: Store, selection: Selection, revision: int) -> list[Change]:

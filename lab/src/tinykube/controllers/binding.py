@@ -64,8 +64,9 @@ def decide_claim(claim: Claim, volumes: Mapping[Key, Volume], storage_class: Sto
     if claim.bind_completed:
         held = named is not None and (named.claim is None or named.claim.uid == claim.meta.uid)
         return bind(named, claim) if named and held else _claim_status(claim, "Lost", None)
+    waits = storage_class is not None and storage_class.waits_for_consumer
     if not claim.volume_name:
-        volume = best_match(claim, volumes.values())
+        volume = best_match(claim, volumes.values(), reserved_only=waits)
     elif named and (named.claim.means(claim) if named.claim else fits(named, claim)):
         volume = named
     else:
@@ -73,9 +74,8 @@ def decide_claim(claim: Claim, volumes: Mapping[Key, Volume], storage_class: Sto
     if volume is not None:
         return bind(volume, claim)
     pending = _claim_status(claim, "Pending", None)
-    if claim.volume_name or storage_class is None:
-        return pending
-    if storage_class.waits_for_consumer and SELECTED_NODE not in claim.meta.annotations:
+    waits = waits and SELECTED_NODE not in claim.meta.annotations
+    if claim.volume_name or storage_class is None or waits:
         return pending
     return (*_provision(claim, storage_class.provisioner), *pending)
 
@@ -153,12 +153,12 @@ def _claim_status(claim: Claim, phase: str, volume: Volume | None) -> Writes:
     return (Write(claim, {"status": status}),)
 
 
-def best_match(claim: Claim, volumes: Iterable[Volume]) -> Volume | None:
+def best_match(claim: Claim, volumes: Iterable[Volume], *, reserved_only: bool = False) -> Volume | None:
     """The volume that is reserved for the claim, else the smallest free one that will do; None for none.
 
     As ``FindMatchingVolume`` of component-helpers/storage/volume/pv_helpers.go.
-    A reserved volume may be of any class. Unlike in Kubernetes, a claim that waits for a consumer gets a free
-    volume at once.
+    A reserved volume may be of any class. ``reserved_only`` is for claims that wait for a consumer:
+    choosing for those is the scheduler's part.
     """
     free: list[Volume] = []
     for volume in volumes:
@@ -168,7 +168,7 @@ def best_match(claim: Claim, volumes: Iterable[Volume]) -> Volume | None:
             continue
         if volume.claim is not None:
             return volume
-        if _is_free_for(volume, claim):
+        if not reserved_only and _is_free_for(volume, claim):
             free.append(volume)
     return min(free, key=_preference, default=None)
 

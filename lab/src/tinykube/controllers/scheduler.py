@@ -1,7 +1,7 @@
 """A scheduler for one node.
 
 It prepares the claims of a pod as the VolumeBinding plugin of kube-scheduler does: claims of a class that
-binds at once must be bound; those of a class that waits for a consumer get their provisioner now.
+binds at once must be bound; those of a class that waits for a consumer get a volume or a provisioner now.
 """
 
 from collections.abc import Mapping
@@ -16,15 +16,18 @@ from lightkube.types import PatchType
 from msgspec import field
 
 from tinykube.controllers.binder import write_all
-from tinykube.controllers.binding import Writes, set_claim
+from tinykube.controllers.binding import Write, Writes, best_match, refer_claim, set_claim
 from tinykube.controllers.caches import Caches, Change
 from tinykube.controllers.values import (
     DEFAULT_SCHEDULER,
+    NO_PROVISIONER,
     SELECTED_NODE,
     Claim,
+    ClaimReference,
     Key,
     Pod,
     StorageClass,
+    Volume,
 )
 from tinykube.controllers.work_queue import WorkQueue
 
@@ -36,7 +39,7 @@ class Placement:
     """What can be done about a pod: it can go to the node, or has to wait.
 
     ``problem`` is what it waits for, in Kubernetes' words; empty while its claims, which have their first
-    consumer, are being prepared. ``writes`` let their provisioner begin.
+    consumer, are being prepared. ``writes`` reserve volumes for them, or let their provisioner begin.
     """
 
     runs: bool = False
@@ -88,6 +91,7 @@ class Scheduler:
         placement = place(
             pod,
             known.claims.values,
+            known.volumes.values,
             known.classes.values,
             node=self._node,
             cordoned=cordoned,
@@ -133,6 +137,7 @@ def _wants_node(pod: Pod) -> bool:
 def place(
     pod: Pod,
     claims: Mapping[Key, Claim],
+    volumes: Mapping[Key, Volume],
     classes: Mapping[Key, StorageClass],
     *,
     node: str,
@@ -152,10 +157,7 @@ def place(
         waiting.append(claim)
     if cordoned:
         return Placement(problem="1 node(s) were unschedulable")
-    if not waiting:
-        return Placement(runs=True)
-    new = (claim for claim in waiting if SELECTED_NODE not in claim.meta.annotations)
-    return Placement(writes=tuple(set_claim(claim, {SELECTED_NODE: node}) for claim in new))
+    return _prepare(waiting, volumes, classes, node) if waiting else Placement(runs=True)
 
 
 def _problem(name: str, claim: Claim | None) -> str:
@@ -171,3 +173,22 @@ def _problem(name: str, claim: Claim | None) -> str:
 def _waits(claim: Claim, classes: Mapping[Key, StorageClass]) -> bool:
     storage_class = classes.get(Key("", claim.class_name or ""))
     return storage_class is not None and storage_class.waits_for_consumer and not claim.volume_name
+
+
+def _prepare(
+    claims: list[Claim], volumes: Mapping[Key, Volume], classes: Mapping[Key, StorageClass], node: str
+) -> Placement:
+    writes: list[Write] = []
+    free = dict(volumes)
+    for claim in claims:
+        volume = best_match(claim, free.values())
+        if volume is not None:
+            del free[volume.meta.key]
+            if volume.claim is None:  # else the binder does the rest
+                reference = ClaimReference(key=claim.meta.key, uid=claim.meta.uid)
+                writes.append(refer_claim(volume, reference, by_controller=True))
+        elif classes[Key("", claim.class_name or "")].provisioner == NO_PROVISIONER:
+            return Placement(problem="1 node(s) didn't find available persistent volumes to bind")
+        elif SELECTED_NODE not in claim.meta.annotations:
+            writes.append(set_claim(claim, {SELECTED_NODE: node}))
+    return Placement(writes=tuple(writes))

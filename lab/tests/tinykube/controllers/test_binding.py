@@ -107,8 +107,9 @@ class TestUnboundClaim:
         assert decide_claim(claim(class_name="efs"), {}, found) == ()
         assert decide_claim(claim(class_name="efs"), {}, None) == ()
 
-    def test_waits_for_its_first_consumer(self, claim: Make) -> None:
-        assert decide_claim(claim(class_name="efs"), {}, storage_class(waits=True)) == ()
+    def test_waits_for_its_first_consumer(self, claim: Make, volume: Make) -> None:
+        free = volume(phase=AVAILABLE, class_name="efs")
+        assert decide_claim(claim(class_name="efs"), by_key(free), storage_class(waits=True)) == ()
 
     def test_is_provisioned_once_a_node_is_selected(self, claim: Make) -> None:
         wanting = claim({"volume.kubernetes.io/selected-node": "n1"}, class_name="efs")
@@ -274,6 +275,12 @@ def test_claim_without_class_takes_volume_without_class(
 ) -> None:
     free = volume(phase=AVAILABLE)
     assert best_match(claim(class_name=class_name), [free]) == free
+
+
+def test_claim_that_waits_takes_only_what_is_reserved(claim: Make, volume: Make) -> None:
+    free, reserved = volume("free", phase=AVAILABLE), volume("reserved", claim=RESERVED)
+    assert best_match(claim(), [free], reserved_only=True) is None
+    assert best_match(claim(), [free, reserved], reserved_only=True) == reserved
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
-"""Lists, selectors, watches, and the formats of objects."""
+"""Lists, selectors, pages, watches, and the formats of objects."""
 
 from tests.conformance.differential.objects import (
     claim,
+    lease,
     pod,
     secret,
     storage_class,
@@ -40,6 +41,18 @@ async def lists_and_selectors(play: Player) -> None:
     await play.get("a subresource that is not there", "secrets/a/status")
     await play.send("a method that does not fit", "PUT", "secrets", secret("a"))
     await play.send("post to an object", "POST", "secrets/a", secret("a"))
+
+
+async def pages(play: Player) -> None:
+    for name in "abcde":
+        await play.create(f"create {name}", "leases", lease(name, name))
+    first = await play.get("the first page", "leases", {"limit": "2"})
+    more = {"limit": "2", "continue": first["metadata"]["continue"]}
+    second = await play.get("the second page", "leases", more)
+    await play.get("the last page", "leases", {"limit": "2", "continue": second["metadata"]["continue"]})
+    await play.get("a page with a selector", "leases", {"limit": "1", "fieldSelector": "metadata.name!=a"})
+    await play.get("a page of garbage", "leases", {"limit": "1", "continue": "garbage"})
+    await play.get("a limit that is no number", "leases", {"limit": "many"})
 
 
 async def watches(play: Player) -> None:
@@ -92,9 +105,10 @@ async def tables(play: Player) -> None:
     await play.get("what nobody accepts", "pods/one", accept="text/html")
     await play.get("a table or else JSON", "pods/one", accept=f"{TABLE},application/json")
     await play.get("what is not there as a table", "pods/none", accept=TABLE)
+    await play.get("claims in pages", "persistentvolumeclaims", {"limit": "1"}, accept=TABLE)
     watch = {"resourceVersion": claimed["metadata"]["resourceVersion"]}
     await play.patch("label the claim", "persistentvolumeclaims/one", {"metadata": {"labels": {"a": "b"}}})
     await play.watch("claims as they change", "persistentvolumeclaims", watch, events=1, accept=TABLE)
 
 
-STORIES = (lists_and_selectors, watches, watches_that_cannot_be, tables)
+STORIES = (lists_and_selectors, pages, watches, watches_that_cannot_be, tables)
