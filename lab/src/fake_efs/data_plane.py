@@ -18,7 +18,7 @@ from fake_efs.tls_front import TlsFront, server_context
 from tiny_ca.authority import Authority, ServerCertificate
 
 log = structlog.get_logger()
-POLL_SECONDS = 0.5
+_POLL_SECONDS = 0.5
 
 
 class ServedFileSystem:
@@ -134,14 +134,12 @@ class DataPlane:
         region: str,
         work_dir: Path,
         admission: Admission,
-        poll_seconds: float = POLL_SECONDS,
     ) -> None:
         self._discover = discover
         self._authority = authority
         self._region = region
         self._work_dir = work_dir
         self._admission = admission
-        self._poll_seconds = poll_seconds
         self._served: dict[str, ServedFileSystem] = {}
         self._problems: dict[str, str] = {}
         self._pass = asyncio.Lock()
@@ -194,7 +192,7 @@ class DataPlane:
                 await self._converge()
             except AwsError as error:
                 log.warning("data_plane_poll_failed", reason=str(error))
-            await asyncio.sleep(self._poll_seconds)
+            await asyncio.sleep(_POLL_SECONDS)
 
     async def _converge(self) -> None:
         async with self._pass:

@@ -33,7 +33,7 @@ from fake_efs.aws_api import (
     create_subnets,
     run_instance,
 )
-from fake_efs.data_plane import POLL_SECONDS, DataPlane
+from fake_efs.data_plane import DataPlane
 from fake_efs.errors import AwsError, AwsNotFound, InvalidValue, PlatformError
 from fake_efs.file_systems import (
     FileSystem,
@@ -108,7 +108,7 @@ class EmbeddedEfs:
     """An AWS endpoint, instance metadata, and file systems that answer at their mount targets' addresses.
 
     Serves while its context is open. File systems may also be made and removed by any AWS client; the
-    data plane follows within ``poll_seconds``. Everything it writes is below ``work_dir``; what is left
+    data plane follows within half a second. Everything it writes is below ``work_dir``; what is left
     there after closing is of no further use, since the API forgets its file systems. Opening raises
     PlatformError when this machine lacks something.
 
@@ -124,7 +124,6 @@ class EmbeddedEfs:
         work_dir: Path,
         *,
         region: str = DEFAULT_REGION,
-        poll_seconds: float = POLL_SECONDS,
         starter: Starter = start_module,
         driver_policy: str | None = None,
         network: IPv4Network | None = None,
@@ -136,7 +135,6 @@ class EmbeddedEfs:
         self.authority = Authority.create()
         self.work_dir = work_dir.absolute()
         self.ca_file = self.work_dir / "ca.pem"
-        self._poll_seconds = poll_seconds
         self._starter = starter
         self._discovered: tuple[int, tuple[FileSystem, ...]] = (-1, ())
         self._exit_stack = AsyncExitStack()
@@ -204,7 +202,6 @@ class EmbeddedEfs:
             region=self.region,
             work_dir=self.work_dir,
             admission=self._admission,
-            poll_seconds=self._poll_seconds,
         )
         self._exit_stack.push_async_callback(self.data_plane.stop)
         self.data_plane.start()

@@ -12,6 +12,7 @@ from kube_efs.csi.protocol import csi_pb2, registration_pb2
 from kube_efs.csi.protocol.csi_pb2_grpc import NodeStub
 from kube_efs.csi.protocol.registration_pb2_grpc import RegistrationStub
 from tinykube.errors import NotYet
+from tinykube.kubelet.csi import PublishRequest
 
 # What pkg/volume/csi allows a call that mounts or unmounts.
 _MOUNT_SECONDS = 120.0
@@ -42,26 +43,16 @@ class CsiCalls:
             node = await NodeStub(channel).NodeGetInfo(request, timeout=_ANSWER_SECONDS)
         return node.node_id, dict(node.accessible_topology.segments)
 
-    async def publish(
-        self,
-        socket: Path,
-        handle: str,
-        target: str,
-        *,
-        access_mode: str,
-        options: tuple[str, ...],
-        context: Mapping[str, str],
-        read_only: bool,
-    ) -> None:
+    async def publish(self, socket: Path, request: PublishRequest) -> None:
         """Have a volume mounted."""
-        mount = _Capability.MountVolume(mount_flags=options)
-        mode = _Capability.AccessMode(mode=_Capability.AccessMode.Mode.Value(access_mode))
+        mount = _Capability.MountVolume(mount_flags=request.options)
+        mode = _Capability.AccessMode(mode=_Capability.AccessMode.Mode.Value(request.access_mode))
         message = csi_pb2.NodePublishVolumeRequest(
-            volume_id=handle,
-            target_path=target,
+            volume_id=request.handle,
+            target_path=request.target,
             volume_capability=_Capability(mount=mount, access_mode=mode),
-            readonly=read_only,
-            volume_context=context,
+            readonly=request.read_only,
+            volume_context=request.context,
         )
         async with _connected(socket) as channel:
             await NodeStub(channel).NodePublishVolume(message, timeout=_MOUNT_SECONDS)

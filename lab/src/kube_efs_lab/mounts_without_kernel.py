@@ -11,7 +11,7 @@ import json
 import random
 import shutil
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from kube_efs.tunnels.probe import probe
 from kube_efs.tunnels.reservations import TunnelSpec
 from kube_efs_lab.csi_calls import CsiCalls
 from tinykube.errors import NotYet
+from tinykube.kubelet.csi import PublishRequest
 from tinykube.kubelet.nfs import Nfs, NfsFolders, served_folder
 
 log = structlog.get_logger(__name__)
@@ -61,28 +62,10 @@ class CallsWithoutKernel(CsiCalls):
     NFS, and refuses.
     """
 
-    async def publish(
-        self,
-        socket: Path,
-        handle: str,
-        target: str,
-        *,
-        access_mode: str,
-        options: tuple[str, ...],
-        context: Mapping[str, str],
-        read_only: bool,
-    ) -> None:
+    async def publish(self, socket: Path, request: PublishRequest) -> None:
         """Have a volume mounted."""
         try:
-            await super().publish(
-                socket,
-                handle,
-                target,
-                access_mode=access_mode,
-                options=options,
-                context=context,
-                read_only=read_only,
-            )
+            await super().publish(socket, request)
         except NotYet as error:
             if "code = AlreadyExists" not in str(error):
                 raise

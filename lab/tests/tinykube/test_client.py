@@ -7,16 +7,17 @@ import httpx2
 import pytest
 import yaml
 from lightkube import ApiError, AsyncClient, KubeConfig
-from lightkube.models.core_v1 import ObjectReference
+from lightkube.models.core_v1 import PodSpec
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import ConfigMap, Event
 
 from tinykube.api import ApiServer
 from tinykube.client.calls import unless_exists, unless_missing
-from tinykube.client.events import EventRecorder
 from tinykube.client.following import Applied, Deleted, Listed, follow
+from tinykube.kubelet.events import PodEvents
+from tinykube.kubelet.pods import Pod
 
-POD = ObjectReference(apiVersion="v1", kind="Pod", namespace="default", name="web", uid="u-1")
+POD = Pod(namespace="default", name="web", uid="u-1", spec=PodSpec(containers=[]))
 
 
 @pytest.fixture
@@ -38,16 +39,16 @@ def config_map(name: str) -> ConfigMap:
 
 
 async def test_events_that_come_again_are_written_once(client: AsyncClient) -> None:
-    async with EventRecorder(client, component="kubelet", host="node-1") as events:
+    async with PodEvents(client, node="node-1") as events:
         for _ in range(3):
-            events.publish(POD, "FailedMount", "no such server", warning=True)
-        events.publish(POD, "Started", "Started container main")
+            events.warn(POD, "FailedMount", "no such server")
+        events.warn(POD, "Failed", "Error: no such program")
     found = {event.reason: event async for event in client.list(Event, namespace="default")}
     assert {reason: (event.type, event.count) for reason, event in found.items()} == {
         "FailedMount": ("Warning", 1),
-        "Started": ("Normal", 1),
+        "Failed": ("Warning", 1),
     }
-    source = found["Started"].source
+    source = found["Failed"].source
     assert source is not None
     assert (source.component, source.host) == ("kubelet", "node-1")
 

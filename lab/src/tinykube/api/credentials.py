@@ -47,7 +47,7 @@ def make_identity(host: str) -> ServerIdentity:
     )
 
 
-def render_kubeconfig(*, url: str, ca_pem: bytes, token: str, namespace: str = "default") -> str:
+def render_kubeconfig(*, url: str, ca_pem: bytes, token: str) -> str:
     """The text of a kubeconfig with one cluster, one user and one context."""
     cluster = {"server": url, "certificate-authority-data": base64.b64encode(ca_pem).decode()}
     document = {
@@ -55,7 +55,7 @@ def render_kubeconfig(*, url: str, ca_pem: bytes, token: str, namespace: str = "
         "kind": "Config",
         "clusters": [{"name": _NAME, "cluster": cluster}],
         "users": [{"name": _NAME, "user": {"token": token}}],
-        "contexts": [{"name": _NAME, "context": {"cluster": _NAME, "user": _NAME, "namespace": namespace}}],
+        "contexts": [{"name": _NAME, "context": {"cluster": _NAME, "user": _NAME, "namespace": "default"}}],
         "current-context": _NAME,
     }
     return yaml.safe_dump(document, sort_keys=False)

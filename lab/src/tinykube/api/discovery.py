@@ -96,7 +96,6 @@ def _plain_entries(resource: ResourceType) -> list[Json]:
         "singularName": resource.singular,
         "verbs": list(resource.verbs),
         **({"shortNames": list(resource.short_names)} if resource.short_names else {}),
-        **({"categories": list(resource.categories)} if resource.categories else {}),
     }
     subresources = [
         {

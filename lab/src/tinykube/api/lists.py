@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
 
 from tinykube.api.requests import Parameters
-from tinykube.objects.decoding import in_wire_form
 from tinykube.objects.resources import ResourceType
 from tinykube.objects.selectors import (
     Requirement,
@@ -14,7 +13,7 @@ from tinykube.objects.selectors import (
     parse_field_selector,
     parse_label_selector,
 )
-from tinykube.objects.statuses import bad_request, version_too_large
+from tinykube.objects.statuses import bad_request
 from tinykube.objects.storage import ObjectKey, Store, Stored
 from tinykube.objects.values import Json, lookup
 
@@ -43,12 +42,12 @@ class Selection:
             return False
         if not self.selective:
             return True
-        labels, shown = metadata.get("labels") or {}, in_wire_form(self.resource, stored)
+        labels = metadata.get("labels") or {}
         return (
             (not self.name or metadata["name"] == self.name)
             and all(one.holds(labels.get(one.key)) for one in self.labels)
             # A field that is not there has the empty value.
-            and all(one.holds(str(lookup(shown, *one.key.split(".")) or "")) for one in self.fields)
+            and all(one.holds(str(lookup(stored, *one.key.split(".")) or "")) for one in self.fields)
         )
 
 
@@ -109,17 +108,12 @@ class Page:
 
 
 def list_page(store: Store, selection: Selection, parameters: Parameters) -> Page:
-    """The page that a request asks for; raises 400, and 504 for a version of the future.
+    """The page that a request asks for; raises 400.
 
-    Lists are of the latest version: an older one that is asked for is only the oldest that would do. Every
-    page has the revision of the first one, so a watch from there shows what has changed between them.
+    Lists are of the latest version, whichever is asked for. Every page has the revision of the first one, so
+    a watch from there shows what has changed between them.
     """
-    oldest, token = parameters.resource_version(), parameters.text("continue")
-    limit = max(parameters.number("limit") or 0, 0)
-    if token and oldest:
-        raise bad_request("specifying resource version is not allowed when using continue")
-    if oldest is not None and oldest > store.revision:
-        raise version_too_large(oldest, store.revision)
+    token, limit = parameters.text("continue"), max(parameters.number("limit") or 0, 0)
     position = Position.parse(token) if token else None
     revision = position.revision if position else store.revision
     chosen = [

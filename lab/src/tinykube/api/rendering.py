@@ -7,7 +7,6 @@ from datetime import datetime
 
 from tinykube.api.lists import Page
 from tinykube.api.watches import EventType, WatchEvent
-from tinykube.objects.decoding import in_wire_form
 from tinykube.objects.resources import ResourceType
 from tinykube.objects.storage import Stored, encode
 from tinykube.objects.values import Json
@@ -26,13 +25,13 @@ class Renderer:
         """The answer to a request about one object."""
         if self.table:
             version = stored.json["metadata"].get("resourceVersion", "")
-            return encode(self._table([self._wire(stored)], {"resourceVersion": version}))
-        return self._encoded(stored)
+            return encode(self._table([stored.json], {"resourceVersion": version}))
+        return stored.encoded
 
     def page(self, page: Page) -> bytes:
         """The answer to a list request."""
         if self.table:
-            return encode(self._table((self._wire(stored) for stored in page.items), page.metadata))
+            return encode(self._table((stored.json for stored in page.items), page.metadata))
         items = [self._item(stored) for stored in page.items]
         # Lists of custom resources come from another encoder, which writes the empty text too.
         metadata = {"continue": "", **page.metadata} if self.resource.custom else page.metadata
@@ -41,21 +40,14 @@ class Renderer:
     def event(self, event: WatchEvent, *, first: bool) -> bytes:
         """One line of a watch; the first table of a watch has the column heads, as in Kubernetes."""
         if not self.table:
-            return event_line(event.type, self._encoded(event.stored))
-        wire = self._wire(event.stored)
-        table = self._table([wire], {"resourceVersion": wire["metadata"]["resourceVersion"]})
+            return event_line(event.type, event.stored.encoded)
+        shown = event.stored.json
+        table = self._table([shown], {"resourceVersion": shown["metadata"]["resourceVersion"]})
         return event_line(event.type, encode(table if first else {**table, "columnDefinitions": None}))
-
-    def _wire(self, stored: Stored) -> Json:
-        return in_wire_form(self.resource, stored.json)
-
-    def _encoded(self, stored: Stored) -> bytes:
-        return encode(self._wire(stored)) if self.resource.form else stored.encoded
 
     def _item(self, stored: Stored) -> bytes:
         """An item of a list; those of built-in types come without their type, as in Kubernetes."""
-        encoded = self._encoded(stored)
-        prefix = self.resource.type_prefix
+        encoded, prefix = stored.encoded, self.resource.type_prefix
         if self.resource.custom or not encoded.startswith(prefix):
             return encoded
         return b"{" + encoded[len(prefix) :]

@@ -53,7 +53,6 @@ class ApiServer:
         token: str | None = None,
         pod_logs: PodLogs | None = None,
         pod_commands: PodCommands | None = None,
-        clock: Callable[[], datetime] = _now,
     ) -> None:
         self.host = host
         self.port = port
@@ -61,7 +60,7 @@ class ApiServer:
         self._identity = make_identity(host)
         self._store = Store()
         registry = Registry(builtin_types())
-        service = ObjectService(self._store, Admission(self._store), clock)
+        service = ObjectService(self._store, Admission(self._store), _now)
         users = Users(self._store, self.token)
         CustomTypes(self._store, registry, service)
         self._bootstrap = Bootstrap(self._store, registry, service)
@@ -69,7 +68,7 @@ class ApiServer:
             store=self._store,
             registry=registry,
             service=service,
-            clock=clock,
+            clock=_now,
             users=users,
             pod_logs=pod_logs,
             pod_commands=pod_commands,
@@ -180,9 +179,8 @@ async def _refusals(
 
 
 def _refusal(error: ApiError) -> web.Response:
-    retry = error.status.get("details", {}).get("retryAfterSeconds")
-    headers = {"Content-Type": JSON, **({"Retry-After": str(retry)} if retry else {})}
-    return web.Response(status=error.code, body=encode(error.status) + b"\n", headers=headers)
+    body = encode(error.status) + b"\n"
+    return web.Response(status=error.code, body=body, headers={"Content-Type": JSON})
 
 
 class Bootstrap:

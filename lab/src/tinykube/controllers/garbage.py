@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -83,9 +82,9 @@ class Graph:
 class GarbageCollector:
     """Follows every kind that can own or be owned, custom ones included, while ``run`` runs."""
 
-    def __init__(self, client: AsyncClient, *, kinds: Iterable[Kind] = OWNING) -> None:
+    def __init__(self, client: AsyncClient) -> None:
         self._client: Any = client  # its overloads want the kind spelt out
-        self._kinds = {kind_name(kind): kind for kind in kinds}
+        self._kinds = {kind_name(kind): kind for kind in OWNING}
         self._graph = Graph()
         self._queue: WorkQueue[str] = WorkQueue("garbage", self._look_at)
 

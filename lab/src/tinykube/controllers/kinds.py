@@ -57,12 +57,10 @@ def is_namespaced(kind: Kind) -> bool:
 
 
 def custom_kinds(definitions: Iterable[CustomResourceDefinition]) -> tuple[Kind, ...]:
-    """The kinds that are defined by these, each in its storage version."""
+    """The kinds that are defined by these, each of which has one version."""
     found: list[Any] = []
     for definition in definitions:
         spec = definition.spec
-        version = next((item.name for item in spec.versions if item.storage), None)
-        if version is not None:
-            create = create_namespaced_resource if spec.scope == "Namespaced" else create_global_resource
-            found.append(create(spec.group, version, spec.names.kind, spec.names.plural))
+        create = create_namespaced_resource if spec.scope == "Namespaced" else create_global_resource
+        found.append(create(spec.group, spec.versions[0].name, spec.names.kind, spec.names.plural))
     return tuple(found)

@@ -1,9 +1,9 @@
 """Resource types that CustomResourceDefinitions add while the server runs."""
 
 from tinykube.custom.schemas import compile_schema
-from tinykube.kinds.definitions import CLEANUP_FINALIZER, storage_version
+from tinykube.kinds.definitions import CLEANUP_FINALIZER
 from tinykube.objects.deletion import DeleteOptions
-from tinykube.objects.resources import Form, GroupResource, Registry, ResourceType, Strategy
+from tinykube.objects.resources import GroupResource, Registry, ResourceType, Strategy
 from tinykube.objects.service import ObjectService, WriteOptions
 from tinykube.objects.storage import Change, ObjectKey, Store
 from tinykube.objects.values import Json, lookup
@@ -14,7 +14,7 @@ DEFINITIONS = GroupResource("apiextensions.k8s.io", "customresourcedefinitions")
 
 
 def types_of(definition: Json) -> list[ResourceType]:
-    """The served versions of a definition as resource types."""
+    """The version of a definition as a resource type, if it is served."""
     versions = lookup(definition, "spec", "versions") or []
     return [_type(definition, version) for version in versions if version.get("served")]
 
@@ -23,7 +23,6 @@ def _type(definition: Json, version: Json) -> ResourceType:
     spec, names = definition["spec"], definition["spec"]["names"]
     schema = lookup(version, "schema", "openAPIV3Schema") or {}
     compiled = compile_schema(schema)
-    stored = f"{spec['group']}/{storage_version(definition)}"
     return ResourceType(
         group=spec["group"],
         version=version["name"],
@@ -32,7 +31,6 @@ def _type(definition: Json, version: Json) -> ResourceType:
         singular=names["singular"],
         list_kind=names["listKind"],
         short_names=tuple(names.get("shortNames") or ()),
-        categories=tuple(names.get("categories") or ()),
         namespaced=spec["scope"] == "Namespaced",
         has_status=lookup(version, "subresources", "status") is not None,
         unconditional_update=False,
@@ -40,17 +38,8 @@ def _type(definition: Json, version: Json) -> ResourceType:
         custom=True,
         printer=printer_for_definition(version.get("additionalPrinterColumns") or ()),
         merge_rules=rules_from_schema(schema),
-        form=_form(f"{spec['group']}/{version['name']}", stored) if len(spec["versions"]) > 1 else None,
         decode=compiled.decode,
         strategy=Strategy(default=compiled.default, other_problems=lambda new, _: compiled.validate(new)),
-    )
-
-
-def _form(api_version: str, stored: str) -> Form:
-    """Versions differ only in their name (conversion strategy None)."""
-    return Form(
-        from_stored=lambda json_object: {**json_object, "apiVersion": api_version},
-        to_stored=lambda json_object: {**json_object, "apiVersion": stored},
     )
 
 
@@ -83,7 +72,7 @@ class CustomTypes:
         return stored.json if stored and "deletionTimestamp" in stored.json["metadata"] else None
 
     def _delete_objects(self, definition: Json) -> None:
-        for resource in types_of(definition)[:1]:
+        for resource in types_of(definition):
             for stored in self._store.snapshot(resource.group_resource):
                 if "deletionTimestamp" not in stored.json["metadata"]:
                     self._service.delete(resource, stored.key, DeleteOptions())

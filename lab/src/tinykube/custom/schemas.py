@@ -1,9 +1,8 @@
 """Structural schemas of custom resources: pruning, defaulting and validation.
 
-An OpenAPI v3 schema is JSON Schema draft 4 except ``nullable`` and ``x-kubernetes-int-or-string``, which are
-translated. Limits: rules in CEL (``x-kubernetes-validations``) are not evaluated; that a schema is structural
-is not checked, nor that the elements of sets and keyed lists differ; of an embedded resource only the fields
-that its schema names are validated.
+An OpenAPI v3 schema is JSON Schema draft 4 except ``nullable``, which is translated. Limits: rules in CEL
+(``x-kubernetes-validations``) are not evaluated; that a schema is structural is not checked, nor that the
+elements of sets and keyed lists differ; embedded resources and ``x-kubernetes-int-or-string`` are not known.
 """
 
 from collections.abc import Iterable, Iterator
@@ -12,12 +11,10 @@ from dataclasses import dataclass
 import jsonschema
 from jsonschema.protocols import Validator
 
-from tinykube.errors import InvalidValue
 from tinykube.objects.statuses import Cause
-from tinykube.objects.values import Json, JsonValue, parse_time
+from tinykube.objects.values import Json, JsonValue, parse_time, without
 
 _TYPE_AND_METADATA = frozenset({"apiVersion", "kind", "metadata"})
-_EMBEDDED = "x-kubernetes-embedded-resource"
 _PRESERVE = "x-kubernetes-preserve-unknown-fields"
 _FORMATS = jsonschema.FormatChecker(formats=())
 _FORMATS.checks("date-time")(lambda value: not isinstance(value, str) or parse_time(value) is not None)
@@ -41,7 +38,8 @@ class StructuralSchema:
     def decode(self, body: Json) -> tuple[Json, list[str]]:
         """The object without fields that the schema does not know, and their paths."""
         unknown: list[str] = []
-        return _prune(body, {**self.schema, _EMBEDDED: True}, "", unknown), unknown
+        head = {key: body[key] for key in _TYPE_AND_METADATA & body.keys()}
+        return {**head, **_prune(without(body, *head), self.schema, "", unknown)}, unknown
 
     def default(self, custom_object: Json) -> Json:
         """The object with the schema's defaults; nulls that it does not allow are as good as absent."""
@@ -54,18 +52,8 @@ class StructuralSchema:
 
 
 def compile_schema(schema: Json) -> StructuralSchema:
-    """The schema of an ``openAPIV3Schema``; an empty one allows everything and keeps nothing.
-
-    Raises:
-        InvalidValue: it is no schema.
-    """
-    translated = _translated(schema)
-    try:
-        _Draft4.check_schema(translated)
-        return StructuralSchema(schema=schema, validator=_Draft4(translated, format_checker=_FORMATS))
-    except jsonschema.SchemaError as error:
-        path = ".".join(["openAPIV3Schema", *map(str, error.path)])
-        raise InvalidValue(error.message, field=path) from error
+    """The schema of an ``openAPIV3Schema``; an empty one allows everything and keeps nothing."""
+    return StructuralSchema(schema=schema, validator=_Draft4(_translated(schema), format_checker=_FORMATS))
 
 
 def _part(schema: Json, key: str) -> Json | None:
@@ -75,23 +63,19 @@ def _part(schema: Json, key: str) -> Json | None:
     return named if named is not None else ({} if rest is True else rest or None)
 
 
-def _prune(value: JsonValue, schema: Json, path: str, unknown: list[str], *, keep: bool = False) -> JsonValue:
-    """The pruned value; ``keep`` is set inside lists whose unknown fields are preserved."""
-    keep = keep or bool(schema.get(_PRESERVE))
+def _prune(value: JsonValue, schema: Json, path: str, unknown: list[str]) -> JsonValue:
     if isinstance(value, list):
         items = schema.get("items") or {}
-        return [_prune(one, items, f"{path}[{index}]", unknown, keep=keep) for index, one in enumerate(value)]
+        return [_prune(one, items, f"{path}[{index}]", unknown) for index, one in enumerate(value)]
     if not isinstance(value, dict):
         return value
     result: Json = {}
     for key, inner in value.items():
         here = f"{path}.{key}" if path else key
         part = _part(schema, key)
-        if schema.get(_EMBEDDED) and key in _TYPE_AND_METADATA:
-            result[key] = inner
-        elif part is not None:
+        if part is not None:
             result[key] = _prune(inner, part, here, unknown)
-        elif keep:
+        elif schema.get(_PRESERVE):
             result[key] = inner
         else:
             unknown.append(here)
@@ -130,17 +114,12 @@ def _translated(schema: JsonValue) -> JsonValue:
     if not isinstance(schema, dict):
         return schema
     result: Json = dict(schema)
-    if schema.get("x-kubernetes-int-or-string"):
-        result["type"] = ["integer", "string"]
-    if schema.get("nullable") and "type" in result:
-        types = result["type"]
-        result["type"] = [*(types if isinstance(types, list) else [types]), "null"]
-    if isinstance(properties := schema.get("properties"), dict):
-        result["properties"] = {key: _translated(inner) for key, inner in properties.items()}
-    for key in {"items", "additionalProperties", "not"} & schema.keys():
+    if schema.get("nullable") and "type" in schema:
+        result["type"] = [schema["type"], "null"]
+    if "properties" in schema:
+        result["properties"] = {key: _translated(inner) for key, inner in schema["properties"].items()}
+    for key in {"items", "additionalProperties"} & schema.keys():
         result[key] = _translated(schema[key])
-    for key in {"allOf", "anyOf", "oneOf"} & schema.keys():
-        result[key] = [_translated(inner) for inner in schema[key]]
     return result
 
 

@@ -33,8 +33,8 @@ _FACTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 
 def builtin_types() -> tuple[ResourceType, ...]:
     """Every built-in type, group by group."""
-    admission, authorization = "admissionregistration.k8s.io/v1", "authorization.k8s.io/v1"
-    rbac, storage_group, extensions = "rbac.authorization.k8s.io/v1", "storage.k8s.io/v1", ("api-extensions",)
+    admission, apps, authorization = "admissionregistration.k8s.io/v1", "apps/v1", "authorization.k8s.io/v1"
+    rbac, storage_group = "rbac.authorization.k8s.io/v1", "storage.k8s.io/v1"
     return (
         _type("v1", "ConfigMap", "configmaps cm"),
         _type("v1", "Endpoints", "endpoints ep"),
@@ -56,14 +56,13 @@ def builtin_types() -> tuple[ResourceType, ...]:
             "pods po",
             "status generations returned",
             subresources="binding eviction exec log",
-            categories=("all",),
         ),
         _type("v1", "Secret", "secrets"),
         _type("v1", "ServiceAccount", "serviceaccounts sa", "returned", subresources="token"),
-        _type("v1", "Service", "services svc", "status returned", categories=("all",)),
-        _workload("DaemonSet", "daemonsets ds"),
-        _workload("Deployment", "deployments deploy", "scale"),
-        _workload("StatefulSet", "statefulsets sts", "scale"),
+        _type("v1", "Service", "services svc", "status returned"),
+        _type(apps, "DaemonSet", "daemonsets ds", "status generations"),
+        _type(apps, "Deployment", "deployments deploy", "status generations", subresources="scale"),
+        _type(apps, "StatefulSet", "statefulsets sts", "status generations", subresources="scale"),
         _type("policy/v1", "PodDisruptionBudget", "poddisruptionbudgets pdb", "status generations versioned"),
         _type(storage_group, "CSIDriver", "csidrivers", "cluster versioned returned"),
         _type(storage_group, "CSINode", "csinodes", "cluster versioned returned"),
@@ -80,14 +79,12 @@ def builtin_types() -> tuple[ResourceType, ...]:
             "ValidatingAdmissionPolicy",
             "validatingadmissionpolicies",
             "cluster status generations",
-            categories=extensions,
         ),
         _type(
             admission,
             "ValidatingAdmissionPolicyBinding",
             "validatingadmissionpolicybindings",
             "cluster generations",
-            categories=extensions,
         ),
         _type("coordination.k8s.io/v1", "Lease", "leases", "versioned"),
         _type(
@@ -95,7 +92,6 @@ def builtin_types() -> tuple[ResourceType, ...]:
             "CustomResourceDefinition",
             "customresourcedefinitions crd crds",
             "cluster status versioned generations",
-            categories=extensions,
         ),
     )
 
@@ -107,7 +103,6 @@ def _type(
     facts: str = "",
     *,
     subresources: str = "",
-    categories: tuple[str, ...] = (),
     verbs: tuple[str, ...] = ALL_VERBS,
 ) -> ResourceType:
     """The type of these names (the plural and the short ones), with these of the facts above."""
@@ -121,16 +116,11 @@ def _type(
         plural=plural,
         singular=kind.lower(),
         short_names=tuple(short_names),
-        categories=categories,
         verbs=verbs,
         other_subresources=tuple(subresources.split()),
         strategy=_STRATEGIES.get((group, kind), _COMMON),
         **{name: value for fact in facts.split() for name, value in _FACTS[fact].items()},
     )
-
-
-def _workload(kind: str, names: str, subresources: str = "") -> ResourceType:
-    return _type("apps/v1", kind, names, "status generations", subresources=subresources, categories=("all",))
 
 
 def _review(group_version: str, kind: str) -> ResourceType:

@@ -1,7 +1,6 @@
 """Events, namespaces, nodes, secrets, roles and their bindings."""
 
 import base64
-import binascii
 from collections.abc import Iterator
 
 from tinykube.kinds.defaulting import Defaults
@@ -9,7 +8,7 @@ from tinykube.objects.deletion import DeletionRules
 from tinykube.objects.metadata import label_problem, path_segment_problem, with_metadata
 from tinykube.objects.resources import Strategy
 from tinykube.objects.statuses import Cause
-from tinykube.objects.values import Json, Undecodable, lookup, without
+from tinykube.objects.values import Json, lookup, without
 
 _FREE_NAMESPACES = frozenset({"default", "kube-system"})
 _NAME_LABEL = "kubernetes.io/metadata.name"
@@ -73,16 +72,7 @@ def _secret_defaults(secret: Json) -> Json:
     result = without(secret, "stringData")
     if plain:
         result["data"] = {**(result.get("data") or {}), **plain}
-    for value in (result.get("data") or {}).values():
-        _check_base64(value)
     return {**result, "type": secret.get("type") or "Opaque"}
-
-
-def _check_base64(value: object) -> None:
-    try:
-        base64.b64decode(str(value), validate=True)
-    except binascii.Error as error:
-        raise Undecodable("illegal base64 data") from error
 
 
 def _about_its_namespace(event: Json, _old: Json | None) -> Iterator[Cause]:

@@ -12,7 +12,6 @@ from tinykube.objects.statuses import Cause
 from tinykube.objects.values import Json, json_equal, lookup, without
 
 _GROUP = "storage.k8s.io"
-_CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"
 _SOURCES = ("csi", "hostPath", "local", "nfs")
 _CLAIM_DEFAULTS = Defaults(
     values={"spec": {}},
@@ -65,7 +64,7 @@ def _claim_problems(new: Json, old: Json | None) -> Iterator[Cause]:
     if old is None:
         return
     before = old["spec"]
-    free = [*(() if before.get("volumeName") else ("volumeName",)), *_class_may_be_set(new, old)]
+    free = [] if before.get("volumeName") else ["volumeName"]
     if lookup(old, "status", "phase") == "Bound":
         free.append("resources")
         if (_requested(spec) or 0) < (_requested(before) or 0):
@@ -76,14 +75,6 @@ def _claim_problems(new: Json, old: Json | None) -> Iterator[Cause]:
 
 def _requested(spec: Json) -> Decimal | None:
     return parse_quantity(lookup(spec, "resources", "requests", "storage"))
-
-
-def _class_may_be_set(new: Json, old: Json) -> tuple[str, ...]:
-    """A class may be given later to a claim that has none (a default class that came afterwards)."""
-    had_none = old["spec"].get("storageClassName") is None
-    annotated = lookup(old, "metadata", "annotations", _CLASS_ANNOTATION)
-    wanted = new["spec"].get("storageClassName")
-    return ("storageClassName",) if had_none and wanted and annotated in (None, wanted) else ()
 
 
 def _pending_volume(volume: Json) -> Json:

@@ -8,7 +8,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -43,6 +43,18 @@ _ACCESS_MODES = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishRequest:
+    """A volume to mount, and where; ``access_mode`` is the name of it in the protocol."""
+
+    handle: str
+    target: str
+    access_mode: str
+    options: tuple[str, ...]
+    context: Mapping[str, str]
+    read_only: bool
+
+
 class PluginCalls(Protocol):
     """The calls of the plugin registration and of the CSI node service; each raises NotYet when it fails.
 
@@ -60,18 +72,8 @@ class PluginCalls(Protocol):
         """Ask a CSI driver for this node's id and topology."""
         ...
 
-    async def publish(
-        self,
-        socket: Path,
-        handle: str,
-        target: str,
-        *,
-        access_mode: str,
-        options: tuple[str, ...],
-        context: Mapping[str, str],
-        read_only: bool,
-    ) -> None:
-        """Have a volume mounted; ``access_mode`` is the protocol's name of it."""
+    async def publish(self, socket: Path, request: PublishRequest) -> None:
+        """Have a volume mounted."""
 
     async def unpublish(self, socket: Path, handle: str, target: str) -> None:
         """Have a volume unmounted."""
@@ -159,12 +161,10 @@ class Drivers:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Publication:
-    """A published volume: what its driver was given."""
+    """A published volume: what its driver is given, to which the pod adds its context each time."""
 
-    source: CSIPersistentVolumeSource
-    access_mode: str
-    options: tuple[str, ...]
-    read_only: bool
+    driver: str
+    request: PublishRequest
     get_context: Callable[[], Awaitable[PodContext]]
 
 
@@ -201,35 +201,29 @@ class CsiVolumes:
         if str(target) not in await asyncio.to_thread(mount_points):
             self._drivers.socket_of(source.driver)
             await asyncio.to_thread(target.parent.mkdir, mode=0o750, parents=True, exist_ok=True)
-            publication = _Publication(
-                source=source,
+            request = PublishRequest(
+                handle=source.volumeHandle,
+                target=self._host.there(target),
                 access_mode=_ACCESS_MODES.get(access_mode, "SINGLE_NODE_WRITER"),
                 options=options,
+                context=source.volumeAttributes or {},
                 read_only=read_only,
-                get_context=get_context,
             )
+            publication = _Publication(driver=source.driver, request=request, get_context=get_context)
             self._published.setdefault(directory, {})[target] = publication
-            await self._publish(target, publication, await get_context())
+            await self._publish(publication, await get_context())
         return target
 
     async def publish_again(self, directory: Path) -> None:
         """Publish what is published below the directory, if its driver wants this; raises NotYet."""
-        for target, publication in tuple(self._published.get(directory, {}).items()):
+        for publication in tuple(self._published.get(directory, {}).values()):
             context = await publication.get_context()
             if context.again:
-                await self._publish(target, publication, context)
+                await self._publish(publication, context)
 
-    async def _publish(self, target: Path, publication: _Publication, context: PodContext) -> None:
-        source = publication.source
-        await self._calls.publish(
-            self._drivers.socket_of(source.driver),
-            source.volumeHandle,
-            self._host.there(target),
-            access_mode=publication.access_mode,
-            options=publication.options,
-            context={**(source.volumeAttributes or {}), **context.attributes},
-            read_only=publication.read_only,
-        )
+    async def _publish(self, publication: _Publication, context: PodContext) -> None:
+        request, socket = publication.request, self._drivers.socket_of(publication.driver)
+        await self._calls.publish(socket, replace(request, context={**request.context, **context.attributes}))
 
     async def unpublish_all(self, directory: Path) -> None:
         """End what is published below the directory of a pod's volumes, however long the drivers take.
@@ -238,20 +232,21 @@ class CsiVolumes:
         """
         published = self._published.pop(directory, {})
         try:
-            for target, publication in published.items():
-                await self._unpublish(target, publication.source.driver, publication.source.volumeHandle)
+            for publication in published.values():
+                await self._unpublish(publication)
         except asyncio.CancelledError:
             for target in published:
                 await detach(target)
             raise
 
-    async def _unpublish(self, target: Path, driver: str, handle: str) -> None:
+    async def _unpublish(self, publication: _Publication) -> None:
+        request = publication.request
         while True:
             try:
-                socket = self._drivers.socket_of(driver)
-                await self._calls.unpublish(socket, handle, self._host.there(target))
+                socket = self._drivers.socket_of(publication.driver)
+                await self._calls.unpublish(socket, request.handle, request.target)
             except ERRORS as error:
-                log.warning("volume-not-unpublished", target=str(target), reason=str(error))
+                log.warning("volume-not-unpublished", target=request.target, reason=str(error))
                 await asyncio.sleep(_RETRY_SECONDS)
             else:
                 return

@@ -12,11 +12,11 @@ import structlog
 from lightkube import AsyncClient
 from lightkube.resources.core_v1 import Pod as PodObject
 
-from tinykube.client.events import EventRecorder
 from tinykube.client.following import Applied, Deleted, Listed, follow
 from tinykube.kubelet.container_runner import ContainerRunner, NotRunning
 from tinykube.kubelet.containers import Image
 from tinykube.kubelet.csi import CsiVolumes, Drivers, PluginCalls
+from tinykube.kubelet.events import PodEvents
 from tinykube.kubelet.logs import read_log
 from tinykube.kubelet.nfs import NfsMounter, mount_points
 from tinykube.kubelet.node import HostFolders, NodeDescription, keep_registered
@@ -76,7 +76,7 @@ class Kubelet:
 
     async def run(self) -> None:
         """Register the node and run its pods until cancelled."""
-        async with EventRecorder(self._client, component="kubelet", host=self._description.name) as events:
+        async with PodEvents(self._client, node=self._description.name) as events:
             node = NodeResources(
                 client=self._client,
                 root=self._root,

@@ -13,7 +13,6 @@ from lightkube.models import core_v1 as models
 from lightkube.resources import core_v1
 
 from tinykube.client.calls import ERRORS, unless_missing
-from tinykube.client.events import EventRecorder
 from tinykube.kubelet.container_runner import ContainerRunner, Start, readiness_url
 from tinykube.kubelet.containers import (
     ContainerFiles,
@@ -24,6 +23,7 @@ from tinykube.kubelet.containers import (
     resolve_command,
     resolve_environment,
 )
+from tinykube.kubelet.events import PodEvents
 from tinykube.kubelet.pod_status import PodStatus, StatusWriter
 from tinykube.kubelet.pods import Pod
 from tinykube.kubelet.volumes import Mounted, Volumes, remove_tree
@@ -46,7 +46,7 @@ class NodeResources:
     client: AsyncClient
     root: Path
     volumes: Volumes
-    events: EventRecorder
+    events: PodEvents
     images: Mapping[str, Image]
     environment: Mapping[str, str]
 
@@ -221,13 +221,4 @@ class PodRunner:
         return None if most is None else max(0.0, most - age)
 
     def _report(self, reason: str, message: str) -> None:
-        pod = self.pod
-        about = models.ObjectReference(
-            apiVersion="v1",
-            kind="Pod",
-            namespace=pod.namespace,
-            name=pod.name,
-            uid=pod.uid,
-            resourceVersion=pod.version,
-        )
-        self._node.events.publish(about, reason, message, warning=True)
+        self._node.events.warn(self.pod, reason, message)

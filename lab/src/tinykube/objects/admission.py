@@ -1,7 +1,7 @@
 """Admission: what else must hold, or is added, before an object is created or deleted.
 
 These are the admission plugins of kube-apiserver that users of storage notice: NamespaceLifecycle,
-DefaultStorageClass, StorageObjectInUseProtection and ServiceAccount.
+StorageObjectInUseProtection and ServiceAccount.
 """
 
 from tinykube.objects.metadata import generated_name, with_metadata
@@ -9,19 +9,14 @@ from tinykube.objects.resources import GroupKind, GroupResource, ResourceType
 from tinykube.objects.statuses import Subject, forbidden, not_found
 from tinykube.objects.storage import ObjectKey, Store
 from tinykube.objects.users import POD_TOKEN_SECONDS
-from tinykube.objects.values import Json, lookup
+from tinykube.objects.values import Json
 
 NAMESPACES = GroupResource("", "namespaces")
 _ACCOUNTS = GroupResource("", "serviceaccounts")
-_STORAGE_CLASSES = GroupResource("storage.k8s.io", "storageclasses")
 _IMMORTAL_NAMESPACES = frozenset({"default", "kube-system", "kube-public"})
-_DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
-_DEFAULT_CLASS_BETA = "storageclass.beta.kubernetes.io/is-default-class"
-_CLASS_BETA = "volume.beta.kubernetes.io/storage-class"
-_CLAIM = GroupKind("", "PersistentVolumeClaim")
 _POD = GroupKind("", "Pod")
 _PROTECTION = {
-    _CLAIM: "kubernetes.io/pvc-protection",
+    GroupKind("", "PersistentVolumeClaim"): "kubernetes.io/pvc-protection",
     GroupKind("", "PersistentVolume"): "kubernetes.io/pv-protection",
 }
 _ROOT_CA = "kube-root-ca.crt"
@@ -39,8 +34,6 @@ class Admission:
         """The object to create, completed; raises 403 or 404."""
         if resource.namespaced:
             self._check_namespace(resource, namespace, new["metadata"].get("name", ""))
-        if resource.group_kind == _CLAIM:
-            new = self._with_default_class(new)
         if resource.group_kind == _POD:
             new = self._with_token(resource, namespace, new)
         if protection := _PROTECTION.get(resource.group_kind):
@@ -72,25 +65,6 @@ class Admission:
             subject = resource.subject(pod["metadata"].get("name", ""))
             raise forbidden(subject, f"service account {namespace}/{name} not found")
         return _mount_token(pod)
-
-    def _with_default_class(self, claim: Json) -> Json:
-        """The claim with the default class, if it names none and is not annotated the old way."""
-        named = lookup(claim, "spec", "storageClassName") is not None
-        if named or lookup(claim, "metadata", "annotations", _CLASS_BETA) is not None:
-            return claim
-        classes = [stored.json for stored in self._store.snapshot(_STORAGE_CLASSES)]
-        defaults = [one["metadata"] for one in classes if _is_default(one)]
-        if not defaults:
-            return claim
-        # The newest, and of equally new ones the first by name (volume/util, GetDefaultClass).
-        newest = max(metadata["creationTimestamp"] for metadata in defaults)
-        name = min(metadata["name"] for metadata in defaults if metadata["creationTimestamp"] == newest)
-        return {**claim, "spec": {**claim.get("spec", {}), "storageClassName": name}}
-
-
-def _is_default(storage_class: Json) -> bool:
-    annotations = storage_class["metadata"].get("annotations") or {}
-    return "true" in (annotations.get(_DEFAULT_CLASS), annotations.get(_DEFAULT_CLASS_BETA))
 
 
 def _wants_token(pod: Json, account: Json) -> bool:

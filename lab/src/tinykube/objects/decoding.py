@@ -162,12 +162,7 @@ def in_stored_form(resource: ResourceType, body: JsonValue) -> tuple[Json, list[
         metadata = without(metadata, "namespace")
     head = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": metadata}
     new = {**head, **without(decoded, "kind", "apiVersion")}
-    return resource.form.to_stored(new) if resource.form else new, sorted([*unknown_metadata, *unknown])
-
-
-def in_wire_form(resource: ResourceType, stored: Json) -> Json:
-    """A stored object as this version of its resource shows it."""
-    return resource.form.from_stored(stored) if resource.form else stored
+    return new, sorted([*unknown_metadata, *unknown])
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """What the server knows about each resource type, and the registry of all types it serves."""
 
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -32,8 +31,6 @@ SUBRESOURCE_KINDS = {
     "token": ("authentication.k8s.io", "v1", "TokenRequest"),
 }
 """Group, version and kind of the subresources that are no part of their object."""
-_VERSION = re.compile(r"v(?P<major>[1-9][0-9]*)(?:(?P<stage>alpha|beta)(?P<minor>[1-9][0-9]*))?")
-_STAGES = {None: 2, "beta": 1, "alpha": 0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,13 +81,6 @@ Decoder: TypeAlias = Callable[[Json], tuple[Json, list[str]]]
 """Gives what a type knows of a body, and the paths of the fields that it does not know; raises 400."""
 
 
-class Form(NamedTuple):
-    """How the objects of one version relate to the stored ones."""
-
-    from_stored: Callable[[Json], Json]
-    to_stored: Callable[[Json], Json]
-
-
 @dataclass(frozen=True, kw_only=True)
 class ResourceType:
     """One version of a resource, and what is particular about it.
@@ -106,7 +96,6 @@ class ResourceType:
     singular: str
     namespaced: bool = True
     short_names: tuple[str, ...] = ()
-    categories: tuple[str, ...] = ()
     verbs: tuple[str, ...] = ALL_VERBS
     has_status: bool = False
     other_subresources: tuple[str, ...] = ()
@@ -116,7 +105,6 @@ class ResourceType:
     custom: bool = False
     list_kind: str = ""
     printer: Printer | None = None
-    form: Form | None = None
     decode: Decoder
     merge_rules: Rules | None = None
     strategy: Strategy = field(default_factory=Strategy)
@@ -189,21 +177,13 @@ class Registry:
         return found
 
     def groups(self) -> dict[str, list[str]]:
-        """The groups in order of registration, with their versions, the preferred one first."""
+        """The groups in order of registration, with their versions, the preferred one first: v1, v1beta1."""
         groups: dict[str, set[str]] = {}
         for resource in self._types.values():
             groups.setdefault(resource.group, set()).add(resource.version)
-        return {group: sorted(versions, key=version_order) for group, versions in groups.items()}
+        return {group: sorted(versions) for group, versions in groups.items()}
 
     def in_version(self, group: str, version: str) -> list[ResourceType]:
         """The types of one group version, sorted by their plural names."""
         found = (kept for kept in self._types.values() if (kept.group, kept.version) == (group, version))
         return sorted(found, key=lambda resource: resource.plural)
-
-
-def version_order(version: str) -> tuple[int, int, int, int, str]:
-    """Sorts versions as Kubernetes does: v2, v1, v1beta2, v1alpha1, then any others by name."""
-    found = _VERSION.fullmatch(version)
-    if found is None:
-        return (1, 0, 0, 0, version)
-    return (0, -_STAGES[found["stage"]], -int(found["major"]), -int(found["minor"] or 0), version)

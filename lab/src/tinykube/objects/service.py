@@ -10,7 +10,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from tinykube.objects.admission import Admission
-from tinykube.objects.decoding import decoding, in_stored_form, in_wire_form
+from tinykube.objects.decoding import decoding, in_stored_form
 from tinykube.objects.deletion import DeleteOptions, begin_deletion, removed_by_update
 from tinykube.objects.metadata import (
     for_creation,
@@ -99,9 +99,9 @@ class ObjectService:
     def change(
         self, resource: ResourceType, key: ObjectKey, changed: Callable[[Json], Json], options: WriteOptions
     ) -> Stored:
-        """The object after a function, such as a patch, on its form in the request's version."""
+        """The object after a function, such as a patch."""
         old = self.get(resource, key)
-        wanted = changed(in_wire_form(resource, old.json))
+        wanted = changed(old.json)
         try:
             new = _decoded(resource, wanted, options)
         except Undecodable as error:
@@ -121,8 +121,7 @@ class ObjectService:
             _check_identity(resource, key, config)
             if config["metadata"].get("resourceVersion"):
                 _check_version(resource, key.name, config, old)
-            live = in_wire_form(resource, old.json) if old else None
-            merged = self._writer(resource, options).apply(live, applied)
+            merged = self._writer(resource, options).apply(old.json if old else None, applied)
             new = _decoded(resource, merged, options)
         if old is None:
             return Written(self._create(resource, key.namespace, new, options), created=True)

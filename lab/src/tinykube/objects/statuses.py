@@ -18,7 +18,6 @@ class Cause:
 
     field: str
     message: str
-    reason: str = "FieldValueInvalid"
 
     def __str__(self) -> str:
         return f"{self.field}: {self.message}"
@@ -34,7 +33,8 @@ class ApiError(Exception):
         self.code = code
         self.message = message
         listed = [
-            {"reason": cause.reason, "message": cause.message, "field": cause.field} for cause in causes
+            {"reason": "FieldValueInvalid", "message": cause.message, "field": cause.field}
+            for cause in causes
         ]
         details = {**details, **({"causes": listed} if listed else {})}
         self.status: Json = {
@@ -120,12 +120,6 @@ def unsupported_media_type(accepted: Iterable[str]) -> ApiError:
 def expired(message: str) -> ApiError:
     """410: the changes since that resource version are no longer known; list again."""
     return ApiError(410, "Expired", message)
-
-
-def version_too_large(asked: int, current: int) -> ApiError:
-    """504: the resource version lies in the future."""
-    message = f"Too large resource version: {asked}, current: {current}"
-    return ApiError(504, "Timeout", message, retryAfterSeconds=1)
 
 
 def internal_error(problem: str) -> ApiError:

@@ -10,7 +10,6 @@ which are always there in Go, have an owner as maps have.
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from tinykube.objects.decoding import in_wire_form
 from tinykube.objects.resources import ResourceType
 from tinykube.objects.statuses import bad_request
 from tinykube.objects.values import Json, JsonValue, json_equal, lookup, without
@@ -22,7 +21,6 @@ from tinykube.patch.managed_fields import (
     changes_between,
     disown,
     element_of,
-    entries_of,
     fields_of,
     owned,
     remove_fields,
@@ -74,20 +72,9 @@ class Writer:
     def write(self, old: Json | None, new: Json) -> Json:
         """The stored form of a create (``old`` is None), update or patch, with its owners brought up to date.
 
-        A request may set ``managedFields`` itself (kubectl does, to move from client-side to server-side
-        apply), except through a subresource; ``[{}]`` does away with them. Objects without any stay so.
+        Owners that the request itself names do not count. Objects without any stay so.
         """
-        before = in_wire_form(self.resource, old) if old is not None else None
-        tracked = self._tracked(before, in_wire_form(self.resource, new))
-        return self.resource.form.to_stored(tracked) if self.resource.form else tracked
-
-    def _tracked(self, old: Json | None, new: Json) -> Json:
-        requested = lookup(new, "metadata", "managedFields")
-        after = disown(new)
-        if requested == [{}] and not self.subresource:
-            return after
-        known = () if self.subresource else entries_of(requested)
-        known = known or owned(old)
+        after, known = disown(new), owned(old)
         if old is not None and not known:
             return after
         changes = self._changes(disown(old), after)

@@ -175,7 +175,7 @@ class Operation(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """The fields that a manager (``fieldManager`` of its requests) owns, by one version and subresource.
+    """The fields that a manager (``fieldManager`` of its requests) owns, by one operation and subresource.
 
     ``time`` is when it last changed them (RFC 3339; empty: never).
     """
@@ -188,10 +188,9 @@ class Entry:
     fields: FieldSet
 
     @property
-    def key(self) -> tuple[str, Operation, str, str]:
-        """The difference between entries; one who applies keeps its entry when it goes to another version."""
-        version = "" if self.operation is Operation.APPLY else self.api_version
-        return (self.manager, self.operation, version, self.subresource)
+    def key(self) -> tuple[str, Operation, str]:
+        """The difference between entries."""
+        return (self.manager, self.operation, self.subresource)
 
     def less(self, fields: FieldSet) -> "Entry":
         """The entry without these fields."""
@@ -202,27 +201,19 @@ class Entry:
         return self.less(_NOBODYS)
 
 
-def entries_of(managed_fields: object) -> tuple[Entry, ...]:
-    """The entries of a ``managedFields`` list; none at all when there is anything wrong with it."""
-    try:
-        return tuple(
-            Entry(
-                manager=encoded.get("manager", ""),
-                operation=Operation(encoded["operation"]),
-                api_version=encoded["apiVersion"],
-                subresource=encoded.get("subresource", ""),
-                time=encoded.get("time", ""),
-                fields=from_fields_v1(encoded["fieldsV1"]),
-            )
-            for encoded in (managed_fields if isinstance(managed_fields, list) else ())
+def owned(stored: Json | None) -> tuple[Entry, ...]:
+    """The entries that a stored object carries."""
+    return tuple(
+        Entry(
+            manager=encoded["manager"],
+            operation=Operation(encoded["operation"]),
+            api_version=encoded["apiVersion"],
+            subresource=encoded.get("subresource", ""),
+            time=encoded.get("time", ""),
+            fields=from_fields_v1(encoded["fieldsV1"]),
         )
-    except (KeyError, TypeError, ValueError, AttributeError):
-        return ()
-
-
-def owned(json_object: Json | None) -> tuple[Entry, ...]:
-    """The entries that an object carries."""
-    return entries_of(lookup(json_object, "metadata", "managedFields"))
+        for encoded in lookup(stored, "metadata", "managedFields") or ()
+    )
 
 
 def disown(json_object: Json | None) -> Json:

@@ -187,7 +187,6 @@ def test_malformed_quantities_are_refused(inside: Inside) -> None:
     ("change", "text"),
     [
         pytest.param({"volumeName": "v1"}, "", id="bound once"),
-        pytest.param({"storageClassName": "efs"}, "", id="class given later"),
         pytest.param({"accessModes": ["ReadWriteOnce"]}, "spec: is immutable", id="modes"),
         pytest.param(
             {"resources": {"requests": {"storage": "2Gi"}}}, "spec: is immutable", id="size before bound"
@@ -245,26 +244,6 @@ def test_pods_keep_all_but_their_images(inside: Inside) -> None:
     moved = {**created["spec"], "nodeName": "elsewhere"}
     with refused(422, "spec: is immutable except images"):
         inside.update("pods", {**created, "spec": moved})
-
-
-def test_the_newest_default_class_is_given_to_claims_without_one(inside: Inside) -> None:
-    default = {"storageclass.kubernetes.io/is-default-class": "true"}
-    for name in ("old", "new", "plain"):
-        body = storage_class(name)
-        if name != "plain":
-            body["metadata"]["annotations"] = default
-        inside.create("storageclasses", body)
-        inside.pass_time(10)
-    assert inside.create("persistentvolumeclaims", claim())["spec"]["storageClassName"] == "new"
-
-
-def test_an_empty_class_is_a_choice(inside: Inside) -> None:
-    body = storage_class()
-    body["metadata"]["annotations"] = {"storageclass.kubernetes.io/is-default-class": "true"}
-    inside.create("storageclasses", body)
-    assert (
-        inside.create("persistentvolumeclaims", claim(storageClassName=""))["spec"]["storageClassName"] == ""
-    )
 
 
 def test_the_role_of_a_grant_stays(inside: Inside) -> None:

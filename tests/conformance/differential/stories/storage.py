@@ -57,19 +57,6 @@ async def claims(play: Player) -> None:
     await play.delete("delete", path)
 
 
-async def the_default_class(play: Player) -> None:
-    name = play.namespace
-    await play.create("no class yet", CLAIMS, claim("none", None), DRY_RUN)
-    body = storage_class(name)
-    body["metadata"]["annotations"] = {"storageclass.kubernetes.io/is-default-class": "true"}
-    await play.create("a default class", CLASSES, body)
-    # Kubernetes' admission knows of a class a moment after it is there.
-    await play.settle(CLAIMS, lambda found: "storageClassName" in found["spec"], trial=claim("one", None))
-    await play.create("a claim without a class", CLAIMS, claim("one", None), DRY_RUN)
-    await play.create("a claim with no class at all", CLAIMS, claim("two", ""), DRY_RUN)
-    await play.delete("delete the class", f"{CLASSES}/{name}")
-
-
 async def volumes(play: Player) -> None:
     name = play.namespace
     path = f"{VOLUMES}/{name}"
@@ -124,4 +111,4 @@ async def drivers(play: Player) -> None:
     await play.delete("delete", path)
 
 
-STORIES = (storage_classes, claims, the_default_class, volumes, drivers)
+STORIES = (storage_classes, claims, volumes, drivers)
