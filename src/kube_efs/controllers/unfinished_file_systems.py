@@ -13,6 +13,7 @@ import structlog
 
 from kube_efs.kube.claims import ClaimStore
 from kube_efs.model.claims import Claim
+from kube_efs.model.csi.claims import is_volume_of
 from kube_efs.model.csi.file_system_templates import Scope
 from kube_efs.model.csi.made_file_systems import FileSystemOwner, MadeFileSystem
 from kube_efs.model.errors import KubeEfsError
@@ -24,7 +25,6 @@ log = structlog.get_logger(__name__)
 
 # A creation that was requested just before the claim was deleted has ended after this time.
 _AGE_SECONDS: Final = 300.0
-_UID_PART: Final = 8
 
 
 class UnfinishedFileSystems:
@@ -76,7 +76,7 @@ class UnfinishedFileSystems:
 
     async def _remove(self, found: MadeFileSystem, claims: Collection[Claim]) -> None:
         def is_gone(volume: str) -> bool:
-            return not any(_is_of(volume, one) for one in claims)
+            return not any(is_volume_of(volume, one.uid) for one in claims)
 
         removal = Removal(file_system=found)
         order = Order(lambda: self._guards.check_without_volume(removal))
@@ -94,14 +94,4 @@ def is_needed(owner: FileSystemOwner, pending: Collection[Claim], namespaces: Co
     """Whether one of these claims waits for the file system; ``namespaces`` are the uids of theirs."""
     if owner.scope is Scope.NAMESPACE:
         return owner.name in namespaces
-    return any(_is_of(owner.name, one) for one in pending)
-
-
-def _is_of(volume: str, claim: Claim) -> bool:
-    """Whether the volume of that name is the claim's.
-
-    csi-provisioner derives the names of volumes from the uids of claims; an option of it shortens them.
-    """
-    last = volume.rpartition("-")[2]
-    is_short = len(last) >= _UID_PART and claim.uid.replace("-", "").startswith(last)
-    return volume.endswith(claim.uid) or is_short
+    return any(is_volume_of(owner.name, one.uid) for one in pending)

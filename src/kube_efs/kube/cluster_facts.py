@@ -5,7 +5,9 @@ from typing import Final
 from lightkube import AsyncClient
 from lightkube.resources.core_v1 import Namespace, Node
 
+from kube_efs.kube.claims import ClaimStore
 from kube_efs.kube.errors import translated
+from kube_efs.model.efs.ids import ClaimUid
 
 _PROVIDER: Final = "aws:///"
 # No cluster is without it, and no two clusters have the same uid of it.
@@ -30,6 +32,11 @@ class ClusterFacts:
         with translated(f"namespace {name}"):
             found = await self._client.get(Namespace, name)
         return (found.metadata and found.metadata.uid) or ""
+
+    async def claim_uid(self, namespace: str, name: str) -> ClaimUid | None:
+        """The uid of that claim; None without one."""
+        found = await ClaimStore(self._client).get(namespace, name)
+        return found.uid if found is not None else None
 
     async def cluster_uid(self) -> str:
         """A text that only this cluster has."""

@@ -13,12 +13,16 @@ from kube_efs.model.csi.capabilities import AccessMode, VolumeCapability, check_
 from kube_efs.model.csi.parameters import parse_parameters
 from kube_efs.model.csi.root_directories import VolumeOrigin
 from kube_efs.model.csi.sidecar_parameters import SecretTemplate, parse_sidecar_parameters
+from kube_efs.model.efs.ids import ClaimUid
 from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import ClaimRefused, InvalidValue
 from kube_efs.model.nfs_volumes import refuse_unservable
 from kube_efs.model.volumes import ClaimReference, CsiSource, Volume
 
 DRIVER = "efs.csi.aws.com"
+
+# The shortest part of a uid that is regarded as one.
+_UID_PART = 8
 
 _VARIABLE = re.compile(r"\$\{(pv\.name|pvc\.name|pvc\.namespace)\}")
 _MODES = {
@@ -110,6 +114,16 @@ def parse_claim(
 def volume_name(claim: Claim) -> str:
     """``pvc-<uid of the claim>``, as csi-provisioner names it."""
     return f"pvc-{claim.uid}"
+
+
+def is_volume_of(volume: str, claim: ClaimUid) -> bool:
+    """Whether csi-provisioner or the engine gives that name to the volume of the claim.
+
+    csi-provisioner has options for the prefix, and to shorten the uid.
+    """
+    last = volume.rpartition("-")[2]
+    is_short = len(last) >= _UID_PART and claim.replace("-", "").startswith(last)
+    return volume.endswith(claim) or is_short
 
 
 def volume_for(request: CsiRequest, source: CsiSource, zone: str | None) -> Volume:

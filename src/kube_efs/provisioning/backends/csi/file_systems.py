@@ -27,6 +27,7 @@ from kube_efs.kube.references import References
 from kube_efs.model.claims import Claim
 from kube_efs.model.csi.access_point_tags import CLUSTER, Tag
 from kube_efs.model.csi.access_points import VolumeRequest
+from kube_efs.model.csi.claims import is_volume_of
 from kube_efs.model.csi.errors import InvalidArgument, VolumePending
 from kube_efs.model.csi.file_system_templates import FileSystemTemplate, Scope
 from kube_efs.model.csi.made_file_systems import (
@@ -40,7 +41,7 @@ from kube_efs.model.csi.made_file_systems import (
 )
 from kube_efs.model.csi.parameters import FileSystemReference, parse_referenced
 from kube_efs.model.efs.file_systems import LifeCycleState, MountTarget
-from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.efs.ids import ClaimUid, FileSystemId
 from kube_efs.model.errors import (
     AwsAlreadyExists,
     AwsDenied,
@@ -70,6 +71,9 @@ class Cluster(Protocol):
 
     async def namespace_uid(self, name: str) -> str:
         """The uid of that namespace."""
+
+    async def claim_uid(self, namespace: str, name: str) -> ClaimUid | None:
+        """The uid of that claim; None without one."""
 
     async def cluster_uid(self) -> str:
         """A text that only this cluster has."""
@@ -156,6 +160,7 @@ class FileSystems:
                 self._say(request, claim, f"{text}{step} ({_now() - began:.0f} s)")
 
             if found is None:
+                await self._check_claim(request)
                 say("Creating a file system")
                 tags = tags_for(owner, request, template, self._tags)
                 found = await self._create(token, template, tags)
@@ -301,6 +306,23 @@ class FileSystems:
         if template.scope is Scope.NAMESPACE:
             name = await self._cluster.namespace_uid(request.origin.claim_namespace)
         return FileSystemOwner(scope=template.scope, name=name, cluster=await self._cluster.cluster_uid())
+
+    async def _check_claim(self, request: VolumeRequest) -> None:
+        """Raise InvalidArgument if the claim was deleted.
+
+        csi-provisioner requests its volume until the end nevertheless. If that is impossible, such as without
+        a free ID, one unfinished file system after the other would be created and removed.
+        """
+        origin = request.origin
+        if not origin.is_known:
+            return
+        uid = await self._cluster.claim_uid(origin.claim_namespace, origin.claim_name)
+        if uid is None or not is_volume_of(request.name, uid):
+            raise InvalidArgument(
+                "was deleted, so no file system is created for it",
+                field="claim",
+                value=f"{origin.claim_namespace}/{origin.claim_name}",
+            )
 
     async def _create(
         self, token: str, template: FileSystemTemplate, tags: Mapping[str, str]

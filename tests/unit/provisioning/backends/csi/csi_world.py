@@ -122,6 +122,7 @@ class NamedCluster(ClusterFacts):
 
     def __init__(self) -> None:
         self.instances = frozenset({"i-1"})
+        self.claim_uids: dict[str, ClaimUid] = {}
 
     async def instance_ids(self) -> frozenset[str]:
         return self.instances
@@ -131,6 +132,9 @@ class NamedCluster(ClusterFacts):
 
     async def cluster_uid(self) -> str:
         return "cluster-uid"
+
+    async def claim_uid(self, namespace: str, name: str) -> ClaimUid | None:
+        return self.claim_uids.get(f"{namespace}/{name}")
 
 
 class Gateway(AwsGateway):

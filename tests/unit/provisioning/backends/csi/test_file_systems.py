@@ -100,7 +100,10 @@ class Driver:
         return await self._points.roots(location.file_system_id)
 
     async def create(self, wanted: VolumeRequest) -> VolumeHandle:
-        """The volume, and its object in the cluster."""
+        """The volume of an existing claim, and its object in the cluster."""
+        origin = wanted.origin
+        name = f"{origin.claim_namespace}/{origin.claim_name}"
+        self.cluster.claim_uids[name] = ClaimUid(wanted.name.removeprefix("pvc-"))
         made = await self.volumes.create(wanted, claim=CLAIM)
         self.note(wanted.name, made.handle)
         return made.handle
@@ -274,6 +277,19 @@ def test_other_account_is_refused() -> None:
         role = CrossAccountRole(role_arn="arn:aws:iam::123456789012:role/other")
         with pytest.raises(InvalidArgument, match="only supported in the account of the cluster"):
             await Driver(account).volumes.create(wanted(), role)
+        assert account.is_empty
+
+    run(test)
+
+
+def test_no_file_system_is_created_for_a_deleted_claim() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account)
+        for uids in ({}, {"team/data": ClaimUid("00000000-0000-0000-0000-000000000000")}):
+            driver.cluster.claim_uids = uids
+            with pytest.raises(InvalidArgument, match="was deleted, so no file system"):
+                await driver.volumes.create(wanted())
         assert account.is_empty
 
     run(test)
