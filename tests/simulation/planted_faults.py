@@ -517,7 +517,7 @@ def volumes_are_released_before_pods_have_ended() -> None:
 @planted_fault(LOSS, "reuse")
 def volumes_are_released_before_calls_have_ended() -> None:
     """A volume is deleted while a call of an earlier leader can still delete its access point."""
-    _put(csi_volumes, "_CALL_SECONDS", 0.0)
+    _put(csi_volumes, "CALL_SECONDS", 0.0)
 
 
 @planted_fault(LOSS, "earlier orders")
