@@ -19,7 +19,7 @@ from fake_efs.aws_api import AwsApi
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import ControllerStub
-from kube_efs.model.efs.ids import FileSystemId, Region
+from kube_efs.model.efs.ids import FileSystemId, Region, ZoneName
 from kube_efs_lab.aws import aws_options
 from kube_efs_lab.real_control_plane import RealControlPlane, ServiceAccountName
 
@@ -182,6 +182,29 @@ async def test_volume_created_by_csi_provisioner_is_completed_without_it(
         assert len(await account.access_points.list(system)) == 1
         await _gone(kubectl, volume)
     assert await account.access_points.list(system) == ()
+
+
+async def test_both_modes_create_and_remove_a_file_system_for_a_claim(
+    driver: Driver, account: AwsGateway, kubectl: Kubectl
+) -> None:
+    vpc = await account.network.create_vpc("10.7.0.0/16")
+    subnet = await account.network.create_subnet(vpc, "10.7.0.0/24", ZoneName(f"{REGION}a"))
+    own = SEED_CLASS.replace("efs-ap", "efs-fs").replace(
+        "fileSystemId: fs-09a658ebf884ec043", f"subnetIds: {subnet}"
+    )
+    await kubectl("apply", "-f", "-", stdin=own)
+    before = {one.file_system_id for one in await account.file_systems()}
+    for way in (driver.with_sidecar, driver.without_sidecar):
+        async with way():
+            await kubectl("apply", "-f", "-", stdin=SEED_CLAIM)
+            volume = await _bound(kubectl)
+            (made,) = {one.file_system_id for one in await account.file_systems()} - before
+            (point,) = await account.access_points.list(made)
+            assert volume["spec"]["csi"]["volumeHandle"] == f"efs:{made}::{point.access_point_id}"
+            assert len(await account.mount_targets(made)) == 1
+            await _gone(kubectl, volume)
+            assert {one.file_system_id for one in await account.file_systems()} == before
+    await kubectl("delete", "storageclass", "efs-sc-1")
 
 
 async def test_csi_provisioner_reports_an_invalid_class(

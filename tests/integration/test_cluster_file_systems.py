@@ -9,15 +9,20 @@ from dataclasses import dataclass
 
 import pytest
 import pytest_asyncio
+from tests.unit.provisioning.backends.csi.csi_world import NamedCluster, Texts
 
 from fake_efs.aws_api import AwsApi
 from kube_efs.aws.connection import AwsConnection, Service
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.aws.network import AwsNetwork
 from kube_efs.aws.owned import one_of_each_zone
-from kube_efs.model.efs.ids import Region, SubnetId, ZoneName
+from kube_efs.model.csi.access_point_tags import Tag
+from kube_efs.model.csi.access_points import VolumeRequest
+from kube_efs.model.csi.parameters import parse_parameters
+from kube_efs.model.efs.ids import FileSystemId, Region, SubnetId, ZoneName
 from kube_efs.model.errors import InvalidValue
 from kube_efs.operator.file_systems import FileSystemRequest, create_file_system, destroy
+from kube_efs.provisioning.backends.csi.file_systems import FileSystems
 from kube_efs_lab.aws import aws_options
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -128,6 +133,41 @@ async def test_only_resources_of_the_cluster_are_removed(
     there = {one.file_system_id for one in await gateway.file_systems()}
     assert (others in there, mine in there) == (True, False)
     assert [one.access_point_id for one in await gateway.access_points.list(others)] == points[2:]
+
+
+async def test_file_systems_for_claims_are_removed_with_the_cluster(
+    world: World, gateway: AwsGateway
+) -> None:
+    """On OpenShift, the driver's own tags contain that of the cluster."""
+    file_systems = FileSystems(
+        gateway,
+        NamedCluster(),
+        Texts(),
+        tags=[Tag(key=f"kubernetes.io/cluster/{world.infra_id}", value="owned")],
+        notice=lambda *_: None,
+        patience_seconds=30,
+    )
+    request = request_for("efs-fs", subnetIds=",".join(world.subnets))
+    assert request.parameters.template
+    made = await file_systems.ensure(request, request.parameters.template, None, is_leaving=_never)
+    owned = await gateway.owned.find(world.infra_id)
+    assert owned.file_systems == (made,)
+    assert len(owned.security_groups) == 1
+
+    await destroy(gateway, owned, lambda _: None)
+
+    assert (await gateway.owned.find(world.infra_id)).empty
+    assert made not in {one.file_system_id for one in await gateway.file_systems()}
+
+
+def request_for(mode: str, **parameters: str) -> VolumeRequest:
+    """The request of csi-sanity or another caller without a claim."""
+    given = {"provisioningMode": mode, "directoryPerms": "700", **parameters}
+    return VolumeRequest(name="volume-1", parameters=parse_parameters(given))
+
+
+async def _never(_: FileSystemId) -> bool:
+    return False
 
 
 async def test_commands_show_their_actions_and_remove_only_with_yes(world: World) -> None:
