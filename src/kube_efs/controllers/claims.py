@@ -22,9 +22,8 @@ removed. A file system that was chosen and recorded for one of these claims is n
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
-from types import TracebackType
-from typing import Final, Self
+from contextlib import suppress
+from typing import Final
 
 import structlog
 from lightkube import AsyncClient
@@ -33,7 +32,7 @@ from lightkube.resources.storage_v1 import StorageClass as StorageClassResource
 
 from kube_efs.controllers.events import ProvisioningEvents
 from kube_efs.controllers.expansions import ExpansionController
-from kube_efs.controllers.queue import WorkQueue
+from kube_efs.controllers.queue import Controller
 from kube_efs.kube.reading import read_claim, read_storage_class
 from kube_efs.kube.watching import Applied, Change, Deleted, Listed, follow
 from kube_efs.model.claims import Claim
@@ -53,7 +52,7 @@ _LONGEST_PAUSE_SECONDS: Final = 300.0
 _LATE_SECONDS: Final = 90.0
 
 
-class ClaimController(AbstractAsyncContextManager["ClaimController"]):
+class ClaimController(Controller[ClaimUid]):
     """Serves pending claims, after ``begin`` is set if given; use as ``async with``."""
 
     def __init__(
@@ -66,6 +65,7 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
         backoff_seconds: float,
         begin: asyncio.Event | None = None,
     ) -> None:
+        super().__init__(self._handle)
         self._begin = begin
         self._engine = engine
         self._index = index
@@ -78,16 +78,6 @@ class ClaimController(AbstractAsyncContextManager["ClaimController"]):
         self._short_of_gids: set[ClaimUid] = set()
         self._begun: dict[ClaimUid, Plan] = {}
         self._outlasted = asyncio.Event()
-        self._queue: WorkQueue[ClaimUid] = WorkQueue(self._handle)
-
-    async def __aenter__(self) -> Self:
-        await self._queue.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._queue.__aexit__(kind, error, trace)
 
     def listed(self, claims: Sequence[Claim]) -> None:
         """Replace the known claims with a full list."""

@@ -2,19 +2,16 @@
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
-from types import TracebackType
-from typing import Self
 
 from kube_efs.controllers.events import ProvisioningEvents
-from kube_efs.controllers.queue import WorkQueue
+from kube_efs.controllers.queue import Controller
 from kube_efs.model.claims import Claim
 from kube_efs.model.efs.ids import ClaimUid
 from kube_efs.model.errors import KubeEfsError
 from kube_efs.provisioning.expansion import Expansions, wants_expansion
 
 
-class ExpansionController(AbstractAsyncContextManager["ExpansionController"]):
+class ExpansionController(Controller[ClaimUid]):
     """Expands the volumes of claims, after ``begin`` is set; use as ``async with``."""
 
     def __init__(
@@ -25,21 +22,12 @@ class ExpansionController(AbstractAsyncContextManager["ExpansionController"]):
         backoff_seconds: float,
         begin: asyncio.Event,
     ) -> None:
+        super().__init__(self._handle)
         self._expansions = expansions
         self._events = events
         self._backoff_seconds = backoff_seconds
         self._begin = begin
         self._waiting: dict[ClaimUid, Claim] = {}
-        self._queue: WorkQueue[ClaimUid] = WorkQueue(self._handle)
-
-    async def __aenter__(self) -> Self:
-        await self._queue.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._queue.__aexit__(kind, error, trace)
 
     def listed(self, claims: Sequence[Claim]) -> None:
         """Replace the known claims with a full list."""

@@ -85,3 +85,19 @@ class WorkQueue(AbstractAsyncContextManager["WorkQueue[K]"], Generic[K]):
             # An internal error with one object must not stop the others.
             log.exception("handler-failed", key=str(key), retry_seconds=_FAULT_DELAY_SECONDS)
             return _FAULT_DELAY_SECONDS
+
+
+class Controller(Generic[K]):
+    """A controller with a queue of keys, which it works off while its context is open."""
+
+    def __init__(self, handle: Callable[[K], Awaitable[float | None]]) -> None:
+        self._queue = WorkQueue(handle)
+
+    async def __aenter__(self) -> Self:
+        await self._queue.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._queue.__aexit__(kind, error, trace)

@@ -2,15 +2,13 @@
 
 import asyncio
 from collections.abc import Collection
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from types import TracebackType
-from typing import Self
+from contextlib import AsyncExitStack
 
 import structlog
 from lightkube import AsyncClient
 from lightkube.resources.core_v1 import Namespace, PersistentVolume, PersistentVolumeClaim
 
-from kube_efs.controllers.queue import WorkQueue
+from kube_efs.controllers.queue import Controller
 from kube_efs.controllers.shared_volume_events import SharedVolumeEvents
 from kube_efs.kube.events import EventRecorder
 from kube_efs.kube.reading import Json
@@ -47,7 +45,7 @@ _OVERTAKEN = (KubeConflict, KubeAlreadyExists, KubeNotFound)
 _LABELS = {OWNED: "true"}
 
 
-class SharedVolumeController(AbstractAsyncContextManager["SharedVolumeController"]):
+class SharedVolumeController(Controller[Owner]):
     """Serves SharedVolumes; use as ``async with``.
 
     It stores only names; every decision uses the current objects in the API.
@@ -61,22 +59,13 @@ class SharedVolumeController(AbstractAsyncContextManager["SharedVolumeController
         *,
         backoff_seconds: float,
     ) -> None:
+        super().__init__(self._handle)
         self._store = store
         self._steps = steps
         self._events = events
         self._backoff_seconds = backoff_seconds
         self._known: set[Owner] = set()
         self._failed: set[Owner] = set()
-        self._queue: WorkQueue[Owner] = WorkQueue(self._handle)
-
-    async def __aenter__(self) -> Self:
-        await self._queue.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._queue.__aexit__(kind, error, trace)
 
     def listed(self, owners: Collection[Owner]) -> None:
         """Replace the known SharedVolumes with a full list."""

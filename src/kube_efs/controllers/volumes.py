@@ -2,16 +2,14 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
 import structlog
 from lightkube import AsyncClient
 from lightkube.resources.core_v1 import PersistentVolume
 
 from kube_efs.controllers.events import ProvisioningEvents
-from kube_efs.controllers.queue import WorkQueue
+from kube_efs.controllers.queue import Controller
 from kube_efs.kube.reading import read_volume
 from kube_efs.kube.watching import Applied, Deleted, Listed, follow
 from kube_efs.model.errors import KubeEfsError, LeftAlone, RemovalRefused, WorkerDenied
@@ -27,7 +25,7 @@ log = structlog.get_logger(__name__)
 _REFUSED_AGAIN_SECONDS: Final = 600.0
 
 
-class VolumeController(AbstractAsyncContextManager["VolumeController"]):
+class VolumeController(Controller[str]):
     """Reclaims released volumes, after ``begin`` is set if given; use as ``async with``."""
 
     def __init__(
@@ -41,6 +39,7 @@ class VolumeController(AbstractAsyncContextManager["VolumeController"]):
         refused_again_seconds: float = _REFUSED_AGAIN_SECONDS,
         begin: asyncio.Event | None = None,
     ) -> None:
+        super().__init__(self._handle)
         self._begin = begin
         self._engine = engine
         self._index = index
@@ -50,16 +49,6 @@ class VolumeController(AbstractAsyncContextManager["VolumeController"]):
         self._refused_again_seconds = refused_again_seconds
         # The volumes whose removal another volume blocks, or may block while it is tried.
         self._blocked: set[str] = set()
-        self._queue: WorkQueue[str] = WorkQueue(self._handle)
-
-    async def __aenter__(self) -> Self:
-        await self._queue.__aenter__()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self._queue.__aexit__(kind, error, trace)
 
     def listed(self, volumes: Sequence[Volume]) -> None:
         """Replace the known volumes with a full list."""
