@@ -14,6 +14,7 @@ system with mount targets.
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
@@ -48,6 +49,7 @@ from kube_efs.model.errors import (
     AwsError,
     AwsNotFound,
     InvalidValue,
+    KubeNotFound,
     NotYet,
     RemovalRefused,
 )
@@ -83,9 +85,8 @@ class FileSystems:
     """Finds the file systems of classes; creates and removes some with the gateway of our own account.
 
     ``tags`` are the driver's own, for file systems and security groups. ``notice`` publishes the steps on a
-    claim. An attempt that takes longer than
-    ``patience_seconds`` raises VolumePending or NotYet, and must be repeated: csi-provisioner does not wait
-    longer for an answer.
+    claim. An attempt that takes longer than ``patience_seconds`` raises VolumePending or NotYet, and must be
+    repeated: csi-provisioner does not wait longer for an answer.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class FileSystems:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         # Since when no volume is leaving with a file system whose removal has begun.
         self._left_since: dict[FileSystemId, float] = {}
-        # File systems without our tags; they never get them later.
+        # File systems without the tags of this cluster; they never get them later.
         self._others: set[FileSystemId] = set()
 
     async def existing(self, request: VolumeRequest) -> Sequence[FileSystemId]:
@@ -136,8 +137,8 @@ class FileSystems:
         """The file system of the request, which can be mounted; created if it does not exist.
 
         ``claim`` gets an event for each step. ``is_leaving`` says whether a volume is being removed with the
-        file system. Raises InvalidArgument, ExistingVolumeDiffers, VolumePending
-        while it is not ready, AwsError, KubeError.
+        file system. Raises InvalidArgument, ExistingVolumeDiffers, VolumePending while it is not ready,
+        AwsError, KubeError.
         """
         owner = await self._owner(request, template)
         token = creation_token(owner, template)
@@ -197,7 +198,10 @@ class FileSystems:
             await self._gateway.made_file_systems.set_stage(file_system_id, Stage.READY)
 
     async def get(self, file_system_id: FileSystemId) -> MadeFileSystem | None:
-        """That file system; None if it does not exist, or was not created here. Raises AwsError."""
+        """That file system; None if it does not exist, or was not created for claims of this cluster.
+
+        Raises AwsError, KubeError.
+        """
         if file_system_id in self._others:
             return None
         try:
@@ -208,8 +212,9 @@ class FileSystems:
             # Without this permission, none was created.
             log.warning("file-system-not-read", file_system=file_system_id, reason=str(error))
             return None
-        if found is None:
+        if found is None or found.owner.cluster != await self._cluster.cluster_uid():
             self._others.add(file_system_id)
+            return None
         return found
 
     async def unfinished(self, *, older_than: float) -> tuple[MadeFileSystem, ...]:
@@ -222,8 +227,12 @@ class FileSystems:
         return tuple(one for one in found if one.stage.is_unfinished and one.created < older_than)
 
     async def namespace_uids(self, names: Collection[str]) -> frozenset[str]:
-        """The uids of these namespaces; raises KubeError."""
-        return frozenset([await self._cluster.namespace_uid(one) for one in sorted(names)])
+        """The uids of these namespaces, as far as they exist; raises KubeError."""
+        found = set[str]()
+        for one in sorted(names):
+            with suppress(KubeNotFound):
+                found.add(await self._cluster.namespace_uid(one))
+        return frozenset(found)
 
     async def delete_unused_access_points(
         self, found: MadeFileSystem, is_gone: Callable[[str], bool]

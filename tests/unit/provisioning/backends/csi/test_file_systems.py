@@ -449,17 +449,35 @@ def test_file_systems_of_other_clusters_are_never_removed() -> None:
         driver = Driver(account, patience_seconds=0)
         with pytest.raises(VolumePending):
             await driver.create(wanted())
-        for one in account.file_systems.values():
-            one["Tags"] = [
-                {**tag, "Value": "another"} if tag["Key"] == "efs.csi.aws.com/kubernetes-cluster" else tag
-                for tag in one["Tags"]
-            ]
+        _give_to_another_cluster(account)
         await asyncio.sleep(10)
         await driver.remove_unfinished()
         await asyncio.sleep(10)
         assert len(account.file_systems) == 1
 
     run(test)
+
+
+def test_volume_on_a_file_system_of_another_cluster_is_removed_alone() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        handle = await Driver(account).create(_of("team", 1))
+        _give_to_another_cluster(account)
+        driver = Driver(account)
+        driver.note("pvc-team-1", handle)
+        await driver.volumes.delete(handle)
+        assert (len(account.file_systems), len(account.access_points)) == (1, 0)
+        assert account.stage(handle.file_system_id) == "ready"
+
+    run(test)
+
+
+def _give_to_another_cluster(account: AwsAccount) -> None:
+    for one in account.file_systems.values():
+        one["Tags"] = [
+            {**tag, "Value": "another"} if tag["Key"] == "efs.csi.aws.com/kubernetes-cluster" else tag
+            for tag in one["Tags"]
+        ]
 
 
 # --- a file system for a namespace
