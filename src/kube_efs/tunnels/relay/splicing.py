@@ -81,7 +81,10 @@ class Splicing:
                 self._leave()
 
     def abort(self, problem: str) -> None:
-        """Make both directions end, whatever they wait for."""
+        """Make both directions end.
+
+        One that waits for room at a client that does not read ends only when the client reads or closes.
+        """
         with self._lock:
             if not self._running:
                 return
