@@ -246,6 +246,7 @@ class Catalogue:
             return
         self._listed_at = self._clock()
         before, expected = self._discovery, frozenset(self.expected())
+        # If the list omits one of these, it is looked up by its ID: an omission proves nothing.
         known = expected | before.file_systems.keys() | before.unclear
         left_out = sorted(known - {system.file_system_id for system in listed})
         asked = [*(system.file_system_id for system in listed), *left_out]
@@ -258,12 +259,14 @@ class Catalogue:
                 if one not in known_answers
             }
         found = {**known_answers, **{one: lookup.result() for one, lookup in lookups.items()}}
+        # Those that were asked now go to the end of the turns; the others keep their places.
         waiting = (one for one in self._turns if one in known_answers)
         self._turns = OrderedDict.fromkeys((*waiting, *asked) if are_many else ())
         answers = Answers(
             listed={system: found[system.file_system_id] for system in listed},
             left_out={one: found[one] for one in left_out},
         )
+        # A loss counts when two polls in a row contain it.
         losses = answers.losses(before, expected)
         doubtful, self._losses = losses - self._losses, losses
         discovery = merge(before, answers, doubtful)
@@ -277,7 +280,11 @@ class Catalogue:
         self._publish(discovery)
 
     def _certain(self, listed: Collection[FileSystem]) -> dict[FileSystemId, tuple[MountTarget, ...]]:
-        """The known mount targets of the file systems for which the list shows no change."""
+        """The known mount targets of the file systems for which the list shows no change.
+
+        It has only their number. It is compared with the usable ones, so a mount target in another state is
+        asked for in each poll until it is usable or gone. A replaced one has the same number: turns find it.
+        """
         known = self._discovery.file_systems
         return {
             one.file_system_id: known[one.file_system_id].mount_targets
@@ -296,6 +303,7 @@ class Catalogue:
             async with self._polling:
                 answer = await self._ask_mount_targets(file_system_id)
                 known = self._discovery.file_systems.get(file_system_id)
+                # The loss of the last mount target, and also the first one, are left to the next poll.
                 if known and isinstance(answer, tuple) and bool(answer) == bool(known.mount_targets):
                     system = replace(known, mount_targets=_in_order(answer))
                     systems = {**self._discovery.file_systems, file_system_id: system}

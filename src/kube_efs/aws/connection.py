@@ -178,6 +178,7 @@ class AwsConnection:
     async def _attempt(
         self, service: Service, operation: str, subject: object
     ) -> AsyncIterator[tuple[Client, asyncio.Timeout]]:
+        # The slot is held until the last retry and the last page, so this also limits concurrent requests.
         async with self._slots:
             started = time.monotonic()
             iam_action = f"{_IAM_PREFIXES[service]}:{operation}"

@@ -224,6 +224,7 @@ async def _load_web_identity(source: CredentialSource, options: CredentialOption
 async def _assume_role(
     role_arn: str, token: str, options: CredentialOptions, origin: str, session_name: str
 ) -> LoadedCredentials:
+    # The token is the proof. A signature would need other credentials, which the node may not have.
     async with new_session().create_client(
         "sts",
         region_name=options.region,

@@ -278,6 +278,7 @@ def _judge_answer(error: boto.ClientError, iam_action: str) -> tuple[type[KubeEf
     code = error_code(error)
     status = _part(error.response, "ResponseMetadata").get("HTTPStatusCode")
     problem = f"was answered with {code}" + (f" (status {status})" if isinstance(status, int) else "")
+    # In this order: RequestLimitExceeded, for example, is throttling, and ends as the codes of limits do.
     if code in _THROTTLING_CODES or status == 429:
         return AwsThrottled, problem, ""
     if code in _LIMIT_CODES or code.endswith("LimitExceeded"):

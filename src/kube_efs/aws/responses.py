@@ -41,7 +41,11 @@ _IDS: Final = ("AccessPointId", "MountTargetId", "FileSystemId")
 def understood(
     parse: Callable[[Mapping[str, Any]], Value], entries: Iterable[Mapping[str, Any]]
 ) -> tuple[Value, ...]:
-    """The entries as values; invalid ones are logged, and do not hide the others."""
+    """The entries as values; invalid ones are logged, and do not hide the others.
+
+    An entry that is left out is invisible to every caller. That includes the guards of removal, which look
+    for access points in and below the directory.
+    """
     values = []
     for entry in entries:
         try:

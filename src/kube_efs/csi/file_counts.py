@@ -110,6 +110,8 @@ class FileCounts:
             del self._volumes[volume_id]
         if volume.counting is not None and volume.counting[0] == target:
             _, task = volume.counting
+            # Before the wait, in which a call for another target may start the next count. A cancelled task
+            # does not get to the end of ``_refresh``, which would remove that one.
             volume.counting = None
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)

@@ -159,6 +159,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             outcome = _failure(error)
         finally:
             self._record(method, request, outcome, self._clock() - began)
+        # ``abort`` always raises. In the block above, its exception would count as one of the service.
         return await context.abort(outcome.code, outcome.message)
 
     def _record(self, method: str, request: Message, outcome: _Outcome, seconds: float) -> None:

@@ -66,7 +66,12 @@ class NodeOptions:
 
 
 class RunningCalls:
-    """The calls in progress; ``max_publishing`` limits those that publish, None sets no limit."""
+    """The calls in progress; ``max_publishing`` limits those that publish, None sets no limit.
+
+    Both methods check and change without an await, so of two calls at the same time one is refused. The
+    kubelet repeats a call after ABORTED, as the CSI specification wants for a volume with a pending
+    operation. ``max_publishing`` never keeps a call from unpublishing.
+    """
 
     def __init__(self, max_publishing: int | None = None) -> None:
         self._max_publishing = max_publishing

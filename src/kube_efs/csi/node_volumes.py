@@ -150,6 +150,7 @@ class NodeVolumes:
         the tunnel agent.
         """
         target = wanted.mount.target
+        # Whatever ends this call early, the next one for the target checks everything again.
         self._checked.pop(target, None)
         try:
             async with asyncio.timeout(timeout_seconds):
@@ -215,6 +216,8 @@ class NodeVolumes:
             set(held.values()), readings=_READINGS, pause_seconds=_READING_PAUSE_SECONDS
         )
         mounted = {holder for holder, target in held.items() if target in points}
+        # A call that began after the list of holders and has ended by now is in neither set. Its holder is
+        # missing in one list only, and the agent removes none of these.
         publishing = {use.mount.holder for use in self._publishing.values()}
         for holder in await self._tunnels.reconcile(mounted | publishing):
             log.warning("tunnel-holder-without-mount", holder=holder)
@@ -234,6 +237,7 @@ class NodeVolumes:
             log.warning(
                 "mount-target-of-another-zone", volume=wanted.mount.volume_id, zone=self._node_info.zone
             )
+        # Before the mount: it can still succeed after the call was cancelled, and must then exclude others.
         self._published[target] = wanted.use
         try:
             await run_to_completion(asyncio.to_thread(make_target, target))
@@ -277,6 +281,7 @@ class NodeVolumes:
             if not others:
                 raise
             log.info("mount-tried-without-identity", volume=mount.volume_id, reason=str(error))
+            # The next plan needs another tunnel. Without this, the mount would hold both until its end.
             await self._tunnels.release(mount.holder)
             try:
                 return await self._try(wanted, others)
@@ -319,7 +324,11 @@ class NodeVolumes:
         )
 
     async def _undo(self, wanted: Publication) -> None:
-        """Remove the target and release the tunnel of a failed mount, but not of one that succeeded late."""
+        """Remove the target and release the tunnel of a failed mount, but not of one that succeeded late.
+
+        A mount(8) that could not be killed may mount between the two checks. So only the second one decides:
+        rmdir(2) fails if the target is a mount point by then, and the tunnel stays.
+        """
         with suppress(KubeEfsError):
             is_unmounted = not await self.is_mounted(wanted.mount.target)
             if is_unmounted and await asyncio.to_thread(remove_target, wanted.mount.target):

@@ -105,6 +105,8 @@ async def _run(settings: NodeSettings, mounter: Mounter) -> None:
         interceptor = CallInterceptor(CsiMetrics(registry))
         endpoint = parse_endpoint(settings.csi_endpoint)
         services = identity_service(), node_service(node)
+        # In this order: as soon as the kubelet sees the socket of the registration, it calls the driver's
+        # own. They close in the reverse order, so the registration ends first.
         await stack.enter_async_context(serving(endpoint, *services, interceptors=[interceptor]))
         if settings.registration_folder:
             registering = registration_endpoint(settings.registration_folder)

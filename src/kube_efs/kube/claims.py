@@ -116,6 +116,7 @@ class ClaimStore:
 
     async def _patch_status(self, claim: Claim, status: Mapping[str, object]) -> Claim:
         version = {"uid": claim.uid, "resourceVersion": claim.resource_version}
+        # A strategic patch merges conditions by their type. A merge patch would replace those of others.
         with translated(f"status of claim {claim.key}"):
             patched = await self._client.patch(
                 PersistentVolumeClaim.Status,

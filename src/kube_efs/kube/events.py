@@ -67,6 +67,7 @@ class _Entry:
 
     @property
     def key(self) -> str:
+        """The same for each repetition, also after a restart: the name of the Event object ends with it."""
         text = "\0".join((self.subject.uid, self.type, self.reason, self.message))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

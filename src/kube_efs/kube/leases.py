@@ -2,7 +2,14 @@
 
 Time is measured with the monotonic clock of this process, from the moment it saw a change of the Lease. It
 never compares the clocks of two machines. A leader that cannot renew stops before another candidate can take
-over, so two never work at the same time.
+over, so two never work at the same time. For this, the three times must grow in this order: retry period,
+renew deadline, duration. The leader counts its deadline from before it sent its last renewal; others count
+the duration from when they saw it, which is later.
+
+Requests do not stop with their leader. The API server may carry out one that was sent before, after the next
+leader has begun. So a leader releases its Lease at the end only if no such request can do harm; otherwise it
+leaves the Lease to expire. A candidate that finds a holder in an expired Lease ``follows_a_crash``, and must
+wait with everything that a late request could spoil.
 """
 
 import asyncio
@@ -170,6 +177,7 @@ class Leadership:
             return _Outcome.HELD
         spec = lease.spec = lease.spec or LeaseSpec()
         version = (lease.metadata and lease.metadata.resourceVersion) or ""
+        # Any change of the object is a sign of life. The times in it are from the clock of another machine.
         if version != self._seen_version:
             self._seen_version, self._seen_at = version, self._clock()
         if not self._may_take(spec):

@@ -184,7 +184,11 @@ def marks_patch(owner: Owner) -> Mapping[str, Any]:
 
 
 def reference_patch(owner: Owner, claim_uid: str | None) -> Mapping[str, Any]:
-    """The reservation of a volume for the owner's claim, of this uid or any, as a part of its spec."""
+    """The reservation of a volume for the owner's claim, of this uid or any, as a part of its spec.
+
+    None removes a field in a merge patch. With the uid of a deleted claim, the volume would stay Released,
+    and Kubernetes would bind it to no new claim of that name.
+    """
     return {
         "claimRef": {
             "apiVersion": "v1",

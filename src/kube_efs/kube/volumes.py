@@ -83,11 +83,13 @@ class VolumeStore:
     async def release(self, volume: Volume) -> None:
         """Remove our finalizer; a deleted volume is not an error."""
         with suppress(KubeNotFound):
+            # Only this one, whatever others the list has got since the volume was read.
             await self._patch(volume, {"$deleteFromPrimitiveList/finalizers": [FINALIZER]})
 
     async def protect(self, volume: Volume) -> None:
         """Add our finalizer; a deleted volume is not an error."""
         with suppress(KubeNotFound):
+            # A strategic patch adds it to the list, and keeps the others.
             await self._patch(volume, {"finalizers": [FINALIZER]})
 
     async def expand(self, volume: Volume, capacity: str) -> None:

@@ -125,6 +125,8 @@ async def follow(
     if namespace is not None:
         scope["namespace"] = namespace
     read = read or _as_it_is
+    # Each watch continues after the last event of the one before, without a list and without a gap. None
+    # requests a list: at the start, and when the server no longer has the changes since that version.
     version: str | None = None
     back_off = _FIRST_BACK_OFF_SECONDS
     clock = asyncio.get_running_loop().time

@@ -180,7 +180,9 @@ async def _start(program: str, *arguments: str, stderr: int) -> Process:
             stdin=DEVNULL,
             stdout=PIPE,
             stderr=stderr,
+            # In a process group of its own, so that ``_kill`` ends its helper too, such as mount.nfs(8).
             start_new_session=True,
+            # ``_TEMPORARY`` recognizes errors by their English texts.
             env={**os.environ, "LC_ALL": "C"},
         )
     except OSError as error:

@@ -71,6 +71,7 @@ def read_mountinfo(path: Path = MOUNTINFO) -> tuple[MountEntry, ...]:
             if is_whole:
                 return entries
             shown = {entry.mount_id: entry for entry in entries}
+            # The newest reading comes last, in its order: of two mounts at a path, the later one is visible.
             found = {number: entry for number, entry in found.items() if number not in shown} | shown
     except OSError as error:
         raise table_unreadable(error, path) from error

@@ -148,6 +148,8 @@ class MountTable:
             reading = await self._reading()
             if there := reading.at(place):
                 return there[-1]
+            # The reading misses the path. A whole one proves that nothing is mounted there, but only if the
+            # kernel does not know better: with ``answer`` true, something was mounted a moment ago.
             if answer is None and reading.is_whole:
                 return None
         if answer:
@@ -168,6 +170,7 @@ class MountTable:
             reading = await self._reading()
             missing = {place for place in missing if not reading.shows(place)}
             is_sure |= reading.is_whole
+        # All readings miss these paths. That is certain if one of them was whole.
         if not is_sure:
             missing -= await asyncio.to_thread(self._possibly_mounted, frozenset(missing))
         return frozenset(places) - missing

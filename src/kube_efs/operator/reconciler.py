@@ -157,6 +157,7 @@ class Reconciler:
             return _CONFLICT_SECONDS
         except KubeError as error:
             self._metrics.degraded.set(1)
+            # Never into the status of a driver that the operator of another namespace manages.
             if driver.operator_namespace in {"", self._settings.namespace}:
                 await self._write_status(driver, failed_conditions(str(error)))
             raise
@@ -232,6 +233,8 @@ class Reconciler:
         try:
             facts, observation_error = await self._observe()
         except KubeError:
+            # No facts were ever read. Workloads without the proxy, for example, would be replaced again by
+            # the next pass, so only the objects are installed that do not depend on facts.
             known = desired_objects(options, InstallationFacts(), self._processes)
             await self._installer.install(one for one in known if one["kind"] not in _DEPEND_ON_FACTS)
             raise
@@ -364,7 +367,10 @@ class Reconciler:
         return self._seconds_after(progress)
 
     async def _finalize(self, driver: DriverResource) -> float:
-        """Uninstall, then let Kubernetes delete the resource. An unmanaged installation stays."""
+        """Uninstall, then let Kubernetes delete the resource. An unmanaged installation stays.
+
+        Kubernetes keeps the resource until our finalizer is removed, so a crash in between only repeats this.
+        """
         if not driver.own_finalizers:
             return self._settings.resync_seconds
         if driver.state is not ManagementState.UNMANAGED:

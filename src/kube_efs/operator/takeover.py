@@ -151,6 +151,7 @@ class Takeover:
         if not pods:
             await self._delete_remaining_objects(errors)
             return Progress(errors=errors.texts)
+        # Tunnel volumes do not count: their mounts do not depend on the older pods.
         uses = () if forced else await find_volume_uses(self._objects.client)
         unused, waiting = select_pods(pods, [use for use in uses if use.by_driver])
         if _is_ready_elsewhere(node_daemon_set, older_pods=len(pods)):
@@ -222,7 +223,8 @@ class Takeover:
             await self._delete(found, CascadeType.FOREGROUND)
         for name in _DAEMON_SETS:
             for found in await self._objects.list("DaemonSet", name=name, namespace=self._namespace):
-                # The new DaemonSet has the name of the community operator's.
+                # The new DaemonSet has the name of the community operator's. Without ORPHAN, Kubernetes would
+                # delete the pods too, and every mount of every node would hang at once.
                 if not is_part_of_kube_efs(found):
                     await self._delete(found, CascadeType.ORPHAN)
 
@@ -338,7 +340,12 @@ def _is_older_driver(pod: Pod) -> bool:
 
 
 def _is_ready_elsewhere(node_daemon_set: Manifest | None, *, older_pods: int) -> bool:
-    """Whether the new driver is ready on as many nodes as have no older pod."""
+    """Whether the new driver is ready on as many nodes as have no older pod.
+
+    The desired number includes the nodes with an older pod, because Kubernetes computes it without the
+    anti-affinity. So each older pod explains one pod that is missing. After an older pod is deleted, one more
+    is missing until the new driver is ready on that node. If it never is, no further node loses its driver.
+    """
     status = (node_daemon_set or {}).get("status") or {}
     if "desiredNumberScheduled" not in status:
         return False

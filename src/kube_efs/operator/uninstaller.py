@@ -56,7 +56,8 @@ class Uninstaller:
         workloads = [one for kind in sorted(WORKLOADS) for one in await self._list_installed(kind)]
         kept = {component_of(one) for one in workloads if not one["metadata"].get("deletionTimestamp")}
         removed = frozenset(_ORDER) - kept
-        # When all workloads are deleted, nothing that a pod needs is left to protect.
+        # In each pass, also between two components: a pod may have started since the last one. When all
+        # workloads are deleted, nothing that a pod needs is left to protect.
         if workloads and not forced:
             uses = await find_volume_uses(self._objects.client)
             if uses:
@@ -67,6 +68,7 @@ class Uninstaller:
                 return Progress(blocked=blocked, removed=removed)
         for component in _ORDER:
             of_component = [one for one in workloads if component_of(one) is component]
+            # It is listed until its last pod has ended, also while it is being deleted.
             if of_component:
                 # The next component must not be deleted before, so an error ends this pass.
                 await self._delete(of_component, CascadeType.FOREGROUND)

@@ -303,6 +303,12 @@ class TunnelAgent:
             await self._data_planes_changed.wait()
 
     async def _check_tunnels(self) -> None:
+        """Probe the tunnels, and act on one reading of the ports.
+
+        The reading is None if the kernel's tables cannot be read, or lack a port on which a data plane
+        certainly listens. Then no tunnel is closed or moved, because the reading proves nothing about the
+        other ports either.
+        """
         interval = self._options.probe_interval_seconds
         flows = await asyncio.to_thread(read_flows)
         # At a port of a data plane, what was sent are answers of a mount target.

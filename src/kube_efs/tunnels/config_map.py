@@ -66,6 +66,8 @@ def apply_document(served: Served, document: TunnelTargets, rejections: Iterable
     """What to serve after a new document."""
     document, rejections = _keep_unreadable_entries(served.document, document, tuple(rejections))
     wanted = {_identity(target) for target in used_targets(document)}
+    # Only what was served lingers. A target that still waited for its port never had a tunnel, so no mount
+    # depends on it.
     lingering = (*served.lingering, *served.current)
     return Served(
         document=document,

@@ -98,6 +98,7 @@ class DataPlanes:
         if changes:
             log.info("data-plane-changed", ports=sorted(changes))
         if reading:
+            # A move that is not complete is taken back if a mount has begun to use the port.
             changes |= {
                 port: name
                 for port, name in self._listening().items()
@@ -193,6 +194,7 @@ class DataPlanes:
             left_out={name: error for report in reports for name, error in report.left_out.items()},
         )
         self._metrics.configured.set(len(self.report.loaded))
+        # A new event for each change: one event would have to be cleared before all waiters have seen it.
         self._changed.set()
         self._changed = asyncio.Event()
         self._wake.set()

@@ -167,6 +167,9 @@ def _copy(root: int, folder: int, parent: int, target: Directory, terms: CopyTer
         inode = os.fstat(tree).st_ino
     os.rmdir(_LINKS, dir_fd=folder)
     record = _record(inode)
+    # Before the rename. After it, users may write into the directory. An attempt that is killed in between
+    # would leave a target with contents and no sign that it is the finished copy: the next one would be
+    # refused.
     os.close(os.open(record, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=folder))
     try:
         os.rename(_TREE, name, src_dir_fd=folder, dst_dir_fd=parent)

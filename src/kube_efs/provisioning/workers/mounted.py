@@ -2,6 +2,12 @@
 
 An NFS server that does not answer can block a call indefinitely. So each file system has its own threads:
 if they hang, the other file systems do not.
+
+A thread that waits for the server cannot be ended. After the timeout its caller gets an error, but the thread
+continues when the server answers again, perhaps long after the caller has tried again. Nothing that it does
+then may be wrong: it checks that the mount is still the same, holds its directory against later attempts
+(``_alone``), and moves a removed directory by a name that no other volume gets. Work that has not begun when
+its caller gives up never begins.
 """
 
 import asyncio
@@ -285,6 +291,7 @@ class _MountWorker:
         its thread has begun never begins.
         """
         async with self._removing:
+            # With the lock: a removal that waits for another one is confirmed after the wait, not before.
             await confirm()
             with _refusals_of_workers():
                 await self._run(

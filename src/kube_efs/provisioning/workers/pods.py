@@ -148,7 +148,12 @@ class WorkerPods:
                 await self._pods_changed.wait()
 
     def in_the_way(self, file_system_id: FileSystemId, order: Order) -> Busy | None:
-        """The unfinished pod that blocks the order, as an error; None if there is none."""
+        """The unfinished pod that blocks the order, as an error; None if there is none.
+
+        It is only what the watch has shown. For an order that gets a pod, ``_be_alone`` makes the real check;
+        this one avoids pods that it would refuse. A gated pod does not count, because the real check may
+        delete it.
+        """
         for pod in self._pods.values():
             if pod.blocks(file_system_id, order) and not pod.is_gated:
                 return self._busy(pod)
@@ -230,7 +235,14 @@ class WorkerPods:
             self._running.discard(name)
 
     async def _start(self, pod: ObservedPod, confirm: Callable[[], Awaitable[None]] | None) -> None:
-        """Remove the gate of a pod of ours when no other blocks it and its orders are confirmed."""
+        """Remove the gate of a pod of ours when no other blocks it and its orders are confirmed.
+
+        Returns when the pod runs, or may run: the caller then waits for its end. A failed check raises only
+        if the pod will never run. Before the first patch, that is certain: nobody else removes the gate, and
+        ``_sweep`` deletes the pod. After a patch without an answer, only its deletion makes it certain, on
+        the condition that the pod still is as it was read, with its gate. Each new attempt makes both checks
+        again, because time has passed.
+        """
         for attempt in range(_LIFTS_TRIED):
             try:
                 await self._be_alone(pod)
@@ -258,6 +270,8 @@ class WorkerPods:
 
     async def _be_alone(self, pod: ObservedPod) -> None:
         """Return when no other pod can change the directories before this one has; raises Busy."""
+        # A list that begins after this pod was created. What the watch has shown may be older than the pod,
+        # and another creator may have published its own since.
         for other in await self._all_now():
             if other.name == pod.name or not other.blocks(pod.file_system_id, pod.order):
                 continue
@@ -498,7 +512,7 @@ class WorkerPods:
         except KubeError as error:
             log.warning("worker-not-deleted", pod=pod.name, reason=str(error))
             return False
-        # A pod without a node waits for no kubelet and is deleted immediately.
+        # A gated pod has no node, so it waits for no kubelet and is deleted immediately.
         return True
 
     async def _list(self) -> Sequence[ObservedPod]:

@@ -331,7 +331,11 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
 
 
 async def _confirm(batch: Sequence[_Task]) -> None:
-    """Raise _SomeWithdrawn unless every order of the batch is valid; the others get the reason."""
+    """Raise _SomeWithdrawn unless every order of the batch is valid; the others get the reason.
+
+    A pod carries out all of its arguments, so one order that was refused, or whose caller has gone, keeps the
+    whole pod from starting. The other orders get another pod.
+    """
     asked = [task for task in batch if task.confirm and not task.done.done()]
     answers = await asyncio.gather(
         *(task.confirm() for task in asked if task.confirm), return_exceptions=True

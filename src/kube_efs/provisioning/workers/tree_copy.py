@@ -82,6 +82,7 @@ class TreeCopier:
                 if stat.S_ISDIR(found.st_mode):
                     folders.append((name, found))
                 elif stat.S_ISREG(found.st_mode) and found.st_nlink > 1:
+                    # Not in the threads: two names of a file at the same moment would both be the first.
                     self._copy(self._copy_linked, source, target, (*path, name), found)
                 else:
                     files.append((name, found))
@@ -220,7 +221,10 @@ class TreeCopier:
         self._count(0)
 
     def _finish(self, source: int, copy: int, found: os.stat_result) -> None:
-        """Set what makes a file or directory complete, the times last."""
+        """Set what makes a file or directory complete, the times last.
+
+        The owners come before the mode: their change may clear setuid and setgid.
+        """
         set_owners(copy, *self._work.owners(found))
         os.fchmod(copy, stat.S_IMODE(found.st_mode))
         _copy_attributes(source, copy)

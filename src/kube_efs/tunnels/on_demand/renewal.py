@@ -149,6 +149,11 @@ class ClientCertificates:
         Without ``is_holder``, AWS must accept the token also if there is a certificate: the service account
         in the spec is only what the caller says. Raises AwsError, InvalidSetting, InvalidValue without a
         token, and TunnelNotReady when the last renewal failed or the file cannot be written.
+
+        The kubelet calls this about once a minute for each mount, so most calls only store the token. The
+        token of a holder is stored before AWS has seen it: its mount exists, and renewals need the newest
+        token. That of a new holder is stored only after AWS has accepted it. Otherwise a pod with a wrong
+        token could make the renewals for all other holders fail.
         """
         name = spec.name
         if not token:
@@ -160,6 +165,8 @@ class ClientCertificates:
             self._pod_tokens[name] = token
             return
         if is_holder:
+            # A new token is a reason to try at once. With the same one, AWS would refuse each call of the
+            # kubelet again, so the time of the next attempt counts.
             is_new = token != self._pod_tokens.get(name)
             if has_failed and not is_new and self._renewals[name].due > self._now():
                 raise TunnelNotReady(self._problems[name], field="tunnel", value=name)
@@ -167,6 +174,7 @@ class ClientCertificates:
         try:
             await self._renew(spec, None, token)
         except KubeEfsError as error:
+            # A failure of a new holder says nothing about the tunnel of the others.
             if is_holder:
                 self._schedule_retry(name, error)
             raise

@@ -117,7 +117,11 @@ def _previous(path: Path) -> Path:
 
 
 def _keep_previous(path: Path) -> None:
-    """Give the current file a second name before it is replaced, unless it cannot be read."""
+    """Give the current file a second name before it is replaced, unless it cannot be read.
+
+    A link, so that the current file keeps its own name until the new one replaces it: after a crash at any
+    moment, one of the two can be read. An unreadable file must not replace a good previous one.
+    """
     found, _ = _read(path)
     if found is None:
         return

@@ -172,6 +172,8 @@ class OnDemandTunnels:
         closing = {name for port, name in unheld.items() if port in over and name not in self._pending_calls}
         if closing:
             log.info("on-demand-tunnels-closed", tunnels=sorted(closing))
+            # stunnel serves them until the change is on the disk. If the write fails and the agent restarts,
+            # it loads a reservation that nobody holds, which is closed later.
             self._change(self._plan.wanted.close(closing))
         if self._changes_saved < self._changes:
             with suppress(TunnelNotReady):  # logged; the next check retries
@@ -190,9 +192,13 @@ class OnDemandTunnels:
         async with self._pending_calls[spec.name].preparing:
             source = await self._prepare(spec, holder, pod_token)
             avoid = () if spec.name in self._plan.wanted.tunnels else await self._unusable_ports()
+            # From here to ``_change`` there must be no await. Meanwhile another call could choose the same
+            # port, or the ConfigMap could get a target with it.
             self._missing_since.pop(holder, None)
             held = self._plan.wanted.hold(spec, holder, ports=ports, avoid=avoid)
             change = self._change(held.sign_from(spec.name, source))
+        # Without the lock, so that the calls of several holders share a write. The tunnel cannot be closed
+        # meanwhile: ``ensure`` has registered the call as pending.
         await self._save(change)
         return self.reservations.tunnels[spec.name].port
 

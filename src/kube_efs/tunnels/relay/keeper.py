@@ -125,7 +125,12 @@ class RelayKeeper:
         await asyncio.gather(*(one.stop(timeout_seconds=_STOP_SECONDS) for one in processes))
 
     async def _take_over(self) -> None:
-        """Use the relay that answers; of the others, end those that hang, and let the others drain."""
+        """Use the relay that answers; of the others, end those that hang, and let the others drain.
+
+        All have the same command line. The control socket leads to the one that is in charge. One that
+        listens on no port has handed its ports over, or had none, and only carries its connections: mounts
+        depend on them. One that listens, while no relay answers on the socket, hangs.
+        """
         pids = [pid for pid in await asyncio.to_thread(self._find_running) if not self._is_known(pid)]
         if not pids:
             return

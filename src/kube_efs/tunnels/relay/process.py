@@ -129,6 +129,8 @@ class Control:
             send_listeners(connection, listeners, {"services": self._relay.state()})
             if receive_line(connection, _REQUEST_SECONDS, most_bytes=len(_COMMIT)) != _COMMIT:
                 return
+            # If this fails, the successor gets no last line and ends, and this process stays in charge. After
+            # it, both accept for a moment. That is harmless: both have the services.
             connection.sendall(_line({}))
             self._acceptor.remove(self._listener)
             self._relay.leave()
@@ -139,6 +141,8 @@ def take_over(relay: Relay, predecessor: socket.socket) -> Control:
     """Take over the listeners and services of a running relay; raises OSError or Refused if it keeps them."""
     predecessor.settimeout(_REQUEST_SECONDS)
     predecessor.sendall(_line({"command": "hand_over"}))
+    # Until ``main`` starts the threads that accept, this process accepts nothing. If it fails before, the
+    # connections in the queues of the shared listeners are those of the predecessor.
     listeners, answer = receive_listeners(predecessor)
     control = Control(relay, listeners[0])
     for state, listener in zip(answer["services"], listeners[1:], strict=True):

@@ -2,6 +2,11 @@
 
 One thread accepts the connections of all services. Each connection then has a thread that connects to the
 mount target, so a slow one delays nobody else, and after that the two threads of ``splicing``.
+
+There are two locks. That of ``Acceptor`` is held while a connection is accepted and counted; that of
+``Relay`` protects the counters, and is taken inside of the first one. So ``Acceptor.remove`` must not be
+called with the lock of the relay, or the two threads wait for each other. ``process`` allows one change of
+the services at a time, and this module does not protect them.
 """
 
 import errno
@@ -74,7 +79,11 @@ class Specification(NamedTuple):
 
 
 class Service:
-    """A service that listens. The lock of the relay protects everything that changes."""
+    """A service that listens.
+
+    The lock of the relay protects the connections and counters. A new ``specification`` replaces the old one
+    as a whole; a connection reads it once.
+    """
 
     def __init__(self, specification: Specification, listener: socket.socket) -> None:
         self.specification = specification
@@ -162,6 +171,7 @@ class Acceptor:
         """Accept until the process ends."""
         while True:
             for number, _ in self._epoll.poll():
+                # Without the lock: it may take hours until a connection ends, and ``remove`` must not wait.
                 self._room.acquire()
                 if not self._accept(number):
                     self._room.release()
@@ -247,6 +257,8 @@ class Relay:
 
     def leave(self) -> None:
         """Leave all listeners to a successor, and end with the last connection."""
+        # In this order. ``remove`` returns when no connection of the listener is on its way, so the number
+        # below contains all of them. If it were read first, the process could end with a new connection.
         for name in list(self._services):
             self.remove(name)
         with self._lock:

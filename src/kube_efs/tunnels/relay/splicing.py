@@ -53,9 +53,9 @@ def reset(client: socket.socket) -> None:
 class Splicing:
     """Copies both directions from ``start`` on.
 
-    ``on_end`` is called in one of its threads after the sockets are closed. ``sent_bytes`` and
-    ``received_bytes`` are those to and from the mount target until now. ``problem`` is the reason of an
-    irregular end.
+    ``on_end`` is called after the sockets are closed, in one of its threads, or in ``start`` if no thread can
+    start. ``sent_bytes`` and ``received_bytes`` are those to and from the mount target until now. ``problem``
+    is the reason of an irregular end.
     """
 
     def __init__(self, client: socket.socket, stream: socket.socket, on_end: Callable[[], None]) -> None:
@@ -81,7 +81,10 @@ class Splicing:
                 self._leave()
 
     def abort(self, problem: str) -> None:
-        """Make both directions end, whatever they wait for."""
+        """Make both directions end.
+
+        One that waits for room at a client that does not read ends only when the client reads or closes.
+        """
         with self._lock:
             if not self._running:
                 return

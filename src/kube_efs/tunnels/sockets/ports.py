@@ -88,6 +88,8 @@ def read_ports(expected: Collection[int] = ()) -> PortReading | None:
     active = [one for one in sockets if one.state in _ACTIVE]
     return PortReading(
         connections=_count(sockets),
+        # Both ends: of a connection that is being opened, only the socket of the client exists. Remote ports
+        # of unrelated connections also count. That keeps a tunnel open for longer, and never closes one.
         busy=mounted.union(one.local_port for one in active).union(one.remote_port for one in active),
         listening=listening,
         unanswered=frozenset(one.local_port for one in sockets if _listens(one) and one.queued),

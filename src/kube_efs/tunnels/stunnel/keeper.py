@@ -176,7 +176,11 @@ class StunnelKeeper:
             await self._process.stop(timeout_seconds=_STOP_SECONDS)
 
     async def _converge(self) -> float | None:
-        """Load the wanted services; returns the seconds until a retry, None if none is needed."""
+        """Load the wanted services; returns the seconds until a retry, None if none is needed.
+
+        It can be cancelled at any step. A file that stunnel has not read yet, or a result that nobody reads,
+        does no harm: the next agent takes stunnel over, and its first load writes the file again and reloads.
+        """
         self._handle_exit()
         self._take_over()
         wanted = dict(self._wanted)
@@ -189,6 +193,7 @@ class StunnelKeeper:
         elif self._process is None:
             await asyncio.sleep(self._not_before - asyncio.get_running_loop().time())
         left_out = await self._find_unusable(wanted.values())
+        # Each failure leaves out at least one service, so this ends.
         while services := [service for name, service in wanted.items() if name not in left_out]:
             async with self._loading:
                 outcome = await self._load(services)
@@ -269,7 +274,8 @@ class StunnelKeeper:
         outcome = await self._await_outcome(process, monitor)
         self._monitor = None
         if must_reload and monitor.outcome is None and not process.ended.is_set():
-            # stunnel hangs, and so do its connections. The kernel opens new ones for its mounts.
+            # stunnel hangs, and so do its connections. The kernel opens new ones for its mounts. As the
+            # process has ended then, the branch for an ended process below starts the next one.
             await process.stop(timeout_seconds=_STOP_SECONDS)
         if isinstance(outcome, Loaded):
             self._loaded = _Configuration(text, MappingProxyType({one.name: one for one in services}))
@@ -279,10 +285,13 @@ class StunnelKeeper:
             self._process = None
             self._postpone_start(process)
         elif process.ended.is_set():
-            # It may have ended for any reason, also because it never handled SIGHUP.
+            # It may have ended for any reason, also because it never handled SIGHUP: the file is not to blame
+            # yet. The second load is a start, so it never gets here again, and only this start skips the
+            # back-off.
             self._handle_exit()
             return await self._load(services)
         elif isinstance(outcome, Unbindable):
+            # The process still runs, but it has closed the ports of all its services.
             self._loaded = _NOTHING
         return outcome
 

@@ -114,6 +114,12 @@ Outcome = Loaded | Unloadable | Unbindable
 class LoadMonitor:
     """Reads the log of one start or reload; ``outcome`` is None until it is clear.
 
+    stunnel logs that it reads the file. Then it logs either errors and "Configuration failed", or a line for
+    each port that it has bound. "Configuration successful" comes before the ports and therefore proves
+    nothing: only a line for every service does. An error that names a section or a line of the file comes
+    before the line that ends the load, so errors are kept until then. Lines before the first one belong to an
+    earlier load.
+
     ``configuration`` is the text that was written, ``sections`` the services in it.
     """
 

@@ -113,6 +113,7 @@ class StunnelShards:
         if changes:
             log.info("stunnel-merged", tunnels=sorted(changes))
         if reading:
+            # A move that is not complete is taken back if a mount has begun to use the port.
             changes |= {
                 name: number
                 for name, number in self._shards_by_listener().items()
@@ -193,6 +194,7 @@ class StunnelShards:
             for port in _PORT.findall(_read(shard_path(self._options.conf_path, number)))
         }
         listening = listening_ports_of(pids.values())
+        # Where both differ, the kernel is right: a file may be newer than what its stunnel has loaded.
         return written | {port: number for number, pid in pids.items() for port in listening[pid]}
 
     def _keeper(self, number: int) -> StunnelKeeper:
@@ -240,6 +242,7 @@ class StunnelShards:
         """Forget the shards that have neither services nor a stunnel, and remove their files."""
         for number in [number for number, task in running.items() if task.done()]:
             del running[number]
+            # If it got a service after its task had ended, ``run`` starts a task for it again.
             if number not in self._assigned.values():
                 del self._keepers[number]
                 await asyncio.to_thread(self._remove_files, number)
