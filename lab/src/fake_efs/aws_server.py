@@ -13,7 +13,7 @@ from functools import partial, wraps
 from pathlib import Path
 from typing import Any
 
-from moto.efs.exceptions import AccessPointNotFound, EFSError, FileSystemInUse, FileSystemNotFound
+from moto.efs.exceptions import AccessPointNotFound, EFSError, FileSystemNotFound
 from moto.efs.models import AccessPoint, EFSBackend
 from moto.efs.responses import EFSResponse
 from moto.moto_api._internal import mock_random
@@ -35,7 +35,6 @@ _CHANGES = (
 )
 
 _create = EFSBackend.create_access_point
-_delete_file_system = EFSBackend.delete_file_system
 _delete = EFSBackend.delete_access_point
 
 
@@ -93,12 +92,6 @@ class StrictEfs(EFSBackend):
         if access_point_id not in self.access_points:
             raise AccessPointNotFound(access_point_id)
         _delete(self, access_point_id)
-
-    def delete_file_system(self, file_system_id: str) -> None:
-        """Remove it; with access points, it is in use."""
-        if any(one.file_system_id == file_system_id for one in self.access_points.values()):
-            raise FileSystemInUse(f"{file_system_id} has access points.")
-        _delete_file_system(self, file_system_id)
 
 
 class PagedAnswers(EFSResponse):

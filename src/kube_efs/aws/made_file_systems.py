@@ -12,7 +12,13 @@ from typing import Any
 from kube_efs.aws.connection import AwsConnection, Service
 from kube_efs.aws.responses import parse_file_system, understood, understood_one
 from kube_efs.model.csi.file_system_templates import FileSystemTemplate, PerformanceMode, client_policy
-from kube_efs.model.csi.made_file_systems import STAGE_TAG, MadeFileSystem, Stage, read_owner
+from kube_efs.model.csi.made_file_systems import (
+    STAGE_TAG,
+    USED_TAG,
+    MadeFileSystem,
+    Stage,
+    read_owner,
+)
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import AwsAlreadyExists, AwsNotFound
 
@@ -93,13 +99,14 @@ class AwsMadeFileSystems:
             )
 
     async def set_stage(self, file_system_id: FileSystemId, stage: Stage) -> None:
-        """Record the stage in the tags."""
+        """Record the stage in the tags; ``ready`` also records that it is used."""
+        tags = {STAGE_TAG: str(stage), **({USED_TAG: "true"} if stage is Stage.READY else {})}
         await self._connection.call(
             Service.EFS,
             "TagResource",
             subject=file_system_id,
             ResourceId=file_system_id,
-            Tags=[{"Key": STAGE_TAG, "Value": str(stage)}],
+            Tags=[{"Key": key, "Value": value} for key, value in tags.items()],
         )
 
 
@@ -118,7 +125,8 @@ def _parse_made(entry: Mapping[str, Any]) -> MadeFileSystem:
 def _parse_if_made(entry: Mapping[str, Any]) -> MadeFileSystem | None:
     """The file system; None if it does not have the driver's tags."""
     tags = {str(one["Key"]): str(one["Value"]) for one in entry.get("Tags") or ()}
-    known = read_owner(tags)
+    token = str(entry.get("CreationToken"))
+    known = read_owner(tags, token)
     if known is None:
         return None
     found = parse_file_system(entry)
@@ -127,7 +135,8 @@ def _parse_if_made(entry: Mapping[str, Any]) -> MadeFileSystem | None:
         file_system_id=found.file_system_id,
         owner=known[0],
         stage=known[1],
-        token=str(entry["CreationToken"]),
+        is_used=USED_TAG in tags,
+        token=token,
         state=found.state,
         mount_targets=found.number_of_mount_targets or 0,
         created=created.timestamp() if isinstance(created, datetime) else 0.0,

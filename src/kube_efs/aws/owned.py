@@ -17,6 +17,7 @@ from kube_efs.model.efs.ids import FileSystemId, SubnetId, ZoneName, parse_file_
 from kube_efs.model.errors import AwsError, InvalidValue
 
 NFS_PORT: Final = 2049
+_BATCH: Final = 100
 _DUPLICATE: Final = "InvalidPermission.Duplicate"
 
 
@@ -61,11 +62,19 @@ class AwsOwned:
 
     async def subnets_of_instances(self, instance_ids: Collection[str]) -> tuple[Subnet, ...]:
         """The subnets of these instances."""
-        # EC2 accepts IDs as a parameter only without a page size.
-        wanted = [{"Name": "instance-id", "Values": sorted(instance_ids)}]
-        reservations = await self._connection.list_all(
-            Service.EC2, "DescribeInstances", "Reservations", Filters=wanted
-        )
+        # EC2 accepts IDs as a parameter only without a page size, and at most 200 values of filters.
+        ids = sorted(instance_ids)
+        batches = [ids[start : start + _BATCH] for start in range(0, len(ids), _BATCH)]
+        reservations = [
+            one
+            for batch in batches
+            for one in await self._connection.list_all(
+                Service.EC2,
+                "DescribeInstances",
+                "Reservations",
+                Filters=[{"Name": "instance-id", "Values": batch}],
+            )
+        ]
         with reading("DescribeInstances"):
             found = {
                 parse_subnet_id(instance["SubnetId"])
@@ -77,6 +86,8 @@ class AwsOwned:
 
     async def subnets(self, subnet_ids: Collection[SubnetId]) -> tuple[Subnet, ...]:
         """These subnets, sorted by ID; raises AwsNotFound when one does not exist."""
+        if not subnet_ids:
+            return ()  # Without IDs, EC2 would describe all of them.
         entries = await self._connection.list_all(
             Service.EC2, "DescribeSubnets", "Subnets", SubnetIds=sorted(subnet_ids)
         )
@@ -159,13 +170,16 @@ class AwsOwned:
                 ),
             )
 
-    async def security_groups_named(self, name: str) -> tuple[str, ...]:
-        """The IDs of the security groups of that name, in every VPC."""
+    async def security_groups_named(self, name: str, tag: tuple[str, str]) -> tuple[str, ...]:
+        """The IDs of the security groups of that name with that tag, in every VPC."""
         found = await self._connection.list_all(
             Service.EC2,
             "DescribeSecurityGroups",
             "SecurityGroups",
-            Filters=[{"Name": "group-name", "Values": [name]}],
+            Filters=[
+                {"Name": "group-name", "Values": [name]},
+                {"Name": f"tag:{tag[0]}", "Values": [tag[1]]},
+            ],
         )
         with reading("DescribeSecurityGroups", subject=name):
             return tuple(str(one["GroupId"]) for one in found)

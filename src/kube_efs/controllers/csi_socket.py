@@ -82,6 +82,7 @@ async def open_controller(
     guards = Guards(index=index, store=VolumeStore(client), roots=access_point_roots(accounts))
     sources = data_sources(client, index, accounts)
     copies = copies_of(client, sources, guards, lambda _claim, _progress: None)
+    file_systems = file_systems_of(settings, client, aws, lambda _claim, _progress: None)
     service = csi_service(
         settings,
         index,
@@ -89,8 +90,17 @@ async def open_controller(
         accounts=accounts,
         guards=guards,
         copies=copies,
-        file_systems=file_systems_of(settings, client, aws, lambda _claim, _progress: None),
+        file_systems=file_systems,
     )
+    snapshots = None
+    if workers is not None:
+        snapshots = Snapshots(
+            sources=sources,
+            copies=copies,
+            directories=workers,
+            guards=guards,
+            check_stays=file_systems.check_stays,
+        )
     tasks = await stack.enter_async_context(asyncio.TaskGroup())
     stack.callback(tasks.create_task(_follow_volumes(client, index, listed)).cancel)
     stack.callback(tasks.create_task(duties.keep("access points", service.refresh_regularly)).cancel)
@@ -100,7 +110,7 @@ async def open_controller(
         service.volumes,
         ClaimStore(client).get,
         sources,
-        Snapshots(sources=sources, copies=copies, directories=workers, guards=guards) if workers else None,
+        snapshots,
         has_driver_tags=bool(settings.access_point_tags),
     )
 

@@ -200,7 +200,13 @@ async def lead(context: LeaderContext) -> None:
             unfinished = UnfinishedFileSystems(file_systems, guards, claim_store, context.aws.metrics)
             tasks.create_task(context.duties.keep("unfinished file systems", unfinished.run))
         if csi and pool:
-            snapshots = Snapshots(sources=sources, copies=copies, directories=pool, guards=guards)
+            snapshots = Snapshots(
+                sources=sources,
+                copies=copies,
+                directories=pool,
+                guards=guards,
+                check_stays=file_systems.check_stays,
+            )
             serve = partial(serve_snapshots, client, settings, snapshots, recorder)
             tasks.create_task(context.duties.keep("snapshots", serve))
         controllers = Controllers(

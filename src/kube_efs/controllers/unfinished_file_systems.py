@@ -13,9 +13,10 @@ import structlog
 
 from kube_efs.kube.claims import ClaimStore
 from kube_efs.model.claims import Claim
-from kube_efs.model.csi.claims import is_volume_of
+from kube_efs.model.csi.claims import DRIVER, is_volume_of
 from kube_efs.model.csi.file_system_templates import Scope
-from kube_efs.model.csi.made_file_systems import FileSystemOwner, MadeFileSystem
+from kube_efs.model.csi.made_file_systems import FileSystemOwner, MadeFileSystem, Stage
+from kube_efs.model.efs.ids import ClaimUid
 from kube_efs.model.errors import KubeEfsError
 from kube_efs.provisioning.backends.csi.file_systems import FileSystems
 from kube_efs.provisioning.guards import Guards, Order, Removal
@@ -57,37 +58,46 @@ class UnfinishedFileSystems:
                 log.warning("unfinished-file-systems-not-read", reason=str(error))
 
     async def remove_all(self) -> None:
-        """Remove those without a claim; raises AwsError, KubeError.
-
-        The order of the calls matters. A claim that is missing now never comes back. If its file system is
-        unfinished after that, a volume can only appear later, when no claim can use it: it has no data.
-        """
+        """Remove those without a claim; raises AwsError, KubeError."""
         found = await self._file_systems.unfinished(older_than=self._clock() - _AGE_SECONDS)
         self._metrics.unfinished_file_systems.set(len(found))
         if not found:
             return
-        claims = await self._claims.list()
-        pending = [one for one in claims if one.wants_volume]
+        # After the file systems: a claim that is missing now never comes back.
+        pending = [one for one in await self._claims.list() if one.wants_volume and _may_be_ours(one)]
         namespaces = await self._file_systems.namespace_uids({one.namespace for one in pending})
         for one in found:
             # What is being removed is not used again. A claim that needs it gets another one.
-            if one.stage.is_ending or not is_needed(one.owner, pending, namespaces):
-                await self._remove(one, claims)
+            if one.stage is Stage.REMOVING or not is_needed(one.owner, pending, namespaces):
+                await self._remove(one)
 
-    async def _remove(self, found: MadeFileSystem, claims: Collection[Claim]) -> None:
-        def is_gone(volume: str) -> bool:
-            return not any(is_volume_of(volume, one.uid) for one in claims)
-
+    async def _remove(self, found: MadeFileSystem) -> None:
         removal = Removal(file_system=found)
         order = Order(lambda: self._guards.check_without_volume(removal))
         try:
             async with self._guards.reservations.removing(*removal.reserved):
-                await self._file_systems.delete_unused_access_points(found, is_gone)
-                ending = await self._file_systems.begin_removal(found, order)
+                await self._file_systems.delete_unused_access_points(found, self._claim_uids)
+                ending = await self._file_systems.begin_removal(found, order, _contains_nothing)
                 if ending is not None:
-                    await self._file_systems.remove(ending, order)
+                    await self._file_systems.remove(ending, order, _nothing_to_delete)
         except KubeEfsError as error:
             log.warning("file-system-not-removed", file_system=found.file_system_id, reason=str(error))
+
+    async def _claim_uids(self) -> Collection[ClaimUid]:
+        return [one.uid for one in await self._claims.list()]
+
+
+def _may_be_ours(claim: Claim) -> bool:
+    """Whether the claim is not assigned to another provisioner."""
+    return claim.storage_provisioner in {None, DRIVER}
+
+
+async def _contains_nothing(_: MadeFileSystem) -> None:
+    """An unused file system contains no data."""
+
+
+async def _nothing_to_delete() -> None:
+    """It has no access point."""
 
 
 def is_needed(owner: FileSystemOwner, pending: Collection[Claim], namespaces: Collection[str]) -> bool:

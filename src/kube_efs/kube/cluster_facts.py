@@ -25,7 +25,9 @@ class ClusterFacts:
         """The IDs of the EC2 instances of the nodes."""
         with translated("nodes"):
             ids = [(one.spec and one.spec.providerID) or "" async for one in self._client.list(Node)]
-        return frozenset(one.rpartition("/")[2] for one in ids if one.startswith(_PROVIDER))
+        names = (one.rpartition("/")[2] for one in ids if one.startswith(_PROVIDER))
+        # Nodes of Fargate have other names.
+        return frozenset(one for one in names if one.startswith("i-"))
 
     async def namespace_uid(self, name: str) -> str:
         """The uid of that namespace; another namespace of the same name has another one."""

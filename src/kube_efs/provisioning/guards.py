@@ -47,6 +47,7 @@ from kube_efs.model.errors import (
     NotYet,
     RemovalRefused,
 )
+from kube_efs.model.loopback import is_loopback
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
 from kube_efs.model.volumes import Location, Volume
 from kube_efs.provisioning.volume_index import VolumeIndex
@@ -368,7 +369,7 @@ class Guards:
         Each of them removes it later, if it is the last. Raises RemovalRefused if anything else uses it.
         """
         location = Location(file_system_id=found.file_system_id, directory=Directory())
-        await self._check_unlocated(location, itself, view)
+        await self._check_unlocated(location, itself, view, addresses=found.addresses)
         roots = await self._roots(location, None) if self._roots else ()
         others = {one.access_point_id for one in roots}
         if point is not None:
@@ -396,11 +397,25 @@ class Guards:
             )
         return f"is also used by volume {', '.join(ours[:_NAMED_MAX])}" if ours else ""
 
-    async def _check_unlocated(self, location: Location, itself: frozenset[str], view: VolumeIndex) -> None:
-        """Raise NotYet when a volume of an unknown file system may use the directory."""
+    async def _check_unlocated(
+        self,
+        location: Location,
+        itself: frozenset[str],
+        view: VolumeIndex,
+        *,
+        addresses: frozenset[str] | None = None,
+    ) -> None:
+        """Raise NotYet when a volume of an unknown file system may use the directory.
+
+        ``addresses`` are all of its file system, if they are known.
+        """
         # A copy, because a lookup removes missing volumes from the index.
         for name, directory in list(view.unlocated.items()):
             if name in itself or directory.relation_to(location.directory) not in _SAME_OR_BELOW:
+                continue
+            volume = view.volumes.get(name)
+            server = volume.nfs.server if volume and volume.nfs else ""
+            if addresses is not None and not is_loopback(server) and server not in addresses:
                 continue
             if await self._live(name) is not None:
                 raise NotYet(

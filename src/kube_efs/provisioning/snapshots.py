@@ -4,7 +4,7 @@ A snapshot is ready when it is complete, and not before: its source must not cha
 snapshot must be consistent. It has its own directory, so the volume can be deleted afterwards.
 """
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -13,6 +13,7 @@ from kube_efs.model.csi.errors import SourceRefused, VolumePending
 from kube_efs.model.csi.root_directories import plain_name
 from kube_efs.model.csi.snapshots import BASE, parse_snapshot_id, render_snapshot_id, snapshot_location
 from kube_efs.model.csi.volume_handles import VolumeHandle
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import WorkerRefused
 from kube_efs.provisioning.copies import Copies, check_copy
 from kube_efs.provisioning.data_sources import DataSources
@@ -32,11 +33,21 @@ class Snapshot:
 
 
 class Snapshots:
-    """Creates and removes snapshots with ``directories``."""
+    """Creates and removes snapshots with ``directories``.
+
+    ``check_stays`` raises VolumePending if a file system is being removed with everything in it.
+    """
 
     def __init__(
-        self, *, sources: DataSources, copies: Copies, directories: Directories, guards: Guards
+        self,
+        *,
+        sources: DataSources,
+        copies: Copies,
+        directories: Directories,
+        guards: Guards,
+        check_stays: Callable[[FileSystemId], Awaitable[None]],
     ) -> None:
+        self._check_stays = check_stays
         self._sources = sources
         self._copies = copies
         self._directories = directories
@@ -69,6 +80,7 @@ class Snapshots:
             ) from error
         if copied is None:
             raise VolumePending("was not copied", field="snapshot", value=name, remedy="it is retried")
+        await self._check_stays(target.file_system_id)
         snapshot_id = render_snapshot_id(replace(source, location=target))
         return Snapshot(snapshot_id=snapshot_id, created=copied.finished)
 

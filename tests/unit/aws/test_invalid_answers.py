@@ -346,7 +346,7 @@ def _calls(gateway: AwsGateway) -> dict[str, Callable[[], Awaitable[object]]]:
         "owned.subnets": lambda: owned.subnets([subnet]),
         "owned.network_ranges": lambda: owned.network_ranges(vpc),
         "owned.ensure_security_group": lambda: owned.ensure_security_group("infra", vpc, ["10.0.0.0/8"], {}),
-        "owned.security_groups_named": lambda: owned.security_groups_named("infra"),
+        "owned.security_groups_named": lambda: owned.security_groups_named("infra", ("a", "b")),
         "made_file_systems.with_token": lambda: made.with_token("token"),
         "made_file_systems.get": lambda: made.get(FS),
         "made_file_systems.list": made.list,

@@ -33,15 +33,16 @@ _TRANSITIONS: Final = (
 )
 _TRANSITIONS_BACK: Final = ("AFTER_1_ACCESS",)
 # EFS, KmsKeyId: an ID, an alias, or the ARN of either.
+_KEY_ARN: Final = r"arn:aws[a-z-]*:kms:[a-z0-9-]+:[0-9]{12}:"
 _KEY: Final = re.compile(
-    r"(arn:aws[a-z-]*:kms:[a-z0-9-]+:[0-9]{12}:)?(key/)?([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|mrk-[0-9a-f]{32})"
-    r"|(arn:aws[a-z-]*:kms:[a-z0-9-]+:[0-9]{12}:)?alias/[A-Za-z0-9/_-]{1,250}"
+    rf"({_KEY_ARN}key/)?([0-9a-f]{{8}}(-[0-9a-f]{{4}}){{3}}-[0-9a-f]{{12}}|mrk-[0-9a-f]{{32}})"
+    rf"|({_KEY_ARN})?alias/[A-Za-z0-9/_-]{{1,250}}"
 )
 _GROUP: Final = re.compile(r"sg-[0-9a-z]{1,40}")
-_TAG: Final = re.compile(r"(?!aws:)[\w .:/=+@-]{1,128}")
+_TAG: Final = re.compile(r"(?!(?i:aws):)[\w .:/=+@-]{1,128}")
 _TAG_VALUE: Final = re.compile(r"[\w .:/=+@-]{0,256}")
-# EFS accepts 50 tags of a resource; the others are the driver's.
-_TAGS_MAX: Final = 30
+# CreateMountTarget accepts so many.
+_GROUPS_MAX: Final = 5
 
 _Choice = TypeVar("_Choice", bound=StrEnum)
 _Value = TypeVar("_Value")
@@ -114,6 +115,12 @@ def parse_template(parameters: Mapping[str, str]) -> FileSystemTemplate:
         field, value = (_ZONE, str(zone)) if zone is not None else (_THROUGHPUT, str(throughput))
         remedy = f"use {_PERFORMANCE}: {PerformanceMode.GENERAL_PURPOSE}, or leave out {field}"
         raise InvalidArgument(f"excludes {_PERFORMANCE}: maxIO", field=field, value=value, remedy=remedy)
+    transitions = tuple(_parse_transitions(parameters))
+    _check_archive(parameters, throughput, performance)
+    groups = _parse_list(parameters, _GROUPS, _parse_group)
+    if len(groups) > _GROUPS_MAX:
+        value, remedy = parameters[_GROUPS], f"give at most {_GROUPS_MAX}"
+        raise InvalidArgument("has too many security groups", field=_GROUPS, value=value, remedy=remedy)
     return FileSystemTemplate(
         scope=_parse_choice(parameters, SCOPE, Scope.CLAIM),
         throughput=throughput,
@@ -121,12 +128,12 @@ def parse_template(parameters: Mapping[str, str]) -> FileSystemTemplate:
         performance=performance,
         kms_key=_parse_key(parameters),
         zone=zone,
-        transitions=tuple(_parse_transitions(parameters)),
+        transitions=transitions,
         backup=_BACKUP in parameters and parse_boolean(parameters[_BACKUP], field=_BACKUP),
         policy=_parse_choice(parameters, _POLICY, ClientPolicy.TLS),
         tags=_parse_tags(parameters.get(_TAGS, "")),
         subnets=_parse_list(parameters, _SUBNETS, lambda text: parse_subnet_id(text, field=_SUBNETS)),
-        security_groups=_parse_list(parameters, _GROUPS, _parse_group),
+        security_groups=groups,
         identity=_identity(parameters),
     )
 
@@ -223,6 +230,21 @@ def _parse_transitions(parameters: Mapping[str, str]) -> Iterable[tuple[str, str
         yield f"{name[0].upper()}{name[1:]}", text
 
 
+def _check_archive(
+    parameters: Mapping[str, str], throughput: ThroughputMode, performance: PerformanceMode
+) -> None:
+    """Raise InvalidArgument for an archive that EFS refuses; see PutLifecycleConfiguration."""
+    archive, infrequent = parameters.get(_TO_ARCHIVE), parameters.get(_TO_IA)
+    if archive is None:
+        return
+    if throughput is not ThroughputMode.ELASTIC or performance is not PerformanceMode.GENERAL_PURPOSE:
+        problem = f"needs {_THROUGHPUT}: {ThroughputMode.ELASTIC}"
+        raise InvalidArgument(problem, field=_TO_ARCHIVE, value=archive, remedy="use it, or leave this out")
+    if infrequent is not None and _TRANSITIONS.index(archive) <= _TRANSITIONS.index(infrequent):
+        problem = f"is not later than {_TO_IA}"
+        raise InvalidArgument(problem, field=_TO_ARCHIVE, value=archive, remedy="use a later one")
+
+
 def _parse_tags(text: str) -> tuple[tuple[str, str], ...]:
     tags: dict[str, str] = {}
     for item in filter(None, (one.strip() for one in text.split(","))):
@@ -231,8 +253,6 @@ def _parse_tags(text: str) -> tuple[tuple[str, str], ...]:
             remedy = "use key=value,key=value, without keys of AWS"
             raise InvalidArgument("is not a tag", field=_TAGS, value=item, remedy=remedy)
         tags[key] = value
-    if len(tags) > _TAGS_MAX:
-        raise InvalidArgument(f"has more than {_TAGS_MAX} tags", field=_TAGS, remedy="use fewer")
     return tuple(tags.items())
 
 

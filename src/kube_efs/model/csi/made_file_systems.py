@@ -1,13 +1,15 @@
 """File systems that the driver has created for claims, as their tags describe them.
 
 The tags are the driver's only memory of them, so that any later process can continue. CreateFileSystem sets
-them atomically. ``stage`` decides what may happen:
+them atomically. Two of them decide what may happen:
 
-* ``creating``: no volume is on it, because a volume is only created in the next stage. So the file system
-  contains no data, and may be removed when its claim does not exist any more.
-* ``ready``: volumes may be on it, or have been. It is removed only with the last of them.
-* ``removing``: no new volume may use it.
-* ``discarding``: the same for one that was never ready.
+* ``stage``: ``creating``, then ``ready``. No new volume may use one that is ``removing``.
+* ``used`` is set with ``ready``, before the first volume exists, and never removed. Without it, a file system
+  contains no data, and may be removed when its claim does not exist any more. The stage alone would not prove
+  that: a process that wants to remove an unused file system may write it later than one that uses it.
+
+Tags can be copied to other file systems: AWS Backup does so when it restores one. A creation token cannot.
+So the token is a tag, too, and a file system with another token is not one of these.
 """
 
 import hashlib
@@ -28,6 +30,10 @@ TOKEN_PREFIX: Final = "kube-efs-"  # noqa: S105  # no secret
 
 _PREFIX: Final = "efs.csi.aws.com/"
 STAGE_TAG: Final = f"{_PREFIX}stage"
+USED_TAG: Final = f"{_PREFIX}used"
+_TOKEN_TAG: Final = f"{_PREFIX}creation-token"
+# EFS accepts so many of a resource.
+_TAGS_MAX: Final = 50
 _SCOPE_TAG: Final = f"{_PREFIX}scope"
 _OWNER_TAG: Final = f"{_PREFIX}created-for"
 _KUBERNETES_TAG: Final = f"{_PREFIX}kubernetes-cluster"
@@ -39,17 +45,6 @@ class Stage(StrEnum):
     CREATING = "creating"
     READY = "ready"
     REMOVING = "removing"
-    DISCARDING = "discarding"
-
-    @property
-    def is_unfinished(self) -> bool:
-        """Whether it was never ready, so that it contains no data."""
-        return self in {Stage.CREATING, Stage.DISCARDING}
-
-    @property
-    def is_ending(self) -> bool:
-        """Whether a removal has begun."""
-        return self in {Stage.REMOVING, Stage.DISCARDING}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,14 +61,19 @@ class FileSystemOwner:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MadeFileSystem:
-    """One of them; ``mount_targets`` is their number, in any state."""
+    """One of them. ``is_used``: whether a volume may be or may have been on it.
+
+    ``mount_targets`` is their number, in any state. ``addresses`` are theirs, if they were read.
+    """
 
     file_system_id: FileSystemId
     owner: FileSystemOwner
     stage: Stage
+    is_used: bool = True
     token: str
     state: LifeCycleState = LifeCycleState.AVAILABLE
     mount_targets: int = 0
+    addresses: frozenset[str] = frozenset()
     created: float = 0.0
     performance: PerformanceMode = PerformanceMode.GENERAL_PURPOSE
     zone: ZoneName | None = None
@@ -90,7 +90,12 @@ def creation_token(owner: FileSystemOwner, template: FileSystemTemplate) -> str:
     Each template has its own file system in a namespace. A volume has one file system, whatever its class
     becomes meanwhile.
     """
-    parts = [owner.scope, owner.name, template.identity if owner.scope is Scope.NAMESPACE else ""]
+    parts = [
+        owner.cluster,
+        owner.scope,
+        owner.name,
+        template.identity if owner.scope is Scope.NAMESPACE else "",
+    ]
     return f"{TOKEN_PREFIX}{hashlib.sha256('/'.join(parts).encode()).hexdigest()[:40]}"
 
 
@@ -109,7 +114,10 @@ def check_owner_known(request: VolumeRequest) -> None:
 def tags_for(
     owner: FileSystemOwner, request: VolumeRequest, template: FileSystemTemplate, of_driver: Iterable[Tag]
 ) -> Mapping[str, str]:
-    """The tags of a new file system; no class and no setting changes those that decide about it."""
+    """The tags of a new file system; no class and no setting changes those that decide about it.
+
+    Raises InvalidArgument for more tags than EFS accepts.
+    """
     origin = request.origin
     is_namespace = owner.scope is Scope.NAMESPACE
     described = {
@@ -123,10 +131,17 @@ def tags_for(
         _SCOPE_TAG: str(owner.scope),
         _OWNER_TAG: owner.name,
         _KUBERNETES_TAG: owner.cluster,
+        _TOKEN_TAG: creation_token(owner, template),
         STAGE_TAG: str(Stage.CREATING),
     }
     known = {key: value[:256] for key, value in described.items() if value}
-    return {**known, **{one.key: one.value for one in of_driver}, **dict(template.tags), **deciding}
+    tags = {**known, **{one.key: one.value for one in of_driver}, **dict(template.tags), **deciding}
+    # One more is added when it is used.
+    if len(tags) >= _TAGS_MAX:
+        room = max(0, _TAGS_MAX - 1 - len(tags) + len(template.tags))
+        remedy = f"use at most {room} tags"
+        raise InvalidArgument("has more tags than EFS accepts", field="fileSystemTags", remedy=remedy)
+    return tags
 
 
 def _named(request: VolumeRequest) -> tuple[str, ...]:
@@ -134,8 +149,13 @@ def _named(request: VolumeRequest) -> tuple[str, ...]:
     return (origin.claim_namespace, origin.claim_name) if origin.is_known else (request.name,)
 
 
-def read_owner(tags: Mapping[str, str]) -> tuple[FileSystemOwner, Stage] | None:
-    """The owner and the stage in the tags of a file system; None unless the driver has created it."""
+def read_owner(tags: Mapping[str, str], token: str) -> tuple[FileSystemOwner, Stage] | None:
+    """The owner and the stage in the tags of the file system with that creation token.
+
+    None unless the driver has created it.
+    """
+    if tags.get(_TOKEN_TAG) != token:
+        return None
     name, cluster = tags.get(_OWNER_TAG, ""), tags.get(_KUBERNETES_TAG, "")
     if tags.get(CLUSTER) != "true" or not name or not cluster:
         return None

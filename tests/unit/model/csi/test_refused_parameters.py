@@ -320,14 +320,6 @@ REFUSED: dict[str, list[tuple[Parameters, str]]] = {
         *_of_template(
             "fileSystemTags", dict.fromkeys(("a", "=b", "aws:a=b", "a=b;c", f"{'k' * 129}=v"), _TAG)
         ),
-        (
-            {
-                "provisioningMode": "efs-fs",
-                "fileSystemId": None,
-                "fileSystemTags": ",".join(f"key-{number}=1" for number in range(31)),
-            },
-            "fileSystemTags: has more than 30 tags; use fewer",
-        ),
     ],
     "subnetIds": _of_template(
         "subnetIds",
@@ -342,10 +334,23 @@ REFUSED: dict[str, list[tuple[Parameters, str]]] = {
         {
             "": "is empty; give at least one, or leave it out",
             "sg": "is not a security group; use IDs such as sg-0123456789abcdef0",
+            ",".join(f"sg-{one}" for one in range(6)): "has too many security groups; give at most 5",
         },
     ),
     "transitionToIA": _of_choices("transitionToIA", _DAYS, "30", "AFTER_2_DAYS"),
-    "transitionToArchive": _of_choices("transitionToArchive", _DAYS, "AFTER_1_ACCESS"),
+    "transitionToArchive": [
+        *_of_choices("transitionToArchive", _DAYS, "AFTER_1_ACCESS"),
+        *_of_template(
+            "transitionToArchive",
+            {"AFTER_30_DAYS": "is not later than transitionToIA; use a later one"},
+            transitionToIA="AFTER_30_DAYS",
+        ),
+        *_of_template(
+            "transitionToArchive",
+            {"AFTER_30_DAYS": "needs throughputMode: elastic; use it, or leave this out"},
+            throughputMode="bursting",
+        ),
+    ],
     "transitionToPrimaryStorageClass": _of_choices(
         "transitionToPrimaryStorageClass", "AFTER_1_ACCESS", "AFTER_30_DAYS"
     ),

@@ -6,8 +6,9 @@ So IDs are claimed by marks on the file system (``gid_marks.py``), as for direct
 """
 
 import asyncio
+import math
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Final
 from weakref import WeakValueDictionary
@@ -20,7 +21,7 @@ from kube_efs.model.csi.access_points import PosixUser, VolumeRequest
 from kube_efs.model.csi.parameters import VolumeParameters
 from kube_efs.model.csi.snapshots import BASE as SNAPSHOTS_BASE
 from kube_efs.model.csi.volume_handles import VolumeHandle
-from kube_efs.model.efs.directories import Directory, Permissions
+from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import (
@@ -28,7 +29,6 @@ from kube_efs.model.errors import (
     GidRangeFull,
     GidTaken,
     RemovalRefused,
-    WorkerDenied,
     WorkerRefused,
 )
 from kube_efs.model.gids import GidRange
@@ -43,6 +43,8 @@ from kube_efs.single_flight import SingleFlight
 log = structlog.get_logger(__name__)
 
 _SCAN_AGAIN_SECONDS: Final = 60.0
+# An older listing of snapshots may be from before a removal that was given up.
+_FRESH_SECONDS: Final = 60.0
 # Each attempt may need a worker pod. After so many, the request is retried as after any failure.
 _IDS_TRIED: Final = 16
 
@@ -72,6 +74,10 @@ class CsiDirectories:
         # The time of the last scan of each base directory.
         self._scanned: dict[Location, float] = {}
         self._readers: dict[Location, SingleFlight[None]] = {}
+        # The listings of snapshots whose callers did not wait for the end, and when they began.
+        self._snapshot_readers: dict[
+            FileSystemId, tuple[float, asyncio.Future[Sequence[FoundDirectory]]]
+        ] = {}
         # Directories for which an attempt chooses an ID, or which it creates.
         self._choosing: WeakValueDictionary[Location, asyncio.Lock] = WeakValueDictionary()
         # Directories that were created; their volumes may not be known yet.
@@ -136,15 +142,18 @@ class CsiDirectories:
     async def check_without_snapshots(self, file_system_id: FileSystemId) -> None:
         """Raise RemovalRefused if the file system contains snapshots, also those that Kubernetes forgot.
 
+        If the pod takes longer than a call of csi-provisioner, the next call gets the answer of the same pod.
         Raises KubeError, WorkerFailed.
         """
-        place = Location(file_system_id=file_system_id, directory=SNAPSHOTS_BASE)
+        began, reader = self._snapshot_readers.pop(file_system_id, (-math.inf, None))
+        if reader is None or self._clock() > began + _FRESH_SECONDS:
+            place = Location(file_system_id=file_system_id, directory=SNAPSHOTS_BASE)
+            began, reader = self._clock(), asyncio.ensure_future(self._directories.children(place))
         try:
-            found = await self._directories.children(place)
-        except WorkerDenied as error:
-            # No worker could create snapshots there.
-            log.warning("snapshots-not-read", file_system=file_system_id, reason=str(error))
-            return
+            found = await asyncio.shield(reader)
+        except asyncio.CancelledError:
+            self._snapshot_readers[file_system_id] = began, reader
+            raise
         if found:
             raise RemovalRefused(
                 f"contains {len(found)} snapshots in {SNAPSHOTS_BASE}",

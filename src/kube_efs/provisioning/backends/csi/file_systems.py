@@ -6,7 +6,7 @@ So a crash, a lost answer and a second controller leave one file system. If nobo
 the stage ``creating`` and has no data; ``controllers/unfinished_file_systems.py`` removes it.
 
 How a removal and a new volume exclude each other, also in different processes: a removal first records the
-stage ``removing``, and then checks that no other access point and no other volume exists. A new volume first
+stage ``removing``, and then checks that no other access point, volume or snapshot exists. A new volume first
 gets its access point, and then checks that no removal has begun (``record_use``). Whatever the order of these
 four steps, at least one of the two notices the other and gives way. In addition, AWS refuses to delete a file
 system with mount targets.
@@ -45,7 +45,6 @@ from kube_efs.model.efs.file_systems import LifeCycleState, MountTarget
 from kube_efs.model.efs.ids import ClaimUid, FileSystemId
 from kube_efs.model.errors import (
     AwsAlreadyExists,
-    AwsDenied,
     AwsError,
     AwsNotFound,
     InvalidValue,
@@ -60,6 +59,7 @@ log = structlog.get_logger(__name__)
 # A call to AWS with all its retries takes at most 120 s (AwsOptions), and begins at most 30 s after the
 # confirmation of the order (Order.confirm).
 CALL_SECONDS: Final = 180.0
+_VISIBLE_SECONDS: Final = 5.0
 # A file system takes seconds, a mount target a minute or two.
 _POLL_SECONDS: Final = 2.0
 _CONFLICT: Final = "MountTargetConflict"
@@ -109,8 +109,8 @@ class FileSystems:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         # Since when no volume is leaving with a file system whose removal has begun.
         self._left_since: dict[FileSystemId, float] = {}
-        # File systems without the tags of this cluster; they never get them later.
-        self._others: set[FileSystemId] = set()
+        # File systems without the tags of this cluster, and the time of that answer.
+        self._others: dict[FileSystemId, float] = {}
 
     async def existing(self, request: VolumeRequest) -> Sequence[FileSystemId]:
         """The file systems of the class that exist; without one that must be created first.
@@ -150,10 +150,10 @@ class FileSystems:
                 _check_usable(found)
                 if owner.scope is Scope.CLAIM:
                     check_template(found, template)
-                if found.stage is Stage.READY and found.state.usable and found.mount_targets:
-                    return found.file_system_id
             # Before the creation, so that an invalid class leaves nothing behind.
             subnets = await self._subnets(template)
+            if found is not None and found.is_used and await self._has_targets(found, subnets):
+                return found.file_system_id
             began = _now()
 
             def say(step: str) -> None:
@@ -194,37 +194,51 @@ class FileSystems:
         _check_usable(found)
         if not found.mount_targets:
             raise _pending(file_system_id, "has no mount targets")
-        if found.stage is Stage.CREATING:
+        if not found.is_used:
             await self._gateway.made_file_systems.set_stage(file_system_id, Stage.READY)
+
+    async def check_stays(self, file_system_id: FileSystemId) -> None:
+        """Raise VolumePending if the file system is being removed, with everything in it.
+
+        A snapshot must check this after its creation, because a removal looks for snapshots before. Raises
+        AwsError, KubeError.
+        """
+        found = await self.get(file_system_id)
+        if found is not None:
+            _check_usable(found)
 
     async def get(self, file_system_id: FileSystemId) -> MadeFileSystem | None:
         """That file system; None if it does not exist, or was not created for claims of this cluster.
 
         Raises AwsError, KubeError.
         """
-        if file_system_id in self._others:
+        if self._others.get(file_system_id, -CALL_SECONDS) + CALL_SECONDS > _now():
             return None
         try:
             found = await self._gateway.made_file_systems.get(file_system_id)
         except AwsNotFound:
             return None
-        except AwsDenied as error:
-            # Without this permission, none was created.
-            log.warning("file-system-not-read", file_system=file_system_id, reason=str(error))
-            return None
         if found is None or found.owner.cluster != await self._cluster.cluster_uid():
-            self._others.add(file_system_id)
+            self._others[file_system_id] = _now()
             return None
         return found
 
+    async def to_be_removed(self, file_system_id: FileSystemId) -> MadeFileSystem | None:
+        """The same with the addresses of its mount targets; None if it is already being deleted."""
+        found = await self.get(file_system_id)
+        if found is None or found.state.ending:
+            return None
+        targets = await self._mount_targets(file_system_id)
+        return replace(found, addresses=frozenset(one.address for one in targets), mount_targets=len(targets))
+
     async def unfinished(self, *, older_than: float) -> tuple[MadeFileSystem, ...]:
-        """Those of this cluster that were created before this time in Unix seconds and were never ready.
+        """Those of this cluster that were created before this time in Unix seconds and were never used.
 
         Raises AwsError, KubeError.
         """
         cluster = await self._cluster.cluster_uid()
         found = [one for one in await self._gateway.made_file_systems.list() if one.owner.cluster == cluster]
-        return tuple(one for one in found if one.stage.is_unfinished and one.created < older_than)
+        return tuple(one for one in found if not one.is_used and one.created < older_than)
 
     async def namespace_uids(self, names: Collection[str]) -> frozenset[str]:
         """The uids of these namespaces, as far as they exist; raises KubeError."""
@@ -235,50 +249,76 @@ class FileSystems:
         return frozenset(found)
 
     async def delete_unused_access_points(
-        self, found: MadeFileSystem, is_gone: Callable[[str], bool]
+        self, found: MadeFileSystem, list_claims: Callable[[], Awaitable[Collection[ClaimUid]]]
     ) -> None:
-        """Delete the driver's access points on an unfinished file system whose claims were deleted.
+        """Delete the driver's access points on an unused file system whose claims were deleted.
 
-        ``is_gone`` says so for the name of a volume. Raises AwsError.
+        The order of the calls matters. A claim that is missing after its access point was listed never comes
+        back. If the file system is unused after that, the volume of this claim can only appear later, when no
+        pod can use it. Raises AwsError, KubeError.
         """
         points = await self._gateway.access_points.list(found.file_system_id)
-        unused = [
-            one
-            for one in points
-            if one.tags.get(CLUSTER) == "true" and one.client_token and is_gone(one.client_token)
-        ]
-        now = await self.get(found.file_system_id) if unused else None
-        for one in unused if now is not None and now.stage.is_unfinished else ():
+        made = [one for one in points if one.tags.get(CLUSTER) == "true" and one.client_token]
+        if not made:
+            return
+        claims = await list_claims()
+        gone = [one for one in made if not any(is_volume_of(one.client_token, uid) for uid in claims)]
+        now = await self.get(found.file_system_id)
+        for one in gone if now is not None and not now.is_used else ():
             log.info("access-point-discarded", access_point=one.access_point_id, volume=one.client_token)
             await self._gateway.access_points.delete(one.access_point_id)
 
-    async def begin_removal(self, found: MadeFileSystem, order: Order) -> MadeFileSystem | None:
+    async def begin_removal(
+        self,
+        found: MadeFileSystem,
+        order: Order,
+        check_contents: Callable[[MadeFileSystem], Awaitable[None]],
+    ) -> MadeFileSystem | None:
         """The file system, which is now to be removed with its volume; None if others use it.
 
-        From then on, no new volume uses it. Raises RemovalRefused, NotYet, AwsError, KubeError.
+        From then on, no new volume uses it. ``check_contents`` raises RemovalRefused if it contains something
+        that must stay; it is called as long as the file system can be mounted. Raises RemovalRefused, NotYet,
+        AwsError, KubeError.
         """
         if not await self._confirmed(found, order):
             return None
-        if found.stage.is_ending:
-            return found
-        ending = Stage.DISCARDING if found.stage.is_unfinished else Stage.REMOVING
-        await self._gateway.made_file_systems.set_stage(found.file_system_id, ending)
-        found = replace(found, stage=ending)
-        # What has appeared before the record is found now; what appears later finds the record.
-        return found if await self._confirmed(found, order) else None
+        if found.stage is not Stage.REMOVING:
+            await self._gateway.made_file_systems.set_stage(found.file_system_id, Stage.REMOVING)
+            found = replace(found, stage=Stage.REMOVING)
+            # AWS does not say how soon others see new tags.
+            await asyncio.sleep(_VISIBLE_SECONDS)
+            # What has appeared before the record is found now; what appears later finds the record.
+            if not await self._confirmed(found, order):
+                return None
+        if found.mount_targets:
+            try:
+                await check_contents(found)
+            except RemovalRefused:
+                await self.reopen(found)
+                raise
+        now = await self.get(found.file_system_id)
+        if now is not None and now.is_used and not found.is_used:
+            await self.reopen(found)
+            return None
+        return found
 
-    async def remove(self, found: MadeFileSystem, order: Order) -> None:
+    async def remove(
+        self, found: MadeFileSystem, order: Order, delete_access_point: Callable[[], Awaitable[None]]
+    ) -> None:
         """Delete the mount targets, its own security group and the file system, after ``begin_removal``.
 
-        The file system is deleted last: its tags are necessary to continue after an interruption. Raises
-        NotYet while AWS deletes the mount targets, RemovalRefused, AwsError, KubeError.
+        The access point and the file system are deleted last: without them, a removal that is interrupted or
+        given up could not be continued or repaired. Raises NotYet while AWS deletes the mount targets,
+        RemovalRefused, AwsError, KubeError.
         """
         name = found.file_system_id
         await self._delete_mount_targets(name)
-        for group in await self._gateway.owned.security_groups_named(found.security_group):
+        for group in await self._gateway.owned.security_groups_named(found.security_group, (CLUSTER, "true")):
             await self._gateway.owned.delete_security_group(group)
-        if not await self._confirmed(found, order):
+        await order.confirm()
+        if order.permit.keeps_file_system:
             raise NotYet(order.permit.keeps_file_system, field="file system", value=name)
+        await delete_access_point()
         try:
             await self._gateway.delete_file_system(name)
         except AwsNotFound:
@@ -288,17 +328,21 @@ class FileSystems:
     async def reopen(self, found: MadeFileSystem) -> None:
         """Let new volumes use it again, although a removal had begun; raises AwsError.
 
-        Something uses it, so it is not unfinished.
+        The next of them creates the mount targets that are missing.
         """
-        if found.stage.is_ending:
+        if found.stage is Stage.REMOVING:
             await self._gateway.made_file_systems.set_stage(found.file_system_id, Stage.READY)
 
     async def _confirmed(self, found: MadeFileSystem, order: Order) -> bool:
-        """Whether the file system may be removed; if not, new volumes may use it again."""
+        """Whether the file system may be removed; if not, new volumes may use it again.
+
+        Without mount targets, what is refused now was permitted before; the removal is continued later.
+        """
         try:
             await order.confirm()
         except RemovalRefused:
-            await self.reopen(found)
+            if found.mount_targets:
+                await self.reopen(found)
             raise
         if order.permit.keeps_file_system:
             await self.reopen(found)
@@ -358,12 +402,16 @@ class FileSystems:
         """Configure the file system and create its mount targets."""
         name, until = found.file_system_id, _now() + self._patience_seconds
         while not found.state.usable:
+            if found.state is LifeCycleState.ERROR:
+                raise _pending(name, "is in the state error, which AWS does not repair: delete it")
             if found.state.ending:
                 raise _pending(name, "is being deleted")
             await self._pause(name, "is being created", until)
             found = await self._get(name)
-        # Before the first mount target: without a policy, clients without TLS would be admitted.
-        await self._gateway.made_file_systems.configure(name, template)
+        if not found.is_used:
+            # Before the first mount target: without a policy, clients without TLS would be admitted. Later,
+            # people may have changed the settings.
+            await self._gateway.made_file_systems.configure(name, template)
         vpc_id = subnets[0].vpc_id
         groups: Sequence[str] = template.security_groups
         if not groups:
@@ -386,6 +434,14 @@ class FileSystems:
                 delete = f"; delete {', '.join(failed)}, which AWS could not create" if failed else ""
                 await self._pause(name, f"has {usable} of {len(wanted)} mount targets{delete}", until)
 
+    async def _has_targets(self, found: MadeFileSystem, subnets: Sequence[Subnet]) -> bool:
+        """Whether it has a usable mount target in the zone of each subnet.
+
+        Nodes in a new zone need another one, and a removal that was given up may have deleted some.
+        """
+        targets = await self._mount_targets(found.file_system_id) if found.state.usable else ()
+        return {one.zone for one in subnets} <= {one.zone for one in targets if one.state.usable}
+
     async def _ensure_mount_targets(
         self, name: FileSystemId, subnets: Iterable[Subnet], groups: Collection[str]
     ) -> None:
@@ -406,10 +462,10 @@ class FileSystems:
             subnets = await self._gateway.owned.subnets(template.subnets)
         else:
             instances = await self._cluster.instance_ids()
-            if not instances:
+            subnets = await self._gateway.owned.subnets_of_instances(instances) if instances else ()
+            if not subnets:
                 problem = "is missing, and the cluster has no nodes that are EC2 instances"
                 raise InvalidArgument(problem, field="subnetIds", remedy="name subnets in the StorageClass")
-            subnets = await self._gateway.owned.subnets_of_instances(instances)
         wanted = [one for one in subnets if template.zone in {None, one.zone}]
         if not wanted:
             raise InvalidArgument(
@@ -471,7 +527,7 @@ def _now() -> float:
 
 def _check_usable(found: MadeFileSystem) -> None:
     """Raise VolumePending for a file system that is being removed."""
-    if found.stage.is_ending or found.state.ending:
+    if found.stage is Stage.REMOVING or found.state.ending:
         raise VolumePending(
             "is being removed with an earlier volume",
             field="file system",

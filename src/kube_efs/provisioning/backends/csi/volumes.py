@@ -4,8 +4,10 @@ The same name gives the same volume, both for claims served here and for csi-pro
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 import structlog
@@ -252,12 +254,12 @@ class CsiVolumes:
         """
         if handle.kind is not FileSystemKind.EFS:
             return None
-        found = await self._file_systems.get(handle.file_system_id)
-        if found is None or found.state.ending or found.stage.is_unfinished:
+        found = await self._file_systems.to_be_removed(handle.file_system_id)
+        if found is None or not found.is_used:
             return None
         is_own = point is not None and point.client_token == plain_name(found.owner.name)
         is_shared = found.owner.scope is Scope.NAMESPACE
-        return found if is_own or is_shared or found.stage.is_ending else None
+        return found if is_own or is_shared or found.stage is Stage.REMOVING else None
 
     async def settled(self, removal: Removal) -> None:
         """Return when no earlier order for this removal can still take effect; raises KubeEfsError.
@@ -292,35 +294,43 @@ class CsiVolumes:
                 await self._required_directories().remove(removal, order)
                 self._index.gids.release(str(removal.directory.location))
             return
-        ending = await self._begin_with_file_system(removal, order)
+        points = (await self._account(point.handle.kind, point.role)).access_points[point.handle.kind]
+        delete = partial(points.delete, point.handle)
+        if removal.file_system is not None:
+            ending = await self._file_systems.begin_removal(
+                removal.file_system, order, self._check_without_snapshots
+            )
+            if ending is not None:
+                with self._ordering(point.handle):
+                    last = partial(delete, is_directory_gone=True)
+                    await self._file_systems.remove(ending, order, last)
+                points.forget(ending.file_system_id)
+                return
         try:
-            if removal.directory and ending is None:
+            if removal.directory:
                 await self._required_directories().remove(removal, order)
         except DataKept as kept:
             log.warning("directory-kept", volume=str(point.handle), reason=kept.problem)
-        points = (await self._account(point.handle.kind, point.role)).access_points[point.handle.kind]
         await order.confirm()
-        is_directory_gone = not (removal.leaves_directory or order.permit.keeps) or ending is not None
-        self._ordered[point.handle] = self._clock()
-        try:
-            await points.delete(point.handle, is_directory_gone=is_directory_gone)
-            if ending is not None:
-                await self._file_systems.remove(ending, order)
-                points.forget(ending.file_system_id)
-        except BaseException:
-            # The call can still take effect.
-            self._ordered[point.handle] = self._clock()
-            raise
-        self._ordered.pop(point.handle, None)
+        is_directory_gone = not (removal.leaves_directory or order.permit.keeps)
+        with self._ordering(point.handle):
+            await delete(is_directory_gone=is_directory_gone)
 
-    async def _begin_with_file_system(self, removal: Removal, order: Order) -> MadeFileSystem | None:
-        """The file system if it is now to be removed with the volume; raises KubeEfsError."""
-        found = removal.file_system
-        if found is None:
-            return None
-        if self._directories is not None and found.stage is Stage.READY:
+    @contextmanager
+    def _ordering(self, handle: VolumeHandle) -> Iterator[None]:
+        """Note until when the calls to AWS in this context can still take effect."""
+        self._ordered[handle] = self._clock()
+        try:
+            yield
+        except BaseException:
+            self._ordered[handle] = self._clock()
+            raise
+        self._ordered.pop(handle, None)
+
+    async def _check_without_snapshots(self, found: MadeFileSystem) -> None:
+        """Raise RemovalRefused if the file system contains snapshots; without workers, none are created."""
+        if self._directories is not None:
             await self._directories.check_without_snapshots(found.file_system_id)
-        return await self._file_systems.begin_removal(found, order)
 
     async def exists(self, handle: VolumeHandle, role: CrossAccountRole | None = None) -> bool:
         """Whether the volume exists; AWS knows only access points. Raises AwsError."""

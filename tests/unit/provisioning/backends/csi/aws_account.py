@@ -126,7 +126,8 @@ class AwsAccount:
     def _DeleteFileSystem(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
         name = given["FileSystemId"]
         found = self._existing("DeleteFileSystem", name)
-        if self._targets_of(name) or any(one["FileSystemId"] == name for one in self.access_points.values()):
+        # AWS documents this for mount targets alone, so access points protect nothing.
+        if self._targets_of(name):
             raise error("DeleteFileSystem", "FileSystemInUse", 409)
         found |= {"LifeCycleState": "deleting", "until": _time() + _APPEARS_SECONDS}
         return {}
@@ -223,14 +224,18 @@ class AwsAccount:
         return {"Vpcs": [{"VpcId": VPC, "CidrBlock": "10.0.0.0/16"}]}
 
     def _DescribeSecurityGroups(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
-        names = {name for one in given["Filters"] if one["Name"] == "group-name" for name in one["Values"]}
-        return {"SecurityGroups": [one for one in self.groups.values() if one["GroupName"] in names]}
+        filters = {one["Name"]: one["Values"] for one in given["Filters"]}
+        wanted = {(name[4:], value) for name, (value,) in filters.items() if name.startswith("tag:")}
+        found = [one for one in self.groups.values() if one["GroupName"] in filters["group-name"]]
+        return {"SecurityGroups": [one for one in found if wanted <= one["tags"].items()]}
 
     def _CreateSecurityGroup(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
         if any(one["GroupName"] == given["GroupName"] for one in self.groups.values()):
             raise error("CreateSecurityGroup", "InvalidGroup.Duplicate", 400)
         name = f"sg-{next(self._numbers):017x}"
-        self.groups[name] = {"GroupId": name, "GroupName": given["GroupName"], "rules": set()}
+        tags = {one["Key"]: one["Value"] for one in given["TagSpecifications"][0]["Tags"]}
+        made = {"GroupId": name, "GroupName": given["GroupName"], "rules": set(), "tags": tags}
+        self.groups[name] = made
         return {"GroupId": name}
 
     def _AuthorizeSecurityGroupIngress(self, given: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -250,6 +250,7 @@ class KnownClaims(ClaimStore):
 
     def __init__(self) -> None:
         self.known: dict[tuple[str, str], Claim] = {}
+        self.later: Claim | None = None
         self.fault: KubeEfsError | None = None
 
     def add(self, namespace: str, name: str, *, labels: dict[str, str], annotations: dict[str, str]) -> None:
@@ -262,8 +263,15 @@ class KnownClaims(ClaimStore):
             raise self.fault
         return self.known.get((namespace, name))
 
+    def list_later(self, claim: Claim) -> None:
+        """Only the second list contains that claim."""
+        self.later = claim
+
     async def list(self) -> list[Claim]:
-        return list(self.known.values())
+        listed = list(self.known.values())
+        if self.later is not None:
+            self.known[self.later.namespace, self.later.name], self.later = self.later, None
+        return listed
 
 
 class CsiWorld:
@@ -305,18 +313,19 @@ class CsiWorld:
             is_alone=is_alone,
             clock=clock,
         )
+        file_systems = FileSystems(
+            self.gateway, NamedCluster(), self.texts, notice=lambda *_: None, patience_seconds=1
+        )
         self.snapshots = Snapshots(
-            sources=self.sources, copies=self.copies, directories=self.folders, guards=guards
+            sources=self.sources,
+            copies=self.copies,
+            directories=self.folders,
+            guards=guards,
+            check_stays=file_systems.check_stays,
         )
         self.volumes = CsiVolumes(
             accounts=self.accounts,
-            file_systems=FileSystems(
-                self.gateway,
-                NamedCluster(),
-                self.texts,
-                notice=lambda _claim, _text: None,
-                patience_seconds=1,
-            ),
+            file_systems=file_systems,
             directories=directories if has_workers else None,
             index=self.index,
             guards=guards,
