@@ -16,7 +16,7 @@ import structlog
 from kube_efs.aws.errors import InvalidAnswer, cause_of, reading
 from kube_efs.model.csi.access_points import AccessPoint, PosixUser
 from kube_efs.model.csi.volume_handles import parse_access_point_id
-from kube_efs.model.efs.directories import parse_directory
+from kube_efs.model.efs.directories import read_directory
 from kube_efs.model.efs.file_systems import FileSystem, LifeCycleState, MountTarget
 from kube_efs.model.efs.ids import (
     MountTargetId,
@@ -112,7 +112,7 @@ def parse_access_point(entry: Mapping[str, Any]) -> AccessPoint:
     return AccessPoint(
         access_point_id=parse_access_point_id(str(entry.get("AccessPointId") or ""), field="AccessPointId"),
         file_system_id=parse_file_system_id(entry.get("FileSystemId"), field="FileSystemId"),
-        directory=parse_directory((entry.get("RootDirectory") or {}).get("Path") or "/", field="Path"),
+        directory=read_directory(str((entry.get("RootDirectory") or {}).get("Path") or "/")),
         user=PosixUser(uid=int(user["Uid"]), gid=int(user["Gid"])) if user else None,
         client_token=str(entry.get("ClientToken") or ""),
         tags=_tags(tuple((str(tag["Key"]), str(tag["Value"])) for tag in entry.get("Tags") or ())),

@@ -19,7 +19,7 @@ from kube_efs.aws.connection import AwsConnection, Service
 from kube_efs.aws.responses import understood, understood_one
 from kube_efs.model.csi.access_points import AccessPoint, AccessPointRequest, PosixUser
 from kube_efs.model.csi.volume_handles import AccessPointId, parse_access_point_id
-from kube_efs.model.efs.directories import parse_directory
+from kube_efs.model.efs.directories import read_directory
 from kube_efs.model.efs.file_systems import LifeCycleState
 from kube_efs.model.efs.ids import FileSystemId, ZoneName, parse_file_system_id, parse_zone_name
 from kube_efs.model.efs.targets import parse_address
@@ -127,7 +127,7 @@ def _parse_access_point(entry: Mapping[str, Any]) -> AccessPoint:
     return AccessPoint(
         access_point_id=parse_access_point_id(str(entry.get("accessPointId") or ""), field="accessPointId"),
         file_system_id=parse_file_system_id(entry.get("fileSystemId"), field="fileSystemId"),
-        directory=parse_directory((entry.get("rootDirectory") or {}).get("path") or "/", field="path"),
+        directory=read_directory(str((entry.get("rootDirectory") or {}).get("path") or "/")),
         user=PosixUser(uid=int(user["uid"]), gid=int(user["gid"])) if user else None,
         client_token=str(entry.get("clientToken") or ""),
         tags={str(tag["key"]): str(tag["value"]) for tag in entry.get("tags") or ()},

@@ -258,7 +258,7 @@ class UsageRounds:
         for name, volume in volumes.items():
             location = index.location_of(name) or await self._parts.locate(volume)
             # AWS reports the size of a whole file system, and no claim requests that much.
-            if location is None or location.directory.is_root:
+            if location is None or location.directory.is_root or not location.directory.is_plain:
                 continue
             if self._parts.meter_for(location) is not None:
                 locations[name] = location

@@ -1,7 +1,6 @@
 """PersistentVolumes, and the location of their data."""
 
 import ipaddress
-import posixpath
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,7 +8,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from kube_efs.model.claims import ReclaimPolicy
-from kube_efs.model.efs.directories import Directory, Relation, parse_directory
+from kube_efs.model.efs.directories import Directory, Relation, read_directory
 from kube_efs.model.efs.ids import ClaimUid, FileSystemId, parse_file_system_id
 from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.efs.targets import TunnelTargets
@@ -180,7 +179,7 @@ def locate(
             file_system_id = servers.get(server) or _behind(volume, server, targets)
             if file_system_id is None:
                 return None
-            return Location(file_system_id=file_system_id, directory=_mounted(volume.nfs.path))
+            return Location(file_system_id=file_system_id, directory=read_directory(volume.nfs.path))
         if volume.csi is not None:
             return _locate_handle(volume.csi.handle)
     except InvalidValue:
@@ -196,10 +195,7 @@ def unlocated_directory(volume: Volume) -> Directory | None:
     """
     if volume.nfs is None or not (is_loopback(volume.nfs.server) or _is_address(volume.nfs.server)):
         return None
-    try:
-        return _mounted(volume.nfs.path)
-    except InvalidValue:
-        return None
+    return read_directory(volume.nfs.path)
 
 
 def _is_address(server: str) -> bool:
@@ -208,11 +204,6 @@ def _is_address(server: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _mounted(path: str) -> Directory:
-    """The directory that the kernel mounts for that path."""
-    return parse_directory(posixpath.normpath(f"/{path.lstrip('/')}"))
 
 
 def _behind(volume: Volume, server: str, targets: TunnelTargets) -> FileSystemId | None:
@@ -234,4 +225,4 @@ def _locate_handle(handle: str) -> Location | None:
     if len(fields) > 2 and fields[2]:
         return None
     path = fields[1] if len(fields) > 1 and fields[1] else "/"
-    return Location(file_system_id=parse_file_system_id(fields[0]), directory=_mounted(path), kind=kind)
+    return Location(file_system_id=parse_file_system_id(fields[0]), directory=read_directory(path), kind=kind)

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from kube_efs.aws.responses import parse_file_system, parse_mount_target
+from kube_efs.aws.responses import parse_access_point, parse_file_system, parse_mount_target
 from kube_efs.model.efs.file_systems import FileSystem, LifeCycleState, MountTarget
 from kube_efs.model.efs.ids import FileSystemId, MountTargetId, SubnetId, VpcId, ZoneName
 from kube_efs.model.errors import InvalidValue
@@ -98,3 +98,13 @@ def test_malformed_mount_target_is_refused(broken: dict[str, Any], field: str) -
         parse_mount_target({**MOUNT_TARGET, **broken})
 
     assert caught.value.field == field
+
+
+def test_access_point_of_any_directory_is_parsed() -> None:
+    """EFS accepts nearly any character; one that is left out would not keep the data of its volume."""
+    entry = {
+        "AccessPointId": "fsap-0123456789abcdef0",
+        "FileSystemId": "fs-0123456789abcdef0",
+        "RootDirectory": {"Path": "/data/共有\u3000A"},
+    }
+    assert parse_access_point(entry).directory.parts == ("data", "共有\u3000A")

@@ -2,10 +2,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kube_efs.model.efs.directories import parse_directory
+from kube_efs.model.efs.directories import Directory, parse_directory
 from kube_efs.model.efs.ids import FileSystemId, SubnetId
 from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
-from kube_efs.model.volumes import CsiSource, Location, NfsSource, Volume, locate
+from kube_efs.model.volumes import CsiSource, Location, NfsSource, Volume, locate, unlocated_directory
 
 FS1, FS2 = FileSystemId("fs-1"), FileSystemId("fs-2")
 
@@ -165,3 +165,15 @@ def test_any_volume_is_located_without_an_error(server: str, path: str, annotati
     locate(Volume(name="v", nfs=nfs(path), file_system_id=annotation), TARGETS)
     locate(Volume(name="v", nfs=nfs(path, server=server)), TARGETS)
     locate(Volume(name="v", csi=CsiSource(handle=handle)), TARGETS)
+
+
+@pytest.mark.parametrize("name", ["共有　A", "a\u00a0b", "👩‍👩‍👧", "a\tb", "x" * 300])
+def test_volume_in_a_directory_of_any_name_is_located(name: str) -> None:
+    """Otherwise it would not prevent the removal of a directory above its own."""
+    by_name = Volume(name="v", nfs=nfs(f"/data/{name}"), file_system_id="fs-1")
+    found = locate(by_name, TARGETS)
+    assert found is not None
+    assert found.directory == Directory(("data", name))
+    assert not found.directory.is_plain
+    unknown = Volume(name="v", nfs=nfs(f"/data/{name}", server="10.9.9.9"))
+    assert unlocated_directory(unknown) == Directory(("data", name))

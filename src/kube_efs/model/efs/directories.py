@@ -3,6 +3,7 @@
 Paths are compared by components, never as text: ``/data2`` is not inside ``/data``.
 """
 
+import posixpath
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -38,6 +39,14 @@ class Directory:
     def is_root(self) -> bool:
         """Whether this is the root of the file system."""
         return not self.parts
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether ``parse_directory`` accepts it, so that worker pods can be given its path."""
+        try:
+            return parse_directory(str(self)) == self
+        except InvalidValue:
+            return False
 
     @property
     def ancestors(self) -> tuple["Directory", ...]:
@@ -78,6 +87,16 @@ class FoundDirectory:
 
     name: str
     gid: int
+
+
+def read_directory(path: str) -> Directory:
+    """The directory that the server finds for a path that others have chosen, for comparisons only.
+
+    Any names are accepted, because a directory that is not known would not prevent the removal of one above
+    it. Nothing is created or removed there.
+    """
+    resolved = posixpath.normpath(f"/{path.lstrip('/')}")
+    return Directory(tuple(part for part in resolved.split("/") if part))
 
 
 def parse_directory(text: object, *, field: str = "path") -> Directory:
