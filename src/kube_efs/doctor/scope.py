@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kube_efs.doctor.checks.common import file_system_of, provisioners, targets_of
-from kube_efs.doctor.checks.file_systems import file_systems_of
+from kube_efs.doctor.checks.mentions import file_systems_of
 from kube_efs.doctor.facts import ClusterFacts
 from kube_efs.doctor.findings import Finding, FindingSubject
 from kube_efs.model.claims import Claim

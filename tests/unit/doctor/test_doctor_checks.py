@@ -49,7 +49,7 @@ from kube_efs.model.shared_volumes.shared_volume import (
     Status,
 )
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
-from kube_efs.model.volumes import ClaimReference, VolumePhase
+from kube_efs.model.volumes import ClaimReference, CsiSource, VolumePhase
 from kube_efs.tunnels.probe import ProbeResult
 from kube_efs.tunnels.status import DENIED, TunnelsStatus, TunnelState, TunnelStatus
 
@@ -99,6 +99,28 @@ _DENIED = """{"Statement": [
     {"Sid": "NoMounts", "Effect": "Deny", "Principal": "*", "Action": "elasticfilesystem:ClientMount"}]}"""
 _NO_ROOT = """{"Statement": {"Effect": "Allow", "Principal": {"AWS": "*"},
     "Action": ["elasticfilesystem:ClientMount", "elasticfilesystem:ClientWrite"]}}"""
+_SECRET = "csi.storage.k8s.io/provisioner-secret"
+_CLASS_WITH_ROLE = replace(
+    ex.CSI_CLASS,
+    parameters={
+        **ex.CSI_CLASS.parameters,
+        "fileSystemId": ex.GONE,
+        f"{_SECRET}-name": "account",
+        f"{_SECRET}-namespace": "efs",
+    },
+)
+_ON_GONE_VOLUME = replace(ex.CSI_VOLUME, csi=CsiSource(handle=f"{ex.GONE}::fsap-0123456789abcdef0"))
+
+
+def _attributes(**attributes: str) -> Facts:
+    """AWS and a volume with these attributes on a file system that is not visible."""
+    csi = CsiSource(handle=f"{ex.GONE}::fsap-0123456789abcdef0", attributes=attributes)
+    return _in_aws(volumes=(VolumeFacts(volume=replace(_ON_GONE_VOLUME, csi=csi)),))
+
+
+def _in_aws(**changes: Any) -> Facts:
+    """The cluster with these changes, and AWS."""
+    return replace(ex.cluster(**changes), aws=ex.AWS)
 
 
 def _policy(text: str) -> Facts:
@@ -388,6 +410,30 @@ PROVOKED = [
         "named by StorageClass efs",
         ex.aws(file_systems={}, looked_into=frozenset()),
     ),
+    (
+        "file-system/missing",
+        "named by PersistentVolume csi-1",
+        _in_aws(classes=(_CLASS_WITH_ROLE,), volumes=(VolumeFacts(volume=_ON_GONE_VOLUME),)),
+    ),
+    (
+        "file-system/not-checked",
+        "named by StorageClass csi, which has a provisioner Secret",
+        _in_aws(classes=(_CLASS_WITH_ROLE,)),
+    ),
+    (
+        "file-system/not-checked",
+        "named by PersistentVolume csi-1, which has a provisioner Secret",
+        _in_aws(volumes=(VolumeFacts(volume=replace(_ON_GONE_VOLUME, deletion_secret=("efs", "account"))),)),
+    ),
+    (
+        "file-system/not-checked",
+        "named by PersistentVolume csi-1, which has the addresses of mount targets",
+        _attributes(mounttargetipmap='{"use1-az1":"10.9.0.1"}'),
+    ),
+    ("file-system/not-checked", "the addresses of mount targets", _attributes(mountTargetIp="10.9.0.1")),
+    ("file-system/not-checked", "the attribute crossaccount", _attributes(crossaccount="true")),
+    ("file-system/missing", "named by PersistentVolume csi-1", _attributes(crossaccount="false")),
+    ("file-system/missing", "named by PersistentVolume csi-1", _attributes(mounttargetip="nonsense")),
     ("file-system/state", "is error", _system(state=LifeCycleState.ERROR)),
     ("mount-target/none", "has no usable mount target", _system(mount_targets=())),
     (
@@ -644,6 +690,20 @@ def test_text_from_the_cluster_is_quoted_in_commands(kind: str, facts: Facts) ->
     assert [word for word in words if "touch /b" in word or "/a b/stunnel*.log" in word]
     unquoted = [re.sub(r"'[^']*'", "", line) for line in found.commands]
     assert not [line for line in unquoted if "$" in line or ";" in line]
+
+
+def test_file_system_of_another_account_is_not_missing() -> None:
+    (found,) = diagnose(_in_aws(classes=(ex.CLASS, _CLASS_WITH_ROLE)))
+    assert (found.kind.id, found.subject.name) == ("file-system/not-checked", ex.GONE)
+    assert "does not read Secrets" in found.evidence[-1]
+
+
+def test_file_system_that_a_role_reaches_is_checked_if_it_is_visible() -> None:
+    parameters = {**_CLASS_WITH_ROLE.parameters, "fileSystemId": ex.SYSTEM}
+    facts = replace(
+        ex.aws(), cluster=ex.cluster(classes=(replace(_CLASS_WITH_ROLE, parameters=parameters),)).cluster
+    )
+    assert not diagnose(facts)
 
 
 def test_node_without_tunnels_needs_no_configuration() -> None:

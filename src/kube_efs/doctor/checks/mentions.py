@@ -1,0 +1,98 @@
+"""The objects of the cluster that name a file system."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kube_efs.doctor.checks.common import (
+    VolumeKind,
+    is_of_s3_files,
+    our_volumes,
+    provisioners,
+    targets_of,
+)
+from kube_efs.doctor.facts import ClusterFacts
+from kube_efs.model import tunnel_volumes
+from kube_efs.model.claims import StorageClass
+from kube_efs.model.csi.parameters import parse_parameters
+from kube_efs.model.csi.sidecar_parameters import parse_sidecar_parameters
+from kube_efs.model.csi.volume_attributes import parse_attributes
+from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.efs.kinds import FileSystemKind
+from kube_efs.model.errors import InvalidValue
+from kube_efs.model.volumes import Volume
+
+_SECRET = "a provisioner Secret"  # noqa: S105  # no secret
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mention:
+    """An object that names a file system.
+
+    ``elsewhere`` is what shows that the file system may belong to another AWS account; empty without a sign.
+    """
+
+    name: str
+    elsewhere: str = ""
+
+    def __str__(self) -> str:
+        return f"named by {self.name}{f', which has {self.elsewhere}' if self.elsewhere else ''}"
+
+
+def named_file_systems(cluster: ClusterFacts) -> Mapping[FileSystemId, Sequence[Mention]]:
+    """Every EFS file system in volumes, classes and tunnel targets, with the objects that name it."""
+    found: defaultdict[FileSystemId, list[Mention]] = defaultdict(list)
+    kinds = provisioners(cluster)
+    for one in cluster.classes or ():
+        for file_system_id in file_systems_of(one, kinds.get(one.provisioner)):
+            mention = Mention(name=f"StorageClass {one.name}", elsewhere=_role_of_class(one))
+            found[file_system_id].append(mention)
+    for volume, file_system_id in our_volumes(cluster):
+        if is_of_s3_files(volume):
+            continue
+        mention = Mention(name=f"PersistentVolume {volume.name}", elsewhere=_sign_of_volume(volume))
+        found[file_system_id].append(mention)
+    for file_system_id in targets_of(cluster).targets:
+        found[file_system_id].append(Mention(name=f"ConfigMap {cluster.names.config_map}"))
+    return found
+
+
+def file_systems_of(storage_class: StorageClass, kind: VolumeKind | None) -> Sequence[FileSystemId]:
+    """The EFS file systems that a class names; none for one that cannot be understood."""
+    try:
+        if kind is VolumeKind.TUNNEL:
+            rules = tunnel_volumes.parse_class(storage_class)
+            default = rules.default
+            is_id = default is not None and not isinstance(default, tunnel_volumes.DefaultFileSystem)
+            return (*(rules.allowed or ()), *([FileSystemId(str(default))] if is_id else ()))
+        if kind is VolumeKind.CSI:
+            parsed = parse_parameters(storage_class.parameters)
+            found, is_efs = parsed.file_systems, parsed.provisioning.kind is FileSystemKind.EFS
+            return found if is_efs and isinstance(found, tuple) else ()
+    except InvalidValue:
+        return ()
+    return ()
+
+
+def _role_of_class(storage_class: StorageClass) -> str:
+    """The same as ``_sign_of_volume``; tunnel volumes have no Secret."""
+    try:
+        return _SECRET if parse_sidecar_parameters(storage_class.parameters).provisioner_secret else ""
+    except InvalidValue:
+        return ""
+
+
+def _sign_of_volume(volume: Volume) -> str:
+    """What shows that the file system of the volume may belong to another account; empty without a sign.
+
+    Static volumes have no Secret, only the attributes.
+    """
+    if volume.deletion_secret:
+        return _SECRET
+    try:
+        attributes = parse_attributes(volume.csi.attributes if volume.csi else {})
+    except InvalidValue:
+        return ""
+    if attributes.cross_account:
+        return "the attribute crossaccount"
+    return "the addresses of mount targets" if attributes.address or attributes.addresses else ""
