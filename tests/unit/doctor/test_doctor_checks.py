@@ -67,6 +67,8 @@ _COPY = replace(ex.PENDING, data_source=DataSource(kind="PersistentVolumeClaim",
 _DIRECTORY_CLASS = StorageClass(
     name="aws-efs", provisioner="example.com/aws-efs", parameters={"gidMin": "10", "gidMax": "5"}
 )
+# As aws-efs-operator creates it, for volumes that exist already.
+_MARKER_CLASS = StorageClass(name="efs-sc", provisioner="efs.csi.aws.com")
 _FOREIGN_CLASS = StorageClass(name="ebs", provisioner="ebs.csi.aws.com")
 _DIRECTORY_CONTROLLER = replace(ex.CONTROLLER, environment={"PROVISIONER_NAME": "example.com/aws-efs"})
 _STUCK_TRASH = StuckTrash(
@@ -239,6 +241,21 @@ PROVOKED = [
         ex.cluster(classes=(replace(ex.CLASS, mount_options=("port=1",)),)),
     ),
     (
+        "storage-class/parameter",
+        "provisioningMode: is missing",
+        ex.claim(replace(ex.PENDING, storage_class="efs-sc"), classes=(_MARKER_CLASS,)),
+    ),
+    (
+        "storage-class/parameter",
+        "provisioningMode: is missing",
+        ex.cluster(classes=(replace(_MARKER_CLASS, parameters={"fileSystemId": ex.SYSTEM}),)),
+    ),
+    (
+        "storage-class/static",
+        "has no parameters, so it creates no volumes",
+        ex.cluster(classes=(replace(_MARKER_CLASS, name="static"),)),
+    ),
+    (
         "storage-class/oddity",
         "'fileSystem' is not known",
         ex.cluster(classes=(_IGNORED,)),
@@ -247,6 +264,21 @@ PROVOKED = [
     ("claim/pending", "matchLabels.volume_name: is missing", ex.claim(_REFUSED, created=ex.JUST_NOW)),
     ("claim/pending", "has no volume yet", ex.claim(ex.PENDING)),
     ("claim/pending", "its data is a copy of PersistentVolumeClaim data", ex.claim(_COPY)),
+    (
+        "claim/pending",
+        "it names volume pv-1, which does not exist",
+        ex.claim(replace(ex.PENDING, volume_name="pv-1")),
+    ),
+    (
+        "claim/pending",
+        "it names volume volume-1, which is Released",
+        ex.cluster(
+            claims=(ClaimFacts(claim=replace(ex.CLAIM, phase=ClaimPhase.PENDING), created=ex.LONG_AGO),),
+            volumes=(
+                VolumeFacts(volume=replace(_RELEASED, reclaim_policy=ReclaimPolicy.RETAIN, claim=None)),
+            ),
+        ),
+    ),
     (
         "claim/pending",
         "ProvisioningFailed: the API is down",
@@ -822,6 +854,15 @@ NOTHING = [
     pytest.param(ex.node(), id="healthy node"),
     pytest.param(Facts(now=ex.NOW), id="no facts"),
     pytest.param(ex.claim(ex.PENDING, created=ex.JUST_NOW), id="new claim"),
+    pytest.param(ex.cluster(classes=(_MARKER_CLASS,)), id="class that aws-efs-operator has created"),
+    pytest.param(
+        ex.claim(
+            replace(ex.PENDING, storage_class="efs-sc", volume_name="pv-team-sv"),
+            classes=(_MARKER_CLASS,),
+            created=ex.JUST_NOW,
+        ),
+        id="new claim of a SharedVolume",
+    ),
     pytest.param(
         ex.claim(ex.PENDING, classes=(replace(ex.CLASS, waits_for_consumer=True),)),
         id="claim that waits for its pod",

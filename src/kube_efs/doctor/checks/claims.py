@@ -19,7 +19,7 @@ from kube_efs.doctor.facts import ClaimFacts, ClusterFacts, Facts
 from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken, risk
 from kube_efs.doctor.times import shown
 from kube_efs.model import directory_volumes
-from kube_efs.model.claims import ClaimPhase, StorageClass
+from kube_efs.model.claims import Claim, ClaimPhase, StorageClass
 from kube_efs.model.csi.claims import parse_claim
 from kube_efs.model.directory_volumes import DirectoryProvisioner
 from kube_efs.model.efs.directories import Directory
@@ -146,6 +146,7 @@ def _pending(
     if not verdict and not events and (waits_for_pod or not lasts(one.created, facts.now)):
         return
     source, remedy = claim.data_source, "check its events and the controller's log"
+    named = [_named_volume(claim, cluster)] if claim.volume_name else []
     copied = [f"its data is a copy of {source.kind} {source.name}"] if source else []
     if source and not events:
         remedy = "wait until its data is copied; the events Copying of the claim report the progress"
@@ -159,6 +160,7 @@ def _pending(
             *filter(None, [claim.rejection]),
             *events,
             *reserved,
+            *named,
             *copied,
             f"Pending {age}, of StorageClass {storage_class.name}",
         ),
@@ -167,11 +169,19 @@ def _pending(
     )
 
 
+def _named_volume(claim: Claim, cluster: ClusterFacts) -> str:
+    phases = {one.volume.name: f"is {one.volume.phase}" for one in cluster.volumes or ()}
+    unknown = "does not exist" if cluster.volumes is not None else "is not known"
+    return f"it names volume {claim.volume_name}, which {phases.get(claim.volume_name, unknown)}"
+
+
 def _verdict(
     one: ClaimFacts, storage_class: StorageClass, kind: VolumeKind, facts: Facts, cluster: ClusterFacts
 ) -> KubeEfsError | None:
-    """The reason that the controller would give now."""
+    """The reason that the controller would give now; it leaves claims alone that name their volume."""
     claim, tagged = one.claim, has_driver_tags(cluster)
+    if not claim.wants_volume:
+        return None
     former = former_provisioners(cluster)
     try:
         check_claim(claim, storage_class, provisioners(cluster).keys() - former, former)
