@@ -815,6 +815,27 @@ def test_config_map_that_may_be_needed_is_not_left_over(facts: Facts) -> None:
     assert "installation/left-over" not in {one.kind.id for one in diagnose(facts)}
 
 
+_ELSEWHERE = tuple(
+    replace(one, namespace="openshift-cluster-csi-drivers") for one in (ex.CONTROLLER, ex.TUNNEL)
+)
+
+
+def test_missing_leader_names_the_namespaces_that_have_controllers() -> None:
+    found = {one.kind.id: one for one in diagnose(ex.cluster(workloads=_ELSEWHERE, leases=()))}
+    missing = found["controller/no-leader"]
+    assert missing.problem == "there is no controller in this namespace"
+    assert "controllers run in namespace openshift-cluster-csi-drivers" in missing.evidence
+    assert missing.remedy == "name the namespace of kube-efs: --namespace openshift-cluster-csi-drivers"
+    assert "kube-efs doctor cluster --namespace openshift-cluster-csi-drivers" in missing.commands
+
+
+def test_second_installation_comes_with_the_command_that_examines_it() -> None:
+    found = diagnose(ex.cluster(workloads=(ex.CONTROLLER, ex.TUNNEL, *_ELSEWHERE)))
+    (second,) = [one for one in found if one.kind.id == "installation/second"]
+    assert f"this examination is about the one in namespace {ex.NAMESPACE}" in second.evidence
+    assert "kube-efs doctor cluster --namespace openshift-cluster-csi-drivers" in second.commands
+
+
 def test_agent_is_not_silent_between_two_regular_reports() -> None:
     status = replace(ex.CLUSTER.statuses[0], time=ex.NOW - timedelta(minutes=10))  # type: ignore[index]
     assert not diagnose(ex.cluster(statuses=(status,)))

@@ -55,7 +55,7 @@ from kube_efs.kube.reading import read_storage_class
 from kube_efs.kube.shared_volumes import SharedVolumeResource
 from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.errors import KubeDenied, KubeNotFound
-from kube_efs.model.names import Names, NameSet
+from kube_efs.model.names import OPERATOR_NAMESPACES, Names, NameSet
 from kube_efs.model.trash import TRASH_EMPTIED, TRASH_NOT_EMPTIED
 
 _Value = TypeVar("_Value")
@@ -207,11 +207,11 @@ async def _targets(client: AsyncClient, names: Names) -> TargetsFacts:
 
 
 async def _other_config_maps(client: AsyncClient, names: Names) -> tuple[tuple[str, str], ...]:
-    """The ConfigMaps with the tunnel targets of other names, in the namespace of each and in the own one."""
+    """The ConfigMaps with the tunnel targets of other names, in the namespaces where they usually are."""
     candidates = {
         (namespace, one.names.config_map)
         for one in NameSet
-        for namespace in (one.names.namespace, names.namespace)
+        for namespace in (one.names.namespace, names.namespace, *OPERATOR_NAMESPACES)
     }
     found = []
     for namespace, name in sorted(candidates - {(names.namespace, names.config_map)}):
