@@ -23,12 +23,14 @@ from kube_efs.doctor.facts import (
     Facts,
     Gap,
     LeaseFacts,
+    Progress,
     PublishedStatus,
     ReportedCondition,
     SharedVolumeFacts,
     StuckTrash,
     TargetsFacts,
     VolumeFacts,
+    Warned,
 )
 from kube_efs.doctor.findings import Finding, FindingSubject
 from kube_efs.doctor.grants import AccountName, Grant, Right
@@ -36,6 +38,8 @@ from kube_efs.doctor.node_facts import CaFile, HandshakeOutcome, LoopbackMount, 
 from kube_efs.doctor.registry import TOPICS
 from kube_efs.doctor.scope import concerns
 from kube_efs.model.claims import ClaimPhase, DataSource, ReclaimPolicy, StorageClass
+from kube_efs.model.csi.file_system_templates import Scope
+from kube_efs.model.csi.made_file_systems import FileSystemOwner, Stage
 from kube_efs.model.efs.file_systems import LifeCycleState
 from kube_efs.model.efs.ids import FileSystemId, ZoneName
 from kube_efs.model.efs.targets import Rejection
@@ -139,6 +143,24 @@ _DENYING = NetworkAcl(
     acl_id="acl-1",
     rules=(AclRule(number=90, allows=False, outbound=False, network=ip_network("10.0.0.0/8")),),
 )
+
+
+_FS_CLAIM = replace(ex.PENDING, storage_class="private", match_labels=None)
+_STEP = Progress(
+    uid=_FS_CLAIM.uid,
+    reason="CreatingFileSystem",
+    message="File system fs-33333333: mount targets 1 of 2 (80 s)",
+    time=ex.NOW - timedelta(minutes=3),
+)
+
+
+def _waiting(*warned_of: Warned, step: Progress | None = _STEP, **changes: Any) -> Facts:
+    """A claim that has waited for an hour, and the last step of its file system."""
+    facts = ex.claim(
+        replace(_FS_CLAIM, **changes), *warned_of, classes=(ex.CLASS, ex.FS_CLASS), key="team/data"
+    )
+    assert facts.cluster is not None
+    return replace(facts, cluster=replace(facts.cluster, progress=(step,) if step else ()))
 
 
 def _groups(group: SecurityGroup) -> Facts:
@@ -330,6 +352,22 @@ PROVOKED = [
             claims=(ClaimFacts(claim=replace(ex.PENDING, storage_class="aws-efs", match_labels=None)),),
         ),
     ),
+    (
+        "claim/creating",
+        "CreatingFileSystem: File system fs-33333333: mount targets 1 of 2 (80 s)",
+        _waiting(),
+    ),
+    (
+        "claim/pending",
+        "CreatingFileSystem: File system fs-33333333: mount targets 1 of 2 (80 s)",
+        _waiting(step=replace(_STEP, time=ex.LONG_AGO)),
+    ),
+    (
+        "claim/pending",
+        "ProvisioningFailed: FileSystemLimitExceeded",
+        _waiting(warned("PersistentVolumeClaim", "uid-1", "ProvisioningFailed", "FileSystemLimitExceeded")),
+    ),
+    ("claim/pending", "has no volume yet", _waiting(step=None)),
     ("claim/lost", "volume-1 does not exist any more", ex.claim(replace(ex.CLAIM, phase=ClaimPhase.LOST))),
     (
         "claim/terminating",
@@ -468,6 +506,14 @@ PROVOKED = [
     ("file-system/missing", "named by PersistentVolume csi-1", _attributes(mounttargetip="nonsense")),
     ("file-system/state", "is error", _system(state=LifeCycleState.ERROR)),
     ("mount-target/none", "has no usable mount target", _system(mount_targets=())),
+    ("mount-target/none", "has no usable mount target", ex.made(listed=True)),
+    ("file-system/unused", "it is named team/data", ex.made()),
+    ("file-system/unused", "created for the volume pvc-1", ex.made(listed=True)),
+    (
+        "file-system/unused",
+        "created for the namespace with the UID 7",
+        ex.made(owner=FileSystemOwner(scope=Scope.NAMESPACE, name="7", cluster=ex.UID)),
+    ),
     (
         "mount-target/none",
         "that the controller knows",
@@ -972,6 +1018,32 @@ NOTHING = [
         id="One Zone file system",
     ),
     pytest.param(ex.node(status=None, tunnels=()), id="no tunnel is needed"),
+    pytest.param(_in_aws(classes=(ex.FS_CLASS,)), id="class whose file systems are created later"),
+    pytest.param(ex.made(access_points=1), id="file system with a retained access point"),
+    pytest.param(ex.made(access_points=None), id="file system with unknown access points"),
+    pytest.param(
+        ex.made(owner=replace(ex.MADE_FILE_SYSTEM.owner, cluster="other")),
+        id="file system of another cluster",
+    ),
+    *(
+        pytest.param(ex.made(stage=stage, listed=True), id=f"file system in stage {stage}")
+        for stage in Stage
+        if stage is not Stage.READY
+    ),
+    pytest.param(
+        replace(
+            ex.made(),
+            cluster=replace(
+                ex.CLUSTER,
+                classes=(
+                    replace(ex.CSI_CLASS, parameters={**ex.CSI_CLASS.parameters, "fileSystemId": ex.MADE}),
+                ),
+            ),
+        ),
+        id="file system that a class names",
+    ),
+    pytest.param(replace(ex.made(), cluster=replace(ex.CLUSTER, uid="")), id="unknown UID of the cluster"),
+    pytest.param(ex.made(state=LifeCycleState.DELETING), id="file system that is being deleted"),
 ]
 
 
@@ -1014,6 +1086,36 @@ def test_findings_of_a_claim_are_those_between_it_and_its_data() -> None:
         ("file-system/state", ex.SYSTEM),
         ("shared-volume/failed", "team/sv"),
     }
+
+
+def test_findings_about_other_file_systems_do_not_concern_a_claim_that_gets_its_own() -> None:
+    error = {ex.SYSTEM: replace(ex.FILE_SYSTEM, state=LifeCycleState.ERROR)}
+    facts = replace(_waiting(), aws=replace(ex.AWS, file_systems=error))
+    assert [one.kind.id for one in diagnose(facts)] == ["claim/creating"]
+    shared = replace(ex.FS_CLASS, parameters={**ex.FS_CLASS.parameters, "scope": "namespace"})
+    assert facts.cluster is not None
+    facts = replace(facts, cluster=replace(facts.cluster, classes=(ex.CLASS, shared)))
+    assert [one.kind.id for one in diagnose(facts)] == ["file-system/state", "claim/creating"]
+
+
+def test_remedy_for_a_claim_without_its_file_system_says_how_long_it_takes() -> None:
+    (found,) = diagnose(_waiting(step=None))
+    assert found.remedy.startswith("its file system takes a minute or two")
+
+
+def test_unused_file_system_comes_with_the_commands_that_remove_it() -> None:
+    (found,) = diagnose(ex.made())
+    assert "save the data" in found.remedy
+    assert f"aws efs delete-file-system --region us-east-1 --file-system-id {ex.MADE}" in found.commands
+    assert [one for one in found.commands if "Name=group-name,Values=kube-efs-1" in one]
+    of_namespace = FileSystemOwner(scope=Scope.NAMESPACE, name="7", cluster=ex.UID)
+    (found,) = diagnose(ex.made(owner=of_namespace))
+    assert "or create a claim" in found.remedy
+
+
+def test_file_system_is_not_unused_while_the_volumes_are_unknown() -> None:
+    facts = replace(ex.made(), cluster=replace(ex.CLUSTER, volumes=None))
+    assert "file-system/unused" not in {one.kind.id for one in diagnose(facts)}
 
 
 def test_broken_findings_are_first() -> None:

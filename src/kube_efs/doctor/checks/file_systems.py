@@ -37,6 +37,8 @@ def _check(facts: Facts) -> Iterator[Finding]:
         yield from _without_addresses(cluster)
         return
     for file_system_id, by in sorted(named.items()):
+        if file_system_id in aws.in_transition:
+            continue
         system = aws.file_systems.get(file_system_id)
         if system is None:
             is_certain = not all(one.elsewhere for one in by)

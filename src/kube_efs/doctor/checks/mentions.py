@@ -14,6 +14,7 @@ from kube_efs.doctor.checks.common import (
 from kube_efs.doctor.facts import ClusterFacts
 from kube_efs.model import tunnel_volumes
 from kube_efs.model.claims import StorageClass
+from kube_efs.model.csi.file_system_templates import FileSystemTemplate
 from kube_efs.model.csi.parameters import parse_parameters
 from kube_efs.model.csi.sidecar_parameters import parse_sidecar_parameters
 from kube_efs.model.csi.volume_attributes import parse_attributes
@@ -30,10 +31,12 @@ class Mention:
     """An object that names a file system.
 
     ``elsewhere`` is what shows that the file system may belong to another AWS account; empty without a sign.
+    ``uses``: a class or volume, not the ConfigMap, which names all file systems of the region.
     """
 
     name: str
     elsewhere: str = ""
+    uses: bool = True
 
     def __str__(self) -> str:
         return f"named by {self.name}{f', which has {self.elsewhere}' if self.elsewhere else ''}"
@@ -53,8 +56,14 @@ def named_file_systems(cluster: ClusterFacts) -> Mapping[FileSystemId, Sequence[
         mention = Mention(name=f"PersistentVolume {volume.name}", elsewhere=_sign_of_volume(volume))
         found[file_system_id].append(mention)
     for file_system_id in targets_of(cluster).targets:
-        found[file_system_id].append(Mention(name=f"ConfigMap {cluster.names.config_map}"))
+        mention = Mention(name=f"ConfigMap {cluster.names.config_map}", uses=False)
+        found[file_system_id].append(mention)
     return found
+
+
+def file_systems_in_use(cluster: ClusterFacts) -> frozenset[FileSystemId]:
+    """Those that a class or volume names."""
+    return frozenset(fs for fs, by in named_file_systems(cluster).items() if any(one.uses for one in by))
 
 
 def file_systems_of(storage_class: StorageClass, kind: VolumeKind | None) -> Sequence[FileSystemId]:
@@ -72,6 +81,14 @@ def file_systems_of(storage_class: StorageClass, kind: VolumeKind | None) -> Seq
     except InvalidValue:
         return ()
     return ()
+
+
+def created_file_system(storage_class: StorageClass) -> FileSystemTemplate | None:
+    """The file system that a class of the CSI driver creates for a claim; None with existing file systems."""
+    try:
+        return parse_parameters(storage_class.parameters).template
+    except InvalidValue:
+        return None
 
 
 def _role_of_class(storage_class: StorageClass) -> str:

@@ -61,7 +61,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
         if needs_tunnels(cluster) and not has_older_agents:
             yield from _silent(facts, cluster)
         for one in cluster.statuses:
-            yield from _reported(one, facts.now, cluster)
+            yield from _reported(one, facts, cluster)
         yield from _denied(cluster)
     yield from _without_driver(cluster)
 
@@ -94,7 +94,7 @@ def _unique(*commands: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(commands))
 
 
-def _reported(one: PublishedStatus, now: datetime, cluster: ClusterFacts) -> Iterator[Finding]:
+def _reported(one: PublishedStatus, facts: Facts, cluster: ClusterFacts) -> Iterator[Finding]:
     if one.status is None:
         return
     subject = FindingSubject("Node", one.node)
@@ -131,8 +131,10 @@ def _reported(one: PublishedStatus, now: datetime, cluster: ClusterFacts) -> Ite
             ),
             commands=(agent_log(one.node, cluster),),
         )
+    in_transition = facts.aws.in_transition if facts.aws else frozenset()
     for tunnel in one.status.tunnels:
-        yield from _tunnel(tunnel, subject, now, cluster)
+        if tunnel.file_system_id not in in_transition:
+            yield from _tunnel(tunnel, subject, facts.now, cluster)
 
 
 def _tunnel(

@@ -26,6 +26,7 @@ from kube_efs.doctor.constraints import Constraints, read_constraints
 from kube_efs.doctor.facts import (
     ClusterFacts,
     NodeObject,
+    Progress,
     ReportedCondition,
     SharedVolumeFacts,
     StuckTrash,
@@ -41,6 +42,7 @@ from kube_efs.doctor.gathering.objects import (
     read_lease,
     read_node,
     read_pod,
+    read_progress,
     read_published,
     read_shared_volume_facts,
     read_targets,
@@ -49,11 +51,14 @@ from kube_efs.doctor.gathering.objects import (
     read_warning,
     read_workload,
 )
+from kube_efs.kube.cluster_facts import ClusterFacts as KubeClusterFacts
 from kube_efs.kube.csi_nodes import CsiNode, read_drivers
 from kube_efs.kube.errors import translated
 from kube_efs.kube.reading import read_storage_class
 from kube_efs.kube.shared_volumes import SharedVolumeResource
+from kube_efs.model.copies import COPYING
 from kube_efs.model.csi.claims import DRIVER
+from kube_efs.model.csi.made_file_systems import CREATING_FILE_SYSTEM
 from kube_efs.model.errors import KubeDenied, KubeNotFound
 from kube_efs.model.names import OPERATOR_NAMESPACES, Names, NameSet
 from kube_efs.model.trash import TRASH_EMPTIED, TRASH_NOT_EMPTIED
@@ -84,6 +89,8 @@ async def gather_cluster(client: AsyncClient, names: Names, attempts: Attempts) 
         shared = start(look("SharedVolumes", _shared_volumes(client)))
         degraded = start(look("the ClusterCSIDriver", _degraded(client)))
         warnings = start(look("events", _warnings(client)))
+        progress = start(look("events of claims", _progress(client)))
+        uid = start(look("the namespace kube-system", KubeClusterFacts(client).cluster_uid()))
         stuck_trash = start(look("events of trashes", _stuck_trash(client)))
         constraints = start(look("SecurityContextConstraints", _constraints(client)))
         targets = start(look("the tunnel targets", _targets(client, names)))
@@ -93,6 +100,7 @@ async def gather_cluster(client: AsyncClient, names: Names, attempts: Attempts) 
         statuses = start(look("the published status of nodes", published))
     return ClusterFacts(
         names=names,
+        uid=uid.result() or "",
         workloads=workloads.result(),
         pods=pods.result(),
         nodes=nodes.result(),
@@ -103,6 +111,7 @@ async def gather_cluster(client: AsyncClient, names: Names, attempts: Attempts) 
         shared_volumes=shared.result() or (),
         degraded=degraded.result() or (),
         warnings=warnings.result() or (),
+        progress=progress.result() or (),
         stuck_trash=stuck_trash.result() or (),
         targets=targets.result(),
         other_config_maps=others.result() or (),
@@ -159,6 +168,17 @@ async def _warnings(client: AsyncClient) -> tuple[Warned, ...]:
     found = await _read(client, Event, read_warning, namespace="*", fields={"type": "Warning"})
     told = [one for _, one in sorted(found, key=lambda pair: pair[0]) if one.kind in _SUBJECTS]
     return tuple({(one.uid, one.reason): one for one in told}.values())
+
+
+async def _progress(client: AsyncClient) -> tuple[Progress, ...]:
+    """The last one of each claim."""
+    found = [
+        one
+        for reason in (CREATING_FILE_SYSTEM, COPYING)
+        for one in await _read(client, Event, read_progress, namespace="*", fields={"reason": reason})
+    ]
+    found.sort(key=lambda one: one.time.timestamp() if one.time else 0.0)
+    return tuple({one.uid: one for one in found}.values())
 
 
 async def _stuck_trash(client: AsyncClient) -> tuple[StuckTrash, ...]:
