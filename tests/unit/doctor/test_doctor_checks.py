@@ -163,6 +163,27 @@ def _waiting(*warned_of: Warned, step: Progress | None = _STEP, **changes: Any) 
     return replace(facts, cluster=replace(facts.cluster, progress=(step,) if step else ()))
 
 
+def _with_identity(*, of_volume: tuple[str, ...], of_class: tuple[str, ...]) -> Facts:
+    """A policy that requires an identity, with a class and a volume with these mount options."""
+    facts = _policy(_DENIED)
+    assert facts.cluster is not None
+    return replace(
+        facts,
+        cluster=replace(
+            facts.cluster,
+            classes=(replace(ex.CSI_CLASS, mount_options=of_class),),
+            volumes=(VolumeFacts(volume=replace(ex.CSI_VOLUME, mount_options=of_volume)),),
+            statuses=(PublishedStatus(node="one", time=ex.JUST_NOW, status=_DENIED_TUNNEL),),
+        ),
+    )
+
+
+_DENIED_TUNNEL = TunnelsStatus(
+    tunnels=(replace(ex.TUNNEL_UP, state=TunnelState.REJECTED, denied=True, reason=DENIED),),
+    location=ex.LOCATION,
+)
+
+
 def _groups(group: SecurityGroup) -> Facts:
     return ex.aws(groups_by_target={ex.TARGET: ("sg-target",)}, groups={"sg-target": group})
 
@@ -514,6 +535,12 @@ PROVOKED = [
         "created for the namespace with the UID 7",
         ex.made(owner=FileSystemOwner(scope=Scope.NAMESPACE, name="7", cluster=ex.UID)),
     ),
+    (
+        "file-system/policy",
+        "ClientMount: denied by NoMounts",
+        _with_identity(of_volume=("iam",), of_class=()),
+    ),
+    ("tunnel/denied", "its policy denies", _with_identity(of_volume=(), of_class=("iam",))),
     (
         "mount-target/none",
         "that the controller knows",
@@ -1044,6 +1071,7 @@ NOTHING = [
     ),
     pytest.param(replace(ex.made(), cluster=replace(ex.CLUSTER, uid="")), id="unknown UID of the cluster"),
     pytest.param(ex.made(state=LifeCycleState.DELETING), id="file system that is being deleted"),
+    pytest.param(_with_identity(of_volume=("tls", "iam"), of_class=("iam",)), id="mounts with an identity"),
 ]
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from kube_efs.doctor.checks.common import controller_log, targets_of
-from kube_efs.doctor.checks.mentions import Mention, named_file_systems
+from kube_efs.doctor.checks.mentions import Mention, named_file_systems, used_with_identity
 from kube_efs.doctor.facts import AwsFacts, ClusterFacts, Facts
 from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken, risk, unchecked
 from kube_efs.doctor.policies import refused_without_identity
@@ -54,8 +54,8 @@ def _check(facts: Facts) -> Iterator[Finding]:
             )
         elif file_system_id in aws.looked_into:
             yield from _mount_targets(system, cluster, aws)
-    for file_system_id, text in sorted(aws.policies.items()):
-        yield from _policy(file_system_id, text, aws)
+    for file_system_id in sorted(aws.policies.keys() - used_with_identity(cluster)):
+        yield from _policy(file_system_id, aws.policies[file_system_id], aws)
 
 
 def _describe(aws: AwsFacts, what: str, file_system_id: FileSystemId) -> str:

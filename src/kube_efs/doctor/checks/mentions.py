@@ -14,6 +14,7 @@ from kube_efs.doctor.checks.common import (
 from kube_efs.doctor.facts import ClusterFacts
 from kube_efs.model import tunnel_volumes
 from kube_efs.model.claims import StorageClass
+from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.csi.file_system_templates import FileSystemTemplate
 from kube_efs.model.csi.parameters import parse_parameters
 from kube_efs.model.csi.sidecar_parameters import parse_sidecar_parameters
@@ -23,6 +24,7 @@ from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.volumes import Volume
 
+_IDENTITY = "iam"
 _SECRET = "a provisioner Secret"  # noqa: S105  # no secret
 
 
@@ -32,11 +34,13 @@ class Mention:
 
     ``elsewhere`` is what shows that the file system may belong to another AWS account; empty without a sign.
     ``uses``: a class or volume, not the ConfigMap, which names all file systems of the region.
+    ``has_identity``: mounted only with the option iam.
     """
 
     name: str
     elsewhere: str = ""
     uses: bool = True
+    has_identity: bool = False
 
     def __str__(self) -> str:
         return f"named by {self.name}{f', which has {self.elsewhere}' if self.elsewhere else ''}"
@@ -48,13 +52,23 @@ def named_file_systems(cluster: ClusterFacts) -> Mapping[FileSystemId, Sequence[
     kinds = provisioners(cluster)
     for one in cluster.classes or ():
         for file_system_id in file_systems_of(one, kinds.get(one.provisioner)):
-            mention = Mention(name=f"StorageClass {one.name}", elsewhere=_role_of_class(one))
-            found[file_system_id].append(mention)
+            found[file_system_id].append(
+                Mention(
+                    name=f"StorageClass {one.name}",
+                    elsewhere=_role_of_class(one),
+                    has_identity=one.provisioner == DRIVER and _IDENTITY in one.mount_options,
+                )
+            )
     for volume, file_system_id in our_volumes(cluster):
         if is_of_s3_files(volume):
             continue
-        mention = Mention(name=f"PersistentVolume {volume.name}", elsewhere=_sign_of_volume(volume))
-        found[file_system_id].append(mention)
+        found[file_system_id].append(
+            Mention(
+                name=f"PersistentVolume {volume.name}",
+                elsewhere=_sign_of_volume(volume),
+                has_identity=volume.csi is not None and _IDENTITY in volume.mount_options,
+            )
+        )
     for file_system_id in targets_of(cluster).targets:
         mention = Mention(name=f"ConfigMap {cluster.names.config_map}", uses=False)
         found[file_system_id].append(mention)
@@ -64,6 +78,12 @@ def named_file_systems(cluster: ClusterFacts) -> Mapping[FileSystemId, Sequence[
 def file_systems_in_use(cluster: ClusterFacts) -> frozenset[FileSystemId]:
     """Those that a class or volume names."""
     return frozenset(fs for fs, by in named_file_systems(cluster).items() if any(one.uses for one in by))
+
+
+def used_with_identity(cluster: ClusterFacts) -> frozenset[FileSystemId]:
+    """Those whose classes and volumes all mount with an IAM identity."""
+    used = {fs: [one for one in by if one.uses] for fs, by in named_file_systems(cluster).items()}
+    return frozenset(fs for fs, by in used.items() if by and all(one.has_identity for one in by))
 
 
 def file_systems_of(storage_class: StorageClass, kind: VolumeKind | None) -> Sequence[FileSystemId]:

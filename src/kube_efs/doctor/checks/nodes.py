@@ -15,6 +15,7 @@ from kube_efs.doctor.checks.common import (
     needs_tunnels,
     pods_on,
 )
+from kube_efs.doctor.checks.mentions import used_with_identity
 from kube_efs.doctor.facts import ClusterFacts, Facts, PublishedStatus
 from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken, information, risk
 from kube_efs.doctor.times import shown, time_of
@@ -183,6 +184,8 @@ def _denied(cluster: ClusterFacts) -> Iterator[Finding]:
             if tunnel.denied and not tunnel.leaving:
                 nodes[tunnel.file_system_id].append(f"{one.node}: {tunnel.reason}")
     for file_system_id, evidence in sorted(nodes.items()):
+        if file_system_id in used_with_identity(cluster):
+            continue  # the tunnels of its volumes have an identity
         yield Finding(
             kind=_DENIED,
             subject=FindingSubject("FileSystem", file_system_id),
