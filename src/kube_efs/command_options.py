@@ -28,7 +28,7 @@ NamespaceOption = Annotated[
         "-n",
         envvar="POD_NAMESPACE",
         help="The namespace of kube-efs.",
-        show_default="that of its names",
+        show_default="that in use",
     ),
 ]
 NamesOption = Annotated[

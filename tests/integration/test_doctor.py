@@ -20,8 +20,9 @@ import pytest
 import pytest_asyncio
 from lightkube import AsyncClient
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import ConfigMap, PersistentVolumeClaim, Secret
-from tests.scenarios import steps
+from lightkube.resources.core_v1 import ConfigMap, PersistentVolume, PersistentVolumeClaim, Secret
+from tests.scenarios import csi_steps, steps
+from tests.scenarios.directory_steps import Claims
 from tests.scenarios.steps import eventually, new_class, new_namespace, port_of, tunnel_up
 
 from kube_efs.aws.connection import AwsConnection, AwsOptions, Service
@@ -184,6 +185,44 @@ async def test_missing_mount_target_is_found(cluster: EmbeddedCluster) -> None:
         assert found.remedy == "create a mount target in each zone that has nodes"
         # The agent also reports it, after the controller has published the targets.
         await _found(lambda: _examine(cluster), "tunnel/down", system, "no usable mount target")
+    finally:
+        await cluster.efs.delete_file_system(system)
+
+
+async def test_file_system_for_a_claim_is_healthy_until_nothing_but_the_file_system_is_left(
+    cluster: EmbeddedCluster,
+) -> None:
+    client, claims = cluster.client, await Claims.of(cluster)
+    storage_class = await csi_steps.new_class(client, parameters={"provisioningMode": "efs-fs"})
+    await claims.create(storage_class, "ledger")
+    volume = await claims.bound("ledger")
+    handle = csi_steps.handle_of(volume)
+    system, access_point = handle.file_system_id, handle.access_point_id
+
+    async def well() -> bool:
+        findings = await _examine(cluster, f"{claims.namespace}/ledger", in_aws=True)
+        # The address of the embedded node, 127.0.0.1, is not in the network that the security group allows.
+        ignored = (*_OF_THE_MACHINE, "security-group/closed")
+        return not [one for one in findings if not one.kind.id.startswith(ignored)]
+
+    await eventually(well, what="nothing is found", seconds=SECONDS, pause_seconds=0.5)
+
+    facts = await gather_cluster(client, cluster.names, Attempts(timeout_seconds=SECONDS))
+    assert volume.claim is not None
+    step = facts.progress_of(volume.claim.uid or "")
+    assert step is not None
+    assert str(step).startswith(f"CreatingFileSystem: File system {system}: mount targets ")
+
+    # Somebody keeps the volume, and removes it and its access point by hand.
+    await client.patch(PersistentVolume, volume.name, {"spec": {"persistentVolumeReclaimPolicy": "Retain"}})
+    await client.delete(PersistentVolumeClaim, "ledger", namespace=claims.namespace)
+    await client.delete(PersistentVolume, volume.name)
+    async with AwsGateway(AwsOptions(region=Region(cluster.efs.region))) as gateway:
+        assert access_point is not None
+        await gateway.access_points.delete(access_point)
+    try:
+        found = await _found(lambda: _examine(cluster, in_aws=True), "file-system/unused", system)
+        assert f"it is named {claims.namespace}/ledger" in found.evidence
     finally:
         await cluster.efs.delete_file_system(system)
 

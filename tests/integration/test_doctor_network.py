@@ -23,6 +23,12 @@ from kube_efs.doctor.facts import ClusterFacts, Facts, NodeObject
 from kube_efs.doctor.findings import Finding
 from kube_efs.doctor.gathering.attempts import Attempts
 from kube_efs.doctor.gathering.aws import gather_aws
+from kube_efs.model.csi.access_points import AccessPointRequest, PosixUser, volume_request
+from kube_efs.model.csi.file_system_templates import FileSystemTemplate, Scope
+from kube_efs.model.csi.made_file_systems import FileSystemOwner, Stage, creation_token, tags_for
+from kube_efs.model.csi.parameters import parse_parameters
+from kube_efs.model.csi.root_directories import VolumeOrigin
+from kube_efs.model.efs.directories import Directory
 from kube_efs.model.efs.ids import FileSystemId, SubnetId
 from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
 from kube_efs_lab.aws import aws_options
@@ -40,6 +46,7 @@ _BY_PATH = {
     "file-systems": "DescribeFileSystems",
     "mount-targets": "DescribeMountTargets",
     "policy": "DescribeFileSystemPolicy",
+    "access-points": "DescribeAccessPoints",
     "security-groups": "DescribeMountTargetSecurityGroups",
 }
 
@@ -71,11 +78,13 @@ class Network:
         rule = [{**_NFS, **source}]
         await self.call("AuthorizeSecurityGroupIngress", GroupId=self.group, IpPermissions=rule)
 
-    async def found(self, options: AwsOptions | None = None) -> dict[str, Finding]:
+    async def found(self, options: AwsOptions | None = None, *, cluster_uid: str = "") -> dict[str, Finding]:
         """The findings by kind."""
         attempts, nodes = Attempts(timeout_seconds=SECONDS), (self.node,)
-        aws = await gather_aws(options or self.options, attempts, named={self.system}, nodes=nodes)
-        cluster = ClusterFacts(names=OPENSHIFT_EFS_STUNNEL, nodes=nodes)
+        aws = await gather_aws(
+            options or self.options, attempts, named={self.system}, nodes=nodes, cluster_uid=cluster_uid
+        )
+        cluster = ClusterFacts(names=OPENSHIFT_EFS_STUNNEL, uid=cluster_uid, nodes=nodes, volumes=())
         found = diagnose(Facts(cluster=cluster, aws=aws, gaps=attempts.gaps))
         return {one.kind.id: one for one in found}
 
@@ -202,11 +211,48 @@ async def test_unreadable_prefix_list_does_not_count_as_open(network: Network) -
     )
 
 
+@asynccontextmanager
+async def _made(network: Network, cluster_uid: str, name: str) -> AsyncIterator[FileSystemId]:
+    """A file system that the driver of that cluster has created for a claim."""
+    template = FileSystemTemplate()
+    owner = FileSystemOwner(scope=Scope.CLAIM, name=name, cluster=cluster_uid)
+    parameters = parse_parameters({"provisioningMode": "efs-fs", "directoryPerms": "700"})
+    request = volume_request(name, parameters, VolumeOrigin(), 1)
+    async with AwsGateway(network.options) as gateway:
+        tags = tags_for(owner, request, template, ())
+        made = await gateway.made_file_systems.create(creation_token(owner, template), template, tags)
+        await gateway.made_file_systems.set_stage(made.file_system_id, Stage.READY)
+        try:
+            yield made.file_system_id
+        finally:
+            await gateway.delete_file_system(made.file_system_id)
+
+
+async def test_file_system_for_a_claim_is_unused_without_an_access_point(network: Network) -> None:
+    await network.let_in(IpRanges=[{"CidrIp": "10.1.0.0/16"}])
+    async with _made(network, "uid-1", "pvc-1") as system, AwsGateway(network.options) as gateway:
+        found = await network.found(cluster_uid="uid-1")
+        assert {kind: one.subject.name for kind, one in found.items()} == {"file-system/unused": system}
+        assert await network.found(cluster_uid="uid-2") == {}
+        request = AccessPointRequest(
+            client_token="kept",
+            file_system_id=system,
+            directory=Directory(parts=("kept",)),
+            permissions="700",
+            user=PosixUser(uid=1, gid=1),
+            tags=(),
+        )
+        kept = await gateway.access_points.create(request)
+        assert await network.found(cluster_uid="uid-1") == {}
+        await gateway.access_points.delete(kept.access_point_id)
+
+
 async def test_page_lists_exactly_the_permissions_in_use(network: Network) -> None:
     await network.let_in(PrefixListIds=[{"PrefixListId": await _prefix_list(network, "10.1.0.0/16")}])
     asked: set[str] = set()
-    async with _refusing(network.api.endpoint_url, "nothing", asked) as url:
-        assert await network.found(replace(network.options, endpoint_url=url)) == {}
+    async with _made(network, "uid-1", "pvc-2"), _refusing(network.api.endpoint_url, "nothing", asked) as url:
+        found = await network.found(replace(network.options, endpoint_url=url), cluster_uid="uid-1")
+        assert found.keys() == {"file-system/unused"}
     (policy,) = re.findall(r"```json\n(.*?)```", _PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
     assert sorted(asked) == sorted(json.loads(policy)["Statement"][0]["Action"])
 

@@ -5,6 +5,8 @@ import structlog
 from kube_efs.kube.claims import ClaimStore
 from kube_efs.kube.events import EventRecorder, EventType, Subject
 from kube_efs.model.claims import Claim
+from kube_efs.model.copies import COPYING
+from kube_efs.model.csi.made_file_systems import CREATING_FILE_SYSTEM
 from kube_efs.model.errors import KubeEfsError, LeftAlone
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
 from kube_efs.model.volumes import Volume
@@ -55,11 +57,11 @@ class ProvisioningEvents:
 
     def copying(self, claim: Claim, progress: str) -> None:
         """The data of the claim's volume is being copied."""
-        self._recorder.publish(_claim(claim), EventType.NORMAL, "Copying", progress)
+        self._recorder.publish(_claim(claim), EventType.NORMAL, COPYING, progress)
 
     def creating_file_system(self, claim: Claim, progress: str) -> None:
         """A file system is being created for the claim."""
-        self._recorder.publish(_claim(claim), EventType.NORMAL, "CreatingFileSystem", progress)
+        self._recorder.publish(_claim(claim), EventType.NORMAL, CREATING_FILE_SYSTEM, progress)
 
     def provisioned(self, plan: Plan, volume: Volume) -> None:
         """The claim has its volume."""

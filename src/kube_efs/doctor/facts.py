@@ -13,6 +13,7 @@ from kube_efs.doctor.constraints import Constraints, HostAccess
 from kube_efs.doctor.grants import Grant
 from kube_efs.doctor.node_facts import NodeFacts
 from kube_efs.model.claims import Claim, StorageClass
+from kube_efs.model.csi.made_file_systems import MadeFileSystem, Stage
 from kube_efs.model.efs.file_systems import FileSystem
 from kube_efs.model.efs.ids import FileSystemId, MountTargetId, SubnetId
 from kube_efs.model.efs.targets import Rejection, TunnelTargets
@@ -104,6 +105,19 @@ class Warned:
     uid: str
     reason: str
     message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """The last event of the type Normal about the progress of a claim."""
+
+    uid: str
+    reason: str
+    message: str
+    time: datetime | None = None
+
+    def __str__(self) -> str:
+        return f"{self.reason}: {self.message}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,12 +217,15 @@ class PublishedStatus:
 class ClusterFacts:
     """The facts from the Kubernetes API. ``names`` are those of kube-efs.
 
+    ``uid`` distinguishes the cluster from all others; empty if it is not known.
+
     ``degraded`` are the operator's conditions by which something is wrong. ``constraints`` None also means
     that this is not OpenShift; ``missing_uses`` are the permissions to use some that no role gives.
     ``other_config_maps`` are those of the tunnel targets of other names, each as namespace and name.
     """
 
     names: Names
+    uid: str = ""
     workloads: tuple[Workload, ...] | None = None
     pods: tuple[PodFacts, ...] | None = None
     nodes: tuple[NodeObject, ...] | None = None
@@ -219,6 +236,7 @@ class ClusterFacts:
     shared_volumes: tuple[SharedVolumeFacts, ...] = ()
     degraded: tuple[ReportedCondition, ...] = ()
     warnings: tuple[Warned, ...] = ()
+    progress: tuple[Progress, ...] = ()
     stuck_trash: tuple[StuckTrash, ...] = ()
     targets: TargetsFacts | None = None
     other_config_maps: tuple[tuple[str, str], ...] = ()
@@ -236,10 +254,17 @@ class ClusterFacts:
         """The events about that object."""
         return tuple(one for one in self.warnings if one.kind == kind and one.uid == uid)
 
+    def progress_of(self, uid: str) -> Progress | None:
+        """The last event about the progress of the claim with that uid."""
+        return next((one for one in self.progress if one.uid == uid), None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwsFacts:
     """The facts from AWS about a region's file systems; mount targets for those that the cluster names.
+
+    ``made`` are those that the driver has created for claims, also of other clusters. ``access_points`` has
+    the number of access points of some of them.
 
     ``policies`` are those of file systems that have one, as JSON. ``groups_by_target`` has the ids of
     security groups, ``groups`` what each lets in, ``prefix_lists`` the networks of those that they name.
@@ -250,6 +275,8 @@ class AwsFacts:
     region: str
     file_systems: Mapping[FileSystemId, FileSystem] = field(default_factory=lambda: MappingProxyType({}))
     looked_into: frozenset[FileSystemId] = frozenset()
+    made: Mapping[FileSystemId, MadeFileSystem] = field(default_factory=lambda: MappingProxyType({}))
+    access_points: Mapping[FileSystemId, int] = field(default_factory=lambda: MappingProxyType({}))
     policies: Mapping[FileSystemId, str] = field(default_factory=lambda: MappingProxyType({}))
     groups_by_target: Mapping[MountTargetId, tuple[str, ...]] = field(
         default_factory=lambda: MappingProxyType({})
@@ -258,6 +285,11 @@ class AwsFacts:
     prefix_lists: Mapping[str, tuple[Network, ...]] = field(default_factory=lambda: MappingProxyType({}))
     interfaces: Mapping[str, tuple[Interface, ...]] = field(default_factory=lambda: MappingProxyType({}))
     acls: Mapping[SubnetId, NetworkAcl] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def in_transition(self) -> frozenset[FileSystemId]:
+        """The file systems that are being created for claims, or removed: their mount targets come and go."""
+        return frozenset(fs for fs, one in self.made.items() if one.stage is not Stage.READY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ from lightkube.config.kubeconfig import SingleConfig
 from kube_efs.doctor.bundle import Bundle, write_bundle
 from kube_efs.doctor.checks.common import controllers, is_ours, problem_of
 from kube_efs.doctor.checks.constraints import wanted_uses
-from kube_efs.doctor.checks.file_systems import named_file_systems
+from kube_efs.doctor.checks.mentions import file_systems_in_use, named_file_systems
 from kube_efs.doctor.diagnosis import diagnose, is_broken
 from kube_efs.doctor.facts import Area, AwsFacts, ClusterFacts, Facts
 from kube_efs.doctor.findings import Finding
@@ -136,6 +136,8 @@ async def examine_aws(cluster: ClusterFacts, region: Region | None, attempts: At
         attempts,
         named=named_file_systems(cluster).keys(),
         nodes=cluster.nodes or (),
+        cluster_uid=cluster.uid if cluster.volumes is not None else "",
+        in_use=file_systems_in_use(cluster),
     )
 
 

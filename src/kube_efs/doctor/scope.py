@@ -4,10 +4,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from kube_efs.doctor.checks.common import file_system_of, provisioners, targets_of
-from kube_efs.doctor.checks.file_systems import file_systems_of
+from kube_efs.doctor.checks.mentions import created_file_system, file_systems_of
 from kube_efs.doctor.facts import ClusterFacts
 from kube_efs.doctor.findings import Finding, FindingSubject
 from kube_efs.model.claims import Claim
+from kube_efs.model.csi.claims import DRIVER
+from kube_efs.model.csi.file_system_templates import Scope
 from kube_efs.model.tunnel_volumes import named_file_system
 
 # Of these, only the claim's own matter; everything else matters to every claim.
@@ -31,8 +33,16 @@ def concerns(finding: Finding, claim_key: str, cluster: ClusterFacts) -> bool:
         return True
     related = frozenset(_related(claim_key, cluster))
     if subject.kind == "FileSystem" and not any(one.kind == "FileSystem" for one in related):
-        return True  # it is not known yet in which one it will be
+        return not _gets_its_own(claim_key, cluster)  # it is not known yet in which one it will be
     return subject in related
+
+
+def _gets_its_own(claim_key: str, cluster: ClusterFacts) -> bool:
+    """Whether a file system is created only for the claim, so that no other one concerns it."""
+    wanted = {one.claim.storage_class for one in cluster.claims or () if one.claim.key == claim_key}
+    classes = [one for one in cluster.classes or () if one.name in wanted and one.provisioner == DRIVER]
+    templates = [created_file_system(one) for one in classes]
+    return any(one is not None and one.scope is Scope.CLAIM for one in templates)
 
 
 def _related(claim_key: str, cluster: ClusterFacts) -> Iterator[FindingSubject]:

@@ -10,21 +10,23 @@ from lightkube.resources.core_v1 import ConfigMap
 
 from kube_efs.kube.errors import translated
 from kube_efs.model.errors import KubeDenied, KubeError, KubeNotFound
-from kube_efs.model.names import NEW_INSTALLATION, Names, NameSet
+from kube_efs.model.names import NEW_INSTALLATION, OPERATOR_NAMESPACES, Names, NameSet
 
 
 async def find_installation(client: AsyncClient, namespace: str | None, name_set: NameSet | None) -> Names:
     """The names of the installation that the options describe; raises KubeError.
 
-    ``namespace`` None: the one of the names. ``name_set`` None: the first one whose objects exist, else that
-    of a new installation.
+    ``namespace`` None: the first one whose objects exist, of the names or of operators, else that of the
+    names. ``name_set`` None: the first one whose objects exist, else that of a new installation.
     """
     sets = (name_set,) if name_set else sorted(NameSet, key=lambda one: one is not NEW_INSTALLATION)
-    candidates = [replace(one.names, namespace=namespace or one.names.namespace) for one in sets]
-    if name_set is None:
-        # In a pod of kube-efs: its service account can read only its own objects.
-        return await find_installed(client, candidates, skips_denied=True) or candidates[0]
-    return candidates[0]
+    own = [replace(one.names, namespace=namespace or one.names.namespace) for one in sets]
+    others = () if namespace else OPERATOR_NAMESPACES
+    candidates = [*own, *(replace(one, namespace=other) for other in others for one in own)]
+    if len(candidates) == 1:
+        return candidates[0]
+    # In a pod of kube-efs: its service account can read only its own objects.
+    return await find_installed(client, candidates, skips_denied=True) or candidates[0]
 
 
 async def find_installed(

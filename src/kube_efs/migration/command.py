@@ -28,7 +28,7 @@ ServerOption = Annotated[
 ]
 SystemNamespaceOption = Annotated[
     str | None,
-    typer.Option(envvar="POD_NAMESPACE", help="The namespace of kube-efs.", show_default="that of its names"),
+    typer.Option(envvar="POD_NAMESPACE", help="The namespace of kube-efs.", show_default="that in use"),
 ]
 
 

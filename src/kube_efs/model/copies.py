@@ -8,6 +8,8 @@ from kube_efs.model.volumes import Location
 
 # At the top of a file system: the unfinished copies, and the records of the finished ones.
 COPIES: Final = ".kube-efs-copies"
+# The reason of the events about the progress of a copy.
+COPYING: Final = "Copying"
 # The data of snapshots.
 SNAPSHOTS: Final = ".kube-efs-snapshots"
 

@@ -124,6 +124,11 @@ AWS_EFS_CSI_DRIVER: Final = Names(
     config_map="efs-csi-tunnels",
     storage_class="efs-csi-tunnel",
 )
+# The namespace of OpenShift for CSI drivers, where an operator is installed there.
+PLATFORM_NAMESPACE: Final = "openshift-cluster-csi-drivers"
+# Where operators usually are, beside the namespaces of the names: the operator installs in its own namespace.
+# The second one is OLM's for operators of the whole cluster.
+OPERATOR_NAMESPACES: Final = (PLATFORM_NAMESPACE, "openshift-operators")
 _NAMES: Final[Mapping[NameSet, Names]] = MappingProxyType(
     {one.name_set: one for one in (KUBE_EFS, OPENSHIFT_EFS_STUNNEL, AWS_EFS_CSI_DRIVER)}
 )

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 import yaml
 
+from kube_efs.model.names import PLATFORM_NAMESPACE
 from kube_efs.operator.cluster_csi_driver import DRIVER_NAME
 from kube_efs.operator.manifests import (
     Manifest,
@@ -28,7 +29,7 @@ from kube_efs.operator.operator_manifests import render_operator_roles
 
 PACKAGE: Final = "aws-efs-operator"
 CHANNEL: Final = "stable"
-SUGGESTED_NAMESPACE: Final = "openshift-cluster-csi-drivers"
+SUGGESTED_NAMESPACE: Final = PLATFORM_NAMESPACE
 _CSV: Final = "operators.coreos.com/v1alpha1"
 _ACCOUNT: Final = "kube-efs-operator"
 _DESCRIPTIONS: Final = {

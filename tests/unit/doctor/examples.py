@@ -36,6 +36,8 @@ from kube_efs.doctor.node_facts import (
 )
 from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy, StorageClass
 from kube_efs.model.csi.claims import DRIVER
+from kube_efs.model.csi.file_system_templates import Scope
+from kube_efs.model.csi.made_file_systems import FileSystemOwner, MadeFileSystem, Stage
 from kube_efs.model.efs.file_systems import FileSystem, LifeCycleState, MountTarget
 from kube_efs.model.efs.ids import ClaimUid, FileSystemId, MountTargetId, SubnetId, ZoneName
 from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
@@ -51,6 +53,8 @@ JUST_NOW, LONG_AGO = NOW - timedelta(seconds=5), NOW - timedelta(hours=1)
 NAMESPACE = "efs"
 IMAGE = "quay.io/kube-efs/kube-efs:0.1.0"
 SYSTEM, GONE = FileSystemId("fs-11111111"), FileSystemId("fs-99999999")
+MADE = FileSystemId("fs-33333333")
+UID = "uid-of-kube-system"
 TARGET = MountTargetId("fsmt-1")
 SUBNET = SubnetId("subnet-11111111")
 ADDRESS, NODE_ADDRESS = "10.0.1.5", "10.0.2.9"
@@ -64,6 +68,11 @@ CSI_CLASS = StorageClass(
     name="csi",
     provisioner="efs.csi.aws.com",
     parameters={"provisioningMode": "efs-ap", "fileSystemId": SYSTEM, "directoryPerms": "700"},
+)
+FS_CLASS = StorageClass(
+    name="private",
+    provisioner="efs.csi.aws.com",
+    parameters={"provisioningMode": "efs-fs", "directoryPerms": "700"},
 )
 CLAIM = Claim(
     namespace="team",
@@ -132,12 +141,20 @@ MOUNT_TARGET = MountTarget(
     state=LifeCycleState.AVAILABLE,
 )
 FILE_SYSTEM = FileSystem(file_system_id=SYSTEM, mount_targets=(MOUNT_TARGET,))
+MADE_FILE_SYSTEM = MadeFileSystem(
+    file_system_id=MADE,
+    owner=FileSystemOwner(scope=Scope.CLAIM, name="pvc-1", cluster=UID),
+    stage=Stage.READY,
+    token="kube-efs-1",
+    mount_targets=1,
+)
 
 LOCATION = LocationStatus(
     region="us-east-1", region_source="settings", zone="us-east-1a", zone_source="Node object"
 )
 CLUSTER = ClusterFacts(
     names=replace(OPENSHIFT_EFS_STUNNEL, namespace=NAMESPACE),
+    uid=UID,
     workloads=(CONTROLLER, TUNNEL),
     pods=(POD,),
     nodes=(NODE,),
@@ -234,6 +251,36 @@ def shared(found: SharedVolume, **more: Any) -> Facts:
 def aws(**changes: Any) -> Facts:
     """The cluster with these facts from AWS."""
     return Facts(now=NOW, cluster=CLUSTER, aws=replace(AWS, **changes))
+
+
+def made(
+    *, access_points: int | None = 0, listed: bool = False, name: str = "team/data", **changes: Any
+) -> Facts:
+    """AWS has a file system that was created for a claim; no volume is on it.
+
+    ``access_points`` is the number of those on it, None if it is unknown. With ``listed``, the nodes have a
+    tunnel to it, which does not work without mount targets.
+    """
+    one = replace(MADE_FILE_SYSTEM, **changes)
+    targets = () if listed else (MOUNT_TARGET,)
+    system = FileSystem(file_system_id=MADE, name=name, state=one.state, mount_targets=targets)
+    facts = aws(
+        file_systems={SYSTEM: FILE_SYSTEM, MADE: system},
+        looked_into=frozenset({SYSTEM, MADE}),
+        made={MADE: one},
+        access_points={} if access_points is None else {MADE: access_points},
+    )
+    if not listed:
+        return facts
+    target = TunnelTarget(file_system_id=MADE, port=PORT + 1, address_by_subnet={})
+    down = TunnelStatus(file_system_id=MADE, port=PORT + 1, state=TunnelState.DOWN, reason="no mount target")
+    status = TunnelsStatus(tunnels=(TUNNEL_UP, down), location=LOCATION)
+    known = replace(
+        CLUSTER,
+        targets=TargetsFacts(targets=replace(TARGETS, targets={**TARGETS.targets, MADE: target})),
+        statuses=(PublishedStatus(node="one", time=JUST_NOW, status=status),),
+    )
+    return replace(facts, cluster=known)
 
 
 def published(**changes: Any) -> Facts:

@@ -1,6 +1,7 @@
 """A cluster's objects, read from the embedded API server."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 from lightkube import AsyncClient
@@ -9,7 +10,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import ConfigMap, Namespace, Node, PersistentVolumeClaim
 
 from kube_efs.doctor.checks.common import VolumeKind, needs_tunnels, provisioners
-from kube_efs.doctor.facts import ReportedCondition
+from kube_efs.doctor.facts import Progress, ReportedCondition
 from kube_efs.doctor.gathering.attempts import Attempts
 from kube_efs.doctor.gathering.cluster import gather_cluster
 from kube_efs.doctor.gathering.objects import read_degraded
@@ -73,6 +74,24 @@ type: Warning
 reason: ProvisioningFailed
 message: second
 lastTimestamp: "2026-01-01T00:00:01Z"
+---
+apiVersion: v1
+kind: Event
+metadata: {name: step-b, namespace: default}
+involvedObject: {kind: PersistentVolumeClaim, name: data, namespace: default, uid: "7"}
+type: Normal
+reason: CreatingFileSystem
+message: "File system fs-1: mount targets 1 of 2 (9 s)"
+lastTimestamp: "2026-01-01T00:00:09Z"
+---
+apiVersion: v1
+kind: Event
+metadata: {name: step-a, namespace: default}
+involvedObject: {kind: PersistentVolumeClaim, name: data, namespace: default, uid: "7"}
+type: Normal
+reason: CreatingFileSystem
+message: Creating a file system (0 s)
+lastTimestamp: "2026-01-01T00:00:01Z"
 """
 
 
@@ -95,6 +114,14 @@ async def test_cluster_is_read_into_facts(kube: AsyncClient) -> None:
     assert claim.deleting_since is not None
     assert "example.com/held" in claim.finalizers
     assert [one.message for one in cluster.warnings_of("PersistentVolumeClaim", "7")] == ["second"]
+    assert cluster.progress_of("7") == Progress(
+        uid="7",
+        reason="CreatingFileSystem",
+        message="File system fs-1: mount targets 1 of 2 (9 s)",
+        time=datetime(2026, 1, 1, 0, 0, 9, tzinfo=UTC),
+    )
+    kube_system = await kube.get(Namespace, "kube-system")
+    assert cluster.uid == (kube_system.metadata and kube_system.metadata.uid) != ""
     assert cluster.targets is not None
     assert not cluster.targets.found
     assert cluster.shared_volumes == ()  # a cluster without that kind

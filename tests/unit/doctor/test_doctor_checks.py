@@ -23,12 +23,14 @@ from kube_efs.doctor.facts import (
     Facts,
     Gap,
     LeaseFacts,
+    Progress,
     PublishedStatus,
     ReportedCondition,
     SharedVolumeFacts,
     StuckTrash,
     TargetsFacts,
     VolumeFacts,
+    Warned,
 )
 from kube_efs.doctor.findings import Finding, FindingSubject
 from kube_efs.doctor.grants import AccountName, Grant, Right
@@ -36,6 +38,8 @@ from kube_efs.doctor.node_facts import CaFile, HandshakeOutcome, LoopbackMount, 
 from kube_efs.doctor.registry import TOPICS
 from kube_efs.doctor.scope import concerns
 from kube_efs.model.claims import ClaimPhase, DataSource, ReclaimPolicy, StorageClass
+from kube_efs.model.csi.file_system_templates import Scope
+from kube_efs.model.csi.made_file_systems import FileSystemOwner, Stage
 from kube_efs.model.efs.file_systems import LifeCycleState
 from kube_efs.model.efs.ids import FileSystemId, ZoneName
 from kube_efs.model.efs.targets import Rejection
@@ -49,7 +53,7 @@ from kube_efs.model.shared_volumes.shared_volume import (
     Status,
 )
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
-from kube_efs.model.volumes import ClaimReference, VolumePhase
+from kube_efs.model.volumes import ClaimReference, CsiSource, VolumePhase
 from kube_efs.tunnels.probe import ProbeResult
 from kube_efs.tunnels.status import DENIED, TunnelsStatus, TunnelState, TunnelStatus
 
@@ -67,6 +71,8 @@ _COPY = replace(ex.PENDING, data_source=DataSource(kind="PersistentVolumeClaim",
 _DIRECTORY_CLASS = StorageClass(
     name="aws-efs", provisioner="example.com/aws-efs", parameters={"gidMin": "10", "gidMax": "5"}
 )
+# As aws-efs-operator creates it, for volumes that exist already.
+_MARKER_CLASS = StorageClass(name="efs-sc", provisioner="efs.csi.aws.com")
 _FOREIGN_CLASS = StorageClass(name="ebs", provisioner="ebs.csi.aws.com")
 _DIRECTORY_CONTROLLER = replace(ex.CONTROLLER, environment={"PROVISIONER_NAME": "example.com/aws-efs"})
 _STUCK_TRASH = StuckTrash(
@@ -99,6 +105,28 @@ _DENIED = """{"Statement": [
     {"Sid": "NoMounts", "Effect": "Deny", "Principal": "*", "Action": "elasticfilesystem:ClientMount"}]}"""
 _NO_ROOT = """{"Statement": {"Effect": "Allow", "Principal": {"AWS": "*"},
     "Action": ["elasticfilesystem:ClientMount", "elasticfilesystem:ClientWrite"]}}"""
+_SECRET = "csi.storage.k8s.io/provisioner-secret"
+_CLASS_WITH_ROLE = replace(
+    ex.CSI_CLASS,
+    parameters={
+        **ex.CSI_CLASS.parameters,
+        "fileSystemId": ex.GONE,
+        f"{_SECRET}-name": "account",
+        f"{_SECRET}-namespace": "efs",
+    },
+)
+_ON_GONE_VOLUME = replace(ex.CSI_VOLUME, csi=CsiSource(handle=f"{ex.GONE}::fsap-0123456789abcdef0"))
+
+
+def _attributes(**attributes: str) -> Facts:
+    """AWS and a volume with these attributes on a file system that is not visible."""
+    csi = CsiSource(handle=f"{ex.GONE}::fsap-0123456789abcdef0", attributes=attributes)
+    return _in_aws(volumes=(VolumeFacts(volume=replace(_ON_GONE_VOLUME, csi=csi)),))
+
+
+def _in_aws(**changes: Any) -> Facts:
+    """The cluster with these changes, and AWS."""
+    return replace(ex.cluster(**changes), aws=ex.AWS)
 
 
 def _policy(text: str) -> Facts:
@@ -114,6 +142,45 @@ _UNREAD = replace(_CLOSED, permissions=(Permission(first_port=2049, last_port=20
 _DENYING = NetworkAcl(
     acl_id="acl-1",
     rules=(AclRule(number=90, allows=False, outbound=False, network=ip_network("10.0.0.0/8")),),
+)
+
+
+_FS_CLAIM = replace(ex.PENDING, storage_class="private", match_labels=None)
+_STEP = Progress(
+    uid=_FS_CLAIM.uid,
+    reason="CreatingFileSystem",
+    message="File system fs-33333333: mount targets 1 of 2 (80 s)",
+    time=ex.NOW - timedelta(minutes=3),
+)
+
+
+def _waiting(*warned_of: Warned, step: Progress | None = _STEP, **changes: Any) -> Facts:
+    """A claim that has waited for an hour, and the last step of its file system."""
+    facts = ex.claim(
+        replace(_FS_CLAIM, **changes), *warned_of, classes=(ex.CLASS, ex.FS_CLASS), key="team/data"
+    )
+    assert facts.cluster is not None
+    return replace(facts, cluster=replace(facts.cluster, progress=(step,) if step else ()))
+
+
+def _with_identity(*, of_volume: tuple[str, ...], of_class: tuple[str, ...]) -> Facts:
+    """A policy that requires an identity, with a class and a volume with these mount options."""
+    facts = _policy(_DENIED)
+    assert facts.cluster is not None
+    return replace(
+        facts,
+        cluster=replace(
+            facts.cluster,
+            classes=(replace(ex.CSI_CLASS, mount_options=of_class),),
+            volumes=(VolumeFacts(volume=replace(ex.CSI_VOLUME, mount_options=of_volume)),),
+            statuses=(PublishedStatus(node="one", time=ex.JUST_NOW, status=_DENIED_TUNNEL),),
+        ),
+    )
+
+
+_DENIED_TUNNEL = TunnelsStatus(
+    tunnels=(replace(ex.TUNNEL_UP, state=TunnelState.REJECTED, denied=True, reason=DENIED),),
+    location=ex.LOCATION,
 )
 
 
@@ -217,6 +284,21 @@ PROVOKED = [
         ex.cluster(classes=(replace(ex.CLASS, mount_options=("port=1",)),)),
     ),
     (
+        "storage-class/parameter",
+        "provisioningMode: is missing",
+        ex.claim(replace(ex.PENDING, storage_class="efs-sc"), classes=(_MARKER_CLASS,)),
+    ),
+    (
+        "storage-class/parameter",
+        "provisioningMode: is missing",
+        ex.cluster(classes=(replace(_MARKER_CLASS, parameters={"fileSystemId": ex.SYSTEM}),)),
+    ),
+    (
+        "storage-class/static",
+        "has no parameters, so it creates no volumes",
+        ex.cluster(classes=(replace(_MARKER_CLASS, name="static"),)),
+    ),
+    (
         "storage-class/oddity",
         "'fileSystem' is not known",
         ex.cluster(classes=(_IGNORED,)),
@@ -225,6 +307,21 @@ PROVOKED = [
     ("claim/pending", "matchLabels.volume_name: is missing", ex.claim(_REFUSED, created=ex.JUST_NOW)),
     ("claim/pending", "has no volume yet", ex.claim(ex.PENDING)),
     ("claim/pending", "its data is a copy of PersistentVolumeClaim data", ex.claim(_COPY)),
+    (
+        "claim/pending",
+        "it names volume pv-1, which does not exist",
+        ex.claim(replace(ex.PENDING, volume_name="pv-1")),
+    ),
+    (
+        "claim/pending",
+        "it names volume volume-1, which is Released",
+        ex.cluster(
+            claims=(ClaimFacts(claim=replace(ex.CLAIM, phase=ClaimPhase.PENDING), created=ex.LONG_AGO),),
+            volumes=(
+                VolumeFacts(volume=replace(_RELEASED, reclaim_policy=ReclaimPolicy.RETAIN, claim=None)),
+            ),
+        ),
+    ),
     (
         "claim/pending",
         "ProvisioningFailed: the API is down",
@@ -276,6 +373,22 @@ PROVOKED = [
             claims=(ClaimFacts(claim=replace(ex.PENDING, storage_class="aws-efs", match_labels=None)),),
         ),
     ),
+    (
+        "claim/creating",
+        "CreatingFileSystem: File system fs-33333333: mount targets 1 of 2 (80 s)",
+        _waiting(),
+    ),
+    (
+        "claim/pending",
+        "CreatingFileSystem: File system fs-33333333: mount targets 1 of 2 (80 s)",
+        _waiting(step=replace(_STEP, time=ex.LONG_AGO)),
+    ),
+    (
+        "claim/pending",
+        "ProvisioningFailed: FileSystemLimitExceeded",
+        _waiting(warned("PersistentVolumeClaim", "uid-1", "ProvisioningFailed", "FileSystemLimitExceeded")),
+    ),
+    ("claim/pending", "has no volume yet", _waiting(step=None)),
     ("claim/lost", "volume-1 does not exist any more", ex.claim(replace(ex.CLAIM, phase=ClaimPhase.LOST))),
     (
         "claim/terminating",
@@ -388,8 +501,46 @@ PROVOKED = [
         "named by StorageClass efs",
         ex.aws(file_systems={}, looked_into=frozenset()),
     ),
+    (
+        "file-system/missing",
+        "named by PersistentVolume csi-1",
+        _in_aws(classes=(_CLASS_WITH_ROLE,), volumes=(VolumeFacts(volume=_ON_GONE_VOLUME),)),
+    ),
+    (
+        "file-system/not-checked",
+        "named by StorageClass csi, which has a provisioner Secret",
+        _in_aws(classes=(_CLASS_WITH_ROLE,)),
+    ),
+    (
+        "file-system/not-checked",
+        "named by PersistentVolume csi-1, which has a provisioner Secret",
+        _in_aws(volumes=(VolumeFacts(volume=replace(_ON_GONE_VOLUME, deletion_secret=("efs", "account"))),)),
+    ),
+    (
+        "file-system/not-checked",
+        "named by PersistentVolume csi-1, which has the addresses of mount targets",
+        _attributes(mounttargetipmap='{"use1-az1":"10.9.0.1"}'),
+    ),
+    ("file-system/not-checked", "the addresses of mount targets", _attributes(mountTargetIp="10.9.0.1")),
+    ("file-system/not-checked", "the attribute crossaccount", _attributes(crossaccount="true")),
+    ("file-system/missing", "named by PersistentVolume csi-1", _attributes(crossaccount="false")),
+    ("file-system/missing", "named by PersistentVolume csi-1", _attributes(mounttargetip="nonsense")),
     ("file-system/state", "is error", _system(state=LifeCycleState.ERROR)),
     ("mount-target/none", "has no usable mount target", _system(mount_targets=())),
+    ("mount-target/none", "has no usable mount target", ex.made(listed=True)),
+    ("file-system/unused", "it is named team/data", ex.made()),
+    ("file-system/unused", "created for the volume pvc-1", ex.made(listed=True)),
+    (
+        "file-system/unused",
+        "created for the namespace with the UID 7",
+        ex.made(owner=FileSystemOwner(scope=Scope.NAMESPACE, name="7", cluster=ex.UID)),
+    ),
+    (
+        "file-system/policy",
+        "ClientMount: denied by NoMounts",
+        _with_identity(of_volume=("iam",), of_class=()),
+    ),
+    ("tunnel/denied", "its policy denies", _with_identity(of_volume=(), of_class=("iam",))),
     (
         "mount-target/none",
         "that the controller knows",
@@ -646,6 +797,20 @@ def test_text_from_the_cluster_is_quoted_in_commands(kind: str, facts: Facts) ->
     assert not [line for line in unquoted if "$" in line or ";" in line]
 
 
+def test_file_system_of_another_account_is_not_missing() -> None:
+    (found,) = diagnose(_in_aws(classes=(ex.CLASS, _CLASS_WITH_ROLE)))
+    assert (found.kind.id, found.subject.name) == ("file-system/not-checked", ex.GONE)
+    assert "does not read Secrets" in found.evidence[-1]
+
+
+def test_file_system_that_a_role_reaches_is_checked_if_it_is_visible() -> None:
+    parameters = {**_CLASS_WITH_ROLE.parameters, "fileSystemId": ex.SYSTEM}
+    facts = replace(
+        ex.aws(), cluster=ex.cluster(classes=(replace(_CLASS_WITH_ROLE, parameters=parameters),)).cluster
+    )
+    assert not diagnose(facts)
+
+
 def test_node_without_tunnels_needs_no_configuration() -> None:
     assert not [*diagnose(ex.node(tunnels=None, status=TunnelsStatus()))]
 
@@ -723,6 +888,27 @@ def test_config_map_that_may_be_needed_is_not_left_over(facts: Facts) -> None:
     assert "installation/left-over" not in {one.kind.id for one in diagnose(facts)}
 
 
+_ELSEWHERE = tuple(
+    replace(one, namespace="openshift-cluster-csi-drivers") for one in (ex.CONTROLLER, ex.TUNNEL)
+)
+
+
+def test_missing_leader_names_the_namespaces_that_have_controllers() -> None:
+    found = {one.kind.id: one for one in diagnose(ex.cluster(workloads=_ELSEWHERE, leases=()))}
+    missing = found["controller/no-leader"]
+    assert missing.problem == "there is no controller in this namespace"
+    assert "controllers run in namespace openshift-cluster-csi-drivers" in missing.evidence
+    assert missing.remedy == "name the namespace of kube-efs: --namespace openshift-cluster-csi-drivers"
+    assert "kube-efs doctor cluster --namespace openshift-cluster-csi-drivers" in missing.commands
+
+
+def test_second_installation_comes_with_the_command_that_examines_it() -> None:
+    found = diagnose(ex.cluster(workloads=(ex.CONTROLLER, ex.TUNNEL, *_ELSEWHERE)))
+    (second,) = [one for one in found if one.kind.id == "installation/second"]
+    assert f"this examination is about the one in namespace {ex.NAMESPACE}" in second.evidence
+    assert "kube-efs doctor cluster --namespace openshift-cluster-csi-drivers" in second.commands
+
+
 def test_agent_is_not_silent_between_two_regular_reports() -> None:
     status = replace(ex.CLUSTER.statuses[0], time=ex.NOW - timedelta(minutes=10))  # type: ignore[index]
     assert not diagnose(ex.cluster(statuses=(status,)))
@@ -762,6 +948,15 @@ NOTHING = [
     pytest.param(ex.node(), id="healthy node"),
     pytest.param(Facts(now=ex.NOW), id="no facts"),
     pytest.param(ex.claim(ex.PENDING, created=ex.JUST_NOW), id="new claim"),
+    pytest.param(ex.cluster(classes=(_MARKER_CLASS,)), id="class that aws-efs-operator has created"),
+    pytest.param(
+        ex.claim(
+            replace(ex.PENDING, storage_class="efs-sc", volume_name="pv-team-sv"),
+            classes=(_MARKER_CLASS,),
+            created=ex.JUST_NOW,
+        ),
+        id="new claim of a SharedVolume",
+    ),
     pytest.param(
         ex.claim(ex.PENDING, classes=(replace(ex.CLASS, waits_for_consumer=True),)),
         id="claim that waits for its pod",
@@ -850,6 +1045,33 @@ NOTHING = [
         id="One Zone file system",
     ),
     pytest.param(ex.node(status=None, tunnels=()), id="no tunnel is needed"),
+    pytest.param(_in_aws(classes=(ex.FS_CLASS,)), id="class whose file systems are created later"),
+    pytest.param(ex.made(access_points=1), id="file system with a retained access point"),
+    pytest.param(ex.made(access_points=None), id="file system with unknown access points"),
+    pytest.param(
+        ex.made(owner=replace(ex.MADE_FILE_SYSTEM.owner, cluster="other")),
+        id="file system of another cluster",
+    ),
+    *(
+        pytest.param(ex.made(stage=stage, listed=True), id=f"file system in stage {stage}")
+        for stage in Stage
+        if stage is not Stage.READY
+    ),
+    pytest.param(
+        replace(
+            ex.made(),
+            cluster=replace(
+                ex.CLUSTER,
+                classes=(
+                    replace(ex.CSI_CLASS, parameters={**ex.CSI_CLASS.parameters, "fileSystemId": ex.MADE}),
+                ),
+            ),
+        ),
+        id="file system that a class names",
+    ),
+    pytest.param(replace(ex.made(), cluster=replace(ex.CLUSTER, uid="")), id="unknown UID of the cluster"),
+    pytest.param(ex.made(state=LifeCycleState.DELETING), id="file system that is being deleted"),
+    pytest.param(_with_identity(of_volume=("tls", "iam"), of_class=("iam",)), id="mounts with an identity"),
 ]
 
 
@@ -892,6 +1114,36 @@ def test_findings_of_a_claim_are_those_between_it_and_its_data() -> None:
         ("file-system/state", ex.SYSTEM),
         ("shared-volume/failed", "team/sv"),
     }
+
+
+def test_findings_about_other_file_systems_do_not_concern_a_claim_that_gets_its_own() -> None:
+    error = {ex.SYSTEM: replace(ex.FILE_SYSTEM, state=LifeCycleState.ERROR)}
+    facts = replace(_waiting(), aws=replace(ex.AWS, file_systems=error))
+    assert [one.kind.id for one in diagnose(facts)] == ["claim/creating"]
+    shared = replace(ex.FS_CLASS, parameters={**ex.FS_CLASS.parameters, "scope": "namespace"})
+    assert facts.cluster is not None
+    facts = replace(facts, cluster=replace(facts.cluster, classes=(ex.CLASS, shared)))
+    assert [one.kind.id for one in diagnose(facts)] == ["file-system/state", "claim/creating"]
+
+
+def test_remedy_for_a_claim_without_its_file_system_says_how_long_it_takes() -> None:
+    (found,) = diagnose(_waiting(step=None))
+    assert found.remedy.startswith("its file system takes a minute or two")
+
+
+def test_unused_file_system_comes_with_the_commands_that_remove_it() -> None:
+    (found,) = diagnose(ex.made())
+    assert "save the data" in found.remedy
+    assert f"aws efs delete-file-system --region us-east-1 --file-system-id {ex.MADE}" in found.commands
+    assert [one for one in found.commands if "Name=group-name,Values=kube-efs-1" in one]
+    of_namespace = FileSystemOwner(scope=Scope.NAMESPACE, name="7", cluster=ex.UID)
+    (found,) = diagnose(ex.made(owner=of_namespace))
+    assert "or create a claim" in found.remedy
+
+
+def test_file_system_is_not_unused_while_the_volumes_are_unknown() -> None:
+    facts = replace(ex.made(), cluster=replace(ex.CLUSTER, volumes=None))
+    assert "file-system/unused" not in {one.kind.id for one in diagnose(facts)}
 
 
 def test_broken_findings_are_first() -> None:

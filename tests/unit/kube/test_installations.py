@@ -31,6 +31,27 @@ async def test_installation_is_found_by_its_names(kube: AsyncClient, name_set: N
     assert await find_installation(kube, None, None) == name_set.names
 
 
+@pytest.mark.parametrize("namespace", ["openshift-cluster-csi-drivers", "openshift-operators"])
+@pytest.mark.parametrize("name_set", NameSet)
+async def test_installation_of_an_operator_is_found_in_its_usual_namespaces(
+    kube: AsyncClient, name_set: NameSet, namespace: str
+) -> None:
+    await kube.create(Namespace(metadata=ObjectMeta(name=namespace)))
+    await run_tunnels(kube, name_set, namespace)
+    expected = replace(name_set.names, namespace=namespace)
+    assert await find_installation(kube, None, None) == expected
+    assert await find_installation(kube, None, name_set) == expected
+    # What is left of an earlier installation does not hide the running one.
+    await kube.create(Namespace(metadata=ObjectMeta(name=NameSet.KUBE_EFS.names.namespace)))
+    await install(kube, NameSet.KUBE_EFS, NameSet.KUBE_EFS.names.namespace)
+    assert await find_installation(kube, None, None) == expected
+
+
+async def test_given_names_without_an_installation_are_used_in_their_namespace(kube: AsyncClient) -> None:
+    found = await find_installation(kube, None, NameSet.AWS_EFS_CSI_DRIVER)
+    assert found == NameSet.AWS_EFS_CSI_DRIVER.names
+
+
 async def test_installation_is_found_in_the_given_namespace(kube: AsyncClient) -> None:
     await install(kube, NameSet.KUBE_EFS, "default")
     found = await find_installation(kube, "default", None)

@@ -1,7 +1,9 @@
 """Whether claims get their volumes, and disappear after their deletion."""
 
 from collections.abc import Collection, Iterator
+from datetime import datetime, timedelta
 from shlex import quote
+from typing import Final
 
 from kube_efs.doctor.checks.common import (
     VolumeKind,
@@ -15,11 +17,12 @@ from kube_efs.doctor.checks.common import (
     publishes_targets,
     targets_of,
 )
-from kube_efs.doctor.facts import ClaimFacts, ClusterFacts, Facts
-from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken, risk
+from kube_efs.doctor.checks.mentions import created_file_system
+from kube_efs.doctor.facts import ClaimFacts, ClusterFacts, Facts, Progress
+from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken, information, risk
 from kube_efs.doctor.times import shown
 from kube_efs.model import directory_volumes
-from kube_efs.model.claims import ClaimPhase, StorageClass
+from kube_efs.model.claims import Claim, ClaimPhase, StorageClass
 from kube_efs.model.csi.claims import parse_claim
 from kube_efs.model.directory_volumes import DirectoryProvisioner
 from kube_efs.model.efs.directories import Directory
@@ -30,7 +33,11 @@ from kube_efs.model.errors import KubeEfsError
 from kube_efs.model.left_alone import check_claim
 from kube_efs.model.tunnel_volumes import ROOT_CLASS, ClusterView, parse_request
 
+# As long as an attempt of the controller.
+_LONGEST_STEP: Final = timedelta(minutes=10)
+
 _PENDING = broken("claim/pending", "A claim has no volume yet.")
+_CREATING = information("claim/creating", "A file system is being created for a claim.")
 _LOST = broken("claim/lost", "The volume of a claim does not exist any more.")
 _TERMINATING = risk("claim/terminating", "A deleted claim still exists.")
 _MISSING = broken("claim/missing", "The given claim does not exist.")
@@ -142,13 +149,21 @@ def _pending(
         for volume in cluster.volumes or ()
         if volume.volume.claim and volume.volume.claim.uid == claim.uid
     ]
+    gets_file_system = kind is VolumeKind.CSI and created_file_system(storage_class) is not None
+    step = cluster.progress_of(claim.uid)
+    if gets_file_system and step is not None and not (verdict or events or _is_over(step, facts.now)):
+        yield _creating(one, step)
+        return
     waits_for_pod = storage_class.waits_for_consumer and claim.selected_node is None
     if not verdict and not events and (waits_for_pod or not lasts(one.created, facts.now)):
         return
     source, remedy = claim.data_source, "check its events and the controller's log"
+    named = [_named_volume(claim, cluster)] if claim.volume_name else []
     copied = [f"its data is a copy of {source.kind} {source.name}"] if source else []
     if source and not events:
         remedy = "wait until its data is copied; the events Copying of the claim report the progress"
+    if gets_file_system:
+        remedy = f"its file system takes a minute or two if nothing is wrong; {remedy}"
     remedy = verdict.remedy if verdict and verdict.remedy else remedy
     age = f"since {shown(one.created)}" if one.created else "for an unknown time"
     yield Finding(
@@ -159,7 +174,9 @@ def _pending(
             *filter(None, [claim.rejection]),
             *events,
             *reserved,
+            *named,
             *copied,
+            *([str(step)] if step else []),
             f"Pending {age}, of StorageClass {storage_class.name}",
         ),
         remedy=remedy,
@@ -167,11 +184,36 @@ def _pending(
     )
 
 
+def _is_over(step: Progress, now: datetime) -> bool:
+    """Whether no step has followed for so long that the creation probably failed."""
+    return step.time is None or now - step.time > _LONGEST_STEP
+
+
+def _creating(one: ClaimFacts, step: Progress) -> Finding:
+    since = f"Pending since {shown(one.created)}" if one.created else "Pending"
+    return Finding(
+        kind=_CREATING,
+        subject=FindingSubject("PersistentVolumeClaim", one.claim.key),
+        problem="waits for its file system, which is being created",
+        evidence=(str(step), f"{since}, of StorageClass {one.claim.storage_class}"),
+        remedy="wait a minute or two; the events of the claim report each step",
+        commands=(_describe(one), f"kubectl -n {one.claim.namespace} events --for pvc/{one.claim.name}"),
+    )
+
+
+def _named_volume(claim: Claim, cluster: ClusterFacts) -> str:
+    phases = {one.volume.name: f"is {one.volume.phase}" for one in cluster.volumes or ()}
+    unknown = "does not exist" if cluster.volumes is not None else "is not known"
+    return f"it names volume {claim.volume_name}, which {phases.get(claim.volume_name, unknown)}"
+
+
 def _verdict(
     one: ClaimFacts, storage_class: StorageClass, kind: VolumeKind, facts: Facts, cluster: ClusterFacts
 ) -> KubeEfsError | None:
-    """The reason that the controller would give now."""
+    """The reason that the controller would give now; it leaves claims alone that name their volume."""
     claim, tagged = one.claim, has_driver_tags(cluster)
+    if not claim.wants_volume:
+        return None
     former = former_provisioners(cluster)
     try:
         check_claim(claim, storage_class, provisioners(cluster).keys() - former, former)
@@ -230,4 +272,4 @@ def _as_published(target: TunnelTarget) -> FileSystem:
     )
 
 
-TOPIC = Topic(check=_check, kinds=(_PENDING, _LOST, _TERMINATING, _MISSING, _NO_CLASS, _FOREIGN))
+TOPIC = Topic(check=_check, kinds=(_PENDING, _CREATING, _LOST, _TERMINATING, _MISSING, _NO_CLASS, _FOREIGN))

@@ -1,28 +1,21 @@
 """Whether the file systems in use exist, and can be reached from the zones of the nodes."""
 
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
-from kube_efs.doctor.checks.common import (
-    VolumeKind,
-    controller_log,
-    is_of_s3_files,
-    our_volumes,
-    provisioners,
-    targets_of,
-)
+from kube_efs.doctor.checks.common import controller_log, targets_of
+from kube_efs.doctor.checks.mentions import Mention, named_file_systems, used_with_identity
 from kube_efs.doctor.facts import AwsFacts, ClusterFacts, Facts
-from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken, risk
+from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken, risk, unchecked
 from kube_efs.doctor.policies import refused_without_identity
-from kube_efs.model import tunnel_volumes
-from kube_efs.model.claims import StorageClass
-from kube_efs.model.csi.parameters import parse_parameters
 from kube_efs.model.efs.file_systems import FileSystem
 from kube_efs.model.efs.ids import FileSystemId
-from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import InvalidValue
 
 _MISSING = broken("file-system/missing", "A class or volume names a file system that AWS does not have.")
+_NOT_CHECKED = unchecked(
+    "file-system/not-checked",
+    "A file system that may belong to another AWS account is not visible to these credentials.",
+)
 _STATE = broken("file-system/state", "A file system is in a state in which it cannot be used.")
 _NO_TARGET = broken("mount-target/none", "A file system has no usable mount target.")
 _TARGET_STATE = risk("mount-target/state", "A mount target is in a state in which it cannot be used.")
@@ -44,22 +37,25 @@ def _check(facts: Facts) -> Iterator[Finding]:
         yield from _without_addresses(cluster)
         return
     for file_system_id, by in sorted(named.items()):
+        if file_system_id in aws.in_transition:
+            continue
         system = aws.file_systems.get(file_system_id)
         if system is None:
-            yield _missing(file_system_id, by, aws)
+            is_certain = not all(one.elsewhere for one in by)
+            yield (_missing if is_certain else _not_checked)(file_system_id, by, aws)
         elif not system.state.usable:
             yield Finding(
                 kind=_STATE,
                 subject=FindingSubject("FileSystem", file_system_id),
                 problem=f"is {system.state}",
-                evidence=tuple(by[:_SHOWN]),
+                evidence=tuple(map(str, by[:_SHOWN])),
                 remedy="wait until it is available; after an error, check it in the AWS console",
                 commands=(_describe(aws, "file-systems", file_system_id),),
             )
         elif file_system_id in aws.looked_into:
             yield from _mount_targets(system, cluster, aws)
-    for file_system_id, text in sorted(aws.policies.items()):
-        yield from _policy(file_system_id, text, aws)
+    for file_system_id in sorted(aws.policies.keys() - used_with_identity(cluster)):
+        yield from _policy(file_system_id, aws.policies[file_system_id], aws)
 
 
 def _describe(aws: AwsFacts, what: str, file_system_id: FileSystemId) -> str:
@@ -74,48 +70,36 @@ def _make_target(aws: AwsFacts, file_system_id: FileSystemId) -> str:
     )
 
 
-def named_file_systems(cluster: ClusterFacts) -> Mapping[FileSystemId, list[str]]:
-    """Every EFS file system in volumes, classes and tunnel targets, with the objects that name it."""
-    found: defaultdict[FileSystemId, list[str]] = defaultdict(list)
-    kinds = provisioners(cluster)
-    for one in cluster.classes or ():
-        for file_system_id in file_systems_of(one, kinds.get(one.provisioner)):
-            found[file_system_id].append(f"named by StorageClass {one.name}")
-    for volume, file_system_id in our_volumes(cluster):
-        if is_of_s3_files(volume):
-            continue
-        found[file_system_id].append(f"named by PersistentVolume {volume.name}")
-    for file_system_id in targets_of(cluster).targets:
-        found[file_system_id].append(f"named by ConfigMap {cluster.names.config_map}")
-    return found
-
-
-def file_systems_of(storage_class: StorageClass, kind: VolumeKind | None) -> Sequence[FileSystemId]:
-    """The EFS file systems that a class names; none for one that cannot be understood."""
-    try:
-        if kind is VolumeKind.TUNNEL:
-            rules = tunnel_volumes.parse_class(storage_class)
-            default = rules.default
-            is_id = default is not None and not isinstance(default, tunnel_volumes.DefaultFileSystem)
-            return (*(rules.allowed or ()), *([FileSystemId(str(default))] if is_id else ()))
-        if kind is VolumeKind.CSI:
-            parsed = parse_parameters(storage_class.parameters)
-            found, is_efs = parsed.file_systems, parsed.provisioning.kind is FileSystemKind.EFS
-            return found if is_efs and isinstance(found, tuple) else ()
-    except InvalidValue:
-        return ()
-    return ()
-
-
-def _missing(file_system_id: FileSystemId, by: Sequence[str], aws: AwsFacts) -> Finding:
+def _missing(file_system_id: FileSystemId, by: Sequence[Mention], aws: AwsFacts) -> Finding:
     known = ", ".join(sorted(aws.file_systems)[:_SHOWN]) or "none"
     return Finding(
         kind=_MISSING,
         subject=FindingSubject("FileSystem", file_system_id),
         problem=f"does not exist in region {aws.region} for these credentials",
-        evidence=(*by[:_SHOWN], f"known file systems: {known}"),
+        evidence=(*map(str, by[:_SHOWN]), f"known file systems: {known}"),
         remedy="check region and account; the data of a deleted file system is only in its backups",
         commands=("aws sts get-caller-identity", f"aws efs describe-file-systems --region {aws.region}"),
+    )
+
+
+def _not_checked(file_system_id: FileSystemId, by: Sequence[Mention], aws: AwsFacts) -> Finding:
+    return Finding(
+        kind=_NOT_CHECKED,
+        subject=FindingSubject("FileSystem", file_system_id),
+        problem="may belong to another AWS account, so it was not checked",
+        evidence=(
+            *map(str, by[:_SHOWN]),
+            "the doctor uses your credentials, and does not read Secrets with roles",
+        ),
+        remedy=(
+            "no action is necessary while its claims and pods work; otherwise run the commands with "
+            "credentials of its account"
+        ),
+        commands=(
+            "aws sts get-caller-identity",
+            _describe(aws, "file-systems", file_system_id),
+            _describe(aws, "mount-targets", file_system_id),
+        ),
     )
 
 
@@ -216,4 +200,6 @@ def _without_addresses(cluster: ClusterFacts) -> Iterator[Finding]:
             )
 
 
-TOPIC = Topic(check=_check, kinds=(_MISSING, _STATE, _NO_TARGET, _TARGET_STATE, _ZONE, _POLICY, _STALE))
+TOPIC = Topic(
+    check=_check, kinds=(_MISSING, _NOT_CHECKED, _STATE, _NO_TARGET, _TARGET_STATE, _ZONE, _POLICY, _STALE)
+)

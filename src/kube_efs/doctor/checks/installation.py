@@ -132,6 +132,10 @@ def _without_leader(facts: Facts, cluster: ClusterFacts, leases: dict[str, Lease
     here = [one for one in controllers(cluster) if one.namespace == cluster.namespace]
     electing = [one for one in here if one.environment.get("KUBE_EFS_LEADER_ELECTION", "true") == "true"]
     names = {one.environment.get("KUBE_EFS_LEASE_NAME", DEFAULT_LEASE) for one in electing}
+    elsewhere = sorted({one.namespace for one in controllers(cluster)} - {cluster.namespace})
+    if not here and elsewhere:
+        yield _controllers_elsewhere(elsewhere, cluster)
+        return
     if not here:
         names = {DEFAULT_LEASE}
     for name in sorted(names):
@@ -150,6 +154,23 @@ def _without_leader(facts: Facts, cluster: ClusterFacts, leases: dict[str, Lease
                     controller_log(cluster),
                 ),
             )
+
+
+def _controllers_elsewhere(namespaces: Sequence[str], cluster: ClusterFacts) -> Finding:
+    """The administrator named no namespace, or the wrong one."""
+    options = [f"--namespace {one}" for one in namespaces]
+    return Finding(
+        kind=_NO_LEADER,
+        subject=FindingSubject("Lease", f"{cluster.namespace}/{DEFAULT_LEASE}"),
+        problem="there is no controller in this namespace",
+        evidence=tuple(f"controllers run in namespace {one}" for one in namespaces),
+        remedy=f"name the namespace of kube-efs: {' or '.join(options)}",
+        commands=tuple(_examination_of(one) for one in namespaces),
+    )
+
+
+def _examination_of(namespace: str) -> str:
+    return f"kube-efs doctor cluster --namespace {namespace}"
 
 
 def _tell(lease: LeaseFacts, *, exists: bool) -> str:
@@ -187,7 +208,10 @@ def _second(ours: list[Workload], cluster: ClusterFacts) -> Iterator[Finding]:
             kind=_SECOND,
             subject=_subject(one),
             problem="is of a second installation of kube-efs",
-            evidence=(f"{own.kind} {own.namespace}/{own.name} exists, too",),
+            evidence=(
+                f"{own.kind} {own.namespace}/{own.name} exists, too",
+                f"this examination is about the one in namespace {own.namespace}",
+            ),
             remedy=(
                 "keep the one whose ConfigMap has the ports of the volumes; remove the other as described "
                 "in docs/install.md (upgrading from older names); not with the output of kube-efs render: "
@@ -196,6 +220,7 @@ def _second(ours: list[Workload], cluster: ClusterFacts) -> Iterator[Finding]:
             commands=(
                 f"kubectl -n {own.namespace} get deployments,daemonsets,configmaps,leases",
                 f"kubectl -n {one.namespace} get deployments,daemonsets,configmaps,leases",
+                _examination_of(one.namespace),
             ),
         )
 

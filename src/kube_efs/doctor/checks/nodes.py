@@ -15,6 +15,7 @@ from kube_efs.doctor.checks.common import (
     needs_tunnels,
     pods_on,
 )
+from kube_efs.doctor.checks.mentions import used_with_identity
 from kube_efs.doctor.facts import ClusterFacts, Facts, PublishedStatus
 from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken, information, risk
 from kube_efs.doctor.times import shown, time_of
@@ -61,7 +62,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
         if needs_tunnels(cluster) and not has_older_agents:
             yield from _silent(facts, cluster)
         for one in cluster.statuses:
-            yield from _reported(one, facts.now, cluster)
+            yield from _reported(one, facts, cluster)
         yield from _denied(cluster)
     yield from _without_driver(cluster)
 
@@ -94,7 +95,7 @@ def _unique(*commands: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(commands))
 
 
-def _reported(one: PublishedStatus, now: datetime, cluster: ClusterFacts) -> Iterator[Finding]:
+def _reported(one: PublishedStatus, facts: Facts, cluster: ClusterFacts) -> Iterator[Finding]:
     if one.status is None:
         return
     subject = FindingSubject("Node", one.node)
@@ -131,8 +132,10 @@ def _reported(one: PublishedStatus, now: datetime, cluster: ClusterFacts) -> Ite
             ),
             commands=(agent_log(one.node, cluster),),
         )
+    in_transition = facts.aws.in_transition if facts.aws else frozenset()
     for tunnel in one.status.tunnels:
-        yield from _tunnel(tunnel, subject, now, cluster)
+        if tunnel.file_system_id not in in_transition:
+            yield from _tunnel(tunnel, subject, facts.now, cluster)
 
 
 def _tunnel(
@@ -181,6 +184,8 @@ def _denied(cluster: ClusterFacts) -> Iterator[Finding]:
             if tunnel.denied and not tunnel.leaving:
                 nodes[tunnel.file_system_id].append(f"{one.node}: {tunnel.reason}")
     for file_system_id, evidence in sorted(nodes.items()):
+        if file_system_id in used_with_identity(cluster):
+            continue  # the tunnels of its volumes have an identity
         yield Finding(
             kind=_DENIED,
             subject=FindingSubject("FileSystem", file_system_id),

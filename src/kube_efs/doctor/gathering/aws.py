@@ -11,6 +11,7 @@ from kube_efs.aws.gateway import AwsGateway
 from kube_efs.aws.security_groups import Network, SecurityGroup
 from kube_efs.doctor.facts import Area, AwsFacts, NodeObject
 from kube_efs.doctor.gathering.attempts import Attempts
+from kube_efs.model.csi.made_file_systems import Stage
 from kube_efs.model.efs.file_systems import FileSystem, MountTarget
 from kube_efs.model.efs.ids import FileSystemId, MountTargetId, Region
 
@@ -35,8 +36,14 @@ async def gather_aws(
     *,
     named: Collection[FileSystemId],
     nodes: Iterable[NodeObject],
+    cluster_uid: str = "",
+    in_use: Collection[FileSystemId] = (),
 ) -> AwsFacts | None:
-    """The region's file systems, and more about those that the cluster has ``named``; None without access."""
+    """The region's file systems, and more about those that the cluster has ``named``; None without access.
+
+    The access points are counted for those that the cluster ``cluster_uid`` has created for claims and that
+    are not ``in_use``.
+    """
     async with AwsGateway(options) as gateway:
         systems = await attempts.look("file systems", gateway.file_systems(), area=Area.AWS)
         if systems is None:
@@ -56,7 +63,41 @@ async def gather_aws(
                 {one: text for one, text in zip(wanted, policies, strict=True) if text}
             ),
         )
-        return await _with_rules(gateway, facts, nodes, attempts)
+        facts = await _with_rules(gateway, facts, nodes, attempts)
+        return await _with_made(gateway, facts, cluster_uid, in_use, attempts)
+
+
+async def _with_made(
+    gateway: AwsGateway,
+    facts: AwsFacts,
+    cluster_uid: str,
+    in_use: Collection[FileSystemId],
+    attempts: Attempts,
+) -> AwsFacts:
+    listed = gateway.made_file_systems.list()
+    made = await attempts.look("file systems for claims", listed, area=Area.AWS) or ()
+    idle = [
+        one.file_system_id
+        for one in made
+        if one.owner.cluster == cluster_uid
+        and one.stage is Stage.READY
+        and one.state.usable
+        and one.file_system_id not in in_use
+    ]
+    points = await asyncio.gather(*(_access_points(gateway, one, attempts) for one in idle))
+    return replace(
+        facts,
+        made=MappingProxyType({one.file_system_id: one for one in made}),
+        access_points=MappingProxyType(
+            {one: number for one, number in zip(idle, points, strict=True) if number is not None}
+        ),
+    )
+
+
+async def _access_points(gateway: AwsGateway, file_system_id: FileSystemId, attempts: Attempts) -> int | None:
+    what = f"the access points of {file_system_id}"
+    found = await attempts.look(what, gateway.access_points.list(file_system_id), area=Area.AWS)
+    return None if found is None else len(found)
 
 
 async def _with_mount_targets(

@@ -26,6 +26,7 @@ from kube_efs.doctor.constraints import Constraints, read_constraints
 from kube_efs.doctor.facts import (
     ClusterFacts,
     NodeObject,
+    Progress,
     ReportedCondition,
     SharedVolumeFacts,
     StuckTrash,
@@ -41,6 +42,7 @@ from kube_efs.doctor.gathering.objects import (
     read_lease,
     read_node,
     read_pod,
+    read_progress,
     read_published,
     read_shared_volume_facts,
     read_targets,
@@ -49,13 +51,16 @@ from kube_efs.doctor.gathering.objects import (
     read_warning,
     read_workload,
 )
+from kube_efs.kube.cluster_facts import ClusterFacts as KubeClusterFacts
 from kube_efs.kube.csi_nodes import CsiNode, read_drivers
 from kube_efs.kube.errors import translated
 from kube_efs.kube.reading import read_storage_class
 from kube_efs.kube.shared_volumes import SharedVolumeResource
+from kube_efs.model.copies import COPYING
 from kube_efs.model.csi.claims import DRIVER
+from kube_efs.model.csi.made_file_systems import CREATING_FILE_SYSTEM
 from kube_efs.model.errors import KubeDenied, KubeNotFound
-from kube_efs.model.names import Names, NameSet
+from kube_efs.model.names import OPERATOR_NAMESPACES, Names, NameSet
 from kube_efs.model.trash import TRASH_EMPTIED, TRASH_NOT_EMPTIED
 
 _Value = TypeVar("_Value")
@@ -84,6 +89,8 @@ async def gather_cluster(client: AsyncClient, names: Names, attempts: Attempts) 
         shared = start(look("SharedVolumes", _shared_volumes(client)))
         degraded = start(look("the ClusterCSIDriver", _degraded(client)))
         warnings = start(look("events", _warnings(client)))
+        progress = start(look("events of claims", _progress(client)))
+        uid = start(look("the namespace kube-system", KubeClusterFacts(client).cluster_uid()))
         stuck_trash = start(look("events of trashes", _stuck_trash(client)))
         constraints = start(look("SecurityContextConstraints", _constraints(client)))
         targets = start(look("the tunnel targets", _targets(client, names)))
@@ -93,6 +100,7 @@ async def gather_cluster(client: AsyncClient, names: Names, attempts: Attempts) 
         statuses = start(look("the published status of nodes", published))
     return ClusterFacts(
         names=names,
+        uid=uid.result() or "",
         workloads=workloads.result(),
         pods=pods.result(),
         nodes=nodes.result(),
@@ -103,6 +111,7 @@ async def gather_cluster(client: AsyncClient, names: Names, attempts: Attempts) 
         shared_volumes=shared.result() or (),
         degraded=degraded.result() or (),
         warnings=warnings.result() or (),
+        progress=progress.result() or (),
         stuck_trash=stuck_trash.result() or (),
         targets=targets.result(),
         other_config_maps=others.result() or (),
@@ -161,6 +170,17 @@ async def _warnings(client: AsyncClient) -> tuple[Warned, ...]:
     return tuple({(one.uid, one.reason): one for one in told}.values())
 
 
+async def _progress(client: AsyncClient) -> tuple[Progress, ...]:
+    """The last one of each claim."""
+    found = [
+        one
+        for reason in (CREATING_FILE_SYSTEM, COPYING)
+        for one in await _read(client, Event, read_progress, namespace="*", fields={"reason": reason})
+    ]
+    found.sort(key=lambda one: one.time.timestamp() if one.time else 0.0)
+    return tuple({one.uid: one for one in found}.values())
+
+
 async def _stuck_trash(client: AsyncClient) -> tuple[StuckTrash, ...]:
     """The trash directories whose last event says that they cannot be emptied."""
     found = [
@@ -207,11 +227,11 @@ async def _targets(client: AsyncClient, names: Names) -> TargetsFacts:
 
 
 async def _other_config_maps(client: AsyncClient, names: Names) -> tuple[tuple[str, str], ...]:
-    """The ConfigMaps with the tunnel targets of other names, in the namespace of each and in the own one."""
+    """The ConfigMaps with the tunnel targets of other names, in the namespaces where they usually are."""
     candidates = {
         (namespace, one.names.config_map)
         for one in NameSet
-        for namespace in (one.names.namespace, names.namespace)
+        for namespace in (one.names.namespace, names.namespace, *OPERATOR_NAMESPACES)
     }
     found = []
     for namespace, name in sorted(candidates - {(names.namespace, names.config_map)}):

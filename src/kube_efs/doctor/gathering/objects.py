@@ -10,6 +10,7 @@ from kube_efs.doctor.facts import (
     LeaseFacts,
     NodeObject,
     PodFacts,
+    Progress,
     PublishedStatus,
     ReportedCondition,
     SharedVolumeFacts,
@@ -135,6 +136,17 @@ def read_warning(body: Json) -> tuple[str, Warned]:
         uid=subject.get("uid", ""),
         reason=body.get("reason") or "",
         message=body.get("message") or "",
+    )
+
+
+def read_progress(body: Json) -> Progress:
+    """The progress of a claim in an Event."""
+    time = body.get("lastTimestamp") or body.get("eventTime") or body["metadata"].get("creationTimestamp")
+    return Progress(
+        uid=(body.get("involvedObject") or {}).get("uid", ""),
+        reason=body.get("reason") or "",
+        message=body.get("message") or "",
+        time=time_of(time),
     )
 
 

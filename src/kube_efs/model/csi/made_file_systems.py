@@ -27,6 +27,8 @@ from kube_efs.model.efs.ids import FileSystemId, ZoneName
 
 # Creation tokens of all file systems of kube-efs, and names of the security groups of those for claims.
 TOKEN_PREFIX: Final = "kube-efs-"  # noqa: S105  # no secret
+# The reason of the events of a claim about the steps of the creation.
+CREATING_FILE_SYSTEM: Final = "CreatingFileSystem"
 
 _PREFIX: Final = "efs.csi.aws.com/"
 STAGE_TAG: Final = f"{_PREFIX}stage"
