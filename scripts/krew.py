@@ -38,8 +38,9 @@ PLATFORMS: Final = {
     # Not for amd64: cryptography has no wheels for it.
     ("darwin", "arm64"): "macosx_11_0_arm64",
 }
-# What the commands do not use: the servers of the cluster, and compiled copies of what is there as source.
-_UNUSED: Final = ("grpcio", "protobuf")
+# What the commands do not use: the servers of the cluster and their traces, and compiled copies of what
+# is there as source.
+_UNUSED: Final = ("grpcio", "opentelemetry", "protobuf")
 # The services of AWS that the doctor asks.
 _SERVICES: Final = frozenset({"ec2", "efs", "sts"})
 _DATE: Final = 315_532_800  # 1980-01-01, before which archives for Windows have no time

@@ -13,6 +13,7 @@ from lightkube import AsyncClient
 from lightkube.models.core_v1 import NodeSpec, Taint
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Node
+from tests.collector import Collector, collecting
 
 from fake_efs.errors import PlatformError
 from fake_efs.instance_metadata import Instance, InstanceMetadata, NetworkInterface
@@ -73,6 +74,12 @@ async def program(folder: Path, environment: dict[str, str]) -> AsyncIterator[Pr
     finally:
         await program.stop()
         await metadata.stop()
+
+
+@pytest.fixture
+async def collector() -> AsyncIterator[Collector]:
+    async with collecting() as collector:
+        yield collector
 
 
 class Kubelet:
@@ -204,14 +211,48 @@ async def test_node_without_an_instance_id_does_not_start(
     assert "NODE_NAME: 'node-1' cannot be identified" in program.log_file.read_text()
 
 
+async def test_unreachable_collector_delays_no_call_and_is_one_line_of_the_log(
+    program: Program, environment: dict[str, str], folder: Path, eventually: Eventually
+) -> None:
+    environment |= {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "OTEL_BSP_SCHEDULE_DELAY": "50"}
+    await program.start()
+    kubelet = Kubelet(folder)
+    await eventually(lambda: asyncio.to_thread(kubelet.registry.is_socket))
+    async with grpc.aio.insecure_channel(f"unix:{folder}/csi.sock") as channel:
+        for _ in range(200):
+            await NodeStub(channel).NodeGetInfo(csi.NodeGetInfoRequest(), timeout=5)
+        await eventually(lambda: asyncio.to_thread(has_line, folder / "log", "traces-not-sent"))
+        for _ in range(200):
+            await NodeStub(channel).NodeGetInfo(csi.NodeGetInfoRequest(), timeout=5)
+    async with asyncio.timeout(5):
+        assert await program.stop() == 0
+    log = (folder / "log").read_text()
+    assert log.count("traces-not-sent") == 1
+    assert "opentelemetry" not in log
+    assert "Traceback" not in log
+
+
+def has_line(log: Path, event: str) -> bool:
+    return f'"{event}"' in log.read_text()
+
+
 _SECRET = "aB3dE5gH7j" * 70
 
 
 async def test_secrets_of_requests_and_environment_never_leave_the_process(
-    program: Program, environment: dict[str, str], folder: Path, eventually: Eventually
+    program: Program,
+    environment: dict[str, str],
+    folder: Path,
+    eventually: Eventually,
+    collector: Collector,
 ) -> None:
     """At level DEBUG, at which libraries log too, and in every field of a request."""
-    environment |= {"LOGGING_LEVEL": "DEBUG", "DB_PASS": "environment-passw0rd", "REDIS_AUTH": f"x{_SECRET}"}
+    environment |= {
+        **collector.environment,
+        "LOGGING_LEVEL": "DEBUG",
+        "DB_PASS": "environment-passw0rd",
+        "REDIS_AUTH": f"x{_SECRET}",
+    }
     await program.start()
     kubelet = Kubelet(folder)
     await eventually(lambda: asyncio.to_thread(kubelet.registry.exists))
@@ -251,6 +292,8 @@ async def test_secrets_of_requests_and_environment_never_leave_the_process(
             told.append(caught.value.details() or "")
     _, metrics = await page(program, "/metrics")
     await program.stop()
+    assert len(collector.named("csi.NodePublishVolume")) == len(requests)
+    told += [body.decode(errors="replace") for body in collector.raw]
 
     log = (folder / "log").read_text()
     assert log.count("call-refused") == len(requests)

@@ -61,32 +61,49 @@ _OURS = {
 _LAB = "lab/pyproject.toml"
 # Parts of a dependency that its own documentation says to import.
 _PART_OF = {"botocore": "aiobotocore", "lightkube-models": "lightkube"}
+# Modules whose first name several distributions share; of two prefixes, the longer one is first.
+_SHARED = {
+    "google.protobuf": "protobuf",
+    "opentelemetry.exporter": "opentelemetry-exporter-otlp-proto-http",
+    "opentelemetry.proto": "opentelemetry-proto",
+    "opentelemetry.sdk": "opentelemetry-sdk",
+    "opentelemetry": "opentelemetry-api",
+}
 
 
 def _imported(folder: str) -> set[str]:
     """The distributions that the modules of a directory import directly."""
-    providers = _providers()
     found: set[str] = set()
     for path in _tracked():
         if path.suffix == ".py" and path.is_relative_to(ROOT / folder):
-            for top in _top_modules(path) - sys.stdlib_module_names - _OURS:
-                name = _canonical(providers.get(top, [top])[0])
-                found.add(_PART_OF.get(name, name))
+            for module in _imported_modules(path):
+                top = module.partition(".")[0]
+                if top not in sys.stdlib_module_names | _OURS:
+                    found.add(_distribution_of(module))
     return found
 
 
 _providers = cache(packages_distributions)
 
 
+def _distribution_of(module: str) -> str:
+    for prefix, name in _SHARED.items():
+        if module == prefix or module.startswith(f"{prefix}."):
+            return name
+    top = module.partition(".")[0]
+    name = _canonical(_providers().get(top, [top])[0])
+    return _PART_OF.get(name, name)
+
+
 @cache
-def _top_modules(path: Path) -> frozenset[str]:
+def _imported_modules(path: Path) -> frozenset[str]:
     names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
             names.add(node.module)
-    return frozenset(name.partition(".")[0] for name in names)
+    return frozenset(names)
 
 
 def _canonical(requirement: str) -> str:

@@ -21,6 +21,7 @@ from kube_efs.aws.session import new_session
 from kube_efs.model.efs.ids import Region
 from kube_efs.model.errors import KubeEfsError
 from kube_efs.telemetry.metrics import AwsMetrics, Outcome
+from kube_efs.telemetry.traces import span
 
 # Clients get their methods at run time from service descriptions.
 Client: TypeAlias = Any
@@ -178,21 +179,23 @@ class AwsConnection:
     async def _attempt(
         self, service: Service, operation: str, subject: object
     ) -> AsyncIterator[tuple[Client, asyncio.Timeout]]:
-        # The slot is held until the last retry and the last page, so this also limits concurrent requests.
-        async with self._slots:
-            started = time.monotonic()
-            iam_action = f"{_IAM_PREFIXES[service]}:{operation}"
-            try:
-                with aws_errors(operation, iam_action=iam_action, subject=subject):
-                    async with asyncio.timeout_at(self._next_deadline()) as deadline:
-                        yield await self._client(service), deadline
-            except KubeEfsError as error:
-                self._count(service, operation, error_code(error))
-                raise
-            finally:
-                self._metrics.call_seconds.labels(_label(service, operation)).observe(
-                    time.monotonic() - started
-                )
+        # The wait for other calls is a part of the span.
+        with span(f"aws.{_label(service, operation)}", subject=str(subject)):
+            # The slot is held until the last retry and the last page, so this also limits concurrent requests.
+            async with self._slots:
+                started = time.monotonic()
+                iam_action = f"{_IAM_PREFIXES[service]}:{operation}"
+                try:
+                    with aws_errors(operation, iam_action=iam_action, subject=subject):
+                        async with asyncio.timeout_at(self._next_deadline()) as deadline:
+                            yield await self._client(service), deadline
+                except KubeEfsError as error:
+                    self._count(service, operation, error_code(error))
+                    raise
+                finally:
+                    self._metrics.call_seconds.labels(_label(service, operation)).observe(
+                        time.monotonic() - started
+                    )
 
     def _next_deadline(self) -> float:
         return asyncio.get_running_loop().time() + self._options.call_timeout_seconds

@@ -42,6 +42,7 @@ from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.provisioning.engine import Engine, Plan
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.telemetry.metrics import ControllerMetrics, Outcome
+from kube_efs.telemetry.traces import Span, trace
 
 log = structlog.get_logger(__name__)
 
@@ -158,27 +159,37 @@ class ClaimController(Controller[ClaimUid]):
         if claim is None:
             await self._finish(uid)
             return None
+        with trace("claim.provision", claim=claim.key, storage_class=claim.storage_class or "") as traced:
+            return await self._attempt(claim, traced)
+
+    async def _attempt(self, claim: Claim, traced: Span) -> float | None:
         try:
             plan = self._engine.plan(claim)
             if plan is not None and await self._accept(claim):
                 # The state may have changed during the write.
                 plan = self._engine.plan(claim)
             if plan is None:
+                traced.drop()
                 return None
-            await self._serve(plan)
+            await self._serve(plan, traced)
+            traced.note(outcome=Outcome.SUCCEEDED)
         except ClaimRefused as error:
-            return await self._refuse(claim, error)
+            _trace_failure(traced, error, Outcome.REFUSED)
+            return await self._refuse(claim, error, traced)
         except LeftAlone as error:
-            self._stop_waiting(uid)
+            _trace_failure(traced, error, Outcome.REFUSED)
+            self._stop_waiting(claim.uid)
             self._events.left_alone(claim, error)
         except KubeEfsError as error:
             if isinstance(error, GidRangeFull):
-                self._short_of_gids.add(uid)
+                self._short_of_gids.add(claim.uid)
                 self._metrics.gid_range_full.labels(claim.storage_class).inc()
-            self._waits(uid)
+            self._waits(claim.uid)
             self._events.failed(claim, error, retry_seconds=self._backoff_seconds)
             # Only a person can change the policy of a file system; an alert would not end.
-            self._count(claim, Outcome.REFUSED if isinstance(error, WorkerDenied) else Outcome.RETRIED)
+            outcome = Outcome.REFUSED if isinstance(error, WorkerDenied) else Outcome.RETRIED
+            _trace_failure(traced, error, outcome)
+            self._count(claim, outcome)
             return self._backoff_seconds
         return None
 
@@ -191,10 +202,11 @@ class ClaimController(Controller[ClaimUid]):
         self._refusals.pop(claim.uid, None)
         return is_marked
 
-    async def _serve(self, plan: Plan) -> None:
+    async def _serve(self, plan: Plan, traced: Span) -> None:
         started = self._waits(plan.claim.uid)
         self._events.provisioning(plan)
         volume = await self._engine.provision(plan, again=self._persistence(plan))
+        traced.note(volume=volume.name)
         self._begun.pop(plan.claim.uid, None)
         self._has_all_volumes(plan.claim.uid)
         self._events.provisioned(plan, volume)
@@ -241,10 +253,11 @@ class ClaimController(Controller[ClaimUid]):
         finally:
             self._begun.pop(uid, None)
 
-    async def _refuse(self, claim: Claim, error: ClaimRefused) -> float | None:
+    async def _refuse(self, claim: Claim, error: ClaimRefused, traced: Span) -> float | None:
         self._stop_waiting(claim.uid)
         reason = str(error)
         if reason == self._refusals.get(claim.uid, claim.rejection):
+            traced.drop()
             return None
         try:
             await self._events.refused(claim, reason, marked=self._engine.marks_refused(claim))
@@ -333,6 +346,11 @@ async def watch_classes(
                 changed = set()
         for name in changed:
             claims.class_changed(name)
+
+
+def _trace_failure(traced: Span, error: KubeEfsError, outcome: Outcome) -> None:
+    traced.fail(error)
+    traced.note(outcome=outcome)
 
 
 def _inputs(claim: Claim) -> tuple[object, ...]:

@@ -48,6 +48,7 @@ from kube_efs.telemetry.metrics import (
     new_registry,
 )
 from kube_efs.telemetry.secure_metrics import SecureMetrics, TlsTerms
+from kube_efs.telemetry.traces import tracing
 from kube_efs.web.server import Sources, StatusPage
 
 log = structlog.get_logger(__name__)
@@ -79,7 +80,8 @@ class _State:
 
 async def run_controller(settings: ControllerSettings) -> None:
     """Run until SIGTERM or SIGINT; raises InvalidSetting, and KubeUnavailable when the lead is lost."""
-    await run_until_stopped(_run(settings))
+    with tracing("kube-efs-controller", pod=settings.identity):
+        await run_until_stopped(_run(settings))
     log.info("controller-stopped")
 
 

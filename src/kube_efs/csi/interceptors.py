@@ -11,6 +11,7 @@ beginning and the number of entries left out. Secrets are not logged.
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
 from itertools import islice
@@ -27,9 +28,11 @@ from structlog.contextvars import bound_contextvars
 from kube_efs.csi.codes import code_of
 from kube_efs.csi.pod_tokens import POD_TOKENS
 from kube_efs.csi.protocol.csi_pb2 import csi_secret
+from kube_efs.model.csi.sidecar_parameters import CLAIM_NAME, CLAIM_NAMESPACE
 from kube_efs.model.errors import KubeEfsError, public_text
 from kube_efs.model.secrets import hidden_here, shortened
 from kube_efs.telemetry.metrics import CsiMetrics
+from kube_efs.telemetry.traces import Span, trace
 
 __all__ = ["CallInterceptor", "RequestDecoder", "mark_as_routine"]
 
@@ -148,7 +151,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         began, outcome = self._clock(), _Outcome()
         _is_routine.set(method.rpartition("/")[2] in _ROUTINE)
         try:
-            with self._metrics.running.labels(method).track_inprogress():
+            with self._metrics.running.labels(method).track_inprogress(), _traced(method, request):
                 return await serve(request, context)
         except asyncio.CancelledError:
             outcome = _Outcome(
@@ -174,6 +177,23 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             log.debug("call-answered", **fields)
         else:
             log.info("call-answered", **fields)
+
+
+def _traced(method: str, request: Message) -> AbstractContextManager[Span | None]:
+    """A trace of the call, unless it is one of those that are repeated all the time."""
+    name = method.rpartition("/")[2]
+    if name in _ROUTINE:
+        return nullcontext()
+    parameters = getattr(request, "parameters", {})
+    claim = (
+        f"{parameters.get(CLAIM_NAMESPACE, '')}/{parameters[CLAIM_NAME]}" if CLAIM_NAME in parameters else ""
+    )
+    return trace(
+        f"csi.{name}",
+        volume=getattr(request, "volume_id", "") or getattr(request, "name", ""),
+        claim=claim,
+        target=getattr(request, "target_path", ""),
+    )
 
 
 def _failure(error: Exception) -> _Outcome:

@@ -49,6 +49,7 @@ from kube_efs.model.csi.mount_options import MountPlan
 from kube_efs.model.errors import KubeEfsError, MountFailed, MountUnfinished, shown
 from kube_efs.mounts.mount import Mounter, run_to_completion
 from kube_efs.mounts.mountinfo import MountEntry
+from kube_efs.telemetry.traces import span
 from kube_efs.tunnels.api.client import TunnelOnDemand
 from kube_efs.tunnels.reservations import Holder, TunnelSpec
 from kube_efs.tunnels.sockets.ports import nfs_client_ports
@@ -274,7 +275,9 @@ class NodeVolumes:
                 tunnel = await self._hold_tunnel(wanted, tunnel_spec(plan, self._node_info, identity))
             server = _LOOPBACK if tunnel else direct_server(plan, self._node_info)
             options = plan.options(tunnel.port if tunnel else None)
-            await self._mounter.mount(plan.source(server), mount.target, options)
+            source = plan.source(server)
+            with span("mount", volume=mount.volume_id, source=source, target=str(mount.target)):
+                await self._mounter.mount(source, mount.target, options)
         except MountUnfinished:
             raise
         except KubeEfsError as error:

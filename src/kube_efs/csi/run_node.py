@@ -34,6 +34,7 @@ from kube_efs.signals import run_until_stopped
 from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.health import Health, HealthServer, Heartbeat
 from kube_efs.telemetry.metrics import ApiServerMetrics, CsiMetrics, new_registry
+from kube_efs.telemetry.traces import tracing
 from kube_efs.tunnels.api.client import TunnelClient, connect_tunnels
 
 log = structlog.get_logger()
@@ -63,7 +64,8 @@ async def run_node(settings: NodeSettings, mounter: Mounter | None = None) -> No
 
     ``mounter`` mounts volumes in another way than with the kernel's NFS client.
     """
-    await run_until_stopped(_run(settings, mounter or SystemMounter()))
+    with tracing("kube-efs-node", node=settings.node_name):
+        await run_until_stopped(_run(settings, mounter or SystemMounter()))
     log.info("node-stopped", node=settings.node_name)
 
 

@@ -41,6 +41,7 @@ from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.model.volumes import FINALIZER, Location, Volume, VolumePhase
 from kube_efs.provisioning.guards import DataKept, Guards, Order, Permit, Removal
 from kube_efs.provisioning.volume_index import VolumeIndex
+from kube_efs.telemetry.traces import span
 
 log = structlog.get_logger(__name__)
 
@@ -341,7 +342,8 @@ class Engine:
             wanted = replace(made.volume(attempt), finalizers=(FINALIZER,) if self._finalizes else ())
             self._index.expect_volume(wanted)
             try:
-                return await self._store.create(wanted)
+                with span("volume.create", volume=wanted.name):
+                    return await self._store.create(wanted)
             except KubeAlreadyExists:
                 if found := await self._claims_own(wanted, plan, made):
                     return found

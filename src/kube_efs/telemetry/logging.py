@@ -43,6 +43,7 @@ _NOISY_LIBRARIES: Final = (
     "httpcore2",
     "httpx",
     "httpx2",
+    "urllib3",
 )
 _HANDLER_NAME: Final = "kube-efs"
 _FIRST_KEYS: Final[tuple[str, ...]] = ("timestamp", "level", "logger", "event")

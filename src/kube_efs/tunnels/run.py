@@ -34,6 +34,7 @@ from kube_efs.signals import run_until_stopped
 from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.health import Health, HealthServer
 from kube_efs.telemetry.metrics import ApiServerMetrics, TunnelMetrics, new_registry
+from kube_efs.telemetry.traces import tracing
 from kube_efs.tunnels.agent import TargetDocuments, TunnelAgent
 from kube_efs.tunnels.data_plane_choice import choose_data_plane
 from kube_efs.tunnels.files import write_atomically
@@ -55,7 +56,8 @@ COMPONENT = "kube-efs-tunnel"
 
 async def run_tunnel(settings: TunnelSettings) -> None:
     """Run until SIGTERM or SIGINT; raises InvalidSetting and StunnelMissing at the start."""
-    await run_until_stopped(_run(settings))
+    with tracing("kube-efs-tunnel", node=settings.node_name):
+        await run_until_stopped(_run(settings))
     log.info("tunnel-agent-stopped", node=settings.node_name)
 
 

@@ -12,22 +12,27 @@ from prometheus_client import CollectorRegistry
 from structlog.contextvars import get_contextvars
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
+from tests.collector import collecting
 from tests.unit.csi.served import Connect
 from tests.unit.logged import logged
 
 from kube_efs.csi.interceptors import mark_as_routine
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import (
+    ControllerServicer,
+    ControllerStub,
     IdentityServicer,
     IdentityStub,
     NodeServicer,
     NodeStub,
+    add_ControllerServicer_to_server,
     add_IdentityServicer_to_server,
     add_NodeServicer_to_server,
 )
 from kube_efs.csi.server import Service
 from kube_efs.model.csi.errors import ExistingVolumeDiffers
 from kube_efs.model.errors import AwsDenied, AwsLimitReached, InvalidValue
+from kube_efs.telemetry.traces import span, trace, tracing
 
 SECRET = "gh31-xk-external"
 PUBLISH = "/csi.v1.Node/NodePublishVolume"
@@ -313,3 +318,59 @@ async def test_caller_and_log_get_no_part_of_a_long_secret(connect: Connect, err
     assert "kQkQ" not in (caught.value.details() or "")
     assert "kQkQ" not in stream.getvalue()
     assert "call-" in stream.getvalue()
+
+
+class Controller(ControllerServicer):
+    """A Controller service that implements only CreateVolume, which fails."""
+
+    async def CreateVolume(
+        self, request: csi.CreateVolumeRequest, context: object
+    ) -> csi.CreateVolumeResponse:
+        with span("aws.CreateAccessPoint"):
+            raise AwsDenied("was denied", field="CreateAccessPoint", remedy="allow it")
+
+
+async def test_call_of_csi_provisioner_is_a_trace_with_claim_volume_and_error(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with collecting() as collector:
+        for name, value in collector.environment.items():
+            monkeypatch.setenv(name, value)
+        with tracing("kube-efs-controller"):
+            # Without the generated base class, gRPC has no method.
+            service = partial(add_ControllerServicer_to_server, Controller())  # type: ignore[abstract]
+            async with connect(service) as channel:
+                parameters = {
+                    "csi.storage.k8s.io/pvc/namespace": "team",
+                    "csi.storage.k8s.io/pvc/name": "data",
+                }
+                request = csi.CreateVolumeRequest(
+                    name="pvc-1", parameters=parameters, secrets={"key": SECRET}
+                )
+                with pytest.raises(grpc.aio.AioRpcError):
+                    await ControllerStub(channel).CreateVolume(request, timeout=30)
+        call = await collector.received("csi.CreateVolume")
+    assert call.attributes == {"volume": "pvc-1", "claim": "team/data", "error.type": "AwsDenied"}
+    assert call.error == "CreateAccessPoint: was denied; allow it"
+    [inner] = collector.inside(call)
+    assert (inner.name, inner.error) == ("aws.CreateAccessPoint", call.error)
+
+
+async def test_calls_that_are_repeated_all_the_time_are_not_traced(
+    connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Identity(IdentityServicer):
+        async def Probe(self, request: csi.ProbeRequest, context: object) -> csi.ProbeResponse:
+            return csi.ProbeResponse()
+
+    async with collecting() as collector:
+        for name, value in collector.environment.items():
+            monkeypatch.setenv(name, value)
+        with tracing("kube-efs-node"):
+            identity = partial(add_IdentityServicer_to_server, Identity())  # type: ignore[abstract]
+            async with connect(identity) as channel:
+                await IdentityStub(channel).Probe(csi.ProbeRequest(), timeout=30)
+            with trace("last"):
+                pass
+        await collector.received("last")
+    assert [one.name for one in collector.spans] == ["last"]

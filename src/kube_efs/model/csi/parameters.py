@@ -33,7 +33,12 @@ from kube_efs.model.csi.file_system_templates import (
 )
 from kube_efs.model.csi.parameter_texts import parse_boolean, parse_id, parse_mode
 from kube_efs.model.csi.root_directories import VolumeOrigin, check_pattern, parse_base, uses_claim
-from kube_efs.model.csi.sidecar_parameters import SIDECAR_PREFIX, is_file_system_type
+from kube_efs.model.csi.sidecar_parameters import (
+    CLAIM_NAME,
+    CLAIM_NAMESPACE,
+    SIDECAR_PREFIX,
+    is_file_system_type,
+)
 from kube_efs.model.csi.volume_handles import parse_strict_file_system_id
 from kube_efs.model.efs.directories import Directory
 from kube_efs.model.efs.ids import FileSystemId, ZoneName, parse_zone_name
@@ -45,8 +50,6 @@ from kube_efs.model.gids import GidRange
 # limit a class with several file systems or without access points.
 DEFAULT_GIDS = GidRange(minimum=50_000, maximum=7_000_000)
 
-_CLAIM_NAME = f"{SIDECAR_PREFIX}pvc/name"
-_CLAIM_NAMESPACE = f"{SIDECAR_PREFIX}pvc/namespace"
 _VOLUME_NAME = f"{SIDECAR_PREFIX}pv/name"
 
 _MODE = "provisioningMode"
@@ -154,8 +157,8 @@ class VolumeParameters:
 def parse_origin(parameters: Mapping[str, str]) -> VolumeOrigin:
     """The claim of the volume, as csi-provisioner reports it."""
     return VolumeOrigin(
-        claim_name=parameters.get(_CLAIM_NAME, ""),
-        claim_namespace=parameters.get(_CLAIM_NAMESPACE, ""),
+        claim_name=parameters.get(CLAIM_NAME, ""),
+        claim_namespace=parameters.get(CLAIM_NAMESPACE, ""),
         volume_name=parameters.get(_VOLUME_NAME, ""),
     )
 

@@ -11,6 +11,9 @@ from kube_efs.model.csi.errors import InvalidArgument
 from kube_efs.model.errors import InvalidValue
 
 SIDECAR_PREFIX = "csi.storage.k8s.io/"
+# csi-provisioner adds these to the parameters of a call (--extra-create-metadata).
+CLAIM_NAME = f"{SIDECAR_PREFIX}pvc/name"
+CLAIM_NAMESPACE = f"{SIDECAR_PREFIX}pvc/namespace"
 
 _FILE_SYSTEM_TYPE = f"{SIDECAR_PREFIX}fstype"
 _OLD_FILE_SYSTEM_TYPE = "fstype"  # in any case

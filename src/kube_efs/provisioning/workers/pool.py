@@ -38,6 +38,7 @@ from kube_efs.provisioning.workers.orders import (
 from kube_efs.provisioning.workers.pod_objects import WorkerOptions
 from kube_efs.provisioning.workers.pods import Busy, ReportMissing, WorkerPods
 from kube_efs.telemetry.metrics import ControllerMetrics, Outcome
+from kube_efs.telemetry.traces import span
 
 # A burst of claims arrives within some hundred milliseconds; a pod that starts after it serves all of them.
 _QUIET_SECONDS = 0.2
@@ -255,7 +256,14 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         task = _Task(job, item, loop.create_future(), since=loop.time(), confirm=confirm)
         lane.waiting.append(task)
         lane.arrived.set()
-        return await task.done
+        # The pod works for others too, so the span is about this directory and not about the pod.
+        with span(
+            "worker.directory",
+            action=job.action,
+            file_system=file_system_id,
+            directory=str(item.directory),
+        ):
+            return await task.done
 
     async def _serve(self, file_system_id: FileSystemId, lane: _Lane) -> None:
         await self._pods.listed()

@@ -12,6 +12,7 @@ import grpc
 import grpc.aio
 
 from kube_efs.model.errors import TunnelAgentUnavailable, TunnelError
+from kube_efs.telemetry.traces import span, trace_parent
 from kube_efs.tunnels.api.messages import FAILURE_KEY, parse_failure, parse_spec, render_spec
 from kube_efs.tunnels.protocol import tunnels_pb2 as pb
 from kube_efs.tunnels.protocol.tunnels_pb2_grpc import TunnelsStub
@@ -64,8 +65,12 @@ class TunnelClient:
     async def ensure(self, spec: TunnelSpec, holder: Holder) -> int:
         """The loopback port of a tunnel for this spec, which the holder holds until it releases it."""
         request = pb.EnsureRequest(spec=render_spec(spec), holder=holder)
-        async with self._connected():
-            return (await self._stub.Ensure(request, timeout=self._timeout_seconds)).port
+        with span("tunnel.request", file_system=spec.file_system_id):
+            async with self._connected():
+                answer = await self._stub.Ensure(
+                    request, timeout=self._timeout_seconds, metadata=trace_parent()
+                )
+        return answer.port
 
     async def ensure_for_pod(self, spec: TunnelSpec, holder: Holder, token: str) -> int:
         """The same for a spec with the service account of a pod, of which ``token`` is a token.
@@ -73,8 +78,12 @@ class TunnelClient:
         A call for an existing tunnel gives the agent the token for the next renewal of its certificate.
         """
         request = pb.EnsureForPodRequest(spec=render_spec(spec), holder=holder, token=token)
-        async with self._connected():
-            return (await self._stub.EnsureForPod(request, timeout=self._timeout_seconds)).port
+        with span("tunnel.request", file_system=spec.file_system_id):
+            async with self._connected():
+                answer = await self._stub.EnsureForPod(
+                    request, timeout=self._timeout_seconds, metadata=trace_parent()
+                )
+        return answer.port
 
     async def release(self, holder: Holder) -> None:
         """Release all tunnels of the holder; having none is not an error."""

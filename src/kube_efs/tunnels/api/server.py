@@ -22,6 +22,7 @@ from kube_efs.model.errors import (
     public_text,
 )
 from kube_efs.model.secrets import hidden_here, shortened
+from kube_efs.telemetry.traces import TRACE_PARENT, continued_trace
 from kube_efs.tunnels.api.messages import FAILURE_KEY, parse_spec, render_failure, render_spec
 from kube_efs.tunnels.on_demand.tunnels import OnDemandTunnels
 from kube_efs.tunnels.protocol import tunnels_pb2 as pb
@@ -102,7 +103,8 @@ class _Tunnels(TunnelsServicer):
     async def Ensure(self, request: pb.EnsureRequest, context: _Context) -> pb.EnsureResponse:  # noqa: N802
         async def answer() -> pb.EnsureResponse:
             spec, holder = parse_spec(request.spec), parse_holder(request.holder)
-            return pb.EnsureResponse(port=await self._tunnels.ensure(spec, holder))
+            with continued_trace("tunnel.open", _trace_parent_of(context), file_system=spec.file_system_id):
+                return pb.EnsureResponse(port=await self._tunnels.ensure(spec, holder))
 
         return await _respond(context, answer)
 
@@ -111,7 +113,8 @@ class _Tunnels(TunnelsServicer):
     ) -> pb.EnsureResponse:
         async def answer() -> pb.EnsureResponse:
             spec, holder = parse_spec(request.spec), parse_holder(request.holder)
-            return pb.EnsureResponse(port=await self._tunnels.ensure(spec, holder, request.token))
+            with continued_trace("tunnel.open", _trace_parent_of(context), file_system=spec.file_system_id):
+                return pb.EnsureResponse(port=await self._tunnels.ensure(spec, holder, request.token))
 
         with hidden_here([request.token]):
             return await _respond(context, answer)
@@ -141,6 +144,12 @@ class _Tunnels(TunnelsServicer):
             return pb.ReconcileResponse(released=sorted(released))
 
         return await _respond(context, answer)
+
+
+def _trace_parent_of(context: _Context) -> str:
+    """The span of the caller; empty if it records none."""
+    found = dict(context.invocation_metadata() or ()).get(TRACE_PARENT, "")
+    return found if isinstance(found, str) else ""
 
 
 async def _respond(context: _Context, answer: Callable[[], Awaitable[_Answer]]) -> _Answer:

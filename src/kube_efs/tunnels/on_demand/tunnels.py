@@ -29,6 +29,7 @@ import structlog
 
 from kube_efs.aws.credential_sources import CredentialSource, ServiceAccountIdentity
 from kube_efs.model.errors import TunnelNotReady
+from kube_efs.telemetry.traces import span
 from kube_efs.tunnels.files import write_to_completion
 from kube_efs.tunnels.mount_targets import NFS_PORT, Candidate
 from kube_efs.tunnels.on_demand.ca_files import check_ca_file
@@ -124,9 +125,10 @@ class OnDemandTunnels:
         try:
             async with asyncio.timeout(limit):
                 await self._check_ca_file(spec, holder)
-                with self._pending(spec.name):
+                with self._pending(spec.name), span("tunnel.reserve"):
                     port = await self._reserve(spec, holder, pod_token)
-                await self._plan.wait_until_listening(spec.name)
+                with span("tunnel.listen"):
+                    await self._plan.wait_until_listening(spec.name)
         except TimeoutError as error:
             raise TunnelNotReady(
                 f"was not ready within {limit:g} s",
