@@ -181,7 +181,7 @@ class AwsConnection:
     ) -> AsyncIterator[tuple[Client, asyncio.Timeout]]:
         # The wait for other calls is a part of the span.
         with span(f"aws.{_label(service, operation)}", subject=str(subject)):
-            # The slot is held until the last retry and the last page, so this also limits concurrent requests.
+            # Held until the last retry and the last page, so this also limits concurrent requests.
             async with self._slots:
                 started = time.monotonic()
                 iam_action = f"{_IAM_PREFIXES[service]}:{operation}"
