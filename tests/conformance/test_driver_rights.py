@@ -113,6 +113,7 @@ async def audited(tmp_path_factory: pytest.TempPathFactory) -> AsyncGenerator[Au
         ) as cluster:
             await _tunnel_volume(cluster)
             await _csi_volume(cluster)
+            await _file_system_for_a_claim(cluster)
             await _shared_volume(cluster)
             await _snapshot(cluster)
             yield AuditedCluster(log)
@@ -137,6 +138,13 @@ async def _csi_volume(cluster: EmbeddedCluster) -> None:
     await steps.allow_expansion(cluster.client, storage_class)
     await claims.provisioned(storage_class, "data")
     await steps.expand(cluster.client, claims.namespace, "data", "4Gi")
+    await csi_steps.removed(cluster, claims, "data")
+
+
+async def _file_system_for_a_claim(cluster: EmbeddedCluster) -> None:
+    claims = await Claims.of(cluster)
+    storage_class = await csi_steps.new_class(cluster.client, parameters={"provisioningMode": "efs-fs"})
+    await claims.provisioned(storage_class, "data")
     await csi_steps.removed(cluster, claims, "data")
 
 

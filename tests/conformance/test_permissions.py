@@ -86,6 +86,7 @@ ALLOWED = {
         *_calls("get", "secrets", OTHER, "role"),  # references
         *_calls("get", "configmaps", OTHER, "file-systems"),
         *_calls("get", "nodes", name="first"),  # location
+        *_calls("list", "nodes"),  # backends/csi/file_systems
         *_calls("get", "infrastructures.config.openshift.io", name="cluster"),
         *_calls("list watch", "csinodes.storage.k8s.io"),  # workers/placement
         *_calls("list watch", "daemonsets.apps", NAMESPACE, TUNNEL),
@@ -132,7 +133,7 @@ REFUSED = {
         *_calls("get", "secrets", NAMESPACE, "role"),
         *_calls("list watch create patch delete", "configmaps", OTHER, "file-systems"),
         *_calls("create", "serviceaccounts/token", NAMESPACE, MANAGER),
-        *_calls("list watch", "nodes"),
+        *_calls("watch", "nodes"),
         *_calls("patch update", "nodes", name="first"),
         *_calls("list watch create update patch delete", "csidrivers.storage.k8s.io", name="efs.csi.aws.com"),
         *_calls("create update patch delete", "csinodes.storage.k8s.io"),
