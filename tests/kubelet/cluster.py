@@ -256,6 +256,7 @@ async def running_cluster(folder: Path, *, image: str) -> AsyncIterator[Cluster]
                 kubeconfig=plane.node_kubeconfig(NODE),
                 api_server_ca=plane.ca_file,
                 archives=[folder / name for name in ("busybox.tar", "own.tar-0", "own.tar-1")],
+                provider_id=f"aws:///{efs.subnets[0].zone}/{efs.instance_id}",
             )
         )
         kubectl = Kubectl(plane.admin_kubeconfig, seconds=PATIENCE_SECONDS + 10)

@@ -42,16 +42,24 @@ class Done:
 class Node:
     """The node while its context is open; ``folder`` has its configuration, its disk and all its logs.
 
-    The ``archives`` have the images that the node has pulled.
+    The ``archives`` have the images that the node has pulled; the ``provider_id`` tells its instance in EC2.
     """
 
     def __init__(
-        self, name: str, folder: Path, *, kubeconfig: Path, api_server_ca: Path, archives: Sequence[Path]
+        self,
+        name: str,
+        folder: Path,
+        *,
+        kubeconfig: Path,
+        api_server_ca: Path,
+        archives: Sequence[Path],
+        provider_id: str,
     ) -> None:
         self.name = name
         self.folder = folder
         self._archives = archives
         self._kubeconfig = kubeconfig
+        self._provider_id = provider_id
         self._api_server_ca = api_server_ca
         self._machine: asyncio.subprocess.Process | None = None
 
@@ -158,7 +166,9 @@ class Node:
         shutil.copy(_HERE / "containerd.toml", self.folder)
         shutil.copy(self._kubeconfig, self.folder / "kubeconfig")
         shutil.copy(self._api_server_ca, self.folder / "ca.crt")
-        (self.folder / "kubelet.yaml").write_text(yaml.safe_dump(_KUBELET))
+        (self.folder / "kubelet.yaml").write_text(
+            yaml.safe_dump(_KUBELET | {"providerID": self._provider_id})
+        )
         (self.folder / "cni").mkdir()
         (self.folder / "cni" / "10-pods.conflist").write_text(json.dumps(_POD_NETWORK))
 
@@ -200,7 +210,6 @@ _KUBELET = {
         **dict.fromkeys(("nodefs.available", "nodefs.inodesFree", "imagefs.available"), "0%"),
     },
     "evictionPressureTransitionPeriod": "10s",
-    "providerID": "aws:///us-east-1a/i-0123456789abcdef0",
     "registerWithTaints": [{"key": "efs.csi.aws.com/agent-not-ready", "effect": "NoExecute"}],
     "nodeStatusUpdateFrequency": "5s",
 }

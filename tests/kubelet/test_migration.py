@@ -159,7 +159,7 @@ def _older_driver(cluster: Cluster, mount_target: str) -> list[dict[str, Any]]:
     plugin = {
         "name": "efs-plugin",
         "image": cluster.image,
-        "command": ["/opt/kube-efs/bin/python", "-c", _PROGRAM, "i-0123456789abcdef0"],
+        "command": ["/opt/kube-efs/bin/python", "-c", _PROGRAM, cluster.efs.instance_id],
         "env": [{"name": "MOUNT_TARGETS", "value": json.dumps({cluster.file_system: mount_target})}],
         "securityContext": {"privileged": True, "runAsUser": 0},
         "volumeMounts": mounts,

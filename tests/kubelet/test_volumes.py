@@ -165,9 +165,10 @@ async def test_driver_is_registered_and_the_taint_is_removed(cluster: Cluster) -
     node = await cluster.get("node", NODE)
     assert driver == {
         "name": DRIVER,
-        "nodeID": "i-0123456789abcdef0",
+        "nodeID": cluster.efs.instance_id,
         "topologyKeys": ["topology.kubernetes.io/zone"],
     }
+    assert node["spec"]["providerID"].endswith(f"/{cluster.efs.instance_id}")
     assert "taints" not in node["spec"]
     assert node["metadata"]["labels"]["topology.kubernetes.io/zone"] == "us-east-1a"
 
