@@ -99,6 +99,18 @@ async def test_file_system_is_created_once_with_its_mount_targets_and_security_g
     assert messages[-1] == "all mount targets are available"
 
 
+async def test_two_commands_at_the_same_time_create_one_file_system(
+    world: World, gateway: AwsGateway
+) -> None:
+    made = await asyncio.gather(
+        *(create_file_system(gateway, world.request(), lambda _: None) for _ in range(2))
+    )
+    assert made[0]
+    assert made[0] == made[1]
+    targets = await gateway.mount_targets(made[0])
+    assert sorted(one.zone or "" for one in targets) == ["us-east-1a", "us-east-1b"]
+
+
 async def test_dry_run_creates_nothing(world: World, gateway: AwsGateway) -> None:
     messages = list[str]()
     assert await create_file_system(gateway, world.request(dry_run=True), messages.append) is None

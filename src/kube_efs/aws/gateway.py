@@ -1,8 +1,9 @@
 """Reads and creates file systems and mount targets of EFS."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from types import MappingProxyType, TracebackType
-from typing import Self
+from typing import Final, Self
 
 from kube_efs.aws.access_points import AwsAccessPoints
 from kube_efs.aws.connection import AwsConnection, AwsOptions, Service
@@ -12,7 +13,7 @@ from kube_efs.aws.interfaces import AwsInterfaces
 from kube_efs.aws.made_file_systems import AwsMadeFileSystems
 from kube_efs.aws.network import AwsNetwork
 from kube_efs.aws.network_acls import AwsNetworkAcls
-from kube_efs.aws.owned import AwsOwned
+from kube_efs.aws.owned import AwsOwned, Subnet
 from kube_efs.aws.responses import parse_file_system, parse_mount_target, understood, understood_one
 from kube_efs.aws.s3_files import AwsS3Files
 from kube_efs.aws.security_groups import AwsSecurityGroups
@@ -20,6 +21,8 @@ from kube_efs.model.efs.file_systems import FileSystem, MountTarget
 from kube_efs.model.efs.ids import FileSystemId, MountTargetId, SubnetId, ZoneName
 from kube_efs.model.errors import AwsError, AwsNotFound
 from kube_efs.telemetry.metrics import AwsMetrics
+
+_TARGET_EXISTS: Final = "MountTargetConflict"
 
 
 class AwsGateway:
@@ -147,6 +150,41 @@ class AwsGateway:
             **({"SecurityGroups": list(security_groups)} if security_groups else {}),
         )
         return understood_one(parse_mount_target, [answer], operation=operation, subject=subject)
+
+    async def ensure_mount_targets(
+        self, file_system_id: FileSystemId, subnets: Iterable[Subnet], security_groups: Collection[str]
+    ) -> None:
+        """Create the mount targets that are missing, one in the zone of each subnet.
+
+        They may still be in the state ``creating``. One that AWS is deleting is replaced by a later call.
+        """
+        zones = {one.zone for one in await self.mount_targets(file_system_id) if not one.state.ending}
+        for subnet in subnets:
+            if subnet.zone in zones:
+                continue
+            try:
+                await self.create_mount_target(
+                    file_system_id, subnet.subnet_id, security_groups=security_groups
+                )
+            except AwsError as error:
+                # By an earlier call whose answer was lost, or by another process; or AWS still deletes one.
+                if error_code(error) != _TARGET_EXISTS:
+                    raise
+
+    async def delete_mount_targets(self, file_system_id: FileSystemId) -> int:
+        """Delete all mount targets of a file system; gives how many still exist, in any state.
+
+        The deletion takes AWS a minute or so: repeat the call until it gives 0, as for a missing file system.
+        """
+        try:
+            targets = await self.mount_targets(file_system_id)
+        except AwsNotFound:
+            return 0
+        for one in targets:
+            if not one.state.ending:
+                with suppress(AwsNotFound):
+                    await self.delete_mount_target(one.mount_target_id)
+        return len(targets)
 
     async def delete_mount_target(self, mount_target_id: MountTargetId) -> None:
         """Delete a mount target; connections through it break."""

@@ -18,7 +18,8 @@ from kube_efs.model.errors import AwsError, InvalidValue
 
 NFS_PORT: Final = 2049
 _BATCH: Final = 100
-_DUPLICATE: Final = "InvalidPermission.Duplicate"
+_GROUP_EXISTS: Final = "InvalidGroup.Duplicate"
+_RULE_EXISTS: Final = "InvalidPermission.Duplicate"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +115,17 @@ class AwsOwned:
         self, name: str, vpc_id: VpcId, ranges: Iterable[str], tags: Mapping[str, str]
     ) -> str:
         """The security group of that name for mount targets, which allows NFS from these ranges."""
-        group = await self._security_group(name, vpc_id) or await self._create_group(name, vpc_id, tags)
+        group = await self._security_group(name, vpc_id)
+        if group is None:
+            try:
+                group = await self._create_group(name, vpc_id, tags)
+            except AwsError as error:
+                # By an earlier call whose answer was lost, or by another process.
+                group = (
+                    await self._security_group(name, vpc_id) if error_code(error) == _GROUP_EXISTS else None
+                )
+                if group is None:
+                    raise
         permission = {
             "IpProtocol": "tcp",
             "FromPort": NFS_PORT,
@@ -130,7 +141,7 @@ class AwsOwned:
                     IpPermissions=[{**permission, "IpRanges": [{"CidrIp": one}]}],
                 )
             except AwsError as error:
-                if error_code(error) != _DUPLICATE:
+                if error_code(error) != _RULE_EXISTS:
                     raise
         return group
 

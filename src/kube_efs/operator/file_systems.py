@@ -66,7 +66,14 @@ async def create_file_system(
     )
     show(f"file system {system.file_system_id}")
     await _until(lambda: _is_usable(gateway, system), f"file system {system.file_system_id}")
-    await _ensure_mount_targets(gateway, system.file_system_id, subnets, group)
+
+    async def has_targets() -> bool:
+        # Repeated, because AWS may still be deleting a mount target of an earlier command.
+        await gateway.ensure_mount_targets(system.file_system_id, subnets, [group])
+        targets = await gateway.mount_targets(system.file_system_id)
+        return {one.zone for one in subnets} <= {one.zone for one in targets if one.state.usable}
+
+    await _until(has_targets, f"mount targets of {system.file_system_id}")
     show("all mount targets are available")
     return system.file_system_id
 
@@ -110,37 +117,16 @@ async def _instances(kubeconfig: Path | None) -> frozenset[str]:
         return await ClusterFacts(client).instance_ids()
 
 
-async def _ensure_mount_targets(
-    gateway: AwsGateway, file_system_id: FileSystemId, subnets: Iterable[Subnet], group: str
-) -> None:
-    zones = {one.zone for one in await gateway.mount_targets(file_system_id)}
-    for one in subnets:
-        if one.zone not in zones:
-            await gateway.create_mount_target(file_system_id, one.subnet_id, security_groups=[group])
-
-    async def are_usable() -> bool:
-        targets = await gateway.mount_targets(file_system_id)
-        return bool(targets) and all(one.state.usable for one in targets)
-
-    await _until(are_usable, f"mount targets of {file_system_id}")
-
-
 async def _is_usable(gateway: AwsGateway, system: FileSystem) -> bool:
     return (await gateway.file_system(system.file_system_id)).state.usable
 
 
 async def _delete_file_system(gateway: AwsGateway, file_system_id: FileSystemId) -> None:
-    try:
-        for one in await gateway.mount_targets(file_system_id):
-            await _ignoring_not_found(gateway.delete_mount_target(one.mount_target_id))
-        await _until(lambda: _has_none(gateway, file_system_id), f"mount targets of {file_system_id}")
-        await gateway.delete_file_system(file_system_id)
-    except AwsNotFound:
-        return
+    async def has_no_targets() -> bool:
+        return not await gateway.delete_mount_targets(file_system_id)
 
-
-async def _has_none(gateway: AwsGateway, file_system_id: FileSystemId) -> bool:
-    return not await gateway.mount_targets(file_system_id)
+    await _until(has_no_targets, f"mount targets of {file_system_id}")
+    await _ignoring_not_found(gateway.delete_file_system(file_system_id))
 
 
 async def _ignoring_not_found(call: Awaitable[object]) -> None:

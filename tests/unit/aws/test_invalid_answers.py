@@ -30,6 +30,7 @@ from kube_efs.aws.credentials import assume_role
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.aws.metadata import InstanceMetadata
 from kube_efs.aws.network import VpcId
+from kube_efs.aws.owned import Subnet
 from kube_efs.model.csi.access_points import AccessPointRequest, PosixUser
 from kube_efs.model.csi.file_system_templates import FileSystemTemplate
 from kube_efs.model.csi.made_file_systems import Stage
@@ -311,6 +312,7 @@ def _calls(gateway: AwsGateway) -> dict[str, Callable[[], Awaitable[object]]]:
     points, owned, network = gateway.access_points, gateway.owned, gateway.network
     s3_files, made = gateway.s3_files, gateway.made_file_systems
     subnet, vpc, zone = SubnetId("subnet-1"), VpcId("vpc-1"), ZoneName("eu-west-1a")
+    place = Subnet(subnet_id=subnet, zone=zone, vpc_id=vpc)
     request = AccessPointRequest(
         file_system_id=FS,
         client_token="token",
@@ -329,6 +331,8 @@ def _calls(gateway: AwsGateway) -> dict[str, Callable[[], Awaitable[object]]]:
         "delete_file_system": lambda: gateway.delete_file_system(FS),
         "create_mount_target": lambda: gateway.create_mount_target(FS, subnet),
         "delete_mount_target": lambda: gateway.delete_mount_target(MT),
+        "ensure_mount_targets": lambda: gateway.ensure_mount_targets(FS, [place], ["sg-1"]),
+        "delete_mount_targets": lambda: gateway.delete_mount_targets(FS),
         "network.subnets": lambda: network.subnets([subnet]),
         "network.create_vpc": lambda: network.create_vpc("10.0.0.0/16"),
         "network.create_subnet": lambda: network.create_subnet(vpc, "10.0.0.0/24", zone),

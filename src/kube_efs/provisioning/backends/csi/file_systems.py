@@ -13,7 +13,7 @@ system with mount targets.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final, Protocol
@@ -21,7 +21,6 @@ from weakref import WeakValueDictionary
 
 import structlog
 
-from kube_efs.aws.errors import error_code
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.aws.owned import Subnet, one_of_each_zone
 from kube_efs.kube.references import References
@@ -45,7 +44,6 @@ from kube_efs.model.efs.file_systems import LifeCycleState, MountTarget
 from kube_efs.model.efs.ids import ClaimUid, FileSystemId
 from kube_efs.model.errors import (
     AwsAlreadyExists,
-    AwsError,
     AwsNotFound,
     InvalidValue,
     KubeNotFound,
@@ -62,7 +60,6 @@ CALL_SECONDS: Final = 180.0
 _VISIBLE_SECONDS: Final = 5.0
 # A file system takes seconds, a mount target a minute or two.
 _POLL_SECONDS: Final = 2.0
-_CONFLICT: Final = "MountTargetConflict"
 
 
 class Cluster(Protocol):
@@ -421,7 +418,7 @@ class FileSystems:
                 found.security_group, vpc_id, ranges, tags
             )
             groups = (group,)
-        await self._ensure_mount_targets(name, subnets, groups)
+        await self._gateway.ensure_mount_targets(name, subnets, groups)
         wanted, last = {one.zone for one in subnets}, -1
         while last < len(wanted):
             targets = [one for one in await self._gateway.mount_targets(name) if one.zone in wanted]
@@ -441,20 +438,6 @@ class FileSystems:
         """
         targets = await self._mount_targets(found.file_system_id) if found.state.usable else ()
         return {one.zone for one in subnets} <= {one.zone for one in targets if one.state.usable}
-
-    async def _ensure_mount_targets(
-        self, name: FileSystemId, subnets: Iterable[Subnet], groups: Collection[str]
-    ) -> None:
-        zones = {one.zone for one in await self._gateway.mount_targets(name) if not one.state.ending}
-        for subnet in subnets:
-            if subnet.zone in zones:
-                continue
-            try:
-                await self._gateway.create_mount_target(name, subnet.subnet_id, security_groups=groups)
-            except AwsError as error:
-                # By an earlier call whose answer was lost, or by another controller.
-                if error_code(error) != _CONFLICT:
-                    raise
 
     async def _subnets(self, template: FileSystemTemplate) -> Sequence[Subnet]:
         """The subnets of the mount targets, one of each zone of the file system."""
@@ -483,16 +466,10 @@ class FileSystems:
 
     async def _delete_mount_targets(self, name: FileSystemId) -> None:
         until = _now() + self._patience_seconds
-        while targets := await self._mount_targets(name):
-            for one in targets:
-                if not one.state.ending:
-                    try:
-                        await self._gateway.delete_mount_target(one.mount_target_id)
-                    except AwsNotFound:
-                        continue
+        while left := await self._gateway.delete_mount_targets(name):
             if _now() >= until:
                 raise NotYet(
-                    f"still has {len(targets)} mount targets, which AWS deletes",
+                    f"still has {left} mount targets, which AWS deletes",
                     field="file system",
                     value=name,
                     remedy="the removal is continued",
