@@ -4,6 +4,7 @@ Pages indent what belongs to an element of a list by the width of its marker, as
 understand it. Python-Markdown, which mkdocs uses, wants four blanks, and no fences there.
 """
 
+import os
 import posixpath
 import re
 from collections.abc import Iterator
@@ -25,10 +26,17 @@ _ITEM: Final = re.compile(r" *(?:[*-]|[0-9]+\.) +(?=\S)")
 _FENCE: Final = re.compile(r" *```")
 _MARK: Final = re.compile(r" *<!-- .* -->")
 _STEP: Final = 4 * " "
+# mike sets it when it builds the site of a release.
+_VERSION: Final = "MIKE_DOCS_VERSION"
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Take the navigation from the index: each heading with the list below it."""
+    """Take the navigation from the index: each heading with the list below it.
+
+    Only published sites have a menu of versions, because others have no list of them.
+    """
+    if _VERSION in os.environ:
+        config.extra_javascript.append("versions.js")
     sections: list[dict[str, object]] = [{"Home": "index.md"}]
     entries: list[dict[str, str]] = []
     for line in (Path(config.docs_dir) / "index.md").read_text(encoding="utf-8").splitlines():

@@ -1,10 +1,14 @@
 """The site: every page is in the navigation, no link is broken, and a browser shows all pages as they are."""
 
+import json
+import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -87,6 +91,12 @@ def pages(site: Path) -> list[str]:
 @pytest_asyncio.fixture
 async def shown(site: Path, tmp_path: Path) -> AsyncIterator[tuple[Page, str]]:
     """A browser, and the address of the site."""
+    async with _served(site, tmp_path) as served:
+        yield served
+
+
+@asynccontextmanager
+async def _served(site: Path, tmp_path: Path) -> AsyncGenerator[tuple[Page, str], None]:
     if PROGRAM is None:
         pytest.skip("there is no Chromium (Debian: chromium-headless-shell)")
     application = web.Application()
@@ -137,6 +147,51 @@ async def test_search_finds_a_page(shown: tuple[Page, str]) -> None:
     found = "[...document.querySelectorAll('#mkdocs-search-results article a')].map((one) => one.href)"
     links = await eventually(lambda: page.evaluate(found), what="the search has results")
     assert any(link.startswith(f"{url}tunnels.html") for link in links)
+
+
+async def test_reader_of_a_published_site_can_choose_the_version(tmp_path: Path) -> None:
+    published, config = tmp_path / "published", tmp_path / "mkdocs.yml"
+    published.mkdir()
+    places = {
+        "docs_dir": ROOT / "docs",
+        "hooks": [ROOT / "scripts/docs_site.py"],
+        "site_dir": tmp_path / "site",
+    }
+    config.write_text(json.dumps({"INHERIT": ROOT / "mkdocs.yml", **places}, default=str))
+    _run(published, "git", "init", "--quiet")
+    for key in ("name", "email"):
+        _run(published, "git", "config", f"user.{key}", "test@example.com")
+    _run(published, "git", "commit", "--quiet", "--allow-empty", "--message", "docs: start")
+    for version in ("0.1.0", "0.2.0"):
+        # As in docs/releasing.md. mike publishes in the repository of its working directory.
+        mike = ["mike", "deploy", "--config-file", str(config)]
+        _run(published, *mike, "--update-aliases", "--alias-type", "copy", version, "latest")
+    _run(published, "git", "checkout", "--quiet", "gh-pages")
+    menu = "document.querySelector('[aria-label=Version]')"
+    options = f"[...({menu}?.options ?? [])].map((one) => [one.text, one.selected])"
+    async with _served(published, tmp_path) as (page, url):
+        for folder in ("latest", "0.2.0"):
+            await page.visit(f"{url}{folder}/how-to/eks.html")
+            found = await eventually(partial(page.evaluate, options), what="the menu of versions")
+            assert found == [["0.2.0", True], ["0.1.0", False]]
+        await page.evaluate(f"{menu}.value = '0.1.0', {menu}.dispatchEvent(new Event('change'))")
+        await eventually(
+            lambda: page.evaluate("location.pathname.startsWith('/0.1.0/')"), what="the other version"
+        )
+
+
+def _run(folder: Path, *command: str) -> None:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(
