@@ -239,11 +239,16 @@ class TreeCopier:
         )
 
     def _remove_vanished(self, source: int, target: int, path: Sequence[str]) -> None:
-        for chunk in _chunks(target, frozenset(), path):
-            for name, found in chunk:
-                with _about((*path, name)):
-                    if stat_or_none(name, source) is None:
-                        self._remove(target, name, found)
+        removed = -1
+        # Again after each removal, because an NFS server may omit names while others are removed.
+        while removed:
+            removed = 0
+            for chunk in _chunks(target, frozenset(), path):
+                for name, found in chunk:
+                    with _about((*path, name)):
+                        if stat_or_none(name, source) is None:
+                            self._remove(target, name, found)
+                            removed += 1
 
     def _remove(self, target: int, name: str, found: os.stat_result) -> None:
         """Remove a name from the unfinished copy."""

@@ -16,7 +16,7 @@ from tests.unmounting import unmount
 from kube_efs.model.copies import COPIES, SNAPSHOTS, Copied, CopyTerms, Owner
 from kube_efs.model.efs.directories import Directory, parse_directory
 from kube_efs.model.errors import CopyDiffers, KubeEfsError, WorkerFailed, WorkerRefused
-from kube_efs.provisioning.workers import copying
+from kube_efs.provisioning.workers import copying, tree_copy
 from kube_efs.provisioning.workers.opening import OPEN_DIRECTORY
 from kube_efs.provisioning.workers.trash import TRASH
 
@@ -228,6 +228,40 @@ def test_changes_between_two_attempts_are_copied(efs: Path) -> None:
     (efs / "claims/old/sub/pipe").unlink()
     if os.geteuid() == 0:
         os.chown(efs / "claims/old/sub/line\nbreak", 7, 8)
+    copied(efs)
+    assert described(efs / "claims/new") == described(efs / "claims/old")
+
+
+def test_names_that_a_listing_omits_do_not_stay_in_the_copy(
+    efs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(efs / "claims/old")
+    for number in range(10):
+        (efs / f"claims/old/file {number}").touch()
+    with killed_after(90), pytest.raises(_Killed):
+        copied(efs)
+    gone = list((efs / "claims/old").glob("file *"))
+    for path in gone:
+        path.unlink()
+    partial = next((efs / ".kube-efs-copies").rglob("tree"))
+    assert sum((partial / path.name).exists() for path in gone) > 2
+    former = os.scandir
+
+    @contextmanager
+    def by_position(folder: int) -> Iterator[Iterator[os.DirEntry[str]]]:
+        """A server that counts entries: after a removal, its next answer omits the one that moved up."""
+
+        def entries() -> Iterator[os.DirEntry[str]]:
+            position = 0
+            while position < len(names := sorted(os.listdir(folder))):
+                with former(folder) as listing:
+                    yield next(one for one in listing if one.name == names[position])
+                position += 1
+
+        yield entries()
+
+    monkeypatch.setattr(os, "scandir", by_position)
+    monkeypatch.setattr(tree_copy, "_CHUNK", 1)
     copied(efs)
     assert described(efs / "claims/new") == described(efs / "claims/old")
 
