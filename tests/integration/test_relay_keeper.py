@@ -18,6 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 from prometheus_client import CollectorRegistry
+from structlog.testing import capture_logs
 from tests.integration.nfs_backend import Authority, Backend, free_address
 from tests.integration.relay_runner import service_of
 from tests.integration.tunnel_node import (
@@ -42,6 +43,7 @@ from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.data_plane import STUNNEL, DataPlaneChoice, DataPlaneName, TunnelService
 from kube_efs.tunnels.detached_process import running_commands
 from kube_efs.tunnels.options import TunnelOptions
+from kube_efs.tunnels.relay import keeper as relay_keeper
 from kube_efs.tunnels.relay.keeper import RelayKeeper
 from kube_efs.tunnels.sockets.ports import listening_ports
 from kube_efs.tunnels.status import TunnelState
@@ -181,6 +183,28 @@ async def test_predecessor_keeps_its_connections_and_is_reported(
             assert relay_at(options, service.port) == keeper.report.relay_pid
             async with keeping_after(options, keeper) as following:
                 assert following.report.leaving == (first,)
+            writer.close()
+
+
+async def test_relay_that_answers_stays_if_no_successor_starts(
+    options: TunnelOptions, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = free_address()
+    with socket.create_server((address, 2049)):  # accepts, and never answers
+        async with keeping(options, service_of(address, ca_file=authority.file)) as keeper:
+            [service] = keeper.report.loaded.values()
+            first = keeper.report.relay_pid
+            assert first
+            _, writer = await asyncio.open_connection("127.0.0.1", service.port)
+            with monkeypatch.context() as broken, capture_logs() as logs:
+                broken.setattr(relay_keeper, "_MODULE", "kube_efs.tunnels.relay.missing")
+                keeper.reload_or_replace([service.port])
+                await eventually(
+                    lambda: any(one["event"] == "relay-not-started" for one in logs), "no successor"
+                )
+            keeper.reload_or_replace([service.port])
+            await eventually(lambda: keeper.report.leaving == (first,), "the predecessor")
+            assert keeper.report.relay_pid not in {None, first}
             writer.close()
 
 

@@ -10,7 +10,7 @@ differs. What the relay has is read from it when it is taken over, and after a c
 
 * If the relay ends, a new one starts at once and gets all services. The kernel reconnects its mounts.
 * If it does not accept connections, but answers, a successor takes its listeners, and no connection breaks.
-  The old one stays for its connections: it is ``leaving``.
+  The old one stays for its connections: it is ``leaving``. It also stays if no successor can be started.
 * If it does not answer either, it hangs with its connections, and is killed.
 """
 
@@ -201,15 +201,20 @@ class RelayKeeper:
         self._loaded, self._is_unsure = {}, True
 
     async def _replace(self, process: DetachedProcess) -> None:
-        """Start a successor, or end a relay that does not hand over: it hangs, and so do its connections."""
-        with suppress(RelayUnavailable):
+        """Start a successor. A relay that does not answer is ended: it hangs, and so do its connections.
+
+        One that answers stays if no successor starts, because its connections work. The next failure to
+        connect to its ports leads here again.
+        """
+        try:
             await self._control.state()
-            if successor := await self._spawn():
-                self._leaving[process.pid] = process
-                self._process, self._is_unsure = successor, True
-                return
-        await process.stop(timeout_seconds=_STOP_SECONDS)
-        self._handle_ends()
+        except RelayUnavailable:
+            await process.stop(timeout_seconds=_STOP_SECONDS)
+            self._handle_ends()
+            return
+        if successor := await self._spawn():
+            self._leaving[process.pid] = process
+            self._process, self._is_unsure = successor, True
 
     async def _spawn(self) -> DetachedProcess | None:
         """A new relay that answers; None if it does not, and the log has the reason."""
