@@ -81,7 +81,7 @@ async def test_refused_claim_has_the_text_of_its_event_in_its_trace(
 ) -> None:
     client, namespace = cluster.client, await steps.new_namespace(cluster.client)
     storage_class = await steps.new_class(client, default_file_system_id="auto")
-    await client.create(steps.claim(namespace, "wrong", storage_class, {"volume_name": "../wrong"}))
+    await client.create(steps.claim(namespace, "wrong", storage_class, {"file_system_id": "wrong"}))
 
     claim = await collector.received("claim.provision", claim=f"{namespace}/wrong")
 
