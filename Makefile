@@ -16,9 +16,8 @@ CORES := $(shell nproc)
 # In `make test`, one worker more than cores, because in most seconds one of them waits.
 WORKERS := $(shell echo $$(( $(CORES) + 1 )))
 # What `make test` runs, the longest first. The scenarios of ordinary/ share a cluster and kill nothing, so they are quick.
-QUICK := tests/scenarios/ordinary tests/simulation tests/unit tests/docs/test_site.py tests/docs/test_manuals.py \
-  tests/docs/test_pages.py tests/docs/test_weaknesses.py tests/docs/test_compatibility.py tests/docs/test_reliability.py \
-  tests/docs/test_how_to.py
+QUICK := tests/scenarios/ordinary tests/simulation tests/unit tests/docs/test_manuals.py tests/docs/test_pages.py \
+  tests/docs/test_weaknesses.py tests/docs/test_compatibility.py tests/docs/test_reliability.py tests/docs/test_how_to.py
 # What `make scenarios` runs, without the above.
 LARGE := tests/scenarios tests/docs tests/integration
 # How many examples the tests with random input try; the profiles are in conftest.py.
