@@ -221,7 +221,8 @@ class Connection:
                 return {}
             case "ListMountTargets":
                 address = self._efs.file_systems[given["FileSystemId"]].address
-                known = {"AvailabilityZoneId": "euw1-az1", "Ipv4Address": address, "Status": "available"}
+                known = {"MountTargetId": "fsmt-1", "FileSystemId": on, "SubnetId": "subnet-0000000a"}
+                known |= {"AvailabilityZoneId": "euw1-az1", "Ipv4Address": address, "Status": "available"}
                 return {"MountTargets": [known]}
         raise NotImplementedError(operation)
 
