@@ -165,6 +165,22 @@ async def test_unused_directories_are_removed_with_access_points_if_configured(
     (folders["root"] / "of-root").unlink()
 
 
+async def test_worker_pods_measure_volumes(cluster: Cluster, system: str) -> None:
+    claims, folder = await Claims.of(cluster), cluster.efs.folder(system) / "measured"
+    folder.mkdir()
+    (folder / "file").write_bytes(b"x" * 100_000)
+    settings = {"KUBE_EFS_USAGE_INTERVAL_SECONDS": "2", "KUBE_EFS_WORKER_MOUNTS": "csi"}
+    async with csi_steps.controller_with(cluster, **settings) as controller:
+        await own_volume(cluster, claims, "measured", f"s3files:{system}:/measured")
+
+        async def used() -> float | None:
+            found = await steps.samples(controller, "kube_efs_volume_used_bytes")
+            ours = [one for one in found if claims.namespace in one]
+            return next((float(one.rpartition(" ")[2]) for one in ours), None)
+
+        assert await steps.eventually(used, what="the volume is measured", seconds=120) >= 100_000
+
+
 async def test_volumes_of_users_lead_to_the_root_a_directory_and_an_access_point(
     cluster: Cluster, system: str, s3_files: AwsClient
 ) -> None:
