@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.docs import command_lines
 from tests.docs.blocks import PAGES, blocks_of
-from tests.docs.proofs import policy_problems, problems, requested_actions
+from tests.docs.proofs import EFS, S3_FILES, policy_problems, problems, requested_actions
 
 from fake_efs.policy import is_allowed, parse_policy
 
@@ -45,25 +45,26 @@ def test_page_is_short(page: str) -> None:
     assert len(_text(page).splitlines()) <= 145
 
 
-@pytest.mark.parametrize("page", ["docs/csi.md", "docs/doctor.md", *HOW_TO])
+@pytest.mark.parametrize("page", ["docs/csi.md", "docs/doctor.md", "docs/s3-files.md", *HOW_TO])
 def test_policies_of_pages_are_understood(page: str) -> None:
     for block in blocks_of(page):
         if block.language == "json":
             assert list(policy_problems(json.loads(block.text))) == []
 
 
-def test_policy_that_pages_link_to_allows_all_calls_of_the_controller() -> None:
-    (block,) = [one for one in blocks_of("docs/csi.md") if one.language == "json"]
+@pytest.mark.parametrize(("page", "service"), [("docs/csi.md", EFS), ("docs/s3-files.md", S3_FILES)])
+def test_policy_that_pages_link_to_allows_all_calls_of_the_controller(page: str, service: str) -> None:
+    (block,) = [one for one in blocks_of(page) if one.language == "json"]
     statements = parse_policy(block.text, of_identity=True)
     context = {
         f"aws:{of}/{key}": frozenset({value})
         for of in ("requesttag", "resourcetag")
         for key, value in _TAGS.items()
     }
-    denied = [one for one in requested_actions() if not is_allowed(statements, one, context)]
+    denied = [one for one in requested_actions(service) if not is_allowed(statements, one, context)]
     assert denied == []
     listed = {action for one in json.loads(block.text)["Statement"] for action in _list(one["Action"])}
-    assert listed == requested_actions()
+    assert listed == requested_actions(service)
 
 
 def _list(value: str | list[str]) -> list[str]:

@@ -38,6 +38,7 @@ from kube_efs.doctor.gathering.cluster import gather_cluster
 from kube_efs.doctor.gathering.node import NodeCheckOptions, gather_node
 from kube_efs.doctor.run import examine_aws, examine_cluster
 from kube_efs.model.efs.ids import FileSystemId, Region, SubnetId
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL, Names
 from kube_efs.operator.manifests import Manifest, RenderOptions, render_manifests
 from kube_efs.operator.platforms import Platform
@@ -262,7 +263,7 @@ async def _gathered(options: AwsOptions, system: FileSystemId) -> tuple[Finding,
     """The findings about a node of another machine, and that file system."""
     attempts = Attempts(timeout_seconds=SECONDS)
     node = NodeObject(name="embedded", addresses=("10.1.2.3",))
-    aws = await gather_aws(options, attempts, named={system}, nodes=[node])
+    aws = await gather_aws(options, attempts, named={system: FileSystemKind.EFS}, nodes=[node])
     facts = Facts(
         cluster=ClusterFacts(names=OPENSHIFT_EFS_STUNNEL, nodes=(node,)), aws=aws, gaps=attempts.gaps
     )

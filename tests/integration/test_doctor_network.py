@@ -15,11 +15,11 @@ import pytest_asyncio
 from aiohttp import web
 from tests.serving import answering, serving
 
-from fake_efs.aws_api import AwsApi, Subnet, create_subnets
+from fake_efs.aws_api import AwsApi, Subnet, aws_client, create_subnets
 from kube_efs.aws.connection import AwsConnection, AwsOptions, Service
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.doctor.diagnosis import diagnose
-from kube_efs.doctor.facts import ClusterFacts, Facts, NodeObject
+from kube_efs.doctor.facts import ClusterFacts, Facts, NodeObject, VolumeFacts
 from kube_efs.doctor.findings import Finding
 from kube_efs.doctor.gathering.attempts import Attempts
 from kube_efs.doctor.gathering.aws import gather_aws
@@ -30,7 +30,9 @@ from kube_efs.model.csi.parameters import parse_parameters
 from kube_efs.model.csi.root_directories import VolumeOrigin
 from kube_efs.model.efs.directories import Directory
 from kube_efs.model.efs.ids import FileSystemId, SubnetId
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
+from kube_efs.model.volumes import CsiSource, Volume
 from kube_efs_lab.aws import aws_options
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -48,6 +50,12 @@ _BY_PATH = {
     "policy": "DescribeFileSystemPolicy",
     "access-points": "DescribeAccessPoints",
     "security-groups": "DescribeMountTargetSecurityGroups",
+}
+
+_S3_FILES_BY_PATH = {
+    "/file-systems/?": "ListFileSystems",
+    "/mount-targets/?": "ListMountTargets",
+    "/mount-targets/[^/]+": "GetMountTarget",
 }
 
 
@@ -78,13 +86,30 @@ class Network:
         rule = [{**_NFS, **source}]
         await self.call("AuthorizeSecurityGroupIngress", GroupId=self.group, IpPermissions=rule)
 
-    async def found(self, options: AwsOptions | None = None, *, cluster_uid: str = "") -> dict[str, Finding]:
-        """The findings by kind."""
+    async def found(
+        self,
+        options: AwsOptions | None = None,
+        *,
+        cluster_uid: str = "",
+        s3_files: FileSystemId | None = None,
+    ) -> dict[str, Finding]:
+        """The findings by kind; a volume is on the file system of S3 Files, if there is one."""
         attempts, nodes = Attempts(timeout_seconds=SECONDS), (self.node,)
+        named = {self.system: FileSystemKind.EFS}
         aws = await gather_aws(
-            options or self.options, attempts, named={self.system}, nodes=nodes, cluster_uid=cluster_uid
+            options or self.options,
+            attempts,
+            named={**named, s3_files: FileSystemKind.S3_FILES} if s3_files else named,
+            nodes=nodes,
+            cluster_uid=cluster_uid,
         )
-        cluster = ClusterFacts(names=OPENSHIFT_EFS_STUNNEL, uid=cluster_uid, nodes=nodes, volumes=())
+        on_it = Volume(name="of-a-user", csi=CsiSource(handle=f"s3files:{s3_files}"))
+        cluster = ClusterFacts(
+            names=OPENSHIFT_EFS_STUNNEL,
+            uid=cluster_uid,
+            nodes=nodes,
+            volumes=(VolumeFacts(volume=on_it),) if s3_files else (),
+        )
         found = diagnose(Facts(cluster=cluster, aws=aws, gaps=attempts.gaps))
         return {one.kind.id: one for one in found}
 
@@ -257,6 +282,67 @@ async def test_page_lists_exactly_the_permissions_in_use(network: Network) -> No
     assert sorted(asked) == sorted(json.loads(policy)["Statement"][0]["Action"])
 
 
+# --- S3 Files
+
+
+@asynccontextmanager
+async def _s3_files(network: Network, group: str) -> AsyncIterator[FileSystemId]:
+    """A file system of S3 Files with a mount target in the node's zone, behind that group."""
+    async with aws_client("s3files", network.api.endpoint_url, network.options.region) as client:
+        bucket, role = "arn:aws:s3:::photos", "arn:aws:iam::123456789012:role/s3files"
+        made = await client.call("CreateFileSystem", bucket=bucket, roleArn=role)
+        target = await client.call(
+            "CreateMountTarget",
+            fileSystemId=made["fileSystemId"],
+            subnetId=network.subnets[1].subnet_id,
+            securityGroups=[group],
+        )
+        try:
+            yield FileSystemId(made["fileSystemId"])
+        finally:
+            await client.call("DeleteMountTarget", mountTargetId=target["mountTargetId"])
+            await client.call("DeleteFileSystem", fileSystemId=made["fileSystemId"])
+
+
+async def test_way_to_mount_targets_of_s3_files_is_checked(network: Network) -> None:
+    await network.let_in(UserIdGroupPairs=[{"GroupId": network.nodes_group}])
+    async with _s3_files(network, network.group) as system:
+        assert await network.found(s3_files=system) == {}
+    async with _s3_files(network, network.nodes_group) as system:
+        closed = (await network.found(s3_files=system))["security-group/closed"]
+        assert closed.subject.name == system
+        assert f"node one {network.node.addresses[0]} {network.nodes_group}" in closed.evidence
+    missing = (await network.found(s3_files=system))["file-system/missing"]
+    assert missing.commands[1] == f"aws s3files list-file-systems --region {network.options.region}"
+
+
+async def test_page_lists_exactly_the_permissions_for_s3_files_and_denials_are_no_alarms(
+    network: Network,
+) -> None:
+    await network.let_in(UserIdGroupPairs=[{"GroupId": network.nodes_group}])
+    (policy,) = re.findall(r"```json\n(.*?)```", _PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    of_efs, of_s3_files = (set(one["Action"]) for one in json.loads(policy)["Statement"])
+    asked: set[str] = set()
+    async with _s3_files(network, network.group) as system:
+        async with _refusing(network.api.endpoint_url, "nothing", asked) as url:
+            assert await network.found(replace(network.options, endpoint_url=url), s3_files=system) == {}
+        assert asked - of_efs == of_s3_files
+        for action in of_s3_files:
+            async with _refusing(network.api.endpoint_url, action.partition(":")[2], set()) as url:
+                found = await network.found(replace(network.options, endpoint_url=url), s3_files=system)
+            assert found.keys() <= {"aws/not-checked", "security-group/not-judged"}, action
+            assert found["aws/not-checked"].remedy == f"allow {action} to the role of this process"
+    assert not {one for one in asked if one.startswith("s3files:")} - of_s3_files
+
+
+async def test_without_volumes_on_s3_files_nothing_is_asked_about_it(network: Network) -> None:
+    await network.let_in(UserIdGroupPairs=[{"GroupId": network.nodes_group}])
+    asked: set[str] = set()
+    async with _refusing(network.api.endpoint_url, "nothing", asked) as url:
+        assert await network.found(replace(network.options, endpoint_url=url)) == {}
+    assert not {one for one in asked if one.startswith("s3files:")}
+
+
 @asynccontextmanager
 async def _refusing(upstream: str, action: str, asked: set[str]) -> AsyncIterator[str]:
     """The same API with an action refused, which moto never does; records all actions."""
@@ -268,6 +354,12 @@ async def _refusing(upstream: str, action: str, asked: set[str]) -> AsyncIterato
             asked.add(f"ec2:{name}")
             if name == action:
                 return web.Response(status=403, text=_REFUSAL, content_type="text/xml")
+        elif "/s3files/aws4_request" in request.headers["Authorization"]:
+            name = next(one for path, one in _S3_FILES_BY_PATH.items() if re.fullmatch(path, request.path))
+            asked.add(f"s3files:{name}")
+            if name == action:
+                kind = {"x-amzn-errortype": "AccessDeniedException"}
+                return web.json_response({"message": "no"}, status=403, headers=kind)
         else:
             asked.add(f"elasticfilesystem:{_BY_PATH[request.path.rstrip('/').rpartition('/')[2]]}")
         headers = {name: value for name, value in request.headers.items() if name.lower() != "host"}

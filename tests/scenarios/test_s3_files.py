@@ -21,6 +21,7 @@ from tests.scenarios.test_csi_pods import create, failed_mount, grows, in_phase,
 from fake_efs.aws_api import AwsClient, aws_client
 from fake_efs.policy import managed_policy
 from kube_efs.model.efs.targets import S3_FILES_KEY
+from kube_efs.provisioning.workers.trash import TRASH
 
 pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
@@ -101,8 +102,83 @@ async def test_claim_gets_an_access_point_that_pods_mount(
     await csi_steps.removed(cluster, claims, "data")
     left = await s3_files.list_all("ListAccessPoints", "accessPoints", fileSystemId=system)
     assert point not in {one["accessPointId"] for one in left}
-    # The directory is a prefix of the bucket, and stays.
+    # As on EFS, the directory stays by default.
     assert (folder / "out1").exists()
+
+
+async def test_unused_directories_are_removed_with_access_points_if_configured(
+    cluster: Cluster, system: str, s3_files: AwsClient
+) -> None:
+    """With the managed policy and ListMountTargets alone, and real mounts by worker pods."""
+    claims, base = await Claims.of(cluster), "/removed"
+    as_it_is = {"ensureUniqueDirectory": "false"}
+    classes = {
+        "own": {"subPathPattern": "${.PVC.name}"},
+        "shared": {"subPathPattern": "both", **as_it_is},
+        "above": {"subPathPattern": "deep", **as_it_is},
+        "below": {"basePath": f"{base}/deep", "subPathPattern": "er", **as_it_is},
+        "by-hand": {"subPathPattern": "known", **as_it_is},
+        "root": {"basePath": "", "subPathPattern": "", **as_it_is},
+    }
+    names = {
+        key: await csi_steps.new_class(
+            cluster.client,
+            parameters={**EXAMPLE, "fileSystemId": system, "uid": "0", "gid": "0", "basePath": base, **given},
+        )
+        for key, given in classes.items()
+    }
+    settings = {"KUBE_EFS_DELETE_ACCESS_POINT_ROOT_DIR": "true", "KUBE_EFS_WORKER_MOUNTS": "csi"}
+    async with csi_steps.controller_with(cluster, **settings):
+        folders = {}
+        for claim, key in {**{key: key for key in classes}, "twin": "shared"}.items():
+            point = csi_steps.handle_of(await claims.provisioned(names[key], claim)).access_point_id
+            made = await s3_files.call("GetAccessPoint", accessPointId=point)
+            folders[claim] = cluster.efs.folder(system) / made["rootDirectory"]["path"].lstrip("/")
+            folders[claim].mkdir(parents=True, exist_ok=True)
+            (folders[claim] / f"of-{claim}").write_text("x")
+        await own_volume(cluster, claims, "user", f"s3files:{system}:{base}/known/sub")
+
+        # The root contains everything, so while it exists, all directories are shared.
+        await csi_steps.removed(cluster, claims, "root")
+        assert (folders["root"] / "of-root").exists()
+        await csi_steps.removed(cluster, claims, "own")
+        assert not folders["own"].exists()
+        await csi_steps.removed(cluster, claims, "shared")
+        assert (folders["twin"] / "of-shared").exists()
+        await csi_steps.removed(cluster, claims, "twin")
+        assert not folders["twin"].exists()
+        await csi_steps.removed(cluster, claims, "above")
+        assert (folders["below"] / "of-below").exists()
+        await csi_steps.removed(cluster, claims, "below")
+        assert not folders["below"].exists()
+        assert folders["above"].exists()
+        await csi_steps.removed(cluster, claims, "by-hand")
+        assert (folders["by-hand"] / "of-by-hand").exists()
+
+        async def is_emptied() -> bool:
+            return not list((cluster.efs.folder(system) / TRASH).iterdir())
+
+        await steps.eventually(is_emptied, what="the trash of S3 Files is empty")
+    left = await s3_files.list_all("ListAccessPoints", "accessPoints", fileSystemId=system)
+    assert not {one["accessPointId"] for one in left if one["rootDirectory"]["path"].startswith(base)}
+    await cluster.client.delete(PersistentVolume, f"{claims.namespace}-user")
+    (folders["root"] / "of-root").unlink()
+
+
+async def test_worker_pods_measure_volumes(cluster: Cluster, system: str) -> None:
+    claims, folder = await Claims.of(cluster), cluster.efs.folder(system) / "measured"
+    folder.mkdir()
+    (folder / "file").write_bytes(b"x" * 100_000)
+    settings = {"KUBE_EFS_USAGE_INTERVAL_SECONDS": "2", "KUBE_EFS_WORKER_MOUNTS": "csi"}
+    async with csi_steps.controller_with(cluster, **settings) as controller:
+        await own_volume(cluster, claims, "measured", f"s3files:{system}:/measured")
+
+        async def used() -> float | None:
+            found = await steps.samples(controller, "kube_efs_volume_used_bytes")
+            ours = [one for one in found if claims.namespace in one]
+            return next((float(one.rpartition(" ")[2]) for one in ours), None)
+
+        assert await steps.eventually(used, what="the volume is measured", seconds=120) >= 100_000
 
 
 async def test_volumes_of_users_lead_to_the_root_a_directory_and_an_access_point(

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+from zlib import crc32
 
 from botocore.exceptions import ClientError, EndpointConnectionError, ReadTimeoutError
 from tests.simulation.efs import Efs
@@ -15,13 +16,27 @@ from kube_efs.aws.connection import Service, Value
 from kube_efs.aws.errors import translate
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.aws.made_file_systems import AwsMadeFileSystems
+from kube_efs.aws.network import AwsNetwork
 from kube_efs.aws.owned import AwsOwned
 from kube_efs.aws.s3_files import AwsS3Files
+from kube_efs.model.efs.ids import ZoneName
+from kube_efs.model.efs.kinds import FileSystemKind
 
 # The total timeout of the client library.
 _TIMEOUT_SECONDS = 30.0
 # For so long after a pause, a leader does not know that another one leads.
 _UNAWARE_SECONDS = 2.0
+
+
+class OneZone(AwsNetwork):
+    """EC2 with one zone."""
+
+    def __init__(self) -> None:
+        """Without a connection."""
+
+    async def zone_ids(self) -> Mapping[ZoneName, ZoneName]:
+        """The ID of the zone."""
+        return {ZoneName("eu-west-1a"): ZoneName("euw1-az1")}
 
 
 class SimulatedGateway(AwsGateway):
@@ -33,6 +48,7 @@ class SimulatedGateway(AwsGateway):
         self.s3_files = AwsS3Files(connection)  # type: ignore[arg-type]
         self.made_file_systems = AwsMadeFileSystems(connection)  # type: ignore[arg-type]
         self.owned = AwsOwned(connection)  # type: ignore[arg-type]
+        self.network = OneZone()
 
 
 class Connection:
@@ -62,10 +78,12 @@ class Connection:
         self, service: Service, operation: str, /, *, subject: object = "", **parameters: Any
     ) -> Mapping[str, Any]:
         """The answer to one call; raises AwsError."""
+        is_s3 = service is Service.S3_FILES
+        given = _with_case(str.upper, parameters) if is_s3 else parameters
         if operation == "CreateAccessPoint":
-            self._requested_at.setdefault(_identity(parameters), self._loop.time())
+            self._requested_at.setdefault(_identity(given), self._loop.time())
         try:
-            return await self._call(operation, parameters)
+            return await self._call(operation, given, is_s3=is_s3)
         except (ClientError, EndpointConnectionError, ReadTimeoutError) as error:
             action = f"{service}:{operation}"
             raise translate(error, operation=operation, iam_action=action, subject=subject) from error
@@ -100,7 +118,7 @@ class Connection:
         answer = await self.call(service, operation, subject=subject, **parameters)
         return list(read(answer[key]))
 
-    async def _call(self, operation: str, parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def _call(self, operation: str, parameters: Mapping[str, Any], *, is_s3: bool) -> Mapping[str, Any]:
         delivery = self._request_faults.delivery(operation)
         if delivery.fault:
             self._history.note("{}: {} {} is {}", self._process.name, operation, dict(parameters), delivery)
@@ -108,7 +126,7 @@ class Connection:
 
         def arrive(*, is_answered: bool) -> None:
             before = set(self._efs.access_points)
-            outcome = self._outcome(operation, parameters)
+            outcome = self._outcome(operation, parameters, is_s3=is_s3)
             if not is_answered or self._is_late():
                 self._efs.strays |= self._efs.access_points.keys() - before
             if is_answered and delivery.code is not None:
@@ -135,8 +153,10 @@ class Connection:
         is_unaware = self._loop.time() < process.resumed_at + _UNAWARE_SECONDS
         return process.state is State.DEAD or (is_unaware and process.name != self._efs.leader)
 
-    def _outcome(self, operation: str, given: Mapping[str, Any]) -> Any:
+    def _outcome(self, operation: str, given: Mapping[str, Any], *, is_s3: bool) -> Any:
         try:
+            if is_s3:
+                return _with_case(str.lower, self._carry_out_on_s3_files(operation, given))
             return self._carry_out(operation, given)
         except ClientError as error:
             return error
@@ -152,9 +172,9 @@ class Connection:
             case "CreateAccessPoint":
                 return self._create_access_point(given)
             case "DeleteAccessPoint":
-                if not self._efs.delete_access_point(given["AccessPointId"]):
+                if given["AccessPointId"] not in self._points(FileSystemKind.EFS):
                     raise _error(operation, "AccessPointNotFound", 404)
-                self._history.note("AWS deletes {}", given["AccessPointId"])
+                self._delete_access_point(given["AccessPointId"])
                 return {}
         answer = self._efs.account.call(operation, given)
         match operation:
@@ -168,6 +188,43 @@ class Connection:
             case "TagResource":
                 self._history.note("AWS tags {} with {}", given["ResourceId"], given["Tags"][0]["Value"])
         return answer
+
+    def _carry_out_on_s3_files(self, operation: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The same for S3 Files, with the names of members as for EFS.
+
+        Lists of access points contain neither tokens nor tags. A token that was used before gives the first
+        access point or a conflict: the description of the service allows both.
+        """
+        points, on = self._points(FileSystemKind.S3_FILES), given.get("FileSystemId")
+        if on is not None and self._efs.file_systems[on].kind is not FileSystemKind.S3_FILES:
+            raise _error(operation, "ResourceNotFoundException", 404)
+        if operation in {"GetAccessPoint", "DeleteAccessPoint"} and given["AccessPointId"] not in points:
+            raise _error(operation, "ResourceNotFoundException", 404)
+        match operation:
+            case "GetAccessPoint" if not self._efs.allows_get:
+                raise _error(operation, "AccessDeniedException", 403)
+            case "GetAccessPoint":
+                return _of_s3_files(points[given["AccessPointId"]])
+            case "ListAccessPoints":
+                found = [_of_s3_files(one) for one in points.values() if one["FileSystemId"] == on]
+                hidden = {"ClientToken", "Tags"}
+                return {"AccessPoints": [{k: v for k, v in one.items() if k not in hidden} for one in found]}
+            case "CreateAccessPoint":
+                earlier = [one for one in points.values() if one["ClientToken"] == given["ClientToken"]]
+                if earlier and crc32(given["ClientToken"].encode()) % 2:
+                    error = _error(operation, "ConflictException", 409)
+                    error.response["resourceId"] = earlier[0]["AccessPointId"]
+                    raise error
+                return _of_s3_files(earlier[0] if earlier else self._create_access_point(given))
+            case "DeleteAccessPoint":
+                self._delete_access_point(given["AccessPointId"])
+                return {}
+            case "ListMountTargets":
+                address = self._efs.file_systems[given["FileSystemId"]].address
+                known = {"MountTargetId": "fsmt-1", "FileSystemId": on, "SubnetId": "subnet-0000000a"}
+                known |= {"AvailabilityZoneId": "euw1-az1", "Ipv4Address": address, "Status": "available"}
+                return {"MountTargets": [known]}
+        raise NotImplementedError(operation)
 
     def _file_systems(self, wanted: str | None) -> list[Mapping[str, Any]]:
         if wanted is None and self.lists_nothing():
@@ -199,13 +256,28 @@ class Connection:
             }
         ]
 
+    def _points(self, kind: FileSystemKind) -> Mapping[str, dict[str, Any]]:
+        """The access points on file systems of that kind, by ID."""
+        systems = self._efs.file_systems
+        return {
+            name: one
+            for name, one in self._efs.access_points.items()
+            if systems[one["FileSystemId"]].kind is kind
+        }
+
     def _access_points(self, given: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-        points = self._efs.access_points
+        points = self._points(FileSystemKind.EFS)
         if "AccessPointId" in given:
             if given["AccessPointId"] not in points:
                 raise _error("DescribeAccessPoints", "AccessPointNotFound", 404)
             return [points[given["AccessPointId"]]]
+        if self._efs.file_systems[given["FileSystemId"]].kind is not FileSystemKind.EFS:
+            raise _error("DescribeAccessPoints", "FileSystemNotFound", 404)
         return [one for one in points.values() if one["FileSystemId"] == given["FileSystemId"]]
+
+    def _delete_access_point(self, access_point_id: str) -> None:
+        self._efs.delete_access_point(access_point_id)
+        self._history.note("AWS deletes {}", access_point_id)
 
     def _create_access_point(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
         points = self._efs.access_points.values()
@@ -230,6 +302,21 @@ class Connection:
             made["ClientToken"],
         )
         return made
+
+
+def _with_case(change: Callable[[str], str], value: Any) -> Any:
+    """The value whose members begin as in the other API."""
+    match value:
+        case Mapping():
+            return {change(name[0]) + name[1:]: _with_case(change, one) for name, one in value.items()}
+        case list():
+            return [_with_case(change, one) for one in value]
+    return value
+
+
+def _of_s3_files(point: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The access point as S3 Files describes it."""
+    return {**point, "Status": point["LifeCycleState"]}
 
 
 def _identity(given: Mapping[str, Any]) -> tuple[str, int]:

@@ -69,6 +69,16 @@ class Binder:
         elif plural == "pods" and (new is None or new["status"]["phase"] in ENDED):
             for claim in _claims_of(new or old or {}):
                 self._soon("pvc", claim, meta["namespace"])
+            if new is None:
+                self._collect(meta["uid"])
+
+    def _collect(self, owner: str) -> None:
+        """Delete the claims that a deleted pod owned, as the garbage collector does."""
+        for claim in self._server.all("persistentvolumeclaims"):
+            meta = claim["metadata"]
+            if any(one["uid"] == owner for one in meta.get("ownerReferences") or ()):
+                found = ("persistentvolumeclaims", meta["name"], meta["namespace"])
+                self._loop.after(self._rng.uniform(0.01, self.slowest), self._server.delete, *found)
 
     def _soon(self, kind: str, name: str, namespace: str = "") -> None:
         key = (kind, name, namespace)
@@ -103,6 +113,8 @@ class Binder:
         if claim is None or (uid and uid != claim["metadata"]["uid"]):
             return "Released" if uid else "Available"
         if claim["spec"].get("volumeName") == name:
+            if claim["status"]["phase"] != "Bound":
+                self._bind(volume, claim)
             return "Bound"
         if not claim["spec"].get("volumeName"):
             # A Terminating volume is no longer bound.
@@ -422,6 +434,8 @@ class Nodes:
         volume = self._server.find("persistentvolumes", claim["spec"]["volumeName"])
         if volume is None:
             return None
+        if handle := (volume["spec"].get("csi") or {}).get("volumeHandle"):
+            return self._efs.file_systems[handle.split(":")[1]]
         port = next(
             int(option.removeprefix("port="))
             for option in volume["spec"]["mountOptions"]

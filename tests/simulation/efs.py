@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 
 from tests.unit.provisioning.backends.csi.aws_account import AwsAccount
 
+from kube_efs.model.efs.kinds import FileSystemKind
+
 Parts: TypeAlias = tuple[str, ...]
 
 TRASH = ".kube-efs-trash"
@@ -74,6 +76,7 @@ class FileSystem:
     is_full: bool = False
     since: float = 0.0
     made_by: str = ""
+    kind: FileSystemKind = FileSystemKind.EFS
     is_deleted: bool = False
     copies: dict[str, Copy] = field(default_factory=dict)
 
@@ -117,12 +120,14 @@ class Efs:
         # Access points that were created late: by a copy of an answered request, or after the end of the
         # requesting process or its lead. The next leader does not expect them.
         self.strays: set[str] = set()
+        # Whether AWS allows GetAccessPoint of S3 Files, which the managed policy does not contain.
+        self.allows_get = True
         self._made = 0
 
-    def add(self, file_system_id: str) -> FileSystem:
+    def add(self, file_system_id: str, kind: FileSystemKind = FileSystemKind.EFS) -> FileSystem:
         """A new file system."""
         address = f"10.0.0.{len(self.file_systems) + 10}"
-        made = self.file_systems[file_system_id] = FileSystem(file_system_id, address)
+        made = self.file_systems[file_system_id] = FileSystem(file_system_id, address, kind=kind)
         return made
 
     def delete(self, file_system_id: str) -> None:
@@ -159,7 +164,8 @@ class Efs:
         """The root of an access point; creates it with its owners if necessary."""
         entry = self.access_points[access_point_id]
         file_system, parts = self.file_systems[entry["FileSystemId"]], root_of(entry)
-        info = entry["RootDirectory"].get("CreationInfo")
+        root = entry["RootDirectory"]
+        info = root.get("CreationInfo") or root.get("CreationPermissions")
         is_new = file_system.find(parts) is None
         made = file_system.make(parts)
         if is_new and info:

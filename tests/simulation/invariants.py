@@ -132,7 +132,7 @@ def _source(body: Body) -> tuple[tuple[str, Parts] | None, str | None]:
     handle = (spec.get("csi") or {}).get("volumeHandle", "")
     if not handle:
         return None, None
-    fields = [*handle.removeprefix("efs:").split(":"), "", ""]
+    fields = [*handle.removeprefix("efs:").removeprefix("s3files:").split(":"), "", ""]
     return (fields[0], _split(fields[1])), fields[2] or None
 
 

@@ -33,6 +33,7 @@ from kube_efs.kube.volumes import VolumeStore
 from kube_efs.model import tunnel_volumes
 from kube_efs.model.efs import targets
 from kube_efs.model.efs.directories import Relation
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.efs.targets import PortUse, TunnelTargets
 from kube_efs.model.errors import RemovalRefused, WorkerFailed
 from kube_efs.model.volumes import Volume
@@ -213,6 +214,17 @@ def guard_uses_an_old_list_of_access_points() -> None:
         return kept[file_system_id][1]
 
     _put(Guards, "_access_points", old)
+
+
+@planted_fault(LOSS, "s3 files")
+def guard_asks_efs_about_access_points_of_s3_files() -> None:
+    """EFS does not know the file system, so nothing uses its directories."""
+    original = Guards._access_points
+
+    async def of_efs(self: Guards, location: Any, role: Any, view: Any) -> Any:
+        return await original(self, replace(location, kind=FileSystemKind.EFS), role, view)
+
+    _put(Guards, "_access_points", of_efs)
 
 
 @planted_fault(LOSS, "reuse")

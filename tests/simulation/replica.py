@@ -31,7 +31,7 @@ from kube_efs.model.efs.file_systems import dns_name
 from kube_efs.model.efs.ids import FileSystemId, Region, VpcId
 from kube_efs.provisioning.guards import Permit, Removal
 from kube_efs.settings.controller import ControllerSettings
-from kube_efs.settings.directories import BackendName
+from kube_efs.settings.directories import BackendName, WorkerMounts
 from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.metrics import (
     AwsMetrics,
@@ -43,6 +43,8 @@ from kube_efs.telemetry.metrics import (
 NAMESPACE = "efs"
 DIRECTORY_PROVISIONER = "example.com/aws-efs"
 FIRST, SECOND, THIRD = "fs-0000000a", "fs-0000000b", "fs-0000000c"
+# A file system of S3 Files, in some themes.
+BUCKET = "fs-0000000d"
 BASE = "/dirs"
 
 
@@ -193,7 +195,12 @@ def _directories() -> DirectoryService:
 
 
 def settings_for(
-    backends: tuple[BackendName, ...], *, removes_roots: bool, quota: int, has_socket: bool
+    backends: tuple[BackendName, ...],
+    *,
+    removes_roots: bool,
+    quota: int,
+    has_socket: bool,
+    worker_mounts: WorkerMounts,
 ) -> ControllerSettings:
     """The settings of a run; intervals are shorter than the defaults, so that more happens in minutes."""
     return ControllerSettings(
@@ -204,6 +211,7 @@ def settings_for(
         directory_file_system_id=FileSystemId(FIRST),
         directory_path=BASE,
         worker_image="kube-efs",
+        worker_mounts=worker_mounts,
         polling_interval_seconds=30.0,
         provision_backoff_seconds=10.0,
         worker_timeout_seconds=60.0,

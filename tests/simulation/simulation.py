@@ -24,7 +24,7 @@ from tests.simulation.csi_provisioner import CsiProvisioner
 from tests.simulation.efs import Efs, directories, root_of
 from tests.simulation.history import History, Violation
 from tests.simulation.invariants import Invariants, Record, is_in, was_removed
-from tests.simulation.replica import FIRST, NAMESPACE, SECOND, THIRD, Replica, settings_for
+from tests.simulation.replica import BUCKET, FIRST, NAMESPACE, SECOND, THIRD, Replica, settings_for
 from tests.simulation.request_faults import RequestFaults
 from tests.simulation.targets import published
 from tests.simulation.themes import theme_of
@@ -32,8 +32,9 @@ from tests.simulation.users import CLASSES, Users, gid_range
 from tests.simulation.virtual import State, Stuck, VirtualLoop, clock_offset, current_process
 
 from kube_efs.aws.connection import AwsConnection
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.provisioning.workers.orders import Action
-from kube_efs.settings.directories import BackendName
+from kube_efs.settings.directories import BackendName, WorkerMounts
 
 _ACTIVE_SECONDS = 240.0
 # Longer than volumes are kept for the calls of an earlier leader.
@@ -84,6 +85,9 @@ class Simulation:
         for one in (FIRST, SECOND, THIRD):
             self.efs.add(one)
         self.efs.file_systems[THIRD].listed = rng.random() < 0.5
+        if theme.has_bucket:
+            self.efs.add(BUCKET, FileSystemKind.S3_FILES)
+            self.efs.allows_get = rng.random() < 0.5
         self.request_faults = RequestFaults(random.Random(rng.getrandbits(64)), theme.targets, theme.lag)
         self.invariants = Invariants(self.server, self.efs, self.history, self.loop.time)
         self.binder = Binder(self.loop, random.Random(rng.getrandbits(64)), self.server)
@@ -114,7 +118,11 @@ class Simulation:
         quota = rng.choice((2, 100, 100))
         quota = theme.quota or quota
         settings = settings_for(
-            backends, removes_roots=rng.random() < 0.8, quota=quota, has_socket=theme.has_socket
+            backends,
+            removes_roots=rng.random() < (1.0 if theme.has_bucket else 0.8),
+            quota=quota,
+            has_socket=theme.has_socket,
+            worker_mounts=WorkerMounts.CSI if theme.has_bucket else WorkerMounts.TUNNEL,
         )
         world = World(
             loop=self.loop,
@@ -396,7 +404,7 @@ class Simulation:
         if parameters.get("scope") == "namespace":
             made = (name for name, one in self.efs.file_systems.items() if one.made_by)
             return any(on[one] >= self._access_points_most for one in made)
-        if parameters.get("provisioningMode") != "efs-ap":
+        if parameters.get("provisioningMode") not in {"efs-ap", "s3files-ap"}:
             return False
         candidates = (parameters.get("fileSystemIds") or parameters["fileSystemId"]).split(",")
         return all(on[one] >= self._access_points_most for one in candidates)
@@ -466,7 +474,11 @@ class Simulation:
             if one.trash
         ]
         ports = published(self.server, NAMESPACE).values()
-        there = {name for name, one in self.efs.file_systems.items() if not one.is_deleted}
+        there = {
+            name
+            for name, one in self.efs.file_systems.items()
+            if not one.is_deleted and one.kind is FileSystemKind.EFS
+        }
         found += [f"{one} has no port" for one in there - {*ports}]
         found += [f"file system {one} has no volume" for one in self._lonely_file_systems()]
         found += [f"access point {one} has no volume" for one in self._lonely_access_points()]

@@ -17,7 +17,8 @@ from kube_efs.settings.directories import BackendName
 class Theme:
     """A bias; None and empty values are random.
 
-    With ``has_socket``, claims of the CSI driver are served through csi-provisioner. ``actions`` are weights
+    With ``has_socket``, claims of the CSI driver are served through csi-provisioner. With ``has_bucket``,
+    there is a file system of S3 Files, and the CSI driver mounts for worker pods. ``actions`` are weights
     of users' actions by method name. ``sources`` and ``places`` are the sources of static volumes.
     ``trouble`` are faults by method name. ``namespaces`` are those in which claims are created,
     ``directories`` those of tunnel volumes.
@@ -44,6 +45,7 @@ class Theme:
     removals_hang: float | None = None
     active_seconds: float | None = None
     has_socket: bool = False
+    has_bucket: bool = False
 
 
 _TUNNEL = (BackendName.TUNNEL,)
@@ -329,6 +331,39 @@ THEMES: Final[tuple[Theme, ...]] = (
         start_seconds=0.5,
         step_seconds=0.2,
         has_socket=True,
+    ),
+    # Access points of S3 Files, in, above and below the directories of other volumes.
+    Theme(
+        name="s3 files",
+        backends=_CSI,
+        classes=("bucket", "bucket-named", "bucket-named"),
+        pace=1.5,
+        actions={**_BUSY_CLAIMS, "make_static": 2, "delete_static": 2, "set_policy": 1},
+        sources=("csi", "point", "same point"),
+        places=("same", "below"),
+        trouble=(*_KILLS, "cut_watches"),
+        trouble_seconds=40.0,
+        quota=100,
+        start_seconds=0.5,
+        step_seconds=0.2,
+        targets={"CreateAccessPoint": (Fault.LATE, 0.2), "DeleteAccessPoint": (Fault.LATE, 0.1)},
+        has_bucket=True,
+    ),
+    # The same through csi-provisioner.
+    Theme(
+        name="s3 files by csi-provisioner",
+        backends=_CSI,
+        classes=("bucket", "bucket-named", "bucket-named"),
+        pace=1.5,
+        actions={**_BUSY_CLAIMS, "make_static": 4, "set_policy": 4, "delete_volume": 3},
+        sources=("csi", "point", "same point"),
+        trouble=("kill", "kill_sidecar", "cut_watches"),
+        trouble_seconds=30.0,
+        quota=100,
+        start_seconds=0.5,
+        step_seconds=0.2,
+        has_socket=True,
+        has_bucket=True,
     ),
     # Changes of the machines' clocks.
     Theme(

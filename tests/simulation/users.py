@@ -8,11 +8,12 @@ from tests.simulation.apiserver import ApiServer, Body, Refused
 from tests.simulation.efs import REGION, Efs, Parts
 from tests.simulation.history import History
 from tests.simulation.invariants import BY_USERS, MEANS, Invariants, Record
-from tests.simulation.replica import DIRECTORY_PROVISIONER, FIRST, NAMESPACE, SECOND
+from tests.simulation.replica import BUCKET, DIRECTORY_PROVISIONER, FIRST, NAMESPACE, SECOND
 from tests.simulation.targets import published
 from tests.simulation.themes import Theme
 from tests.simulation.virtual import VirtualLoop
 
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID, FILE_SYSTEM_LABEL
 
 _NAMESPACES = ("red", "blue")
@@ -65,6 +66,17 @@ CLASSES: dict[str, tuple[str, dict[str, str]]] = {
     ),
     "own": (_DRIVER, {"provisioningMode": "efs-fs", "subnetIds": _SUBNETS}),
     "own-shared": (_DRIVER, {"provisioningMode": "efs-fs", "subnetIds": _SUBNETS, "scope": "namespace"}),
+    "bucket": (_DRIVER, {"provisioningMode": "s3files-ap", "fileSystemId": BUCKET, "basePath": "/ap"}),
+    "bucket-named": (
+        _DRIVER,
+        {
+            "provisioningMode": "s3files-ap",
+            "fileSystemId": BUCKET,
+            "basePath": "/ap",
+            "subPathPattern": "${.PVC.name}",
+            "ensureUniqueDirectory": "false",
+        },
+    ),
     # The directories of tunnel volumes, by another driver.
     "beside": (
         _DRIVER,
@@ -78,7 +90,7 @@ CLASSES: dict[str, tuple[str, dict[str, str]]] = {
     ),
 }
 # Classes that exist only in some themes.
-_OF_THEMES = frozenset({"plain-second", "own", "own-shared"})
+_OF_THEMES = frozenset({"plain-second", "own", "own-shared", "bucket", "bucket-named"})
 
 
 def gid_range(provisioner: str, parameters: Mapping[str, str]) -> tuple[int, int]:
@@ -410,11 +422,13 @@ class Users:
 
     def _handle(self, how: str, record: Record, file_system_id: str, parts: Parts) -> str:
         rng, path = self._rng, "/" + "/".join(parts)
+        on = self._efs.file_systems[file_system_id]
+        name = f"{on.kind}:{file_system_id}" if on.kind is FileSystemKind.S3_FILES else file_system_id
         if how == "same point" and record.access_point_id in self._efs.access_points:
             sub = "/sub" if rng.random() < 0.3 else ""
-            return f"{file_system_id}:{sub}:{record.access_point_id}"
+            return f"{name}:{sub}:{record.access_point_id}"
         if how == "csi" or not parts:
-            return f"{file_system_id}:{path}"
+            return f"{name}:{path}"
         made = self._efs.add_access_point(
             "",
             self._loop.time(),
@@ -423,7 +437,7 @@ class Users:
             RootDirectory={"Path": path},
             Tags=[],
         )
-        return f"{file_system_id}::{made['AccessPointId']}"
+        return f"{name}::{made['AccessPointId']}"
 
     def _port(self, file_system_id: str) -> int | None:
         ports = published(self._server, NAMESPACE)

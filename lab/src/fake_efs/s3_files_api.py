@@ -70,6 +70,7 @@ class S3FilesApi:
         self._lock = threading.Lock()
         self._file_systems: dict[str, Entry] = {}
         self._mount_targets: dict[str, Entry] = {}
+        self._groups: dict[str, list[str]] = {}
         self._access_points: dict[str, Entry] = {}
 
     def beside(self, other: Wsgi) -> Wsgi:
@@ -225,8 +226,16 @@ class S3FilesApi:
             "vpcId": subnet.vpc_id,
         }
         self._mount_targets[made["mountTargetId"]] = made
+        self._groups[made["mountTargetId"]] = list(given.get("securityGroups") or ())
         self._changed()
-        return made
+        return self.get_mount_target(region, made)
+
+    def get_mount_target(self, _region: str, given: Entry) -> Entry:
+        """It, with its security groups, which lists do not contain."""
+        name = given["mountTargetId"]
+        if name not in self._mount_targets:
+            _not_found(name)
+        return {**self._mount_targets[name], "securityGroups": self._groups[name]}
 
     def list_mount_targets(self, _region: str, given: Entry) -> Entry:
         """Those of a file system, or all."""

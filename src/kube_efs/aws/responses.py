@@ -82,7 +82,7 @@ def parse_file_system(entry: Mapping[str, Any]) -> FileSystem:
     return FileSystem(
         file_system_id=parse_file_system_id(entry.get("FileSystemId"), field="FileSystemId"),
         name=str(name) if name else None,
-        state=_parse_state(entry),
+        state=parse_state(entry),
         zone=_parse_optional_zone(entry),
         size_bytes=int(size) if size is not None else None,
         number_of_mount_targets=int(number) if number is not None else None,
@@ -100,7 +100,7 @@ def parse_mount_target(entry: Mapping[str, Any]) -> MountTarget:
         subnet_id=parse_subnet_id(entry.get("SubnetId"), field="SubnetId"),
         zone=_parse_optional_zone(entry),
         address=parse_address(entry.get("IpAddress") or entry.get("Ipv6Address"), field="IpAddress"),
-        state=_parse_state(entry),
+        state=parse_state(entry),
         zone_id=_parse_optional_zone(entry, "AvailabilityZoneId"),
         vpc_id=parse_vpc_id(entry["VpcId"], field="VpcId") if entry.get("VpcId") else None,
     )
@@ -126,12 +126,13 @@ def _tags(pairs: tuple[tuple[str, str], ...]) -> Mapping[str, str]:
     return MappingProxyType(dict(pairs))
 
 
-def _parse_state(entry: Mapping[str, Any]) -> LifeCycleState:
-    text = entry.get("LifeCycleState")
+def parse_state(entry: Mapping[str, Any], field: str = "LifeCycleState") -> LifeCycleState:
+    """The state in that field; raises InvalidValue."""
+    text = entry.get(field)
     try:
         return LifeCycleState(str(text))
     except ValueError as error:
-        raise InvalidValue("is an unknown state", field="LifeCycleState", value=text) from error
+        raise InvalidValue("is an unknown state", field=field, value=text) from error
 
 
 def _parse_optional_zone(entry: Mapping[str, Any], field: str = "AvailabilityZoneName") -> ZoneName | None:

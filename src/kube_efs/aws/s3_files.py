@@ -1,4 +1,4 @@
-"""Calls to S3 Files: its access points and mount targets.
+"""Calls to S3 Files: its file systems, access points and mount targets.
 
 The API resembles that of EFS. It has three differences that matter. A list of access points contains neither
 tokens nor tags. A creation with a token that was used either answers with the first access point, or with a
@@ -16,18 +16,29 @@ from typing import Any, Final
 import structlog
 
 from kube_efs.aws.connection import AwsConnection, Service
-from kube_efs.aws.responses import understood, understood_one
+from kube_efs.aws.errors import reading
+from kube_efs.aws.responses import parse_state, understood, understood_one
 from kube_efs.model.csi.access_points import AccessPoint, AccessPointRequest, PosixUser
 from kube_efs.model.csi.volume_handles import AccessPointId, parse_access_point_id
 from kube_efs.model.efs.directories import read_directory
-from kube_efs.model.efs.file_systems import LifeCycleState
-from kube_efs.model.efs.ids import FileSystemId, ZoneName, parse_file_system_id, parse_zone_name
+from kube_efs.model.efs.file_systems import FileSystem, LifeCycleState, MountTarget
+from kube_efs.model.efs.ids import (
+    FileSystemId,
+    MountTargetId,
+    ZoneName,
+    parse_file_system_id,
+    parse_subnet_id,
+    parse_vpc_id,
+    parse_zone_name,
+)
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.efs.targets import parse_address
 from kube_efs.model.errors import AwsDenied, AwsNotFound
 
 log = structlog.get_logger(__name__)
 
 _ACCESS_POINTS_PAGE: Final = 1000
+_FILE_SYSTEMS_PAGE: Final = 100
 _MOUNT_TARGETS_PAGE: Final = 100
 # An administrator may allow the call at any time; asking for each access point would only be denied.
 _DENIED_SECONDS: Final = 600.0
@@ -108,8 +119,33 @@ class AwsS3Files:
             Service.S3_FILES, "DeleteAccessPoint", subject=access_point_id, accessPointId=access_point_id
         )
 
+    async def file_systems(self) -> tuple[FileSystem, ...]:
+        """All file systems of the region in every state, without their mount targets."""
+        found = await self._connection.read_all(
+            Service.S3_FILES,
+            "ListFileSystems",
+            "fileSystems",
+            partial(understood, _parse_file_system),
+            page_size=_FILE_SYSTEMS_PAGE,
+        )
+        return tuple(found)
+
     async def addresses(self, file_system_id: FileSystemId) -> Mapping[ZoneName, str]:
         """The address of the usable mount target in each zone, by the ID of the zone."""
+        found = await self.mount_targets(file_system_id)
+        usable = (one for one in found if one.state.usable)
+        return MappingProxyType({one.zone_id: one.address for one in usable if one.zone_id is not None})
+
+    async def security_groups(self, mount_target_id: MountTargetId) -> tuple[str, ...]:
+        """The IDs of the groups of a mount target, which lists do not contain."""
+        answer = await self._connection.call(
+            Service.S3_FILES, "GetMountTarget", subject=mount_target_id, mountTargetId=mount_target_id
+        )
+        with reading("GetMountTarget", subject=mount_target_id):
+            return tuple(map(str, answer.get("securityGroups") or ()))
+
+    async def mount_targets(self, file_system_id: FileSystemId) -> tuple[MountTarget, ...]:
+        """The mount targets of the file system in every state, with the IDs of their zones only."""
         found = await self._connection.read_all(
             Service.S3_FILES,
             "ListMountTargets",
@@ -119,7 +155,7 @@ class AwsS3Files:
             page_size=_MOUNT_TARGETS_PAGE,
             fileSystemId=file_system_id,
         )
-        return MappingProxyType({zone: address for zone, address, is_usable in found if is_usable})
+        return tuple(found)
 
 
 def _parse_access_point(entry: Mapping[str, Any]) -> AccessPoint:
@@ -135,7 +171,23 @@ def _parse_access_point(entry: Mapping[str, Any]) -> AccessPoint:
     )
 
 
-def _parse_mount_target(entry: Mapping[str, Any]) -> tuple[ZoneName, str, bool]:
-    zone = parse_zone_name(entry.get("availabilityZoneId"), field="availabilityZoneId")
-    address = parse_address(entry.get("ipv4Address") or entry.get("ipv6Address"), field="ipv4Address")
-    return zone, address, entry.get("status") in {LifeCycleState.AVAILABLE, LifeCycleState.UPDATING}
+def _parse_file_system(entry: Mapping[str, Any]) -> FileSystem:
+    return FileSystem(
+        file_system_id=parse_file_system_id(entry.get("fileSystemId"), field="fileSystemId"),
+        name=str(entry["name"]) if entry.get("name") else None,
+        state=parse_state(entry, "status"),
+        kind=FileSystemKind.S3_FILES,
+    )
+
+
+def _parse_mount_target(entry: Mapping[str, Any]) -> MountTarget:
+    return MountTarget(
+        mount_target_id=MountTargetId(str(entry.get("mountTargetId") or "")),
+        file_system_id=parse_file_system_id(entry.get("fileSystemId"), field="fileSystemId"),
+        subnet_id=parse_subnet_id(entry.get("subnetId"), field="subnetId"),
+        zone=None,
+        zone_id=parse_zone_name(entry.get("availabilityZoneId"), field="availabilityZoneId"),
+        address=parse_address(entry.get("ipv4Address") or entry.get("ipv6Address"), field="ipv4Address"),
+        state=parse_state(entry, "status"),
+        vpc_id=parse_vpc_id(entry["vpcId"], field="vpcId") if entry.get("vpcId") else None,
+    )

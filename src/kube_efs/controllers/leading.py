@@ -388,6 +388,7 @@ def _usage(
             index,
             pool,
             discovers=BackendName.TUNNEL in context.settings.backends,
+            uses_driver=context.settings.workers_use_driver,
         ),
         locate=AccessPointPlaces(csi.accounts).locate if csi else nowhere,
     )

@@ -26,11 +26,14 @@ from kube_efs.kube.errors import translated
 from kube_efs.kube.events import EventRecorder, EventType, Subject
 from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.csi.parameters import ProvisioningMode, parse_parameters
+from kube_efs.model.efs.directories import Directory
 from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import InvalidValue, KubeEfsError, KubeError
 from kube_efs.model.trash import TRASH_EMPTIED, TRASH_NOT_EMPTIED, TrashReport
 from kube_efs.model.tunnel_volumes import root_name
-from kube_efs.provisioning.volume_index import VolumeIndex, is_made_directory
+from kube_efs.model.volumes import Location
+from kube_efs.provisioning.volume_index import VolumeIndex, handle_of_driver
 from kube_efs.provisioning.workers.mounted import MountedDirectories
 from kube_efs.provisioning.workers.orders import EmptyingTerms
 from kube_efs.provisioning.workers.pool import WorkerPool
@@ -57,8 +60,8 @@ _SHARE_OF_POD: Final = 0.8
 class Emptier(Protocol):
     """A worker that empties the trash of file systems."""
 
-    async def empty(self, file_system_id: FileSystemId, terms: EmptyingTerms) -> TrashReport:
-        """Empty the trash as far as the terms allow; raises KubeEfsError."""
+    async def empty(self, root: Location, terms: EmptyingTerms) -> TrashReport:
+        """Empty the trash at that root as far as the terms allow; raises KubeEfsError."""
 
     def on_removed(self, call: Callable[[FileSystemId], None]) -> None:
         """Call that whenever a directory was moved into the trash of a file system."""
@@ -66,10 +69,10 @@ class Emptier(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trashes:
-    """The file systems of one emptier, and the object of the events about each."""
+    """The roots of the file systems of one emptier, and the object of the events about each."""
 
     emptier: Emptier
-    file_system_ids: Callable[[], Collection[FileSystemId]]
+    roots: Callable[[], Collection[Location]]
     subject: Callable[[FileSystemId], Awaitable[Subject]]
 
 
@@ -81,7 +84,7 @@ class _Trash:
     round, counted over all trashes.
     """
 
-    file_system_id: FileSystemId
+    root: Location
     of: Trashes
     due: float
     turn: int = 0
@@ -90,6 +93,11 @@ class _Trash:
     is_reported: bool = False
     pause_seconds: float = _FIRST_PAUSE_SECONDS
     report: TrashReport = field(default_factory=TrashReport)
+
+    @property
+    def file_system_id(self) -> FileSystemId:
+        """The file system that contains it."""
+        return self.root.file_system_id
 
 
 class TrashRounds:
@@ -134,13 +142,13 @@ class TrashRounds:
     def _update_known(self) -> None:
         """Add new file systems, and remove deleted ones."""
         there = {
-            (number, file_system_id): one
+            (number, root.file_system_id): (root, one)
             for number, one in enumerate(self._trashes)
-            for file_system_id in one.file_system_ids()
+            for root in one.roots()
         }
-        for key, one in there.items():
+        for key, (root, one) in there.items():
             if key not in self._known:
-                self._known[key] = _Trash(file_system_id=key[1], of=one, due=self._clock())
+                self._known[key] = _Trash(root=root, of=one, due=self._clock())
         for key, trash in list(self._known.items()):
             if key not in there and not trash.running:
                 del self._known[key]
@@ -169,7 +177,7 @@ class TrashRounds:
         came_before, trash.came_meanwhile = trash.came_meanwhile, False
         trash.due = math.inf if self._is_alone else self._clock() + _OTHERS_SECONDS
         try:
-            report = await trash.of.emptier.empty(trash.file_system_id, self._terms)
+            report = await trash.of.emptier.empty(trash.root, self._terms)
         except KubeEfsError as error:
             log.warning("trash-not-emptied", file_system=trash.file_system_id, reason=str(error))
             if came_before or trash.report.entries:
@@ -265,8 +273,9 @@ def trash_rounds(
     in the controller's namespace.
     """
     has_tunnels = BackendName.TUNNEL in settings.backends
+    removes_roots = settings.delete_access_point_root_dir
     # The volumes of a file system may be gone before its trash is empty.
-    of_driver: set[FileSystemId] = set()
+    of_driver: set[Location] = set()
 
     async def root_claim(file_system_id: FileSystemId) -> Subject:
         return await _subject(client, PersistentVolumeClaim, root_name(file_system_id), settings.namespace)
@@ -274,25 +283,27 @@ def trash_rounds(
     async def lease(_: FileSystemId) -> Subject:
         return await _subject(client, Lease, settings.lease_name, settings.namespace)
 
-    def of_worker_pods() -> Collection[FileSystemId]:
+    def of_worker_pods() -> Collection[Location]:
         if not settings.workers_use_driver:
             return _with_root(index)
-        if has_tunnels:
-            return index.targets.targets.keys()
-        of_driver.update(_of_driver(index))
-        return of_driver
+        discovered = list(map(_root, index.targets.targets)) if has_tunnels else []
+        if has_tunnels and not removes_roots:
+            return discovered
+        of_driver.update(_of_driver(index, with_access_points=removes_roots))
+        # Discovery knows those that exist, but none of S3 Files.
+        return [*discovered, *(one for one in of_driver if not (has_tunnels and one.kind.has_ports))]
 
     trashes = [
         Trashes(
             emptier=one,
-            file_system_ids=of_worker_pods,
+            roots=of_worker_pods,
             subject=lease if settings.workers_use_driver else root_claim,
         )
         for one in emptiers
         if isinstance(one, WorkerPool)
     ]
     trashes += [
-        Trashes(emptier=one, file_system_ids=one.file_system_ids, subject=lease)
+        Trashes(emptier=one, roots=one.roots, subject=lease)
         for one in emptiers
         if isinstance(one, MountedDirectories)
     ]
@@ -301,28 +312,39 @@ def trash_rounds(
     return TrashRounds(trashes, terms, recorder, metrics, is_alone=is_alone)
 
 
-def _with_root(index: VolumeIndex) -> Collection[FileSystemId]:
+def _root(file_system_id: FileSystemId, kind: FileSystemKind = FileSystemKind.EFS) -> Location:
+    return Location(file_system_id=file_system_id, directory=Directory(), kind=kind)
+
+
+def _with_root(index: VolumeIndex) -> Collection[Location]:
     """The file systems with a tunnel and a root volume.
 
     Without a root volume, a pod could wait indefinitely: if the file system was deleted, its root claim is
     never created.
     """
-    return [fs for fs in index.targets.targets if root_name(fs) in index.volumes]
+    return [_root(fs) for fs in index.targets.targets if root_name(fs) in index.volumes]
 
 
-def _of_driver(index: VolumeIndex) -> Iterator[FileSystemId]:
-    """The file systems of this account in which the driver creates directories, or has created some."""
-    for name, volume in index.volumes.items():
-        location = index.location_of(name)
-        if is_made_directory(volume) and location is not None and volume.deletion_secret is None:
-            yield location.file_system_id
+def _of_driver(index: VolumeIndex, *, with_access_points: bool) -> Iterator[Location]:
+    """The file systems of this account in which directories of the driver's volumes are removed.
+
+    ``with_access_points``: also the root directories of access points.
+    """
+    for volume in index.volumes.values():
+        handle = handle_of_driver(volume)
+        if handle is None or (volume.deletion_secret is not None and handle.kind.has_roles):
+            continue
+        has_root = handle.access_point_id is not None and volume.provisioned_by == DRIVER
+        if handle.base is not None or (with_access_points and has_root):
+            yield _root(handle.file_system_id, handle.kind)
     for one in index.classes.values():
         if one.provisioner == DRIVER:
             with suppress(InvalidValue):
                 parameters = parse_parameters(one.parameters)
-                if parameters.provisioning is ProvisioningMode.DIRECTORY:
-                    named = parameters.file_systems
-                    yield from named if isinstance(named, tuple) else ()
+                mode, named = parameters.provisioning, parameters.file_systems
+                is_removed = mode is ProvisioningMode.DIRECTORY or with_access_points
+                if is_removed and isinstance(named, tuple):
+                    yield from (_root(file_system_id, mode.kind) for file_system_id in named)
 
 
 _VERSIONS: Final[Mapping[type, str]] = {PersistentVolumeClaim: "v1", Lease: "coordination.k8s.io/v1"}

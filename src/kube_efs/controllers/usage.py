@@ -33,7 +33,6 @@ from kube_efs.model.claims import Claim
 from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.csi.volume_handles import parse_volume_handle
 from kube_efs.model.efs.ids import FileSystemId
-from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import AwsError, KubeEfsError
 from kube_efs.model.sizes import format_size
 from kube_efs.model.usage import OVER_REQUEST, WITHIN_REQUEST, MeasuredDirectory, VolumeUsage, is_over
@@ -129,11 +128,17 @@ class UsageParts:
 
 
 def meters(
-    mounted: Iterable[Directories | None], index: VolumeIndex, pool: WorkerPool | None, *, discovers: bool
+    mounted: Iterable[Directories | None],
+    index: VolumeIndex,
+    pool: WorkerPool | None,
+    *,
+    discovers: bool,
+    uses_driver: bool,
 ) -> Callable[[Location], Meter | None]:
     """The meter of a location: the mount that contains it, otherwise worker pods.
 
-    A controller that ``discovers`` file systems knows which of them worker pods can mount.
+    A controller that ``discovers`` file systems knows which of them worker pods can mount. Only pods for
+    which the driver mounts can mount those without a port.
     """
     here = [one for one in mounted if isinstance(one, MountedDirectories)]
 
@@ -141,9 +146,8 @@ def meters(
         for one in here:
             if one.holds(location):
                 return one
-        # Worker pods do not mount S3 Files. Amazon S3 reports the size of a bucket and its prefixes.
-        if location.kind is not FileSystemKind.EFS:
-            return None
+        if not location.kind.has_ports:
+            return pool if uses_driver else None
         return pool if not discovers or location.file_system_id in index.targets.targets else None
 
     return meter_for
@@ -236,8 +240,8 @@ class UsageRounds:
         volumes = await self._measurable()
         self._volumes = {one.name: one for one in volumes}
         self._known = {name: usage for name, usage in self._known.items() if name in self._volumes}
-        for (file_system_id, meter), group in self._groups(in_order(volumes, self._known)).items():
-            async for one, found in self._measured(file_system_id, meter, group):
+        for (root, meter), group in self._groups(in_order(volumes, self._known)).items():
+            async for one, found in self._measured(root, meter, group):
                 self._note(one, found)
                 await self._save(at_least_after=_SAVE_SECONDS)
         await self._save()
@@ -269,19 +273,17 @@ class UsageRounds:
             found = self._parts.client.list(PersistentVolumeClaim, namespace="*", chunk_size=_PAGE)
             return [read_claim(item.to_dict()) async for item in found]
 
-    def _groups(
-        self, volumes: Sequence[Measurable]
-    ) -> Mapping[tuple[FileSystemId, Meter], Sequence[Measurable]]:
-        """The volumes by meter and file system."""
-        groups: dict[tuple[FileSystemId, Meter], list[Measurable]] = {}
+    def _groups(self, volumes: Sequence[Measurable]) -> Mapping[tuple[Location, Meter], Sequence[Measurable]]:
+        """The volumes by the root of their file system and meter."""
+        groups: dict[tuple[Location, Meter], list[Measurable]] = {}
         for one in volumes:
             meter = self._parts.meter_for(one.location)
             if meter is not None:
-                groups.setdefault((one.location.file_system_id, meter), []).append(one)
+                groups.setdefault((one.location.root, meter), []).append(one)
         return groups
 
     async def _measured(
-        self, file_system_id: FileSystemId, meter: Meter, volumes: Sequence[Measurable]
+        self, root: Location, meter: Meter, volumes: Sequence[Measurable]
     ) -> AsyncIterator[tuple[Measurable, MeasuredDirectory]]:
         """The result of each volume, until no more volumes can be measured."""
         waiting, measurements = list(volumes), self._parts.metrics.measurements
@@ -289,9 +291,9 @@ class UsageRounds:
             batch = waiting[:_BATCH_MAX]
             directories = sorted({one.location.directory for one in batch})
             try:
-                measured = await meter.measure(file_system_id, directories, self._terms)
+                measured = await meter.measure(root, directories, self._terms)
             except KubeEfsError as error:
-                log.warning("usage-not-measured", file_system=file_system_id, reason=str(error))
+                log.warning("usage-not-measured", file_system=root.file_system_id, reason=str(error))
                 measured = ()
             done = set()
             for one, found in matched(batch, measured):
@@ -331,8 +333,8 @@ class UsageRounds:
         )
         if usage.over:
             message = (
-                f"{used} are in the volume, its claim requests {requested}; EFS has no quotas and does not "
-                "stop writes"
+                f"{used} are in the volume, its claim requests {requested}; the file system has no quotas "
+                "and does not stop writes"
             )
             self._parts.recorder.publish(subject, EventType.WARNING, OVER_REQUEST, message)
         else:

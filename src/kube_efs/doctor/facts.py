@@ -16,6 +16,7 @@ from kube_efs.model.claims import Claim, StorageClass
 from kube_efs.model.csi.made_file_systems import MadeFileSystem, Stage
 from kube_efs.model.efs.file_systems import FileSystem
 from kube_efs.model.efs.ids import FileSystemId, MountTargetId, SubnetId
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.efs.targets import Rejection, TunnelTargets
 from kube_efs.model.names import Names
 from kube_efs.model.shared_volumes.shared_volume import SharedVolume
@@ -263,8 +264,9 @@ class ClusterFacts:
 class AwsFacts:
     """The facts from AWS about a region's file systems; mount targets for those that the cluster names.
 
-    ``made`` are those that the driver has created for claims, also of other clusters. ``access_points`` has
-    the number of access points of some of them.
+    ``listed`` are the kinds of which all file systems are known. ``made`` are those that the driver has
+    created for claims, also of other clusters. ``access_points`` has the number of access points of some of
+    them.
 
     ``policies`` are those of file systems that have one, as JSON. ``groups_by_target`` has the ids of
     security groups, ``groups`` what each lets in, ``prefix_lists`` the networks of those that they name.
@@ -273,6 +275,7 @@ class AwsFacts:
     """
 
     region: str
+    listed: frozenset[FileSystemKind] = frozenset({FileSystemKind.EFS})
     file_systems: Mapping[FileSystemId, FileSystem] = field(default_factory=lambda: MappingProxyType({}))
     looked_into: frozenset[FileSystemId] = frozenset()
     made: Mapping[FileSystemId, MadeFileSystem] = field(default_factory=lambda: MappingProxyType({}))

@@ -134,7 +134,7 @@ async def examine_aws(cluster: ClusterFacts, region: Region | None, attempts: At
     return await gather_aws(
         aws_options(region, timeout_seconds=_AWS_SECONDS),
         attempts,
-        named=named_file_systems(cluster).keys(),
+        named={one: by[0].kind for one, by in named_file_systems(cluster).items()},
         nodes=cluster.nodes or (),
         cluster_uid=cluster.uid if cluster.volumes is not None else "",
         in_use=file_systems_in_use(cluster),

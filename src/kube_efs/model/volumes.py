@@ -3,7 +3,7 @@
 import ipaddress
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 
@@ -82,6 +82,11 @@ class Location:
 
     def __str__(self) -> str:
         return f"{self.file_system_id}:{self.directory}"
+
+    @property
+    def root(self) -> "Location":
+        """The root of its file system."""
+        return replace(self, directory=Directory())
 
     def is_below(self, other: "Location") -> bool:
         """Whether it is strictly inside the other."""

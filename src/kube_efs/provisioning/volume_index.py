@@ -353,7 +353,7 @@ class VolumeIndex:
         if volume.directory_id is not None and location is not None:
             # The directory holds the ID until it is removed.
             self.gids.hold(volume.directory_id, str(location), at=location)
-        elif is_new and location and is_made_directory(volume) and self.gids.of(str(location)) is None:
+        elif is_new and location and _is_made_directory(volume) and self.gids.of(str(location)) is None:
             self.without_id[volume.name] = location
 
     def _locate(self, volume: Volume) -> None:
@@ -421,7 +421,12 @@ def _handle_of(volume: Volume) -> VolumeHandle | None:
         return None
 
 
-def is_made_directory(volume: Volume) -> bool:
+def handle_of_driver(volume: Volume) -> VolumeHandle | None:
+    """The parsed handle of a volume of ``efs.csi.aws.com``; None for any other volume."""
+    return _handle_of(volume) if volume.csi and volume.csi.driver == DRIVER else None
+
+
+def _is_made_directory(volume: Volume) -> bool:
     """Whether the CSI driver created the volume as a directory, without an access point."""
-    handle = _handle_of(volume) if volume.csi and volume.csi.driver == DRIVER else None
+    handle = handle_of_driver(volume)
     return handle is not None and handle.base is not None

@@ -19,6 +19,7 @@ from lightkube.types import PatchType
 from kube_efs.controllers.root_volumes import RootVolumes
 from kube_efs.kube.reading import read_volume
 from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.errors import KubeAlreadyExists
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
@@ -223,7 +224,7 @@ async def test_unwanted_roots_are_deleted_but_not_those_of_worker_pods(
             spec=PodSpec(containers=[Container(name="worker", image="i")]),
         )
     )
-    for one in root_objects(observe_pod(pod, since=0), "default"):
+    for one in root_objects(observe_pod(pod, since=0), FileSystemKind.EFS, "default"):
         await kube.create(one)
     here.roots.wanted = False
     await here.follow(fs_1=20490)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from lightkube import AsyncClient
@@ -15,20 +16,31 @@ from structlog.testing import capture_logs
 from kube_efs.controllers import trash_rounds
 from kube_efs.controllers.trash_rounds import Trashes, TrashRounds
 from kube_efs.kube.events import EventRecorder, Subject
+from kube_efs.model.claims import StorageClass
+from kube_efs.model.csi.claims import DRIVER
+from kube_efs.model.efs.directories import Directory
 from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.errors import WorkerFailed
 from kube_efs.model.trash import StuckEntry, TrashReport
 from kube_efs.model.tunnel_volumes import ROOT_CLASS, root_name
-from kube_efs.model.volumes import Volume
+from kube_efs.model.volumes import CsiSource, Location, Volume
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.orders import EmptyingTerms
+from kube_efs.provisioning.workers.pool import WorkerPool
+from kube_efs.settings.controller import ControllerSettings
+from kube_efs.settings.loading import load
 from kube_efs.telemetry.metrics import ControllerMetrics
 
 Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
 
 A, B, C = (FileSystemId(f"fs-{letter}") for letter in "abc")
 HELD = StuckEntry(entry="4fa1.7-0", path="deep/file", reason="Operation not permitted")
+
+
+def root(file_system_id: FileSystemId) -> Location:
+    return Location(file_system_id=file_system_id, directory=Directory())
 
 
 class Clock:
@@ -62,11 +74,12 @@ class Bin:
         self.left[file_system_id] += entries
         self._removed(file_system_id)
 
-    def file_systems(self) -> Collection[FileSystemId]:
-        return list(self.left)
+    def roots(self) -> Collection[Location]:
+        return [root(one) for one in self.left]
 
-    async def empty(self, file_system_id: FileSystemId, terms: EmptyingTerms) -> TrashReport:
-        assert terms == EmptyingTerms(seconds=9)
+    async def empty(self, root: Location, terms: EmptyingTerms) -> TrashReport:
+        assert (terms, root.directory) == (EmptyingTerms(seconds=9), Directory())
+        file_system_id = root.file_system_id
         self.rounds.append(file_system_id)
         self.running += 1
         self.most_at_once = max(self.most_at_once, self.running)
@@ -100,7 +113,7 @@ class World:
             return self.subject
 
         self.rounds = TrashRounds(
-            [Trashes(emptier=self.bin, file_system_ids=self.bin.file_systems, subject=subject)],
+            [Trashes(emptier=self.bin, roots=self.bin.roots, subject=subject)],
             EmptyingTerms(seconds=9),
             recorder,
             ControllerMetrics(self.registry),
@@ -322,4 +335,99 @@ async def test_trash_waits_for_the_root_volume_of_its_pods() -> None:
     index.targets = TunnelTargets(targets={A: TunnelTarget(file_system_id=A, port=20490)})
     assert not trash_rounds._with_root(index)
     index.put_volume(Volume(name=root_name(A), uid="r", storage_class=ROOT_CLASS))
-    assert trash_rounds._with_root(index) == [A]
+    assert trash_rounds._with_root(index) == [root(A)]
+
+
+# --- the file systems on which worker pods have removed directories
+
+
+class Pool(WorkerPool):
+    """A pool that starts no pods."""
+
+    def __init__(self) -> None:
+        """Without a client."""
+
+    def on_removed(self, call: Callable[[FileSystemId], None]) -> None:
+        """No directory is removed."""
+
+
+def emptied(index: VolumeIndex, kube: AsyncClient, **settings: str) -> dict[str, str]:
+    """The kind of each file system whose trash is emptied by worker pods, by its ID."""
+    rounds = trash_rounds.trash_rounds(
+        load(ControllerSettings, {"KUBE_EFS_WORKER_MOUNTS": "csi", "KUBE_EFS_BACKENDS": "csi", **settings}),
+        kube,
+        index,
+        EventRecorder(kube, component="kube-efs-controller"),
+        ControllerMetrics(CollectorRegistry()),
+        [Pool()],
+    )
+    (trashes,) = rounds._trashes
+    return {str(one.file_system_id): str(one.kind) for one in trashes.roots()}
+
+
+def driver_volume(name: str, handle: str, **changes: Any) -> Volume:
+    given = {"provisioned_by": DRIVER, **changes}
+    return Volume(name=name, uid=name, csi=CsiSource(driver=DRIVER, handle=handle), **given)
+
+
+def driver_class(name: str, mode: str, file_system: str) -> StorageClass:
+    parameters = {"provisioningMode": mode, "fileSystemId": file_system, "directoryPerms": "700"}
+    return StorageClass(name=name, provisioner=DRIVER, parameters=parameters)
+
+
+REMOVES_ROOTS = {"KUBE_EFS_DELETE_ACCESS_POINT_ROOT_DIR": "true"}
+POINT = "fsap-01234567"
+
+
+async def test_trash_of_root_directories_is_emptied_on_both_kinds_of_file_systems(kube: AsyncClient) -> None:
+    index = VolumeIndex()
+    secret = {"deletion_secret": ("efs", "role")}
+    for volume in (
+        driver_volume("a", f"efs:fs-0000000a::{POINT}"),
+        driver_volume("b", f"s3files:fs-0000000b::{POINT}"),
+        driver_volume("c", "efs:fs-0000000c:/./data"),
+        driver_volume("d", f"s3files:fs-0000000d::{POINT}", **secret),
+        driver_volume("of-another-account", f"efs:fs-0000000e::{POINT}", **secret),
+        driver_volume("of-a-user", f"s3files:fs-0000000f::{POINT}", provisioned_by=None),
+        driver_volume("whole", "s3files:fs-0000001f"),
+    ):
+        index.put_volume(volume)
+    index.classes["1"] = driver_class("1", "efs-ap", "fs-00000001")
+    index.classes["2"] = driver_class("2", "s3files-ap", "fs-00000002")
+    index.classes["3"] = driver_class("3", "efs-dir", "fs-00000003")
+    without = {"fs-0000000c": "efs", "fs-00000003": "efs"}
+    s3_files = {f"fs-0000000{one}": "s3files" for one in "bd2"}
+    assert emptied(index, kube) == without
+    assert emptied(index, kube, **REMOVES_ROOTS) == {
+        **without,
+        "fs-0000000a": "efs",
+        "fs-00000001": "efs",
+        **s3_files,
+    }
+    # With tunnels, discovery knows those of EFS.
+    index.targets = TunnelTargets(targets={A: TunnelTarget(file_system_id=A, port=20490)})
+    both = {"KUBE_EFS_BACKENDS": "tunnel,csi"}
+    assert emptied(index, kube, **both) == {A: "efs"}
+    assert emptied(index, kube, **both, **REMOVES_ROOTS) == {A: "efs", **s3_files}
+    # Without the driver, worker pods mount through ports, which S3 Files does not have.
+    ports = {"KUBE_EFS_WORKER_MOUNTS": "tunnel"}
+    index.put_volume(Volume(name=root_name(A), uid="r", storage_class=ROOT_CLASS))
+    assert emptied(index, kube, **both, **REMOVES_ROOTS, **ports) == {A: "efs"}
+
+
+async def test_trash_is_emptied_after_the_last_volume_is_gone(kube: AsyncClient) -> None:
+    index = VolumeIndex()
+    volume = driver_volume("b", f"s3files:fs-0000000b::{POINT}")
+    index.put_volume(volume)
+    rounds = trash_rounds.trash_rounds(
+        load(ControllerSettings, {"KUBE_EFS_BACKENDS": "csi", **REMOVES_ROOTS}),
+        kube,
+        index,
+        EventRecorder(kube, component="kube-efs-controller"),
+        ControllerMetrics(CollectorRegistry()),
+        [Pool()],
+    )
+    (trashes,) = rounds._trashes
+    assert len(trashes.roots()) == 1
+    index.removed_volume(volume, with_directory=True)
+    assert [one.kind for one in trashes.roots()] == [FileSystemKind.S3_FILES]

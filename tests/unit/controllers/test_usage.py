@@ -26,11 +26,13 @@ from kube_efs.kube.events import EventRecorder
 from kube_efs.kube.usage_store import UsageStore
 from kube_efs.model.efs.directories import Directory, parse_directory
 from kube_efs.model.efs.ids import ClaimUid, FileSystemId
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import KubeDenied, WorkerFailed
 from kube_efs.model.usage import MeasuredDirectory, TreeSize, VolumeUsage
-from kube_efs.model.volumes import ClaimReference, Location, NfsSource, Volume
+from kube_efs.model.volumes import ClaimReference, CsiSource, Location, NfsSource, Volume
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.orders import MeasuringTerms
+from kube_efs.provisioning.workers.pool import WorkerPool
 from kube_efs.settings.controller import ControllerSettings
 from kube_efs.settings.loading import load
 from kube_efs.telemetry.metrics import UsageMetrics
@@ -51,9 +53,9 @@ class Scales:
         self.asked: list[list[str]] = []
 
     async def measure(
-        self, file_system_id: FileSystemId, directories: Sequence[Directory], terms: MeasuringTerms
+        self, root: Location, directories: Sequence[Directory], terms: MeasuringTerms
     ) -> Sequence[MeasuredDirectory]:
-        assert file_system_id == FS
+        assert root == Location(file_system_id=FS, directory=Directory())
         self.asked.append([str(one) for one in directories])
         if self.error:
             raise self.error
@@ -264,7 +266,37 @@ def test_unmeasured_volumes_are_first_then_the_oldest() -> None:
 
 def test_volume_without_a_tunnel_is_not_measured() -> None:
     location = Location(file_system_id=FS, directory=Directory())
-    assert meters([None], VolumeIndex(), None, discovers=True)(location) is None
+    pool = WorkerPool.__new__(WorkerPool)
+    meter_for = meters([None], VolumeIndex(), pool, discovers=True, uses_driver=True)
+    assert meter_for(location) is None
+
+
+@pytest.mark.parametrize("uses_driver", [True, False])
+def test_volume_of_s3_files_is_measured_by_pods_for_which_the_driver_mounts(uses_driver: bool) -> None:
+    pool = WorkerPool.__new__(WorkerPool)
+    location = Location(file_system_id=FS, directory=Directory(("a",)), kind=FileSystemKind.S3_FILES)
+    meter_for = meters([None], VolumeIndex(), pool, discovers=True, uses_driver=uses_driver)
+    assert meter_for(location) is (pool if uses_driver else None)
+
+
+async def test_meter_gets_the_kind_of_the_file_system(world: World) -> None:
+    asked: list[FileSystemKind] = []
+
+    class Noting(Scales):
+        async def measure(
+            self, root: Location, directories: Sequence[Directory], terms: MeasuringTerms
+        ) -> Sequence[MeasuredDirectory]:
+            asked.append(root.kind)
+            return await super().measure(root, directories, terms)
+
+    scales = Noting()
+    parts = replace(world.parts, meter_for=lambda _: scales)
+    await world.volume("a")
+    source = CsiSource(handle=f"s3files:{FS}:/a")
+    volume = replace(world.index.volumes["pv-a"], nfs=None, csi=source, file_system_id=None)
+    world.index.put_volume(volume)
+    await UsageRounds(parts, MeasuringTerms(), interval_seconds=3600).round()
+    assert (asked, scales.asked) == ([FileSystemKind.S3_FILES], [["/a"]])
 
 
 def test_measuring_pods_end_before_their_timeout() -> None:

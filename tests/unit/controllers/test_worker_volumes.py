@@ -12,6 +12,7 @@ from lightkube.resources.core_v1 import PersistentVolume, Pod
 from kube_efs.controllers.worker_volumes import WorkerVolumes
 from kube_efs.kube.building import build_volume
 from kube_efs.kube.reading import read_volume
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
 from kube_efs.model.volumes import ClaimReference, Volume, VolumePhase
 from kube_efs.provisioning.volume_index import VolumeIndex
@@ -28,7 +29,7 @@ async def root(kube: AsyncClient) -> Volume:
     pod = await kube.create(
         Pod(metadata=metadata, spec=PodSpec(containers=[Container(name="worker", image="i")]))
     )
-    volume, _ = root_objects(observe_pod(pod, since=0), "default")
+    volume, _ = root_objects(observe_pod(pod, since=0), FileSystemKind.EFS, "default")
     return read_volume((await kube.create(volume)).to_dict())
 
 

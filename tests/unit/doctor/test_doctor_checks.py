@@ -40,9 +40,10 @@ from kube_efs.doctor.scope import concerns
 from kube_efs.model.claims import ClaimPhase, DataSource, ReclaimPolicy, StorageClass
 from kube_efs.model.csi.file_system_templates import Scope
 from kube_efs.model.csi.made_file_systems import FileSystemOwner, Stage
-from kube_efs.model.efs.file_systems import LifeCycleState
+from kube_efs.model.efs.file_systems import FileSystem, LifeCycleState
 from kube_efs.model.efs.ids import FileSystemId, ZoneName
-from kube_efs.model.efs.targets import Rejection
+from kube_efs.model.efs.kinds import FileSystemKind
+from kube_efs.model.efs.targets import Rejection, S3FilesTargets
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
 from kube_efs.model.shared_volumes.shared_volume import (
@@ -127,6 +128,30 @@ def _attributes(**attributes: str) -> Facts:
 def _in_aws(**changes: Any) -> Facts:
     """The cluster with these changes, and AWS."""
     return replace(ex.cluster(**changes), aws=ex.AWS)
+
+
+def _s3_files(*systems: FileSystem, listed: bool = True, **changes: Any) -> Facts:
+    """A class and a volume on a file system of S3 Files, and what AWS has of them."""
+    kinds = {FileSystemKind.EFS, *([FileSystemKind.S3_FILES] if listed else ())}
+    found = {ex.SYSTEM: ex.FILE_SYSTEM, **{one.file_system_id: one for one in systems}}
+    aws = replace(
+        ex.AWS, file_systems=found, looked_into=frozenset(found), listed=frozenset(kinds), groups_by_target={}
+    )
+    volume = VolumeFacts(volume=replace(ex.CSI_VOLUME, csi=CsiSource(handle=f"s3files:{ex.GONE}")))
+    parameters = {**ex.CSI_CLASS.parameters, "provisioningMode": "s3files-ap", "fileSystemId": ex.GONE}
+    of_s3 = replace(ex.CSI_CLASS, name="s3", parameters=parameters)
+    given = {"classes": (ex.CLASS, of_s3), "volumes": (volume,), **changes}
+    return replace(ex.cluster(**given), aws=aws)
+
+
+_S3_TARGET = replace(ex.MOUNT_TARGET, file_system_id=ex.GONE, zone_id=ZoneName("use1-az1"))
+_ON_S3 = FileSystem(file_system_id=ex.GONE, kind=FileSystemKind.S3_FILES, mount_targets=(_S3_TARGET,))
+
+
+def _told_of_s3(address: str) -> TargetsFacts:
+    """The ConfigMap with the address of a mount target of S3 Files."""
+    addresses = {ex.GONE: {ZoneName("use1-az1"): address}}
+    return TargetsFacts(targets=replace(ex.TARGETS, s3_files=S3FilesTargets(addresses=addresses)))
 
 
 def _policy(text: str) -> Facts:
@@ -525,6 +550,52 @@ PROVOKED = [
     ("file-system/not-checked", "the attribute crossaccount", _attributes(crossaccount="true")),
     ("file-system/missing", "named by PersistentVolume csi-1", _attributes(crossaccount="false")),
     ("file-system/missing", "named by PersistentVolume csi-1", _attributes(mounttargetip="nonsense")),
+    ("file-system/missing", "named by StorageClass s3", _s3_files()),
+    ("file-system/missing", "named by PersistentVolume csi-1", _s3_files(classes=(ex.CLASS,))),
+    (
+        "file-system/missing",
+        "named by StorageClass csi",
+        replace(
+            _s3_files(_ON_S3, volumes=()),
+            cluster=replace(
+                ex.CLUSTER,
+                classes=(
+                    replace(ex.CSI_CLASS, parameters={**ex.CSI_CLASS.parameters, "fileSystemId": ex.GONE}),
+                ),
+            ),
+        ),
+    ),
+    (
+        "file-system/not-checked",
+        "the addresses of mount targets",
+        _s3_files(
+            classes=(),
+            volumes=(
+                VolumeFacts(
+                    volume=replace(
+                        ex.CSI_VOLUME,
+                        csi=CsiSource(handle=f"s3files:{ex.GONE}", attributes={"mounttargetip": "10.9.0.1"}),
+                    )
+                ),
+            ),
+        ),
+    ),
+    (
+        "file-system/state",
+        "is error",
+        _s3_files(replace(_ON_S3, state=LifeCycleState.ERROR)),
+    ),
+    (
+        "mount-target/none",
+        "has no usable mount target",
+        _s3_files(replace(_ON_S3, mount_targets=())),
+    ),
+    (
+        "mount-target/zone",
+        "has no mount target in us-east-1a",
+        _s3_files(replace(_ON_S3, mount_targets=(replace(_S3_TARGET, zone=ZoneName("us-east-1b")),))),
+    ),
+    ("targets/stale", "in the ConfigMap: 10.0.1.9", _s3_files(_ON_S3, targets=_told_of_s3("10.0.1.9"))),
     ("file-system/state", "is error", _system(state=LifeCycleState.ERROR)),
     ("mount-target/none", "has no usable mount target", _system(mount_targets=())),
     ("mount-target/none", "has no usable mount target", ex.made(listed=True)),
@@ -797,6 +868,34 @@ def test_text_from_the_cluster_is_quoted_in_commands(kind: str, facts: Facts) ->
     assert not [line for line in unquoted if "$" in line or ";" in line]
 
 
+@pytest.mark.parametrize(
+    ("facts", "command"),
+    [
+        pytest.param(_s3_files(), "list-file-systems --region us-east-1", id="missing"),
+        pytest.param(
+            _s3_files(replace(_ON_S3, state=LifeCycleState.ERROR)),
+            f"get-file-system --region us-east-1 --file-system-id {ex.GONE}",
+            id="state",
+        ),
+        pytest.param(
+            _s3_files(replace(_ON_S3, mount_targets=())),
+            f"list-mount-targets --region us-east-1 --file-system-id {ex.GONE}",
+            id="no mount target",
+        ),
+        pytest.param(
+            _s3_files(replace(_ON_S3, mount_targets=())),
+            f"create-mount-target --region us-east-1 --file-system-id {ex.GONE}"
+            " --subnet-id SUBNET --security-groups GROUP",
+            id="mount target to create",
+        ),
+    ],
+)
+def test_commands_about_s3_files_call_its_api(facts: Facts, command: str) -> None:
+    (found,) = diagnose(facts)
+    assert f"aws s3files {command}" in found.commands
+    assert not [one for one in found.commands if one.startswith("aws efs")]
+
+
 def test_file_system_of_another_account_is_not_missing() -> None:
     (found,) = diagnose(_in_aws(classes=(ex.CLASS, _CLASS_WITH_ROLE)))
     assert (found.kind.id, found.subject.name) == ("file-system/not-checked", ex.GONE)
@@ -1043,6 +1142,13 @@ NOTHING = [
     pytest.param(
         _system(zone="us-east-1b", mount_targets=(replace(ex.MOUNT_TARGET, zone=ZoneName("us-east-1b")),)),
         id="One Zone file system",
+    ),
+    pytest.param(_s3_files(_ON_S3), id="file system of S3 Files"),
+    pytest.param(_s3_files(_ON_S3, targets=_told_of_s3(ex.ADDRESS)), id="known address of S3 Files"),
+    pytest.param(_s3_files(listed=False), id="file systems of S3 Files that AWS does not list"),
+    pytest.param(
+        _s3_files(replace(_ON_S3, mount_targets=(replace(_S3_TARGET, zone=None),))),
+        id="mount target of S3 Files in an unknown zone",
     ),
     pytest.param(ex.node(status=None, tunnels=()), id="no tunnel is needed"),
     pytest.param(_in_aws(classes=(ex.FS_CLASS,)), id="class whose file systems are created later"),

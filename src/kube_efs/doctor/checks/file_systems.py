@@ -1,6 +1,7 @@
 """Whether the file systems in use exist, and can be reached from the zones of the nodes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from kube_efs.doctor.checks.common import controller_log, targets_of
 from kube_efs.doctor.checks.mentions import Mention, named_file_systems, used_with_identity
@@ -9,6 +10,7 @@ from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken, ris
 from kube_efs.doctor.policies import refused_without_identity
 from kube_efs.model.efs.file_systems import FileSystem
 from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import InvalidValue
 
 _MISSING = broken("file-system/missing", "A class or volume names a file system that AWS does not have.")
@@ -26,6 +28,10 @@ _POLICY = risk(
 _STALE = risk("targets/stale", "The mount targets in the ConfigMap of the nodes differ from those in AWS.")
 
 _SHOWN = 10
+# The commands about one file system, by what they show.
+_OF_S3_FILES: Mapping[str, str] = MappingProxyType(
+    {"file-systems": "s3files get-file-system", "mount-targets": "s3files list-mount-targets"}
+)
 
 
 def _check(facts: Facts) -> Iterator[Finding]:
@@ -37,10 +43,11 @@ def _check(facts: Facts) -> Iterator[Finding]:
         yield from _without_addresses(cluster)
         return
     for file_system_id, by in sorted(named.items()):
-        if file_system_id in aws.in_transition:
+        kind = by[0].kind
+        if file_system_id in aws.in_transition or kind not in aws.listed:
             continue
         system = aws.file_systems.get(file_system_id)
-        if system is None:
+        if system is None or system.kind is not kind:
             is_certain = not all(one.elsewhere for one in by)
             yield (_missing if is_certain else _not_checked)(file_system_id, by, aws)
         elif not system.state.usable:
@@ -50,7 +57,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
                 problem=f"is {system.state}",
                 evidence=tuple(map(str, by[:_SHOWN])),
                 remedy="wait until it is available; after an error, check it in the AWS console",
-                commands=(_describe(aws, "file-systems", file_system_id),),
+                commands=(_describe(aws, "file-systems", file_system_id, kind),),
             )
         elif file_system_id in aws.looked_into:
             yield from _mount_targets(system, cluster, aws)
@@ -58,27 +65,35 @@ def _check(facts: Facts) -> Iterator[Finding]:
         yield from _policy(file_system_id, aws.policies[file_system_id], aws)
 
 
-def _describe(aws: AwsFacts, what: str, file_system_id: FileSystemId) -> str:
-    return f"aws efs describe-{what} --region {aws.region} --file-system-id {file_system_id}"
+def _describe(
+    aws: AwsFacts, what: str, file_system_id: FileSystemId, kind: FileSystemKind = FileSystemKind.EFS
+) -> str:
+    command = f"efs describe-{what}" if kind is FileSystemKind.EFS else _OF_S3_FILES[what]
+    return f"aws {command} --region {aws.region} --file-system-id {file_system_id}"
 
 
-def _make_target(aws: AwsFacts, file_system_id: FileSystemId) -> str:
+def _make_target(aws: AwsFacts, system: FileSystem) -> str:
     """The command with words in capitals for values that are not known here."""
     return (
-        f"aws efs create-mount-target --region {aws.region} --file-system-id {file_system_id}"
-        " --subnet-id SUBNET --security-groups GROUP"
+        f"aws {system.kind} create-mount-target --region {aws.region}"
+        f" --file-system-id {system.file_system_id} --subnet-id SUBNET --security-groups GROUP"
     )
 
 
 def _missing(file_system_id: FileSystemId, by: Sequence[Mention], aws: AwsFacts) -> Finding:
-    known = ", ".join(sorted(aws.file_systems)[:_SHOWN]) or "none"
+    kind = by[0].kind
+    same = sorted(fs for fs, one in aws.file_systems.items() if one.kind is kind)
+    known = ", ".join(same[:_SHOWN]) or "none"
+    is_efs = kind is FileSystemKind.EFS
+    listing = "efs describe-file-systems" if is_efs else "s3files list-file-systems"
     return Finding(
         kind=_MISSING,
         subject=FindingSubject("FileSystem", file_system_id),
         problem=f"does not exist in region {aws.region} for these credentials",
         evidence=(*map(str, by[:_SHOWN]), f"known file systems: {known}"),
-        remedy="check region and account; the data of a deleted file system is only in its backups",
-        commands=("aws sts get-caller-identity", f"aws efs describe-file-systems --region {aws.region}"),
+        remedy="check region and account; the data of a deleted file system is only in its "
+        + ("backups" if is_efs else "bucket"),
+        commands=("aws sts get-caller-identity", f"aws {listing} --region {aws.region}"),
     )
 
 
@@ -97,15 +112,15 @@ def _not_checked(file_system_id: FileSystemId, by: Sequence[Mention], aws: AwsFa
         ),
         commands=(
             "aws sts get-caller-identity",
-            _describe(aws, "file-systems", file_system_id),
-            _describe(aws, "mount-targets", file_system_id),
+            _describe(aws, "file-systems", file_system_id, by[0].kind),
+            _describe(aws, "mount-targets", file_system_id, by[0].kind),
         ),
     )
 
 
 def _mount_targets(system: FileSystem, cluster: ClusterFacts, aws: AwsFacts) -> Iterator[Finding]:
     subject = FindingSubject("FileSystem", system.file_system_id)
-    look = _describe(aws, "mount-targets", system.file_system_id)
+    look = _describe(aws, "mount-targets", system.file_system_id, system.kind)
     usable = system.usable_mount_targets
     for one in system.mount_targets:
         if not one.state.usable:
@@ -124,14 +139,12 @@ def _mount_targets(system: FileSystem, cluster: ClusterFacts, aws: AwsFacts) -> 
             problem="has no usable mount target",
             evidence=(f"{len(system.mount_targets)} mount targets in other states",),
             remedy="create a mount target in each zone that has nodes",
-            commands=(look, _make_target(aws, system.file_system_id)),
+            commands=(look, _make_target(aws, system)),
         )
         return
     yield from _zones(system, cluster, aws)
-    target = targets_of(cluster).targets.get(system.file_system_id)
-    told = set(target.address_by_subnet.values()) if target else set()
-    there = {one.address for one in usable}
-    if target and told != there:
+    told, there = _published(system, cluster), {one.address for one in usable}
+    if told is not None and told != there:
         yield Finding(
             kind=_STALE,
             subject=subject,
@@ -140,6 +153,16 @@ def _mount_targets(system: FileSystem, cluster: ClusterFacts, aws: AwsFacts) -> 
             remedy="the next discovery corrects it; otherwise check the controller's log",
             commands=(look, controller_log(cluster)),
         )
+
+
+def _published(system: FileSystem, cluster: ClusterFacts) -> set[str] | None:
+    """The addresses of the file system in the ConfigMap; None if it does not contain the file system."""
+    targets = targets_of(cluster)
+    if system.kind is FileSystemKind.S3_FILES:
+        addresses = targets.s3_files.addresses.get(system.file_system_id)
+        return None if addresses is None else set(addresses.values())
+    target = targets.targets.get(system.file_system_id)
+    return None if target is None else set(target.address_by_subnet.values())
 
 
 def _policy(file_system_id: FileSystemId, text: str, aws: AwsFacts) -> Iterator[Finding]:
@@ -170,6 +193,8 @@ def _policy(file_system_id: FileSystemId, text: str, aws: AwsFacts) -> Iterator[
 
 
 def _zones(system: FileSystem, cluster: ClusterFacts, aws: AwsFacts) -> Iterator[Finding]:
+    if any(one.zone is None for one in system.usable_mount_targets):
+        return  # It may be in the zone of any node.
     nodes = {one.zone for one in cluster.nodes or () if one.zone}
     without = sorted(nodes - {one.zone for one in system.usable_mount_targets})
     if without and system.zone is None:
@@ -179,7 +204,7 @@ def _zones(system: FileSystem, cluster: ClusterFacts, aws: AwsFacts) -> Iterator
             problem=f"has no mount target in {', '.join(without)}, which has nodes",
             evidence=tuple(f"{one.zone}: {one.address}" for one in system.usable_mount_targets),
             remedy="create one there: traffic between zones costs money, and a zone may fail",
-            commands=(_make_target(aws, system.file_system_id),),
+            commands=(_make_target(aws, system),),
         )
 
 

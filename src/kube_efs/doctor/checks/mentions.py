@@ -41,13 +41,14 @@ class Mention:
     elsewhere: str = ""
     uses: bool = True
     has_identity: bool = False
+    kind: FileSystemKind = FileSystemKind.EFS
 
     def __str__(self) -> str:
         return f"named by {self.name}{f', which has {self.elsewhere}' if self.elsewhere else ''}"
 
 
 def named_file_systems(cluster: ClusterFacts) -> Mapping[FileSystemId, Sequence[Mention]]:
-    """Every EFS file system in volumes, classes and tunnel targets, with the objects that name it."""
+    """Every file system in volumes, classes and tunnel targets, with the objects that name it."""
     found: defaultdict[FileSystemId, list[Mention]] = defaultdict(list)
     kinds = provisioners(cluster)
     for one in cluster.classes or ():
@@ -59,14 +60,17 @@ def named_file_systems(cluster: ClusterFacts) -> Mapping[FileSystemId, Sequence[
                     has_identity=one.provisioner == DRIVER and _IDENTITY in one.mount_options,
                 )
             )
+        for file_system_id in _s3_file_systems_of(one):
+            name, kind = f"StorageClass {one.name}", FileSystemKind.S3_FILES
+            found[file_system_id].append(Mention(name=name, has_identity=True, kind=kind))
     for volume, file_system_id in our_volumes(cluster):
-        if is_of_s3_files(volume):
-            continue
+        is_s3 = is_of_s3_files(volume)
         found[file_system_id].append(
             Mention(
                 name=f"PersistentVolume {volume.name}",
                 elsewhere=_sign_of_volume(volume),
-                has_identity=volume.csi is not None and _IDENTITY in volume.mount_options,
+                has_identity=is_s3 or (volume.csi is not None and _IDENTITY in volume.mount_options),
+                kind=FileSystemKind.S3_FILES if is_s3 else FileSystemKind.EFS,
             )
         )
     for file_system_id in targets_of(cluster).targets:
@@ -103,6 +107,17 @@ def file_systems_of(storage_class: StorageClass, kind: VolumeKind | None) -> Seq
     return ()
 
 
+def _s3_file_systems_of(storage_class: StorageClass) -> Sequence[FileSystemId]:
+    """The file systems of S3 Files that a class names; a role in its Secret has no effect there."""
+    try:
+        parsed = parse_parameters(storage_class.parameters) if storage_class.provisioner == DRIVER else None
+    except InvalidValue:
+        return ()
+    if parsed is None or parsed.provisioning.kind is not FileSystemKind.S3_FILES:
+        return ()
+    return parsed.file_systems if isinstance(parsed.file_systems, tuple) else ()
+
+
 def created_file_system(storage_class: StorageClass) -> FileSystemTemplate | None:
     """The file system that a class of the CSI driver creates for a claim; None with existing file systems."""
     try:
@@ -124,7 +139,7 @@ def _sign_of_volume(volume: Volume) -> str:
 
     Static volumes have no Secret, only the attributes.
     """
-    if volume.deletion_secret:
+    if volume.deletion_secret and not is_of_s3_files(volume):
         return _SECRET
     try:
         attributes = parse_attributes(volume.csi.attributes if volume.csi else {})

@@ -23,7 +23,7 @@ from kube_efs.doctor.facts import (
 from kube_efs.doctor.times import time_of
 from kube_efs.kube.reading import read_claim, read_volume
 from kube_efs.kube.shared_volumes import read_shared_volume
-from kube_efs.model.efs.targets import CONFIG_MAP_KEY, ZONES_KEY, parse_targets
+from kube_efs.model.efs.targets import CONFIG_MAP_KEY, S3_FILES_KEY, ZONES_KEY, parse_targets
 from kube_efs.model.errors import InvalidValue
 from kube_efs.tunnels.status import parse_status
 from kube_efs.tunnels.status_config_map import NODE_KEY, STATUS_KEY
@@ -238,7 +238,9 @@ def read_targets(body: Json) -> TargetsFacts:
     """The tunnel targets in their ConfigMap."""
     data = body.get("data") or {}
     try:
-        targets, rejections = parse_targets(data.get(CONFIG_MAP_KEY, ""), data.get(ZONES_KEY, ""))
+        targets, rejections = parse_targets(
+            data.get(CONFIG_MAP_KEY, ""), data.get(ZONES_KEY, ""), s3_files_text=data.get(S3_FILES_KEY, "")
+        )
     except InvalidValue as error:
         return TargetsFacts(problem=str(error))
     return TargetsFacts(targets=targets, rejections=rejections)

@@ -50,7 +50,7 @@ class MountTarget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSystem:
-    """An EFS file system with the mount targets that were last seen.
+    """A file system with the mount targets that were last seen.
 
     ``zone`` is set for One Zone file systems only; ``name`` is the Name tag. ``number_of_mount_targets`` is
     from the list of file systems; None if AWS did not report it.
@@ -62,6 +62,7 @@ class FileSystem:
     zone: ZoneName | None = None
     size_bytes: int | None = None
     number_of_mount_targets: int | None = None
+    kind: FileSystemKind = FileSystemKind.EFS
     mount_targets: tuple[MountTarget, ...] = ()
 
     @property

@@ -26,6 +26,16 @@ class FileSystemKind(StrEnum):
         return self is FileSystemKind.S3_FILES
 
     @property
+    def has_ports(self) -> bool:
+        """Whether the ConfigMap assigns its file systems a port on every node."""
+        return self is FileSystemKind.EFS
+
+    @property
+    def has_roles(self) -> bool:
+        """Whether the role in a provisioner Secret applies to it, as in the AWS driver."""
+        return self is FileSystemKind.EFS
+
+    @property
     def names_zones(self) -> bool:
         """Whether DNS knows its mount targets only by the ID of their zone."""
         return self is FileSystemKind.S3_FILES

@@ -5,7 +5,6 @@ from typing import Protocol, TypeAlias
 
 from kube_efs.model.copies import Copied, CopyProgress, CopyTerms
 from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions
-from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.usage import MeasuredDirectory
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning.guards import Order, Removal
@@ -69,9 +68,9 @@ class Meter(Protocol):
     """A worker that measures directories of file systems."""
 
     async def measure(
-        self, file_system_id: FileSystemId, directories: Sequence[Directory], terms: MeasuringTerms
+        self, root: Location, directories: Sequence[Directory], terms: MeasuringTerms
     ) -> Sequence[MeasuredDirectory]:
-        """The size of each directory, as far as the terms allow; raises KubeEfsError."""
+        """The size of each directory of that file system, as far as the terms allow; raises KubeEfsError."""
 
 
 async def nothing_to_confirm() -> None:

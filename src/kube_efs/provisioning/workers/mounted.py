@@ -121,9 +121,10 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
         for mount in self._mounts:
             mount.close()
 
-    def file_system_ids(self) -> frozenset[FileSystemId]:
-        """The file systems that are mounted, completely or in part."""
-        return frozenset(mount.mounted.file_system_id for mount in self._mounts)
+    def roots(self) -> frozenset[Location]:
+        """The roots of the file systems that are mounted, completely or in part."""
+        mounted = {mount.mounted.file_system_id for mount in self._mounts}
+        return frozenset(Location(file_system_id=one, directory=Directory()) for one in mounted)
 
     def on_removed(self, call: Callable[[FileSystemId], None]) -> None:
         """Call that whenever a directory was moved into the trash of a file system."""
@@ -154,8 +155,8 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
         await mount.remove(directory, confirm, tenant)
         self._removed(location.file_system_id)
 
-    async def empty(self, file_system_id: FileSystemId, terms: EmptyingTerms) -> TrashReport:
-        """Empty the trash in every mount of the file system; the terms limit the time in each.
+    async def empty(self, root: Location, terms: EmptyingTerms) -> TrashReport:
+        """Empty the trash in every mount of that file system; the terms limit the time in each.
 
         No other work waits for it. It stops at its next step when this object is closed.
         Raises WorkerRefused and WorkerFailed.
@@ -164,7 +165,7 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
             [
                 await mount.empty(terms)
                 for mount in self._mounts
-                if mount.mounted.file_system_id == file_system_id
+                if mount.mounted.file_system_id == root.file_system_id
             ]
         )
 
@@ -212,13 +213,12 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
         return any(mount.mounted.local(location) is not None for mount in self._mounts)
 
     async def measure(
-        self, file_system_id: FileSystemId, directories: Sequence[Directory], terms: MeasuringTerms
+        self, root: Location, directories: Sequence[Directory], terms: MeasuringTerms
     ) -> Sequence[MeasuredDirectory]:
         """The size of each directory, as far as the terms allow; raises InvalidValue and WorkerFailed."""
         found = []
         for directory in directories:
-            location = Location(file_system_id=file_system_id, directory=directory)
-            mount, local = self._place(location, InvalidValue)
+            mount, local = self._place(replace(root, directory=directory), InvalidValue)
             found += [replace(one, directory=directory) for one in await mount.measure(local, terms)]
         return found
 

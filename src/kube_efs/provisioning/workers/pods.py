@@ -41,16 +41,19 @@ from kube_efs.kube.watching import Applied, Change, Deleted, Listed, follow
 from kube_efs.model.copies import CopyProgress
 from kube_efs.model.efs.directories import Directory
 from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import (
     KubeAlreadyExists,
     KubeConflict,
     KubeError,
     KubeNotFound,
     KubeUnavailable,
+    PlatformError,
     WorkerDenied,
     WorkerFailed,
 )
 from kube_efs.model.names import WORKER_LABELS
+from kube_efs.model.volumes import Location
 from kube_efs.provisioning.workers.denials import Denials
 from kube_efs.provisioning.workers.orders import (
     Action,
@@ -196,17 +199,27 @@ class WorkerPods:
 
     async def run(
         self,
-        file_system_id: FileSystemId,
+        root: Location,
         job: Job,
         items: Sequence[Item],
         confirm: Callable[[], Awaitable[None]] | None = None,
     ) -> WorkerReport:
         """Run a pod for the items; raises ReportMissing, WorkerFailed or KubeError without a result.
 
+        Raises PlatformError if pods of these options cannot mount the file system of ``root``.
+
         ``confirm`` is called immediately before the pod starts; if it raises, the pod is deleted instead.
         After WorkerDenied, the next pods avoid the node. If EFS denies other nodes, too, no pod runs on the
         file system for some minutes, and the error is raised again.
         """
+        file_system_id = root.file_system_id
+        if not (root.kind.has_ports or self._options.with_driver):
+            raise PlatformError(
+                "has no port, through which worker pods could mount it",
+                field="file system",
+                value=file_system_id,
+                remedy="install the CSI driver, and set KUBE_EFS_WORKER_MOUNTS=csi for the controller",
+            )
         now = asyncio.get_running_loop().time()
         denials = self._denials.get(file_system_id, Denials())
         if now < denials.paused_until:
@@ -220,7 +233,7 @@ class WorkerPods:
         try:
             created = await self._create(pod)
             if self._options.with_driver:
-                await self._create_root(created)
+                await self._create_root(created, root.kind)
             if job.action in CHANGING:
                 await self._start(created, confirm)
             ended = await self._ended(created, avoided)
@@ -364,10 +377,10 @@ class WorkerPods:
         self._pods.setdefault(name, created)
         return created
 
-    async def _create_root(self, pod: ObservedPod) -> None:
+    async def _create_root(self, pod: ObservedPod, kind: FileSystemKind) -> None:
         """Create the claim and the volume that the pod mounts; raises KubeError without the pod."""
         try:
-            for one in root_objects(pod, self._options.namespace):
+            for one in root_objects(pod, kind, self._options.namespace):
                 # After a lost answer the request is repeated, and nothing else has the name of the pod.
                 with suppress(KubeAlreadyExists), translated(f"root volume of worker pod {pod.name}"):
                     await self._client.create(one)

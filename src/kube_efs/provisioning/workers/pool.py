@@ -117,7 +117,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
             own_group=permissions.own_group,
         )
         item = Item(directory=location.directory, uid=permissions.uid, gid=permissions.gid)
-        await self._do(location.file_system_id, job, item)
+        await self._do(location, job, item)
 
     async def remove(
         self, location: Location, base: Directory, confirm: Confirm, *, tenant: str = ""
@@ -130,7 +130,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         refuse_outside(location.directory, base)
         job = Job(action=Action.REMOVE, base=base)
         item = Item(directory=location.directory, tenant=tenant)
-        await self._do(location.file_system_id, job, item, confirm)
+        await self._do(location, job, item, confirm)
 
     async def settled(self, location: Location) -> None:
         """Return when no pod of others can still change the directory; raises WorkerFailed, KubeError."""
@@ -139,10 +139,10 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
     async def children(self, location: Location) -> Sequence[FoundDirectory]:
         """The directories in this one; none when it does not exist; raises WorkerFailed and KubeError."""
         job = Job(action=Action.LIST)
-        return await self._do(location.file_system_id, job, Item(directory=location.directory))
+        return await self._do(location, job, Item(directory=location.directory))
 
     async def measure(
-        self, file_system_id: FileSystemId, directories: Sequence[Directory], terms: MeasuringTerms
+        self, root: Location, directories: Sequence[Directory], terms: MeasuringTerms
     ) -> Sequence[MeasuredDirectory]:
         """The size of each directory, as far as the terms allow; raises WorkerFailed and KubeError.
 
@@ -150,18 +150,21 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         """
         job = Job(action=Action.MEASURE, terms=terms)
         items = [Item(directory=directory) for directory in directories]
-        return (await self._pods.run(file_system_id, job, items)).measured
+        return (await self._pods.run(root, job, items)).measured
 
-    async def empty(self, file_system_id: FileSystemId, terms: EmptyingTerms) -> TrashReport:
-        """Empty the trash as far as the terms allow; raises WorkerFailed and KubeError.
+    async def empty(self, root: Location, terms: EmptyingTerms) -> TrashReport:
+        """Empty the trash at that root as far as the terms allow; raises WorkerFailed and KubeError.
 
         It uses a separate pod, so that no claim and no removal waits for it.
         """
         job = Job(action=Action.EMPTY, emptying=terms)
-        report = (await self._pods.run(file_system_id, job, [Item(directory=Directory())])).trash
+        report = (await self._pods.run(root, job, [Item(directory=root.directory)])).trash
         if report is None:
             raise WorkerFailed(
-                "did not report what is left", field="trash", value=file_system_id, remedy="it is retried"
+                "did not report what is left",
+                field="trash",
+                value=root.file_system_id,
+                remedy="it is retried",
             )
         return report
 
@@ -203,7 +206,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         if busy := self._pods.in_the_way(file_system_id, order):
             raise busy
         async with self._copy_slots.setdefault(file_system_id, asyncio.Semaphore(_COPIES_AT_ONCE)):
-            report = await self._pods.run(file_system_id, job, [item])
+            report = await self._pods.run(target.root, job, [item])
         if reason := report.failed.get(str(directory)):
             kind = WorkerRefused if str(directory) in report.refused else WorkerFailed
             if str(directory) in report.taken:
@@ -245,13 +248,12 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         """Delete the pods that use this root claim, also failed ones: Kubernetes keeps the claim for them."""
         await self._pods.forget(root_claim)
 
-    async def _do(
-        self, file_system_id: FileSystemId, job: Job, item: Item, confirm: Confirm | None = None
-    ) -> _Found:
+    async def _do(self, location: Location, job: Job, item: Item, confirm: Confirm | None = None) -> _Found:
+        file_system_id = location.file_system_id
         lane = self._lanes.get(file_system_id)
         if lane is None:
             lane = self._lanes[file_system_id] = _Lane(self._options.batch_max)
-            self._background.append(self._tasks.create_task(self._serve(file_system_id, lane)))
+            self._background.append(self._tasks.create_task(self._serve(location.root, lane)))
         loop = asyncio.get_running_loop()
         task = _Task(job, item, loop.create_future(), since=loop.time(), confirm=confirm)
         lane.waiting.append(task)
@@ -265,21 +267,21 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         ):
             return await task.done
 
-    async def _serve(self, file_system_id: FileSystemId, lane: _Lane) -> None:
+    async def _serve(self, root: Location, lane: _Lane) -> None:
         await self._pods.listed()
         while True:
             await lane.arrived.wait()
             await self._gather(lane)
-            batch = self._take(file_system_id, lane)
+            batch = self._take(root.file_system_id, lane)
             if batch:
-                await self._carry_out(file_system_id, lane, batch)
+                await self._carry_out(root, lane, batch)
             elif lane.waiting:
                 await self._pods.changed(within_seconds=_LOOK_AGAIN_SECONDS)
 
-    async def _carry_out(self, file_system_id: FileSystemId, lane: _Lane, batch: Sequence[_Task]) -> None:
+    async def _carry_out(self, root: Location, lane: _Lane, batch: Sequence[_Task]) -> None:
         try:
             items = sorted({task.item for task in batch}, key=lambda item: (item.directory, str(item)))
-            report = await self._pods.run(file_system_id, batch[0].job, items, lambda: _confirm(batch))
+            report = await self._pods.run(root, batch[0].job, items, lambda: _confirm(batch))
         except (_SomeWithdrawn, Busy) as reason:
             # The next pod gets the others of the batch.
             lane.waiting[:0] = [task for task in batch if not task.done.done()]

@@ -17,6 +17,8 @@ from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim
 from kube_efs.kube.building import build_owned_claim, build_volume
 from kube_efs.model.claims import ReclaimPolicy
 from kube_efs.model.csi.claims import DRIVER
+from kube_efs.model.csi.volume_handles import VolumeHandle
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.names import WORKER_LABELS
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.model.volumes import ClaimReference, CsiSource, Volume
@@ -24,20 +26,25 @@ from kube_efs.provisioning.workers.pod_objects import ObservedPod
 
 # A file system policy can require an identity. Nodes without credentials connect without one.
 MOUNT_OPTIONS: Final = ("tls", "iam=auto")
+# S3 Files always needs an identity, and no option for it.
+_SIGNED_OPTIONS: Final = ("tls",)
 _ACCESS_MODES: Final = ("ReadWriteMany",)
 _STORAGE: Final = "1Gi"
 
 
-def root_objects(pod: ObservedPod, namespace: str) -> tuple[PersistentVolume, PersistentVolumeClaim]:
-    """The volume and the claim of a pod that exists."""
+def root_objects(
+    pod: ObservedPod, kind: FileSystemKind, namespace: str
+) -> tuple[PersistentVolume, PersistentVolumeClaim]:
+    """The volume and the claim of a pod that exists; ``kind`` is that of its file system."""
+    handle = VolumeHandle(kind=kind, file_system_id=pod.file_system_id)
     volume = Volume(
         name=pod.name,
         reclaim_policy=ReclaimPolicy.RETAIN,
         storage_class=ROOT_CLASS,
         file_system_id=pod.file_system_id,
         claim=ClaimReference(namespace=namespace, name=pod.name),
-        csi=CsiSource(driver=DRIVER, handle=pod.file_system_id),
-        mount_options=MOUNT_OPTIONS,
+        csi=CsiSource(driver=DRIVER, handle=str(handle)),
+        mount_options=_SIGNED_OPTIONS if kind.always_signs else MOUNT_OPTIONS,
         labels=WORKER_LABELS,
         access_modes=_ACCESS_MODES,
         capacity=_STORAGE,

@@ -30,6 +30,7 @@ from kube_efs.provisioning.workers.trash import TRASH
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")
 
 FILE_SYSTEM = FileSystemId("fs-1")
+WHOLE = Location(file_system_id=FILE_SYSTEM, directory=Directory())
 # All processes share the mounts, also another run of these tests.
 SERVER = f"fs-1.efs.test-{os.getpid()}.amazonaws.com"
 OTHER_SERVER = f"fs-2.efs.test-{os.getpid()}.amazonaws.com"
@@ -230,8 +231,8 @@ async def test_concurrent_removals_are_all_completed(mount: Mount) -> None:
             removals = (
                 directories.remove(at(f"/d{number}"), ROOT, stands, tenant="4fa1") for number in range(40)
             )
-            await asyncio.gather(*removals, directories.empty(FILE_SYSTEM, EmptyingTerms()))
-            await directories.empty(FILE_SYSTEM, EmptyingTerms())
+            await asyncio.gather(*removals, directories.empty(WHOLE, EmptyingTerms()))
+            await directories.empty(WHOLE, EmptyingTerms())
     assert [entry.name for entry in point.rglob("*")] == [TRASH]
     assert logs == []
 
@@ -317,9 +318,9 @@ async def test_measurement_uses_the_mount_of_each_directory_and_skips_nested_mou
         assert directories.holds(at("/b/data"))
         assert not directories.holds(at("/c/data"))
         wanted = [parse_directory("/a/data"), parse_directory("/b/data"), parse_directory("/b/none")]
-        measured = await directories.measure(FILE_SYSTEM, wanted, MeasuringTerms())
+        measured = await directories.measure(WHOLE, wanted, MeasuringTerms())
         with pytest.raises(InvalidValue, match="is not strictly below"):
-            await directories.measure(FILE_SYSTEM, [parse_directory("/c/data")], MeasuringTerms())
+            await directories.measure(WHOLE, [parse_directory("/c/data")], MeasuringTerms())
     assert [one.directory for one in measured] == wanted
     assert [one.size.used_bytes if one.size else None for one in measured] == [8192, 4096, None]
     assert "No such file or directory" in measured[2].problem
@@ -355,7 +356,7 @@ async def test_emptying_the_trash_does_not_delay_other_work(
     monkeypatch.setattr(os, "rmdir", slow)
     async with working(await found(), seconds=5) as directories:
         directories.on_removed(removed.append)
-        emptying = asyncio.create_task(directories.empty(FILE_SYSTEM, EmptyingTerms(seconds=60)))
+        emptying = asyncio.create_task(directories.empty(WHOLE, EmptyingTerms(seconds=60)))
         await asyncio.to_thread(begun.wait, 20)
         await directories.make(at("/data"), OWNED)
         await directories.remove(at("/data"), ROOT, stands)
@@ -363,7 +364,7 @@ async def test_emptying_the_trash_does_not_delay_other_work(
         go_on.set()
         report = await emptying
     assert (report.entries, report.removed) == (0, 3)
-    assert directories.file_system_ids() == {FILE_SYSTEM}
+    assert directories.roots() == {WHOLE}
 
 
 async def test_emptying_stops_at_its_next_step_on_close(
@@ -389,7 +390,7 @@ async def test_emptying_stops_at_its_next_step_on_close(
     monkeypatch.setattr(os, "rmdir", slow)
     monkeypatch.setattr(file_system, "empty_trash", noticing)
     async with working(await found()) as directories:
-        emptying = asyncio.create_task(directories.empty(FILE_SYSTEM, EmptyingTerms(seconds=60)))
+        emptying = asyncio.create_task(directories.empty(WHOLE, EmptyingTerms(seconds=60)))
         await asyncio.to_thread(begun.wait, 20)
         emptying.cancel()
     go_on.set()
@@ -403,7 +404,7 @@ async def test_each_mount_of_a_file_system_has_a_trash(mount: Mount) -> None:
     for point in (first, second):
         (point / TRASH / "old").mkdir(parents=True)
     async with working(*parts) as directories:
-        report = await directories.empty(FILE_SYSTEM, EmptyingTerms())
+        report = await directories.empty(WHOLE, EmptyingTerms())
     assert report == TrashReport(removed=2)
 
 
@@ -412,7 +413,7 @@ async def test_trash_that_is_not_a_directory_blocks_no_other_work(mount: Mount) 
     (point / TRASH).touch()
     async with working(await found()) as directories:
         with pytest.raises(WorkerRefused, match="is not a directory"):
-            await directories.empty(FILE_SYSTEM, EmptyingTerms())
+            await directories.empty(WHOLE, EmptyingTerms())
         await directories.make(at("/data"), OWNED)
 
 

@@ -25,12 +25,15 @@ from tests.unit.provisioning.workers.kubelet import Kubelet, Logs, name_of, runn
 
 from kube_efs.kube.watching import Listed, follow
 from kube_efs.model.copies import COPIES, CopyProgress, CopyTerms
+from kube_efs.model.csi.mount_flags import parse_mount_flags
 from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions, parse_directory
 from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import (
     CopyDiffers,
     KubeDenied,
     KubeUnavailable,
+    PlatformError,
     RemovalRefused,
     WorkerDenied,
     WorkerFailed,
@@ -631,7 +634,7 @@ async def test_separate_pod_measures_directories(
     (folder / "file").write_bytes(b"x" * 10_000)
     directories = [parse_directory("/data"), parse_directory("/missing")]
     async with deadline(), pool_of(kube) as pool:
-        found = await pool.measure(FileSystemId("fs-1"), directories, MeasuringTerms())
+        found = await pool.measure(at("/"), directories, MeasuringTerms())
         await eventually(lambda: none_left(kube))
 
     assert [one.directory for one in found] == directories
@@ -660,7 +663,7 @@ async def test_separate_pod_empties_the_trash(
         await pool.remove(at("/data"), ROOT, stands)
         assert removed[0] == "fs-1"
         assert [path.name for path in root.glob(f"{TRASH}/*/*")] == ["deep"]
-        report = await pool.empty(FileSystemId("fs-1"), EmptyingTerms(seconds=60))
+        report = await pool.empty(at("/"), EmptyingTerms(seconds=60))
         await eventually(lambda: none_left(kube))
     assert report == TrashReport(removed=2)
     assert list((root / TRASH).iterdir()) == []
@@ -718,7 +721,7 @@ async def test_unreported_trash_is_not_considered_empty(kube: AsyncClient, kubel
     kubelet.ending = lambda _: ("Succeeded", "")
     async with deadline(), pool_of(kube) as pool:
         with pytest.raises(WorkerFailed) as caught:
-            await pool.empty(FileSystemId("fs-1"), EmptyingTerms())
+            await pool.empty(at("/"), EmptyingTerms())
     assert str(caught.value) == "trash: 'fs-1' did not report what is left; it is retried"
 
 
@@ -964,7 +967,7 @@ async def test_pod_mounts_the_root_with_the_driver_by_a_claim_of_its_own(
     assert mounted.persistentVolumeClaim
     assert mounted.persistentVolumeClaim.claimName == name
     volume = (await kube.get(PersistentVolume, name)).to_dict()
-    assert volume["spec"]["csi"] == {"driver": "efs.csi.aws.com", "volumeHandle": "fs-1"}
+    assert volume["spec"]["csi"] == {"driver": "efs.csi.aws.com", "volumeHandle": "efs:fs-1"}
     assert volume["spec"]["mountOptions"] == ["tls", "iam=auto"]
     reference = volume["spec"]["claimRef"]
     assert (reference["namespace"], reference["name"]) == ("default", name)
@@ -974,6 +977,36 @@ async def test_pod_mounts_the_root_with_the_driver_by_a_claim_of_its_own(
     assert claim["spec"]["storageClassName"] == "efs-stunnel-system"
     (owner,) = claim["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"], owner["uid"]) == ("Pod", name, pod.metadata.uid)
+
+
+async def test_pod_mounts_the_root_of_s3_files_with_its_handle_and_options(
+    kube: AsyncClient, kubelet: Kubelet
+) -> None:
+    place = replace(at("/team/data"), kind=FileSystemKind.S3_FILES)
+    (kubelet.root("fs-1") / "team/data").mkdir(parents=True)
+    async with deadline(), pool_of(kube, replace(OPTIONS, with_driver=True)) as pool:
+        await pool.remove(place, ROOT, stands)
+        await pool.empty(place.root, EmptyingTerms(seconds=60))
+        await pool.measure(place.root, [place.directory], MeasuringTerms())
+    assert len(kubelet.pods) == 3
+    for pod in kubelet.pods:
+        volume = (await kube.get(PersistentVolume, name_of(pod))).to_dict()
+        assert volume["spec"]["csi"]["volumeHandle"] == "s3files:fs-1"
+        # The driver refuses iam=auto there: an identity is always needed.
+        assert volume["spec"]["mountOptions"] == ["tls"]
+        parse_mount_flags(volume["spec"]["mountOptions"], FileSystemKind.S3_FILES)
+
+
+async def test_s3_files_has_no_port_for_pods_without_the_driver(kube: AsyncClient, kubelet: Kubelet) -> None:
+    place = replace(at("/team/data"), kind=FileSystemKind.S3_FILES)
+    async with deadline(), pool_of(kube) as pool:
+        with pytest.raises(PlatformError) as caught:
+            await pool.remove(place, ROOT, stands)
+    assert str(caught.value) == (
+        "file system: 'fs-1' has no port, through which worker pods could mount it; install the CSI driver, "
+        "and set KUBE_EFS_WORKER_MOUNTS=csi for the controller"
+    )
+    assert kubelet.pods == []
 
 
 async def test_pod_without_its_volume_is_deleted(

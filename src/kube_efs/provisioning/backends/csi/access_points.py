@@ -426,7 +426,8 @@ class AccessPoints:
                 raise
             found = earlier
         _check(found, creation.request)
-        return found
+        # Without its token, nothing would show that a late creation can create it again.
+        return found if found.client_token else replace(found, client_token=wanted.client_token)
 
     async def _existing(self, error: AwsAlreadyExists, wanted: AccessPointRequest) -> AccessPoint:
         """The access point that was created with the request's token before."""

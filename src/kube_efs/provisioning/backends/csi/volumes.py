@@ -229,6 +229,7 @@ class CsiVolumes:
             return Removal()
         account = await self._account(handle.kind, role)
         points = account.access_points[handle.kind]
+        role = role if handle.kind.has_roles else None
         found = await points.find(handle)
         file_system = await self._goes_along(handle, found) if role is None else None
         if found is None:
@@ -238,8 +239,6 @@ class CsiVolumes:
         root = _root(found, handle.kind)
         # Another cluster may have a claim with a reused access point, whose data must stay.
         is_removed = self._removes_directories and not found.directory.is_root and not is_reusable(found)
-        # The directories of S3 Files are objects of a bucket, which worker pods do not mount.
-        is_removed = is_removed and handle.kind is FileSystemKind.EFS
         return Removal(
             directory=RemovableDirectory(location=root) if is_removed else None,
             access_point=RemovableAccessPoint(handle=handle, role=role, root=root),
@@ -340,8 +339,8 @@ class CsiVolumes:
         return await account.access_points[handle.kind].find(handle) is not None
 
     async def _account(self, kind: FileSystemKind, role: CrossAccountRole | None) -> Account:
-        """The account of the file systems; as in the AWS driver, a role is only for EFS."""
-        return await self._accounts.of(role if kind is FileSystemKind.EFS else None)
+        """The account of the file systems."""
+        return await self._accounts.of(role if kind.has_roles else None)
 
     async def _own_file_system(
         self,

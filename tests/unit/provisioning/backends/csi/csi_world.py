@@ -107,6 +107,24 @@ class Api(AwsAccessPoints):
         self.answer("delete")
 
 
+class S3Api(Api):
+    """The same for S3 Files, whose lists contain neither tokens nor tags.
+
+    Without ``may_get``, AWS denies GetAccessPoint, so an access point comes from a list.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.may_get = True
+
+    async def list(self, file_system_id: FileSystemId) -> tuple[AccessPoint, ...]:
+        return tuple(replace(one, client_token="", tags={}) for one in await super().list(file_system_id))
+
+    async def get(self, access_point_id: AccessPointId, file_system_id: FileSystemId) -> AccessPoint:
+        found = await super().get(access_point_id, file_system_id)
+        return found if self.may_get else replace(found, client_token="", tags={})
+
+
 class NotMade(AwsMadeFileSystems):
     """No file system was created for claims."""
 
@@ -199,6 +217,7 @@ class Folders(CopiedFolders):
         super().__init__()
         self.made: dict[str, Permissions] = {}
         self.removed: list[str] = []
+        self.removed_from: list[Location] = []
         self.fault: KubeEfsError | None = None
         self.busy: KubeEfsError | None = None
 
@@ -215,9 +234,12 @@ class Folders(CopiedFolders):
     async def remove(
         self, location: Location, base: Directory, confirm: Confirm, *, tenant: str = ""
     ) -> None:
+        if self.fault:
+            raise self.fault
         await confirm()
         self.made.pop(str(location), None)
         self.removed.append(f"{location} in {base}")
+        self.removed_from.append(location)
 
     async def children(self, location: Location) -> Sequence[FoundDirectory]:
         prefix = f"{location}".rstrip("/") + "/"
@@ -292,7 +314,7 @@ class CsiWorld:
         self.index = VolumeIndex()
         self.store = Listed(self.index)
         tags = TagPolicy(describes_volume=True)
-        self.s3_api = Api()
+        self.s3_api = S3Api()
         points = {
             kind: AccessPoints(
                 api, self.index, quota=quota, kind=kind, tags=tags, is_alone=is_alone, clock=clock
@@ -336,7 +358,13 @@ class CsiWorld:
     async def roots(self, location: Location, role: CrossAccountRole | None) -> Sequence[AccessPoint]:
         """The access points of the file system, as AWS lists them."""
         api = self.s3_api if location.kind is FileSystemKind.S3_FILES else self.api
+        self.accounts.roles.append(role)
         return await api.list(location.file_system_id)
+
+    @property
+    def account_roles(self) -> set[CrossAccountRole | None]:
+        """The roles of every account that was used."""
+        return set(self.accounts.roles)
 
     def note(self, name: str, handle: object, **changes: object) -> None:
         """Add a Kubernetes volume with that handle."""

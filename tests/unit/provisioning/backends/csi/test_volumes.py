@@ -313,17 +313,35 @@ async def test_volume_that_appears_after_the_list_of_a_removal_keeps_its_access_
     assert world.api.points
 
 
-# --- directories of access points
+# --- directories of access points, on both kinds of file systems
+
+BOTH_KINDS = pytest.mark.parametrize("mode", ["efs-ap", "s3files-ap"])
 
 
-async def test_directory_is_removed_with_its_access_point_if_configured() -> None:
+def points_in(world: CsiWorld, mode: str) -> int:
+    """The number of access points in the API of that mode's file systems."""
+    return len((world.api if mode == "efs-ap" else world.s3_api).points)
+
+
+@BOTH_KINDS
+async def test_directory_is_removed_with_its_access_point_if_configured(mode: str) -> None:
     world = CsiWorld(removes_directories=True)
-    handle = (await world.volumes.create(request(basePath="/base"))).handle
+    handle = (await world.volumes.create(request(provisioningMode=mode, basePath="/base"))).handle
     await world.volumes.delete(handle)
     assert world.folders.removed == [f"{FS}:/base/pvc-1 in /"]
-    assert not world.api.points
+    assert [one.kind for one in world.folders.removed_from] == [handle.kind]
+    assert not points_in(world, mode)
 
 
+@BOTH_KINDS
+async def test_directory_stays_unless_configured(mode: str) -> None:
+    world = CsiWorld()
+    handle = (await world.volumes.create(request(provisioningMode=mode))).handle
+    await world.volumes.delete(handle)
+    assert (world.folders.removed, points_in(world, mode)) == ([], 0)
+
+
+@BOTH_KINDS
 @pytest.mark.parametrize(
     "other",
     [
@@ -331,54 +349,77 @@ async def test_directory_is_removed_with_its_access_point_if_configured() -> Non
         pytest.param(SHARED | {"subPathPattern": "both/below"}, id="subdirectory"),
     ],
 )
-async def test_directory_used_by_another_access_point_is_kept(other: dict[str, str]) -> None:
+async def test_directory_used_by_another_access_point_is_kept(other: dict[str, str], mode: str) -> None:
     world = CsiWorld(removes_directories=True)
-    handle = (await world.volumes.create(request(**SHARED))).handle
-    await world.volumes.create(request("pvc-2", **other))
+    handle = (await world.volumes.create(request(provisioningMode=mode, **SHARED))).handle
+    await world.volumes.create(request("pvc-2", provisioningMode=mode, **other))
     await world.volumes.delete(handle)
     assert not world.folders.removed
-    assert len(world.api.points) == 1
+    assert points_in(world, mode) == 1
 
 
-async def test_access_point_above_a_directory_does_not_keep_it() -> None:
+@BOTH_KINDS
+async def test_access_point_above_a_directory_does_not_keep_it(mode: str) -> None:
     world = CsiWorld(removes_directories=True)
-    handle = (await world.volumes.create(request(**SHARED))).handle
-    whole = (await world.volumes.create(request("pvc-2", **(SHARED | {"subPathPattern": ""})))).handle
+    handle = (await world.volumes.create(request(provisioningMode=mode, **SHARED))).handle
+    all_of_it = SHARED | {"subPathPattern": "", "provisioningMode": mode}
+    whole = (await world.volumes.create(request("pvc-2", **all_of_it))).handle
     world.note("whole", whole)
     await world.volumes.delete(handle)
     assert world.folders.removed == [f"{FS}:/both in /"]
 
 
+@BOTH_KINDS
 @pytest.mark.parametrize("path", ["/both", "/both/deep"])
-async def test_volume_that_uses_a_directory_through_a_parent_access_point_keeps_it(path: str) -> None:
+async def test_volume_that_uses_a_directory_through_a_parent_access_point_keeps_it(
+    path: str, mode: str
+) -> None:
     world = CsiWorld(removes_directories=True)
-    handle = (await world.volumes.create(request(**SHARED))).handle
-    whole = (await world.volumes.create(request("pvc-2", **(SHARED | {"subPathPattern": ""})))).handle
-    world.note("inside", f"{FS}:{path}:{whole.access_point_id}")
+    handle = (await world.volumes.create(request(provisioningMode=mode, **SHARED))).handle
+    all_of_it = SHARED | {"subPathPattern": "", "provisioningMode": mode}
+    whole = (await world.volumes.create(request("pvc-2", **all_of_it))).handle
+    world.note("inside", replace(whole, directory=parse_directory(path)))
     await world.volumes.delete(handle)
     assert not world.folders.removed
 
 
-async def test_root_of_the_file_system_is_never_removed() -> None:
+@BOTH_KINDS
+async def test_root_of_the_file_system_is_never_removed(mode: str) -> None:
     world = CsiWorld(removes_directories=True)
-    handle = (await world.volumes.create(request(**(SHARED | {"subPathPattern": ""})))).handle
+    all_of_it = SHARED | {"subPathPattern": "", "provisioningMode": mode}
+    handle = (await world.volumes.create(request(**all_of_it))).handle
     await world.volumes.delete(handle)
     assert not world.folders.removed
-    assert not world.api.points
+    assert not points_in(world, mode)
 
 
-async def test_directory_used_by_a_volume_without_access_point_is_kept() -> None:
+@BOTH_KINDS
+@pytest.mark.parametrize("path", ["/both", "/both/deep"])
+async def test_directory_used_by_a_volume_without_access_point_is_kept(path: str, mode: str) -> None:
     world = CsiWorld(removes_directories=True)
-    handle = (await world.volumes.create(request(**SHARED))).handle
-    world.note("by-hand", f"{FS}:/both/deep")
+    handle = (await world.volumes.create(request(provisioningMode=mode, **SHARED))).handle
+    world.note("by-hand", replace(handle, directory=parse_directory(path), access_point_id=None))
     await world.volumes.delete(handle)
     assert not world.folders.removed
+
+
+@BOTH_KINDS
+async def test_removal_waits_for_a_claim_that_gets_the_directory(mode: str) -> None:
+    world = CsiWorld(removes_directories=True)
+    handle = (await world.volumes.create(request(provisioningMode=mode, **SHARED))).handle
+    place = Location(file_system_id=FS, directory=parse_directory("/both"))
+    async with world.guards.reservations.making(place):
+        removal = asyncio.create_task(world.volumes.delete(handle))
+        await asyncio.sleep(0)
+        await world.volumes.create(request("pvc-2", provisioningMode=mode, **SHARED))
+    await removal
+    assert (world.folders.removed, points_in(world, mode)) == ([], 1)
 
 
 # --- changes while csi-provisioner waits for a removal
 
 
-@pytest.mark.parametrize("provisioning", ["efs-ap", "efs-dir"])
+@pytest.mark.parametrize("provisioning", ["efs-ap", "efs-dir", "s3files-ap"])
 async def test_data_is_kept_when_the_volume_is_deleted_while_its_removal_waits(provisioning: str) -> None:
     world = CsiWorld(removes_directories=True)
     handle = (await world.volumes.create(request(provisioningMode=provisioning))).handle
@@ -393,13 +434,13 @@ async def test_data_is_kept_when_the_volume_is_deleted_while_its_removal_waits(p
     with pytest.raises(NotYet, match="was deleted after its removal was requested"):
         await removal
     assert not world.folders.removed
-    assert bool(world.api.points) is (provisioning == "efs-ap")
+    assert bool({**world.api.points, **world.s3_api.points}) is (provisioning != "efs-dir")
     # A removal that is requested without a volume is carried out.
     await world.volumes.delete(handle)
-    assert not world.api.points
+    assert not {**world.api.points, **world.s3_api.points}
 
 
-@pytest.mark.parametrize("provisioning", ["efs-ap", "efs-dir"])
+@pytest.mark.parametrize("provisioning", ["efs-ap", "efs-dir", "s3files-ap"])
 async def test_data_of_a_retained_volume_deleted_between_two_checks_is_kept(
     provisioning: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -414,7 +455,7 @@ async def test_data_of_a_retained_volume_deleted_between_two_checks_is_kept(
     with pytest.raises(NotYet, match="was deleted after its removal was requested"):
         await world.volumes.delete(handle)
     assert not world.folders.removed
-    assert bool(world.api.points) is (provisioning == "efs-ap")
+    assert bool({**world.api.points, **world.s3_api.points}) is (provisioning != "efs-dir")
 
 
 async def test_ids_of_access_points_of_other_replicas_are_not_assigned() -> None:
@@ -599,22 +640,69 @@ async def test_volume_of_s3_files_is_an_access_point_of_its_own_api() -> None:
     assert (made.attributes.cross_account, made.zone) == (False, None)
     assert await world.volumes.create(wanted) == made
     assert (len(world.s3_api.points), world.api.points) == (1, {})
-    assert set(world.accounts.roles) == {None}, "as in the AWS driver, a role is only for EFS"
     assert await world.volumes.exists(made.handle)
 
     world.note("pvc-1", made.handle, **LEAVING)
-    await world.volumes.delete(made.handle)
+    await world.volumes.delete(made.handle, ROLE)
 
     assert world.s3_api.points == {}
-    assert world.folders.removed == [], "its directory is a prefix of a bucket"
+    assert world.folders.removed == [f"{FS}:/pvc-1 in /"]
     assert not await world.volumes.exists(made.handle)
+    assert world.account_roles == {None}, "as in the AWS driver, a role is only for EFS"
+
+
+@pytest.mark.parametrize("may_get", [True, False])
+async def test_later_leader_removes_a_volume_of_s3_files_although_lists_have_no_tokens(
+    may_get: bool,
+) -> None:
+    earlier, later = CsiWorld(), CsiWorld(removes_directories=True)
+    made = await earlier.volumes.create(request(provisioningMode="s3files-ap"))
+    later.s3_api.points, later.s3_api.may_get = earlier.s3_api.points, may_get
+    later.note("pvc-1", made.handle, **LEAVING)
+    await later.volumes.delete(made.handle)
+    assert later.folders.removed == [f"{FS}:/pvc-1 in /"]
+    assert later.s3_api.points == {}
+
+
+async def test_without_worker_pods_for_s3_files_its_volume_stays() -> None:
+    world = CsiWorld(removes_directories=True)
+    made = await world.volumes.create(request(provisioningMode="s3files-ap"))
+    world.folders.fault = PlatformError("has no port", field="file system", value=FS)
+    with pytest.raises(PlatformError, match="has no port"):
+        await world.volumes.delete(made.handle)
+    assert len(world.s3_api.points) == 1
+
+
+@pytest.mark.parametrize("may_get", [True, False])
+@pytest.mark.parametrize("lost", ["answer", "call"])
+async def test_access_point_of_s3_files_stays_gone_after_a_lost_creation(lost: str, may_get: bool) -> None:
+    """The list that finds it has no token, by which a late creation is known."""
+    now = 0.0
+    world = CsiWorld(removes_directories=True, clock=lambda: now)
+    world.s3_api.may_get = may_get
+    wanted = request(provisioningMode="s3files-ap")
+    world.s3_api.lost = {"create"}
+    with pytest.raises(AwsUnavailable):
+        await world.volumes.create(wanted)
+    world.s3_api.lost = set()
+    if lost == "answer":  # and the next call is refused, so that the list decides
+        world.s3_api.faults["create"] = AwsLimitReached("is full", field="file system")
+    made = await world.volumes.create(wanted)
+    world.s3_api.faults.clear()
+    now = 299.0
+    with pytest.raises(NotYet, match="may be created again"):
+        await world.volumes.delete(made.handle)
+    assert (world.folders.removed, len(world.s3_api.points)) == ([], 1)
+    now = 301.0
+    await world.volumes.delete(made.handle)
+    assert world.s3_api.points == {}
 
 
 async def test_access_point_of_s3_files_stays_while_another_volume_uses_it() -> None:
-    world = CsiWorld()
+    world = CsiWorld(removes_directories=True)
     made = await world.volumes.create(request(provisioningMode="s3files-ap"))
     world.note("pvc-1", made.handle, **LEAVING)
     world.note("of-a-user", replace(made.handle, directory=parse_directory("/below", field="path")))
     with pytest.raises(RemovalRefused, match="also leads to the data of volume of-a-user"):
         await world.volumes.delete(made.handle)
-    assert len(world.s3_api.points) == 1
+    assert (world.folders.removed, len(world.s3_api.points)) == ([], 1)
