@@ -86,7 +86,8 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         self._options = options
         self._metrics = metrics
         self._pods = WorkerPods(client, options, metrics)
-        self._lanes: dict[FileSystemId, _Lane] = {}
+        # By the root of the file system.
+        self._lanes: dict[Location, _Lane] = {}
         self._tasks = asyncio.TaskGroup()
         self._copy_slots: dict[FileSystemId, asyncio.Semaphore] = {}
         self._copy_tasks: set[asyncio.Task[None]] = set()
@@ -249,11 +250,11 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         await self._pods.forget(root_claim)
 
     async def _do(self, location: Location, job: Job, item: Item, confirm: Confirm | None = None) -> _Found:
-        file_system_id = location.file_system_id
-        lane = self._lanes.get(file_system_id)
+        root = location.root
+        lane = self._lanes.get(root)
         if lane is None:
-            lane = self._lanes[file_system_id] = _Lane(self._options.batch_max)
-            self._background.append(self._tasks.create_task(self._serve(location.root, lane)))
+            lane = self._lanes[root] = _Lane(self._options.batch_max)
+            self._background.append(self._tasks.create_task(self._serve(root, lane)))
         loop = asyncio.get_running_loop()
         task = _Task(job, item, loop.create_future(), since=loop.time(), confirm=confirm)
         lane.waiting.append(task)
@@ -262,7 +263,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         with span(
             "worker.directory",
             action=job.action,
-            file_system=file_system_id,
+            file_system=root.file_system_id,
             directory=str(item.directory),
         ):
             return await task.done
