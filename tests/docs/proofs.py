@@ -35,7 +35,7 @@ _PROVISIONERS: Final = {
     "gnuthought.com/efs-stunnel": VolumeKind.TUNNEL,
     "example.com/aws-efs": VolumeKind.DIRECTORY,
 }
-EFS, S3_FILES = "elasticfilesystem", "s3files"
+_EFS, _S3_FILES = "elasticfilesystem", "s3files"
 _OF_STS: Final = frozenset({"sts:AssumeRole", "sts:AssumeRoleWithWebIdentity", "sts:TagSession"})
 _OF_POD_IDENTITY: Final = {"sts:AssumeRole", "sts:TagSession"}
 _ACCOUNT: Final = re.compile(r"system:serviceaccount:(?P<namespace>[\w-]+):(?P<name>[\w-]+)")
@@ -200,12 +200,11 @@ def _objects(blocks: list[Block], kind: str) -> Iterator[Mapping[str, Any]]:
 
 
 @cache
-def requested_actions(service: str) -> frozenset[str]:
-    """The actions of that service that the product itself requests for its controller."""
+def requested_actions() -> frozenset[str]:
+    """The actions that the product itself requests for its controller."""
     (request,) = load_asset("credentials-request")
-    statements = request["spec"]["providerSpec"]["statementEntries"]
-    actions = (action for statement in statements for action in statement["action"])
-    return frozenset(action for action in actions if action.startswith(f"{service}:"))
+    (statement,) = request["spec"]["providerSpec"]["statementEntries"]
+    return frozenset(statement["action"])
 
 
 def policy_problems(policy: Mapping[str, Any]) -> Iterator[str]:
@@ -227,10 +226,10 @@ def policy_problems(policy: Mapping[str, Any]) -> Iterator[str]:
 
 def _is_action(action: str) -> bool:
     service, _, name = action.partition(":")
-    if service == S3_FILES:
+    if service == _S3_FILES:
         return name in set(Access) or _has_operation(service, name)
-    if service == EFS:
-        known = {one.rpartition(":")[2] for one in requested_actions(EFS)} | set(Access)
+    if service == _EFS:
+        known = {one.rpartition(":")[2] for one in requested_actions()} | set(Access)
         return name in known or (name.startswith("Describe") and _has_operation("efs", name))
     return action in _OF_STS or (service == "ec2" and _has_operation(service, name))
 

@@ -98,21 +98,8 @@ def test_credentials_are_requested_if_the_cluster_creates_them(
         spec = requests[0]["spec"]
         assert spec["providerSpec"].get("stsIAMRoleARN", "") == role
         assert ("cloudTokenPath" in spec) is bool(role)
-        statements = spec["providerSpec"]["statementEntries"]
-        actions = [action for one in statements for action in one["action"]]
+        actions = spec["providerSpec"]["statementEntries"][0]["action"]
         assert not [one for one in actions if "*" in one]
-        assert {one.partition(":")[0] for one in actions} == {"elasticfilesystem", "s3files"}
-
-
-def test_credentials_are_requested_for_access_points_of_s3_files_too() -> None:
-    (request,) = of_component(desired(credentials_mode=""), Component.CREDENTIALS)
-    statements = request["spec"]["providerSpec"]["statementEntries"]
-    calls = ("Create", "Delete", "Get", "List")
-    assert {action for one in statements for action in one["action"] if action.startswith("s3files:")} == {
-        *(f"s3files:{call}AccessPoint{'s' * (call == 'List')}" for call in calls),
-        "s3files:ListMountTargets",
-        "s3files:TagResource",
-    }
 
 
 def test_all_workloads_get_the_proxy_variables() -> None:
