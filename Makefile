@@ -7,6 +7,11 @@ SHELL := /bin/bash
 # The tests start hundreds of processes; none of them is to compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
+# Tests export directories below TMPDIR. Debian 13 has /tmp in memory, and its NFS-Ganesha cannot export that.
+ifeq ($(shell stat --file-system --format=%T "$${TMPDIR:-/tmp}" 2>/dev/null),tmpfs)
+export TMPDIR := /var/tmp
+endif
+
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
