@@ -42,7 +42,7 @@ class Done:
 class Node:
     """The node while its context is open; ``folder`` has its configuration, its disk and all its logs.
 
-    The ``archives`` have the images that the node has pulled; the ``provider_id`` tells its instance in EC2.
+    The ``archives`` have the images that the node has pulled; the ``provider_id`` names its instance in EC2.
     """
 
     def __init__(
