@@ -34,7 +34,7 @@ PLANES := $(shell echo $$(( $(CORES) < 4 ? 2 * $(CORES) : 8 )))
 # How many nodes `make kubelet` runs at a time. Each has one processor.
 NODES := $(shell echo $$(( $(CORES) < 4 ? $(CORES) : 4 )))
 
-# Which of the kernel's scenarios, in pytest's words for -k; all by default.
+# Which tests of `make kernel`, `make kubelet` and `make newcomer`, in pytest's words for -k; all by default.
 SCENARIOS :=
 # Runs of the simulation: how many, from which seed on, in how many processes; or one seed to show; or with a fault
 # planted (PLANT is its name), or each of the faults in turn (PLANTED=1).
@@ -52,7 +52,7 @@ VERSION :=
 BASE :=
 IMAGE :=
 
-.PHONY: help setup programs demo up test test-lab scenarios check conformance kernel kubelet simulate soak chaos lint format settings monitoring forms krew lock release pictures proto image \
+.PHONY: help setup programs demo up test newcomer test-lab scenarios check conformance kernel kubelet simulate soak chaos lint format settings monitoring forms krew lock release pictures proto image \
   image-check bench clean
 
 help: ## List the targets
@@ -64,6 +64,10 @@ demo: setup ## Set up what is missing, then demonstrate the life of a claim (nee
 test: setup ## Set up what is missing, then run what a change usually breaks
 	@scripts/install-programs tests
 	$(PYTEST) --numprocesses=$(WORKERS) --hypothesis-profile=$(EXAMPLES) $(QUICK)
+
+newcomer: setup ## Run `make demo`, `make test` and their errors on fresh Debian and Ubuntu (needs root)
+	@scripts/install-programs base
+	$(PYTEST) --timeout=4000 tests/newcomer -k '$(SCENARIOS)'
 
 test-lab: setup ## Run the tests of the embedded cluster and EFS (needs root)
 	@scripts/install-programs tests
