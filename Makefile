@@ -52,7 +52,7 @@ VERSION :=
 BASE :=
 IMAGE :=
 
-.PHONY: help setup programs demo up test newcomer test-lab scenarios check conformance kernel kubelet simulate soak chaos lint format settings monitoring forms krew lock release pictures proto image \
+.PHONY: help setup programs demo up test newcomer pythons test-lab scenarios check conformance kernel kubelet simulate soak chaos lint format settings monitoring forms krew lock release pictures proto image \
   image-check bench clean
 
 help: ## List the targets
@@ -64,6 +64,9 @@ demo: setup ## Set up what is missing, then demonstrate the life of a claim (nee
 test: setup ## Set up what is missing, then run what a change usually breaks
 	@scripts/install-programs tests
 	$(PYTEST) --numprocesses=$(WORKERS) --hypothesis-profile=$(EXAMPLES) $(QUICK)
+
+pythons: setup ## Run the unit tests with the other supported versions of Python that this machine has
+	@scripts/other-pythons
 
 newcomer: setup ## Run `make demo`, `make test` and their errors on fresh Debian and Ubuntu (needs root)
 	@scripts/install-programs base
