@@ -7,6 +7,11 @@ SHELL := /bin/bash
 # The tests start hundreds of processes; none of them is to compile the package again.
 unexport PYTHONDONTWRITEBYTECODE
 
+# Tests export directories below TMPDIR. Debian 13 has /tmp in memory, and its NFS-Ganesha cannot export that.
+ifeq ($(shell stat --file-system --format=%T "$${TMPDIR:-/tmp}" 2>/dev/null),tmpfs)
+export TMPDIR := /var/tmp
+endif
+
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
@@ -28,7 +33,7 @@ PLANES := $(shell echo $$(( $(CORES) < 4 ? 2 * $(CORES) : 8 )))
 # How many nodes `make kubelet` runs at a time. Each has one processor.
 NODES := $(shell echo $$(( $(CORES) < 4 ? $(CORES) : 4 )))
 
-# Which of the kernel's scenarios, in pytest's words for -k; all by default.
+# Which tests of `make kernel`, `make kubelet` and `make newcomer`, in pytest's words for -k; all by default.
 SCENARIOS :=
 # Runs of the simulation: how many, from which seed on, in how many processes; or one seed to show; or with a fault
 # planted (PLANT is its name), or each of the faults in turn (PLANTED=1).
@@ -46,7 +51,7 @@ VERSION :=
 BASE :=
 IMAGE :=
 
-.PHONY: help setup programs demo up test test-lab scenarios check conformance kernel kubelet simulate soak chaos lint format settings monitoring forms krew lock release pictures proto image \
+.PHONY: help setup programs demo up test newcomer pythons test-lab scenarios check conformance kernel kubelet simulate soak chaos lint format settings monitoring forms krew lock release pictures proto image \
   image-check bench clean
 
 help: ## List the targets
@@ -58,6 +63,13 @@ demo: setup ## Set up what is missing, then demonstrate the life of a claim (nee
 test: setup ## Set up what is missing, then run what a change usually breaks
 	@scripts/install-programs tests
 	$(PYTEST) --numprocesses=$(WORKERS) --hypothesis-profile=$(EXAMPLES) $(QUICK)
+
+pythons: setup ## Run the unit tests with the other supported versions of Python that this machine has
+	@scripts/other-pythons
+
+newcomer: setup ## Run `make demo`, `make test` and their errors on fresh Debian and Ubuntu (needs root)
+	@scripts/install-programs base
+	$(PYTEST) --timeout=4000 tests/newcomer -k '$(SCENARIOS)'
 
 test-lab: setup ## Run the tests of the embedded cluster and EFS (needs root)
 	@scripts/install-programs tests

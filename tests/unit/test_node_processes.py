@@ -16,8 +16,8 @@ SHARED = {
     *("google", "grpc"),
     *("botocore", "prometheus_client", "structlog"),
 }
-# Modules of the environment of the tests, and those that are part of a library above.
-OTHERS = {"_distutils_hack", "cython_runtime", "grpc_tools", "kube_efs", "kube_efs_lab"}
+# Modules of the environment of the tests and of Debian's Python, and those that are part of a library above.
+OTHERS = {"_distutils_hack", "cython_runtime", "grpc_tools", "kube_efs", "kube_efs_lab", "sitecustomize"}
 
 # The process itself, until its event loop would start.
 START = """

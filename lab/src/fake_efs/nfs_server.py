@@ -21,6 +21,10 @@ MINOR_VERSIONS = (0, 1)  # of NFS 4, those of EFS
 _PROGRAM = "ganesha.nfsd"
 _RUNTIME_FOLDER = Path("/var/run/ganesha")  # compiled into Ganesha
 _VFS_MODULE = "*/ganesha/libfsalvfs.so"
+_NOT_EXPORTED = (
+    "init_export_root :EXPORT :CRIT",  # an overlay
+    "Could not create export",  # tmpfs, which Ganesha 6 does not export; Ganesha 4 did
+)
 _LIBRARY_FOLDERS = (Path("/usr/lib"), Path("/usr"))
 _READY_SECONDS = 15.0
 _PROBE_SECONDS = 2.0
@@ -33,10 +37,12 @@ _PROBE_PAUSE_SECONDS = 0.05
 # Scope and owner are a server's own: with the same, a kernel takes two servers for two ways to one
 # (RFC 8881, 2.10.5) and sends the files of both to the first, as soon as they gave it the same client id,
 # which servers do that were started in the same second.
+# Allow_Set_Io_Flusher_Fail: else Ganesha 6 does not start without CAP_SYS_RESOURCE, as in a container.
+# Ganesha 4 ignores the name.
 _CONFIGURATION = """\
 NFS_CORE_PARAM {{
   NFS_Port = 0; Protocols = 4; Bind_addr = 127.0.0.1;
-  Enable_NLM = false; Enable_RQUOTA = false;
+  Enable_NLM = false; Enable_RQUOTA = false; Allow_Set_Io_Flusher_Fail = true;
 }}
 NFSv4 {{
   Grace_Period = 1; Lease_Lifetime = 90; Graceless = true;
@@ -157,12 +163,13 @@ def _quoted(path: Path) -> str:
 
 def _check_export(folder: Path, log_file: Path) -> None:
     # Ganesha runs on with an empty root when it cannot export, and says so only in its log.
-    if "init_export_root :EXPORT :CRIT" in log_file.read_text(errors="replace"):
+    log_text = log_file.read_text(errors="replace")
+    if any(sign in log_text for sign in _NOT_EXPORTED):
         raise PlatformError(
             "is on a file system that NFS cannot export",
             field="work directory",
             value=str(folder),
-            remedy="use a directory on ext4, XFS or tmpfs, not on an overlay (the root of a container)",
+            remedy="use a directory on ext4 or XFS, not on tmpfs or an overlay (the root of a container)",
         )
 
 

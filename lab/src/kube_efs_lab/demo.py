@@ -24,6 +24,7 @@ from kube_efs_lab.cluster import EmbeddedCluster
 from kube_efs_lab.demo_steps import Check, Demo
 from kube_efs_lab.logs import logging_to
 from kube_efs_lab.real_plane import plane_for
+from kube_efs_lab.work_directory import parent_directory
 
 
 async def run_demo(*, as_json: bool, programs: Path | None = None) -> bool:
@@ -34,7 +35,7 @@ async def run_demo(*, as_json: bool, programs: Path | None = None) -> bool:
     """
     started = time.monotonic()
     console = make_console(quiet=as_json)
-    folder = Path(tempfile.mkdtemp(prefix="kube-efs-demo-"))
+    folder = Path(tempfile.mkdtemp(prefix="kube-efs-demo-", dir=parent_directory()))
     with logging_to(folder / "demo.log"):
         checks, report = await _walk(folder, programs, console)
     seconds = time.monotonic() - started

@@ -28,6 +28,7 @@ from kube_efs_lab.manifests import (
 from kube_efs_lab.program import Program
 from kube_efs_lab.programs import NAMES, NODE
 from kube_efs_lab.real_plane import plane_for
+from kube_efs_lab.work_directory import parent_directory
 from tinykube.ports import free_port
 
 _REFRESH_SECONDS = 1.0
@@ -44,7 +45,10 @@ async def run_up(kubeconfig: Path, *, empty: bool = False, programs: Path | None
     An ``empty`` one has nothing of kube-efs, which can be installed in it. ``programs`` is the directory of a
     real control plane. Beside the kubeconfig is the file ``env``, with the variables for another terminal.
     """
-    with tempfile.TemporaryDirectory(prefix="kube-efs-up-") as name, logging_to(Path(name) / "up.log"):
+    with (
+        tempfile.TemporaryDirectory(prefix="kube-efs-up-", dir=parent_directory()) as name,
+        logging_to(Path(name) / "up.log"),
+    ):
         folder, variables = Path(name), kubeconfig.with_name("env")
 
         async def work() -> None:

@@ -12,7 +12,7 @@ from fake_efs.nfs_server import PosixUser, check_platform, render_configuration
 EXPECTED = """\
 NFS_CORE_PARAM {
   NFS_Port = 0; Protocols = 4; Bind_addr = 127.0.0.1;
-  Enable_NLM = false; Enable_RQUOTA = false;
+  Enable_NLM = false; Enable_RQUOTA = false; Allow_Set_Io_Flusher_Fail = true;
 }
 NFSv4 {
   Grace_Period = 1; Lease_Lifetime = 90; Graceless = true;

@@ -45,6 +45,9 @@ class Held(httpx2.AsyncBaseTransport):
             await self.continues.wait()
         return await self._inner.handle_async_request(request)
 
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
 
 def context(client: AsyncClient, loaded: Callable[[], None]) -> LeaderContext:
     """A controller of CSI volumes; it does not call AWS before the first claim."""

@@ -3,6 +3,7 @@
 import itertools
 import os
 import resource
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -197,6 +198,8 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
 @contextmanager
 def immutable(path: Path) -> Iterator[None]:
     """Neither root nor a server on its behalf can remove the file meanwhile."""
+    if shutil.which("chattr") is None:
+        pytest.skip("chattr cannot be found; it is in Debian's package e2fsprogs")
     if subprocess.run(["chattr", "+i", str(path)], check=False, capture_output=True).returncode:
         pytest.skip("the file system of temporary files has no immutable files")
     try:
