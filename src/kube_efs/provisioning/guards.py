@@ -24,8 +24,8 @@ import asyncio
 import hashlib
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -50,6 +50,7 @@ from kube_efs.model.errors import (
 from kube_efs.model.loopback import is_loopback
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
 from kube_efs.model.volumes import Location, Volume
+from kube_efs.provisioning.awaited_volumes import AwaitedVolumes
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.single_flight import SingleFlight
 
@@ -251,21 +252,29 @@ class _Users:
 class Guards:
     """Checks whether data may be removed; ``roots`` is None if access points cannot exist.
 
-    ``reservations`` only separate the operations of this process.
+    ``reservations`` only separate the operations of this process. ``awaited`` are the volumes that it has
+    promised.
     """
 
     def __init__(
-        self, *, index: VolumeIndex, store: VolumeStore, roots: AccessPointRoots | None = None
+        self,
+        *,
+        index: VolumeIndex,
+        store: VolumeStore,
+        roots: AccessPointRoots | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._index = index
         self._store = store
         self._roots = roots
         self.reservations = DirectoryReservations()
+        self.awaited = AwaitedVolumes(index, clock=clock)
         self._fresh = SingleFlight(self._list_volumes)
 
     async def check(self, removal: Removal, volume: Volume) -> Permit:
         """Permit the removal with that volume; raises RemovalRefused, NotYet, AwsError, KubeError."""
-        return await self._check(removal, frozenset({volume.name}), self._index)
+        with self._awaiting_no_others(removal, volume.name):
+            return await self._check(removal, frozenset({volume.name}), self._index)
 
     async def check_last(self, removal: Removal, volume: Volume) -> Permit:
         """Check again at the last reversible moment, for a volume that is Terminating.
@@ -282,18 +291,21 @@ class Guards:
                 value=volume.name,
                 remedy="check that the API server answers; the removal is retried",
             ) from None
-        return await self._check(removal, frozenset({volume.name}), self._index)
+        with self._awaiting_no_others(removal, volume.name):
+            return await self._check(removal, frozenset({volume.name}), self._index)
 
     async def check_listed(self, removal: Removal, volume: Volume) -> Permit:
         """The same for a volume without our finalizer, which is not Terminating: it lists all volumes."""
-        return await self._check(removal, frozenset({volume.name}), await self._fresh())
+        with self._awaiting_no_others(removal, volume.name):
+            return await self._check(removal, frozenset({volume.name}), await self._fresh())
 
     async def check_without_volume(self, removal: Removal) -> Permit:
         """Check the removal of a directory that belongs to no volume, such as a snapshot's.
 
         This lists all volumes. Raises RemovalRefused, NotYet, AwsError, KubeError.
         """
-        return await self._check(removal, frozenset(), await self._fresh())
+        with self._awaiting_no_others(removal):
+            return await self._check(removal, frozenset(), await self._fresh())
 
     async def is_leaving(self, file_system_id: FileSystemId) -> bool:
         """Whether a volume of the file system must be removed; this lists all volumes. Raises KubeError."""
@@ -317,16 +329,39 @@ class Guards:
         the reclaim policy Delete. ``asked_for`` are the volumes with the handle when the caller requested the
         removal. Raises NotYet if one of them was deleted since: it may have been set to Retain before.
         """
-        view = await self._fresh()
-        if asked_for - {one.uid for one in view.volumes.values()}:
-            raise _deleted_since(handle)
-        named = [one for one in view.volumes.values() if one.csi and one.csi.handle == str(handle)]
-        itself = frozenset(one.name for one in named if one.to_be_reclaimed)
-        permit = await self._check(removal, itself, view)
-        if len(itself) < len(named) and not permit.keeps:
-            # A volume that must be kept was in the list, but was deleted before it was read.
-            raise _deleted_since(handle)
-        return permit
+        # Without a volume of this handle, the caller can discard one that it did not create.
+        with self._awaiting_no_others(removal, discarded=not asked_for):
+            view = await self._fresh()
+            if asked_for - {one.uid for one in view.volumes.values()}:
+                raise _deleted_since(handle)
+            named = [one for one in view.volumes.values() if one.csi and one.csi.handle == str(handle)]
+            itself = frozenset(one.name for one in named if one.to_be_reclaimed)
+            permit = await self._check(removal, itself, view)
+            if len(itself) < len(named) and not permit.keeps:
+                # A volume that must be kept was in the list, but was deleted before it was read.
+                raise _deleted_since(handle)
+            return permit
+
+    @contextmanager
+    def _awaiting_no_others(self, removal: Removal, name: str = "", *, discarded: int = 0) -> Iterator[None]:
+        """Raise NotYet at the end if volumes that do not exist yet need what is removed.
+
+        They are read at the beginning: the volumes that are read later contain each that has appeared since.
+        The volume of that name does not count, nor do as many as are ``discarded``.
+        """
+        point = removal.access_point.handle.access_point_id if removal.access_point else None
+        place = removal.directory.location if removal.directory else None
+        if removal.file_system is not None:
+            place = Location(file_system_id=removal.file_system.file_system_id, directory=Directory())
+        awaited = self.awaited.using(point, place) - {name}
+        yield
+        if len(awaited) > discarded:
+            raise NotYet(
+                f"is about to be used by volume {', '.join(sorted(awaited))}",
+                field="access point" if removal.access_point else "directory",
+                value=point or str(place),
+                remedy="the removal is repeated when that volume exists",
+            )
 
     async def _check(self, removal: Removal, itself: frozenset[str], view: VolumeIndex) -> Permit:
         point = removal.access_point

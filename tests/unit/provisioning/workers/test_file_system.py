@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.provisioning.workers.descriptors import descriptors_below
 from tests.unit.strategies import file_names
 from tests.unmounting import unmount
 
@@ -744,12 +745,7 @@ def test_directory_with_a_name_of_full_length_is_removed(root: Path) -> None:
     assert tree(root) == OTHERS | DATA
 
 
-def _open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
-
-
 def test_all_descriptors_are_closed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = _open_descriptors()
     (root / "x").symlink_to("team")
     make(root, "/team/new/deep")
     make(root, "/team/new/owned", OWNED)
@@ -768,4 +764,4 @@ def test_all_descriptors_are_closed(root: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(os, "fchown", _refused)
     with pytest.raises(WorkerFailed):
         make(root, "/team/refused", OWNED)
-    assert _open_descriptors() == before
+    assert descriptors_below(root) == []

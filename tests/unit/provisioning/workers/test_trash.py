@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.provisioning.workers.descriptors import descriptors_below, open_descriptors
 from tests.unmounting import unmount
 
 from kube_efs.model.trash import TrashReport
@@ -63,10 +64,6 @@ def entry(folder: Path, tenant: str = "", files: int = 0) -> Path:
     for number in range(files):
         (made / str(number)).touch()
     return made
-
-
-def _open_descriptors() -> int:
-    return len(list(Path("/proc/self/fd").iterdir()))
 
 
 # --- names
@@ -152,7 +149,7 @@ def test_many_deep_directories_create_few_trash_entries(
 def test_deep_directory_needs_few_descriptors(folder: Path) -> None:
     deep(entry(folder), 2000)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (_open_descriptors() + 80, hard))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (open_descriptors() + 80, hard))
     try:
         assert emptied(folder).entries == 0
     finally:
@@ -348,14 +345,13 @@ def test_next_run_finishes_after_any_failed_call_and_changes_nothing_outside(
         crashed = folder / f"trash-{number}"
         crashed.mkdir()
         _fill(crashed, outside)
-        descriptors = _open_descriptors()
         with opened(crashed) as descriptor, monkeypatch.context() as patch:
             left = itertools.count(number, -1)
             for name in _CALLS:
                 patch.setattr(os, name, _failing(getattr(os, name), left, fault))
             with suppress(OSError, KeyboardInterrupt):
                 trash.empty(descriptor, lambda: True)
-        assert _open_descriptors() == descriptors
+        assert descriptors_below(folder) == []
         assert (outside / "data/file").read_text() == "content"
         assert (outside / "data/file").stat().st_nlink == 1 + sum(1 for _ in crashed.rglob("hard"))
         assert emptied(crashed).entries == 0

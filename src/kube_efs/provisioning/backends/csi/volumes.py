@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
 
 import structlog
 
@@ -35,7 +34,7 @@ from kube_efs.model.csi.parameters import (
 )
 from kube_efs.model.csi.root_directories import plain_name
 from kube_efs.model.csi.volume_attributes import VolumeAttributes
-from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle
+from kube_efs.model.csi.volume_handles import VolumeHandle
 from kube_efs.model.efs.file_systems import MountTarget
 from kube_efs.model.efs.ids import FileSystemId, ZoneName
 from kube_efs.model.efs.kinds import FileSystemKind
@@ -50,7 +49,6 @@ from kube_efs.provisioning.guards import (
     DataKept,
     Guards,
     Order,
-    Permit,
     RemovableAccessPoint,
     RemovableDirectory,
     Removal,
@@ -58,9 +56,6 @@ from kube_efs.provisioning.guards import (
 from kube_efs.provisioning.volume_index import VolumeIndex
 
 log = structlog.get_logger(__name__)
-
-# csi-provisioner creates the volume of an answered call within a minute, or repeats the call.
-_AWAITED_SECONDS: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,8 +107,6 @@ class CsiVolumes:
         self._began = clock()
         # The end of the last call to delete an access point.
         self._ordered: dict[VolumeHandle, float] = {}
-        # By the reused access point and the name of the volume: until when that volume may be created.
-        self._awaited: dict[tuple[AccessPointId, str], float] = {}
 
     async def create(
         self,
@@ -149,6 +142,8 @@ class CsiVolumes:
         if request.parameters.provisioning is ProvisioningMode.DIRECTORY:
             place = Location(file_system_id=candidates[0], directory=directory)
             handle, directory_id = await self._required_directories().make(request, place, account)
+            # Other volumes can have the same directory.
+            self._guards.awaited.expect(request.name, handle)
             await self._fill(request, place, claim, has_owner=True)
         else:
             made = await self._make_access_point(request, candidates, account, role, notice)
@@ -198,22 +193,9 @@ class CsiVolumes:
         asked_for = await self._guards.volumes_of(handle)
         removal = await self.removal(handle, role)
 
-        async def check() -> Permit:
-            # Read before the list, which contains each volume that is no longer awaited now.
-            awaited = self._awaited_through(handle)
-            permit = await self._guards.check_handle(removal, handle, asked_for)
-            # Without a volume of this handle, the caller can discard one that it did not create.
-            if len(awaited) > (not asked_for):
-                raise NotYet(
-                    f"is about to be used by volume {', '.join(awaited)}",
-                    field="access point",
-                    value=str(handle),
-                    remedy="the removal is repeated when that volume exists",
-                )
-            return permit
-
         async with self._guards.reservations.removing(*removal.reserved):
-            await self.remove(removal, Order(check))
+            order = Order(lambda: self._guards.check_handle(removal, handle, asked_for))
+            await self.remove(removal, order)
 
     async def removal(
         self, handle: VolumeHandle, role: CrossAccountRole | None = None, *, tenant: str = ""
@@ -438,8 +420,7 @@ class CsiVolumes:
                 raise _pending(f"leads to {made.directory}, which must be reserved first", made)
             self._refuse_leaving(made, request)
             if request.parameters.reuses_access_point:
-                self._forget_awaited()
-                self._awaited[made.access_point_id, request.name] = self._clock() + _AWAITED_SECONDS
+                self._guards.awaited.expect(request.name, _handle(made, kind))
             if self._directories is not None:
                 # Others can see the access point now. Orders from before must have ended.
                 await self._directories.settled(_root(made, kind))
@@ -464,20 +445,6 @@ class CsiVolumes:
             stays = [one for one in stays if one.phase is VolumePhase.BOUND]
         if leaving and not stays:
             raise _pending(f"is about to be removed with volume {', '.join(leaving)}", made)
-
-    def _awaited_through(self, handle: VolumeHandle) -> list[str]:
-        """The missing volumes that csi-provisioner has requested for the access point."""
-        self._forget_awaited()
-        return sorted(name for entrance, name in self._awaited if entrance == handle.access_point_id)
-
-    def _forget_awaited(self) -> None:
-        """Forget the volumes that exist, and those that were not created in time."""
-        now = self._clock()
-        self._awaited = {
-            (entrance, name): until
-            for (entrance, name), until in self._awaited.items()
-            if until > now and name not in self._index.volumes
-        }
 
     def _required_directories(self) -> CsiDirectories:
         if self._directories is None:

@@ -325,7 +325,7 @@ class CsiWorld:
             )
         }
         self.accounts = OneAccount(Account(gateway=self.gateway, access_points=points))
-        guards = self.guards = Guards(index=self.index, store=self.store, roots=self.roots)
+        guards = self.guards = Guards(index=self.index, store=self.store, roots=self.roots, clock=clock)
         self.copies, self.sources = given_copies(guards.reservations)
         directories = CsiDirectories(
             self.folders,

@@ -106,7 +106,7 @@ async def test_failed_directory_does_not_use_a_second_id() -> None:
 
 async def test_shared_directory_is_removed_with_its_last_volume() -> None:
     world = CsiWorld()
-    handle = (await world.volumes.create(request(provisioningMode="efs-dir", **SHARED))).handle
+    handle = (await world.volumes.create(request("going", provisioningMode="efs-dir", **SHARED))).handle
     world.note("going", handle, **LEAVING)
     world.note("staying", handle)
     with pytest.raises(RemovalRefused, match="is also used by staying; delete the other volumes"):

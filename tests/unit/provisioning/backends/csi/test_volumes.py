@@ -33,6 +33,7 @@ from kube_efs.model.errors import (
     WorkerFailed,
 )
 from kube_efs.model.volumes import Location, Volume, VolumePhase
+from kube_efs.provisioning.guards import RemovableDirectory, Removal
 
 ROLE = CrossAccountRole(role_arn="arn:aws:iam::123456789012:role/storage")
 LEAVING = {"phase": VolumePhase.RELEASED, "reclaim_policy": ReclaimPolicy.DELETE}
@@ -311,6 +312,45 @@ async def test_volume_that_appears_after_the_list_of_a_removal_keeps_its_access_
         await world.volumes.delete(handle)
     assert lists == 2
     assert world.api.points
+
+
+SHARED_DIRECTORY = {**SHARED, "provisioningMode": "efs-dir", "basePath": "/b"}
+
+
+async def test_shared_directory_is_kept_until_the_volume_of_the_next_claim_exists() -> None:
+    world = CsiWorld()
+    handle = (await world.volumes.create(request("pvc-1", **SHARED_DIRECTORY))).handle
+    world.note("pvc-1", handle, phase=VolumePhase.BOUND)
+    assert (await world.volumes.create(request("pvc-2", **SHARED_DIRECTORY))).handle == handle
+    world.note("pvc-1", handle, **LEAVING)
+    with pytest.raises(NotYet, match="is about to be used by volume pvc-2"):
+        await world.volumes.delete(handle)
+    world.note("pvc-2", handle, phase=VolumePhase.BOUND)
+    with pytest.raises(RemovalRefused, match="is also used by pvc-2"):
+        await world.volumes.delete(handle)
+    assert not world.folders.removed
+
+
+async def test_volume_of_another_kind_waits_for_a_volume_with_its_directory() -> None:
+    world = CsiWorld()
+    handle = (await world.volumes.create(request("pvc-2", **SHARED_DIRECTORY))).handle
+    volume = Volume(name="tunnel-1", uid="1")
+
+    def removal(path: str) -> Removal:
+        place = Location(file_system_id=handle.file_system_id, directory=parse_directory(path))
+        return Removal(directory=RemovableDirectory(location=place))
+
+    for path in (str(handle.directory), "/b"):
+        with pytest.raises(NotYet, match="is about to be used by volume pvc-2"):
+            await world.guards.check(removal(path), volume)
+    await world.guards.check(removal("/b/beside"), volume)
+
+
+async def test_unused_volume_with_a_directory_is_discarded_at_once() -> None:
+    world = CsiWorld()
+    handle = (await world.volumes.create(request("pvc-1", **SHARED_DIRECTORY))).handle
+    await world.volumes.delete(handle)
+    assert world.folders.removed
 
 
 # --- directories of access points, on both kinds of file systems

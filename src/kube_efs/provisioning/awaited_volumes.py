@@ -1,0 +1,66 @@
+"""Volumes whose creation was answered, and whose objects do not exist yet.
+
+The guards find the users of a directory or an access point among the volumes of the cluster. csi-provisioner
+creates the object of a volume only after the answer to its call, and repeats that without another call. In
+between, a removal of an earlier volume with the same directory must not mistake it for unused.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle
+from kube_efs.model.efs.directories import Relation
+from kube_efs.model.volumes import Location
+from kube_efs.provisioning.volume_index import VolumeIndex
+
+# csi-provisioner creates the object within a minute, or repeats the call.
+_AWAITED_SECONDS: Final = 300.0
+_SAME_OR_BELOW: Final = frozenset({Relation.SAME, Relation.BELOW})
+
+
+@dataclass(frozen=True, slots=True)
+class _Awaited:
+    handle: VolumeHandle
+    until: float
+
+
+class AwaitedVolumes:
+    """Remembers volumes by name until ``index`` contains them, or for five minutes."""
+
+    def __init__(self, index: VolumeIndex, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._index = index
+        self._clock = clock
+        self._volumes: dict[str, _Awaited] = {}
+
+    def expect(self, name: str, handle: VolumeHandle) -> None:
+        """Await the volume of that name, which will lead to the access point or directory of the handle."""
+        self._forget()
+        self._volumes[name] = _Awaited(handle, self._clock() + _AWAITED_SECONDS)
+
+    def using(self, access_point_id: AccessPointId | None, place: Location | None) -> frozenset[str]:
+        """The awaited volumes that use this access point, or this directory or one below it."""
+        self._forget()
+        return frozenset(
+            name
+            for name, one in self._volumes.items()
+            if (
+                one.handle.access_point_id == access_point_id
+                if one.handle.access_point_id is not None
+                else place is not None and _is_in(one.handle, place)
+            )
+        )
+
+    def _forget(self) -> None:
+        now = self._clock()
+        self._volumes = {
+            name: one
+            for name, one in self._volumes.items()
+            if one.until > now and name not in self._index.volumes
+        }
+
+
+def _is_in(handle: VolumeHandle, place: Location) -> bool:
+    is_same = handle.file_system_id == place.file_system_id
+    return is_same and handle.directory.relation_to(place.directory) in _SAME_OR_BELOW
