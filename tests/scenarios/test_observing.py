@@ -100,7 +100,7 @@ async def test_claim_gets_an_event_when_its_volume_exceeds_the_request(cluster: 
     (folder / "large").write_bytes(os.urandom(2 * MIB))
 
     [text] = await csi_steps.events(cluster, claims, "data", "VolumeOverRequest")
-    assert re.fullmatch(r"2\.0 MiB are in the volume, its claim requests 1\.0 MiB; EFS .*", text)
+    assert re.fullmatch(r"2\.0 MiB are in the volume, its claim requests 1\.0 MiB; the file system .*", text)
     start = f'kube_efs_volume_used_bytes{{claim="data",claim_namespace="{claims.namespace}"'
     assert await steps.metric(cluster.controller, start) >= 2 * MIB
 

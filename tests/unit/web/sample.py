@@ -119,8 +119,8 @@ def report() -> ClusterReport:
         namespace="web",
         name="uploads",
         message=(
-            "1.5 GiB are in the volume, its claim requests 1.0 GiB; EFS has no quotas and does not stop "
-            "writes"
+            "1.5 GiB are in the volume, its claim requests 1.0 GiB; the file system has no quotas and does "
+            "not stop writes"
         ),
         count=1,
     )
