@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import tempfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -44,6 +44,7 @@ from kube_efs.tunnels.data_plane import STUNNEL, DataPlaneChoice, DataPlaneName,
 from kube_efs.tunnels.detached_process import running_commands
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.relay import keeper as relay_keeper
+from kube_efs.tunnels.relay.control import RelayState
 from kube_efs.tunnels.relay.keeper import RelayKeeper
 from kube_efs.tunnels.sockets.ports import listening_ports
 from kube_efs.tunnels.status import TunnelState
@@ -205,6 +206,37 @@ async def test_relay_that_answers_stays_if_no_successor_starts(
             keeper.reload_or_replace([service.port])
             await eventually(lambda: keeper.report.leaving == (first,), "the predecessor")
             assert keeper.report.relay_pid not in {None, first}
+            writer.close()
+
+
+async def test_ports_that_were_handed_over_to_a_successor_that_ended_are_served_again(
+    options: TunnelOptions, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = free_address()
+    with socket.create_server((address, 2049)):  # accepts, and never answers
+        async with keeping(options, service_of(address, ca_file=authority.file)) as keeper:
+            [service] = keeper.report.loaded.values()
+            first = keeper.report.relay_pid
+            assert first
+            _, writer = await asyncio.open_connection("127.0.0.1", service.port)
+            connections = psutil.Process(first).net_connections
+            await eventually(lambda: any(one.status == "ESTABLISHED" for one in connections()), "it accepts")
+            answered = keeper._await_answer
+
+            async def too_late(
+                is_expected: Callable[[int], bool], ended: asyncio.Event | None = None
+            ) -> RelayState | None:
+                monkeypatch.undo()
+                await answered(is_expected, ended)
+                return None
+
+            monkeypatch.setattr(keeper, "_await_answer", too_late)
+            keeper.reload_or_replace([service.port])
+            await eventually(lambda: keeper.report.leaving == (first,), "the predecessor")
+            await eventually(lambda: keeper.report.relay_pid not in {None, first}, "another relay")
+            await eventually(lambda: list(keeper.report.loaded.values()) == [service], "the service")
+            assert relay_at(options, service.port) == keeper.report.relay_pid
+            assert any(one.status == "ESTABLISHED" for one in connections())
             writer.close()
 
 

@@ -172,13 +172,15 @@ def csi_service(
             reservations=guards.reservations,
             is_alone=_is_alone(settings),
         )
+    # Worker pods reach file systems without a port only through the driver.
+    mounted = [one for one in FileSystemKind if one.has_ports or settings.workers_use_driver]
     volumes = CsiVolumes(
         accounts=accounts,
         directories=made,
         file_systems=file_systems,
         index=index,
         guards=guards,
-        removes_directories=settings.delete_access_point_root_dir,
+        removes_directories=mounted if settings.delete_access_point_root_dir else (),
     )
     return CsiService(
         volumes=volumes,

@@ -26,6 +26,7 @@ from kube_efs.kube.errors import translated
 from kube_efs.kube.events import EventRecorder, EventType, Subject
 from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.csi.parameters import ProvisioningMode, parse_parameters
+from kube_efs.model.csi.sidecar_parameters import parse_sidecar_parameters
 from kube_efs.model.efs.directories import Directory
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.kinds import FileSystemKind
@@ -341,6 +342,9 @@ def _of_driver(index: VolumeIndex, *, with_access_points: bool) -> Iterator[Loca
         if one.provisioner == DRIVER:
             with suppress(InvalidValue):
                 parameters = parse_parameters(one.parameters)
+                secret = parse_sidecar_parameters(one.parameters).provisioner_secret
+                if secret is not None and parameters.provisioning.kind.has_roles:
+                    continue
                 mode, named = parameters.provisioning, parameters.file_systems
                 is_removed = mode is ProvisioningMode.DIRECTORY or with_access_points
                 if is_removed and isinstance(named, tuple):

@@ -168,11 +168,13 @@ class AccessPointPlaces:
 
     async def locate(self, volume: Volume) -> Location | None:
         """The location of the volume's data, if its access point is known and in this account."""
-        if volume.csi is None or volume.csi.driver != DRIVER or volume.deletion_secret:
+        if volume.csi is None or volume.csi.driver != DRIVER:
             return None
         try:
             handle = parse_volume_handle(volume.csi.handle)
         except KubeEfsError:
+            return None
+        if volume.deletion_secret and handle.kind.has_roles:
             return None
         failed_at = self._failed_at.get(handle.file_system_id)
         if failed_at is not None and self._clock() - failed_at < _AGAIN_SECONDS:

@@ -86,7 +86,7 @@ class ControllerService(csi_pb2_grpc.ControllerServicer):
         for warning in wanted.parameters.warnings:
             log.warning("storage-class-warning", volume=request.name, reason=str(warning))
         async with self._exclusive(request.name):
-            created = await self._volumes.create(wanted, role)
+            created = await self._volumes.promise(wanted, role)
         volume = _volume(created, wanted.required_bytes)
         if request.HasField("volume_content_source"):
             volume.content_source.CopyFrom(request.volume_content_source)

@@ -3,10 +3,13 @@
 The guards find the users of a directory or an access point among the volumes of the cluster. csi-provisioner
 creates the object of a volume only after the answer to its call, and repeats that without another call. In
 between, a removal of an earlier volume with the same directory must not mistake it for unused.
+
+Only the process that has answered knows such a volume. It also gets the calls to remove the earlier one. If
+it ends, csi-provisioner ends too, and calls again.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,8 +18,8 @@ from kube_efs.model.efs.directories import Relation
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning.volume_index import VolumeIndex
 
-# csi-provisioner creates the object within a minute, or repeats the call.
-_AWAITED_SECONDS: Final = 300.0
+# While the API server refuses the object, csi-provisioner tries again after up to 1,000 s.
+_AWAITED_SECONDS: Final = 3600.0
 _SAME_OR_BELOW: Final = frozenset({Relation.SAME, Relation.BELOW})
 
 
@@ -27,7 +30,7 @@ class _Awaited:
 
 
 class AwaitedVolumes:
-    """Remembers volumes by name until ``index`` contains them, or for five minutes."""
+    """Remembers volumes by name until ``index`` contains them, or for an hour."""
 
     def __init__(self, index: VolumeIndex, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._index = index
@@ -36,23 +39,29 @@ class AwaitedVolumes:
 
     def expect(self, name: str, handle: VolumeHandle) -> None:
         """Await the volume of that name, which will lead to the access point or directory of the handle."""
-        self._forget()
+        self._forget_late()
         self._volumes[name] = _Awaited(handle, self._clock() + _AWAITED_SECONDS)
 
-    def using(self, access_point_id: AccessPointId | None, place: Location | None) -> frozenset[str]:
+    def forget(self, handle: VolumeHandle) -> None:
+        """Forget the volumes of exactly this handle, because it was removed."""
+        self._volumes = {name: one for name, one in self._volumes.items() if one.handle != handle}
+
+    def using(
+        self, access_point_id: AccessPointId | None, place: Location | None
+    ) -> Mapping[str, VolumeHandle]:
         """The awaited volumes that use this access point, or this directory or one below it."""
-        self._forget()
-        return frozenset(
-            name
+        self._forget_late()
+        return {
+            name: one.handle
             for name, one in self._volumes.items()
             if (
                 one.handle.access_point_id == access_point_id
                 if one.handle.access_point_id is not None
                 else place is not None and _is_in(one.handle, place)
             )
-        )
+        }
 
-    def _forget(self) -> None:
+    def _forget_late(self) -> None:
         now = self._clock()
         self._volumes = {
             name: one

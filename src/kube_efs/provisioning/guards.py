@@ -253,7 +253,7 @@ class Guards:
     """Checks whether data may be removed; ``roots`` is None if access points cannot exist.
 
     ``reservations`` only separate the operations of this process. ``awaited`` are the volumes that it has
-    promised.
+    promised to csi-provisioner.
     """
 
     def __init__(
@@ -330,7 +330,7 @@ class Guards:
         removal. Raises NotYet if one of them was deleted since: it may have been set to Retain before.
         """
         # Without a volume of this handle, the caller can discard one that it did not create.
-        with self._awaiting_no_others(removal, discarded=not asked_for):
+        with self._awaiting_no_others(removal, discarded=None if asked_for else handle):
             view = await self._fresh()
             if asked_for - {one.uid for one in view.volumes.values()}:
                 raise _deleted_since(handle)
@@ -343,21 +343,26 @@ class Guards:
             return permit
 
     @contextmanager
-    def _awaiting_no_others(self, removal: Removal, name: str = "", *, discarded: int = 0) -> Iterator[None]:
+    def _awaiting_no_others(
+        self, removal: Removal, name: str = "", *, discarded: VolumeHandle | None = None
+    ) -> Iterator[None]:
         """Raise NotYet at the end if volumes that do not exist yet need what is removed.
 
         They are read at the beginning: the volumes that are read later contain each that has appeared since.
-        The volume of that name does not count, nor do as many as are ``discarded``.
+        The volume of that name does not count, nor does one with the handle that is ``discarded``.
         """
         point = removal.access_point.handle.access_point_id if removal.access_point else None
         place = removal.directory.location if removal.directory else None
         if removal.file_system is not None:
             place = Location(file_system_id=removal.file_system.file_system_id, directory=Directory())
-        awaited = self.awaited.using(point, place) - {name}
+        awaited = self.awaited.using(point, place)
+        others = sorted(awaited.keys() - {name})
+        if own := [one for one in others if awaited[one] == discarded]:
+            others.remove(own[0])
         yield
-        if len(awaited) > discarded:
+        if others:
             raise NotYet(
-                f"is about to be used by volume {', '.join(sorted(awaited))}",
+                f"is about to be used by volume {', '.join(others)}",
                 field="access point" if removal.access_point else "directory",
                 value=point or str(place),
                 remedy="the removal is repeated when that volume exists",

@@ -28,6 +28,7 @@ from kube_efs.model.directory_volumes import DirectoryProvisioner
 from kube_efs.model.efs.directories import Directory
 from kube_efs.model.efs.file_systems import Discovery, FileSystem, LifeCycleState, MountTarget
 from kube_efs.model.efs.ids import FileSystemId, MountTargetId
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.efs.targets import TunnelTarget
 from kube_efs.model.errors import KubeEfsError
 from kube_efs.model.left_alone import check_claim
@@ -250,6 +251,7 @@ def _view(facts: Facts, cluster: ClusterFacts) -> ClusterView:
         known = {
             fs: one if fs in facts.aws.looked_into else known.get(fs, one)
             for fs, one in facts.aws.file_systems.items()
+            if one.kind is FileSystemKind.EFS  # No tunnel volume is on S3 Files.
         }
     return ClusterView(discovery=Discovery(file_systems=known, complete=True), targets=targets)
 

@@ -20,6 +20,7 @@ from lightkube import AsyncClient
 from kube_efs.model.copies import COPIES, Copied, CopyProgress, CopyTerms
 from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions
 from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import CopyDiffers, GidTaken, KubeEfsError, WorkerFailed, WorkerRefused
 from kube_efs.model.trash import TrashReport
 from kube_efs.model.usage import MeasuredDirectory
@@ -86,8 +87,8 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         self._options = options
         self._metrics = metrics
         self._pods = WorkerPods(client, options, metrics)
-        # By the root of the file system.
-        self._lanes: dict[Location, _Lane] = {}
+        # EFS and S3 Files give IDs of the same form.
+        self._lanes: dict[tuple[FileSystemKind, FileSystemId], _Lane] = {}
         self._tasks = asyncio.TaskGroup()
         self._copy_slots: dict[FileSystemId, asyncio.Semaphore] = {}
         self._copy_tasks: set[asyncio.Task[None]] = set()
@@ -251,9 +252,10 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
 
     async def _do(self, location: Location, job: Job, item: Item, confirm: Confirm | None = None) -> _Found:
         root = location.root
-        lane = self._lanes.get(root)
+        key = (root.kind, root.file_system_id)
+        lane = self._lanes.get(key)
         if lane is None:
-            lane = self._lanes[root] = _Lane(self._options.batch_max)
+            lane = self._lanes[key] = _Lane(self._options.batch_max)
             self._background.append(self._tasks.create_task(self._serve(root, lane)))
         loop = asyncio.get_running_loop()
         task = _Task(job, item, loop.create_future(), since=loop.time(), confirm=confirm)

@@ -36,14 +36,17 @@ def root_objects(
     pod: ObservedPod, kind: FileSystemKind, namespace: str
 ) -> tuple[PersistentVolume, PersistentVolumeClaim]:
     """The volume and the claim of a pod that exists; ``kind`` is that of its file system."""
-    handle = VolumeHandle(kind=kind, file_system_id=pod.file_system_id)
+    # The AWS driver before 3.0, which may still run on some nodes, knows EFS without a prefix only.
+    handle: str = pod.file_system_id
+    if kind is not FileSystemKind.EFS:
+        handle = str(VolumeHandle(kind=kind, file_system_id=pod.file_system_id))
     volume = Volume(
         name=pod.name,
         reclaim_policy=ReclaimPolicy.RETAIN,
         storage_class=ROOT_CLASS,
         file_system_id=pod.file_system_id,
         claim=ClaimReference(namespace=namespace, name=pod.name),
-        csi=CsiSource(driver=DRIVER, handle=str(handle)),
+        csi=CsiSource(driver=DRIVER, handle=handle),
         mount_options=_SIGNED_OPTIONS if kind.always_signs else MOUNT_OPTIONS,
         labels=WORKER_LABELS,
         access_modes=_ACCESS_MODES,

@@ -203,8 +203,8 @@ class RelayKeeper:
     async def _replace(self, process: DetachedProcess) -> None:
         """Start a successor. A relay that does not answer is ended: it hangs, and so do its connections.
 
-        One that answers stays if no successor starts, because its connections work. The next failure to
-        connect to its ports leads here again.
+        One that answers stays for its connections, which work. If no successor starts, it also keeps its
+        ports, unless it has handed them over. The next connection that it does not accept leads here again.
         """
         try:
             await self._control.state()
@@ -212,9 +212,18 @@ class RelayKeeper:
             await process.stop(timeout_seconds=_STOP_SECONDS)
             self._handle_ends()
             return
-        if successor := await self._spawn():
-            self._leaving[process.pid] = process
-            self._process, self._is_unsure = successor, True
+        successor = await self._spawn()
+        if successor is None and await self._is_in_charge(process):
+            return
+        # Without a successor, ``_converge`` starts another relay: this one has handed over its ports.
+        self._leaving[process.pid] = process
+        self._process, self._loaded, self._is_unsure = successor, {}, True
+
+    async def _is_in_charge(self, process: DetachedProcess) -> bool:
+        with suppress(RelayUnavailable):
+            state = await self._control.state()
+            return state.pid == process.pid and not state.leaving
+        return False
 
     async def _spawn(self) -> DetachedProcess | None:
         """A new relay that answers; None if it does not, and the log has the reason."""

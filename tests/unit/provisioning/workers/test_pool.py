@@ -967,7 +967,7 @@ async def test_pod_mounts_the_root_with_the_driver_by_a_claim_of_its_own(
     assert mounted.persistentVolumeClaim
     assert mounted.persistentVolumeClaim.claimName == name
     volume = (await kube.get(PersistentVolume, name)).to_dict()
-    assert volume["spec"]["csi"] == {"driver": "efs.csi.aws.com", "volumeHandle": "efs:fs-1"}
+    assert volume["spec"]["csi"] == {"driver": "efs.csi.aws.com", "volumeHandle": "fs-1"}
     assert volume["spec"]["mountOptions"] == ["tls", "iam=auto"]
     reference = volume["spec"]["claimRef"]
     assert (reference["namespace"], reference["name"]) == ("default", name)

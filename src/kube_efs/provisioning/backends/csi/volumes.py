@@ -4,7 +4,7 @@ The same name gives the same volume, both for claims served here and for csi-pro
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -83,7 +83,8 @@ class CsiVolumes:
     """Creates and removes volumes; a repeated request gives the same volume.
 
     ``directories`` is None if no worker can create and remove directories; then only access points are
-    supported. ``removes_directories``: whether the directory of an access point is removed with it.
+    supported. ``removes_directories`` are the kinds of file systems on which the directory of an access point
+    is removed with it.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class CsiVolumes:
         file_systems: FileSystems,
         index: VolumeIndex,
         guards: Guards,
-        removes_directories: bool,
+        removes_directories: Collection[FileSystemKind],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._accounts = accounts
@@ -142,8 +143,6 @@ class CsiVolumes:
         if request.parameters.provisioning is ProvisioningMode.DIRECTORY:
             place = Location(file_system_id=candidates[0], directory=directory)
             handle, directory_id = await self._required_directories().make(request, place, account)
-            # Other volumes can have the same directory.
-            self._guards.awaited.expect(request.name, handle)
             await self._fill(request, place, claim, has_owner=True)
         else:
             made = await self._make_access_point(request, candidates, account, role, notice)
@@ -155,6 +154,13 @@ class CsiVolumes:
             await self._fill(request, place, claim, has_owner=made.user is not None)
         on = reach[handle.file_system_id] if handle.file_system_id in reach else next(iter(reach.values()))
         return CsiVolume(handle=handle, attributes=on.attributes, zone=on.zone, directory_id=directory_id)
+
+    async def promise(self, request: VolumeRequest, role: CrossAccountRole | None = None) -> CsiVolume:
+        """The same for csi-provisioner, which creates its object later: removals wait for it."""
+        created = await self.create(request, role)
+        # Without a copy, nothing else can happen between the end of the reservation and this.
+        self._guards.awaited.expect(request.name, created.handle)
+        return created
 
     async def _fill(
         self, request: VolumeRequest, place: Location, claim: Claim | None, *, has_owner: bool
@@ -196,6 +202,8 @@ class CsiVolumes:
         async with self._guards.reservations.removing(*removal.reserved):
             order = Order(lambda: self._guards.check_handle(removal, handle, asked_for))
             await self.remove(removal, order)
+            if not asked_for:
+                self._guards.awaited.forget(handle)
 
     async def removal(
         self, handle: VolumeHandle, role: CrossAccountRole | None = None, *, tenant: str = ""
@@ -220,7 +228,11 @@ class CsiVolumes:
         points.check_stays_gone(found)
         root = _root(found, handle.kind)
         # Another cluster may have a claim with a reused access point, whose data must stay.
-        is_removed = self._removes_directories and not found.directory.is_root and not is_reusable(found)
+        is_removed = (
+            handle.kind in self._removes_directories
+            and not found.directory.is_root
+            and not is_reusable(found)
+        )
         return Removal(
             directory=RemovableDirectory(location=root) if is_removed else None,
             access_point=RemovableAccessPoint(handle=handle, role=role, root=root),
@@ -419,8 +431,6 @@ class CsiVolumes:
                 # The access point is known now, so the next attempt also reserves its directory.
                 raise _pending(f"leads to {made.directory}, which must be reserved first", made)
             self._refuse_leaving(made, request)
-            if request.parameters.reuses_access_point:
-                self._guards.awaited.expect(request.name, _handle(made, kind))
             if self._directories is not None:
                 # Others can see the access point now. Orders from before must have ended.
                 await self._directories.settled(_root(made, kind))

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from tests.unit.provisioning.copying import CopiedFolders, given_copies
@@ -302,7 +302,7 @@ class CsiWorld:
     def __init__(
         self,
         *,
-        removes_directories: bool = False,
+        removes_directories: bool | Collection[FileSystemKind] = False,
         has_workers: bool = True,
         quota: int = 10,
         is_alone: bool = True,
@@ -351,7 +351,11 @@ class CsiWorld:
             directories=directories if has_workers else None,
             index=self.index,
             guards=guards,
-            removes_directories=removes_directories,
+            removes_directories=(
+                removes_directories
+                if isinstance(removes_directories, Collection)
+                else tuple(FileSystemKind) * removes_directories
+            ),
             clock=clock,
         )
 

@@ -89,7 +89,7 @@ class Driver:
             file_systems=self.file_systems,
             index=self.index,
             guards=self.guards,
-            removes_directories=False,
+            removes_directories=(),
             clock=self._now,
         )
 

@@ -21,6 +21,7 @@ from kube_efs.model.csi.volume_handles import VolumeHandle
 from kube_efs.model.efs.directories import parse_directory
 from kube_efs.model.efs.file_systems import LifeCycleState
 from kube_efs.model.efs.ids import ZoneName
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import (
     AwsLimitReached,
     AwsThrottled,
@@ -248,10 +249,10 @@ async def test_reused_access_point_is_kept_until_the_volume_of_the_next_claim_ex
     now = 1000.0
     world = CsiWorld(clock=lambda: now)
     again = {"reuseAccessPoint": "true"}
-    handle = (await world.volumes.create(request("pvc-1", **again))).handle
+    handle = (await world.volumes.promise(request("pvc-1", **again))).handle
     # Kubernetes has not released the volume of the deleted claim yet, and the next claim has the same name.
     world.note("pvc-1", handle, phase=VolumePhase.BOUND)
-    assert (await world.volumes.create(request("pvc-2", **again))).handle == handle
+    assert (await world.volumes.promise(request("pvc-2", **again))).handle == handle
     world.note("pvc-1", handle, **LEAVING)
     with pytest.raises(NotYet, match="is about to be used by volume pvc-2"):
         await world.volumes.delete(handle)
@@ -264,18 +265,18 @@ async def test_reused_access_point_of_a_volume_that_never_appears_is_removed() -
     now = 1000.0
     world = CsiWorld(clock=lambda: now)
     again = {"reuseAccessPoint": "true"}
-    handle = (await world.volumes.create(request("pvc-1", **again))).handle
+    handle = (await world.volumes.promise(request("pvc-1", **again))).handle
     world.note("pvc-1", handle, phase=VolumePhase.BOUND)
-    await world.volumes.create(request("pvc-2", **again))
+    await world.volumes.promise(request("pvc-2", **again))
     world.note("pvc-1", handle, **LEAVING)
-    now += 301
+    now += 3601
     await world.volumes.delete(handle)
     assert not world.api.points
 
 
 async def test_unused_volume_of_a_reused_access_point_is_discarded_at_once() -> None:
     world = CsiWorld()
-    handle = (await world.volumes.create(request("pvc-1", reuseAccessPoint="true"))).handle
+    handle = (await world.volumes.promise(request("pvc-1", reuseAccessPoint="true"))).handle
     await world.volumes.delete(handle)
     assert not world.api.points
 
@@ -283,9 +284,9 @@ async def test_unused_volume_of_a_reused_access_point_is_discarded_at_once() -> 
 async def test_discarded_volume_keeps_the_access_point_of_another_one_that_is_being_created() -> None:
     world = CsiWorld()
     again = {"reuseAccessPoint": "true"}
-    handle = (await world.volumes.create(request("pvc-1", **again))).handle
-    assert (await world.volumes.create(request("pvc-2", **again))).handle == handle
-    with pytest.raises(NotYet, match="is about to be used by volume pvc-1, pvc-2"):
+    handle = (await world.volumes.promise(request("pvc-1", **again))).handle
+    assert (await world.volumes.promise(request("pvc-2", **again))).handle == handle
+    with pytest.raises(NotYet, match="is about to be used by volume pvc-2"):
         await world.volumes.delete(handle)
     assert world.api.points
 
@@ -293,9 +294,9 @@ async def test_discarded_volume_keeps_the_access_point_of_another_one_that_is_be
 async def test_volume_that_appears_after_the_list_of_a_removal_keeps_its_access_point() -> None:
     world = CsiWorld()
     again = {"reuseAccessPoint": "true"}
-    handle = (await world.volumes.create(request("pvc-1", **again))).handle
+    handle = (await world.volumes.promise(request("pvc-1", **again))).handle
     world.note("pvc-1", handle, phase=VolumePhase.BOUND)
-    await world.volumes.create(request("pvc-2", **again))
+    await world.volumes.promise(request("pvc-2", **again))
     world.note("pvc-1", handle, **LEAVING)
     listed, lists = world.store.list, 0
 
@@ -319,9 +320,9 @@ SHARED_DIRECTORY = {**SHARED, "provisioningMode": "efs-dir", "basePath": "/b"}
 
 async def test_shared_directory_is_kept_until_the_volume_of_the_next_claim_exists() -> None:
     world = CsiWorld()
-    handle = (await world.volumes.create(request("pvc-1", **SHARED_DIRECTORY))).handle
+    handle = (await world.volumes.promise(request("pvc-1", **SHARED_DIRECTORY))).handle
     world.note("pvc-1", handle, phase=VolumePhase.BOUND)
-    assert (await world.volumes.create(request("pvc-2", **SHARED_DIRECTORY))).handle == handle
+    assert (await world.volumes.promise(request("pvc-2", **SHARED_DIRECTORY))).handle == handle
     world.note("pvc-1", handle, **LEAVING)
     with pytest.raises(NotYet, match="is about to be used by volume pvc-2"):
         await world.volumes.delete(handle)
@@ -333,7 +334,7 @@ async def test_shared_directory_is_kept_until_the_volume_of_the_next_claim_exist
 
 async def test_volume_of_another_kind_waits_for_a_volume_with_its_directory() -> None:
     world = CsiWorld()
-    handle = (await world.volumes.create(request("pvc-2", **SHARED_DIRECTORY))).handle
+    handle = (await world.volumes.promise(request("pvc-2", **SHARED_DIRECTORY))).handle
     volume = Volume(name="tunnel-1", uid="1")
 
     def removal(path: str) -> Removal:
@@ -348,9 +349,46 @@ async def test_volume_of_another_kind_waits_for_a_volume_with_its_directory() ->
 
 async def test_unused_volume_with_a_directory_is_discarded_at_once() -> None:
     world = CsiWorld()
-    handle = (await world.volumes.create(request("pvc-1", **SHARED_DIRECTORY))).handle
+    handle = (await world.volumes.promise(request("pvc-1", **SHARED_DIRECTORY))).handle
     await world.volumes.delete(handle)
     assert world.folders.removed
+
+
+async def test_discarded_volume_is_not_awaited_any_more() -> None:
+    world = CsiWorld()
+    handle = (await world.volumes.promise(request("pvc-1", **SHARED_DIRECTORY))).handle
+    await world.volumes.delete(handle)
+    await world.volumes.promise(request("pvc-2", **SHARED_DIRECTORY))
+    await world.volumes.delete(handle)
+    assert len(world.folders.removed) == 2
+
+
+async def test_only_a_volume_with_the_same_handle_is_discarded() -> None:
+    world = CsiWorld()
+    below = {**SHARED_DIRECTORY, "basePath": "/b/both", "subPathPattern": "below"}
+    await world.volumes.promise(request("pvc-1", **below))
+    handle = (await world.volumes.create(request("pvc-2", **SHARED_DIRECTORY))).handle
+    with pytest.raises(NotYet, match="is about to be used by volume pvc-1"):
+        await world.volumes.delete(handle)
+
+
+async def test_claim_that_is_not_served_by_csi_provisioner_blocks_no_removal() -> None:
+    world = CsiWorld()
+    handle = (await world.volumes.create(request("pvc-1", **SHARED_DIRECTORY))).handle
+    world.note("pvc-1", handle, **LEAVING)
+    # Its object is created in the same task, which has a reservation.
+    await world.volumes.create(request("pvc-2", **SHARED_DIRECTORY))
+    await world.volumes.delete(handle)
+    assert world.folders.removed
+
+
+async def test_directory_of_a_kind_that_worker_pods_cannot_mount_stays() -> None:
+    world = CsiWorld(removes_directories=[FileSystemKind.EFS])
+    handle = (await world.volumes.create(request("pvc-1", provisioningMode="s3files-ap"))).handle
+    world.note("pvc-1", handle, **LEAVING)
+    await world.volumes.delete(handle)
+    assert not world.s3_api.points
+    assert not world.folders.removed
 
 
 # --- directories of access points, on both kinds of file systems
