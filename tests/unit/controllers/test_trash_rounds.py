@@ -370,8 +370,11 @@ def driver_volume(name: str, handle: str, **changes: Any) -> Volume:
     return Volume(name=name, uid=name, csi=CsiSource(driver=DRIVER, handle=handle), **given)
 
 
-def driver_class(name: str, mode: str, file_system: str) -> StorageClass:
+def driver_class(name: str, mode: str, file_system: str, secret: str = "") -> StorageClass:
     parameters = {"provisioningMode": mode, "fileSystemId": file_system, "directoryPerms": "700"}
+    if secret:
+        of_secret = "csi.storage.k8s.io/provisioner-secret"
+        parameters |= {f"{of_secret}-name": secret, f"{of_secret}-namespace": "efs"}
     return StorageClass(name=name, provisioner=DRIVER, parameters=parameters)
 
 
@@ -395,8 +398,11 @@ async def test_trash_of_root_directories_is_emptied_on_both_kinds_of_file_system
     index.classes["1"] = driver_class("1", "efs-ap", "fs-00000001")
     index.classes["2"] = driver_class("2", "s3files-ap", "fs-00000002")
     index.classes["3"] = driver_class("3", "efs-dir", "fs-00000003")
+    for number, mode in enumerate(("efs-ap", "efs-dir", "s3files-ap"), start=4):
+        name = str(number)
+        index.classes[name] = driver_class(name, mode, f"fs-0000000{name}", "role")
     without = {"fs-0000000c": "efs", "fs-00000003": "efs"}
-    s3_files = {f"fs-0000000{one}": "s3files" for one in "bd2"}
+    s3_files = {f"fs-0000000{one}": "s3files" for one in "bd26"}
     assert emptied(index, kube) == without
     assert emptied(index, kube, **REMOVES_ROOTS) == {
         **without,

@@ -1257,6 +1257,15 @@ def test_broken_findings_are_first() -> None:
     assert [one.kind.severity for one in diagnose(facts)] == ["broken", "risk", "unchecked"]
 
 
+def test_claim_of_a_tunnel_volume_gets_no_file_system_of_s3_files() -> None:
+    claim = replace(ex.PENDING, match_labels={"volume_name": "a", "file_system_id": "auto"})
+    of_s3_files = {ex.SYSTEM: replace(ex.FILE_SYSTEM, kind=FileSystemKind.S3_FILES)}
+    facts = replace(ex.claim(claim), aws=replace(ex.AWS, file_systems=of_s3_files))
+    (finding,) = (one for one in diagnose(facts) if one.kind.id == "claim/pending")
+    assert "is not known (yet)" in finding.problem
+    assert finding.remedy == "known file systems: none"
+
+
 @pytest.mark.parametrize("label", [None, "", "auto", ex.SYSTEM])
 def test_file_system_that_the_class_gives_concerns_its_claim(label: str | None) -> None:
     labels = {"volume_name": "data"} | ({} if label is None else {"file_system_id": label})

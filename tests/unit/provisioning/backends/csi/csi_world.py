@@ -302,7 +302,7 @@ class CsiWorld:
     def __init__(
         self,
         *,
-        removes_directories: bool | Collection[FileSystemKind] = False,
+        removes_directories: Collection[FileSystemKind] = (),
         has_workers: bool = True,
         quota: int = 10,
         is_alone: bool = True,
@@ -351,11 +351,7 @@ class CsiWorld:
             directories=directories if has_workers else None,
             index=self.index,
             guards=guards,
-            removes_directories=(
-                removes_directories
-                if isinstance(removes_directories, Collection)
-                else tuple(FileSystemKind) * removes_directories
-            ),
+            removes_directories=removes_directories,
             clock=clock,
         )
 

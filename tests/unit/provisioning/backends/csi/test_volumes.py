@@ -52,10 +52,10 @@ async def test_access_point_is_created_once_despite_retries() -> None:
 @pytest.mark.parametrize("fixed", ["uid", "gid"])
 async def test_volumes_that_share_one_id_differ_in_the_other(fixed: str) -> None:
     parameters = {fixed: "7", "gidRangeStart": "1000", "gidRangeEnd": "1003"}
-    world = CsiWorld(removes_directories=True)
+    world = CsiWorld(removes_directories=tuple(FileSystemKind))
     made = [await world.volumes.create(request(f"pvc-{number}", **parameters)) for number in range(3)]
     # The next leader reads the same from the access points.
-    later = CsiWorld(removes_directories=True)
+    later = CsiWorld(removes_directories=tuple(FileSystemKind))
     later.api.points, later.api.calls = world.api.points, world.api.calls
     made.append(await later.volumes.create(request("pvc-3", **parameters)))
     with pytest.raises(GidRangeFull):
@@ -403,7 +403,7 @@ def points_in(world: CsiWorld, mode: str) -> int:
 
 @BOTH_KINDS
 async def test_directory_is_removed_with_its_access_point_if_configured(mode: str) -> None:
-    world = CsiWorld(removes_directories=True)
+    world = CsiWorld(removes_directories=tuple(FileSystemKind))
     handle = (await world.volumes.create(request(provisioningMode=mode, basePath="/base"))).handle
     await world.volumes.delete(handle)
     assert world.folders.removed == [f"{FS}:/base/pvc-1 in /"]
@@ -428,7 +428,7 @@ async def test_directory_stays_unless_configured(mode: str) -> None:
     ],
 )
 async def test_directory_used_by_another_access_point_is_kept(other: dict[str, str], mode: str) -> None:
-    world = CsiWorld(removes_directories=True)
+    world = CsiWorld(removes_directories=tuple(FileSystemKind))
     handle = (await world.volumes.create(request(provisioningMode=mode, **SHARED))).handle
     await world.volumes.create(request("pvc-2", provisioningMode=mode, **other))
     await world.volumes.delete(handle)
@@ -438,7 +438,7 @@ async def test_directory_used_by_another_access_point_is_kept(other: dict[str, s
 
 @BOTH_KINDS
 async def test_access_point_above_a_directory_does_not_keep_it(mode: str) -> None:
-    world = CsiWorld(removes_directories=True)
+    world = CsiWorld(removes_directories=tuple(FileSystemKind))
     handle = (await world.volumes.create(request(provisioningMode=mode, **SHARED))).handle
     all_of_it = SHARED | {"subPathPattern": "", "provisioningMode": mode}
     whole = (await world.volumes.create(request("pvc-2", **all_of_it))).handle
@@ -452,7 +452,7 @@ async def test_access_point_above_a_directory_does_not_keep_it(mode: str) -> Non
 async def test_volume_that_uses_a_directory_through_a_parent_access_point_keeps_it(
     path: str, mode: str
 ) -> None:
-    world = CsiWorld(removes_directories=True)
+    world = CsiWorld(removes_directories=tuple(FileSystemKind))
     handle = (await world.volumes.create(request(provisioningMode=mode, **SHARED))).handle
     all_of_it = SHARED | {"subPathPattern": "", "provisioningMode": mode}
     whole = (await world.volumes.create(request("pvc-2", **all_of_it))).handle
@@ -463,7 +463,7 @@ async def test_volume_that_uses_a_directory_through_a_parent_access_point_keeps_
 
 @BOTH_KINDS
 async def test_root_of_the_file_system_is_never_removed(mode: str) -> None:
-    world = CsiWorld(removes_directories=True)
+    world = CsiWorld(removes_directories=tuple(FileSystemKind))
     all_of_it = SHARED | {"subPathPattern": "", "provisioningMode": mode}
     handle = (await world.volumes.create(request(**all_of_it))).handle
     await world.volumes.delete(handle)
@@ -474,7 +474,7 @@ async def test_root_of_the_file_system_is_never_removed(mode: str) -> None:
 @BOTH_KINDS
 @pytest.mark.parametrize("path", ["/both", "/both/deep"])
 async def test_directory_used_by_a_volume_without_access_point_is_kept(path: str, mode: str) -> None:
-    world = CsiWorld(removes_directories=True)
+    world = CsiWorld(removes_directories=tuple(FileSystemKind))
     handle = (await world.volumes.create(request(provisioningMode=mode, **SHARED))).handle
     world.note("by-hand", replace(handle, directory=parse_directory(path), access_point_id=None))
     await world.volumes.delete(handle)
@@ -483,7 +483,7 @@ async def test_directory_used_by_a_volume_without_access_point_is_kept(path: str
 
 @BOTH_KINDS
 async def test_removal_waits_for_a_claim_that_gets_the_directory(mode: str) -> None:
-    world = CsiWorld(removes_directories=True)
+    world = CsiWorld(removes_directories=tuple(FileSystemKind))
     handle = (await world.volumes.create(request(provisioningMode=mode, **SHARED))).handle
     place = Location(file_system_id=FS, directory=parse_directory("/both"))
     async with world.guards.reservations.making(place):
@@ -499,7 +499,7 @@ async def test_removal_waits_for_a_claim_that_gets_the_directory(mode: str) -> N
 
 @pytest.mark.parametrize("provisioning", ["efs-ap", "efs-dir", "s3files-ap"])
 async def test_data_is_kept_when_the_volume_is_deleted_while_its_removal_waits(provisioning: str) -> None:
-    world = CsiWorld(removes_directories=True)
+    world = CsiWorld(removes_directories=tuple(FileSystemKind))
     handle = (await world.volumes.create(request(provisioningMode=provisioning))).handle
     world.note("pvc-1", handle, **LEAVING)
     volume = world.index.volumes["pvc-1"]
@@ -522,7 +522,7 @@ async def test_data_is_kept_when_the_volume_is_deleted_while_its_removal_waits(p
 async def test_data_of_a_retained_volume_deleted_between_two_checks_is_kept(
     provisioning: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = CsiWorld(removes_directories=True)
+    world = CsiWorld(removes_directories=tuple(FileSystemKind))
     handle = (await world.volumes.create(request(provisioningMode=provisioning))).handle
     world.note("pvc-1", handle, phase=VolumePhase.RELEASED, reclaim_policy=ReclaimPolicy.RETAIN)
 
@@ -711,7 +711,7 @@ async def test_directory_without_an_access_point_has_the_owner_and_mode_that_its
 
 
 async def test_volume_of_s3_files_is_an_access_point_of_its_own_api() -> None:
-    world = CsiWorld(removes_directories=True)
+    world = CsiWorld(removes_directories=tuple(FileSystemKind))
     wanted = request(provisioningMode="s3files-ap")
     made = await world.volumes.create(wanted, ROLE)
     assert str(made.handle) == f"s3files:{FS}::fsap-{1:017x}"
@@ -733,7 +733,7 @@ async def test_volume_of_s3_files_is_an_access_point_of_its_own_api() -> None:
 async def test_later_leader_removes_a_volume_of_s3_files_although_lists_have_no_tokens(
     may_get: bool,
 ) -> None:
-    earlier, later = CsiWorld(), CsiWorld(removes_directories=True)
+    earlier, later = CsiWorld(), CsiWorld(removes_directories=tuple(FileSystemKind))
     made = await earlier.volumes.create(request(provisioningMode="s3files-ap"))
     later.s3_api.points, later.s3_api.may_get = earlier.s3_api.points, may_get
     later.note("pvc-1", made.handle, **LEAVING)
@@ -743,7 +743,7 @@ async def test_later_leader_removes_a_volume_of_s3_files_although_lists_have_no_
 
 
 async def test_without_worker_pods_for_s3_files_its_volume_stays() -> None:
-    world = CsiWorld(removes_directories=True)
+    world = CsiWorld(removes_directories=tuple(FileSystemKind))
     made = await world.volumes.create(request(provisioningMode="s3files-ap"))
     world.folders.fault = PlatformError("has no port", field="file system", value=FS)
     with pytest.raises(PlatformError, match="has no port"):
@@ -756,7 +756,7 @@ async def test_without_worker_pods_for_s3_files_its_volume_stays() -> None:
 async def test_access_point_of_s3_files_stays_gone_after_a_lost_creation(lost: str, may_get: bool) -> None:
     """The list that finds it has no token, by which a late creation is known."""
     now = 0.0
-    world = CsiWorld(removes_directories=True, clock=lambda: now)
+    world = CsiWorld(removes_directories=tuple(FileSystemKind), clock=lambda: now)
     world.s3_api.may_get = may_get
     wanted = request(provisioningMode="s3files-ap")
     world.s3_api.lost = {"create"}
@@ -777,7 +777,7 @@ async def test_access_point_of_s3_files_stays_gone_after_a_lost_creation(lost: s
 
 
 async def test_access_point_of_s3_files_stays_while_another_volume_uses_it() -> None:
-    world = CsiWorld(removes_directories=True)
+    world = CsiWorld(removes_directories=tuple(FileSystemKind))
     made = await world.volumes.create(request(provisioningMode="s3files-ap"))
     world.note("pvc-1", made.handle, **LEAVING)
     world.note("of-a-user", replace(made.handle, directory=parse_directory("/below", field="path")))
