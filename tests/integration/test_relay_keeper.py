@@ -165,79 +165,73 @@ async def keeping(options: TunnelOptions, *services: TunnelService) -> AsyncIter
         await keeper.stop()
 
 
-async def test_predecessor_keeps_its_connections_and_is_reported(
+@asynccontextmanager
+async def carrying(
     options: TunnelOptions, authority: Authority
-) -> None:
+) -> AsyncIterator[tuple[RelayKeeper, TunnelService, psutil.Process]]:
+    """A keeper with one service, and its relay, which carries a connection."""
     address = free_address()
     with socket.create_server((address, 2049)):  # accepts, and never answers
         async with keeping(options, service_of(address, ca_file=authority.file)) as keeper:
             [service] = keeper.report.loaded.values()
-            first = keeper.report.relay_pid
-            assert first
+            relay = psutil.Process(keeper.report.relay_pid)
             _, writer = await asyncio.open_connection("127.0.0.1", service.port)
-            connections = psutil.Process(first).net_connections
-            await eventually(lambda: any(one.status == "ESTABLISHED" for one in connections()), "it accepts")
-            keeper.reload_or_replace([service.port])
-            await eventually(lambda: keeper.report.leaving == (first,), "the predecessor")
-            assert keeper.report.relay_pid not in {None, first}
-            assert list(keeper.report.loaded.values()) == [service]
-            assert relay_at(options, service.port) == keeper.report.relay_pid
-            async with keeping_after(options, keeper) as following:
-                assert following.report.leaving == (first,)
+            await eventually(lambda: _carries(relay), "it accepts")
+            yield keeper, service, relay
             writer.close()
+
+
+def _carries(relay: psutil.Process) -> bool:
+    return any(one.status == "ESTABLISHED" for one in relay.net_connections())
+
+
+async def test_predecessor_keeps_its_connections_and_is_reported(
+    options: TunnelOptions, authority: Authority
+) -> None:
+    async with carrying(options, authority) as (keeper, service, first):
+        keeper.reload_or_replace([service.port])
+        await eventually(lambda: keeper.report.leaving == (first.pid,), "the predecessor")
+        assert keeper.report.relay_pid not in {None, first.pid}
+        assert list(keeper.report.loaded.values()) == [service]
+        assert relay_at(options, service.port) == keeper.report.relay_pid
+        async with keeping_after(options, keeper) as following:
+            assert following.report.leaving == (first.pid,)
 
 
 async def test_relay_that_answers_stays_if_no_successor_starts(
     options: TunnelOptions, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    address = free_address()
-    with socket.create_server((address, 2049)):  # accepts, and never answers
-        async with keeping(options, service_of(address, ca_file=authority.file)) as keeper:
-            [service] = keeper.report.loaded.values()
-            first = keeper.report.relay_pid
-            assert first
-            _, writer = await asyncio.open_connection("127.0.0.1", service.port)
-            with monkeypatch.context() as broken, capture_logs() as logs:
-                broken.setattr(relay_keeper, "_MODULE", "kube_efs.tunnels.relay.missing")
-                keeper.reload_or_replace([service.port])
-                await eventually(
-                    lambda: any(one["event"] == "relay-not-started" for one in logs), "no successor"
-                )
+    async with carrying(options, authority) as (keeper, service, first):
+        with monkeypatch.context() as broken, capture_logs() as logs:
+            broken.setattr(relay_keeper, "_MODULE", "kube_efs.tunnels.relay.missing")
             keeper.reload_or_replace([service.port])
-            await eventually(lambda: keeper.report.leaving == (first,), "the predecessor")
-            assert keeper.report.relay_pid not in {None, first}
-            writer.close()
+            await eventually(lambda: any(one["event"] == "relay-not-started" for one in logs), "no successor")
+        keeper.reload_or_replace([service.port])
+        await eventually(lambda: keeper.report.leaving == (first.pid,), "the predecessor")
+        assert keeper.report.relay_pid not in {None, first.pid}
+        assert _carries(first)
 
 
 async def test_ports_that_were_handed_over_to_a_successor_that_ended_are_served_again(
     options: TunnelOptions, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    address = free_address()
-    with socket.create_server((address, 2049)):  # accepts, and never answers
-        async with keeping(options, service_of(address, ca_file=authority.file)) as keeper:
-            [service] = keeper.report.loaded.values()
-            first = keeper.report.relay_pid
-            assert first
-            _, writer = await asyncio.open_connection("127.0.0.1", service.port)
-            connections = psutil.Process(first).net_connections
-            await eventually(lambda: any(one.status == "ESTABLISHED" for one in connections()), "it accepts")
-            answered = keeper._await_answer
+    async with carrying(options, authority) as (keeper, service, first):
+        answered = keeper._await_answer
 
-            async def too_late(
-                is_expected: Callable[[int], bool], ended: asyncio.Event | None = None
-            ) -> RelayState | None:
-                monkeypatch.undo()
-                await answered(is_expected, ended)
-                return None
+        async def too_late(
+            is_expected: Callable[[int], bool], ended: asyncio.Event | None = None
+        ) -> RelayState | None:
+            monkeypatch.undo()
+            await answered(is_expected, ended)
+            return None
 
-            monkeypatch.setattr(keeper, "_await_answer", too_late)
-            keeper.reload_or_replace([service.port])
-            await eventually(lambda: keeper.report.leaving == (first,), "the predecessor")
-            await eventually(lambda: keeper.report.relay_pid not in {None, first}, "another relay")
-            await eventually(lambda: list(keeper.report.loaded.values()) == [service], "the service")
-            assert relay_at(options, service.port) == keeper.report.relay_pid
-            assert any(one.status == "ESTABLISHED" for one in connections())
-            writer.close()
+        monkeypatch.setattr(keeper, "_await_answer", too_late)
+        keeper.reload_or_replace([service.port])
+        await eventually(lambda: keeper.report.leaving == (first.pid,), "the predecessor")
+        await eventually(lambda: keeper.report.relay_pid not in {None, first.pid}, "another relay")
+        await eventually(lambda: list(keeper.report.loaded.values()) == [service], "the service")
+        assert relay_at(options, service.port) == keeper.report.relay_pid
+        assert _carries(first)
 
 
 @asynccontextmanager

@@ -165,9 +165,10 @@ class RelayKeeper:
     async def _converge(self) -> float | None:
         """Load the wanted services; returns the seconds until a retry, None if none is needed."""
         self._handle_ends()
-        if self._must_replace and self._process:
+        # First, because another request can come meanwhile.
+        must_replace, self._must_replace = self._must_replace, False
+        if must_replace and self._process:
             await self._replace(self._process)
-        self._must_replace = False
         if self._wanted is None:
             self._set_report({})
             return None
