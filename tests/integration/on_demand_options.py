@@ -14,8 +14,9 @@ from kube_efs.tunnels.reservations import PortRange
 from kube_efs.tunnels.sockets.detection import IdlePolicy
 
 NOWHERE = Path("/nowhere")
-# Below the ports that the kernel gives to connections. Programs that a test starts inherit the variable.
-_FIRST_PORTS: Final = range(23100, 31100, 100)
+# Where neither the kernel looks for the ports of connections, nor embedded clusters for their blocks: a block
+# is marked by a port that is bound, which stunnel then cannot have. Programs of a test inherit the variable.
+FIRST_PORTS: Final = range(23100, 25900, 100)
 _FIRST_PORT: Final = "KUBE_EFS_TEST_FIRST_PORT"
 _reserved: Final[list[sockets.socket]] = []
 
@@ -49,7 +50,7 @@ def on_demand_options(
 
 def _reserve_ports() -> str:
     """The first of a hundred ports, which this process has until its end."""
-    for first in map(str, _FIRST_PORTS):
+    for first in map(str, FIRST_PORTS):
         reservation = sockets.socket(sockets.AF_UNIX)
         try:
             # A name without a file, which the kernel forgets with the process.

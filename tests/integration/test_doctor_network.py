@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Network
@@ -335,6 +335,25 @@ async def test_page_lists_exactly_the_permissions_for_s3_files_and_denials_are_n
     assert not {one for one in asked if one.startswith("s3files:")} - of_s3_files
 
 
+@pytest.mark.parametrize("action", ["DescribeMountTargetSecurityGroups", "DescribeFileSystemPolicy"])
+async def test_what_is_deleted_while_the_doctor_looks_is_no_finding(network: Network, action: str) -> None:
+    async with AwsGateway(network.options) as gateway:
+        system = (await gateway.create_file_system(f"deleted before {action}")).file_system_id
+        await gateway.create_mount_target(
+            system, SubnetId(network.subnets[0].subnet_id), security_groups=[network.group]
+        )
+
+        async def delete(asked: str) -> None:
+            if asked == action and any(one.file_system_id == system for one in await gateway.file_systems()):
+                await gateway.delete_mount_targets(system)
+                await gateway.delete_file_system(system)
+
+        async with _refusing(network.api.endpoint_url, "nothing", set(), before=delete) as url:
+            found = await replace(network, system=system).found(replace(network.options, endpoint_url=url))
+        assert found == {}
+        assert all(one.file_system_id != system for one in await gateway.file_systems())
+
+
 async def test_without_volumes_on_s3_files_nothing_is_asked_about_it(network: Network) -> None:
     await network.let_in(UserIdGroupPairs=[{"GroupId": network.nodes_group}])
     asked: set[str] = set()
@@ -343,9 +362,22 @@ async def test_without_volumes_on_s3_files_nothing_is_asked_about_it(network: Ne
     assert not {one for one in asked if one.startswith("s3files:")}
 
 
+async def _nothing(_action: str) -> None:
+    """What most tests do before an action."""
+
+
 @asynccontextmanager
-async def _refusing(upstream: str, action: str, asked: set[str]) -> AsyncIterator[str]:
-    """The same API with an action refused, which moto never does; records all actions."""
+async def _refusing(
+    upstream: str,
+    action: str,
+    asked: set[str],
+    *,
+    before: Callable[[str], Awaitable[None]] = _nothing,
+) -> AsyncIterator[str]:
+    """The same API with an action refused, which moto never does; records all actions.
+
+    ``before`` is awaited before an action of EFS is passed on.
+    """
 
     async def answer(request: web.Request) -> web.Response:
         body = await request.read()
@@ -361,7 +393,9 @@ async def _refusing(upstream: str, action: str, asked: set[str]) -> AsyncIterato
                 kind = {"x-amzn-errortype": "AccessDeniedException"}
                 return web.json_response({"message": "no"}, status=403, headers=kind)
         else:
-            asked.add(f"elasticfilesystem:{_BY_PATH[request.path.rstrip('/').rpartition('/')[2]]}")
+            name = _BY_PATH[request.path.rstrip("/").rpartition("/")[2]]
+            asked.add(f"elasticfilesystem:{name}")
+            await before(name)
         headers = {name: value for name, value in request.headers.items() if name.lower() != "host"}
         async with (
             aiohttp.ClientSession() as session,

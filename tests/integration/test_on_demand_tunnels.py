@@ -21,7 +21,7 @@ import pytest
 from cryptography import x509
 from prometheus_client import CollectorRegistry
 from tests.integration.nfs_backend import Authority, Backend
-from tests.integration.on_demand_options import on_demand_options
+from tests.integration.on_demand_options import FIRST_PORTS, on_demand_options
 from tests.integration.tunnel_node import (
     NEAR,
     Node,
@@ -62,6 +62,7 @@ from kube_efs.tunnels.status import TunnelState
 from kube_efs.tunnels.stunnel.assignment import SHARD_SIZE, shard_path
 from kube_efs.tunnels.stunnel.fips import check_fips_mode
 from kube_efs.tunnels.stunnel.process import find_stunnel
+from kube_efs_lab.programs import BLOCKS, ON_DEMAND_BLOCKS
 
 pytestmark = pytest.mark.skipif(not Path("/usr/bin/stunnel").exists(), reason="stunnel is not installed")
 
@@ -152,6 +153,13 @@ def certificate_in(options: TunnelOptions, name: str) -> x509.Certificate:
     path = options.certificates_path / f"{name}.pem"
     assert mode_of(path) == 0o600
     return x509.load_pem_x509_certificate(path.read_bytes())
+
+
+def test_ports_of_tests_are_not_those_of_embedded_clusters() -> None:
+    ports = range(FIRST_PORTS.start, FIRST_PORTS.stop)
+    for blocks in (BLOCKS, ON_DEMAND_BLOCKS):
+        # The mark of a block is the port before it.
+        assert blocks.stop <= ports.start or ports.stop < blocks.start
 
 
 async def test_tunnel_is_ready_when_its_port_is_returned(

@@ -36,6 +36,7 @@ _CHANGES = (
 
 _create = EFSBackend.create_access_point
 _delete = EFSBackend.delete_access_point
+_policy_of = EFSBackend.describe_file_system_policy
 
 
 class AccessPointAlreadyExists(EFSError):
@@ -92,6 +93,12 @@ class StrictEfs(EFSBackend):
         if access_point_id not in self.access_points:
             raise AccessPointNotFound(access_point_id)
         _delete(self, access_point_id)
+
+    def describe_file_system_policy(self, file_system_id: str) -> str:
+        """Its policy; a file system that is not there is an error, not a defect of the server."""
+        if file_system_id not in self.file_systems_by_id:
+            raise FileSystemNotFound(file_system_id)
+        return _policy_of(self, file_system_id)
 
 
 class PagedAnswers(EFSResponse):

@@ -44,14 +44,14 @@ _SETTINGS = {
 }
 # Where no other embedded cluster looks for ports, nor the kernel for outgoing connections.
 _ON_DEMAND_PORTS = 128
-_ON_DEMAND_BLOCKS = range(10_000, 20_000, _ON_DEMAND_PORTS)
+ON_DEMAND_BLOCKS = range(10_000, 20_000, _ON_DEMAND_PORTS)
 _STUNNEL = Path("stunnel")  # wherever it is
 _STUNNEL_SECONDS = 2.0
 # Up to here a cluster may have file systems without meeting its neighbour's ports.
 _BLOCK = 32
 # The usual first port, then blocks below the range that the kernel gives to outgoing connections.
 _USUAL = 20490
-_BLOCKS = range(21000, 32000, _BLOCK)
+BLOCKS = range(26000, 32000, _BLOCK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,7 @@ def reserved_ports() -> Iterator[Mapping[str, str]]:
     """Settings of the loopback ports that no other embedded cluster uses meanwhile; raises PlatformError."""
     with (
         reserved_base_port() as base,
-        reserved_base_port(random.sample(_ON_DEMAND_BLOCKS, len(_ON_DEMAND_BLOCKS))) as first,
+        reserved_base_port(random.sample(ON_DEMAND_BLOCKS, len(ON_DEMAND_BLOCKS))) as first,
     ):
         yield {
             "BASE_STUNNEL_PORT": str(base),
@@ -185,7 +185,7 @@ def reserved_base_port(candidates: Iterable[int] | None = None) -> Iterator[int]
 
     The mark of it is a socket bound to the port before it. The port itself must be free as well.
     """
-    for base in candidates or chain([_USUAL], random.sample(_BLOCKS, len(_BLOCKS))):
+    for base in candidates or chain([_USUAL], random.sample(BLOCKS, len(BLOCKS))):
         with socket.socket() as mark, socket.socket() as probe:
             try:
                 mark.bind(("127.0.0.1", base - 1))

@@ -8,7 +8,7 @@ import structlog
 
 from kube_efs.doctor.checks.common import problem_of
 from kube_efs.doctor.facts import Area, Gap
-from kube_efs.model.errors import KubeEfsError, public_text
+from kube_efs.model.errors import AwsNotFound, KubeEfsError, public_text
 
 log = structlog.get_logger(__name__)
 
@@ -28,13 +28,16 @@ class Attempts:
         return tuple(self._gaps)
 
     async def look(self, what: str, work: Awaitable[_Answer], *, area: Area = Area.PROBE) -> _Answer | None:
-        """The result; None if the read failed, also by its timeout."""
+        """The result; None if the read failed, also by its timeout, or if AWS does not have it any more."""
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 return await work
         except TimeoutError:
             self.miss(what, f"no answer within {self._timeout_seconds:g} s", area=area)
         except KubeEfsError as error:
+            # What is asked for by ID was listed a moment earlier, so it was deleted meanwhile: no problem.
+            if area is Area.AWS and isinstance(error, AwsNotFound):
+                return None
             self.miss(what, problem_of(error), area=area, remedy=error.remedy)
         except Exception as error:
             # One unexpected object must not hide other problems.
