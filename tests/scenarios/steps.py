@@ -2,15 +2,17 @@
 
 import asyncio
 import itertools
+import subprocess
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 import aiohttp
 import msgspec
+import pytest
 from lightkube import ApiError, AsyncClient
 from lightkube.models.core_v1 import (
     NFSVolumeSource,
@@ -146,6 +148,19 @@ def claim(
             storageClassName=storage_class,
         ),
     )
+
+
+@contextmanager
+def immutable(path: Path, link: Path) -> Iterator[None]:
+    """Make the file immutable while the context is open, also after a rename."""
+    link.hardlink_to(path)
+    try:
+        if subprocess.run(["chattr", "+i", str(link)], check=False, capture_output=True).returncode:
+            pytest.skip("the file system of the embedded EFS knows no immutable files")
+        yield
+    finally:
+        subprocess.run(["chattr", "-i", str(link)], check=False, capture_output=True)
+        link.unlink()
 
 
 async def delete_waiting_claims(client: AsyncClient) -> None:

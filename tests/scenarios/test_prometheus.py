@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 from collections.abc import AsyncIterator, Mapping
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import aiohttp
 import pytest
 import pytest_asyncio
 import yaml
+from lightkube.models.core_v1 import VolumeResourceRequirements
 from tests.scenarios import csi_steps, directory_steps, steps
 from tests.scenarios.directory_steps import Claims
 from tests.scenarios.steps import Cluster
@@ -56,6 +58,10 @@ class Prometheus:
 
     def __init__(self, url: str) -> None:
         self._url = url
+
+    async def is_ready(self) -> bool:
+        async with aiohttp.ClientSession() as session, session.get(f"{self._url}/-/ready") as answer:
+            return answer.status == HTTPStatus.OK
 
     async def ask(self, path: str, **query: str) -> Any:
         url = f"{self._url}/api/v1/{path}"
@@ -128,6 +134,9 @@ async def prometheus(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory)
     try:
         port = await process.listening_port(timeout_seconds=_START_SECONDS)
         found = Prometheus(f"http://127.0.0.1:{port}")
+
+        # It listens before it has read its data, and refuses queries until then.
+        await steps.eventually(found.is_ready, what="Prometheus is ready")
 
         async def has_all() -> bool:
             return len(await found.query("up == 1")) == len(_programs(cluster))
@@ -238,3 +247,24 @@ async def test_alerts_fire_when_something_breaks(cluster: Cluster, prometheus: P
 
             await steps.eventually(has_data, what=f"panel {title} has data")
     await pods_gone(cluster, claims.namespace, "waiting")
+
+
+async def test_alerts_fire_for_large_volumes_and_trash_that_stays(
+    cluster: Cluster, prometheus: Prometheus
+) -> None:
+    claims = await Claims.of(cluster)
+    storage_class = await steps.new_class(cluster.client, default_file_system_id="auto")
+    body = steps.claim(claims.namespace, "large", storage_class, {"volume_name": "large"})
+    assert body.spec
+    body.spec.resources = VolumeResourceRequirements(requests={"storage": "1Mi"})
+    await cluster.client.create(body)
+    volume = await claims.bound("large")
+    assert volume.nfs
+    folder = cluster.efs.folder(min(cluster.file_system_ids))
+    large = folder / volume.nfs.path.lstrip("/") / "large"
+    large.write_bytes(os.urandom(2 << 20))
+    await prometheus.fires("EFSVolumeOverRequest")
+
+    with steps.immutable(large, folder / "link"):
+        await claims.delete("large")
+        await prometheus.fires("EFSTrashNotEmptied")

@@ -2,9 +2,7 @@
 
 import os
 import signal
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -192,7 +190,7 @@ async def test_file_that_cannot_be_removed_is_reported_until_it_can(cluster: Clu
     volume = await steps.bound_volume(cluster.client, namespace, "held")
     (folder / "file").touch()
     (folder / "other").touch()
-    with _immutable(folder / "file", cluster.efs.folder(_system(cluster)) / "link"):
+    with steps.immutable(folder / "file", cluster.efs.folder(_system(cluster)) / "link"):
         await cluster.client.delete(PersistentVolumeClaim, "held", namespace=namespace)
         await steps.gone(cluster.client, volume.name)
         stuck = f'kube_efs_trash_stuck{{file_system="{_system(cluster)}"}}'
@@ -259,19 +257,6 @@ async def _who_empties(cluster: Cluster) -> int:
         return _who_has_open(wanted)
 
     return await steps.eventually(look, what="a pod empties the trash", pause_seconds=0.01)
-
-
-@contextmanager
-def _immutable(path: Path, link: Path) -> Iterator[None]:
-    """Make the file immutable while the context is open, also after a rename."""
-    link.hardlink_to(path)
-    try:
-        if subprocess.run(["chattr", "+i", str(link)], check=False, capture_output=True).returncode:
-            pytest.skip("the file system of the embedded EFS knows no immutable files")
-        yield
-    finally:
-        subprocess.run(["chattr", "-i", str(link)], check=False, capture_output=True)
-        link.unlink()
 
 
 def _system(cluster: Cluster) -> FileSystemId:
