@@ -39,8 +39,20 @@ def terms(identity: str) -> LeaseTerms:
     return LeaseTerms(namespace="default", name="lead", identity=identity, retry_period_seconds=0.01)
 
 
-def candidate(client: AsyncClient, identity: str, clock: Clock) -> Leadership:
-    return Leadership(client, terms(identity), clock)
+class Candidate(Leadership):
+    """Counts its attempts."""
+
+    attempts = 0
+
+    async def _try(self) -> Any:
+        try:
+            return await super()._try()
+        finally:
+            self.attempts += 1
+
+
+def candidate(client: AsyncClient, identity: str, clock: Clock) -> Candidate:
+    return Candidate(client, terms(identity), clock)
 
 
 async def spec(client: AsyncClient) -> LeaseSpec:
@@ -59,11 +71,12 @@ async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[asyncio.Task
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def turns(client: AsyncClient) -> None:
-    """Wait until the other candidate has tried several times; the Lease need not exist yet."""
-    for _ in range(5):
-        await asyncio.sleep(0.02)
-        _ = [one async for one in client.list(Lease, namespace="default")]
+async def attempts(*candidates: Candidate) -> None:
+    """Wait until each of them has made an attempt that begins now or later."""
+    wanted = {one: one.attempts + 2 for one in candidates}  # one may be under way
+    async with asyncio.timeout(30):
+        while any(one.attempts < number for one, number in wanted.items()):  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
 
 
 async def test_first_candidate_leads(kube: AsyncClient) -> None:
@@ -82,9 +95,9 @@ async def test_second_candidate_waits_from_the_last_observed_change(kube: AsyncC
     first, second = candidate(kube, "a", clock), candidate(kube, "b", clock)
     await first.acquire()
     async with running(second.acquire()) as waiting:
-        await turns(kube)
+        await attempts(second)
         clock.now += 14.9
-        await turns(kube)
+        await attempts(second)
         assert not waiting.done()
         clock.now += 0.2
         async with asyncio.timeout(30):
@@ -100,7 +113,8 @@ async def test_each_renewal_restarts_the_wait_of_the_second_candidate(kube: Asyn
     async with running(second.acquire()) as waiting, running(first.keep()) as keeping:
         for _ in range(4):
             clock.now += 5
-            await turns(kube)
+            await attempts(first, second)
+            await attempts(second)
         assert not waiting.done()
         assert not keeping.done()
 
@@ -111,10 +125,11 @@ async def test_lease_lasts_for_the_duration_that_its_holder_wrote(kube: AsyncCli
         kube, LeaseTerms(namespace="default", name="lead", identity="a", duration_seconds=60), clock
     )
     await slow.acquire()
-    async with running(candidate(kube, "b", clock).acquire()) as waiting:
-        await turns(kube)
+    second = candidate(kube, "b", clock)
+    async with running(second.acquire()) as waiting:
+        await attempts(second)
         clock.now += 59
-        await turns(kube)
+        await attempts(second)
         assert not waiting.done()
 
 
@@ -153,7 +168,7 @@ async def test_one_of_several_concurrent_candidates_leads(kube: AsyncClient) -> 
     tasks = [asyncio.create_task(one.acquire()) for one in several]
     async with asyncio.timeout(30):
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    await turns(kube)
+    await attempts(*(one for one in several if not one.is_leader))
     assert sum(one.is_leader for one in several) == 1
     for task in tasks:
         task.cancel()
@@ -305,7 +320,8 @@ async def test_all_later_leaders_know_that_requests_of_a_crashed_leader_are_poss
     leaders = [candidate(kube, name, clock) for name in "abc"]
     for leader in leaders[:2]:
         async with running(leader.acquire()) as waiting:
-            await turns(kube)
+            if leader is not leaders[0]:
+                await attempts(leader)
             clock.now += 16
             async with asyncio.timeout(30):
                 await waiting
@@ -335,8 +351,8 @@ async def test_lease_left_to_expire_is_not_released(kube: AsyncClient) -> None:
 OLDER_RECORD = "control-plane.alpha.kubernetes.io/leader"
 
 
-def older_candidate(client: AsyncClient, identity: str, clock: Clock) -> Leadership:
-    return Leadership(client, replace(terms(identity), kind=LockKind.ENDPOINTS), clock)
+def older_candidate(client: AsyncClient, identity: str, clock: Clock) -> Candidate:
+    return Candidate(client, replace(terms(identity), kind=LockKind.ENDPOINTS), clock)
 
 
 async def test_endpoints_object_is_held_as_older_clients_hold_it(kube: AsyncClient) -> None:
@@ -350,7 +366,7 @@ async def test_endpoints_object_is_held_as_older_clients_hold_it(kube: AsyncClie
         assert (record["holderIdentity"], record["leaseDurationSeconds"]) == ("a", 15)
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", record["renewTime"])
         async with running(second.acquire()) as waiting:
-            await asyncio.sleep(0.05)
+            await attempts(second)
             assert not waiting.done()
             first.release_at_end()
             await first.release()
@@ -375,7 +391,7 @@ async def test_lock_of_an_older_process_is_respected_until_it_expires(kube: Asyn
     clock = Clock()
     next_one = older_candidate(kube, "b", clock)
     async with asyncio.timeout(30), running(next_one.acquire()) as waiting:
-        await asyncio.sleep(0.1)
+        await attempts(next_one)
         assert not waiting.done()
         clock.now += 16
         await waiting
@@ -395,9 +411,9 @@ async def test_unreadable_record_gives_way_after_the_usual_time(kube: AsyncClien
     clock = Clock()
     next_one = older_candidate(kube, "b", clock)
     async with asyncio.timeout(30), running(next_one.acquire()) as waiting:
-        await asyncio.sleep(0.05)
-        clock.now += 16
-        await waiting
+        while not waiting.done():
+            clock.now += 16
+            await asyncio.sleep(0.005)
     assert next_one.is_leader
 
 
