@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
+from ipaddress import IPv4Network
 from typing import Any, NamedTuple
 
 import grpc.aio
@@ -15,11 +16,11 @@ from tests.conformance.kubectl import Kubectl
 from tests.scenarios.csi_steps import SEED_CLAIM, SEED_CLASS
 from tests.scenarios.steps import eventually
 
-from fake_efs.aws_api import AwsApi
+from fake_efs.aws_api import AwsApi, create_subnets
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import ControllerStub
-from kube_efs.model.efs.ids import FileSystemId, Region, ZoneName
+from kube_efs.model.efs.ids import FileSystemId, Region
 from kube_efs_lab.aws import aws_options
 from kube_efs_lab.real_control_plane import RealControlPlane, ServiceAccountName
 
@@ -185,11 +186,10 @@ async def test_volume_created_by_csi_provisioner_is_completed_without_it(
 
 
 async def test_csi_provisioner_creates_and_removes_a_file_system_for_a_claim(
-    driver: Driver, account: AwsGateway, kubectl: Kubectl
+    aws: AwsApi, driver: Driver, account: AwsGateway, kubectl: Kubectl
 ) -> None:
     """The other mode needs worker pods for the removal, which this cluster cannot run."""
-    vpc = await account.network.create_vpc("10.7.0.0/16")
-    subnet = await account.network.create_subnet(vpc, "10.7.0.0/24", ZoneName(f"{REGION}a"))
+    subnet = (await create_subnets(aws.endpoint_url, REGION, IPv4Network("10.7.0.0/16")))[0].subnet_id
     own = SEED_CLASS.replace("efs-ap", "efs-fs").replace(
         "fileSystemId: fs-09a658ebf884ec043", f"subnetIds: {subnet}"
     )

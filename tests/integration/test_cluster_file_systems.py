@@ -14,12 +14,11 @@ from tests.unit.provisioning.backends.csi.csi_world import NamedCluster, Texts
 from fake_efs.aws_api import AwsApi
 from kube_efs.aws.connection import AwsConnection, Service
 from kube_efs.aws.gateway import AwsGateway
-from kube_efs.aws.network import AwsNetwork
 from kube_efs.aws.owned import one_of_each_zone
 from kube_efs.model.csi.access_point_tags import Tag
 from kube_efs.model.csi.access_points import VolumeRequest
 from kube_efs.model.csi.parameters import parse_parameters
-from kube_efs.model.efs.ids import FileSystemId, Region, SubnetId, ZoneName
+from kube_efs.model.efs.ids import FileSystemId, Region, SubnetId
 from kube_efs.model.errors import InvalidValue
 from kube_efs.operator.file_systems import FileSystemRequest, create_file_system, destroy
 from kube_efs.provisioning.backends.csi.file_systems import FileSystems
@@ -66,13 +65,11 @@ async def gateway(api: AwsApi) -> AsyncIterator[AwsGateway]:
 async def world(
     api: AwsApi, gateway: AwsGateway, connection: AwsConnection, request: pytest.FixtureRequest
 ) -> World:
-    network = AwsNetwork(connection)
-    vpc_id = await network.create_vpc("10.0.0.0/16")
+    vpc_id = await _vpc(connection, "10.0.0.0/16")
     await connection.call(Service.EC2, "AssociateVpcCidrBlock", VpcId=vpc_id, CidrBlock="10.9.0.0/16")
     zones = ("us-east-1a", "us-east-1a", "us-east-1b")
     subnets = [
-        await network.create_subnet(vpc_id, f"10.0.{number}.0/24", ZoneName(zone))
-        for number, zone in enumerate(zones)
+        await _subnet(connection, vpc_id, f"10.0.{number}.0/24", zone) for number, zone in enumerate(zones)
     ]
     infra_id = f"c-{zlib.crc32(request.node.name.encode()):x}"
     return World(api, gateway, infra_id, tuple(subnets))
@@ -199,12 +196,21 @@ async def test_commands_show_their_actions_and_remove_only_with_yes(world: World
 async def test_subnets_of_two_vpcs_are_rejected(
     world: World, gateway: AwsGateway, connection: AwsConnection
 ) -> None:
-    network = AwsNetwork(connection)
-    elsewhere = await network.create_vpc("10.1.0.0/16")
-    other = await network.create_subnet(elsewhere, "10.1.0.0/24", ZoneName("us-east-1c"))
+    other = await _subnet(connection, await _vpc(connection, "10.1.0.0/16"), "10.1.0.0/24", "us-east-1c")
     found = await gateway.owned.subnets([*world.subnets, other])
     with pytest.raises(InvalidValue, match=r"^subnets: 'vpc-.*, vpc-.*' are in more than one VPC"):
         one_of_each_zone(found)
+
+
+async def _vpc(connection: AwsConnection, addresses: str) -> str:
+    return str((await connection.call(Service.EC2, "CreateVpc", CidrBlock=addresses))["Vpc"]["VpcId"])
+
+
+async def _subnet(connection: AwsConnection, vpc_id: str, addresses: str, zone: str) -> SubnetId:
+    made = await connection.call(
+        Service.EC2, "CreateSubnet", VpcId=vpc_id, CidrBlock=addresses, AvailabilityZone=zone
+    )
+    return SubnetId(made["Subnet"]["SubnetId"])
 
 
 async def _run(world: World, command: str, *arguments: str) -> tuple[int, str]:

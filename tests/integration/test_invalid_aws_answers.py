@@ -29,14 +29,13 @@ from kube_efs.aws.credential_sources import CredentialOptions, CredentialSource,
 from kube_efs.aws.credentials import assume_role
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.aws.metadata import InstanceMetadata
-from kube_efs.aws.network import VpcId
 from kube_efs.aws.owned import Subnet
 from kube_efs.model.csi.access_points import AccessPointRequest, PosixUser
 from kube_efs.model.csi.file_system_templates import FileSystemTemplate
 from kube_efs.model.csi.made_file_systems import Stage
 from kube_efs.model.csi.volume_handles import AccessPointId
 from kube_efs.model.efs.directories import parse_directory
-from kube_efs.model.efs.ids import FileSystemId, MountTargetId, Region, SubnetId, ZoneName
+from kube_efs.model.efs.ids import FileSystemId, MountTargetId, Region, SubnetId, VpcId, ZoneName
 from kube_efs.model.errors import KubeEfsError
 from kube_efs.telemetry.logging import configure
 
@@ -326,7 +325,6 @@ def _calls(gateway: AwsGateway) -> dict[str, Callable[[], Awaitable[object]]]:
         "file_system": lambda: gateway.file_system(FS),
         "mount_targets": lambda: gateway.mount_targets(FS),
         "file_system_policy": lambda: gateway.file_system_policy(FS),
-        "caller_account": gateway.caller_account,
         "create_file_system": lambda: gateway.create_file_system("token"),
         "delete_file_system": lambda: gateway.delete_file_system(FS),
         "create_mount_target": lambda: gateway.create_mount_target(FS, subnet),
@@ -334,8 +332,6 @@ def _calls(gateway: AwsGateway) -> dict[str, Callable[[], Awaitable[object]]]:
         "ensure_mount_targets": lambda: gateway.ensure_mount_targets(FS, [place], ["sg-1"]),
         "delete_mount_targets": lambda: gateway.delete_mount_targets(FS),
         "network.subnets": lambda: network.subnets([subnet]),
-        "network.create_vpc": lambda: network.create_vpc("10.0.0.0/16"),
-        "network.create_subnet": lambda: network.create_subnet(vpc, "10.0.0.0/24", zone),
         "access_points.list": lambda: points.list(FS),
         "network.zone_ids": network.zone_ids,
         "access_points.get": lambda: points.get(AP, FS),

@@ -49,7 +49,7 @@ _COUNTED: Final = frozenset({Service.EFS, Service.S3_FILES})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AwsCredentials:
-    """Fixed credentials, for the embedded default; in clusters the library's own chain finds them."""
+    """Fixed credentials; without them, the library's own chain finds some."""
 
     access_key_id: str
     secret_access_key: str = field(repr=False)

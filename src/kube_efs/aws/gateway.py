@@ -7,7 +7,7 @@ from typing import Final, Self
 
 from kube_efs.aws.access_points import AwsAccessPoints
 from kube_efs.aws.connection import AwsConnection, AwsOptions, Service
-from kube_efs.aws.errors import error_code, reading
+from kube_efs.aws.errors import error_code
 from kube_efs.aws.file_system_policy import file_system_policy
 from kube_efs.aws.interfaces import AwsInterfaces
 from kube_efs.aws.made_file_systems import AwsMadeFileSystems
@@ -87,12 +87,6 @@ class AwsGateway:
     async def file_system_policy(self, file_system_id: FileSystemId) -> str | None:
         """The policy of a file system, as JSON; None without one: then every client has full access."""
         return await file_system_policy(self._connection, file_system_id)
-
-    async def caller_account(self) -> str:
-        """The account ID of the credentials."""
-        answer = await self._connection.call(Service.STS, "GetCallerIdentity")
-        with reading("GetCallerIdentity"):
-            return str(answer["Account"])
 
     async def create_file_system(
         self,

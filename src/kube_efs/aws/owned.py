@@ -10,10 +10,16 @@ from typing import Any, Final
 
 from kube_efs.aws.connection import AwsConnection, Service
 from kube_efs.aws.errors import error_code, reading
-from kube_efs.aws.network import VpcId
 from kube_efs.model.csi.made_file_systems import TOKEN_PREFIX
 from kube_efs.model.csi.volume_handles import AccessPointId, parse_access_point_id
-from kube_efs.model.efs.ids import FileSystemId, SubnetId, ZoneName, parse_file_system_id, parse_subnet_id
+from kube_efs.model.efs.ids import (
+    FileSystemId,
+    SubnetId,
+    VpcId,
+    ZoneName,
+    parse_file_system_id,
+    parse_subnet_id,
+)
 from kube_efs.model.errors import AwsError, InvalidValue
 
 NFS_PORT: Final = 2049

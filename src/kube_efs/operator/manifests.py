@@ -185,11 +185,6 @@ def _parsed(asset: str) -> tuple[Any, ...]:
     return tuple(yaml.safe_load_all(text))
 
 
-def render_text(options: RenderOptions, *, as_json: bool) -> str:
-    """The text of the objects for ``kubectl apply``."""
-    return text_of(render_manifests(options), as_json=as_json)
-
-
 def text_of(manifests: Sequence[Manifest], *, as_json: bool) -> str:
     """YAML documents, or one List in JSON."""
     if as_json:

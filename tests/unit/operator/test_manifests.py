@@ -12,7 +12,7 @@ from kube_efs.csi.startup_taint import STARTUP_TAINT
 from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.errors import InvalidSetting
 from kube_efs.model.names import NEW_INSTALLATION, WORKER_LABELS, NameSet
-from kube_efs.operator.manifests import Manifest, RenderOptions, load_asset, render_manifests, render_text
+from kube_efs.operator.manifests import Manifest, RenderOptions, load_asset, render_manifests, text_of
 from kube_efs.operator.operator_manifests import render_operator
 from kube_efs.operator.platforms import Platform
 from kube_efs.settings.base import CommonSettings, own_image
@@ -301,10 +301,10 @@ def test_default_image_has_the_version_of_the_package() -> None:
 
 
 def test_json_and_yaml_contain_the_same_objects() -> None:
-    options = RenderOptions(platform=Platform.OPENSHIFT, region="eu-west-1")
-    listing = json.loads(render_text(options, as_json=True))
+    manifests = render_manifests(RenderOptions(platform=Platform.OPENSHIFT, region="eu-west-1"))
+    listing = json.loads(text_of(manifests, as_json=True))
     assert (listing["apiVersion"], listing["kind"]) == ("v1", "List")
-    assert list(yaml.safe_load_all(render_text(options, as_json=False))) == listing["items"]
+    assert list(yaml.safe_load_all(text_of(manifests, as_json=False))) == listing["items"]
 
 
 def test_asset_is_loaded_with_its_placeholders() -> None:
@@ -328,7 +328,7 @@ def _environment(container: Any) -> dict[str, str]:
 
 
 def test_installation_without_csi_contains_nothing_of_the_driver() -> None:
-    text = render_text(RenderOptions(platform=Platform.OPENSHIFT), as_json=False)
+    text = text_of(render_manifests(RenderOptions(platform=Platform.OPENSHIFT)), as_json=False)
     for word in (DRIVER, "efs-csi", "hostPath", "initContainers", "KUBE_EFS_TUNNEL_SOCKET", "spc_t"):
         assert word not in text
 
