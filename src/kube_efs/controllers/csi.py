@@ -12,7 +12,7 @@ from lightkube import AsyncClient
 from kube_efs.aws.connection import AwsOptions
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.kube.claims import ClaimStore
-from kube_efs.kube.cluster_facts import ClusterFacts
+from kube_efs.kube.cluster_reader import ClusterReader
 from kube_efs.kube.references import References
 from kube_efs.kube.snapshots import SnapshotStore
 from kube_efs.kube.volumes import VolumeStore
@@ -124,7 +124,7 @@ def file_systems_of(
     """Creates file systems for claims; ``notice`` publishes each step on a claim."""
     return FileSystems(
         aws.gateway,
-        ClusterFacts(client),
+        ClusterReader(client),
         References(client),
         tags=settings.access_point_tags,
         notice=notice,

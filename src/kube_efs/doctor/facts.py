@@ -109,7 +109,7 @@ class Warned:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
+class ProgressEvent:
     """The last event of the type Normal about the progress of a claim."""
 
     uid: str
@@ -237,7 +237,7 @@ class ClusterFacts:
     shared_volumes: tuple[SharedVolumeFacts, ...] = ()
     degraded: tuple[ReportedCondition, ...] = ()
     warnings: tuple[Warned, ...] = ()
-    progress: tuple[Progress, ...] = ()
+    progress: tuple[ProgressEvent, ...] = ()
     stuck_trash: tuple[StuckTrash, ...] = ()
     targets: TargetsFacts | None = None
     other_config_maps: tuple[tuple[str, str], ...] = ()
@@ -255,7 +255,7 @@ class ClusterFacts:
         """The events about that object."""
         return tuple(one for one in self.warnings if one.kind == kind and one.uid == uid)
 
-    def progress_of(self, uid: str) -> Progress | None:
+    def progress_of(self, uid: str) -> ProgressEvent | None:
         """The last event about the progress of the claim with that uid."""
         return next((one for one in self.progress if one.uid == uid), None)
 

@@ -15,7 +15,7 @@ SNAPSHOTS: Final = ".kube-efs-snapshots"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Owner:
+class FileOwner:
     """A user and a group."""
 
     uid: int
@@ -32,7 +32,7 @@ class CopySource:
     """
 
     location: Location
-    owner: Owner | None = None
+    owner: FileOwner | None = None
     may_be_missing: bool = False
 
 
@@ -46,7 +46,7 @@ class CopyTerms:
 
     key: str = ""
     source: Directory = field(default_factory=Directory)
-    owner: Owner | None = None
+    owner: FileOwner | None = None
     may_be_missing: bool = False
     maps_owner: bool = False
 

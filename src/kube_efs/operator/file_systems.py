@@ -19,7 +19,7 @@ from kube_efs.aws.owned import (
     owner_tag,
 )
 from kube_efs.kube.client import connect, load_config
-from kube_efs.kube.cluster_facts import ClusterFacts
+from kube_efs.kube.cluster_reader import ClusterReader
 from kube_efs.model.efs.file_systems import FileSystem
 from kube_efs.model.efs.ids import FileSystemId, SubnetId
 from kube_efs.model.errors import AwsNotFound, AwsUnavailable, InvalidSetting
@@ -114,7 +114,7 @@ async def _subnets(gateway: AwsGateway, request: FileSystemRequest) -> tuple[Sub
 async def _instances(kubeconfig: Path | None) -> frozenset[str]:
     """The IDs of the EC2 instances of the nodes."""
     async with connect(load_config(kubeconfig)) as client:
-        return await ClusterFacts(client).instance_ids()
+        return await ClusterReader(client).instance_ids()
 
 
 async def _is_usable(gateway: AwsGateway, system: FileSystem) -> bool:

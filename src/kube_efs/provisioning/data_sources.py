@@ -8,7 +8,7 @@ from kube_efs.kube.references import References
 from kube_efs.kube.snapshots import SnapshotStore
 from kube_efs.kube.volumes import VolumeStore
 from kube_efs.model.claims import Claim, ClaimPhase, DataSource, DataSourceKind
-from kube_efs.model.copies import CopySource, Owner
+from kube_efs.model.copies import CopySource, FileOwner
 from kube_efs.model.csi.access_points import AccessPoint
 from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.csi.cross_account import CrossAccountRole, parse_provisioner_secret
@@ -103,7 +103,7 @@ class DataSources:
         directory = Directory((*found.directory.parts, *handle.directory.parts))
         return CopySource(
             location=Location(file_system_id=handle.file_system_id, directory=directory),
-            owner=Owner(uid=found.user.uid, gid=found.user.gid) if found.user else None,
+            owner=FileOwner(uid=found.user.uid, gid=found.user.gid) if found.user else None,
             may_be_missing=handle.directory.is_root,
         )
 

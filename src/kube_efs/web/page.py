@@ -24,7 +24,7 @@ _SECTIONS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class PageContent:
     """A report, the time at which it was read, and the state of this process.
 
     ``stale`` is the reason why there is no newer report; empty if this one is recent.
@@ -43,7 +43,7 @@ def style() -> str:
     return files("kube_efs.web").joinpath("style.css").read_text(encoding="utf-8")
 
 
-def render_page(seen: Snapshot) -> str:
+def render_page(seen: PageContent) -> str:
     """The page."""
     links = (element("li", element("a", words, href=f"#{name}")) for name, words in _SECTIONS.items())
     role = "this controller is the leader" if seen.leading else "this controller is not the leader"
@@ -79,7 +79,7 @@ def _document(header: Iterable[Html], content: Iterable[Html]) -> str:
     return f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
 
 
-def _main(seen: Snapshot) -> Iterator[Html]:
+def _main(seen: PageContent) -> Iterator[Html]:
     report = seen.report
     yield _verdict(problems(seen))
     yield _figures(report)
@@ -95,7 +95,7 @@ def _main(seen: Snapshot) -> Iterator[Html]:
     yield tables.events(report)
 
 
-def problems(seen: Snapshot) -> tuple[str, ...]:
+def problems(seen: PageContent) -> tuple[str, ...]:
     """All problems of the report and of this process."""
     report = seen.report
     return (

@@ -19,7 +19,7 @@ from kube_efs.model.errors import KubeEfsError
 from kube_efs.report.values import ClusterReport
 from kube_efs.telemetry.health import Health
 from kube_efs.telemetry.serving import HttpServer
-from kube_efs.web.page import Snapshot, render_failure, render_page, style
+from kube_efs.web.page import PageContent, render_failure, render_page, style
 
 log = structlog.get_logger(__name__)
 
@@ -71,7 +71,7 @@ class StatusPage(HttpServer):
             return web.json_response({"problems": [self._failure]}, status=503)
         return web.Response(text=json.dumps(asdict(seen.report), indent=2), content_type="application/json")
 
-    async def _snapshot(self) -> Snapshot | None:
+    async def _snapshot(self) -> PageContent | None:
         """The last report, read again if it is not recent; None before the first one."""
         async with self._reading:
             if self._clock() - self._read_at >= _FRESH_SECONDS:
@@ -82,7 +82,7 @@ class StatusPage(HttpServer):
         report, read_at = self._last
         stale = f"the data is outdated: {self._failure}" if self._failure else ""
         sources = self._sources
-        return Snapshot(
+        return PageContent(
             report=report, time=read_at, health=sources.health(), leading=sources.leading(), stale=stale
         )
 

@@ -16,7 +16,7 @@ from kube_efs.csi.controller import ControllerService, controller_service
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import ControllerStub
 from kube_efs.model.claims import ReclaimPolicy
-from kube_efs.model.copies import SNAPSHOTS, CopySource, Owner
+from kube_efs.model.copies import SNAPSHOTS, CopySource, FileOwner
 from kube_efs.model.efs.directories import parse_directory
 from kube_efs.model.efs.ids import ZoneName
 from kube_efs.model.errors import (
@@ -546,7 +546,7 @@ async def test_volume_is_filled_from_its_source(
 async def test_class_that_cannot_be_filled_is_refused(
     stub: Stub, world: CsiWorld, parameters: dict[str, str], text: str
 ) -> None:
-    world.sources.by_handle[f"efs:{OLD}"] = replace(OLD_DATA, owner=Owner(uid=7, gid=8))
+    world.sources.by_handle[f"efs:{OLD}"] = replace(OLD_DATA, owner=FileOwner(uid=7, gid=8))
     named = {"csi.storage.k8s.io/pvc/namespace": "team", "csi.storage.k8s.io/pvc/name": "a", **parameters}
     request = wanted(volume_content_source=OF_VOLUME, parameters=named)
     code, told = await refused(stub.CreateVolume(request))
@@ -569,7 +569,7 @@ async def test_missing_source_is_not_found(stub: Stub, source: csi.VolumeContent
 
 
 async def test_snapshot_is_complete_when_it_is_answered(stub: Stub, world: CsiWorld) -> None:
-    world.sources.by_handle[f"efs:{OLD}"] = replace(OLD_DATA, owner=Owner(uid=7, gid=8))
+    world.sources.by_handle[f"efs:{OLD}"] = replace(OLD_DATA, owner=FileOwner(uid=7, gid=8))
     answer = await stub.CreateSnapshot(csi.CreateSnapshotRequest(name="snapshot-1", source_volume_id=OLD))
     snapshot = answer.snapshot
     assert (snapshot.snapshot_id, snapshot.source_volume_id) == (f"{SNAPSHOT_ID}:7:8", OLD)

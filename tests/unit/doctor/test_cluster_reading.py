@@ -10,7 +10,7 @@ from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import ConfigMap, Namespace, Node, PersistentVolumeClaim
 
 from kube_efs.doctor.checks.common import VolumeKind, needs_tunnels, provisioners
-from kube_efs.doctor.facts import Progress, ReportedCondition
+from kube_efs.doctor.facts import ProgressEvent, ReportedCondition
 from kube_efs.doctor.gathering.attempts import Attempts
 from kube_efs.doctor.gathering.cluster import gather_cluster
 from kube_efs.doctor.gathering.objects import read_degraded
@@ -114,7 +114,7 @@ async def test_cluster_is_read_into_facts(kube: AsyncClient) -> None:
     assert claim.deleting_since is not None
     assert "example.com/held" in claim.finalizers
     assert [one.message for one in cluster.warnings_of("PersistentVolumeClaim", "7")] == ["second"]
-    assert cluster.progress_of("7") == Progress(
+    assert cluster.progress_of("7") == ProgressEvent(
         uid="7",
         reason="CreatingFileSystem",
         message="File system fs-1: mount targets 1 of 2 (9 s)",

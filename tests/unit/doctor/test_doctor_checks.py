@@ -23,7 +23,7 @@ from kube_efs.doctor.facts import (
     Facts,
     Gap,
     LeaseFacts,
-    Progress,
+    ProgressEvent,
     PublishedStatus,
     ReportedCondition,
     SharedVolumeFacts,
@@ -171,7 +171,7 @@ _DENYING = NetworkAcl(
 
 
 _FS_CLAIM = replace(ex.PENDING, storage_class="private", match_labels=None)
-_STEP = Progress(
+_STEP = ProgressEvent(
     uid=_FS_CLAIM.uid,
     reason="CreatingFileSystem",
     message="File system fs-33333333: mount targets 1 of 2 (80 s)",
@@ -179,7 +179,7 @@ _STEP = Progress(
 )
 
 
-def _waiting(*warned_of: Warned, step: Progress | None = _STEP, **changes: Any) -> Facts:
+def _waiting(*warned_of: Warned, step: ProgressEvent | None = _STEP, **changes: Any) -> Facts:
     """A claim that has waited for an hour, and the last step of its file system."""
     facts = ex.claim(
         replace(_FS_CLAIM, **changes), *warned_of, classes=(ex.CLASS, ex.FS_CLASS), key="team/data"

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.provisioning.copying import CopiedFolders, GivenSources
 
 from kube_efs.model.claims import Claim
-from kube_efs.model.copies import Copied, CopyProgress, CopySource, CopyTerms, Owner
+from kube_efs.model.copies import Copied, CopyProgress, CopySource, CopyTerms, FileOwner
 from kube_efs.model.csi.errors import InvalidArgument
 from kube_efs.model.efs.directories import parse_directory
 from kube_efs.model.efs.ids import ClaimUid, FileSystemId
@@ -26,7 +26,7 @@ def at(path: str, file_system_id: str = "fs-1") -> Location:
     return Location(file_system_id=FileSystemId(file_system_id), directory=parse_directory(path))
 
 
-SOURCE = CopySource(location=at("/old"), owner=Owner(uid=7, gid=8))
+SOURCE = CopySource(location=at("/old"), owner=FileOwner(uid=7, gid=8))
 
 
 class SlowFolders(CopiedFolders):
@@ -223,8 +223,10 @@ async def test_source_that_cannot_be_copied_is_refused_before_anything_is_create
     assert await scene.copies.source_for(CLAIM, at("/new")) is None
 
 
-@pytest.mark.parametrize(("owner", "is_refused"), [(None, False), (Owner(uid=7, gid=8), True)])
-def test_volume_with_an_identity_is_copied_only_to_another_one(owner: Owner | None, is_refused: bool) -> None:
+@pytest.mark.parametrize(("owner", "is_refused"), [(None, False), (FileOwner(uid=7, gid=8), True)])
+def test_volume_with_an_identity_is_copied_only_to_another_one(
+    owner: FileOwner | None, is_refused: bool
+) -> None:
     source = CopySource(location=at("/old"), owner=owner)
     check_copy(source, at("/new"), enforces_identity=True)
     with pytest.raises(InvalidArgument, match="enforces an identity") if is_refused else nullcontext():

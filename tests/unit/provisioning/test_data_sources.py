@@ -13,7 +13,7 @@ from kube_efs.kube.references import References
 from kube_efs.kube.snapshots import SnapshotStore
 from kube_efs.kube.volumes import VolumeStore
 from kube_efs.model.claims import Claim, ClaimPhase, DataSource
-from kube_efs.model.copies import CopySource, Owner
+from kube_efs.model.copies import CopySource, FileOwner
 from kube_efs.model.csi.access_points import AccessPoint, PosixUser
 from kube_efs.model.csi.cross_account import CrossAccountRole
 from kube_efs.model.csi.errors import InvalidArgument, VolumeMissing
@@ -101,13 +101,13 @@ def sources(
         pytest.param(CSI, CopySource(location=PLACE), id="directory"),
         pytest.param(
             replace(CSI, csi=CsiSource(handle=f"{FS}::fsap-0123456789abcdef0")),
-            CopySource(location=PLACE, owner=Owner(uid=7, gid=8), may_be_missing=True),
+            CopySource(location=PLACE, owner=FileOwner(uid=7, gid=8), may_be_missing=True),
             id="access point",
         ),
         pytest.param(
             replace(CSI, csi=CsiSource(handle=f"{FS}:/sub:fsap-0123456789abcdef0")),
             CopySource(
-                location=replace(PLACE, directory=parse_directory("/data/sub")), owner=Owner(uid=7, gid=8)
+                location=replace(PLACE, directory=parse_directory("/data/sub")), owner=FileOwner(uid=7, gid=8)
             ),
             id="directory of an access point",
         ),
@@ -134,7 +134,7 @@ async def test_data_of_a_snapshot_is_in_its_handle(kube: AsyncClient) -> None:
     kind = DataSource(kind="VolumeSnapshot", name="source", group="snapshot.storage.k8s.io")
     found = await sources(kube).of_claim(replace(WANTED, data_source=kind))
     assert found is not None
-    assert (str(found.location), found.owner) == (f"{FS}:/.kube-efs-snapshots/s1", Owner(uid=7, gid=8))
+    assert (str(found.location), found.owner) == (f"{FS}:/.kube-efs-snapshots/s1", FileOwner(uid=7, gid=8))
 
 
 async def test_access_point_of_another_account_is_looked_up_there(kube: AsyncClient) -> None:

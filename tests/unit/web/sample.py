@@ -14,7 +14,7 @@ from kube_efs.report.values import (
 )
 from kube_efs.telemetry.health import Health
 from kube_efs.tunnels.status import TunnelState, TunnelStatus
-from kube_efs.web.page import Snapshot
+from kube_efs.web.page import PageContent
 
 EVIL = "<script>alert('x')</script>\"&"
 GIB = 1024**3
@@ -170,6 +170,6 @@ def report() -> ClusterReport:
     )
 
 
-def snapshot() -> Snapshot:
+def snapshot() -> PageContent:
     """The input of a page."""
-    return Snapshot(report=report(), time="2026-11-21T12:00:03Z", health=Health(), leading=True)
+    return PageContent(report=report(), time="2026-11-21T12:00:03Z", health=Health(), leading=True)

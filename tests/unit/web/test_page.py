@@ -11,7 +11,7 @@ from kube_efs.report.values import ClusterReport, PodReport, VolumeReport
 from kube_efs.telemetry.health import Health
 from kube_efs.web import tables
 from kube_efs.web.charts import growth_chart, traffic_chart, tunnels_chart, usage_chart
-from kube_efs.web.page import Snapshot, problems, render_failure, render_page
+from kube_efs.web.page import PageContent, problems, render_failure, render_page
 
 
 def texts(document: str) -> str:
@@ -46,7 +46,7 @@ def test_text_from_the_cluster_is_escaped() -> None:
 
 
 def test_page_of_a_healthy_cluster_shows_no_problems() -> None:
-    well = Snapshot(report=ClusterReport(), time="2026-11-21T12:00:03Z", health=Health(), leading=False)
+    well = PageContent(report=ClusterReport(), time="2026-11-21T12:00:03Z", health=Health(), leading=False)
     said = texts(render_page(well))
     assert "Health: no problems." in said
     assert "this controller is not the leader" in said

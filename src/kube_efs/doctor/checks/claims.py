@@ -18,7 +18,7 @@ from kube_efs.doctor.checks.common import (
     targets_of,
 )
 from kube_efs.doctor.checks.mentions import created_file_system
-from kube_efs.doctor.facts import ClaimFacts, ClusterFacts, Facts, Progress
+from kube_efs.doctor.facts import ClaimFacts, ClusterFacts, Facts, ProgressEvent
 from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken, information, risk
 from kube_efs.doctor.times import shown
 from kube_efs.model import directory_volumes
@@ -185,12 +185,12 @@ def _pending(
     )
 
 
-def _is_over(step: Progress, now: datetime) -> bool:
+def _is_over(step: ProgressEvent, now: datetime) -> bool:
     """Whether no step has followed for so long that the creation probably failed."""
     return step.time is None or now - step.time > _LONGEST_STEP
 
 
-def _creating(one: ClaimFacts, step: Progress) -> Finding:
+def _creating(one: ClaimFacts, step: ProgressEvent) -> Finding:
     since = f"Pending since {shown(one.created)}" if one.created else "Pending"
     return Finding(
         kind=_CREATING,

@@ -26,7 +26,7 @@ from kube_efs.doctor.constraints import Constraints, read_constraints
 from kube_efs.doctor.facts import (
     ClusterFacts,
     NodeObject,
-    Progress,
+    ProgressEvent,
     ReportedCondition,
     SharedVolumeFacts,
     StuckTrash,
@@ -51,7 +51,7 @@ from kube_efs.doctor.gathering.objects import (
     read_warning,
     read_workload,
 )
-from kube_efs.kube.cluster_facts import ClusterFacts as KubeClusterFacts
+from kube_efs.kube.cluster_reader import ClusterReader
 from kube_efs.kube.csi_nodes import CsiNode, read_drivers
 from kube_efs.kube.errors import translated
 from kube_efs.kube.reading import read_storage_class
@@ -90,7 +90,7 @@ async def gather_cluster(client: AsyncClient, names: Names, attempts: Attempts) 
         degraded = start(look("the ClusterCSIDriver", _degraded(client)))
         warnings = start(look("events", _warnings(client)))
         progress = start(look("events of claims", _progress(client)))
-        uid = start(look("the namespace kube-system", KubeClusterFacts(client).cluster_uid()))
+        uid = start(look("the namespace kube-system", ClusterReader(client).cluster_uid()))
         stuck_trash = start(look("events of trashes", _stuck_trash(client)))
         constraints = start(look("SecurityContextConstraints", _constraints(client)))
         targets = start(look("the tunnel targets", _targets(client, names)))
@@ -170,7 +170,7 @@ async def _warnings(client: AsyncClient) -> tuple[Warned, ...]:
     return tuple({(one.uid, one.reason): one for one in told}.values())
 
 
-async def _progress(client: AsyncClient) -> tuple[Progress, ...]:
+async def _progress(client: AsyncClient) -> tuple[ProgressEvent, ...]:
     """The last one of each claim."""
     found = [
         one

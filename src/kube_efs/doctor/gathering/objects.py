@@ -10,7 +10,7 @@ from kube_efs.doctor.facts import (
     LeaseFacts,
     NodeObject,
     PodFacts,
-    Progress,
+    ProgressEvent,
     PublishedStatus,
     ReportedCondition,
     SharedVolumeFacts,
@@ -139,10 +139,10 @@ def read_warning(body: Json) -> tuple[str, Warned]:
     )
 
 
-def read_progress(body: Json) -> Progress:
+def read_progress(body: Json) -> ProgressEvent:
     """The progress of a claim in an Event."""
     time = body.get("lastTimestamp") or body.get("eventTime") or body["metadata"].get("creationTimestamp")
-    return Progress(
+    return ProgressEvent(
         uid=(body.get("involvedObject") or {}).get("uid", ""),
         reason=body.get("reason") or "",
         message=body.get("message") or "",

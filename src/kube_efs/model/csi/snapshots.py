@@ -10,7 +10,7 @@ that is restored from the snapshot gives the files of this owner to its own.
 
 import re
 
-from kube_efs.model.copies import SNAPSHOTS, CopySource, Owner
+from kube_efs.model.copies import SNAPSHOTS, CopySource, FileOwner
 from kube_efs.model.csi.errors import VolumeMissing
 from kube_efs.model.csi.root_directories import plain_name
 from kube_efs.model.efs.directories import Directory, parse_directory
@@ -41,7 +41,7 @@ def parse_snapshot_id(text: str) -> CopySource:
         if match is not None:
             directory = parse_directory(match[2])
             if directory.parts[:-1] == BASE.parts:
-                owner = Owner(uid=int(match[3]), gid=int(match[4])) if match[3] else None
+                owner = FileOwner(uid=int(match[3]), gid=int(match[4])) if match[3] else None
                 location = Location(file_system_id=parse_file_system_id(match[1]), directory=directory)
                 return CopySource(location=location, owner=owner)
     except InvalidValue:

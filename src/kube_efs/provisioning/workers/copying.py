@@ -30,7 +30,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from kube_efs.model.copies import COPIES, SNAPSHOTS, Copied, CopyProgress, CopyTerms, Owner
+from kube_efs.model.copies import COPIES, SNAPSHOTS, Copied, CopyProgress, CopyTerms, FileOwner
 from kube_efs.model.efs.directories import Directory, Relation
 from kube_efs.model.errors import CopyDiffers, WorkerFailed, WorkerRefused
 from kube_efs.provisioning.workers.gid_marks import MARKS
@@ -201,7 +201,7 @@ def _owners(
         raise WorkerFailed(
             "does not exist any more", field="directory", value=str(target), remedy="it is retried"
         )
-    own = terms.owner or Owner(uid=source.st_uid, gid=source.st_gid)
+    own = terms.owner or FileOwner(uid=source.st_uid, gid=source.st_gid)
 
     def mapped(found: os.stat_result) -> tuple[int, int]:
         uid = made.st_uid if found.st_uid == own.uid else found.st_uid

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from kube_efs.model.copies import Copied, CopyProgress, CopyTerms, Owner
+from kube_efs.model.copies import Copied, CopyProgress, CopyTerms, FileOwner
 from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions, parse_directory
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.secrets import shortened
@@ -133,7 +133,7 @@ def _copy_options(terms: CopyTerms) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Order:
+class PodOrder:
     """What a worker with some arguments does: None for what is unknown.
 
     ``directories`` are those that it works on, and ``source`` is the one that it copies.
@@ -144,7 +144,7 @@ class Order:
     source: Directory | None = None
 
 
-def parse_order(arguments: Sequence[str]) -> Order:
+def parse_order(arguments: Sequence[str]) -> PodOrder:
     """The order of a worker with these arguments."""
     match arguments:
         case ["worker", str(word), *options] if word in set(Action) and "--" in options:
@@ -154,17 +154,17 @@ def parse_order(arguments: Sequence[str]) -> Order:
                 source = parse_directory(named[named.index("--source") + 1]) if "--source" in named else None
                 directories = tuple(parse_directory(path_in(item)) for item in options[end + 1 :])
             except (InvalidValue, IndexError):
-                return Order(action=action)
-            return Order(action=action, directories=directories, source=source)
-    return Order()
+                return PodOrder(action=action)
+            return PodOrder(action=action, directories=directories, source=source)
+    return PodOrder()
 
 
-def parse_owner(text: str) -> Owner:
+def parse_owner(text: str) -> FileOwner:
     """The owner in ``UID:GID``; raises InvalidValue."""
     item = parse_item(f"{text}:/")
     if item.uid is None or item.gid is None:
         raise InvalidValue("is not a user and a group", field="owner", value=text, remedy="give UID:GID")
-    return Owner(uid=item.uid, gid=item.gid)
+    return FileOwner(uid=item.uid, gid=item.gid)
 
 
 def path_in(text: str) -> str:

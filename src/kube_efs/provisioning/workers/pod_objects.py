@@ -15,7 +15,7 @@ from kube_efs.model.efs.directories import Directory, Relation
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL, WORKER_LABELS
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID, PREFIX, root_name
-from kube_efs.provisioning.workers.orders import Action, Item, Job, Order, parse_order, render_arguments
+from kube_efs.provisioning.workers.orders import Action, Item, Job, PodOrder, parse_order, render_arguments
 from kube_efs.provisioning.workers.placement import Placement
 from kube_efs.settings.controller import ControllerSettings
 
@@ -91,7 +91,7 @@ class ObservedPod:
 
     pod: Pod
     since: float
-    order: Order
+    order: PodOrder
 
     @property
     def name(self) -> str:
@@ -184,7 +184,7 @@ class ObservedPod:
         own = self.order.directories
         return self._may_change(file_system_id) and (own is None or _are_near(own, directories))
 
-    def blocks(self, file_system_id: FileSystemId, order: Order) -> bool:
+    def blocks(self, file_system_id: FileSystemId, order: PodOrder) -> bool:
         """Whether the order must wait for its end.
 
         Nothing else may change the directories of one of the two, or remove what the other one copies.

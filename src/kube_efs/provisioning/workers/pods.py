@@ -59,7 +59,7 @@ from kube_efs.provisioning.workers.orders import (
     Action,
     Item,
     Job,
-    Order,
+    PodOrder,
     WorkerReport,
     parse_children,
     parse_copied,
@@ -150,7 +150,7 @@ class WorkerPods:
             async with asyncio.timeout(within_seconds), self._pods_changed:
                 await self._pods_changed.wait()
 
-    def in_the_way(self, file_system_id: FileSystemId, order: Order) -> Busy | None:
+    def in_the_way(self, file_system_id: FileSystemId, order: PodOrder) -> Busy | None:
         """The unfinished pod that blocks the order, as an error; None if there is none.
 
         It is only what the watch has shown. For an order that gets a pod, ``_be_alone`` makes the real check;

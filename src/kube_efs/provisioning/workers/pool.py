@@ -33,7 +33,7 @@ from kube_efs.provisioning.workers.orders import (
     Item,
     Job,
     MeasuringTerms,
-    Order,
+    PodOrder,
     WorkerReport,
 )
 from kube_efs.provisioning.workers.pod_objects import WorkerOptions
@@ -204,7 +204,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         await self.copy_ended(target)
         file_system_id, directory = target.file_system_id, target.directory
         item, job = Item(directory=directory), Job(action=Action.COPY, copying=terms)
-        order = Order(action=Action.COPY, directories=(directory,), source=terms.source)
+        order = PodOrder(action=Action.COPY, directories=(directory,), source=terms.source)
         if busy := self._pods.in_the_way(file_system_id, order):
             raise busy
         async with self._copy_slots.setdefault(file_system_id, asyncio.Semaphore(_COPIES_AT_ONCE)):
@@ -235,7 +235,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
     async def discard_copy(self, target: Location, key: str) -> None:
         """Remove what was copied with that key; raises WorkerFailed, KubeError."""
         await self.copy_ended(target)
-        order = Order(action=Action.COPY, directories=(target.directory,))
+        order = PodOrder(action=Action.COPY, directories=(target.directory,))
         if busy := self._pods.in_the_way(target.file_system_id, order):
             raise busy
         base = Directory((COPIES,))
@@ -334,7 +334,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         """Whether an unfinished pod blocks the task; a task that has waited too long fails."""
         if task.job.action is Action.LIST:
             return False
-        order = Order(action=task.job.action, directories=(task.item.directory,))
+        order = PodOrder(action=task.job.action, directories=(task.item.directory,))
         busy = self._pods.in_the_way(file_system_id, order)
         # Long enough for an overdue pod to be deleted and to end.
         patience_seconds = 2 * self._options.longest_seconds

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.unmounting import unmount
 
-from kube_efs.model.copies import COPIES, SNAPSHOTS, Copied, CopyTerms, Owner
+from kube_efs.model.copies import COPIES, SNAPSHOTS, Copied, CopyTerms, FileOwner
 from kube_efs.model.efs.directories import Directory, parse_directory
 from kube_efs.model.errors import CopyDiffers, KubeEfsError, WorkerFailed, WorkerRefused
 from kube_efs.provisioning.workers import copying, tree_copy
@@ -108,11 +108,11 @@ def test_owners_modes_and_devices_are_kept(efs: Path) -> None:
     ("owner", "source_owner"),
     [
         pytest.param(None, (1005, 1006), id="directory"),
-        pytest.param(Owner(uid=1005, gid=1006), (0, 0), id="identity"),
+        pytest.param(FileOwner(uid=1005, gid=1006), (0, 0), id="identity"),
     ],
 )
 def test_the_owner_of_the_source_becomes_the_owner_of_the_copy(
-    efs: Path, owner: Owner | None, source_owner: tuple[int, int]
+    efs: Path, owner: FileOwner | None, source_owner: tuple[int, int]
 ) -> None:
     for name, uid, gid in (("own", 1005, 1006), ("group", 33, 1006), ("other", 33, 44)):
         (efs / f"claims/old/{name}").touch()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.strategies import file_names
 
-from kube_efs.model.copies import Copied, CopyProgress, CopyTerms, Owner
+from kube_efs.model.copies import Copied, CopyProgress, CopyTerms, FileOwner
 from kube_efs.model.efs.directories import Directory, FoundDirectory, parse_directory
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.trash import StuckEntry, TrashReport
@@ -16,7 +16,7 @@ from kube_efs.provisioning.workers.orders import (
     EmptyingTerms,
     Item,
     Job,
-    Order,
+    PodOrder,
     parse_children,
     parse_copied,
     parse_item,
@@ -193,7 +193,7 @@ _COPIES = st.builds(
     CopyTerms,
     key=_KEYS,
     source=_DIRECTORIES.filter(lambda one: not one.is_root),
-    owner=st.none() | st.builds(Owner, uid=st.integers(0, 2**32 - 2), gid=st.integers(0, 2**32 - 2)),
+    owner=st.none() | st.builds(FileOwner, uid=st.integers(0, 2**32 - 2), gid=st.integers(0, 2**32 - 2)),
     may_be_missing=st.booleans(),
     maps_owner=st.booleans(),
 )
@@ -203,12 +203,12 @@ _COPIES = st.builds(
 def test_order_of_a_copy_is_in_its_arguments(terms: CopyTerms, target: Directory) -> None:
     job = Job(action=Action.COPY, copying=terms)
     arguments = render_arguments(job, [Item(directory=target)], root="/efs")
-    order = Order(action=Action.COPY, directories=(target,), source=terms.source)
+    order = PodOrder(action=Action.COPY, directories=(target,), source=terms.source)
     assert parse_order(arguments) == order
 
 
 def test_arguments_of_a_copy_are_options() -> None:
-    owner = Owner(uid=7, gid=8)
+    owner = FileOwner(uid=7, gid=8)
     terms = CopyTerms(
         key="pvc-1", source=parse_directory("/a"), owner=owner, may_be_missing=True, maps_owner=True
     )
@@ -228,16 +228,16 @@ def test_invalid_owner_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "order"),
     [
-        ("worker make --root /efs -- /a :7:/b", Order(action=Action.MAKE, directories=(_A, _B))),
-        ("worker copy --root /efs --source -- /a", Order(action=Action.COPY)),
-        ("worker copy --root /efs --source a -- /a", Order(action=Action.COPY)),
-        ("worker remove --root /efs -- a", Order(action=Action.REMOVE)),
-        ("worker improve --root /efs -- /a", Order()),
-        ("worker make", Order()),
-        ("", Order()),
+        ("worker make --root /efs -- /a :7:/b", PodOrder(action=Action.MAKE, directories=(_A, _B))),
+        ("worker copy --root /efs --source -- /a", PodOrder(action=Action.COPY)),
+        ("worker copy --root /efs --source a -- /a", PodOrder(action=Action.COPY)),
+        ("worker remove --root /efs -- a", PodOrder(action=Action.REMOVE)),
+        ("worker improve --root /efs -- /a", PodOrder()),
+        ("worker make", PodOrder()),
+        ("", PodOrder()),
     ],
 )
-def test_order_is_unknown_as_far_as_its_arguments_are(arguments: str, order: Order) -> None:
+def test_order_is_unknown_as_far_as_its_arguments_are(arguments: str, order: PodOrder) -> None:
     assert parse_order(arguments.split()) == order
 
 

@@ -11,7 +11,7 @@ from kube_efs.aws.access_points import AwsAccessPoints
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.aws.made_file_systems import AwsMadeFileSystems
 from kube_efs.kube.claims import ClaimStore
-from kube_efs.kube.cluster_facts import ClusterFacts
+from kube_efs.kube.cluster_reader import ClusterReader
 from kube_efs.kube.references import References
 from kube_efs.kube.volumes import VolumeStore
 from kube_efs.model.claims import Claim
@@ -135,7 +135,7 @@ class NotMade(AwsMadeFileSystems):
         """None."""
 
 
-class NamedCluster(ClusterFacts):
+class NamedCluster(ClusterReader):
     """The cluster ``cluster-uid`` with some nodes; the uid of a namespace contains its name."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ _PROVIDER: Final = "aws:///"
 _CLUSTER_NAMESPACE: Final = "kube-system"
 
 
-class ClusterFacts:
+class ClusterReader:
     """Reads facts about the cluster; every method may raise KubeError."""
 
     def __init__(self, client: AsyncClient) -> None:
