@@ -81,6 +81,7 @@ scenarios: setup ## Run the other tests: parts together, complete clusters, the 
 
 check: ## Run everything that CI runs (needs root; less than an hour on two cores, the first time longer)
 	$(MAKE) lint
+	$(MAKE) demo
 	$(MAKE) image BASE=local
 	$(MAKE) image-check
 	$(MAKE) kernel SCENARIOS='not relay or crashes or network'

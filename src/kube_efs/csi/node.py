@@ -1,7 +1,7 @@
 """The Node service: converts messages of the protocol to values, and back.
 
-It checks the whole request: target, handle, attributes and capability become types of ``model`` before
-anything is read or changed. ``node_volumes`` does the rest and checks none of it again.
+It checks the whole request before anything is read or changed: target, handle, attributes and capability.
+``node_volumes`` does the rest, and refuses only what depends on this node, such as its zone.
 
 CSI specification 1.12, "Node Service RPC". Volumes are mounted where they are published, so there is nothing
 to stage or to expand: our part of the protocol has no such calls, and gRPC answers them with UNIMPLEMENTED.

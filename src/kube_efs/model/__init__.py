@@ -1,6 +1,7 @@
 """Values and rules, without any I/O.
 
-Everything here is a frozen value or a pure function over values. No module of this package imports asyncio,
+Everything here is a frozen value or a pure function over values, except that ``secrets`` remembers the texts
+that no message may contain. No module of this package imports asyncio,
 a client library, or anything that reads files, clocks or sockets; code that needs those belongs to the
 package that owns the resource.
 

@@ -43,6 +43,8 @@
     │   └── MountUnfinished      and it may still succeed
     └── PlatformError            this machine lacks something that is needed
 
+Some parts have subclasses of their own, which no other part handles, for example ``model.csi.errors``.
+
 An error says which field, which value and what to do about it. The code that handles an error decides by its
 class whether to try again. Errors are translated into events, gRPC codes and exit codes at the edge only.
 """
