@@ -30,6 +30,9 @@ EXAMPLES := quick
 # On a real control plane, half of what a scenario takes is waiting; each worker has one of its own in memory.
 PLANES := $(shell echo $$(( $(CORES) < 4 ? 2 * $(CORES) : 8 )))
 
+# Writes the requirements of its argument with the hashes of their versions to a file.
+LOCK := $(BIN)/uv pip compile --constraint constraints.txt --python-version 3.13 --generate-hashes --no-header \
+  --no-annotate --quiet --output-file
 # How many nodes `make kubelet` runs at a time. Each has one processor.
 NODES := $(shell echo $$(( $(CORES) < 4 ? $(CORES) : 4 )))
 
@@ -153,9 +156,10 @@ docs: $(INSTALLED) ## Build the site of the pages into build/docs, and manual pa
 krew: $(INSTALLED) ## Build the archives of kubectl efs for krew, and their manifest, in build/krew (needs PyPI)
 	$(BIN)/python -m scripts.krew
 
-lock: $(INSTALLED) ## Write the versions and hashes of the image's Python packages, those of constraints.txt
-	$(BIN)/uv pip compile pyproject.toml --constraint constraints.txt --python-version 3.13 --generate-hashes \
-	  --no-header --no-annotate --quiet --output-file deploy/image/requirements.lock
+lock: $(INSTALLED) ## Write the versions and hashes of the Python packages in the image, and of those that build it
+	$(LOCK) deploy/image/requirements.lock pyproject.toml
+	$(BIN)/python -c 'import tomllib as t; print(*t.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' | \
+	  $(LOCK) deploy/image/build.lock -
 
 release: setup ## Build all files of the release VERSION into dist, without publishing them (needs root and PyPI)
 	$(BIN)/python -m scripts.release $(VERSION) $(if $(BASE),--base $(BASE))

@@ -42,7 +42,8 @@ _UNWANTED = """
 for program in cc gcc g++ ld make pip pip3 git curl wget; do command -v $program; done
 find / -xdev -type f -perm /6000
 find / -xdev -name 'test_*.py' -path '*kube_efs*'
-find / -xdev -type d \\( -name pip -o -name boto3 -o -name moto -o -name pytest \\) -path '*-packages*'
+find / -xdev -type d \\( -name pip -o -name hatchling \\) -path '*-packages*'
+find / -xdev -type d \\( -name boto3 -o -name moto -o -name pytest \\) -path '*-packages*'
 find / -xdev -type d \\( -name tiny_ca -o -name tinykube -o -name fake_efs -o -name kube_efs_lab \\)
 find / -xdev -user kube-efs ! -path '/proc/*' ! -path '/dev/*'
 find /var/lib/apt/lists /root/.cache /run/secrets -type f
