@@ -30,6 +30,10 @@ EXAMPLES := quick
 # On a real control plane, half of what a scenario takes is waiting; each worker has one of its own in memory.
 PLANES := $(shell echo $$(( $(CORES) < 4 ? 2 * $(CORES) : 8 )))
 
+# Writes the requirements of its argument with the hashes of their versions to a file.
+LOCK := $(BIN)/uv pip compile --constraint constraints.txt --python-version 3.13 --generate-hashes --no-header \
+  --no-annotate --quiet --output-file
+
 # How many nodes `make kubelet` runs at a time. Each has one processor.
 NODES := $(shell echo $$(( $(CORES) < 4 ? $(CORES) : 4 )))
 
@@ -47,12 +51,14 @@ PLANTED :=
 ROWS :=
 # The version of a release, as in pyproject.toml.
 VERSION :=
+# Options of scripts/scan.py, such as --osv-url for a mirror.
+SCAN_OPTIONS :=
 # What the image stands on, and its name; scripts/build-image has the defaults.
 BASE :=
 IMAGE :=
 
 .PHONY: help setup programs demo up test newcomer pythons test-lab scenarios check conformance kernel kubelet simulate soak chaos lint format settings monitoring forms krew lock release pictures proto image \
-  image-check bench clean
+  image-check scan bench clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -84,6 +90,7 @@ check: ## Run everything that CI runs (needs root; less than an hour on two core
 	$(MAKE) demo
 	$(MAKE) image BASE=local
 	$(MAKE) image-check
+	$(MAKE) scan SCAN_OPTIONS=--if-reachable
 	$(MAKE) kernel SCENARIOS='not relay or crashes or network'
 	$(MAKE) kubelet SCENARIOS='test_storage_suite or test_volumes or test_faults'
 	$(MAKE) soak SOAK_SECONDS=30
@@ -154,9 +161,10 @@ docs: $(INSTALLED) ## Build the site of the pages into build/docs, and manual pa
 krew: $(INSTALLED) ## Build the archives of kubectl efs for krew, and their manifest, in build/krew (needs PyPI)
 	$(BIN)/python -m scripts.krew
 
-lock: $(INSTALLED) ## Write the versions and hashes of the image's Python packages, those of constraints.txt
-	$(BIN)/uv pip compile pyproject.toml --constraint constraints.txt --python-version 3.13 --generate-hashes \
-	  --no-header --no-annotate --quiet --output-file deploy/image/requirements.lock
+lock: $(INSTALLED) ## Write the versions and hashes of the Python packages in the image, and of those that build it
+	$(LOCK) deploy/image/requirements.lock pyproject.toml
+	$(BIN)/python -c 'import tomllib as t; print(*t.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' | \
+	  $(LOCK) deploy/image/build.lock -
 
 release: setup ## Build all files of the release VERSION into dist, without publishing them (needs root and PyPI)
 	$(BIN)/python -m scripts.release $(VERSION) $(if $(BASE),--base $(BASE))
@@ -173,7 +181,12 @@ image: ## Build the image with buildah, on BASE, or on BASE=local without a regi
 
 image-check: setup ## Run the image of `make image` on an embedded cluster (needs root)
 	@scripts/install-programs container
+	@scripts/install-programs scan
 	IMAGE='$(IMAGE)' $(BIN)/pytest --timeout=300 tests/image
+
+scan: setup ## Look for known vulnerabilities of the packages in the image of `make image` (needs root)
+	@scripts/install-programs scan
+	$(BIN)/python -m scripts.scan $(if $(IMAGE),--image $(IMAGE)) $(SCAN_OPTIONS)
 
 setup: programs $(INSTALLED) ## Install what the other targets need: Debian packages, and Python packages into .venv
 

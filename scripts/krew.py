@@ -74,7 +74,7 @@ def build(
 
 
 def _build_wheel(work: Path) -> Path:
-    _pip("wheel", "--no-deps", "--wheel-dir", str(work), str(_ROOT))
+    _pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(work), str(_ROOT))
     [wheel] = work.glob("kube_efs-*.whl")
     return wheel
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from rich.console import Console
+from scripts.images import mounted_image
 from scripts.krew import PLATFORMS, PYTHONS
 from scripts.krew import build as build_krew
 from scripts.man_pages import pages
@@ -149,12 +150,8 @@ def build_image(release: Release, base: str) -> None:
         files = {str(path.relative_to(layout)): path.read_bytes() for path in _files(layout)}
     archive = release.path(f"kube-efs-image-{release.version}-{machine}.oci.tar")
     archive.write_bytes(_tar(files, release.time))
-    container = _run("buildah", "from", image).strip()
-    try:
-        root = Path(_run("buildah", "mount", container).strip())
+    with mounted_image(image) as root:
         text = bill_of_materials(root, name="kube-efs", version=release.version)
-    finally:
-        _run("buildah", "rm", container)
     release.path(f"kube-efs-image-{release.version}-{machine}.cdx.json").write_text(text, encoding="utf-8")
 
 

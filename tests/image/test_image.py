@@ -4,10 +4,12 @@ import asyncio
 import json
 import logging
 import os
+import re
 import shutil
 import signal
+import sys
 import tomllib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from scripts.sbom import bill_of_materials
 from tests.image.containers import Container, output_of, podman, running
 from tests.integration.tunnel_node import free_port
 from tests.scenarios import steps
+from tests.vulnerabilities import databases, tracker_data
 
 from kube_efs.aws.connection import Service
 from kube_efs_lab.cluster import EmbeddedCluster
@@ -42,7 +45,8 @@ _UNWANTED = """
 for program in cc gcc g++ ld make pip pip3 git curl wget; do command -v $program; done
 find / -xdev -type f -perm /6000
 find / -xdev -name 'test_*.py' -path '*kube_efs*'
-find / -xdev -type d \\( -name pip -o -name boto3 -o -name moto -o -name pytest \\) -path '*-packages*'
+find / -xdev -type d \\( -name pip -o -name hatchling \\) -path '*-packages*'
+find / -xdev -type d \\( -name boto3 -o -name moto -o -name pytest \\) -path '*-packages*'
 find / -xdev -type d \\( -name tiny_ca -o -name tinykube -o -name fake_efs -o -name kube_efs_lab \\)
 find / -xdev -user kube-efs ! -path '/proc/*' ! -path '/dev/*'
 find /var/lib/apt/lists /root/.cache /run/secrets -type f
@@ -109,6 +113,45 @@ async def test_bill_of_materials_has_the_license_of_every_part() -> None:
     found = {one["name"]: one for one in json.loads(text)["components"]}
     assert {"libssl3t64", "stunnel4", "tini", "grpcio", "kube-efs"} <= found.keys()
     assert found["kube-efs"]["licenses"] == [{"license": {"id": "Apache-2.0"}}]
+
+
+async def _scan(*options: str) -> tuple[int | None, list[str]]:
+    """The exit status and the output, by default without exceptions."""
+    command = (sys.executable, "-m", "scripts.scan", "--image", IMAGE, "--exceptions", os.devnull, *options)
+    process = await asyncio.create_subprocess_exec(*command, cwd=TOP, stdout=asyncio.subprocess.PIPE)
+    async with asyncio.timeout(60):
+        output, _ = await process.communicate()
+    return process.returncode, output.decode().splitlines()
+
+
+async def test_scan_succeeds_without_known_vulnerabilities() -> None:
+    async with databases() as where:
+        found = await _scan("--osv-url", where.osv_url, "--tracker-url", where.tracker_url)
+    assert found == (0, ["OSV: 0 found", "Debian's security tracker: 0 found"])
+
+
+async def test_scan_finds_vulnerabilities_in_the_image_unless_accepted(tmp_path: Path) -> None:
+    accepted = tmp_path / "exceptions.toml"
+    accepted.write_text(
+        '[[accepted]]\nid = "CVE-2030-2222"\npackage = "openssl"\nreason = "a test"\nuntil = 9999-01-01\n'
+    )
+    async with databases(data=tracker_data(["CVE-2030-2222,openssl,SHRF,99.1-1,"])) as where:
+        options = ("--osv-url", where.osv_url, "--tracker-url", where.tracker_url)
+        status, lines = await _scan(*options)
+        status_with_exception, _ = await _scan(*options, "--exceptions", str(accepted))
+    assert (status, status_with_exception) == (1, 0)
+    assert re.fullmatch(r"openssl \S+: CVE-2030-2222; fixed in 99\.1-1", lines[-1])
+
+
+@pytest.mark.parametrize(("options", "expected"), [((), 1), (("--if-reachable",), 0)])
+async def test_scan_says_that_databases_cannot_be_reached(options: Sequence[str], expected: int) -> None:
+    closed = f"http://127.0.0.1:{free_port()}"
+    status, lines = await _scan("--osv-url", closed, "--tracker-url", closed, *options)
+    assert status == expected
+    assert [line.partition(" cannot be reached")[0] for line in lines] == [
+        "NOT CHECKED: OSV",
+        "NOT CHECKED: Debian's security tracker",
+    ]
 
 
 @pytest.mark.parametrize("service", [*Service, "sso", "sso-oidc"])

@@ -196,11 +196,15 @@ def test_constraints_are_within_the_declared_ranges() -> None:
     assert [str(r) for r in requirements if pinned[canonicalize_name(r.name)] not in r.specifier] == []
 
 
-def test_lock_has_the_hashes_of_the_pinned_versions() -> None:
-    project = tomllib.loads(_text("pyproject.toml"))["project"]
+@pytest.mark.parametrize(
+    ("lock", "section", "key"),
+    [("requirements.lock", "project", "dependencies"), ("build.lock", "build-system", "requires")],
+)
+def test_locks_have_the_hashes_of_the_pinned_versions(lock: str, section: str, key: str) -> None:
+    required = [Requirement(line) for line in tomllib.loads(_text("pyproject.toml"))[section][key]]
     pins = dict(line.split("==") for line in _text("constraints.txt").splitlines())
     pinned = {canonicalize_name(name): version for name, version in pins.items()}
-    entries = _text("deploy/image/requirements.lock").replace("\\\n", " ").splitlines()
+    entries = _text(f"deploy/image/{lock}").replace("\\\n", " ").splitlines()
     locked = {}
     for entry in entries:
         requirement, *hashes = entry.split(" --hash=")
@@ -209,7 +213,18 @@ def test_lock_has_the_hashes_of_the_pinned_versions() -> None:
         assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", one.strip()) for one in hashes)
         locked[canonicalize_name(name)] = version
     assert locked.items() <= pinned.items()
-    assert {canonicalize_name(Requirement(line).name) for line in project["dependencies"]} <= locked.keys()
+    assert [str(r) for r in required if locked[canonicalize_name(r.name)] not in r.specifier] == []
+
+
+def test_every_package_that_pip_fetches_for_the_image_has_a_hash() -> None:
+    lines = [*_text("Containerfile").splitlines(), *_text("deploy/image/install").splitlines()]
+    installing = [line for line in lines if re.search(r"\bpip3? +(install|download|wheel)\b", line)]
+    # Only kube-efs has no hash: nothing can be fetched while it is built and installed.
+    [unhashed] = [line for line in installing if "--require-hashes" not in line]
+    assert {"--no-index", "--no-deps", "--no-build-isolation"} < set(unhashed.split())
+    assert len(installing) == 3
+    others = ("pipx", "uv ", "easy_install", "curl", "wget")
+    assert [line for line in lines if any(word in line for word in others)] == []
 
 
 @pytest.mark.parametrize("name", _modules())
