@@ -203,7 +203,7 @@ async def test_access_point_must_belong_to_the_file_system(site: Site) -> None:
     there = FileSystemId(await site.efs.create_file_system("there", zones=[ZoneName("us-east-1b")]))
     elsewhere = await site.access_point("/", there)
     tunnel = await site.tunnel(access_point_id=elsewhere)
-    async with site.refusal(f"'{elsewhere}' is no access point of {site.file_system}"):
+    async with site.refusal(f"'{elsewhere}' is not an access point of {site.file_system}"):
         assert not await site.leads_somewhere(tunnel)
 
 

@@ -72,7 +72,7 @@ class Admission:
         access_point = await self.access_point(client.access_point_id, kind)
         if access_point.file_system_id != file_system_id:
             raise InvalidValue(
-                f"is no access point of {file_system_id}",
+                f"is not an access point of {file_system_id}",
                 field="access point of the client certificate",
                 value=client.access_point_id,
             )

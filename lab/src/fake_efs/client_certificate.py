@@ -100,7 +100,7 @@ def _id(
     try:
         text = asn1.decode_der(str, value)
     except ValueError as error:
-        raise InvalidValue("is no UTF8String", field=field, value=value.hex()) from error
+        raise InvalidValue("is not a UTF8String", field=field, value=value.hex()) from error
     return parse(text, field=field)
 
 

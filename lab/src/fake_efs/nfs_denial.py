@@ -43,9 +43,9 @@ def _answer(call: bytes) -> bytes:
         accepted = struct.pack(">6I", xid, _REPLY, 0, 0, 0, 0)
         result = b"" if procedure == _NULL else _denied_compound(call)
     except struct.error as error:
-        raise ValueError("is no call of NFS") from error
+        raise ValueError("is not a call of NFS") from error
     if kind != _CALL:
-        raise ValueError("is no call of NFS")
+        raise ValueError("is not a call of NFS")
     return struct.pack(">I", _LAST_FRAGMENT | len(accepted + result)) + accepted + result
 
 

@@ -40,7 +40,7 @@ class Authority:
     private_key: ec.EllipticCurvePrivateKey = field(repr=False)
 
     @classmethod
-    def create(cls, name: str = "kube-efs embedded") -> Self:
+    def create(cls, name: str = "tiny-ca") -> Self:
         """A new authority of this common name, with a key of its own."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = _subject(name)

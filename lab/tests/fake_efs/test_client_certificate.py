@@ -67,30 +67,33 @@ def test_no_certificate_is_anonymous() -> None:
 @pytest.mark.parametrize(
     ("extensions", "field", "problem"),
     [
-        pytest.param({"file_system": b""}, "file system extension", "is no UTF8String", id="empty"),
+        pytest.param({"file_system": b""}, "file system extension", "is not a UTF8String", id="empty"),
         pytest.param(
             {"file_system": b"\x04\x0bfs-01234567"},
             "file system extension",
-            "is no UTF8String",
+            "is not a UTF8String",
             id="another type",
         ),
         pytest.param(
             {"file_system": b"\x0c\x0afs-01234567"},
             "file system extension",
-            "is no UTF8String",
+            "is not a UTF8String",
             id="bytes behind the text",
         ),
         pytest.param(
-            {"file_system": b"\x0c\x0cfs-01234567"}, "file system extension", "is no UTF8String", id="cut off"
+            {"file_system": b"\x0c\x0cfs-01234567"},
+            "file system extension",
+            "is not a UTF8String",
+            id="cut off",
         ),
         pytest.param(
             {"file_system": b"\x0c\x81\x0bfs-01234567"},
             "file system extension",
-            "is no UTF8String",
+            "is not a UTF8String",
             id="long form of a short length",
         ),
         pytest.param(
-            {"file_system": b"\x0c\x01\xff"}, "file system extension", "is no UTF8String", id="not UTF-8"
+            {"file_system": b"\x0c\x01\xff"}, "file system extension", "is not a UTF8String", id="not UTF-8"
         ),
         pytest.param(
             {"file_system": b"\x0c\x06fs-../"},

@@ -392,7 +392,7 @@ async def test_an_access_point_of_another_file_system_is_refused(laboratory: Lab
     other = FileSystemId(await laboratory.efs.create_file_system("other", zones=[]))
     there = replace(laboratory, file_system=other)
     access_point = await there.access_point("/")
-    async with laboratory.refusal(f"'{access_point}' is no access point of {laboratory.file_system}"):
+    async with laboratory.refusal(f"'{access_point}' is not an access point of {laboratory.file_system}"):
         assert await laboratory.ask(laboratory.pem(laboratory.subject(access_point))) is None
     await laboratory.efs.delete_file_system(other)
 

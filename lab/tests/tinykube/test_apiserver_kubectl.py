@@ -303,7 +303,7 @@ async def test_what_create_makes_from_arguments(
         pytest.param(("version",), lambda out: "Server Version: v1." in out, id="version"),
         pytest.param(("api-versions",), lambda out: "storage.k8s.io/v1" in out, id="versions"),
         pytest.param(("api-resources",), lambda out: "pvc" in out, id="resources"),
-        pytest.param(("auth", "whoami"), lambda out: "kube-efs-admin" in out, id="identity"),
+        pytest.param(("auth", "whoami"), lambda out: "administrator" in out, id="identity"),
         pytest.param(("get", "--raw", "/readyz"), lambda out: out == "ok", id="health"),
     ],
 )

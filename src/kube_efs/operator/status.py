@@ -1,4 +1,9 @@
-"""The status of the ClusterCSIDriver: its conditions, in the form of OpenShift's operators. No I/O."""
+"""The status of the ClusterCSIDriver: its conditions, in the form of OpenShift's operators. No I/O.
+
+OpenShift reads the condition types by their names: ``Available``, ``Progressing`` and ``Degraded`` with a
+prefix for each part. A condition keeps its time of transition while its status stays, so that a status is
+written only when something has changed.
+"""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field

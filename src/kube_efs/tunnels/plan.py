@@ -3,7 +3,7 @@
 Different tasks write the inputs of the plan: the agent writes documents and which mount targets are down,
 ``on_demand`` writes reservations and certificates. All inputs are in one ``NodePlan``, which imports none of
 its writers. After a change, the writer calls ``apply``, which computes the plan again and loads it into
-the data planes. No task therefore reads the state of another task.
+the data planes. No task therefore calls another one to learn its state.
 
 A node can have a thousand tunnels on demand, and each new one changes the plan. ``apply`` therefore keeps the
 planned tunnels whose inputs have not changed.

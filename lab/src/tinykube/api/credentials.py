@@ -11,7 +11,8 @@ import yaml
 
 from tiny_ca.authority import Authority
 
-_NAME = "kube-efs"
+# In a kubeconfig, whose names only its readers see.
+_NAME = "embedded"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,7 @@ class ServerIdentity:
         """The context to serve with."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         # The ssl module loads keys from files only; this one is gone before the first connection.
-        with tempfile.TemporaryDirectory(prefix="kube-efs-apiserver-") as folder:
+        with tempfile.TemporaryDirectory(prefix="tinykube-") as folder:
             chain = Path(folder) / "server.pem"
             chain.touch(mode=0o600)
             chain.write_bytes(self.secret_pem)
@@ -39,7 +40,7 @@ class ServerIdentity:
 
 def make_identity(host: str) -> ServerIdentity:
     """A new authority and a certificate for this address, ``localhost`` and the service's names."""
-    authority = Authority.create("kube-efs embedded cluster")
+    authority = Authority.create("tinykube")
     certificate = authority.issue(("localhost", host, "kubernetes.default.svc"))
     client = authority.issue(("kube-apiserver-kubelet-client",), of_client=True)
     return ServerIdentity(

@@ -12,7 +12,7 @@ from tinykube.objects.values import Json
 _VERSION = {
     "major": "1",
     "minor": "36",
-    "gitVersion": "v1.36.3+kube-efs",
+    "gitVersion": "v1.36.3+tinykube",
     "gitCommit": "",
     "gitTreeState": "clean",
     "buildDate": "1970-01-01T00:00:00Z",

@@ -284,4 +284,4 @@ def _bytes(quantity: object, field: str) -> Decimal:
     try:
         return parse_quantity(None if quantity is None else str(quantity)) or Decimal(0)
     except ValueError as error:
-        raise InvalidValue("is no quantity", field=field, value=quantity) from error
+        raise InvalidValue("is not a quantity", field=field, value=quantity) from error

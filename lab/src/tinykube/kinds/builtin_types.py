@@ -1,6 +1,6 @@
 """The built-in resource types, a row each, with the facts of kube-apiserver 1.36.
 
-Only types are here that kube-efs, its pages and those who follow them use.
+Only the types are here that programs, pages and readers of this repository use.
 """
 
 from collections.abc import Mapping

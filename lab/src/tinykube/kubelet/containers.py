@@ -178,7 +178,7 @@ def plan_launch(
 def _bind(container: Container, mount: VolumeMount, mounted: Mapping[str, Mounted]) -> Bind:
     if mount.name not in mounted:
         field = f"container {container.name}, volumeMounts"
-        raise InvalidValue("is no volume of the pod", field=field, value=mount.name)
+        raise InvalidValue("is not a volume of the pod", field=field, value=mount.name)
     volume = mounted[mount.name]
     return Bind(
         source=str(volume.path),

@@ -134,7 +134,7 @@ def _status(name: str, architecture: str) -> Mapping[str, Any]:
             "kernelVersion": platform.release(),
             "kubeletVersion": _VERSION,
             "operatingSystem": "linux",
-            "osImage": "kube-efs embedded node",
+            "osImage": "tinykube",
         },
     }
 

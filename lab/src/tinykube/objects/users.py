@@ -24,7 +24,7 @@ class User:
     groups: tuple[str, ...]
 
 
-ADMINISTRATOR = User("kube-efs-admin", ("system:masters", "system:authenticated"))
+ADMINISTRATOR = User("administrator", ("system:masters", "system:authenticated"))
 
 
 class Users:

@@ -64,7 +64,7 @@ def test_volume() -> None:
 
 
 def test_quantity_that_is_none() -> None:
-    with pytest.raises(InvalidValue, match="is no quantity") as caught:
+    with pytest.raises(InvalidValue, match="is not a quantity") as caught:
         read_volume(parsed("PersistentVolume", spec={"capacity": {"storage": "much"}}))
     assert (caught.value.field, caught.value.value) == ("spec.capacity.storage", "much")
 

@@ -215,5 +215,5 @@ def test_identity(own: Mapping[str, int], common: Mapping[str, int], ids: tuple[
 
 
 def test_mount_of_no_volume() -> None:
-    with pytest.raises(InvalidValue, match="'none' is no volume of the pod"):
+    with pytest.raises(InvalidValue, match="'none' is not a volume of the pod"):
         plan({"name": "none", "mountPath": "/a"})

@@ -1,6 +1,12 @@
 """Volumes of ``efs.csi.aws.com``: each is an access point or a directory (``provisioningMode: efs-dir``).
 
-The same name gives the same volume, both for claims served here and for csi-provisioner.
+The same name gives the same volume, both for claims served here and for csi-provisioner. A repeated request
+first looks for what an earlier one has created, because its answer may have been lost.
+
+A removal takes the steps from which it can still turn back first: it asks the guards, lets a worker move the
+directory to the trash, and deletes the access point last, because a repeated removal finds the directory by
+it. With csi-provisioner, the PersistentVolume still exists at that time and must not count as another user of
+the directory, and volumes that were promised but not created yet must (``promise``).
 """
 
 import time
