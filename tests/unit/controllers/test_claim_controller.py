@@ -20,6 +20,8 @@ from kube_efs.model.volumes import Volume
 from kube_efs.provisioning.engine import Plan
 from kube_efs.telemetry.metrics import ControllerMetrics
 
+pytestmark = pytest.mark.virtual_time
+
 MISSING = "spec.selector.matchLabels.volume_name: is missing; name the directory with a-z, 0-9, _ and -"
 UNKNOWN = "file system: 'fs-9' is not known (yet); known file systems: fs-1, fs-2"
 

@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+import pytest
+
 from kube_efs.controllers.events import ProvisioningEvents
 from kube_efs.controllers.expansions import ExpansionController
 from kube_efs.model.claims import Claim, ClaimPhase
@@ -12,6 +14,8 @@ from kube_efs.model.efs.ids import ClaimUid
 from kube_efs.model.errors import KubeDenied, KubeEfsError
 from kube_efs.model.volumes import Volume
 from kube_efs.provisioning.expansion import Expansions
+
+pytestmark = pytest.mark.virtual_time
 
 SMALL = Claim(
     namespace="team",
@@ -93,12 +97,12 @@ async def test_claim_that_was_deleted_meanwhile_is_not_expanded() -> None:
 
 
 async def test_failed_expansion_is_reported_and_repeated() -> None:
-    async with scene(backoff_seconds=0.01) as here:
+    async with scene(backoff_seconds=1) as here:
         here.begin.set()
         here.fault = KubeDenied("answered 403", field="status of claim team/data", remedy="check the roles")
         here.controller.seen(LARGER)
         await here.rest()
         assert here.lines == ["team/data failed: status of claim team/data: answered 403; check the roles"]
         here.fault = None
-        while here.lines[-1] != "team/data has 5Gi":  # noqa: ASYNC110 - each step may bring it
-            await asyncio.sleep(0)
+        await asyncio.sleep(1)
+        assert here.lines[1:] == ["team/data has 5Gi"]

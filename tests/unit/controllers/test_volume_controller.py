@@ -3,6 +3,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+import pytest
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 from tests.unit.provisioning.world import EFS, World, claim
@@ -19,6 +20,8 @@ from kube_efs.model.errors import KubeEfsError, KubeUnavailable, LeftAlone
 from kube_efs.model.volumes import FINALIZER, NfsSource, Volume, VolumePhase
 from kube_efs.provisioning.engine import Reclaimed
 from kube_efs.telemetry.metrics import ControllerMetrics
+
+pytestmark = pytest.mark.virtual_time
 
 
 class Told(ProvisioningEvents):
