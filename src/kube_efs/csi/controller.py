@@ -19,6 +19,7 @@ from kube_efs.model.claims import Claim
 from kube_efs.model.copies import CopySource
 from kube_efs.model.csi.access_points import VolumeRequest, volume_request
 from kube_efs.model.csi.capabilities import check_capabilities, check_new_volume
+from kube_efs.model.csi.claims import volume_warnings
 from kube_efs.model.csi.cross_account import parse_provisioner_secret
 from kube_efs.model.csi.errors import InvalidArgument, VolumeMissing, VolumePending
 from kube_efs.model.csi.parameters import VolumeParameters, parse_origin, parse_parameters
@@ -83,8 +84,9 @@ class ControllerService(csi_pb2_grpc.ControllerServicer):
         """The volume of that name, the same one for every repetition of the request."""
         wanted = await self._wanted(request)
         role = parse_provisioner_secret(request.secrets)
-        for warning in wanted.parameters.warnings:
-            log.warning("storage-class-warning", volume=request.name, reason=str(warning))
+        mount_flags = [flag for one in request.volume_capabilities for flag in one.mount.mount_flags]
+        for warning in volume_warnings(wanted.parameters, mount_flags, has_role=role is not None):
+            log.warning("storage-class-warning", volume=request.name, reason=warning)
         async with self._exclusive(request.name):
             created = await self._volumes.promise(wanted, role)
         volume = _volume(created, wanted.required_bytes)

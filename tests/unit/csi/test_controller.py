@@ -124,6 +124,16 @@ async def test_one_zone_volume_of_another_account_has_topology_and_address(
     assert dict(topology.segments) == {"topology.kubernetes.io/zone": "us-east-1a"}
 
 
+async def test_settings_without_effect_are_logged(stub: Stub) -> None:
+    request = wanted(parameters={"provisioningMode": "s3files-ap", "basepath": "/x"}, secrets=ROLE)
+    with capture_logs() as logs:
+        await stub.CreateVolume(request)
+    assert [one["reason"] for one in logs if one["event"] == "storage-class-warning"] == [
+        "parameter: 'basepath' is not known and has no effect; did you mean basePath?",
+        "provisioner secret: a role has no effect on S3 Files, as in the AWS driver",
+    ]
+
+
 async def test_volume_of_s3_files_is_created_and_deleted(stub: Stub, world: CsiWorld) -> None:
     request = wanted(
         parameters={"provisioningMode": "s3files-ap"},
