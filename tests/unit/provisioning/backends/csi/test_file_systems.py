@@ -238,9 +238,22 @@ def test_class_can_name_one_zone_and_the_network() -> None:
                 fileSystemPolicy="none",
             )
         )
+        (made,) = account.file_systems.values()
+        assert made["AvailabilityZoneName"] == "us-east-1b"
         (target,) = account.mount_targets.values()
         assert (target["SubnetId"], target["groups"]) == ("subnet-1", ["sg-1"])
         assert (account.groups, account.policies) == ({}, {})
+
+    run(test)
+
+
+def test_volume_on_a_one_zone_file_system_of_its_own_is_used_in_that_zone() -> None:
+    async def test() -> None:
+        driver = Driver(AwsAccount())
+        driver.cluster.claim_uids["team/data"] = ClaimUid(UID)
+        zone = {"availabilityZoneName": "us-east-1b"}
+        made = await driver.volumes.create(wanted(enforceZoneAffinity="true", **zone), claim=CLAIM)
+        assert made.zone == "us-east-1b"
 
     run(test)
 
