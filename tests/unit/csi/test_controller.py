@@ -543,6 +543,34 @@ async def test_volume_is_filled_from_its_source(
     assert (made.uid, made.gid, made.mode) == (point.user.uid, point.user.gid, 0o700)
 
 
+NAMED = {"csi.storage.k8s.io/pvc/namespace": "team", "csi.storage.k8s.io/pvc/name": "data"}
+
+
+async def test_claim_gets_the_progress_of_its_copy(stub: Stub, world: CsiWorld) -> None:
+    world.sources.by_handle[f"efs:{OLD}"] = OLD_DATA
+    world.claims.add("team", "data", labels={}, annotations={})
+    await stub.CreateVolume(wanted("pvc-uid-of-data", volume_content_source=OF_VOLUME, parameters=NAMED))
+    copied = f"Copied 3 files and directories (2.0 KiB) to {FS}:/pvc-uid-of-data"
+    assert world.told == [("data", copied)]
+
+
+async def test_copy_for_a_deleted_claim_is_discarded(stub: Stub, world: CsiWorld) -> None:
+    """csi-provisioner repeats the call until it has the volume, and then deletes it."""
+    world.sources.by_handle[f"efs:{OLD}"] = OLD_DATA
+    await stub.CreateVolume(wanted("pvc-uid-of-data", volume_content_source=OF_VOLUME, parameters=NAMED))
+    place = Location(file_system_id=FS, directory=parse_directory("/pvc-uid-of-data"))
+    assert (world.folders.discarded, world.folders.copies) == ([(place, "pvc-uid-of-data")], [])
+    assert len(world.api.points) == 1
+
+
+async def test_copy_does_not_follow_another_claim_of_that_name(stub: Stub, world: CsiWorld) -> None:
+    world.sources.by_handle[f"efs:{OLD}"] = OLD_DATA
+    world.claims.add("team", "data", labels={}, annotations={})
+    await stub.CreateVolume(wanted("pvc-earlier", volume_content_source=OF_VOLUME, parameters=NAMED))
+    assert len(world.folders.copies) == 1
+    assert (world.told, world.folders.discarded) == ([], [])
+
+
 @pytest.mark.parametrize(
     ("parameters", "text"),
     [
