@@ -25,6 +25,8 @@ from typing import Final
 
 import yaml
 
+from kube_efs.aws.connection import Service
+
 _ROOT: Final = Path(__file__).parents[1]
 _LAUNCHER: Final = Path(__file__).with_name("kubectl-efs")
 _NAME: Final = "efs"
@@ -41,8 +43,9 @@ PLATFORMS: Final = {
 # What the commands do not use: the servers of the cluster and their traces, and compiled copies of what
 # is there as source.
 _UNUSED: Final = ("grpcio", "opentelemetry", "protobuf")
-# The services of AWS that the doctor asks.
-_SERVICES: Final = frozenset({"ec2", "efs", "sts"})
+# What the commands call, and for profiles of IAM Identity Center the client library. Those of `aws login`
+# need awscrt, which the archive does not have.
+_SERVICES: Final = frozenset({*Service, "sso", "sso-oidc"})
 _DATE: Final = 315_532_800  # 1980-01-01, before which archives for Windows have no time
 
 

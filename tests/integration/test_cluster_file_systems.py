@@ -5,7 +5,7 @@ import os
 import sys
 import zlib
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import pytest_asyncio
@@ -167,6 +167,95 @@ async def test_file_systems_for_claims_are_removed_with_the_cluster(
 
     assert (await gateway.owned.find(world.infra_id)).empty
     assert made not in {one.file_system_id for one in await gateway.file_systems()}
+
+
+_KEY = "arn:aws:kms:us-east-1:123456789012:key/1234abcd-12ab-34cd-56ef-1234567890ab"
+
+
+@pytest.mark.parametrize(
+    ("parameters", "described", "lifecycle"),
+    [
+        pytest.param(
+            {},
+            {"Encrypted": True, "ThroughputMode": "elastic", "PerformanceMode": "generalPurpose"},
+            [],
+            id="default",
+        ),
+        pytest.param(
+            {"throughputMode": "provisioned", "provisionedThroughputInMibps": "12.5"},
+            {"ThroughputMode": "provisioned", "ProvisionedThroughputInMibps": 12.5},
+            [],
+            id="provisioned throughput",
+        ),
+        pytest.param(
+            {"performanceMode": "maxIO"},
+            {"PerformanceMode": "maxIO", "ThroughputMode": "bursting"},
+            [],
+            id="maximum I/O",
+        ),
+        pytest.param({"kmsKeyId": _KEY}, {"KmsKeyId": _KEY, "Encrypted": True}, [], id="key"),
+        pytest.param(
+            {"availabilityZoneName": "us-east-1b"}, {"AvailabilityZoneName": "us-east-1b"}, [], id="one zone"
+        ),
+        pytest.param(
+            {
+                "transitionToIA": "AFTER_30_DAYS",
+                "transitionToArchive": "AFTER_90_DAYS",
+                "transitionToPrimaryStorageClass": "AFTER_1_ACCESS",
+            },
+            {},
+            [
+                {"TransitionToIA": "AFTER_30_DAYS"},
+                {"TransitionToArchive": "AFTER_90_DAYS"},
+                {"TransitionToPrimaryStorageClass": "AFTER_1_ACCESS"},
+            ],
+            id="lifecycle with archive",
+        ),
+    ],
+)
+async def test_parameters_of_a_class_reach_aws(
+    world: World,
+    gateway: AwsGateway,
+    connection: AwsConnection,
+    parameters: dict[str, str],
+    described: dict[str, object],
+    lifecycle: list[dict[str, str]],
+) -> None:
+    made = await created_for_claim(world, gateway, **parameters)
+    answer = await connection.call(Service.EFS, "DescribeFileSystems", FileSystemId=made)
+    assert described.items() <= answer["FileSystems"][0].items()
+    answer = await connection.call(Service.EFS, "DescribeLifecycleConfiguration", FileSystemId=made)
+    assert answer["LifecyclePolicies"] == lifecycle
+
+
+async def test_class_can_have_backups(world: World, gateway: AwsGateway, connection: AwsConnection) -> None:
+    made = await created_for_claim(world, gateway, backup="true")
+    answer = await connection.call(Service.EFS, "DescribeBackupPolicy", FileSystemId=made)
+    assert answer["BackupPolicy"]["Status"] == "ENABLED"
+
+
+async def test_mount_targets_have_the_security_groups_of_the_class(
+    world: World, gateway: AwsGateway, connection: AwsConnection
+) -> None:
+    subnets = await gateway.owned.subnets(world.subnets)
+    group = await gateway.owned.ensure_security_group(
+        f"{world.infra_id}-own", subnets[0].vpc_id, ["10.0.0.0/16"], {}
+    )
+    made = await created_for_claim(world, gateway, securityGroupIds=group)
+    for target in await gateway.mount_targets(made):
+        answer = await connection.call(
+            Service.EFS, "DescribeMountTargetSecurityGroups", MountTargetId=target.mount_target_id
+        )
+        assert answer["SecurityGroups"] == [group]
+
+
+async def created_for_claim(world: World, gateway: AwsGateway, **parameters: str) -> FileSystemId:
+    """A new file system for a claim of a class with these parameters."""
+    file_systems = FileSystems(gateway, NamedCluster(), Texts(), notice=lambda *_: None, patience_seconds=30)
+    request = request_for("efs-fs", subnetIds=",".join(world.subnets), **parameters)
+    request = replace(request, name=world.infra_id)
+    assert request.parameters.template
+    return await file_systems.ensure(request, request.parameters.template, None, is_leaving=_never)
 
 
 def request_for(mode: str, **parameters: str) -> VolumeRequest:

@@ -14,6 +14,7 @@ import pytest
 import yaml
 from scripts.krew import PLATFORMS, build
 
+from kube_efs.aws.connection import Service
 from tinykube.api import ApiServer
 
 _PYTHON = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -75,6 +76,14 @@ async def test_kubectl_runs_the_installed_plug_in_against_a_cluster(installed: P
         answer = await asyncio.to_thread(_run, installed, "doctor", "claim", "nothing", kubeconfig=kubeconfig)
     assert (answer.returncode, answer.stderr) == (1, "")
     assert "claim default/nothing" in answer.stdout
+
+
+# Without the description of a service, botocore raises UnknownServiceError. Profiles of IAM Identity Center
+# call the last two for credentials.
+@pytest.mark.parametrize("service", [*Service, "sso", "sso-oidc"])
+def test_archive_describes_each_service_that_commands_call(installed: Path, service: str) -> None:
+    store = (installed / "kubectl-efs").resolve().parent
+    assert list(store.glob(f"lib/*/botocore/data/{service}/*/service-2.json*"))
 
 
 def test_manifest_describes_the_archive(built: tuple[Path, Path]) -> None:

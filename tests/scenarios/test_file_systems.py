@@ -1,6 +1,7 @@
 """File systems for claims (``provisioningMode: efs-fs``), with the IAM policy of their page."""
 
 import json
+import os
 import re
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -16,12 +17,19 @@ from tests.scenarios import csi_steps, steps
 from tests.scenarios.csi_steps import Aws
 from tests.scenarios.directory_steps import Claims
 from tests.scenarios.steps import Cluster
+from tests.scenarios.test_csi_pods import create, failed_mount, in_phase, pod_with, pods_gone
 
 from kube_efs.aws.connection import Service
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 PAGE = Path("docs/file-systems.md")
+
+
+@pytest.fixture(scope="module")
+def cluster_settings() -> dict[str, str]:
+    """As ``kube-efs render --csi`` installs the controller: worker pods have the identity of the node."""
+    return {"KUBE_EFS_WORKER_MOUNTS": "csi"}
 
 
 @pytest.fixture(scope="module")
@@ -186,3 +194,35 @@ async def test_volume_of_somebody_else_on_the_file_system_stops_the_removal(
     )
     await steps.gone(cluster.client, volume.name)
     await _gone(aws, made)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="the kubelet makes namespaces and mounts: root only")
+async def test_file_system_that_needs_an_identity_is_mounted_with_iam_only(
+    cluster: Cluster, aws: Aws
+) -> None:
+    claims = await Claims.of(cluster)
+    parameters = {
+        "provisioningMode": "efs-fs",
+        "subnetIds": _subnets(cluster),
+        "fileSystemPolicy": "tls-and-iam",
+    }
+    for name, options in (("signed", ["iam"]), ("anonymous", [])):
+        storage_class = await csi_steps.new_class(
+            cluster.client, mount_options=options, parameters=parameters
+        )
+        await claims.create(storage_class, name)
+        await claims.bound(name)
+        script = "echo balanced > /data/book && grep balanced /data/book"
+        await create(cluster, claims.namespace, pod_with(name, script, name=name))
+    await in_phase(cluster, claims.namespace, "signed", "Succeeded")
+    assert await failed_mount(cluster, claims.namespace, "anonymous", "access denied")
+    told = await csi_steps.events(cluster, claims, "anonymous", "ParameterIgnored")
+    assert told == [
+        "mountOptions: iam is missing, so no pod can mount the volumes (fileSystemPolicy: tls-and-iam)"
+    ]
+    assert await steps.messages(cluster.client, claims.namespace, "signed", "ParameterIgnored") == []
+
+    await pods_gone(cluster, claims.namespace, "signed", "anonymous")
+    # A worker pod looks for snapshots before, with the identity of the node.
+    await _remove(cluster, aws, claims, "signed")
+    await _remove(cluster, aws, claims, "anonymous")

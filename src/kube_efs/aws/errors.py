@@ -23,6 +23,7 @@ import socket
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Any, Final
 
 import aiohttp
@@ -96,7 +97,7 @@ _TEXTS_OF_CONFIGURATION: Final = (
     boto.UnknownCredentialError,
 )
 
-_THROTTLING_CODES: Final = frozenset(
+THROTTLING_CODES: Final = frozenset(
     {
         "BandwidthLimitExceeded",
         "PriorRequestNotComplete",
@@ -111,12 +112,16 @@ _THROTTLING_CODES: Final = frozenset(
         "TooManyRequestsException",
     }
 )
-_LIMIT_CODES: Final = frozenset(
+_THROTTLING_REMEDY: Final = "try again later, or request a higher rate of calls from AWS"
+_QUOTA_REMEDY: Final = "remove unused resources or request a higher quota from AWS"
+_SUBNET_REMEDY: Final = "use a larger subnet, or free addresses in it"
+# The codes of limits, beside all that end in LimitExceeded. The alert EFSAwsLimitReached names them, too.
+LIMIT_REMEDIES: Final = MappingProxyType(
     {
-        "InsufficientFreeAddressesInSubnet",
-        "InsufficientThroughputCapacity",
-        "NoFreeAddressesInSubnet",
-        "ServiceQuotaExceededException",  # S3 Files
+        "InsufficientFreeAddressesInSubnet": _SUBNET_REMEDY,
+        "InsufficientThroughputCapacity": "provision less throughput, or use elastic throughput",
+        "NoFreeAddressesInSubnet": _SUBNET_REMEDY,
+        "ServiceQuotaExceededException": _QUOTA_REMEDY,  # S3 Files
     }
 )
 _PERMISSION_CODES: Final = frozenset(
@@ -279,10 +284,10 @@ def _judge_answer(error: boto.ClientError, iam_action: str) -> tuple[type[KubeEf
     status = _part(error.response, "ResponseMetadata").get("HTTPStatusCode")
     problem = f"was answered with {code}" + (f" (status {status})" if isinstance(status, int) else "")
     # In this order: RequestLimitExceeded, for example, is throttling, and ends as the codes of limits do.
-    if code in _THROTTLING_CODES or status == 429:
-        return AwsThrottled, problem, ""
-    if code in _LIMIT_CODES or code.endswith("LimitExceeded"):
-        return AwsLimitReached, problem, "remove unused resources or request a higher quota from AWS"
+    if code in THROTTLING_CODES or status == 429:
+        return AwsThrottled, problem, _THROTTLING_REMEDY
+    if code in LIMIT_REMEDIES or code.endswith("LimitExceeded"):
+        return AwsLimitReached, problem, LIMIT_REMEDIES.get(code, _QUOTA_REMEDY)
     is_existing = code.endswith("AlreadyExists") or bool(_existing_id(error))
     if is_existing or code.endswith("NotFound") or status == 404:
         return AwsAlreadyExists if is_existing else AwsNotFound, problem, ""

@@ -29,7 +29,7 @@ from kube_efs.provisioning.backends.csi.claims import ClaimNotice, CsiBackend
 from kube_efs.provisioning.backends.csi.directories import CsiDirectories
 from kube_efs.provisioning.backends.csi.file_systems import FileSystems
 from kube_efs.provisioning.backends.csi.volumes import CsiVolumes
-from kube_efs.provisioning.copies import Copies
+from kube_efs.provisioning.copies import FIRST_PAUSE_SECONDS, Copies
 from kube_efs.provisioning.data_sources import DataSources
 from kube_efs.provisioning.guards import AccessPointRoots, Guards
 from kube_efs.provisioning.volume_index import VolumeIndex
@@ -132,13 +132,21 @@ def file_systems_of(
     )
 
 
-def copies_of(client: AsyncClient, sources: DataSources, guards: Guards, notice: ClaimNotice) -> Copies:
+def copies_of(
+    client: AsyncClient,
+    sources: DataSources,
+    guards: Guards,
+    notice: ClaimNotice,
+    *,
+    first_pause_seconds: float = FIRST_PAUSE_SECONDS,
+) -> Copies:
     """Fills new volumes with copies; ``notice`` publishes the progress on a claim."""
     return Copies(
         sources=sources,
         reservations=guards.reservations,
         is_gone=ClaimStore(client).is_gone,
         notice=notice,
+        first_pause_seconds=first_pause_seconds,
     )
 
 

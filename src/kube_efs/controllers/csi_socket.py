@@ -21,12 +21,14 @@ from kube_efs.controllers.csi import (
     file_systems_of,
     open_accounts,
 )
+from kube_efs.controllers.events import ProvisioningEvents
 from kube_efs.controllers.volumes import read_volume_object
 from kube_efs.csi.controller import ControllerService, controller_service
 from kube_efs.csi.identity import identity_service
 from kube_efs.csi.interceptors import CallInterceptor
 from kube_efs.csi.server import parse_endpoint, serving
 from kube_efs.kube.claims import ClaimStore
+from kube_efs.kube.events import CONTROLLER, EventRecorder
 from kube_efs.kube.volumes import VolumeStore
 from kube_efs.kube.watching import Applied, Deleted, Listed, follow
 from kube_efs.provisioning.guards import Guards
@@ -81,7 +83,10 @@ async def open_controller(
     accounts = await open_accounts(stack, settings, aws, index)
     guards = Guards(index=index, store=VolumeStore(client), roots=access_point_roots(accounts))
     sources = data_sources(client, index, accounts)
-    copies = copies_of(client, sources, guards, lambda _claim, _progress: None)
+    recorder = EventRecorder(client, component=CONTROLLER, host=settings.identity)
+    events = ProvisioningEvents(ClaimStore(client), await stack.enter_async_context(recorder))
+    # No call of csi-provisioner is long enough for a pause; it waits between its calls.
+    copies = copies_of(client, sources, guards, events.copying, first_pause_seconds=0.0)
     file_systems = file_systems_of(settings, client, aws, lambda _claim, _progress: None)
     service = csi_service(
         settings,

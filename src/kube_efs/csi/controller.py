@@ -19,6 +19,7 @@ from kube_efs.model.claims import Claim
 from kube_efs.model.copies import CopySource
 from kube_efs.model.csi.access_points import VolumeRequest, volume_request
 from kube_efs.model.csi.capabilities import check_capabilities, check_new_volume
+from kube_efs.model.csi.claims import is_volume_of, volume_warnings
 from kube_efs.model.csi.cross_account import parse_provisioner_secret
 from kube_efs.model.csi.errors import InvalidArgument, VolumeMissing, VolumePending
 from kube_efs.model.csi.parameters import VolumeParameters, parse_origin, parse_parameters
@@ -26,6 +27,7 @@ from kube_efs.model.csi.root_directories import VolumeOrigin, uses_claim
 from kube_efs.model.csi.snapshots import parse_snapshot_id
 from kube_efs.model.csi.volume_attributes import render_attributes
 from kube_efs.model.csi.volume_handles import VolumeHandle, parse_volume_handle
+from kube_efs.model.efs.ids import ClaimUid
 from kube_efs.model.errors import KubeDenied
 from kube_efs.model.volumes import ZONE_LABEL
 from kube_efs.provisioning.backends.csi.volumes import CsiVolume, CsiVolumes
@@ -45,7 +47,7 @@ ReadClaim: TypeAlias = Callable[[str, str], Awaitable[Claim | None]]
 class ControllerService(csi_pb2_grpc.ControllerServicer):
     """Answers csi-provisioner and csi-snapshotter.
 
-    ``read_claim`` reads labels and annotations, because csi-provisioner reports only the name of a claim.
+    ``read_claim`` reads claims, because csi-provisioner reports only their names.
     ``sources`` finds the data of volumes that are copied. ``snapshots`` is None without worker pods.
     ``has_driver_tags``: whether access points get the driver's own tags.
     """
@@ -81,12 +83,13 @@ class ControllerService(csi_pb2_grpc.ControllerServicer):
         self, request: csi_pb2.CreateVolumeRequest, context: object
     ) -> csi_pb2.CreateVolumeResponse:
         """The volume of that name, the same one for every repetition of the request."""
-        wanted = await self._wanted(request)
+        wanted, claim = await self._wanted(request)
         role = parse_provisioner_secret(request.secrets)
-        for warning in wanted.parameters.warnings:
-            log.warning("storage-class-warning", volume=request.name, reason=str(warning))
+        mount_flags = [flag for one in request.volume_capabilities for flag in one.mount.mount_flags]
+        for warning in volume_warnings(wanted.parameters, mount_flags, has_role=role is not None):
+            log.warning("storage-class-warning", volume=request.name, reason=warning)
         async with self._exclusive(request.name):
-            created = await self._volumes.promise(wanted, role)
+            created = await self._volumes.promise(wanted, role, claim=claim)
         volume = _volume(created, wanted.required_bytes)
         if request.HasField("volume_content_source"):
             volume.content_source.CopyFrom(request.volume_content_source)
@@ -205,20 +208,25 @@ class ControllerService(csi_pb2_grpc.ControllerServicer):
         """Not offered, like the list."""
         raise NotImplementedError
 
-    async def _wanted(self, request: csi_pb2.CreateVolumeRequest) -> VolumeRequest:
-        """The request as a value; all of it is checked before the first request to AWS."""
+    async def _wanted(self, request: csi_pb2.CreateVolumeRequest) -> tuple[VolumeRequest, Claim | None]:
+        """The request as a value, and its claim; all of it is checked before the first request to AWS."""
         parameters = parse_parameters(request.parameters, has_driver_tags=self._has_driver_tags)
         if not request.name:
             raise InvalidArgument("is missing", field="name", remedy="give the volume a name")
         capabilities = [read_capability(one) for one in request.volume_capabilities]
         check_new_volume(capabilities, parameters.provisioning.kind)
-        origin = await self._with_metadata(parse_origin(request.parameters), parameters)
+        origin = parse_origin(request.parameters)
+        claim = await self._claim(origin, parameters)
+        if claim is not None:
+            origin = replace(origin, labels=claim.labels, annotations=claim.annotations)
         wanted = volume_request(
             request.name, parameters, origin, required_bytes=request.capacity_range.required_bytes
         )
+        if claim is not None and claim.uid and not is_volume_of(request.name, claim.uid):
+            claim = None  # A later one of that name.
         if not request.HasField("volume_content_source"):
-            return wanted
-        return replace(wanted, source=await self._source(request))
+            return wanted, claim
+        return replace(wanted, source=await self._source(request)), claim
 
     async def _source(self, request: csi_pb2.CreateVolumeRequest) -> CopySource:
         """The data that the volume is a copy of; raises VolumeMissing, InvalidArgument, AwsError."""
@@ -232,24 +240,24 @@ class ControllerService(csi_pb2_grpc.ControllerServicer):
         remedy = "give a volume or a snapshot"
         raise InvalidArgument("is empty", field="volume_content_source", remedy=remedy)
 
-    async def _with_metadata(self, origin: VolumeOrigin, parameters: VolumeParameters) -> VolumeOrigin:
-        """The origin with the labels and annotations of the claim.
+    async def _claim(self, origin: VolumeOrigin, parameters: VolumeParameters) -> Claim | None:
+        """The claim with the name that csi-provisioner reports; None without a name.
 
-        They are read for each class: an annotation that the class does not allow must not be ignored. Without
-        the permission, only classes that need them are refused. Raises KubeError.
+        It is read for each class: an annotation that the class does not allow must not be ignored. Without
+        the permission, only classes that need it are refused. csi-provisioner requests the volume of a
+        deleted claim until the end: such a claim has no uid here, so its copy ends. Raises KubeError.
         """
         if not origin.is_known:
-            return origin
+            return None
         try:
-            claim = await self._read_claim(origin.claim_namespace, origin.claim_name)
+            found = await self._read_claim(origin.claim_namespace, origin.claim_name)
         except KubeDenied as error:
             if parameters.allowed or uses_claim(parameters.pattern):
                 raise
             log.warning("claim-not-read", claim=origin.claim_name, reason=str(error))
-            return origin
-        if claim is None:
-            return origin
-        return replace(origin, labels=claim.labels, annotations=claim.annotations)
+            return None
+        gone = Claim(namespace=origin.claim_namespace, name=origin.claim_name, uid=ClaimUid(""))
+        return found or gone
 
     @asynccontextmanager
     async def _exclusive(self, volume: str) -> AsyncIterator[None]:

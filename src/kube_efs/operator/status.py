@@ -249,7 +249,7 @@ def uninstall_conditions(progress: Progress) -> tuple[OperatorCondition, ...]:
         ),
         OperatorCondition(
             type="Available",
-            status=bool(progress.blocked) and Component.CONTROLLER not in progress.removed,
+            status=not progress.done and Component.CONTROLLER not in progress.removed,
             reason=reason,
             message=message,
         ),

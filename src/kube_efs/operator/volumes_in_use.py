@@ -1,4 +1,4 @@
-"""Finds the pods that use volumes which need kube-efs on their node."""
+"""Finds the pods that use volumes which need kube-efs on their node, and volumes that are being removed."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from lightkube import AsyncClient
 from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim, Pod
 
 from kube_efs.kube.errors import translated
-from kube_efs.model.volumes import LOOPBACK
+from kube_efs.model.volumes import FINALIZER, LOOPBACK
 from kube_efs.operator.cluster_csi_driver import DRIVER_NAME
 
 _NAMES_MAX: Final = 10
@@ -34,6 +34,23 @@ async def find_volume_uses(client: AsyncClient) -> tuple[UseOfVolume, ...]:
         claims = [item async for item in client.list(PersistentVolumeClaim, namespace="*")]
         pods = [item async for item in client.list(Pod, namespace="*")]
     return volume_uses_of(pods, claims, volumes)
+
+
+async def find_volumes_being_removed(client: AsyncClient) -> tuple[str, ...]:
+    """The names of the volumes that the controller has begun to remove; raises KubeError.
+
+    It deletes such a volume in Kubernetes first, and its finalizer last.
+    """
+    with translated("volumes being removed"):
+        found = [
+            one.metadata.name or ""
+            async for one in client.list(PersistentVolume)
+            if one.metadata and one.metadata.deletionTimestamp
+            if FINALIZER in (one.metadata.finalizers or ()) and _needs_kube_efs(one)
+            if one.status and one.status.phase == "Released"
+            if one.spec and one.spec.persistentVolumeReclaimPolicy == "Delete"
+        ]
+    return tuple(sorted(found))
 
 
 def volume_uses_of(
@@ -71,9 +88,13 @@ def volume_uses_of(
 
 def describe_pods(uses: Sequence[UseOfVolume]) -> str:
     """The names of the pods, at most ten of them."""
-    pods = sorted({f"{use.namespace}/{use.pod}" for use in uses})
-    more = f" and {len(pods) - _NAMES_MAX} more" if len(pods) > _NAMES_MAX else ""
-    return ", ".join(pods[:_NAMES_MAX]) + more
+    return describe_names(sorted({f"{use.namespace}/{use.pod}" for use in uses}))
+
+
+def describe_names(names: Sequence[str]) -> str:
+    """The names, at most ten of them."""
+    more = f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else ""
+    return ", ".join(names[:_NAMES_MAX]) + more
 
 
 def _is_for(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:

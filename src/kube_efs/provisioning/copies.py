@@ -34,8 +34,8 @@ log = structlog.get_logger(__name__)
 # The pauses between two looks at a copy; the progress is reported at each.
 _FIRST_LOOK_SECONDS = 1.0
 _LONGEST_PAUSE_SECONDS = 300.0
-# After a failed attempt.
-_FIRST_PAUSE_SECONDS = 15.0
+# After a failed attempt; without it, there are no pauses.
+FIRST_PAUSE_SECONDS = 15.0
 
 T = TypeVar("T")
 
@@ -91,7 +91,7 @@ class Copies:
         is_gone: IsGone,
         notice: Notice,
         first_look_seconds: float = _FIRST_LOOK_SECONDS,
-        first_pause_seconds: float = _FIRST_PAUSE_SECONDS,
+        first_pause_seconds: float = FIRST_PAUSE_SECONDS,
     ) -> None:
         self._sources = sources
         self._reservations = reservations

@@ -169,8 +169,15 @@ class VolumeIndex:
         return self._entrances.get(volume)
 
     def volumes_on(self, file_system_id: FileSystemId) -> frozenset[str]:
-        """Every volume that is known to be on the file system, in any form; it reads all volumes."""
-        handles = {name: _handle_of(volume) for name, volume in self._volumes.items()}
+        """Every volume that is known to be on the file system, in any form; it reads all volumes.
+
+        Without those of root directories, which are for worker pods.
+        """
+        handles = {
+            name: _handle_of(volume)
+            for name, volume in self._volumes.items()
+            if volume.storage_class != ROOT_CLASS
+        }
         by_handle = {
             name for name, handle in handles.items() if handle and handle.file_system_id == file_system_id
         }

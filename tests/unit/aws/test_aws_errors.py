@@ -220,6 +220,22 @@ def test_error_code_is_mapped_to_an_error(code: str, status: int, expected: type
     assert "so it is" not in str(result)
 
 
+@pytest.mark.parametrize(
+    ("code", "remedy"),
+    [
+        ("ThrottlingException", "try again later, or request a higher rate of calls from AWS"),
+        ("RequestLimitExceeded", "try again later, or request a higher rate of calls from AWS"),
+        ("FileSystemLimitExceeded", "remove unused resources or request a higher quota from AWS"),
+        ("ServiceQuotaExceededException", "remove unused resources or request a higher quota from AWS"),
+        ("NoFreeAddressesInSubnet", "use a larger subnet, or free addresses in it"),
+        ("InsufficientFreeAddressesInSubnet", "use a larger subnet, or free addresses in it"),
+        ("InsufficientThroughputCapacity", "provision less throughput, or use elastic throughput"),
+    ],
+)
+def test_limit_of_aws_has_a_remedy(code: str, remedy: str) -> None:
+    assert translated(answered(code)).remedy == remedy
+
+
 def test_every_documented_efs_error_becomes_an_aws_error() -> None:
     efs = botocore.session.get_session().get_service_model("efs")
     codes = {

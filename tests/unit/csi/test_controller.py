@@ -124,6 +124,16 @@ async def test_one_zone_volume_of_another_account_has_topology_and_address(
     assert dict(topology.segments) == {"topology.kubernetes.io/zone": "us-east-1a"}
 
 
+async def test_settings_without_effect_are_logged(stub: Stub) -> None:
+    request = wanted(parameters={"provisioningMode": "s3files-ap", "basepath": "/x"}, secrets=ROLE)
+    with capture_logs() as logs:
+        await stub.CreateVolume(request)
+    assert [one["reason"] for one in logs if one["event"] == "storage-class-warning"] == [
+        "parameter: 'basepath' is not known and has no effect; did you mean basePath?",
+        "provisioner secret: a role has no effect on S3 Files, as in the AWS driver",
+    ]
+
+
 async def test_volume_of_s3_files_is_created_and_deleted(stub: Stub, world: CsiWorld) -> None:
     request = wanted(
         parameters={"provisioningMode": "s3files-ap"},
@@ -531,6 +541,34 @@ async def test_volume_is_filled_from_its_source(
     assert point.user is not None
     made = world.folders.made[f"{FS}:/pvc-1"]
     assert (made.uid, made.gid, made.mode) == (point.user.uid, point.user.gid, 0o700)
+
+
+NAMED = {"csi.storage.k8s.io/pvc/namespace": "team", "csi.storage.k8s.io/pvc/name": "data"}
+
+
+async def test_claim_gets_the_progress_of_its_copy(stub: Stub, world: CsiWorld) -> None:
+    world.sources.by_handle[f"efs:{OLD}"] = OLD_DATA
+    world.claims.add("team", "data", labels={}, annotations={})
+    await stub.CreateVolume(wanted("pvc-uid-of-data", volume_content_source=OF_VOLUME, parameters=NAMED))
+    copied = f"Copied 3 files and directories (2.0 KiB) to {FS}:/pvc-uid-of-data"
+    assert world.told == [("data", copied)]
+
+
+async def test_copy_for_a_deleted_claim_is_discarded(stub: Stub, world: CsiWorld) -> None:
+    """csi-provisioner repeats the call until it has the volume, and then deletes it."""
+    world.sources.by_handle[f"efs:{OLD}"] = OLD_DATA
+    await stub.CreateVolume(wanted("pvc-uid-of-data", volume_content_source=OF_VOLUME, parameters=NAMED))
+    place = Location(file_system_id=FS, directory=parse_directory("/pvc-uid-of-data"))
+    assert (world.folders.discarded, world.folders.copies) == ([(place, "pvc-uid-of-data")], [])
+    assert len(world.api.points) == 1
+
+
+async def test_copy_does_not_follow_another_claim_of_that_name(stub: Stub, world: CsiWorld) -> None:
+    world.sources.by_handle[f"efs:{OLD}"] = OLD_DATA
+    world.claims.add("team", "data", labels={}, annotations={})
+    await stub.CreateVolume(wanted("pvc-earlier", volume_content_source=OF_VOLUME, parameters=NAMED))
+    assert len(world.folders.copies) == 1
+    assert (world.told, world.folders.discarded) == ([], [])
 
 
 @pytest.mark.parametrize(

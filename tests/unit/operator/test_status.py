@@ -124,19 +124,24 @@ def test_workload_that_does_not_exist_is_not_available() -> None:
 
 
 @pytest.mark.parametrize(
-    ("progress", "reason", "in_use", "progressing"),
+    ("progress", "reason", "available", "in_use", "progressing"),
     [
-        pytest.param(Progress(blocked="pods use volumes"), "VolumesInUse", True, True, id="in use"),
-        pytest.param(Progress(waiting="pods are ending"), "Removing", False, True, id="pods end"),
-        pytest.param(Progress(), "Removed", False, False, id="removed"),
+        pytest.param(Progress(blocked="pods use volumes"), "VolumesInUse", True, True, True, id="in use"),
+        pytest.param(Progress(waiting="volumes are leaving"), "Removing", True, False, True, id="volumes go"),
+        pytest.param(
+            Progress(waiting="pods are ending", removed=frozenset({Component.CONTROLLER})),
+            *("Removing", False, False, True),
+            id="pods end",
+        ),
+        pytest.param(Progress(), "Removed", False, False, False, id="removed"),
     ],
 )
 def test_uninstall_conditions_show_what_the_removal_waits_for(
-    progress: Progress, reason: str, in_use: bool, progressing: bool
+    progress: Progress, reason: str, available: bool, in_use: bool, progressing: bool
 ) -> None:
     found = {one.type: one for one in uninstall_conditions(progress)}
     assert found["Available"].reason == reason
-    assert found["Available"].status is in_use  # nothing is removed yet
+    assert found["Available"].status is available
     assert (found["VolumesInUse"].status, found["Progressing"].status) == (in_use, progressing)
 
 

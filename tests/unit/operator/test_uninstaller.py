@@ -4,7 +4,9 @@ from typing import cast
 
 from lightkube import AsyncClient
 from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim, Pod
+from lightkube.types import PatchType
 
+from kube_efs.model.volumes import FINALIZER
 from kube_efs.operator.cluster_facts import InstallationFacts
 from kube_efs.operator.desired_objects import Component, ProcessSettings, desired_objects
 from kube_efs.operator.kinds import WORKLOADS
@@ -41,13 +43,18 @@ async def use_a_volume(kube: AsyncClient) -> None:
     await kube.create(cast("Pod", Pod.from_dict(pod)))
 
 
-async def test_removal_that_is_blocked_half_way_says_what_is_removed(kube: AsyncClient) -> None:
+async def uninstaller_of(kube: AsyncClient) -> Uninstaller:
+    """The uninstaller of a complete installation."""
     objects = ObjectClient(kube)
     options = RenderOptions(platform=Platform.KUBERNETES, namespace="default", csi=True)
     for one in desired_objects(options, InstallationFacts(), ProcessSettings()):
         if one["kind"] in WORKLOADS:
             await objects.apply(one)
-    uninstaller = Uninstaller(objects, "default", lambda _reference, _change: None)
+    return Uninstaller(objects, "default", lambda _reference, _change: None)
+
+
+async def test_removal_that_is_blocked_half_way_says_what_is_removed(kube: AsyncClient) -> None:
+    uninstaller = await uninstaller_of(kube)
 
     progress = await uninstaller.step(forced=False)
     assert progress.waiting
@@ -56,4 +63,51 @@ async def test_removal_that_is_blocked_half_way_says_what_is_removed(kube: Async
     await use_a_volume(kube)
     progress = await uninstaller.step(forced=False)
     assert "default/web" in progress.blocked
+    assert progress.removed == {Component.CONTROLLER}
+
+
+async def leaving_volume(kube: AsyncClient, policy: str) -> None:
+    """A released volume that is Terminating until the controller has removed its data."""
+    volume = {
+        "metadata": {"name": "leaving", "finalizers": [FINALIZER]},
+        "spec": {
+            "capacity": {"storage": "1Gi"},
+            "accessModes": ["ReadWriteMany"],
+            "persistentVolumeReclaimPolicy": policy,
+            "csi": {"driver": "efs.csi.aws.com", "volumeHandle": "fs-1"},
+        },
+    }
+    await kube.create(cast("PersistentVolume", PersistentVolume.from_dict(volume)))
+    released = {"status": {"phase": "Released"}}
+    await kube.patch(PersistentVolume.Status, "leaving", released, patch_type=PatchType.MERGE)
+    await kube.delete(PersistentVolume, "leaving")
+
+
+async def test_controller_first_completes_the_removal_of_volumes(kube: AsyncClient) -> None:
+    uninstaller = await uninstaller_of(kube)
+    await leaving_volume(kube, "Delete")
+
+    progress = await uninstaller.step(forced=False)
+    assert progress.waiting == (
+        "the controller removes the volumes leaving; see their events, or set the annotation"
+        " efs.csi.aws.com/uninstall-while-mounted to true and leave them Terminating"
+    )
+    assert progress.removed == set()
+    without = {"metadata": {"finalizers": None}}
+    await kube.patch(PersistentVolume, "leaving", without, patch_type=PatchType.MERGE)
+    progress = await uninstaller.step(forced=False)
+    assert progress.removed == {Component.CONTROLLER}
+
+
+async def test_forced_removal_waits_for_no_volume(kube: AsyncClient) -> None:
+    uninstaller = await uninstaller_of(kube)
+    await leaving_volume(kube, "Delete")
+    progress = await uninstaller.step(forced=True)
+    assert progress.removed == {Component.CONTROLLER}
+
+
+async def test_volumes_that_are_kept_delay_no_removal(kube: AsyncClient) -> None:
+    uninstaller = await uninstaller_of(kube)
+    await leaving_volume(kube, "Retain")
+    progress = await uninstaller.step(forced=False)
     assert progress.removed == {Component.CONTROLLER}

@@ -10,7 +10,7 @@ from kube_efs.model.csi.volume_handles import VolumeHandle
 from kube_efs.model.efs.ids import ClaimUid
 from kube_efs.model.errors import WorkerFailed
 from kube_efs.model.volumes import Location
-from kube_efs.provisioning.copies import Copies
+from kube_efs.provisioning.copies import Copies, IsGone
 from kube_efs.provisioning.data_sources import DataSources
 from kube_efs.provisioning.guards import DirectoryReservations
 
@@ -66,13 +66,14 @@ async def _is_there(_: Claim) -> bool:
 def given_copies(
     reservations: DirectoryReservations | None = None,
     notice: Callable[[Claim, str], None] = lambda _claim, _text: None,
+    is_gone: IsGone = _is_there,
 ) -> tuple[Copies, GivenSources]:
     """Copies from the sources that a test gives."""
     sources = GivenSources()
     copies = Copies(
         sources=sources,
         reservations=reservations or DirectoryReservations(),
-        is_gone=_is_there,
+        is_gone=is_gone,
         notice=notice,
     )
     return copies, sources

@@ -9,9 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import botocore.session
 import pytest
 import yaml
+from botocore.exceptions import ClientError
 
+from kube_efs.aws.errors import LIMIT_REMEDIES, THROTTLING_CODES, translate
+from kube_efs.model.errors import AwsLimitReached
 from kube_efs.model.names import NEW_INSTALLATION
 from kube_efs.operator.manifests import load_asset
 
@@ -103,6 +107,30 @@ def test_every_alert_has_a_firing_and_a_silent_test_case() -> None:
         for check in case["alert_rule_test"]:
             fires.setdefault(check["alertname"], set()).add(bool(check["exp_alerts"]))
     assert fires == {alert["alert"]: {True, False} for alert in alerts()}
+
+
+def test_alert_about_limits_is_for_exactly_the_codes_of_limits() -> None:
+    session = botocore.session.get_session()
+    models = [session.get_service_model(name) for name in ("efs", "s3files")]
+    documented = {
+        shape.error_code
+        for model in models
+        for operation in model.operation_names
+        for shape in model.operation_model(operation).error_shapes
+    }
+    codes = {*THROTTLING_CODES, *LIMIT_REMEDIES, *documented, "SecurityGroupLimitExceeded", "Unknown"}
+    limits = {
+        code
+        for code in codes
+        if isinstance(
+            translate(ClientError({"Error": {"Code": code}}, ""), operation="", iam_action=""),
+            AwsLimitReached,
+        )
+    }
+    [expression] = [alert["expr"] for alert in alerts() if alert["alert"] == "EFSAwsLimitReached"]
+    [(wanted, unwanted)] = re.findall(r'{outcome=~"(.+)", outcome!~"(.+)"}', expression)
+    chosen = {code for code in codes if re.fullmatch(wanted, code) and not re.fullmatch(unwanted, code)}
+    assert chosen == limits
 
 
 def test_every_alert_is_documented() -> None:

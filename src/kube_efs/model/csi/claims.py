@@ -5,12 +5,15 @@ Names, secrets and fields are the same, so that one can replace the other.
 """
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kube_efs.model.claims import Claim, ReclaimPolicy, StorageClass
 from kube_efs.model.csi.access_points import VolumeRequest, volume_request
 from kube_efs.model.csi.capabilities import AccessMode, VolumeCapability, check_new_volume
-from kube_efs.model.csi.parameters import parse_parameters
+from kube_efs.model.csi.file_system_templates import ClientPolicy
+from kube_efs.model.csi.mount_flags import parse_mount_flags
+from kube_efs.model.csi.parameters import VolumeParameters, parse_parameters
 from kube_efs.model.csi.root_directories import VolumeOrigin
 from kube_efs.model.csi.sidecar_parameters import SecretTemplate, parse_sidecar_parameters
 from kube_efs.model.efs.ids import ClaimUid
@@ -96,9 +99,11 @@ def parse_claim(
         raise ClaimRefused(
             error.problem, field=error.field, value=error.value, remedy=error.remedy
         ) from error
-    warnings = [str(warning) for warning in (*parameters.warnings, *sidecar.warnings)]
-    if sidecar.provisioner_secret is not None and parameters.provisioning.kind is not FileSystemKind.EFS:
-        warnings.append("provisioner secret: a role has no effect on S3 Files, as in the AWS driver")
+    has_role = sidecar.provisioner_secret is not None
+    warnings = [
+        *volume_warnings(parameters, storage_class.mount_options, has_role=has_role),
+        *map(str, sidecar.warnings),
+    ]
     if claim.attributes_class:
         warnings.append(f"spec.volumeAttributesClassName: {claim.attributes_class!r} has no effect on EFS")
     return CsiRequest(
@@ -109,6 +114,21 @@ def parse_claim(
         secret=_secret(claim, sidecar.provisioner_secret),
         warnings=tuple(warnings),
     )
+
+
+def volume_warnings(
+    parameters: VolumeParameters, mount_options: Sequence[str], *, has_role: bool
+) -> tuple[str, ...]:
+    """What has no effect in a class, and why pods cannot mount its volumes."""
+    warnings = [str(warning) for warning in parameters.warnings]
+    if has_role and parameters.provisioning.kind is not FileSystemKind.EFS:
+        warnings.append("provisioner secret: a role has no effect on S3 Files, as in the AWS driver")
+    policy = parameters.template.policy if parameters.template else None
+    if policy is ClientPolicy.TLS_AND_IAM and not parse_mount_flags(mount_options).iam:
+        warnings.append(
+            f"mountOptions: iam is missing, so no pod can mount the volumes (fileSystemPolicy: {policy})"
+        )
+    return tuple(warnings)
 
 
 def volume_name(claim: Claim) -> str:

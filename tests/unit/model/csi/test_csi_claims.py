@@ -162,3 +162,23 @@ def test_fields_without_effect_cause_a_warning() -> None:
         ),
         "spec.volumeAttributesClassName: 'gold' has no effect on EFS",
     )
+
+
+def test_role_in_a_secret_is_ignored_on_s3_files_with_a_warning() -> None:
+    secret = {SECRET: "role", NAMESPACE: "storage"}
+    request = parsed(parameters={"provisioningMode": "s3files-ap", **secret})
+    assert request.warnings == ("provisioner secret: a role has no effect on S3 Files, as in the AWS driver",)
+    assert parsed(parameters=secret).warnings == ()
+
+
+@pytest.mark.parametrize("options", [("iam",), ("tls,iam",), ("iam=auto",)])
+def test_class_whose_file_systems_need_an_identity_must_mount_with_one(options: tuple[str, ...]) -> None:
+    parameters = {"provisioningMode": "efs-fs", "fileSystemPolicy": "tls-and-iam"}
+    on_own = {key: value for key, value in CLASS.parameters.items() if key != "fileSystemId"}
+    storage_class = replace(CLASS, parameters={**on_own, **parameters})
+    assert parsed(storage_class=storage_class).warnings == (
+        "mountOptions: iam is missing, so no pod can mount the volumes (fileSystemPolicy: tls-and-iam)",
+    )
+    assert parsed(storage_class=replace(storage_class, mount_options=options)).warnings == ()
+    with_tls = replace(storage_class, parameters={**on_own, **parameters, "fileSystemPolicy": "tls"})
+    assert parsed(storage_class=with_tls).warnings == ()

@@ -151,6 +151,8 @@ class FileSystems:
             subnets = await self._subnets(template)
             if found is not None and found.is_used and await self._has_targets(found, subnets):
                 return found.file_system_id
+            if found is None:
+                await self._check_claim(request)
             began = _now()
 
             def say(step: str) -> None:
@@ -158,7 +160,6 @@ class FileSystems:
                 self._say(request, claim, f"{text}{step} ({_now() - began:.0f} s)")
 
             if found is None:
-                await self._check_claim(request)
                 say("Creating a file system")
                 tags = tags_for(owner, request, template, self._tags)
                 found = await self._create(token, template, tags)

@@ -161,9 +161,15 @@ class CsiVolumes:
         on = reach[handle.file_system_id] if handle.file_system_id in reach else next(iter(reach.values()))
         return CsiVolume(handle=handle, attributes=on.attributes, zone=on.zone, directory_id=directory_id)
 
-    async def promise(self, request: VolumeRequest, role: CrossAccountRole | None = None) -> CsiVolume:
+    async def promise(
+        self,
+        request: VolumeRequest,
+        role: CrossAccountRole | None = None,
+        *,
+        claim: Claim | None = None,
+    ) -> CsiVolume:
         """The same for csi-provisioner, which creates its object later: removals wait for it."""
-        created = await self.create(request, role)
+        created = await self.create(request, role, claim=claim)
         # Without a copy, nothing else can happen between the end of the reservation and this.
         self._guards.awaited.expect(request.name, created.handle)
         return created

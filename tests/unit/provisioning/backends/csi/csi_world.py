@@ -326,7 +326,12 @@ class CsiWorld:
         }
         self.accounts = OneAccount(Account(gateway=self.gateway, access_points=points))
         guards = self.guards = Guards(index=self.index, store=self.store, roots=self.roots, clock=clock)
-        self.copies, self.sources = given_copies(guards.reservations)
+        self.told: list[tuple[str, str]] = []
+        self.copies, self.sources = given_copies(
+            guards.reservations,
+            lambda claim, text: self.told.append((claim.name, text)),
+            self.claims.is_gone,
+        )
         directories = CsiDirectories(
             self.folders,
             copies=self.copies,

@@ -38,6 +38,7 @@ from kube_efs.model.csi.volume_handles import VolumeHandle, parse_volume_handle
 from kube_efs.model.efs.directories import Permissions
 from kube_efs.model.efs.ids import ClaimUid
 from kube_efs.model.errors import AwsError, AwsLimitReached, KubeEfsError, NotYet, RemovalRefused
+from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.model.volumes import ClaimReference, CsiSource, Location, Volume, VolumePhase
 from kube_efs.provisioning.backends.csi.access_points import AccessPoints
 from kube_efs.provisioning.backends.csi.accounts import Account
@@ -237,9 +238,22 @@ def test_class_can_name_one_zone_and_the_network() -> None:
                 fileSystemPolicy="none",
             )
         )
+        (made,) = account.file_systems.values()
+        assert made["AvailabilityZoneName"] == "us-east-1b"
         (target,) = account.mount_targets.values()
         assert (target["SubnetId"], target["groups"]) == ("subnet-1", ["sg-1"])
         assert (account.groups, account.policies) == ({}, {})
+
+    run(test)
+
+
+def test_volume_on_a_one_zone_file_system_of_its_own_is_used_in_that_zone() -> None:
+    async def test() -> None:
+        driver = Driver(AwsAccount())
+        driver.cluster.claim_uids["team/data"] = ClaimUid(UID)
+        zone = {"availabilityZoneName": "us-east-1b"}
+        made = await driver.volumes.create(wanted(enforceZoneAffinity="true", **zone), claim=CLAIM)
+        assert made.zone == "us-east-1b"
 
     run(test)
 
@@ -624,6 +638,27 @@ def test_strangers_volume_keeps_the_file_system(scope: str) -> None:
         driver.forget("backup")
         await driver.volumes.delete(handle)
         assert not account.access_points
+
+    run(test)
+
+
+def test_volumes_of_worker_pods_do_not_keep_the_file_system() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account)
+        handle = await driver.create(wanted())
+        # The pod that looks for snapshots mounts the root with the driver, and its volume is deleted later.
+        of_worker = Volume(
+            name="efs-list-1",
+            reclaim_policy=ReclaimPolicy.RETAIN,
+            storage_class=ROOT_CLASS,
+            csi=CsiSource(driver=DRIVER, handle=handle.file_system_id),
+        )
+        driver.index.put_volume(of_worker)
+        await driver.volumes.delete(handle)
+        await asyncio.sleep(10)
+        account.advance()
+        assert account.is_empty
 
     run(test)
 
