@@ -18,6 +18,7 @@ from tests.scenarios.directory_steps import Claims, restarted
 from tests.scenarios.forking import fork_module
 from tests.scenarios.steps import eventually
 
+from fake_efs.policy import managed_policy
 from fake_efs.process import ChildProcess
 from kube_efs.model.copies import SNAPSHOTS
 from kube_efs_lab.cluster import EmbeddedCluster
@@ -54,7 +55,10 @@ async def program(name: str, folder: Path, *arguments: str) -> AsyncGenerator[No
 @pytest_asyncio.fixture(loop_scope="session")
 async def cluster(control_planes: ControlPlanes, tmp_path: Path) -> AsyncIterator[EmbeddedCluster]:
     async with EmbeddedCluster(
-        tmp_path / "cluster", control_plane=RealPlane(control_planes), starter=fork_module
+        tmp_path / "cluster",
+        control_plane=RealPlane(control_planes),
+        starter=fork_module,
+        driver_policy=managed_policy(),
     ) as running:
         kubectl = Kubectl(running.kubeconfig)
         await kubectl("apply", "-f", str(PROGRAMS / "snapshot-kinds"))
