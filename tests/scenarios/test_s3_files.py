@@ -283,6 +283,26 @@ async def test_pods_and_replicas_share_a_volume(cluster: Cluster, system: str) -
     await pods_gone(cluster, claims.namespace, *pods, *replicas)
 
 
+async def test_pod_on_a_node_without_the_id_of_its_zone_is_told_what_helps(cluster: Cluster) -> None:
+    claims = await Claims.of(cluster)
+    # The ConfigMap contains neither its addresses nor the ID of the zone.
+    await own_volume(cluster, claims, "nowhere", "s3files:fs-00000000000000000")
+    agent = cluster.tunnel.replica(cluster.folder / "nowhere.log", {"KUBE_EFS_ZONE": "us-east-1z"})
+    await cluster.tunnel.stop()
+    try:
+        await agent.start()
+        await agent.ready()
+        await create(cluster, claims.namespace, pod_with("nowhere", "true", name="waiting"))
+        told = await failed_mount(cluster, claims.namespace, "waiting", "KUBE_EFS_ZONE_ID")
+        assert "neither the instance metadata nor the labels of the Node contain it" in told
+        assert "or set azid or mounttargetip in the volume" in told
+        await pods_gone(cluster, claims.namespace, "waiting")
+    finally:
+        await agent.stop()
+        await cluster.tunnel.start()
+        await cluster.tunnel.ready()
+
+
 async def test_nodes_learn_the_mount_targets(cluster: Cluster, system: str) -> None:
     claims = await Claims.of(cluster)
     await own_volume(cluster, claims, "known", f"s3files:{system}")
