@@ -11,7 +11,7 @@ from tests.conformance.programs import PROGRAMS
 from tests.scenarios.forking import fork_module
 from tests.scenarios.steps import eventually
 
-from fake_efs.aws_api import CREDENTIALS, AwsApi
+from fake_efs.aws_api import CREDENTIALS, AwsApi, Credentials
 from fake_efs.process import ChildProcess
 from fake_efs.service import EmbeddedEfs
 from kube_efs_lab.program import Program
@@ -34,6 +34,7 @@ class Driver:
         *,
         administrator: Path | None = None,
         namespace: str = "default",
+        credentials: Credentials = CREDENTIALS,
     ) -> None:
         self.folder = folder
         self.socket = folder / "csi.sock"
@@ -45,8 +46,8 @@ class Driver:
             "POD_NAME": "controller",
             "AWS_ENDPOINT_URL": aws.endpoint_url,
             "AWS_REGION": REGION,
-            "AWS_ACCESS_KEY_ID": CREDENTIALS.access_key_id,
-            "AWS_SECRET_ACCESS_KEY": CREDENTIALS.secret_access_key,
+            "AWS_ACCESS_KEY_ID": credentials.access_key_id,
+            "AWS_SECRET_ACCESS_KEY": credentials.secret_access_key,
             "KUBE_EFS_BACKENDS": "csi",
             "KUBE_EFS_HEALTH_HOST": "127.0.0.1",
             "KUBE_EFS_HEALTH_PORT": "0",

@@ -13,10 +13,10 @@ import yaml
 from tests.conformance.csi_driver import REGION, Driver
 from tests.conformance.installing import MANAGER, NAMESPACE
 from tests.conformance.kubectl import Kubectl
-from tests.scenarios.csi_steps import SEED_CLAIM, SEED_CLASS
+from tests.scenarios.csi_steps import SEED_CLAIM, SEED_CLASS, policy_of_pages
 from tests.scenarios.steps import eventually
 
-from fake_efs.aws_api import AwsApi, create_subnets
+from fake_efs.aws_api import ACCOUNT_ID, DRIVER, AwsApi, aws_client, create_subnets
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import ControllerStub
@@ -50,7 +50,8 @@ spec:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def aws(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AwsApi]:
-    api = await AwsApi.start(tmp_path_factory.mktemp("aws") / "aws-api.log")
+    policy = policy_of_pages("docs/csi.md", "docs/file-systems.md", "docs/s3-files.md")
+    api = await AwsApi.start(tmp_path_factory.mktemp("aws") / "aws-api.log", driver_policy=policy)
     yield api
     await api.stop()
 
@@ -68,7 +69,10 @@ async def driver(
     aws: AwsApi,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Driver:
-    """The controller as ``kube-efs render`` installs it: with the permissions of its service account only."""
+    """The controller as ``kube-efs render`` installs it: with the permissions of its service account only.
+
+    In AWS, it has those of the pages, with which every call is checked.
+    """
     await installed("apply", "-f", "-", stdin=NODE)
     account = await control_plane.kubeconfig(ServiceAccountName(NAMESPACE, MANAGER))
     return Driver(
@@ -77,6 +81,7 @@ async def driver(
         tmp_path_factory.mktemp("csi"),
         administrator=control_plane.admin_kubeconfig,
         namespace=NAMESPACE,
+        credentials=DRIVER,
     )
 
 
@@ -265,6 +270,8 @@ class Case(NamedTuple):
 
 UID = "efs.csi.aws.com/uid"
 SECRET = "csi.storage.k8s.io/node-publish-secret-"
+# Stands for a file system of S3 Files.
+OF_S3_FILES = "fs-00000000000000000"
 CLASSES = {
     "type": Case({"csi.storage.k8s.io/fstype": "efs"}),
     "old-type": Case({"fsType": "efs"}),
@@ -284,16 +291,23 @@ CLASSES = {
     ),
     "choice-of-none": Case(annotations={UID: "1001"}, refused="which has no allowedUids"),
     "no-identity": Case({"posixUser": "none", "gidRangeStart": "-", "gidRangeEnd": "-"}),
+    "s3-files": Case({"provisioningMode": "s3files-ap", "fileSystemId": OF_S3_FILES}),
     "label": Case({"subPathPattern": "${.PVC.labels.none}"}, refused="add it to the labels of the claim"),
     "account": Case(mount_options=("crossaccount",), refused="set crossaccount in the provisioner secret"),
 }
 
 
 async def test_both_modes_serve_and_refuse_the_same_classes(
-    driver: Driver, system: FileSystemId, kubectl: Kubectl
+    driver: Driver, aws: AwsApi, system: FileSystemId, kubectl: Kubectl
 ) -> None:
     objects = [one for name, case in CLASSES.items() for one in _class_and_claim(name, case, system)]
-    documents = yaml.safe_dump_all(objects)
+    async with aws_client("s3files", aws.endpoint_url, REGION) as s3_files:
+        made = await s3_files.call(
+            "CreateFileSystem",
+            bucket="arn:aws:s3:::photos",
+            roleArn=f"arn:aws:iam::{ACCOUNT_ID}:role/s3-files",
+        )
+    documents = yaml.safe_dump_all(objects).replace(OF_S3_FILES, made["fileSystemId"])
 
     async def outcome(name: str) -> str | None:
         async def told() -> tuple[str | None] | None:

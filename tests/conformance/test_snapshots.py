@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 from tests.conformance.kubectl import Kubectl
 from tests.conformance.programs import PROGRAMS
+from tests.docs.blocks import manifests_for
 from tests.scenarios import csi_steps
 from tests.scenarios.copy_steps import folder_of, mounted_once, new_class
 from tests.scenarios.csi_steps import Aws
@@ -17,6 +18,7 @@ from tests.scenarios.directory_steps import Claims, restarted
 from tests.scenarios.forking import fork_module
 from tests.scenarios.steps import eventually
 
+from fake_efs.policy import managed_policy
 from fake_efs.process import ChildProcess
 from kube_efs.model.copies import SNAPSHOTS
 from kube_efs_lab.cluster import EmbeddedCluster
@@ -32,31 +34,10 @@ pytestmark = [
     ),
 ]
 
-CLASS = """
-apiVersion: snapshot.storage.k8s.io/v1
-kind: VolumeSnapshotClass
-metadata: {name: efs}
-driver: efs.csi.aws.com
-deletionPolicy: Delete
-"""
-SNAPSHOT = """
-apiVersion: snapshot.storage.k8s.io/v1
-kind: VolumeSnapshot
-metadata: {name: yesterday}
-spec:
-  volumeSnapshotClassName: efs
-  source: {persistentVolumeClaimName: data}
-"""
-RESTORED = """
-apiVersion: v1
-kind: PersistentVolumeClaim
-metadata: {name: restored}
-spec:
-  storageClassName: CLASS
-  accessModes: [ReadWriteMany]
-  dataSource: {apiGroup: snapshot.storage.k8s.io, kind: VolumeSnapshot, name: yesterday}
-  resources: {requests: {storage: 1Gi}}
-"""
+# The claim of the snapshot is "orders", and its class "efs-sc-1".
+CLASS, SNAPSHOT, RESTORED = (
+    json.dumps(one) for one in manifests_for("docs/copies.md", "tests/conformance/test_snapshots.py")
+)
 
 
 @asynccontextmanager
@@ -74,7 +55,10 @@ async def program(name: str, folder: Path, *arguments: str) -> AsyncGenerator[No
 @pytest_asyncio.fixture(loop_scope="session")
 async def cluster(control_planes: ControlPlanes, tmp_path: Path) -> AsyncIterator[EmbeddedCluster]:
     async with EmbeddedCluster(
-        tmp_path / "cluster", control_plane=RealPlane(control_planes), starter=fork_module
+        tmp_path / "cluster",
+        control_plane=RealPlane(control_planes),
+        starter=fork_module,
+        driver_policy=managed_policy(),
     ) as running:
         kubectl = Kubectl(running.kubeconfig)
         await kubectl("apply", "-f", str(PROGRAMS / "snapshot-kinds"))
@@ -116,7 +100,7 @@ async def test_snapshot_is_taken_restored_and_deleted(
     kubectl = Kubectl(cluster.kubeconfig)
     inside = ("-n", claims.namespace)
     async with served(cluster, way, tmp_path), Aws.of(cluster) as aws:
-        volume = await claims.provisioned(name, "data")
+        volume = await claims.provisioned(name, "orders")
         source = await mounted_once(cluster, aws, volume)
         own = source.stat()
         (source / "file").write_text("as in the snapshot")
@@ -127,8 +111,8 @@ async def test_snapshot_is_taken_restored_and_deleted(
         await kubectl("wait", *inside, "volumesnapshot", "yesterday", ready, "--timeout=60s")
         content = json.loads(await kubectl("get", "volumesnapshotcontent", "-ojson"))["items"][0]
         (source / "file").write_text("changed")
-        await kubectl("apply", *inside, "-f-", stdin=RESTORED.replace("CLASS", name))
-        restored = await folder_of(cluster, aws, await claims.bound("restored"))
+        await kubectl("apply", *inside, "-f-", stdin=RESTORED.replace("efs-sc-1", name))
+        restored = await folder_of(cluster, aws, await claims.bound("orders-of-yesterday"))
         assert (restored / "file").read_text() == "as in the snapshot"
         assert (restored / "file").stat().st_uid == restored.stat().st_uid
         told = await csi_steps.events(cluster, claims, "restored", "Copying")
@@ -142,6 +126,6 @@ async def test_snapshot_is_taken_restored_and_deleted(
         system = cluster.file_system_ids[0]
         assert content["status"]["snapshotHandle"] == f"{system}:{directory}:{own.st_uid}:{own.st_gid}"
         assert not (cluster.efs.folder(system) / directory[1:]).exists()
-        await csi_steps.removed(cluster, claims, "data")
+        await csi_steps.removed(cluster, claims, "orders")
         assert (restored / "file").read_text() == "as in the snapshot"
-        await csi_steps.removed(cluster, claims, "restored")
+        await csi_steps.removed(cluster, claims, "orders-of-yesterday")

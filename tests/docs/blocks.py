@@ -16,7 +16,7 @@
     ```console            not run again: a session of that page has its commands, perhaps with more words
 
     <!-- run by: tests/conformance/test_helm_chart.py -->
-    ```console            that test takes the commands from the page, and runs them
+    ```console            that test takes the commands from the page, and runs them; or manifests (``yaml``)
 
     <!-- file: claim.yaml -->
     ```yaml               written to that file in the directory of the page's sessions
@@ -31,6 +31,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 SESSION = "console"
 SHELL = "sh"
@@ -149,6 +152,12 @@ def read_blocks(page: str, text: str) -> Iterator[Block]:
 def blocks_of(page: str) -> list[Block]:
     """The blocks of a page of this tree."""
     return list(read_blocks(page, (_ROOT / page).read_text(encoding="utf-8")))
+
+
+def manifests_for(page: str, runner: str) -> list[dict[str, Any]]:
+    """The objects of a page that the test in this file creates; the path is relative to the tree."""
+    texts = [one.text for one in blocks_of(page) if one.runner == runner and one.language == "yaml"]
+    return [manifest for text in texts for manifest in yaml.safe_load_all(text)]
 
 
 def commands_for(page: str, runner: str) -> list[Command]:

@@ -28,6 +28,7 @@ from kube_efs.model.csi.sidecar_parameters import SIDECAR_PREFIX, parse_sidecar_
 from kube_efs.model.csi.volume_attributes import parse_attributes
 from kube_efs.model.efs.file_systems import Discovery, FileSystem
 from kube_efs.model.efs.ids import ClaimUid, FileSystemId
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import KubeEfsError
 from kube_efs.operator.forms.aws_driver_refusals import REFUSALS
 from kube_efs.settings.controller import ControllerSettings
@@ -118,6 +119,15 @@ def test_each_setting_that_the_page_recommends_exists() -> None:
     assert named - _variables() == set()
 
 
+def test_mount_options_of_one_kind_of_file_system_name_it() -> None:
+    options = [row for row in ROWS if row.kind == "mount options"]
+    of_one_kind = [
+        row for row in options if len({_reads_flag_for(kind, row.name) for kind in FileSystemKind}) > 1
+    ]
+    assert {row.name for row in of_one_kind} == {"az", "azid", "notls", "stunnel"}
+    assert {row.name for row in of_one_kind if "S3 Files" not in row.text} == set()
+
+
 # --- what the product accepts, for each kind of name
 
 _FS = "fs-0123456789abcdef0"
@@ -152,6 +162,7 @@ _CSI_REQUIRED = {"provisioningMode": "efs-ap", "fileSystemId": _FS, "directoryPe
 _FLAG_VALUES = {
     "accesspoint": "fsap-0123456789abcdef0",
     "az": "us-east-1a",
+    "azid": "use1-az1",
     "region": "us-east-1",
     "mounttargetip": "10.0.0.4",
     "awsprofile": "team",
@@ -234,12 +245,16 @@ def _reads_label(name: str) -> bool:
 
 
 def _reads_flag(name: str) -> bool:
+    return any(_reads_flag_for(kind, name) for kind in FileSystemKind)
+
+
+def _reads_flag_for(kind: FileSystemKind, name: str) -> bool:
     value = _FLAG_VALUES.get(name)
     flag = name if value is None else f"{name}={value}"
     companions = ["tls"] if name not in {"tls", "notls"} else []
     if name in {"awsprofile", "awscredsuri"}:
         companions.append("iam")
-    return _accepted(lambda: parse_mount_flags([*companions, flag]))
+    return _accepted(lambda: parse_mount_flags([*companions, flag], kind))
 
 
 def _reads_attribute(name: str) -> bool:

@@ -1,24 +1,35 @@
 """``kubectl efs`` with the real kubectl, on the embedded API server."""
 
 import asyncio
+import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 import typer
 import yaml
-from lightkube.models.core_v1 import PersistentVolumeClaimSpec, VolumeResourceRequirements
+from lightkube.models.core_v1 import (
+    CSIPersistentVolumeSource,
+    ObjectReference,
+    PersistentVolumeClaimSpec,
+    PersistentVolumeSpec,
+    VolumeResourceRequirements,
+)
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import Namespace, PersistentVolumeClaim
+from lightkube.resources.core_v1 import Namespace, PersistentVolume, PersistentVolumeClaim
+from lightkube.resources.storage_v1 import StorageClass
 
 from kube_efs.kube.client import connect, load_config
 from kube_efs.kubectl.completion import complete
 from kube_efs.kubectl.plugin import app
+from kube_efs.model.csi.claims import DRIVER
 from tinykube.api import ApiServer
 
 KUBECTL = shutil.which("kubectl")
@@ -33,35 +44,47 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest_asyncio.fixture
 async def kubeconfig(tmp_path: Path) -> AsyncIterator[Path]:
-    """A kubeconfig of a cluster with the claims web/data and default/logs."""
+    """A kubeconfig of a cluster with the claims web/data and default/logs, and their volumes."""
     file = tmp_path / "config"
     async with ApiServer() as api:
         api.write_kubeconfig(file)
         async with connect(load_config(file)) as client:
             await client.create(Namespace(metadata=ObjectMeta(name="web")))
+            await client.create(StorageClass(metadata=ObjectMeta(name="efs-sc"), provisioner=DRIVER))
             for namespace, name in (("web", "data"), ("default", "logs")):
                 spec = PersistentVolumeClaimSpec(
                     accessModes=["ReadWriteMany"],
                     resources=VolumeResourceRequirements(requests={"storage": "1Gi"}),
+                    storageClassName="efs-sc",
                 )
                 metadata = ObjectMeta(name=name, namespace=namespace)
                 await client.create(PersistentVolumeClaim(metadata=metadata, spec=spec))
+                volume = PersistentVolumeSpec(
+                    accessModes=["ReadWriteMany"],
+                    capacity={"storage": "1Gi"},
+                    csi=CSIPersistentVolumeSource(
+                        driver=DRIVER, volumeHandle=f"fs-0123456789abcdef0:/{name}"
+                    ),
+                    claimRef=ObjectReference(namespace=namespace, name=name),
+                )
+                await client.create(PersistentVolume(metadata=ObjectMeta(name=f"of-{name}"), spec=volume))
         yield file
+
+
+def environment_with(**variables: str) -> dict[str, str]:
+    """The environment of the programs."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return {"PATH": path, "HOME": os.environ["HOME"], **variables}
 
 
 async def run(
     *arguments: str, program: str = "kubectl-efs", **variables: str
 ) -> subprocess.CompletedProcess[str]:
     """One of the two programs, as kubectl runs it."""
-    environment: Mapping[str, str] = {
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "HOME": os.environ["HOME"],
-        **variables,
-    }
     return await asyncio.to_thread(
         subprocess.run,
         ["kubectl", "efs", *arguments] if program == "kubectl-efs" else [program, *arguments],
-        env=environment,
+        env=environment_with(**variables),
         capture_output=True,
         text=True,
         timeout=120,
@@ -140,9 +163,40 @@ async def test_migration_without_a_namespace_is_that_of_the_context(kubeconfig: 
 
 
 async def test_only_claims_of_the_namespace_are_shown(kubeconfig: Path) -> None:
-    for command in ("status", "top"):
-        answer = await run(command, "-n", "web", "--output", "json", KUBECONFIG=str(kubeconfig))
+    async def found(*arguments: str) -> Any:
+        answer = await run(*arguments, "--output", "json", KUBECONFIG=str(kubeconfig))
         assert answer.returncode == 0, answer.stderr
+        return json.loads(answer.stdout)
+
+    for options, names in (((), {"data", "logs"}), (("-n", "web"), {"data"})):
+        status, top = await found("status", *options), await found("top", *options)
+        assert {one["name"] for one in status["claims"]} == names
+        volumes = {f"of-{name}" for name in names}
+        assert {one["name"] for one in status["volumes"]} == volumes
+        assert {one["volume"]["name"] for one in top["volumes"]} == volumes
+
+
+async def test_top_is_shown_again_until_it_is_interrupted(kubeconfig: Path) -> None:
+    options = ("--watch", "--interval", "1", "--output", "json")
+    process = await asyncio.create_subprocess_exec(
+        *("kubectl", "efs", "top", *options),
+        env=environment_with(KUBECONFIG=str(kubeconfig)),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout
+    try:
+        async with asyncio.timeout(60):
+            first, second = [json.loads(await process.stdout.readline()) for _ in range(2)]
+            process.send_signal(signal.SIGINT)
+            _, errors = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert (process.returncode, errors) == (0, b"")
+    assert {one["volume"]["name"] for one in second["volumes"]} == {"of-data", "of-logs"}
+    assert first["time"] < second["time"]
 
 
 async def test_unknown_context_is_wrong_usage(kubeconfig: Path) -> None:

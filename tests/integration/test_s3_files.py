@@ -258,6 +258,45 @@ async def test_requests_are_checked_by_the_model_of_the_service(
     assert cause.response["ResponseMetadata"]["HTTPStatusCode"] == 400
 
 
+async def test_operations_that_are_not_served_are_refused(
+    administrator: AwsClient, file_system: FileSystemId
+) -> None:
+    with pytest.raises(LabError, match=r"ValidationException.*GetFileSystemPolicy is not served"):
+        await administrator.call("GetFileSystemPolicy", fileSystemId=file_system)
+
+
+async def test_file_systems_are_listed_with_the_time_of_their_creation(
+    administrator: AwsClient, file_system: FileSystemId
+) -> None:
+    listed = await administrator.list_all("ListFileSystems", "fileSystems")
+    (found,) = (one for one in listed if one["fileSystemId"] == file_system)
+    assert (
+        found["creationTime"]
+        == (await administrator.call("GetFileSystem", fileSystemId=file_system))["creationTime"]
+    )
+    assert found["creationTime"].year > 2000
+
+
+async def test_mount_targets_of_an_access_point_are_those_of_its_file_system(
+    api: AwsApi, administrator: AwsClient, file_system: FileSystemId
+) -> None:
+    subnet, *_ = await create_subnets(api.endpoint_url, REGION, IPv4Network("10.11.0.0/16"))
+    other = await administrator.call(
+        "CreateFileSystem", bucket="arn:aws:s3:::other", roleArn="arn:aws:iam::123456789012:role/s3-files"
+    )
+    made = [
+        await administrator.call("CreateMountTarget", fileSystemId=one, subnetId=subnet.subnet_id)
+        for one in (file_system, other["fileSystemId"])
+    ]
+    point = await administrator.call("CreateAccessPoint", fileSystemId=file_system)
+    found = await administrator.list_all(
+        "ListMountTargets", "mountTargets", accessPointId=point["accessPointId"]
+    )
+    assert [one["mountTargetId"] for one in found] == [made[0]["mountTargetId"]]
+    with pytest.raises(LabError, match="ResourceNotFoundException"):
+        await administrator.call("ListMountTargets", accessPointId=f"fsap-{'0' * 17}")
+
+
 async def test_lists_come_in_pages_without_tokens_and_tags(
     administrator: AwsClient, file_system: FileSystemId
 ) -> None:

@@ -1,6 +1,7 @@
 """Steps for scenarios of the CSI driver: classes, claims, and the AWS account."""
 
 import itertools
+import json
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Self, cast
@@ -12,6 +13,7 @@ from lightkube.models.rbac_v1 import PolicyRule, RoleRef, Subject
 from lightkube.resources.core_v1 import ConfigMap, PersistentVolume, PersistentVolumeClaim, Secret
 from lightkube.resources.rbac_authorization_v1 import Role, RoleBinding
 from lightkube.resources.storage_v1 import StorageClass
+from tests.docs.blocks import blocks_of
 from tests.scenarios import steps
 from tests.scenarios.directory_steps import Claims
 from tests.scenarios.steps import Cluster
@@ -120,6 +122,13 @@ async def new_class(
         )
     )
     return name
+
+
+def policy_of_pages(*pages: str) -> str:
+    """The policies for the controller in these pages, in one."""
+    texts = [block.text for page in pages for block in blocks_of(page) if block.language == "json"]
+    statements = [statement for text in texts for statement in json.loads(text)["Statement"]]
+    return json.dumps({"Version": "2012-10-17", "Statement": statements})
 
 
 def handle_of(volume: Volume) -> VolumeHandle:

@@ -23,11 +23,18 @@ from tests.scenarios.csi_steps import Aws
 from tests.scenarios.directory_steps import Claims
 from tests.scenarios.steps import Cluster
 
+from fake_efs.policy import managed_policy
 from kube_efs.model.copies import COPIES
 from kube_efs.model.names import WORKER_LABELS
 from kube_efs.model.volumes import VolumePhase
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@pytest.fixture(scope="module")
+def driver_policy() -> str:
+    """That of AWS, which is all that copies need."""
+    return managed_policy()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

@@ -4,14 +4,15 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
 import yaml
 from lightkube.models.core_v1 import CSIPersistentVolumeSource, ObjectReference, PersistentVolumeSpec
 from lightkube.models.meta_v1 import ObjectMeta
+from lightkube.resources.apps_v1 import StatefulSet
 from lightkube.resources.core_v1 import ConfigMap, PersistentVolume
+from tests.docs.blocks import blocks_of
 from tests.scenarios import csi_steps, steps
 from tests.scenarios.csi_steps import DRIVER
 from tests.scenarios.directory_steps import Claims
@@ -28,15 +29,52 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="the kubelet makes namespaces and mounts: root only"),
 ]
 
-# The class of the page has the parameters of the AWS driver's example of dynamic provisioning.
-_PAGE = Path(__file__).parents[2] / "docs/s3-files.md"
-_CLASS = yaml.safe_load(_PAGE.read_text(encoding="utf-8").split("```yaml\n")[1].split("```")[0])
-EXAMPLE: dict[str, str] = _CLASS["parameters"]
+# The parameters of the AWS driver's example of dynamic provisioning, word for word.
+EXAMPLE: dict[str, str] = yaml.safe_load("""
+  provisioningMode: s3files-ap
+  fileSystemId: fs-0123456789abcdef0
+  directoryPerms: "700"
+  gidRangeStart: "1000"
+  gidRangeEnd: "2000"
+  basePath: "/dynamic_provisioning"
+  subPathPattern: "${.PVC.namespace}/${.PVC.name}"
+  ensureUniqueDirectory: "true"
+""")
+# As in its example with several replicas, which share the volume of a claim.
+REPLICAS = """
+apiVersion: apps/v1
+kind: StatefulSet
+metadata:
+  name: replica
+spec:
+  serviceName: replica
+  replicas: 3
+  selector:
+    matchLabels: {app: replica}
+  template:
+    metadata:
+      labels: {app: replica}
+    spec:
+      terminationGracePeriodSeconds: 0
+      containers:
+      - name: app
+        image: centos
+        command: [/bin/sh]
+        args: [-c, "while true; do date -u >> /data/$NAME; sleep 5; done"]
+        env:
+        - name: NAME
+          valueFrom: {fieldRef: {fieldPath: metadata.name}}
+        volumeMounts:
+        - {name: persistent-storage, mountPath: /data}
+      volumes:
+      - name: persistent-storage
+        persistentVolumeClaim: {claimName: shared}
+"""
 
 
 @pytest.fixture(scope="module")
 def driver_policy() -> str:
-    """The managed policies, and the call with which nodes need no DNS."""
+    """The managed policies, also for mounts, and the call with which nodes need no DNS."""
     policy = json.loads(managed_policy())
     policy["Statement"].append({"Effect": "Allow", "Action": "s3files:ListMountTargets", "Resource": "*"})
     return json.dumps(policy)
@@ -53,13 +91,15 @@ async def s3_files(cluster: Cluster) -> AsyncIterator[AwsClient]:
         yield client
 
 
-async def own_volume(cluster: Cluster, claims: Claims, name: str, handle: str, *options: str) -> None:
+async def own_volume(
+    cluster: Cluster, claims: Claims, name: str, handle: str, *options: str, mode: str = "ReadWriteMany"
+) -> None:
     """A volume that a user has written, bound to a claim of the same name."""
     volume, body = f"{claims.namespace}-{name}", claims.body(name, "")
     assert body.spec
-    body.spec.volumeName = volume
+    body.spec.volumeName, body.spec.accessModes = volume, [mode]
     spec = PersistentVolumeSpec(
-        accessModes=["ReadWriteMany"],
+        accessModes=[mode],
         capacity={"storage": "5Gi"},
         persistentVolumeReclaimPolicy="Retain",
         mountOptions=list(options),
@@ -78,6 +118,8 @@ async def test_claim_gets_an_access_point_that_pods_mount(
 ) -> None:
     claims = await Claims.of(cluster)
     name = await csi_steps.new_class(cluster.client, parameters={**EXAMPLE, "fileSystemId": system})
+    (block,) = (one for one in blocks_of("docs/s3-files.md") if one.language == "yaml")
+    assert yaml.safe_load(block.text)["parameters"] == EXAMPLE
 
     volume = await claims.provisioned(name, "data")
 
@@ -181,33 +223,84 @@ async def test_worker_pods_measure_volumes(cluster: Cluster, system: str) -> Non
         assert await steps.eventually(used, what="the volume is measured", seconds=120) >= 100_000
 
 
-async def test_volumes_of_users_lead_to_the_root_a_directory_and_an_access_point(
-    cluster: Cluster, system: str, s3_files: AwsClient
-) -> None:
-    claims, root = await Claims.of(cluster), cluster.efs.folder(system)
-    (root / "dir1").mkdir()
+async def access_point(s3_files: AwsClient, system: str, directory: str) -> str:
+    """A new access point, made by a user."""
     made = await s3_files.call(
         "CreateAccessPoint",
         fileSystemId=system,
         posixUser={"uid": 7, "gid": 7},
         rootDirectory={
-            "path": "/of-seven",
+            "path": directory,
             "creationPermissions": {"ownerUid": 7, "ownerGid": 7, "permissions": "0755"},
         },
     )
+    return str(made["accessPointId"])
+
+
+async def test_volumes_of_users_lead_to_the_root_a_directory_and_an_access_point(
+    cluster: Cluster, system: str, s3_files: AwsClient
+) -> None:
+    """The volumes of the AWS driver's examples, with their modes and options."""
+    claims, root = await Claims.of(cluster), cluster.efs.folder(system)
+    for directory in ("dir1", "dir2", "of-seven/my/subpath"):
+        (root / directory).mkdir(parents=True)
+    points = [await access_point(s3_files, system, path) for path in ("/of-seven", "/also-of-seven")]
+    await own_volume(cluster, claims, "static", f"s3files:{system}", mode="ReadWriteOnce")
+    await own_volume(cluster, claims, "zone", f"s3files:{system}", "azid=use1-az1")
     handles = {
-        "root": f"s3files:{system}",
-        "directory": f"s3files:{system}:/dir1",
-        "point": f"s3files:{system}::{made['accessPointId']}",
+        "dir1": f"s3files:{system}:/dir1",
+        "dir2": f"s3files:{system}:/dir2",
+        "of-seven": f"s3files:{system}::{points[0]}",
+        "also-of-seven": f"s3files:{system}::{points[1]}",
+        "subpath": f"s3files:{system}:/my/subpath:{points[0]}",
     }
     for name, handle in handles.items():
-        await own_volume(cluster, claims, name, handle, *(["azid=use1-az1"] if name == "root" else []))
-        await create(cluster, claims.namespace, pod_with(name, f"echo {name} > /data/file", name=name))
-    for name in handles:
+        await own_volume(cluster, claims, name, handle)
+    names = ("static", "zone", *handles)
+    for name in names:
+        await create(cluster, claims.namespace, pod_with(name, f"echo > /data/by-{name}", name=name))
+    for name in names:
         await in_phase(cluster, claims.namespace, name, "Succeeded")
-    texts = [await grows(root / path / "file") for path in ("", "dir1", "of-seven")]
-    assert texts == ["root\n", "directory\n", "point\n"]
-    await pods_gone(cluster, claims.namespace, *handles)
+    folders = {"static": "", "zone": "", "subpath": "of-seven/my/subpath"}
+    for name in names:
+        await grows(root / folders.get(name, name) / f"by-{name}")
+    await pods_gone(cluster, claims.namespace, *names)
+
+
+async def test_pods_and_replicas_share_a_volume(cluster: Cluster, system: str) -> None:
+    """As in the AWS driver's examples: two pods, and a StatefulSet, with one claim."""
+    claims, root = await Claims.of(cluster), cluster.efs.folder(system)
+    await own_volume(cluster, claims, "shared", f"s3files:{system}")
+    pods = ["app1", "app2"]
+    for name in pods:
+        script = f"while true; do date -u >> /data/{name}; sleep 5; done"
+        await create(cluster, claims.namespace, pod_with("shared", script, name=name))
+    await create(cluster, claims.namespace, yaml.safe_load(REPLICAS))
+    replicas = [f"replica-{number}" for number in range(3)]
+    for name in (*pods, *replicas):
+        assert "UTC" in await grows(root / name)
+    await cluster.client.delete(StatefulSet, "replica", namespace=claims.namespace)
+    await pods_gone(cluster, claims.namespace, *pods, *replicas)
+
+
+async def test_pod_on_a_node_without_the_id_of_its_zone_is_told_what_helps(cluster: Cluster) -> None:
+    claims = await Claims.of(cluster)
+    # The ConfigMap contains neither its addresses nor the ID of the zone.
+    await own_volume(cluster, claims, "nowhere", "s3files:fs-00000000000000000")
+    agent = cluster.tunnel.replica(cluster.folder / "nowhere.log", {"KUBE_EFS_ZONE": "us-east-1z"})
+    await cluster.tunnel.stop()
+    try:
+        await agent.start()
+        await agent.ready()
+        await create(cluster, claims.namespace, pod_with("nowhere", "true", name="waiting"))
+        told = await failed_mount(cluster, claims.namespace, "waiting", "KUBE_EFS_ZONE_ID")
+        assert "neither the instance metadata nor the labels of the Node contain it" in told
+        assert "or set azid or mounttargetip in the volume" in told
+        await pods_gone(cluster, claims.namespace, "waiting")
+    finally:
+        await agent.stop()
+        await cluster.tunnel.start()
+        await cluster.tunnel.ready()
 
 
 async def test_nodes_learn_the_mount_targets(cluster: Cluster, system: str) -> None:

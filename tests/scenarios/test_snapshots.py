@@ -26,9 +26,16 @@ from tests.scenarios.directory_steps import Claims
 from tests.scenarios.snapshot_steps import Snapshots, data_of, install_kinds
 from tests.scenarios.steps import Cluster, eventually
 
+from fake_efs.policy import managed_policy
 from kube_efs.model.copies import COPIES, SNAPSHOTS
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+@pytest.fixture(scope="module")
+def driver_policy() -> str:
+    """That of AWS, which is all that copies need."""
+    return managed_policy()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")

@@ -11,28 +11,35 @@ from fake_efs.aws_api import AwsCalls
 from fake_efs.client_certificate import ClientCertificate
 from fake_efs.errors import AwsNotFound, InvalidValue
 from fake_efs.file_systems import Kind
-from fake_efs.identities import Identities
-from fake_efs.policy import Client, Statement, check_policy, parse_policy
+from fake_efs.identities import DRIVER_ARN, Identities
+from fake_efs.policy import Client, Statement, check_identity, check_policy, parse_policy
 
 
 class Admission:
     """Asks the API again for every connection, so that what is deleted or forbidden is so at once.
 
-    Every method may raise AwsError.
+    Every method may raise AwsError. ``statements`` are the policy of ``DRIVER``; None allows everything.
     """
 
-    def __init__(self, efs: AwsCalls, s3_files: AwsCalls, identities: Identities) -> None:
+    def __init__(
+        self,
+        efs: AwsCalls,
+        s3_files: AwsCalls,
+        identities: Identities,
+        statements: tuple[Statement, ...] | None = None,
+    ) -> None:
         self._efs = efs
         self._s3_files = s3_files
         self._identities = identities
+        self._statements = statements
 
     async def admit(
         self, client: ClientCertificate, file_system_id: str, kind: Kind = Kind.EFS
     ) -> EmbeddedAccessPoint | None:
         """What a client of this file system gets: an access point, or None for all of the file system.
 
-        S3 Files admits nobody without a signature. Raises InvalidValue when it is to get nothing, MountDenied
-        if this is for the policy.
+        S3 Files admits nobody without a signature, and no identity without a permission. Raises InvalidValue
+        when it is to get nothing, MountDenied if this is for a policy.
         """
         if client.file_system_id not in {None, file_system_id}:
             raise InvalidValue(
@@ -44,6 +51,8 @@ class Admission:
         if kind is Kind.S3_FILES:
             if arn is None:
                 raise InvalidValue("has no IAM signature", field="client certificate", value=file_system_id)
+            if arn == DRIVER_ARN and self._statements is not None:
+                check_identity(self._statements, arn)
             return await self._access_point_of(client, file_system_id, kind)
         access_point, policy = await asyncio.gather(
             self._access_point_of(client, file_system_id, kind), self._policy(file_system_id)

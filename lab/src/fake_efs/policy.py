@@ -3,9 +3,12 @@
 A file system without a policy is open to every client that reaches a mount target. With one, anonymous
 clients need a statement that allows them ("Using IAM to control access to file systems" of the EFS guide).
 An identity of the embedded account needs only that no statement denies it: its own policy is not checked for
-mounts. For calls of the API, the driver's credentials are checked against the policy that they were given
-(``authorization``); without one, and for all other identities, every call is allowed. A policy that is not
-understood is an error, and allows nothing.
+mounts of EFS. S3 Files is open to no one: the identity's own policy must allow ``ClientMount``. What it says
+about ``ClientWrite`` and ``ClientRootAccess`` is not enforced.
+
+The driver's credentials are checked against the policy that they were given, for calls of the API
+(``authorization``) and mounts of S3 Files; without one, and for all other identities, everything is allowed.
+A policy that is not understood is an error, and allows nothing.
 """
 
 import json
@@ -19,6 +22,7 @@ from fake_efs.aws_api import ACCOUNT_ID
 from fake_efs.errors import InvalidValue, MountDenied
 
 _MOUNT: Final = "elasticfilesystem:clientmount"
+_S3_FILES_MOUNT: Final = "s3files:ClientMount"
 _FIELD: Final = "policy"
 _ACCOUNT: Final = frozenset({ACCOUNT_ID, f"arn:aws:iam::{ACCOUNT_ID}:root"})
 _EVERYBODY: Final = "*"
@@ -115,9 +119,15 @@ def check_policy(statements: tuple[Statement, ...], client: Client) -> None:
         )
 
 
+def check_identity(statements: tuple[Statement, ...], arn: str) -> None:
+    """Raises MountDenied when the policy of this identity does not let it mount file systems of S3 Files."""
+    if not is_allowed(statements, _S3_FILES_MOUNT, {}):
+        raise MountDenied(f"is not allowed {_S3_FILES_MOUNT}", field=_FIELD, value=arn)
+
+
 def managed_policy() -> str:
-    """The text of AmazonEFSCSIDriverPolicy and AmazonS3FilesCSIDriverPolicy, which AWS manages, in one."""
-    names = ("AmazonEFSCSIDriverPolicy", "AmazonS3FilesCSIDriverPolicy")
+    """The policies that AWS manages for a driver and its nodes, in one."""
+    names = ("AmazonEFSCSIDriverPolicy", "AmazonS3FilesCSIDriverPolicy", "AmazonS3FilesClientFullAccess")
     texts = [files(__package__).joinpath(f"{name}.json").read_text(encoding="utf-8") for name in names]
     statements = [statement for text in texts for statement in json.loads(text)["Statement"]]
     return json.dumps({"Version": "2012-10-17", "Statement": statements})

@@ -1,7 +1,8 @@
 """The API of Amazon S3 Files, as a WSGI application beside moto, which does not have it.
 
 Its operations, paths, shapes, patterns, limits and errors are those of botocore's service model, by which
-every request is checked. An error has its name in the header ``x-amzn-errortype``, where botocore reads it.
+every request and every answer is checked. An operation without a method here is refused. An error has its
+name in the header ``x-amzn-errortype``, where botocore reads it.
 Not in the model, and so decided here: a repeated client token answers with the first access point if the
 request is the same, and with ConflictException if not; a new file system or mount target is available at
 once; a mount target gets an address of moto's subnet.
@@ -10,6 +11,7 @@ once; a mount target gets an address of moto's subnet.
 import json
 import re
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, NoReturn
@@ -32,6 +34,7 @@ _TYPES: Final[Mapping[str, type]] = {
     "integer": int,
     "long": int,
     "boolean": bool,
+    "timestamp": int,
     "list": list,
     "structure": dict,
 }
@@ -95,13 +98,25 @@ class S3FilesApi:
             with self._lock:
                 if key == DRIVER.access_key_id and self._statements is not None:
                     self._authorize(operation.name, given, self._statements)
-                answer = getattr(self, _method(operation.name))(region, given)
+                answer = self._call(operation, region, given)
             status = HTTPStatus(operation.http["responseCode"])
         except Refusal as refusal:
             headers.append(("x-amzn-errortype", refusal.name))
             answer, status = refusal.members, HTTPStatus(self._status_of(refusal.name))
         body = b"" if status is HTTPStatus.NO_CONTENT else json.dumps(answer).encode()
         return f"{status.value} {status.phrase}", [*headers, ("Content-Length", str(len(body)))], body
+
+    def _call(self, operation: OperationModel, region: str, given: Entry) -> Entry:
+        call = getattr(self, _method(operation.name), None)
+        if call is None:
+            _invalid(f"{operation.name} is not served")
+        answer: Entry = call(region, given)
+        if operation.output_shape is not None:
+            try:
+                check(operation.output_shape, answer, operation.name)
+            except Refusal as wrong:  # by this module, not by the request
+                raise Refusal("InternalServerException", f"wrong answer: {wrong}") from wrong
+        return answer
 
     def _status_of(self, name: str) -> int:
         if name not in self.model.shape_names:  # AccessDeniedException is in no model
@@ -152,7 +167,7 @@ class S3FilesApi:
             if tags:
                 yield "TagResource", context | {f"{SERVICE}:createaction": frozenset({operation})}
         elif operation == "DeleteAccessPoint":
-            known = self._access_points.get(given["accessPointId"], {})
+            known = self._access_points.get(given["accessPointId"].rpartition("/")[2], {})
             tags = {tag["key"]: tag["value"] for tag in known.get("tags", ())}
             yield operation, _of_tags("aws:resourcetag", tags)
         else:
@@ -164,7 +179,7 @@ class S3FilesApi:
         """An available file system of a bucket; the bucket is not looked for."""
         file_system_id = f"fs-{mock_random.get_random_hex(_DIGITS)}"
         made: Entry = {
-            "creationTime": 0,
+            "creationTime": int(time.time()),
             "fileSystemArn": f"arn:aws:s3files:{region}:{ACCOUNT_ID}:file-system/{file_system_id}",
             "fileSystemId": file_system_id,
             "bucket": given["bucket"],
@@ -172,7 +187,7 @@ class S3FilesApi:
             "status": "available",
             "roleArn": given["roleArn"],
             "ownerId": ACCOUNT_ID,
-            "tags": given.get("tags", []),
+            **({"tags": given["tags"]} if "tags" in given else {}),
         }
         self._file_systems[file_system_id] = made
         self._changed()
@@ -238,11 +253,13 @@ class S3FilesApi:
         return {**self._mount_targets[name], "securityGroups": self._groups[name]}
 
     def list_mount_targets(self, _region: str, given: Entry) -> Entry:
-        """Those of a file system, or all."""
-        wanted = given.get("fileSystemId")
-        if wanted is not None:
-            wanted = self._file_system(wanted)["fileSystemId"]
-        found = [one for one in self._mount_targets.values() if wanted in {None, one["fileSystemId"]}]
+        """Those of a file system, those with which an access point can be mounted, or all."""
+        wanted: set[str] = set()
+        if "fileSystemId" in given:
+            wanted.add(self._file_system(given["fileSystemId"])["fileSystemId"])
+        if "accessPointId" in given:
+            wanted.add(self._access_point(given["accessPointId"])["fileSystemId"])
+        found = [one for one in self._mount_targets.values() if wanted <= {one["fileSystemId"]}]
         return _page("mountTargets", found, given, most=100)
 
     def delete_mount_target(self, _region: str, given: Entry) -> Entry:
@@ -287,7 +304,7 @@ class S3FilesApi:
 
     def get_access_point(self, _region: str, given: Entry) -> Entry:
         """That access point."""
-        return self._access_points.get(given["accessPointId"]) or _not_found(given["accessPointId"])
+        return self._access_point(given["accessPointId"])
 
     def list_access_points(self, _region: str, given: Entry) -> Entry:
         """Those of a file system, without their tokens and tags."""
@@ -301,10 +318,13 @@ class S3FilesApi:
 
     def delete_access_point(self, _region: str, given: Entry) -> Entry:
         """Remove it."""
-        if self._access_points.pop(given["accessPointId"], None) is None:
-            _not_found(given["accessPointId"])
+        del self._access_points[self._access_point(given["accessPointId"])["accessPointId"]]
         self._changed()
         return {}
+
+    def _access_point(self, name: str) -> Entry:
+        """The access point of an ID or an ARN."""
+        return self._access_points.get(name.rpartition("/")[2]) or _not_found(name)
 
     def _file_system(self, name: str) -> Entry:
         """The file system of an ID or an ARN."""

@@ -52,6 +52,7 @@ from fake_efs.instance_metadata import (
 )
 from fake_efs.nfs_server import check_platform
 from fake_efs.pod_roles import PodRoles
+from fake_efs.policy import parse_policy
 from fake_efs.process import Starter, start_module
 from fake_efs.tls_front import NFS_PORT, Traffic
 from tiny_ca.authority import Authority, ServerCertificate
@@ -113,7 +114,7 @@ class EmbeddedEfs:
     PlatformError when this machine lacks something.
 
     With ``driver_policy``, the text of an identity policy, the credentials of ``environment`` allow these
-    calls only; without, they are an administrator's.
+    calls, and mounts of S3 Files, only; without, they are an administrator's.
 
     With ``network``, whose addresses must all be this machine's, everything is served there: a /16 for nodes
     that are other machines. Without, it is served on loopback.
@@ -195,6 +196,7 @@ class EmbeddedEfs:
             RememberingClient(asking, lambda: api.changes),
             RememberingClient(asking_s3, lambda: api.changes),
             identities,
+            None if self._driver_policy is None else parse_policy(self._driver_policy, of_identity=True),
         )
         self.data_plane = DataPlane(
             self._discover,

@@ -19,11 +19,11 @@ import pytest
 import pytest_asyncio
 from structlog.testing import capture_logs
 
-from fake_efs.aws_api import ACCOUNT_ID
+from fake_efs.aws_api import ACCOUNT_ID, DRIVER
 from fake_efs.aws_api import CREDENTIALS as OWN
 from fake_efs.errors import InvalidValue
 from fake_efs.file_systems import MountTarget
-from fake_efs.identities import INSTANCE_ROLE
+from fake_efs.identities import DRIVER_ARN, INSTANCE_ROLE
 from fake_efs.process import ChildProcess
 from fake_efs.service import EmbeddedEfs
 from fake_efs.tls_front import NFS_PORT
@@ -33,6 +33,7 @@ from kube_efs.aws.credential_sources import CredentialOptions, CredentialSource,
 from kube_efs.model.csi.volume_handles import AccessPointId
 from kube_efs.model.efs.file_systems import dns_name
 from kube_efs.model.efs.ids import FileSystemId, Region, ZoneName
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.tunnels.on_demand import certificate as certificates
 from kube_efs.tunnels.on_demand.certificate import CertificateSubject, ClientKey, make_certificate
 from kube_efs_lab.aws import aws_options
@@ -40,6 +41,16 @@ from kube_efs_lab.aws import aws_options
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 CREDENTIALS = AwsCredentials(access_key_id=OWN.access_key_id, secret_access_key=OWN.secret_access_key)
+# Those of a node whose policy allows everything but mounts of S3 Files.
+RESTRICTED = AwsCredentials(access_key_id=DRIVER.access_key_id, secret_access_key=DRIVER.secret_access_key)
+WITHOUT_MOUNT = json.dumps(
+    {
+        "Statement": [
+            {"Effect": "Allow", "Action": "*", "Resource": "*"},
+            {"Effect": "Deny", "Action": "s3files:ClientMount", "Resource": "*"},
+        ]
+    }
+)
 REGION = Region("us-east-1")
 UID, GID, TEAM = 4321, 8765, 7777
 USER = {"Uid": UID, "Gid": GID}
@@ -50,7 +61,7 @@ UNKNOWN_ACCESS_POINT = AccessPointId("fsap-99999999999999999")
 # RFC 7530, 16
 ACCESS, GET_HANDLE, LOOK_UP_PARENT, PUT_ROOT_HANDLE = (struct.pack(">I", code) for code in (3, 10, 16, 24))
 MAY_EXTEND = 8
-OK, NO_ENTRY, DENIED = 0, 2, 13
+OK, NO_ENTRY, DENIED, OLD_VERSION = 0, 2, 13, 10021
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
@@ -77,6 +88,7 @@ class Laboratory:
     file_system: FileSystemId
     target: MountTarget
     key: ClientKey
+    kind: FileSystemKind = FileSystemKind.EFS
     folder: Path = field(default_factory=Path)
 
     @property
@@ -97,7 +109,11 @@ class Laboratory:
 
     def subject(self, access_point: AccessPointId | None = None) -> CertificateSubject:
         return CertificateSubject(
-            node="node", file_system_id=self.file_system, region=REGION, access_point_id=access_point
+            node="node",
+            file_system_id=self.file_system,
+            kind=self.kind,
+            region=REGION,
+            access_point_id=access_point,
         )
 
     def pem(
@@ -131,7 +147,7 @@ class Laboratory:
         context = ssl.create_default_context(cafile=str(self.efs.ca_file))
         if certificate is not None:
             context.load_cert_chain(certificate)
-        name = dns_name(self.file_system, REGION)
+        name = dns_name(self.file_system, REGION, kind=self.kind)
         async with asyncio.timeout(20):
             reader, writer = await asyncio.open_connection(
                 self.target.address, NFS_PORT, ssl=context, server_hostname=name
@@ -237,7 +253,8 @@ class Tunnel:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def module_laboratory(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Laboratory]:
-    async with EmbeddedEfs(tmp_path_factory.mktemp("efs"), region=REGION) as efs:
+    folder = tmp_path_factory.mktemp("efs")
+    async with EmbeddedEfs(folder, region=REGION, driver_policy=WITHOUT_MOUNT) as efs:
         options = aws_options(efs.endpoint_url)
         async with AwsConnection(options) as aws:
             file_system = FileSystemId(await efs.create_file_system("data", zones=[ZoneName("us-east-1a")]))
@@ -478,6 +495,22 @@ async def test_a_policy_for_the_account_refuses_those_without_signature(laborato
                 assert await laboratory.ask(certificate) == DENIED
         assert await laboratory.ask(laboratory.pem(laboratory.subject(), CREDENTIALS)) == OK
     assert await laboratory.ask(None) == OK
+
+
+async def test_s3_files_admits_only_signatures_of_identities_that_may_mount(laboratory: Laboratory) -> None:
+    efs = laboratory.efs
+    file_system = FileSystemId(await efs.create_s3_file_system("photos"))
+    target, *_ = await efs.s3_files_mount_targets(file_system)
+    s3_files = replace(laboratory, kind=FileSystemKind.S3_FILES, file_system=file_system, target=target)
+    for certificate in (None, s3_files.pem(s3_files.subject())):
+        async with s3_files.refusal("has no IAM signature"):
+            assert await s3_files.ask(certificate) is None
+    async with s3_files.refusal(f"'{DRIVER_ARN}' is not allowed s3files:ClientMount"):
+        assert await s3_files.ask(s3_files.pem(s3_files.subject(), RESTRICTED)) == DENIED
+    # Admitted, so it is the NFS server that refuses NFSv4.0.
+    assert await s3_files.ask(s3_files.pem(s3_files.subject(), CREDENTIALS)) == OLD_VERSION
+    # EFS needs no permission of the identity.
+    assert await laboratory.ask(laboratory.pem(laboratory.subject(), RESTRICTED)) == OK
 
 
 async def test_the_role_of_the_instance_mounts_with_an_access_point(laboratory: Laboratory) -> None:
