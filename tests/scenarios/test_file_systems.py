@@ -1,10 +1,7 @@
 """File systems for claims (``provisioningMode: efs-fs``), with the IAM policy of their page."""
 
-import json
 import os
-import re
 from collections.abc import AsyncIterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,8 +20,6 @@ from kube_efs.aws.connection import Service
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-PAGE = Path("docs/file-systems.md")
-
 
 @pytest.fixture(scope="module")
 def cluster_settings() -> dict[str, str]:
@@ -35,13 +30,7 @@ def cluster_settings() -> dict[str, str]:
 @pytest.fixture(scope="module")
 def driver_policy() -> str:
     """The policies of both pages, and nothing else."""
-    pages = (Path("docs/csi.md"), PAGE)
-    blocks = [
-        block for page in pages for block in re.findall(r"```json\n(.*?)```", page.read_text(), re.DOTALL)
-    ]
-    policies = [json.loads(block) for block in blocks if '"Statement"' in block]
-    statements = [statement for policy in policies for statement in policy["Statement"]]
-    return json.dumps({"Version": "2012-10-17", "Statement": statements})
+    return csi_steps.policy_of_pages("docs/csi.md", "docs/file-systems.md")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
