@@ -19,6 +19,7 @@ import pytest
 import pytest_asyncio
 import yaml
 from lightkube.models.core_v1 import VolumeResourceRequirements
+from lightkube.resources.coordination_v1 import Lease
 from tests.scenarios import csi_steps, directory_steps, steps
 from tests.scenarios.directory_steps import Claims
 from tests.scenarios.steps import Cluster
@@ -54,10 +55,11 @@ def cluster_settings() -> dict[str, str]:
 
 
 class Prometheus:
-    """A running Prometheus that reads the three processes of a cluster."""
+    """A running Prometheus that reads the three processes of a cluster; ``folder`` has its configuration."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, folder: Path) -> None:
         self._url = url
+        self.folder = folder
 
     async def is_ready(self) -> bool:
         async with aiohttp.ClientSession() as session, session.get(f"{self._url}/-/ready") as answer:
@@ -89,19 +91,21 @@ def _programs(cluster: Cluster) -> Mapping[str, Program]:
     return {"controller": cluster.controller, "tunnel": cluster.tunnel, "node": cluster.node}
 
 
+def _write_targets(cluster: Cluster, folder: Path) -> None:
+    """Where the processes are, with the labels that the PodMonitors give; Prometheus watches these files."""
+    for name, program in _programs(cluster).items():
+        labels = {"namespace": cluster.namespace, "pod": f"kube-efs-{name}", "node": "embedded"}
+        target = {"targets": [program.health_url.removeprefix("http://")], "labels": labels}
+        draft = folder / f"{name}.draft"
+        draft.write_text(json.dumps([target]))
+        draft.rename(folder / f"{name}.json")
+
+
 def _configuration(cluster: Cluster, folder: Path) -> Path:
-    """The configuration, with the labels that the PodMonitors give."""
+    _write_targets(cluster, folder)
     jobs = [
-        {
-            "job_name": name,
-            "static_configs": [
-                {
-                    "targets": [program.health_url.removeprefix("http://")],
-                    "labels": {"namespace": cluster.namespace, "pod": f"kube-efs-{name}", "node": "embedded"},
-                }
-            ],
-        }
-        for name, program in _programs(cluster).items()
+        {"job_name": name, "file_sd_configs": [{"files": [f"{name}.json"], "refresh_interval": "1s"}]}
+        for name in _programs(cluster)
     ]
     [rules] = [one["spec"] for one in load_asset("rules") if one["kind"] == "PrometheusRule"]
     for group in rules["groups"]:
@@ -133,7 +137,7 @@ async def prometheus(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory)
     )
     try:
         port = await process.listening_port(timeout_seconds=_START_SECONDS)
-        found = Prometheus(f"http://127.0.0.1:{port}")
+        found = Prometheus(f"http://127.0.0.1:{port}", folder)
 
         # It listens before it has read its data, and refuses queries until then.
         await steps.eventually(found.is_ready, what="Prometheus is ready")
@@ -268,3 +272,22 @@ async def test_alerts_fire_for_large_volumes_and_trash_that_stays(
     with steps.immutable(large, folder / "link"):
         await claims.delete("large")
         await prometheus.fires("EFSTrashNotEmptied")
+
+
+async def test_alert_fires_while_no_controller_leads(cluster: Cluster, prometheus: Prometheus) -> None:
+    async def held_by(identity: str) -> None:
+        lease = {"spec": {"holderIdentity": identity, "leaseDurationSeconds": 3600}}
+        name = cluster.names.controller
+        await cluster.client.patch(Lease, name, lease, namespace=cluster.namespace)
+
+    await cluster.controller.stop()
+    await held_by("another")
+    await cluster.controller.start()
+    _write_targets(cluster, prometheus.folder)
+    await prometheus.fires("EFSControllerNotLeading")
+    await held_by("")
+
+    async def leads() -> bool:
+        return "EFSControllerNotLeading" not in await prometheus.firing()
+
+    await steps.eventually(leads, what="the controller leads again")
