@@ -53,8 +53,9 @@ ROWS :=
 VERSION :=
 # Options of scripts/scan.py, such as --osv-url for a mirror.
 SCAN_OPTIONS :=
-# What the image stands on, and its name; scripts/build-image has the defaults.
+# What the image stands on, its architecture (amd64 or arm64), and its name; scripts/build-image has the defaults.
 BASE :=
+ARCH :=
 IMAGE :=
 
 .PHONY: help setup programs demo up test newcomer pythons test-lab scenarios check conformance kernel kubelet simulate soak chaos lint format settings monitoring forms krew lock release pictures proto image \
@@ -176,13 +177,14 @@ pictures: setup ## Draw the pictures of the pages in docs/pictures, from an embe
 proto: $(INSTALLED) ## Rewrite the Python modules of the .proto files
 	scripts/generate-protocol
 
-image: ## Build the image with buildah, on BASE, or on BASE=local without a registry (needs root)
-	@BASE='$(BASE)' IMAGE='$(IMAGE)' scripts/build-image
+image: ## Build the image with buildah, on BASE, or on BASE=local without a registry, for ARCH (needs root)
+	@BASE='$(BASE)' ARCH='$(ARCH)' IMAGE='$(IMAGE)' scripts/build-image
 
-image-check: setup ## Run the image of `make image` on an embedded cluster (needs root)
+image-check: setup ## Run the image of `make image` for ARCH on an embedded cluster (needs root)
 	@scripts/install-programs container
 	@scripts/install-programs scan
-	IMAGE='$(IMAGE)' $(BIN)/pytest --timeout=300 tests/image
+	$(if $(ARCH),@scripts/emulate '$(ARCH)')
+	ARCH='$(ARCH)' IMAGE='$(IMAGE)' $(BIN)/pytest --timeout=$(if $(ARCH),1500,300) tests/image
 
 scan: setup ## Look for known vulnerabilities of the packages in the image of `make image` (needs root)
 	@scripts/install-programs scan

@@ -10,7 +10,6 @@ import datetime
 import gzip
 import hashlib
 import io
-import json
 import os
 import re
 import shutil
@@ -21,6 +20,7 @@ import tempfile
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -41,7 +41,9 @@ MANIFESTS: Final = {
     "kube-efs-csi-only.yaml": ("--for", "kubernetes", "--csi-only"),
     "kube-efs-openshift.yaml": ("--for", "openshift", "--csi"),
 }
-_STEP_SECONDS: Final = 1800
+ARCHITECTURES: Final = ("amd64", "arm64")
+# Of the longest step: an image whose programs are emulated.
+_STEP_SECONDS: Final = 7200
 
 
 class ReleaseRefused(Exception):
@@ -138,21 +140,32 @@ def build_plugins(release: Release, pythons: Sequence[str], platforms: Sequence[
     build_krew(release.folder, platforms, pythons)
 
 
-def build_image(release: Release, base: str) -> None:
-    """The image of this machine's architecture as an OCI archive, and its bill of materials."""
-    image = f"localhost/kube-efs:{release.version}"
-    _run(str(_ROOT / "scripts/build-image"), environment={**os.environ, "BASE": base, "IMAGE": image})
-    details = json.loads(_run("buildah", "inspect", "--type", "image", image))
-    machine = details["OCIv1"]["architecture"]
-    with tempfile.TemporaryDirectory() as name:
-        layout = Path(name) / "layout"
+def architectures_here() -> list[str]:
+    """The architectures whose programs this machine runs or emulates; prints why it cannot the others."""
+    found = []
+    for architecture in ARCHITECTURES:
+        command = (str(_ROOT / "scripts/emulate"), architecture)
+        if subprocess.run(command, check=False, timeout=_STEP_SECONDS).returncode == 0:
+            found.append(architecture)
+        else:
+            sys.stderr.write(f"The release has no image for {architecture}; see above.\n")
+    return found
+
+
+def build_image(release: Release, base: str, architecture: str) -> None:
+    """The image of an architecture as an OCI archive, and its bill of materials."""
+    image = f"localhost/kube-efs:{release.version}-{architecture}"
+    variables = {"BASE": base, "ARCH": architecture, "IMAGE": image}
+    _run(str(_ROOT / "scripts/build-image"), environment={**os.environ, **variables})
+    with tempfile.TemporaryDirectory() as folder:
+        layout = Path(folder) / "layout"
         _run("buildah", "push", "--quiet", image, f"oci:{layout}:{release.version}")
         files = {str(path.relative_to(layout)): path.read_bytes() for path in _files(layout)}
-    archive = release.path(f"kube-efs-image-{release.version}-{machine}.oci.tar")
-    archive.write_bytes(_tar(files, release.time))
+    name = f"kube-efs-image-{release.version}-{architecture}"
+    release.path(f"{name}.oci.tar").write_bytes(_tar(files, release.time))
     with mounted_image(image) as root:
         text = bill_of_materials(root, name="kube-efs", version=release.version)
-    release.path(f"kube-efs-image-{release.version}-{machine}.cdx.json").write_text(text, encoding="utf-8")
+    release.path(f"{name}.cdx.json").write_text(text, encoding="utf-8")
 
 
 def build_notes(release: Release) -> None:
@@ -224,8 +237,8 @@ def build(
         "kubectl efs": lambda: build_plugins(release, pythons, platforms),
         "notes": lambda: build_notes(release),
     }
-    if with_image:
-        steps["image and its bill of materials"] = lambda: build_image(release, base)
+    for architecture in architectures_here() if with_image else ():
+        steps[f"image for {architecture}"] = partial(build_image, release, base, architecture)
     steps["checksums"] = lambda: build_checksums(release)
     for name, step in steps.items():
         say(name)

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -114,6 +115,48 @@ def test_notes_end_where_the_next_section_begins() -> None:
     notes = release_notes(VERSION)
     assert "Not tried" in notes
     assert "## [" not in notes
+
+
+# --- architectures of the image
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Programs of an amd64 machine whose kernel accepts no emulator, before all others on PATH."""
+    for name, script in {
+        "uname": "echo x86_64",
+        "arch-test": "exit 1",
+        "qemu-aarch64-static": "exit 1",
+        "mount": "echo 'mount: permission denied' >&2; exit 32",
+        "tee": "echo 'tee: Permission denied' >&2; exit 1",
+    }.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return tmp_path
+
+
+@pytest.mark.usefixtures("programs")
+def test_release_omits_the_image_that_cannot_be_emulated(capfd: pytest.CaptureFixture[str]) -> None:
+    assert release.architectures_here() == ["amd64"]
+    said = capfd.readouterr().err
+    assert "This machine cannot run programs of arm64: its kernel did not accept qemu" in said
+    assert "or use a machine with arm64" in said
+    assert said.endswith("The release has no image for arm64; see above.\n")
+
+
+def test_release_has_an_image_of_each_architecture(programs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (programs / "arch-test").write_text("#!/bin/sh\n[ $1 = arm64 ]\n")
+    assert release.architectures_here() == ["amd64", "arm64"]
+    assert capfd.readouterr().err == ""
+
+
+def test_other_architectures_are_refused() -> None:
+    done = subprocess.run(
+        [ROOT / "scripts/emulate", "s390x"], check=False, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "The architecture must be amd64 or arm64, not 's390x'.\n"
 
 
 # --- the bill of materials
