@@ -115,7 +115,7 @@ async def test_snapshot_is_taken_restored_and_deleted(
         restored = await folder_of(cluster, aws, await claims.bound("orders-of-yesterday"))
         assert (restored / "file").read_text() == "as in the snapshot"
         assert (restored / "file").stat().st_uid == restored.stat().st_uid
-        told = await csi_steps.events(cluster, claims, "restored", "Copying")
+        told = await csi_steps.events(cluster, claims, "orders-of-yesterday", "Copying")
         assert any(one.startswith("Copied 1 file or directory") for one in told)
 
         await kubectl("delete", *inside, "volumesnapshot", "yesterday", "--timeout=60s")

@@ -354,6 +354,15 @@ async def test_what_is_deleted_while_the_doctor_looks_is_no_finding(network: Net
         assert all(one.file_system_id != system for one in await gateway.file_systems())
 
 
+async def test_list_that_is_not_found_is_reported(network: Network) -> None:
+    async def nothing(_: web.Request) -> web.Response:
+        return web.Response(status=404)
+
+    async with serving(answering(nothing)) as url:
+        found = await network.found(replace(network.options, endpoint_url=url))
+    assert "aws/not-checked" in found
+
+
 async def test_without_volumes_on_s3_files_nothing_is_asked_about_it(network: Network) -> None:
     await network.let_in(UserIdGroupPairs=[{"GroupId": network.nodes_group}])
     asked: set[str] = set()

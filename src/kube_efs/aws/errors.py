@@ -100,6 +100,7 @@ _TEXTS_OF_CONFIGURATION: Final = (
 THROTTLING_CODES: Final = frozenset(
     {
         "BandwidthLimitExceeded",
+        "EC2ThrottledException",
         "PriorRequestNotComplete",
         "RequestLimitExceeded",
         "RequestThrottled",
@@ -110,6 +111,7 @@ THROTTLING_CODES: Final = frozenset(
         "ThrottlingException",
         "TooManyRequests",
         "TooManyRequestsException",
+        "TransactionInProgressException",
     }
 )
 _THROTTLING_REMEDY: Final = "try again later, or request a higher rate of calls from AWS"

@@ -138,15 +138,19 @@ def copies_of(
     guards: Guards,
     notice: ClaimNotice,
     *,
-    first_pause_seconds: float = FIRST_PAUSE_SECONDS,
+    for_csi_provisioner: bool = False,
 ) -> Copies:
-    """Fills new volumes with copies; ``notice`` publishes the progress on a claim."""
+    """Fills new volumes with copies; ``notice`` publishes the progress on a claim.
+
+    No call of csi-provisioner is long enough for a pause; it waits between its calls.
+    """
     return Copies(
         sources=sources,
         reservations=guards.reservations,
         is_gone=ClaimStore(client).is_gone,
         notice=notice,
-        first_pause_seconds=first_pause_seconds,
+        first_pause_seconds=0.0 if for_csi_provisioner else FIRST_PAUSE_SECONDS,
+        accepts_earlier_source=not for_csi_provisioner,
     )
 
 

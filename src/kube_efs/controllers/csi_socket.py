@@ -85,8 +85,7 @@ async def open_controller(
     sources = data_sources(client, index, accounts)
     recorder = EventRecorder(client, component=CONTROLLER, host=settings.identity)
     events = ProvisioningEvents(ClaimStore(client), await stack.enter_async_context(recorder))
-    # No call of csi-provisioner is long enough for a pause; it waits between its calls.
-    copies = copies_of(client, sources, guards, events.copying, first_pause_seconds=0.0)
+    copies = copies_of(client, sources, guards, events.copying, for_csi_provisioner=True)
     file_systems = file_systems_of(settings, client, aws, lambda _claim, _progress: None)
     service = csi_service(
         settings,

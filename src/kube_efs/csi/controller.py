@@ -4,11 +4,12 @@ CSI specification 1.12, "Controller Service RPC". What the driver does not do, s
 with UNIMPLEMENTED by the generated base class.
 """
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import structlog
 
@@ -41,6 +42,9 @@ log = structlog.get_logger(__name__)
 _Rpc = csi_pb2.ControllerServiceCapability.RPC
 
 # The claim in a namespace with a name; None if it does not exist. Raises KubeError.
+# csi-provisioner names volumes by the uid of the claim, which one of its options shortens.
+_ENDS_WITH_UID: Final = re.compile(r"-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
+
 ReadClaim: TypeAlias = Callable[[str, str], Awaitable[Claim | None]]
 
 
@@ -223,7 +227,8 @@ class ControllerService(csi_pb2_grpc.ControllerServicer):
             request.name, parameters, origin, required_bytes=request.capacity_range.required_bytes
         )
         if claim is not None and claim.uid and not is_volume_of(request.name, claim.uid):
-            claim = None  # A later one of that name.
+            # A later one of that name. A volume with another complete uid belongs to a deleted claim.
+            claim = _deleted_claim(origin) if _ENDS_WITH_UID.search(request.name) else None
         if not request.HasField("volume_content_source"):
             return wanted, claim
         return replace(wanted, source=await self._source(request)), claim
@@ -256,8 +261,7 @@ class ControllerService(csi_pb2_grpc.ControllerServicer):
                 raise
             log.warning("claim-not-read", claim=origin.claim_name, reason=str(error))
             return None
-        gone = Claim(namespace=origin.claim_namespace, name=origin.claim_name, uid=ClaimUid(""))
-        return found or gone
+        return found or _deleted_claim(origin)
 
     @asynccontextmanager
     async def _exclusive(self, volume: str) -> AsyncIterator[None]:
@@ -282,6 +286,11 @@ def _existing_handle(text: str) -> VolumeHandle:
         return parse_volume_handle(text)
     except InvalidArgument as error:
         raise VolumeMissing(error.problem, field=error.field, value=error.value) from error
+
+
+def _deleted_claim(origin: VolumeOrigin) -> Claim:
+    """A claim with that name that does not exist: no claim has its uid."""
+    return Claim(namespace=origin.claim_namespace, name=origin.claim_name, uid=ClaimUid(""))
 
 
 def _volume(created: CsiVolume, required_bytes: int) -> csi_pb2.Volume:

@@ -4,8 +4,8 @@ Nothing is removed while a pod uses a volume of the driver or a tunnel volume, u
 it. Without the tunnel, each access of the pod to its volume would hang, and without the driver, the kubelet
 could not unmount it. If such a pod starts during the removal, the removal pauses, and restores nothing.
 
-It also waits for volumes that the controller has begun to remove: nothing else would complete their removal,
-such as that of a file system that was created for a claim.
+It also waits for volumes that a running controller has begun to remove: nothing else would complete their
+removal, such as that of a file system that was created for a claim.
 
 Then the workloads are deleted one after the other: the controller, which creates and deletes volumes; the
 driver of the nodes, which mounts them; the tunnels, through which they are mounted. Each one needs the next
@@ -37,7 +37,7 @@ from kube_efs.operator.kinds import (
 )
 from kube_efs.operator.manifests import Manifest
 from kube_efs.operator.object_client import ObjectClient
-from kube_efs.operator.progress import Progress
+from kube_efs.operator.progress import Progress, is_available
 from kube_efs.operator.volumes_in_use import (
     describe_names,
     describe_pods,
@@ -74,7 +74,8 @@ class Uninstaller:
                     f" {FORCE_UNINSTALL} to true and lose access to what they have mounted"
                 )
                 return Progress(blocked=blocked, removed=removed)
-        if Component.CONTROLLER in kept and not forced:
+        controllers = [one for one in workloads if component_of(one) is Component.CONTROLLER]
+        if Component.CONTROLLER in kept and any(map(is_available, controllers)) and not forced:
             leaving = await find_volumes_being_removed(self._objects.client)
             if leaving:
                 waiting = (

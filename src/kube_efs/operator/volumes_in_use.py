@@ -8,7 +8,7 @@ from lightkube import AsyncClient
 from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim, Pod
 
 from kube_efs.kube.errors import translated
-from kube_efs.model.volumes import FINALIZER, LOOPBACK
+from kube_efs.model.volumes import FINALIZER, LOOPBACK, PROVISIONED_BY
 from kube_efs.operator.cluster_csi_driver import DRIVER_NAME
 
 _NAMES_MAX: Final = 10
@@ -37,16 +37,18 @@ async def find_volume_uses(client: AsyncClient) -> tuple[UseOfVolume, ...]:
 
 
 async def find_volumes_being_removed(client: AsyncClient) -> tuple[str, ...]:
-    """The names of the volumes that the controller has begun to remove; raises KubeError.
+    """The names of the driver's volumes that the controller has begun to remove; raises KubeError.
 
-    It deletes such a volume in Kubernetes first, and its finalizer last.
+    It deletes such a volume in Kubernetes first, and its finalizer last. Volumes that others created, or that
+    are none of the driver, do not count: perhaps nothing will ever remove them.
     """
     with translated("volumes being removed"):
         found = [
             one.metadata.name or ""
             async for one in client.list(PersistentVolume)
             if one.metadata and one.metadata.deletionTimestamp
-            if FINALIZER in (one.metadata.finalizers or ()) and _needs_kube_efs(one)
+            if FINALIZER in (one.metadata.finalizers or ())
+            if (one.metadata.annotations or {}).get(PROVISIONED_BY) == DRIVER_NAME
             if one.status and one.status.phase == "Released"
             if one.spec and one.spec.persistentVolumeReclaimPolicy == "Delete"
         ]

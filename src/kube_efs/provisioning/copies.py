@@ -92,6 +92,7 @@ class Copies:
         notice: Notice,
         first_look_seconds: float = _FIRST_LOOK_SECONDS,
         first_pause_seconds: float = FIRST_PAUSE_SECONDS,
+        accepts_earlier_source: bool = True,
     ) -> None:
         self._sources = sources
         self._reservations = reservations
@@ -99,6 +100,7 @@ class Copies:
         self._notice = notice
         self._first_look_seconds = first_look_seconds
         self._first_pause_seconds = first_pause_seconds
+        self._accepts_earlier_source = accepts_earlier_source
         # By the key of the copy: the pause before its next attempt.
         self._pauses: dict[str, float] = {}
 
@@ -216,11 +218,14 @@ class Copies:
     async def _copied(self, directories: Directories, target: Location, terms: CopyTerms) -> Copied | None:
         """The copy; None if it is complete, and of an earlier source: a claim of its name was deleted since.
 
-        The claim has its copy then, because its volume object alone was missing.
+        The claim has its copy then, because its volume object alone was missing. Raises CopyDiffers for a
+        caller who names the source in each request: CSI requires an error when it is another one.
         """
         try:
             return await directories.copy(target, terms)
         except CopyDiffers as error:
+            if not self._accepts_earlier_source:
+                raise
             log.info("copy-of-an-earlier-source", location=str(target), reason=str(error))
             return None
 

@@ -571,6 +571,22 @@ async def test_copy_does_not_follow_another_claim_of_that_name(stub: Stub, world
     assert (world.told, world.folders.discarded) == ([], [])
 
 
+async def test_copy_for_a_claim_that_was_created_again_ends(stub: Stub, world: CsiWorld) -> None:
+    world.sources.by_handle[f"efs:{OLD}"] = OLD_DATA
+    world.claims.add("team", "data", labels={}, annotations={})
+    name = "pvc-1d7aca11-5dba-4bf4-9ed3-57a0a1a30e2f"
+    await stub.CreateVolume(wanted(name, volume_content_source=OF_VOLUME, parameters=NAMED))
+    assert world.folders.copies == []
+
+
+async def test_copy_of_another_source_is_not_the_requested_volume(stub: Stub, world: CsiWorld) -> None:
+    world.sources.by_handle[f"efs:{OLD}"] = OLD_DATA
+    world.claims.add("team", "data", labels={}, annotations={})
+    world.folders.copy_fault = CopyDiffers("is the name of a copy of another directory", field="copy")
+    request = wanted("pvc-uid-of-data", volume_content_source=OF_VOLUME, parameters=NAMED)
+    assert (await refused(stub.CreateVolume(request)))[0] is StatusCode.ALREADY_EXISTS
+
+
 @pytest.mark.parametrize(
     ("parameters", "text"),
     [

@@ -2,7 +2,9 @@
 
 from typing import cast
 
+import pytest
 from lightkube import AsyncClient
+from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim, Pod
 from lightkube.types import PatchType
 
@@ -66,10 +68,19 @@ async def test_removal_that_is_blocked_half_way_says_what_is_removed(kube: Async
     assert progress.removed == {Component.CONTROLLER}
 
 
-async def leaving_volume(kube: AsyncClient, policy: str) -> None:
+async def controller_runs(kube: AsyncClient) -> None:
+    status = {"status": {"replicas": 1, "readyReplicas": 1, "availableReplicas": 1}}
+    async for one in kube.list(Deployment, namespace="*"):
+        assert one.metadata
+        name, namespace = str(one.metadata.name), one.metadata.namespace
+        await kube.patch(Deployment.Status, name, status, namespace=namespace, patch_type=PatchType.MERGE)
+
+
+async def leaving_volume(kube: AsyncClient, policy: str, provisioner: str = "efs.csi.aws.com") -> None:
     """A released volume that is Terminating until the controller has removed its data."""
+    made_by = {"pv.kubernetes.io/provisioned-by": provisioner}
     volume = {
-        "metadata": {"name": "leaving", "finalizers": [FINALIZER]},
+        "metadata": {"name": "leaving", "finalizers": [FINALIZER], "annotations": made_by},
         "spec": {
             "capacity": {"storage": "1Gi"},
             "accessModes": ["ReadWriteMany"],
@@ -85,6 +96,7 @@ async def leaving_volume(kube: AsyncClient, policy: str) -> None:
 
 async def test_controller_first_completes_the_removal_of_volumes(kube: AsyncClient) -> None:
     uninstaller = await uninstaller_of(kube)
+    await controller_runs(kube)
     await leaving_volume(kube, "Delete")
 
     progress = await uninstaller.step(forced=False)
@@ -106,8 +118,21 @@ async def test_forced_removal_waits_for_no_volume(kube: AsyncClient) -> None:
     assert progress.removed == {Component.CONTROLLER}
 
 
-async def test_volumes_that_are_kept_delay_no_removal(kube: AsyncClient) -> None:
+async def test_controller_that_does_not_run_is_not_waited_for(kube: AsyncClient) -> None:
     uninstaller = await uninstaller_of(kube)
-    await leaving_volume(kube, "Retain")
+    await leaving_volume(kube, "Delete")
+    progress = await uninstaller.step(forced=False)
+    assert progress.removed == {Component.CONTROLLER}
+
+
+@pytest.mark.parametrize(
+    ("policy", "provisioner"), [("Retain", "efs.csi.aws.com"), ("Delete", "another.example.com")]
+)
+async def test_volumes_that_the_controller_keeps_delay_no_removal(
+    kube: AsyncClient, policy: str, provisioner: str
+) -> None:
+    uninstaller = await uninstaller_of(kube)
+    await controller_runs(kube)
+    await leaving_volume(kube, policy, provisioner)
     progress = await uninstaller.step(forced=False)
     assert progress.removed == {Component.CONTROLLER}

@@ -67,6 +67,8 @@ def given_copies(
     reservations: DirectoryReservations | None = None,
     notice: Callable[[Claim, str], None] = lambda _claim, _text: None,
     is_gone: IsGone = _is_there,
+    *,
+    accepts_earlier_source: bool = True,
 ) -> tuple[Copies, GivenSources]:
     """Copies from the sources that a test gives."""
     sources = GivenSources()
@@ -75,5 +77,6 @@ def given_copies(
         reservations=reservations or DirectoryReservations(),
         is_gone=is_gone,
         notice=notice,
+        accepts_earlier_source=accepts_earlier_source,
     )
     return copies, sources

@@ -27,16 +27,20 @@ class Attempts:
         """What could not be checked so far."""
         return tuple(self._gaps)
 
-    async def look(self, what: str, work: Awaitable[_Answer], *, area: Area = Area.PROBE) -> _Answer | None:
-        """The result; None if the read failed, also by its timeout, or if AWS does not have it any more."""
+    async def look(
+        self, what: str, work: Awaitable[_Answer], *, area: Area = Area.PROBE, was_listed: bool = False
+    ) -> _Answer | None:
+        """The result; None if the read failed, also by its timeout.
+
+        ``was_listed``: AWS listed the object a moment ago. If it does not exist now, that is no gap.
+        """
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 return await work
         except TimeoutError:
             self.miss(what, f"no answer within {self._timeout_seconds:g} s", area=area)
         except KubeEfsError as error:
-            # What is asked for by ID was listed a moment earlier, so it was deleted meanwhile: no problem.
-            if area is Area.AWS and isinstance(error, AwsNotFound):
+            if was_listed and isinstance(error, AwsNotFound):
                 return None
             self.miss(what, problem_of(error), area=area, remedy=error.remedy)
         except Exception as error:

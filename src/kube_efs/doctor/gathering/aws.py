@@ -108,7 +108,9 @@ async def _with_made(
 
 async def _access_points(gateway: AwsGateway, file_system_id: FileSystemId, attempts: Attempts) -> int | None:
     what = f"the access points of {file_system_id}"
-    found = await attempts.look(what, gateway.access_points.list(file_system_id), area=Area.AWS)
+    found = await attempts.look(
+        what, gateway.access_points.list(file_system_id), area=Area.AWS, was_listed=True
+    )
     return None if found is None else len(found)
 
 
@@ -117,7 +119,9 @@ async def _with_mount_targets(
 ) -> FileSystem | None:
     what = f"the mount targets of {system.file_system_id}"
     calls = gateway if system.kind is FileSystemKind.EFS else gateway.s3_files
-    targets = await attempts.look(what, calls.mount_targets(system.file_system_id), area=Area.AWS)
+    targets = await attempts.look(
+        what, calls.mount_targets(system.file_system_id), area=Area.AWS, was_listed=True
+    )
     return None if targets is None else replace(system, mount_targets=targets)
 
 
@@ -181,7 +185,7 @@ async def _groups_of_targets(
 
     async def of(kind: FileSystemKind, target_id: MountTargetId) -> tuple[MountTargetId, tuple[str, ...]]:
         what = f"the security groups of mount target {target_id}"
-        found = await attempts.look(what, calls[kind](target_id), area=Area.AWS)
+        found = await attempts.look(what, calls[kind](target_id), area=Area.AWS, was_listed=True)
         return target_id, found or ()
 
     found = await asyncio.gather(

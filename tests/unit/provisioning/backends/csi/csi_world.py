@@ -331,6 +331,7 @@ class CsiWorld:
             guards.reservations,
             lambda claim, text: self.told.append((claim.name, text)),
             self.claims.is_gone,
+            accepts_earlier_source=False,
         )
         directories = CsiDirectories(
             self.folders,

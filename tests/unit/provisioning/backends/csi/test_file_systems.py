@@ -642,19 +642,38 @@ def test_strangers_volume_keeps_the_file_system(scope: str) -> None:
     run(test)
 
 
-def test_volumes_of_worker_pods_do_not_keep_the_file_system() -> None:
+def of_worker(name: str, handle: VolumeHandle, *, claim: str = "") -> Volume:
+    """The volume of a worker pod that mounts the root with the driver; it is deleted after the pod."""
+    return Volume(
+        name=name,
+        reclaim_policy=ReclaimPolicy.RETAIN,
+        storage_class=ROOT_CLASS,
+        claim=ClaimReference(namespace="kube-efs", name=claim or name),
+        csi=CsiSource(driver=DRIVER, handle=handle.file_system_id),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "claim"),
+    [("efs-empty-1", ""), ("efs-copy-1", ""), ("efs-usage-1", ""), ("efs-list-1", "of-a-user")],
+)
+def test_worker_pod_that_is_not_for_listing_keeps_the_file_system(name: str, claim: str) -> None:
+    async def test() -> None:
+        driver = Driver(AwsAccount())
+        handle = await driver.create(wanted())
+        driver.index.put_volume(of_worker(name, handle, claim=claim))
+        with pytest.raises(RemovalRefused, match=name):
+            await driver.volumes.delete(handle)
+
+    run(test)
+
+
+def test_worker_pod_that_looks_for_snapshots_does_not_keep_the_file_system() -> None:
     async def test() -> None:
         account = AwsAccount()
         driver = Driver(account)
         handle = await driver.create(wanted())
-        # The pod that looks for snapshots mounts the root with the driver, and its volume is deleted later.
-        of_worker = Volume(
-            name="efs-list-1",
-            reclaim_policy=ReclaimPolicy.RETAIN,
-            storage_class=ROOT_CLASS,
-            csi=CsiSource(driver=DRIVER, handle=handle.file_system_id),
-        )
-        driver.index.put_volume(of_worker)
+        driver.index.put_volume(of_worker("efs-list-1", handle))
         await driver.volumes.delete(handle)
         await asyncio.sleep(10)
         account.advance()
