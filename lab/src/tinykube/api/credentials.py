@@ -11,8 +11,8 @@ import yaml
 
 from tiny_ca.authority import Authority
 
-# In a kubeconfig, whose names only its readers see.
-_NAME = "embedded"
+# The cluster, user and context in a kubeconfig, as the pages show them.
+_NAME = "kube-efs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
