@@ -165,7 +165,7 @@ class ControllerService(csi_pb2_grpc.ControllerServicer):
         repeats the call. An answer that is not ready would allow applications to write again.
         """
         if self._snapshots is None:
-            raise NotImplementedError
+            raise NotImplementedError  # without worker pods, snapshots are not announced
         if not request.name:
             raise InvalidArgument("is missing", field="name", remedy="give the snapshot a name")
         if not request.source_volume_id:
@@ -186,7 +186,7 @@ class ControllerService(csi_pb2_grpc.ControllerServicer):
     ) -> csi_pb2.DeleteSnapshotResponse:
         """Delete the snapshot; an ID that is not ours is ignored, without an error."""
         if self._snapshots is None:
-            raise NotImplementedError
+            raise NotImplementedError  # as above
         if not request.snapshot_id:
             raise InvalidArgument("is missing", field="snapshot_id", remedy="give the snapshot's ID")
         async with self._exclusive(request.snapshot_id):
