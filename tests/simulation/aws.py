@@ -177,7 +177,17 @@ class Connection:
                 self._delete_access_point(given["AccessPointId"])
                 return {}
         answer = self._efs.account.call(operation, given)
+        self._follow(operation, given, answer)
+        return answer
+
+    def _follow(self, operation: str, given: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
+        """What else a call to the account changes."""
         match operation:
+            case "CreateMountTarget":
+                self._efs.file_systems[given["FileSystemId"]].had_targets = True
+            case "DeleteMountTarget":
+                target = self._efs.account.mount_targets[given["MountTargetId"]]
+                self._efs.check_mounts(target["FileSystemId"])
             case "CreateFileSystem":
                 made = self._efs.add(answer["FileSystemId"])
                 made.made_by, made.since = self._process.name, self._loop.time()
@@ -187,7 +197,6 @@ class Connection:
                 self._efs.delete(given["FileSystemId"])
             case "TagResource":
                 self._history.note("AWS tags {} with {}", given["ResourceId"], given["Tags"][0]["Value"])
-        return answer
 
     def _carry_out_on_s3_files(self, operation: str, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """The same for S3 Files, with the names of members as for EFS.

@@ -205,6 +205,8 @@ class _Container:
         self.hang_rate = 0.0
         self.is_dead = False
         self.result: tuple[int, str] | None = None
+        # The file system that it may change or read for long.
+        self.uses: str | None = None
         # The source that it copies now.
         self.copying: tuple[str, Parts] | None = None
 
@@ -254,6 +256,14 @@ class Nodes:
             self._register(node)
         server.observers.append(self._changed)
         efs.being_copied = self._being_copied
+        efs.mounted_by = self._mounted_by
+
+    def _mounted_by(self, file_system_id: str) -> Iterator[str]:
+        for node in self.all:
+            for one in node.containers.values():
+                is_running = one.result is None and not one.is_dead and self._pod(one.uid) is not None
+                if one.uses == file_system_id and is_running:
+                    yield one.name
 
     def _being_copied(self) -> Iterator[tuple[str, Parts]]:
         for node in self.all:
@@ -406,6 +416,7 @@ class Nodes:
             return
         container = node.containers[pod["metadata"]["uid"]] = _Container(node, pod)
         arguments = [one.replace("$$", "$") for one in pod["spec"]["containers"][0]["args"]]
+        container.uses = None if Action.LIST in arguments else file_system.file_system_id
         container.hang_rate = self._removals_hang if Action.REMOVE in arguments else self._hang_rate
         container.work = self._work(container, file_system, arguments)
         self._history.note(
@@ -417,6 +428,7 @@ class Nodes:
             lambda body: body.update(status=_status("Running", {"running": {}})),
             container.namespace,
         )
+        self._efs.check_mounts(file_system.file_system_id)
         deadline = float(pod["spec"].get("activeDeadlineSeconds") or 600)
         self._loop.after(deadline, self._expire, container)
         self._go_on(container)

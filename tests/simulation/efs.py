@@ -66,7 +66,7 @@ class FileSystem:
     """A file system; ``listed`` is whether AWS lists it, and ``since`` the time since then.
 
     ``is_full`` is whether nothing can be created in it. ``made_by`` is the process that created it for
-    claims. A deleted one stays known, without data.
+    claims, and ``had_targets`` whether it has had mount targets. A deleted one stays known, without data.
     """
 
     file_system_id: str
@@ -76,6 +76,7 @@ class FileSystem:
     is_full: bool = False
     since: float = 0.0
     made_by: str = ""
+    had_targets: bool = False
     kind: FileSystemKind = FileSystemKind.EFS
     is_deleted: bool = False
     copies: dict[str, Copy] = field(default_factory=dict)
@@ -111,6 +112,10 @@ class Efs:
         self.on_removal: list[RemovalObserver] = []
         self.on_access_point_removal: list[Callable[[dict[str, Any]], None]] = []
         self.on_file_system_removal: list[Callable[[FileSystem], None]] = []
+        # Called with a file system and a pod that has it mounted, or mounts it, without mount targets.
+        self.on_lost_mount: list[Callable[[str, str], None]] = []
+        # The running pods that have a file system mounted, except those that list directories.
+        self.mounted_by: Callable[[str], Iterable[str]] = lambda _: ()
         # The file systems that were created for claims, with their mount targets and security groups.
         self.account = AwsAccount(self.access_points)
         # File system and directory of each source that a pod copies at this moment.
@@ -136,6 +141,17 @@ class Efs:
         for observer in self.on_file_system_removal:
             observer(found)
         found.root, found.listed, found.is_deleted = Directory(), False, True
+
+    def check_mounts(self, file_system_id: str) -> None:
+        """Call the observers if the file system is mounted, but has no mount targets any more."""
+        found = self.file_systems[file_system_id]
+        targets = [one for one in self.account.mount_targets.values() if one["LifeCycleState"] != "deleting"]
+        has_server = any(one["FileSystemId"] == file_system_id for one in targets)
+        # A file system that was deleted may be known to a controller for a while; such a pod ends in time.
+        is_lost = found.had_targets and not found.is_deleted and not has_server
+        for pod in self.mounted_by(file_system_id) if is_lost else ():
+            for observer in self.on_lost_mount:
+                observer(file_system_id, pod)
 
     def move_to_trash(self, file_system: FileSystem, parts: Parts, name: str, why: str) -> bool:
         """Rename the directory into the trash, if it exists."""

@@ -149,6 +149,7 @@ class Invariants:
         efs.on_removal.append(self._directory_goes)
         efs.on_access_point_removal.append(self._access_point_goes)
         efs.on_file_system_removal.append(self._file_system_goes)
+        efs.on_lost_mount.append(self._mount_is_lost)
         self.violation: Violation | None = None
         self._authors: dict[str, str] = {}
         self._ports: Mapping[int, str] = {}
@@ -458,6 +459,10 @@ class Invariants:
         self._judge(causes, [one for one in on if not one.is_gone], text)
         if not causes and (on or file_system.root.is_used):
             self.fail(f"{text}, though no released volume was on it")
+
+    def _mount_is_lost(self, file_system_id: str, pod: str) -> None:
+        """A mount without a server hangs, and with it the pod and its deletion."""
+        self.fail(f"{pod} uses {file_system_id}, which has no mount targets any more")
 
     def _judge(self, causes: list[Record], hit: list[Record], text: str) -> None:
         for record in hit:

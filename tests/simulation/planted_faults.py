@@ -64,6 +64,7 @@ PORTS: Final = re.compile(r"port .* two owners")
 IDS: Final = re.compile(r"group id .* two owners")
 TUNNELS: Final = re.compile(r"loses its tunnel")
 MISPLACED: Final = re.compile(r"have that directory")
+HUNG: Final = re.compile(r"has no mount targets")
 TWICE: Final = re.compile(r"has two volumes")
 
 _POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
@@ -647,6 +648,18 @@ def file_systems_are_removed_with_any_volume() -> None:
         return ""
 
     _put(Guards, "_check_file_system", nothing)
+
+
+@planted_fault(HUNG, "own file systems")
+def removals_of_file_systems_do_not_wait_for_worker_pods() -> None:
+    """The mount targets are deleted while a pod measures or empties the trash."""
+    _put(CsiDirectories, "unused", _nothing)
+
+
+@planted_fault(HUNG, "own file systems")
+def worker_pods_start_on_file_systems_that_are_removed() -> None:
+    """A pod that empties the trash does not look for a removal that has begun."""
+    _put(WorkerPool, "_confirm_stay", _nothing)
 
 
 @planted_fault(LEFTOVERS, "own file systems")

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import structlog
@@ -31,11 +32,15 @@ from kube_efs.provisioning.backends.csi.file_systems import FileSystems
 from kube_efs.provisioning.backends.csi.volumes import CsiVolumes
 from kube_efs.provisioning.copies import FIRST_PAUSE_SECONDS, Copies
 from kube_efs.provisioning.data_sources import DataSources
-from kube_efs.provisioning.guards import AccessPointRoots, Guards
+from kube_efs.provisioning.guards import Guards
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.contract import Directories
+from kube_efs.provisioning.workers.pod_objects import LEADER, WorkerOptions
+from kube_efs.provisioning.workers.pool import WorkerPool
+from kube_efs.provisioning.workers.roots import is_root_of_pod
 from kube_efs.settings.controller import ControllerSettings
-from kube_efs.telemetry.metrics import AwsMetrics
+from kube_efs.settings.directories import BackendName
+from kube_efs.telemetry.metrics import AwsMetrics, ControllerMetrics
 
 log = structlog.get_logger(__name__)
 
@@ -154,14 +159,35 @@ def copies_of(
     )
 
 
-def access_point_roots(accounts: Accounts) -> AccessPointRoots:
-    """Lists the access points of a file system in AWS at each call."""
+def worker_pool(
+    settings: ControllerSettings,
+    client: AsyncClient,
+    metrics: ControllerMetrics,
+    file_systems: FileSystems,
+    *,
+    name: str = LEADER,
+) -> WorkerPool:
+    """The worker pods of the leader, or of the CSI socket of a replica."""
+    creates_file_systems = BackendName.CSI in settings.backends
+    return WorkerPool(
+        client,
+        WorkerOptions.from_settings(settings, pool=name),
+        metrics,
+        check_stays=file_systems.check_stays if creates_file_systems else None,
+    )
+
+
+def guards_of(
+    settings: ControllerSettings, index: VolumeIndex, store: VolumeStore, accounts: Accounts
+) -> Guards:
+    """The guards of all removals of a process; they list the access points in AWS at each check."""
 
     async def roots(location: Location, role: CrossAccountRole | None) -> Sequence[AccessPoint]:
         account = await accounts.of(role)
         return await account.access_points[location.kind].roots(location.file_system_id)
 
-    return roots
+    is_of_worker = partial(is_root_of_pod, namespace=settings.namespace)
+    return Guards(index=index, store=store, roots=roots, is_of_worker=is_of_worker)
 
 
 def csi_service(

@@ -14,12 +14,13 @@ from prometheus_client import CollectorRegistry
 
 from kube_efs.controllers.csi import (
     Aws,
-    access_point_roots,
     copies_of,
     csi_service,
     data_sources,
     file_systems_of,
+    guards_of,
     open_accounts,
+    worker_pool,
 )
 from kube_efs.controllers.events import ProvisioningEvents
 from kube_efs.controllers.volumes import read_volume_object
@@ -31,11 +32,8 @@ from kube_efs.kube.claims import ClaimStore
 from kube_efs.kube.events import CONTROLLER, EventRecorder
 from kube_efs.kube.volumes import VolumeStore
 from kube_efs.kube.watching import Applied, Deleted, Listed, follow
-from kube_efs.provisioning.guards import Guards
 from kube_efs.provisioning.snapshots import Snapshots
 from kube_efs.provisioning.volume_index import VolumeIndex
-from kube_efs.provisioning.workers.pod_objects import WorkerOptions
-from kube_efs.provisioning.workers.pool import WorkerPool
 from kube_efs.settings.controller import ControllerSettings
 from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.metrics import ControllerMetrics, CsiMetrics
@@ -74,19 +72,17 @@ async def open_controller(
 ) -> ControllerService:
     """The calls of the service, when all volumes are known; they work while the stack is open."""
     index, listed = VolumeIndex(), asyncio.Event()
+    file_systems = file_systems_of(settings, client, aws, lambda _claim, _progress: None)
     workers = None
     if settings.has_workers:
-        pool = WorkerPool(
-            client, WorkerOptions.from_settings(settings, pool=f"csi-{settings.identity}"), metrics
-        )
+        pool = worker_pool(settings, client, metrics, file_systems, name=f"csi-{settings.identity}")
         workers = await stack.enter_async_context(pool)
     accounts = await open_accounts(stack, settings, aws, index)
-    guards = Guards(index=index, store=VolumeStore(client), roots=access_point_roots(accounts))
+    guards = guards_of(settings, index, VolumeStore(client), accounts)
     sources = data_sources(client, index, accounts)
     recorder = EventRecorder(client, component=CONTROLLER, host=settings.identity)
     events = ProvisioningEvents(ClaimStore(client), await stack.enter_async_context(recorder))
     copies = copies_of(client, sources, guards, events.copying, for_csi_provisioner=True)
-    file_systems = file_systems_of(settings, client, aws, lambda _claim, _progress: None)
     service = csi_service(
         settings,
         index,

@@ -34,13 +34,14 @@ from kube_efs.controllers.claims import ClaimController, watch_claims, watch_cla
 from kube_efs.controllers.csi import (
     Aws,
     CsiService,
-    access_point_roots,
     copies_of,
     csi_backend,
     csi_service,
     data_sources,
     file_systems_of,
+    guards_of,
     open_accounts,
+    worker_pool,
 )
 from kube_efs.controllers.directory_backends import DirectoryService, directory_backend
 from kube_efs.controllers.events import ProvisioningEvents
@@ -76,10 +77,8 @@ from kube_efs.provisioning.backends.tunnel import TunnelBackend
 from kube_efs.provisioning.copies import Copies
 from kube_efs.provisioning.engine import Backend, Engine
 from kube_efs.provisioning.expansion import Expansions
-from kube_efs.provisioning.guards import Guards
 from kube_efs.provisioning.snapshots import Snapshots
 from kube_efs.provisioning.volume_index import VolumeIndex
-from kube_efs.provisioning.workers.pod_objects import WorkerOptions
 from kube_efs.provisioning.workers.pool import WorkerPool
 from kube_efs.settings.controller import ControllerSettings
 from kube_efs.settings.directories import BackendName
@@ -127,16 +126,16 @@ async def lead(context: LeaderContext) -> None:
         claim_store = ClaimStore(client)
         events = ProvisioningEvents(claim_store, await stack.enter_async_context(recorder))
         pool = csi = None
+        file_systems = file_systems_of(settings, client, context.aws, events.creating_file_system)
         if settings.has_workers:
             pool = await stack.enter_async_context(
-                WorkerPool(client, WorkerOptions.from_settings(settings), context.metrics)
+                worker_pool(settings, client, context.metrics, file_systems)
             )
         store = VolumeStore(client)
         accounts = await open_accounts(stack, settings, context.aws, index)
-        guards = Guards(index=index, store=store, roots=access_point_roots(accounts))
+        guards = guards_of(settings, index, store, accounts)
         sources = data_sources(client, index, accounts)
         copies = copies_of(client, sources, guards, events.copying)
-        file_systems = file_systems_of(settings, client, context.aws, events.creating_file_system)
         directories, backends = _nfs_backends(context, index, pool, copies, claim_store)
         if BackendName.CSI in settings.backends and settings.csi_endpoint is None:
             csi = csi_service(
@@ -197,7 +196,9 @@ async def lead(context: LeaderContext) -> None:
         for name, duty in _duties(context, index, recorder, pool=pool, csi=csi):
             tasks.create_task(context.duties.keep(name, duty))
         if BackendName.CSI in settings.backends:
-            unfinished = UnfinishedFileSystems(file_systems, guards, claim_store, context.aws.metrics)
+            unfinished = UnfinishedFileSystems(
+                file_systems, guards, claim_store, context.aws.metrics, directories=pool
+            )
             tasks.create_task(context.duties.keep("unfinished file systems", unfinished.run))
         if csi and pool:
             snapshots = Snapshots(

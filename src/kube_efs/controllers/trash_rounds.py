@@ -25,6 +25,7 @@ from lightkube.resources.core_v1 import PersistentVolumeClaim
 from kube_efs.kube.errors import translated
 from kube_efs.kube.events import EventRecorder, EventType, Subject
 from kube_efs.model.csi.claims import DRIVER
+from kube_efs.model.csi.errors import VolumePending
 from kube_efs.model.csi.parameters import ProvisioningMode, parse_parameters
 from kube_efs.model.csi.sidecar_parameters import parse_sidecar_parameters
 from kube_efs.model.efs.directories import Directory
@@ -62,7 +63,10 @@ class Emptier(Protocol):
     """A worker that empties the trash of file systems."""
 
     async def empty(self, root: Location, terms: EmptyingTerms) -> TrashReport:
-        """Empty the trash at that root as far as the terms allow; raises KubeEfsError."""
+        """Empty the trash at that root as far as the terms allow.
+
+        Raises VolumePending while the file system is being removed, and KubeEfsError.
+        """
 
     def on_removed(self, call: Callable[[FileSystemId], None]) -> None:
         """Call that whenever a directory was moved into the trash of a file system."""
@@ -179,6 +183,10 @@ class TrashRounds:
         trash.due = math.inf if self._is_alone else self._clock() + _OTHERS_SECONDS
         try:
             report = await trash.of.emptier.empty(trash.root, self._terms)
+        except VolumePending as pending:
+            # The removal of the file system also removes its trash.
+            log.info("trash-left", file_system=trash.file_system_id, reason=str(pending))
+            self._try_later(trash)
         except KubeEfsError as error:
             log.warning("trash-not-emptied", file_system=trash.file_system_id, reason=str(error))
             if came_before or trash.report.entries:

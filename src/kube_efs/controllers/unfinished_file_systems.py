@@ -20,6 +20,7 @@ from kube_efs.model.efs.ids import ClaimUid
 from kube_efs.model.errors import KubeEfsError
 from kube_efs.provisioning.backends.csi.file_systems import FileSystems
 from kube_efs.provisioning.guards import Guards, Order, Removal
+from kube_efs.provisioning.workers.contract import Directories
 from kube_efs.telemetry.metrics import AwsMetrics
 
 log = structlog.get_logger(__name__)
@@ -29,7 +30,7 @@ _AGE_SECONDS: Final = 300.0
 
 
 class UnfinishedFileSystems:
-    """Looks for them regularly; ``clock`` is in Unix seconds."""
+    """Looks for them regularly; ``clock`` is in Unix seconds, ``directories`` None without workers."""
 
     def __init__(
         self,
@@ -38,6 +39,7 @@ class UnfinishedFileSystems:
         claims: ClaimStore,
         metrics: AwsMetrics,
         *,
+        directories: Directories | None = None,
         interval_seconds: float = _AGE_SECONDS,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -45,6 +47,7 @@ class UnfinishedFileSystems:
         self._guards = guards
         self._claims = claims
         self._metrics = metrics
+        self._directories = directories
         self._interval_seconds = interval_seconds
         self._clock = clock
 
@@ -77,11 +80,16 @@ class UnfinishedFileSystems:
         try:
             async with self._guards.reservations.removing(*removal.reserved):
                 await self._file_systems.delete_unused_access_points(found, self._claim_uids)
-                ending = await self._file_systems.begin_removal(found, order, _contains_nothing)
+                ending = await self._file_systems.begin_removal(found, order, self._check_contents)
                 if ending is not None:
                     await self._file_systems.remove(ending, order, _nothing_to_delete)
         except KubeEfsError as error:
             log.warning("file-system-not-removed", file_system=found.file_system_id, reason=str(error))
+
+    async def _check_contents(self, found: MadeFileSystem) -> None:
+        """Raise WorkerFailed while a worker uses it; an unused file system contains no data."""
+        if self._directories is not None:
+            await self._directories.unused(found.file_system_id)
 
     async def _claim_uids(self) -> Collection[ClaimUid]:
         return [one.uid for one in await self._claims.list()]
@@ -90,10 +98,6 @@ class UnfinishedFileSystems:
 def _may_be_ours(claim: Claim) -> bool:
     """Whether the claim is not assigned to another provisioner."""
     return claim.storage_provisioner in {None, DRIVER}
-
-
-async def _contains_nothing(_: MadeFileSystem) -> None:
-    """An unused file system contains no data."""
 
 
 async def _nothing_to_delete() -> None:

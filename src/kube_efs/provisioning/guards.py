@@ -253,7 +253,8 @@ class Guards:
     """Checks whether data may be removed; ``roots`` is None if access points cannot exist.
 
     ``reservations`` only separate the operations of this process. ``awaited`` are the volumes that it has
-    promised to csi-provisioner.
+    promised to csi-provisioner. ``is_of_worker`` says of a volume whether it was created for a worker pod;
+    removals wait for these pods, so their volumes do not count.
     """
 
     def __init__(
@@ -262,11 +263,13 @@ class Guards:
         index: VolumeIndex,
         store: VolumeStore,
         roots: AccessPointRoots | None = None,
+        is_of_worker: Callable[[Volume], bool] = lambda _: False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._index = index
         self._store = store
         self._roots = roots
+        self._is_of_worker = is_of_worker
         self.reservations = DirectoryReservations()
         self.awaited = AwaitedVolumes(index, clock=clock)
         self._fresh = SingleFlight(self._list_volumes)
@@ -417,7 +420,7 @@ class Guards:
         staying: dict[str, bool] = {}
         for name in sorted(view.volumes_on(found.file_system_id) - itself):
             live, entrance = await self._live(name), view.access_point_of(name)
-            if live is None or live.is_finalized:
+            if live is None or live.is_finalized or self._is_of_worker(live):
                 continue
             if live.to_be_reclaimed and entrance is not None and entrance not in others:
                 # csi-provisioner deletes the object of a volume after its access point.

@@ -22,7 +22,6 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Final
 
 from kube_efs.model.claims import Claim, ReclaimPolicy, StorageClass
 from kube_efs.model.csi.claims import DRIVER
@@ -36,9 +35,6 @@ from kube_efs.model.errors import InvalidValue
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.model.volumes import Location, Volume, locate, unlocated_directory
 from kube_efs.provisioning.gid_ledger import GidLedger
-
-# The names of worker pods that list directories begin with this.
-LISTING_PODS: Final = "efs-list-"
 
 # The port of an NFS mount without the option port.
 _NFS_PORT = 2049
@@ -173,13 +169,8 @@ class VolumeIndex:
         return self._entrances.get(volume)
 
     def volumes_on(self, file_system_id: FileSystemId) -> frozenset[str]:
-        """Every volume that is known to be on the file system, in any form; it reads all volumes.
-
-        Without those of worker pods that list directories: they change nothing, and removals start some.
-        """
-        handles = {
-            name: _handle_of(volume) for name, volume in self._volumes.items() if not _is_for_listing(volume)
-        }
+        """Every volume that is known to be on the file system, in any form; it reads all volumes."""
+        handles = {name: _handle_of(volume) for name, volume in self._volumes.items()}
         by_handle = {
             name for name, handle in handles.items() if handle and handle.file_system_id == file_system_id
         }
@@ -420,12 +411,6 @@ def _port_use(volumes: Iterable[Volume]) -> PortUse:
         unnamed=None in owners,
         root=any(volume.storage_class == ROOT_CLASS for volume in volumes),
     )
-
-
-def _is_for_listing(volume: Volume) -> bool:
-    """Whether it is the volume of a worker pod that lists (``workers.pod_objects``, ``workers.roots``)."""
-    is_reserved = volume.claim is not None and volume.claim.name == volume.name
-    return volume.storage_class == ROOT_CLASS and is_reserved and volume.name.startswith(LISTING_PODS)
 
 
 def _handle_of(volume: Volume) -> VolumeHandle | None:

@@ -18,6 +18,7 @@ from kube_efs.controllers.trash_rounds import Trashes, TrashRounds
 from kube_efs.kube.events import EventRecorder, Subject
 from kube_efs.model.claims import StorageClass
 from kube_efs.model.csi.claims import DRIVER
+from kube_efs.model.csi.errors import VolumePending
 from kube_efs.model.efs.directories import Directory
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.kinds import FileSystemKind
@@ -295,6 +296,30 @@ async def test_failed_round_is_reported_only_for_a_trash_that_is_not_empty(
         "File system fs-b: the trash could not be emptied: worker pod: 'efs-empty-x' did not end after 360 "
         "s. It is retried"
     )
+
+
+async def test_trash_of_a_file_system_that_is_removed_is_left_without_an_event(
+    world: World, eventually: Eventually
+) -> None:
+    world.bin.throw_away(A)
+    world.bin.error = VolumePending("is being removed", field="file system", value="fs-a")
+    async with running(world):
+        world.bin.throw_away(A)
+        await world.later(2)
+        assert world.bin.left[A] == 2
+        world.bin.error = None
+        await world.later(120)
+        assert world.bin.left[A] == 0
+
+        async def told() -> bool:
+            return len(await world.events()) == 1
+
+        world.bin.error = WorkerFailed("has failed", field="worker pod", value="efs-empty-x")
+        world.bin.throw_away(A)
+        await world.later(2)
+        await eventually(told)
+    (failed,) = await world.events()
+    assert "has failed" in failed[2]
 
 
 async def test_error_stops_neither_the_rounds_nor_the_controller(world: World) -> None:

@@ -7,7 +7,7 @@ from kube_efs.model.copies import Copied, CopyProgress, CopySource, CopyTerms
 from kube_efs.model.csi.cross_account import CrossAccountRole
 from kube_efs.model.csi.errors import VolumeMissing
 from kube_efs.model.csi.volume_handles import VolumeHandle
-from kube_efs.model.efs.ids import ClaimUid
+from kube_efs.model.efs.ids import ClaimUid, FileSystemId
 from kube_efs.model.errors import WorkerFailed
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning.copies import Copies, IsGone
@@ -39,12 +39,18 @@ class CopiedFolders:
         self.stopped: list[Location] = []
         self.discarded: list[tuple[Location, str]] = []
         self.copy_fault: WorkerFailed | None = None
+        self.user: WorkerFailed | None = None
 
     async def copy(self, target: Location, terms: CopyTerms) -> Copied:
         if self.copy_fault:
             raise self.copy_fault
         self.copies.append((target, terms))
         return Copied(progress=CopyProgress(entries=3, copied_bytes=2048), finished=1_700_000_000.5)
+
+    async def unused(self, file_system_id: FileSystemId) -> None:
+        """Raise the error of the test, if it has set one."""
+        if self.user:
+            raise self.user
 
     async def copy_ended(self, target: Location) -> None:
         """No other process copies."""

@@ -5,6 +5,7 @@ from typing import Protocol, TypeAlias
 
 from kube_efs.model.copies import Copied, CopyProgress, CopyTerms
 from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.usage import MeasuredDirectory
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning.guards import Order, Removal
@@ -33,6 +34,13 @@ class Directories(Protocol):
         """Return when no earlier order of another process can still change the directory.
 
         Raises WorkerFailed while one can, and KubeError.
+        """
+
+    async def unused(self, file_system_id: FileSystemId) -> None:
+        """Return when no worker uses the file system, also none that starts later.
+
+        The caller has recorded before that the file system is being removed. Workers that list directories do
+        not count. Raises WorkerFailed while one uses it, and KubeError.
         """
 
     async def children(self, location: Location) -> Sequence[FoundDirectory]:

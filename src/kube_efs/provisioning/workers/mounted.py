@@ -172,6 +172,9 @@ class MountedDirectories(AbstractAsyncContextManager["MountedDirectories"]):
     async def settled(self, location: Location) -> None:
         """Nothing to wait for: only this process removes directories, and none gets a name twice."""
 
+    async def unused(self, file_system_id: FileSystemId) -> None:
+        """Nothing to wait for: administrators mounted the file systems, and none was created for claims."""
+
     async def children(self, location: Location) -> Sequence[FoundDirectory]:
         """The directories in this one; none when it does not exist; raises InvalidValue and WorkerFailed."""
         mount, directory = self._place(location, InvalidValue)

@@ -21,11 +21,13 @@ from kube_efs.settings.controller import ControllerSettings
 
 LEADER = "leader"
 MOUNT_PATH = "/efs"
-CHANGING = frozenset({Action.MAKE, Action.REMOVE, Action.COPY})
+_CHANGING = frozenset({Action.MAKE, Action.REMOVE, Action.COPY})
+# A removal of the whole file system starts these itself, so they need no confirmation.
+_UNCONFIRMED = frozenset({Action.LIST})
 # A copy that takes longer continues in another pod.
 COPY_SECONDS = 24 * 3600
 
-# The scheduling gate of a pod that changes directories, until its order is confirmed.
+# The scheduling gate of a pod until its order is confirmed.
 _GATE = f"{PREFIX}/order"
 _POOL = f"{PREFIX}/worker-pool"
 _NAME_MAX = 63
@@ -179,6 +181,11 @@ class ObservedPod:
         """How long it may work, if it says so; Kubernetes ends it then."""
         return self.pod.spec.activeDeadlineSeconds if self.pod.spec else None
 
+    def uses(self, file_system_id: FileSystemId) -> bool:
+        """Whether it mounts the file system, or may do so later, for more than a list of directories."""
+        is_on = not self.has_ended and self.file_system_id == file_system_id
+        return is_on and self.order.action not in _UNCONFIRMED
+
     def is_near(self, file_system_id: FileSystemId, directories: Iterable[Directory]) -> bool:
         """Whether it can still change one of these directories, or one above or below them."""
         own = self.order.directories
@@ -189,7 +196,7 @@ class ObservedPod:
 
         Nothing else may change the directories of one of the two, or remove what the other one copies.
         """
-        if not self._may_change(file_system_id):
+        if not self._may_change(file_system_id) or not _changes(order.action):
             return False
         own, theirs = self.order.directories, order.directories or ()
         if own is None or _are_near(own, theirs):
@@ -201,8 +208,8 @@ class ObservedPod:
         return False
 
     def _may_change(self, file_system_id: FileSystemId) -> bool:
-        may_change = self.order.action is None or self.order.action in CHANGING
-        return may_change and not self.has_ended and self.file_system_id == file_system_id
+        is_on = not self.has_ended and self.file_system_id == file_system_id
+        return is_on and _changes(self.order.action)
 
     @property
     def _metadata(self) -> ObjectMeta:
@@ -211,6 +218,11 @@ class ObservedPod:
     @property
     def _phase(self) -> str | None:
         return self.pod.status.phase if self.pod.status else None
+
+
+def _changes(action: Action | None) -> bool:
+    """Whether a pod changes its directories; None is an action that this version does not know."""
+    return action is None or action in _CHANGING
 
 
 def _are_near(some: Iterable[Directory], others: Iterable[Directory]) -> bool:
@@ -233,7 +245,7 @@ def pod_for(
     options: WorkerOptions,
     placement: Placement,
 ) -> Pod:
-    """A Pod for the job; one that changes directories has a gate, and runs after its removal."""
+    """A Pod for the job; it has a gate, and runs after its removal, unless it only lists directories."""
     name = _pod_name(file_system_id, job.action, items[0].directory)
     return build_worker_pod(
         WorkerPod(
@@ -250,7 +262,7 @@ def pod_for(
             node_selector=placement.node_selector,
             node_terms=placement.terms,
             preferred_nodes=placement.preferred,
-            gate=_GATE if job.action in CHANGING else None,
+            gate=None if job.action in _UNCONFIRMED else _GATE,
         )
     )
 

@@ -16,6 +16,10 @@ late request to remove the gate finds no pod, or a pod with the same valid order
 until the pod has ended. This is true for any number of leaders, and for several pools of workers in one
 namespace. Each pod names the pool that created it: no pool deletes a pod that another pool has not read yet.
 
+A file system that was created for claims is removed in the same manner. A removal first records that it has
+begun, and then waits until no pod uses the file system (``unused``). A pod that measures or empties the trash
+starts after its creator has seen no such record. So no mount loses its server.
+
 No pod creates access points. Their creator checks for pods after the creation (``settled``), and the
 orders of pods check for access points when they are confirmed. Again, each publishes before it checks.
 
@@ -70,7 +74,6 @@ from kube_efs.provisioning.workers.orders import (
 )
 from kube_efs.provisioning.workers.placement import WorkerPlacement
 from kube_efs.provisioning.workers.pod_objects import (
-    CHANGING,
     ObservedPod,
     WorkerOptions,
     observe_pod,
@@ -84,6 +87,8 @@ log = structlog.get_logger(__name__)
 
 _RETRY_SECONDS = 1.0
 _SWEEP_SECONDS = 1.0
+# An empty trash takes a moment. csi-provisioner waits 15 s for an answer.
+_UNUSED_SECONDS = 8.0
 _LIFTS_TRIED = 3
 # The creator of an older gated pod has most likely abandoned it.
 _YOUNG_SECONDS = 30.0
@@ -234,7 +239,7 @@ class WorkerPods:
             created = await self._create(pod)
             if self._options.with_driver:
                 await self._create_root(created, root.kind)
-            if job.action in CHANGING:
+            if pod.is_gated:
                 await self._start(created, confirm)
             ended = await self._ended(created, avoided)
             if file_system_id in self._denials:
@@ -303,6 +308,17 @@ class WorkerPods:
                 continue
             if not (other.is_gated and await self._delete_unchanged(other)):
                 raise self._busy(other)
+
+    async def unused(self, file_system_id: FileSystemId) -> None:
+        """Return when no pod uses the file system, also none that starts later; raises Busy, KubeError.
+
+        Pods that list directories do not count.
+        """
+        until = asyncio.get_running_loop().time() + _UNUSED_SECONDS
+        while user := next((one for one in await self._all_now() if one.uses(file_system_id)), None):
+            if asyncio.get_running_loop().time() > until:
+                raise self._busy(user, "its file system")
+            await self.changed(within_seconds=_RETRY_SECONDS)
 
     def _may_withdraw(self, other: ObservedPod, *, by: str) -> bool:
         """Whether this other gated pod may be deleted; of two young ones, the lower name stays."""
@@ -534,12 +550,12 @@ class WorkerPods:
             found = self._client.list(Pod, namespace=self._options.namespace, labels=dict(WORKER_LABELS))
             return [self._observed(pod) async for pod in found]
 
-    def _busy(self, pod: ObservedPod) -> Busy:
+    def _busy(self, pod: ObservedPod, what: str = "this directory") -> Busy:
         remedy = (
             "it is retried; if that machine is permanently off, delete its Node, or taint it with "
             "node.kubernetes.io/out-of-service"
         )
-        problem = f"works on this directory on {pod.node or 'no node yet'}"
+        problem = f"works on {what} on {pod.node or 'no node yet'}"
         return Busy(problem, field="worker pod", value=pod.name, remedy=remedy)
 
     def _observed(self, pod: Pod) -> ObservedPod:

@@ -9,19 +9,20 @@ next pod would fail with the same directories, so it gets half as many. After ea
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
+import structlog
 from lightkube import AsyncClient
 
 from kube_efs.model.copies import COPIES, Copied, CopyProgress, CopyTerms
 from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.kinds import FileSystemKind
-from kube_efs.model.errors import CopyDiffers, GidTaken, KubeEfsError, WorkerFailed, WorkerRefused
+from kube_efs.model.errors import AwsError, CopyDiffers, GidTaken, KubeEfsError, WorkerFailed, WorkerRefused
 from kube_efs.model.trash import TrashReport
 from kube_efs.model.usage import MeasuredDirectory
 from kube_efs.model.volumes import Location
@@ -40,6 +41,8 @@ from kube_efs.provisioning.workers.pod_objects import WorkerOptions
 from kube_efs.provisioning.workers.pods import Busy, ReportMissing, WorkerPods
 from kube_efs.telemetry.metrics import ControllerMetrics, Outcome
 from kube_efs.telemetry.traces import span
+
+log = structlog.get_logger(__name__)
 
 # A burst of claims arrives within some hundred milliseconds; a pod that starts after it serves all of them.
 _QUIET_SECONDS = 0.2
@@ -81,10 +84,22 @@ class _SomeWithdrawn(Exception):
 
 
 class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
-    """Creates and removes directories with worker pods; use as ``async with``."""
+    """Creates and removes directories with worker pods; use as ``async with``.
 
-    def __init__(self, client: AsyncClient, options: WorkerOptions, metrics: ControllerMetrics) -> None:
+    ``check_stays`` raises VolumePending while a file system is being removed. Pods that belong to no volume
+    do not start then.
+    """
+
+    def __init__(
+        self,
+        client: AsyncClient,
+        options: WorkerOptions,
+        metrics: ControllerMetrics,
+        *,
+        check_stays: Callable[[FileSystemId], Awaitable[None]] | None = None,
+    ) -> None:
         self._options = options
+        self._check_stays = check_stays
         self._metrics = metrics
         self._pods = WorkerPods(client, options, metrics)
         # EFS and S3 Files give IDs of the same form.
@@ -148,19 +163,21 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
     ) -> Sequence[MeasuredDirectory]:
         """The size of each directory, as far as the terms allow; raises WorkerFailed and KubeError.
 
-        It uses a separate pod, so that no claim waits for it.
+        It uses a separate pod, so that no claim waits for it. Raises VolumePending while the file system is
+        being removed.
         """
         job = Job(action=Action.MEASURE, terms=terms)
         items = [Item(directory=directory) for directory in directories]
-        return (await self._pods.run(root, job, items)).measured
+        return (await self._pods.run(root, job, items, lambda: self._confirm_stay(root))).measured
 
     async def empty(self, root: Location, terms: EmptyingTerms) -> TrashReport:
         """Empty the trash at that root as far as the terms allow; raises WorkerFailed and KubeError.
 
-        It uses a separate pod, so that no claim and no removal waits for it.
+        It uses a separate pod, so that no claim and no removal of a directory waits for it. Raises
+        VolumePending while the file system is being removed.
         """
-        job = Job(action=Action.EMPTY, emptying=terms)
-        report = (await self._pods.run(root, job, [Item(directory=root.directory)])).trash
+        job, items = Job(action=Action.EMPTY, emptying=terms), [Item(directory=root.directory)]
+        report = (await self._pods.run(root, job, items, lambda: self._confirm_stay(root))).trash
         if report is None:
             raise WorkerFailed(
                 "did not report what is left",
@@ -241,6 +258,24 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         base = Directory((COPIES,))
         unfinished = Location(file_system_id=target.file_system_id, directory=base / key)
         await self.remove(unfinished, base, nothing_to_confirm)
+
+    async def unused(self, file_system_id: FileSystemId) -> None:
+        """Return when no pod uses the file system, also none that starts later.
+
+        The caller has recorded before that the file system is being removed. Pods that list directories do
+        not count. Raises WorkerFailed, KubeError.
+        """
+        await self._pods.unused(file_system_id)
+
+    async def _confirm_stay(self, root: Location) -> None:
+        """Raise VolumePending while the file system is being removed."""
+        if self._check_stays is None or root.kind is not FileSystemKind.EFS:
+            return
+        try:
+            await self._check_stays(root.file_system_id)
+        except AwsError as error:
+            # Volumes of existing directories need no AWS, and a removal ends soon without its answers.
+            log.warning("removal-not-excluded", file_system=root.file_system_id, reason=str(error))
 
     def on_removed(self, call: Callable[[FileSystemId], None]) -> None:
         """Call that whenever a pod that removes directories has ended, also a pod of another process."""
@@ -332,8 +367,6 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
 
     def _is_blocked(self, file_system_id: FileSystemId, task: _Task) -> bool:
         """Whether an unfinished pod blocks the task; a task that has waited too long fails."""
-        if task.job.action is Action.LIST:
-            return False
         order = PodOrder(action=task.job.action, directories=(task.item.directory,))
         busy = self._pods.in_the_way(file_system_id, order)
         # Long enough for an overdue pod to be deleted and to end.

@@ -25,11 +25,13 @@ from tests.unit.provisioning.workers.kubelet import Kubelet, Logs, name_of, runn
 
 from kube_efs.kube.watching import Listed, follow
 from kube_efs.model.copies import COPIES, CopyProgress, CopyTerms
+from kube_efs.model.csi.errors import VolumePending
 from kube_efs.model.csi.mount_flags import parse_mount_flags
 from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions, parse_directory
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import (
+    AwsError,
     CopyDiffers,
     KubeDenied,
     KubeUnavailable,
@@ -66,8 +68,13 @@ def at(path: str, file_system: str = "fs-1") -> Location:
     return Location(file_system_id=FileSystemId(file_system), directory=parse_directory(path))
 
 
-def pool_of(client: AsyncClient, options: WorkerOptions = OPTIONS) -> WorkerPool:
-    return WorkerPool(client, options, ControllerMetrics(CollectorRegistry()))
+def pool_of(
+    client: AsyncClient,
+    options: WorkerOptions = OPTIONS,
+    *,
+    check_stays: Callable[[FileSystemId], Awaitable[None]] | None = None,
+) -> WorkerPool:
+    return WorkerPool(client, options, ControllerMetrics(CollectorRegistry()), check_stays=check_stays)
 
 
 @asynccontextmanager
@@ -715,6 +722,59 @@ async def test_removal_by_a_terminating_pod_is_detected_once(
         await kube.patch(Pod, name, {"metadata": {"finalizers": None}}, namespace="default")
         await eventually(lambda: none_left(kube))
     assert removed == ["fs-2"]
+
+
+async def test_pods_of_no_volume_do_not_start_while_their_file_system_is_removed(
+    kube: AsyncClient, kubelet: Kubelet, eventually: Eventually
+) -> None:
+    ending, asked = VolumePending("is being removed", field="file system", value="fs-1"), []
+
+    async def check_stays(file_system_id: FileSystemId) -> None:
+        # A removal that begins from now on finds the pod.
+        asked.append([name_of(pod) async for pod in kube.list(Pod, namespace="default")])
+        if file_system_id == "fs-1":
+            raise ending
+
+    (kubelet.root("fs-1") / "data").mkdir()
+    async with deadline(), pool_of(kube, check_stays=check_stays) as pool:
+        with pytest.raises(VolumePending):
+            await pool.empty(at("/"), EmptyingTerms(seconds=60))
+        with pytest.raises(VolumePending):
+            await pool.measure(at("/"), [parse_directory("/data")], MeasuringTerms())
+        await eventually(lambda: none_left(kube))
+        assert [len(names) for names in asked] == [1, 1]
+        assert kubelet.pods == []
+        assert len(await pool.children(at("/"))) == 1  # A removal lists the snapshots.
+        await pool.empty(at("/", "fs-2"), EmptyingTerms(seconds=60))
+
+
+async def test_trash_is_emptied_if_aws_does_not_answer(kube: AsyncClient, kubelet: Kubelet) -> None:
+    async def check_stays(file_system_id: FileSystemId) -> None:
+        raise AwsError("does not answer", field="DescribeFileSystems", value=file_system_id)
+
+    async with deadline(), pool_of(kube, check_stays=check_stays) as pool:
+        await pool.empty(at("/"), EmptyingTerms(seconds=60))
+    assert len(kubelet.pods) == 1
+
+
+@pytest.mark.parametrize("action", ["empty", "measure", "make", "copy", "of-a-newer-version"])
+async def test_file_system_is_unused_when_its_last_pod_has_ended(
+    kube: AsyncClient, monkeypatch: pytest.MonkeyPatch, action: str
+) -> None:
+    await leave(kube, "efs-one", "Running", arguments=f"worker {action} --root /efs -- /data")
+    await leave(kube, "efs-list", "Running", arguments="worker list --root /efs -- /")
+    await leave(kube, "efs-failed", "Failed", arguments="worker empty --root /efs -- /")
+    monkeypatch.setattr(worker_pods, "_UNUSED_SECONDS", 0.0)
+    async with deadline(), pool_of(kube) as pool:
+        with pytest.raises(WorkerFailed, match="'efs-one' works on its file system"):
+            await pool.unused(FileSystemId("fs-1"))
+        await pool.unused(FileSystemId("fs-2"))
+        monkeypatch.setattr(worker_pods, "_UNUSED_SECONDS", 60.0)
+        async with asyncio.TaskGroup() as tasks:
+            waiting = tasks.create_task(pool.unused(FileSystemId("fs-1")))
+            await asyncio.sleep(0)
+            assert not waiting.done()
+            await set_status(kube, "efs-one", {"phase": "Failed"})
 
 
 async def test_unreported_trash_is_not_considered_empty(kube: AsyncClient, kubelet: Kubelet) -> None:

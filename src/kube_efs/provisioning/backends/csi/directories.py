@@ -139,6 +139,10 @@ class CsiDirectories:
         """Return when no earlier order can change the directory any more; raises WorkerFailed, KubeError."""
         await self._directories.settled(location)
 
+    async def unused(self, file_system_id: FileSystemId) -> None:
+        """Return when no worker uses the file system, whose removal has begun; see ``Directories``."""
+        await self._directories.unused(file_system_id)
+
     async def check_without_snapshots(self, file_system_id: FileSystemId) -> None:
         """Raise RemovalRefused if the file system contains snapshots, also those that Kubernetes forgot.
 

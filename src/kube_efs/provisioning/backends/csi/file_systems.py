@@ -198,8 +198,8 @@ class FileSystems:
     async def check_stays(self, file_system_id: FileSystemId) -> None:
         """Raise VolumePending if the file system is being removed, with everything in it.
 
-        A snapshot must check this after its creation, because a removal looks for snapshots before. Raises
-        AwsError, KubeError.
+        A removal looks for snapshots and worker pods after it has recorded that it begins. So a snapshot must
+        check this after its creation, and a worker pod after that of its object. Raises AwsError, KubeError.
         """
         found = await self.get(file_system_id)
         if found is not None:
@@ -274,9 +274,9 @@ class FileSystems:
     ) -> MadeFileSystem | None:
         """The file system, which is now to be removed with its volume; None if others use it.
 
-        From then on, no new volume uses it. ``check_contents`` raises RemovalRefused if it contains something
-        that must stay; it is called as long as the file system can be mounted. Raises RemovalRefused, NotYet,
-        AwsError, KubeError.
+        From then on, no new volume and no new worker uses it. ``check_contents`` raises RemovalRefused if it
+        contains something that must stay, and WorkerFailed while a worker uses it; it is called as long as
+        the file system can be mounted. Raises RemovalRefused, NotYet, WorkerFailed, AwsError, KubeError.
         """
         if not await self._confirmed(found, order):
             return None

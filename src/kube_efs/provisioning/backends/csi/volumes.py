@@ -302,9 +302,7 @@ class CsiVolumes:
         points = (await self._account(point.handle.kind, point.role)).access_points[point.handle.kind]
         delete = partial(points.delete, point.handle)
         if removal.file_system is not None:
-            ending = await self._file_systems.begin_removal(
-                removal.file_system, order, self._check_without_snapshots
-            )
+            ending = await self._file_systems.begin_removal(removal.file_system, order, self._check_contents)
             if ending is not None:
                 with self._ordering(point.handle):
                     last = partial(delete, is_directory_gone=True)
@@ -332,9 +330,13 @@ class CsiVolumes:
             raise
         self._ordered.pop(handle, None)
 
-    async def _check_without_snapshots(self, found: MadeFileSystem) -> None:
-        """Raise RemovalRefused if the file system contains snapshots; without workers, none are created."""
+    async def _check_contents(self, found: MadeFileSystem) -> None:
+        """Raise RemovalRefused if it contains snapshots, and WorkerFailed while a worker uses it.
+
+        Without workers, no snapshots are created.
+        """
         if self._directories is not None:
+            await self._directories.unused(found.file_system_id)
             await self._directories.check_without_snapshots(found.file_system_id)
 
     async def exists(self, handle: VolumeHandle, role: CrossAccountRole | None = None) -> bool:

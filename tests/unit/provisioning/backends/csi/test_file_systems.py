@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from prometheus_client import CollectorRegistry
@@ -37,7 +39,14 @@ from kube_efs.model.csi.root_directories import VolumeOrigin
 from kube_efs.model.csi.volume_handles import VolumeHandle, parse_volume_handle
 from kube_efs.model.efs.directories import Permissions
 from kube_efs.model.efs.ids import ClaimUid
-from kube_efs.model.errors import AwsError, AwsLimitReached, KubeEfsError, NotYet, RemovalRefused
+from kube_efs.model.errors import (
+    AwsError,
+    AwsLimitReached,
+    KubeEfsError,
+    NotYet,
+    RemovalRefused,
+    WorkerFailed,
+)
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.model.volumes import ClaimReference, CsiSource, Location, Volume, VolumePhase
 from kube_efs.provisioning.backends.csi.access_points import AccessPoints
@@ -47,6 +56,7 @@ from kube_efs.provisioning.backends.csi.file_systems import FileSystems
 from kube_efs.provisioning.backends.csi.volumes import CsiVolumes
 from kube_efs.provisioning.guards import Guards
 from kube_efs.provisioning.volume_index import VolumeIndex
+from kube_efs.provisioning.workers.roots import is_root_of_pod
 from kube_efs.telemetry.metrics import AwsMetrics
 
 UID = "3f0d2c1e-5a4b-4c3d-9e8f-0123456789ab"
@@ -75,7 +85,12 @@ class Driver:
         )
         kind = request().parameters.provisioning.kind
         points = AccessPoints(gateway.access_points, self.index, quota=10, clock=self._now)
-        self.guards = Guards(index=self.index, store=self.store, roots=self._roots)
+        self.guards = Guards(
+            index=self.index,
+            store=self.store,
+            roots=self._roots,
+            is_of_worker=partial(is_root_of_pod, namespace="kube-efs"),
+        )
         copies, _ = given_copies(self.guards.reservations)
         self._points = points
         self.volumes = CsiVolumes(
@@ -141,6 +156,7 @@ class Driver:
             self.guards,
             self.claims,
             AwsMetrics(CollectorRegistry()),
+            directories=self.folders,
             clock=lambda: self._now() + 1000,
         )
         await duty.remove_all()
@@ -587,6 +603,10 @@ def test_access_point_of_a_deleted_claim_does_not_keep_an_unfinished_file_system
         await successor.remove_unfinished()
         assert len(account.access_points) == 1
         successor.claims.known.clear()
+        successor.folders.user = EMPTYING
+        await successor.remove_unfinished()
+        assert account.mount_targets
+        successor.folders.user = None
         await successor.remove_unfinished()
         await asyncio.sleep(10)
         account.advance()
@@ -642,38 +662,45 @@ def test_strangers_volume_keeps_the_file_system(scope: str) -> None:
     run(test)
 
 
-def of_worker(name: str, handle: VolumeHandle, *, claim: str = "") -> Volume:
+def of_worker(name: str, handle: VolumeHandle, *, claim: str, namespace: str) -> Volume:
     """The volume of a worker pod that mounts the root with the driver; it is deleted after the pod."""
     return Volume(
         name=name,
         reclaim_policy=ReclaimPolicy.RETAIN,
         storage_class=ROOT_CLASS,
-        claim=ClaimReference(namespace="kube-efs", name=claim or name),
+        claim=ClaimReference(namespace=namespace, name=claim),
         csi=CsiSource(driver=DRIVER, handle=handle.file_system_id),
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "claim"),
-    [("efs-empty-1", ""), ("efs-copy-1", ""), ("efs-usage-1", ""), ("efs-list-1", "of-a-user")],
-)
-def test_worker_pod_that_is_not_for_listing_keeps_the_file_system(name: str, claim: str) -> None:
+@pytest.mark.parametrize("namespace", ["kube-efs", "team"])
+@pytest.mark.parametrize("claim", ["efs-empty-1", "of-a-user"])
+def test_only_volumes_of_worker_pods_do_not_keep_the_file_system(namespace: str, claim: str) -> None:
     async def test() -> None:
         driver = Driver(AwsAccount())
         handle = await driver.create(wanted())
-        driver.index.put_volume(of_worker(name, handle, claim=claim))
-        with pytest.raises(RemovalRefused, match=name):
+        driver.index.put_volume(of_worker("efs-empty-1", handle, claim=claim, namespace=namespace))
+        is_of_worker = (claim, namespace) == ("efs-empty-1", "kube-efs")
+        with nullcontext() if is_of_worker else pytest.raises(RemovalRefused, match="efs-empty-1"):
             await driver.volumes.delete(handle)
 
     run(test)
 
 
-def test_worker_pod_that_looks_for_snapshots_does_not_keep_the_file_system() -> None:
+EMPTYING = WorkerFailed("works on its file system", field="worker pod", value="efs-empty-1")
+
+
+def test_removal_waits_for_worker_pods_after_it_has_recorded_that_it_begins() -> None:
     async def test() -> None:
         account = AwsAccount()
         driver = Driver(account)
         handle = await driver.create(wanted())
-        driver.index.put_volume(of_worker("efs-list-1", handle))
+        driver.folders.user = EMPTYING
+        with pytest.raises(WorkerFailed, match="efs-empty-1"):
+            await driver.volumes.delete(handle)
+        assert account.stage(handle.file_system_id) == "removing"
+        assert account.mount_targets
+        driver.folders.user = None
         await driver.volumes.delete(handle)
         await asyncio.sleep(10)
         account.advance()
