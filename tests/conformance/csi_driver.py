@@ -73,23 +73,32 @@ class Driver:
     @asynccontextmanager
     async def with_sidecar(self) -> AsyncGenerator[Program, None]:
         """csi-provisioner serves claims through the socket while the context is open."""
-        async with self.on_its_socket() as program:
-            process = await ChildProcess.start(
-                str(PROGRAMS / "csi-provisioner"),
-                f"--csi-address={self.socket}",
-                f"--kubeconfig={self._administrator}",
-                "--v=2",
-                "--feature-gates=Topology=true",
-                "--extra-create-metadata",
-                "--worker-threads=100",
-                "--timeout=15s",
-                "--retry-interval-start=200ms",
-                log_file=self.folder / "csi-provisioner.log",
-            )
-            try:
-                yield program
-            finally:
-                await process.stop(timeout_seconds=5)
+        options = ("--feature-gates=Topology=true", "--extra-create-metadata", "--worker-threads=100")
+        async with self.on_its_socket() as program, self._sidecar("csi-provisioner", *options):
+            yield program
+
+    @asynccontextmanager
+    async def with_sidecars(self) -> AsyncGenerator[Program, None]:
+        """The same with csi-resizer, which serves claims that request more."""
+        async with self.with_sidecar() as program, self._sidecar("csi-resizer"):
+            yield program
+
+    @asynccontextmanager
+    async def _sidecar(self, name: str, *options: str) -> AsyncGenerator[None, None]:
+        process = await ChildProcess.start(
+            str(PROGRAMS / name),
+            f"--csi-address={self.socket}",
+            f"--kubeconfig={self._administrator}",
+            "--v=2",
+            "--timeout=15s",
+            "--retry-interval-start=200ms",
+            *options,
+            log_file=self.folder / f"{name}.log",
+        )
+        try:
+            yield
+        finally:
+            await process.stop(timeout_seconds=5)
 
     async def _is_served(self) -> bool:
         return await asyncio.to_thread(self.socket.is_socket)

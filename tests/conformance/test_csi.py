@@ -2,9 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from ipaddress import IPv4Network
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import grpc.aio
 import pytest
@@ -22,11 +23,14 @@ from kube_efs.csi.protocol import csi_pb2 as csi
 from kube_efs.csi.protocol.csi_pb2_grpc import ControllerStub
 from kube_efs.model.efs.ids import FileSystemId, Region
 from kube_efs_lab.aws import aws_options
+from kube_efs_lab.program import Program
 from kube_efs_lab.real_control_plane import RealControlPlane, ServiceAccountName
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 CLAIM = "pvc/efs-claim-1"
+# Starts what serves claims.
+Way: TypeAlias = Callable[[Driver], AbstractAsyncContextManager[Program]]
 # csi-provisioner asks for the zones of nodes that have the driver, as the driver's node service reports them.
 NODE = """
 apiVersion: v1
@@ -234,11 +238,18 @@ async def test_csi_provisioner_reports_an_invalid_class(
     await kubectl("delete", "pvc/wrong", "storageclass/efs-sc-wrong")
 
 
+@pytest.mark.parametrize(
+    ("way", "author"),
+    [
+        (Driver.without_sidecar, "kube-efs-controller"),
+        (Driver.with_sidecars, "external-resizer efs.csi.aws.com"),
+    ],
+)
 async def test_claim_is_expanded_if_its_class_allows_it(
-    driver: Driver, system: FileSystemId, kubectl: Kubectl
+    driver: Driver, system: FileSystemId, kubectl: Kubectl, way: Way, author: str
 ) -> None:
     more = ("patch", CLAIM, "-p", '{"spec": {"resources": {"requests": {"storage": "10Gi"}}}}')
-    async with driver.without_sidecar():
+    async with way(driver):
         await kubectl("apply", "-f", "-", stdin=SEED_CLAIM)
         volume = await _bound(kubectl)
         refused = await kubectl.run(*more)
@@ -255,7 +266,12 @@ async def test_claim_is_expanded_if_its_class_allows_it(
         expanded = await _bound(kubectl)
         assert expanded["spec"] == volume["spec"] | {"capacity": {"storage": "10Gi"}}
         reason = "--field-selector=involvedObject.name=efs-claim-1,reason=VolumeResizeSuccessful"
-        assert await kubectl("get", "events", reason, "-o", "jsonpath={.items[*].message}")
+
+        async def told() -> str:
+            return await kubectl("get", "events", reason, "-o", "jsonpath={.items[*].source.component}")
+
+        assert await eventually(told, what="the claim has an event") == author
+        await kubectl("delete", "events", reason)
         await _gone(kubectl, expanded)
 
 
