@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 import yaml
-from lightkube.models.core_v1 import CSIPersistentVolumeSource, ObjectReference, PersistentVolumeSpec
+from lightkube.models.core_v1 import CSIPersistentVolumeSource, PersistentVolumeSpec
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.apps_v1 import StatefulSet
 from lightkube.resources.core_v1 import ConfigMap, PersistentVolume
+from lightkube.resources.storage_v1 import StorageClass
 from tests.docs.blocks import blocks_of
 from tests.scenarios import csi_steps, steps
 from tests.scenarios.csi_steps import DRIVER
@@ -94,21 +95,24 @@ async def s3_files(cluster: Cluster) -> AsyncIterator[AwsClient]:
 async def own_volume(
     cluster: Cluster, claims: Claims, name: str, handle: str, *options: str, mode: str = "ReadWriteMany"
 ) -> None:
-    """A volume that a user has written, bound to a claim of the same name."""
-    volume, body = f"{claims.namespace}-{name}", claims.body(name, "")
-    assert body.spec
-    body.spec.volumeName, body.spec.accessModes = volume, [mode]
+    """A volume that a user has written, bound to a claim of the same name.
+
+    As in the AWS driver's examples, they have a class of the driver without parameters.
+    """
+    volume = f"{claims.namespace}-{name}"
+    await cluster.client.create(StorageClass(metadata=ObjectMeta(name=volume), provisioner=DRIVER))
     spec = PersistentVolumeSpec(
         accessModes=[mode],
         capacity={"storage": "5Gi"},
         persistentVolumeReclaimPolicy="Retain",
+        storageClassName=volume,
         mountOptions=list(options),
         csi=CSIPersistentVolumeSource(driver=DRIVER, volumeHandle=handle),
-        claimRef=ObjectReference(
-            apiVersion="v1", kind="PersistentVolumeClaim", namespace=claims.namespace, name=name
-        ),
     )
     await cluster.client.create(PersistentVolume(metadata=ObjectMeta(name=volume), spec=spec))
+    body = claims.body(name, volume)
+    assert body.spec
+    body.spec.accessModes = [mode]
     await cluster.client.create(body)
     await claims.bound(name)
 
@@ -246,7 +250,7 @@ async def test_volumes_of_users_lead_to_the_root_a_directory_and_an_access_point
         (root / directory).mkdir(parents=True)
     points = [await access_point(s3_files, system, path) for path in ("/of-seven", "/also-of-seven")]
     await own_volume(cluster, claims, "static", f"s3files:{system}", mode="ReadWriteOnce")
-    await own_volume(cluster, claims, "zone", f"s3files:{system}", "azid=use1-az1")
+    await own_volume(cluster, claims, "zone", f"s3files:{system}", "azid=use1-az1", mode="ReadWriteOnce")
     handles = {
         "dir1": f"s3files:{system}:/dir1",
         "dir2": f"s3files:{system}:/dir2",
