@@ -212,6 +212,14 @@ async def test_csi_provisioner_creates_and_removes_a_file_system_for_a_claim(
             (point,) = await account.access_points.list(made)
             assert volume["spec"]["csi"]["volumeHandle"] == f"efs:{made}::{point.access_point_id}"
             assert len(await account.mount_targets(made)) == 1
+            reason = "--field-selector=involvedObject.name=efs-claim-1,reason=CreatingFileSystem"
+
+            async def told() -> bool:
+                texts = await kubectl("get", "events", reason, "-o", "jsonpath={.items[*].message}")
+                steps = ("Creating a file system (0 s)", f"File system {made}: mount targets 1 of 1 (")
+                return all(one in texts for one in steps)
+
+            await eventually(told, what="the claim has an event for each step")
             await _gone(kubectl, volume, seconds=50)
             assert {one.file_system_id for one in await account.file_systems()} == before
     finally:

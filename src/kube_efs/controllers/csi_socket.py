@@ -72,7 +72,9 @@ async def open_controller(
 ) -> ControllerService:
     """The calls of the service, when all volumes are known; they work while the stack is open."""
     index, listed = VolumeIndex(), asyncio.Event()
-    file_systems = file_systems_of(settings, client, aws, lambda _claim, _progress: None)
+    recorder = EventRecorder(client, component=CONTROLLER, host=settings.identity)
+    events = ProvisioningEvents(ClaimStore(client), await stack.enter_async_context(recorder))
+    file_systems = file_systems_of(settings, client, aws, events.creating_file_system)
     workers = None
     if settings.has_workers:
         pool = worker_pool(settings, client, metrics, file_systems, name=f"csi-{settings.identity}")
@@ -80,8 +82,6 @@ async def open_controller(
     accounts = await open_accounts(stack, settings, aws, index)
     guards = guards_of(settings, index, VolumeStore(client), accounts)
     sources = data_sources(client, index, accounts)
-    recorder = EventRecorder(client, component=CONTROLLER, host=settings.identity)
-    events = ProvisioningEvents(ClaimStore(client), await stack.enter_async_context(recorder))
     copies = copies_of(client, sources, guards, events.copying, for_csi_provisioner=True)
     service = csi_service(
         settings,
