@@ -183,11 +183,9 @@ class Connection:
     def _follow(self, operation: str, given: Mapping[str, Any], answer: Mapping[str, Any]) -> None:
         """What else a call to the account changes."""
         match operation:
-            case "CreateMountTarget":
-                self._efs.file_systems[given["FileSystemId"]].had_targets = True
             case "DeleteMountTarget":
                 target = self._efs.account.mount_targets[given["MountTargetId"]]
-                self._efs.check_mounts(target["FileSystemId"])
+                self._efs.mount_target_goes(target["FileSystemId"])
             case "CreateFileSystem":
                 made = self._efs.add(answer["FileSystemId"])
                 made.made_by, made.since = self._process.name, self._loop.time()

@@ -250,6 +250,7 @@ class Nodes:
         self._step_most = theme.step_seconds or step
         self._hang_rate = hang_rate
         self._removals_hang = theme.removals_hang or hang_rate
+        self._emptying_hangs = theme.emptying_hangs or hang_rate
         self.is_calm = False
         self.all = [Node("node-a"), Node("node-b")]
         for node in self.all:
@@ -417,7 +418,8 @@ class Nodes:
         container = node.containers[pod["metadata"]["uid"]] = _Container(node, pod)
         arguments = [one.replace("$$", "$") for one in pod["spec"]["containers"][0]["args"]]
         container.uses = None if Action.LIST in arguments else file_system.file_system_id
-        container.hang_rate = self._removals_hang if Action.REMOVE in arguments else self._hang_rate
+        rates = {Action.REMOVE: self._removals_hang, Action.EMPTY: self._emptying_hangs}
+        container.hang_rate = rates.get(Action(arguments[1]), self._hang_rate)
         container.work = self._work(container, file_system, arguments)
         self._history.note(
             "{} starts in {}: {}", container.name, file_system.file_system_id, " ".join(arguments[1:])
@@ -428,7 +430,8 @@ class Nodes:
             lambda body: body.update(status=_status("Running", {"running": {}})),
             container.namespace,
         )
-        self._efs.check_mounts(file_system.file_system_id)
+        if container.uses:
+            self._efs.mount(container.uses, container.name)
         deadline = float(pod["spec"].get("activeDeadlineSeconds") or 600)
         self._loop.after(deadline, self._expire, container)
         self._go_on(container)

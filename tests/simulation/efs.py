@@ -66,7 +66,7 @@ class FileSystem:
     """A file system; ``listed`` is whether AWS lists it, and ``since`` the time since then.
 
     ``is_full`` is whether nothing can be created in it. ``made_by`` is the process that created it for
-    claims, and ``had_targets`` whether it has had mount targets. A deleted one stays known, without data.
+    claims. A deleted one stays known, without data.
     """
 
     file_system_id: str
@@ -76,7 +76,6 @@ class FileSystem:
     is_full: bool = False
     since: float = 0.0
     made_by: str = ""
-    had_targets: bool = False
     kind: FileSystemKind = FileSystemKind.EFS
     is_deleted: bool = False
     copies: dict[str, Copy] = field(default_factory=dict)
@@ -142,16 +141,26 @@ class Efs:
             observer(found)
         found.root, found.listed, found.is_deleted = Directory(), False, True
 
-    def check_mounts(self, file_system_id: str) -> None:
-        """Call the observers if the file system is mounted, but has no mount targets any more."""
+    def mount_target_goes(self, file_system_id: str) -> None:
+        """Call the observers for each pod that has the file system mounted, if this was the last one."""
+        for pod in () if self._has_targets(file_system_id) else self.mounted_by(file_system_id):
+            self._lose_mount(file_system_id, pod)
+
+    def mount(self, file_system_id: str, pod: str) -> None:
+        """Call the observers if the file system is being removed or gone, and has no mount targets."""
         found = self.file_systems[file_system_id]
+        if not found.made_by or self._has_targets(file_system_id):
+            return
+        if found.is_deleted or self.account.stage(file_system_id) == "removing":
+            self._lose_mount(file_system_id, pod)
+
+    def _has_targets(self, file_system_id: str) -> bool:
         targets = [one for one in self.account.mount_targets.values() if one["LifeCycleState"] != "deleting"]
-        has_server = any(one["FileSystemId"] == file_system_id for one in targets)
-        # A file system that was deleted may be known to a controller for a while; such a pod ends in time.
-        is_lost = found.had_targets and not found.is_deleted and not has_server
-        for pod in self.mounted_by(file_system_id) if is_lost else ():
-            for observer in self.on_lost_mount:
-                observer(file_system_id, pod)
+        return any(one["FileSystemId"] == file_system_id for one in targets)
+
+    def _lose_mount(self, file_system_id: str, pod: str) -> None:
+        for observer in self.on_lost_mount:
+            observer(file_system_id, pod)
 
     def move_to_trash(self, file_system: FileSystem, parts: Parts, name: str, why: str) -> bool:
         """Rename the directory into the trash, if it exists."""

@@ -43,6 +43,7 @@ class Theme:
     start_seconds: float | None = None
     step_seconds: float | None = None
     removals_hang: float | None = None
+    emptying_hangs: float | None = None
     active_seconds: float | None = None
     has_socket: bool = False
     has_bucket: bool = False
@@ -311,6 +312,7 @@ THEMES: Final[tuple[Theme, ...]] = (
         trouble_seconds=15.0,
         start_seconds=0.5,
         step_seconds=0.2,
+        emptying_hangs=0.3,
         targets={
             "CreateFileSystem": (Fault.LATE, 0.2),
             "DeleteFileSystem": (Fault.LATE, 0.3),

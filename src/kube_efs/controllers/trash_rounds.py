@@ -31,7 +31,7 @@ from kube_efs.model.csi.sidecar_parameters import parse_sidecar_parameters
 from kube_efs.model.efs.directories import Directory
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.kinds import FileSystemKind
-from kube_efs.model.errors import InvalidValue, KubeEfsError, KubeError
+from kube_efs.model.errors import AwsNotFound, InvalidValue, KubeEfsError, KubeError
 from kube_efs.model.trash import TRASH_EMPTIED, TRASH_NOT_EMPTIED, TrashReport
 from kube_efs.model.tunnel_volumes import root_name
 from kube_efs.model.volumes import Location
@@ -65,7 +65,7 @@ class Emptier(Protocol):
     async def empty(self, root: Location, terms: EmptyingTerms) -> TrashReport:
         """Empty the trash at that root as far as the terms allow.
 
-        Raises VolumePending while the file system is being removed, and KubeEfsError.
+        Raises VolumePending while the file system is being removed, AwsNotFound afterwards, and KubeEfsError.
         """
 
     def on_removed(self, call: Callable[[FileSystemId], None]) -> None:
@@ -187,6 +187,9 @@ class TrashRounds:
             # The removal of the file system also removes its trash.
             log.info("trash-left", file_system=trash.file_system_id, reason=str(pending))
             self._try_later(trash)
+        except AwsNotFound:
+            log.info("trash-gone", file_system=trash.file_system_id)
+            trash.due, trash.report = math.inf, TrashReport()
         except KubeEfsError as error:
             log.warning("trash-not-emptied", file_system=trash.file_system_id, reason=str(error))
             if came_before or trash.report.entries:

@@ -5,6 +5,7 @@ snapshot must be consistent. It has its own directory, so the volume can be dele
 """
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -14,7 +15,7 @@ from kube_efs.model.csi.root_directories import plain_name
 from kube_efs.model.csi.snapshots import BASE, parse_snapshot_id, render_snapshot_id, snapshot_location
 from kube_efs.model.csi.volume_handles import VolumeHandle
 from kube_efs.model.efs.ids import FileSystemId
-from kube_efs.model.errors import WorkerRefused
+from kube_efs.model.errors import AwsNotFound, WorkerRefused
 from kube_efs.provisioning.copies import Copies, check_copy
 from kube_efs.provisioning.data_sources import DataSources
 from kube_efs.provisioning.guards import Guards, Order, RemovableDirectory, Removal
@@ -80,7 +81,8 @@ class Snapshots:
             ) from error
         if copied is None:
             raise VolumePending("was not copied", field="snapshot", value=name, remedy="it is retried")
-        await self._check_stays(target.file_system_id)
+        with suppress(AwsNotFound):  # It belongs to another account.
+            await self._check_stays(target.file_system_id)
         snapshot_id = render_snapshot_id(replace(source, location=target))
         return Snapshot(snapshot_id=snapshot_id, created=copied.finished)
 

@@ -23,7 +23,7 @@ from kube_efs.model.efs.directories import Directory
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
-from kube_efs.model.errors import WorkerFailed
+from kube_efs.model.errors import AwsNotFound, WorkerFailed
 from kube_efs.model.trash import StuckEntry, TrashReport
 from kube_efs.model.tunnel_volumes import ROOT_CLASS, root_name
 from kube_efs.model.volumes import CsiSource, Location, Volume
@@ -320,6 +320,19 @@ async def test_trash_of_a_file_system_that_is_removed_is_left_without_an_event(
         await eventually(told)
     (failed,) = await world.events()
     assert "has failed" in failed[2]
+
+
+async def test_trash_of_a_deleted_file_system_gets_no_more_rounds(kube: AsyncClient) -> None:
+    async with EventRecorder(kube, component="kube-efs-controller") as recorder:
+        world = World(kube, recorder, is_alone=False)
+        world.bin.error = AwsNotFound("does not exist", field="file system", value="fs-a")
+        async with running(world):
+            await world.later(7200)
+            assert world.bin.rounds == [A, B, C]
+            world.bin.error = None
+            world.bin.throw_away(A)
+            await world.later(2)
+            assert world.bin.left[A] == 0
 
 
 async def test_error_stops_neither_the_rounds_nor_the_controller(world: World) -> None:

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -22,7 +23,15 @@ from kube_efs.model.copies import COPIES, Copied, CopyProgress, CopyTerms
 from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.kinds import FileSystemKind
-from kube_efs.model.errors import AwsError, CopyDiffers, GidTaken, KubeEfsError, WorkerFailed, WorkerRefused
+from kube_efs.model.errors import (
+    AwsDenied,
+    AwsNotFound,
+    CopyDiffers,
+    GidTaken,
+    KubeEfsError,
+    WorkerFailed,
+    WorkerRefused,
+)
 from kube_efs.model.trash import TrashReport
 from kube_efs.model.usage import MeasuredDirectory
 from kube_efs.model.volumes import Location
@@ -86,8 +95,8 @@ class _SomeWithdrawn(Exception):
 class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
     """Creates and removes directories with worker pods; use as ``async with``.
 
-    ``check_stays`` raises VolumePending while a file system is being removed. Pods that belong to no volume
-    do not start then.
+    ``check_stays`` raises VolumePending while a file system is being removed, and AwsNotFound afterwards.
+    Pods that belong to no volume do not start then.
     """
 
     def __init__(
@@ -168,16 +177,17 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         """
         job = Job(action=Action.MEASURE, terms=terms)
         items = [Item(directory=directory) for directory in directories]
-        return (await self._pods.run(root, job, items, lambda: self._confirm_stay(root))).measured
+        return (await self._pods.run(root, job, items, partial(self._confirm_stay, root))).measured
 
     async def empty(self, root: Location, terms: EmptyingTerms) -> TrashReport:
         """Empty the trash at that root as far as the terms allow; raises WorkerFailed and KubeError.
 
         It uses a separate pod, so that no claim and no removal of a directory waits for it. Raises
-        VolumePending while the file system is being removed.
+        VolumePending while the file system is being removed, and AwsNotFound afterwards.
         """
         job, items = Job(action=Action.EMPTY, emptying=terms), [Item(directory=root.directory)]
-        report = (await self._pods.run(root, job, items, lambda: self._confirm_stay(root))).trash
+        confirm = partial(self._confirm_stay, root, is_own=True)
+        report = (await self._pods.run(root, job, items, confirm)).trash
         if report is None:
             raise WorkerFailed(
                 "did not report what is left",
@@ -267,14 +277,20 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         """
         await self._pods.unused(file_system_id)
 
-    async def _confirm_stay(self, root: Location) -> None:
-        """Raise VolumePending while the file system is being removed."""
+    async def _confirm_stay(self, root: Location, *, is_own: bool = False) -> None:
+        """Raise VolumePending while the file system is being removed.
+
+        If it is in our own account, raise AwsNotFound afterwards; users have volumes of other accounts, too.
+        """
         if self._check_stays is None or root.kind is not FileSystemKind.EFS:
             return
         try:
             await self._check_stays(root.file_system_id)
-        except AwsError as error:
-            # Volumes of existing directories need no AWS, and a removal ends soon without its answers.
+        except AwsNotFound:
+            if is_own:
+                raise
+        except AwsDenied as error:
+            # Volumes of existing directories need no AWS. Without this permission, no file system is removed.
             log.warning("removal-not-excluded", file_system=root.file_system_id, reason=str(error))
 
     def on_removed(self, call: Callable[[FileSystemId], None]) -> None:

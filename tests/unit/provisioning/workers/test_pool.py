@@ -4,7 +4,7 @@ import asyncio
 import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,7 +31,10 @@ from kube_efs.model.efs.directories import Directory, FoundDirectory, Permission
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import (
+    AwsDenied,
     AwsError,
+    AwsNotFound,
+    AwsThrottled,
     CopyDiffers,
     KubeDenied,
     KubeUnavailable,
@@ -748,13 +751,31 @@ async def test_pods_of_no_volume_do_not_start_while_their_file_system_is_removed
         await pool.empty(at("/", "fs-2"), EmptyingTerms(seconds=60))
 
 
-async def test_trash_is_emptied_if_aws_does_not_answer(kube: AsyncClient, kubelet: Kubelet) -> None:
+async def test_only_volumes_of_other_accounts_are_on_file_systems_that_do_not_exist(
+    kube: AsyncClient, kubelet: Kubelet
+) -> None:
     async def check_stays(file_system_id: FileSystemId) -> None:
-        raise AwsError("does not answer", field="DescribeFileSystems", value=file_system_id)
+        raise AwsNotFound("does not exist", field="file system", value=file_system_id)
+
+    (kubelet.root("fs-1") / "data").mkdir()
+    async with deadline(), pool_of(kube, check_stays=check_stays) as pool:
+        with pytest.raises(AwsNotFound):
+            await pool.empty(at("/"), EmptyingTerms(seconds=60))
+        assert kubelet.pods == []
+        assert await pool.measure(at("/"), [parse_directory("/data")], MeasuringTerms())
+
+
+@pytest.mark.parametrize(("error", "starts"), [(AwsDenied, True), (AwsThrottled, False)])
+async def test_trash_is_emptied_without_access_to_aws_but_not_without_its_answer(
+    kube: AsyncClient, kubelet: Kubelet, error: type[AwsError], starts: bool
+) -> None:
+    async def check_stays(file_system_id: FileSystemId) -> None:
+        raise error("has failed", field="DescribeFileSystems", value=file_system_id)
 
     async with deadline(), pool_of(kube, check_stays=check_stays) as pool:
-        await pool.empty(at("/"), EmptyingTerms(seconds=60))
-    assert len(kubelet.pods) == 1
+        with nullcontext() if starts else pytest.raises(error):
+            await pool.empty(at("/"), EmptyingTerms(seconds=60))
+    assert len(kubelet.pods) == starts
 
 
 @pytest.mark.parametrize("action", ["empty", "measure", "make", "copy", "of-a-newer-version"])

@@ -199,9 +199,10 @@ class FileSystems:
         """Raise VolumePending if the file system is being removed, with everything in it.
 
         A removal looks for snapshots and worker pods after it has recorded that it begins. So a snapshot must
-        check this after its creation, and a worker pod after that of its object. Raises AwsError, KubeError.
+        check this after its creation, and a worker pod after that of its object. Raises AwsNotFound if the
+        file system does not exist in our account, AwsError, KubeError.
         """
-        found = await self.get(file_system_id)
+        found = await self._of_this_cluster(file_system_id)
         if found is not None:
             _check_usable(found)
 
@@ -210,12 +211,15 @@ class FileSystems:
 
         Raises AwsError, KubeError.
         """
-        if self._others.get(file_system_id, -CALL_SECONDS) + CALL_SECONDS > _now():
-            return None
         try:
-            found = await self._gateway.made_file_systems.get(file_system_id)
+            return await self._of_this_cluster(file_system_id)
         except AwsNotFound:
             return None
+
+    async def _of_this_cluster(self, file_system_id: FileSystemId) -> MadeFileSystem | None:
+        if self._others.get(file_system_id, -CALL_SECONDS) + CALL_SECONDS > _now():
+            return None
+        found = await self._gateway.made_file_systems.get(file_system_id)
         if found is None or found.owner.cluster != await self._cluster.cluster_uid():
             self._others[file_system_id] = _now()
             return None
