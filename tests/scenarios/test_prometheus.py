@@ -15,11 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import grpc.aio
 import pytest
 import pytest_asyncio
 import yaml
 from lightkube.models.core_v1 import VolumeResourceRequirements
 from lightkube.resources.coordination_v1 import Lease
+from lightkube.resources.core_v1 import PersistentVolume
+from lightkube.types import PatchType
 from tests.scenarios import csi_steps, directory_steps, steps
 from tests.scenarios.directory_steps import Claims
 from tests.scenarios.steps import Cluster
@@ -27,6 +30,9 @@ from tests.scenarios.test_csi_pods import create, failed_mount, in_phase, pod_wi
 
 from fake_efs.process import ChildProcess
 from fake_efs.tls_front import Condition
+from kube_efs.csi.protocol.csi_pb2 import CreateVolumeRequest
+from kube_efs.csi.protocol.csi_pb2_grpc import ControllerStub
+from kube_efs.model.volumes import DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE
 from kube_efs.operator.manifests import load_asset
 from kube_efs_lab.program import Program
 
@@ -91,9 +97,12 @@ def _programs(cluster: Cluster) -> Mapping[str, Program]:
     return {"controller": cluster.controller, "tunnel": cluster.tunnel, "node": cluster.node}
 
 
-def _write_targets(cluster: Cluster, folder: Path) -> None:
-    """Where the processes are, with the labels that the PodMonitors give; Prometheus watches these files."""
-    for name, program in _programs(cluster).items():
+def _write_targets(cluster: Cluster, folder: Path, **others: Program) -> None:
+    """Where the processes are, with the labels that the PodMonitors give; Prometheus watches these files.
+
+    ``others`` run instead of those of the cluster.
+    """
+    for name, program in {**_programs(cluster), **others}.items():
         labels = {"namespace": cluster.namespace, "pod": f"kube-efs-{name}", "node": "embedded"}
         target = {"targets": [program.health_url.removeprefix("http://")], "labels": labels}
         draft = folder / f"{name}.draft"
@@ -272,6 +281,43 @@ async def test_alerts_fire_for_large_volumes_and_trash_that_stays(
     with steps.immutable(large, folder / "link"):
         await claims.delete("large")
         await prometheus.fires("EFSTrashNotEmptied")
+
+
+async def test_alert_fires_for_volumes_that_cannot_be_removed(
+    cluster: Cluster, prometheus: Prometheus
+) -> None:
+    claims, system = await Claims.of(cluster), cluster.file_system_ids[0]
+    volume = await claims.provisioned(
+        await csi_steps.new_class(cluster.client, parameters={"fileSystemId": system}), "stays"
+    )
+
+    async def needs_secret(name: str) -> None:
+        annotations = {DELETION_SECRET_NAME: name, DELETION_SECRET_NAMESPACE: name and claims.namespace}
+        change = {"metadata": {"annotations": annotations}}
+        await cluster.client.patch(PersistentVolume, volume.name, change, patch_type=PatchType.MERGE)
+
+    await needs_secret("missing")
+    await claims.delete("stays")
+    await prometheus.fires("EFSDeletionFailing")
+    await needs_secret("")
+    await steps.gone(cluster.client, volume.name)
+
+
+async def test_alert_fires_for_failed_calls_of_csi_provisioner(
+    cluster: Cluster, prometheus: Prometheus
+) -> None:
+    socket = prometheus.folder / "csi.sock"
+    async with csi_steps.controller_with(cluster, CSI_ENDPOINT=f"unix://{socket}") as controller:
+        _write_targets(cluster, prometheus.folder, controller=controller)
+
+        async def fires() -> bool:
+            with pytest.raises(grpc.aio.AioRpcError):
+                await ControllerStub(channel).CreateVolume(CreateVolumeRequest(name="wrong"), timeout=5)
+            return "EFSCreateVolumeFailing" in await prometheus.firing()
+
+        async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
+            await steps.eventually(fires, what="EFSCreateVolumeFailing fires")
+    _write_targets(cluster, prometheus.folder)
 
 
 async def test_alert_fires_while_no_controller_leads(cluster: Cluster, prometheus: Prometheus) -> None:
