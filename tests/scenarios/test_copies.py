@@ -130,8 +130,11 @@ async def test_copy_continues_after_its_pod_was_deleted(cluster: Cluster, aws: A
     await cluster.client.create(copy_of(claims, "copy", name, "source"))
     async with stopped_copy(await volume_name(claims)):
         pods = cluster.client.list(Pod, namespace=cluster.namespace, labels=dict(WORKER_LABELS))
-        running = [one async for one in pods if one.status and one.status.phase == "Running"]
-        names = [one.metadata.name or "" for one in running if one.metadata]
+        # The kubelet reports that a pod runs a moment later.
+        current = [
+            one async for one in pods if one.status and one.status.phase not in {"Succeeded", "Failed"}
+        ]
+        names = [one.metadata.name or "" for one in current if one.metadata]
         (pod,) = (one for one in names if one.startswith("efs-copy-"))
         await cluster.client.delete(Pod, pod, namespace=cluster.namespace)
     assert pod in await claims.warning("copy", "worker pod")
