@@ -260,9 +260,10 @@ def test_names_that_a_listing_omits_do_not_stay_in_the_copy(
 
         yield entries()
 
-    monkeypatch.setattr(os, "scandir", by_position)
-    monkeypatch.setattr(tree_copy, "_CHUNK", 1)
-    copied(efs)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "scandir", by_position)
+        patched.setattr(tree_copy, "_CHUNK", 1)
+        copied(efs)
     assert described(efs / "claims/new") == described(efs / "claims/old")
 
 
