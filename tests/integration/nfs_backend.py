@@ -4,8 +4,10 @@ import asyncio
 import datetime
 import itertools
 import os
+import socket
 import ssl
 import struct
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -86,14 +88,14 @@ class Backend:
     bytes_received: int = 0
     connections: int = 0
     denies: bool = False
-    _server: asyncio.Server | None = None
-    _writers: set[asyncio.StreamWriter] = field(default_factory=set)
+    _listener: socket.socket | None = None
+    _tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    _accepted: set[socket.socket] = field(default_factory=set)
 
     async def __aenter__(self) -> Self:
-        context = self.authority.server_context(self.host)
-        self._server = await asyncio.start_server(
-            self._serve, self.address, 2049, ssl=context, reuse_address=True
-        )
+        self._listener = socket.create_server((self.address, 2049), backlog=100)
+        self._listener.setblocking(False)
+        self._start(self._accept(self._listener))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -101,15 +103,38 @@ class Backend:
 
     async def stop(self) -> None:
         """Stop listening, and close every connection."""
-        if self._server is not None:
-            self._server.close()
-            for writer in tuple(self._writers):
-                writer.transport.abort()
-            await self._server.wait_closed()
-            self._server = None
+        if self._listener is not None:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            # A task that is cancelled before its first step closes nothing.
+            for connection in (self._listener, *self._accepted):
+                connection.close()
+            self._listener = None
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _accept(self, listener: socket.socket) -> None:
+        # asyncio's own server with TLS does not show connections before the end of their handshake, so it
+        # could not close them.
+        while True:
+            connection, _ = await asyncio.get_running_loop().sock_accept(listener)
+            self._accepted.add(connection)
+            self._start(self._serve(connection))
+
+    async def _serve(self, connection: socket.socket) -> None:
+        self._accepted.discard(connection)
+        context, loop = self.authority.server_context(self.host), asyncio.get_running_loop()
+        reader = asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(reader)
+        try:
+            transport, _ = await loop.connect_accepted_socket(lambda: protocol, connection, ssl=context)
+        except (ConnectionError, ssl.SSLError):
+            return
+        writer = asyncio.StreamWriter(transport, protocol, reader, loop)
         self.connections += 1
         try:
             while True:
@@ -121,8 +146,7 @@ class Backend:
         except (asyncio.IncompleteReadError, ConnectionError, ssl.SSLError):
             pass
         finally:
-            self._writers.discard(writer)
-            writer.close()
+            transport.abort()
 
 
 async def read_record(reader: asyncio.StreamReader) -> bytes:
