@@ -170,7 +170,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
     async def measure(
         self, root: Location, directories: Sequence[Directory], terms: MeasuringTerms
     ) -> Sequence[MeasuredDirectory]:
-        """The size of each directory, as far as the terms allow; raises WorkerFailed and KubeError.
+        """The size of each directory, as far as the terms allow; raises WorkerFailed, AwsError, KubeError.
 
         It uses a separate pod, so that no claim waits for it. Raises VolumePending while the file system is
         being removed.
@@ -180,7 +180,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         return (await self._pods.run(root, job, items, partial(self._confirm_stay, root))).measured
 
     async def empty(self, root: Location, terms: EmptyingTerms) -> TrashReport:
-        """Empty the trash at that root as far as the terms allow; raises WorkerFailed and KubeError.
+        """Empty the trash at that root as far as the terms allow; raises WorkerFailed, AwsError, KubeError.
 
         It uses a separate pod, so that no claim and no removal of a directory waits for it. Raises
         VolumePending while the file system is being removed, and AwsNotFound afterwards.

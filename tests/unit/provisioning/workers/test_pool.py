@@ -3,7 +3,7 @@
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -51,7 +51,8 @@ from kube_efs.provisioning.workers import pod_objects as worker_objects
 from kube_efs.provisioning.workers import pods as worker_pods
 from kube_efs.provisioning.workers import pool as worker_pool
 from kube_efs.provisioning.workers.orders import Action, EmptyingTerms, MeasuringTerms
-from kube_efs.provisioning.workers.pod_objects import LEADER, WorkerOptions
+from kube_efs.provisioning.workers.pod_objects import LEADER, ObservedPod, WorkerOptions
+from kube_efs.provisioning.workers.pods import WorkerPods
 from kube_efs.provisioning.workers.pool import WorkerPool
 from kube_efs.provisioning.workers.trash import TRASH
 from kube_efs.telemetry.metrics import ControllerMetrics
@@ -786,14 +787,26 @@ async def test_file_system_is_unused_when_its_last_pod_has_ended(
     await leave(kube, "efs-list", "Running", arguments="worker list --root /efs -- /")
     await leave(kube, "efs-failed", "Failed", arguments="worker empty --root /efs -- /")
     monkeypatch.setattr(worker_pods, "_UNUSED_SECONDS", 0.0)
+    has_listed, list_pods = asyncio.Event(), WorkerPods._list
+
+    async def noted(self: WorkerPods) -> Sequence[ObservedPod]:
+        found = await list_pods(self)
+        has_listed.set()
+        return found
+
+    monkeypatch.setattr(WorkerPods, "_list", noted)
     async with deadline(), pool_of(kube) as pool:
         with pytest.raises(WorkerFailed, match="'efs-one' works on its file system"):
             await pool.unused(FileSystemId("fs-1"))
         await pool.unused(FileSystemId("fs-2"))
         monkeypatch.setattr(worker_pods, "_UNUSED_SECONDS", 60.0)
         async with asyncio.TaskGroup() as tasks:
+            has_listed.clear()
             waiting = tasks.create_task(pool.unused(FileSystemId("fs-1")))
-            await asyncio.sleep(0)
+            # With the second list, it has waited after the first.
+            for _ in range(2):
+                await has_listed.wait()
+                has_listed.clear()
             assert not waiting.done()
             await set_status(kube, "efs-one", {"phase": "Failed"})
 
