@@ -34,7 +34,7 @@ PROCESSES: Mapping[str, tuple[type, ...]] = {
     ),
     "tunnel": (metrics.DutyMetrics, metrics.ApiServerMetrics, metrics.TunnelMetrics),
     "node": (metrics.DutyMetrics, metrics.ApiServerMetrics, metrics.CsiMetrics),
-    "operator": (metrics.ApiServerMetrics, metrics.OperatorMetrics),
+    "operator": (metrics.DutyMetrics, metrics.ApiServerMetrics, metrics.OperatorMetrics),
 }
 _ASSETS = ("controller-metrics", "observing-rbac", "pod-monitors", "rules")
 _HEADER = "# Written by `make monitoring` from src/kube_efs/operator/assets.\n"

@@ -139,7 +139,7 @@ class AttackedCluster:
             await asyncio.to_thread(one.log_file.read_text)
             for one in (self.cluster.operator, self.controller)
         ]
-        marks = ("reconcile-failed", "Traceback", '"level": "error"')
+        marks = ("reconcile-failed", "duty-failed", "Traceback", '"level": "error"')
         return [line for text in texts for line in text.splitlines() if any(mark in line for mark in marks)]
 
 

@@ -23,7 +23,7 @@ _CPUS = Path("/proc/cpuinfo")
 _MEMORY = "mem=2G"
 _LONGEST_TAIL = 4000
 _BUILD_SECONDS = 60.0
-_NEEDED = (KERNEL, "modprobe", "mount.nfs4", "stunnel", "ganesha.nfsd")
+_NEEDED = (KERNEL, "modprobe", "mount.nfs4", "stunnel", "ganesha.nfsd", "prometheus")
 _FOLDERS = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
 
 

@@ -18,6 +18,7 @@ from tests.scenarios import steps
 from tests.scenarios.directory_steps import Claims
 from tests.scenarios.steps import Cluster
 
+from fake_efs.process import Starter
 from kube_efs.aws.access_points import AwsAccessPoints
 from kube_efs.aws.connection import AwsConnection, Service
 from kube_efs.model.csi.volume_handles import VolumeHandle, parse_volume_handle
@@ -229,10 +230,13 @@ async def text_in(
 
 
 @asynccontextmanager
-async def controller_with(cluster: Cluster, **settings: str) -> AsyncGenerator[Program, None]:
+async def controller_with(
+    cluster: Cluster, starter: Starter | None = None, /, **settings: str
+) -> AsyncGenerator[Program, None]:
     """The controller runs with these settings while the context is open."""
     await cluster.controller.stop()
-    other = cluster.controller.replica(cluster.folder / f"controller-{next(_numbers)}.log", settings)
+    log_file = cluster.folder / f"controller-{next(_numbers)}.log"
+    other = cluster.controller.replica(log_file, settings, starter=starter)
     try:
         await other.start()
         await other.ready()

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -14,6 +15,7 @@ from lightkube.core.resource import NamespacedResource, Resource
 from lightkube.resources.apps_v1 import DaemonSet
 from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import Pod
+from tests.prometheus import running_prometheus
 from tests.scenarios.faulty_api import Call, Fault, answering, no_fault
 from tests.scenarios.operator_steps import (
     DRIVER,
@@ -96,6 +98,28 @@ async def test_nothing_is_installed_without_a_clustercsidriver(cluster: Operator
     await cluster.until(lambda: cluster.events("DriverNotRequested"), "the reminder is written")
     assert await cluster.get("CSIDriver", DRIVER, "") is None
     assert await metric(cluster.operator, "kube_efs_operator_driver_requested") == 0
+
+
+@pytest.mark.skipif(shutil.which("prometheus") is None, reason="prometheus (Debian: prometheus) is missing")
+async def test_alerts_fire_for_a_missing_and_for_a_degraded_driver(
+    cluster: OperatorCluster, tmp_path: Path
+) -> None:
+    operator = {"operator": cluster.operator}
+    async with running_prometheus(tmp_path, operator, namespace=NAMESPACE) as prometheus:
+
+        async def firing(*names: str) -> None:
+            async def look() -> bool:
+                return await prometheus.firing() == set(names)
+
+            await cluster.until(look, f"the alerts that fire are {names}")
+
+        await firing("EFSCSIDriverNotRequested")
+        await _install(cluster)
+        await firing()
+        await cluster.ask(managementState="Force")
+        await firing("EFSCSIDriverDegraded")
+        await cluster.ask(managementState="Unmanaged")
+        await firing()
 
 
 async def test_driver_is_installed_and_reported_as_available(cluster: OperatorCluster) -> None:

@@ -1,7 +1,6 @@
 """A real Prometheus on the metrics of a cluster in use: names, the dashboard, and alerts.
 
-The rules are those of deploy/monitoring, without their waiting times. What takes longer than a test to fire
-(an old list of file systems, a certificate that expires) is in tests/monitoring, which promtool runs.
+The alert about the relay is in tests/kernel, because the relay needs a kernel with TLS.
 """
 
 import asyncio
@@ -9,31 +8,47 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import grpc.aio
 import pytest
 import pytest_asyncio
-import yaml
+from aiohttp import web
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey
 from lightkube.models.core_v1 import VolumeResourceRequirements
 from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import PersistentVolume
 from lightkube.types import PatchType
+from tests.prometheus import Prometheus, running_prometheus
 from tests.scenarios import csi_steps, directory_steps, steps
 from tests.scenarios.directory_steps import Claims
+from tests.scenarios.faulty_aws import FILE_SYSTEMS, PassOn, aws_behind, is_call
+from tests.scenarios.forking import fork_module
 from tests.scenarios.steps import Cluster
-from tests.scenarios.test_csi_pods import create, failed_mount, in_phase, pod_with, pods_gone, static_volume
+from tests.scenarios.test_csi_pods import (
+    FOR_EVER,
+    create,
+    failed_mount,
+    in_phase,
+    pod_with,
+    pods_gone,
+    static_volume,
+)
+from tests.scenarios.test_pod_identities import account
 
+from fake_efs.aws_api import ACCOUNT_ID
 from fake_efs.process import ChildProcess
 from fake_efs.tls_front import Condition
 from kube_efs.csi.protocol.csi_pb2 import CreateVolumeRequest
 from kube_efs.csi.protocol.csi_pb2_grpc import ControllerStub
+from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.volumes import DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE
-from kube_efs.operator.manifests import load_asset
 from kube_efs_lab.program import Program
 
 pytestmark = [
@@ -47,8 +62,9 @@ pytestmark = [
 DASHBOARD = Path(__file__).parents[2] / "deploy/monitoring/dashboard.json"
 # What shows only faults; the test of the alerts has made some of each.
 OF_FAULTS = ("Failed calls to the CSI services", "Restarts of stunnel after it ended unexpectedly")
-_START_SECONDS = 30.0
+_CHECK_SECONDS = 30.0
 _QUOTA = 10
+_FILE_SYSTEMS_MOST = 12
 
 
 @pytest.fixture(scope="module")
@@ -60,104 +76,32 @@ def cluster_settings() -> dict[str, str]:
     }
 
 
-class Prometheus:
-    """A running Prometheus that reads the three processes of a cluster; ``folder`` has its configuration."""
-
-    def __init__(self, url: str, folder: Path) -> None:
-        self._url = url
-        self.folder = folder
-
-    async def is_ready(self) -> bool:
-        async with aiohttp.ClientSession() as session, session.get(f"{self._url}/-/ready") as answer:
-            return answer.status == HTTPStatus.OK
-
-    async def ask(self, path: str, **query: str) -> Any:
-        url = f"{self._url}/api/v1/{path}"
-        async with aiohttp.ClientSession() as session, session.get(url, params=query) as answer:
-            body = await answer.json()
-        assert body["status"] == "success", body
-        return body["data"]
-
-    async def query(self, expression: str) -> list[Any]:
-        found: list[Any] = (await self.ask("query", query=expression))["result"]
-        return found
-
-    async def firing(self) -> set[str]:
-        alerts = (await self.ask("alerts"))["alerts"]
-        return {one["labels"]["alertname"] for one in alerts if one["state"] == "firing"}
-
-    async def fires(self, name: str) -> None:
-        async def look() -> bool:
-            return name in await self.firing()
-
-        await steps.eventually(look, what=f"{name} fires")
-
-
 def _programs(cluster: Cluster) -> Mapping[str, Program]:
     return {"controller": cluster.controller, "tunnel": cluster.tunnel, "node": cluster.node}
 
 
-def _write_targets(cluster: Cluster, folder: Path, **others: Program) -> None:
-    """Where the processes are, with the labels that the PodMonitors give; Prometheus watches these files.
-
-    ``others`` run instead of those of the cluster.
-    """
-    for name, program in {**_programs(cluster), **others}.items():
-        labels = {"namespace": cluster.namespace, "pod": f"kube-efs-{name}", "node": "embedded"}
-        target = {"targets": [program.health_url.removeprefix("http://")], "labels": labels}
-        draft = folder / f"{name}.draft"
-        draft.write_text(json.dumps([target]))
-        draft.rename(folder / f"{name}.json")
-
-
-def _configuration(cluster: Cluster, folder: Path) -> Path:
-    _write_targets(cluster, folder)
-    jobs = [
-        {"job_name": name, "file_sd_configs": [{"files": [f"{name}.json"], "refresh_interval": "1s"}]}
-        for name in _programs(cluster)
-    ]
-    [rules] = [one["spec"] for one in load_asset("rules") if one["kind"] == "PrometheusRule"]
-    for group in rules["groups"]:
-        for rule in group["rules"]:
-            rule.pop("for", None)
-    (folder / "rules.yaml").write_text(yaml.safe_dump(rules))
-    configuration = folder / "prometheus.yaml"
-    configuration.write_text(
-        yaml.safe_dump(
-            {
-                "global": {"scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s"},
-                "rule_files": ["rules.yaml"],
-                "scrape_configs": jobs,
-            }
-        )
-    )
-    return configuration
-
-
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def prometheus(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Prometheus]:
-    folder = tmp_path_factory.mktemp("prometheus")
-    process = await ChildProcess.start(
-        "prometheus",
-        f"--config.file={_configuration(cluster, folder)}",
-        f"--storage.tsdb.path={folder / 'data'}",
-        "--web.listen-address=127.0.0.1:0",
-        log_file=folder / "prometheus.log",
+    folder, labels = (
+        tmp_path_factory.mktemp("prometheus"),
+        {"namespace": cluster.namespace, "node": "embedded"},
     )
-    try:
-        port = await process.listening_port(timeout_seconds=_START_SECONDS)
-        found = Prometheus(f"http://127.0.0.1:{port}", folder)
+    async with running_prometheus(folder, _programs(cluster), **labels) as running:
+        yield running
 
-        # It listens before it has read its data, and refuses queries until then.
-        await steps.eventually(found.is_ready, what="Prometheus is ready")
 
-        async def has_all() -> bool:
-            return len(await found.query("up == 1")) == len(_programs(cluster))
+async def fires(prometheus: Prometheus, name: str) -> None:
+    async def look() -> bool:
+        return name in await prometheus.firing()
 
-        await steps.eventually(has_all, what="Prometheus has read all processes")
-        yield found
-    finally:
-        await process.stop()
+    await steps.eventually(look, what=f"{name} fires")
+
+
+async def ends(prometheus: Prometheus, name: str) -> None:
+    async def look() -> bool:
+        return name not in await prometheus.firing()
+
+    await steps.eventually(look, what=f"{name} no longer fires")
 
 
 def expressions() -> list[tuple[str, str]]:
@@ -176,7 +120,7 @@ async def test_names_of_metrics_follow_the_conventions(cluster: Cluster, prometh
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
-        async with asyncio.timeout(_START_SECONDS):
+        async with asyncio.timeout(_CHECK_SECONDS):
             told, _ = await checking.communicate(text.encode())
         ours = [line for line in told.decode().splitlines() if line.startswith("kube_efs")]
         assert ours == [], name
@@ -188,7 +132,7 @@ async def test_nothing_fires_in_a_cluster_in_use_and_every_panel_has_data(
     claims, system = await Claims.of(cluster), cluster.file_system_ids[0]
     name = await csi_steps.new_class(cluster.client, parameters={"fileSystemId": system})
     await claims.provisioned(name, "data")
-    await create(cluster, claims.namespace, pod_with("data", "while true; do sleep 1; done", name="user"))
+    await create(cluster, claims.namespace, pod_with("data", FOR_EVER, name="user"))
     await in_phase(cluster, claims.namespace, "user", "Running")
     directories = await directory_steps.new_class(cluster.client, gidMin="40000", gidMax="40100")
     await claims.provisioned(directories, "of-a-directory")
@@ -217,24 +161,24 @@ async def test_alerts_fire_when_something_breaks(cluster: Cluster, prometheus: P
 
     # The mount target of the zone of the node, then all of them.
     await fronts[0].become(Condition.REFUSING)
-    await prometheus.fires("EFSTunnelFailedOver")
+    await fires(prometheus, "EFSTunnelFailedOver")
     for front in fronts[1:]:
         await front.become(Condition.REFUSING)
-    await prometheus.fires("EFSTunnelDown")
+    await fires(prometheus, "EFSTunnelDown")
     for front in fronts:
         await front.become(Condition.SERVING)
 
     narrow = await directory_steps.new_class(cluster.client, gidMin="41000", gidMax="41000")
     await claims.provisioned(narrow, "the-only-one")
-    await prometheus.fires("EFSGidRangeNearlyFull")
+    await fires(prometheus, "EFSGidRangeNearlyFull")
 
     full = await csi_steps.new_class(cluster.client, parameters={"fileSystemId": system})
     await claims.create(full, *(f"data-{number}" for number in range(_QUOTA)))
-    await prometheus.fires("EFSAccessPointsNearlyFull")
+    await fires(prometheus, "EFSAccessPointsNearlyFull")
 
     missing = {"fileSystemId": "fs-0123456789abcdef0"}
     await claims.create(await csi_steps.new_class(cluster.client, parameters=missing), "waits")
-    await prometheus.fires("EFSProvisioningFailing")
+    await fires(prometheus, "EFSProvisioningFailing")
 
     killed: set[int | None] = {None}
 
@@ -246,7 +190,7 @@ async def test_alerts_fire_when_something_breaks(cluster: Cluster, prometheus: P
         process = await steps.eventually(next_stunnel, what="the agent runs another stunnel")
         os.kill(process, signal.SIGKILL)
         killed.add(process)
-    await prometheus.fires("EFSStunnelRestarting")
+    await fires(prometheus, "EFSStunnelRestarting")
 
     await static_volume(cluster, claims, "gone", f"{system}::fsap-0123456789abcdef0")
     await create(cluster, claims.namespace, pod_with("gone", "true", name="waiting"))
@@ -276,11 +220,11 @@ async def test_alerts_fire_for_large_volumes_and_trash_that_stays(
     folder = cluster.efs.folder(min(cluster.file_system_ids))
     large = folder / volume.nfs.path.lstrip("/") / "large"
     large.write_bytes(os.urandom(2 << 20))
-    await prometheus.fires("EFSVolumeOverRequest")
+    await fires(prometheus, "EFSVolumeOverRequest")
 
     with steps.immutable(large, folder / "link"):
         await claims.delete("large")
-        await prometheus.fires("EFSTrashNotEmptied")
+        await fires(prometheus, "EFSTrashNotEmptied")
 
 
 async def test_alert_fires_for_volumes_that_cannot_be_removed(
@@ -298,9 +242,142 @@ async def test_alert_fires_for_volumes_that_cannot_be_removed(
 
     await needs_secret("missing")
     await claims.delete("stays")
-    await prometheus.fires("EFSDeletionFailing")
+    await fires(prometheus, "EFSDeletionFailing")
     await needs_secret("")
     await steps.gone(cluster.client, volume.name)
+
+
+async def test_alert_fires_when_the_targets_hardly_fit(cluster: Cluster, prometheus: Prometheus) -> None:
+    made: list[FileSystemId] = []
+    try:
+        while "EFSTargetsNearLimit" not in await prometheus.firing():
+            assert len(made) < _FILE_SYSTEMS_MOST
+            made.append(FileSystemId(await cluster.efs.create_file_system(f"{len(made)}-of-many")))
+            await target_of(cluster, made[-1])
+    finally:
+        for one in made:
+            await cluster.efs.delete_file_system(one)
+    await ends(prometheus, "EFSTargetsNearLimit")
+
+
+async def target_of(cluster: Cluster, file_system_id: FileSystemId) -> None:
+    """Wait until nodes can mount the file system."""
+
+    async def look() -> bool:
+        return file_system_id in (await steps.published_targets(cluster)).targets
+
+    await steps.eventually(look, what=f"{file_system_id} has a port")
+
+
+async def test_alerts_fire_for_client_certificates(cluster: Cluster, prometheus: Prometheus) -> None:
+    claims, system = await Claims.of(cluster), cluster.file_system_ids[0]
+    space, role = claims.namespace, f"arn:aws:iam::{ACCOUNT_ID}:role/storage"
+    await account(cluster, space, "writer", role)
+    await mounting(cluster, claims, "signed", system, ["iam", "authenticationSource=pod"], account="writer")
+    await in_phase(cluster, space, "signed", "Running")
+    # A restarted agent finds the certificate of one that could not renew it for almost three hours.
+    await cluster.tunnel.stop()
+    file = max(cluster.folder.glob("**/*.certificates/*.pem"), key=lambda one: one.stat().st_mtime)
+    replace_by_nearly_expired(file)
+    cluster.efs.pod_roles.distrust(role)
+    await cluster.tunnel.start()
+    prometheus.read_from(_programs(cluster))
+    await fires(prometheus, "EFSCertificateExpires")
+
+    await mounting(cluster, claims, "unsigned", system, ["iam", "awsprofile=missing"])
+    await failed_mount(cluster, space, "unsigned", "missing")
+    await fires(prometheus, "EFSCertificateRenewalFailing")
+    await pods_gone(cluster, space, "signed", "unsigned")
+
+
+def replace_by_nearly_expired(file: Path) -> None:
+    """Replace the certificate in the file by one of the same key that expires in five minutes."""
+    before = x509.load_pem_x509_certificate(file.read_bytes())
+    key = serialization.load_pem_private_key(file.read_bytes(), None)
+    assert isinstance(key, RSAPrivateKey)
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(before.subject)
+        .issuer_name(before.issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=3))
+        .not_valid_after(now + timedelta(minutes=5))
+        .sign(key, hashes.SHA256())
+    )
+    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    secret = key.private_bytes(pem, pkcs8, serialization.NoEncryption())
+    file.write_bytes(certificate.public_bytes(pem) + secret)
+
+
+async def mounting(
+    cluster: Cluster,
+    claims: Claims,
+    name: str,
+    system: FileSystemId,
+    options: Sequence[str],
+    *,
+    account: str = "default",
+) -> None:
+    """Create a pod of that name with a claim of the same name, whose volume has these mount options."""
+    storage_class = await csi_steps.new_class(
+        cluster.client, parameters={"fileSystemId": system}, mount_options=options
+    )
+    await claims.provisioned(storage_class, name)
+    pod = pod_with(name, FOR_EVER, name=name)
+    pod["spec"]["serviceAccountName"] = account
+    await create(cluster, claims.namespace, pod)
+
+
+async def test_alerts_fire_for_limits_and_outages_of_aws_and_for_defects(
+    cluster: Cluster, prometheus: Prometheus
+) -> None:
+    claims, is_full, is_down = await Claims.of(cluster), asyncio.Event(), asyncio.Event()
+
+    async def aws(request: web.Request, pass_on: PassOn) -> web.StreamResponse:
+        if is_full.is_set() and is_call(request, "POST", FILE_SYSTEMS):
+            kind = "FileSystemLimitExceeded"
+            body = {"ErrorCode": kind, "Message": "The account has 1000 of them."}
+            headers = {"x-amzn-ErrorType": kind}
+            return web.json_response(body, status=HTTPStatus.FORBIDDEN, headers=headers)
+        if is_down.is_set():
+            return web.Response(status=HTTPStatus.SERVICE_UNAVAILABLE)
+        return await pass_on(request)
+
+    async with (
+        aws_behind(aws, cluster.efs.endpoint_url) as url,
+        csi_steps.controller_with(cluster, planted, AWS_ENDPOINT_URL=url) as controller,
+    ):
+        prometheus.read_from({"controller": controller})
+        await fires(prometheus, "EFSDutyFailing")
+
+        wrong = {"provisioningMode": "efs-fs", "securityGroupIds": "sg-0123456789abcdef0"}
+        await claims.create(await csi_steps.new_class(cluster.client, parameters=wrong), "unfinished")
+        await fires(prometheus, "EFSFileSystemUnfinished")
+        await claims.delete("unfinished")
+        await ends(prometheus, "EFSFileSystemUnfinished")
+
+        is_full.set()
+        own = {"provisioningMode": "efs-fs"}
+        await claims.create(await csi_steps.new_class(cluster.client, parameters=own), "too-many")
+        await fires(prometheus, "EFSAwsLimitReached")
+
+        assert "EFSDiscoveryOld" not in await prometheus.firing()
+        is_down.set()
+        await fires(prometheus, "EFSDiscoveryOld")
+        await claims.delete("too-many")
+    prometheus.read_from(_programs(cluster))
+
+
+async def planted(
+    module: str, *arguments: str, environment: Mapping[str, str], log_file: Path
+) -> ChildProcess:
+    """Start the controller with its planted defect, instead of the module."""
+    assert module == "kube_efs"
+    return await fork_module(
+        "tests.scenarios.planted_controller", *arguments, environment=environment, log_file=log_file
+    )
 
 
 async def test_alert_fires_for_failed_calls_of_csi_provisioner(
@@ -308,16 +385,16 @@ async def test_alert_fires_for_failed_calls_of_csi_provisioner(
 ) -> None:
     socket = prometheus.folder / "csi.sock"
     async with csi_steps.controller_with(cluster, CSI_ENDPOINT=f"unix://{socket}") as controller:
-        _write_targets(cluster, prometheus.folder, controller=controller)
+        prometheus.read_from({"controller": controller})
 
-        async def fires() -> bool:
+        async def calls_fail() -> bool:
             with pytest.raises(grpc.aio.AioRpcError):
                 await ControllerStub(channel).CreateVolume(CreateVolumeRequest(name="wrong"), timeout=5)
             return "EFSCreateVolumeFailing" in await prometheus.firing()
 
         async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
-            await steps.eventually(fires, what="EFSCreateVolumeFailing fires")
-    _write_targets(cluster, prometheus.folder)
+            await steps.eventually(calls_fail, what="EFSCreateVolumeFailing fires")
+    prometheus.read_from(_programs(cluster))
 
 
 async def test_alert_fires_while_no_controller_leads(cluster: Cluster, prometheus: Prometheus) -> None:
@@ -329,11 +406,7 @@ async def test_alert_fires_while_no_controller_leads(cluster: Cluster, prometheu
     await cluster.controller.stop()
     await held_by("another")
     await cluster.controller.start()
-    _write_targets(cluster, prometheus.folder)
-    await prometheus.fires("EFSControllerNotLeading")
+    prometheus.read_from(_programs(cluster))
+    await fires(prometheus, "EFSControllerNotLeading")
     await held_by("")
-
-    async def leads() -> bool:
-        return "EFSControllerNotLeading" not in await prometheus.firing()
-
-    await steps.eventually(leads, what="the controller leads again")
+    await ends(prometheus, "EFSControllerNotLeading")

@@ -161,10 +161,10 @@ class _Duties(Duties):
         self._process = process
         self._crashed = world.invariants.fail
 
-    def note(self, name: str, error: Exception, *, retry_seconds: float) -> None:
+    def note(self, name: str, error: Exception, *, retry_seconds: float, **fields: str) -> None:
         """Report the error as a violation."""
-        self._crashed(f"{self._process}: {name} has failed: {error!r}")
-        super().note(name, error, retry_seconds=retry_seconds)
+        self._crashed(f"{self._process}: {name} has failed: {error!r} {fields}")
+        super().note(name, error, retry_seconds=retry_seconds, **fields)
 
 
 def _note_confirmations(driver: ControllerService, world: World) -> None:

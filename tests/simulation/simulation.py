@@ -588,15 +588,11 @@ def run(seed: int, *, with_logs: bool = False) -> Outcome:
 
 
 def _configure_logs(simulation: Simulation, *, with_logs: bool) -> None:
-    """Write the logs of the product to the history on request; a failed handler is always a violation."""
+    """Write the logs of the product to the history on request."""
 
     def note(_: object, level: str, event: MutableMapping[str, Any]) -> str:
-        text = " ".join(f"{key}={value}" for key, value in event.items() if key != "event")
-        if event["event"] == "handler-failed":
-            simulation.invariants.fail(
-                f"{current_process()}: a handler has failed: {sys.exc_info()[1]!r} {text}"
-            )
         if with_logs and level != "debug":
+            text = " ".join(f"{key}={value}" for key, value in event.items() if key != "event")
             simulation.history.note("    {}: {} {}", current_process(), event["event"], text)
         raise structlog.DropEvent
 

@@ -39,9 +39,12 @@ class Program:
         self._starter = starter
         self._process: ChildProcess | None = None
 
-    def replica(self, log_file: Path, changes: Mapping[str, str]) -> "Program":
-        """One more of the same, not started, with these changes to its environment."""
-        return Program(self._command, {**self._environment, **changes}, log_file, starter=self._starter)
+    def replica(
+        self, log_file: Path, changes: Mapping[str, str], *, starter: Starter | None = None
+    ) -> "Program":
+        """One more of the same, not started, with these changes to its environment, by another starter."""
+        environment = {**self._environment, **changes}
+        return Program(self._command, environment, log_file, starter=starter or self._starter)
 
     @property
     def name(self) -> str:

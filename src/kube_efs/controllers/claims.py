@@ -41,6 +41,7 @@ from kube_efs.model.errors import ClaimRefused, GidRangeFull, KubeEfsError, Left
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.provisioning.engine import Engine, Plan
 from kube_efs.provisioning.volume_index import VolumeIndex
+from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.metrics import ControllerMetrics, Outcome
 from kube_efs.telemetry.traces import Span, trace
 
@@ -64,9 +65,10 @@ class ClaimController(Controller[ClaimUid]):
         events: ProvisioningEvents,
         metrics: ControllerMetrics,
         backoff_seconds: float,
+        duties: Duties,
         begin: asyncio.Event | None = None,
     ) -> None:
-        super().__init__(self._handle)
+        super().__init__("claims", self._handle, duties)
         self._begin = begin
         self._engine = engine
         self._index = index

@@ -9,6 +9,7 @@ from kube_efs.model.claims import Claim
 from kube_efs.model.efs.ids import ClaimUid
 from kube_efs.model.errors import KubeEfsError
 from kube_efs.provisioning.expansion import Expansions, wants_expansion
+from kube_efs.telemetry.duties import Duties
 
 
 class ExpansionController(Controller[ClaimUid]):
@@ -20,9 +21,10 @@ class ExpansionController(Controller[ClaimUid]):
         expansions: Expansions,
         events: ProvisioningEvents,
         backoff_seconds: float,
+        duties: Duties,
         begin: asyncio.Event,
     ) -> None:
-        super().__init__(self._handle)
+        super().__init__("expansions", self._handle, duties)
         self._expansions = expansions
         self._events = events
         self._backoff_seconds = backoff_seconds

@@ -164,6 +164,7 @@ async def lead(context: LeaderContext) -> None:
                 events=events,
                 metrics=context.metrics,
                 backoff_seconds=settings.provision_backoff_seconds,
+                duties=context.duties,
                 begin=begin,
             )
         )
@@ -174,6 +175,7 @@ async def lead(context: LeaderContext) -> None:
                 events=events,
                 metrics=context.metrics,
                 backoff_seconds=settings.provision_backoff_seconds,
+                duties=context.duties,
                 begin=begin_removals,
             )
         )
@@ -182,6 +184,7 @@ async def lead(context: LeaderContext) -> None:
                 expansions=Expansions(claims=claim_store, volumes=store, serves=engine.serves),
                 events=events,
                 backoff_seconds=settings.provision_backoff_seconds,
+                duties=context.duties,
                 begin=begin,
             )
         )
@@ -208,7 +211,7 @@ async def lead(context: LeaderContext) -> None:
                 guards=guards,
                 check_stays=file_systems.check_stays,
             )
-            serve = partial(serve_snapshots, client, settings, snapshots, recorder)
+            serve = partial(serve_snapshots, client, settings, snapshots, recorder, context.duties)
             tasks.create_task(context.duties.keep("snapshots", serve))
         controllers = Controllers(
             claims=claims,
@@ -220,7 +223,8 @@ async def lead(context: LeaderContext) -> None:
         )
         await _serve(context, tasks, controllers, index)
         emptiers = (pool, *(one.mounted for one in context.directories))
-        tasks.create_task(trash_rounds(settings, client, index, recorder, context.metrics, emptiers).run())
+        trash = trash_rounds(settings, client, index, recorder, context.metrics, context.duties, emptiers)
+        tasks.create_task(trash.run())
         await _begin(context.leadership, claims, begin, begin_removals)
 
 
@@ -242,7 +246,14 @@ def _duties(
     if settings.shared_volumes:
         yield (
             "shared volumes",
-            partial(serve_shared_volumes, client, settings, recorder, context.shared_volume_metrics),
+            partial(
+                serve_shared_volumes,
+                client,
+                settings,
+                recorder,
+                context.shared_volume_metrics,
+                context.duties,
+            ),
         )
 
 
@@ -394,7 +405,8 @@ def _usage(
         locate=AccessPointPlaces(csi.accounts).locate if csi else nowhere,
     )
     interval = context.settings.usage_interval_seconds
-    return UsageRounds(parts, measuring_terms(context.settings), interval_seconds=interval)
+    terms = measuring_terms(context.settings)
+    return UsageRounds(parts, terms, interval_seconds=interval, duties=context.duties)
 
 
 def _targets(

@@ -9,9 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-import structlog
-
-log = structlog.get_logger(__name__)
+from kube_efs.telemetry.duties import Duties
 
 K = TypeVar("K", bound=Hashable)
 
@@ -23,11 +21,13 @@ class WorkQueue(AbstractAsyncContextManager["WorkQueue[K]"], Generic[K]):
 
     ``handle`` returns None when nothing is left to do, or the seconds after which the key must be handled
     again unless it is added before. Keys do not wait for each other in the queue. ``handle`` itself limits
-    concurrent calls to a server, or pods.
+    concurrent calls to a server, or pods. ``duties`` count its unexpected errors under ``name``.
     """
 
-    def __init__(self, handle: Callable[[K], Awaitable[float | None]]) -> None:
+    def __init__(self, name: str, handle: Callable[[K], Awaitable[float | None]], duties: Duties) -> None:
+        self._name = name
         self._handle = handle
+        self._duties = duties
         self._running: set[K] = set()
         self._again: set[K] = set()
         self._timers: dict[K, asyncio.TimerHandle] = {}
@@ -81,17 +81,16 @@ class WorkQueue(AbstractAsyncContextManager["WorkQueue[K]"], Generic[K]):
     async def _handled(self, key: K) -> float | None:
         try:
             return await self._handle(key)
-        except Exception:
-            # An internal error with one object must not stop the others.
-            log.exception("handler-failed", key=str(key), retry_seconds=_FAULT_DELAY_SECONDS)
+        except Exception as error:  # noqa: BLE001 - an internal error with one object must not stop the others
+            self._duties.note(self._name, error, retry_seconds=_FAULT_DELAY_SECONDS, key=str(key))
             return _FAULT_DELAY_SECONDS
 
 
 class Controller(Generic[K]):
     """A controller with a queue of keys, which it works off while its context is open."""
 
-    def __init__(self, handle: Callable[[K], Awaitable[float | None]]) -> None:
-        self._queue = WorkQueue(handle)
+    def __init__(self, name: str, handle: Callable[[K], Awaitable[float | None]], duties: Duties) -> None:
+        self._queue = WorkQueue(name, handle, duties)
 
     async def __aenter__(self) -> Self:
         await self._queue.__aenter__()

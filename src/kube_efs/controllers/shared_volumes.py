@@ -28,6 +28,7 @@ from kube_efs.model.shared_volumes.shared_volume import (
 )
 from kube_efs.provisioning.shared_volumes import SharedVolumeSteps
 from kube_efs.settings.controller import ControllerSettings
+from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.metrics import SharedVolumeMetrics
 
 log = structlog.get_logger(__name__)
@@ -58,8 +59,9 @@ class SharedVolumeController(Controller[Owner]):
         events: SharedVolumeEvents,
         *,
         backoff_seconds: float,
+        duties: Duties,
     ) -> None:
-        super().__init__(self._handle)
+        super().__init__("shared volumes", self._handle, duties)
         self._store = store
         self._steps = steps
         self._events = events
@@ -160,7 +162,11 @@ class SharedVolumeController(Controller[Owner]):
 
 
 async def serve_shared_volumes(
-    client: AsyncClient, settings: ControllerSettings, recorder: EventRecorder, metrics: SharedVolumeMetrics
+    client: AsyncClient,
+    settings: ControllerSettings,
+    recorder: EventRecorder,
+    metrics: SharedVolumeMetrics,
+    duties: Duties,
 ) -> None:
     """Serve SharedVolumes until cancelled."""
     store = SharedVolumeStore(client)
@@ -170,6 +176,7 @@ async def serve_shared_volumes(
             SharedVolumeSteps(store, settings.shared_volume_limits),
             SharedVolumeEvents(recorder, metrics),
             backoff_seconds=settings.provision_backoff_seconds,
+            duties=duties,
         )
         await stack.enter_async_context(controller)
         tasks = await stack.enter_async_context(asyncio.TaskGroup())

@@ -30,6 +30,7 @@ from kube_efs.model.errors import CopyDiffers, InvalidValue, KubeEfsError, KubeE
 from kube_efs.model.snapshots import FINALIZER, SnapshotContent
 from kube_efs.provisioning.snapshots import Snapshots
 from kube_efs.settings.controller import ControllerSettings
+from kube_efs.telemetry.duties import Duties
 
 log = structlog.get_logger(__name__)
 
@@ -49,6 +50,7 @@ class SnapshotController:
         recorder: EventRecorder,
         *,
         backoff_seconds: float,
+        duties: Duties,
     ) -> None:
         self._client = client
         self._snapshots = snapshots
@@ -59,7 +61,7 @@ class SnapshotController:
         self._known: dict[str, tuple[object, ...]] = {}
         self._pauses: dict[str, float] = {}
         self._references = References(client)
-        self._queue: WorkQueue[str] = WorkQueue(self._handle)
+        self._queue: WorkQueue[str] = WorkQueue("snapshots", self._handle, duties)
 
     async def watch(self) -> None:
         """Serve contents until cancelled; waits until the cluster has this kind of objects."""
@@ -193,8 +195,13 @@ class SnapshotController:
 
 
 async def serve_snapshots(
-    client: AsyncClient, settings: ControllerSettings, snapshots: Snapshots, recorder: EventRecorder
+    client: AsyncClient,
+    settings: ControllerSettings,
+    snapshots: Snapshots,
+    recorder: EventRecorder,
+    duties: Duties,
 ) -> None:
     """Serve all contents of the driver until cancelled."""
-    backoff_seconds = settings.provision_backoff_seconds
-    await SnapshotController(client, snapshots, recorder, backoff_seconds=backoff_seconds).watch()
+    pause = settings.provision_backoff_seconds
+    controller = SnapshotController(client, snapshots, recorder, backoff_seconds=pause, duties=duties)
+    await controller.watch()

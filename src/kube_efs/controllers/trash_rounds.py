@@ -41,6 +41,7 @@ from kube_efs.provisioning.workers.orders import EmptyingTerms
 from kube_efs.provisioning.workers.pool import WorkerPool
 from kube_efs.settings.controller import ControllerSettings
 from kube_efs.settings.directories import BackendName
+from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.metrics import ControllerMetrics
 
 log = structlog.get_logger(__name__)
@@ -114,6 +115,7 @@ class TrashRounds:
         terms: EmptyingTerms,
         recorder: EventRecorder,
         metrics: ControllerMetrics,
+        duties: Duties,
         *,
         is_alone: bool = True,
         clock: Callable[[], float] = time.monotonic,
@@ -122,6 +124,7 @@ class TrashRounds:
         self._trashes = trashes
         self._terms = terms
         self._recorder = recorder
+        self._duties = duties
         self._clock = clock
         self._known: dict[tuple[int, FileSystemId], _Trash] = {}
         self._turns = itertools.count(1)
@@ -195,9 +198,9 @@ class TrashRounds:
             if came_before or trash.report.entries:
                 await self._report_failed(trash, error)
             self._try_later(trash)
-        except Exception:
-            # An internal error here must not end the controller.
-            log.exception("trash-not-emptied", file_system=trash.file_system_id)
+        except Exception as error:  # noqa: BLE001 - an internal error here must not stop the others
+            pause, name = trash.pause_seconds, trash.file_system_id
+            self._duties.note("trash", error, retry_seconds=pause, file_system=name)
             self._try_later(trash)
         else:
             await self._note(trash, report)
@@ -277,6 +280,7 @@ def trash_rounds(
     index: VolumeIndex,
     recorder: EventRecorder,
     metrics: ControllerMetrics,
+    duties: Duties,
     emptiers: Collection[object],
 ) -> TrashRounds:
     """The rounds for the file systems of worker pods, and for those that are mounted in this pod.
@@ -321,7 +325,7 @@ def trash_rounds(
     ]
     seconds = max(1, round(settings.worker_timeout_seconds * _SHARE_OF_POD))
     terms, is_alone = EmptyingTerms(seconds=seconds), settings.csi_endpoint is None
-    return TrashRounds(trashes, terms, recorder, metrics, is_alone=is_alone)
+    return TrashRounds(trashes, terms, recorder, metrics, duties, is_alone=is_alone)
 
 
 def _root(file_system_id: FileSystemId, kind: FileSystemKind = FileSystemKind.EFS) -> Location:

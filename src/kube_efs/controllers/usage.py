@@ -44,6 +44,7 @@ from kube_efs.provisioning.workers.mounted import MountedDirectories
 from kube_efs.provisioning.workers.orders import MeasuringTerms
 from kube_efs.provisioning.workers.pool import WorkerPool
 from kube_efs.settings.controller import ControllerSettings
+from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.metrics import Outcome, UsageMetrics
 
 log = structlog.get_logger(__name__)
@@ -201,7 +202,10 @@ def measuring_terms(settings: ControllerSettings) -> MeasuringTerms:
 class UsageRounds:
     """Measures every volume, periodically."""
 
-    def __init__(self, parts: UsageParts, terms: MeasuringTerms, *, interval_seconds: float) -> None:
+    def __init__(
+        self, parts: UsageParts, terms: MeasuringTerms, *, interval_seconds: float, duties: Duties
+    ) -> None:
+        self._duties = duties
         self._parts = parts
         self._terms = terms
         self._interval_seconds = interval_seconds
@@ -229,9 +233,8 @@ class UsageRounds:
                 await self.round()
             except KubeEfsError as error:
                 log.warning("usage-round-failed", reason=str(error))
-            except Exception:
-                # An internal error here must not end the controller.
-                log.exception("usage-round-failed")
+            except Exception as error:  # noqa: BLE001 - counted; a restart of the duty would not wait so long
+                self._duties.note("usage", error, retry_seconds=self._interval_seconds)
             seconds = time.monotonic() - began
             self._parts.metrics.round_seconds.set(seconds)
             log.info("usage-measured", volumes=len(self._known), seconds=round(seconds, 1))

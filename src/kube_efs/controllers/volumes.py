@@ -17,6 +17,7 @@ from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.model.volumes import Volume, VolumePhase
 from kube_efs.provisioning.engine import Engine
 from kube_efs.provisioning.volume_index import VolumeIndex
+from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.metrics import ControllerMetrics, Outcome
 
 log = structlog.get_logger(__name__)
@@ -36,17 +37,16 @@ class VolumeController(Controller[str]):
         events: ProvisioningEvents,
         metrics: ControllerMetrics,
         backoff_seconds: float,
-        refused_again_seconds: float = _REFUSED_AGAIN_SECONDS,
+        duties: Duties,
         begin: asyncio.Event | None = None,
     ) -> None:
-        super().__init__(self._handle)
+        super().__init__("volumes", self._handle, duties)
         self._begin = begin
         self._engine = engine
         self._index = index
         self._events = events
         self._metrics = metrics
         self._backoff_seconds = backoff_seconds
-        self._refused_again_seconds = refused_again_seconds
         # The volumes whose removal another volume blocks, or may block while it is tried.
         self._blocked: set[str] = set()
 
@@ -91,7 +91,7 @@ class VolumeController(Controller[str]):
             self._events.volume_left_alone(volume, error)
             return delay
         except RemovalRefused as error:
-            again = self._refused_again_seconds if delay is None else delay
+            again = _REFUSED_AGAIN_SECONDS if delay is None else delay
             return self._not_reclaimed(volume, error, Outcome.REFUSED, again)
         except KubeEfsError as error:
             self._blocked.discard(name)

@@ -176,6 +176,7 @@ class Reconciler:
                 return await self._remove(driver)
             case ManagementState.UNMANAGED | ManagementState.UNKNOWN:
                 self._forget()
+                self._metrics.degraded.set(driver.state is ManagementState.UNKNOWN)
                 before = read_conditions(driver.status.get("conditions") or ())
                 await self._write_status(driver, unmanaged_conditions(before))
                 return self._settings.resync_seconds

@@ -28,6 +28,7 @@ from kube_efs.operator.platforms import Platform
 from kube_efs.operator.reconciler import Reconciler
 from kube_efs.settings.operator import OperatorSettings
 from kube_efs.signals import run_until_stopped
+from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.health import Health, HealthServer, Heartbeat
 from kube_efs.telemetry.metrics import ApiServerMetrics, OperatorMetrics, new_registry
 
@@ -64,7 +65,7 @@ async def run_operator(settings: OperatorSettings) -> None:
 
 async def _run(settings: OperatorSettings) -> None:
     registry, state = new_registry(), _State()
-    metrics = OperatorMetrics(registry)
+    metrics, duties = OperatorMetrics(registry), Duties(registry)
     async with AsyncExitStack() as stack:
         config = load_config(settings.kubeconfig)
         connection = connect(config, field_manager=FIELD_MANAGER, metrics=ApiServerMetrics(registry))
@@ -81,7 +82,7 @@ async def _run(settings: OperatorSettings) -> None:
         recorder = await stack.enter_async_context(
             EventRecorder(client, component=COMPONENT, host=settings.identity)
         )
-        work = _lead(client, recorder, metrics, settings, state)
+        work = _lead(client, recorder, metrics, duties, settings, state)
         if not settings.leader_election:
             await work
             return
@@ -139,6 +140,7 @@ async def _lead(
     client: AsyncClient,
     recorder: EventRecorder,
     metrics: OperatorMetrics,
+    duties: Duties,
     settings: OperatorSettings,
     state: _State,
 ) -> None:
@@ -165,6 +167,7 @@ async def _lead(
             changed,
             settings.resync_seconds,
             state.heartbeat,
+            duties,
             before_full=lambda: ensure_monitoring(objects, settings, platform, deployment_uid),
         )
 
@@ -209,6 +212,7 @@ async def _reconcile_forever(
     changed: asyncio.Event,
     resync_seconds: float,
     heartbeat: Heartbeat,
+    duties: Duties,
     *,
     before_full: Callable[[], Awaitable[None]],
 ) -> None:
@@ -229,10 +233,9 @@ async def _reconcile_forever(
         except KubeError as error:
             log.warning("reconcile-failed", reason=str(error), retry_seconds=retry)
             seconds, retry = retry, min(retry * 2, _RETRY_SECONDS[1])
-        except Exception:
-            # A programming error in one pass must not end the process, which still watches and corrects.
-            log.exception("reconcile-failed", retry_seconds=_RETRY_SECONDS[1])
+        except Exception as error:  # noqa: BLE001 - an internal error must not end the process, which corrects
             seconds = _RETRY_SECONDS[1]
+            duties.note("reconciliation", error, retry_seconds=seconds)
         try:
             async with asyncio.timeout(seconds):
                 await changed.wait()

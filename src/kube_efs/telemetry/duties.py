@@ -68,8 +68,11 @@ class Duties:
             await self._sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
 
-    def note(self, name: str, error: Exception, *, retry_seconds: float) -> None:
-        """Log and count the failure of a duty, or of a part of one, that is retried."""
+    def note(self, name: str, error: Exception, *, retry_seconds: float, **fields: str) -> None:
+        """Log and count the failure of a duty, or of a part of one, that is retried.
+
+        ``fields`` of the log name the part, such as an object.
+        """
         self._metrics.failures.labels(name).inc()
         log.error(
             "duty-failed",
@@ -77,6 +80,7 @@ class Duties:
             error=kinds_of(error),
             frames=frames_of(error),
             retry_seconds=retry_seconds,
+            **fields,
         )
         # A repeated failure must be reported without a gap.
         until = self._clock() + retry_seconds + _LONGEST_PAUSE_SECONDS

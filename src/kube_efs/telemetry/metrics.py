@@ -52,7 +52,7 @@ class DutyMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.failures = Counter(
             "kube_efs_duty_failures",
-            "Unexpected failures of a long-running duty of the process, which is then restarted",
+            "Unexpected errors in a duty of the process, or with one object of it; it is tried again",
             ["duty"],
             registry=registry,
         )

@@ -8,12 +8,17 @@ from tests.kernel.guest.machine import Machine
 from tests.kernel.guest.node import defunct_children, start
 from tests.kernel.guest.waiting import until
 from tests.kernel.guest.work import working
+from tests.prometheus import running_prometheus
 
 from kube_efs.tunnels.data_plane import DataPlaneName
 
 _RESTARTS = {
     DataPlaneName.STUNNEL: "kube_efs_stunnel_restarts_total",
     DataPlaneName.KERNEL: "kube_efs_relay_restarts_total",
+}
+_ALERTS = {
+    DataPlaneName.STUNNEL: "EFSStunnelRestarting",
+    DataPlaneName.KERNEL: "EFSRelayRestarting",
 }
 _DOWN_SECONDS = 60.0
 # Nobody is accepted for half a minute before it is doubted; and the kernel has to connect again.
@@ -37,6 +42,29 @@ async def data_plane_is_killed(machine: Machine) -> None:
         assert after.connects > before.connects
         assert await node.metric(_RESTARTS[machine.data_plane]) == 3
         assert defunct_children(node.tunnel.pid) == []
+
+
+async def alert_fires_when_the_data_plane_ends_repeatedly(machine: Machine) -> None:
+    fs = await machine.create_file_system()
+    volume = machine.efs.create_access_point(fs, "/data", uid=1001)
+    folder = machine.folder / "prometheus"
+    folder.mkdir()
+    async with machine.node() as node, running_prometheus(folder, {"tunnel": node.tunnel}) as prometheus:
+        target = await node.publish(volume, "pod")
+        port = nfs_mount(target).port
+        async with working(target / "work", machine.efs.path(fs, "/data/work")) as work:
+            assert await prometheus.firing() == set()
+            for _ in range(4):
+                os.kill(node.data_plane_at(port), signal.SIGKILL)
+                await work.continues()
+
+        alert = _ALERTS[machine.data_plane]
+
+        async def fires() -> bool:
+            return alert in await prometheus.firing()
+
+        await until(fires, f"{alert} fires")
+        await node.unpublish(volume, target)
 
 
 async def data_plane_is_stopped(machine: Machine) -> None:

@@ -18,6 +18,7 @@ from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.errors import KubeEfsError, KubeUnavailable, LeftAlone, NotYet, WorkerFailed
 from kube_efs.model.volumes import Volume
 from kube_efs.provisioning.engine import Plan
+from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.metrics import ControllerMetrics
 
 pytestmark = pytest.mark.virtual_time
@@ -66,6 +67,7 @@ class Scene:
             index=self.world.index,
             events=self.told,
             metrics=ControllerMetrics(self.registry),
+            duties=Duties(self.registry),
             backoff_seconds=backoff_seconds,
         )
 

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from kube_efs.controllers.events import ProvisioningEvents
 from kube_efs.controllers.expansions import ExpansionController
@@ -14,6 +15,7 @@ from kube_efs.model.efs.ids import ClaimUid
 from kube_efs.model.errors import KubeDenied, KubeEfsError
 from kube_efs.model.volumes import Volume
 from kube_efs.provisioning.expansion import Expansions
+from kube_efs.telemetry.duties import Duties
 
 pytestmark = pytest.mark.virtual_time
 
@@ -37,7 +39,11 @@ class Scene(Expansions, ProvisioningEvents):
         self.fault: KubeEfsError | None = None
         self.begin = asyncio.Event()
         self.controller = ExpansionController(
-            expansions=self, events=self, backoff_seconds=backoff_seconds, begin=self.begin
+            expansions=self,
+            events=self,
+            backoff_seconds=backoff_seconds,
+            begin=self.begin,
+            duties=Duties(CollectorRegistry()),
         )
 
     async def expand(self, claim: Claim) -> Volume | None:

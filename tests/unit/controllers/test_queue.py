@@ -4,10 +4,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from kube_efs.controllers import queue as queue_module
 from kube_efs.controllers.queue import WorkQueue
+from kube_efs.telemetry.duties import Duties
 
 
 class Handler:
@@ -34,7 +36,8 @@ class Handler:
 
 @asynccontextmanager
 async def open_queue(handler: Handler) -> AsyncIterator[WorkQueue[str]]:
-    async with asyncio.timeout(10), WorkQueue(handler) as queue:
+    duties = Duties(CollectorRegistry())
+    async with asyncio.timeout(10), WorkQueue("claims", handler, duties) as queue:
         yield queue
 
 
@@ -158,7 +161,7 @@ async def test_error_stops_neither_its_key_nor_others(monkeypatch: pytest.Monkey
             queue.add("b")
             await until_idle(queue)
     assert sorted(handler.handled) == ["a", "a", "b"]
-    assert [(line["event"], line["key"]) for line in logs] == [("handler-failed", "a")]
+    assert [(line["event"], line["duty"], line["key"]) for line in logs] == [("duty-failed", "claims", "a")]
 
 
 async def test_close_cancels_running_and_waiting_keys() -> None:

@@ -36,6 +36,7 @@ from kube_efs.model.shared_volumes.shared_volume import (
 )
 from kube_efs.model.volumes import ClaimReference, CsiSource, Volume
 from kube_efs.provisioning.shared_volumes import SharedVolumeSteps
+from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.metrics import SharedVolumeMetrics
 
 OWNER = Owner(namespace="proj2", name="sv1")
@@ -136,7 +137,11 @@ class Scene:
         self.api, self.events, self.registry = Api(), Events(), CollectorRegistry()
         events = SharedVolumeEvents(cast("EventRecorder", self.events), SharedVolumeMetrics(self.registry))
         self.controller = SharedVolumeController(
-            self.api, SharedVolumeSteps(self.api, limits), events, backoff_seconds=backoff_seconds
+            self.api,
+            SharedVolumeSteps(self.api, limits),
+            events,
+            backoff_seconds=backoff_seconds,
+            duties=Duties(self.registry),
         )
 
     @property

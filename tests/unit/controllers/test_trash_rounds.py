@@ -32,6 +32,7 @@ from kube_efs.provisioning.workers.orders import EmptyingTerms
 from kube_efs.provisioning.workers.pool import WorkerPool
 from kube_efs.settings.controller import ControllerSettings
 from kube_efs.settings.loading import load
+from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.metrics import ControllerMetrics
 
 Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
@@ -118,6 +119,7 @@ class World:
             EmptyingTerms(seconds=9),
             recorder,
             ControllerMetrics(self.registry),
+            Duties(self.registry),
             is_alone=is_alone,
             clock=self.clock,
         )
@@ -397,6 +399,7 @@ def emptied(index: VolumeIndex, kube: AsyncClient, **settings: str) -> dict[str,
         index,
         EventRecorder(kube, component="kube-efs-controller"),
         ControllerMetrics(CollectorRegistry()),
+        Duties(CollectorRegistry()),
         [Pool()],
     )
     (trashes,) = rounds._trashes
@@ -469,6 +472,7 @@ async def test_trash_is_emptied_after_the_last_volume_is_gone(kube: AsyncClient)
         index,
         EventRecorder(kube, component="kube-efs-controller"),
         ControllerMetrics(CollectorRegistry()),
+        Duties(CollectorRegistry()),
         [Pool()],
     )
     (trashes,) = rounds._trashes

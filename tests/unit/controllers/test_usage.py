@@ -35,6 +35,7 @@ from kube_efs.provisioning.workers.orders import MeasuringTerms
 from kube_efs.provisioning.workers.pool import WorkerPool
 from kube_efs.settings.controller import ControllerSettings
 from kube_efs.settings.loading import load
+from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.metrics import UsageMetrics
 
 Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
@@ -83,13 +84,18 @@ class World:
             meter_for=lambda _: self.scales,
             locate=nowhere,
         )
-        self.rounds = UsageRounds(self.parts, MeasuringTerms(), interval_seconds=3600)
+        self.duties = Duties(self.registry)
+        self.rounds = self.rounds_of(self.parts)
+
+    def rounds_of(self, parts: UsageParts, *, interval_seconds: float = 3600) -> UsageRounds:
+        """Rounds with these parts."""
+        return UsageRounds(parts, MeasuringTerms(), interval_seconds=interval_seconds, duties=self.duties)
 
     def next_leader(self) -> UsageRounds:
         """Another process; it knows only the state of the cluster."""
         self.registry = CollectorRegistry()
         parts = replace(self.parts, metrics=UsageMetrics(self.registry))
-        return UsageRounds(parts, MeasuringTerms(), interval_seconds=3600)
+        return self.rounds_of(parts)
 
     async def volume(self, name: str, *, request: str = "1Mi") -> None:
         spec = PersistentVolumeClaimSpec(
@@ -295,7 +301,7 @@ async def test_meter_gets_the_kind_of_the_file_system(world: World) -> None:
     source = CsiSource(handle=f"s3files:{FS}:/a")
     volume = replace(world.index.volumes["pv-a"], nfs=None, csi=source, file_system_id=None)
     world.index.put_volume(volume)
-    await UsageRounds(parts, MeasuringTerms(), interval_seconds=3600).round()
+    await world.rounds_of(parts).round()
     assert (asked, scales.asked) == ([FileSystemKind.S3_FILES], [["/a"]])
 
 
@@ -320,7 +326,7 @@ async def test_unreadable_document_is_recreated(world: World) -> None:
 
 
 async def test_error_ends_the_round_but_not_the_controller(world: World, eventually: Eventually) -> None:
-    rounds = UsageRounds(world.parts, MeasuringTerms(), interval_seconds=0.01)
+    rounds = world.rounds_of(world.parts, interval_seconds=0.01)
     await world.volume("a")
     world.scales.sizes = {"/a": 1}
     world.scales.error = ZeroDivisionError("a mistake")
@@ -333,6 +339,7 @@ async def test_error_ends_the_round_but_not_the_controller(world: World, eventua
         return world.sample("used_bytes", "a") == 1
 
     await eventually(tried_twice)
+    assert any("ZeroDivisionError" in one for one in world.duties.problems)
     world.scales.error = None
     await eventually(measured)
     running.cancel()

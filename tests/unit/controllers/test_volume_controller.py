@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 from tests.unit.provisioning.world import EFS, World, claim
 
+from kube_efs.controllers import volumes as volumes_module
 from kube_efs.controllers.events import ProvisioningEvents
 from kube_efs.controllers.volumes import VolumeController
 from kube_efs.model.claims import ReclaimPolicy
@@ -19,6 +20,7 @@ from kube_efs.model.efs.targets import TunnelTargets
 from kube_efs.model.errors import KubeEfsError, KubeUnavailable, LeftAlone
 from kube_efs.model.volumes import FINALIZER, NfsSource, Volume, VolumePhase
 from kube_efs.provisioning.engine import Reclaimed
+from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.metrics import ControllerMetrics
 
 pytestmark = pytest.mark.virtual_time
@@ -41,7 +43,7 @@ class Told(ProvisioningEvents):
 
 
 class Scene:
-    def __init__(self, backoff_seconds: float, refused_again_seconds: float) -> None:
+    def __init__(self, backoff_seconds: float) -> None:
         self.world = World()
         self.told = Told()
         self.registry = CollectorRegistry()
@@ -50,8 +52,8 @@ class Scene:
             index=self.world.index,
             events=self.told,
             metrics=ControllerMetrics(self.registry),
+            duties=Duties(self.registry),
             backoff_seconds=backoff_seconds,
-            refused_again_seconds=refused_again_seconds,
         )
 
     async def bound(self, *uids: str) -> list[Volume]:
@@ -83,8 +85,8 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(backoff_seconds: float = 3600, refused_again_seconds: float = 3600) -> AsyncIterator[Scene]:
-    made = Scene(backoff_seconds, refused_again_seconds)
+async def scene(backoff_seconds: float = 3600) -> AsyncIterator[Scene]:
+    made = Scene(backoff_seconds)
     async with asyncio.timeout(10), made.volumes:
         yield made
 
@@ -189,8 +191,9 @@ async def test_refused_volume_is_retried_when_another_is_deleted() -> None:
         assert (here.there, here.told.lines[1:]) == ([], ["removed fs-1:/team/example"])
 
 
-async def test_refused_volume_is_retried_after_a_while() -> None:
-    async with scene(refused_again_seconds=0.01) as here:
+async def test_refused_volume_is_retried_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(volumes_module, "_REFUSED_AGAIN_SECONDS", 0.01)
+    async with scene() as here:
         (volume,) = await here.bound("u1")
         inside = AccessPoint(
             access_point_id=AccessPointId("fsap-00000001"),

@@ -33,6 +33,7 @@ from kube_efs.provisioning.backends.tunnel import TunnelBackend
 from kube_efs.provisioning.engine import Engine
 from kube_efs.provisioning.expansion import Expansions
 from kube_efs.provisioning.guards import Guards
+from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.metrics import ControllerMetrics
 
 Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
@@ -83,6 +84,7 @@ class Scene:
             events=events,
             metrics=metrics,
             backoff_seconds=3600,
+            duties=Duties(CollectorRegistry()),
         )
         self.volumes = VolumeController(
             engine=engine,
@@ -90,6 +92,7 @@ class Scene:
             events=events,
             metrics=metrics,
             backoff_seconds=3600,
+            duties=Duties(CollectorRegistry()),
         )
         self.expansions = ExpansionController(
             expansions=Expansions(
@@ -97,6 +100,7 @@ class Scene:
             ),
             events=events,
             backoff_seconds=3600,
+            duties=Duties(CollectorRegistry()),
             begin=asyncio.Event(),
         )
         roots = RootVolumes(

@@ -190,6 +190,14 @@ def test_kustomize_builds_all_of_it_with_the_dashboard() -> None:
     assert built["ConfigMap"]["metadata"]["labels"]["grafana_dashboard"] == "1"
 
 
+def test_log_lines_in_the_table_of_alerts_exist() -> None:
+    code = "".join(path.read_text() for path in (PROJECT / "src").rglob("*.py"))
+    rows = re.findall(r"^\| `EFS.*\|$", PAGE.read_text(), flags=re.MULTILINE)
+    events = {event for row in rows for event in re.findall(r"`([a-z]+(?:-[a-z]+)+)`", row)}
+    assert "duty-failed" in events
+    assert [event for event in events if f'"{event}"' not in code] == []
+
+
 def test_generated_files_are_up_to_date() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "scripts.monitoring", "--check"],
