@@ -32,7 +32,7 @@ from lightkube.resources.storage_v1 import StorageClass as StorageClassResource
 
 from kube_efs.controllers.events import ProvisioningEvents
 from kube_efs.controllers.expansions import ExpansionController
-from kube_efs.controllers.queue import Controller
+from kube_efs.controllers.queue import FAULT_DELAY_SECONDS, Controller
 from kube_efs.kube.reading import read_claim, read_storage_class
 from kube_efs.kube.watching import Applied, Change, Deleted, Listed, follow
 from kube_efs.model.claims import Claim
@@ -194,6 +194,11 @@ class ClaimController(Controller[ClaimUid]):
             self._count(claim, outcome)
             return self._backoff_seconds
         return None
+
+    def _report_fault(self, uid: ClaimUid, error: Exception) -> None:
+        if claim := self._pending.get(uid):
+            self._waits(uid)
+            self._events.failed(claim, error, retry_seconds=FAULT_DELAY_SECONDS)
 
     async def _accept(self, claim: Claim) -> bool:
         """Withdraw the refusal of the claim; returns whether its annotations were written."""

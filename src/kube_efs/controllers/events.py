@@ -7,7 +7,7 @@ from kube_efs.kube.events import EventRecorder, EventType, Subject
 from kube_efs.model.claims import Claim
 from kube_efs.model.copies import COPYING
 from kube_efs.model.csi.made_file_systems import CREATING_FILE_SYSTEM
-from kube_efs.model.errors import KubeEfsError, LeftAlone
+from kube_efs.model.errors import KubeEfsError, LeftAlone, public_text
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
 from kube_efs.model.volumes import Volume
 from kube_efs.provisioning.engine import Plan, Reclaimed
@@ -70,10 +70,12 @@ class ProvisioningEvents:
         message = f"Volume {volume.name} is ready at {place}"
         self._recorder.publish(_claim(plan.claim), EventType.NORMAL, "ProvisioningSucceeded", message)
 
-    def failed(self, claim: Claim, error: KubeEfsError, *, retry_seconds: float) -> None:
+    def failed(self, claim: Claim, error: Exception, *, retry_seconds: float) -> None:
         """An attempt has failed and will be repeated."""
-        log.warning("provisioning-failed", claim=claim.key, reason=str(error), retry_seconds=retry_seconds)
-        self._recorder.publish(_claim(claim), EventType.WARNING, "ProvisioningFailed", str(error))
+        log.warning(
+            "provisioning-failed", claim=claim.key, reason=public_text(error), retry_seconds=retry_seconds
+        )
+        self._recorder.publish(_claim(claim), EventType.WARNING, "ProvisioningFailed", public_text(error))
 
     def expanded(self, claim: Claim, volume: Volume) -> None:
         """The claim has the requested capacity; the reason is that of csi-resizer."""
@@ -103,10 +105,10 @@ class ProvisioningEvents:
             message = f"Removed {done.location}, which is inside the directory of volume {inside}"
             self._recorder.publish(_volume(done.volume), EventType.NORMAL, "DirectoryRemoved", message)
 
-    def not_reclaimed(self, volume: Volume, error: KubeEfsError) -> None:
+    def not_reclaimed(self, volume: Volume, error: Exception) -> None:
         """A released volume could not be deleted."""
-        log.warning("volume-not-deleted", volume=volume.name, reason=str(error))
-        self._recorder.publish(_volume(volume), EventType.WARNING, "VolumeFailedDelete", str(error))
+        log.warning("volume-not-deleted", volume=volume.name, reason=public_text(error))
+        self._recorder.publish(_volume(volume), EventType.WARNING, "VolumeFailedDelete", public_text(error))
 
     def port_unknown(self, volume: Volume) -> None:
         """The file system of the volume is unknown."""

@@ -13,7 +13,7 @@ from kube_efs.telemetry.duties import Duties
 
 K = TypeVar("K", bound=Hashable)
 
-_FAULT_DELAY_SECONDS = 60.0
+FAULT_DELAY_SECONDS = 60.0
 
 
 class WorkQueue(AbstractAsyncContextManager["WorkQueue[K]"], Generic[K]):
@@ -21,13 +21,21 @@ class WorkQueue(AbstractAsyncContextManager["WorkQueue[K]"], Generic[K]):
 
     ``handle`` returns None when nothing is left to do, or the seconds after which the key must be handled
     again unless it is added before. Keys do not wait for each other in the queue. ``handle`` itself limits
-    concurrent calls to a server, or pods. ``duties`` count its unexpected errors under ``name``.
+    concurrent calls to a server, or pods. ``duties`` count its unexpected errors under ``name``, and
+    ``failed`` reports them.
     """
 
-    def __init__(self, name: str, handle: Callable[[K], Awaitable[float | None]], duties: Duties) -> None:
+    def __init__(
+        self,
+        name: str,
+        handle: Callable[[K], Awaitable[float | None]],
+        duties: Duties,
+        failed: Callable[[K, Exception], None] = lambda _key, _error: None,
+    ) -> None:
         self._name = name
         self._handle = handle
         self._duties = duties
+        self._failed = failed
         self._running: set[K] = set()
         self._again: set[K] = set()
         self._timers: dict[K, asyncio.TimerHandle] = {}
@@ -82,15 +90,19 @@ class WorkQueue(AbstractAsyncContextManager["WorkQueue[K]"], Generic[K]):
         try:
             return await self._handle(key)
         except Exception as error:  # noqa: BLE001 - an internal error with one object must not stop the others
-            self._duties.note(self._name, error, retry_seconds=_FAULT_DELAY_SECONDS, key=str(key))
-            return _FAULT_DELAY_SECONDS
+            self._duties.note(self._name, error, retry_seconds=FAULT_DELAY_SECONDS, key=str(key))
+            self._failed(key, error)
+            return FAULT_DELAY_SECONDS
 
 
 class Controller(Generic[K]):
     """A controller with a queue of keys, which it works off while its context is open."""
 
     def __init__(self, name: str, handle: Callable[[K], Awaitable[float | None]], duties: Duties) -> None:
-        self._queue = WorkQueue(name, handle, duties)
+        self._queue = WorkQueue(name, handle, duties, self._report_fault)
+
+    def _report_fault(self, key: K, error: Exception) -> None:
+        """Report an unexpected error, after which the key is handled again."""
 
     async def __aenter__(self) -> Self:
         await self._queue.__aenter__()

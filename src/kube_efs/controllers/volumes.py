@@ -103,6 +103,11 @@ class VolumeController(Controller[str]):
             self._metrics.deletions.labels(volume.provisioned_by or "", Outcome.SUCCEEDED).inc()
         return delay
 
+    def _report_fault(self, name: str, error: Exception) -> None:
+        self._blocked.discard(name)
+        if volume := self._index.volumes.get(name):
+            self._events.not_reclaimed(volume, error)
+
     async def _protect(self, volume: Volume) -> float | None:
         """Add our finalizer; after a failure, returns the seconds until the next attempt."""
         try:

@@ -9,6 +9,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from tests.unit.provisioning.world import AWS_EFS, EFS, World, claim, directory_claim, reachable
 
+from kube_efs.controllers import queue as queue_module
 from kube_efs.controllers.claims import ClaimController
 from kube_efs.controllers.events import ProvisioningEvents
 from kube_efs.model.claims import Claim, ClaimPhase
@@ -53,7 +54,7 @@ class Told(ProvisioningEvents):
     def provisioned(self, plan: Plan, volume: Volume) -> None:
         self.lines.append("provisioned")
 
-    def failed(self, claim: Claim, error: KubeEfsError, *, retry_seconds: float) -> None:
+    def failed(self, claim: Claim, error: Exception, *, retry_seconds: float) -> None:
         self.lines.append(f"failed {error}")
 
 
@@ -287,6 +288,22 @@ async def test_failure_is_retried_after_the_backoff_and_not_before() -> None:
         assert asyncio.get_running_loop().time() - began >= 0.5
         await here.rest()
         assert here.told.lines == ["provisioning", "failed is down", "provisioning", "provisioned"]
+
+
+async def test_internal_error_is_reported_and_the_claim_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: Claim) -> None:
+        raise ZeroDivisionError("a mistake")
+
+    monkeypatch.setattr(queue_module, "FAULT_DELAY_SECONDS", 0.5)
+    async with scene() as here:
+        with monkeypatch.context() as patched:
+            patched.setattr(here.world.engine, "plan", fail)
+            await here.see(claim("u1"))
+        assert here.told.lines == ["failed a mistake"]
+        assert here.waiting == 1
+        await asyncio.sleep(1)
+        await here.rest()
+        assert (here.volumes, here.waiting) == (["u1"], 0)
 
 
 async def test_deleted_claim_no_longer_waits() -> None:

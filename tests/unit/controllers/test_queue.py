@@ -146,7 +146,7 @@ async def test_addition_meanwhile_overrides_the_delay() -> None:
 
 
 async def test_error_stops_neither_its_key_nor_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_module, "_FAULT_DELAY_SECONDS", 0.01)
+    monkeypatch.setattr(queue_module, "FAULT_DELAY_SECONDS", 0.01)
     handler = Handler()
     faults = iter([ZeroDivisionError("once")])
 

@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 from tests.unit.provisioning.world import EFS, World, claim
 
+from kube_efs.controllers import queue as queue_module
 from kube_efs.controllers import volumes as volumes_module
 from kube_efs.controllers.events import ProvisioningEvents
 from kube_efs.controllers.volumes import VolumeController
@@ -17,7 +18,7 @@ from kube_efs.model.csi.volume_handles import AccessPointId
 from kube_efs.model.efs.directories import parse_directory
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.targets import TunnelTargets
-from kube_efs.model.errors import KubeEfsError, KubeUnavailable, LeftAlone
+from kube_efs.model.errors import KubeUnavailable, LeftAlone
 from kube_efs.model.volumes import FINALIZER, NfsSource, Volume, VolumePhase
 from kube_efs.provisioning.engine import Reclaimed
 from kube_efs.telemetry.duties import Duties
@@ -38,7 +39,7 @@ class Told(ProvisioningEvents):
     def volume_left_alone(self, volume: Volume, reason: LeftAlone) -> None:
         self.lines.append(f"left alone {reason}")
 
-    def not_reclaimed(self, volume: Volume, error: KubeEfsError) -> None:
+    def not_reclaimed(self, volume: Volume, error: Exception) -> None:
         self.lines.append(f"not {error}")
 
 
@@ -208,6 +209,22 @@ async def test_refused_volume_is_retried_after_a_while(monkeypatch: pytest.Monke
             await asyncio.sleep(0.001)
         await here.rest()
         assert here.told.lines[-1] == "removed fs-1:/team/example"
+
+
+async def test_internal_error_is_reported_and_the_volume_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def fail(_: Volume) -> None:
+        raise ZeroDivisionError("a mistake")
+
+    monkeypatch.setattr(queue_module, "FAULT_DELAY_SECONDS", 0.5)
+    async with scene() as here:
+        (volume,) = await here.bound("u1")
+        with monkeypatch.context() as patched:
+            patched.setattr(here.world.engine, "reclaim", fail)
+            await here.release(volume)
+        assert here.told.lines == ["not a mistake"]
+        await asyncio.sleep(1)
+        await here.rest()
+        assert (here.there, here.told.lines[1:]) == ([], ["removed fs-1:/team/example"])
 
 
 async def test_deletion_just_after_the_check_is_not_missed() -> None:
