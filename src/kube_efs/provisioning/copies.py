@@ -136,7 +136,7 @@ class Copies:
         """Copy the source to the target; None when the claim is gone, or the copy was complete before.
 
         ``key`` and ``maps_owner`` are those of CopyTerms. Without a claim, ``report`` receives the progress.
-        Raises WorkerFailed and KubeError.
+        Raises VolumePending while the file system is being removed, WorkerFailed, AwsError and KubeError.
         """
         terms = CopyTerms(
             key=key,

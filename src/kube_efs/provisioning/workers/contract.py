@@ -53,7 +53,8 @@ class Directories(Protocol):
         """Copy a directory of the file system to the target, or continue an interrupted copy.
 
         A finished copy is not repeated. Raises WorkerRefused when the target has contents or the source
-        cannot be used, WorkerFailed and KubeError.
+        cannot be used, VolumePending while the file system is being removed, WorkerFailed, AwsError and
+        KubeError.
         """
 
     async def copy_ended(self, target: Location) -> None:

@@ -17,8 +17,8 @@ until the pod has ended. This is true for any number of leaders, and for several
 namespace. Each pod names the pool that created it: no pool deletes a pod that another pool has not read yet.
 
 A file system that was created for claims is removed in the same manner. A removal first records that it has
-begun, and then waits until no pod uses the file system (``unused``). A pod that measures or empties the trash
-starts after its creator has seen no such record. So no mount loses its server.
+begun, and then waits until no pod uses the file system (``unused``). A pod that measures, copies or empties
+the trash starts after its creator has seen no such record. So no mount loses its server.
 
 No pod creates access points. Their creator checks for pods after the creation (``settled``), and the
 orders of pods check for access points when they are confirmed. Again, each publishes before it checks.

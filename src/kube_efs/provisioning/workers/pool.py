@@ -96,7 +96,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
     """Creates and removes directories with worker pods; use as ``async with``.
 
     ``check_stays`` raises VolumePending while a file system is being removed, and AwsNotFound afterwards.
-    Pods that belong to no volume do not start then.
+    Pods that measure, copy or empty a trash do not start then.
     """
 
     def __init__(
@@ -201,7 +201,8 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         """Copy a directory of the file system to the target, or continue an interrupted copy.
 
         It uses a separate pod, which may work for a day, also when the caller is cancelled. A repeated call
-        joins it. Raises WorkerRefused, WorkerFailed and KubeError.
+        joins it. Raises WorkerRefused, WorkerFailed, AwsError and KubeError, and VolumePending while the file
+        system is being removed.
         """
         running = self._copies.get((target, terms))
         if running is None:
@@ -235,7 +236,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         if busy := self._pods.in_the_way(file_system_id, order):
             raise busy
         async with self._copy_slots.setdefault(file_system_id, asyncio.Semaphore(_COPIES_AT_ONCE)):
-            report = await self._pods.run(target.root, job, [item])
+            report = await self._pods.run(target.root, job, [item], partial(self._confirm_stay, target.root))
         if reason := report.failed.get(str(directory)):
             kind = WorkerRefused if str(directory) in report.refused else WorkerFailed
             if str(directory) in report.taken:

@@ -745,8 +745,10 @@ async def test_pods_of_no_volume_do_not_start_while_their_file_system_is_removed
             await pool.empty(at("/"), EmptyingTerms(seconds=60))
         with pytest.raises(VolumePending):
             await pool.measure(at("/"), [parse_directory("/data")], MeasuringTerms())
+        with pytest.raises(VolumePending):
+            await pool.copy(at("/new"), CopyTerms(key="snapshot.a", source=parse_directory("/data")))
         await eventually(lambda: none_left(kube))
-        assert [len(names) for names in asked] == [1, 1]
+        assert [len(names) for names in asked] == [1, 1, 1]
         assert kubelet.pods == []
         assert len(await pool.children(at("/"))) == 1  # A removal lists the snapshots.
         await pool.empty(at("/", "fs-2"), EmptyingTerms(seconds=60))
