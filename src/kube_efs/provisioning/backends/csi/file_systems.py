@@ -298,10 +298,17 @@ class FileSystems:
             except RemovalRefused:
                 await self.reopen(found)
                 raise
+            # Workers can take minutes, and others may have begun to use the file system meanwhile.
+            if not await self._confirmed(found, order):
+                return None
         now = await self.get(found.file_system_id)
         if now is not None and now.is_used and not found.is_used:
             await self.reopen(found)
             return None
+        if now is not None and now.stage is not Stage.REMOVING:
+            raise NotYet(
+                "may be used again", field="file system", value=found.file_system_id, remedy="it is retried"
+            )
         return found
 
     async def remove(

@@ -38,7 +38,7 @@ from kube_efs.model.csi.made_file_systems import FileSystemOwner, Stage
 from kube_efs.model.csi.root_directories import VolumeOrigin
 from kube_efs.model.csi.volume_handles import VolumeHandle, parse_volume_handle
 from kube_efs.model.efs.directories import Permissions
-from kube_efs.model.efs.ids import ClaimUid
+from kube_efs.model.efs.ids import ClaimUid, FileSystemId
 from kube_efs.model.errors import (
     AwsError,
     AwsLimitReached,
@@ -571,6 +571,32 @@ def test_removal_that_was_given_up_is_noticed_by_the_next_claim() -> None:
         await asyncio.sleep(181)
         second = await driver.create(_of("team", 2))
         assert (second.file_system_id, account.stage(first.file_system_id)) == (first.file_system_id, "ready")
+
+    run(test)
+
+
+@pytest.mark.parametrize("change", ["kept", "used by another volume", "reopened"])
+def test_removal_that_is_given_up_during_the_wait_for_workers_deletes_no_mount_target(change: str) -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account)
+        handle = await driver.create(_of("team", 1))
+
+        async def waited(file_system_id: FileSystemId) -> None:
+            if change == "kept":
+                volume = driver.index.volumes["pvc-team-1"]
+                driver.index.put_volume(replace(volume, reclaim_policy=ReclaimPolicy.RETAIN))
+            if change == "used by another volume":
+                driver.note("static", VolumeHandle(file_system_id=file_system_id), provisioned_by=None)
+            if change == "reopened":
+                made = driver.file_systems._gateway.made_file_systems
+                await made.set_stage(file_system_id, Stage.READY)
+
+        driver.folders.unused = waited  # type: ignore[method-assign]
+        with pytest.raises((RemovalRefused, NotYet)):
+            await driver.volumes.delete(handle)
+        assert len(account.mount_targets) == 3
+        assert account.stage(handle.file_system_id) == "ready"
 
     run(test)
 
