@@ -23,7 +23,7 @@ from kube_efs.kube.watching import Applied, Deleted, Listed, follow
 from kube_efs.model.claims import SNAPSHOT_GROUP
 from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.csi.cross_account import CrossAccountRole, parse_provisioner_secret
-from kube_efs.model.csi.errors import VolumeMissing
+from kube_efs.model.csi.errors import VolumeMissing, VolumePending
 from kube_efs.model.csi.snapshots import parse_snapshot_id
 from kube_efs.model.csi.volume_handles import parse_volume_handle
 from kube_efs.model.errors import CopyDiffers, InvalidValue, KubeEfsError, KubeError
@@ -142,6 +142,8 @@ class SnapshotController:
             handle = parse_volume_handle(content.volume_handle)
             report = partial(self._publish, content, EventType.NORMAL, "Copying")
             created = await self._snapshots.create(content.request_name, handle, role, report)
+        except VolumePending:
+            raise  # Its copy may be complete.
         except (InvalidValue, CopyDiffers) as error:
             # Nothing exists and no attempt runs, so the content can be deleted.
             if not error.outcome_unknown:

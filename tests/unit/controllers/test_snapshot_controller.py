@@ -1,0 +1,66 @@
+"""The annotation of a snapshot that is being created, which keeps its content in Kubernetes."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from lightkube import AsyncClient
+
+from kube_efs.controllers.snapshots import SnapshotController
+from kube_efs.kube.events import EventRecorder
+from kube_efs.kube.snapshots import SnapshotStore
+from kube_efs.model.csi.claims import DRIVER
+from kube_efs.model.csi.cross_account import CrossAccountRole
+from kube_efs.model.csi.errors import InvalidArgument, VolumePending
+from kube_efs.model.csi.volume_handles import VolumeHandle
+from kube_efs.model.errors import KubeEfsError
+from kube_efs.model.snapshots import BEING_CREATED, SnapshotContent
+from kube_efs.provisioning.snapshots import Snapshot, Snapshots
+
+HANDLE = "fs-0123456789abcdef0:/data"
+
+
+class Content(SnapshotStore):
+    """The API server has one content."""
+
+    def __init__(self) -> None:
+        self.known = SnapshotContent(name="content", uid="uid-1", driver=DRIVER, volume_handle=HANDLE)
+
+    async def content(self, name: str) -> SnapshotContent | None:
+        return self.known
+
+    async def mark_being_created(self, content: SnapshotContent, *, is_being_created: bool) -> None:
+        self.known = replace(content, annotations={BEING_CREATED: "yes"} if is_being_created else {})
+
+    async def record_problem(self, content: SnapshotContent, problem: str, *, now: str) -> None:
+        self.known = replace(self.known, problem=problem)
+
+
+class Failing(Snapshots):
+    """Creates no snapshot, for that reason."""
+
+    def __init__(self, error: KubeEfsError) -> None:
+        self._error = error
+
+    async def create(
+        self,
+        name: str,
+        handle: VolumeHandle,
+        role: CrossAccountRole | None,
+        report: Callable[[str], None] | None = None,
+    ) -> Snapshot:
+        raise self._error
+
+
+@pytest.mark.parametrize(("error", "may_exist"), [(InvalidArgument, False), (VolumePending, True)])
+async def test_content_is_kept_while_its_copy_may_exist(
+    kube: AsyncClient, error: type[KubeEfsError], may_exist: bool
+) -> None:
+    store = Content()
+    async with EventRecorder(kube, component="kube-efs-controller") as recorder:
+        snapshots = Failing(error("has failed", field="file system", value=HANDLE))
+        controller = SnapshotController(kube, snapshots, recorder, backoff_seconds=1.0)
+        controller._store = store
+        # The copy is complete, but its file system is being removed, so the call fails.
+        assert await controller._handle("content") is not None
+    assert (store.known.is_being_created, "has failed" in store.known.problem) == (may_exist, True)
