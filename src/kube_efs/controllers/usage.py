@@ -292,7 +292,9 @@ class UsageRounds:
     ) -> AsyncIterator[tuple[Measurable, MeasuredDirectory]]:
         """The result of each volume, until no more volumes can be measured."""
         waiting, measurements = list(volumes), self._parts.metrics.measurements
-        while waiting:
+        # A round can take hours. A file system for claims is removed with its last volume, and then no pod
+        # can mount it.
+        while waiting := [one for one in waiting if one.name in self._parts.index.volumes]:
             batch = waiting[:_BATCH_MAX]
             directories = sorted({one.location.directory for one in batch})
             try:

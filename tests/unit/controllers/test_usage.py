@@ -235,6 +235,28 @@ async def test_deleted_volumes_are_forgotten(world: World) -> None:
     assert await world.parts.store.load() == {}
 
 
+async def test_volume_that_is_deleted_during_a_round_is_not_measured(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.volume("a")
+    await world.volume("b")
+    world.scales.sizes = {"/a": 1, "/b": 1}
+    world.scales.reach = 1
+    measure = world.scales.measure
+
+    async def slowly(
+        root: Location, directories: Sequence[Directory], terms: MeasuringTerms
+    ) -> Sequence[MeasuredDirectory]:
+        measured = await measure(root, directories, terms)
+        # Its file system may be removed with it, so a pod could not mount it.
+        world.index.forget_volume("pv-b")
+        return measured
+
+    monkeypatch.setattr(world.scales, "measure", slowly)
+    await world.rounds.round()
+    assert world.scales.asked == [["/a", "/b"]]
+
+
 async def test_round_writes_the_config_map_at_most_twice(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
