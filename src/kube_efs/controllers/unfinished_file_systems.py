@@ -1,7 +1,9 @@
-"""Removes file systems that were created for claims and never became ready, when nobody needs them any more.
+"""Ends what others have begun with file systems for claims and do not continue.
 
 A claim can be deleted while its file system is being created, and the process that creates it can end. Then
-no volume leads to the file system, and no later removal would find it.
+no volume leads to the file system, and no later removal would find it, so it is removed here. A removal can
+be given up after it has recorded that it begins, and the next claim for the file system may never come. Then
+it is reopened here.
 """
 
 import asyncio
@@ -57,6 +59,7 @@ class UnfinishedFileSystems:
             await asyncio.sleep(self._interval_seconds)
             try:
                 await self.remove_all()
+                await self.reopen_kept()
             except KubeEfsError as error:
                 log.warning("unfinished-file-systems-not-read", reason=str(error))
 
@@ -73,6 +76,10 @@ class UnfinishedFileSystems:
             # What is being removed is not used again. A claim that needs it gets another one.
             if one.stage is Stage.REMOVING or not is_needed(one.owner, pending, namespaces):
                 await self._remove(one)
+
+    async def reopen_kept(self) -> None:
+        """Reopen those whose last volume stays, after two rounds; raises AwsError, KubeError."""
+        await self._file_systems.reopen_kept(self._guards.is_leaving)
 
     async def _remove(self, found: MadeFileSystem) -> None:
         removal = Removal(file_system=found)

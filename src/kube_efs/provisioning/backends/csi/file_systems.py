@@ -238,9 +238,21 @@ class FileSystems:
 
         Raises AwsError, KubeError.
         """
+        return tuple(one for one in await self._made() if not one.is_used and one.created < older_than)
+
+    async def reopen_kept(self, is_leaving: Callable[[FileSystemId], Awaitable[bool]]) -> None:
+        """Reopen those whose removal was given up before it deleted mount targets, also without a claim.
+
+        Otherwise snapshots and worker pods of a volume that stays would wait indefinitely. ``is_leaving`` is
+        that of ``ensure``. Raises AwsError, KubeError.
+        """
+        for one in await self._made():
+            if one.is_used and one.stage is Stage.REMOVING and one.mount_targets:
+                await self._taken_back(one, is_leaving)
+
+    async def _made(self) -> Sequence[MadeFileSystem]:
         cluster = await self._cluster.cluster_uid()
-        found = [one for one in await self._gateway.made_file_systems.list() if one.owner.cluster == cluster]
-        return tuple(one for one in found if not one.is_used and one.created < older_than)
+        return [one for one in await self._gateway.made_file_systems.list() if one.owner.cluster == cluster]
 
     async def namespace_uids(self, names: Collection[str]) -> frozenset[str]:
         """The uids of these namespaces, as far as they exist; raises KubeError."""

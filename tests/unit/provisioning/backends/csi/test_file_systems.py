@@ -151,7 +151,14 @@ class Driver:
 
     async def remove_unfinished(self) -> None:
         """Remove what nobody needs, as the leader does."""
-        duty = UnfinishedFileSystems(
+        await self._unfinished().remove_all()
+
+    async def reopen_kept(self) -> None:
+        """Reopen what stays, as the leader does."""
+        await self._unfinished().reopen_kept()
+
+    def _unfinished(self) -> UnfinishedFileSystems:
+        return UnfinishedFileSystems(
             self.file_systems,
             self.guards,
             self.claims,
@@ -159,7 +166,6 @@ class Driver:
             directories=self.folders,
             clock=lambda: self._now() + 1000,
         )
-        await duty.remove_all()
 
 
 def wanted(name: str = f"pvc-{UID}", **parameters: str) -> VolumeRequest:
@@ -612,6 +618,45 @@ def test_kept_volume_reopens_its_file_system() -> None:
         await asyncio.sleep(200)
         await driver.volumes.settled(await driver.volumes.removal(handle))
         assert account.stage(handle.file_system_id) == "ready"
+
+    run(test)
+
+
+def test_file_system_of_a_kept_volume_is_reopened_without_another_claim() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account)
+        handle = await driver.create(wanted())
+        # As when the answer to this call was lost, and it is carried out late.
+        await driver.file_systems._gateway.made_file_systems.set_stage(handle.file_system_id, Stage.REMOVING)
+        for _ in range(2):  # The volume is still leaving.
+            await driver.reopen_kept()
+            await asyncio.sleep(200)
+        assert account.stage(handle.file_system_id) == "removing"
+        volume = driver.index.volumes[f"pvc-{UID}"]
+        driver.index.put_volume(replace(volume, reclaim_policy=ReclaimPolicy.RETAIN))
+        await driver.reopen_kept()
+        assert account.stage(handle.file_system_id) == "removing"
+        await asyncio.sleep(200)
+        await driver.reopen_kept()
+        assert account.stage(handle.file_system_id) == "ready"
+        await driver.file_systems.check_stays(handle.file_system_id)
+
+    run(test)
+
+
+def test_file_system_without_mount_targets_is_not_reopened_without_a_claim() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account)
+        handle = await driver.create(wanted())
+        await driver.file_systems._gateway.made_file_systems.set_stage(handle.file_system_id, Stage.REMOVING)
+        driver.forget(f"pvc-{UID}")
+        account.mount_targets.clear()
+        for _ in range(2):
+            await driver.reopen_kept()
+            await asyncio.sleep(200)
+        assert account.stage(handle.file_system_id) == "removing"
 
     run(test)
 
