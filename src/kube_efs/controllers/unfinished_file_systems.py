@@ -94,7 +94,7 @@ class UnfinishedFileSystems:
             log.warning("file-system-not-removed", file_system=found.file_system_id, reason=str(error))
 
     async def _check_contents(self, found: MadeFileSystem) -> None:
-        """Raise WorkerFailed while a worker uses it; an unused file system contains no data."""
+        """Raise NotYet or WorkerFailed while a worker uses it; an unused file system contains no data."""
         if self._directories is not None:
             await self._directories.unused(found.file_system_id)
 

@@ -8,7 +8,7 @@ from kube_efs.model.csi.cross_account import CrossAccountRole
 from kube_efs.model.csi.errors import VolumeMissing
 from kube_efs.model.csi.volume_handles import VolumeHandle
 from kube_efs.model.efs.ids import ClaimUid, FileSystemId
-from kube_efs.model.errors import WorkerFailed
+from kube_efs.model.errors import KubeEfsError, WorkerFailed
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning.copies import Copies, IsGone
 from kube_efs.provisioning.data_sources import DataSources
@@ -39,7 +39,7 @@ class CopiedFolders:
         self.stopped: list[Location] = []
         self.discarded: list[tuple[Location, str]] = []
         self.copy_fault: WorkerFailed | None = None
-        self.user: WorkerFailed | None = None
+        self.user: KubeEfsError | None = None
 
     async def copy(self, target: Location, terms: CopyTerms) -> Copied:
         if self.copy_fault:

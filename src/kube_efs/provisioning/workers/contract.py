@@ -40,7 +40,7 @@ class Directories(Protocol):
         """Return when no worker uses the file system, also none that starts later.
 
         The caller has recorded before that the file system is being removed. Workers that list directories do
-        not count. Raises WorkerFailed while one uses it, and KubeError.
+        not count. Raises NotYet while one uses it, WorkerFailed while one may use it for long, and KubeError.
         """
 
     async def children(self, location: Location) -> Sequence[FoundDirectory]:

@@ -23,9 +23,10 @@ the trash starts after its creator has seen no such record. So no mount loses it
 No pod creates access points. Their creator checks for pods after the creation (``settled``), and the
 orders of pods check for access points when they are confirmed. Again, each publishes before it checks.
 
-An overdue pod stays a lock on its directories, but on nothing else: its node may be disconnected while its
-program still runs. It has ended when the kubelet reports it or the object is deleted. Kubernetes deletes the
-object when its Node is deleted or tainted with ``node.kubernetes.io/out-of-service``.
+An overdue pod stays a lock on its directories, and its file system is not removed: its node may be
+disconnected while its program still runs. All other work continues. It has ended when the kubelet reports it
+or the object is deleted. Kubernetes deletes the object when its Node is deleted or tainted with
+``node.kubernetes.io/out-of-service``.
 """
 
 import asyncio
@@ -52,6 +53,7 @@ from kube_efs.model.errors import (
     KubeError,
     KubeNotFound,
     KubeUnavailable,
+    NotYet,
     PlatformError,
     WorkerDenied,
     WorkerFailed,
@@ -310,14 +312,18 @@ class WorkerPods:
                 raise self._busy(other)
 
     async def unused(self, file_system_id: FileSystemId) -> None:
-        """Return when no pod uses the file system, also none that starts later; raises Busy, KubeError.
+        """Return when no pod uses the file system, also none that starts later.
 
-        Pods that list directories do not count.
+        Pods that list directories do not count. Raises NotYet while a pod uses it, Busy while a pod copies or
+        may never end, and KubeError.
         """
         until = asyncio.get_running_loop().time() + _UNUSED_SECONDS
         while user := next((one for one in await self._all_now() if one.uses(file_system_id)), None):
             if asyncio.get_running_loop().time() > until:
-                raise self._busy(user, "its file system")
+                busy = self._busy(user, "its file system")
+                if user.order.action is Action.COPY or user.is_deleting or self._is_late(user):
+                    raise busy
+                raise NotYet(busy.problem, field=busy.field, value=busy.value, remedy=busy.remedy)
             await self.changed(within_seconds=_RETRY_SECONDS)
 
     def _may_withdraw(self, other: ObservedPod, *, by: str) -> bool:

@@ -274,7 +274,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         """Return when no pod uses the file system, also none that starts later.
 
         The caller has recorded before that the file system is being removed. Pods that list directories do
-        not count. Raises WorkerFailed, KubeError.
+        not count. Raises NotYet while one uses it, WorkerFailed while one may use it for long, and KubeError.
         """
         await self._pods.unused(file_system_id)
 

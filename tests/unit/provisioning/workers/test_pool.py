@@ -38,6 +38,7 @@ from kube_efs.model.errors import (
     CopyDiffers,
     KubeDenied,
     KubeUnavailable,
+    NotYet,
     PlatformError,
     RemovalRefused,
     WorkerDenied,
@@ -798,7 +799,7 @@ async def test_file_system_is_unused_when_its_last_pod_has_ended(
 
     monkeypatch.setattr(WorkerPods, "_list", noted)
     async with deadline(), pool_of(kube) as pool:
-        with pytest.raises(WorkerFailed, match="'efs-one' works on its file system"):
+        with pytest.raises(WorkerFailed if action == "copy" else NotYet, match="'efs-one' works on its file"):
             await pool.unused(FileSystemId("fs-1"))
         await pool.unused(FileSystemId("fs-2"))
         monkeypatch.setattr(worker_pods, "_UNUSED_SECONDS", 60.0)
@@ -811,6 +812,21 @@ async def test_file_system_is_unused_when_its_last_pod_has_ended(
                 has_listed.clear()
             assert not waiting.done()
             await set_status(kube, "efs-one", {"phase": "Failed"})
+
+
+async def test_pod_that_may_never_end_is_told_apart(
+    kube: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_pods, "_UNUSED_SECONDS", 0.0)
+    await leave(kube, "stuck", "Running", arguments="worker empty --root /efs -- /")
+    finalizers = {"metadata": {"finalizers": ["example.com/a-node-that-is-off"]}}
+    await kube.patch(Pod, "stuck", finalizers, namespace="default")
+    async with deadline(), pool_of(kube) as pool:
+        with pytest.raises(NotYet):
+            await pool.unused(FileSystemId("fs-1"))
+        await kube.delete(Pod, "stuck", namespace="default")
+        with pytest.raises(WorkerFailed, match="'stuck' works on its file system"):
+            await pool.unused(FileSystemId("fs-1"))
 
 
 async def test_unreported_trash_is_not_considered_empty(kube: AsyncClient, kubelet: Kubelet) -> None:

@@ -49,6 +49,7 @@ from kube_efs.model.errors import (
     KubeNotFound,
     NotYet,
     RemovalRefused,
+    WorkerFailed,
 )
 from kube_efs.provisioning.guards import Order
 
@@ -291,8 +292,9 @@ class FileSystems:
         """The file system, which is now to be removed with its volume; None if others use it.
 
         From then on, no new volume and no new worker uses it. ``check_contents`` raises RemovalRefused if it
-        contains something that must stay, and WorkerFailed while a worker uses it; it is called as long as
-        the file system can be mounted. Raises RemovalRefused, NotYet, WorkerFailed, AwsError, KubeError.
+        contains something that must stay, NotYet while a worker uses it, and WorkerFailed if that may never
+        end; it is called as long as the file system can be mounted. Raises RemovalRefused, NotYet,
+        WorkerFailed, AwsError, KubeError.
         """
         if not await self._confirmed(found, order):
             return None
@@ -307,8 +309,8 @@ class FileSystems:
         if found.mount_targets:
             try:
                 await check_contents(found)
-            except RemovalRefused:
-                await self.reopen(found)
+            except (RemovalRefused, WorkerFailed):
+                await self._give_up(found)
                 raise
             # Workers can take minutes, and others may have begun to use the file system meanwhile.
             if not await self._confirmed(found, order):
@@ -322,6 +324,14 @@ class FileSystems:
                 "may be used again", field="file system", value=found.file_system_id, remedy="it is retried"
             )
         return found
+
+    async def _give_up(self, found: MadeFileSystem) -> None:
+        """Let new volumes use it again, because a removal may be impossible for long.
+
+        No volume needs an unused one, and to reopen it would record that it is used.
+        """
+        if found.is_used:
+            await self.reopen(found)
 
     async def remove(
         self, found: MadeFileSystem, order: Order, delete_access_point: Callable[[], Awaitable[None]]

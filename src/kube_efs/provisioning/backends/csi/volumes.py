@@ -331,7 +331,7 @@ class CsiVolumes:
         self._ordered.pop(handle, None)
 
     async def _check_contents(self, found: MadeFileSystem) -> None:
-        """Raise RemovalRefused if it contains snapshots, and WorkerFailed while a worker uses it.
+        """Raise RemovalRefused if it contains snapshots, NotYet and WorkerFailed while a worker uses it.
 
         Without workers, no snapshots are created.
         """

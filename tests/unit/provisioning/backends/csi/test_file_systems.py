@@ -1,7 +1,7 @@
 """File systems for claims: one or none, if any call to AWS fails, and if another process does the same."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -37,7 +37,7 @@ from kube_efs.model.csi.file_system_templates import Scope
 from kube_efs.model.csi.made_file_systems import FileSystemOwner, Stage
 from kube_efs.model.csi.root_directories import VolumeOrigin
 from kube_efs.model.csi.volume_handles import VolumeHandle, parse_volume_handle
-from kube_efs.model.efs.directories import Permissions
+from kube_efs.model.efs.directories import FoundDirectory, Permissions
 from kube_efs.model.efs.ids import ClaimUid, FileSystemId
 from kube_efs.model.errors import (
     AwsError,
@@ -758,7 +758,49 @@ def test_only_volumes_of_worker_pods_do_not_keep_the_file_system(namespace: str,
     run(test)
 
 
-EMPTYING = WorkerFailed("works on its file system", field="worker pod", value="efs-empty-1")
+EMPTYING = NotYet("works on its file system", field="worker pod", value="efs-empty-1")
+STUCK = WorkerFailed("works on its file system", field="worker pod", value="efs-empty-1")
+
+
+@pytest.mark.parametrize("is_listing", [False, True])
+def test_namespace_gets_volumes_while_worker_pods_keep_its_file_system(is_listing: bool) -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account)
+        first = await driver.create(_of("team", 1))
+
+        async def denied(_: Location) -> Sequence[FoundDirectory]:
+            raise STUCK
+
+        if is_listing:
+            driver.folders.children = denied  # type: ignore[method-assign, assignment]
+        else:
+            driver.folders.user = STUCK
+        with pytest.raises(WorkerFailed, match="efs-empty-1"):
+            await driver.volumes.delete(first)
+        second = await driver.create(_of("team", 2))
+        assert second.file_system_id == first.file_system_id
+        await driver.volumes.delete(first)
+        assert list(account.access_points) == [second.access_point_id]
+
+    run(test)
+
+
+def test_stuck_worker_pod_does_not_mark_an_unfinished_file_system_as_used() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account)
+        driver.connection.before = _fail_at("CreateAccessPoint")
+        with pytest.raises(Killed):
+            await driver.create(wanted())
+        successor = Driver(account)
+        for successor.folders.user in (STUCK, None):
+            await successor.remove_unfinished()
+        await asyncio.sleep(10)
+        account.advance()
+        assert account.is_empty
+
+    run(test)
 
 
 def test_removal_waits_for_worker_pods_after_it_has_recorded_that_it_begins() -> None:
@@ -767,7 +809,7 @@ def test_removal_waits_for_worker_pods_after_it_has_recorded_that_it_begins() ->
         driver = Driver(account)
         handle = await driver.create(wanted())
         driver.folders.user = EMPTYING
-        with pytest.raises(WorkerFailed, match="efs-empty-1"):
+        with pytest.raises(NotYet, match="efs-empty-1"):
             await driver.volumes.delete(handle)
         assert account.stage(handle.file_system_id) == "removing"
         assert account.mount_targets
