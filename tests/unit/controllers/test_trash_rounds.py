@@ -327,10 +327,16 @@ async def test_trash_of_a_file_system_that_is_removed_is_left_without_an_event(
 async def test_trash_of_a_deleted_file_system_gets_no_more_rounds(kube: AsyncClient) -> None:
     async with EventRecorder(kube, component="kube-efs-controller") as recorder:
         world = World(kube, recorder, is_alone=False)
-        world.bin.error = AwsNotFound("does not exist", field="file system", value="fs-a")
+        world.bin.left[A], world.bin.stuck[A] = 2, 2
         async with running(world):
+            assert world.sample("entries", A) == 2
+            world.bin.error = AwsNotFound("does not exist", field="file system", value="fs-a")
             await world.later(7200)
-            assert world.bin.rounds == [A, B, C]
+            assert world.sample("entries", A) == 0
+            world.bin.rounds.clear()
+            await world.later(7200)
+            assert world.bin.rounds == []
+            world.bin.stuck[A] = 0
             world.bin.error = None
             world.bin.throw_away(A)
             await world.later(2)

@@ -634,6 +634,18 @@ async def test_snapshot_is_complete_when_it_is_answered(stub: Stub, world: CsiWo
     assert (terms.key, terms.maps_owner) == ("snapshot.snapshot-1", False)
 
 
+async def test_snapshot_of_another_account_is_created(
+    stub: Stub, world: CsiWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unknown(file_system_id: str) -> None:
+        raise AwsNotFound("does not exist", field="file system", value=file_system_id)
+
+    monkeypatch.setattr(world.gateway.made_file_systems, "get", unknown)
+    world.sources.by_handle[f"efs:{OLD}"] = OLD_DATA
+    answer = await stub.CreateSnapshot(csi.CreateSnapshotRequest(name="snapshot-1", source_volume_id=OLD))
+    assert answer.snapshot.ready_to_use
+
+
 async def test_snapshot_is_deleted_with_its_record(stub: Stub, world: CsiWorld) -> None:
     await stub.DeleteSnapshot(csi.DeleteSnapshotRequest(snapshot_id=f"{SNAPSHOT_ID}:7:8"))
     assert world.folders.removed == [f"{SNAPSHOT_ID} in /{SNAPSHOTS}"]

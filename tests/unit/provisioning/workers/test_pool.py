@@ -1094,9 +1094,14 @@ async def test_pod_mounts_the_root_with_the_driver_by_a_claim_of_its_own(
 async def test_pod_mounts_the_root_of_s3_files_with_its_handle_and_options(
     kube: AsyncClient, kubelet: Kubelet
 ) -> None:
+    async def check_stays(file_system_id: FileSystemId) -> None:
+        # EFS does not know it.
+        raise AwsNotFound("does not exist", field="file system", value=file_system_id)
+
     place = replace(at("/team/data"), kind=FileSystemKind.S3_FILES)
     (kubelet.root("fs-1") / "team/data").mkdir(parents=True)
-    async with deadline(), pool_of(kube, replace(OPTIONS, with_driver=True)) as pool:
+    options = replace(OPTIONS, with_driver=True)
+    async with deadline(), pool_of(kube, options, check_stays=check_stays) as pool:
         await pool.remove(place, ROOT, stands)
         await pool.empty(place.root, EmptyingTerms(seconds=60))
         await pool.measure(place.root, [place.directory], MeasuringTerms())

@@ -852,6 +852,21 @@ def test_snapshot_keeps_the_file_system() -> None:
     run(test)
 
 
+def test_snapshot_that_is_completed_during_the_wait_for_workers_keeps_the_file_system() -> None:
+    async def test() -> None:
+        driver = Driver(AwsAccount())
+        handle = await driver.create(wanted())
+
+        async def copied(file_system_id: FileSystemId) -> None:
+            driver.folders.made[f"{file_system_id}:/.kube-efs-snapshots/s-1"] = Permissions()
+
+        driver.folders.unused = copied  # type: ignore[method-assign]
+        with pytest.raises(RemovalRefused, match="contains 1 snapshots"):
+            await driver.volumes.delete(handle)
+
+    run(test)
+
+
 def test_volume_of_another_class_on_the_file_system_is_removed_alone() -> None:
     async def test() -> None:
         account = AwsAccount()
