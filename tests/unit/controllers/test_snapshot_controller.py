@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 from lightkube import AsyncClient
+from prometheus_client import CollectorRegistry
 
 from kube_efs.controllers.snapshots import SnapshotController
 from kube_efs.kube.events import EventRecorder
@@ -16,6 +17,7 @@ from kube_efs.model.csi.volume_handles import VolumeHandle
 from kube_efs.model.errors import KubeEfsError
 from kube_efs.model.snapshots import BEING_CREATED, SnapshotContent
 from kube_efs.provisioning.snapshots import Snapshot, Snapshots
+from kube_efs.telemetry.duties import Duties
 
 HANDLE = "fs-0123456789abcdef0:/data"
 
@@ -59,7 +61,8 @@ async def test_content_is_kept_while_its_copy_may_exist(
     store = Content()
     async with EventRecorder(kube, component="kube-efs-controller") as recorder:
         snapshots = Failing(error("has failed", field="file system", value=HANDLE))
-        controller = SnapshotController(kube, snapshots, recorder, backoff_seconds=1.0)
+        duties = Duties(CollectorRegistry())
+        controller = SnapshotController(kube, snapshots, recorder, backoff_seconds=1.0, duties=duties)
         controller._store = store
         # The copy is complete, but its file system is being removed, so the call fails.
         assert await controller._handle("content") is not None
