@@ -101,6 +101,7 @@ check: ## Run everything that CI runs (needs root; less than an hour on two core
 	@# The control plane of conformance has run the other scenarios.
 	$(MAKE) scenarios LARGE='tests/scenarios/test_operator_pods.py tests/docs tests/integration'
 	$(MAKE) test-lab
+	$(MAKE) pythons
 	$(MAKE) test EXAMPLES=thorough
 
 conformance: setup ## Build a Kubernetes control plane (once, twenty minutes), then run the tests on it
