@@ -236,7 +236,7 @@ async def test_access_points_with_shared_data_are_found(account: Account) -> Non
         wanted(file_system_id, "pvc-4", basePath="/", subPathPattern="", ensureUniqueDirectory="false"),
         [file_system_id],
     )
-    found = {made.access_point_id: await account.points.sharers(made) for made in (one, alone, above)}
+    found = {made.access_point_id: await account.points.known.sharers(made) for made in (one, alone, above)}
     assert {key: {sharer.access_point_id for sharer in sharers} for key, sharers in found.items()} == {
         one.access_point_id: {other.access_point_id, above.access_point_id},
         alone.access_point_id: {above.access_point_id},
@@ -268,7 +268,7 @@ async def test_foreign_access_point_is_found_by_the_next_listing(account: Accoun
         wanted(file_system_id, "foreign"), file_system_id, PosixUser(uid=1001, gid=1001)
     )
     await account.gateway.access_points.create(foreign)
-    await account.points.refresh([file_system_id])
+    await account.points.known.refresh(file_system_id)
     made = await account.points.create(wanted(file_system_id, "pvc-2"), [file_system_id])
     assert made.user == PosixUser(uid=1002, gid=1002)
 

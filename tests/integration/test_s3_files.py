@@ -140,11 +140,11 @@ async def test_access_point_is_created_found_again_and_deleted(
     assert stored["tags"] == [{"key": "efs.csi.aws.com/cluster", "value": "true"}]
 
     assert await controller.create(wanted(file_system)) == made
-    found = await controller.points.find(handle_of(made))
+    found = await controller.points.known.find(handle_of(made))
     assert found
     assert found.access_point_id == made.access_point_id
     await controller.points.delete(handle_of(made), is_directory_gone=False)
-    assert await Controller(gateway).points.find(handle_of(made)) is None
+    assert await Controller(gateway).points.known.find(handle_of(made)) is None
     await Controller(gateway).points.delete(handle_of(made), is_directory_gone=False)
 
 

@@ -39,7 +39,7 @@ from kube_efs.model.errors import RemovalRefused, WorkerFailed
 from kube_efs.model.volumes import Volume
 from kube_efs.provisioning import engine as engines
 from kube_efs.provisioning import guards
-from kube_efs.provisioning.backends.csi import access_points, file_systems
+from kube_efs.provisioning.backends.csi import access_points, file_systems, known_access_points
 from kube_efs.provisioning.backends.csi import volumes as csi_volumes
 from kube_efs.provisioning.backends.csi.access_points import AccessPoints
 from kube_efs.provisioning.backends.csi.directories import CsiDirectories
@@ -514,7 +514,7 @@ def directories_of_other_replicas_are_not_read() -> None:
 @planted_fault(IDS, "csi-provisioner")
 def access_points_of_other_replicas_are_not_listed() -> None:
     """An access point gets the ID of one that another replica has created since the first list."""
-    _put(access_points, "_FRESH_SECONDS", 1e9)
+    _put(known_access_points, "_FRESH_SECONDS", 1e9)
 
 
 # --- unfinished work of an earlier leader

@@ -24,11 +24,12 @@ from kube_efs.model.csi.volume_handles import VolumeHandle
 from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import KubeEfsError
 from kube_efs.model.volumes import Location
-from kube_efs.provisioning.backends.csi.access_points import AccessPointCalls, AccessPoints
+from kube_efs.provisioning.backends.csi.access_points import AccessPoints
 from kube_efs.provisioning.backends.csi.accounts import Accounts
 from kube_efs.provisioning.backends.csi.claims import ClaimNotice, CsiBackend
 from kube_efs.provisioning.backends.csi.directories import CsiDirectories
 from kube_efs.provisioning.backends.csi.file_systems import FileSystems
+from kube_efs.provisioning.backends.csi.known_access_points import AccessPointCalls
 from kube_efs.provisioning.backends.csi.volumes import CsiVolumes
 from kube_efs.provisioning.copies import FIRST_PAUSE_SECONDS, Copies
 from kube_efs.provisioning.data_sources import DataSources
@@ -111,7 +112,7 @@ def data_sources(client: AsyncClient, index: VolumeIndex, accounts: Accounts) ->
 
     async def find(handle: VolumeHandle, role: CrossAccountRole | None) -> AccessPoint | None:
         account = await accounts.of(role)
-        return await account.access_points[handle.kind].find(handle)
+        return await account.access_points[handle.kind].known.find(handle)
 
     return DataSources(
         claims=ClaimStore(client),
@@ -184,7 +185,7 @@ def guards_of(
 
     async def roots(location: Location, role: CrossAccountRole | None) -> Sequence[AccessPoint]:
         account = await accounts.of(role)
-        return await account.access_points[location.kind].roots(location.file_system_id)
+        return await account.access_points[location.kind].known.roots(location.file_system_id)
 
     is_of_worker = partial(is_root_of_pod, namespace=settings.namespace)
     return Guards(index=index, store=store, roots=roots, is_of_worker=is_of_worker)

@@ -23,7 +23,7 @@ from kube_efs.model.efs.ids import parse_file_system_id
 from kube_efs.model.errors import InvalidValue, KubeEfsError
 from kube_efs.model.gids import GidRange
 from kube_efs.model.volumes import Location, Volume
-from kube_efs.provisioning.backends.csi.access_points import USER_OF
+from kube_efs.provisioning.backends.csi.known_access_points import USER_OF
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.telemetry.metrics import ControllerMetrics
 

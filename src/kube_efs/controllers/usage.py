@@ -182,7 +182,7 @@ class AccessPointPlaces:
             return None
         account = await self._accounts.of(None)
         try:
-            return await account.access_points[handle.kind].location(handle)
+            return await account.access_points[handle.kind].known.location(handle)
         except AwsError as error:
             self._failed_at[handle.file_system_id] = self._clock()
             log.warning("access-points-not-read", file_system=handle.file_system_id, reason=str(error))

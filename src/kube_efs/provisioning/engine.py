@@ -431,7 +431,7 @@ class Engine:
                 return None
             live, permit = terminating
             order = Order(lambda: self._check_last(removal, live), permit)
-            keeps_all = bool(permit.keeps) and removal.access_point is None
+            keeps_all = bool(permit.keeps) and removal.is_only_directory
             if not keeps_all:
                 with suppress(DataKept):
                     await backend.remove(removal, order)

@@ -101,6 +101,11 @@ class Removal:
     tenant: str = ""
 
     @property
+    def is_only_directory(self) -> bool:
+        """Whether nothing remains to be removed when the directory is kept."""
+        return self.access_point is None and self.file_system is None
+
+    @property
     def leaves_directory(self) -> bool:
         """Whether the access point is removed, and the directory that it leads to stays."""
         return bool(self.access_point and self.access_point.root and not self.directory)

@@ -60,10 +60,10 @@ async def test_access_points_deleted_by_others_are_forgotten() -> None:
     world = CsiWorld(quota=1)
     points = (await world.accounts.of(None)).access_points[FileSystemKind.EFS]
     await world.volumes.create(request("pvc-1"))
-    assert points.counts == {FS: 1}
+    assert points.known.counts == {FS: 1}
     world.api.points.clear()
-    await points.refresh_known()
-    assert points.counts == {FS: 0}
+    await points.known.refresh_known()
+    assert points.known.counts == {FS: 0}
     assert (await world.volumes.create(request("pvc-2"))).handle.file_system_id == FS
 
 

@@ -69,11 +69,11 @@ class Accounts(AbstractAsyncContextManager["Accounts"]):
     def counts(self) -> Mapping[FileSystemId, int]:
         """The number of access points of each file system that was listed."""
         accounts = (self._own, *self._others.values())
-        known = [points for one in accounts for points in one.access_points.values()]
+        known = [points.known for one in accounts for points in one.access_points.values()]
         return {name: count for points in known for name, count in points.counts.items()}
 
     async def refresh(self) -> None:
         """List the access points of every account again; raises AwsError."""
         for account in (self._own, *self._others.values()):
             for points in account.access_points.values():
-                await points.refresh_known()
+                await points.known.refresh_known()

@@ -186,7 +186,7 @@ class CsiDirectories:
     ) -> int:
         with suppress(AwsDenied):  # Without permission to list access points, none is created here.
             # The IDs of access points are in use, too.
-            await account.access_points[FileSystemKind.EFS].loaded(place.file_system_id)
+            await account.access_points[FileSystemKind.EFS].known.loaded(place.file_system_id)
         base = _base_of(parameters, place)
         await self._scan(base)
         if self._index.volumes_at(place) and self._index.gids.of(str(place)) is None:
@@ -207,7 +207,7 @@ class CsiDirectories:
 
         Raises GidTaken if another directory has the chosen ID; the ID is then held for that directory.
         """
-        base, points = _base_of(parameters, place), account.access_points[FileSystemKind.EFS]
+        base, points = _base_of(parameters, place), account.access_points[FileSystemKind.EFS].known
         taken = self._id_of_others_in(place, parameters.gids)
         if taken is None:
             taken = points.take_id(parameters.gids, str(place), start=start)

@@ -232,7 +232,7 @@ class CsiVolumes:
         account = await self._account(handle.kind, role)
         points = account.access_points[handle.kind]
         role = role if handle.kind.has_roles else None
-        found = await points.find(handle)
+        found = await points.known.find(handle)
         file_system = await self._goes_along(handle, found) if role is None else None
         if found is None:
             point = RemovableAccessPoint(handle=handle, role=role)
@@ -307,7 +307,7 @@ class CsiVolumes:
                 with self._ordering(point.handle):
                     last = partial(delete, is_directory_gone=True)
                     await self._file_systems.remove(ending, order, last)
-                points.forget(ending.file_system_id)
+                points.known.forget(ending.file_system_id)
                 return
         try:
             if removal.directory:
@@ -344,7 +344,7 @@ class CsiVolumes:
         if handle.access_point_id is None:
             return True
         account = await self._account(handle.kind, role)
-        return await account.access_points[handle.kind].find(handle) is not None
+        return await account.access_points[handle.kind].known.find(handle) is not None
 
     async def _account(self, kind: FileSystemKind, role: CrossAccountRole | None) -> Account:
         """The account of the file systems."""

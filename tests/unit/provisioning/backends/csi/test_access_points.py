@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
-from tests.unit.provisioning.backends.csi.csi_world import FS, OTHER, Api, request
+from tests.unit.provisioning.backends.csi.csi_world import FS, OTHER, Api, S3Api, request
 
 from kube_efs.model.csi.access_points import (
     AccessPoint,
@@ -17,8 +17,18 @@ from kube_efs.model.csi.access_points import (
 )
 from kube_efs.model.csi.errors import ExistingVolumeDiffers, VolumePending
 from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle
+from kube_efs.model.efs.directories import parse_directory
 from kube_efs.model.efs.ids import FileSystemId
-from kube_efs.model.errors import AwsDenied, AwsLimitReached, AwsUnavailable, GidRangeFull, KubeEfsError
+from kube_efs.model.errors import (
+    AwsAlreadyExists,
+    AwsDenied,
+    AwsLimitReached,
+    AwsThrottled,
+    AwsUnavailable,
+    GidRangeFull,
+    KubeEfsError,
+)
+from kube_efs.model.volumes import CsiSource, Volume
 from kube_efs.provisioning.backends.csi.access_points import AccessPoints
 from kube_efs.provisioning.volume_index import VolumeIndex
 
@@ -30,16 +40,19 @@ LOST = AwsUnavailable("was not answered in time", field="create")
 class Scene:
     """The access points of one controller, and a clock."""
 
-    def __init__(self, *, quota: int = 10) -> None:
-        self.api, self.now = Api(), 0.0
+    def __init__(self, *, quota: int = 10, api: Api | None = None, is_alone: bool = True) -> None:
+        self.api, self.now = api or Api(), 0.0
         self.quota = quota
+        self.is_alone = is_alone
         self.notices: list[str] = []
         self.restart()
 
     def restart(self) -> None:
         """Start another controller, with an empty index."""
         self.index = VolumeIndex()
-        self.points = AccessPoints(self.api, self.index, quota=self.quota, clock=lambda: self.now)
+        self.points = AccessPoints(
+            self.api, self.index, quota=self.quota, is_alone=self.is_alone, clock=lambda: self.now
+        )
 
     async def create(self, wanted: VolumeRequest, *places: FileSystemId) -> AccessPoint:
         return await self.points.create(wanted, places or [FS], self.notices.append)
@@ -146,13 +159,39 @@ async def test_list_decides_whether_an_abandoned_creation_holds_its_id(scene: Sc
     else:
         await scene.fail(request(**NARROW), LOST)
     scene.now += 299
-    await scene.points.refresh_known()
+    await scene.points.known.refresh_known()
     assert scene.held == {1000}
     assert scene.index.gids.of("pvc-1") == 1000  # it can still take effect
     scene.now += 1
-    await scene.points.refresh_known()
+    await scene.points.known.refresh_known()
     assert scene.index.gids.of("pvc-1") is None
     assert scene.held == ({1000} if is_made else set())
+
+
+async def test_throttled_creation_may_have_succeeded(scene: Scene) -> None:
+    error = AwsThrottled("is throttled", field="create")
+    await scene.fail(request(**NARROW), error)
+    assert error.outcome_unknown
+    assert scene.held == {1000}
+
+
+async def test_list_of_another_file_system_decides_no_creation(scene: Scene) -> None:
+    await scene.lose(request(**NARROW))
+    scene.now += 300
+    await scene.points.known.refresh(OTHER)
+    assert scene.held == {1000}
+
+
+async def test_list_decides_no_creation_that_can_take_effect_after_its_beginning(scene: Scene) -> None:
+    await scene.fail(request(**NARROW), LOST)
+    scene.now += 299
+    slow = Slow(scene)
+    listing = asyncio.create_task(scene.points.known.refresh(FS))
+    await slow.rest()
+    scene.now += 1
+    slow.began[0].set_result(None)
+    await listing
+    assert scene.held == {1000}
 
 
 @pytest.mark.parametrize("reuse", ["true", "false"])
@@ -166,7 +205,7 @@ async def test_volume_gets_no_second_access_point_on_another_file_system(
     if is_restarted:
         scene.restart()
     else:
-        await scene.points.refresh([FS])  # which shows that the first is full
+        await scene.points.known.refresh(FS)  # which shows that the first is full
     made = await scene.create(wanted, FS, OTHER)
     assert made.file_system_id == FS
     assert list(scene.api.points.values()) == [made]
@@ -294,12 +333,83 @@ async def test_access_point_being_deleted_is_not_reused(scene: Scene) -> None:
     assert scene.index.gids.of("pvc-1") is None
 
 
+async def test_access_point_that_only_the_creation_finds_is_checked_too(scene: Scene) -> None:
+    made = await scene.create(request(**NARROW))
+    scene.restart()
+    scene.api.hidden = True
+    with pytest.raises(ExistingVolumeDiffers, match="has gid 1000, which is not in 5-6"):
+        await scene.create(request(gidRangeStart="5", gidRangeEnd="6"))
+    scene.api.points[made.access_point_id] = replace(made, leaving=True)
+    with pytest.raises(VolumePending, match="is being deleted"):
+        await scene.create(request(**NARROW))
+
+
+async def test_volume_on_a_file_system_that_the_class_no_longer_names_is_not_created_again(
+    scene: Scene,
+) -> None:
+    made = await scene.create(request(fileSystemId=OTHER), OTHER)
+    scene.restart()
+    with pytest.raises(ExistingVolumeDiffers, match=f"is on {OTHER}, which the class does not name"):
+        await scene.create(request())
+    assert list(scene.api.points.values()) == [made]
+
+
+async def test_access_point_on_another_file_system_of_the_class_is_reused_before_it_is_listed(
+    scene: Scene,
+) -> None:
+    for place in (FS, OTHER):
+        await scene.points.known.loaded(place)
+    made = of_claim(scene, client_token(REUSING), OTHER)
+    wanted = request(**BOTH, **NARROW, reuseAccessPoint="true")
+    assert await scene.create(wanted, FS, OTHER) == made
+
+
 async def test_creation_that_differs_from_the_existing_volume_holds_no_id(scene: Scene) -> None:
     await scene.create(request(**NARROW))
     scene.restart()
     with pytest.raises(ExistingVolumeDiffers):
         await scene.create(request(basePath="/elsewhere", gidRangeStart="5", gidRangeEnd="6"))
     assert not scene.index.gids.holders(5)
+
+
+# --- access points of S3 Files, which are listed without their tokens
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "may_get", "is_used", "is_found"),
+    [
+        ("pvc-1", "/shared", True, False, True),
+        ("pvc-1", "/shared", False, False, True),
+        ("pvc-1", "/shared", False, True, False),
+        ("pvc-2", "/shared", True, False, False),
+        ("pvc-1", "/other", False, False, False),
+    ],
+    ids=[
+        "with the token of the volume",
+        "with an unknown token",
+        "with an unknown token, used by another volume",
+        "with the token of another volume",
+        "of another directory, with an unknown token",
+    ],
+)
+async def test_volume_gets_only_its_own_access_point_of_the_directory(
+    name: str, place: str, may_get: bool, is_used: bool, is_found: bool
+) -> None:
+    api = S3Api()
+    api.may_get, scene = may_get, Scene(api=api)
+    parameters = {"provisioningMode": "s3files-ap", "ensureUniqueDirectory": "false"}
+    there = replace(foreign(scene, name, 50000), directory=parse_directory(place))
+    api.points[there.access_point_id] = there
+    if is_used:
+        source = CsiSource(handle=f"s3files:{FS}::{there.access_point_id}")
+        scene.index.put_volume(Volume(name="pvc-2", uid="1", csi=source))
+    api.faults["create"] = AwsAlreadyExists("was answered with ConflictException", field="create")
+    wanted = request(**parameters, basePath="/", subPathPattern="shared")
+    if is_found:
+        assert (await scene.create(wanted)).access_point_id == there.access_point_id
+    else:
+        with pytest.raises(AwsAlreadyExists):
+            await scene.create(wanted)
 
 
 # --- deletions
@@ -315,11 +425,19 @@ async def test_deletion_without_an_answer_is_repeated_until_it_is_confirmed(scen
     assert scene.held == set()
 
 
+async def test_id_of_a_directory_that_stays_is_reassigned_last(scene: Scene) -> None:
+    three = {"gidRangeStart": "1000", "gidRangeEnd": "1002"}
+    made = await scene.create(request("pvc-1", **three))
+    await scene.points.delete(handle(made), is_directory_gone=False)
+    later = [await scene.create(request(name, **three)) for name in ("pvc-2", "pvc-3", "pvc-4")]
+    assert [one.user.gid for one in later if one.user] == [1001, 1002, 1000]
+
+
 async def test_listed_access_point_deleted_by_others_is_not_found(scene: Scene) -> None:
     made = await scene.create(request(**NARROW))
-    assert await scene.points.find(handle(made)) == made
+    assert await scene.points.known.find(handle(made)) == made
     del scene.api.points[made.access_point_id]
-    assert await scene.points.find(handle(made)) is None
+    assert await scene.points.known.find(handle(made)) is None
     await scene.points.delete(handle(made), is_directory_gone=True)
     assert scene.held == set()
 
@@ -370,10 +488,10 @@ class Slow:
 async def test_roots_come_from_a_list_that_began_after_the_call(scene: Scene) -> None:
     await scene.create(request())
     slow = Slow(scene)
-    first = asyncio.create_task(scene.points.roots(FS))
+    first = asyncio.create_task(scene.points.known.roots(FS))
     await slow.rest()
     late = foreign(scene, "late", 5)
-    others = [asyncio.create_task(scene.points.roots(FS)) for _ in range(3)]
+    others = [asyncio.create_task(scene.points.known.roots(FS)) for _ in range(3)]
     await slow.rest()
     assert len(slow.began) == 1
     slow.began[0].set_result(None)
@@ -388,35 +506,50 @@ async def test_roots_come_from_a_list_that_began_after_the_call(scene: Scene) ->
 async def test_roots_omit_access_points_being_deleted(scene: Scene) -> None:
     made = await scene.create(request())
     scene.api.points[made.access_point_id] = replace(made, leaving=True)
-    assert await scene.points.roots(FS) == ()
+    assert await scene.points.known.roots(FS) == ()
 
 
 async def test_list_does_not_undo_concurrent_changes(scene: Scene) -> None:
     leaving = await scene.create(request("pvc-1", **NARROW))
     slow = Slow(scene)
-    listing = asyncio.create_task(scene.points.refresh([FS]))
+    listing = asyncio.create_task(scene.points.known.refresh(FS))
     await slow.rest()
     await scene.points.delete(handle(leaving), is_directory_gone=True)
     made = await scene.create(request("pvc-2", **NARROW))
     assert made.user == PosixUser(uid=1000, gid=1000)
     slow.began[0].set_result(None)
     await listing
-    assert scene.points.counts == {FS: 1}
+    assert scene.points.known.counts == {FS: 1}
     assert (await scene.create(request("pvc-3", **NARROW))).user == PosixUser(uid=1001, gid=1001)
     with pytest.raises(GidRangeFull):
         await scene.create(request("pvc-4", **NARROW))
 
 
+async def test_age_of_a_list_is_counted_from_its_beginning() -> None:
+    scene = Scene(is_alone=False)
+    slow = Slow(scene)
+    first = asyncio.create_task(scene.points.known.loaded(FS))
+    await slow.rest()
+    foreign(scene, "of another replica", 1000)  # which the list does not contain
+    scene.now += 15
+    slow.began[0].set_result(None)
+    await first
+    creation = asyncio.create_task(scene.create(request(**NARROW)))
+    await slow.rest()
+    slow.began[1].set_result(None)
+    assert (await creation).user == PosixUser(uid=1001, gid=1001)
+
+
 async def test_failed_list_is_repeated_for_the_next_caller(scene: Scene) -> None:
     scene.api.faults["list"] = AwsUnavailable("is away", field="list")
     with pytest.raises(AwsUnavailable):
-        await scene.points.roots(FS)
+        await scene.points.known.roots(FS)
     scene.api.faults.clear()
-    assert await scene.points.roots(FS) == ()
+    assert await scene.points.known.roots(FS) == ()
 
 
 async def test_sharers_come_from_a_new_list(scene: Scene) -> None:
     made = await scene.create(request())
     other = replace(foreign(scene, "late", 5), directory=made.directory)
     scene.api.points[other.access_point_id] = other
-    assert await scene.points.sharers(made) == (other,)
+    assert await scene.points.known.sharers(made) == (other,)

@@ -6,15 +6,18 @@ import pytest
 from structlog.testing import capture_logs
 from tests.unit.model.csi.test_csi_claims import CLAIM, CLASS, NAME, NAMESPACE, SECRET
 from tests.unit.provisioning.backends.csi.csi_world import FS, CsiWorld
+from tests.unit.provisioning.world import Moments, Store
 
-from kube_efs.model.claims import Claim, StorageClass
+from kube_efs.model.claims import Claim, ReclaimPolicy, StorageClass
 from kube_efs.model.csi.errors import InvalidArgument
 from kube_efs.model.csi.volume_handles import parse_volume_handle
 from kube_efs.model.efs.ids import ClaimUid
+from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import AwsUnavailable, KubeAlreadyExists, NotYet, RemovalRefused
-from kube_efs.model.volumes import CsiSource, Volume
+from kube_efs.model.volumes import FINALIZER, CsiSource, Volume, VolumePhase
 from kube_efs.provisioning.backends.csi.claims import CsiBackend, CsiMade
-from kube_efs.provisioning.guards import Order, Permit
+from kube_efs.provisioning.engine import DataFate, Engine
+from kube_efs.provisioning.guards import Guards, Order, Permit
 
 ARN = "arn:aws:iam::123456789012:role/storage"
 ABROAD = StorageClass(
@@ -113,6 +116,27 @@ async def test_created_access_point_is_deleted(world: CsiWorld, backend: CsiBack
     assert removal.leaves_directory
     await backend.remove(removal, Order(permitted))
     assert not world.api.points
+
+
+async def test_access_point_is_deleted_although_another_volume_uses_its_directory() -> None:
+    now = 0.0
+    world = CsiWorld(removes_directories=(FileSystemKind.EFS,), clock=lambda: now)
+    backend = CsiBackend(volumes=world.volumes, copies=world.copies, references=world.texts)
+    wanted = (await made(backend)).volume(0)
+    store = Store(Moments())
+    store.on_change = world.index.put_volume
+    leaving = replace(wanted, phase=VolumePhase.RELEASED, reclaim_policy=ReclaimPolicy.DELETE)
+    store.write(await store.create(replace(leaving, finalizers=(FINALIZER,))))
+    store.write(await store.create(replace(wanted, name="other", csi=CsiSource(handle=f"{FS}:/{NAME}"))))
+    guards = Guards(index=world.index, store=store, roots=world.roots)
+    engine = Engine(index=world.index, backends=[backend], store=store, guards=guards)
+    now = 3600.0  # no call of an earlier process can still take effect
+
+    done = await engine.reclaim(store.volumes[NAME])
+
+    assert done is not None
+    assert done.data is DataFate.SHARED
+    assert (world.api.points, world.folders.removed, set(store.volumes)) == ({}, [], {"other"})
 
 
 async def test_cross_account_role_is_read_for_creation_and_removal(

@@ -113,7 +113,7 @@ class Driver:
         return asyncio.get_running_loop().time()
 
     async def _roots(self, location: Location, role: CrossAccountRole | None) -> tuple[AccessPoint, ...]:
-        return await self._points.roots(location.file_system_id)
+        return await self._points.known.roots(location.file_system_id)
 
     async def create(self, wanted: VolumeRequest) -> VolumeHandle:
         """The volume of an existing claim, and its object in the cluster."""

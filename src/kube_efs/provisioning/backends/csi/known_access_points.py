@@ -1,0 +1,301 @@
+"""What this process knows about the access points of file systems, and the IDs that they hold.
+
+This process lists the access points of a file system once and then keeps them: their group IDs, their
+directories and their number. Others create and delete access points too. So a removal depends only on
+answers of AWS to calls that began after the removal (``find``, ``roots``).
+
+The answer to a list may be outdated when it arrives. So it does not bring back an access point that was
+deleted here since the list began, and does not remove one that was created here since.
+
+An access point holds its IDs until it is deleted. If its directory may still exist after that, its IDs are
+reassigned only when the range has no other free IDs.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final, Protocol
+
+from kube_efs.model.csi.access_points import AccessPoint, AccessPointRequest
+from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle
+from kube_efs.model.efs.directories import Directory
+from kube_efs.model.efs.ids import FileSystemId
+from kube_efs.model.efs.kinds import FileSystemKind
+from kube_efs.model.errors import AwsNotFound, RemovalRefused
+from kube_efs.model.gids import GidRange
+from kube_efs.model.volumes import Location
+from kube_efs.provisioning.gid_ledger import GidIndex
+from kube_efs.single_flight import SingleFlight
+
+# The prefix of a holder of an ID that is the user ID of an access point.
+USER_OF: Final = "user of "
+
+# The duration of the Lease of csi-provisioner: after it, the former leader makes no more calls.
+_FRESH_SECONDS: Final = 15.0
+# A full file system is tried again after this time, because others delete access points too.
+_FULL_SECONDS: Final = 60.0
+
+
+class AccessPointCalls(Protocol):
+    """The calls about access points of one kind of file systems; each may raise AwsError."""
+
+    async def list(self, file_system_id: FileSystemId, /) -> Sequence[AccessPoint]:
+        """All access points of a file system; those of S3 Files without tokens and tags."""
+
+    async def get(self, access_point_id: AccessPointId, file_system_id: FileSystemId, /) -> AccessPoint:
+        """That access point; raises AwsNotFound. Only S3 Files may have to look on the file system."""
+
+    async def create(self, request: AccessPointRequest, /) -> AccessPoint:
+        """A new one; raises AwsAlreadyExists if one with the token exists, or gives that one."""
+
+    async def delete(self, access_point_id: AccessPointId, /) -> None:
+        """Delete it; raises AwsNotFound."""
+
+
+class KnownAccessPoints:
+    """The last known access points of one account, on file systems of one kind.
+
+    Without ``is_alone``, another replica may create some when its csi-provisioner begins to lead. Each list
+    calls ``on_list``, before its callers continue, with the file system and the time at which it began.
+    """
+
+    def __init__(
+        self,
+        api: AccessPointCalls,
+        gids: GidIndex,
+        *,
+        quota: int,
+        kind: FileSystemKind,
+        is_alone: bool,
+        clock: Callable[[], float],
+        on_list: Callable[[FileSystemId, float], None],
+    ) -> None:
+        self.quota = quota
+        self._api = api
+        self._gids = gids
+        self._kind = kind
+        self._is_alone = is_alone
+        self._clock = clock
+        self._on_list = on_list
+        self._known: dict[FileSystemId, dict[AccessPointId, AccessPoint]] = {}
+        self._by_token: dict[tuple[FileSystemId, str], AccessPointId] = {}
+        # The time from which each full file system is tried again.
+        self._full: dict[FileSystemId, float] = {}
+        # Deleted access points whose directories may still have their IDs.
+        self._retired: set[AccessPointId] = set()
+        # The beginning of the last answered list of each file system.
+        self._listed_at: dict[FileSystemId, float] = {}
+        # The access points that were deleted here since the running list of a file system began.
+        self._deleted: dict[FileSystemId, set[AccessPointId]] = {}
+        self._listers: dict[FileSystemId, SingleFlight[None]] = {}
+
+    @property
+    def counts(self) -> Mapping[FileSystemId, int]:
+        """The number of access points of each file system that was listed."""
+        return {file_system_id: len(found) for file_system_id, found in self._known.items()}
+
+    def on(self, file_system_id: FileSystemId) -> Mapping[AccessPointId, AccessPoint]:
+        """The access points of a file system that was listed."""
+        return self._known[file_system_id]
+
+    def last(self, file_system_id: FileSystemId, access_point_id: AccessPointId) -> AccessPoint | None:
+        """The access point as it was last seen; None if it is not known."""
+        return self._known.get(file_system_id, {}).get(access_point_id)
+
+    def with_token(self, file_system_id: FileSystemId, token: str) -> AccessPointId | None:
+        """The ID of the access point with that token, as far as tokens are known."""
+        return self._by_token.get((file_system_id, token))
+
+    async def location(self, handle: VolumeHandle) -> Location | None:
+        """The location of a volume with an access point; None if that does not exist. Raises AwsError.
+
+        The answer comes from the last list, so no removal may depend on it.
+        """
+        if handle.access_point_id is None:
+            return None
+        await self.loaded(handle.file_system_id)
+        found = self._known[handle.file_system_id].get(handle.access_point_id)
+        if found is None:
+            return None
+        directory = Directory((*found.directory.parts, *handle.directory.parts))
+        return Location(file_system_id=handle.file_system_id, directory=directory, kind=self._kind)
+
+    async def get(self, access_point_id: AccessPointId, file_system_id: FileSystemId) -> AccessPoint | None:
+        """The access point, read from AWS; None when it does not exist. Raises AwsError."""
+        try:
+            return self._with_token(await self._api.get(access_point_id, file_system_id))
+        except AwsNotFound:
+            return None
+
+    async def find(self, handle: VolumeHandle) -> AccessPoint | None:
+        """The access point of the handle, read from AWS; None when it does not exist.
+
+        Raises RemovalRefused when it belongs to another file system, and AwsError.
+        """
+        if handle.access_point_id is None:
+            return None
+        found = await self.get(handle.access_point_id, handle.file_system_id)
+        if found is None:
+            return None
+        if found.file_system_id != handle.file_system_id:
+            raise RemovalRefused(
+                f"belongs to {found.file_system_id}",
+                field="access point",
+                value=found.access_point_id,
+                remedy=f"check the volume; its handle names {handle.file_system_id}",
+            )
+        return found
+
+    async def roots(self, file_system_id: FileSystemId) -> tuple[AccessPoint, ...]:
+        """The access points of the file system except those being deleted; raises AwsError.
+
+        They come from a list that begins after this call. All calls during a list share the next one.
+        """
+        await self.refresh(file_system_id)
+        return tuple(one for one in self._known[file_system_id].values() if not one.leaving)
+
+    async def sharers(self, found: AccessPoint) -> tuple[AccessPoint, ...]:
+        """The other access points of the directory of this one, above it and below it, from a new list.
+
+        Raises AwsError.
+        """
+        await self.refresh(found.file_system_id)
+        place = self._location(found)
+        return tuple(
+            other
+            for other in self._known[found.file_system_id].values()
+            if other.access_point_id != found.access_point_id
+            and (
+                other.directory == found.directory
+                or place.is_below(self._location(other))
+                or self._location(other).is_below(place)
+            )
+        )
+
+    async def loaded(self, file_system_id: FileSystemId) -> None:
+        """Wait until the access points of the file system are known; raises AwsError."""
+        if file_system_id not in self._known:
+            await self._lister(file_system_id).any_answer()
+        elif not self._is_alone and self._clock() >= self._listed_at[file_system_id] + _FRESH_SECONDS:
+            await self.refresh(file_system_id)
+
+    async def refresh(self, file_system_id: FileSystemId) -> None:
+        """Wait for a list that begins after this call; raises AwsError."""
+        await self._lister(file_system_id)()
+
+    async def refresh_known(self) -> None:
+        """List the access points of every file system in use again; raises AwsError."""
+        for file_system_id in list(self._known):
+            try:
+                await self.refresh(file_system_id)
+            except AwsNotFound:
+                self.forget(file_system_id)
+
+    def _lister(self, file_system_id: FileSystemId) -> SingleFlight[None]:
+        if file_system_id not in self._listers:
+            self._listers[file_system_id] = SingleFlight(lambda: self._list(file_system_id))
+        return self._listers[file_system_id]
+
+    async def _list(self, file_system_id: FileSystemId) -> None:
+        before = frozenset(self._known.get(file_system_id, ()))
+        began = self._clock()
+        deleted: set[AccessPointId] = set()
+        self._deleted[file_system_id] = deleted
+        try:
+            found = await self._api.list(file_system_id)
+        finally:
+            del self._deleted[file_system_id]
+        # No await may separate these lines: nobody may see a part of the answer.
+        known = self._known.setdefault(file_system_id, {})
+        for gone in before & known.keys() - {one.access_point_id for one in found}:
+            self.retire(known[gone])
+        for one in found:
+            if one.access_point_id not in deleted:
+                self.keep(one)
+        self._full.pop(file_system_id, None)
+        self._listed_at[file_system_id] = began
+        self._on_list(file_system_id, began)
+
+    def has_room(self, file_system_id: FileSystemId) -> bool:
+        """Whether another access point can probably be created on the file system, which was listed."""
+        is_full = self._full.get(file_system_id, 0.0) > self._clock()
+        return not is_full and len(self._known[file_system_id]) < self.quota
+
+    def note_full(self, file_system_id: FileSystemId) -> None:
+        """Note that AWS has refused another access point because the file system has no room."""
+        self._full[file_system_id] = self._clock() + _FULL_SECONDS
+
+    async def look_for_room(self, candidates: Sequence[FileSystemId]) -> bool:
+        """List again what was not listed for a while, because others delete too; whether any has room."""
+        for file_system_id in candidates:
+            if self._clock() - self._listed_at[file_system_id] >= _FULL_SECONDS:
+                await self.refresh(file_system_id)
+        return any(map(self.has_room, candidates))
+
+    def keep(self, found: AccessPoint) -> None:
+        """Note an access point that exists; it holds its IDs."""
+        found = self._with_token(found)
+        self._known.setdefault(found.file_system_id, {})[found.access_point_id] = found
+        if found.client_token:
+            self._by_token[found.file_system_id, found.client_token] = found.access_point_id
+        if found.user is None:
+            return
+        root = self._location(found)
+        self._gids.hold(found.user.gid, found.access_point_id, at=root)
+        if found.user.uid != found.user.gid:
+            # The allocated ID of a volume with a fixed gid is its uid.
+            self._gids.hold(found.user.uid, _user_of(found.access_point_id), at=root)
+
+    def retire(self, gone: AccessPoint) -> None:
+        """Note that the access point was deleted, and that its directory may still have its IDs."""
+        self._drop(gone)
+        self._retired.add(gone.access_point_id)
+
+    def removed(self, gone: AccessPoint) -> None:
+        """Note that the access point and its directory were removed, so that its IDs are free."""
+        self._drop(gone)
+        self._release(gone.access_point_id)
+
+    def forget(self, file_system_id: FileSystemId) -> None:
+        """Forget a deleted file system with its access points, whose IDs are free."""
+        for gone in list(self._known.pop(file_system_id, {}).values()):
+            self.removed(gone)
+
+    def take_id(self, within: GidRange, holder: str, *, start: int | None = None) -> int | None:
+        """An ID of the range for the holder, from ``start`` on if possible; None when all are in use.
+
+        IDs of deleted access points whose directories may exist come last.
+        """
+        taken = self._gids.take(within, holder, start=start)
+        if taken is None and self._retired:
+            for access_point_id in self._retired:
+                self._release(access_point_id)
+            self._retired.clear()
+            taken = self._gids.take(within, holder, start=start)
+        return taken
+
+    def _with_token(self, found: AccessPoint) -> AccessPoint:
+        """The access point with the token and the tags that are known from its creation."""
+        known = self.last(found.file_system_id, found.access_point_id)
+        if found.client_token or known is None:
+            return found
+        return replace(found, client_token=known.client_token, tags=known.tags)
+
+    def _drop(self, gone: AccessPoint) -> None:
+        self._known.get(gone.file_system_id, {}).pop(gone.access_point_id, None)
+        if self._by_token.get((gone.file_system_id, gone.client_token)) == gone.access_point_id:
+            del self._by_token[gone.file_system_id, gone.client_token]
+        if gone.file_system_id in self._deleted:
+            self._deleted[gone.file_system_id].add(gone.access_point_id)
+        self._full.pop(gone.file_system_id, None)
+
+    def _release(self, access_point_id: AccessPointId) -> None:
+        for holder in (access_point_id, _user_of(access_point_id)):
+            self._gids.release(holder)
+
+    def _location(self, found: AccessPoint) -> Location:
+        return Location(file_system_id=found.file_system_id, directory=found.directory, kind=self._kind)
+
+
+def _user_of(access_point_id: AccessPointId) -> str:
+    """The holder of the access point's user ID, if its group ID differs."""
+    return f"{USER_OF}{access_point_id}"
