@@ -224,26 +224,6 @@ async def test_handle_with_a_foreign_access_point_deletes_nothing(account: Accou
     assert await account.gateway.access_points.list(first) == (made,)
 
 
-async def test_access_points_with_shared_data_are_found(account: Account) -> None:
-    file_system_id = await account.file_system()
-    shared = {"subPathPattern": "${.PVC.name}", "ensureUniqueDirectory": "false"}
-    one, other = [
-        await account.points.create(wanted(file_system_id, name, **shared), [file_system_id])
-        for name in ("pvc-1", "pvc-2")
-    ]
-    alone = await account.points.create(wanted(file_system_id, "pvc-3"), [file_system_id])
-    above = await account.points.create(
-        wanted(file_system_id, "pvc-4", basePath="/", subPathPattern="", ensureUniqueDirectory="false"),
-        [file_system_id],
-    )
-    found = {made.access_point_id: await account.points.known.sharers(made) for made in (one, alone, above)}
-    assert {key: {sharer.access_point_id for sharer in sharers} for key, sharers in found.items()} == {
-        one.access_point_id: {other.access_point_id, above.access_point_id},
-        alone.access_point_id: {above.access_point_id},
-        above.access_point_id: {one.access_point_id, other.access_point_id, alone.access_point_id},
-    }
-
-
 async def test_lost_answer_uses_no_second_id(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     file_system_id = await account.file_system()
     real = account.gateway.access_points.create

@@ -153,24 +153,6 @@ class KnownAccessPoints:
         await self.refresh(file_system_id)
         return tuple(one for one in self._known[file_system_id].values() if not one.leaving)
 
-    async def sharers(self, found: AccessPoint) -> tuple[AccessPoint, ...]:
-        """The other access points of the directory of this one, above it and below it, from a new list.
-
-        Raises AwsError.
-        """
-        await self.refresh(found.file_system_id)
-        place = self._location(found)
-        return tuple(
-            other
-            for other in self._known[found.file_system_id].values()
-            if other.access_point_id != found.access_point_id
-            and (
-                other.directory == found.directory
-                or place.is_below(self._location(other))
-                or self._location(other).is_below(place)
-            )
-        )
-
     async def loaded(self, file_system_id: FileSystemId) -> None:
         """Wait until the access points of the file system are known; raises AwsError."""
         if file_system_id not in self._known:

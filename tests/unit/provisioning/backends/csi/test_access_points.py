@@ -546,10 +546,3 @@ async def test_failed_list_is_repeated_for_the_next_caller(scene: Scene) -> None
         await scene.points.known.roots(FS)
     scene.api.faults.clear()
     assert await scene.points.known.roots(FS) == ()
-
-
-async def test_sharers_come_from_a_new_list(scene: Scene) -> None:
-    made = await scene.create(request())
-    other = replace(foreign(scene, "late", 5), directory=made.directory)
-    scene.api.points[other.access_point_id] = other
-    assert await scene.points.known.sharers(made) == (other,)
