@@ -319,10 +319,7 @@ class FileSystems:
         if now is not None and now.is_used and not found.is_used:
             await self.reopen(found)
             return None
-        if now is not None and now.stage is not Stage.REMOVING:
-            raise NotYet(
-                "may be used again", field="file system", value=found.file_system_id, remedy="it is retried"
-            )
+        _check_removing(now)
         return found
 
     async def _give_up(self, found: MadeFileSystem) -> None:
@@ -509,6 +506,8 @@ class FileSystems:
                     remedy="the removal is continued",
                 )
             await asyncio.sleep(_POLL_SECONDS)
+            # If this process was paused, another one may have given up the removal meanwhile.
+            _check_removing(await self.get(name))
 
     async def _get(self, name: FileSystemId) -> MadeFileSystem:
         """The file system, as AWS describes it now; raises VolumePending if it does not exist."""
@@ -544,6 +543,14 @@ def _check_usable(found: MadeFileSystem) -> None:
             field="file system",
             value=found.file_system_id,
             remedy="another one is created afterwards",
+        )
+
+
+def _check_removing(found: MadeFileSystem | None) -> None:
+    """Raise NotYet for a file system whose removal was given up."""
+    if found is not None and found.stage is not Stage.REMOVING:
+        raise NotYet(
+            "may be used again", field="file system", value=found.file_system_id, remedy="it is retried"
         )
 
 

@@ -607,6 +607,23 @@ def test_removal_that_is_given_up_during_the_wait_for_workers_deletes_no_mount_t
     run(test)
 
 
+def test_removal_that_another_controller_has_given_up_deletes_no_more_mount_targets() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account)
+        handle = await driver.create(wanted())
+        removing = asyncio.create_task(driver.volumes.delete(handle))
+        while {one["LifeCycleState"] for one in account.mount_targets.values()} != {"deleting"}:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        # This process is paused now, while the other one reopens the file system.
+        await driver.file_systems._gateway.made_file_systems.set_stage(handle.file_system_id, Stage.READY)
+        with pytest.raises(NotYet, match="may be used again"):
+            await removing
+        assert handle.file_system_id in account.file_systems
+
+    run(test)
+
+
 def test_kept_volume_reopens_its_file_system() -> None:
     async def test() -> None:
         account = AwsAccount()
