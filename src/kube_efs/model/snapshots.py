@@ -55,7 +55,8 @@ class SnapshotContent:
     def inputs(self) -> tuple[object, ...]:
         """What decides about its snapshot, without what is written about it meanwhile."""
         is_leaving = BEING_DELETED in self.annotations
-        return (self.uid, self.volume_handle, self.given_handle, self.snapshot_uid, self.deleting, is_leaving)
+        source = self.volume_handle or self.given_handle
+        return (self.uid, source, self.snapshot_uid, self.deleting, is_leaving, self.deletion_policy)
 
     @property
     def secret(self) -> tuple[str, str] | None:

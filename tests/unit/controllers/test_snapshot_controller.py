@@ -1,4 +1,4 @@
-"""The annotation of a snapshot that is being created, which keeps its content in Kubernetes."""
+"""What keeps the object of a snapshot in Kubernetes, and what ends that."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,16 +10,18 @@ from prometheus_client import CollectorRegistry
 from kube_efs.controllers.snapshots import SnapshotController
 from kube_efs.kube.events import EventRecorder
 from kube_efs.kube.snapshots import SnapshotStore
+from kube_efs.model.claims import ReclaimPolicy
 from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.csi.cross_account import CrossAccountRole
 from kube_efs.model.csi.errors import InvalidArgument, VolumePending
 from kube_efs.model.csi.volume_handles import VolumeHandle
-from kube_efs.model.errors import KubeEfsError
-from kube_efs.model.snapshots import BEING_CREATED, SnapshotContent
+from kube_efs.model.errors import KubeEfsError, WorkerFailed
+from kube_efs.model.snapshots import BEING_CREATED, BEING_DELETED, FINALIZER, SnapshotContent
 from kube_efs.provisioning.snapshots import Snapshot, Snapshots
 from kube_efs.telemetry.duties import Duties
 
 HANDLE = "fs-0123456789abcdef0:/data"
+SNAPSHOT = "efs:fs-0123456789abcdef0:/.kube-efs-snapshots/one"
 
 
 class Content(SnapshotStore):
@@ -33,6 +35,9 @@ class Content(SnapshotStore):
 
     async def mark_being_created(self, content: SnapshotContent, *, is_being_created: bool) -> None:
         self.known = replace(content, annotations={BEING_CREATED: "yes"} if is_being_created else {})
+
+    async def release(self, content: SnapshotContent) -> None:
+        self.known = replace(content, finalizers=())
 
     async def record_problem(self, content: SnapshotContent, problem: str, *, now: str) -> None:
         self.known = replace(self.known, problem=problem)
@@ -53,6 +58,9 @@ class Failing(Snapshots):
     ) -> Snapshot:
         raise self._error
 
+    async def delete(self, snapshot_id: str) -> None:
+        raise self._error
+
 
 @pytest.mark.parametrize(("error", "may_exist"), [(InvalidArgument, False), (VolumePending, True)])
 async def test_content_is_kept_while_its_copy_may_exist(
@@ -67,3 +75,27 @@ async def test_content_is_kept_while_its_copy_may_exist(
         # The copy is complete, but its file system is being removed, so the call fails.
         assert await controller._handle("content") is not None
     assert (store.known.is_being_created, "has failed" in store.known.problem) == (may_exist, True)
+
+
+async def test_content_whose_file_system_is_gone_is_deleted_with_the_policy_retain(kube: AsyncClient) -> None:
+    store = Content()
+    store.known = replace(
+        store.known,
+        deleting=True,
+        annotations={BEING_DELETED: "yes"},
+        handle=SNAPSHOT,
+        finalizers=(FINALIZER,),
+    )
+    async with EventRecorder(kube, component="kube-efs-controller") as recorder:
+        snapshots = Failing(WorkerFailed("cannot be mounted", field="file system", value=HANDLE))
+        duties = Duties(CollectorRegistry())
+        controller = SnapshotController(kube, snapshots, recorder, backoff_seconds=1.0, duties=duties)
+        controller._store = store
+        assert await controller._handle("content") is not None
+        assert store.known.finalizers == (FINALIZER,)
+        before = store.known.inputs
+        store.known = replace(store.known, deletion_policy=ReclaimPolicy.RETAIN)
+        # Otherwise the change would have no effect before the next attempt.
+        assert store.known.inputs != before
+        assert await controller._handle("content") is None
+        assert store.known.finalizers == ()
