@@ -24,7 +24,7 @@ _SMALLER: Final = {
     "EFSDiscoveryOld": ("> 1800", "> 10"),
     "EFSTargetsNearLimit": ("> 786432", "> 2000"),
 }
-_START_SECONDS: Final = 60.0
+_START_SECONDS: Final = 120.0
 _PAUSE_SECONDS: Final = 0.1
 
 
