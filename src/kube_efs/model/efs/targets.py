@@ -11,6 +11,7 @@ no file system, and stays unused until the volume is deleted or annotated.
 """
 
 import ipaddress
+import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -257,8 +258,11 @@ def _zones(discovery: Discovery, among: Collection[FileSystemId]) -> dict[Subnet
     }
 
 
-def render_targets(targets: TunnelTargets, *, last_update: datetime) -> str:
-    """The document for ``efs-stunnel.yaml``; ``last_update`` is written in UTC to the second."""
+def render_targets(targets: TunnelTargets, *, last_update: datetime, as_json: bool = False) -> str:
+    """The document for ``efs-stunnel.yaml``; ``last_update`` is written in UTC to the second.
+
+    With ``as_json``, it is JSON, which every reader of YAML understands, too.
+    """
     entries = {
         str(fs): {
             **({"name": target.name} if target.name else {}),
@@ -268,7 +272,8 @@ def render_targets(targets: TunnelTargets, *, last_update: datetime) -> str:
         for fs, target in sorted(targets.targets.items())
     }
     stamp = last_update.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    return _dump({"efs_stunnel_targets": entries, "last_update": stamp}, sort_keys=False)
+    document = {"efs_stunnel_targets": entries, "last_update": stamp}
+    return json.dumps(document) if as_json else _dump(document, sort_keys=False)
 
 
 def render_zones(targets: TunnelTargets) -> str:
