@@ -352,6 +352,7 @@ async def test_error_stops_neither_the_rounds_nor_the_controller(world: World) -
             await world.later(60)
             assert world.bin.left[A] == 0
     assert len([one for one in logs if one["log_level"] == "error"]) == 3
+    assert world.registry.get_sample_value("kube_efs_duty_failures_total", {"duty": "trash"}) == 3
 
 
 async def test_round_without_success_is_not_repeated_at_once(world: World) -> None:
