@@ -47,7 +47,7 @@ _MODULES = (
 # They are about the program and the configurations of stunnel, its shards, or both data planes at once.
 _OF_ONE_DATA_PLANE = (resources, many, data_planes)
 # Each has one processor, and waits for most of the time.
-_GUESTS_AT_ONCE = 6
+_GUESTS_AT_ONCE = 4
 _GUEST_SECONDS = 900.0
 
 pytestmark = pytest.mark.skipif(bool(what_is_missing()), reason=what_is_missing())
