@@ -108,6 +108,10 @@ def _install(lib: Path, wheel: Path, platform: str, pythons: Sequence[str]) -> N
 
 def _remove_unused(lib: Path) -> None:
     shutil.rmtree(lib / "bin", ignore_errors=True)
+    # Their hashes in the lists of files depend on the directory of this Python, which is in their first line.
+    for record in lib.glob("*.dist-info/RECORD"):
+        lines = record.read_text().splitlines(keepends=True)
+        record.write_text("".join(line for line in lines if not line.startswith("../../bin/")))
     for service in (lib / "botocore" / "data").iterdir():
         if service.is_dir() and service.name not in _SERVICES:
             shutil.rmtree(service)

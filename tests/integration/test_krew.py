@@ -106,6 +106,13 @@ def test_same_sources_give_the_same_archive(built: tuple[Path, Path], tmp_path: 
     assert again.read_bytes() == archive.read_bytes()
 
 
+def test_lists_of_files_name_no_scripts_of_this_machine(installed: Path) -> None:
+    store = (installed / "kubectl-efs").resolve().parent
+    records = list(store.glob("lib/*/*.dist-info/RECORD"))
+    assert records
+    assert [record for record in records if "../" in record.read_text()] == []
+
+
 def test_python_without_libraries_is_an_error_with_a_remedy(installed: Path) -> None:
     launcher = (installed / "kubectl-efs").resolve()
     code = f"import sys, runpy; sys.version_info = (3, 1, 0); runpy.run_path({str(launcher)!r})"
