@@ -1,7 +1,7 @@
 """What an embedded cluster runs on: a Kubernetes API, and the controllers that act on it."""
 
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
@@ -102,11 +102,12 @@ class _PodsLater:
 
     async def read(
         self, namespace: str, name: str, container: str, *, follow: bool, tail_lines: int | None
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         if self.kubelet is not None:
             chunks = self.kubelet.read(namespace, name, container, follow=follow, tail_lines=tail_lines)
-            async for chunk in chunks:
-                yield chunk
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    yield chunk
 
     def run_command(
         self, namespace: str, name: str, container: str, argv: tuple[str, ...]

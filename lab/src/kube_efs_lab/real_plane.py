@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -74,8 +74,9 @@ class KubeletLogs:
                 follow=request.query.get("follow") == "true",
                 tail_lines=int(lines) if lines else None,
             )
-            async for chunk in chunks:
-                await response.write(chunk)
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    await response.write(chunk)
         await response.write_eof()
         return response
 

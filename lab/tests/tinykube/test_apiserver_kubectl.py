@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -317,7 +317,7 @@ async def test_logs_come_from_whoever_runs_the_pods(tmp_path: Path) -> None:
     class Logs:
         async def read(
             self, namespace: str, name: str, container: str, *, follow: bool, tail_lines: int | None
-        ) -> AsyncIterator[bytes]:
+        ) -> AsyncGenerator[bytes, None]:
             yield f"{namespace}/{name}/{container} {follow} {tail_lines}\n".encode()
             yield b"second\n"
 

@@ -6,8 +6,8 @@ code (k8s.io/apimachinery, package ``util/remotecommand``). Commands get no inpu
 """
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, aclosing
 from enum import IntEnum
 from typing import Protocol
 
@@ -37,7 +37,7 @@ class PodLogs(Protocol):
 
     def read(
         self, namespace: str, name: str, container: str, *, follow: bool, tail_lines: int | None
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         """What the container wrote so far, and with ``follow`` what it writes until it ends."""
 
 
@@ -53,8 +53,10 @@ async def stream_log(request: web.Request, pod: Stored, logs: PodLogs | None) ->
     if logs is not None:
         follow, tail_lines = parameters.flag("follow"), parameters.number("tailLines")
         chunks = logs.read(*pod.key, container, follow=follow, tail_lines=tail_lines)
-        async for chunk in chunks:
-            await response.write(chunk)
+        # Clients go away at any moment; the file must not stay open until the generator is collected.
+        async with aclosing(chunks):
+            async for chunk in chunks:
+                await response.write(chunk)
     await response.write_eof()
     return response
 

@@ -1,7 +1,7 @@
 """The kubelet: runs the pods that are bound to its node."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,13 +97,14 @@ class Kubelet:
 
     async def read(
         self, namespace: str, name: str, container: str, *, follow: bool, tail_lines: int | None
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         """What a container wrote, nothing for one that does not run here."""
         found = self._find(namespace, name, container)
         if found is not None:
-            chunks = read_log(found.files.log, lambda: found.finished, follow=follow, tail_lines=tail_lines)
-            async for chunk in chunks:
-                yield chunk
+            log, is_over = found.files.log, lambda: found.finished
+            async with aclosing(read_log(log, is_over, follow=follow, tail_lines=tail_lines)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
 
     def run_command(
         self, namespace: str, name: str, container: str, argv: tuple[str, ...]

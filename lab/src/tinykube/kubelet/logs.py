@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import BinaryIO
 
@@ -12,7 +12,7 @@ _POLL_SECONDS = 0.1
 
 async def read_log(
     path: Path, finished: Callable[[], bool], *, follow: bool, tail_lines: int | None
-) -> AsyncIterator[bytes]:
+) -> AsyncGenerator[bytes, None]:
     """The last lines of a log, all for None, and with ``follow`` what is added until it is finished."""
     try:
         # Opened in a thread it would stay open when the waiting task is cancelled.

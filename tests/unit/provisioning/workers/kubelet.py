@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -28,7 +28,7 @@ class Logs:
 
     async def read(
         self, namespace: str, name: str, container: str, *, follow: bool, tail_lines: int | None
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes, None]:
         assert (namespace, container, follow) == ("default", "worker", False)
         lines = self.texts.get(name, "").splitlines(keepends=True)
         yield "".join(lines[-tail_lines:] if tail_lines else lines).encode()
