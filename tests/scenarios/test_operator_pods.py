@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 import yaml
+from lightkube.operators import not_equal
 from lightkube.resources.core_v1 import Pod
 from tests.conformance.kubectl import Kubectl
 from tests.scenarios import steps
@@ -89,7 +90,8 @@ async def installed(cluster: EmbeddedCluster, kubectl: Kubectl, image: str) -> N
 
 async def images_of_pods(cluster: EmbeddedCluster) -> list[str]:
     """The image of each pod of the operator and of the installed processes."""
-    pods = cluster.client.list(Pod, namespace=NAMES.namespace)
+    # Worker pods come and go.
+    pods = cluster.client.list(Pod, namespace=NAMES.namespace, labels={"component": not_equal("efs-worker")})
     return [one.spec.containers[0].image or "" async for one in pods if one.spec]
 
 
