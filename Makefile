@@ -86,7 +86,7 @@ scenarios: setup ## Run the other tests: parts together, complete clusters, the 
 	@scripts/install-programs tests
 	$(PYTEST) --numprocesses=$(CORES) $(addprefix --deselect ,$(QUICK)) $(LARGE)
 
-check: ## Run everything that CI runs (needs root; less than an hour on two cores, the first time longer)
+check: ## Run everything that CI runs (needs root; about an hour on two cores, the first time longer)
 	$(MAKE) lint
 	$(MAKE) demo
 	$(MAKE) image BASE=local

@@ -1,6 +1,7 @@
 """What keeps the object of a snapshot in Kubernetes, and what ends that."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -44,7 +45,7 @@ class Content(SnapshotStore):
 
 
 class Failing(Snapshots):
-    """Creates no snapshot, for that reason."""
+    """Creates and removes no snapshot, for that reason."""
 
     def __init__(self, error: KubeEfsError) -> None:
         self._error = error
@@ -62,16 +63,25 @@ class Failing(Snapshots):
         raise self._error
 
 
+@asynccontextmanager
+async def controller_of(
+    kube: AsyncClient, store: Content, error: KubeEfsError
+) -> AsyncIterator[SnapshotController]:
+    """The controller of that content; every call for its snapshot raises the error."""
+    async with EventRecorder(kube, component="kube-efs-controller") as recorder:
+        duties = Duties(CollectorRegistry())
+        controller = SnapshotController(kube, Failing(error), recorder, backoff_seconds=1.0, duties=duties)
+        controller._store = store
+        yield controller
+
+
 @pytest.mark.parametrize(("error", "may_exist"), [(InvalidArgument, False), (VolumePending, True)])
 async def test_content_is_kept_while_its_copy_may_exist(
     kube: AsyncClient, error: type[KubeEfsError], may_exist: bool
 ) -> None:
     store = Content()
-    async with EventRecorder(kube, component="kube-efs-controller") as recorder:
-        snapshots = Failing(error("has failed", field="file system", value=HANDLE))
-        duties = Duties(CollectorRegistry())
-        controller = SnapshotController(kube, snapshots, recorder, backoff_seconds=1.0, duties=duties)
-        controller._store = store
+    failure = error("has failed", field="file system", value=HANDLE)
+    async with controller_of(kube, store, failure) as controller:
         # The copy is complete, but its file system is being removed, so the call fails.
         assert await controller._handle("content") is not None
     assert (store.known.is_being_created, "has failed" in store.known.problem) == (may_exist, True)
@@ -86,11 +96,8 @@ async def test_content_whose_file_system_is_gone_is_deleted_with_the_policy_reta
         handle=SNAPSHOT,
         finalizers=(FINALIZER,),
     )
-    async with EventRecorder(kube, component="kube-efs-controller") as recorder:
-        snapshots = Failing(WorkerFailed("cannot be mounted", field="file system", value=HANDLE))
-        duties = Duties(CollectorRegistry())
-        controller = SnapshotController(kube, snapshots, recorder, backoff_seconds=1.0, duties=duties)
-        controller._store = store
+    failure = WorkerFailed("cannot be mounted", field="file system", value=HANDLE)
+    async with controller_of(kube, store, failure) as controller:
         assert await controller._handle("content") is not None
         assert store.known.finalizers == (FINALIZER,)
         before = store.known.inputs

@@ -310,7 +310,10 @@ class FileSystems:
             try:
                 await check_contents(found)
             except (RemovalRefused, WorkerFailed):
-                await self._give_up(found)
+                # A removal may be impossible for long, so new volumes may use it again. No volume needs an
+                # unused one, and to reopen it would record that it is used.
+                if found.is_used:
+                    await self.reopen(found)
                 raise
             # Workers can take minutes, and others may have begun to use the file system meanwhile.
             if not await self._confirmed(found, order):
@@ -322,22 +325,14 @@ class FileSystems:
         _check_removing(now)
         return found
 
-    async def _give_up(self, found: MadeFileSystem) -> None:
-        """Let new volumes use it again, because a removal may be impossible for long.
-
-        No volume needs an unused one, and to reopen it would record that it is used.
-        """
-        if found.is_used:
-            await self.reopen(found)
-
     async def remove(
         self, found: MadeFileSystem, order: Order, delete_access_point: Callable[[], Awaitable[None]]
     ) -> None:
         """Delete the mount targets, its own security group and the file system, after ``begin_removal``.
 
         The access point and the file system are deleted last: without them, a removal that is interrupted or
-        given up could not be continued or repaired. Raises NotYet while AWS deletes the mount targets,
-        RemovalRefused, AwsError, KubeError.
+        given up could not be continued or repaired. Raises NotYet while AWS deletes the mount targets, and
+        when another process has given up the removal; RemovalRefused, AwsError, KubeError.
         """
         name = found.file_system_id
         await self._delete_mount_targets(name)
