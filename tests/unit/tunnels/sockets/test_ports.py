@@ -1,6 +1,7 @@
 """Sockets of the kernel, and ports in use."""
 
 import os
+import select
 import socket
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from kube_efs.tunnels.sockets.ports import (
     read_ports,
 )
 from kube_efs.tunnels.sockets.tcp_tables import TcpSocket
+
+_SECONDS = 30.0
 
 
 @pytest.fixture(params=["sock_diag", "tables"], autouse=True)
@@ -40,6 +43,18 @@ def port_of(found: socket.socket) -> int:
     return int(found.getsockname()[1])
 
 
+def wait_for_connection(listener: socket.socket) -> None:
+    """A client is connected a moment before the end of the server, on a busy machine."""
+    assert select.select([listener], [], [], _SECONDS)[0]
+
+
+def connected(listener: socket.socket, client: socket.socket) -> socket.socket:
+    """The end of the server."""
+    client.connect(("127.0.0.1", port_of(listener)))
+    wait_for_connection(listener)
+    return listener.accept()[0]
+
+
 def test_server_ports_of_kernel_mounts_are_parsed() -> None:
     table = "NV SERVER   PORT USE HOSTNAME\nv4 7f000001 5621   2 127.0.0.1\nv3 0a000001 801   1 10.0.0.1\n"
     assert parse_nfs_servers(table) == {22049, 2049}
@@ -52,8 +67,7 @@ def test_any_text_is_read_without_an_error(text: str) -> None:
 
 def test_one_reading_shows_listeners_and_connections(listener: socket.socket) -> None:
     port = port_of(listener)
-    with listener, socket.socket() as client:
-        client.connect(("127.0.0.1", port))
+    with listener, socket.socket() as client, connected(listener, client):
         found = read_ports([port])
         assert found is not None
         assert port in found.listening
@@ -65,6 +79,7 @@ def test_connections_that_wait_to_be_accepted_are_seen(listener: socket.socket) 
     port = port_of(listener)
     with listener, socket.socket() as client:
         client.connect(("127.0.0.1", port))
+        wait_for_connection(listener)
         found = read_ports([port])
         assert found is not None
         assert port in found.unanswered
@@ -103,11 +118,11 @@ def test_open_connections_are_counted_by_port(listener: socket.socket) -> None:
     port = port_of(listener)
     with listener, socket.socket() as first, socket.socket() as second:
         assert open_connections()[port] == 0
-        first.connect(("127.0.0.1", port))
-        second.connect(("127.0.0.1", port))
-        assert open_connections()[port] == 2
-        second.close()
-        assert open_connections()[port] == 1
+        with connected(listener, first), connected(listener, second) as end:
+            assert open_connections()[port] == 2
+            second.close()
+            assert end.recv(1) == b""
+            assert open_connections()[port] == 1
 
 
 def test_connections_of_a_process_are_counted(listener: socket.socket) -> None:
@@ -115,6 +130,7 @@ def test_connections_of_a_process_are_counted(listener: socket.socket) -> None:
     with listener, socket.socket() as client:
         client.connect(("127.0.0.1", port_of(listener)))
         assert count_connections(os.getpid()) == before + 1  # the other end is not accepted yet
+        wait_for_connection(listener)
         accepted, _ = listener.accept()
         with accepted:
             assert count_connections(os.getpid()) == before + 2
@@ -172,9 +188,7 @@ def test_listener_on_all_addresses_takes_the_port() -> None:
 def test_connections_in_time_wait_do_not_take_a_port(listener: socket.socket) -> None:
     port = port_of(listener)
     with socket.socket() as client:
-        client.connect(("127.0.0.1", port))
-        accepted, _ = listener.accept()
-        accepted.close()  # this side waits in TIME_WAIT
+        connected(listener, client).close()  # this side waits in TIME_WAIT
         listener.close()
         assert client.recv(1) == b""
     assert find_taken([port]) == {}
