@@ -15,7 +15,7 @@ from tests.conformance.programs import PROGRAMS
 from kube_efs.aws.credential_sources import ServiceAccountIdentity
 from kube_efs.csi.pod_tokens import read_identity, read_pod_tokens
 from kube_efs.kube.client import connect, load_config
-from kube_efs.operator.cluster_csi_driver import DRIVER_NAME
+from kube_efs.model.volumes import DRIVER
 from kube_efs.operator.desired_objects import without_pod_tokens
 from kube_efs.operator.manifests import RenderOptions, render_manifests
 from kube_efs.operator.platforms import Platform
@@ -86,7 +86,7 @@ async def test_driver_finds_the_service_account_in_tokens_of_the_pod(tmp_path: P
         }
         pod = read_pod(await client.create(cast("Pod", Pod.from_dict(body))))
 
-        context = await PodTokens(client).context(pod, DRIVER_NAME)
+        context = await PodTokens(client).context(pod, DRIVER)
 
         assert context.again
         tokens = read_pod_tokens(context.attributes, {})

@@ -24,7 +24,8 @@ from kube_efs.model.csi.claims import parse_claim
 from kube_efs.model.csi.cross_account import ROLE_ARN, parse_provisioner_secret
 from kube_efs.model.errors import InvalidValue, KubeEfsError
 from kube_efs.model.names import NameSet
-from kube_efs.operator.cluster_csi_driver import DRIVER_NAME, ManagementState, read_driver_resource
+from kube_efs.model.volumes import DRIVER
+from kube_efs.operator.cluster_csi_driver import ManagementState, read_driver_resource
 from kube_efs.operator.manifests import RenderOptions, load_asset, render_manifests
 from kube_efs.operator.operator_manifests import render_operator
 from kube_efs.operator.platforms import Platform
@@ -170,13 +171,13 @@ def _of_claim(document: Mapping[str, Any], blocks: list[Block]) -> Iterator[str]
         # That of the manifests of efs-provisioner.
         if claim.storage_class != "aws-efs":
             yield f"claim {claim.name}: the page has no class {claim.storage_class}"
-    elif found["provisioner"] == DRIVER_NAME:
+    elif found["provisioner"] == DRIVER:
         parse_claim(claim, read_storage_class(found), required_bytes=1, has_driver_tags=False)
 
 
 def _of_driver(document: Mapping[str, Any]) -> Iterator[str]:
     found = read_driver_resource(document)
-    if document["metadata"]["name"] != DRIVER_NAME:
+    if document["metadata"]["name"] != DRIVER:
         yield f"ClusterCSIDriver: the operator ignores {document['metadata']['name']}"
     if found.state is ManagementState.UNKNOWN:
         yield f"ClusterCSIDriver: the operator does not support {found.stated_state}"

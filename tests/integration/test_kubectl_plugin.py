@@ -29,7 +29,7 @@ from lightkube.resources.storage_v1 import StorageClass
 from kube_efs.kube.client import connect, load_config
 from kube_efs.kubectl.completion import complete
 from kube_efs.kubectl.plugin import app
-from kube_efs.model.csi.claims import DRIVER
+from kube_efs.model.volumes import DRIVER
 from tinykube.api import ApiServer
 
 KUBECTL = shutil.which("kubectl")

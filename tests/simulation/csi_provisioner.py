@@ -29,7 +29,7 @@ from kube_efs.controllers.process import _while_leading
 from kube_efs.csi.codes import code_of
 from kube_efs.csi.protocol import csi_pb2
 from kube_efs.kube.leases import Leadership, LeaseTerms
-from kube_efs.model.csi.claims import DRIVER
+from kube_efs.model.volumes import DRIVER
 
 _LEASE = "efs-csi-aws-com"
 _FINALIZER = "external-provisioner.volume.kubernetes.io/finalizer"

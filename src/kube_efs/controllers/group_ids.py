@@ -14,7 +14,6 @@ import structlog
 
 from kube_efs.kube.events import EventRecorder, EventType, Subject
 from kube_efs.model.claims import StorageClass
-from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.csi.parameters import parse_parameters
 from kube_efs.model.csi.volume_handles import AccessPointId, parse_access_point_id
 from kube_efs.model.directory_classes import parse_class
@@ -22,7 +21,7 @@ from kube_efs.model.efs.directories import parse_directory
 from kube_efs.model.efs.ids import parse_file_system_id
 from kube_efs.model.errors import InvalidValue, KubeEfsError
 from kube_efs.model.gids import GidRange
-from kube_efs.model.volumes import Location, Volume
+from kube_efs.model.volumes import DRIVER, Location, Volume
 from kube_efs.provisioning.backends.csi.known_access_points import USER_OF
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.telemetry.metrics import ControllerMetrics

@@ -14,12 +14,12 @@ from types import MappingProxyType
 import structlog
 
 from kube_efs.aws.gateway import AwsGateway
-from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.csi.parameters import parse_parameters
 from kube_efs.model.efs.ids import FileSystemId, ZoneName
 from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.efs.targets import S3FilesTargets
 from kube_efs.model.errors import AwsDenied, AwsNotFound, InvalidValue, KubeEfsError
+from kube_efs.model.volumes import DRIVER
 from kube_efs.provisioning.volume_index import VolumeIndex
 
 log = structlog.get_logger(__name__)

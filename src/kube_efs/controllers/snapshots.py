@@ -21,13 +21,13 @@ from kube_efs.kube.references import References
 from kube_efs.kube.snapshots import SnapshotStore, VolumeSnapshotContent, read_content
 from kube_efs.kube.watching import Applied, Deleted, Listed, follow
 from kube_efs.model.claims import SNAPSHOT_GROUP
-from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.csi.cross_account import CrossAccountRole, parse_provisioner_secret
 from kube_efs.model.csi.errors import VolumeMissing, VolumePending
 from kube_efs.model.csi.snapshots import parse_snapshot_id
 from kube_efs.model.csi.volume_handles import parse_volume_handle
 from kube_efs.model.errors import CopyDiffers, InvalidValue, KubeEfsError, KubeError
 from kube_efs.model.snapshots import FINALIZER, SnapshotContent
+from kube_efs.model.volumes import DRIVER
 from kube_efs.provisioning.snapshots import Snapshots
 from kube_efs.settings.controller import ControllerSettings
 from kube_efs.telemetry.duties import Duties

@@ -31,9 +31,9 @@ from kube_efs.kube.errors import translated
 from kube_efs.kube.events import EventRecorder, EventType, Subject
 from kube_efs.kube.lease_objects import LockKind
 from kube_efs.kube.leases import SERVES, Leadership, LeaseTerms
-from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.errors import KubeDenied, KubeError, KubeNotFound
 from kube_efs.model.names import NameSet
+from kube_efs.model.volumes import DRIVER
 from kube_efs.settings.controller import DEFAULT_LEASE, DEFAULT_PROVISIONER
 
 log = structlog.get_logger(__name__)

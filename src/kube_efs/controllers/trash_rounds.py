@@ -24,7 +24,6 @@ from lightkube.resources.core_v1 import PersistentVolumeClaim
 
 from kube_efs.kube.errors import translated
 from kube_efs.kube.events import EventRecorder, EventType, Subject
-from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.csi.errors import VolumePending
 from kube_efs.model.csi.parameters import ProvisioningMode, parse_parameters
 from kube_efs.model.csi.sidecar_parameters import parse_sidecar_parameters
@@ -34,8 +33,8 @@ from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import AwsNotFound, InvalidValue, KubeEfsError, KubeError
 from kube_efs.model.trash import TRASH_EMPTIED, TRASH_NOT_EMPTIED, TrashReport
 from kube_efs.model.tunnel_volumes import root_name
-from kube_efs.model.volumes import Location
-from kube_efs.provisioning.volume_index import VolumeIndex, handle_of_driver
+from kube_efs.model.volumes import DRIVER, Location
+from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.mounted import MountedDirectories
 from kube_efs.provisioning.workers.orders import EmptyingTerms
 from kube_efs.provisioning.workers.pool import WorkerPool
@@ -347,7 +346,7 @@ def _of_driver(index: VolumeIndex, *, with_access_points: bool) -> Iterator[Loca
     ``with_access_points``: also the root directories of access points.
     """
     for volume in index.volumes.values():
-        handle = handle_of_driver(volume)
+        handle = volume.handle
         if handle is None or (volume.deletion_secret is not None and handle.kind.has_roles):
             continue
         has_root = handle.access_point_id is not None and volume.provisioned_by == DRIVER

@@ -15,11 +15,12 @@ import structlog
 
 from kube_efs.kube.claims import ClaimStore
 from kube_efs.model.claims import Claim
-from kube_efs.model.csi.claims import DRIVER, is_volume_of
+from kube_efs.model.csi.claims import is_volume_of
 from kube_efs.model.csi.file_system_templates import Scope
 from kube_efs.model.csi.made_file_systems import FileSystemOwner, MadeFileSystem, Stage
 from kube_efs.model.efs.ids import ClaimUid
 from kube_efs.model.errors import KubeEfsError
+from kube_efs.model.volumes import DRIVER
 from kube_efs.provisioning.backends.csi.file_systems import FileSystems
 from kube_efs.provisioning.guards import Guards, Order, Removal
 from kube_efs.provisioning.workers.contract import Directories

@@ -30,8 +30,6 @@ from kube_efs.kube.quantities import parse_quantity
 from kube_efs.kube.reading import read_claim
 from kube_efs.kube.usage_store import UsageStore
 from kube_efs.model.claims import Claim
-from kube_efs.model.csi.claims import DRIVER
-from kube_efs.model.csi.volume_handles import parse_volume_handle
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import AwsError, KubeEfsError
 from kube_efs.model.sizes import format_size
@@ -169,13 +167,8 @@ class AccessPointPlaces:
 
     async def locate(self, volume: Volume) -> Location | None:
         """The location of the volume's data, if its access point is known and in this account."""
-        if volume.csi is None or volume.csi.driver != DRIVER:
-            return None
-        try:
-            handle = parse_volume_handle(volume.csi.handle)
-        except KubeEfsError:
-            return None
-        if volume.deletion_secret and handle.kind.has_roles:
+        handle = volume.handle
+        if handle is None or (volume.deletion_secret and handle.kind.has_roles):
             return None
         failed_at = self._failed_at.get(handle.file_system_id)
         if failed_at is not None and self._clock() - failed_at < _AGAIN_SECONDS:

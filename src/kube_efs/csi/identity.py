@@ -9,13 +9,13 @@ from google.protobuf.wrappers_pb2 import BoolValue
 
 from kube_efs.csi.protocol import csi_pb2, csi_pb2_grpc
 from kube_efs.csi.server import Service
+from kube_efs.model.volumes import DRIVER
 from kube_efs.telemetry.health import Health
 
-__all__ = ["DRIVER_NAME", "IdentityService", "identity_service"]
+__all__ = ["IdentityService", "identity_service"]
 
 log = structlog.get_logger()
 
-DRIVER_NAME = "efs.csi.aws.com"
 """The name of the AWS driver, which StorageClasses and volumes carry."""
 
 _Capability = csi_pb2.PluginCapability.Service
@@ -38,7 +38,7 @@ class IdentityService(csi_pb2_grpc.IdentityServicer):
         self, request: csi_pb2.GetPluginInfoRequest, context: object
     ) -> csi_pb2.GetPluginInfoResponse:
         """The driver's name and the version of kube-efs."""
-        return csi_pb2.GetPluginInfoResponse(name=DRIVER_NAME, vendor_version=f"v{version('kube-efs')}")
+        return csi_pb2.GetPluginInfoResponse(name=DRIVER, vendor_version=f"v{version('kube-efs')}")
 
     async def GetPluginCapabilities(
         self, request: csi_pb2.GetPluginCapabilitiesRequest, context: object

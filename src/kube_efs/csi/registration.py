@@ -11,9 +11,9 @@ from typing import Final
 
 import structlog
 
-from kube_efs.csi.identity import DRIVER_NAME
 from kube_efs.csi.protocol import registration_pb2, registration_pb2_grpc
 from kube_efs.csi.server import Service, UnixEndpoint
+from kube_efs.model.volumes import DRIVER
 from kube_efs.telemetry.health import Health
 
 __all__ = ["RegistrationService", "registration_endpoint", "registration_service"]
@@ -29,7 +29,7 @@ def registration_endpoint(folder: Path) -> UnixEndpoint:
 
     With the same name, the later one of the two replaces the other.
     """
-    return UnixEndpoint(path=folder / f"{DRIVER_NAME}-reg.sock")
+    return UnixEndpoint(path=folder / f"{DRIVER}-reg.sock")
 
 
 class RegistrationService(registration_pb2_grpc.RegistrationServicer):
@@ -52,7 +52,7 @@ class RegistrationService(registration_pb2_grpc.RegistrationServicer):
     ) -> registration_pb2.PluginInfo:
         """The information for the registration."""
         return registration_pb2.PluginInfo(
-            type="CSIPlugin", name=DRIVER_NAME, endpoint=str(self._socket), supported_versions=_VERSIONS
+            type="CSIPlugin", name=DRIVER, endpoint=str(self._socket), supported_versions=_VERSIONS
         )
 
     async def NotifyRegistrationStatus(
@@ -62,12 +62,10 @@ class RegistrationService(registration_pb2_grpc.RegistrationServicer):
         if request.plugin_registered:
             self._health = Health()
             self.registered.set()
-            log.info("driver-registered", driver=DRIVER_NAME, socket=str(self._socket))
+            log.info("driver-registered", driver=DRIVER, socket=str(self._socket))
         else:
             self._health = Health.failing(f"the kubelet could not register the driver: {request.error}")
-            log.error(
-                "driver-not-registered", driver=DRIVER_NAME, socket=str(self._socket), reason=request.error
-            )
+            log.error("driver-not-registered", driver=DRIVER, socket=str(self._socket), reason=request.error)
         return registration_pb2.RegistrationStatusResponse()
 
 

@@ -8,9 +8,9 @@ from kube_efs.doctor.checks.mentions import created_file_system, file_systems_of
 from kube_efs.doctor.facts import ClusterFacts
 from kube_efs.doctor.findings import Finding, FindingSubject
 from kube_efs.model.claims import Claim
-from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.csi.file_system_templates import Scope
 from kube_efs.model.tunnel_volumes import named_file_system
+from kube_efs.model.volumes import DRIVER
 
 # Of these, only the claim's own matter; everything else matters to every claim.
 _PARTICULAR: Final = frozenset(

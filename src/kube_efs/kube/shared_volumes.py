@@ -6,7 +6,7 @@ name.
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
 from lightkube.generic_resource import create_namespaced_resource
 from lightkube.models.core_v1 import (
@@ -39,11 +39,10 @@ from kube_efs.model.shared_volumes.shared_volume import (
     marks_among,
     marks_of,
 )
-from kube_efs.model.volumes import CsiSource
+from kube_efs.model.volumes import DRIVER
 
 SharedVolumeResource = create_namespaced_resource(GROUP, VERSION, KIND, PLURAL)
 
-_DRIVER: Final = CsiSource(handle="").driver
 _BOUND, _MATCHES = "Bound", "VolumeMatches"
 _REASONS = {
     (_BOUND, True): "ClaimBound",
@@ -149,7 +148,7 @@ def build_shared_volume_s_volume(shared: SharedVolume, claim_uid: str | None) ->
                 name=shared.owner.claim_name,
                 uid=claim_uid,
             ),
-            csi=CSIPersistentVolumeSource(driver=_DRIVER, volumeHandle=source.handle),
+            csi=CSIPersistentVolumeSource(driver=DRIVER, volumeHandle=source.handle),
             persistentVolumeReclaimPolicy="Retain",
             storageClassName=STORAGE_CLASS,
             volumeMode="Filesystem",

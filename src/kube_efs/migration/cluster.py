@@ -21,12 +21,11 @@ from kube_efs.migration.manifests import Manifest, plain_claim, same_claim
 from kube_efs.migration.plan import Migration, MigrationState
 from kube_efs.migration.steps import MigrationStep, Seen
 from kube_efs.model.claims import ReclaimPolicy
-from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.targets import CONFIG_MAP_KEY, TunnelTargets, parse_targets
 from kube_efs.model.errors import KubeDenied, KubeNotFound
 from kube_efs.model.names import Names
-from kube_efs.model.volumes import Volume
+from kube_efs.model.volumes import DRIVER, Volume
 
 
 # The client's own classes drop fields of newer versions of Kubernetes; these do not take their place there.

@@ -11,12 +11,11 @@ from kube_efs.migration.journal import ANNOTATION, Journal, read_journal
 from kube_efs.migration.manifests import Manifest, claim_with, kept_volume, plain_claim, plain_volume
 from kube_efs.migration.steps import Move
 from kube_efs.migration.translating import Translation, csi_name, translate
-from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.targets import TunnelTargets
 from kube_efs.model.errors import InvalidValue, KubeEfsError
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID, ROOT_CLASS
-from kube_efs.model.volumes import LOOPBACK, Location, NfsSource, Volume, VolumePhase, locate
+from kube_efs.model.volumes import DRIVER, LOOPBACK, Location, NfsSource, Volume, VolumePhase, locate
 
 
 class Direction(StrEnum):

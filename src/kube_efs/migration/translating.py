@@ -10,7 +10,6 @@ from kube_efs.migration.manifests import Manifest, kept_volume, with_finalizer
 from kube_efs.model import tunnel_volumes
 from kube_efs.model.claims import ReclaimPolicy
 from kube_efs.model.csi.capabilities import VolumeCapability
-from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.csi.mount_options import plan_mount
 from kube_efs.model.csi.volume_attributes import VolumeAttributes
 from kube_efs.model.csi.volume_handles import VolumeHandle, parse_strict_file_system_id, parse_volume_handle
@@ -20,6 +19,7 @@ from kube_efs.model.errors import RemovalRefused
 from kube_efs.model.volumes import (
     DELETION_SECRET_NAME,
     DELETION_SECRET_NAMESPACE,
+    DRIVER,
     LOOPBACK,
     PROVISIONED_BY,
     Location,

@@ -8,6 +8,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from kube_efs.model.claims import ReclaimPolicy
+from kube_efs.model.csi.volume_handles import VolumeHandle, parse_volume_handle
 from kube_efs.model.efs.directories import Directory, Relation, read_directory
 from kube_efs.model.efs.ids import ClaimUid, FileSystemId, parse_file_system_id
 from kube_efs.model.efs.kinds import FileSystemKind
@@ -15,6 +16,8 @@ from kube_efs.model.efs.targets import TunnelTargets
 from kube_efs.model.errors import InvalidValue
 from kube_efs.model.loopback import is_loopback, ports_of
 
+# The CSI driver, which is also the provisioner of its classes.
+DRIVER = "efs.csi.aws.com"
 PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
 ZONE_LABEL = "topology.kubernetes.io/zone"
 # Where csi-provisioner records the Secret with which it created the volume.
@@ -63,9 +66,17 @@ class NfsSource:
 class CsiSource:
     """Handle and attributes of a volume of a CSI driver, as text."""
 
-    driver: str = "efs.csi.aws.com"
+    driver: str = DRIVER
     handle: str
     attributes: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def volume_handle(self) -> VolumeHandle | None:
+        """The handle as kube-efs reads it, whatever the driver; None for a malformed one."""
+        try:
+            return parse_volume_handle(self.handle)
+        except InvalidValue:
+            return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +160,11 @@ class Volume:
             return parse_file_system_id(self.file_system_id)
         except InvalidValue:
             return None
+
+    @property
+    def handle(self) -> VolumeHandle | None:
+        """The handle of a volume of the CSI driver; None for any other volume, and for a malformed handle."""
+        return self.csi.volume_handle if self.csi is not None and self.csi.driver == DRIVER else None
 
     @property
     def port(self) -> int | None:

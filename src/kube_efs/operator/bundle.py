@@ -17,7 +17,7 @@ from typing import Any, Final
 import yaml
 
 from kube_efs.model.names import PLATFORM_NAMESPACE
-from kube_efs.operator.cluster_csi_driver import DRIVER_NAME
+from kube_efs.model.volumes import DRIVER
 from kube_efs.operator.manifests import (
     Manifest,
     RenderOptions,
@@ -60,7 +60,7 @@ _LABELS: Final = {
 _DRIVER: Final = {
     "apiVersion": "operator.openshift.io/v1",
     "kind": "ClusterCSIDriver",
-    "metadata": {"name": DRIVER_NAME},
+    "metadata": {"name": DRIVER},
     "spec": {"managementState": "Managed", "logLevel": "Normal", "operatorLogLevel": "Normal"},
 }
 # One for each kind of the bundle.
@@ -193,7 +193,7 @@ def _icon() -> str:
 def _description() -> str:
     return (
         "Volumes on Amazon EFS, with TLS between every node and AWS.\n\n"
-        f"Nothing is installed until there is a `ClusterCSIDriver` named `{DRIVER_NAME}`; deleting it removes"
+        f"Nothing is installed until there is a `ClusterCSIDriver` named `{DRIVER}`; deleting it removes"
         " the driver, and leaves volumes, claims and data. The driver of an older operator is taken over node"
         " by node, in the namespace in which it runs.\n"
     )

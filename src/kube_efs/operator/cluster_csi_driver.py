@@ -8,7 +8,6 @@ from typing import Final
 
 from kube_efs.operator.manifests import Manifest
 
-DRIVER_NAME: Final = "efs.csi.aws.com"
 FINALIZER: Final = "kube-efs-operator.operator.openshift.io/uninstall"
 # Of the operator that kube-efs replaces: no other program would ever remove them.
 OLDER_FINALIZERS: Final = frozenset(

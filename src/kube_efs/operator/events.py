@@ -5,7 +5,8 @@ from typing import Final
 import structlog
 
 from kube_efs.kube.events import EventRecorder, EventType, Subject
-from kube_efs.operator.cluster_csi_driver import DRIVER_NAME, DriverResource
+from kube_efs.model.volumes import DRIVER
+from kube_efs.operator.cluster_csi_driver import DriverResource
 from kube_efs.operator.kinds import DRIVER_KIND, ObjectReference
 from kube_efs.settings.operator import OperatorSettings
 from kube_efs.telemetry.metrics import OperatorMetrics
@@ -48,6 +49,6 @@ class OperatorEvents:
     def on_driver(self, driver: DriverResource, kind: EventType, reason: str, message: str) -> None:
         """An event on the ClusterCSIDriver, for its administrator."""
         subject = Subject(
-            api_version="operator.openshift.io/v1", kind=DRIVER_KIND, name=DRIVER_NAME, uid=driver.uid
+            api_version="operator.openshift.io/v1", kind=DRIVER_KIND, name=DRIVER, uid=driver.uid
         )
         self._recorder.publish(subject, kind, reason, message)

@@ -16,7 +16,7 @@ from lightkube.core.resource import Resource
 from lightkube.resources.core_v1 import ConfigMap, Secret
 
 from kube_efs.kube.watching import Applied, Deleted, Listed, follow, only_object
-from kube_efs.operator.cluster_csi_driver import DRIVER_NAME
+from kube_efs.model.volumes import DRIVER
 from kube_efs.operator.cluster_facts import CREDENTIALS_SECRET, TRUSTED_CA_CONFIG_MAP, TRUSTED_CA_KEY
 from kube_efs.operator.kinds import KINDS, MANAGED_BY, ClusterCSIDriver, ObjectReference, reference_of
 from kube_efs.operator.manifests import Manifest, digest
@@ -112,7 +112,7 @@ class ObjectCache:
         self._newest = {**kept, **{key: _version(live) for key, live in listed.items()}}
 
     async def _watch_driver(self) -> None:
-        async for found in self._watch_single(ClusterCSIDriver, name=DRIVER_NAME):
+        async for found in self._watch_single(ClusterCSIDriver, name=DRIVER):
             self.driver = None if found is None else manifest_of(found, "ClusterCSIDriver")
             self.ready.set()
             self._notify()

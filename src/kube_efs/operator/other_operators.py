@@ -21,7 +21,8 @@ from lightkube.resources.core_v1 import Namespace
 from kube_efs.kube.errors import translated
 from kube_efs.model.errors import KubeDenied, KubeNotFound
 from kube_efs.model.names import NameSet
-from kube_efs.operator.cluster_csi_driver import DRIVER_NAME, OPERATOR_NAMESPACE, DriverResource
+from kube_efs.model.volumes import DRIVER
+from kube_efs.operator.cluster_csi_driver import OPERATOR_NAMESPACE, DriverResource
 from kube_efs.operator.kinds import MANAGED_BY, has_labels, is_part_of_kube_efs, reference_of
 from kube_efs.operator.object_client import ObjectClient
 
@@ -57,7 +58,7 @@ class OtherOperators:
             return (
                 f"the operator in namespace {owner} manages the ClusterCSIDriver, so the one in namespace "
                 f"{self._namespace} does nothing; remove one of them. If the other one does not "
-                f"exist any more: kubectl annotate clustercsidriver {DRIVER_NAME} {OPERATOR_NAMESPACE}-"
+                f"exist any more: kubectl annotate clustercsidriver {DRIVER} {OPERATOR_NAMESPACE}-"
             )
         return await self._find_installed()
 

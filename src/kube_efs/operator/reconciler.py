@@ -30,8 +30,8 @@ from kube_efs.kube.errors import translated
 from kube_efs.kube.events import EventType
 from kube_efs.model.errors import KubeConflict, KubeError, KubeNotFound, KubeUnavailable
 from kube_efs.model.names import NameSet
+from kube_efs.model.volumes import DRIVER
 from kube_efs.operator.cluster_csi_driver import (
-    DRIVER_NAME,
     FINALIZER,
     OLDER_FINALIZERS,
     OPERATOR_NAMESPACE,
@@ -145,7 +145,7 @@ class Reconciler:
         if found is None:
             self._forget()
             self._metrics.degraded.set(0)
-            message = f"there is no ClusterCSIDriver {DRIVER_NAME}, so no driver is installed or changed"
+            message = f"there is no ClusterCSIDriver {DRIVER}, so no driver is installed or changed"
             self._events.on_deployment("DriverNotRequested", message)
             return self._settings.resync_seconds
         driver = read_driver_resource(found)
@@ -424,9 +424,9 @@ class Reconciler:
             "finalizers": list(finalizers),
             "annotations": dict(annotations),
         }
-        with translated(f"ClusterCSIDriver {DRIVER_NAME}"):
+        with translated(f"ClusterCSIDriver {DRIVER}"):
             written = await self._objects.client.patch(
-                ClusterCSIDriver, DRIVER_NAME, {"metadata": metadata}, patch_type=PatchType.MERGE
+                ClusterCSIDriver, DRIVER, {"metadata": metadata}, patch_type=PatchType.MERGE
             )
         return (written.metadata and written.metadata.resourceVersion) or ""
 
@@ -444,10 +444,10 @@ class Reconciler:
         if all(driver.status.get(name) == value for name, value in status.items()):
             return driver
         try:
-            with translated(f"status of ClusterCSIDriver {DRIVER_NAME}"):
+            with translated(f"status of ClusterCSIDriver {DRIVER}"):
                 await self._objects.client.patch(
                     ClusterCSIDriver.Status,
-                    DRIVER_NAME,
+                    DRIVER,
                     {"metadata": {"uid": driver.uid}, "status": status},
                     patch_type=PatchType.MERGE,
                 )

@@ -32,7 +32,8 @@ from lightkube.types import CascadeType
 
 from kube_efs.kube.errors import translated
 from kube_efs.model.errors import KubeConflict, KubeDenied, KubeError, KubeInvalid, KubeNotFound
-from kube_efs.operator.cluster_csi_driver import DRIVER_NAME, FORCE_TAKEOVER
+from kube_efs.model.volumes import DRIVER
+from kube_efs.operator.cluster_csi_driver import FORCE_TAKEOVER
 from kube_efs.operator.kinds import KINDS, ObjectReference, has_labels, is_part_of_kube_efs, reference_of
 from kube_efs.operator.manifests import Manifest
 from kube_efs.operator.object_client import ObjectClient
@@ -102,7 +103,7 @@ _NODE_CREDENTIALS: Final = ObjectReference(
 )
 _NODE_SECRET: Final = "node-aws-efs-cloud-credentials"  # noqa: S105 - the name of one
 OLDER_CLASS: Final = "efs-sc"
-_INHERITED: Final = (("CSIDriver", DRIVER_NAME), ("StorageClass", OLDER_CLASS))
+_INHERITED: Final = (("CSIDriver", DRIVER), ("StorageClass", OLDER_CLASS))
 _CRD_KIND: Final = "CustomResourceDefinition"
 # After these errors, the object is certainly not deleted.
 _REFUSALS: Final = (KubeDenied, KubeInvalid)

@@ -8,8 +8,7 @@ from lightkube import AsyncClient
 from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim, Pod
 
 from kube_efs.kube.errors import translated
-from kube_efs.model.volumes import FINALIZER, LOOPBACK, PROVISIONED_BY
-from kube_efs.operator.cluster_csi_driver import DRIVER_NAME
+from kube_efs.model.volumes import DRIVER, FINALIZER, LOOPBACK, PROVISIONED_BY
 
 _NAMES_MAX: Final = 10
 
@@ -48,7 +47,7 @@ async def find_volumes_being_removed(client: AsyncClient) -> tuple[str, ...]:
             async for one in client.list(PersistentVolume)
             if one.metadata and one.metadata.deletionTimestamp
             if FINALIZER in (one.metadata.finalizers or ())
-            if (one.metadata.annotations or {}).get(PROVISIONED_BY) == DRIVER_NAME
+            if (one.metadata.annotations or {}).get(PROVISIONED_BY) == DRIVER
             if one.status and one.status.phase == "Released"
             if one.spec and one.spec.persistentVolumeReclaimPolicy == "Delete"
         ]
@@ -106,7 +105,7 @@ def _is_for(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
 
 
 def _is_csi(volume: PersistentVolume) -> bool:
-    return bool(volume.spec and volume.spec.csi and volume.spec.csi.driver == DRIVER_NAME)
+    return bool(volume.spec and volume.spec.csi and volume.spec.csi.driver == DRIVER)
 
 
 def _needs_kube_efs(volume: PersistentVolume) -> bool:

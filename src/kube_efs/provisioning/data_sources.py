@@ -10,7 +10,6 @@ from kube_efs.kube.volumes import VolumeStore
 from kube_efs.model.claims import Claim, ClaimPhase, DataSource, DataSourceKind
 from kube_efs.model.copies import CopySource, FileOwner
 from kube_efs.model.csi.access_points import AccessPoint
-from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.csi.cross_account import CrossAccountRole, parse_provisioner_secret
 from kube_efs.model.csi.errors import InvalidArgument, VolumeMissing
 from kube_efs.model.csi.snapshots import parse_snapshot_id
@@ -18,7 +17,7 @@ from kube_efs.model.csi.volume_handles import VolumeHandle, parse_volume_handle
 from kube_efs.model.efs.directories import Directory
 from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import NotYet
-from kube_efs.model.volumes import Location, Volume
+from kube_efs.model.volumes import DRIVER, Location, Volume
 from kube_efs.provisioning.volume_index import VolumeIndex
 
 # The access point of a handle in the account of a role, read from AWS; None if it does not exist. Raises

@@ -36,13 +36,12 @@ from kube_efs.model.csi.access_points import AccessPoint
 from kube_efs.model.csi.cross_account import CrossAccountRole
 from kube_efs.model.csi.file_system_templates import Scope
 from kube_efs.model.csi.made_file_systems import MadeFileSystem
-from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle, parse_volume_handle
+from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle
 from kube_efs.model.efs.directories import Directory, Relation
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import (
     AwsDenied,
     AwsNotFound,
-    InvalidValue,
     KubeNotFound,
     NotYet,
     RemovalRefused,
@@ -579,8 +578,5 @@ def _deleted_since(handle: VolumeHandle) -> NotYet:
 
 def _inside(found: AccessPoint, volume: Volume | None) -> Directory:
     """The directory of a volume that uses this access point."""
-    try:
-        handle = parse_volume_handle(volume.csi.handle if volume and volume.csi else "")
-    except InvalidValue:
-        return found.directory
-    return Directory((*found.directory.parts, *handle.directory.parts))
+    handle = volume.csi.volume_handle if volume and volume.csi else None
+    return Directory((*found.directory.parts, *handle.directory.parts)) if handle else found.directory

@@ -24,14 +24,12 @@ from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
 from kube_efs.model.claims import Claim, ReclaimPolicy, StorageClass
-from kube_efs.model.csi.claims import DRIVER
-from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle, parse_volume_handle
+from kube_efs.model.csi.volume_handles import AccessPointId
 from kube_efs.model.efs.directories import Directory, Relation
 from kube_efs.model.efs.file_systems import Discovery
 from kube_efs.model.efs.ids import ClaimUid, FileSystemId, VpcId
 from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.efs.targets import PortUse, TunnelTargets
-from kube_efs.model.errors import InvalidValue
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.model.volumes import Location, Volume, locate, unlocated_directory
 from kube_efs.provisioning.gid_ledger import GidLedger
@@ -170,7 +168,8 @@ class VolumeIndex:
 
     def volumes_on(self, file_system_id: FileSystemId) -> frozenset[str]:
         """Every volume that is known to be on the file system, in any form; it reads all volumes."""
-        handles = {name: _handle_of(volume) for name, volume in self._volumes.items()}
+        # Also volumes of other drivers, if their handle reads as one of ours: they must not lose data.
+        handles = {name: one.csi.volume_handle for name, one in self._volumes.items() if one.csi}
         by_handle = {
             name for name, handle in handles.items() if handle and handle.file_system_id == file_system_id
         }
@@ -180,7 +179,8 @@ class VolumeIndex:
     def has_access_points(self, file_system_id: FileSystemId) -> bool:
         """Whether any volume uses an access point of the file system; it reads all volumes."""
         names = [name for names in self._through.values() for name in names]
-        handles = (_handle_of(self._volumes[name]) for name in names if name in self._volumes)
+        sources = (self._volumes[name].csi for name in names if name in self._volumes)
+        handles = (source.volume_handle for source in sources if source is not None)
         return any(handle is not None and handle.file_system_id == file_system_id for handle in handles)
 
     def empty_copy(self) -> "VolumeIndex":
@@ -372,7 +372,7 @@ class VolumeIndex:
             self.directories.add(location, volume.name)
         elif volume.storage_class != ROOT_CLASS and (directory := unlocated_directory(volume)) is not None:
             self.unlocated[volume.name] = directory
-        handle = _handle_of(volume)
+        handle = volume.csi.volume_handle if volume.csi is not None else None
         if handle is not None and handle.kind is FileSystemKind.S3_FILES:
             is_new = handle.file_system_id not in self._s3_files.values()
             self._s3_files[volume.name] = handle.file_system_id
@@ -413,20 +413,6 @@ def _port_use(volumes: Iterable[Volume]) -> PortUse:
     )
 
 
-def _handle_of(volume: Volume) -> VolumeHandle | None:
-    """The parsed handle of a CSI volume; None for an invalid one."""
-    try:
-        return parse_volume_handle(volume.csi.handle) if volume.csi else None
-    except InvalidValue:
-        return None
-
-
-def handle_of_driver(volume: Volume) -> VolumeHandle | None:
-    """The parsed handle of a volume of ``efs.csi.aws.com``; None for any other volume."""
-    return _handle_of(volume) if volume.csi and volume.csi.driver == DRIVER else None
-
-
 def _is_made_directory(volume: Volume) -> bool:
     """Whether the CSI driver created the volume as a directory, without an access point."""
-    handle = handle_of_driver(volume)
-    return handle is not None and handle.base is not None
+    return volume.handle is not None and volume.handle.base is not None

@@ -19,8 +19,6 @@ from kube_efs.kube.quantities import parse_quantity
 from kube_efs.kube.reading import read_claim, read_storage_class, read_volume
 from kube_efs.kube.usage_store import UsageStore
 from kube_efs.model.claims import Claim, StorageClass
-from kube_efs.model.csi.claims import DRIVER
-from kube_efs.model.csi.volume_handles import VolumeHandle, parse_volume_handle
 from kube_efs.model.efs.targets import (
     CONFIG_MAP_KEY,
     ZONES_KEY,
@@ -32,7 +30,7 @@ from kube_efs.model.errors import InvalidValue, KubeDenied, KubeNotFound
 from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL, Names
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
 from kube_efs.model.usage import OVER_REQUEST, VolumeUsage
-from kube_efs.model.volumes import Volume, locate
+from kube_efs.model.volumes import DRIVER, Volume, locate
 from kube_efs.report.values import (
     ClaimReport,
     ClusterReport,
@@ -246,18 +244,8 @@ def _read_targets(state: ReportObjects) -> tuple[TunnelTargets, Iterable[str]]:
 
 def _is_ours(volume: Volume, targets: TunnelTargets) -> bool:
     if volume.csi is not None:
-        return _handle(volume) is not None
+        return volume.handle is not None
     return volume.nfs is not None and locate(volume, targets) is not None
-
-
-def _handle(volume: Volume) -> VolumeHandle | None:
-    """The handle of a volume of the CSI driver; None for other volumes, and if it is malformed."""
-    if volume.csi is None or volume.csi.driver != DRIVER:
-        return None
-    try:
-        return parse_volume_handle(volume.csi.handle)
-    except InvalidValue:
-        return None
 
 
 def _describe_file_system(target: TunnelTarget, targets: TunnelTargets, volumes: int) -> FileSystemReport:
@@ -288,7 +276,7 @@ def _describe_claim(claim: Claim, warnings: Mapping[str, str]) -> ClaimReport:
 
 
 def _describe_volume(volume: Volume, targets: TunnelTargets, usage: VolumeUsage | None) -> VolumeReport:
-    handle = _handle(volume)
+    handle = volume.handle
     location = handle or locate(volume, targets)
     return VolumeReport(
         name=volume.name,

@@ -4,8 +4,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.efs.ids import FileSystemId, parse_file_system_id
+from kube_efs.model.volumes import DRIVER
 from kube_efs.settings.base import AwsSettings, CommonSettings, own_image
 from kube_efs.settings.csi import CsiSettings
 from kube_efs.settings.directories import (

@@ -5,8 +5,8 @@ from prometheus_client import CollectorRegistry
 
 from kube_efs.controllers.group_ids import gid_range, watch_gid_ranges
 from kube_efs.model.claims import StorageClass
-from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.gids import GidRange
+from kube_efs.model.volumes import DRIVER
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.telemetry.metrics import ControllerMetrics
 

@@ -9,10 +9,9 @@ from prometheus_client import CollectorRegistry
 from kube_efs.controllers.group_ids import SharedGids
 from kube_efs.kube.events import EventRecorder, EventType, Subject
 from kube_efs.model.claims import StorageClass
-from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.efs.directories import parse_directory
 from kube_efs.model.efs.ids import ClaimUid, FileSystemId
-from kube_efs.model.volumes import ClaimReference, CsiSource, Location, NfsSource, Volume
+from kube_efs.model.volumes import DRIVER, ClaimReference, CsiSource, Location, NfsSource, Volume
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.telemetry.metrics import ControllerMetrics
 

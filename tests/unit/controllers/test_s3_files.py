@@ -10,11 +10,10 @@ from kube_efs.aws.network import AwsNetwork
 from kube_efs.aws.s3_files import AwsS3Files
 from kube_efs.controllers.s3_files import S3FilesDiscovery
 from kube_efs.model.claims import StorageClass
-from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.efs.ids import FileSystemId, ZoneName
 from kube_efs.model.efs.targets import S3FilesTargets
 from kube_efs.model.errors import AwsDenied, AwsNotFound, AwsUnavailable, KubeEfsError
-from kube_efs.model.volumes import CsiSource, Volume
+from kube_efs.model.volumes import DRIVER, CsiSource, Volume
 from kube_efs.provisioning.volume_index import VolumeIndex
 
 Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]

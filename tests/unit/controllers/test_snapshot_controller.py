@@ -12,12 +12,12 @@ from kube_efs.controllers.snapshots import SnapshotController
 from kube_efs.kube.events import EventRecorder
 from kube_efs.kube.snapshots import SnapshotStore
 from kube_efs.model.claims import ReclaimPolicy
-from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.csi.cross_account import CrossAccountRole
 from kube_efs.model.csi.errors import InvalidArgument, VolumePending
 from kube_efs.model.csi.volume_handles import VolumeHandle
 from kube_efs.model.errors import KubeEfsError, WorkerFailed
 from kube_efs.model.snapshots import BEING_CREATED, BEING_DELETED, FINALIZER, SnapshotContent
+from kube_efs.model.volumes import DRIVER
 from kube_efs.provisioning.snapshots import Snapshot, Snapshots
 from kube_efs.telemetry.duties import Duties
 

@@ -17,7 +17,6 @@ from kube_efs.controllers import trash_rounds
 from kube_efs.controllers.trash_rounds import Trashes, TrashRounds
 from kube_efs.kube.events import EventRecorder, Subject
 from kube_efs.model.claims import StorageClass
-from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.csi.errors import VolumePending
 from kube_efs.model.efs.directories import Directory
 from kube_efs.model.efs.ids import FileSystemId
@@ -26,7 +25,7 @@ from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.errors import AwsNotFound, WorkerFailed
 from kube_efs.model.trash import StuckEntry, TrashReport
 from kube_efs.model.tunnel_volumes import ROOT_CLASS, root_name
-from kube_efs.model.volumes import CsiSource, Location, Volume
+from kube_efs.model.volumes import DRIVER, CsiSource, Location, Volume
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.provisioning.workers.orders import EmptyingTerms
 from kube_efs.provisioning.workers.pool import WorkerPool

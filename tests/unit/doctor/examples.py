@@ -35,7 +35,6 @@ from kube_efs.doctor.node_facts import (
     TunnelFacts,
 )
 from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy, StorageClass
-from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.csi.file_system_templates import Scope
 from kube_efs.model.csi.made_file_systems import FileSystemOwner, MadeFileSystem, Stage
 from kube_efs.model.efs.file_systems import FileSystem, LifeCycleState, MountTarget
@@ -43,7 +42,7 @@ from kube_efs.model.efs.ids import ClaimUid, FileSystemId, MountTargetId, Subnet
 from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
 from kube_efs.model.shared_volumes.shared_volume import SharedVolume
-from kube_efs.model.volumes import ClaimReference, CsiSource, NfsSource, Volume, VolumePhase
+from kube_efs.model.volumes import DRIVER, ClaimReference, CsiSource, NfsSource, Volume, VolumePhase
 from kube_efs.settings.controller import DEFAULT_PROVISIONER
 from kube_efs.tunnels.probe import ProbeResult
 from kube_efs.tunnels.status import LocationStatus, TunnelsStatus, TunnelState, TunnelStatus

@@ -2,6 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kube_efs.model.csi.volume_handles import parse_volume_handle
 from kube_efs.model.efs.directories import Directory, parse_directory
 from kube_efs.model.efs.ids import FileSystemId, SubnetId
 from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
@@ -116,6 +117,23 @@ def test_volume_port_is_read_from_its_mount_options(options: tuple[str, ...], po
 def test_volume_location_is_found(volume: Volume, location: str | None) -> None:
     found = locate(volume, TARGETS)
     assert (str(found) if found else None) == location
+
+
+@pytest.mark.parametrize(
+    ("source", "of_driver", "of_any_driver"),
+    [
+        pytest.param(None, False, False, id="not a CSI volume"),
+        pytest.param(CsiSource(handle="fs-0123abcd:/a"), True, True, id="CSI driver"),
+        pytest.param(CsiSource(driver="other", handle="fs-0123abcd:/a"), False, True, id="another driver"),
+        pytest.param(CsiSource(handle="fs-0123abcd:/a:b:c"), False, False, id="malformed"),
+    ],
+)
+def test_handle_is_that_of_a_volume_of_the_driver(
+    source: CsiSource | None, *, of_driver: bool, of_any_driver: bool
+) -> None:
+    handle = parse_volume_handle("fs-0123abcd:/a")
+    assert Volume(name="v", csi=source).handle == (handle if of_driver else None)
+    assert (source and source.volume_handle) == (handle if of_any_driver else None)
 
 
 @pytest.mark.parametrize(

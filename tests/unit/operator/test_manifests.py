@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from kube_efs.csi.startup_taint import STARTUP_TAINT
-from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.errors import InvalidSetting
 from kube_efs.model.names import NEW_INSTALLATION, WORKER_LABELS, NameSet
+from kube_efs.model.volumes import DRIVER
 from kube_efs.operator.manifests import Manifest, RenderOptions, load_asset, render_manifests, text_of
 from kube_efs.operator.operator_manifests import render_operator
 from kube_efs.operator.platforms import Platform

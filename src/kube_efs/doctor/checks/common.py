@@ -7,14 +7,12 @@ from shlex import quote
 from typing import Final
 
 from kube_efs.doctor.facts import ClusterFacts, PodFacts, Workload
-from kube_efs.model.csi.claims import DRIVER
-from kube_efs.model.csi.volume_handles import parse_volume_handle
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.efs.targets import TunnelTargets
-from kube_efs.model.errors import InvalidValue, KubeEfsError
+from kube_efs.model.errors import KubeEfsError
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
-from kube_efs.model.volumes import Volume, locate
+from kube_efs.model.volumes import DRIVER, Volume, locate
 from kube_efs.settings.controller import DEFAULT_PROVISIONER
 
 # Everything that kube-efs does for a claim or volume is done sooner, unless something is wrong.
@@ -107,19 +105,14 @@ def is_our_volume(volume: Volume, targets: TunnelTargets) -> bool:
 def file_system_of(volume: Volume, targets: TunnelTargets) -> FileSystemId | None:
     """The file system of the volume; None for other volumes."""
     if volume.csi is not None:
-        if volume.csi.driver != DRIVER:
-            return None
-        try:
-            return parse_volume_handle(volume.csi.handle).file_system_id
-        except InvalidValue:
-            return None
+        return volume.handle.file_system_id if volume.handle is not None else None
     location = locate(volume, targets) if volume.nfs is not None else None
     return location.file_system_id if location else None
 
 
 def is_of_s3_files(volume: Volume) -> bool:
     """Whether the volume of the driver is on a file system of S3 Files."""
-    return volume.csi is not None and volume.csi.handle.startswith(f"{FileSystemKind.S3_FILES}:")
+    return volume.handle is not None and volume.handle.kind is FileSystemKind.S3_FILES
 
 
 def our_volumes(cluster: ClusterFacts) -> Iterator[tuple[Volume, FileSystemId]]:

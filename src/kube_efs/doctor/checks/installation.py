@@ -10,8 +10,8 @@ from kube_efs.doctor.checks.common import controller_log, controllers, is_ours
 from kube_efs.doctor.facts import ClusterFacts, Facts, LeaseFacts, PodFacts, Workload
 from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken, risk
 from kube_efs.doctor.times import shown
-from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.names import NameSet
+from kube_efs.model.volumes import DRIVER
 from kube_efs.settings.controller import DEFAULT_LEASE
 
 _NOT_READY = broken("workload/not-ready", "Pods of kube-efs do not run, or are not ready.")

@@ -14,7 +14,6 @@ from kube_efs.doctor.checks.common import (
 from kube_efs.doctor.facts import ClusterFacts
 from kube_efs.model import tunnel_volumes
 from kube_efs.model.claims import StorageClass
-from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.csi.file_system_templates import FileSystemTemplate
 from kube_efs.model.csi.parameters import parse_parameters
 from kube_efs.model.csi.sidecar_parameters import parse_sidecar_parameters
@@ -22,7 +21,7 @@ from kube_efs.model.csi.volume_attributes import parse_attributes
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import InvalidValue
-from kube_efs.model.volumes import Volume
+from kube_efs.model.volumes import DRIVER, Volume
 
 _IDENTITY = "iam"
 _SECRET = "a provisioner Secret"  # noqa: S105  # no secret

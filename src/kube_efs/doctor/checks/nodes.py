@@ -19,8 +19,8 @@ from kube_efs.doctor.checks.mentions import used_with_identity
 from kube_efs.doctor.facts import ClusterFacts, Facts, PublishedStatus
 from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken, information, risk
 from kube_efs.doctor.times import shown, time_of
-from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.names import OPENSHIFT_EFS_STUNNEL
+from kube_efs.model.volumes import DRIVER
 from kube_efs.tunnels.status import DENIED_REMEDY, TunnelStatus
 from kube_efs.tunnels.status_config_map import REFRESH_SECONDS
 

@@ -57,11 +57,11 @@ from kube_efs.kube.errors import translated
 from kube_efs.kube.reading import read_storage_class
 from kube_efs.kube.shared_volumes import SharedVolumeResource
 from kube_efs.model.copies import COPYING
-from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.csi.made_file_systems import CREATING_FILE_SYSTEM
 from kube_efs.model.errors import KubeDenied, KubeNotFound
 from kube_efs.model.names import OPERATOR_NAMESPACES, Names, NameSet
 from kube_efs.model.trash import TRASH_EMPTIED, TRASH_NOT_EMPTIED
+from kube_efs.model.volumes import DRIVER
 
 _Value = TypeVar("_Value")
 

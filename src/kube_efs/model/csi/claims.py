@@ -20,9 +20,7 @@ from kube_efs.model.efs.ids import ClaimUid
 from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import ClaimRefused, InvalidValue
 from kube_efs.model.nfs_volumes import refuse_unservable
-from kube_efs.model.volumes import ClaimReference, CsiSource, Volume
-
-DRIVER = "efs.csi.aws.com"
+from kube_efs.model.volumes import DRIVER, ClaimReference, CsiSource, Volume
 
 # The shortest part of a uid that is regarded as one.
 _UID_PART = 8

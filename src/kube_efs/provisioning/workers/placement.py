@@ -23,7 +23,7 @@ from lightkube.resources.apps_v1 import DaemonSet
 
 from kube_efs.kube.csi_nodes import CsiNode, read_drivers
 from kube_efs.kube.watching import Applied, Deleted, Listed, follow, only_object
-from kube_efs.model.csi.claims import DRIVER
+from kube_efs.model.volumes import DRIVER
 
 # Each name is a condition in each term of the pod's affinity.
 _NAMES_MAX: Final = 100

@@ -16,12 +16,11 @@ from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim
 
 from kube_efs.kube.building import build_owned_claim, build_volume
 from kube_efs.model.claims import ReclaimPolicy
-from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.csi.volume_handles import VolumeHandle
 from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.names import WORKER_LABELS
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
-from kube_efs.model.volumes import ClaimReference, CsiSource, Volume
+from kube_efs.model.volumes import DRIVER, ClaimReference, CsiSource, Volume
 from kube_efs.provisioning.workers.pod_objects import ObservedPod
 
 # A file system policy can require an identity. Nodes without credentials connect without one.

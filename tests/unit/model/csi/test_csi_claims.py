@@ -8,17 +8,10 @@ from typing import Any
 import pytest
 
 from kube_efs.model.claims import Claim, DataSource, ReclaimPolicy, StorageClass
-from kube_efs.model.csi.claims import (
-    DRIVER,
-    CsiRequest,
-    SecretReference,
-    parse_claim,
-    volume_for,
-    volume_name,
-)
+from kube_efs.model.csi.claims import CsiRequest, SecretReference, parse_claim, volume_for, volume_name
 from kube_efs.model.efs.ids import ClaimUid
 from kube_efs.model.errors import ClaimRefused
-from kube_efs.model.volumes import ClaimReference, CsiSource, Volume
+from kube_efs.model.volumes import DRIVER, ClaimReference, CsiSource, Volume
 
 CLAIM = Claim(
     namespace="team",

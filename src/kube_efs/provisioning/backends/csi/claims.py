@@ -13,12 +13,12 @@ from kube_efs.kube.quantities import parse_quantity
 from kube_efs.kube.references import References
 from kube_efs.model.claims import Claim, StorageClass
 from kube_efs.model.csi.access_points import VolumeRequest
-from kube_efs.model.csi.claims import DRIVER, CsiRequest, SecretReference, parse_claim, volume_for
+from kube_efs.model.csi.claims import CsiRequest, SecretReference, parse_claim, volume_for
 from kube_efs.model.csi.cross_account import CrossAccountRole, parse_provisioner_secret
 from kube_efs.model.csi.volume_attributes import render_attributes
 from kube_efs.model.csi.volume_handles import VolumeHandle, parse_volume_handle
 from kube_efs.model.errors import InvalidValue, KubeAlreadyExists, NotYet, RemovalRefused
-from kube_efs.model.volumes import CsiSource, Location, Volume
+from kube_efs.model.volumes import DRIVER, CsiSource, Location, Volume
 from kube_efs.provisioning.backends.csi.volumes import CsiVolume, CsiVolumes
 from kube_efs.provisioning.copies import Copies
 from kube_efs.provisioning.guards import Order, Removal, tenant_of

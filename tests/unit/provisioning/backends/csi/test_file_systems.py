@@ -30,7 +30,6 @@ from tests.unit.provisioning.copying import given_copies
 from kube_efs.controllers.unfinished_file_systems import UnfinishedFileSystems, is_needed
 from kube_efs.model.claims import Claim, ReclaimPolicy
 from kube_efs.model.csi.access_points import AccessPoint, VolumeRequest
-from kube_efs.model.csi.claims import DRIVER
 from kube_efs.model.csi.cross_account import CrossAccountRole
 from kube_efs.model.csi.errors import ExistingVolumeDiffers, InvalidArgument, VolumePending
 from kube_efs.model.csi.file_system_templates import Scope
@@ -48,7 +47,7 @@ from kube_efs.model.errors import (
     WorkerFailed,
 )
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
-from kube_efs.model.volumes import ClaimReference, CsiSource, Location, Volume, VolumePhase
+from kube_efs.model.volumes import DRIVER, ClaimReference, CsiSource, Location, Volume, VolumePhase
 from kube_efs.provisioning.backends.csi.access_points import AccessPoints
 from kube_efs.provisioning.backends.csi.accounts import Account
 from kube_efs.provisioning.backends.csi.directories import CsiDirectories
