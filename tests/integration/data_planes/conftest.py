@@ -52,8 +52,9 @@ class Plane:
         )
 
     def _loads(self) -> int:
+        # stunnel logs "Configuration successful" before it closes its ports and binds them again.
         logs = (path.read_text() for path in self.folder.glob("*.log"))
-        return sum(log.count("Configuration successful") for log in logs)
+        return sum(log.count(" bound to ") for log in logs)
 
     async def facts(self, service: TunnelService) -> ServiceFacts:
         return (await self.plane.read_facts({service.name}))[service.name]
