@@ -125,7 +125,8 @@ def _record_source(root: int, folder: int, terms: CopyTerms, *, is_finished: boo
             remedy = "use another name"
             problem = "is the name of a copy of another directory"
             raise CopyDiffers(problem, field="copy", value=terms.key, remedy=remedy)
-        for name in names:
+        # The record last: without it, the next attempt would continue the copy of the other source.
+        for name in sorted(names, key=lambda name: name.startswith("from-")):
             discard(root, folder, name)
     os.close(os.open(own, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder))
 

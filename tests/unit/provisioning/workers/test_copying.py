@@ -2,9 +2,11 @@
 
 import os
 import random
+import shutil
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,8 @@ from kube_efs.provisioning.workers.trash import TRASH
 SOURCE, TARGET = parse_directory("/claims/old"), parse_directory("/claims/new")
 TERMS = CopyTerms(key="pvc-1", source=SOURCE)
 DAY = 86_400
+# Changes of the file system until the only file of a copy is complete, but not the copy.
+_ALMOST_ALL = 22
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can set owners and make devices")
 
 
@@ -334,6 +338,39 @@ def test_an_attempt_with_another_source_begins_again(efs: Path) -> None:
     (efs / "claims/other/file").write_text("other")
     copied(efs, CopyTerms(key=TERMS.key, source=parse_directory("/claims/other")))
     assert described(efs / "claims/new") == described(efs / "claims/other")
+
+
+@pytest.mark.parametrize("in_reverse", [False, True])
+def test_a_copy_of_another_source_that_is_killed_at_any_moment_keeps_nothing_of_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, in_reverse: bool
+) -> None:
+    """A file of the first would count as copied here, because the sizes and times of both are the same."""
+
+    def list_in_order(folder: int) -> list[str]:
+        return sorted(listdir(folder), reverse=in_reverse)
+
+    listdir = os.listdir
+    monkeypatch.setattr(os, "listdir", list_in_order)
+    other = CopyTerms(key=TERMS.key, source=parse_directory("/claims/other"))
+    for name, content in (("old", "x"), ("other", "y")):
+        folder = tmp_path / "claims" / name
+        folder.mkdir(parents=True)
+        (folder / "file").write_text(content)
+        os.utime(folder / "file", (1, 1))
+    was_complete = False
+    for calls in count():
+        with killed_after(_ALMOST_ALL), pytest.raises(_Killed):
+            copied(tmp_path)
+        assert (tmp_path / COPIES / TERMS.key / "tree/file").read_text() == "x"
+        with killed_after(calls), suppress(_Killed):
+            copied(tmp_path, other)
+            was_complete = True
+        copied(tmp_path, other)
+        assert (tmp_path / "claims/new/file").read_text() == "y"
+        if was_complete:
+            break
+        shutil.rmtree(tmp_path / "claims/new")
+        shutil.rmtree(tmp_path / COPIES)
 
 
 def test_a_finished_copy_belongs_to_one_source(efs: Path) -> None:
