@@ -221,7 +221,7 @@ class KnownAccessPoints:
             self._by_token[found.file_system_id, found.client_token] = found.access_point_id
         if found.user is None:
             return
-        root = self._location(found)
+        root = Location(file_system_id=found.file_system_id, directory=found.directory, kind=self._kind)
         self._gids.hold(found.user.gid, found.access_point_id, at=root)
         if found.user.uid != found.user.gid:
             # The allocated ID of a volume with a fixed gid is its uid.
@@ -273,9 +273,6 @@ class KnownAccessPoints:
     def _release(self, access_point_id: AccessPointId) -> None:
         for holder in (access_point_id, _user_of(access_point_id)):
             self._gids.release(holder)
-
-    def _location(self, found: AccessPoint) -> Location:
-        return Location(file_system_id=found.file_system_id, directory=found.directory, kind=self._kind)
 
 
 def _user_of(access_point_id: AccessPointId) -> str:
