@@ -63,6 +63,7 @@ class DataSources:
             problem = "does not exist" if found is None else "is not bound yet"
             raise _not_yet(problem, claim, source)
         volume = await self._volumes.get(found.volume_name)
+        # Only the volume says whose it is: a claim can name any volume, also one with the data of others.
         if volume.claim is None or volume.claim.uid != found.uid:
             raise _not_yet("is not bound to its volume yet", claim, source)
         return await self._of_volume(volume)

@@ -482,6 +482,7 @@ class Engine:
         is_committed = FINALIZER in volume.finalizers
         check = self._guards.check_last if is_committed else self._guards.check_listed
         permit = await check(removal, volume)
+        # After the guards, which take time: a user may have changed the reclaim policy meanwhile.
         live = await self._live(volume)
         if live is None or live.deleting is not is_committed or not _is_removable(live):
             remedy = "it is checked again"

@@ -58,6 +58,7 @@ log = structlog.get_logger(__name__)
 # A watch that is later than this is broken; the removal is retried.
 _BARRIER_SECONDS: Final = 20.0
 # An older answer may be outdated.
+# ``CALL_SECONDS`` of the backend ``csi`` contains this time.
 _ANSWER_SECONDS: Final = 30.0
 # Two namespaces with the same text only share their turn when the trash is emptied.
 _TENANT_LENGTH: Final = 8
@@ -208,6 +209,7 @@ class DirectoryReservations:
         while _near(locations, self._removing):
             has_waited = True
             await self._released.wait()
+        # No await may come between the last check and this line.
         self._making.update(locations)
         try:
             yield has_waited
@@ -223,6 +225,7 @@ class DirectoryReservations:
         """Reserve the directories exclusively; waits for all tasks with the same or related directories."""
         while _near(locations, self._removing) or _near(locations, self._making):
             await self._released.wait()
+        # As above, without an await since the last check.
         self._removing.update(locations)
         try:
             yield
@@ -232,6 +235,7 @@ class DirectoryReservations:
 
     def _wake(self) -> None:
         self._released.set()
+        # A new one: those who waited may have to wait for the next release, too.
         self._released = asyncio.Event()
 
 
@@ -389,6 +393,7 @@ class Guards:
         location = removal.directory.location
         await self._check_unlocated(location, itself, view)
         users = await self._users(location, point, itself, view)
+        # An access point can be removed without its directory, which then stays with all that is below it.
         if users.below and point is None:
             below = ", ".join(f"volume {one}" if " " not in one else one for one in sorted(users.below))
             raise RemovalRefused(

@@ -326,6 +326,7 @@ class VolumeIndex:
 
     def _wake(self) -> None:
         self._changed.set()
+        # A new one: those who waited may have to wait for the next change, too.
         self._changed = asyncio.Event()
 
     def may_be_ordered(self, volume: Volume) -> bool:

@@ -214,6 +214,7 @@ class DirectoryBackend:
         Other clients create directories too, and change their groups. Runs until cancelled.
         """
         while True:
+            # Before the scan: a request that comes during it causes another one.
             self._scan_wanted.clear()
             try:
                 await self._scan()
@@ -238,6 +239,7 @@ class DirectoryBackend:
         targets = self._index.targets if self._has_tunnels else None
         request = parse_request(claim, storage_class, self._provisioner, targets)
         self._log_warnings(storage_class)
+        # Until then, IDs of directories without a volume are unknown, and a new volume could get one of them.
         if not self.scanned.is_set():
             raise NotYet(
                 "has not been read yet",
@@ -281,6 +283,8 @@ class DirectoryBackend:
 
     async def _scan(self) -> None:
         found, made_for_volumes = {}, set()
+        # Before the list: it says nothing about directories that are created meanwhile, and must not free
+        # their IDs.
         scan = self._index.gid_ledger.begin_scan()
         for child in await self._directories.children(self._base):
             # Users of the file system can choose any names, so these are not parsed further.

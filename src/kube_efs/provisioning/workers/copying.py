@@ -67,6 +67,7 @@ def copy_tree(root: int, target: Directory, terms: CopyTerms, report: Report) ->
     """
     _check_apart(terms.source, target)
     with opened_or_made(root, COPIES) as copies, opened_or_made(copies, terms.key) as folder:
+        # Others remove abandoned copies by this time. It shows that this one is continued.
         os.utime(folder)
         with _opened_parent(root, target) as parent:
             finished = _finished(folder, parent, target.parts[-1])

@@ -203,6 +203,7 @@ def _shown(owner: int | None) -> str:
 
 def _take_back(parent: int, name: str, leaf: int) -> None:
     """Remove a directory that was just created, unless it is no longer empty or was replaced."""
+    # The caller raises the error that has led here.
     with suppress(OSError):
         if os.path.samestat(os.fstat(leaf), os.stat(name, dir_fd=parent, follow_symlinks=False)):
             os.rmdir(name, dir_fd=parent)

@@ -131,6 +131,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         for lane in self._lanes.values():
             for waiting in lane.waiting:
                 waiting.done.cancel()
+        # Without the error, which the task group would otherwise raise inside an ExceptionGroup.
         await self._tasks.__aexit__(None, None, None)
 
     async def make(self, location: Location, permissions: Permissions) -> None:

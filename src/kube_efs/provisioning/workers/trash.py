@@ -166,6 +166,7 @@ class _Emptying:
             walk = _Slice(self._trash, self._mount, self._may_go_on, left)
             outcome = walk.remove(name)
             self._removed += walk.removed
+            # At least 1: steps that remove nothing must end the slice, too.
             left -= max(1, walk.removed)
             match outcome:
                 case _Outcome.DONE:

@@ -202,6 +202,7 @@ class TreeCopier:
 
     def _copy_data(self, source: int, target: int, name: str) -> None:
         """Copy a regular file that does not exist in the target."""
+        # O_NONBLOCK: a user may have replaced the file by a named pipe, and its open would wait for a writer.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         data = os.open(name, flags, dir_fd=source)
         try:
@@ -231,6 +232,7 @@ class TreeCopier:
         os.utime(copy, ns=(found.st_atime_ns, found.st_mtime_ns))
 
     def _is_copied(self, source: os.stat_result, copy: os.stat_result) -> bool:
+        # The access time does not count: reading a file changes it.
         return (
             source.st_mode == copy.st_mode
             and source.st_mtime_ns == copy.st_mtime_ns

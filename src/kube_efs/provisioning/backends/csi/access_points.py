@@ -138,6 +138,7 @@ class AccessPoints:
         made = await self._made_before(request, places)
         wanted = _Creation(request=request, candidates=candidates, notice=notice)
         if made is None and unclear is not None:
+            # Even if it is full by now: the earlier attempt may have succeeded there.
             made = await self._try(wanted, unclear.file_system_id)
         elif made is None and request.parameters.reuses_access_point:
             name, searched = request.origin.claim_name, ", ".join(candidates)
@@ -288,6 +289,7 @@ class AccessPoints:
             self._late_until[place] = self._clock() + _LATE_SECONDS
             raise
         except AwsThrottled:
+            # AWS has refused this attempt, so unlike one without an answer, it cannot take effect late.
             raise
         except AwsError:
             # The answer to this attempt says nothing about the earlier one.

@@ -231,7 +231,8 @@ class CsiDirectories:
             self._index.gids.hold(taken, f"{_inside(base)}of another directory, {taken}", is_known=False)
             self._release(place, taken)
             raise
-        except WorkerRefused:  # The directory does not exist.
+        except WorkerRefused:
+            # The directory does not exist. After any other error it may exist, so the ID stays taken.
             self._release(place, taken)
             raise
         self._made.add(place)
@@ -274,6 +275,7 @@ class CsiDirectories:
 
     async def _read_ids(self, base: Location) -> None:
         without_id = self._index.without_id
+        # Read before the scan, which may miss the directories of later volumes.
         unknown = [name for name, place in without_id.items() if _parent_of(place) == base]
         try:
             children = await self._directories.children(base)
@@ -300,6 +302,7 @@ class CsiDirectories:
             return False
         # Read before the scan, so that directories created meanwhile are not among them.
         held = self._index.gids.holders_within(gids)
+        # Before the scan, so that one that fails is not repeated at once either.
         self._scanned[base] = self._clock()
         there = {child.name for child in await self._directories.children(base)}
         prefix = _inside(base)

@@ -336,6 +336,7 @@ class FileSystems:
         """
         name = found.file_system_id
         await self._delete_mount_targets(name)
+        # After the mount targets: EC2 does not delete a security group that is in use.
         for group in await self._gateway.owned.security_groups_named(found.security_group, (CLUSTER, "true")):
             await self._gateway.owned.delete_security_group(group)
         await order.confirm()

@@ -314,6 +314,8 @@ class CsiVolumes:
                 await self._required_directories().remove(removal, order)
         except DataKept as kept:
             log.warning("directory-kept", volume=str(point.handle), reason=kept.problem)
+        # Once more: the directory's removal may have taken minutes, and the deletion of an access point
+        # cannot be undone.
         await order.confirm()
         is_directory_gone = not (removal.leaves_directory or order.permit.keeps)
         with self._ordering(point.handle):
