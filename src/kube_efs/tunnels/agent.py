@@ -223,6 +223,7 @@ class TunnelAgent:
             except InvalidValue as error:
                 self._document_problem = str(error)
                 log.warning("targets-unreadable", reason=str(error))
+                # The last valid document stays in force: pods use its tunnels.
                 continue
             self._document_problem = ""
             served = self._plan.served

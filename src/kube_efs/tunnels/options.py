@@ -64,6 +64,7 @@ class OnDemandOptions:
     idle: IdlePolicy = field(default_factory=IdlePolicy)
     # A kubelet waits two minutes. The call must end earlier, so that the user gets the reason.
     ensure_timeout_seconds: float = 20.0
+    # Less than the pause between two reconciliations of ``kube-efs node``, so that two in a row suffice.
     orphan_seconds: float = 60.0
 
 

@@ -100,6 +100,7 @@ async def _serve(
             await agent.run(_Documents(client, settings.names))
         finally:
             publishing.cancel()
+            # Its end removes the status, which needs the client.
             await asyncio.gather(publishing, return_exceptions=True)
 
 

@@ -345,6 +345,7 @@ class ClientCertificates:
 
         if self._key is None or (self._key.done() and (self._key.cancelled() or self._key.exception())):
             self._key = asyncio.create_task(ClientKey.generate())
+        # A caller that is cancelled must not cancel the key of the others.
         return await asyncio.shield(self._key)
 
     def _path(self, name: str) -> Path:

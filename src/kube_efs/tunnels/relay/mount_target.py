@@ -28,6 +28,7 @@ _OP_ENABLE_KTLS = 1 << 3  # the ssl module names it from Python 3.12 on
 _CIPHERS = "ECDHE+AESGCM"
 _HOST_NAME_MISMATCH = 62  # X509_V_ERR_HOSTNAME_MISMATCH
 _NFS_PORT = 2049
+# As long as stunnel waits (TIMEOUTbusy).
 _HANDSHAKE_SECONDS = 20.0
 _TCP_OPTIONS = (
     # A mount target that vanished sends nothing at all. On an idle connection, probes find that.

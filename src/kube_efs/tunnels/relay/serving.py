@@ -220,6 +220,7 @@ class Relay:
             return
         if not known and len(self._services) >= self._most:
             raise Refused("failed", f"{self._most} services are the most with this limit of open files")
+        # First, so that the service keeps its old port if the new one is in use.
         listener = _listen(specification.port)
         if known:
             self.remove(specification.name)
