@@ -16,8 +16,6 @@ __all__ = ["IdentityService", "identity_service"]
 
 log = structlog.get_logger()
 
-"""The name of the AWS driver, which StorageClasses and volumes carry."""
-
 _Capability = csi_pb2.PluginCapability.Service
 _Expansion = csi_pb2.PluginCapability.VolumeExpansion
 
