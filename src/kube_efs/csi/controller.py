@@ -41,10 +41,10 @@ log = structlog.get_logger(__name__)
 
 _Rpc = csi_pb2.ControllerServiceCapability.RPC
 
-# The claim in a namespace with a name; None if it does not exist. Raises KubeError.
 # csi-provisioner names volumes by the uid of the claim, which one of its options shortens.
 _ENDS_WITH_UID: Final = re.compile(r"-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 
+# The claim in a namespace with a name; None if it does not exist. Raises KubeError.
 ReadClaim: TypeAlias = Callable[[str, str], Awaitable[Claim | None]]
 
 

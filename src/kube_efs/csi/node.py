@@ -169,6 +169,7 @@ class NodeService(csi_pb2_grpc.NodeServicer):
             mount = NodeMount(volume_id=request.volume_id, target=target)
             use = VolumeUse(mount=mount, is_for_one_pod=capability.access_mode.is_for_one_pod)
             wanted = Publication(use=use, plan=plan, tokens=tokens)
+            # Before the limit of concurrent mounts: it renews the tokens of mounts that exist.
             if await self._volumes.refresh(wanted):
                 mark_as_routine()
                 return csi_pb2.NodePublishVolumeResponse()

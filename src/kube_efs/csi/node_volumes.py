@@ -393,6 +393,8 @@ class NodeVolumes:
 
     async def _wanted_tunnel(self, wanted: Publication, mounted: MountEntry) -> _Tunnel | None:
         """The wanted tunnel if the mount uses it, which also holds it from then on."""
+        # Not simply with a request for the tunnel: after a change of options, the mount would hold a second
+        # one.
         for tunnel in await self._tunnels.tunnels():
             if f"port={tunnel.port}" not in _ports(mounted):
                 continue
