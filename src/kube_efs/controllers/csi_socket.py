@@ -102,6 +102,7 @@ async def open_controller(
             check_stays=file_systems.check_stays,
         )
     tasks = await stack.enter_async_context(asyncio.TaskGroup())
+    # The stack cancels these before it closes the group, which would otherwise wait for them without end.
     stack.callback(tasks.create_task(_follow_volumes(client, index, listed)).cancel)
     stack.callback(tasks.create_task(duties.keep("access points", service.refresh_regularly)).cancel)
     # The guards of removal need all volumes.

@@ -121,6 +121,7 @@ async def lead(context: LeaderContext) -> None:
         {one.provisioner.server: one.provisioner.file_system_id for one in context.directories}
     )
     async with AsyncExitStack() as stack:
+        # First, so that it is called last, when no task can create a volume any more.
         stack.callback(_keep_lease_if_unclear, index, context.leadership)
         recorder = EventRecorder(client, component=CONTROLLER, host=settings.identity)
         claim_store = ClaimStore(client)

@@ -58,6 +58,7 @@ class WorkQueue(AbstractAsyncContextManager["WorkQueue[K]"], Generic[K]):
             timer.cancel()
         for task in self._live:
             task.cancel()
+        # Without the error, which the task group would otherwise raise inside an ExceptionGroup.
         await self._tasks.__aexit__(None, None, None)
 
     def add(self, key: K) -> None:
@@ -79,6 +80,8 @@ class WorkQueue(AbstractAsyncContextManager["WorkQueue[K]"], Generic[K]):
             while True:
                 self._again.discard(key)
                 delay = await self._handled(key)
+                # From here until the key leaves ``_running``, there must be no await: an ``add`` would be
+                # lost.
                 if key not in self._again:
                     break
         finally:

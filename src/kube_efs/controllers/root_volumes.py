@@ -99,6 +99,7 @@ class RootVolumes:
             await self._repair(wanted)
 
     async def _create_claim(self, file_system_id: FileSystemId, volume: Volume | None) -> Claim:
+        # A volume that exists keeps its key, so that it can bind to the new claim.
         key = volume.labels.get(ROOT_KEY_LABEL) if volume else None
         body = build_claim(
             namespace=self._namespace,

@@ -79,6 +79,7 @@ class S3FilesDiscovery:
             return None
         except KubeEfsError as error:
             log.warning("s3-files-not-read", file_system=file_system_id, reason=str(error))
+            # With DNS alone, nodes would lose the mount targets of other zones.
             return known
 
     async def _zone_ids(self) -> Mapping[ZoneName, ZoneName]:
@@ -100,6 +101,7 @@ def _of_classes(index: VolumeIndex) -> Iterator[FileSystemId]:
     for one in index.classes.values():
         if one.provisioner != DRIVER:
             continue
+        # Its claims are refused with the reason.
         with suppress(InvalidValue):
             parameters = parse_parameters(one.parameters)
             if parameters.provisioning.kind is FileSystemKind.S3_FILES and isinstance(

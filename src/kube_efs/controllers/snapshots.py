@@ -162,6 +162,8 @@ class SnapshotController:
             await self._store.record_removed(content)
             log.info("snapshot-deleted", content=content.name, snapshot=content.handle)
         if FINALIZER in content.finalizers:
+            # Read again: the record of the removal has changed the version, without which the release is
+            # refused.
             live = await self._store.content(content.name)
             if live is not None and live.uid == content.uid:
                 await self._store.release(live)

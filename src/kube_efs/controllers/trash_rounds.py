@@ -182,6 +182,7 @@ class TrashRounds:
 
     async def _round(self, trash: _Trash) -> None:
         came_before, trash.came_meanwhile = trash.came_meanwhile, False
+        # Before the work, during which ``_came`` may set an earlier time.
         trash.due = math.inf if self._is_alone else self._clock() + _OTHERS_SECONDS
         try:
             report = await trash.of.emptier.empty(trash.root, self._terms)
@@ -354,6 +355,7 @@ def _of_driver(index: VolumeIndex, *, with_access_points: bool) -> Iterator[Loca
             yield _root(handle.file_system_id, handle.kind)
     for one in index.classes.values():
         if one.provisioner == DRIVER:
+            # Its claims are refused with the reason.
             with suppress(InvalidValue):
                 parameters = parse_parameters(one.parameters)
                 secret = parse_sidecar_parameters(one.parameters).provisioner_secret

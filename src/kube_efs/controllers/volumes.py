@@ -77,6 +77,8 @@ class VolumeController(Controller[str]):
 
     async def _handle(self, name: str) -> float | None:
         volume = self._index.volumes.get(name)
+        # At once, not after the wait: a volume that is deleted without our finalizer leaves its directory
+        # behind.
         delay = await self._protect(volume) if volume else None
         if self._begin is not None:
             await self._begin.wait()
