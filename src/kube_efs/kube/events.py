@@ -144,6 +144,7 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
         return await self._write(entry)
 
     async def _write(self, entry: _Entry) -> None:
+        # Forgotten until the write has succeeded: after a lost answer, only the API server knows the count.
         known = self._counts.pop(entry.key, None)
         if known is not None and not entry.is_counted:
             self._counts[entry.key] = known

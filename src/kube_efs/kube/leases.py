@@ -79,7 +79,8 @@ class Leadership:
         self._held: Lease | None = None
         self.is_leader = False
         # False if the former leader has released the Lease. Otherwise, for example after a crash or a
-        # deletion of the Lease, the API server may still carry out requests of that leader.
+        # deletion of the Lease, the API server may still carry out requests of that leader. Without leader
+        # election, nobody knows.
         self.follows_a_crash = True
         self._is_released = True
 
@@ -197,6 +198,7 @@ class Leadership:
 
     async def _renew(self) -> bool:
         """Renew the Lease as this candidate has last written it; False if it must be read first."""
+        # Forgotten until the answer: after a lost one, its version is unknown.
         lease, self._held = self._held, None
         if lease is None or lease.spec is None:
             return False
