@@ -86,6 +86,7 @@ async def destroy(gateway: AwsGateway, owned: Owned, show: ShowProgress) -> None
     for file_system_id in owned.file_systems:
         await _delete_file_system(gateway, file_system_id)
         show(f"file system {file_system_id} is removed")
+    # Last: EC2 does not delete a security group that a mount target uses.
     for group in owned.security_groups:
         await _ignoring_not_found(gateway.owned.delete_security_group(group))
         show(f"security group {group} is removed")

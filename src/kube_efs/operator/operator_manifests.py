@@ -94,6 +94,7 @@ async def ensure_driver_crd(objects: ObjectClient) -> None:
         (desired,) = render_asset("cluster-csi-driver-crd", {})
         await objects.apply(desired)
         log.info("driver-crd-applied", new=found is None)
+    # Until then, the API server answers requests for the kind with 404.
     while not _is_established(await objects.get(_CRD)):  # noqa: ASYNC110 - the API server changes it
         await asyncio.sleep(_POLL_SECONDS)
 

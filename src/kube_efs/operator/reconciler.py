@@ -190,6 +190,7 @@ class Reconciler:
             return await self._others.find(driver)
         except KubeError:
             if is_own:
+                # This operator manages the driver already, and an API server in trouble must not stop it.
                 return ""
             raise
 
@@ -364,6 +365,7 @@ class Reconciler:
         result = InstallResult() if progress.done else None
         await self._write_status(driver, uninstall_conditions(progress), result)
         if progress.done:
+            # If the status was just written, this ends with a conflict, and the next pass removes them.
             await self._remove_finalizers(driver)
         return self._seconds_after(progress)
 
