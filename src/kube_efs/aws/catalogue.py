@@ -333,6 +333,7 @@ class Catalogue:
         if change or (before.complete, before.unclear) != (discovery.complete, discovery.unclear):
             self._version += 1
             self._changed.set()
+            # A new one: those who waited may have to wait for the next change, too.
             self._changed = asyncio.Event()
 
 

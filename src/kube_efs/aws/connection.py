@@ -85,6 +85,7 @@ class AwsOptions:
     max_attempts: int = 5
     connect_timeout_seconds: float = 5.0
     read_timeout_seconds: float = 30.0
+    # ``CALL_SECONDS`` of the backend ``csi`` relies on this limit.
     call_timeout_seconds: float = 120.0
     page_size: int = 100
 

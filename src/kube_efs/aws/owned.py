@@ -137,6 +137,7 @@ class AwsOwned:
             "FromPort": NFS_PORT,
             "ToPort": NFS_PORT,
         }
+        # One call for each: EC2 refuses all rules of a call if one of them exists.
         for one in ranges:
             try:
                 await self._connection.call(

@@ -24,6 +24,7 @@ class _NamesOnly(logging.Filter):
         return True
 
 
+# One for all sessions, because a logger ignores a filter that it has already.
 _NAMES_ONLY: Final = _NamesOnly()
 
 
