@@ -147,6 +147,7 @@ class Copies:
         )
         if claim is not None:
             await self._pause(claim, key)
+        # The removal of the source, if it comes now, waits for the end of the copy.
         async with self._reservations.making(source.location):
             if claim is not None:
                 return await self._fill_for(claim, directories, target, terms)

@@ -416,6 +416,8 @@ class Engine:
 
     async def _release_and_keep_data(self, volume: Volume, reason: str) -> Reclaimed | None:
         live = await self._live(volume)
+        # The decision is from what watches have shown. If the volume has changed since, its data may have to
+        # go.
         if live is None or (live.phase, live.reclaim_policy) != (volume.phase, volume.reclaim_policy):
             return None
         if self._index.may_be_ordered(volume):

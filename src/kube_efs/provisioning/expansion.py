@@ -66,6 +66,8 @@ class Expansions:
         if not is_of_claim or volume.deleting or not self._serves(volume):
             return None
         if _size(volume.capacity) < _size(live.requested_storage):
+            # Before the volume: if this ends in between and the request is then lowered, the condition
+            # remains.
             if not live.resizing:
                 live = await self._claims.mark_resizing(live)
             await self._volumes.expand(volume, live.requested_storage)

@@ -81,6 +81,8 @@ class Snapshots:
             ) from error
         if copied is None:
             raise VolumePending("was not copied", field="snapshot", value=name, remedy="it is retried")
+        # After the copy: a removal of the file system looks for snapshots after it has recorded that it
+        # begins.
         with suppress(AwsNotFound):  # It belongs to another account.
             await self._check_stays(target.file_system_id)
         snapshot_id = render_snapshot_id(replace(source, location=target))

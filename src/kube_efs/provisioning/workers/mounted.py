@@ -102,6 +102,7 @@ async def find_mounted(
             timeout_seconds,
         )
     finally:
+        # Without waiting: a mount that does not answer blocks its thread.
         threads.shutdown(wait=False)
 
 
@@ -249,6 +250,7 @@ class _MountWorker:
     def __init__(self, mounted: Mounted, timeout_seconds: float) -> None:
         self.mounted = mounted
         self._timeout_seconds = timeout_seconds
+        # Each kind of work has its own threads: what takes long, or hangs, must not block the others.
         self._workers = ThreadPoolExecutor(_THREADS)
         self._remover = ThreadPoolExecutor(1)
         self._removing = asyncio.Lock()

@@ -234,6 +234,7 @@ def observe_pod(pod: Pod, *, since: float) -> ObservedPod:
     """The state of a Pod that was first seen at that time."""
     containers = (pod.spec and pod.spec.containers) or ()
     arguments: Sequence[str] = next((one.args or () for one in containers if one.name == WORKER), ())
+    # ``_escaped`` has doubled each of them.
     order = parse_order([one.replace("$$", "$") for one in arguments])
     return ObservedPod(pod=pod, since=since, order=order)
 

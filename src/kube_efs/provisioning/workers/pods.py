@@ -236,6 +236,7 @@ class WorkerPods:
         pod = self._observed(pod_for(file_system_id, job, items, self._options, placement))
         name = pod.name
         log.info("worker-started", pod=name, file_system=file_system_id, directories=len(items))
+        # Before its creation: ``_sweep`` deletes gated pods of this pool that no call runs.
         self._running.add(name)
         try:
             created = await self._create(pod)

@@ -321,6 +321,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
             file_system=root.file_system_id,
             directory=str(item.directory),
         ):
+            # Not shielded: if its caller goes before the pod starts, the order is withdrawn.
             return await task.done
 
     async def _serve(self, root: Location, lane: _Lane) -> None:

@@ -178,6 +178,7 @@ class KnownAccessPoints:
         return self._listers[file_system_id]
 
     async def _list(self, file_system_id: FileSystemId) -> None:
+        # Before the list, which may not contain access points that are created meanwhile.
         before = frozenset(self._known.get(file_system_id, ()))
         began = self._clock()
         deleted: set[AccessPointId] = set()

@@ -133,6 +133,7 @@ class CsiVolumes:
         check_reuse(request)
         template = request.parameters.template
         if template is None or request.source is not None:
+            # With a template, this only checks the copy, before a file system is created for it.
             candidates = await self._candidates(request)
         if template is not None:
             candidates = (await self._own_file_system(request, template, role, claim),)
@@ -208,6 +209,7 @@ class CsiVolumes:
 
         Raises RemovalRefused when another volume uses its data, NotYet, AwsError, KubeError, WorkerFailed.
         """
+        # First: a volume that is deleted from now on may have been set to Retain before.
         asked_for = await self._guards.volumes_of(handle)
         removal = await self.removal(handle, role)
 
