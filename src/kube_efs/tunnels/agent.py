@@ -154,6 +154,7 @@ class TunnelAgent:
             await self._on_demand.load()
         if self._plan.served:
             log.info("stored-targets-served", targets=len(self._plan.served.document.targets))
+        # Otherwise nothing is known yet, and an empty plan would close the tunnels of running processes.
         if self._plan.served or (self._on_demand and self._on_demand.reservations.tunnels):
             self._plan.apply()
 
@@ -298,6 +299,7 @@ class TunnelAgent:
     async def _probe_new_services(self) -> None:
         """Probe new services after each change of the data planes, until cancelled."""
         while True:
+            # Before the probes: a change during them leads to more of them.
             self._data_planes_changed.clear()
             await self._prober.probe_new(self._data_planes.report)
             await self._record_observations(self._observations.connections)

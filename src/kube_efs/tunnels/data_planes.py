@@ -172,6 +172,7 @@ class DataPlanes:
 
     def _best(self, service: TunnelService) -> DataPlaneName:
         """The data plane that serves the service if nothing listens on its port."""
+        # Python, and with it the relay, cannot check revocation.
         return DataPlaneName.STUNNEL if service.checks_revocation else self._preferred
 
     def _listening(self) -> Mapping[int, DataPlaneName]:

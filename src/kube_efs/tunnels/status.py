@@ -90,12 +90,12 @@ class LocationStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TunnelsStatus:
-    """All tunnels of one node, and its other problems; agents of earlier versions tell no ``location``.
+    """All tunnels of one node, and its other problems; agents of earlier versions report no ``location``.
 
     ``stunnel_pid`` is the first of its stunnels, the only one in earlier versions; None if none runs.
     ``relay_pid`` is the relay, and ``leaving_relay_pids`` are earlier ones, which end with their last
     connection. ``data_plane`` serves new tunnels, and ``data_plane_reason`` is why ``auto`` did not choose
-    the kernel's. Agents of versions without a relay tell none of these.
+    the kernel's. Agents of versions without a relay report none of these.
     """
 
     tunnels: tuple[TunnelStatus, ...] = ()

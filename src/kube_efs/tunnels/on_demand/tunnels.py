@@ -241,6 +241,7 @@ class OnDemandTunnels:
         """
         async with self._saving:
             if self._changes_saved < change:
+                # Both may change during the write, which then does not contain the change.
                 wanted, changes = self._plan.wanted, self._changes
                 await self._write(wanted)
                 self._plan.reservations, self._changes_saved = wanted, changes

@@ -255,6 +255,7 @@ def main() -> None:
     control.start()
     log(f"the relay serves {path}")
     signal.sigwait({signal.SIGTERM})
+    # Otherwise a successor serves the path.
     if not relay.is_leaving:
         remove_file(path)
     relay.abort()
