@@ -195,6 +195,7 @@ class NodeVolumes:
             raise MountFailed(
                 "is still a mount point after unmounting", field="target_path", value=str(mount.target)
             )
+        # Only now: as long as the mount may be there, it needs its tunnel.
         self._published.pop(mount.target, None)
         await self._release_tunnel(mount.holder)
         log.info("volume-unmounted", volume=mount.volume_id, target=str(mount.target))
@@ -279,6 +280,7 @@ class NodeVolumes:
             with span("mount", volume=mount.volume_id, source=source, target=str(mount.target)):
                 await self._mounter.mount(source, mount.target, options)
         except MountUnfinished:
+            # This mount may still succeed, so no other plan may follow.
             raise
         except KubeEfsError as error:
             if not others:
