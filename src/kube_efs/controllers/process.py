@@ -134,6 +134,7 @@ async def _run(settings: ControllerSettings) -> None:
             await stack.enter_async_context(recorder)
             await SoleLeader(lease_client, leadership, terms, recorder, time.monotonic).acquire()
             state.waiting_to_lead = False
+            # Called after the end of ``lead``: from the release on, another replica may lead.
             stack.push_async_callback(leadership.release)
         metrics.leader.set(1)
         state.leading = True

@@ -95,6 +95,7 @@ class SoleLeader:
             try:
                 is_alone = not await self._has_others()
             finally:
+                # Also after an error or a cancellation: others would wait for the Lease to expire.
                 if not is_alone:
                     await self._leadership.withdraw()
             if is_alone:

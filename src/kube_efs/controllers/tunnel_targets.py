@@ -211,6 +211,8 @@ class TunnelTargetsController:
         discovery = self._index.discovery
         if not discovery.complete:
             if self._version is None and self._index.targets != TunnelTargets():
+                # The ConfigMap was deleted, or had another name. Nodes need it, also while AWS does not
+                # answer.
                 await self._publish(self._index.targets)
             elif self._published is not None:
                 await self._open_used_ports(self._published)

@@ -256,6 +256,7 @@ class UsageRounds:
 
     async def _measurable(self) -> Sequence[Measurable]:
         index, locations = self._parts.index, {}
+        # A copy, because the index may change while AWS is called.
         volumes = dict(index.volumes)
         for name, volume in volumes.items():
             location = index.location_of(name) or await self._parts.locate(volume)
