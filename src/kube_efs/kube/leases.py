@@ -146,6 +146,7 @@ class Leadership:
                 if lease.spec and lease.spec.holderIdentity == self._terms.identity:
                     if self._is_released:
                         lease.spec.holderIdentity = ""
+                        # As client-go does: the API server refuses 0.
                         lease.spec.leaseDurationSeconds = 1
                     _say(lease, serves)
                     await self._object.replace(lease)
@@ -160,6 +161,7 @@ class Leadership:
             async with asyncio.timeout(self._terms.renew_deadline_seconds / 2):
                 outcome = await self._create_or_take()
         except (KubeConflict, KubeAlreadyExists):
+            # Usual, so without a warning: another candidate was faster. The next attempt reads the Lease.
             return _Outcome.UNKNOWN
         except (KubeError, TimeoutError) as error:
             log.warning("lease-not-reachable", lease=self._terms.name, reason=str(error) or _NO_ANSWER)
@@ -184,6 +186,7 @@ class Leadership:
         if not self._may_take(spec):
             return _Outcome.HELD_BY_ANOTHER
         if not self.is_leader:
+            # While it leads, the holder is this candidate itself.
             self.follows_a_crash = bool(spec.holderIdentity)
         now = datetime.now(UTC)
         if spec.holderIdentity != self._terms.identity:

@@ -89,6 +89,7 @@ def _asked_seconds(request: httpx2.Request, outcome: _Outcome) -> float | None:
             return None
         return float(seconds) if seconds.isdecimal() else 0.0
     was_sent = not isinstance(outcome, httpx2.ConnectError | httpx2.ConnectTimeout)
+    # One that was sent may have been carried out, so only a read is repeated.
     return None if was_sent and request.method != "GET" else 0.0
 
 
