@@ -217,6 +217,8 @@ class Installer:
         return applied
 
     def _numbered(self, daemon_set: Manifest) -> Manifest:
+        # Kubernetes would begin again at 1, and would count pods of a deleted DaemonSet with that number as
+        # updated.
         metadata = daemon_set["metadata"]
         annotations = {**(metadata.get("annotations") or {}), _TEMPLATE_NUMBER: str(int(self._now()))}
         return {**daemon_set, "metadata": {**metadata, "annotations": annotations}}

@@ -249,6 +249,7 @@ class Reconciler:
         driver = await self._announce(driver, await self._installer.find_replacements(desired))
         result = await self._installer.install(desired)
         await self._installer.remove(unrequested_objects(self._processes, options), result)
+        # Without the errors of the takeover, whose next step may wait longer.
         has_errors = any(result.errors.values())
         result.errors[Component.STATIC] += takeover.errors
         self._causes = {one: cause for one, cause in self._causes.items() if not _is_replaced(one, result)}
@@ -283,6 +284,7 @@ class Reconciler:
                 forced=driver.forces_takeover, node_daemon_set=node_daemon_set
             )
         except KubeConflict:
+            # The next pass repeats the step at once, with newer objects.
             raise
         except KubeError as error:
             # Without our finalizer, the driver of another operator may be active, and two controllers would
