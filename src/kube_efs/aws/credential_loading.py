@@ -36,6 +36,7 @@ from kube_efs.model.secrets import hidden_here
 
 # The session name of efs-utils: trust policies and searches in CloudTrail may contain it.
 _SESSION_NAME: Final = "efs-mount-helper"
+# The limit of STS.
 _SESSION_NAME_MAX: Final = 64
 _POD_IDENTITY_PATH: Final = "/v1/credentials"
 _ROLES: Final = "meta-data/iam/security-credentials/"

@@ -36,6 +36,7 @@ from kube_efs.model.errors import (
 
 DEFAULT_ENDPOINT: Final = "http://169.254.169.254"
 
+# Six hours, the longest that the service accepts.
 _TOKEN_LIFETIME_SECONDS: Final = 21600
 # Tokens are renewed a little early, so that none expires during a request.
 _TOKEN_MARGIN_SECONDS: Final = 60
