@@ -154,7 +154,7 @@ class TunnelAgent:
             await self._on_demand.load()
         if self._plan.served:
             log.info("stored-targets-served", targets=len(self._plan.served.document.targets))
-        # Otherwise nothing is known yet, and an empty plan would close the tunnels of running processes.
+        # Otherwise nothing is known yet, and an empty plan would close tunnels of running processes.
         if self._plan.served or (self._on_demand and self._on_demand.reservations.tunnels):
             self._plan.apply()
 

@@ -34,6 +34,7 @@ IAM_OID: Final = x509.ObjectIdentifier("1.3.6.1.4.1.4843.7.2")
 FILE_SYSTEM_OID: Final = x509.ObjectIdentifier("1.3.6.1.4.1.4843.7.3")
 CLIENT_INFO_OID: Final = x509.ObjectIdentifier("1.3.6.1.4.1.4843.7.4")
 
+# As in efs-utils.
 _KEY_BITS: Final = 3072
 _COMMON_NAME_MAX: Final = 64  # RFC 5280, ub-common-name
 
