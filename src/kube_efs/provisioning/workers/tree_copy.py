@@ -21,6 +21,7 @@ from kube_efs.model.errors import WorkerFailed
 from kube_efs.provisioning.workers.opening import NO_DIRECTORY, OPEN_DIRECTORY
 from kube_efs.provisioning.workers.trash import entry_name, opened_trash
 
+# Others must not enter a directory before it has its owners, which come before its mode.
 _PRIVATE: Final = 0o700
 _CHUNK: Final = 256
 _BLOCK_BYTES: Final = 8 * 1024**2
