@@ -43,7 +43,7 @@ from kube_efs.single_flight import SingleFlight
 log = structlog.get_logger(__name__)
 
 _SCAN_AGAIN_SECONDS: Final = 60.0
-# An older listing of snapshots may be from before a removal that was given up.
+# An older listing of snapshots may be from before a removal that another process has given up.
 _FRESH_SECONDS: Final = 60.0
 # Each attempt may need a worker pod. After so many, the request is retried as after any failure.
 _IDS_TRIED: Final = 16
@@ -142,6 +142,10 @@ class CsiDirectories:
     async def unused(self, file_system_id: FileSystemId) -> None:
         """Return when no worker uses the file system, whose removal has begun; see ``Directories``."""
         await self._directories.unused(file_system_id)
+
+    def forget_snapshots(self, file_system_id: FileSystemId) -> None:
+        """Note that snapshots could be created since an earlier attempt to remove the file system."""
+        self._snapshot_readers.pop(file_system_id, None)
 
     async def check_without_snapshots(self, file_system_id: FileSystemId) -> None:
         """Raise RemovalRefused if the file system contains snapshots, also those that Kubernetes forgot.

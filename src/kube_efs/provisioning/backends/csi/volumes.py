@@ -304,6 +304,8 @@ class CsiVolumes:
         points = (await self._account(point.handle.kind, point.role)).access_points[point.handle.kind]
         delete = partial(points.delete, point.handle)
         if removal.file_system is not None:
+            if self._directories is not None and removal.file_system.stage is not Stage.REMOVING:
+                self._directories.forget_snapshots(removal.file_system.file_system_id)
             ending = await self._file_systems.begin_removal(removal.file_system, order, self._check_contents)
             if ending is not None:
                 with self._ordering(point.handle):

@@ -868,6 +868,38 @@ def test_snapshot_keeps_the_file_system() -> None:
     run(test)
 
 
+def test_snapshot_that_is_created_after_an_interrupted_removal_keeps_the_file_system() -> None:
+    """An attempt of csi-provisioner continues with the pod of the one before, which has found no snapshot."""
+
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account)
+        handle = await driver.create(wanted())
+        name = handle.file_system_id
+        list_now = driver.folders.children
+
+        async def list_slowly(place: Location) -> Sequence[FoundDirectory]:
+            found = await list_now(place)
+            await asyncio.sleep(20)
+            return found
+
+        driver.folders.children = list_slowly  # type: ignore[method-assign, assignment]
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(10):
+                await driver.volumes.delete(handle)
+        driver.note("static", VolumeHandle(file_system_id=name), provisioned_by=None)
+        with pytest.raises(RemovalRefused, match="also used by volume static"):
+            await driver.volumes.delete(handle)
+        # Now the file system is ready again.
+        driver.folders.made[f"{name}:/.kube-efs-snapshots/s-1"] = Permissions()
+        driver.forget("static")
+        with pytest.raises(RemovalRefused, match="contains 1 snapshots"):
+            await driver.volumes.delete(handle)
+        assert name in account.file_systems
+
+    run(test)
+
+
 def test_snapshot_that_is_completed_during_the_wait_for_workers_keeps_the_file_system() -> None:
     async def test() -> None:
         driver = Driver(AwsAccount())
