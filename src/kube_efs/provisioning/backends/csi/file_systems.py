@@ -360,12 +360,14 @@ class FileSystems:
     async def _confirmed(self, found: MadeFileSystem, order: Order) -> bool:
         """Whether the file system may be removed; if not, new volumes may use it again.
 
-        Without mount targets, what is refused now was permitted before; the removal is continued later.
+        That is also necessary without mount targets: the reason can be the access point of a new volume,
+        which is only completed if it may use the file system.
         """
         try:
             await order.confirm()
         except RemovalRefused:
-            if found.mount_targets:
+            # No volume needs an unused one, and to reopen it would record that it is used.
+            if found.is_used:
                 await self.reopen(found)
             raise
         if order.permit.keeps_file_system:

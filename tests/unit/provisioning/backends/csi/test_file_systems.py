@@ -623,6 +623,56 @@ def test_removal_that_another_controller_has_given_up_deletes_no_more_mount_targ
     run(test)
 
 
+def test_access_point_of_a_new_volume_does_not_block_its_own_file_system() -> None:
+    """Without mount targets, too: the volume waits for the file system, and the removal for the volume."""
+
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account, patience_seconds=0)
+        await _until_done(lambda: driver.create(_of("team", 1)))
+        old = parse_volume_handle(driver.index.volumes["pvc-team-1"].csi.handle)  # type: ignore[union-attr]
+        removing = asyncio.create_task(driver.volumes.delete(old))
+        await asyncio.sleep(0.02)
+        # This attempt finds the file system ready, and creates its access point after that of the removal.
+        creating = asyncio.create_task(driver.create(_of("team", 2)))
+        with pytest.raises(NotYet, match="still has 3 mount targets"):
+            await removing
+        with pytest.raises(VolumePending, match="is being removed"):
+            await creating
+        await asyncio.sleep(10)
+        account.advance()
+        assert not account.mount_targets
+        with pytest.raises(RemovalRefused, match="also used by access point"):
+            await driver.volumes.delete(old)
+        await _until_done(lambda: driver.create(_of("team", 2)))
+        await driver.volumes.delete(old)
+        assert (len(account.access_points), len(account.mount_targets)) == (1, 3)
+
+    run(test)
+
+
+def test_refused_removal_does_not_mark_an_unfinished_file_system_as_used() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account)
+        driver.connection.before = _fail_at("TagResource")
+        with pytest.raises(Killed):
+            await driver.create(wanted())
+        (name,) = account.file_systems
+        successor = Driver(account)
+        await successor.file_systems._gateway.made_file_systems.set_stage(FileSystemId(name), Stage.REMOVING)
+        successor.claims.known["team", "data"] = CLAIM  # So its access point stays, and refuses the removal.
+        await successor.remove_unfinished()
+        assert account.stage(name) == "removing"
+        successor.claims.known.clear()
+        await successor.remove_unfinished()
+        await asyncio.sleep(10)
+        account.advance()
+        assert account.is_empty
+
+    run(test)
+
+
 def test_kept_volume_reopens_its_file_system() -> None:
     async def test() -> None:
         account = AwsAccount()
