@@ -232,7 +232,7 @@ class FileSystems:
         if found is None or found.state.ending:
             return None
         targets = await self._mount_targets(file_system_id)
-        return replace(found, addresses=frozenset(one.address for one in targets), mount_targets=len(targets))
+        return replace(found, addresses=frozenset(one.address for one in targets))
 
     async def unfinished(self, *, older_than: float) -> tuple[MadeFileSystem, ...]:
         """Those of this cluster that were created before this time in Unix seconds and were never used.
@@ -293,8 +293,8 @@ class FileSystems:
 
         From then on, no new volume and no new worker uses it. ``check_contents`` raises RemovalRefused if it
         contains something that must stay, NotYet while a worker uses it, and WorkerFailed if that may never
-        end; it is called as long as the file system can be mounted. Raises RemovalRefused, NotYet,
-        WorkerFailed, AwsError, KubeError.
+        end; it is called unless all mount targets are deleted or being deleted, because then no worker could
+        mount the file system. Raises RemovalRefused, NotYet, WorkerFailed, AwsError, KubeError.
         """
         if not await self._confirmed(found, order):
             return None
@@ -306,12 +306,12 @@ class FileSystems:
             # What has appeared before the record is found now; what appears later finds the record.
             if not await self._confirmed(found, order):
                 return None
-        if found.mount_targets:
+        # Read now, because ``found`` was read before a wait for the directory.
+        if any(not one.state.ending for one in await self._mount_targets(found.file_system_id)):
             try:
                 await check_contents(found)
             except (RemovalRefused, WorkerFailed):
-                # A removal may be impossible for long, so new volumes may use it again. No volume needs an
-                # unused one, and to reopen it would record that it is used.
+                # A removal may be impossible for long, so new volumes may use it again.
                 if found.is_used:
                     await self.reopen(found)
                 raise

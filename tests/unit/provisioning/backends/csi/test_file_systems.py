@@ -36,7 +36,7 @@ from kube_efs.model.csi.file_system_templates import Scope
 from kube_efs.model.csi.made_file_systems import FileSystemOwner, Stage
 from kube_efs.model.csi.root_directories import VolumeOrigin
 from kube_efs.model.csi.volume_handles import VolumeHandle, parse_volume_handle
-from kube_efs.model.efs.directories import FoundDirectory, Permissions
+from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions
 from kube_efs.model.efs.ids import ClaimUid, FileSystemId
 from kube_efs.model.errors import (
     AwsError,
@@ -666,6 +666,49 @@ def test_refused_removal_does_not_mark_an_unfinished_file_system_as_used() -> No
         assert account.stage(name) == "removing"
         successor.claims.known.clear()
         await successor.remove_unfinished()
+        await asyncio.sleep(10)
+        account.advance()
+        assert account.is_empty
+
+    run(test)
+
+
+def test_snapshots_are_looked_for_if_mount_targets_appear_while_the_removal_waits() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        first, second = Driver(account), Driver(account)
+        old = await first.create(_of("team", 1))
+        second.note("pvc-team-1", old)
+        account.mount_targets.clear()  # As after a removal that was given up late.
+        name = old.file_system_id
+        place = Location(file_system_id=name, directory=Directory(("new",)))
+        async with first.guards.reservations.making(place):
+            removing = asyncio.create_task(first.volumes.delete(old))
+            await asyncio.sleep(1)
+            new = await second.create(_of("team", 2))
+            first.folders.made[f"{name}:/.kube-efs-snapshots/s-1"] = Permissions()
+            await second.volumes.delete(new)
+        with pytest.raises(RemovalRefused, match="contains 1 snapshots"):
+            await removing
+        assert (len(account.mount_targets), account.stage(name)) == (3, "ready")
+
+    run(test)
+
+
+def test_no_worker_pod_looks_for_snapshots_while_mount_targets_are_deleted() -> None:
+    """It could not mount the file system."""
+
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account, patience_seconds=0)
+        await _until_done(lambda: driver.create(wanted()))
+        handle = parse_volume_handle(driver.index.volumes[f"pvc-{UID}"].csi.handle)  # type: ignore[union-attr]
+        for _ in range(2):
+            with pytest.raises(NotYet, match="still has 3 mount targets"):
+                await driver.volumes.delete(handle)
+            driver.folders.user = STUCK
+        await asyncio.sleep(10)
+        await driver.volumes.delete(handle)
         await asyncio.sleep(10)
         account.advance()
         assert account.is_empty
