@@ -37,6 +37,17 @@ def test_stored_targets_include_lingering_tunnels(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+@pytest.mark.parametrize(
+    "name", ["\U00020000 \U0001d400", "\\ud840\\udc00", "\\\U00020000", "é\u2028\x7f: '\"{#"]
+)
+def test_stored_targets_can_be_read_whatever_the_names_of_file_systems_are(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "state.json"
+    target = TunnelTarget(file_system_id=FS_1, port=20490, name=name)
+    served = Served(document=TunnelTargets(targets={FS_1: target}), lingering=(target,))
+    save_served(path, served)
+    assert load_served(path) == served
+
+
 def test_missing_file_is_not_logged(tmp_path: Path) -> None:
     with capture_logs() as logs:
         assert load_served(tmp_path / "state.json") is None

@@ -38,6 +38,8 @@ UNUSED_KEY = "unused-targets.yaml"
 S3_FILES_KEY = "s3-files.yaml"
 LAST_PORT = 65535
 _LOWEST_PORT = 1024
+# JSON's form of a character beyond U+FFFF. A backslash of the text itself is doubled, so it is none of these.
+_SURROGATES = re.compile(r"\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}")
 _CA_FILE = re.compile(r"(/[A-Za-z0-9_.-]*[A-Za-z0-9_-]){1,32}")  # no component is . or ..
 
 
@@ -261,7 +263,7 @@ def _zones(discovery: Discovery, among: Collection[FileSystemId]) -> dict[Subnet
 def render_targets(targets: TunnelTargets, *, last_update: datetime, as_json: bool = False) -> str:
     """The document for ``efs-stunnel.yaml``; ``last_update`` is written in UTC to the second.
 
-    With ``as_json``, it is JSON, which every reader of YAML understands, too.
+    With ``as_json``, it is JSON that every reader of YAML understands, too.
     """
     entries = {
         str(fs): {
@@ -273,7 +275,10 @@ def render_targets(targets: TunnelTargets, *, last_update: datetime, as_json: bo
     }
     stamp = last_update.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     document = {"efs_stunnel_targets": entries, "last_update": stamp}
-    return json.dumps(document) if as_json else _dump(document, sort_keys=False)
+    if not as_json:
+        return _dump(document, sort_keys=False)
+    # YAML does not know this form, but the characters themselves.
+    return _SURROGATES.sub(lambda pair: str(json.loads(f'"{pair[0]}"')), json.dumps(document))
 
 
 def render_zones(targets: TunnelTargets) -> str:
