@@ -25,7 +25,7 @@ from kube_efs.model.csi.cross_account import CrossAccountRole, parse_provisioner
 from kube_efs.model.csi.errors import VolumeMissing, VolumePending
 from kube_efs.model.csi.snapshots import parse_snapshot_id
 from kube_efs.model.csi.volume_handles import parse_volume_handle
-from kube_efs.model.errors import CopyDiffers, InvalidValue, KubeEfsError, KubeError
+from kube_efs.model.errors import CopyDiffers, InvalidValue, KubeConflict, KubeEfsError, KubeError
 from kube_efs.model.snapshots import FINALIZER, SnapshotContent
 from kube_efs.model.volumes import DRIVER
 from kube_efs.provisioning.snapshots import Snapshots
@@ -158,7 +158,7 @@ class SnapshotController:
         if content.has_data:
             # With the ID of another driver, there is nothing that could be removed here.
             with suppress(VolumeMissing):
-                await self._snapshots.delete(content.handle)
+                await self._snapshots.delete(content.handle, partial(self._confirm_removal, content))
             await self._store.record_removed(content)
             log.info("snapshot-deleted", content=content.name, snapshot=content.handle)
         if FINALIZER in content.finalizers:
@@ -167,6 +167,17 @@ class SnapshotController:
             live = await self._store.content(content.name)
             if live is not None and live.uid == content.uid:
                 await self._store.release(live)
+
+    async def _confirm_removal(self, content: SnapshotContent) -> None:
+        """Raise KubeConflict if the data must stay now, such as with the policy Retain; raises KubeError."""
+        live = await self._store.content(content.name)
+        if live is None or live.uid != content.uid or not (live.to_be_deleted and live.has_data):
+            raise KubeConflict(
+                "must no longer be removed",
+                field="snapshot",
+                value=content.handle,
+                remedy="it is checked again",
+            )
 
     async def _role(self, content: SnapshotContent) -> CrossAccountRole | None:
         if content.secret is None:

@@ -18,7 +18,7 @@ from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import AwsNotFound, WorkerRefused
 from kube_efs.provisioning.copies import Copies, check_copy
 from kube_efs.provisioning.data_sources import DataSources
-from kube_efs.provisioning.guards import Guards, Order, RemovableDirectory, Removal
+from kube_efs.provisioning.guards import Guards, Order, Permit, RemovableDirectory, Removal
 from kube_efs.provisioning.workers.contract import Directories, remove_directory
 
 # Volumes that are copies have keys of their own.
@@ -88,16 +88,24 @@ class Snapshots:
         snapshot_id = render_snapshot_id(replace(source, location=target))
         return Snapshot(snapshot_id=snapshot_id, created=copied.finished)
 
-    async def delete(self, snapshot_id: str) -> None:
+    async def delete(self, snapshot_id: str, confirm: Callable[[], Awaitable[None]] | None = None) -> None:
         """Remove the data of the snapshot; a missing one is not an error.
 
+        ``confirm`` raises KubeEfsError if the data must stay; it is called at the last reversible moment.
         Raises VolumeMissing for the ID of another driver, RemovalRefused when a volume uses the directory,
         AwsError, KubeError, WorkerFailed.
         """
         location = parse_snapshot_id(snapshot_id).location
         removal = Removal(directory=RemovableDirectory(location=location, base=BASE))
+
+        async def ask() -> Permit:
+            permit = await self._guards.check_without_volume(removal)
+            if confirm is not None:
+                await confirm()
+            return permit
+
         async with self._guards.reservations.removing(location):
-            order = Order(lambda: self._guards.check_without_volume(removal))
+            order = Order(ask)
             await remove_directory(self._directories, removal, order)
             # Otherwise a later snapshot of the name would find the record of this one.
             await self._directories.discard_copy(location, _KEY + location.directory.parts[-1])
