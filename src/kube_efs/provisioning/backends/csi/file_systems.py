@@ -312,8 +312,7 @@ class FileSystems:
                 await check_contents(found)
             except (RemovalRefused, WorkerFailed):
                 # A removal may be impossible for long, so new volumes may use it again.
-                if found.is_used:
-                    await self.reopen(found)
+                await self._give_up(found)
                 raise
             # Workers can take minutes, and others may have begun to use the file system meanwhile.
             if not await self._confirmed(found, order):
@@ -366,13 +365,20 @@ class FileSystems:
         try:
             await order.confirm()
         except RemovalRefused:
-            # No volume needs an unused one, and to reopen it would record that it is used.
-            if found.is_used:
-                await self.reopen(found)
+            await self._give_up(found)
             raise
         if order.permit.keeps_file_system:
             await self.reopen(found)
         return not order.permit.keeps_file_system
+
+    async def _give_up(self, found: MadeFileSystem) -> None:
+        """Reopen it if it is used, perhaps only since the removal has begun.
+
+        No volume needs an unused one, and to reopen it would record that it is used.
+        """
+        now = found if found.is_used else await self.get(found.file_system_id)
+        if now is not None and now.is_used:
+            await self.reopen(found)
 
     def _say(self, request: VolumeRequest, claim: Claim | None, text: str) -> None:
         log.info("file-system-step", volume=request.name, claim=claim.key if claim else "", step=text)

@@ -673,6 +673,32 @@ def test_refused_removal_does_not_mark_an_unfinished_file_system_as_used() -> No
     run(test)
 
 
+def test_unfinished_file_system_that_is_used_before_its_removal_is_recorded_is_reopened() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account)
+        driver.connection.before = _fail_at("CreateAccessPoint")
+        with pytest.raises(Killed):
+            await driver.create(wanted())
+        (name,) = account.file_systems
+
+        def use(operation: str) -> None:
+            # Another process has asked for the stage before this record, and completes the volume.
+            if operation == "TagResource" and not account.access_points:
+                point = "fsap-0123456789abcdef0"
+                made = {"AccessPointId": point, "FileSystemId": name, "ClientToken": f"pvc-{UID}"}
+                account.access_points[point] = made
+                used = {"Key": "efs.csi.aws.com/used", "Value": "true"}
+                account.call("TagResource", {"ResourceId": name, "Tags": [used]})
+
+        successor = Driver(account)
+        successor.connection.before = use
+        await successor.remove_unfinished()
+        assert account.stage(name) == "ready"
+
+    run(test)
+
+
 def test_snapshots_are_looked_for_if_mount_targets_appear_while_the_removal_waits() -> None:
     async def test() -> None:
         account = AwsAccount()
