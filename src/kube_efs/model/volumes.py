@@ -28,6 +28,12 @@ FINALIZER = "external-provisioner.volume.kubernetes.io/finalizer"
 LOOPBACK = "127.0.0.1"
 
 _NFS_DRIVER = "nfs.csi.k8s.io"
+# What a subdirectory of that driver can contain, and the attribute that it stands for.
+_NFS_PLACEHOLDERS = {
+    "${pvc.metadata.name}": "csi.storage.k8s.io/pvc/name",
+    "${pvc.metadata.namespace}": "csi.storage.k8s.io/pvc/namespace",
+    "${pv.metadata.name}": "csi.storage.k8s.io/pv/name",
+}
 _EFS_DNS_NAME = re.compile(r"(?:[a-z0-9-]+\.)?(fs-[0-9a-z]+)\.efs\.[a-z0-9-]+\..+")
 
 
@@ -77,6 +83,18 @@ class CsiSource:
             return parse_volume_handle(self.handle)
         except InvalidValue:
             return None
+
+    @property
+    def nfs_source(self) -> NfsSource | None:
+        """What nodes mount for a volume of the CSI driver for NFS; None for any other driver."""
+        if self.driver != _NFS_DRIVER:
+            return None
+        given = {key.lower(): value for key, value in self.attributes.items()}
+        subdirectory = given.get("subdir", "")
+        for placeholder, attribute in _NFS_PLACEHOLDERS.items():
+            subdirectory = subdirectory.replace(placeholder, given.get(attribute, ""))
+        path = f"{given.get('share', '')}/{subdirectory}"
+        return NfsSource(server=given.get("server", ""), path=path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +185,11 @@ class Volume:
         return self.csi.volume_handle if self.csi is not None and self.csi.driver == DRIVER else None
 
     @property
+    def mounted_nfs(self) -> NfsSource | None:
+        """What nodes mount with NFS, also with the CSI driver for NFS; None for any other volume."""
+        return self.nfs if self.nfs is not None or self.csi is None else self.csi.nfs_source
+
+    @property
     def port(self) -> int | None:
         """The NFS port in its mount options, the last of several, as in the kernel; None without one."""
         return next(reversed(ports_of(self.mount_options, ("port",))), None)
@@ -179,9 +202,8 @@ class Volume:
     @property
     def is_behind_port(self) -> bool:
         """Whether nodes mount it from their loopback address, also with the CSI driver for NFS."""
-        if self.csi is not None and self.csi.driver == _NFS_DRIVER:
-            return is_loopback(self.csi.attributes.get("server", ""))
-        return self.nfs is not None and is_loopback(self.nfs.server)
+        nfs = self.mounted_nfs
+        return nfs is not None and is_loopback(nfs.server)
 
 
 def locate(
@@ -195,12 +217,11 @@ def locate(
     because this function also finds the volumes whose data a removal would affect.
     """
     try:
-        if volume.nfs is not None:
-            server = volume.nfs.server
-            file_system_id = servers.get(server) or _behind(volume, server, targets)
+        if (nfs := volume.mounted_nfs) is not None:
+            file_system_id = servers.get(nfs.server) or _behind(volume, nfs.server, targets)
             if file_system_id is None:
                 return None
-            return Location(file_system_id=file_system_id, directory=read_directory(volume.nfs.path))
+            return Location(file_system_id=file_system_id, directory=read_directory(nfs.path))
         if volume.csi is not None:
             return _locate_handle(volume.csi.handle)
     except InvalidValue:
@@ -214,9 +235,10 @@ def unlocated_directory(volume: Volume) -> Directory | None:
     For volumes that ``locate`` does not find. Their server is loopback, where a tunnel of any file system may
     listen, or an address, which may be that of a mount target.
     """
-    if volume.nfs is None or not (is_loopback(volume.nfs.server) or _is_address(volume.nfs.server)):
+    nfs = volume.mounted_nfs
+    if nfs is None or not (is_loopback(nfs.server) or _is_address(nfs.server)):
         return None
-    return read_directory(volume.nfs.path)
+    return read_directory(nfs.path)
 
 
 def _is_address(server: str) -> bool:

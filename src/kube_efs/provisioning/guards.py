@@ -466,7 +466,8 @@ class Guards:
             if name in itself or directory.relation_to(location.directory) not in _SAME_OR_BELOW:
                 continue
             volume = view.volumes.get(name)
-            server = volume.nfs.server if volume and volume.nfs else ""
+            nfs = volume.mounted_nfs if volume else None
+            server = nfs.server if nfs else ""
             if addresses is not None and not is_loopback(server) and server not in addresses:
                 continue
             if await self._live(name) is not None:

@@ -112,6 +112,51 @@ async def test_volume_path_is_relative_to_the_root_of_its_access_point(
 
 
 @pytest.mark.parametrize(
+    ("attributes", "data"),
+    [
+        ({"server": "fs-1.efs.us-east-1.amazonaws.com", "share": "/team/example"}, DataFate.SHARED),
+        (
+            {"Server": "fs-1.efs.us-east-1.amazonaws.com", "Share": "/", "subDir": "team/example"},
+            DataFate.SHARED,
+        ),
+        (
+            {
+                "server": "fs-1.efs.us-east-1.amazonaws.com",
+                "share": "/team/",
+                "subDir": "${pvc.metadata.name}",
+                "csi.storage.k8s.io/pvc/name": "example",
+            },
+            DataFate.SHARED,
+        ),
+        ({"server": "127.0.0.1", "share": "/team/example"}, DataFate.SHARED),
+        ({"server": "fs-1.efs.us-east-1.amazonaws.com", "share": "/team/other"}, DataFate.REMOVED),
+        ({"server": "nfs.example.com", "share": "/team/example"}, DataFate.REMOVED),
+        ({}, DataFate.REMOVED),
+    ],
+)
+async def test_volume_of_the_csi_driver_for_nfs_keeps_the_data_of_its_directory(
+    world: World, attributes: dict[str, str], data: DataFate
+) -> None:
+    source = CsiSource(driver="nfs.csi.k8s.io", handle="some/handle", attributes=attributes)
+    ports = RELEASED.mount_options
+    world.add(Volume(name="other", uid="o", phase=VolumePhase.BOUND, csi=source, mount_options=ports))
+    done = await world.engine.reclaim(RELEASED)
+    assert done is not None
+    assert done.data is data
+
+
+async def test_volume_of_the_csi_driver_for_nfs_on_an_unknown_file_system_keeps_data_of_the_same_path(
+    world: World,
+) -> None:
+    attributes = {"server": "127.0.0.1", "share": "/team/example"}
+    source = CsiSource(driver="nfs.csi.k8s.io", handle="some/handle", attributes=attributes)
+    world.add(Volume(name="other", uid="o", phase=VolumePhase.BOUND, csi=source))
+    with pytest.raises(NotYet, match="may be used by volume other"):
+        await world.engine.reclaim(RELEASED)
+    assert world.folders.there == {DATA}
+
+
+@pytest.mark.parametrize(
     ("finalizers", "data"),
     [((FINALIZER,), DataFate.SHARED), (("kubernetes.io/pv-protection",), DataFate.REMOVED)],
 )
