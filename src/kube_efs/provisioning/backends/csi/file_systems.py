@@ -317,11 +317,10 @@ class FileSystems:
             # Workers can take minutes, and others may have begun to use the file system meanwhile.
             if not await self._confirmed(found, order):
                 return None
-        now = await self.get(found.file_system_id)
+        now = await self._removing(found.file_system_id)
         if now is not None and now.is_used and not found.is_used:
             await self.reopen(found)
             return None
-        _check_removing(now)
         return found
 
     async def remove(
@@ -511,7 +510,20 @@ class FileSystems:
                 )
             await asyncio.sleep(_POLL_SECONDS)
             # If this process was paused, another one may have given up the removal meanwhile.
-            _check_removing(await self.get(name))
+            await self._removing(name)
+
+    async def _removing(self, name: FileSystemId) -> MadeFileSystem | None:
+        """The file system while its removal is recorded, None if it does not exist any more.
+
+        Raises NotYet if the removal was given up, or if people have removed the driver's tags to keep it.
+        """
+        try:
+            found = await self._of_this_cluster(name)
+        except AwsNotFound:
+            return None
+        if found is None or found.stage is not Stage.REMOVING:
+            raise NotYet("may be used again", field="file system", value=name, remedy="it is retried")
+        return found
 
     async def _get(self, name: FileSystemId) -> MadeFileSystem:
         """The file system, as AWS describes it now; raises VolumePending if it does not exist."""
@@ -547,14 +559,6 @@ def _check_usable(found: MadeFileSystem) -> None:
             field="file system",
             value=found.file_system_id,
             remedy="another one is created afterwards",
-        )
-
-
-def _check_removing(found: MadeFileSystem | None) -> None:
-    """Raise NotYet for a file system whose removal was given up."""
-    if found is not None and found.stage is not Stage.REMOVING:
-        raise NotYet(
-            "may be used again", field="file system", value=found.file_system_id, remedy="it is retried"
         )
 
 

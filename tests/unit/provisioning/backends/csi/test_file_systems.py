@@ -623,6 +623,23 @@ def test_removal_that_another_controller_has_given_up_deletes_no_more_mount_targ
     run(test)
 
 
+def test_file_system_that_loses_its_tags_during_the_removal_stays() -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account)
+        handle = await driver.create(wanted())
+
+        async def waited(file_system_id: FileSystemId) -> None:
+            account.file_systems[file_system_id]["Tags"] = []
+
+        driver.folders.unused = waited  # type: ignore[method-assign]
+        with pytest.raises(NotYet, match="may be used again"):
+            await driver.volumes.delete(handle)
+        assert (len(account.mount_targets), len(account.access_points)) == (3, 1)
+
+    run(test)
+
+
 def test_access_point_of_a_new_volume_does_not_block_its_own_file_system() -> None:
     """Without mount targets, too: the volume waits for the file system, and the removal for the volume."""
 
