@@ -94,8 +94,8 @@ class KnownAccessPoints:
         return {file_system_id: len(found) for file_system_id, found in self._known.items()}
 
     def on(self, file_system_id: FileSystemId) -> Mapping[AccessPointId, AccessPoint]:
-        """The access points of a file system that was listed."""
-        return self._known[file_system_id]
+        """The access points of a file system that was listed; none if it was forgotten since."""
+        return self._known.get(file_system_id, {})
 
     def last(self, file_system_id: FileSystemId, access_point_id: AccessPointId) -> AccessPoint | None:
         """The access point as it was last seen; None if it is not known."""
@@ -113,7 +113,7 @@ class KnownAccessPoints:
         if handle.access_point_id is None:
             return None
         await self.loaded(handle.file_system_id)
-        found = self._known[handle.file_system_id].get(handle.access_point_id)
+        found = self.last(handle.file_system_id, handle.access_point_id)
         if found is None:
             return None
         directory = Directory((*found.directory.parts, *handle.directory.parts))
@@ -201,7 +201,7 @@ class KnownAccessPoints:
     def has_room(self, file_system_id: FileSystemId) -> bool:
         """Whether another access point can probably be created on the file system, which was listed."""
         is_full = self._full.get(file_system_id, 0.0) > self._clock()
-        return not is_full and len(self._known[file_system_id]) < self.quota
+        return not is_full and len(self.on(file_system_id)) < self.quota
 
     def note_full(self, file_system_id: FileSystemId) -> None:
         """Note that AWS has refused another access point because the file system has no room."""

@@ -100,6 +100,19 @@ def foreign(scene: Scene, name: str, gid: int, file_system_id: FileSystemId = FS
     return made
 
 
+async def test_file_system_that_is_deleted_while_others_are_listed_is_no_internal_error(scene: Scene) -> None:
+    await scene.points.known.loaded(FS)
+    list_now = scene.api.list
+
+    async def list_slowly(file_system_id: FileSystemId) -> tuple[AccessPoint, ...]:
+        # Meanwhile, another task learns that the first one does not exist any more.
+        scene.points.known.forget(FS)
+        return await list_now(file_system_id)
+
+    scene.api.list = list_slowly  # type: ignore[method-assign]
+    await scene.create(request(**BOTH), FS, OTHER)
+
+
 # --- creations with a lost answer
 
 
