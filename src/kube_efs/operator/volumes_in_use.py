@@ -8,7 +8,8 @@ from lightkube import AsyncClient
 from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim, Pod
 
 from kube_efs.kube.errors import translated
-from kube_efs.model.volumes import DRIVER, FINALIZER, LOOPBACK, PROVISIONED_BY
+from kube_efs.kube.reading import read_volume
+from kube_efs.model.volumes import DRIVER, FINALIZER, PROVISIONED_BY
 
 _NAMES_MAX: Final = 10
 
@@ -109,8 +110,7 @@ def _is_csi(volume: PersistentVolume) -> bool:
 
 
 def _needs_kube_efs(volume: PersistentVolume) -> bool:
-    nfs = volume.spec and volume.spec.nfs
-    return _is_csi(volume) or bool(nfs and nfs.server == LOOPBACK)
+    return _is_csi(volume) or read_volume(volume.to_dict()).is_behind_port
 
 
 def _has_ended(pod: Pod) -> bool:

@@ -52,6 +52,7 @@ VOLUMES = [
     volume("disk", csi={"driver": "ebs.csi.aws.com", "volumeHandle": "vol-1"}),
     volume("office", nfs={"server": "nas.example.com", "path": "/"}),
 ]
+NFS_CSI = {"driver": "nfs.csi.k8s.io", "volumeHandle": "one"}
 CLAIMS = [claim(one, one) for one in ("driver", "tunnel", "disk", "office")]
 
 
@@ -67,6 +68,20 @@ def test_pods_on_nodes_that_use_driver_or_tunnel_volumes_are_found() -> None:
         UseOfVolume(node="a", namespace="team", pod="web", claim="driver"),
         UseOfVolume(node="b", namespace="team", pod="job", claim="tunnel", by_driver=False),
     )
+
+
+@pytest.mark.parametrize(
+    ("source", "is_found"),
+    [
+        ({"nfs": {"server": "localhost", "path": "/"}}, True),
+        ({"csi": NFS_CSI | {"volumeAttributes": {"server": "127.0.0.1", "share": "/"}}}, True),
+        ({"csi": NFS_CSI | {"volumeAttributes": {"server": "nas.example.com", "share": "/"}}}, False),
+        ({"hostPath": {"path": "/srv"}}, False),
+    ],
+)
+def test_tunnel_volumes_in_other_forms_are_found(source: dict[str, Any], is_found: bool) -> None:
+    found = volume_uses_of([pod("web", "one")], [claim("one", "one")], [volume("one", **source)])
+    assert [use.by_driver for use in found] == [False] * is_found
 
 
 def test_pod_that_has_ended_uses_its_volumes_while_it_is_being_deleted() -> None:
