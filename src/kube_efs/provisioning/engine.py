@@ -305,7 +305,7 @@ class Engine:
         except KubeEfsError as error:
             # A clear refusal to create the storage also decides earlier unclear attempts to create it.
             is_unclear = await self._is_unclear(plan.claim) or error.outcome_unknown
-            may_have_begun = is_unclear or not isinstance(error, NOTHING_BEGUN)
+            may_have_begun = is_unclear or error.has_begun or not isinstance(error, NOTHING_BEGUN)
             if not (again and may_have_begun and await again(error, is_unclear)):
                 raise
             return None

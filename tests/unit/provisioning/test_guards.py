@@ -344,6 +344,28 @@ async def test_unclear_creation_is_repeated_with_the_same_plan(world: World) -> 
     assert set(world.store.volumes) == {"pv", volume.name}
 
 
+@pytest.mark.parametrize("has_begun", [True, False])
+async def test_storage_of_a_volume_that_must_wait_is_completed(world: World, has_begun: bool) -> None:
+    plan = world.engine.plan(claim("u2", volume_name="other"))
+    assert plan is not None
+    asked: list[bool] = []
+
+    def wait(moment: str) -> int:
+        if moment == "before make" and not asked:
+            error = NotYet("is about to be removed with another volume", field="file system")
+            error.has_begun = has_begun
+            raise error
+        return 0
+
+    world.moment.on_moment = wait
+    if has_begun:
+        await world.engine.provision(plan, again=_noting(asked))
+        assert asked == [False]
+    else:
+        with pytest.raises(NotYet):
+            await world.engine.provision(plan, again=_noting(asked))
+
+
 @pytest.mark.parametrize("is_carried_out", [True, False])
 async def test_unclear_creation_reserves_the_directory_only_while_it_can_take_effect(
     world: World, is_carried_out: bool

@@ -44,7 +44,7 @@ from kube_efs.model.csi.volume_handles import VolumeHandle
 from kube_efs.model.efs.file_systems import MountTarget
 from kube_efs.model.efs.ids import FileSystemId, ZoneName
 from kube_efs.model.efs.kinds import FileSystemKind
-from kube_efs.model.errors import NotYet, PlatformError
+from kube_efs.model.errors import KubeEfsError, NotYet, PlatformError
 from kube_efs.model.volumes import Location, VolumePhase
 from kube_efs.provisioning.backends.csi.access_points import Notice
 from kube_efs.provisioning.backends.csi.accounts import Account, Accounts
@@ -153,14 +153,25 @@ class CsiVolumes:
             await self._fill(request, place, claim, has_owner=True)
         else:
             made = await self._make_access_point(request, candidates, account, role, notice)
-            if template is not None:
-                await self._file_systems.record_use(made.file_system_id)
-            place, handle, directory_id = _root(made, kind), _handle(made, kind), None
-            if request.source is not None and made.user is not None:
-                await self._required_directories().make_root(place, request.parameters.mode, made.user)
-            await self._fill(request, place, claim, has_owner=made.user is not None)
+            handle, directory_id = _handle(made, kind), None
+            try:
+                await self._complete(request, made, claim)
+            except KubeEfsError as error:
+                # Without its volume, nothing would remove the access point.
+                error.has_begun = True
+                raise
         on = reach[handle.file_system_id] if handle.file_system_id in reach else next(iter(reach.values()))
         return CsiVolume(handle=handle, attributes=on.attributes, zone=on.zone, directory_id=directory_id)
+
+    async def _complete(self, request: VolumeRequest, made: AccessPoint, claim: Claim | None) -> None:
+        """Make the access point usable: its file system stays, and its directory has its contents."""
+        parameters = request.parameters
+        if parameters.template is not None:
+            await self._file_systems.record_use(made.file_system_id)
+        place = _root(made, parameters.provisioning.kind)
+        if request.source is not None and made.user is not None:
+            await self._required_directories().make_root(place, parameters.mode, made.user)
+        await self._fill(request, place, claim, has_owner=made.user is not None)
 
     async def promise(
         self,
@@ -449,7 +460,9 @@ class CsiVolumes:
             made = await account.access_points[kind].create(request, candidates, say)
             if _root(made, kind) not in places:
                 # The access point is known now, so the next attempt also reserves its directory.
-                raise _pending(f"leads to {made.directory}, which must be reserved first", made)
+                error = _pending(f"leads to {made.directory}, which must be reserved first", made)
+                error.has_begun = True
+                raise error
             self._refuse_leaving(made, request)
             if self._directories is not None:
                 # Others can see the access point now. Orders from before must have ended.

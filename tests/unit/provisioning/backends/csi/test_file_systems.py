@@ -654,8 +654,12 @@ def test_access_point_of_a_new_volume_does_not_block_its_own_file_system() -> No
         creating = asyncio.create_task(driver.create(_of("team", 2)))
         with pytest.raises(NotYet, match="still has 3 mount targets"):
             await removing
-        with pytest.raises(VolumePending, match="is being removed"):
+        with pytest.raises(VolumePending, match="is being removed") as caught:
             await creating
+        assert caught.value.has_begun  # Also if its claim is deleted now, the volume is created, and removed.
+        with pytest.raises(VolumePending, match="is being removed") as caught:
+            await driver.create(_of("team", 3))
+        assert not caught.value.has_begun
         await asyncio.sleep(10)
         account.advance()
         assert not account.mount_targets
