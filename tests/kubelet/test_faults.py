@@ -62,6 +62,22 @@ async def test_pods_write_while_the_node_has_no(
     await installing.rolled_out(cluster)
 
 
+async def test_pods_write_while_containerd_hangs_and_is_replaced(
+    cluster: Cluster, workloads: tuple[Workload, ...]
+) -> None:
+    before = await cluster.node.processes("containerd")
+    await cluster.node.run("pkill", "-STOP", "-x", "containerd")
+
+    async def is_replaced() -> bool:
+        now = await cluster.node.processes("containerd")
+        return bool(now) and now != before
+
+    await eventually(is_replaced, what="containerd is replaced", seconds=600)
+    await cluster.kubectl("wait", f"node/{NODE}", "--for=condition=Ready", PATIENCE)
+    await _continue(workloads)
+    await installing.rolled_out(cluster)
+
+
 @pytest.mark.parametrize("component", [NAMES.node, NAMES.tunnel, NAMES.controller])
 async def test_pods_write_while_pods_of_kube_efs_are_killed_and_replaced(
     cluster: Cluster, workloads: tuple[Workload, ...], component: str
