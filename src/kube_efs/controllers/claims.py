@@ -253,10 +253,18 @@ class ClaimController(Controller[ClaimUid]):
         if plan is None or self._index.volume_of(uid):
             return
         log.info("claim-gone", claim=plan.claim.key, reason="work in progress is completed, then undone")
+        again = self._persistence(plan)
         try:
-            await self._engine.provision(plan, again=self._persistence(plan), is_begun=True)
-        except KubeEfsError as error:
-            log.warning("claim-left-unfinished", claim=plan.claim.key, reason=str(error))
+            while True:
+                try:
+                    await self._engine.provision(plan, again=again, is_begun=True)
+                except KubeEfsError as error:
+                    # It may have to wait for a removal. Its directory is free meanwhile, because that removal
+                    # may wait for the directory.
+                    if await again(error, False):
+                        continue
+                    log.warning("claim-left-unfinished", claim=plan.claim.key, reason=str(error))
+                return
         finally:
             self._begun.pop(uid, None)
 

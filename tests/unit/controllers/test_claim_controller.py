@@ -468,6 +468,25 @@ async def test_volume_of_an_unclear_creation_is_created_for_a_deleted_claim(
         assert here.volumes == ["u1"]
 
 
+async def test_volume_of_a_deleted_claim_is_created_although_it_must_wait_meanwhile() -> None:
+    """For example for a file system whose removal is about to be given up. Its access point would stay."""
+    faults = [("after make", WorkerFailed("no answer")), ("before make", NotYet("is being removed"))]
+
+    def fail(moment: str) -> int:
+        if faults and moment == faults[0][0]:
+            raise faults.pop(0)[1]
+        return 0
+
+    async with scene(backoff_seconds=0) as here:
+        here.world.moment.on_moment = fail
+        here.claims.seen(claim())
+        await here.failure()
+        here.claims.gone(claim())
+        await here.rest()
+        assert not faults
+        assert here.volumes == ["u1"]
+
+
 async def test_nothing_is_started_for_a_deleted_claim() -> None:
     async with scene(backoff_seconds=0) as here:
         failing_once(here, "before make", NotYet("is not there yet"))
