@@ -32,6 +32,8 @@ _HOST = "127.0.0.1"
 _HTTPS = 443
 _ISSUER = "https://kubernetes.default.svc"
 _READY_SECONDS = 60.0
+# etcd waits for the disk at each write, which can take seconds on a busy machine.
+_ANSWER_SECONDS = 30.0
 _POLL_SECONDS = 0.05
 _CONTROLLER_MANAGER = "system:kube-controller-manager"
 # Memory is there and processor time is not: rarely collect so small a heap, have goroutines begin with the
@@ -172,7 +174,7 @@ class RealControlPlane(AbstractAsyncContextManager["RealControlPlane"]):
             aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(ssl=trust),
                 headers={"Authorization": f"Bearer {self._admin_token}"},
-                timeout=aiohttp.ClientTimeout(total=5),
+                timeout=aiohttp.ClientTimeout(total=_ANSWER_SECONDS),
                 raise_for_status=True,
             )
         )
