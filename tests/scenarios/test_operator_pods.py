@@ -132,19 +132,25 @@ async def writes(cluster: EmbeddedCluster) -> None:
         await steps.eventually(look, what=f"the pod writes to its volume {folder}")
 
 
-async def csi_mount(cluster: EmbeddedCluster) -> MountEntry:
-    """The mount of the pod's CSI volume on the node."""
+async def uid_of_pod(cluster: EmbeddedCluster) -> str:
     pod = await cluster.client.get(Pod, "web", namespace="default")
     assert pod.metadata
-    place = cluster.folder / "kubelet/pods" / (pod.metadata.uid or "") / "volumes/kubernetes.io~csi"
+    assert pod.metadata.uid
+    return pod.metadata.uid
+
+
+async def csi_mount(cluster: EmbeddedCluster, uid: str) -> MountEntry:
+    """The mount of the pod's CSI volume on the node."""
+    place = cluster.folder / "kubelet/pods" / uid / "volumes/kubernetes.io~csi"
     (found,) = [one for one in read_mountinfo() if one.mount_point.is_relative_to(place.resolve())]
     return found
 
 
-async def held_ports(cluster: EmbeddedCluster) -> dict[str, int]:
-    """The ports of the tunnels that mounts hold, by their names."""
+async def held_ports(cluster: EmbeddedCluster, uid: str) -> dict[str, int]:
+    """The ports of the tunnels that mounts of the pod hold, by their names. Worker pods hold others."""
     async with connect_tunnels(cluster.tunnel_socket) as client:
-        return {one.name: one.port for one in await client.tunnels() if one.holders}
+        tunnels = await client.tunnels()
+    return {one.name: one.port for one in tunnels if any(uid in holder for holder in one.holders)}
 
 
 async def test_upgrade_keeps_mounts_and_data(cluster: EmbeddedCluster, kubectl: Kubectl) -> None:
@@ -156,15 +162,16 @@ async def test_upgrade_keeps_mounts_and_data(cluster: EmbeddedCluster, kubectl: 
         phases = await kubectl("get", "pvc", "tunnel", "csi", "-o", "jsonpath={.items[*].status.phase}")
         assert phases == "Bound Bound"
         await writes(cluster)
-        mount, ports = await csi_mount(cluster), await held_ports(cluster)
+        uid = await uid_of_pod(cluster)
+        mount, ports = await csi_mount(cluster, uid), await held_ports(cluster, uid)
         assert len(ports) == 1
         async with reader.meanwhile():
             await installed(cluster, kubectl, IMAGE)
-        assert await csi_mount(cluster) == mount
-        assert await held_ports(cluster) == ports
+        assert await csi_mount(cluster, uid) == mount
+        assert await held_ports(cluster, uid) == ports
         await writes(cluster)
         await reader.finish()
-    assert await held_ports(cluster) == {}
+    assert await held_ports(cluster, uid) == {}
 
 
 async def test_removal_waits_for_mounts_and_leaves_nothing_behind(
