@@ -62,10 +62,14 @@ class ClaimReference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NfsSource:
-    """Server and exported path of an NFS volume."""
+    """Server and exported path of an NFS volume.
+
+    ``options`` are mount options beside those of the volume, which they follow.
+    """
 
     server: str
     path: str
+    options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +96,10 @@ class CsiSource:
         given = {key.lower(): value for key, value in self.attributes.items()}
         subdirectory = given.get("subdir", "")
         for placeholder, attribute in _NFS_PLACEHOLDERS.items():
-            subdirectory = subdirectory.replace(placeholder, given.get(attribute, ""))
+            subdirectory = subdirectory.replace(placeholder, given.get(attribute, placeholder))
         path = f"{given.get('share', '')}/{subdirectory}"
-        return NfsSource(server=given.get("server", ""), path=path)
+        options = (given["mountoptions"],) if "mountoptions" in given else ()
+        return NfsSource(server=given.get("server", ""), path=path, options=options)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,18 +197,23 @@ class Volume:
     @property
     def port(self) -> int | None:
         """The NFS port in its mount options, the last of several, as in the kernel; None without one."""
-        return next(reversed(ports_of(self.mount_options, ("port",))), None)
+        return next(reversed(ports_of(self._all_options, ("port",))), None)
 
     @property
     def loopback_ports(self) -> frozenset[int]:
         """Every loopback port in its mount options; empty if it is mounted from another server."""
-        return frozenset(ports_of(self.mount_options)) if self.is_behind_port else frozenset()
+        return frozenset(ports_of(self._all_options)) if self.is_behind_port else frozenset()
 
     @property
     def is_behind_port(self) -> bool:
         """Whether nodes mount it from their loopback address, also with the CSI driver for NFS."""
         nfs = self.mounted_nfs
         return nfs is not None and is_loopback(nfs.server)
+
+    @property
+    def _all_options(self) -> tuple[str, ...]:
+        nfs = self.mounted_nfs
+        return (*self.mount_options, *nfs.options) if nfs else self.mount_options
 
 
 def locate(

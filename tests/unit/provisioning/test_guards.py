@@ -129,6 +129,15 @@ async def test_volume_path_is_relative_to_the_root_of_its_access_point(
             DataFate.SHARED,
         ),
         ({"server": "127.0.0.1", "share": "/team/example"}, DataFate.SHARED),
+        # Without the attribute, the driver mounts the text itself.
+        (
+            {
+                "server": "fs-1.efs.us-east-1.amazonaws.com",
+                "share": "/team/example",
+                "subDir": "../example${pvc.metadata.name}",
+            },
+            DataFate.REMOVED,
+        ),
         ({"server": "fs-1.efs.us-east-1.amazonaws.com", "share": "/team/other"}, DataFate.REMOVED),
         ({"server": "nfs.example.com", "share": "/team/example"}, DataFate.REMOVED),
         ({}, DataFate.REMOVED),
@@ -143,6 +152,19 @@ async def test_volume_of_the_csi_driver_for_nfs_keeps_the_data_of_its_directory(
     done = await world.engine.reclaim(RELEASED)
     assert done is not None
     assert done.data is data
+
+
+@pytest.mark.parametrize("options", [(), ("port=20491",)])
+async def test_port_in_the_attributes_of_the_csi_driver_for_nfs_comes_last(
+    world: World, options: tuple[str, ...]
+) -> None:
+    """The driver appends these options to those of the volume, and the kernel takes the last port."""
+    attributes = {"server": "127.0.0.1", "share": "/team/example", "mountOptions": "port=20490"}
+    source = CsiSource(driver="nfs.csi.k8s.io", handle="some/handle", attributes=attributes)
+    world.add(Volume(name="other", uid="o", phase=VolumePhase.BOUND, csi=source, mount_options=options))
+    done = await world.engine.reclaim(RELEASED)
+    assert done is not None
+    assert done.data is DataFate.SHARED
 
 
 async def test_volume_of_the_csi_driver_for_nfs_on_an_unknown_file_system_keeps_data_of_the_same_path(

@@ -510,8 +510,19 @@ def test_removal_can_start_when_a_volume_is_terminating_with_the_policy_delete(
     assert index.may_be_ordered(ended) is may_be
 
 
-def test_port_of_the_csi_driver_for_nfs_is_in_use() -> None:
-    source = CsiSource(driver="nfs.csi.k8s.io", handle="x", attributes={"server": "127.0.0.1", "share": "/"})
+@pytest.mark.parametrize(
+    ("options", "attributes"),
+    [
+        (("port=20490", "nfsvers=4.1"), {}),
+        ((), {"mountOptions": "nfsvers=4.1,port=20490"}),
+        ((), {"mountoptions": "port=20490"}),
+    ],
+)
+def test_port_of_the_csi_driver_for_nfs_is_in_use(
+    options: tuple[str, ...], attributes: dict[str, str]
+) -> None:
+    attributes = {"server": "127.0.0.1", "share": "/", **attributes}
+    source = CsiSource(driver="nfs.csi.k8s.io", handle="x", attributes=attributes)
     index = VolumeIndex()
-    index.put_volume(Volume(name="pv", uid="u", csi=source, mount_options=("port=20490", "nfsvers=4.1")))
+    index.put_volume(Volume(name="pv", uid="u", csi=source, mount_options=options))
     assert index.ports_in_use().keys() == {20490}
