@@ -71,6 +71,14 @@ class NfsSource:
     path: str
     options: tuple[str, ...] = ()
 
+    @property
+    def address(self) -> str | None:
+        """The address of the server in its shortest form, as that of a mount target; None for a name."""
+        try:
+            return str(ipaddress.ip_address(self.server.removeprefix("[").removesuffix("]")))
+        except ValueError:
+            return None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsiSource:
@@ -228,7 +236,7 @@ def locate(
     """
     try:
         if (nfs := volume.mounted_nfs) is not None:
-            file_system_id = servers.get(nfs.server) or _behind(volume, nfs.server, targets)
+            file_system_id = servers.get(nfs.server) or _behind(volume, nfs, targets)
             if file_system_id is None:
                 return None
             return Location(file_system_id=file_system_id, directory=read_directory(nfs.path))
@@ -246,24 +254,18 @@ def unlocated_directory(volume: Volume) -> Directory | None:
     listen, or an address, which may be that of a mount target.
     """
     nfs = volume.mounted_nfs
-    if nfs is None or not (is_loopback(nfs.server) or _is_address(nfs.server)):
+    if nfs is None or not (is_loopback(nfs.server) or nfs.address):
         return None
     return read_directory(nfs.path)
 
 
-def _is_address(server: str) -> bool:
-    try:
-        ipaddress.ip_address(server)
-    except ValueError:
-        return False
-    return True
-
-
-def _behind(volume: Volume, server: str, targets: TunnelTargets) -> FileSystemId | None:
-    if is_loopback(server):
+def _behind(volume: Volume, nfs: NfsSource, targets: TunnelTargets) -> FileSystemId | None:
+    if is_loopback(nfs.server):
         return volume.annotated or (targets.file_system_at(volume.port) if volume.port else None)
-    match = _EFS_DNS_NAME.fullmatch(server.lower())
-    return parse_file_system_id(match[1]) if match else targets.file_system_with(server)
+    if nfs.address is not None:
+        return targets.file_system_with(nfs.address)
+    match = _EFS_DNS_NAME.fullmatch(nfs.server.lower())
+    return parse_file_system_id(match[1]) if match else None
 
 
 def _locate_handle(handle: str) -> Location | None:

@@ -467,8 +467,7 @@ class Guards:
                 continue
             volume = view.volumes.get(name)
             nfs = volume.mounted_nfs if volume else None
-            server = nfs.server if nfs else ""
-            if addresses is not None and not is_loopback(server) and server not in addresses:
+            if addresses is not None and not (nfs and (is_loopback(nfs.server) or nfs.address in addresses)):
                 continue
             if await self._live(name) is not None:
                 raise NotYet(

@@ -195,3 +195,11 @@ def test_volume_in_a_directory_of_any_name_is_located(name: str) -> None:
     assert not found.directory.is_plain
     unknown = Volume(name="v", nfs=nfs(f"/data/{name}", server="10.9.9.9"))
     assert unlocated_directory(unknown) == Directory(("data", name))
+
+
+@pytest.mark.parametrize("server", ["[fd00::4]", "FD00::0:4", "fd00::4"])
+def test_address_in_any_spelling_is_that_of_a_mount_target(server: str) -> None:
+    target = TunnelTarget(file_system_id=FS1, port=20490, address_by_subnet={SubnetId("subnet-1"): "fd00::4"})
+    volume = Volume(name="v", nfs=nfs("/a", server=server))
+    assert str(locate(volume, TunnelTargets(targets={FS1: target}))) == "fs-1:/a"
+    assert unlocated_directory(volume) == Directory(("a",))

@@ -47,7 +47,15 @@ from kube_efs.model.errors import (
     WorkerFailed,
 )
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
-from kube_efs.model.volumes import DRIVER, ClaimReference, CsiSource, Location, Volume, VolumePhase
+from kube_efs.model.volumes import (
+    DRIVER,
+    ClaimReference,
+    CsiSource,
+    Location,
+    NfsSource,
+    Volume,
+    VolumePhase,
+)
 from kube_efs.provisioning.backends.csi.access_points import AccessPoints
 from kube_efs.provisioning.backends.csi.accounts import Account
 from kube_efs.provisioning.backends.csi.directories import CsiDirectories
@@ -759,6 +767,24 @@ def test_no_worker_pod_looks_for_snapshots_while_mount_targets_are_deleted() -> 
         await asyncio.sleep(10)
         account.advance()
         assert account.is_empty
+
+    run(test)
+
+
+@pytest.mark.parametrize("server", ["fd00::4", "[fd00::4]", "FD00::0:4"])
+def test_volume_with_the_address_of_a_mount_target_keeps_the_file_system(server: str) -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account)
+        handle = await driver.create(wanted())
+        for target in account.mount_targets.values():
+            target["Ipv6Address"] = "fd00::4"
+            del target["IpAddress"]
+        nfs = NfsSource(server=server, path="/")
+        driver.index.put_volume(Volume(name="static", uid="s", phase=VolumePhase.BOUND, nfs=nfs))
+        with pytest.raises(NotYet, match="may be used by volume static"):
+            await driver.volumes.delete(handle)
+        assert len(account.mount_targets) == 3
 
     run(test)
 
