@@ -702,7 +702,12 @@ def test_refused_removal_does_not_mark_an_unfinished_file_system_as_used() -> No
     run(test)
 
 
-def test_unfinished_file_system_that_is_used_before_its_removal_is_recorded_is_reopened() -> None:
+@pytest.mark.parametrize("has_point", [True, False])
+def test_unfinished_file_system_that_is_used_before_its_removal_is_recorded_is_reopened(
+    *, has_point: bool
+) -> None:
+    """Also if its access point was deleted since: people may have kept the data."""
+
     async def test() -> None:
         account = AwsAccount()
         driver = Driver(account)
@@ -713,17 +718,19 @@ def test_unfinished_file_system_that_is_used_before_its_removal_is_recorded_is_r
 
         def use(operation: str) -> None:
             # Another process has asked for the stage before this record, and completes the volume.
-            if operation == "TagResource" and not account.access_points:
+            if operation == "TagResource" and not was_used:
+                was_used.append(True)
                 point = "fsap-0123456789abcdef0"
                 made = {"AccessPointId": point, "FileSystemId": name, "ClientToken": f"pvc-{UID}"}
-                account.access_points[point] = made
+                account.access_points |= {point: made} if has_point else {}
                 used = {"Key": "efs.csi.aws.com/used", "Value": "true"}
                 account.call("TagResource", {"ResourceId": name, "Tags": [used]})
 
+        was_used: list[bool] = []
         successor = Driver(account)
         successor.connection.before = use
         await successor.remove_unfinished()
-        assert account.stage(name) == "ready"
+        assert (account.stage(name), len(account.mount_targets)) == ("ready", 3)
 
     run(test)
 
