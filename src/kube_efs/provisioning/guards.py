@@ -48,7 +48,7 @@ from kube_efs.model.errors import (
 )
 from kube_efs.model.loopback import is_loopback
 from kube_efs.model.tunnel_volumes import FILE_SYSTEM_ID
-from kube_efs.model.volumes import Location, Volume
+from kube_efs.model.volumes import DRIVER, Location, Volume
 from kube_efs.provisioning.awaited_volumes import AwaitedVolumes
 from kube_efs.provisioning.volume_index import VolumeIndex
 from kube_efs.single_flight import SingleFlight
@@ -435,7 +435,7 @@ class Guards:
                 # csi-provisioner deletes the object of a volume after its access point.
                 continue
             others.discard(entrance or AccessPointId(""))
-            staying[name] = live.csi is not None and live.provisioned_by == live.csi.driver
+            staying[name] = live.handle is not None and live.provisioned_by == DRIVER
         is_shared = found.owner.scope is Scope.NAMESPACE
         ours = [name for name, is_ours in staying.items() if is_ours]
         if (others or staying) and not (is_shared and ours):

@@ -922,6 +922,26 @@ def test_strangers_volume_keeps_the_file_system(scope: str) -> None:
     run(test)
 
 
+@pytest.mark.parametrize("scope", ["claim", "namespace"])
+def test_volume_of_another_driver_keeps_the_file_system(scope: str) -> None:
+    """Unlike the driver's own volumes, it would not remove the file system later."""
+
+    async def test() -> None:
+        driver = Driver(AwsAccount())
+        handle = await driver.create(wanted(scope=scope))
+        server = f"{handle.file_system_id}.efs.us-east-1.amazonaws.com"
+        source = CsiSource(driver="nfs.csi.k8s.io", handle="one", attributes={"server": server, "share": "/"})
+        driver.index.put_volume(
+            Volume(
+                name="other", uid="o", phase=VolumePhase.BOUND, provisioned_by="nfs.csi.k8s.io", csi=source
+            )
+        )
+        with pytest.raises(RemovalRefused, match="also used by volume other"):
+            await driver.volumes.delete(handle)
+
+    run(test)
+
+
 def of_worker(name: str, handle: VolumeHandle, *, claim: str, namespace: str) -> Volume:
     """The volume of a worker pod that mounts the root with the driver; it is deleted after the pod."""
     return Volume(
