@@ -150,16 +150,13 @@ class CsiVolumes:
         if request.parameters.provisioning is ProvisioningMode.DIRECTORY:
             place = Location(file_system_id=candidates[0], directory=directory)
             handle, directory_id = await self._required_directories().make(request, place, account)
-            await self._fill(request, place, claim, has_owner=True)
+            with _completing():
+                await self._fill(request, place, claim, has_owner=True)
         else:
             made = await self._make_access_point(request, candidates, account, role, notice)
             handle, directory_id = _handle(made, kind), None
-            try:
+            with _completing():
                 await self._complete(request, made, claim)
-            except KubeEfsError as error:
-                # Without its volume, nothing would remove the access point.
-                error.has_begun = True
-                raise
         on = reach[handle.file_system_id] if handle.file_system_id in reach else next(iter(reach.values()))
         return CsiVolume(handle=handle, attributes=on.attributes, zone=on.zone, directory_id=directory_id)
 
@@ -498,6 +495,16 @@ class CsiVolumes:
                 remedy="put tunnel into the controller's KUBE_EFS_BACKENDS, or use efs-ap without a copy",
             )
         return self._directories
+
+
+@contextmanager
+def _completing() -> Iterator[None]:
+    """Mark errors of work on what was created: without its volume, nothing would remove it."""
+    try:
+        yield
+    except KubeEfsError as error:
+        error.has_begun = True
+        raise
 
 
 def _root(found: AccessPoint, kind: FileSystemKind) -> Location:

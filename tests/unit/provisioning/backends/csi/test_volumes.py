@@ -8,6 +8,7 @@ import pytest
 from tests.unit.provisioning.backends.csi.csi_world import FS, OTHER, CsiWorld, request
 
 from kube_efs.model.claims import ReclaimPolicy
+from kube_efs.model.copies import Copied, CopySource, CopyTerms
 from kube_efs.model.csi.access_points import (
     AccessPoint,
     AccessPointRequest,
@@ -785,3 +786,19 @@ async def test_access_point_of_s3_files_stays_while_another_volume_uses_it() -> 
     with pytest.raises(RemovalRefused, match="also leads to the data of volume of-a-user"):
         await world.volumes.delete(made.handle)
     assert (world.folders.removed, len(world.s3_api.points)) == ([], 1)
+
+
+@pytest.mark.parametrize("mode", ["efs-dir", "efs-ap"])
+async def test_volume_whose_copy_must_wait_has_begun(mode: str) -> None:
+    """Its claim may be deleted now, and without its volume nothing would remove what exists of it."""
+    world = CsiWorld()
+
+    async def wait(target: Location, terms: CopyTerms) -> Copied:
+        raise VolumePending("is being removed", field="file system", value=FS)
+
+    world.folders.copy = wait  # type: ignore[method-assign]
+    source = CopySource(location=Location(file_system_id=FS, directory=parse_directory("/old")))
+    wanted = replace(request("pvc-1", provisioningMode=mode, basePath="/b"), source=source)
+    with pytest.raises(VolumePending) as caught:
+        await world.volumes.create(wanted)
+    assert caught.value.has_begun
