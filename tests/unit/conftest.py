@@ -1,6 +1,7 @@
 """What all unit tests share."""
 
-from collections.abc import Callable, Coroutine, Iterator
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from functools import cache, lru_cache
 from typing import Any
 
@@ -11,8 +12,16 @@ from aiobotocore import httpsession
 from botocore import hooks
 from lightkube import AsyncClient, KubeConfig
 from lightkube.config.models import Cluster, User
+from tests.simulation.virtual import VirtualLoop
 
 Answer = Callable[[httpx2.Request], Coroutine[Any, Any, httpx2.Response]]
+
+
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """The loop of a test; with the mark ``virtual_time``, no pause passes while anything can run."""
+    if item.get_closest_marker("virtual_time"):
+        return {"virtual": VirtualLoop}
+    return {"real": asyncio.new_event_loop}
 
 
 @pytest.fixture(scope="session", autouse=True)
