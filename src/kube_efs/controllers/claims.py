@@ -36,6 +36,7 @@ from kube_efs.controllers.queue import FAULT_DELAY_SECONDS, Controller
 from kube_efs.kube.reading import read_claim, read_storage_class
 from kube_efs.kube.watching import Applied, Change, Deleted, Listed, follow
 from kube_efs.model.claims import Claim
+from kube_efs.model.csi.errors import InvalidArgument
 from kube_efs.model.efs.ids import ClaimUid
 from kube_efs.model.errors import ClaimRefused, GidRangeFull, KubeEfsError, LeftAlone, WorkerDenied
 from kube_efs.model.tunnel_volumes import ROOT_CLASS
@@ -261,7 +262,7 @@ class ClaimController(Controller[ClaimUid]):
                 except KubeEfsError as error:
                     # It may have to wait for a removal. Its directory is free meanwhile, because that removal
                     # may wait for the directory.
-                    if await again(error, False):
+                    if not isinstance(error, ClaimRefused | InvalidArgument) and await again(error, False):
                         continue
                     log.warning("claim-left-unfinished", claim=plan.claim.key, reason=str(error))
                 return

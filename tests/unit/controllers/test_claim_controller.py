@@ -13,6 +13,7 @@ from kube_efs.controllers import queue as queue_module
 from kube_efs.controllers.claims import ClaimController
 from kube_efs.controllers.events import ProvisioningEvents
 from kube_efs.model.claims import Claim, ClaimPhase
+from kube_efs.model.csi.errors import InvalidArgument
 from kube_efs.model.efs.file_systems import Discovery
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
@@ -468,9 +469,18 @@ async def test_volume_of_an_unclear_creation_is_created_for_a_deleted_claim(
         assert here.volumes == ["u1"]
 
 
-async def test_volume_of_a_deleted_claim_is_created_although_it_must_wait_meanwhile() -> None:
-    """For example for a file system whose removal is about to be given up. Its access point would stay."""
-    faults = [("after make", WorkerFailed("no answer")), ("before make", NotYet("is being removed"))]
+@pytest.mark.parametrize(
+    ("error", "volumes"),
+    [
+        pytest.param(NotYet("is being removed"), ["u1"], id="removal that may be given up"),
+        pytest.param(InvalidArgument("was deleted"), [], id="final refusal"),
+    ],
+)
+async def test_volume_of_a_deleted_claim_is_created_although_it_must_wait_meanwhile(
+    error: KubeEfsError, volumes: list[str]
+) -> None:
+    """Otherwise its access point would stay."""
+    faults = [("after make", WorkerFailed("no answer")), ("before make", error)]
 
     def fail(moment: str) -> int:
         if faults and moment == faults[0][0]:
@@ -484,7 +494,7 @@ async def test_volume_of_a_deleted_claim_is_created_although_it_must_wait_meanwh
         here.claims.gone(claim())
         await here.rest()
         assert not faults
-        assert here.volumes == ["u1"]
+        assert here.volumes == volumes
 
 
 async def test_nothing_is_started_for_a_deleted_claim() -> None:
