@@ -7,7 +7,7 @@ import os
 import pwd
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -643,7 +643,11 @@ _json = st.recursive(
 )
 
 
-@given(document=_json, expiration=_json | st.datetimes() | st.datetimes(timezones=st.timezones()))
+# Not st.timezones(), which needs the names and rules of all time zones: fresh systems have none.
+_zones = st.timedeltas(timedelta(hours=-23), timedelta(hours=23)).map(timezone)
+
+
+@given(document=_json, expiration=_json | st.datetimes() | st.datetimes(timezones=_zones))
 def test_any_answer_gives_credentials_or_an_error_without_values(
     document: object, expiration: object
 ) -> None:

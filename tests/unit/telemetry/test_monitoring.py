@@ -13,6 +13,7 @@ import botocore.session
 import pytest
 import yaml
 from botocore.exceptions import ClientError
+from tests.kustomizing import kustomized
 
 from kube_efs.aws.errors import LIMIT_REMEDIES, THROTTLING_CODES, translate
 from kube_efs.model.errors import AwsLimitReached
@@ -176,14 +177,7 @@ def test_prometheus_parses_the_query_of_every_panel(tmp_path: Path) -> None:
 
 
 def test_kustomize_builds_all_of_it_with_the_dashboard() -> None:
-    done = subprocess.run(
-        ["kubectl", "kustomize", str(PROJECT / "deploy" / "monitoring")],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    built = {one["kind"]: one for one in yaml.safe_load_all(done.stdout)}
+    built = {one["kind"]: one for one in kustomized(PROJECT / "deploy" / "monitoring")}
     assert built.keys() == {"ConfigMap", "PodMonitor", "PrometheusRule", "Service", "ServiceMonitor"}
     assert {one["metadata"]["namespace"] for one in built.values()} == {NEW_INSTALLATION.names.namespace}
     assert json.loads(built["ConfigMap"]["data"]["dashboard.json"]) == DASHBOARD

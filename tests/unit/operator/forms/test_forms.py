@@ -12,6 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 import yaml
+from tests.kustomizing import kustomized
 
 from kube_efs.model.names import NameSet
 from kube_efs.operator.forms.chart import chart_files
@@ -42,17 +43,9 @@ def test_files_in_deploy_are_up_to_date() -> None:
 # --- kustomize
 
 
-def _kustomized(folder: Path) -> list[Any]:
-    # The same that `kubectl apply -k` reads.
-    output = subprocess.run(
-        ["kubectl", "kustomize", folder], capture_output=True, text=True, check=True, timeout=120
-    )
-    return list(yaml.safe_load_all(output.stdout))
-
-
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_kustomize_builds_the_rendered_objects(folder: str) -> None:
-    found = _kustomized(KUSTOMIZE / folder)
+    found = kustomized(KUSTOMIZE / folder)
     assert _keyed(found) == _keyed(render_manifests(FOLDERS[folder]))
 
 
@@ -67,7 +60,7 @@ def test_kustomize_sets_another_image_for_processes_and_workers(tmp_path: Path) 
     }
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(own))
     options = RenderOptions(platform=Platform.KUBERNETES, csi=True, image=f"{image}:1")
-    assert _keyed(_kustomized(tmp_path)) == _keyed(render_manifests(options))
+    assert _keyed(kustomized(tmp_path)) == _keyed(render_manifests(options))
 
 
 # --- OpenShift templates
