@@ -14,6 +14,8 @@ from tests.scenarios.steps import Cluster, port_of
 from kube_efs.model.efs.ids import FileSystemId
 
 CHUNK_BYTES = 256 * 1024
+# Of Debian 12 and 13. Functions of later versions have other arguments.
+_NAMES = ("libnfs.so.13", "libnfs.so.14")
 _TIMEOUT_MILLISECONDS = 5000
 _PAUSE_SECONDS = 0.1
 _CONNECT_SECONDS = 20.0
@@ -61,8 +63,16 @@ class LibnfsFile:
         return status
 
 
+def load_libnfs() -> ctypes.CDLL:
+    """The library that this machine has; raises LibnfsError without one."""
+    for name in _NAMES:
+        with suppress(OSError):
+            return ctypes.CDLL(name)
+    raise LibnfsError(f"there is none of {', '.join(_NAMES)} (Debian package libnfs-utils)")
+
+
 def _load() -> ctypes.CDLL:
-    library = ctypes.CDLL("libnfs.so.13")
+    library = load_libnfs()
     pointer, text = ctypes.c_void_p, ctypes.c_char_p
     library.nfs_init_context.restype = pointer
     library.nfs_get_error.argtypes, library.nfs_get_error.restype = [pointer], text

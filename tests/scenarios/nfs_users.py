@@ -8,6 +8,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from tests.scenarios.nfs import load_libnfs
+
 _TIMEOUT_MILLISECONDS = 5000
 _FILE_MODE = 0o660
 
@@ -71,7 +73,7 @@ def _array(numbers: Sequence[int]) -> ctypes.Array[ctypes.c_uint32]:
 
 
 def _load() -> ctypes.CDLL:
-    library = ctypes.CDLL("libnfs.so.13")
+    library = load_libnfs()
     pointer, text, number = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_uint32
     library.nfs_init_context.restype = pointer
     library.nfs_get_error.argtypes, library.nfs_get_error.restype = [pointer], text

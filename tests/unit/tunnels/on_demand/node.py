@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from cryptography.hazmat.primitives.asymmetric import rsa
 from prometheus_client import CollectorRegistry
@@ -128,6 +128,21 @@ class _AtOnce(ThreadPoolExecutor):
         return future
 
 
+class _Documents:
+    """Documents that the agent follows. Not a generator, which would have to be closed after a kill."""
+
+    def __init__(self, documents: Iterable[TargetDocuments]) -> None:
+        self._left = iter(documents)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> TargetDocuments:
+        for document in self._left:
+            return document
+        raise StopAsyncIteration
+
+
 class Node:
     """The directory, kernel and stunnel of a node, and its current agent."""
 
@@ -206,10 +221,7 @@ class Node:
     async def push(self, ports: Mapping[str, int]) -> Answer:
         """Change the ConfigMap to this document."""
 
-        async def documents() -> Any:
-            yield document(ports)
-
-        await self.agent._follow_documents(documents())
+        await self.agent._follow_documents(_Documents([document(ports)]))
         return True
 
     async def look(self) -> Answer:
