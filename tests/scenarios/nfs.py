@@ -68,7 +68,7 @@ def load_libnfs() -> ctypes.CDLL:
     for name in _NAMES:
         with suppress(OSError):
             return ctypes.CDLL(name)
-    raise LibnfsError(f"there is none of {', '.join(_NAMES)} (Debian package libnfs-utils)")
+    raise LibnfsError(f"cannot load {' or '.join(_NAMES)}; install the Debian package libnfs-utils")
 
 
 def _load() -> ctypes.CDLL:

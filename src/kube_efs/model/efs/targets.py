@@ -38,7 +38,7 @@ UNUSED_KEY = "unused-targets.yaml"
 S3_FILES_KEY = "s3-files.yaml"
 LAST_PORT = 65535
 _LOWEST_PORT = 1024
-# JSON's form of a character beyond U+FFFF. A backslash of the text itself is doubled, so it is none of these.
+# JSON's form of a character beyond U+FFFF. A backslash of the text itself is doubled, so it does not match.
 _SURROGATES = re.compile(r"\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}")
 _CA_FILE = re.compile(r"(/[A-Za-z0-9_.-]*[A-Za-z0-9_-]){1,32}")  # no component is . or ..
 

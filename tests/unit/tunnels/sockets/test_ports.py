@@ -44,7 +44,7 @@ def port_of(found: socket.socket) -> int:
 
 
 def wait_for_connection(listener: socket.socket) -> None:
-    """A client is connected a moment before the end of the server, on a busy machine."""
+    """On a busy machine, the kernel connects the server a moment after the client."""
     assert select.select([listener], [], [], _SECONDS)[0]
 
 
