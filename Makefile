@@ -47,8 +47,9 @@ JOBS := $(CORES)
 SEED :=
 PLANT :=
 PLANTED :=
-# Which rows of the benchmarks, by their names; all by default.
+# Which rows of the benchmarks, by their names; all by default. DEBIAN=1 measures in a fresh Debian 13, as in the image.
 ROWS :=
+DEBIAN :=
 # The version of a release, as in pyproject.toml.
 VERSION :=
 # Options of scripts/scan.py, such as --osv-url for a mirror.
@@ -133,7 +134,8 @@ simulate: $(INSTALLED) ## Try to lose data: SEEDS runs in virtual time, the run 
 	  $(if $(SEED),--seed $(SEED)) $(if $(PLANT),--plant $(PLANT)) $(if $(PLANTED),--planted)
 
 bench: setup ## Measure the figures of docs/performance.md, or the ROWS of them, and write them there (needs root)
-	$(BIN)/python -m bench $(ROWS)
+	$(if $(DEBIAN),@scripts/install-programs base)
+	$(BIN)/python -m bench$(if $(DEBIAN),.debian) $(ROWS)
 
 lint: $(INSTALLED) ## Check style, types, the layers of the design and the words of the pages
 	$(BIN)/ruff check .

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import grpc.aio
+from bench.authorities import beside_those_of_aws
 from bench.figures import Figure, Row, at_most, exactly, plain
 from bench.processes import cpu_seconds, megabytes_in_parts, resident_megabytes
 from tests.integration.node_programs import NodePrograms
@@ -289,6 +290,7 @@ async def _node(folder: Path, efs: EmbeddedEfs, kubeconfig: Path) -> AsyncIterat
     path = f"{Path(__file__).parent / 'audit'}:{ordinary['PYTHONPATH']}"
     environment = {
         **ordinary,
+        "KUBE_EFS_CA_FILE": str(await asyncio.to_thread(beside_those_of_aws, efs.ca_file, folder)),
         "PYTHONPATH": path,
         "BENCH_STARTED": str(started),
         "BENCH_READINGS": str(read),

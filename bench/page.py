@@ -43,9 +43,10 @@ def _lines(name: str, outcome: Outcome) -> Iterator[str]:
         yield f"![{one.title}]({PLOTS.name}/{one.name}.svg)\n"
     if outcome.failure:
         yield f"**The row failed after that**: {outcome.failure}\n"
+    programs = filter(None, (machine.system, f"Python {machine.python}", machine.stunnel))
     yield (
         f"{outcome.ended}, {outcome.seconds:g} s, load average at the start {outcome.load:g}; "
-        f"{machine.cores} cores ({machine.architecture}), {machine.memory_gib:g} GiB, Python {machine.python}"
+        f"{machine.cores} cores ({machine.architecture}), {machine.memory_gib:g} GiB, {', '.join(programs)}"
     )
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final, Protocol, Self
 
 from bench import record_server
+from bench.authorities import beside_those_of_aws
 from tests.integration.nfs_backend import Authority, free_address
 from tests.integration.tunnel_node import eventually, host_of
 
@@ -105,7 +106,7 @@ class MountTarget:
         return cls(
             address=free_address(),
             host=host,
-            ca_file=authority.file,
+            ca_file=beside_those_of_aws(authority.file, folder),
             server_certificate=folder / f"ca-{host}.pem",
             certificate=CertificateFile(path=client, serial=1, not_after=not_after),
             certificate_alone=alone,

@@ -2,6 +2,8 @@
 
 import os
 import platform
+import re
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,17 +17,20 @@ from bench.figures import Curve, Figure
 
 LATEST: Final = Path(__file__).parent / "results" / "latest.json"
 _GIBIBYTE: Final = 1024**3
+_VERSIONS: Final = re.compile(r"^(?:stunnel|.*unning +with OpenSSL) [\d.]+", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What the figures were measured on, without its name."""
+    """What the figures were measured on, without its name; ``stunnel`` with its OpenSSL."""
 
     cores: int
     memory_gib: float
     architecture: str
     kernel: str
     python: str
+    system: str = ""
+    stunnel: str = ""
 
     @classmethod
     def this(cls) -> Self:
@@ -36,6 +41,8 @@ class Machine:
             architecture=platform.machine(),
             kernel=platform.release(),
             python=platform.python_version(),
+            system=platform.freedesktop_os_release().get("PRETTY_NAME", ""),
+            stunnel=_stunnel(),
         )
 
 
@@ -85,6 +92,17 @@ class Clock:
             ended=datetime.now(UTC).isoformat(timespec="minutes"),
             machine=Machine.this(),
         )
+
+
+def _stunnel() -> str:
+    """The versions of the machine's stunnel and of its OpenSSL; empty without stunnel."""
+    try:
+        done = subprocess.run(
+            ("stunnel", "-version"), capture_output=True, text=True, timeout=10, check=False
+        )
+    except OSError:
+        return ""
+    return " with ".join(" ".join(line.split()[-2:]) for line in _VERSIONS.findall(done.stderr))
 
 
 def read_results(path: Path = LATEST) -> Results:

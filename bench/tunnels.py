@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
 
+from bench.authorities import beside_those_of_aws
 from bench.figures import Figure, Row, at_most, plain
 from bench.processes import cpu_seconds, megabytes_in_parts, resident_megabytes
 from tests.integration.nfs_backend import Authority, Backend
@@ -131,7 +132,7 @@ async def _agent(folder: Path, authority: Authority, backend: Backend) -> AsyncI
         "KUBE_EFS_SUBNETS": "subnet-1",
         "KUBE_EFS_HEALTH_HOST": "127.0.0.1",
         "KUBE_EFS_HEALTH_PORT": "0",
-        "KUBE_EFS_CA_FILE": str(authority.file),
+        "KUBE_EFS_CA_FILE": str(await asyncio.to_thread(beside_those_of_aws, authority.file, folder)),
         "KUBE_EFS_TUNNEL_SOCKET": str(socket),
         "KUBE_EFS_TUNNEL_PORTS": _PORTS,
         "STUNNEL_CONF_PATH": str(conf),

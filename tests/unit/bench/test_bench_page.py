@@ -1,5 +1,6 @@
 """The performance page matches the file of results, and goals are evaluated."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,17 @@ def test_page_shows_missed_goals_and_failures() -> None:
     assert "| pods | 12,345 pods | ≤ 6 | **no** | of \\| one burst |" in page
     assert "**The row failed after that**: TimeoutError: no more" in page
     assert "old" not in page
+
+
+def test_page_names_the_programs_of_a_row() -> None:
+    outcome = Clock().outcome([plain("one", 1)], "")
+    machine = replace(
+        outcome.machine, python="3.13.5", system="Debian 13", stunnel="stunnel 5.74 with OpenSSL 3.5.9"
+    )
+
+    page = updated(f"{BEGIN}\n{END}\n", Results(rows={"node": replace(outcome, machine=machine)}))
+
+    assert " GiB, Debian 13, Python 3.13.5, stunnel 5.74 with OpenSSL 3.5.9\n" in page
 
 
 def test_newer_rows_replace_older_ones_and_others_are_kept(tmp_path: Path) -> None:
