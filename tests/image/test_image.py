@@ -104,6 +104,17 @@ async def test_image_contains_programs_and_certificate_authorities() -> None:
     assert [Path(line).name for line in lines] == [*programs, "0", "5"]
 
 
+async def test_image_has_the_same_authorities_under_the_names_of_their_hashes() -> None:
+    files = "/etc/amazon/efs/efs-utils.crt"
+    names = f'for file in {files}.d/*; do echo "$(openssl x509 -noout -subject_hash -in $file).0 $file"; done'
+    compared = f"cat {files}.d/* | sort | sha256sum; sort {files} | sha256sum"
+    lines = (await output_of(IMAGE, "-c", f"{names}; {compared}", entry_point="/bin/sh")).splitlines()
+    *pairs, in_directory, in_file = lines
+    assert in_directory == in_file
+    assert len(pairs) == 5
+    assert all(pair.split()[0] == Path(pair.split()[1]).name for pair in pairs)
+
+
 async def test_compiled_modules_can_be_imported() -> None:
     output = await output_of(IMAGE, "-c", _IMPORTING, entry_point="/opt/kube-efs/bin/python")
     assert {"grpc._cython.cygrpc", "yaml._yaml", "pydantic_core._pydantic_core"} <= set(output.split())

@@ -2,8 +2,10 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -34,6 +36,7 @@ from kube_efs.model.efs.ids import Region, SubnetId
 from kube_efs.model.errors import InvalidSetting, StunnelMissing
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.agent import TargetDocuments, TunnelAgent
+from kube_efs.tunnels.authorities import find_hashed_directories, hashed_directory
 from kube_efs.tunnels.config_map import load_served
 from kube_efs.tunnels.mount_targets import NodeLocation
 from kube_efs.tunnels.notifications import TunnelNotification
@@ -220,6 +223,27 @@ async def test_server_with_the_wrong_certificate_receives_no_byte(
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             await connect(port)
         assert backend.bytes_received == 0
+
+
+async def test_stunnel_trusts_the_authorities_of_a_directory_and_no_others(
+    options: TunnelOptions, authority: Authority, tmp_path: Path
+) -> None:
+    stranger, directory = Authority(tmp_path, "stranger"), hashed_directory(authority.file)
+    ask = ("openssl", "x509", "-noout", "-subject_hash", "-in", str(authority.file))
+    name = await asyncio.to_thread(subprocess.check_output, ask, text=True, timeout=60)
+    directory.mkdir()
+    shutil.copy(authority.file, directory / f"{name.strip()}.0")
+    options = replace(options, hashed_directories=find_hashed_directories([authority.file]))
+    async with (
+        Backend(authority, host_of("fs-1")) as good,
+        Backend(stranger, host_of("fs-2")) as bad,
+        running(options) as node,
+    ):
+        node.push(target("fs-1", free_port(), a=good.address), target("fs-2", free_port(), a=bad.address))
+        await node.until("fs-1", TunnelState.UP)
+        await node.until("fs-2", TunnelState.DOWN)
+        assert bad.bytes_received == 0
+    assert "CAfile" not in options.conf_path.read_text()
 
 
 async def test_status_names_a_mount_target_that_refuses_connections(options: TunnelOptions) -> None:

@@ -51,7 +51,7 @@ class TunnelService:
 
     ``name`` is unique on the node. ``addresses`` may be names, which are then looked up for each connection.
     ``check_host`` is the name the server's certificate must carry, and an authority in ``ca_file`` must have
-    signed it.
+    signed it. ``hashed_ca_directory`` has the same authorities under the names that openssl-rehash(1) gives.
     """
 
     name: str
@@ -60,6 +60,8 @@ class TunnelService:
     addresses: tuple[str, ...]
     check_host: str
     ca_file: Path
+    # Only how stunnel reads the authorities; which they are is in ca_file. The relay does not know it.
+    hashed_ca_directory: Path | None = field(default=None, compare=False)
     certificate: CertificateFile | None = None
     checks_revocation: bool = False
 

@@ -7,6 +7,7 @@ from typing import Final, Self
 from kube_efs.aws.credential_sources import CredentialOptions
 from kube_efs.model.efs.ids import Region
 from kube_efs.model.efs.partitions import partition_of
+from kube_efs.tunnels.authorities import hashed_directory
 from kube_efs.tunnels.data_plane import STUNNEL, DataPlaneChoice
 from kube_efs.tunnels.mount_targets import NodeLocation
 from kube_efs.tunnels.reservations import PortRange
@@ -75,8 +76,9 @@ class TunnelOptions:
     ``data_plane`` serves new tunnels. ``stunnel_path`` None takes the first stunnel in the usual places;
     ``fips`` is its FIPS mode; ``state_dir`` None is the directory of ``conf_path``; ``dns_suffix`` and
     ``ca_file`` None are those of each region. ``shown_location`` is a part of the status. ``system_ca_file``
-    has the authorities that this machine trusts. Mounts can name files in ``ca_directory``; None allows no
-    file.
+    has the authorities that this machine trusts. ``hashed_directories`` are the directories of authorities
+    that can be used instead of files (``authorities``). Mounts can name files in ``ca_directory``; None
+    allows no file.
 
     ``rounds_until_down`` and ``rounds_until_up`` are how many checks in a row, one each
     ``probe_interval_seconds``, change the state of a mount target. The return to a nearer one may take longer
@@ -96,6 +98,7 @@ class TunnelOptions:
     ca_file: Path | None = None
     state_dir: Path | None = None
     system_ca_file: Path = SYSTEM_CA_FILES[0]
+    hashed_directories: frozenset[Path] = frozenset()
     ca_directory: Path | None = None
     probe_interval_seconds: float = 10.0
     # A probe waits while stunnel tries one mount target after the other.
@@ -113,6 +116,11 @@ class TunnelOptions:
         """The file of the certificate authorities for mount targets in the region."""
         own = partition_of(region).has_own_authorities
         return self.ca_file or (self.system_ca_file if own else AMAZON_CA_FILE)
+
+    def hashed_directory(self, ca_file: Path) -> Path | None:
+        """The directory with the authorities of this file, if there is one."""
+        directory = hashed_directory(ca_file)
+        return directory if directory in self.hashed_directories else None
 
     @property
     def idle(self) -> IdlePolicy:

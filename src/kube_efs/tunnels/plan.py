@@ -145,13 +145,15 @@ def plan_on_demand_tunnel(
         return PlannedTunnel(
             target=target, candidates=(), obstacle=str(error), leaving=leaving, reservation=reservation
         )
+    ca_file = Path(spec.ca_file) if spec.ca_file else options.authorities(spec.region or options.region)
     service = TunnelService(
         name=reservation.name,
         file_system_id=spec.file_system_id,
         port=reservation.port,
         addresses=choose_addresses(candidates, reachability.down),
         check_host=server_name(spec, options),
-        ca_file=Path(spec.ca_file) if spec.ca_file else options.authorities(spec.region or options.region),
+        ca_file=ca_file,
+        hashed_ca_directory=options.hashed_directory(ca_file),
         certificate=certificate,
         checks_revocation=spec.checks_revocation,
     )
@@ -193,6 +195,7 @@ def plan_config_map_tunnels(
             addresses=addresses,
             check_host=dns_name(target.file_system_id, options.region, options.dns_suffix),
             ca_file=options.authorities(options.region),
+            hashed_ca_directory=options.hashed_directory(options.authorities(options.region)),
         )
         return PlannedTunnel(
             target=target,

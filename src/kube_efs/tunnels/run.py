@@ -36,11 +36,18 @@ from kube_efs.telemetry.health import Health, HealthServer
 from kube_efs.telemetry.metrics import ApiServerMetrics, TunnelMetrics, new_registry
 from kube_efs.telemetry.traces import tracing
 from kube_efs.tunnels.agent import TargetDocuments, TunnelAgent
+from kube_efs.tunnels.authorities import find_hashed_directories
 from kube_efs.tunnels.data_plane_choice import choose_data_plane
 from kube_efs.tunnels.files import write_atomically
 from kube_efs.tunnels.mount_targets import NodeLocation
 from kube_efs.tunnels.notifications import Notification, notify_by_events
-from kube_efs.tunnels.options import SYSTEM_CA_FILES, ClientInfo, OnDemandOptions, TunnelOptions
+from kube_efs.tunnels.options import (
+    AMAZON_CA_FILE,
+    SYSTEM_CA_FILES,
+    ClientInfo,
+    OnDemandOptions,
+    TunnelOptions,
+)
 from kube_efs.tunnels.relay.self_connection import kernel_tls_obstacle
 from kube_efs.tunnels.reservations import PortRange
 from kube_efs.tunnels.sockets.detection import IdlePolicy
@@ -160,6 +167,9 @@ async def _options(settings: TunnelSettings, client: AsyncClient) -> TunnelOptio
         conf_path=settings.stunnel_conf_path,
         ca_file=settings.ca_file,
         system_ca_file=next(filter(Path.is_file, SYSTEM_CA_FILES), SYSTEM_CA_FILES[0]),
+        hashed_directories=await asyncio.to_thread(
+            find_hashed_directories, (settings.ca_file or AMAZON_CA_FILE, *SYSTEM_CA_FILES)
+        ),
         ca_directory=settings.ca_directory,
         state_dir=settings.state_dir,
         probe_interval_seconds=settings.probe_interval_seconds,

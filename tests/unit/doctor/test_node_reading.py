@@ -1,6 +1,7 @@
 """The files of a node: stunnel's configuration, the kernel log, mounts, SELinux."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,12 @@ def test_configuration_of_the_agent_is_parsed() -> None:
         )
         for one in services
     )
+
+
+def test_directory_of_authorities_stands_for_the_file_beside_it() -> None:
+    service = replace(_service("fs-11111111", 20490), hashed_ca_directory=_CA.with_name(f"{_CA.name}.d"))
+    (found,) = parse_configuration(render_configuration([service], connect_timeout_seconds=2))
+    assert found.ca_file == _CA
 
 
 def test_configuration_of_the_older_system_is_parsed() -> None:

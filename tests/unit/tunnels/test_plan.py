@@ -216,6 +216,27 @@ def test_authorities_of_a_tunnel_on_demand_are_those_of_its_region() -> None:
     assert tunnel.service.check_host == "fs-1.efs.us-iso-east-1.c2s.ic.gov"
 
 
+@pytest.mark.parametrize(
+    ("ca_file", "expected"),
+    [
+        pytest.param(None, Path(f"{AMAZON_CA_FILE}.d"), id="of the region"),
+        pytest.param("/ca/own.pem", None, id="of the volume, without a directory"),
+    ],
+)
+def test_directory_beside_the_authorities_is_used_if_it_exists(
+    ca_file: str | None, expected: Path | None
+) -> None:
+    options = replace(OPTIONS, hashed_directories=frozenset({Path(f"{AMAZON_CA_FILE}.d")}))
+    reservation = Reservation(spec=TunnelSpec(file_system_id=FS, ca_file=ca_file), port=22049)
+    certificate = CertificateFile(path=Path("/c.pem"), serial=1, not_after=datetime(2026, 1, 1, tzinfo=UTC))
+    on_demand = plan_on_demand_tunnel(reservation, certificate, TunnelTargets(), Reachability(), options)
+    (known,) = plan_config_map_tunnels(Served(document=KNOWN), Reachability(), options)
+    assert on_demand.service
+    assert on_demand.service.hashed_ca_directory == expected
+    assert known.service
+    assert known.service.hashed_ca_directory == Path(f"{AMAZON_CA_FILE}.d")
+
+
 class Stunnels:
     """Remembers the services; replaces the data planes."""
 

@@ -50,7 +50,7 @@ def _tunnel(name: str, section: _Section) -> ConfiguredTunnel | None:
         port=int(accept),
         addresses=tuple(one.rpartition(":")[0] for one in section.get("connect", ())),
         check_host=_last(section, "checkHost"),
-        ca_file=Path(_last(section, "CAfile")),
+        ca_file=Path(_last(section, "CAfile") or _last(section, "CApath").removesuffix(".d")),
     )
 
 

@@ -46,6 +46,7 @@ socket = r:TCP_KEEPCNT=3
 # sni: left out, stunnel would send the address of the first "connect", which RFC 6066 (3) forbids.
 # sessionResume: stunnel 5.68 keeps a session for each service and never frees it at a reload. It grows by
 # 16 KiB a service and reload until its limit of memory ends it and cuts every mount. New in 5.60.
+# CAfile or CApath: the older system has CAfile; ``authorities`` has the reason for CApath.
 # TIMEOUTidle: keepalive does not find a vanished mount target while data is on its way there; TCP tries for a
 # quarter of an hour. A client of NFS 4.1 renews its lease each minute, and it reconnects when it is wrong.
 # TIMEOUTconnect: the default of 10 s for each dead mount target is longer than mount(8) should wait.
@@ -61,7 +62,7 @@ TIMEOUTconnect = {connect_timeout}
 TIMEOUTbusy = 20
 TIMEOUTclose = 0
 TIMEOUTidle = 70
-CAfile = {ca_file}
+{authorities}
 {certificate}verifyChain = yes
 checkHost = {check_host}
 sni = {check_host}
@@ -92,6 +93,7 @@ def render_configuration(
 
 def _render_service(service: TunnelService, timeout: int) -> str:
     check_service(service)
+    hashed = service.hashed_ca_directory
     # stunnel splits at the last colon and cannot resolve an IPv6 address in brackets (tried with 5.68).
     connect = "\n".join(f"connect = {address}:{NFS_PORT}" for address in service.addresses)
     return _SERVICE.format(
@@ -99,7 +101,7 @@ def _render_service(service: TunnelService, timeout: int) -> str:
         port=service.port,
         connect=connect,
         connect_timeout=timeout,
-        ca_file=service.ca_file,
+        authorities=f"CApath = {hashed}" if hashed else f"CAfile = {service.ca_file}",
         check_host=service.check_host,
         certificate=_render_certificate(service.certificate) if service.certificate else "",
         delay="yes" if any(_is_own_name(service, address) for address in service.addresses) else "no",
@@ -137,6 +139,8 @@ def check_service(service: TunnelService) -> None:
     for address in service.addresses:
         _check_connect(service, address)
     check_path(service.ca_file, field=f"{service.name}.CAfile")
+    if service.hashed_ca_directory:
+        check_path(service.hashed_ca_directory, field=f"{service.name}.CApath")
     _check(
         _HOST,
         service.check_host,

@@ -162,6 +162,11 @@ def test_path_of_a_certificate_is_checked() -> None:
         render(replace(ON_DEMAND, certificate=forged))
 
 
+def test_directory_of_authorities_replaces_their_file() -> None:
+    text = render(replace(SERVICE, hashed_ca_directory=Path("/ca.d")))
+    assert text == render(SERVICE).replace("CAfile = /etc/amazon/efs/efs-utils.crt", "CApath = /ca.d")
+
+
 def test_order_of_services_does_not_matter() -> None:
     assert render(OTHER, SERVICE) == render(SERVICE, OTHER)
 
@@ -195,6 +200,9 @@ def test_fractions_of_a_second_are_rounded_up_for_stunnel(seconds: float, line: 
         pytest.param({"addresses": ("0.0.0.0",)}, "fs-1.connect", id="unspecified address"),
         pytest.param({"addresses": ("fe80::1%eth0",)}, "fs-1.connect", id="address with an interface"),
         pytest.param({"check_host": "a.b\nverifyChain = no"}, "fs-1.checkHost", id="invalid host"),
+        pytest.param(
+            {"hashed_ca_directory": Path("/ca.d\nverifyChain = no")}, "fs-1.CApath", id="forged directory"
+        ),
         pytest.param({"check_host": "*"}, "fs-1.checkHost", id="wildcard host"),
         pytest.param({"check_host": ""}, "fs-1.checkHost", id="no host"),
     ],
