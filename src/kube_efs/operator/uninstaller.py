@@ -10,7 +10,9 @@ removal, such as that of a file system that was created for a claim.
 Then the workloads are deleted one after the other: the controller, which creates and deletes volumes; the
 driver of the nodes, which mounts them; the tunnels, through which they are mounted. Each one needs the next
 until its last pod has ended. Each deletion is therefore a foreground deletion: the object exists until its
-pods have ended, and only then is the next one deleted. All other objects follow, the CSIDriver last.
+pods have ended, and only then is the next one deleted. The worker pods follow the controller. Without it,
+nothing else would delete one that waits for a node, and it could later remove a directory that another
+installation uses by then. All other objects follow, the CSIDriver last.
 
 The objects are found by the label of the operator. Nothing is rendered, so objects of an earlier version or
 of other settings are removed too.
@@ -19,11 +21,15 @@ Volumes, claims, StorageClasses, SharedVolumes and their definition, and everyth
 """
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final
 
+from lightkube.resources.core_v1 import Pod
 from lightkube.types import CascadeType
 
-from kube_efs.model.errors import KubeError
+from kube_efs.kube.errors import translated
+from kube_efs.model.errors import KubeError, KubeNotFound
+from kube_efs.model.names import WORKER_LABELS
 from kube_efs.operator.cluster_csi_driver import FORCE_UNINSTALL
 from kube_efs.operator.desired_objects import Component, component_of
 from kube_efs.operator.installer import RecordChange
@@ -64,6 +70,13 @@ class Uninstaller:
         workloads = [one for kind in sorted(WORKLOADS) for one in await self._list_installed(kind)]
         kept = {component_of(one) for one in workloads if not one["metadata"].get("deletionTimestamp")}
         removed = frozenset(_ORDER) - kept
+        workers = await self._delete_workers(workloads)
+        if workers and not forced:
+            waiting = (
+                f"the worker pods {describe_names(workers)} are ending; if the machine of one is permanently"
+                f" off, delete its Node, or set the annotation {FORCE_UNINSTALL} to true"
+            )
+            return Progress(waiting=waiting, removed=removed)
         # In each pass, also between two components: a pod may have started since the last one. When all
         # workloads are deleted, nothing that a pod needs is left to protect.
         if workloads and not forced:
@@ -103,6 +116,21 @@ class Uninstaller:
     async def _list_installed(self, kind: str) -> tuple[Manifest, ...]:
         namespace = KINDS[kind].namespace(self._namespace)
         return await self._objects.list(kind, labels=MANAGED_BY, namespace=namespace)
+
+    async def _delete_workers(self, workloads: Iterable[Manifest]) -> list[str]:
+        """Delete the worker pods that a removed controller has left; gives those that may still run."""
+        components = {component_of(one) for one in workloads}
+        # Without any workload, they are those of an installation that another tool has made.
+        if not components or Component.CONTROLLER in components:
+            return []
+        with translated("worker pods"):
+            found = self._objects.client.list(Pod, namespace=self._namespace, labels=dict(WORKER_LABELS))
+            pods = [one.metadata async for one in found if one.metadata]
+        for pod in pods:
+            if not pod.deletionTimestamp:
+                with suppress(KubeNotFound), translated(f"worker pod {pod.name}"):
+                    await self._objects.client.delete(Pod, pod.name or "", namespace=self._namespace)
+        return [pod.name or "" for pod in pods]
 
     async def _delete_all(self, kind: str) -> list[str]:
         """Delete what is installed of that kind; gives the errors of objects that cannot be deleted."""

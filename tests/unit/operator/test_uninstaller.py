@@ -5,9 +5,10 @@ from typing import cast
 import pytest
 from lightkube import AsyncClient
 from lightkube.resources.apps_v1 import Deployment
-from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim, Pod
+from lightkube.resources.core_v1 import Namespace, PersistentVolume, PersistentVolumeClaim, Pod
 from lightkube.types import PatchType
 
+from kube_efs.model.names import WORKER_LABELS
 from kube_efs.model.volumes import FINALIZER
 from kube_efs.operator.cluster_facts import InstallationFacts
 from kube_efs.operator.desired_objects import Component, ProcessSettings, desired_objects
@@ -136,3 +137,62 @@ async def test_volumes_that_the_controller_keeps_delay_no_removal(
     await leaving_volume(kube, policy, provisioner)
     progress = await uninstaller.step(forced=False)
     assert progress.removed == {Component.CONTROLLER}
+
+
+async def worker_pod(kube: AsyncClient, name: str, namespace: str = "default", **spec: object) -> None:
+    pod = {
+        "metadata": {"name": name, "namespace": namespace, "labels": dict(WORKER_LABELS)},
+        "spec": {"containers": [{"name": "c", "image": "example.com/c"}], **spec},
+    }
+    await kube.create(cast("Pod", Pod.from_dict(pod)))
+
+
+async def names_of_pods(kube: AsyncClient) -> set[str]:
+    return {str(one.metadata.name) async for one in kube.list(Pod, namespace="*") if one.metadata}
+
+
+async def controller_is_gone(kube: AsyncClient, uninstaller: Uninstaller) -> None:
+    progress = await uninstaller.step(forced=False)
+    assert progress.removed == {Component.CONTROLLER}
+    async for one in kube.list(Deployment, namespace="*"):
+        assert one.metadata
+        without = {"metadata": {"finalizers": None}}
+        name, namespace = str(one.metadata.name), one.metadata.namespace
+        await kube.patch(Deployment, name, without, namespace=namespace, patch_type=PatchType.MERGE)
+
+
+async def test_worker_pods_are_removed_after_the_controller(kube: AsyncClient) -> None:
+    """One that waits for a node could later remove the directory of a volume of another installation."""
+    uninstaller = await uninstaller_of(kube)
+    await worker_pod(kube, "efs-worker-clean-1")
+    await kube.create(cast("Namespace", Namespace.from_dict({"metadata": {"name": "other"}})))
+    await worker_pod(kube, "efs-worker-clean-2", namespace="other")
+    await uninstaller.step(forced=False)
+    assert "efs-worker-clean-1" in await names_of_pods(kube), "the controller still needs its result"
+
+    await controller_is_gone(kube, uninstaller)
+    progress = await uninstaller.step(forced=False)
+    assert progress.waiting.startswith("the worker pods efs-worker-clean-1 are ending; if the machine")
+    assert progress.removed == {Component.CONTROLLER}
+    assert await names_of_pods(kube) == {"efs-worker-clean-2"}
+    progress = await uninstaller.step(forced=False)
+    assert progress.removed == {Component.CONTROLLER, Component.NODE}
+
+
+async def test_driver_stays_until_worker_pods_have_ended_unless_forced(kube: AsyncClient) -> None:
+    """A worker that still writes needs its tunnel; that of a dead node may never end."""
+    uninstaller = await uninstaller_of(kube)
+    await controller_is_gone(kube, uninstaller)
+    await worker_pod(kube, "efs-worker-clean-1", nodeName="dead")
+    for _ in range(2):
+        progress = await uninstaller.step(forced=False)
+        assert progress.waiting.startswith("the worker pods efs-worker-clean-1 are ending")
+    progress = await uninstaller.step(forced=True)
+    assert progress.removed == {Component.CONTROLLER, Component.NODE}
+
+
+async def test_worker_pods_of_an_installation_of_another_tool_stay(kube: AsyncClient) -> None:
+    uninstaller = Uninstaller(ObjectClient(kube), "default", lambda _reference, _change: None)
+    await worker_pod(kube, "efs-worker-clean-1")
+    assert (await uninstaller.step(forced=False)).done
+    assert await names_of_pods(kube) == {"efs-worker-clean-1"}
