@@ -105,6 +105,7 @@ class MigrationStore:
             target=new if forward else old,
             users=await self._users(migration) if claim else (),
             recorded=claim is not None and same_claim(plain_claim(claim), journal.claim),
+            policies_recorded=_policies(journal) == _policies(migration.journal),
         )
         return Look(seen=seen, journal=journal)
 
@@ -158,7 +159,7 @@ class MigrationStore:
         await self._patch_volume(volume, {"spec": {"persistentVolumeReclaimPolicy": str(policy)}})
 
     async def _record(self, migration: Migration, look: Look) -> None:
-        """Record the current claim, but keep its first class, which a rollback needs."""
+        """Record the current claim, but keep its first class, which a rollback needs; and the policies."""
         body = await self._claim(migration)
         csi = next((one for one in (look.seen.source, look.seen.target) if one and one.csi), None)
         if body is None or csi is None:
@@ -166,7 +167,7 @@ class MigrationStore:
         first_class = look.journal.claim["spec"].get("storageClassName", "")
         claim = plain_claim(body)
         spec = {**claim["spec"], "storageClassName": first_class}
-        text = write_journal(replace(look.journal, claim={**claim, "spec": spec}))
+        text = write_journal(replace(migration.journal, claim={**claim, "spec": spec}))
         await self._patch_volume(csi, {"metadata": {"annotations": {ANNOTATION: text}}})
 
     async def _remove_claim(self, migration: Migration, seen: Seen) -> None:
@@ -188,6 +189,10 @@ class MigrationStore:
         guarded = {**patch, "metadata": {"uid": volume.uid, **patch.get("metadata", {})}}
         with translated(f"volume {volume.name}"):
             await self._client.patch(VolumeManifest, volume.name, guarded, patch_type=PatchType.MERGE)
+
+
+def _policies(journal: Journal) -> tuple[ReclaimPolicy, ReclaimPolicy]:
+    return journal.policy, journal.nfs_policy
 
 
 def _key(body: Mapping[str, Any]) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from kube_efs.migration.journal import ANNOTATION, Journal, read_journal
 from kube_efs.migration.manifests import Manifest, claim_with, kept_volume, plain_claim, plain_volume
 from kube_efs.migration.steps import Move
 from kube_efs.migration.translating import Translation, csi_name, translate
+from kube_efs.model.claims import ReclaimPolicy
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.targets import TunnelTargets
 from kube_efs.model.errors import InvalidValue, KubeEfsError
@@ -57,7 +58,10 @@ class MigrationState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migration:
-    """The two volumes of a claim; ``csi_volume`` is created if it does not exist."""
+    """The two volumes of a claim; ``csi_volume`` is created if it does not exist.
+
+    ``source_policy`` is the reclaim policy of the source when this was planned.
+    """
 
     namespace: str
     claim: str
@@ -65,6 +69,7 @@ class Migration:
     csi: str
     place: str
     direction: Direction
+    source_policy: ReclaimPolicy
     journal: Journal
     csi_volume: Manifest
     notes: tuple[str, ...] = ()
@@ -78,6 +83,7 @@ class Migration:
             claim=self.claim,
             source=self.nfs if forward else self.csi,
             target=self.csi if forward else self.nfs,
+            source_policy=self.source_policy,
             policy=self.journal.policy if forward else self.journal.nfs_policy,
         )
 
@@ -131,12 +137,25 @@ def _begun(
         try:
             journal = read_journal(note, volume=volume.name)
             first_class = journal.claim["spec"].get("storageClassName", "")
-            is_open = direction is Direction.BACK or journal.volume["metadata"]["name"] in names
+            has_nfs_volume = journal.volume["metadata"]["name"] in names
+            is_open = direction is Direction.BACK or has_nfs_volume
+            if not has_nfs_volume:
+                journal = _with_chosen_policy(journal, volume)
             if is_open and selection.has(volume, volume.storage_class, first_class):
                 yield _continued(volume, body, journal, state, direction)
         except InvalidValue as error:
             if selection.has(volume, volume.storage_class):
                 yield _refusal(volume, error)
+
+
+def _with_chosen_policy(journal: Journal, volume: Volume) -> Journal:
+    """With Retain, if somebody has chosen it for the CSI volume since it was migrated.
+
+    Without its NFS volume, a migration is complete, and has set the policy in the journal.
+    """
+    if not (journal.policy is ReclaimPolicy.DELETE and volume.reclaim_policy is ReclaimPolicy.RETAIN):
+        return journal
+    return replace(journal, policy=ReclaimPolicy.RETAIN, volume=kept_volume(journal.volume))
 
 
 def _continued(
@@ -161,6 +180,7 @@ def _continued(
         csi=volume.name,
         place=str(location or ""),
         direction=direction,
+        source_policy=volume.reclaim_policy if direction is Direction.BACK else journal.nfs_policy,
         journal=journal,
         # It may be about to go, by a way back that was interrupted, and then has to be recreated.
         csi_volume=kept_volume(plain_volume(body)),
@@ -242,6 +262,7 @@ def _first(
         csi=csi_name(volume.name),
         place=str(location),
         direction=Direction.FORWARD,
+        source_policy=volume.reclaim_policy,
         journal=Journal(claim=claim, volume=body, policy=made.policy),
         csi_volume=made.manifest,
         notes=made.notes,

@@ -20,7 +20,7 @@ class MigrationStep(StrEnum):
 
     MAKE_TARGET = "create the new volume, reserved for the claim"
     KEEP_SOURCE = "set the old volume to Retain"
-    RECORD = "record the claim"
+    RECORD = "record the claim and its reclaim policy"
     REOPEN_TARGET = "make the new volume available again"
     REMOVE_CLAIM = "delete the claim"
     MAKE_CLAIM = "recreate the claim with the new volume"
@@ -37,24 +37,33 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """The migration of a claim; ``policy`` is the final reclaim policy of the target."""
+    """The migration of a claim.
+
+    ``policy`` is the final reclaim policy of the target. It was chosen when the source had ``source_policy``.
+    """
 
     namespace: str
     claim: str
     source: str
     target: str
+    source_policy: ReclaimPolicy
     policy: ReclaimPolicy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """The current objects; ``recorded``: whether the claim can be recreated unchanged."""
+    """The current objects.
+
+    ``recorded``: whether the claim can be recreated unchanged. ``policies_recorded``: whether a later run can
+    find the final policy.
+    """
 
     claim: Claim | None = None
     source: Volume | None = None
     target: Volume | None = None
     users: tuple[str, ...] = ()
     recorded: bool = False
+    policies_recorded: bool = True
 
 
 def decide(move: Move, seen: Seen) -> MigrationStep | Wait | None:
@@ -93,7 +102,12 @@ def _leaving(move: Move, seen: Seen, claim: Claim) -> MigrationStep | Wait:
             "is in use", field=f"claim {claim.key}", value=", ".join(seen.users), remedy="end these pods"
         )
     if target is None:
-        return MigrationStep.MAKE_TARGET
+        # The plan may be hours old. Somebody who has chosen Retain since would lose the data with the claim.
+        if source.reclaim_policy is not move.source_policy:
+            problem = f"has volume {move.source}, whose reclaim policy was changed to {source.reclaim_policy}"
+            raise _refused(move, problem, "run the same command again")
+        # Before the target exists: later, both volumes have Retain, and nobody could tell who has chosen it.
+        return MigrationStep.MAKE_TARGET if seen.policies_recorded else MigrationStep.RECORD
     _refuse_leaving(move, target)
     if source.reclaim_policy is not ReclaimPolicy.RETAIN:
         return MigrationStep.KEEP_SOURCE

@@ -208,6 +208,28 @@ async def test_migration_killed_at_any_step_is_completed_by_the_next(
     await asyncio.gather(*(try_one(steps) for steps in range(1, 7)))
 
 
+async def test_policy_that_was_chosen_after_the_migration_stays_after_the_way_back(
+    sites: Callable[[str], Site],
+) -> None:
+    """Else a deletion of the claim would remove the data that an administrator has protected."""
+
+    async def try_one(steps: int | None, onwards: Direction) -> None:
+        site = sites(f"kept-{steps or 0}-{onwards.name.lower()}")
+        await site.make()
+        await site.move(FORWARD)
+        retain = {"spec": {"persistentVolumeReclaimPolicy": "Retain"}}
+        await site.client.patch(PersistentVolume, f"{site.nfs}-csi", retain, patch_type=PatchType.MERGE)
+        with suppress(KilledError):
+            await site.move(BACK, KilledStore(site.client, after=steps))
+        await site.move(onwards)
+        (volume,) = (await site.volumes()).values()
+        assert (volume.csi is None) is (onwards is BACK)
+        assert volume.reclaim_policy is ReclaimPolicy.RETAIN
+
+    ways = [(None, BACK), *((steps, onwards) for steps in range(1, 6) for onwards in (FORWARD, BACK))]
+    await asyncio.gather(*(try_one(*way) for way in ways))
+
+
 async def test_claim_in_use_is_not_changed_until_its_pod_is_deleted(
     sites: Callable[[str], Site],
 ) -> None:

@@ -41,6 +41,7 @@ MIGRATION = Migration(
     csi="old-csi",
     place="fs-1:/team/data",
     direction=Direction.FORWARD,
+    source_policy=ReclaimPolicy.DELETE,
     journal=Journal(
         claim={"metadata": {}, "spec": {}},
         volume={"metadata": {"name": "old"}, "spec": {"persistentVolumeReclaimPolicy": "Delete"}},

@@ -13,7 +13,8 @@ from kube_efs.model.claims import Claim, ClaimPhase, ReclaimPolicy
 from kube_efs.model.efs.ids import ClaimUid
 from kube_efs.model.volumes import FINALIZER, ClaimReference, Volume, VolumePhase
 
-MOVE = Move(namespace="team", claim="data", source="old", target="new", policy=ReclaimPolicy.DELETE)
+DELETE = ReclaimPolicy.DELETE
+MOVE = Move(namespace="team", claim="data", source="old", target="new", source_policy=DELETE, policy=DELETE)
 FIRST = ClaimUid("first")
 
 
@@ -45,6 +46,11 @@ STALE = _volume("new", ClaimUid("gone"), phase="Released")
     ("seen", "expected"),
     [
         pytest.param(Seen(claim=_claim(), source=OLD), MigrationStep.MAKE_TARGET, id="not started"),
+        pytest.param(
+            Seen(claim=_claim(), source=OLD, policies_recorded=False),
+            MigrationStep.RECORD,
+            id="another policy was chosen",
+        ),
         pytest.param(
             Seen(claim=_claim(), source=OLD, target=RESERVED), MigrationStep.KEEP_SOURCE, id="target exists"
         ),
@@ -183,6 +189,11 @@ def test_migration_waits_for_kubernetes(seen: Seen, about: str) -> None:
             id="target is being deleted",
         ),
         pytest.param(Seen(claim=_claim(), target=RESERVED), "has lost its volume", id="source is deleted"),
+        pytest.param(
+            Seen(claim=_claim(), source=KEPT),
+            "has volume old, whose reclaim policy was changed to Retain",
+            id="retained since the plan",
+        ),
     ],
 )
 def test_foreign_changes_are_refused(seen: Seen, about: str) -> None:
@@ -302,7 +313,7 @@ class World:
                 self.edits += 1
 
 
-BACK = Move(namespace="team", claim="data", source="new", target="old", policy=ReclaimPolicy.DELETE)
+BACK = replace(MOVE, source="new", target="old")
 ACTIONS = st.sampled_from(["forward", "back", "kubernetes", "pod", "no pod", "edit"])
 
 

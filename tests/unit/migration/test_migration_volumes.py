@@ -125,19 +125,21 @@ def _migrated(**changes: Any) -> Migration:
 
 
 def _begun(migration: Migration) -> dict[str, Any]:
-    """The CSI volume as the API server returns it."""
+    """The CSI volume as the API server returns it at the end of the migration."""
     made = dict(migration.csi_volume)
     claim = {**made["spec"]["claimRef"], "uid": UID}
+    policy = str(migration.journal.policy)
     return {
         **made,
         "metadata": {**made["metadata"], "uid": "csi"},
-        "spec": {**made["spec"], "claimRef": claim},
+        "spec": {**made["spec"], "claimRef": claim, "persistentVolumeReclaimPolicy": policy},
         "status": {"phase": "Bound"},
     }
 
 
 def test_tunnel_volume_becomes_a_csi_volume_of_the_same_directory() -> None:
     made = _migrated().csi_volume
+    assert _migrated().move.source_policy is ReclaimPolicy.DELETE
     assert made["metadata"]["name"] == "old-csi"
     assert made["metadata"]["labels"] == {"volume_name": "data"}
     assert made["metadata"]["finalizers"] == [FINALIZER]
