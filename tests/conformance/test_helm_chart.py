@@ -439,6 +439,15 @@ async def test_release_of_the_aws_driver_is_upgraded_as_documented(
     values = tmp_path / "values.yaml"
     values.write_text(yaml.safe_dump(mine))
 
+    # Helm would delete the pods that hold the tunnels, with their DaemonSet.
+    command = ("upgrade", "aws-efs-csi-driver", str(CHART), "-n", "kube-system", "-f", str(values))
+    for names in ("aws-efs-csi-driver", "kube-efs"):
+        answer = await helm(*command, "--set", f"names={names}", kubeconfig=kubectl.kubeconfig)
+        assert answer.status != 0
+        assert "kubectl delete daemonset -n kube-system efs-csi-node --cascade=orphan" in answer.errors
+    installed = await kubectl("get", "deployment,daemonset", "-n", "kube-system", "-o", "name")
+    assert {*installed.split()} == {"deployment.apps/efs-csi-controller", "daemonset.apps/efs-csi-node"}
+
     for command in _documented()[3:]:
         program, *arguments = command.text.replace("values.yaml", str(values)).split()
         if program == "helm":

@@ -109,11 +109,21 @@ _CONTEXT: Final = Context(
 _ALL_NAMES: Final = {
     one.value: {**_names_of(one), "storage_class": one.names.storage_class} for one in NameSet
 }
-# Helm would delete the objects with the previous names, and so end all tunnels at once.
+# Helm would delete the objects with the previous names, and so end all tunnels at once. In a release of the
+# AWS driver, it would delete the DaemonSet with the pods that hold the tunnels, or, with the names of that
+# driver, stop half-way, because a selector cannot be changed.
 _CHECK: Final = """\
 {{- range $set, $names := (include "kube-efs.all-names" $ | fromJson) }}
 {{- if and (ne $set NAME_SET) (lookup "apps/v1" "DaemonSet" $.Release.Namespace $names.tunnel) }}
 {{- fail (printf "names %q: the namespace has other names in use; set names: %s" NAME_SET $set) }}
+{{- end }}
+{{- end }}
+{{- with (lookup "apps/v1" "DaemonSet" $.Release.Namespace "efs-csi-node") }}
+{{- $release := dig "metadata" "annotations" "meta.helm.sh/release-name" "" . }}
+{{- $app := dig "spec" "selector" "matchLabels" "app" "" . }}
+{{- if and (eq $release $.Release.Name) (eq $app "efs-csi-node") }}
+{{- $keeping := printf "kubectl delete daemonset -n %s efs-csi-node --cascade=orphan" $.Release.Namespace }}
+{{- fail (printf "the pods of the AWS driver hold the tunnels of mounted volumes; keep them: %s" $keeping) }}
 {{- end }}
 {{- end }}
 """.replace("NAME_SET", f"{_NAMES}.name_set")
