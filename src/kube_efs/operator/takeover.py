@@ -18,9 +18,10 @@ pass until nothing is left:
 6. When no older pod is left, the objects that only those pods needed are deleted.
 
 A tenant can create a Deployment, a DaemonSet or a pod with any name and labels. These are therefore older
-drivers only in a namespace in which an administrator or OLM has installed one: that of this operator, and
-those whose service accounts of the older systems have a ClusterRoleBinding. Only pods in the operator's own
-namespace are deleted.
+drivers only in namespaces of administrators: that of this operator, the usual ones of drivers, and those
+whose service accounts of the older systems have a ClusterRoleBinding. Only pods in the operator's own
+namespace are deleted. Those of other namespaces are waited for, because the AWS driver refuses volumes with
+tokens of pods.
 """
 
 from collections.abc import Awaitable, Collection, Iterable, Sequence
@@ -32,13 +33,14 @@ from lightkube.types import CascadeType
 
 from kube_efs.kube.errors import translated
 from kube_efs.model.errors import KubeConflict, KubeDenied, KubeError, KubeInvalid, KubeNotFound
+from kube_efs.model.names import AWS_EFS_CSI_DRIVER, OPERATOR_NAMESPACES
 from kube_efs.model.volumes import DRIVER
 from kube_efs.operator.cluster_csi_driver import FORCE_TAKEOVER
 from kube_efs.operator.kinds import KINDS, ObjectReference, has_labels, is_part_of_kube_efs, reference_of
 from kube_efs.operator.manifests import Manifest
 from kube_efs.operator.object_client import ObjectClient
 from kube_efs.operator.progress import Progress
-from kube_efs.operator.volumes_in_use import UseOfVolume, describe_pods, find_volume_uses
+from kube_efs.operator.volumes_in_use import UseOfVolume, describe_names, describe_pods, find_volume_uses
 
 log = structlog.get_logger(__name__)
 
@@ -63,6 +65,8 @@ _ACCOUNTS: Final = frozenset(
 )
 # The chart of the AWS driver binds these roles, also to accounts with other names.
 _CLUSTER_ROLES: Final = frozenset({"efs-csi-external-provisioner-role", "efs-csi-node-role"})
+# Where drivers usually are, and only administrators can create pods.
+_NAMESPACES: Final = frozenset({AWS_EFS_CSI_DRIVER.namespace, *OPERATOR_NAMESPACES})
 # Only the older pods needed these objects. Those of aws-efs-operator have its label.
 _LABELED: Final = (("ServiceAccount", "efs-csi-sa"), ("SecurityContextConstraints", "efs-csi-scc"))
 # A binding proves whose it is by its subject, an account of the installation's namespace.
@@ -141,46 +145,57 @@ class Takeover:
         does not stop the others, and its error is part of the progress. Raises KubeError only if the new
         driver must not be installed: another one may be active.
         """
-        blocked = await self._find_manager()
+        namespaces = await self._list_namespaces()
+        blocked = await self._find_manager(namespaces)
         if blocked:
             return Progress(blocked=blocked)
         errors = Errors()
         await self._remove_owner_references(errors)
         await self._delete_workloads()
         await self._delete_shared_names(errors)
-        pods = await self._list_pods()
-        if not pods:
+        found = await self._list_pods(namespaces)
+        if not found:
             await self._delete_remaining_objects(errors)
             return Progress(errors=errors.texts)
+        pods = [one for one in found if one.metadata and one.metadata.namespace == self._namespace]
         # Tunnel volumes do not count: their mounts do not depend on the older pods.
         uses = () if forced else await find_volume_uses(self._objects.client)
         unused, waiting = select_pods(pods, [use for use in uses if use.by_driver])
-        if _is_ready_elsewhere(node_daemon_set, older_pods=len(pods)):
+        if _is_ready_elsewhere(node_daemon_set, older_pods=len(found)):
             for pod in unused:
                 # One at a time. The next one follows only a refusal: after any other error, such as a lost
                 # answer, this pod may be deleted.
                 if not isinstance(await errors.collect(self._delete_pod(pod)), _REFUSALS):
                     break
-        waiting = waiting or f"{len(pods)} nodes still have the older driver"
-        return Progress(waiting=waiting, errors=errors.texts)
+        others = sorted(
+            f"{one.metadata.namespace}/{one.metadata.name}"
+            for one in found
+            if one.metadata and one.metadata.namespace != self._namespace
+        )
+        reasons = [waiting or f"{len(pods)} nodes still have the older driver"] if pods else []
+        if others:
+            reasons.append(
+                "this operator does not delete older pods of other namespaces: drain the nodes of"
+                f" {describe_names(others)}, then delete these pods"
+            )
+        return Progress(waiting="; ".join(reasons), errors=errors.texts)
 
     async def _list_namespaces(self) -> frozenset[str]:
-        """Where an administrator or OLM has installed an older driver, and the operator's own namespace."""
+        """The namespaces in which an older driver can only be that of an administrator or of OLM."""
         installed = {
             subject.get("namespace", "")
             for binding in await self._objects.list("ClusterRoleBinding")
             for subject in binding.get("subjects") or ()
             if subject["name"] in _ACCOUNTS or binding["roleRef"]["name"] in _CLUSTER_ROLES
         }
-        return frozenset({self._namespace, *installed})
+        return frozenset({self._namespace, *_NAMESPACES, *installed})
 
     async def _list_workloads(self, kind: str, name: str, namespaces: Collection[str]) -> list[Manifest]:
         found = await self._objects.list(kind, name=name)
         return [one for one in found if one["metadata"]["namespace"] in namespaces]
 
-    async def _find_manager(self) -> str:
+    async def _find_manager(self, namespaces: Collection[str]) -> str:
         """What manages the older driver, and the remedy; empty if nothing does."""
-        namespaces = await self._list_namespaces()
         for name in _OPERATORS:
             for found in await self._list_workloads("Deployment", name, namespaces):
                 if found["spec"].get("replicas") != 0:
@@ -242,13 +257,11 @@ class Takeover:
         if found is not None and selector.get("app") == app:
             await self._delete(found)
 
-    async def _list_pods(self) -> tuple[Pod, ...]:
-        found: list[Pod] = []
-        for name in _DAEMON_SETS:
-            with translated("pods of older drivers"):
-                listing = self._objects.client.list(Pod, namespace=self._namespace, labels={"app": name})
-                found += [pod async for pod in listing if _is_older_driver(pod)]
-        return tuple(found)
+    async def _list_pods(self, namespaces: Collection[str]) -> tuple[Pod, ...]:
+        with translated("pods of older drivers"):
+            listing = self._objects.client.list(Pod, namespace="*", labels={"app": _DAEMON_SETS})
+            found = [pod async for pod in listing if _is_older_driver(pod)]
+        return tuple(one for one in found if one.metadata and one.metadata.namespace in namespaces)
 
     async def _delete_pod(self, pod: Pod) -> None:
         assert pod.metadata  # noqa: S101 - every pod that was listed has it

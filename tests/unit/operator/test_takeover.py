@@ -16,6 +16,7 @@ from lightkube.resources.core_v1 import (
     Pod,
     ServiceAccount,
 )
+from lightkube.resources.rbac_authorization_v1 import ClusterRoleBinding
 from lightkube.types import CascadeType
 
 from kube_efs.model.errors import KubeDenied, KubeUnavailable
@@ -245,9 +246,9 @@ async def test_object_that_cannot_be_deleted_does_not_keep_the_others(objects: D
     assert (await takeover.step(forced=False, node_daemon_set=None)).done
 
 
-def older_pod(name: str, *, node: str = "a", account: str = "efs-csi-sa") -> Pod:
+def older_pod(name: str, *, node: str = "a", account: str = "efs-csi-sa", namespace: str = "default") -> Pod:
     body = {
-        "metadata": {"name": name, "namespace": "default", "labels": {"app": "efs-csi-node"}},
+        "metadata": {"name": name, "namespace": namespace, "labels": {"app": "efs-csi-node"}},
         "spec": {
             "nodeName": node,
             "serviceAccountName": account,
@@ -257,8 +258,8 @@ def older_pod(name: str, *, node: str = "a", account: str = "efs-csi-sa") -> Pod
     return cast("Pod", Pod.from_dict(body))
 
 
-async def create_account(kube: AsyncClient, name: str) -> None:
-    await kube.create(ServiceAccount(metadata=ObjectMeta(name=name, namespace="default")))
+async def create_account(kube: AsyncClient, name: str, namespace: str = "default") -> None:
+    await kube.create(ServiceAccount(metadata=ObjectMeta(name=name, namespace=namespace)))
 
 
 @pytest.mark.parametrize(
@@ -278,6 +279,36 @@ async def test_older_pods_are_recognised_by_their_account(
     await kube.patch(Pod.Status, "p", {"status": {"phase": phase}}, namespace="default")
     progress = await Takeover(ObjectClient(kube), "default").step(forced=False, node_daemon_set=None)
     assert bool(progress.waiting) is is_older
+
+
+@pytest.mark.parametrize(
+    ("namespace", "is_older"),
+    [
+        pytest.param("kube-system", True, id="where the AWS driver usually is"),
+        pytest.param("storage", True, id="where an administrator has bound its role"),
+        pytest.param("team", False, id="a tenant's"),
+    ],
+)
+async def test_pods_of_the_aws_driver_in_other_namespaces_are_waited_for_and_stay(
+    kube: AsyncClient, namespace: str, is_older: bool
+) -> None:
+    """Their DaemonSet was deleted without them. While they run, the driver must not get tokens of pods."""
+    for name in ("storage", "team"):
+        await kube.create(Namespace(metadata=ObjectMeta(name=name)))
+    account = {"kind": "ServiceAccount", "name": "custom", "namespace": "storage"}
+    role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "efs-csi-node-role"}
+    binding = {"metadata": {"name": "efs-csi-node-binding"}, "roleRef": role, "subjects": [account]}
+    await kube.create(cast("ClusterRoleBinding", ClusterRoleBinding.from_dict(binding)))
+    await create_account(kube, "efs-csi-node-sa", namespace)
+    await kube.create(older_pod("old", account="efs-csi-node-sa", namespace=namespace))
+
+    daemon_set = {"status": {"desiredNumberScheduled": 2, "numberReady": 1}}
+    progress = await Takeover(ObjectClient(kube), "default").step(forced=True, node_daemon_set=daemon_set)
+    assert progress.waiting == is_older * (
+        "this operator does not delete older pods of other namespaces: drain the nodes of"
+        f" {namespace}/old, then delete these pods"
+    )
+    assert await kube.get(Pod, "old", namespace=namespace)
 
 
 @pytest.mark.parametrize(
