@@ -506,7 +506,8 @@ async def test_objects_of_strangers_with_the_names_of_older_drivers_are_not_chan
     before = await _uids(cluster, kinds)
     await _install(cluster)
     await cluster.condition("OlderDriverInUse", status=False)
-    assert await _uids(cluster, kinds) == before
+    # Kubernetes may have created more pods of theirs meanwhile.
+    assert before <= await _uids(cluster, kinds)
     await cluster.kubectl("delete", "-f", "-", stdin=text.replace("{namespace}", NAMESPACE))
 
 
