@@ -90,6 +90,8 @@ from kube_efs.telemetry.metrics import OperatorMetrics
 
 # After a conflict; while pods start or end; and while the operator waits for users.
 _CONFLICT_SECONDS: Final = 0.2
+# More in succession have another cause, such as a webhook or a watch that shows nothing: an error, as others.
+_CONFLICTS_MAX: Final = 10
 _ROLLOUT_SECONDS: Final = 2.0
 _USERS_SECONDS: Final = 15.0
 # The CSIDriver also depends on the takeover.
@@ -130,6 +132,7 @@ class Reconciler:
         self._causes: dict[Component, str] = {}
         self._blocked = ""
         self._log_level = ""
+        self._conflicts = 0
 
     async def reconcile(self, *, full: bool = False) -> float:
         """One pass. Returns the seconds after which the next one must start; raises KubeError.
@@ -152,15 +155,17 @@ class Reconciler:
         self._set_log_level(driver)
         try:
             seconds = await self._reconcile(driver)
-        except KubeConflict:
-            # The resource changed while we acted on it. The watch shows the change soon.
-            return _CONFLICT_SECONDS
         except KubeError as error:
+            if isinstance(error, KubeConflict) and self._conflicts < _CONFLICTS_MAX:
+                # The resource changed while we acted on it. The watch shows the change soon.
+                self._conflicts += 1
+                return _CONFLICT_SECONDS
             self._metrics.degraded.set(1)
             # Never into the status of a driver that the operator of another namespace manages.
             if driver.operator_namespace in {"", self._settings.namespace}:
                 await self._write_status(driver, failed_conditions(str(error)))
             raise
+        self._conflicts = 0
         return min(seconds, self._settings.resync_seconds)
 
     async def _reconcile(self, driver: DriverResource) -> float:

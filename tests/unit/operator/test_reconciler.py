@@ -9,6 +9,7 @@ from lightkube import AsyncClient
 from prometheus_client import CollectorRegistry
 
 from kube_efs.kube.events import EventRecorder
+from kube_efs.model.errors import KubeConflict
 from kube_efs.model.names import NEW_INSTALLATION
 from kube_efs.operator.events import COMPONENT, OperatorEvents
 from kube_efs.operator.object_cache import ObjectCache
@@ -86,6 +87,25 @@ async def test_deleted_trusted_ca_counts_only_where_nobody_writes_it_again(
     cache.trusted_ca_version = "b"
     facts, _ = await reconciler._observe()
     assert facts.trusted_ca_version == "b"
+
+
+async def test_conflicts_that_do_not_end_are_reported(client_of: Callable[..., AsyncClient]) -> None:
+    """Else the operator would repeat a pass five times in a second forever, and tell nobody."""
+
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        code = 409 if request.method == "PATCH" else 404
+        return httpx2.Response(code, json={"kind": "Status", "status": "Failure", "code": code})
+
+    reconciler, cache = _reconciler(client_of(answer), Platform.KUBERNETES)
+    spec = {"managementState": "Unmanaged"}
+    cache.driver = {"metadata": {"name": "efs.csi.aws.com", "uid": "1", "resourceVersion": "1"}, "spec": spec}
+    for _ in range(10):
+        assert await reconciler.reconcile() < 1
+    with pytest.raises(KubeConflict, match="status of ClusterCSIDriver"):
+        await reconciler.reconcile()
+
+    cache.driver = None
+    await reconciler.reconcile()
 
 
 def _reconciler(client: AsyncClient, platform: Platform) -> tuple[Reconciler, ObjectCache]:
