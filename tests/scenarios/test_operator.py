@@ -380,9 +380,21 @@ async def test_driver_of_the_supported_operator_is_taken_over_by_force(
     await cluster.becomes(
         "DaemonSet", "aws-efs-csi-driver-node", lambda one: one["status"]["numberReady"] == 2
     )
+    older = ("deployment", "aws-efs-csi-driver-controller", "-n", NAMESPACE)
+    held = json.dumps({"metadata": {"finalizers": ["example.com/held"]}})
+    await cluster.kubectl("patch", *older, "--type=merge", "-p", held)
     async with _using_volume(cluster):
         await cluster.ask(managementState="Managed")
+        # Two controllers must not work at the same time, so the new one waits for the end of the older one.
+        await cluster.condition(
+            "AWSEFSDriverControllerServiceControllerProgressing",
+            status=True,
+            text="the pods of Deployment storage/aws-efs-csi-driver-controller are ending",
+        )
         await cluster.condition("OlderDriverInUse", status=True, text="node first")
+        assert await cluster.get("Deployment", "efs-manager") is None
+        assert await cluster.get("DaemonSet", "efs-stunnel")
+        await cluster.kubectl("patch", *older, "--type=merge", "-p", _NO_FINALIZERS)
         await cluster.annotate(**{FORCE_TAKEOVER: "true"})
         await cluster.condition("OlderDriverInUse", status=False)
         await cluster.condition("Available", status=True)

@@ -145,6 +145,12 @@ def describe_finalizers(manifest: Manifest) -> str:
     return f"remove the finalizers {', '.join(others)} if nothing else does" if others else ""
 
 
+def describe_ending(workload: Manifest) -> str:
+    """What the deletion of a Deployment or DaemonSet waits for."""
+    ending = f"the pods of {reference_of(workload)} are ending"
+    return "; ".join(filter(None, (ending, describe_finalizers(workload))))
+
+
 def has_labels(manifest: Manifest, labels: Mapping[str, str]) -> bool:
     """Whether an object has all these labels."""
     return labels.items() <= (manifest["metadata"].get("labels") or {}).items()

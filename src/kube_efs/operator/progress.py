@@ -17,19 +17,21 @@ class Progress:
     """How far a takeover or an uninstallation is; a text is empty if it does not apply.
 
     ``blocked`` is the reason why the operator changes nothing until a user or an administrator acts.
-    ``waiting`` is what it waits for. ``errors`` are those of single objects, which stop nothing else.
+    ``waiting`` is what it waits for. ``controller`` is what only the new controller waits for. ``errors`` are
+    those of single objects, which stop nothing else.
     ``removed`` are the components whose workloads are deleted, or are being deleted.
     """
 
     blocked: str = ""
     waiting: str = ""
+    controller: str = ""
     errors: tuple[str, ...] = ()
     removed: frozenset[str] = frozenset()
 
     @property
     def done(self) -> bool:
         """Whether nothing is left to do."""
-        return not (self.blocked or self.waiting or self.errors)
+        return not (self.blocked or self.waiting or self.controller or self.errors)
 
 
 def is_available(workload: Manifest) -> bool:

@@ -125,7 +125,7 @@ class Reconciler:
         self._others = OtherOperators(objects, settings.namespace)
         self._other_operator = ""
         self._takeover_done = False
-        self._older_pods = ""
+        self._last_takeover = Progress()
         self._nodes = NodeCounts(ready=0, existing=0)
         self._recounts_nodes = True
         self._facts: InstallationFacts | None = None
@@ -251,9 +251,13 @@ class Reconciler:
         elif not knows_older_pods:
             # Whether it may request tokens depends on these pods, so it stays as it is.
             desired = tuple(one for one in desired if one["kind"] != "CSIDriver")
+        if takeover.controller:
+            desired = tuple(one for one in desired if component_of(one) is not Component.CONTROLLER)
         driver = await self._announce(driver, await self._installer.find_replacements(desired))
         result = await self._installer.install(desired)
         await self._installer.remove(unrequested_objects(self._processes, options), result)
+        if takeover.controller:
+            result.waiting[Component.CONTROLLER].append(takeover.controller)
         # Without the errors of the takeover, whose next step may wait longer.
         has_errors = any(result.errors.values())
         result.errors[Component.STATIC] += takeover.errors
@@ -296,8 +300,8 @@ class Reconciler:
             # create volumes for one claim. With it, this operator has installed the driver before.
             if FINALIZER not in driver.finalizers or driver.operator_namespace != self._settings.namespace:
                 raise
-            return Progress(waiting=self._older_pods, errors=(str(error),)), False
-        self._takeover_done, self._older_pods = takeover.done, takeover.waiting
+            return replace(self._last_takeover, errors=(str(error),)), False
+        self._takeover_done, self._last_takeover = takeover.done, takeover
         return takeover, True
 
     async def _observe(self) -> tuple[InstallationFacts, str]:

@@ -9,10 +9,11 @@ pass until nothing is left:
    changes, and its deletion would later delete objects that this operator took over.
 2. The CSIDriver and the StorageClass lose their owner, the definition of the older operator's SharedVolumes.
    Otherwise the garbage collector would delete them together with it, while volumes refer to them.
-3. The older controller is deleted, because two controllers must not create volumes for one claim. The older
-   DaemonSets are deleted without their pods (orphaned).
-4. The new driver is installed meanwhile. Its anti-affinity keeps it away from nodes with an older pod, since
-   two drivers cannot serve the same socket of the kubelet.
+3. The older controller is deleted, and the new one is installed when the last pod of the older one has ended:
+   two controllers must not create volumes for one claim, and the older one may still remove a directory. The
+   older DaemonSets are deleted without their pods (orphaned).
+4. The driver of the nodes and the tunnels are installed meanwhile. The anti-affinity of the driver keeps it
+   away from nodes with an older pod, since two drivers cannot serve the same socket of the kubelet.
 5. One older pod is deleted at a time: a pod on whose node no volume is in use, and only if the new driver is
    ready on all nodes without an older pod. If the new driver does not start, at most one node has no driver.
 6. When no older pod is left, the objects that only those pods needed are deleted.
@@ -36,7 +37,14 @@ from kube_efs.model.errors import KubeConflict, KubeDenied, KubeError, KubeInval
 from kube_efs.model.names import AWS_EFS_CSI_DRIVER, OPERATOR_NAMESPACES
 from kube_efs.model.volumes import DRIVER
 from kube_efs.operator.cluster_csi_driver import FORCE_TAKEOVER
-from kube_efs.operator.kinds import KINDS, ObjectReference, has_labels, is_part_of_kube_efs, reference_of
+from kube_efs.operator.kinds import (
+    KINDS,
+    ObjectReference,
+    describe_ending,
+    has_labels,
+    is_part_of_kube_efs,
+    reference_of,
+)
 from kube_efs.operator.manifests import Manifest
 from kube_efs.operator.object_client import ObjectClient
 from kube_efs.operator.progress import Progress
@@ -151,12 +159,12 @@ class Takeover:
             return Progress(blocked=blocked)
         errors = Errors()
         await self._remove_owner_references(errors)
-        await self._delete_workloads()
+        controller = await self._delete_workloads()
         await self._delete_shared_names(errors)
         found = await self._list_pods(namespaces)
         if not found:
             await self._delete_remaining_objects(errors)
-            return Progress(errors=errors.texts)
+            return Progress(controller=controller, errors=errors.texts)
         pods = [one for one in found if one.metadata and one.metadata.namespace == self._namespace]
         # Tunnel volumes do not count: their mounts do not depend on the older pods.
         uses = () if forced else await find_volume_uses(self._objects.client)
@@ -178,7 +186,7 @@ class Takeover:
                 "this operator does not delete older pods of other namespaces: drain the nodes of"
                 f" {describe_names(others)}, then delete these pods"
             )
-        return Progress(waiting="; ".join(reasons), errors=errors.texts)
+        return Progress(waiting="; ".join(reasons), controller=controller, errors=errors.texts)
 
     async def _list_namespaces(self) -> frozenset[str]:
         """The namespaces in which an older driver can only be that of an administrator or of OLM."""
@@ -233,16 +241,23 @@ class Takeover:
         }
         await self._objects.merge_patch(reference, {"metadata": metadata})
 
-    async def _delete_workloads(self) -> None:
-        """Delete the workloads; raises KubeError, because two controllers would create volumes."""
+    async def _delete_workloads(self) -> str:
+        """Delete the workloads; gives what the new controller must wait for.
+
+        Raises KubeError, because two controllers would create volumes.
+        """
+        controller = ""
         for found in await self._objects.list("Deployment", name=_DEPLOYMENT, namespace=self._namespace):
+            # It is listed until its last pod has ended.
             await self._delete(found, CascadeType.FOREGROUND)
+            controller = describe_ending(found)
         for name in _DAEMON_SETS:
             for found in await self._objects.list("DaemonSet", name=name, namespace=self._namespace):
                 # The new DaemonSet has the name of the community operator's. Without ORPHAN, Kubernetes would
                 # delete the pods too, and every mount of every node would hang at once.
                 if not is_part_of_kube_efs(found):
                     await self._delete(found, CascadeType.ORPHAN)
+        return controller
 
     async def _delete_shared_names(self, errors: Errors) -> None:
         """Delete objects whose names the new ones have. An apply would keep their selectors, too."""

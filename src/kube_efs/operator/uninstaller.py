@@ -38,7 +38,7 @@ from kube_efs.operator.kinds import (
     KINDS,
     MANAGED_BY,
     WORKLOADS,
-    describe_finalizers,
+    describe_ending,
     reference_of,
 )
 from kube_efs.operator.manifests import Manifest
@@ -102,10 +102,7 @@ class Uninstaller:
             if of_component:
                 # The next component must not be deleted before, so an error ends this pass.
                 await self._delete(of_component, CascadeType.FOREGROUND)
-                workload = of_component[0]
-                hint = describe_finalizers(workload)
-                waiting = f"the pods of {reference_of(workload)} are ending"
-                waiting = f"{waiting}; {hint}" if hint else waiting
+                waiting = describe_ending(of_component[0])
                 return Progress(waiting=waiting, removed=removed | {component})
         errors: list[str] = []
         for kind in KINDS:

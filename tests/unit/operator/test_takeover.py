@@ -9,6 +9,7 @@ from lightkube import AsyncClient
 from lightkube.models.core_v1 import EphemeralVolumeSource, Volume
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.apiextensions_v1 import CustomResourceDefinition
+from lightkube.resources.apps_v1 import Deployment
 from lightkube.resources.core_v1 import (
     Namespace,
     PersistentVolume,
@@ -17,7 +18,7 @@ from lightkube.resources.core_v1 import (
     ServiceAccount,
 )
 from lightkube.resources.rbac_authorization_v1 import ClusterRoleBinding
-from lightkube.types import CascadeType
+from lightkube.types import CascadeType, PatchType
 
 from kube_efs.model.errors import KubeDenied, KubeUnavailable
 from kube_efs.operator.kinds import KINDS, ObjectReference
@@ -279,6 +280,28 @@ async def test_older_pods_are_recognised_by_their_account(
     await kube.patch(Pod.Status, "p", {"status": {"phase": phase}}, namespace="default")
     progress = await Takeover(ObjectClient(kube), "default").step(forced=False, node_daemon_set=None)
     assert bool(progress.waiting) is is_older
+
+
+async def test_older_controller_is_waited_for_until_its_pods_have_ended(kube: AsyncClient) -> None:
+    labels = {"app": "aws-efs-csi-driver-controller"}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "c", "image": "c"}]}}
+    older = {
+        "metadata": {"name": "aws-efs-csi-driver-controller", "namespace": "default"},
+        "spec": {"selector": {"matchLabels": labels}, "template": template},
+    }
+    await kube.create(cast("Deployment", Deployment.from_dict(older)))
+    takeover = Takeover(ObjectClient(kube), "default")
+    for _ in range(2):
+        progress = await takeover.step(forced=True, node_daemon_set=None)
+        assert progress.controller == (
+            "the pods of Deployment default/aws-efs-csi-driver-controller are ending"
+        )
+        assert not progress.done
+    without = {"metadata": {"finalizers": None}}
+    await kube.patch(
+        Deployment, "aws-efs-csi-driver-controller", without, namespace="default", patch_type=PatchType.MERGE
+    )
+    assert (await takeover.step(forced=True, node_daemon_set=None)).done
 
 
 @pytest.mark.parametrize(
