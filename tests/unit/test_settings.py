@@ -559,6 +559,15 @@ def test_values_for_other_processes_are_converted_to_text(monkeypatch: pytest.Mo
         pytest.param(
             "TUNNEL", "KUBE_EFS_STATE_DIR: /tmp", "is set by the manifests", id="set by the manifests"
         ),
+        pytest.param(
+            "TUNNEL",
+            "KUBE_EFS_HEALTH_HOST: 10.0.0.1",
+            "the kubelet probes 127.0.0.1; use 0.0.0.0 or 127.0.0.1",
+            id="address without the probes",
+        ),
+        pytest.param(
+            "NODE", 'KUBE_EFS_HEALTH_HOST: "::"', "the kubelet probes 127.0.0.1", id="IPv6 without the probes"
+        ),
         pytest.param("NODE", "EFS_POLLING_INTERVAL: 60", "does not have", id="of another process"),
         pytest.param("NODE", "KUBE_EFS_NOTHING: 1", "does not have", id="of no process"),
         pytest.param("NODE", "LOGGING_LEVEL: 2026-01-01", "that is not JSON", id="date"),

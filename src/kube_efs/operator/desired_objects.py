@@ -9,6 +9,7 @@ from typing import Final, Self
 
 from kube_efs.model.csi.access_point_tags import Tag, parse_tags, render_tags
 from kube_efs.model.errors import InvalidSetting
+from kube_efs.model.names import NameSet
 from kube_efs.operator import injection
 from kube_efs.operator.cluster_csi_driver import LogLevel
 from kube_efs.operator.cluster_facts import CREDENTIALS_SECRET, TRUSTED_CA_CONFIG_MAP, InstallationFacts
@@ -22,7 +23,13 @@ from kube_efs.operator.manifests import (
     values_of,
 )
 from kube_efs.operator.platforms import Platform
+from kube_efs.settings.base import Environment
+from kube_efs.settings.controller import ControllerSettings
 from kube_efs.settings.installed import InstalledSettings
+from kube_efs.settings.loading import load
+from kube_efs.settings.node import NodeSettings
+from kube_efs.settings.operator import OperatorSettings
+from kube_efs.settings.tunnel import TunnelSettings
 
 _TOKEN_PATH: Final = "/var/run/secrets/openshift/serviceaccount/token"  # noqa: S105 - a path
 _TAGS: Final = "KUBE_EFS_ACCESS_POINT_TAGS"
@@ -71,6 +78,11 @@ _BY_COMMAND: Final = {
     "controller": Component.CONTROLLER,
     "tunnel": Component.TUNNEL,
     "node": Component.NODE,
+}
+_SETTINGS: Final[Mapping[Component, type[Environment]]] = {
+    Component.CONTROLLER: ControllerSettings,
+    Component.TUNNEL: TunnelSettings,
+    Component.NODE: NodeSettings,
 }
 _BY_KIND: Final = {
     "ServiceMonitor": Component.MONITOR,
@@ -170,6 +182,42 @@ def desired_objects(
         for one in found
     ]
     return tuple(sorted(finished, key=lambda one: _ORDER.index(component_of(one))))
+
+
+def installation_options(settings: OperatorSettings, platform: Platform, names: NameSet) -> RenderOptions:
+    """The installation that the settings of the operator describe; raises InvalidSetting."""
+    return RenderOptions(
+        platform=platform,
+        names=names,
+        namespace=settings.namespace,
+        image=settings.image,
+        region=settings.region,
+        fips=settings.uses_fips_endpoints,
+        csi=True,
+        csi_only=settings.csi_only,
+        kubelet_folder=settings.kubelet_folder,
+    )
+
+
+def check_settings(settings: OperatorSettings, platform: Platform = Platform.KUBERNETES) -> None:
+    """Raise InvalidSetting if an installed process would not start with the variables of its manifest.
+
+    Each variable is valid by itself, but they may not fit together.
+    """
+    options = installation_options(settings, platform, settings.name_set)
+    for one in desired_objects(options, InstallationFacts(), ProcessSettings.from_settings(settings)):
+        if one["kind"] not in WORKLOADS:
+            continue
+        component = component_of(one)
+        (container,) = one["spec"]["template"]["spec"]["containers"]
+        # Those without a value are from the pod, such as its name.
+        variables = {entry["name"]: entry.get("value", "of-the-pod") for entry in container["env"]}
+        try:
+            load(_SETTINGS[component], variables)
+        except InvalidSetting as error:
+            name = f"KUBE_EFS_{container['args'][0].upper()}_SETTINGS"
+            problem = f"makes settings that kube-efs {container['args'][0]} does not accept: {error}"
+            raise InvalidSetting(problem, field=name) from error
 
 
 def without_pod_tokens(desired: Iterable[Manifest]) -> tuple[Manifest, ...]:

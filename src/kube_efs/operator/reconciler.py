@@ -55,6 +55,7 @@ from kube_efs.operator.desired_objects import (
     ProcessSettings,
     component_of,
     desired_objects,
+    installation_options,
     missing_ownership_tag,
     unrequested_objects,
     without_pod_tokens,
@@ -62,7 +63,6 @@ from kube_efs.operator.desired_objects import (
 from kube_efs.operator.events import OperatorEvents
 from kube_efs.operator.installer import Installer, InstallResult
 from kube_efs.operator.kinds import WORKLOADS, ClusterCSIDriver, ObjectReference
-from kube_efs.operator.manifests import RenderOptions
 from kube_efs.operator.object_cache import ObjectCache
 from kube_efs.operator.object_client import ObjectClient
 from kube_efs.operator.other_operators import OtherOperators
@@ -226,17 +226,7 @@ class Reconciler:
             await self._write_status(driver, blocked_conditions(OLDER_OPERATOR_RUNS, takeover.blocked))
             return _USERS_SECONDS
         driver = await self._ensure_finalizer(driver)
-        options = RenderOptions(
-            platform=self._platform,
-            names=self._names,
-            namespace=self._settings.namespace,
-            image=self._settings.image,
-            region=self._settings.region,
-            fips=self._settings.uses_fips_endpoints,
-            csi=True,
-            csi_only=self._settings.csi_only,
-            kubelet_folder=self._settings.kubelet_folder,
-        )
+        options = installation_options(self._settings, self._platform, self._names)
         try:
             facts, observation_error = await self._observe()
         except KubeError:

@@ -18,7 +18,12 @@ from kube_efs.kube.leases import Leadership, LeaseTerms
 from kube_efs.model.errors import KubeError, KubeNotFound, KubeUnavailable
 from kube_efs.model.names import NameSet
 from kube_efs.operator.cluster_facts import has_single_control_plane, read_infrastructure
-from kube_efs.operator.desired_objects import LEASE, LEASE_OF_SINGLE_CONTROL_PLANE, LeaseTimes
+from kube_efs.operator.desired_objects import (
+    LEASE,
+    LEASE_OF_SINGLE_CONTROL_PLANE,
+    LeaseTimes,
+    check_settings,
+)
 from kube_efs.operator.events import COMPONENT, OperatorEvents
 from kube_efs.operator.kinds import SecurityContextConstraints
 from kube_efs.operator.object_cache import ObjectCache
@@ -59,6 +64,7 @@ class _State:
 
 async def run_operator(settings: OperatorSettings) -> None:
     """Run until SIGTERM or SIGINT; raises InvalidSetting, and KubeUnavailable when it no longer leads."""
+    check_settings(settings)
     await run_until_stopped(_run(settings))
     log.info("operator-stopped")
 

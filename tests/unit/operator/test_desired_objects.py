@@ -9,12 +9,14 @@ from typing import Any, Final
 import pytest
 
 from kube_efs.model.csi.access_point_tags import Tag, parse_tags
+from kube_efs.model.errors import InvalidSetting
 from kube_efs.operator.cluster_csi_driver import LogLevel
 from kube_efs.operator.cluster_facts import InstallationFacts, NodeCounts, TlsProfile, controller_replicas
 from kube_efs.operator.desired_objects import (
     ALL_OPTIONAL,
     Component,
     ProcessSettings,
+    check_settings,
     component_of,
     desired_objects,
     missing_ownership_tag,
@@ -27,6 +29,7 @@ from kube_efs.operator.manifests import Manifest, RenderOptions, render_manifest
 from kube_efs.operator.platforms import Platform
 from kube_efs.settings.installed import InstalledSettings
 from kube_efs.settings.loading import load
+from kube_efs.settings.operator import OperatorSettings
 
 
 def options(platform: Platform = Platform.OPENSHIFT) -> RenderOptions:
@@ -268,6 +271,44 @@ def test_objects_contain_no_secret() -> None:
 
 def process_settings(**settings: str) -> ProcessSettings:
     return ProcessSettings.from_settings(load(InstalledSettings, settings))
+
+
+@pytest.mark.parametrize("platform", Platform)
+@pytest.mark.parametrize(
+    ("settings", "about"),
+    [
+        pytest.param(
+            {"KUBE_EFS_CONTROLLER_SETTINGS": "FILE_SYSTEM_ID: fs-0123456789abcdef0"},
+            "KUBE_EFS_CONTROLLER_SETTINGS.*PROVISIONER_NAME must be set",
+            id="missing",
+        ),
+        pytest.param(
+            {"KUBE_EFS_CONTROLLER_SETTINGS": "KUBE_EFS_LEASE_DURATION_SECONDS: 5"},
+            "KUBE_EFS_LEASE_RENEW_SECONDS",
+            id="do not fit together",
+        ),
+        pytest.param({"KUBE_EFS_KUBELET_FOLDER": "/var/../kubelet"}, "kubelet_folder", id="of the manifests"),
+    ],
+)
+def test_settings_with_which_a_process_would_not_start_are_refused(
+    platform: Platform, settings: dict[str, str], about: str
+) -> None:
+    """Else the pods of the controller would be replaced by some that never start."""
+    with pytest.raises(InvalidSetting, match=about):
+        check_settings(load(OperatorSettings, settings), platform)
+
+
+@pytest.mark.parametrize("platform", Platform)
+@pytest.mark.parametrize("csi_only", ["true", "false"])
+def test_settings_with_which_all_processes_start_are_accepted(platform: Platform, csi_only: str) -> None:
+    given = {
+        "KUBE_EFS_CSI_ONLY": csi_only,
+        "AWS_REGION": "eu-west-1",
+        "AWS_USE_FIPS_ENDPOINT": "true",
+        "KUBE_EFS_CONTROLLER_SETTINGS": '{"FILE_SYSTEM_ID": "fs-0123abcd", "PROVISIONER_NAME": "a/b"}',
+        "KUBE_EFS_NODE_SETTINGS": '{"KUBE_EFS_HEALTH_HOST": "0.0.0.0"}',
+    }
+    check_settings(load(OperatorSettings, given), platform)
 
 
 def names(manifests: tuple[Manifest, ...]) -> set[str]:
