@@ -13,7 +13,7 @@ from typing import Final
 from kube_efs.aws.interfaces import Address, Interface
 from kube_efs.aws.network_acls import LAST_RULE, AclRefusal, NetworkAcl
 from kube_efs.aws.security_groups import Permission
-from kube_efs.doctor.checks.common import WITHOUT_AGENT
+from kube_efs.doctor.checks.common import nodes_with
 from kube_efs.doctor.facts import AwsFacts, Facts, NodeObject
 from kube_efs.model.efs.file_systems import MountTarget
 from kube_efs.tunnels.mount_targets import NFS_PORT
@@ -69,10 +69,9 @@ class NodeSource:
 
 def ways(facts: Facts) -> Iterator[tuple[MountTarget, tuple[NodeSource, ...]]]:
     """Each usable mount target that AWS was asked about, with all nodes that may mount through it."""
-    aws, nodes = facts.aws, facts.cluster.nodes if facts.cluster else None
-    if aws is None or not nodes:
+    aws, served = facts.aws, nodes_with("tunnel", facts.cluster) if facts.cluster else ()
+    if aws is None or not served:
         return
-    served = [one for one in nodes if one.compute not in WITHOUT_AGENT]
     for file_system_id in sorted(aws.looked_into):
         for target in aws.file_systems[file_system_id].usable_mount_targets:
             version = _address(target.address).version

@@ -1021,6 +1021,26 @@ def test_agent_has_two_minutes_for_its_first_report() -> None:
     assert finding.kind.id == "agent/silent"
 
 
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        pytest.param(1, set(), id="excluded by a selector, an affinity or a taint"),
+        pytest.param(2, {"agent/silent", "driver/not-registered"}, id="its pod is missing"),
+    ],
+)
+def test_node_from_which_the_daemon_sets_are_kept_away_is_no_problem(wanted: int, found: set[str]) -> None:
+    """Such as a node of the control plane, with ``node.nodeSelector`` of the chart."""
+    tunnel = replace(ex.TUNNEL, wanted=wanted, ready=wanted)
+    driver = replace(tunnel, name="efs-csi-node", command="node")
+    pods = tuple(
+        replace(ex.POD, namespace=ex.NAMESPACE, name=f"{one.name}-x7k2p", claims=(), node=ex.NODE.name)
+        for one in (tunnel, driver)
+    )
+    nodes = (replace(ex.NODE, drivers=frozenset({"efs.csi.aws.com"})), replace(ex.NODE, name="other"))
+    facts = ex.cluster(workloads=(ex.CONTROLLER, tunnel, driver), pods=pods, nodes=nodes)
+    assert {one.kind.id for one in diagnose(facts)} == found
+
+
 def test_agents_of_an_older_system_need_no_status() -> None:
     older = replace(ex.TUNNEL, ours=False, command="", image="quay.io/gnuthought/efs-stunnel")
     found = diagnose(ex.cluster(workloads=(ex.CONTROLLER, older), statuses=()))

@@ -33,6 +33,13 @@ def _way(node: NodeObject, aws: AwsFacts, address: str = ex.ADDRESS) -> tuple[An
     return source, found, aws
 
 
+def test_only_nodes_with_tunnels_must_reach_a_mount_target() -> None:
+    agent = replace(ex.POD, namespace=ex.NAMESPACE, name=f"{ex.TUNNEL.name}-x7k2p", node=ex.NODE.name)
+    nodes = (ex.NODE, replace(ex.NODE, name="without-tunnels"))
+    facts = Facts(cluster=replace(ex.CLUSTER, nodes=nodes, pods=(agent,)), aws=ex.AWS)
+    assert [[source.name for source in sources] for _, sources in ways(facts)] == [[ex.NODE.name]]
+
+
 def _with_rule(permission: Mapping[str, Any], **more: Any) -> AwsFacts:
     networks = tuple(ip_network(one) for one in permission.get("networks", ()))
     rule = Permission(**{"first_port": 1024, "last_port": 2049, **permission, "networks": networks})

@@ -6,7 +6,7 @@ from enum import StrEnum
 from shlex import quote
 from typing import Final
 
-from kube_efs.doctor.facts import ClusterFacts, PodFacts, Workload
+from kube_efs.doctor.facts import ClusterFacts, NodeObject, PodFacts, Workload
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.efs.targets import TunnelTargets
@@ -17,8 +17,8 @@ from kube_efs.settings.controller import DEFAULT_PROVISIONER
 
 # Everything that kube-efs does for a claim or volume is done sooner, unless something is wrong.
 PATIENCE: Final = timedelta(seconds=60)
-# Machines that take none of its pods, so have no tunnels.
-WITHOUT_AGENT: Final = frozenset({"fargate", "hybrid", "windows"})
+# Machines that take none of its pods.
+_WITHOUT_PODS: Final = frozenset({"fargate", "hybrid", "windows"})
 _COMMANDS: Final = frozenset({"controller", "tunnel", "node", "operator"})
 
 
@@ -38,8 +38,7 @@ def is_ours(workload: Workload) -> bool:
 
 def controllers(cluster: ClusterFacts) -> tuple[Workload, ...]:
     """The workloads that run controllers, in all namespaces."""
-    found = cluster.workloads or ()
-    return tuple(one for one in found if is_ours(one) and one.command == "controller")
+    return tuple(_running("controller", cluster))
 
 
 def needs_tunnels(cluster: ClusterFacts) -> bool:
@@ -131,16 +130,44 @@ def controller_log(cluster: ClusterFacts) -> str:
     return f"kubectl -n {cluster.namespace} logs deployment/{name} --all-containers --tail=200"
 
 
+def pods_of(workload: Workload, cluster: ClusterFacts) -> list[PodFacts]:
+    """The pods of a Deployment or DaemonSet."""
+    return [
+        pod
+        for pod in cluster.pods or ()
+        if pod.namespace == workload.namespace and pod.name.startswith(f"{workload.name}-")
+    ]
+
+
+def _running(command: str, cluster: ClusterFacts) -> list[Workload]:
+    """The workloads that run this process of kube-efs."""
+    return [one for one in cluster.workloads or () if is_ours(one) and one.command == command]
+
+
+def nodes_with(command: str, cluster: ClusterFacts) -> tuple[NodeObject, ...]:
+    """The nodes that should have a pod of that process.
+
+    Selectors, affinities and taints can keep a DaemonSet away from a node. Kubernetes counts the nodes that
+    are left: if so many have a pod, the others should have none.
+    """
+    sets = _running(command, cluster)
+    having = {pod.node for one in sets for pod in pods_of(one, cluster)} - {""}
+    is_complete = 0 < sum(one.wanted for one in sets) <= len(having)
+    return tuple(
+        one
+        for one in cluster.nodes or ()
+        if one.compute not in _WITHOUT_PODS and (one.name in having or not is_complete)
+    )
+
+
 def agent_of(node: str, cluster: ClusterFacts) -> PodFacts | None:
     """The pod of the tunnel agent on that node."""
-    sets = [one for one in cluster.workloads or () if is_ours(one) and one.command == "tunnel"]
     return next(
         (
             pod
-            for pod in cluster.pods or ()
-            for one in sets
-            if pod.node == node and pod.namespace == one.namespace and pod.name.startswith(f"{one.name}-")
-            if not pod.has_ended and pod.deleting_since is None
+            for one in _running("tunnel", cluster)
+            for pod in pods_of(one, cluster)
+            if pod.node == node and not pod.has_ended and pod.deleting_since is None
         ),
         None,
     )

@@ -6,7 +6,7 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Final
 
-from kube_efs.doctor.checks.common import controller_log, controllers, is_ours
+from kube_efs.doctor.checks.common import controller_log, controllers, is_ours, pods_of
 from kube_efs.doctor.facts import ClusterFacts, Facts, LeaseFacts, PodFacts, Workload
 from kube_efs.doctor.findings import Finding, FindingSubject, Topic, broken, risk
 from kube_efs.doctor.times import shown
@@ -53,7 +53,7 @@ def _check(facts: Facts) -> Iterator[Finding]:
         for one in ours:
             if one.ready < one.wanted:
                 yield _not_ready(one, cluster)
-            yield from (_restarted(one, pod) for pod in _pods(one, cluster) if pod.restarts > _FEW_RESTARTS)
+            yield from (_restarted(one, pod) for pod in pods_of(one, cluster) if pod.restarts > _FEW_RESTARTS)
         yield from _skew(ours)
         yield from _second(ours, cluster)
         yield from _left_over(cluster.workloads, cluster)
@@ -78,7 +78,7 @@ def _operator_logs(cluster: ClusterFacts) -> Iterator[str]:
 
 
 def _not_ready(workload: Workload, cluster: ClusterFacts) -> Finding:
-    pods = _pods(workload, cluster)
+    pods = pods_of(workload, cluster)
     waiting = [f"pod {pod.name}: {reason}" for pod in pods for reason in pod.waiting]
     events = [
         f"pod {pod.name}: {one.reason}: {one.message}"
@@ -104,14 +104,6 @@ def _not_ready(workload: Workload, cluster: ClusterFacts) -> Finding:
             f"kubectl -n {workload.namespace} logs {name} --all-containers --tail=200",
         ),
     )
-
-
-def _pods(workload: Workload, cluster: ClusterFacts) -> list[PodFacts]:
-    return [
-        pod
-        for pod in cluster.pods or ()
-        if pod.namespace == workload.namespace and pod.name.startswith(f"{workload.name}-")
-    ]
 
 
 def _restarted(workload: Workload, pod: PodFacts) -> Finding:

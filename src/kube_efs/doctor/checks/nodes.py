@@ -7,12 +7,12 @@ from shlex import quote
 from typing import Final
 
 from kube_efs.doctor.checks.common import (
-    WITHOUT_AGENT,
     agent_log,
     agent_of,
     is_ours,
     look_at_node,
     needs_tunnels,
+    nodes_with,
     pods_on,
 )
 from kube_efs.doctor.checks.mentions import used_with_identity
@@ -69,9 +69,9 @@ def _check(facts: Facts) -> Iterator[Finding]:
 
 def _silent(facts: Facts, cluster: ClusterFacts) -> Iterator[Finding]:
     told = {one.node: one.time for one in cluster.statuses or ()}
-    for node in cluster.nodes or ():
+    for node in nodes_with("tunnel", cluster):
         time = told.get(node.name)
-        if node.ready and node.compute not in WITHOUT_AGENT and _is_late(time, facts.now, node.name, cluster):
+        if node.ready and _is_late(time, facts.now, node.name, cluster):
             yield Finding(
                 kind=_SILENT,
                 subject=FindingSubject("Node", node.name),
@@ -198,8 +198,8 @@ def _denied(cluster: ClusterFacts) -> Iterator[Finding]:
 
 def _without_driver(cluster: ClusterFacts) -> Iterator[Finding]:
     is_wanted = any(is_ours(one) and one.command == "node" for one in cluster.workloads or ())
-    for node in cluster.nodes or ():
-        if is_wanted and node.ready and node.compute not in WITHOUT_AGENT and DRIVER not in node.drivers:
+    for node in nodes_with("node", cluster) if is_wanted else ():
+        if node.ready and DRIVER not in node.drivers:
             yield Finding(
                 kind=_NO_DRIVER,
                 subject=FindingSubject("Node", node.name),
