@@ -13,6 +13,7 @@ from kube_efs.doctor.bundle import Bundle, write_bundle
 from kube_efs.doctor.checks.common import controllers, is_ours, problem_of
 from kube_efs.doctor.checks.constraints import wanted_uses
 from kube_efs.doctor.checks.mentions import file_systems_in_use, named_file_systems
+from kube_efs.doctor.checks.rights import needed_grants
 from kube_efs.doctor.diagnosis import diagnose, is_broken
 from kube_efs.doctor.facts import Area, AwsFacts, ClusterFacts, Facts
 from kube_efs.doctor.findings import Finding
@@ -113,7 +114,7 @@ async def examine_cluster(
     """The facts from the cluster; ``names`` are those of kube-efs."""
     cluster = await gather_cluster(client, names, attempts)
     has_driver = any(is_ours(one) and one.command == "node" for one in cluster.workloads or ())
-    grants = grants_of(installation(names, has_driver))
+    grants = needed_grants(cluster, grants_of(installation(names, has_driver)))
     missing = await attempts.look("rights", missing_rights(client, grants, attempts))
     uses = missing_rights(client, wanted_uses(cluster), attempts)
     return replace(

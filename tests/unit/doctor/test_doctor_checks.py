@@ -14,6 +14,7 @@ from tests.unit.doctor.examples import warned
 
 from kube_efs.aws.network_acls import AclRule, NetworkAcl
 from kube_efs.aws.security_groups import Permission, SecurityGroup
+from kube_efs.doctor.checks.rights import needed_grants
 from kube_efs.doctor.constraints import Constraints, HostAccess, use_of
 from kube_efs.doctor.diagnosis import diagnose
 from kube_efs.doctor.facts import (
@@ -1019,6 +1020,33 @@ def test_agent_has_two_minutes_for_its_first_report() -> None:
     assert not diagnose(ex.cluster(statuses=(), pods=(young,)))
     [finding] = diagnose(ex.cluster(statuses=(), pods=(old,)))
     assert finding.kind.id == "agent/silent"
+
+
+def _grant(account: str, verb: str, resource: str) -> Grant:
+    right = Right(verb=verb, resource=resource)
+    return Grant(account=AccountName(namespace=ex.NAMESPACE, name=account), right=right)
+
+
+def test_permissions_are_those_of_the_accounts_that_the_workloads_have() -> None:
+    """The values of the chart can name other accounts."""
+    rendered = (_grant("efs-manager", "get", "pods"), _grant("efs-stunnel", "get", "nodes"))
+    workloads = (replace(ex.CONTROLLER, account="custom"), replace(ex.TUNNEL, account="efs-stunnel"))
+    found = needed_grants(replace(ex.CLUSTER, workloads=workloads), rendered)
+    assert found == (_grant("custom", "get", "pods"), rendered[1])
+    # They could not be read.
+    assert needed_grants(replace(ex.CLUSTER, workloads=None), rendered) == rendered
+
+
+def test_other_deployments_and_switched_off_parts_need_no_permissions_of_the_manifests() -> None:
+    provisioner = replace(ex.CONTROLLER, name="efs-provisioner", account="efs-provisioner")
+    keeping = {"KUBE_EFS_REMOVE_STARTUP_TAINT": "false"}
+    driver = replace(
+        ex.TUNNEL, name="efs-csi-node", command="node", account="efs-csi-node", environment=keeping
+    )
+    cluster = replace(ex.CLUSTER, workloads=(provisioner, driver))
+    get = _grant("efs-csi-node", "get", "nodes")
+    rendered = (_grant("efs-manager", "get", "pods"), get, _grant("efs-csi-node", "patch", "nodes"))
+    assert needed_grants(cluster, rendered) == (get,)
 
 
 @pytest.mark.parametrize(
