@@ -24,7 +24,16 @@ _BINDING = frozenset(
         BETA_CLASS,  # the field says it
     }
 )
-_PROTECTION = frozenset({"kubernetes.io/pvc-protection", "kubernetes.io/pv-protection"})
+# Their controllers add them while something uses the object. On a new claim, nothing would remove that of a
+# snapshot or clone which was complete before, so the claim could never be deleted.
+_PROTECTION = frozenset(
+    {
+        "kubernetes.io/pvc-protection",
+        "kubernetes.io/pv-protection",
+        "snapshot.storage.kubernetes.io/pvc-as-source-protection",
+        "provisioner.storage.kubernetes.io/cloning-protection",
+    }
+)
 _KEPT = ("name", "namespace", "labels", "annotations", "ownerReferences", "finalizers")
 
 

@@ -45,7 +45,12 @@ def _claim(name: str = "data", **spec: Any) -> dict[str, Any]:
             "labels": {"app": "web"},
             "annotations": {"pv.kubernetes.io/bind-completed": "yes", "owner": "blue"},
             "ownerReferences": [{"kind": "StatefulSet", "name": "web"}],
-            "finalizers": ["kubernetes.io/pvc-protection"],
+            # Those of Kubernetes, of snapshot-controller and of csi-provisioner, which add them again.
+            "finalizers": [
+                "kubernetes.io/pvc-protection",
+                "snapshot.storage.kubernetes.io/pvc-as-source-protection",
+                "provisioner.storage.kubernetes.io/cloning-protection",
+            ],
             "managedFields": [{}],
         },
         "spec": {
