@@ -20,8 +20,9 @@ of other settings are removed too.
 Volumes, claims, StorageClasses, SharedVolumes and their definition, and everything in AWS stay.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from lightkube.resources.core_v1 import Pod
@@ -71,37 +72,19 @@ class Uninstaller:
         kept = {component_of(one) for one in workloads if not one["metadata"].get("deletionTimestamp")}
         removed = frozenset(_ORDER) - kept
         workers = await self._delete_workers(workloads)
-        if workers and not forced:
-            waiting = (
-                f"the worker pods {describe_names(workers)} are ending; if the machine of one is permanently"
-                f" off, delete its Node, or set the annotation {FORCE_UNINSTALL} to true"
-            )
-            return Progress(waiting=waiting, removed=removed)
         # In each pass, also between two components: a pod may have started since the last one. When all
         # workloads are deleted, nothing that a pod needs is left to protect.
         if workloads and not forced:
-            uses = await find_volume_uses(self._objects.client)
-            if uses:
-                blocked = (
-                    f"pods use volumes of the driver: {describe_pods(uses)}; end them, or set the annotation"
-                    f" {FORCE_UNINSTALL} to true and lose access to what they have mounted"
-                )
-                return Progress(blocked=blocked, removed=removed)
-        controllers = [one for one in workloads if component_of(one) is Component.CONTROLLER]
-        if Component.CONTROLLER in kept and any(map(is_available, controllers)) and not forced:
-            leaving = await find_volumes_being_removed(self._objects.client)
-            if leaving:
-                waiting = (
-                    f"the controller removes the volumes {describe_names(leaving)}; see their events, or set"
-                    f" the annotation {FORCE_UNINSTALL} to true and leave them Terminating"
-                )
-                return Progress(waiting=waiting, removed=removed)
+            obstacle = await self._find_obstacle(workloads, workers)
+            if not obstacle.done:
+                return replace(obstacle, removed=removed)
         for component in _ORDER:
             of_component = [one for one in workloads if component_of(one) is component]
             # It is listed until its last pod has ended, also while it is being deleted.
             if of_component:
                 # The next component must not be deleted before, so an error ends this pass.
-                await self._delete(of_component, CascadeType.FOREGROUND)
+                for one in of_component:
+                    await self._delete(one, CascadeType.FOREGROUND)
                 waiting = describe_ending(of_component[0])
                 return Progress(waiting=waiting, removed=removed | {component})
         errors: list[str] = []
@@ -109,6 +92,29 @@ class Uninstaller:
             if kind not in KEPT_AFTER_UNINSTALL:
                 errors += await self._delete_all(kind)
         return Progress(errors=tuple(errors), removed=removed)
+
+    async def _find_obstacle(self, workloads: Iterable[Manifest], workers: Sequence[str]) -> Progress:
+        """What blocks the next step, or what it waits for."""
+        if workers:
+            return Progress(
+                waiting=f"the worker pods {describe_names(workers)} are ending; if the machine of one is"
+                f" permanently off, delete its Node, or set the annotation {FORCE_UNINSTALL} to true"
+            )
+        uses = await find_volume_uses(self._objects.client)
+        if uses:
+            return Progress(
+                blocked=f"pods use volumes of the driver: {describe_pods(uses)}; end them, or set the"
+                f" annotation {FORCE_UNINSTALL} to true and lose access to what they have mounted"
+            )
+        controllers = (one for one in workloads if component_of(one) is Component.CONTROLLER)
+        if any(is_available(one) and not one["metadata"].get("deletionTimestamp") for one in controllers):
+            leaving = await find_volumes_being_removed(self._objects.client)
+            if leaving:
+                return Progress(
+                    waiting=f"the controller removes the volumes {describe_names(leaving)}; see their events,"
+                    f" or set the annotation {FORCE_UNINSTALL} to true and leave them Terminating"
+                )
+        return Progress()
 
     async def _list_installed(self, kind: str) -> tuple[Manifest, ...]:
         namespace = KINDS[kind].namespace(self._namespace)
@@ -131,21 +137,21 @@ class Uninstaller:
 
     async def _delete_all(self, kind: str) -> list[str]:
         """Delete what is installed of that kind; gives the errors of objects that cannot be deleted."""
-        errors = []
         try:
-            for one in await self._list_installed(kind):
-                try:
-                    await self._delete([one], CascadeType.BACKGROUND)
-                except KubeError as error:
-                    errors.append(str(error))
+            installed = await self._list_installed(kind)
         except KubeError as error:
-            errors.append(str(error))
+            return [str(error)]
+        errors = []
+        for one in installed:
+            try:
+                await self._delete(one, CascadeType.BACKGROUND)
+            except KubeError as error:
+                errors.append(str(error))
         return errors
 
-    async def _delete(self, manifests: Iterable[Manifest], cascade: CascadeType) -> None:
-        for one in manifests:
-            if one["metadata"].get("deletionTimestamp"):
-                continue
-            reference = reference_of(one)
-            if await self._objects.delete(reference, cascade=cascade):
-                self._record_change(reference, "Deleted")
+    async def _delete(self, installed: Manifest, cascade: CascadeType) -> None:
+        reference = reference_of(installed)
+        if installed["metadata"].get("deletionTimestamp"):
+            return
+        if await self._objects.delete(reference, cascade=cascade):
+            self._record_change(reference, "Deleted")
