@@ -440,9 +440,9 @@ async def test_release_of_the_aws_driver_is_upgraded_as_documented(
     values.write_text(yaml.safe_dump(mine))
 
     # Helm would delete the pods that hold the tunnels, with their DaemonSet.
-    command = ("upgrade", "aws-efs-csi-driver", str(CHART), "-n", "kube-system", "-f", str(values))
+    upgrade = ("upgrade", "aws-efs-csi-driver", str(CHART), "-n", "kube-system", "-f", str(values))
     for names in ("aws-efs-csi-driver", "kube-efs"):
-        answer = await helm(*command, "--set", f"names={names}", kubeconfig=kubectl.kubeconfig)
+        answer = await helm(*upgrade, "--set", f"names={names}", kubeconfig=kubectl.kubeconfig)
         assert answer.status != 0
         assert "kubectl delete daemonset -n kube-system efs-csi-node --cascade=orphan" in answer.errors
     installed = await kubectl("get", "deployment,daemonset", "-n", "kube-system", "-o", "name")
