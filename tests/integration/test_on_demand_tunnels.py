@@ -149,6 +149,10 @@ def most_files(pid: int) -> int:
     return int(found)
 
 
+def has_loaded_grpc(pid: int) -> bool:
+    return "grpc" in Path(f"/proc/{pid}/maps").read_text()
+
+
 def certificate_in(options: TunnelOptions, name: str) -> x509.Certificate:
     path = options.certificates_path / f"{name}.pem"
     assert mode_of(path) == 0o600
@@ -487,6 +491,18 @@ async def test_client_reconnects_to_the_next_agent(
         await client.tunnels()
     async with serving(options):
         assert await client.ensure(spec_at(backend), POD) == port
+
+
+async def test_agent_loads_grpc_only_for_an_older_driver(
+    options: TunnelOptions, client: TunnelClient, backend: Backend, socket_path: Path
+) -> None:
+    async with agent_process(options) as agent:
+        await client.ensure(spec_at(backend), POD)
+        assert not has_loaded_grpc(agent.pid)
+        async with grpc.aio.insecure_channel(f"unix:{socket_path}") as channel:
+            answer = await TunnelsStub(channel).List(pb.ListRequest(), timeout=30)
+        assert [tunnel.name for tunnel in answer.tunnels] == [one.name for one in await client.tunnels()]
+        assert has_loaded_grpc(agent.pid)
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,10 @@ SHARED = {
     *("aiohappyeyeballs", "aiohttp", "aiosignal", "attr", "frozenlist", "multidict", "propcache", "yarl"),
     *("httpx2", "idna", "lightkube", "msgspec", "yaml"),
     *("typing_extensions",),
-    *("google", "grpc"),
-    *("botocore", "prometheus_client", "structlog"),
+    *("botocore", "google", "prometheus_client", "structlog"),
 }
+# The protocol of the kubelet.
+EXPECTED = {"tunnel": SHARED, "node": SHARED | {"grpc"}}
 # Modules of the environment of the tests and of Debian's Python, and those that are part of a library above.
 OTHERS = {"_distutils_hack", "cython_runtime", "grpc_tools", "kube_efs", "kube_efs_lab", "sitecustomize"}
 
@@ -54,7 +55,7 @@ def test_process_of_a_node_imports_only_what_it_needs_at_its_start(command: str,
     assert ended.returncode == 0, ended.stderr
     own = {name for name in json.loads(ended.stdout) if not name.startswith("__")}
     libraries = own - set(sys.stdlib_module_names) - OTHERS
-    assert {name for name in libraries if not name.startswith("_")} == SHARED
+    assert {name for name in libraries if not name.startswith("_")} == EXPECTED[command]
 
 
 def test_first_process_of_the_tunnels_container_imports_no_library() -> None:

@@ -1,35 +1,30 @@
 """The client of the tunnel agent's socket."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-from urllib.parse import quote
+from typing import Final, TypeVar
 
-import grpc
-import grpc.aio
+import aiohttp
+from google.protobuf.message import Message
 
-from kube_efs.model.errors import TunnelAgentUnavailable, TunnelError
+from kube_efs.model.errors import TunnelError
 from kube_efs.telemetry.traces import span, trace_parent
-from kube_efs.tunnels.api.messages import FAILURE_KEY, parse_failure, parse_spec, render_spec
+from kube_efs.tunnels.api.agent_errors import outdated, unavailable
+from kube_efs.tunnels.api.messages import parse_failure, parse_spec, render_spec
+from kube_efs.tunnels.api.older_agents import call_older_agent
 from kube_efs.tunnels.protocol import tunnels_pb2 as pb
-from kube_efs.tunnels.protocol.tunnels_pb2_grpc import TunnelsStub
 from kube_efs.tunnels.reservations import Holder, TunnelSpec
 from kube_efs.tunnels.status import TunnelState
 
-if TYPE_CHECKING:  # the generated module has this name for type checkers only
-    from kube_efs.tunnels.protocol.tunnels_pb2_grpc import TunnelsAsyncStub
-
-# The default pauses between attempts to connect grow to two minutes; an agent restarts in one second.
-_OPTIONS: Final = (
-    ("grpc.initial_reconnect_backoff_ms", 50),
-    ("grpc.min_reconnect_backoff_ms", 50),
-    ("grpc.max_reconnect_backoff_ms", 500),
-)
-_NOT_REACHED: Final = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
+# An agent restarts in one second.
 _CONNECT_SECONDS: Final = 3.0
+_RETRY_SECONDS: Final = 0.05
+
+_Answer = TypeVar("_Answer", bound=Message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,21 +51,16 @@ class TunnelClient:
     TunnelAgentUnavailable when the agent does not exist or does not answer in time.
     """
 
-    def __init__(self, socket: Path, channel: grpc.aio.Channel, *, timeout_seconds: float) -> None:
+    def __init__(self, socket: Path, session: aiohttp.ClientSession, *, timeout_seconds: float) -> None:
         self._socket = socket
-        self._channel = channel
-        self._stub: TunnelsAsyncStub = TunnelsStub(channel)
+        self._session = session
         self._timeout_seconds = timeout_seconds
 
     async def ensure(self, spec: TunnelSpec, holder: Holder) -> int:
         """The loopback port of a tunnel for this spec, which the holder holds until it releases it."""
         request = pb.EnsureRequest(spec=render_spec(spec), holder=holder)
         with span("tunnel.request", file_system=spec.file_system_id):
-            async with self._connected():
-                answer = await self._stub.Ensure(
-                    request, timeout=self._timeout_seconds, metadata=trace_parent()
-                )
-        return answer.port
+            return (await self._call("Ensure", request, pb.EnsureResponse)).port
 
     async def ensure_for_pod(self, spec: TunnelSpec, holder: Holder, token: str) -> int:
         """The same for a spec with the service account of a pod, of which ``token`` is a token.
@@ -79,21 +69,15 @@ class TunnelClient:
         """
         request = pb.EnsureForPodRequest(spec=render_spec(spec), holder=holder, token=token)
         with span("tunnel.request", file_system=spec.file_system_id):
-            async with self._connected():
-                answer = await self._stub.EnsureForPod(
-                    request, timeout=self._timeout_seconds, metadata=trace_parent()
-                )
-        return answer.port
+            return (await self._call("EnsureForPod", request, pb.EnsureResponse)).port
 
     async def release(self, holder: Holder) -> None:
         """Release all tunnels of the holder; having none is not an error."""
-        async with self._connected():
-            await self._stub.Release(pb.ReleaseRequest(holder=holder), timeout=self._timeout_seconds)
+        await self._call("Release", pb.ReleaseRequest(holder=holder), pb.ReleaseResponse)
 
     async def tunnels(self) -> tuple[TunnelOnDemand, ...]:
         """Every tunnel on demand, by name."""
-        async with self._connected():
-            answer = await self._stub.List(pb.ListRequest(), timeout=self._timeout_seconds)
+        answer = await self._call("List", pb.ListRequest(), pb.ListResponse)
         return tuple(_parse(one) for one in answer.tunnels)
 
     async def reconcile(self, holders: Collection[Holder]) -> frozenset[Holder]:
@@ -102,50 +86,60 @@ class TunnelClient:
         The agent removes a missing holder only if a second list, a minute later, does not contain it either.
         """
         request = pb.ReconcileRequest(holders=sorted(holders))
-        async with self._connected():
-            answer = await self._stub.Reconcile(request, timeout=self._timeout_seconds)
+        answer = await self._call("Reconcile", request, pb.ReconcileResponse)
         return frozenset(map(Holder, answer.released))
 
-    @asynccontextmanager
-    async def _connected(self) -> AsyncIterator[None]:
-        """Wait a short time for an agent that restarts, so that no mount fails; translate errors."""
-        try:
+    async def _call(self, name: str, request: Message, answer: type[_Answer]) -> _Answer:
+        """Wait a short time for an agent that restarts, so that no mount fails."""
+        last = time.monotonic() + _CONNECT_SECONDS
+        while True:
             try:
-                async with asyncio.timeout(_CONNECT_SECONDS):
-                    await self._channel.channel_ready()
-            except TimeoutError as error:
-                raise self._unavailable(f"did not appear within {_CONNECT_SECONDS:g} s") from error
-            yield
-        except grpc.aio.AioRpcError as error:
-            for key, value in error.trailing_metadata() or ():
-                if key == FAILURE_KEY and isinstance(value, bytes):
-                    raise parse_failure(value) from error
-            raise self._failure(error) from error
-        # The channel was closed, because this process ends.
-        except grpc.aio.UsageError as error:
-            raise self._unavailable("is not called any more, because this process ends") from error
+                return await self._call_once(name, request, answer)
+            except aiohttp.ClientConnectorError as error:
+                if time.monotonic() >= last:
+                    problem = f"did not appear within {_CONNECT_SECONDS:g} s"
+                    raise unavailable(self._socket, problem) from error
+            await asyncio.sleep(_RETRY_SECONDS)
 
-    def _failure(self, error: grpc.aio.AioRpcError) -> TunnelError:
-        if error.code() in _NOT_REACHED:
-            return self._unavailable(f"cannot be reached ({error.details()})")
-        if error.code() is grpc.StatusCode.UNIMPLEMENTED:
-            return TunnelAgentUnavailable(
-                "is of an older version, which does not have this call",
-                field="tunnel agent",
-                value=str(self._socket),
-                remedy="update the DaemonSet of the tunnels",
+    async def _call_once(self, name: str, request: Message, answer: type[_Answer]) -> _Answer:
+        self._check_open()
+        try:
+            status, body = await self._post(name, request)
+        except TimeoutError as error:
+            problem = f"did not answer within {self._timeout_seconds:g} s"
+            raise unavailable(self._socket, problem) from error
+        except aiohttp.ClientConnectorError:
+            raise
+        # An older agent has not read the request: it begins with its settings for HTTP/2, and closes.
+        except aiohttp.ClientResponseError:
+            return await call_older_agent(
+                self._socket, name, request, answer, timeout_seconds=self._timeout_seconds
             )
-        if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-            return self._unavailable(f"did not answer within {self._timeout_seconds:g} s")
-        return TunnelError(f"failed ({error.code().name}: {error.details()})", field="tunnel agent")
+        except aiohttp.ClientError as error:
+            self._check_open()
+            raise unavailable(self._socket, f"cannot be reached ({error})") from error
+        match status:
+            case 200:
+                return answer.FromString(body)
+            case 422:
+                raise parse_failure(body)
+            case 404:
+                raise outdated(self._socket)
+            case _:
+                raise TunnelError(f"failed ({status}: {body.decode(errors='replace')})", field="tunnel agent")
 
-    def _unavailable(self, problem: str) -> TunnelAgentUnavailable:
-        return TunnelAgentUnavailable(
-            problem,
-            field="tunnel agent",
-            value=str(self._socket),
-            remedy="check that kube-efs tunnel runs on this node and serves this socket",
-        )
+    async def _post(self, name: str, request: Message) -> tuple[int, bytes]:
+        async with (
+            asyncio.timeout(self._timeout_seconds),
+            self._session.post(
+                f"http://agent/v1/{name}", data=request.SerializeToString(), headers=trace_parent()
+            ) as response,
+        ):
+            return response.status, await response.read()
+
+    def _check_open(self) -> None:
+        if self._session.closed:
+            raise unavailable(self._socket, "is not called any more, because this process ends")
 
 
 @asynccontextmanager
@@ -155,8 +149,11 @@ async def connect_tunnels(socket: Path, *, timeout_seconds: float = 30.0) -> Asy
     ``timeout_seconds`` limits each call. It must be longer than the agent's own limit, because only the
     agent's error contains the reason.
     """
-    async with grpc.aio.insecure_channel(f"unix:{quote(str(socket))}", options=_OPTIONS) as channel:
-        yield TunnelClient(socket, channel, timeout_seconds=timeout_seconds)
+    # Each call has its own connection, so none is lost because an earlier agent has closed it.
+    connector = aiohttp.UnixConnector(str(socket), force_close=True, limit=0)
+    no_timeout = aiohttp.ClientTimeout(total=None)
+    async with aiohttp.ClientSession(connector=connector, timeout=no_timeout) as session:
+        yield TunnelClient(socket, session, timeout_seconds=timeout_seconds)
 
 
 def _parse(message: pb.Tunnel) -> TunnelOnDemand:

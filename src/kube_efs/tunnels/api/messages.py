@@ -1,10 +1,10 @@
 """Converts the messages on the agent's socket to values, and back, errors included.
 
-An error must arrive with its class, because the driver answers the kubelet with the code of the class. gRPC
-carries only a code and a text, so the whole error is sent as metadata: the name of its class, and its parts.
-During an upgrade, the two sides are of different versions. The name is therefore that of the nearest class in
-``model.errors``, and a name that this side does not know is read as ``TunnelError``. The parts are cut and
-freed of secrets before they are sent, because they end in events.
+An error must arrive with its class, because the driver answers the kubelet with the code of the class. So
+the whole error is sent: the name of its class, and its parts. With gRPC, it is in the metadata of the
+answer. During an upgrade, the two sides are of different versions. The name is therefore that of the
+nearest class in ``model.errors``, and a name that this side does not know is read as ``TunnelError``. The
+parts are cut and freed of secrets before they are sent, because they end in events.
 """
 
 from typing import Final
@@ -20,6 +20,8 @@ from kube_efs.model.secrets import shortened
 from kube_efs.tunnels.protocol import tunnels_pb2 as pb
 from kube_efs.tunnels.reservations import TunnelSpec
 
+# Of gRPC: the name of the service, and of a Failure among the metadata of a call that failed.
+SERVICE: Final = "kube_efs.tunnels.v1.Tunnels"
 FAILURE_KEY: Final = "kube-efs-failure-bin"
 
 

@@ -1,13 +1,14 @@
 """The agent's socket: errors through a real server and client."""
 
+import asyncio
+import io
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-import grpc.aio
+import aiohttp
 import pytest
-from grpc import StatusCode
 from tests.unit.logged import logged
 
 from kube_efs.model import errors
@@ -20,6 +21,7 @@ from kube_efs.tunnels.reservations import Holder, TunnelSpec
 from kube_efs.tunnels.status import TunnelsStatus
 
 _SECRET = "FwoGZXIvYXdzE" + "aB3dE5gH7j" * 500
+SECONDS = 10
 _SPEC = TunnelSpec(file_system_id=FileSystemId("fs-1"))
 
 
@@ -74,7 +76,7 @@ async def test_callers_get_only_the_class_of_an_unexpected_error(socket: Path) -
     with logged() as stream:
         ends = await failures(socket, ValueError(f"DB_PASS={_SECRET}"))
 
-    text = "tunnel agent: failed (INTERNAL: internal error (ValueError); the log has the details)"
+    text = "tunnel agent: failed (500: internal error (ValueError); the log has the details)"
     assert [(type(end), str(end)) for end in ends] == [(TunnelError, text)] * 5
     assert stream.getvalue().count("ValueError: DB_PASS=[removed]") == 5
     assert "aB3dE5gH" not in stream.getvalue()
@@ -95,30 +97,9 @@ async def test_errors_contain_no_part_of_a_secret(socket: Path) -> None:
         assert "is not ready (<SessionToken>[removed]</SessionToken>)" in str(end)
 
 
-@pytest.mark.parametrize(
-    ("kind", "code"),
-    [
-        (errors.InvalidValue, StatusCode.INVALID_ARGUMENT),
-        (errors.InvalidSetting, StatusCode.INVALID_ARGUMENT),
-        (errors.AwsThrottled, StatusCode.UNAVAILABLE),
-        (errors.AwsDenied, StatusCode.UNAVAILABLE),
-        (errors.AwsLimitReached, StatusCode.UNAVAILABLE),
-        (errors.AwsUnavailable, StatusCode.UNAVAILABLE),
-        (errors.AwsInvalidAnswer, StatusCode.UNAVAILABLE),
-        (errors.AwsNotFound, StatusCode.FAILED_PRECONDITION),
-        (errors.AwsAlreadyExists, StatusCode.FAILED_PRECONDITION),
-        (errors.NoTunnelPort, StatusCode.UNAVAILABLE),
-        (errors.PortTaken, StatusCode.UNAVAILABLE),
-        (errors.TunnelNotReady, StatusCode.UNAVAILABLE),
-        (errors.ConfigurationRejected, StatusCode.FAILED_PRECONDITION),
-        (errors.StunnelMissing, StatusCode.FAILED_PRECONDITION),
-    ],
-)
-async def test_each_error_has_its_code(socket: Path, kind: type[KubeEfsError], code: StatusCode) -> None:
-    for end in await failures(socket, kind("is wrong")):
-        assert type(end) is kind
-        assert isinstance(end.__cause__, grpc.aio.AioRpcError)
-        assert end.__cause__.code() is code
+async def test_error_arrives_with_its_class(socket: Path) -> None:
+    for kind in (errors.InvalidSetting, errors.AwsDenied, errors.PortTaken):
+        assert [type(end) for end in await failures(socket, kind("is wrong"))] == [kind] * 5
 
 
 async def test_token_of_a_pod_is_in_no_error(socket: Path) -> None:
@@ -132,15 +113,83 @@ async def test_token_of_a_pod_is_in_no_error(socket: Path) -> None:
     assert token not in stream.getvalue()
 
 
-async def test_agent_of_an_older_version_is_named_in_the_error(socket: Path) -> None:
-    server = grpc.aio.server()
-    server.add_insecure_port(f"unix:{socket}")
-    await server.start()
-    try:
-        async with connect_tunnels(socket) as client:
-            with pytest.raises(TunnelAgentUnavailable) as caught:
-                await client.ensure_for_pod(_SPEC, Holder("pod"), "token")
-    finally:
-        await server.stop(None)
-    assert caught.value.problem == "is of an older version, which does not have this call"
-    assert caught.value.remedy == "update the DaemonSet of the tunnels"
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        pytest.param("POST", "/v1/Release", b"\xff", 400, id="no message"),
+        pytest.param("POST", "/v1/Release", io.BytesIO(bytes(5 << 20)), 413, id="a message of 5 MiB"),
+        pytest.param("POST", "/v1/Remove", b"", 404, id="no such call"),
+        pytest.param("GET", "/v1/List", b"", 405, id="a GET request"),
+    ],
+)
+async def test_other_requests_are_refused(
+    socket: Path, method: str, path: str, body: Any, status: int
+) -> None:
+    async with (
+        serving(socket, cast("OnDemandTunnels", Failing(AssertionError())), TunnelsStatus),
+        aiohttp.ClientSession(connector=aiohttp.UnixConnector(str(socket))) as session,
+        session.request(method, f"http://agent{path}", data=body) as answer,
+    ):
+        assert answer.status == status
+
+
+class Waiting(Failing):
+    """Calls of it end when the test says so; it records those that are cancelled."""
+
+    def __init__(self) -> None:
+        super().__init__(AssertionError())
+        self.begun = asyncio.Event()
+        self.may_end = asyncio.Event()
+        self.cancelled = asyncio.Event()
+
+    async def release(self, *_given: object) -> None:
+        self.begun.set()
+        try:
+            await self.may_end.wait()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+
+
+async def test_call_of_a_caller_that_has_given_up_is_cancelled(socket: Path) -> None:
+    waiting = Waiting()
+    async with (
+        serving(socket, cast("OnDemandTunnels", waiting), TunnelsStatus),
+        connect_tunnels(socket, timeout_seconds=0.2) as client,
+    ):
+        with pytest.raises(TunnelAgentUnavailable, match=r"did not answer within 0\.2 s"):
+            await client.release(Holder("pod"))
+        async with asyncio.timeout(SECONDS):
+            await waiting.cancelled.wait()
+
+
+async def test_running_call_may_end_when_the_agent_stops(socket: Path) -> None:
+    waiting = Waiting()
+    async with connect_tunnels(socket, timeout_seconds=SECONDS) as client:
+        async with serving(socket, cast("OnDemandTunnels", waiting), TunnelsStatus):
+            call = asyncio.create_task(client.release(Holder("pod")))
+            await waiting.begun.wait()
+            asyncio.get_running_loop().call_later(0.2, waiting.may_end.set)
+        await call
+    assert not waiting.cancelled.is_set()
+
+
+async def test_hanging_call_ends_with_the_agent(socket: Path) -> None:
+    waiting = Waiting()
+    async with connect_tunnels(socket, timeout_seconds=SECONDS) as client:
+        async with serving(socket, cast("OnDemandTunnels", waiting), TunnelsStatus):
+            call = asyncio.create_task(client.release(Holder("pod")))
+            await waiting.begun.wait()
+        with pytest.raises(TunnelAgentUnavailable, match="cannot be reached"):
+            await call
+    assert waiting.cancelled.is_set()
+
+
+async def test_calls_of_all_pods_of_a_node_are_accepted_at_once(socket: Path) -> None:
+    waiting = Waiting()
+    waiting.may_end.set()
+    async with (
+        serving(socket, cast("OnDemandTunnels", waiting), TunnelsStatus),
+        connect_tunnels(socket, timeout_seconds=SECONDS) as client,
+    ):
+        await asyncio.gather(*(client.release(Holder(f"pod {number}")) for number in range(500)))
