@@ -59,16 +59,23 @@ def write_atomically(path: Path, text: str, *, durable: bool = True) -> None:
 
 
 def limit_log(path: Path, most_bytes: int) -> bool:
-    """Move a log that is longer to a second file; returns whether it was. Raises OSError.
+    """Move a log that is longer to a second file, if the disk permits it; returns whether it is empty now.
 
     The process holds its log open as its standard error, and has no command to open another one. So the file
     is copied and emptied; a line that is written in the meantime is lost.
     """
-    if not path.exists() or path.stat().st_size <= most_bytes:
-        return False
-    shutil.copyfile(path, path.with_name(f"{path.name}.1"))
-    os.truncate(path, 0)
-    return True
+    second = path.with_name(f"{path.name}.1")
+    with suppress(OSError):
+        if path.stat().st_size > most_bytes:
+            try:
+                shutil.copyfile(path, second)
+            except OSError:
+                # A full disk. The older lines are lost: stunnel needs the room, because it says only in its
+                # log that it has loaded a tunnel.
+                second.unlink(missing_ok=True)
+            os.truncate(path, 0)
+            return True
+    return False
 
 
 def remove_temporary_files(path: Path) -> None:

@@ -256,3 +256,25 @@ def test_long_log_is_moved_to_a_second_file_and_continues(tmp_path: Path) -> Non
         log.flush()
         assert texts(follower) == ["four"]
     assert path.read_text() == "[.] four\n"
+
+
+def test_long_log_is_emptied_if_the_disk_has_no_room_for_a_second_file(tmp_path: Path) -> None:
+    path, second = tmp_path / "log", tmp_path / "log.1"
+    second.symlink_to("/dev/full")
+    follower = LogFollower(path, size_bytes=20)
+    path.write_text("[.] one\n[.] two\n[.] three\n")
+    assert texts(follower) == ["one", "two", "three"]
+    follower.cut()
+    assert path.read_text() == ""
+    assert not second.is_symlink()  # half of a copy would need the room
+    path.write_text("[.] four\n")
+    assert texts(follower) == ["four"]
+
+
+def test_long_log_that_cannot_be_emptied_stays(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    (tmp_path / "log.1").mkdir()
+    follower = LogFollower(path, size_bytes=20)
+    path.write_text("[.] one\n[.] two\n[.] three\n")
+    follower.cut()
+    assert texts(follower) == ["one", "two", "three"]
