@@ -28,6 +28,7 @@ from kube_efs.model.errors import ConfigurationRejected, TunnelNotReady
 from kube_efs.tunnels.api.client import TunnelClient
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.reservations import Holder, TunnelSpec
+from kube_efs.tunnels.status import TunnelState
 
 pytestmark = pytest.mark.skipif(not Path("/usr/bin/stunnel").exists(), reason="stunnel is not installed")
 
@@ -48,6 +49,16 @@ async def ensured(client: TunnelClient, asked: TunnelSpec, holder: Holder) -> in
                 return await client.ensure(asked, holder)
             except ConfigurationRejected:
                 await asyncio.sleep(0.1)
+
+
+async def until_up(client: TunnelClient) -> None:
+    """Return when the only tunnel is up."""
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        while True:
+            [tunnel] = await client.tunnels()
+            if tunnel.state is TunnelState.UP:
+                return
+            await asyncio.sleep(0.1)
 
 
 @contextmanager
@@ -90,6 +101,37 @@ async def test_full_disk_is_reported_and_changes_nothing(
     async with agent_process(options):
         [tunnel] = await client.tunnels()
         assert (tunnel.port, tunnel.holders) == (port, frozenset({OTHER_POD}))
+
+
+async def test_stunnel_that_ends_while_the_disk_is_full_serves_again(
+    options: TunnelOptions, client: TunnelClient, backend: Backend
+) -> None:
+    """Its unchanged configuration is there, and neither it nor its log can be written."""
+    async with agent_process(options) as agent:
+        port = await client.ensure(spec(backend), POD)
+        [stunnel] = stunnels_of(options.conf_path)
+        with no_space_for(agent.pid):
+            os.kill(stunnel, signal.SIGKILL)
+            async with connected(port) as mount:
+                await mount.call()
+            # The agent has waited for the log, and does not end a stunnel that listens.
+            await until_up(client)
+            async with connected(port) as mount:
+                await mount.call()
+        await client.release(POD)
+
+
+async def test_removed_log_of_stunnel_does_not_keep_new_tunnels_from_opening(
+    options: TunnelOptions, client: TunnelClient, backend: Backend
+) -> None:
+    async with agent_process(options):
+        await client.ensure(spec(backend), POD)
+        [log] = options.directory.glob("stunnel-*.log")
+        log.unlink()
+        async with connected(await client.ensure(spec(backend, 1), OTHER_POD)) as mount:
+            await mount.call()
+        for holder in (POD, OTHER_POD):
+            await client.release(holder)
 
 
 async def test_removed_stunnel_program_continues_and_is_reported_after_its_end(

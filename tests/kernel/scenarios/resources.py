@@ -56,6 +56,10 @@ async def disk_is_full(machine: Machine) -> None:
             assert any(one.port == before.port and one.holders for one in await node.tunnels())
             await work.continues()
             assert nfs_mount(target) == before
+            # stunnel starts again with the files that it had.
+            node.kill_data_planes()
+            await work.continues()
+            assert nfs_mount(target).port == before.port
             (node.state / "filling").unlink()
             await node.publish(second, "second")
 

@@ -91,6 +91,14 @@ def render_configuration(
     )
 
 
+def read_configuration(path: Path) -> str:
+    """The text of the file; empty if there is none, or if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
 def _render_service(service: TunnelService, timeout: int) -> str:
     check_service(service)
     hashed = service.hashed_ca_directory

@@ -18,8 +18,9 @@ log, because stunnel reports it nowhere else. The results are:
 * A running stunnel cannot bind a port. It now listens on no port, so no service counts as loaded.
 * A running stunnel ends. The keeper starts it again with the same file, because its log then contains the
   reason.
-* stunnel logs no result for seconds. This counts as a refusal. If the load was a test whether stunnel hangs,
-  the keeper ends it.
+* stunnel logs no result for seconds. If it listens on all ports, and some of them are new, it has loaded the
+  file: it cannot write its log, because the disk is full or the log was removed. Otherwise this counts as a
+  refusal. If the load was a test whether stunnel hangs, the keeper ends it.
 
 Unless all services listen, the keeper leaves out the service that stunnel names, or all if it names none, and
 loads the others. It retries the services that it left out later.
@@ -46,7 +47,11 @@ from kube_efs.tunnels.data_plane import TunnelService
 from kube_efs.tunnels.files import write_atomically
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.sockets.ports import find_taken, listening_ports, open_connections, port_taken_error
-from kube_efs.tunnels.stunnel.configuration import check_service, render_configuration
+from kube_efs.tunnels.stunnel.configuration import (
+    check_service,
+    read_configuration,
+    render_configuration,
+)
 from kube_efs.tunnels.stunnel.log import (
     ConnectionLog,
     Loaded,
@@ -269,9 +274,9 @@ class StunnelKeeper:
                 self._process = StunnelProcess.start(self._program, conf_path, self._log_path, self._wake.set)
             process = self._process
         except OSError as error:
-            return Unloadable(reason=f"{error.filename or self._program}: {error.strerror}")
+            return Unloadable(reason=f"{error.filename or self._options.conf_path}: {error.strerror}")
         monitor = self._monitor = LoadMonitor(text, {service.name for service in services})
-        outcome = await self._await_outcome(process, monitor)
+        outcome = await self._await_outcome(process, monitor, {service.port for service in services})
         self._monitor = None
         if must_reload and monitor.outcome is None and not process.ended.is_set():
             # stunnel hangs, and so do its connections. The kernel opens new ones for its mounts. As the
@@ -295,7 +300,9 @@ class StunnelKeeper:
             self._loaded = _NOTHING
         return outcome
 
-    async def _await_outcome(self, process: StunnelProcess, monitor: LoadMonitor) -> Outcome:
+    async def _await_outcome(
+        self, process: StunnelProcess, monitor: LoadMonitor, ports: Collection[int]
+    ) -> Outcome:
         with suppress(TimeoutError):
             async with asyncio.timeout(_LOAD_SECONDS):
                 while True:
@@ -304,6 +311,11 @@ class StunnelKeeper:
                     if monitor.outcome or ended:
                         return monitor.outcome or monitor.ended()
                     await asyncio.sleep(_LOG_POLL_SECONDS)
+        missing = set(ports).difference(await asyncio.to_thread(listening_ports, process.pid))
+        if not missing and not self._loaded.ports.issuperset(ports):
+            log.warning("stunnel-log-not-written", pid=process.pid, path=str(self._log_path))
+            monitor.outcome = Loaded()
+            return monitor.outcome
         return Unloadable(reason=f"stunnel did not confirm it within {_LOAD_SECONDS:g} s")
 
     async def _find_culprits(
@@ -321,7 +333,12 @@ class StunnelKeeper:
 
     async def _write(self, text: str) -> None:
         # Not durable: after a power failure, the agent writes it again before it starts stunnel.
-        await asyncio.to_thread(write_atomically, self._options.conf_path, text, durable=False)
+        try:
+            await asyncio.to_thread(write_atomically, self._options.conf_path, text, durable=False)
+        except OSError:
+            # On a full disk, stunnel must start again with the file that it had.
+            if await asyncio.to_thread(read_configuration, self._options.conf_path) != text:
+                raise
         self._written = text
 
     def _set_report(self, left_out: Mapping[str, KubeEfsError]) -> None:

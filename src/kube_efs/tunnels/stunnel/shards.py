@@ -25,7 +25,6 @@ import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 import structlog
 
@@ -43,6 +42,7 @@ from kube_efs.tunnels.stunnel.assignment import (
     shard_number,
     shard_path,
 )
+from kube_efs.tunnels.stunnel.configuration import read_configuration
 from kube_efs.tunnels.stunnel.keeper import StunnelKeeper
 from kube_efs.tunnels.stunnel.log import ConnectionLog
 from kube_efs.tunnels.stunnel.process import find_running, find_stunnel
@@ -191,7 +191,7 @@ class StunnelShards:
         written = {
             int(port): number
             for number in pids
-            for port in _PORT.findall(_read(shard_path(self._options.conf_path, number)))
+            for port in _PORT.findall(read_configuration(shard_path(self._options.conf_path, number)))
         }
         listening = listening_ports_of(pids.values())
         # Where both differ, the kernel is right: a file may be newer than what its stunnel has loaded.
@@ -280,10 +280,3 @@ class StunnelShards:
         self._metrics.processes.set(len(self.report.pids))
         self._wake.set()
         self._on_change()
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return ""

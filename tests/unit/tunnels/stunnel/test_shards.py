@@ -195,7 +195,7 @@ class Node(RuleBasedStateMachine):
         self.patch.setattr(shards, "StunnelKeeper", self._new_keeper)
         self.patch.setattr(shards, "find_running", self._find_running)
         self.patch.setattr(shards, "listening_ports_of", self._listening_ports)
-        self.patch.setattr(shards, "_read", self._read)
+        self.patch.setattr(shards, "read_configuration", self._read)
         self._start()
 
     def _new_keeper(self, *given: Any) -> Keeper:
