@@ -5,6 +5,7 @@ import os
 import resource
 import shutil
 import signal
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -24,7 +25,7 @@ from tests.integration.tunnel_node import (
 )
 
 from kube_efs.model.csi.volume_handles import AccessPointId
-from kube_efs.model.errors import ConfigurationRejected, TunnelNotReady
+from kube_efs.model.errors import ConfigurationRejected, PortTaken, TunnelNotReady
 from kube_efs.tunnels.api.client import TunnelClient
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.reservations import Holder, TunnelSpec
@@ -47,7 +48,7 @@ async def ensured(client: TunnelClient, asked: TunnelSpec, holder: Holder) -> in
         while True:
             try:
                 return await client.ensure(asked, holder)
-            except ConfigurationRejected:
+            except (ConfigurationRejected, PortTaken):
                 await asyncio.sleep(0.1)
 
 
@@ -132,6 +133,23 @@ async def test_removed_log_of_stunnel_does_not_keep_new_tunnels_from_opening(
             await mount.call()
         for holder in (POD, OTHER_POD):
             await client.release(holder)
+
+
+async def test_port_of_an_unmounted_volume_that_another_program_has_taken_is_given_up(
+    options: TunnelOptions, client: TunnelClient, backend: Backend
+) -> None:
+    """As after a reboot, when the state of the agent is still there."""
+    async with agent_process(options):
+        port = await client.ensure(spec(backend), POD)
+    await eventually(lambda: not stunnels_of(options.conf_path), "stunnel has ended")
+    (options.directory / "run" / "tunnel.sock").unlink()
+    with socket.create_server(("127.0.0.1", port)):
+        async with agent_process(options):
+            other = await ensured(client, spec(backend), POD)
+            assert other != port
+            async with connected(other) as mount:
+                await mount.call()
+            await client.release(POD)
 
 
 async def test_removed_stunnel_program_continues_and_is_reported_after_its_end(

@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, replace
 import structlog
 
 from kube_efs.aws.credential_sources import CredentialSource, ServiceAccountIdentity
-from kube_efs.model.errors import TunnelNotReady
+from kube_efs.model.errors import PortTaken, TunnelNotReady
 from kube_efs.telemetry.traces import span
 from kube_efs.tunnels.files import write_to_completion
 from kube_efs.tunnels.mount_targets import NFS_PORT, Candidate
@@ -39,7 +39,7 @@ from kube_efs.tunnels.options import OnDemandOptions, TunnelOptions
 from kube_efs.tunnels.plan import NodePlan, find_candidates
 from kube_efs.tunnels.reservations import Holder, Reservation, Reservations, TunnelSpec
 from kube_efs.tunnels.sockets.detection import IdlePorts
-from kube_efs.tunnels.sockets.ports import PortReading, read_ports
+from kube_efs.tunnels.sockets.ports import PortReading, nfs_client_ports, read_ports
 
 log = structlog.get_logger()
 
@@ -65,6 +65,7 @@ class OnDemandTunnels:
         plan: NodePlan,
         clock: Callable[[], float] = time.monotonic,
         read: Callable[[], PortReading | None] = read_ports,
+        mounted: Callable[[], frozenset[int] | None] = nfs_client_ports,
     ) -> None:
         self._options = options
         self._on_demand = on_demand
@@ -74,6 +75,7 @@ class OnDemandTunnels:
         plan.certificates = certificates.files
         self._clock = clock
         self._read = read
+        self._mounted = mounted
         self._stored = StoredReservations()
         self._changes = 0
         self._changes_saved = 0
@@ -128,7 +130,7 @@ class OnDemandTunnels:
                 with self._pending(spec.name), span("tunnel.reserve"):
                     port = await self._reserve(spec, holder, pod_token)
                 with span("tunnel.listen"):
-                    await self._plan.wait_until_listening(spec.name)
+                    await self._wait_until_listening(spec.name, holder)
         except TimeoutError as error:
             raise TunnelNotReady(
                 f"was not ready within {limit:g} s",
@@ -181,6 +183,25 @@ class OnDemandTunnels:
             with suppress(TunnelNotReady):  # logged; the next check retries
                 await self._save(self._changes)
         self._forget_certificates()
+
+    async def _wait_until_listening(self, name: str, holder: Holder) -> None:
+        """Wait until stunnel listens; if another program has the port, the next call gets another one.
+
+        It does not if anything but this call may use the tunnel. Otherwise the volume could not be mounted
+        while the program runs: the kubelet repeats the call, and each one holds the tunnel again, long before
+        it would close.
+        """
+        try:
+            await self._plan.wait_until_listening(name)
+        except PortTaken:
+            # Not from a reading: the port is busy if the program has connections.
+            mounted = await asyncio.to_thread(self._mounted) or ()
+            tunnel = self._plan.wanted.tunnels.get(name)
+            is_unused = tunnel and tunnel.holders == {holder} and tunnel.port not in mounted
+            if is_unused and name not in self._pending_calls:
+                others = (one for one in self._plan.wanted.tunnels.values() if one != tunnel)
+                await self._save(self._change(Reservations.of(others)))
+            raise
 
     async def _check_ca_file(self, spec: TunnelSpec, holder: Holder) -> None:
         known = self._plan.wanted.tunnels.get(spec.name)

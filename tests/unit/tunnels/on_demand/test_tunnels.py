@@ -4,7 +4,7 @@ import asyncio
 import shutil
 import tempfile
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import cast
 
@@ -59,6 +59,7 @@ class Agent:
 
     folder: Path
     reading: PortReading | None = QUIET
+    mounted: frozenset[int] | None = None
     refusal: Exception | None = None
     now: float = 0.0
     applied: int = 0
@@ -85,7 +86,13 @@ class Agent:
         self.plan = NodePlan(options, metrics, cast("DataPlanes", self))
         self.certificates = Certificates(options, on_demand, metrics, self.plan.apply)
         self.tunnels = OnDemandTunnels(
-            options, on_demand, self.certificates, self.plan, lambda: self.now, lambda: self.reading
+            options,
+            on_demand,
+            self.certificates,
+            self.plan,
+            lambda: self.now,
+            lambda: self.reading,
+            lambda: self.mounted,
         )
 
     def set_services(self, services: Iterable[TunnelService]) -> None:
@@ -169,6 +176,35 @@ async def test_caller_gets_the_reason_and_can_retry_if_stunnel_does_not_listen(a
     agent.refusal = None
     await agent.tunnels.ensure(spec(), POD)
     assert agent.open == 1
+
+
+async def test_next_call_gets_another_port_if_a_program_has_taken_it_before_a_mount(agent: Agent) -> None:
+    """The kubelet repeats the call before the tunnel was without a holder for long enough to close."""
+    port = await agent.tunnels.ensure(spec(), POD)
+    agent.refusal = PortTaken("is taken by another program")
+    with pytest.raises(PortTaken):
+        await agent.tunnels.ensure(spec(), POD)
+    # The program also has connections.
+    agent.reading = replace(QUIET, listening=frozenset({port}), busy=frozenset({port}))
+    agent.refusal = None
+    assert await agent.tunnels.ensure(spec(), POD) != port
+    [tunnel] = load_reservations(agent.path).reservations.tunnels.values()
+    assert tunnel.holders == {POD}
+
+
+@pytest.mark.parametrize("used_by", ["another holder", "a mount"])
+async def test_port_that_a_program_has_taken_stays_while_it_is_used(used_by: str, agent: Agent) -> None:
+    port = await agent.tunnels.ensure(spec(), POD)
+    if used_by == "a mount":
+        agent.mounted = frozenset({port})
+    else:
+        await agent.tunnels.ensure(spec(), OTHER)
+    agent.refusal = PortTaken("is taken by another program")
+    with pytest.raises(PortTaken):
+        await agent.tunnels.ensure(spec(), POD)
+    agent.reading = replace(QUIET, listening=frozenset({port}))
+    agent.refusal = None
+    assert await agent.tunnels.ensure(spec(), POD) == port
 
 
 async def test_call_ends_after_the_timeout(tmp_path: Path) -> None:
