@@ -2,8 +2,8 @@
 
 The file is JSON with a version. An entry that cannot be read affects no other entry: it is written back as
 it was found, because a newer version may have written it, its port is not reserved again, and the problem is
-reported. A second file has the state before the last change. It is used if the first one cannot be read at
-all.
+reported. A second file has the state before the last change. It is used if the first one is missing, or
+cannot be read at all.
 
 The names of the fields in the file are those of ``Reservation`` and ``TunnelSpec``. A node is upgraded in
 place, so renaming a field there would lose the ports of all mounts.
@@ -64,9 +64,12 @@ def save_reservations(path: Path, reservations: Reservations, unreadable: Iterab
 def load_reservations(path: Path) -> StoredReservations:
     """The stored reservations, none without a file. Raises nothing, but reports all problems."""
     found, problem = _read(path)
-    if found is None and problem:
-        log.error("on-demand-tunnels-unreadable", path=str(path), reason=problem)
+    if found is None:
         found, _ = _read(_previous(path))
+        # No crash leaves the second file alone, but people remove files.
+        problem = problem or (f"{path} is missing" if found else "")
+        if problem:
+            log.error("on-demand-tunnels-unreadable", path=str(path), reason=problem)
     problems = [problem] if problem else []
     if found is None:
         return StoredReservations(problems=tuple(problems))

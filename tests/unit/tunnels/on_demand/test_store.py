@@ -132,6 +132,15 @@ def test_previous_file_is_used_if_the_file_cannot_be_read(text: str, path: Path)
     assert load_reservations(path).reservations == Reservations.of([PLAIN])
 
 
+def test_previous_file_is_used_if_the_file_is_missing(path: Path) -> None:
+    save_reservations(path, Reservations.of([PLAIN]))
+    save_reservations(path, BOTH)
+    path.unlink()
+    found = load_reservations(path)
+    assert found.reservations == Reservations.of([PLAIN])
+    assert found.problems == (f"{path} is missing",)
+
+
 def test_known_fields_of_another_version_are_read(path: Path) -> None:
     save_reservations(path, BOTH)
     state = json.loads(path.read_text())
