@@ -123,6 +123,8 @@ class NodeVolumes:
         self._publishing: dict[Path, VolumeUse] = {}
         self._published: dict[Path, VolumeUse] = {}
         self._checked: dict[Path, _Checked] = {}
+        # Mounts whose connection was not checked, or is that of another identity.
+        self._unchecked: set[Path] = set()
 
     async def refresh(self, wanted: Publication) -> bool:
         """Whether this process has mounted or checked the same publication, and the target is mounted.
@@ -197,6 +199,7 @@ class NodeVolumes:
             )
         # Only now: as long as the mount may be there, it needs its tunnel.
         self._published.pop(mount.target, None)
+        self._unchecked.discard(mount.target)
         await self._release_tunnel(mount.holder)
         log.info("volume-unmounted", volume=mount.volume_id, target=str(mount.target))
 
@@ -297,11 +300,13 @@ class NodeVolumes:
 
     async def _keep_if_connected(self, mount: NodeMount, tunnel: _Tunnel) -> None:
         """Unmount what fails the check. If this is interrupted, the next call for the target checks again."""
+        self._unchecked.add(mount.target)
         try:
             await self._check_connection(mount, tunnel)
         except KubeEfsError:
             await self._mounter.unmount(mount.target)
             raise
+        self._unchecked.discard(mount.target)
 
     async def _check_connection(self, mount: NodeMount, tunnel: _Tunnel) -> None:
         """Raise MountFailed if EFS would check another identity than that of the tunnel for the mount.
@@ -338,6 +343,7 @@ class NodeVolumes:
             is_unmounted = not await self.is_mounted(wanted.mount.target)
             if is_unmounted and await asyncio.to_thread(remove_target, wanted.mount.target):
                 self._published.pop(wanted.mount.target, None)
+                self._unchecked.discard(wanted.mount.target)
                 if wanted.plan.encrypted:
                     await self._release_tunnel(wanted.mount.holder)
 
@@ -382,9 +388,11 @@ class NodeVolumes:
         elif not plan.encrypted and not _ports(mounted) <= {"port=2049"}:
             difference = f"{source} is mounted there, but through a tunnel"
         else:
-            if plan.signs_as_pod and tunnel is not None:
-                # An earlier call may have ended before its check.
+            # An earlier call may have ended before its check. A mount of the node that has passed it may fail
+            # now: its connection can be that of another mount of the node.
+            if tunnel is not None and (plan.signs_as_pod or wanted.mount.target in self._unchecked):
                 await self._check_connection(wanted.mount, tunnel)
+                self._unchecked.discard(wanted.mount.target)
             return tunnel
         raise ExistingVolumeDiffers(
             f"is in use: {difference}",

@@ -187,13 +187,16 @@ async def test_tunnels_of_the_node_may_share_a_connection(
     assert len(node.mounts) == 2
 
 
+@pytest.mark.parametrize("is_of_pod", [True, False])
 async def test_mount_that_could_not_be_undone_is_refused_again(
-    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    is_of_pod: bool, node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     servers = tmp_path / "servers"
     monkeypatch.setattr(ports, "_NFS_SERVERS", servers)
     servers.write_text("NV SERVER   PORT USE HOSTNAME\nv4 7f000001 55f0   1 127.0.0.1\n")
     await node.publish(node.wanted("one"))
+    of_node = node.world.wanted("two", one_pod=False, flags=("iam",))
+    wanted = node.wanted("two", "batch") if is_of_pod else of_node
 
     async def fail(*_given: object, **_options: object) -> None:
         raise MountFailed("is busy", field="target")
@@ -201,9 +204,13 @@ async def test_mount_that_could_not_be_undone_is_refused_again(
     with monkeypatch.context() as busy:
         busy.setattr(World, "unmount", fail)
         with pytest.raises(MountFailed, match="is busy"):
-            await node.publish(node.wanted("two", "batch"))
-    with pytest.raises(MountFailed, match="connection of another identity"):
-        await node.publish(node.wanted("two", "batch"))
+            await node.publish(wanted)
+    for _ in range(2):
+        with pytest.raises(MountFailed, match="connection of another identity"):
+            await node.publish(wanted)
+    await node.volumes.unpublish(wanted.mount, timeout_seconds=60)
+    servers.write_text("NV SERVER   PORT USE HOSTNAME\nv4 7f000001 55f0   1 h\nv4 7f000001 55f1   1 h\n")
+    await node.publish(wanted)
 
 
 async def test_agent_that_fails_after_the_mount_causes_no_second_mount(
