@@ -359,6 +359,7 @@ async def test_repeated_publish_holds_the_tunnel_again(
 async def test_address_is_selected_by_the_zone_of_the_node(node: Served, tunnels: TunnelClient) -> None:
     await node.publish(context={"mounttargetipmap": '{"use1-az1":"10.0.0.1","us-east-1b":"10.0.0.2"}'})
     [tunnel] = await tunnels.tunnels()
+    assert tunnel.spec
     assert tunnel.spec.address == "10.0.0.1"
 
 
@@ -538,6 +539,7 @@ async def test_holder_without_a_mount_is_removed(node: Served, tunnels: TunnelCl
     await node.publish()
     [holder] = await holders_of(tunnels)
     [tunnel] = await tunnels.tunnels()
+    assert tunnel.spec
     await tunnels.ensure(tunnel.spec, Holder("somebody"))
 
     async with asyncio.timeout(60):
@@ -554,7 +556,9 @@ async def test_volume_that_is_being_mounted_keeps_its_holder(
     publishing = asyncio.create_task(node.publish())
     await eventually(lambda: _is(mounter.waiting == 1))
     [holder] = await holders_of(tunnels)
-    await tunnels.ensure((await tunnels.tunnels())[0].spec, Holder("somebody"))
+    [tunnel] = await tunnels.tunnels()
+    assert tunnel.spec
+    await tunnels.ensure(tunnel.spec, Holder("somebody"))
     async with asyncio.timeout(60):
         while "somebody" in await holders_of(tunnels):
             await node.volumes.reconcile()

@@ -319,12 +319,9 @@ class NodeVolumes:
         if ports is None or tunnel.port in ports:
             return
         if not isinstance(tunnel.spec.iam, ServiceAccountIdentity):
-            of_pods = (
-                one
-                for one in await self._tunnels.tunnels()
-                if isinstance(one.spec.iam, ServiceAccountIdentity) and one.port in ports
-            )
-            if all(one.spec.file_system_id != tunnel.spec.file_system_id for one in of_pods):
+            connected = [one.spec for one in await self._tunnels.tunnels() if one.spec and one.port in ports]
+            of_pods = (one for one in connected if isinstance(one.iam, ServiceAccountIdentity))
+            if all(one.file_system_id != tunnel.spec.file_system_id for one in of_pods):
                 return
         raise MountFailed(
             "would use the connection of another identity, because the kernel regards both as one server",
@@ -416,6 +413,8 @@ class NodeVolumes:
 
     def _wanted_spec(self, wanted: Publication, tunnel: TunnelOnDemand) -> TunnelSpec | None:
         """What to request for this mount to get this tunnel; None if it cannot get it."""
+        if tunnel.spec is None:
+            return None
         # The role is that of the mount, also if the service account has another one now.
         identity = tunnel.spec.iam if isinstance(tunnel.spec.iam, ServiceAccountIdentity) else None
         is_of_pod = wanted.tokens is not None and identity is not None and wanted.tokens.belong_to(identity)

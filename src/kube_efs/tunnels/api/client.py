@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 import aiohttp
 from google.protobuf.message import Message
 
-from kube_efs.model.errors import TunnelError
+from kube_efs.model.errors import InvalidValue, TunnelError
 from kube_efs.telemetry.traces import span, trace_parent
 from kube_efs.tunnels.api.agent_errors import outdated, unavailable
 from kube_efs.tunnels.api.messages import parse_failure, parse_spec, render_spec
@@ -31,11 +31,12 @@ _Answer = TypeVar("_Answer", bound=Message)
 class TunnelOnDemand:
     """A tunnel as the agent reports it; ``reason`` says why it is not up.
 
-    ``certificate_ends`` is in UTC, such as 2026-11-21T14:00:00Z, and empty before there is one.
+    ``certificate_ends`` is in UTC, such as 2026-11-21T14:00:00Z, and empty before there is one. ``spec`` is
+    None if this version does not know such tunnels: the agent is newer.
     """
 
     name: str
-    spec: TunnelSpec
+    spec: TunnelSpec | None
     port: int
     state: TunnelState
     reason: str
@@ -157,11 +158,16 @@ async def connect_tunnels(socket: Path, *, timeout_seconds: float = 30.0) -> Asy
 
 
 def _parse(message: pb.Tunnel) -> TunnelOnDemand:
+    # One tunnel of a newer agent must not make all others unusable for the mounts of this node.
+    try:
+        spec = parse_spec(message.spec)
+    except InvalidValue:
+        spec = None
     return TunnelOnDemand(
         name=message.name,
-        spec=parse_spec(message.spec),
+        spec=spec,
         port=message.port,
-        state=TunnelState(message.state),
+        state=TunnelState(message.state) if message.state in set(TunnelState) else TunnelState.DOWN,
         reason=message.reason,
         certificate_ends=message.certificate_ends,
         holders=frozenset(map(Holder, message.holders)),
