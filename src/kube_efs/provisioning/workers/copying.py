@@ -27,14 +27,14 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Final
 
 from kube_efs.model.copies import COPIES, SNAPSHOTS, Copied, CopyProgress, CopyTerms, FileOwner
 from kube_efs.model.efs.directories import Directory, Relation
 from kube_efs.model.errors import CopyDiffers, WorkerFailed, WorkerRefused
 from kube_efs.provisioning.workers.gid_marks import MARKS
-from kube_efs.provisioning.workers.opening import OPEN_DIRECTORY, opened_or_made
+from kube_efs.provisioning.workers.opening import OPEN_DIRECTORY, opened, opened_or_made
 from kube_efs.provisioning.workers.trash import TRASH, entry_name, opened_trash
 from kube_efs.provisioning.workers.tree_copy import (
     Report,
@@ -164,7 +164,8 @@ def _copy(root: int, folder: int, parent: int, target: Directory, terms: CopyTer
             work = Work(root=root, links=links, device=found.st_dev, owners=owners, threads=threads)
             if source is not None:
                 TreeCopier(work, report).fill(source, tree, (), is_new=False, omitted=OURS)
-        _remove_links(links)
+        for link in os.listdir(links):  # noqa: PTH208 - of a descriptor
+            os.unlink(link, dir_fd=links)
         _finish_top(tree, found, made, owners)
         inode = os.fstat(tree).st_ino
     os.rmdir(_LINKS, dir_fd=folder)
@@ -229,36 +230,26 @@ def _finish_top(
     os.utime(tree, ns=(source.st_atime_ns, source.st_mtime_ns))
 
 
-def _remove_links(links: int) -> None:
-    for name in os.listdir(links):
-        os.unlink(name, dir_fd=links)
-
-
 # --- opening
 
 
 @contextmanager
 def _opened_source(root: int, terms: CopyTerms) -> Iterator[int | None]:
     """The source; None when it is missing and may be."""
-    here = os.dup(root)
-    try:
-        for part in terms.source.parts:
-            child = os.open(part, OPEN_DIRECTORY, dir_fd=here)
-            os.close(here)
-            here = child
-    except OSError as error:
-        os.close(here)
-        if error.errno == errno.ENOENT and terms.may_be_missing:
-            yield None
-            return
-        problem = "does not exist" if error.errno == errno.ENOENT else f"cannot be read ({error.strerror})"
-        raise WorkerRefused(
-            problem, field="source", value=str(terms.source), remedy="check the volume or the snapshot"
-        ) from error
-    try:
-        yield here
-    finally:
-        os.close(here)
+    with ExitStack() as stack:
+        try:
+            source = stack.enter_context(opened(root, terms.source.parts))
+        except OSError as error:
+            is_missing = error.errno == errno.ENOENT
+            if not (is_missing and terms.may_be_missing):
+                raise WorkerRefused(
+                    "does not exist" if is_missing else f"cannot be read ({error.strerror})",
+                    field="source",
+                    value=str(terms.source),
+                    remedy="check the volume or the snapshot",
+                ) from error
+            source = None
+        yield source
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from typing import Final
 from kube_efs.model.efs.directories import Directory
 from kube_efs.model.errors import WorkerFailed
 from kube_efs.model.usage import MeasuredDirectory, TreeSize
-from kube_efs.provisioning.workers.opening import OPEN_DIRECTORY
+from kube_efs.provisioning.workers.opening import OPEN_DIRECTORY, opened
 from kube_efs.provisioning.workers.orders import MeasuringTerms
 
 # Each level needs a descriptor; deeper directories are omitted.
@@ -89,26 +89,16 @@ def measure_all(
 def measure_tree(root: Path, directory: Directory, pace: Pace) -> TreeSize:
     """The size of the directory, as far as the pace allows; raises WorkerFailed when it cannot be opened."""
     try:
-        top = _open_top(root, directory)
+        mounted = os.open(root, OPEN_DIRECTORY)
         try:
-            return _Walk(os.fstat(top), pace).measure(top)
+            with opened(mounted, directory.parts) as top:
+                return _Walk(os.fstat(top), pace).measure(top)
         finally:
-            os.close(top)
+            os.close(mounted)
     except OSError as error:
         raise WorkerFailed(
             f"could not be measured ({error.strerror})", field="directory", value=str(directory)
         ) from error
-
-
-def _open_top(root: Path, directory: Directory) -> int:
-    here = os.open(root, OPEN_DIRECTORY)
-    for name in directory.parts:
-        try:
-            child = os.open(name, OPEN_DIRECTORY, dir_fd=here)
-        finally:
-            os.close(here)
-        here = child
-    return here
 
 
 class _Walk:
