@@ -122,14 +122,29 @@ async def test_stunnel_that_ends_while_the_disk_is_full_serves_again(
         await client.release(POD)
 
 
-async def test_removed_log_of_stunnel_does_not_keep_new_tunnels_from_opening(
+async def test_removed_log_of_stunnel_keeps_no_tunnel_from_being_loaded(
     options: TunnelOptions, client: TunnelClient, backend: Backend
 ) -> None:
-    async with agent_process(options):
+    """As after an administrator has made room."""
+    async with running(options) as node:
+        await eventually((options.directory / "run" / "tunnel.sock").exists, "the socket")
         await client.ensure(spec(backend), POD)
         [log] = options.directory.glob("stunnel-*.log")
         log.unlink()
         async with connected(await client.ensure(spec(backend, 1), OTHER_POD)) as mount:
+            await mount.call()
+            # A renewal opens no port.
+            [one, _] = await client.tunnels()
+            assert one.spec
+            certificates = node.agent._certificates
+            await certificates._renew(one.spec, None)
+            certificates._on_renewed()
+
+            def loaded() -> bool:
+                served = node.agent._data_planes.report.loaded[one.name]
+                return served.certificate == certificates.files[one.name]
+
+            await eventually(loaded, "the renewed certificate is loaded")
             await mount.call()
         for holder in (POD, OTHER_POD):
             await client.release(holder)

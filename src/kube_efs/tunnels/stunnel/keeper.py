@@ -18,9 +18,10 @@ log, because stunnel reports it nowhere else. The results are:
 * A running stunnel cannot bind a port. It now listens on no port, so no service counts as loaded.
 * A running stunnel ends. The keeper starts it again with the same file, because its log then contains the
   reason.
-* stunnel logs no result for seconds. If it listens on all ports, and some of them are new, it has loaded the
-  file: it cannot write its log, because the disk is full or the log was removed. Otherwise this counts as a
-  refusal. If the load was a test whether stunnel hangs, the keeper ends it.
+* stunnel logs no result for seconds, perhaps because the disk is full. If it listens on all ports, and some
+  are new, it has loaded the file. If someone has removed the log, no new ports are needed: no later attempt
+  would show a result, and each one resets connections. Otherwise this counts as a refusal. If the load was a
+  test whether stunnel hangs, the keeper ends it.
 
 Unless all services listen, the keeper leaves out the service that stunnel names, or all if it names none, and
 loads the others. It retries the services that it left out later.
@@ -311,11 +312,13 @@ class StunnelKeeper:
                     if monitor.outcome or ended:
                         return monitor.outcome or monitor.ended()
                     await asyncio.sleep(_LOG_POLL_SECONDS)
-        missing = set(ports).difference(await asyncio.to_thread(listening_ports, process.pid))
-        if not missing and not self._loaded.ports.issuperset(ports):
+        listening = await asyncio.to_thread(listening_ports, process.pid)
+        has_new = not self._loaded.ports.issuperset(ports)
+        if set(listening).issuperset(ports) and (has_new or not self._log_path.exists()):
             log.warning("stunnel-log-not-written", pid=process.pid, path=str(self._log_path))
-            monitor.outcome = Loaded()
-            return monitor.outcome
+            # Ports that it had before do not show that it does not hang.
+            monitor.outcome = Loaded() if has_new else None
+            return Loaded()
         return Unloadable(reason=f"stunnel did not confirm it within {_LOAD_SECONDS:g} s")
 
     async def _find_culprits(
