@@ -266,7 +266,15 @@ def _move_to_trash(root: int, directory: Directory, tenant: str) -> bool:
                         value=str(directory),
                         remedy="check which process renames directories there",
                     )
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        # Perhaps people have removed the trash at this moment. Then the volume must not count as removed.
+        with suppress(FileNotFoundError), opened(root, directory.parts):
+            raise WorkerFailed(
+                "could not be removed (the trash has vanished)",
+                field="directory",
+                value=str(directory),
+                remedy="it is retried",
+            ) from error
         return False
     return True
 

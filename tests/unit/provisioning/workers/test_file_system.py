@@ -678,6 +678,23 @@ def test_next_run_removes_what_an_interrupted_run_left(root: Path, outside: Path
     assert tree(outside) == {"precious", "precious/file"}
 
 
+def test_trash_that_vanishes_during_a_removal_is_a_failure(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """People remove it to make room. The volume must not count as removed."""
+    rename = os.rename
+
+    def remove_trash_first(source: str, target: str, **folders: int) -> None:
+        (root / TRASH).rmdir()
+        rename(source, target, **folders)
+
+    with monkeypatch.context() as late:
+        late.setattr(os, "rename", remove_trash_first)
+        with pytest.raises(WorkerFailed, match="the trash has vanished"):
+            move(root, "/team/data")
+    assert move(root, "/team/data")
+
+
 def test_trash_of_interrupted_runs_can_be_emptied_separately(root: Path, outside: Path) -> None:
     (root / TRASH / "old/deep").mkdir(parents=True)
     (root / TRASH / "link").symlink_to(outside)
