@@ -79,7 +79,11 @@ def connect(destination: Destination) -> Established:
     """
     context = load_context(destination)
     connection = _connect_first(destination)
-    address = str(connection.getpeername()[0])
+    try:
+        address = str(connection.getpeername()[0])
+    except OSError as error:
+        connection.close()
+        raise ConnectFailed("the server has reset the connection") from error
     try:
         return handshake(connection, context, check_host=destination.check_host, address=address)
     except ConnectFailed as error:

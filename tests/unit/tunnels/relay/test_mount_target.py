@@ -1,5 +1,6 @@
 """Handshakes with a real TLS server on loopback."""
 
+import select
 import socket
 import ssl
 import threading
@@ -19,6 +20,7 @@ from kube_efs.tunnels.relay.mount_target import (
     handshake,
     load_context,
 )
+from kube_efs.tunnels.relay.splicing import reset
 from tiny_ca.authority import Authority
 
 HOST = "fs-0123456789abcdef0.efs.us-east-1.amazonaws.com"
@@ -128,6 +130,19 @@ def test_reason_names_each_address_that_was_tried(authority: Authority, tmp_path
         connect(destination(authority, tmp_path, "127.98.7.1", "127.98.7.2"))
 
     assert str(failed.value) == "127.98.7.1: connection refused; 127.98.7.2: connection refused"
+
+
+def test_mount_target_that_resets_the_connection_at_once_is_the_reason(
+    authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        connection = socket.create_connection(listener.getsockname())
+        accepted, _ = listener.accept()
+        reset(accepted)
+    select.select([connection], [], [], 60)
+    monkeypatch.setattr(mount_target, "_connect_first", lambda _: connection)
+    with pytest.raises(ConnectFailed, match="the server has reset the connection"):
+        connect(destination(authority, tmp_path))
 
 
 def test_vanished_mount_target_is_noticed_after_half_a_minute(authority: Authority, tmp_path: Path) -> None:
