@@ -75,7 +75,7 @@ class HandedOver:
 
 class _Agent(agent.TunnelAgent):
     def __init__(self, options: TunnelOptions, metrics: TunnelMetrics, **given: Any) -> None:  # noqa: ANN401
-        super().__init__(options, metrics, read=lambda _: _NO_SOCKETS, **given)
+        super().__init__(options, metrics, read=lambda _: _NO_SOCKETS, is_in_use=lambda _: False, **given)
 
 
 def _settings(number: int, node: str) -> TunnelSettings:

@@ -46,7 +46,7 @@ from kube_efs.tunnels.plan import NodePlan
 from kube_efs.tunnels.probe import ProbeResult
 from kube_efs.tunnels.prober import Prober
 from kube_efs.tunnels.sockets.detection import IdlePorts, StalledPorts
-from kube_efs.tunnels.sockets.ports import PortReading, read_flows, read_ports
+from kube_efs.tunnels.sockets.ports import PortReading, is_in_use, read_flows, read_ports
 from kube_efs.tunnels.status import TunnelsStatus, TunnelStatus
 from kube_efs.tunnels.stunnel.configuration import check_path
 
@@ -80,6 +80,7 @@ class TunnelAgent:
         *,
         clock: Callable[[], float] = time.monotonic,
         read: Callable[[Collection[int]], PortReading | None] = read_ports,
+        is_in_use: Callable[[int], bool | None] = is_in_use,
         notify: Callable[[Notification], None] = lambda _: None,
         duties: Duties | None = None,
     ) -> None:
@@ -102,7 +103,7 @@ class TunnelAgent:
                 options, options.on_demand, metrics, self._plan.apply, duties=self._duties
             )
             self._on_demand = OnDemandTunnels(
-                options, options.on_demand, self._certificates, self._plan, clock, lambda: read(())
+                options, options.on_demand, self._certificates, self._plan, clock, is_in_use
             )
         self._saving = asyncio.Lock()
         self._saved: Served | None = None

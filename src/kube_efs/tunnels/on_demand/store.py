@@ -10,10 +10,11 @@ place, so renaming a field there would lose the ports of all mounts.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
@@ -51,11 +52,34 @@ class StoredReservations:
     problems: tuple[str, ...] = ()
 
 
-def save_reservations(path: Path, reservations: Reservations, unreadable: Iterable[bytes] = ()) -> None:
-    """Write the tunnels durably; raises OSError, and then the file is unchanged."""
-    tunnels = [
-        msgspec.json.encode(one, order="deterministic") for _, one in sorted(reservations.tunnels.items())
-    ]
+class Entries:
+    """The entries of the last written file; the next file needs only those of changed tunnels anew."""
+
+    def __init__(self) -> None:
+        self._entries: Mapping[str, tuple[Reservation, bytes]] = {}
+
+    def encode(self, reservations: Reservations) -> list[bytes]:
+        """The entries of these tunnels, by name."""
+        before = self._entries
+        self._entries = {
+            name: known if (known := before.get(name)) and known[0] is one else (one, _encode(one))
+            for name, one in sorted(reservations.tunnels.items())
+        }
+        return [entry for _, entry in self._entries.values()]
+
+
+def save_reservations(
+    path: Path,
+    reservations: Reservations,
+    unreadable: Iterable[bytes] = (),
+    *,
+    entries: Entries | None = None,
+) -> None:
+    """Write the tunnels durably; raises OSError, and then the file is unchanged.
+
+    ``entries`` are those of the last call.
+    """
+    tunnels = (entries or Entries()).encode(reservations)
     state = _File(version=_VERSION, tunnels=[msgspec.Raw(one) for one in (*tunnels, *unreadable)])
     _keep_previous(path)
     write_atomically(path, msgspec.json.encode(state).decode())
@@ -75,17 +99,23 @@ def load_reservations(path: Path) -> StoredReservations:
         return StoredReservations(problems=tuple(problems))
     if found.version != _VERSION:
         log.warning("on-demand-tunnels-of-another-version", path=str(path), version=found.version)
-    tunnels: list[Reservation] = []
+    tunnels: dict[str, Reservation] = {}
+    ports: set[int] = set()
     unreadable: list[bytes] = []
     for raw in found.tunnels:
         try:
-            tunnels.append(_parse(raw, tunnels))
+            tunnel = msgspec.json.decode(raw, type=Reservation)
+            # With one port twice, stunnel would serve no tunnel at all.
+            if tunnel.port in ports or tunnel.name in tunnels:
+                raise InvalidValue("is given twice", field="port or spec", value=tunnel.port)
+            tunnels[tunnel.name] = tunnel
+            ports.add(tunnel.port)
         except (msgspec.MsgspecError, InvalidValue) as error:
             log.warning("on-demand-tunnel-unreadable", path=str(path), reason=str(error))
             unreadable.append(bytes(raw))
             problems.append(f"a tunnel in {path} cannot be read: {error}")
     return StoredReservations(
-        reservations=Reservations.of(tunnels),
+        reservations=Reservations(tunnels=MappingProxyType(tunnels)),
         unreadable=tuple(unreadable),
         unreadable_ports=frozenset(_ports(unreadable)),
         problems=tuple(problems),
@@ -101,12 +131,8 @@ def _read(path: Path) -> tuple[_File | None, str]:
         return None, f"{path} cannot be read: {error}"
 
 
-def _parse(raw: msgspec.Raw, others: Iterable[Reservation]) -> Reservation:
-    tunnel = msgspec.json.decode(raw, type=Reservation)
-    # With one port twice, stunnel would serve no tunnel at all.
-    if any(tunnel.port == other.port or tunnel.spec == other.spec for other in others):
-        raise InvalidValue("is given twice", field="port or spec", value=tunnel.port)
-    return tunnel
+def _encode(tunnel: Reservation) -> bytes:
+    return msgspec.json.encode(tunnel, order="deterministic")
 
 
 def _ports(entries: Iterable[bytes]) -> Iterable[int]:

@@ -34,12 +34,17 @@ from kube_efs.tunnels.files import write_to_completion
 from kube_efs.tunnels.mount_targets import NFS_PORT, Candidate
 from kube_efs.tunnels.on_demand.ca_files import check_ca_file
 from kube_efs.tunnels.on_demand.renewal import ClientCertificates
-from kube_efs.tunnels.on_demand.store import StoredReservations, load_reservations, save_reservations
+from kube_efs.tunnels.on_demand.store import (
+    Entries,
+    StoredReservations,
+    load_reservations,
+    save_reservations,
+)
 from kube_efs.tunnels.options import OnDemandOptions, TunnelOptions
 from kube_efs.tunnels.plan import NodePlan, find_candidates
 from kube_efs.tunnels.reservations import Holder, Reservation, Reservations, TunnelSpec
 from kube_efs.tunnels.sockets.detection import IdlePorts
-from kube_efs.tunnels.sockets.ports import PortReading, nfs_client_ports, read_ports
+from kube_efs.tunnels.sockets.ports import PortReading, is_in_use, nfs_client_ports
 
 log = structlog.get_logger()
 
@@ -64,7 +69,7 @@ class OnDemandTunnels:
         certificates: ClientCertificates,
         plan: NodePlan,
         clock: Callable[[], float] = time.monotonic,
-        read: Callable[[], PortReading | None] = read_ports,
+        is_in_use: Callable[[int], bool | None] = is_in_use,
         mounted: Callable[[], frozenset[int] | None] = nfs_client_ports,
     ) -> None:
         self._options = options
@@ -74,9 +79,10 @@ class OnDemandTunnels:
         # A view, so the plan always has the current certificates.
         plan.certificates = certificates.files
         self._clock = clock
-        self._read = read
+        self._is_in_use = is_in_use
         self._mounted = mounted
         self._stored = StoredReservations()
+        self._entries = Entries()
         self._changes = 0
         self._changes_saved = 0
         self._saving = asyncio.Lock()
@@ -210,16 +216,10 @@ class OnDemandTunnels:
             await asyncio.to_thread(check_ca_file, spec.ca_file, self._options.ca_directory)
 
     async def _reserve(self, spec: TunnelSpec, holder: Holder, pod_token: str) -> int:
-        ports = self._on_demand.ports
         # One call at a time: the first one creates the certificate for all calls with this spec.
         async with self._pending_calls[spec.name].preparing:
             source = await self._prepare(spec, holder, pod_token)
-            avoid = () if spec.name in self._plan.wanted.tunnels else await self._unusable_ports()
-            # From here to ``_change`` there must be no await. Meanwhile another call could choose the same
-            # port, or the ConfigMap could get a target with it.
-            self._missing_since.pop(holder, None)
-            held = self._plan.wanted.hold(spec, holder, ports=ports, avoid=avoid)
-            change = self._change(held.sign_from(spec.name, source))
+            change = await self._hold(spec, holder, source)
         # Without the lock, so that the calls of several holders share a write. The tunnel cannot be closed
         # meanwhile: ``ensure`` has registered the call as pending.
         await self._save(change)
@@ -237,13 +237,30 @@ class OnDemandTunnels:
             return None
         return await self._certificates.ensure(spec, known.source if known else None)
 
-    async def _unusable_ports(self) -> frozenset[int]:
-        """Ports that a new tunnel must not get: those of other tunnels, and all that may be in use."""
-        reading = await asyncio.to_thread(self._read)
-        if reading is None:
+    async def _hold(self, spec: TunnelSpec, holder: Holder, source: CredentialSource | None) -> int:
+        """Add the holder; a new tunnel gets a port that nothing uses. Returns the number of the change."""
+        free, in_use = None, set[int]()
+        while True:
+            # From here to ``_change`` there must be no await. Meanwhile another call could choose the same
+            # port, or the ConfigMap could get a target with it.
+            avoid = in_use.union(self._stored.unreadable_ports, self._plan.config_map_ports)
+            wanted = self._plan.wanted
+            held = wanted.hold(spec, holder, ports=self._on_demand.ports, avoid=avoid)
+            port = held.tunnels[spec.name].port
+            if spec.name in wanted.tunnels or port == free:
+                self._missing_since.pop(holder, None)
+                return self._change(held.sign_from(spec.name, source))
+            if await self._can_use(port):
+                free = port
+            else:
+                in_use.add(port)
+
+    async def _can_use(self, port: int) -> bool:
+        """Whether no socket and no mount of the node uses the port; raises TunnelNotReady if unknown."""
+        is_in_use = await asyncio.to_thread(self._is_in_use, port)
+        if is_in_use is None:
             raise TunnelNotReady("cannot be read", field="connections of the node", remedy="try again")
-        others = self._stored.unreadable_ports.union(self._plan.config_map_ports)
-        return others | reading.busy | reading.listening
+        return not is_in_use
 
     def _change(self, wanted: Reservations) -> int:
         """Change what is wanted; returns the number of the change, for ``_save``."""
@@ -277,7 +294,9 @@ class OnDemandTunnels:
         path = self._options.reservations_path
         try:
             # Also when cancelled: a write that continues in its thread could replace the next state.
-            await write_to_completion(save_reservations, path, reservations, self._stored.unreadable)
+            await write_to_completion(
+                save_reservations, path, reservations, self._stored.unreadable, entries=self._entries
+            )
         except OSError as error:
             log.warning("on-demand-tunnels-not-saved", path=str(path), reason=error.strerror)
             raise TunnelNotReady(

@@ -78,7 +78,7 @@ def read_ports(expected: Collection[int] = ()) -> PortReading | None:
     """
     try:
         sockets = _sockets(_ALL)
-        mounted = parse_nfs_servers(_NFS_SERVERS.read_text()) if _NFS_SERVERS.exists() else frozenset()
+        mounted = _mounted_ports()
     except (OSError, ValueError) as error:
         log.warning("ports-unreadable", reason=str(error))
         return None
@@ -94,6 +94,23 @@ def read_ports(expected: Collection[int] = ()) -> PortReading | None:
         listening=listening,
         unanswered=frozenset(one.local_port for one in sockets if _listens(one) and one.queued),
     )
+
+
+def is_in_use(port: int) -> bool | None:
+    """Whether a listener, either end of a connection, or a mount has this port; None if it cannot be read.
+
+    Only its sockets are read: a node can have a thousand others.
+    """
+    try:
+        sockets, mounted = _sockets(_ALL, port), _mounted_ports()
+    except (OSError, ValueError) as error:
+        log.warning("ports-unreadable", reason=str(error))
+        return None
+    return port in mounted or any(port in (one.local_port, one.remote_port) for one in sockets)
+
+
+def _mounted_ports() -> frozenset[int]:
+    return parse_nfs_servers(_NFS_SERVERS.read_text()) if _NFS_SERVERS.exists() else frozenset()
 
 
 def read_flows() -> tuple[Flow, ...]:
@@ -183,10 +200,11 @@ def _listens(one: TcpSocket) -> bool:
     return one.state == TcpState.LISTEN
 
 
-def _sockets(states: Collection[TcpState]) -> tuple[TcpSocket, ...]:
+def _sockets(states: Collection[TcpState], port: int | None = None) -> tuple[TcpSocket, ...]:
+    """The sockets in these states; the tables also give those of other ports."""
     # Also those of IPv6: a wildcard socket there also takes the IPv4 port.
     if sock_diag.is_available():
-        return sock_diag.ask(states)
+        return sock_diag.ask(states, port)
     return tuple(one for one in read_tables() if one.state in states)
 
 

@@ -1,7 +1,7 @@
 """The node's TCP sockets from the kernel's sock_diag(7), as ``ss`` uses it.
 
-The kernel sends only the sockets in the requested states. To read the listeners takes some microseconds;
-``/proc/net/tcp`` takes milliseconds. No privilege is needed.
+The kernel sends only the sockets in the requested states, on request only those of one port. To read some
+listeners takes some microseconds; ``/proc/net/tcp`` takes milliseconds. No privilege is needed.
 """
 
 import os
@@ -27,6 +27,11 @@ _REQUEST = struct.Struct("=BBBxI48x")  # family, protocol, extensions, states, w
 _SOCKET = struct.Struct("=xBxx2s2s48xI8xI")  # state, ports, then behind addresses: queued, and the inode
 _MESSAGE_BYTES = 72  # of struct inet_diag_msg; attributes follow
 _ATTRIBUTE = struct.Struct("=HH")  # length, type
+_FILTER = 1  # INET_DIAG_REQ_BYTECODE, a program of struct inet_diag_bc_op
+_STEP = struct.Struct("=BBHxxH")  # code, where to continue if it is true and if it is false; the port
+_JUMP = struct.Struct("=BBH")
+_JUMP_CODE = 1
+_LOCAL_AT_LEAST, _LOCAL_AT_MOST, _REMOTE_AT_LEAST, _REMOTE_AT_MOST = 2, 3, 4, 5
 _INFO = 2  # INET_DIAG_INFO, which asks for a struct tcp_info (linux/tcp.h) of each connection
 _FLOW = struct.Struct(
     "=44xI72xQQ"
@@ -55,18 +60,37 @@ class Flow:
 def is_available() -> bool:
     """Whether this kernel and its sandbox permit the call; tested once."""
     try:
-        ask({TcpState.LISTEN})
+        ask({TcpState.LISTEN}, port=1)
     except OSError as error:
         log.info("sock-diag-unavailable", reason=str(error), instead="/proc/net/tcp")
         return False
     return True
 
 
-def ask(states: Collection[TcpState]) -> tuple[TcpSocket, ...]:
-    """The sockets in these states, of IPv4 and then of IPv6; raises OSError."""
+def ask(states: Collection[TcpState], port: int | None = None) -> tuple[TcpSocket, ...]:
+    """The sockets in these states, of IPv4 and then of IPv6; with ``port`` only those with it at either end.
+
+    Raises OSError.
+    """
+    families, attribute = (socket.AF_INET, socket.AF_INET6), b"" if port is None else _filter(port)
     return tuple(
-        _parse(message) for family in (socket.AF_INET, socket.AF_INET6) for message in _dump(family, states)
+        _parse(message) for family in families for message in _dump(family, states, attribute=attribute)
     )
+
+
+def _filter(port: int) -> bytes:
+    """The attribute that selects sockets with this local or remote port.
+
+    An offset counts from its step. One beyond the end of the program rejects the socket.
+    """
+    program = (
+        _STEP.pack(_LOCAL_AT_LEAST, 8, 20, port)
+        + _STEP.pack(_LOCAL_AT_MOST, 8, 12, port)
+        + _JUMP.pack(_JUMP_CODE, 4, 20)
+        + _STEP.pack(_REMOTE_AT_LEAST, 8, 20, port)
+        + _STEP.pack(_REMOTE_AT_MOST, 8, 12, port)
+    )
+    return _ATTRIBUTE.pack(_ATTRIBUTE.size + len(program), _FILTER) + program
 
 
 def ask_flows() -> tuple[Flow, ...]:
@@ -79,9 +103,14 @@ def ask_flows() -> tuple[Flow, ...]:
 
 
 def _dump(
-    family: socket.AddressFamily, states: Collection[TcpState], *, extensions: int = 0
+    family: socket.AddressFamily,
+    states: Collection[TcpState],
+    *,
+    extensions: int = 0,
+    attribute: bytes = b"",
 ) -> Iterator[bytes]:
-    body = _REQUEST.pack(family, socket.IPPROTO_TCP, extensions, sum(1 << state for state in states))
+    wanted = sum(1 << state for state in states)
+    body = _REQUEST.pack(family, socket.IPPROTO_TCP, extensions, wanted) + attribute
     header = _HEADER.pack(_HEADER.size + len(body), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST_DUMP, 0, 0)
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as netlink:
         netlink.settimeout(_ANSWER_SECONDS)

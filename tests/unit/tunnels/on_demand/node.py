@@ -175,7 +175,11 @@ class Node:
         self._loop = asyncio.new_event_loop()
         self._loop.set_default_executor(_AtOnce())
         agent = TunnelAgent(
-            self.options, TunnelMetrics(CollectorRegistry()), clock=lambda: self.now, read=self.read
+            self.options,
+            TunnelMetrics(CollectorRegistry()),
+            clock=lambda: self.now,
+            read=self.read,
+            is_in_use=self.is_in_use,
         )
         agent._data_planes = agent._plan._data_planes = cast("DataPlanes", self.stunnel)
         agent._prober.probe_round = _no_probes  # type: ignore[method-assign]
@@ -207,6 +211,11 @@ class Node:
             return None
         seen = [] if self.sight is Sight.BLIND else [one.port for one in self.stunnel.connections]
         return PortReading(connections=Counter(seen), busy=frozenset(seen), listening=listening)
+
+    def is_in_use(self, port: int) -> bool | None:
+        """A reading of the sockets of one port."""
+        reading = self.read(())
+        return None if reading is None else port in reading.busy | reading.listening
 
     def run(self, *operations: Awaitable[Answer], steps: int | None = None) -> Sequence[Answer]:
         """Run these concurrently; returns their answers or errors, None for unfinished ones."""

@@ -116,6 +116,24 @@ def test_second_entry_with_the_same_port_is_ignored(path: Path) -> None:
     assert "is given twice" in found.problems[0]
 
 
+def test_entries_are_not_compared_with_each_other(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = range(100)
+    specs = [TunnelSpec(file_system_id=FileSystemId(f"fs-{number:08x}")) for number in numbers]
+    save_reservations(
+        path, Reservations.of(Reservation(spec=one, port=22049 + n) for n, one in enumerate(specs))
+    )
+    compared: list[object] = []
+    equal = TunnelSpec.__eq__
+
+    def counted(one: TunnelSpec, other: object) -> bool:
+        compared.append(other)
+        return equal(one, other)
+
+    monkeypatch.setattr(TunnelSpec, "__eq__", counted)
+    assert len(load_reservations(path).reservations.tunnels) == len(specs)
+    assert len(compared) <= 3 * len(specs)
+
+
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", '{"version": 1}', "\0" * 100, '{"version": 1, "tunnels": 3}']
 )

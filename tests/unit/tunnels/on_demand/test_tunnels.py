@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.config_map import Served
 from kube_efs.tunnels.data_plane import TunnelService
 from kube_efs.tunnels.data_planes import DataPlanes
+from kube_efs.tunnels.on_demand import store
 from kube_efs.tunnels.on_demand.certificate import ClientKey
 from kube_efs.tunnels.on_demand.renewal import ClientCertificates
 from kube_efs.tunnels.on_demand.store import load_reservations
@@ -58,8 +60,9 @@ class Agent:
     """Tunnels on demand with fake shards; a new one in the same directory is the next agent."""
 
     folder: Path
-    reading: PortReading | None = QUIET
+    ports_in_use: frozenset[int] | None = frozenset()
     mounted: frozenset[int] | None = None
+    asked: list[int] = field(default_factory=list)
     refusal: Exception | None = None
     now: float = 0.0
     applied: int = 0
@@ -91,9 +94,13 @@ class Agent:
             self.certificates,
             self.plan,
             lambda: self.now,
-            lambda: self.reading,
+            self.is_in_use,
             lambda: self.mounted,
         )
+
+    def is_in_use(self, port: int) -> bool | None:
+        self.asked.append(port)
+        return None if self.ports_in_use is None else port in self.ports_in_use
 
     def set_services(self, services: Iterable[TunnelService]) -> None:
         del services
@@ -138,18 +145,41 @@ async def test_next_agent_keeps_the_reservations(agent: Agent) -> None:
 
 
 async def test_ports_in_use_are_not_reserved(agent: Agent) -> None:
-    agent.reading = PortReading(
-        connections={}, busy=frozenset({22049, 22050}), listening=frozenset({22051, 22052})
-    )
+    agent.ports_in_use = frozenset(range(22049, 22053))
     ports = {FileSystemId(f"fs-{port}"): port for port in (22053, 22054)}
     targets = {name: TunnelTarget(file_system_id=name, port=port) for name, port in ports.items()}
     agent.plan.served = Served(document=TunnelTargets(targets=targets))
     assert {await agent.tunnels.ensure(spec(number), POD) for number in range(2)} == {22055, 22056}
 
 
+async def test_new_tunnel_reads_the_sockets_of_one_port(agent: Agent) -> None:
+    ports = {await agent.tunnels.ensure(spec(number), POD) for number in range(6)}
+    assert (len(agent.asked), set(agent.asked)) == (6, ports)
+    await agent.tunnels.ensure(spec(3), OTHER)
+    assert len(agent.asked) == 6
+
+
+async def test_port_that_is_taken_during_its_check_is_not_reserved_twice(agent: Agent) -> None:
+    """Both calls check the first free port at the same time."""
+    agent.ports_in_use = frozenset(PORTS.starting_at("")) - {22049, 22050}
+    found = await asyncio.gather(*(agent.tunnels.ensure(spec(number), POD) for number in range(2)))
+    assert set(found) == {22049, 22050}
+
+
+async def test_new_tunnel_encodes_one_entry(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoded = Counter[str]()
+    encode = store._encode
+    monkeypatch.setattr(store, "_encode", lambda one: (encoded.update([one.name]), encode(one))[1])
+    for number in range(5):
+        await agent.tunnels.ensure(spec(number), POD)
+    assert encoded.total() == 5
+    await agent.tunnels.ensure(spec(3), OTHER)
+    assert encoded == {**dict.fromkeys(encoded, 1), replace(spec(3), region=Region("us-east-1")).name: 2}
+
+
 async def test_failed_reading_allows_only_existing_tunnels(agent: Agent) -> None:
     port = await agent.tunnels.ensure(spec(), POD)
-    agent.reading = None
+    agent.ports_in_use = None
     assert await agent.tunnels.ensure(spec(), OTHER) == port
     with pytest.raises(TunnelNotReady, match="connections of the node"):
         await agent.tunnels.ensure(spec(2), POD)
@@ -159,7 +189,7 @@ async def test_failed_reading_allows_only_existing_tunnels(agent: Agent) -> None
 async def test_next_check_removes_the_certificate_of_a_refused_tunnel(agent: Agent) -> None:
     await agent.tunnels.ensure(spec(), POD)
     kept = {one.path for one in agent.certificates.files.values()}
-    agent.reading = None
+    agent.ports_in_use = None
     with pytest.raises(TunnelNotReady):
         await agent.tunnels.ensure(spec(2), POD)
     [folder] = {path.parent for path in kept}
@@ -184,8 +214,7 @@ async def test_next_call_gets_another_port_if_a_program_has_taken_it_before_a_mo
     agent.refusal = PortTaken("is taken by another program")
     with pytest.raises(PortTaken):
         await agent.tunnels.ensure(spec(), POD)
-    # The program also has connections.
-    agent.reading = replace(QUIET, listening=frozenset({port}), busy=frozenset({port}))
+    agent.ports_in_use = frozenset({port})
     agent.refusal = None
     assert await agent.tunnels.ensure(spec(), POD) != port
     [tunnel] = load_reservations(agent.path).reservations.tunnels.values()
@@ -202,7 +231,7 @@ async def test_port_that_a_program_has_taken_stays_while_it_is_used(used_by: str
     agent.refusal = PortTaken("is taken by another program")
     with pytest.raises(PortTaken):
         await agent.tunnels.ensure(spec(), POD)
-    agent.reading = replace(QUIET, listening=frozenset({port}))
+    agent.ports_in_use = frozenset({port})
     agent.refusal = None
     assert await agent.tunnels.ensure(spec(), POD) == port
 

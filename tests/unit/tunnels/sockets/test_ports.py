@@ -14,6 +14,7 @@ from kube_efs.tunnels.sockets import ports, sock_diag
 from kube_efs.tunnels.sockets.ports import (
     count_connections,
     find_taken,
+    is_in_use,
     listening_ports,
     open_connections,
     parse_nfs_servers,
@@ -98,11 +99,12 @@ def test_reading_without_an_expected_listener_fails(listener: socket.socket) -> 
 
 @pytest.mark.parametrize("error", [PermissionError(13, "denied"), ValueError("a table without its heading")])
 def test_failed_reading_is_none(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(states: object) -> tuple[TcpSocket, ...]:
+    def fail(*_: object) -> tuple[TcpSocket, ...]:
         raise error
 
     monkeypatch.setattr(ports, "_sockets", fail)
     assert read_ports() is None
+    assert is_in_use(22049) is None
 
 
 def test_server_port_of_a_kernel_mount_is_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,6 +114,18 @@ def test_server_port_of_a_kernel_mount_is_busy(tmp_path: Path, monkeypatch: pyte
     found = read_ports()
     assert found is not None
     assert 22049 in found.busy
+    assert is_in_use(22049)
+    assert not is_in_use(22048)
+
+
+def test_listener_and_both_ends_of_a_connection_are_in_use(listener: socket.socket) -> None:
+    port = port_of(listener)
+    assert is_in_use(port)
+    with listener, socket.socket() as client, connected(listener, client):
+        listener.close()
+        assert is_in_use(port)
+        assert is_in_use(port_of(client))
+    assert not is_in_use(port)
 
 
 def test_open_connections_are_counted_by_port(listener: socket.socket) -> None:

@@ -52,6 +52,17 @@ def test_sock_diag_returns_the_same_sockets_as_the_tables(sockets: tuple[socket.
     assert client.local_port == accepted.remote_port
 
 
+def test_only_sockets_of_the_requested_port_are_returned(sockets: tuple[socket.socket, ...]) -> None:
+    port, of_client = (one.getsockname()[1] for one in sockets[:2])
+    every = sock_diag.ask(frozenset(TcpState))
+    assert len(every) > len(sockets)
+    for asked in (port, of_client):
+        found = sock_diag.ask(frozenset(TcpState), asked)
+        assert set(found) == {one for one in every if asked in (one.local_port, one.remote_port)}
+        assert len(_ours(found, sockets)) == (3 if asked == port else 2)
+    assert sock_diag.ask({TcpState.LISTEN}, of_client) == ()
+
+
 @pytest.mark.parametrize(
     ("states", "told"), [({TcpState.LISTEN}, 1), ({TcpState.ESTABLISHED}, 2), ({TcpState.SYN_SENT}, 0)]
 )
@@ -113,7 +124,7 @@ def not_known_yet() -> Iterator[None]:
 def test_availability_is_tested_once(not_known_yet: None, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[object] = []
 
-    def refusing(states: object) -> tuple[TcpSocket, ...]:
+    def refusing(states: object, port: int) -> tuple[TcpSocket, ...]:
         asked.append(states)
         raise PermissionError(13, "Permission denied")
 
