@@ -32,6 +32,7 @@ from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.health import Health, Heartbeat, combine
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.api.server import serving
+from kube_efs.tunnels.changes import changed_keys
 from kube_efs.tunnels.config_map import Served, apply_document, drop_lingering, load_served, save_served
 from kube_efs.tunnels.data_plane import DataPlaneName, ServiceFacts
 from kube_efs.tunnels.data_planes import DataPlanes
@@ -195,7 +196,7 @@ class TunnelAgent:
     def _compute_statuses(self) -> tuple[TunnelStatus, ...]:
         seen = self._observations
         if self._on_demand:
-            seen = replace(seen, renewals=self._certificates.problems)
+            seen = replace(seen, renewals=dict(self._certificates.problems))
         return self._statuses.compute(self._plan.tunnels, self._data_planes.report, seen)
 
     def liveness(self) -> Health:
@@ -363,8 +364,8 @@ class TunnelAgent:
             await self._serve(drop_lingering(self._plan.served, unused))
 
     def _log_changes(self, probes: Mapping[str, ProbeResult], facts: Mapping[str, ServiceFacts]) -> None:
-        for name, result in probes.items():
-            before = self._observations.probes.get(name)
+        for name in probes.keys() & changed_keys(self._observations.probes, probes):
+            before, result = self._observations.probes.get(name), probes[name]
             if before is None or (before.ok, before.is_denied) != (result.ok, result.is_denied):
                 reason = (facts[name].reason if name in facts else "") or result.reason
                 if result.ok:

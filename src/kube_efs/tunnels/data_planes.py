@@ -158,16 +158,15 @@ class DataPlanes:
 
     def _distribute(self, wanted: Collection[TunnelService]) -> None:
         """Give each data plane its services, except those on whose ports the other one still listens."""
-        ports = {service.port: service for service in wanted}
-        self._assigned = {
-            port: self._assigned.get(port, self._best(service)) for port, service in ports.items()
+        assigned = self._assigned = {
+            service.port: self._assigned.get(service.port) or self._best(service) for service in wanted
         }
-        listening = self._listening()
+        elsewhere = {port for port, name in self._listening().items() if assigned.get(port, name) != name}
         for name, plane in self._planes.items():
             plane.set_services(
                 service
                 for service in wanted
-                if self._assigned[service.port] == name and listening.get(service.port, name) == name
+                if assigned[service.port] is name and service.port not in elsewhere
             )
 
     def _best(self, service: TunnelService) -> DataPlaneName:

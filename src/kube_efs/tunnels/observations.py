@@ -1,13 +1,13 @@
 """The status and the metrics of each tunnel: computed from the plan, the report and observations."""
 
 import math
-import operator
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TypedDict
 
 from kube_efs.telemetry.metrics import TunnelMetrics
+from kube_efs.tunnels.changes import changed_keys
 from kube_efs.tunnels.data_plane import DataPlaneReport, ServiceFacts, Traffic, TunnelService
 from kube_efs.tunnels.mount_targets import Candidate, Nearness
 from kube_efs.tunnels.plan import PlannedTunnel
@@ -132,36 +132,49 @@ class Statuses:
     """
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[tuple[object, ...], TunnelStatus]] = {}
+        self._tunnels: Sequence[PlannedTunnel] = ()
+        self._inputs = _by_name(DataPlaneReport(), Observations())
+        self._connections: Mapping[int, int] = {}
+        self._statuses: tuple[TunnelStatus, ...] = ()
 
     def compute(
-        self, tunnels: Iterable[PlannedTunnel], report: DataPlaneReport, seen: Observations
+        self, tunnels: Sequence[PlannedTunnel], report: DataPlaneReport, seen: Observations
     ) -> tuple[TunnelStatus, ...]:
-        """The states of these tunnels."""
-        # The inputs contain the tunnel, so its id is not given to another one meanwhile.
-        self._known = {id(tunnel): self._computed(tunnel, report, seen) for tunnel in tunnels}
-        return tuple(status for _, status in self._known.values())
+        """The states of these tunnels; the inputs must not be changed later."""
+        inputs = _by_name(report, seen)
+        names = set[str]().union(*map(changed_keys, self._inputs, inputs))
+        ports = changed_keys(self._connections, seen.connections)
+        if names or ports or tunnels is not self._tunnels:
+            # The tunnels of the last call still exist, so the id of one is not that of another.
+            known = dict(zip(map(id, self._tunnels), self._statuses, strict=True))
+            self._statuses = tuple(
+                status
+                if (status := known.get(id(tunnel)))
+                and _name(tunnel) not in names
+                and tunnel.target.port not in ports
+                else compute_status(tunnel, report, seen)
+                for tunnel in tunnels
+            )
+        self._tunnels, self._inputs, self._connections = tunnels, inputs, seen.connections
+        return self._statuses
 
-    def _computed(
-        self, tunnel: PlannedTunnel, report: DataPlaneReport, seen: Observations
-    ) -> tuple[tuple[object, ...], TunnelStatus]:
-        named = tunnel.service or tunnel.reservation
-        name = named.name if named else ""
-        inputs = (
-            tunnel,
-            report.loaded.get(name),
-            report.left_out.get(name),
-            report.pid_by_service.get(name),
-            seen.probes.get(name),
-            seen.facts.get(name),
-            seen.connections.get(tunnel.target.port),
-            seen.renewals.get(name),
-            seen.traffic.get(name),
-        )
-        known = self._known.get(id(tunnel))
-        if known and all(map(operator.is_, known[0], inputs)):
-            return known
-        return inputs, compute_status(tunnel, report, seen)
+
+def _by_name(report: DataPlaneReport, seen: Observations) -> tuple[Mapping[str, object], ...]:
+    """What ``compute_status`` needs by the name of the service."""
+    return (
+        report.loaded,
+        report.left_out,
+        report.pid_by_service,
+        seen.probes,
+        seen.facts,
+        seen.renewals,
+        seen.traffic,
+    )
+
+
+def _name(tunnel: PlannedTunnel) -> str:
+    named = tunnel.service or tunnel.reservation
+    return named.name if named else ""
 
 
 class TrafficRecorder:
@@ -242,27 +255,33 @@ class MetricsRecorder:
 
     def __init__(self, metrics: TunnelMetrics) -> None:
         self._metrics = metrics
+        self._described: Mapping[int, tuple[PlannedTunnel, TunnelStatus]] = {}
         self._recorded: dict[str, TunnelStatus] = {}
-        self._on_demand: dict[tuple[str, str], TunnelStatus] = {}
 
     def record(self, tunnels: Iterable[tuple[PlannedTunnel, TunnelStatus]]) -> None:
-        """Set the gauges of these tunnels; a lingering tunnel of the ConfigMap has none."""
-        described = tuple(tunnels)
-        self._record_on_demand(tuple(one for one in described if one[1].on_demand))
-        current = {
-            status.file_system_id: (plan, status)
-            for plan, status in described
-            if not status.leaving and not status.on_demand
-        }
-        for file_system in self._recorded.keys() - current.keys():
+        """Set the gauges of tunnels with another status than before.
+
+        These are all tunnels. A lingering tunnel of the ConfigMap has no gauges.
+        """
+        # Those of the last call still exist, so the id of one is not that of another.
+        before, self._described = self._described, {id(one[1]): one for one in tunnels}
+        new = [self._described[key] for key in self._described.keys() - before.keys()]
+        gone = [before[key][1] for key in before.keys() - self._described.keys()]
+        self._record_on_demand(
+            [one for one in new if one[1].on_demand], [one for one in gone if one.on_demand]
+        )
+        current = {status.file_system_id: (plan, status) for plan, status in new if _has_gauges(status)}
+        for file_system in {one.file_system_id for one in gone if _has_gauges(one)} - current.keys():
             self._remove(file_system)
         for file_system, (plan, status) in current.items():
             self._set(file_system, plan, status)
 
-    def _record_on_demand(self, tunnels: Iterable[tuple[PlannedTunnel, TunnelStatus]]) -> None:
+    def _record_on_demand(
+        self, new: Iterable[tuple[PlannedTunnel, TunnelStatus]], gone: Iterable[TunnelStatus]
+    ) -> None:
         metrics = self._metrics
-        current = {(status.name, status.file_system_id): status for _, status in tunnels}
-        for labels in self._on_demand.keys() - current.keys():
+        current = {(status.name, status.file_system_id): (plan, status) for plan, status in new}
+        for labels in {(one.name, one.file_system_id) for one in gone} - current.keys():
             for gauge in (
                 metrics.on_demand_up,
                 metrics.on_demand_failed_over,
@@ -270,11 +289,7 @@ class MetricsRecorder:
                 metrics.certificate_expiry,
             ):
                 gauge.remove(*labels)
-        before, self._on_demand = self._on_demand, current
-        for plan, status in tunnels:
-            labels = status.name, status.file_system_id
-            if before.get(labels) is status:
-                continue
+        for labels, (plan, status) in current.items():
             certificate = plan.certificate
             metrics.on_demand_up.labels(*labels).set(status.state == TunnelState.UP)
             metrics.on_demand_failed_over.labels(*labels).set(status.failed_over)
@@ -313,3 +328,8 @@ class MetricsRecorder:
         if status.address:
             self._metrics.mount_target.remove(status.file_system_id, status.address, status.zone)
             self._metrics.in_own_zone.remove(status.file_system_id)
+
+
+def _has_gauges(status: TunnelStatus) -> bool:
+    """Whether it is a current tunnel of the ConfigMap."""
+    return not status.leaving and not status.on_demand

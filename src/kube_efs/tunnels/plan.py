@@ -19,6 +19,7 @@ from kube_efs.model.efs.ids import SubnetId
 from kube_efs.model.efs.targets import S3FilesTargets, TunnelTarget, TunnelTargets
 from kube_efs.model.errors import InvalidSetting
 from kube_efs.telemetry.metrics import TunnelMetrics
+from kube_efs.tunnels.changes import changed_keys
 from kube_efs.tunnels.config_map import Served
 from kube_efs.tunnels.data_plane import CertificateFile, TunnelService
 from kube_efs.tunnels.data_planes import DataPlanes
@@ -70,8 +71,13 @@ class NodePlan:
         self.certificates: Mapping[str, CertificateFile] = MappingProxyType({})
         self.reachability = Reachability()
         self.tunnels: tuple[PlannedTunnel, ...] = ()
-        self._planned: dict[str, PlannedTunnel] = {}
-        self._planned_for: tuple[TunnelTargets, frozenset[str]] = TunnelTargets(), frozenset()
+        self.services: Mapping[str, TunnelService] = MappingProxyType({})
+        self._of_config_map: tuple[PlannedTunnel, ...] = ()
+        self._of_config_map_for: object = None
+        self._on_demand: dict[str, PlannedTunnel] = {}
+        self._on_demand_for: tuple[TunnelTargets, frozenset[str]] = TunnelTargets(), frozenset()
+        self._planned_reservations: Mapping[str, Reservation] = {}
+        self._planned_certificates: Mapping[str, CertificateFile] = {}
 
     @property
     def targets(self) -> TunnelTargets:
@@ -92,36 +98,50 @@ class NodePlan:
         """
         return self.reservations.ports | self.wanted.ports
 
-    @property
-    def services(self) -> Mapping[str, TunnelService]:
-        """The services that must be served, by name."""
-        return {tunnel.service.name: tunnel.service for tunnel in self.tunnels if tunnel.service}
-
     def apply(self) -> None:
-        """Compute the plan again and load it into the data planes."""
-        served = self.served or Served()
-        self.tunnels = plan_config_map_tunnels(served, self.reachability, self._options, self.on_demand_ports)
-        self.tunnels += self._plan_on_demand()
+        """Plan the tunnels whose inputs have changed, and load all into the data planes.
+
+        A certificate exists before the reservation of its tunnel, and then changes nothing.
+        """
+        has_changed = self._plan_config_map()
+        if self._plan_on_demand() or has_changed:
+            self.tunnels = (*self._of_config_map, *self._on_demand.values())
+            self.services = {tunnel.service.name: tunnel.service for tunnel in self.tunnels if tunnel.service}
+            self._data_planes.set_services(self.services.values())
+
+    def _plan_config_map(self) -> bool:
+        """Plan its tunnels after a change of an input, and the first time; returns whether it did."""
+        served, taken = self.served or Served(), self.config_map_ports & self.on_demand_ports
+        inputs = self.served, self.reachability.down, taken
+        if inputs == self._of_config_map_for:
+            return False
+        self._of_config_map_for = inputs
+        self._of_config_map = plan_config_map_tunnels(served, self.reachability, self._options, taken)
         self._metrics.rejected_entries.set(len(served.rejections))
-        self._data_planes.set_services(self.services.values())
+        return True
 
-    def _plan_on_demand(self) -> tuple[PlannedTunnel, ...]:
+    def _plan_on_demand(self) -> bool:
+        """Plan the tunnels whose inputs have changed; returns whether there was one."""
         inputs = self.targets, self.reachability.down
-        if inputs != self._planned_for:
-            self._planned, self._planned_for = {}, inputs
-
-        def planned(name: str, reservation: Reservation) -> PlannedTunnel:
-            certificate, known = self.certificates.get(name), self._planned.get(name)
-            # Both are frozen.
-            if known and known.reservation is reservation and known.certificate is certificate:
-                return known
-            return plan_on_demand_tunnel(
-                reservation, certificate, self.targets, self.reachability, self._options
+        reservations, certificates = self.reservations.tunnels, dict(self.certificates)
+        if inputs == self._on_demand_for:
+            changed = changed_keys(self._planned_reservations, reservations)
+            changed |= changed_keys(self._planned_certificates, certificates) & reservations.keys()
+        else:
+            changed = {*self._on_demand, *reservations}
+        self._on_demand_for = inputs
+        self._planned_reservations, self._planned_certificates = reservations, certificates
+        if not changed:
+            return False
+        planned = self._on_demand
+        for name in changed - reservations.keys():
+            del planned[name]
+        for name in changed & reservations.keys():
+            planned[name] = plan_on_demand_tunnel(
+                reservations[name], certificates.get(name), self.targets, self.reachability, self._options
             )
-
-        tunnels = sorted(self.reservations.tunnels.items())
-        self._planned = {name: planned(name, reservation) for name, reservation in tunnels}
-        return tuple(self._planned.values())
+        self._on_demand = dict(sorted(planned.items()))
+        return True
 
     async def wait_until_listening(self, name: str) -> None:
         """Wait until a data plane listens for this tunnel; raises TunnelError when it cannot."""

@@ -61,7 +61,9 @@ class Prober:
             one for one in known.values() if one.result.ok and one.service.addresses[0] not in unreachable
         ]
         chosen = _choose(one for one in working if one.service.port not in answering)
-        known |= await self._probe([*_services_but(report, working), *chosen], report)
+        known |= await self._probe(
+            [*_services_but(report, {one.service.name for one in working}), *chosen], report
+        )
         failed = {one.addresses for one in chosen if not known[one.name].result.ok}
         others = [one.service for one in working if one.service.addresses in failed]
         self._known = known | await self._probe([one for one in others if one not in chosen], report)
@@ -72,7 +74,7 @@ class Prober:
         A failed probe is repeated, because the load itself may have reset its connection.
         """
         known = self._still_valid(report)
-        settled = [one for one in known.values() if one.result.ok or one.result.is_denied]
+        settled = {name for name, one in known.items() if one.result.ok or one.result.is_denied}
         self._known = known | await self._probe(_services_but(report, settled), report)
 
     @property
@@ -86,7 +88,8 @@ class Prober:
             name: known
             for name, service in report.loaded.items()
             if (known := self._known.get(name))
-            and (known.service, known.pid) == (service, report.pid_by_service.get(name))
+            and (known.service is service or known.service == service)
+            and known.pid == report.pid_by_service.get(name)
         }
 
     async def _probe(
@@ -118,6 +121,5 @@ def _choose(working: Iterable[_Probed]) -> list[TunnelService]:
     return [min(some, key=lambda one: one.number).service for some in waiting[:_LISTS]]
 
 
-def _services_but(report: DataPlaneReport, known: Iterable[_Probed]) -> list[TunnelService]:
-    names = {one.service.name for one in known}
+def _services_but(report: DataPlaneReport, names: Collection[str]) -> list[TunnelService]:
     return [service for name, service in report.loaded.items() if name not in names]

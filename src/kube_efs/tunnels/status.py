@@ -1,8 +1,9 @@
 """The status of a node's tunnels, as a value and as the JSON that nodes publish."""
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from enum import StrEnum
+from operator import attrgetter
 from typing import Final
 
 import msgspec
@@ -121,7 +122,9 @@ class _Document(TunnelsStatus):
     time: str
 
 
-_DEFAULTS: Final = {one.name: one.default for one in fields(TunnelStatus)}
+_FIELDS: Final = tuple(one.name for one in fields(TunnelStatus))
+_DEFAULTS: Final = tuple(one.default for one in fields(TunnelStatus))
+_VALUES: Final = attrgetter(*_FIELDS)
 
 
 def render_status(status: TunnelsStatus, *, time: str = "") -> str:
@@ -130,10 +133,16 @@ def render_status(status: TunnelsStatus, *, time: str = "") -> str:
     It contains no fields of tunnels that have their default value: etcd stores each status of each node.
     """
     tunnels = [
-        {name: value for name, value in asdict(tunnel).items() if value != _DEFAULTS.get(name)}
+        {
+            name: value
+            for name, value, default in zip(_FIELDS, _VALUES(tunnel), _DEFAULTS, strict=True)
+            if value != default
+        }
         for tunnel in status.tunnels
     ]
-    return json.dumps({"time": time, **asdict(status), "tunnels": tunnels}, sort_keys=True)
+    # asdict copies each value: for a thousand tunnels, this took a quarter of a second.
+    others = asdict(replace(status, tunnels=()))
+    return json.dumps({"time": time, **others, "tunnels": tunnels}, sort_keys=True)
 
 
 def parse_status(text: str) -> tuple[TunnelsStatus, str]:

@@ -20,7 +20,7 @@ from kube_efs.kube.building import build_config_map
 from kube_efs.kube.errors import translated
 from kube_efs.model.errors import KubeError
 from kube_efs.model.names import Names
-from kube_efs.tunnels.status import TunnelsStatus, render_status
+from kube_efs.tunnels.status import TunnelsStatus, TunnelStatus, render_status
 
 log = structlog.get_logger()
 
@@ -55,12 +55,12 @@ async def publish_status(
         while True:
             status = get_status()
             # Most often nothing at all has changed, which is quick to see.
-            if status != last and _without_numbers(status) != written:
+            if status != last and _differ(status, written):
                 write_at = min(write_at, clock() + _random(0, spread_seconds))
             last = status
             if clock() >= write_at:
                 if await _write(client, names, node, status):
-                    written = _without_numbers(status)
+                    written = status
                     write_at = clock() + REFRESH_SECONDS * _random(*_REFRESH_SPREAD)
                 else:
                     write_at = clock() + _random(0, spread_seconds)
@@ -73,22 +73,26 @@ def _random(least: float, most: float) -> float:
     return random.uniform(least, most)  # noqa: S311 - spreads load, guards nothing
 
 
-def _without_numbers(status: TunnelsStatus) -> TunnelsStatus:
-    """The status without the fields that change although no tunnel changes its state."""
+def _differ(one: TunnelsStatus, other: TunnelsStatus | None) -> bool:
+    """Whether they differ in more than numbers."""
+    if other is None or len(one.tunnels) != len(other.tunnels):
+        return True
+    pairs = zip(one.tunnels, other.tunnels, strict=True)
+    return replace(one, tunnels=()) != replace(other, tunnels=()) or any(
+        tunnel is not known and _without_numbers(tunnel) != _without_numbers(known) for tunnel, known in pairs
+    )
+
+
+def _without_numbers(tunnel: TunnelStatus) -> TunnelStatus:
+    """The status without the fields that change although the tunnel does not change its state."""
     return replace(
-        status,
-        tunnels=tuple(
-            replace(
-                tunnel,
-                probe_seconds=None,
-                connections=0,
-                holders=0,
-                certificate_ends="",
-                sent_bytes=None,
-                received_bytes=None,
-            )
-            for tunnel in status.tunnels
-        ),
+        tunnel,
+        probe_seconds=None,
+        connections=0,
+        holders=0,
+        certificate_ends="",
+        sent_bytes=None,
+        received_bytes=None,
     )
 
 

@@ -12,6 +12,7 @@ from kube_efs.model.efs.ids import FileSystemId, Region, SubnetId, ZoneName
 from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.errors import InvalidValue, PortTaken
 from kube_efs.telemetry.metrics import TunnelMetrics
+from kube_efs.tunnels import observations
 from kube_efs.tunnels.config_map import Served, apply_document
 from kube_efs.tunnels.data_plane import DataPlaneReport, ServiceFacts, Traffic, TunnelService
 from kube_efs.tunnels.mount_targets import NodeLocation, Reachability
@@ -91,6 +92,35 @@ def test_status_is_computed_again_only_after_a_change_of_its_inputs() -> None:
         [found] = statuses.compute([tunnel], report, observed)
         assert found == compute_status(tunnel, report, observed)
         assert found != first
+
+
+def test_change_of_one_tunnel_computes_one_status(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [FileSystemId(f"fs-{number}") for number in range(100)]
+    served = Served(
+        document=TunnelTargets(
+            targets={
+                name: TunnelTarget(file_system_id=name, port=20490 + number, address_by_subnet={A: NEAR})
+                for number, name in enumerate(names)
+            }
+        )
+    )
+    tunnels = plan_config_map_tunnels(served, Reachability(), OPTIONS)
+    seen = Observations(probes=dict.fromkeys(names, ANSWERED["fs-1"]))
+    statuses = Statuses()
+    before = statuses.compute(tunnels, LOADED, seen)
+    computed: list[str] = []
+
+    def counted(tunnel: PlannedTunnel, report: DataPlaneReport, seen: Observations) -> TunnelStatus:
+        computed.append(tunnel.target.file_system_id)
+        return compute_status(tunnel, report, seen)
+
+    monkeypatch.setattr(observations, "compute_status", counted)
+    assert statuses.compute(tunnels, LOADED, replace(seen, probes={**seen.probes})) is before
+    probes = {**seen.probes, names[7]: SILENT["fs-1"]}
+    statuses.compute(tunnels, LOADED, replace(seen, probes=probes))
+    changed = (*tunnels[:3], replace(tunnels[3], leaving=True), *tunnels[5:])
+    statuses.compute(changed, LOADED, replace(seen, probes=probes))
+    assert computed == [names[7], names[3]]
 
 
 @pytest.mark.parametrize(
@@ -344,6 +374,17 @@ def test_tunnel_without_mount_targets_has_no_address_and_is_down() -> None:
     metrics.record(state=TunnelState.NO_MOUNT_TARGET, address="", zone="")
     assert metrics.value("up") == 0
     assert metrics.value("in_own_zone") is None
+
+
+def test_only_a_new_status_sets_metrics() -> None:
+    metrics = Metrics()
+    metrics.recorder.record([(metrics.plan, metrics.status)])
+    up = metrics.recorder._metrics.up
+    up.clear()
+    metrics.recorder.record([(metrics.plan, metrics.status)])
+    assert metrics.value("up") is None
+    metrics.record()
+    assert metrics.value("up") == 1
 
 
 def test_lingering_tunnel_has_no_metrics() -> None:

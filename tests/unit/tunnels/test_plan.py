@@ -274,6 +274,8 @@ def test_tunnel_is_planned_again_only_after_a_change_of_its_inputs() -> None:
     certificates[first] = replace(certificates[first], serial=2)
     assert changed(before) == {first}
     before = applied()
+    certificates["fs-1-reserved-later"] = certificates[first]
+    assert applied() is before
     held = plan.reservations.tunnels[second]
     plan.reservations = Reservations.of(
         [plan.reservations.tunnels[first], replace(held, holders=frozenset({Holder("p")}))]

@@ -7,10 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import httpx2
+import pytest
 from lightkube import AsyncClient
 from tests.simulation.virtual import VirtualLoop
 
 from kube_efs.model.names import NEW_INSTALLATION
+from kube_efs.tunnels import status_config_map
 from kube_efs.tunnels.status import TunnelsStatus, TunnelState, TunnelStatus, parse_status
 from kube_efs.tunnels.status_config_map import STATUS_KEY, publish_status
 
@@ -67,6 +69,24 @@ def _publish(
         pass
     finally:
         loop.close()
+
+
+def test_only_changed_tunnels_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = tuple(replace(_UP, port=_UP.port + number) for number in range(100))
+    before = TunnelsStatus(tunnels=many)
+    compared: list[int] = []
+    compare = status_config_map._without_numbers
+
+    def counted(one: TunnelStatus) -> TunnelStatus:
+        compared.append(one.port)
+        return compare(one)
+
+    monkeypatch.setattr(status_config_map, "_without_numbers", counted)
+    now = replace(before, tunnels=(replace(many[0], connections=7), *many[1:]))
+    assert not status_config_map._differ(now, before)
+    now = replace(before, tunnels=(replace(many[0], reason="x"), *many[1:]))
+    assert status_config_map._differ(now, before)
+    assert compared == [_UP.port] * 4
 
 
 def test_numbers_that_change_do_not_cause_a_write(client_of: ClientOf) -> None:

@@ -53,7 +53,7 @@ class StoredReservations:
 
 
 class Entries:
-    """The entries of the last written file; the next file needs only those of changed tunnels anew."""
+    """The entries of the last written file, so that the next one encodes only those of changed tunnels."""
 
     def __init__(self) -> None:
         self._entries: Mapping[str, tuple[Reservation, bytes]] = {}

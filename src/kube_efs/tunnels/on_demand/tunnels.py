@@ -200,7 +200,7 @@ class OnDemandTunnels:
         try:
             await self._plan.wait_until_listening(name)
         except PortTaken:
-            # Not from a reading: the port is busy if the program has connections.
+            # Not ``is_in_use``: the program that took it uses the port.
             mounted = await asyncio.to_thread(self._mounted) or ()
             tunnel = self._plan.wanted.tunnels.get(name)
             is_unused = tunnel and tunnel.holders == {holder} and tunnel.port not in mounted

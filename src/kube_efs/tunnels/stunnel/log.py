@@ -189,10 +189,10 @@ class ConnectionLog:
         """What is known about the service; all empty when it has had no connection."""
         return self._facts.get(service, _NO_FACTS)
 
-    def keep_only(self, services: Iterable[str]) -> None:
+    def keep_only(self, services: Collection[str]) -> None:
         """Remove the facts about all other services."""
-        kept = set(services)
-        self._facts = {name: facts for name, facts in self._facts.items() if name in kept}
+        for name in self._facts.keys() - services:
+            del self._facts[name]
 
     def feed(self, path: Path, lines: Iterable[LogLine]) -> None:
         """Read further lines of the log at this path, in their order."""

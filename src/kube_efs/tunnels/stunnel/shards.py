@@ -226,16 +226,13 @@ class StunnelShards:
 
     def _shards_by_listener(self) -> Mapping[str, int]:
         """The services to which another shard listens than the one that they are assigned to."""
-        listening = {
-            service.port: number
+        wanted = self._wanted or {}
+        by_port = {service.port: name for name, service in wanted.items()}
+        return {
+            name: number
             for number, keeper in self._keepers.items()
             for service in keeper.report.loaded.values()
-        }
-        wanted = self._wanted or {}
-        return {
-            name: listening[wanted[name].port]
-            for name, number in self._assigned.items()
-            if name in wanted and listening.get(wanted[name].port, number) != number
+            if (name := by_port.get(service.port)) and self._assigned.get(name, number) != number
         }
 
     async def _end_unused(self, running: dict[int, asyncio.Task[None]]) -> None:
