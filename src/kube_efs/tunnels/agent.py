@@ -26,7 +26,7 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from kube_efs.model.efs.ids import FileSystemId
-from kube_efs.model.efs.targets import Rejection, TunnelTarget, TunnelTargets, parse_targets
+from kube_efs.model.efs.targets import Rejection, TunnelTarget, TunnelTargets, new_entries, parse_targets
 from kube_efs.model.errors import InvalidSetting, InvalidValue
 from kube_efs.telemetry.duties import Duties
 from kube_efs.telemetry.health import Health, Heartbeat, combine
@@ -109,6 +109,7 @@ class TunnelAgent:
         self._saving = asyncio.Lock()
         self._saved: Served | None = None
         self._document_problem = ""
+        self._entries = new_entries()
         self._observations = Observations()
         self._statuses = Statuses()
         self._denied: frozenset[FileSystemId] = frozenset()
@@ -222,6 +223,7 @@ class TunnelAgent:
                     document.zones,
                     unused_text=document.unused,
                     s3_files_text=document.s3_files,
+                    entries=self._entries,
                 )
             except InvalidValue as error:
                 self._document_problem = str(error)

@@ -29,6 +29,7 @@ from kube_efs.model.efs.ids import (
     parse_subnet_id,
     parse_zone_name,
 )
+from kube_efs.model.efs.target_entries import TARGETS_KEY, TargetEntries
 from kube_efs.model.errors import InvalidValue, shown
 
 CONFIG_MAP_KEY = "efs-stunnel.yaml"
@@ -40,6 +41,7 @@ LAST_PORT = 65535
 _LOWEST_PORT = 1024
 # JSON's form of a character beyond U+FFFF. A backslash of the text itself is doubled, so it does not match.
 _SURROGATES = re.compile(r"\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}")
+_PLAIN_LIST = re.compile(r"(- fs-[0-9a-f]+\n)+")
 _CA_FILE = re.compile(r"(/[A-Za-z0-9_.-]*[A-Za-z0-9_-]){1,32}")  # no component is . or ..
 
 
@@ -274,7 +276,7 @@ def render_targets(targets: TunnelTargets, *, last_update: datetime, as_json: bo
         for fs, target in sorted(targets.targets.items())
     }
     stamp = last_update.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    document = {"efs_stunnel_targets": entries, "last_update": stamp}
+    document = {TARGETS_KEY: entries, "last_update": stamp}
     if not as_json:
         return _dump(document, sort_keys=False)
     # YAML does not know this form, but the characters themselves.
@@ -306,27 +308,36 @@ def _dump(value: object, *, sort_keys: bool = True) -> str:
     return yaml.dump(value, Dumper=yaml.CSafeDumper, sort_keys=sort_keys)
 
 
+def new_entries() -> TargetEntries[TunnelTarget | InvalidValue]:
+    """The entries for ``parse_targets``, of a reader that gets one document after the other."""
+    return TargetEntries(_load_entries, _parse_entry)
+
+
 def parse_targets(
-    text: str, zones_text: str = "", reserved_text: str = "", unused_text: str = "", s3_files_text: str = ""
+    text: str,
+    zones_text: str = "",
+    reserved_text: str = "",
+    unused_text: str = "",
+    s3_files_text: str = "",
+    *,
+    entries: TargetEntries[TunnelTarget | InvalidValue] | None = None,
 ) -> tuple[TunnelTargets, tuple[Rejection, ...]]:
     """The targets of a document, and the entries that are ignored.
 
     Raises InvalidValue if the document cannot be read. An invalid entry is ignored, so that it never affects
-    other file systems. If two entries have the same port, the second is ignored.
+    other file systems. If two entries have the same port, the second is ignored. With the ``entries`` of the
+    last call, only changed ones are parsed, and the others give the same targets.
     """
-    document = _mapping(_load(text, CONFIG_MAP_KEY), CONFIG_MAP_KEY)
-    entries = _mapping(document.get("efs_stunnel_targets"), "efs_stunnel_targets")
     targets: dict[FileSystemId, TunnelTarget] = {}
     rejections: list[Rejection] = []
     taken: set[int] = set()
-    for key, entry in entries.items():
-        try:
-            target = _parse_target(key, entry)
-            if target.port in taken:
-                raise InvalidValue(
-                    "is the port of another file system", field=f"{key}.stunnel_port", value=target.port
-                )
-        except InvalidValue as error:
+    for key, target in (entries or new_entries()).read(text):
+        if isinstance(target, InvalidValue):
+            rejections.append(Rejection(entry=_key(key), error=target))
+        elif target.port in taken:
+            error = InvalidValue(
+                "is the port of another file system", field=f"{key}.stunnel_port", value=target.port
+            )
             rejections.append(Rejection(entry=_key(key), error=error))
         else:
             targets[target.file_system_id] = target
@@ -343,6 +354,18 @@ def parse_targets(
         s3_files=s3_files,
     )
     return found, (*rejections, *bad_zones, *bad_ports, *bad_list, *bad_addresses)
+
+
+def _load_entries(text: str) -> Mapping[object, object]:
+    document = _mapping(_load(text, CONFIG_MAP_KEY), CONFIG_MAP_KEY)
+    return _mapping(document.get(TARGETS_KEY), TARGETS_KEY)
+
+
+def _parse_entry(key: object, entry: object) -> TunnelTarget | InvalidValue:
+    try:
+        return _parse_target(key, entry)
+    except InvalidValue as error:
+        return error
 
 
 def _load(text: str, what: str) -> object:
@@ -477,7 +500,8 @@ def _parse_unused(
 ) -> tuple[frozenset[FileSystemId], list[Rejection]]:
     """The unused file systems; none if the list is invalid, because a needed port must be open."""
     try:
-        entries = _load(text, UNUSED_KEY)
+        # YAML needs 4 ms for the list of 500 that the controller writes.
+        entries = re.findall(r"fs-.*", text) if _PLAIN_LIST.fullmatch(text) else _load(text, UNUSED_KEY)
         if not isinstance(entries, list | None):
             raise InvalidValue("is not a list", field=UNUSED_KEY, value=entries)
         return frozenset(map(parse_file_system_id, entries or ())) & targets.keys(), []
