@@ -33,7 +33,14 @@ from kube_efs.telemetry.health import Health, Heartbeat, combine
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.api.server import serving
 from kube_efs.tunnels.changes import changed_keys
-from kube_efs.tunnels.config_map import Served, apply_document, drop_lingering, load_served, save_served
+from kube_efs.tunnels.config_map import (
+    Served,
+    apply_document,
+    drop_lingering,
+    load_served,
+    new_texts,
+    save_served,
+)
 from kube_efs.tunnels.data_plane import DataPlaneName, ServiceFacts
 from kube_efs.tunnels.data_planes import DataPlanes
 from kube_efs.tunnels.files import remove_temporary_files
@@ -110,6 +117,7 @@ class TunnelAgent:
         self._saved: Served | None = None
         self._document_problem = ""
         self._entries = new_entries()
+        self._texts = new_texts()
         self._observations = Observations()
         self._statuses = Statuses()
         self._denied: frozenset[FileSystemId] = frozenset()
@@ -267,7 +275,7 @@ class TunnelAgent:
             if served == self._saved:
                 return
             try:
-                await asyncio.to_thread(save_served, path, served)
+                await asyncio.to_thread(save_served, path, served, texts=self._texts)
                 self._saved = served
             except OSError as error:
                 log.warning("targets-not-saved", path=str(path), reason=error.strerror)

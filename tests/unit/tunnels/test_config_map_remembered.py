@@ -2,13 +2,17 @@
 
 import json
 import stat
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 from structlog.testing import capture_logs
 
 from kube_efs.model.efs.ids import FileSystemId, SubnetId, ZoneName
-from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
+from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets, render_json_entry
+from kube_efs.tunnels import config_map
 from kube_efs.tunnels.config_map import Served, load_served, save_served
 from kube_efs.tunnels.files import write_atomically
 
@@ -106,6 +110,52 @@ def test_invalid_stored_entry_does_not_affect_the_others(tmp_path: Path) -> None
     assert loaded is not None
     assert list(loaded.document.targets) == ["fs-1"]
     assert [one.entry for one in loaded.rejections] == ["../x"]
+
+
+def test_state_is_stored_as_json_and_read_without_yaml(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, names = tmp_path / "state.json", [FileSystemId(f"fs-{number}") for number in range(3)]
+    targets = {
+        name: TunnelTarget(file_system_id=name, port=20490 + number, name="\U0001f600 \\ud83d: {")
+        for number, name in enumerate(names)
+    }
+    served = Served(document=TunnelTargets(targets=targets, unused=frozenset(names[1:])))
+    save_served(path, served)
+    assert load_served(path) == served
+    texts: list[str] = []
+    load: Callable[..., object] = yaml.load
+
+    def counted(text: str, **options: object) -> object:
+        texts.append(text)
+        return load(text, **options)
+
+    monkeypatch.setattr(yaml, "load", counted)
+    load_served(path)
+    assert [text for text in texts if "fs-" in text] == []
+
+
+def test_changed_target_renders_one_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rendered: list[str] = []
+
+    def counted(target: TunnelTarget) -> str:
+        rendered.append(target.file_system_id)
+        return render_json_entry(target)
+
+    monkeypatch.setattr(config_map, "render_json_entry", counted)
+    path, texts = tmp_path / "state.json", config_map.new_texts()
+    targets = {
+        name: TunnelTarget(file_system_id=name, port=20490 + number)
+        for number, name in enumerate(FileSystemId(f"fs-{number}") for number in range(10))
+    }
+    save_served(path, Served(document=TunnelTargets(targets=targets)), texts=texts)
+    rendered.clear()
+    changed = FileSystemId("fs-3")
+    targets = {**targets, changed: replace(targets[changed], port=30000)}
+    served = Served(document=TunnelTargets(targets=targets))
+    save_served(path, served, texts=texts)
+    assert rendered == [changed]
+    assert load_served(path) == served
 
 
 def test_file_is_replaced_atomically(tmp_path: Path) -> None:

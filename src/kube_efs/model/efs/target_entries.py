@@ -18,7 +18,7 @@ from kube_efs.model.errors import InvalidValue
 TARGETS_KEY: Final = "efs_stunnel_targets"
 Entry = TypeVar("Entry")
 
-_ENTRY: Final = r"  fs-[0-9a-f]+:\n(?:    [^\n]*\n)+"
+_ENTRY: Final = r"  fs-[0-9a-z]+:\n(?:    [^\n]*\n)+"
 _ENTRIES: Final = re.compile(_ENTRY)
 _DOCUMENT: Final = re.compile(rf"{TARGETS_KEY}:\n((?:{_ENTRY})+)last_update: '[0-9TZ:-]+'\n")
 

@@ -14,6 +14,7 @@ import ipaddress
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -41,7 +42,7 @@ LAST_PORT = 65535
 _LOWEST_PORT = 1024
 # JSON's form of a character beyond U+FFFF. A backslash of the text itself is doubled, so it does not match.
 _SURROGATES = re.compile(r"\\ud[89ab][0-9a-f]{2}\\ud[c-f][0-9a-f]{2}")
-_PLAIN_LIST = re.compile(r"(- fs-[0-9a-f]+\n)+")
+_PLAIN_LIST = re.compile(r"(- fs-[0-9a-z]+\n)+")
 _CA_FILE = re.compile(r"(/[A-Za-z0-9_.-]*[A-Za-z0-9_-]){1,32}")  # no component is . or ..
 
 
@@ -262,25 +263,26 @@ def _zones(discovery: Discovery, among: Collection[FileSystemId]) -> dict[Subnet
     }
 
 
-def render_targets(targets: TunnelTargets, *, last_update: datetime, as_json: bool = False) -> str:
-    """The document for ``efs-stunnel.yaml``; ``last_update`` is written in UTC to the second.
-
-    With ``as_json``, it is JSON that every reader of YAML understands, too.
-    """
-    entries = {
-        str(fs): {
-            **({"name": target.name} if target.name else {}),
-            "stunnel_port": target.port,
-            "mount_target_ip_by_subnet": dict(sorted(target.address_by_subnet.items())),
-        }
-        for fs, target in sorted(targets.targets.items())
-    }
+def render_targets(targets: TunnelTargets, *, last_update: datetime) -> str:
+    """The document for ``efs-stunnel.yaml``; ``last_update`` is written in UTC to the second."""
+    entries = {str(fs): _render_entry(target) for fs, target in sorted(targets.targets.items())}
     stamp = last_update.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    document = {TARGETS_KEY: entries, "last_update": stamp}
-    if not as_json:
-        return _dump(document, sort_keys=False)
+    return _dump({TARGETS_KEY: entries, "last_update": stamp}, sort_keys=False)
+
+
+def _render_entry(target: TunnelTarget) -> dict[str, object]:
+    return {
+        **({"name": target.name} if target.name else {}),
+        "stunnel_port": target.port,
+        "mount_target_ip_by_subnet": dict(sorted(target.address_by_subnet.items())),
+    }
+
+
+def render_json_entry(target: TunnelTarget) -> str:
+    """The key and the value of its entry as JSON, which readers of YAML understand, too."""
+    text = f"{json.dumps(target.file_system_id)}: {json.dumps(_render_entry(target))}"
     # YAML does not know this form, but the characters themselves.
-    return _SURROGATES.sub(lambda pair: str(json.loads(f'"{pair[0]}"')), json.dumps(document))
+    return _SURROGATES.sub(lambda pair: str(json.loads(f'"{pair[0]}"')), text)
 
 
 def render_zones(targets: TunnelTargets) -> str:
@@ -295,7 +297,8 @@ def render_reserved(targets: TunnelTargets) -> str:
 
 def render_unused(targets: TunnelTargets) -> str:
     """The document for ``unused-targets.yaml``: the file systems whose ports nodes do not open."""
-    return _dump(sorted(map(str, targets.unused)))
+    # As YAML writes it, which would need 4 ms for a list of 500.
+    return "".join(f"- {fs}\n" for fs in sorted(targets.unused)) or "[]\n"
 
 
 def render_s3_files(targets: S3FilesTargets) -> str:
@@ -369,7 +372,11 @@ def _parse_entry(key: object, entry: object) -> TunnelTarget | InvalidValue:
 
 
 def _load(text: str, what: str) -> object:
-    # With libyaml: each node reads 500 file systems in 40 ms of CPU time instead of 340 ms.
+    # Nodes store JSON, which needs 1 ms of CPU time for 500 file systems.
+    with suppress(ValueError, RecursionError):
+        if text.startswith("{"):
+            return json.loads(text)
+    # With libyaml: 40 ms instead of 340 ms.
     try:
         return yaml.load(text, Loader=yaml.CSafeLoader)
     # ValueError: an invalid date; RecursionError: a thousand brackets. The library does not convert them.

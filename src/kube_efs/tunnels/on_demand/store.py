@@ -10,7 +10,7 @@ place, so renaming a field there would lose the ports of all mounts.
 """
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +21,7 @@ import msgspec
 import structlog
 
 from kube_efs.model.errors import InvalidValue
+from kube_efs.tunnels.changes import Incremental
 from kube_efs.tunnels.files import write_atomically
 from kube_efs.tunnels.reservations import Reservation, Reservations
 
@@ -52,20 +53,9 @@ class StoredReservations:
     problems: tuple[str, ...] = ()
 
 
-class Entries:
-    """The entries of the last written file, so that the next one encodes only those of changed tunnels."""
-
-    def __init__(self) -> None:
-        self._entries: Mapping[str, tuple[Reservation, bytes]] = {}
-
-    def encode(self, reservations: Reservations) -> list[bytes]:
-        """The entries of these tunnels, by name."""
-        before = self._entries
-        self._entries = {
-            name: known if (known := before.get(name)) and known[0] is one else (one, _encode(one))
-            for name, one in sorted(reservations.tunnels.items())
-        }
-        return [entry for _, entry in self._entries.values()]
+def new_entries() -> Incremental[Reservation, bytes]:
+    """The entries for ``save_reservations``, of a writer that writes one state after the other."""
+    return Incremental(_encode)
 
 
 def save_reservations(
@@ -73,13 +63,13 @@ def save_reservations(
     reservations: Reservations,
     unreadable: Iterable[bytes] = (),
     *,
-    entries: Entries | None = None,
+    entries: Incremental[Reservation, bytes] | None = None,
 ) -> None:
     """Write the tunnels durably; raises OSError, and then the file is unchanged.
 
-    ``entries`` are those of the last call.
+    With the ``entries`` of the last call, only changed ones are encoded.
     """
-    tunnels = (entries or Entries()).encode(reservations)
+    tunnels = (entries or new_entries()).results(reservations.tunnels)
     state = _File(version=_VERSION, tunnels=[msgspec.Raw(one) for one in (*tunnels, *unreadable)])
     _keep_previous(path)
     write_atomically(path, msgspec.json.encode(state).decode())

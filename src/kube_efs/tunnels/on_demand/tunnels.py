@@ -35,9 +35,9 @@ from kube_efs.tunnels.mount_targets import NFS_PORT, Candidate
 from kube_efs.tunnels.on_demand.ca_files import check_ca_file
 from kube_efs.tunnels.on_demand.renewal import ClientCertificates
 from kube_efs.tunnels.on_demand.store import (
-    Entries,
     StoredReservations,
     load_reservations,
+    new_entries,
     save_reservations,
 )
 from kube_efs.tunnels.options import OnDemandOptions, TunnelOptions
@@ -82,7 +82,7 @@ class OnDemandTunnels:
         self._is_in_use = is_in_use
         self._mounted = mounted
         self._stored = StoredReservations()
-        self._entries = Entries()
+        self._entries = new_entries()
         self._changes = 0
         self._changes_saved = 0
         self._saving = asyncio.Lock()

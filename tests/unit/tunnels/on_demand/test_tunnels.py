@@ -32,7 +32,7 @@ from kube_efs.tunnels.on_demand.store import load_reservations
 from kube_efs.tunnels.on_demand.tunnels import OnDemandTunnels
 from kube_efs.tunnels.options import ClientInfo, OnDemandOptions, TunnelOptions
 from kube_efs.tunnels.plan import NodePlan
-from kube_efs.tunnels.reservations import Holder, PortRange, TunnelSpec
+from kube_efs.tunnels.reservations import Holder, PortRange, Reservation, TunnelSpec
 from kube_efs.tunnels.sockets.ports import PortReading
 
 KEY = ClientKey(rsa.generate_private_key(65537, 1024))  # too short for anything but a quick test
@@ -166,10 +166,16 @@ async def test_port_that_is_taken_during_its_check_is_not_reserved_twice(agent: 
     assert set(found) == {22049, 22050}
 
 
-async def test_new_tunnel_encodes_one_entry(agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_new_tunnel_encodes_one_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     encoded = Counter[str]()
     encode = store._encode
-    monkeypatch.setattr(store, "_encode", lambda one: (encoded.update([one.name]), encode(one))[1])
+
+    def counted(one: Reservation) -> bytes:
+        encoded[one.name] += 1
+        return encode(one)
+
+    monkeypatch.setattr(store, "_encode", counted)
+    agent = Agent(tmp_path)
     for number in range(5):
         await agent.tunnels.ensure(spec(number), POD)
     assert encoded.total() == 5
