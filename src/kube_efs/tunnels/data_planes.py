@@ -57,7 +57,9 @@ class DataPlanes:
             DataPlaneName.KERNEL: RelayKeeper(options, metrics, self._update_report),
         }
         self._wanted: Mapping[str, TunnelService] | None = None
-        self._assigned: dict[int, DataPlaneName] = {}
+        # Both are replaced and never changed, so that the same object is the same content.
+        self._assigned: Mapping[int, DataPlaneName] = {}
+        self._distributed: tuple[object, object, frozenset[int]] = None, None, frozenset()
         self._idle_ports = IdlePorts()
         self._wake = asyncio.Event()
         self._changed = asyncio.Event()
@@ -105,16 +107,18 @@ class DataPlanes:
                 if port in self._assigned and port in reading.busy
             }
         if changes.items() - self._assigned.items():
-            self._assigned |= changes
+            self._assigned = {**self._assigned, **changes}
             self._wake.set()
 
     async def read_facts(self, names: Collection[str]) -> Mapping[str, ServiceFacts]:
         """The facts about these services, from the data plane of each."""
+        wanted, own = self._wanted or {}, {name: list[str]() for name in self._planes}
+        for name in names:
+            if (service := wanted.get(name)) and (plane_name := self._assigned.get(service.port)):
+                own[plane_name].append(name)
         found: dict[str, ServiceFacts] = {}
-        ports = {service.name: service.port for service in (self._wanted or {}).values()}
         for plane_name, plane in self._planes.items():
-            own = [name for name in names if self._assigned.get(ports.get(name, 0)) == plane_name]
-            found |= await plane.read_facts(own)
+            found |= await plane.read_facts(own[plane_name])
         return found
 
     async def wait_until_listening(self, name: str) -> None:
@@ -132,7 +136,7 @@ class DataPlanes:
         """Take over running processes and serve the wanted services; ends no process when cancelled."""
         await self._find_listeners()
         if self._wanted is not None:  # before a data plane looks for the services of the running processes
-            self._distribute(self._wanted.values())
+            self._distribute(self._wanted)
         loop = asyncio.get_running_loop()
         looked = loop.time()
         async with asyncio.TaskGroup() as tasks:
@@ -146,7 +150,7 @@ class DataPlanes:
                     await self._find_listeners()
                     looked = loop.time()
                 if self._wanted is not None:
-                    self._distribute(self._wanted.values())
+                    self._distribute(self._wanted)
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._options.retry_seconds if is_taken else None):
                         await self._wake.wait()
@@ -154,18 +158,28 @@ class DataPlanes:
     async def _find_listeners(self) -> None:
         """Assign each port to the data plane that listens on it."""
         for name, plane in self._planes.items():
-            self._assigned |= dict.fromkeys(await plane.find_ports(), name)
+            found = dict.fromkeys(await plane.find_ports(), name)
+            self._assigned = {**self._assigned, **found}
 
-    def _distribute(self, wanted: Collection[TunnelService]) -> None:
+    def _distribute(self, wanted: Mapping[str, TunnelService]) -> None:
         """Give each data plane its services, except those on whose ports the other one still listens."""
-        assigned = self._assigned = {
-            service.port: self._assigned.get(service.port) or self._best(service) for service in wanted
-        }
-        elsewhere = {port for port, name in self._listening().items() if assigned.get(port, name) != name}
+        wanted_before, assigned_before, elsewhere_before = self._distributed
+        assigned = self._assigned
+        is_same = wanted is wanted_before and assigned is assigned_before
+        if not is_same:
+            assigned = {
+                service.port: assigned.get(service.port) or self._best(service) for service in wanted.values()
+            }
+        elsewhere = frozenset(
+            port for port, name in self._listening().items() if assigned.get(port, name) != name
+        )
+        if is_same and elsewhere == elsewhere_before:
+            return
+        self._assigned, self._distributed = assigned, (wanted, assigned, elsewhere)
         for name, plane in self._planes.items():
             plane.set_services(
                 service
-                for service in wanted
+                for service in wanted.values()
                 if assigned[service.port] is name and service.port not in elsewhere
             )
 

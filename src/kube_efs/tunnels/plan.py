@@ -111,7 +111,8 @@ class NodePlan:
 
     def _plan_config_map(self) -> bool:
         """Plan its tunnels after a change of an input, and the first time; returns whether it did."""
-        served, taken = self.served or Served(), self.config_map_ports & self.on_demand_ports
+        served, ports = self.served or Served(), self.config_map_ports
+        taken = ports and ports & self.on_demand_ports
         inputs = self.served, self.reachability.down, taken
         if inputs == self._of_config_map_for:
             return False

@@ -89,6 +89,7 @@ class Plane:
         self._wanted: Mapping[str, TunnelService] = {}
         self._wake = asyncio.Event()
         self.replaced: set[int] = set()
+        self.distributed = 0
         self.report = DataPlaneReport()
 
     @property
@@ -97,6 +98,7 @@ class Plane:
 
     def set_services(self, services: Iterable[TunnelService]) -> None:
         self._wanted = {one.name: one for one in services}
+        self.distributed += 1
         self._wake.set()
 
     def reload_or_replace(self, ports: Collection[int]) -> None:
@@ -256,4 +258,18 @@ def test_processes_that_hang_are_those_of_the_data_plane_of_the_port() -> None:
     planes = node.planes._planes
     assert cast("Plane", planes[DataPlaneName.STUNNEL]).replaced == {service(REVOCATION).port}
     assert cast("Plane", planes[DataPlaneName.KERNEL]).replaced == set()
+    node.teardown()
+
+
+def test_report_without_a_port_elsewhere_distributes_nothing() -> None:
+    node = Node()
+    node.start(DataPlaneName.STUNNEL)
+    node.open_tunnels({0, 1, 2}, SETTLED)
+    plane = cast("Plane", node.planes._planes[DataPlaneName.STUNNEL])
+    before = plane.distributed
+    node.planes._update_report()
+    node._step(SETTLED)
+    assert plane.distributed == before
+    node.open_tunnels({3}, SETTLED)
+    assert plane.distributed == before + 1
     node.teardown()

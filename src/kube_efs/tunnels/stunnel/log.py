@@ -82,8 +82,8 @@ class LogFollower:
             return 0
 
     def cut(self) -> None:
-        """Move a log that is too long to a second file."""
-        if limit_log(self._path, self._size_bytes):
+        """Move a log that was too long at the last reading to a second file."""
+        if self._offset > self._size_bytes and limit_log(self._path, self._size_bytes):
             self._offset, self._rest = 0, b""
 
 

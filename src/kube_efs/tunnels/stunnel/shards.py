@@ -14,8 +14,8 @@ listens on its port. To move a service is therefore only to assign it to another
 port; the report of that gives the service to the other shard. An agent that is killed between the two steps
 leaves a service that runs nowhere, which is a new service for the next agent.
 
-``StunnelShards`` is level-triggered, as its keepers are: after any event, ``run`` compares and distributes
-everything again.
+``StunnelShards`` is level-triggered, as its keepers are: after any event, ``run`` looks at everything again,
+and distributes it if anything differs.
 """
 
 import asyncio
@@ -75,7 +75,9 @@ class StunnelShards:
         self._loading = asyncio.Semaphore(_LOADS_AT_ONCE)
         self._keepers: dict[int, StunnelKeeper] = {}
         self._wanted: Mapping[str, TunnelService] | None = None
+        # Both are replaced and never changed, so that the same object is the same content.
         self._assigned: Mapping[str, int] = {}
+        self._distributed: tuple[object, object, Mapping[str, int]] = None, None, {}
         self._idle_ports = IdlePorts()
         self._wake = asyncio.Event()
         self.report = DataPlaneReport()
@@ -215,9 +217,15 @@ class StunnelShards:
 
     def _distribute(self, wanted: Mapping[str, TunnelService]) -> None:
         """Give each shard its services, except those on whose ports another shard still listens."""
-        self._assigned = assign(wanted.values(), self._assigned, running=self._keepers)
-        services: dict[int, list[TunnelService]] = {number: [] for number in self._keepers}
+        wanted_before, assigned_before, elsewhere_before = self._distributed
+        is_same = wanted is wanted_before and self._assigned is assigned_before
+        if not is_same:
+            self._assigned = assign(wanted.values(), self._assigned, running=self._keepers)
         elsewhere = self._shards_by_listener()
+        if is_same and elsewhere == elsewhere_before:
+            return
+        self._distributed = wanted, self._assigned, elsewhere
+        services: dict[int, list[TunnelService]] = {number: [] for number in self._keepers}
         for name, number in self._assigned.items():
             if name not in elsewhere:
                 services.setdefault(number, []).append(wanted[name])

@@ -25,7 +25,7 @@ from kube_efs.tunnels.data_plane import CertificateFile, TunnelService
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.sockets.ports import PortReading
 from kube_efs.tunnels.stunnel import assignment, shards
-from kube_efs.tunnels.stunnel.assignment import shard_number, shard_path
+from kube_efs.tunnels.stunnel.assignment import assign, shard_number, shard_path
 from kube_efs.tunnels.stunnel.keeper import KeeperReport
 from kube_efs.tunnels.stunnel.shards import StunnelShards
 
@@ -336,6 +336,25 @@ def test_next_agent_finds_tunnels_in_use_where_they_are() -> None:
     node.kill_the_agent(late=False, steps=0)
     node.settle()
     assert node.shards._assigned == before
+    node.teardown()
+
+
+def test_report_of_a_shard_assigns_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node()
+    node.open_tunnels({1, 2, 3}, 50)
+    assigned: list[int] = []
+
+    def counted(*given: Any, **options: Any) -> Mapping[str, int]:
+        found = assign(*given, **options)
+        assigned.append(len(found))
+        return found
+
+    monkeypatch.setattr(shards, "assign", counted)
+    node.shards._update_report()
+    node._step(50)
+    assert assigned == []
+    node.open_tunnels({4}, 50)
+    assert assigned == [4]
     node.teardown()
 
 
