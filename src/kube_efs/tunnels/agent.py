@@ -101,7 +101,11 @@ class TunnelAgent:
         self._notify = notify
         self._data_planes_changed = asyncio.Event()
         self._data_planes = DataPlanes(options, metrics, self._data_planes_changed.set)
-        self._prober = Prober(metrics, timeout_seconds=options.probe_timeout_seconds)
+        self._prober = Prober(
+            metrics,
+            timeout_seconds=options.probe_timeout_seconds,
+            round_seconds=options.probe_interval_seconds,
+        )
         self._recorder = MetricsRecorder(metrics)
         self._traffic = TrafficRecorder(metrics)
         self._plan = NodePlan(options, metrics, self._data_planes)

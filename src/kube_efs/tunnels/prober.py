@@ -10,11 +10,15 @@ tunnels, the probes would be most of what an idle node does. In each round, the 
 
 A tunnel that works and has just carried an answer to a mount is not probed at all.
 
+A round starts no more probes after a time. If hundreds of tunnels fail, each probe takes seconds, and the
+agent must still act on the ports meanwhile: the rest has its turn in the next rounds.
+
 Mount targets that are lost are found earlier: the agent connects to each of them in each round (``agent``).
 """
 
 import asyncio
 import itertools
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -39,11 +43,15 @@ class _Probed:
 
 
 class Prober:
-    """Probes services, and keeps the last result of each while a stunnel serves it."""
+    """Probes services, and keeps the last result of each while a stunnel serves it.
 
-    def __init__(self, metrics: TunnelMetrics, *, timeout_seconds: float) -> None:
+    A probe takes at most ``timeout_seconds``, and a round starts probes for ``round_seconds``.
+    """
+
+    def __init__(self, metrics: TunnelMetrics, *, timeout_seconds: float, round_seconds: float) -> None:
         self._metrics = metrics
         self._timeout_seconds = timeout_seconds
+        self._round_seconds = round_seconds
         self._known: Mapping[str, _Probed] = {}
         self._numbers = itertools.count(1)
 
@@ -55,18 +63,19 @@ class Prober:
         Connections to the ports ``answering`` have just carried an answer; the addresses ``unreachable`` do
         not accept connections.
         """
+        deadline = asyncio.get_running_loop().time() + self._round_seconds
         known = self._still_valid(report)
         # Addresses that can be reached come first.
         working = [
             one for one in known.values() if one.result.ok and one.service.addresses[0] not in unreachable
         ]
         chosen = _choose(one for one in working if one.service.port not in answering)
-        known |= await self._probe(
-            [*_services_but(report, {one.service.name for one in working}), *chosen], report
-        )
+        others = _services_but(report, {one.service.name for one in working})
+        known |= await self._probe([*others, *chosen], report, deadline)
         failed = {one.addresses for one in chosen if not known[one.name].result.ok}
-        others = [one.service for one in working if one.service.addresses in failed]
-        self._known = known | await self._probe([one for one in others if one not in chosen], report)
+        same = [one.service for one in working if one.service.addresses in failed]
+        same = [one for one in same if one not in chosen]
+        self._known = known | await self._probe(same, report, deadline)
 
     async def probe_new(self, report: DataPlaneReport) -> None:
         """Probe only services that are new or changed, or whose last probe failed.
@@ -93,19 +102,25 @@ class Prober:
         }
 
     async def _probe(
-        self, services: Collection[TunnelService], report: DataPlaneReport
+        self, services: Collection[TunnelService], report: DataPlaneReport, deadline: float = math.inf
     ) -> dict[str, _Probed]:
-        slots = asyncio.Semaphore(_AT_ONCE)
+        """Probe these services, the earliest probed first; what would begin after the deadline is missing."""
+        slots, clock = asyncio.Semaphore(_AT_ONCE), asyncio.get_running_loop().time
 
-        async def probe_one(service: TunnelService) -> _Probed:
+        async def probe_one(place: int, service: TunnelService) -> _Probed | None:
             async with slots:
+                if place >= _AT_ONCE and clock() >= deadline:
+                    return None
                 number = next(self._numbers)
                 timeout = self._timeout_seconds
                 result = await probe(service.port, timeout_seconds=timeout, xid=number % 2**32)
             pid = report.pid_by_service.get(service.name)
             return _Probed(service=service, pid=pid, number=number, result=result)
 
-        found = await asyncio.gather(*map(probe_one, services))
+        numbers = {name: known.number for name, known in self._known.items()}
+        ordered = sorted(services, key=lambda service: numbers.get(service.name, 0))
+        probed = await asyncio.gather(*itertools.starmap(probe_one, enumerate(ordered)))
+        found = [one for one in probed if one]
         for one in found:
             if one.result.ok and one.service.name == one.service.file_system_id:
                 self._metrics.probe_seconds.labels(one.service.file_system_id).observe(one.result.seconds)

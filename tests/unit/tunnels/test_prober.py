@@ -74,7 +74,7 @@ async def servers() -> AsyncIterator[Servers]:
 
 @pytest.fixture
 def prober() -> Prober:
-    return Prober(TunnelMetrics(CollectorRegistry()), timeout_seconds=5)
+    return Prober(TunnelMetrics(CollectorRegistry()), timeout_seconds=5, round_seconds=60)
 
 
 def up(prober: Prober) -> Mapping[str, bool]:
@@ -224,3 +224,35 @@ async def test_all_tunnels_of_an_unreachable_mount_target_are_probed(
     await one_round(prober, report, unreachable={"10.0.1.1"})
     assert servers.called() == ["fs-1", "fs-2", "fs-3"]
     assert up(prober) == {"fs-1": False, "fs-2": False, "fs-3": True}
+
+
+async def test_round_ends_with_many_failing_tunnels_and_the_next_one_continues(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise the checks of a node with hundreds of them would look stuck, and its agent be restarted."""
+    monkeypatch.setattr(module, "_AT_ONCE", 1)
+    prober = Prober(TunnelMetrics(CollectorRegistry()), timeout_seconds=5, round_seconds=0)
+    report = servers.report("fs-1", "fs-2", "fs-3")
+    servers.broken |= {"fs-1", "fs-2", "fs-3"}
+    called = []
+    for _ in range(3):
+        await one_round(prober, report)
+        called += servers.called()
+    assert sorted(called) == ["fs-1", "fs-2", "fs-3"]
+    assert up(prober) == {"fs-1": False, "fs-2": False, "fs-3": False}
+
+
+async def test_many_tunnels_that_begin_to_fail_are_found_in_several_rounds(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prober = Prober(TunnelMetrics(CollectorRegistry()), timeout_seconds=5, round_seconds=0)
+    report = servers.report("fs-1", "fs-2", "fs-3")
+    await one_round(prober, report)
+    monkeypatch.setattr(module, "_AT_ONCE", 1)
+    servers.broken |= {"fs-1", "fs-2", "fs-3"}
+    servers.called()
+    await one_round(prober, report)
+    assert len(servers.called()) == 2  # one of the list, and one of the others
+    for _ in range(2):
+        await one_round(prober, report)
+    assert up(prober) == {"fs-1": False, "fs-2": False, "fs-3": False}

@@ -1,11 +1,14 @@
 """The state of mount targets changes neither too early nor too late."""
 
 import asyncio
+import math
 import socket
 
 import pytest
 
+from kube_efs.model.efs.ids import Region
 from kube_efs.tunnels.mount_targets import Reachability, probe_addresses
+from kube_efs.tunnels.options import TunnelOptions
 
 
 def after_rounds(rounds: str, *, down: int = 2, up: int = 3) -> str:
@@ -74,3 +77,26 @@ async def test_listener_that_does_not_answer_is_unreachable() -> None:
 
 async def test_no_round_is_needed_without_addresses() -> None:
     assert dict(await probe_addresses((), timeout_seconds=1)) == {}
+
+
+async def test_thousands_of_unreachable_addresses_take_less_than_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After 70 s, the checks would look stuck, and the kubelet would restart the container of the tunnels."""
+    trying, most = 0, 0
+
+    async def wait(*_: object) -> None:
+        nonlocal trying, most
+        trying += 1
+        most = max(most, trying)
+        try:
+            await asyncio.Event().wait()
+        finally:
+            trying -= 1
+
+    monkeypatch.setattr(asyncio, "open_connection", wait)
+    addresses = {f"10.0.{number // 250}.{number % 250}" for number in range(3000)}
+    found = await probe_addresses(addresses, timeout_seconds=0.01)
+    assert not any(found.values())
+    timeouts = math.ceil(len(addresses) / most)
+    assert timeouts * TunnelOptions(region=Region("us-east-1")).connect_timeout_seconds < 60
