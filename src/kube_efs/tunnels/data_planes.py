@@ -121,10 +121,14 @@ class DataPlanes:
             found |= await plane.read_facts(own[plane_name])
         return found
 
-    async def wait_until_listening(self, name: str) -> None:
-        """Wait until a data plane listens for this service; if it is left out, raise the reason."""
-        while name not in self.report.loaded:
-            if error := self.report.left_out.get(name):
+    async def wait_until_listening(self, name: str, port: int) -> None:
+        """Wait until a data plane listens for this service; if it is left out, raise the reason.
+
+        The report may still be that of an earlier service of this name, which had another port.
+        """
+        while (loaded := self.report.loaded.get(name)) is None or loaded.port != port:
+            error = self.report.left_out.get(name)
+            if error and not (isinstance(error, PortTaken) and error.value != port):
                 raise error
             await self._changed.wait()
 

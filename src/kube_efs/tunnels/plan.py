@@ -144,9 +144,9 @@ class NodePlan:
         self._on_demand = dict(sorted(planned.items()))
         return True
 
-    async def wait_until_listening(self, name: str) -> None:
+    async def wait_until_listening(self, name: str, port: int) -> None:
         """Wait until a data plane listens for this tunnel; raises TunnelError when it cannot."""
-        await self._data_planes.wait_until_listening(name)
+        await self._data_planes.wait_until_listening(name, port)
 
 
 def plan_on_demand_tunnel(

@@ -9,7 +9,7 @@ served by the data plane that is preferred for it.
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -128,7 +128,9 @@ class Plane:
             await asyncio.sleep(0)
             self._ports |= ports - self._kernel.ports
             left_out: dict[str, KubeEfsError] = {
-                name: PortTaken("is taken") for name, one in wanted.items() if one.port not in self._ports
+                name: PortTaken("is taken", value=one.port)
+                for name, one in wanted.items()
+                if one.port not in self._ports
             }
             self.report = DataPlaneReport(
                 loaded={name: one for name, one in wanted.items() if name not in left_out}, left_out=left_out
@@ -258,6 +260,28 @@ def test_processes_that_hang_are_those_of_the_data_plane_of_the_port() -> None:
     planes = node.planes._planes
     assert cast("Plane", planes[DataPlaneName.STUNNEL]).replaced == {service(REVOCATION).port}
     assert cast("Plane", planes[DataPlaneName.KERNEL]).replaced == set()
+    node.teardown()
+
+
+@pytest.mark.parametrize("state", ["loaded", "left out"])
+def test_port_that_a_tunnel_had_before_says_nothing_about_its_new_one(state: str) -> None:
+    """A tunnel that was closed and is requested again can get another port before the old one is closed."""
+    node = Node()
+    node.start(DataPlaneName.STUNNEL)
+    old, new = service(0), replace(service(0), port=FIRST_PORT + 9)
+    if state == "loaded":
+        node.planes.report = DataPlaneReport(loaded={old.name: old})
+    else:
+        node.planes.report = DataPlaneReport(left_out={old.name: PortTaken("is taken", value=old.port)})
+    waiting = node.loop.create_task(node.planes.wait_until_listening(new.name, new.port))
+    node._step(1)
+    assert not waiting.done()
+    node.planes.set_services([new])
+    node._step(SETTLED)
+    assert waiting.done()
+    assert node.kernel.ports == {new.port}
+    node.wanted = set()
+    node._want()
     node.teardown()
 
 

@@ -136,7 +136,7 @@ class OnDemandTunnels:
                 with self._pending(spec.name), span("tunnel.reserve"):
                     port = await self._reserve(spec, holder, pod_token)
                 with span("tunnel.listen"):
-                    await self._wait_until_listening(spec.name, holder)
+                    await self._wait_until_listening(spec.name, port, holder)
         except TimeoutError as error:
             raise TunnelNotReady(
                 f"was not ready within {limit:g} s",
@@ -190,7 +190,7 @@ class OnDemandTunnels:
                 await self._save(self._changes)
         self._forget_certificates()
 
-    async def _wait_until_listening(self, name: str, holder: Holder) -> None:
+    async def _wait_until_listening(self, name: str, port: int, holder: Holder) -> None:
         """Wait until stunnel listens; if another program has the port, the next call gets another one.
 
         It does not if anything but this call may use the tunnel. Otherwise the volume could not be mounted
@@ -198,13 +198,14 @@ class OnDemandTunnels:
         it would close.
         """
         try:
-            await self._plan.wait_until_listening(name)
+            await self._plan.wait_until_listening(name, port)
         except PortTaken:
             # Not ``is_in_use``: the program that took it uses the port.
             mounted = await asyncio.to_thread(self._mounted) or ()
             tunnel = self._plan.wanted.tunnels.get(name)
-            is_unused = tunnel and tunnel.holders == {holder} and tunnel.port not in mounted
-            if is_unused and name not in self._pending_calls:
+            # A call at the same time may have given up the port already, and got another one.
+            is_only_ours = tunnel and tunnel.port == port and tunnel.holders == {holder}
+            if is_only_ours and port not in mounted and name not in self._pending_calls:
                 others = (one for one in self._plan.wanted.tunnels.values() if one != tunnel)
                 await self._save(self._change(Reservations.of(others)))
             raise

@@ -101,10 +101,10 @@ class Stunnel:
         self.services = {service.name: service for service in services}
         assert len(self.ports) == len(self.services), "a port twice: stunnel would listen on none"
 
-    async def wait_until_listening(self, name: str) -> None:
+    async def wait_until_listening(self, name: str, port: int) -> None:
         if self.refusal:
             raise self.refusal
-        assert name in self.services
+        assert self.services[name].port == port
 
     async def read_facts(self, names: Collection[str]) -> Mapping[str, ServiceFacts]:
         return dict.fromkeys(names, ServiceFacts())

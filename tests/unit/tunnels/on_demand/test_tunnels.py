@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import tempfile
+import threading
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
@@ -111,9 +112,9 @@ class Agent:
         del services
         self.applied += 1
 
-    async def wait_until_listening(self, name: str) -> None:
-        assert name in self.tunnels.reservations.tunnels
-        assert name in load_reservations(self.path).reservations.tunnels
+    async def wait_until_listening(self, name: str, port: int) -> None:
+        assert self.tunnels.reservations.tunnels[name].port == port
+        assert load_reservations(self.path).reservations.tunnels[name].port == port
         if self.stuck:
             await asyncio.Event().wait()
         if self.refusal:
@@ -247,6 +248,33 @@ async def test_port_that_a_program_has_taken_stays_while_it_is_used(used_by: str
     agent.ports_in_use = frozenset({port})
     agent.refusal = None
     assert await agent.tunnels.ensure(spec(), POD) == port
+
+
+async def test_port_of_a_later_call_is_not_given_up_by_an_earlier_one(agent: Agent) -> None:
+    """Both are calls for one mount: the caller has given up the earlier one, which still reads the mounts."""
+    port = await agent.tunnels.ensure(spec(), POD)
+    agent.refusal = PortTaken("is taken by another program")
+    is_reading, may_end = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def read_slowly() -> None:
+        loop.call_soon_threadsafe(is_reading.set)
+        may_end.wait(10)
+
+    agent.tunnels._mounted = read_slowly
+    earlier = asyncio.create_task(agent.tunnels.ensure(spec(), POD))
+    await is_reading.wait()
+    agent.tunnels._mounted = frozenset
+    with pytest.raises(PortTaken):
+        await agent.tunnels.ensure(spec(), POD)
+    agent.ports_in_use, agent.refusal = frozenset({port}), None
+    later = await agent.tunnels.ensure(spec(), POD)
+    may_end.set()
+    with pytest.raises(PortTaken):
+        await earlier
+    [tunnel] = load_reservations(agent.path).reservations.tunnels.values()
+    assert tunnel.port == later != port
+    assert tunnel.holders == {POD}
 
 
 async def test_call_ends_after_the_timeout(tmp_path: Path) -> None:
