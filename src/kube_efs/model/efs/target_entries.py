@@ -18,7 +18,8 @@ from kube_efs.model.errors import InvalidValue
 TARGETS_KEY: Final = "efs_stunnel_targets"
 Entry = TypeVar("Entry")
 
-_ENTRY: Final = r"  fs-[0-9a-z]+:\n(?:    [^\n]*\n)+"
+# The excluded characters end a line in YAML, too.
+_ENTRY: Final = r"  fs-[0-9a-z]+:\n(?:    [^\n\r\x85\u2028\u2029]*\n)+"
 _ENTRIES: Final = re.compile(_ENTRY)
 _DOCUMENT: Final = re.compile(rf"{TARGETS_KEY}:\n((?:{_ENTRY})+)last_update: '[0-9TZ:-]+'\n")
 

@@ -33,6 +33,7 @@ ENDS = st.sampled_from(
         "1\u2028  fs-7:",
         "1\x85  fs-7:\x85    b: 2",
         "1\r  fs-7: 1",
+        "1\u2028k:",
         "\t",
         "k: 1",
     ]
@@ -82,6 +83,10 @@ def test_sequence_of_documents_gives_the_same_as_each_whole_document(documents: 
         pytest.param(
             [["  fs-1:\n    a: 'x\n", "  fs-2:\n    y'\n", "  fs-3:\n    b: 1\x85  fs-9: 1\n"]],
             id="as many other entries",
+        ),
+        pytest.param(
+            [["  fs-2:\n    b: 1\n"], ["  fs-1:\n    a: 1\u2028k:\n", "  fs-2:\n    b: 1\n"]],
+            id="a line break of YAML ends the entries",
         ),
     ],
 )
