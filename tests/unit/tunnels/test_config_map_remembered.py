@@ -117,7 +117,7 @@ def test_state_is_stored_as_json_and_read_without_yaml(
 ) -> None:
     path, names = tmp_path / "state.json", [FileSystemId(f"fs-{number}") for number in range(3)]
     targets = {
-        name: TunnelTarget(file_system_id=name, port=20490 + number, name="\U0001f600 \\ud83d: {")
+        name: TunnelTarget(file_system_id=name, port=20490 + number, name="\U0001f600 \\u: {")
         for number, name in enumerate(names)
     }
     served = Served(document=TunnelTargets(targets=targets, unused=frozenset(names[1:])))

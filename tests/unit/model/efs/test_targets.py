@@ -649,3 +649,13 @@ def test_port_is_used_while_any_volume_carries_it(
 ) -> None:
     known = targets(target(FS1, 20490, {}), target(FS2, 20491, {}))
     assert unused_targets(known, in_use) == unused
+
+
+@pytest.mark.parametrize("key", ["fs-1", "\\udc00"])
+@pytest.mark.parametrize("name", ["\\ud800", "\\uDFFF\\uD800"])
+def test_json_with_characters_that_cannot_be_encoded_is_refused_as_yaml_is(key: str, name: str) -> None:
+    """Such a name could be neither logged nor written."""
+    text = f'{{"efs_stunnel_targets": {{"{key}": {{"stunnel_port": 20490, "name": "{name}"}}}}}}'
+    for one in (text, f"# YAML\n{text}"):
+        with pytest.raises(InvalidValue, match="is not YAML"):
+            parse_targets(one)
