@@ -6,6 +6,7 @@ The metadata of a failed call has a Failure. The code is for other clients.
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 from urllib.parse import quote
 
@@ -25,7 +26,6 @@ from kube_efs.model.errors import (
 from kube_efs.telemetry.traces import TRACE_PARENT
 from kube_efs.tunnels.api.calls import CALLS, CallFailed, TunnelCalls
 from kube_efs.tunnels.api.messages import FAILURE_KEY, SERVICE
-from kube_efs.tunnels.api.private_sockets import hidden_name, published
 
 # Errors after which a repeated call may succeed, and those of them after which it does not.
 _TEMPORARY: Final = (AwsError, NoTunnelPort, PortTaken, TunnelNotReady)
@@ -35,8 +35,12 @@ _Context = grpc.aio.ServicerContext[Message, Message]
 
 
 @asynccontextmanager
-async def serving_grpc(socket: Path, calls: TunnelCalls, *, grace_seconds: float) -> AsyncIterator[None]:
-    """Answers on the socket while the context is open; raises OSError or RuntimeError without it."""
+async def serving_grpc(calls: TunnelCalls, *, grace_seconds: float) -> AsyncIterator[Path]:
+    """Answers on a socket of its own while the context is open; raises OSError or RuntimeError without it.
+
+    No other user can enter its directory. It is not beside the agent's socket, whose path may be as long as
+    one can be.
+    """
     server = grpc.aio.server()
     respond = _responder(calls)
     handlers = {
@@ -46,13 +50,14 @@ async def serving_grpc(socket: Path, calls: TunnelCalls, *, grace_seconds: float
         for name, kind in CALLS.items()
     }
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
-    try:
-        server.add_insecure_port(f"unix:{quote(str(hidden_name(socket)))}")
-        with published(socket):
+    with TemporaryDirectory(prefix="kube-efs-") as folder:
+        socket = Path(folder) / "grpc.sock"
+        try:
+            server.add_insecure_port(f"unix:{quote(str(socket))}")
             await server.start()
-            yield
-    finally:
-        await server.stop(grace_seconds)
+            yield socket
+        finally:
+            await server.stop(grace_seconds)
 
 
 def _responder(calls: TunnelCalls) -> Callable[[Message, _Context], Awaitable[Message]]:

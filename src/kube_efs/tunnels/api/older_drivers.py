@@ -19,15 +19,14 @@ _CHUNK_BYTES: Final = 1 << 16
 
 
 class OlderDrivers:
-    """Relays their connections to a gRPC server at ``private_socket``, which the first one starts."""
+    """Relays their connections to a gRPC server, which the first one starts."""
 
-    def __init__(self, private_socket: Path, calls: TunnelCalls, *, grace_seconds: float) -> None:
-        self._private_socket = private_socket
+    def __init__(self, calls: TunnelCalls, *, grace_seconds: float) -> None:
         self._calls = calls
         self._grace_seconds = grace_seconds
         self._server = AsyncExitStack()
         self._changing = asyncio.Lock()
-        self._is_started = False
+        self._socket: Path | None = None
         self._is_closed = False
         self._drivers: set[asyncio.StreamWriter] = set()
 
@@ -46,8 +45,8 @@ class OlderDrivers:
     async def _relay(self, calls: asyncio.StreamReader, driver: asyncio.StreamWriter) -> None:
         self._drivers.add(driver)
         try:
-            if await self._start():
-                answers, server = await asyncio.open_unix_connection(self._private_socket)
+            if socket := await self._start():
+                answers, server = await asyncio.open_unix_connection(socket)
                 await asyncio.gather(_copy(calls, server), _copy(answers, driver))
         except Exception:
             # The driver connects again.
@@ -56,21 +55,20 @@ class OlderDrivers:
             driver.close()
             self._drivers.discard(driver)
 
-    async def _start(self) -> bool:
-        """Start the server unless it runs; returns whether it does."""
+    async def _start(self) -> Path | None:
+        """Start the server unless it runs; returns its socket, None after the end."""
         async with self._changing:
-            if not self._is_started and not self._is_closed:
+            if self._socket is None and not self._is_closed:
                 # The import takes longer than the loop may wait.
                 serving = await asyncio.to_thread(self._load)
-                await self._server.enter_async_context(serving)
-                self._is_started = True
+                self._socket = await self._server.enter_async_context(serving)
                 log.info("older-driver-served", reason="it calls with gRPC")
-            return not self._is_closed
+            return None if self._is_closed else self._socket
 
-    def _load(self) -> AbstractAsyncContextManager[None]:
+    def _load(self) -> AbstractAsyncContextManager[Path]:
         from kube_efs.tunnels.api.grpc_server import serving_grpc  # noqa: PLC0415
 
-        return serving_grpc(self._private_socket, self._calls, grace_seconds=self._grace_seconds)
+        return serving_grpc(self._calls, grace_seconds=self._grace_seconds)
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

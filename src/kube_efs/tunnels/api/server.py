@@ -51,7 +51,7 @@ async def serving(
     runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=_GRACE_SECONDS)
     await runner.setup()
     http = cast("Callable[[], asyncio.Protocol]", runner.server)
-    older = OlderDrivers(socket.with_suffix(".grpc"), calls, grace_seconds=_GRACE_SECONDS)
+    older = OlderDrivers(calls, grace_seconds=_GRACE_SECONDS)
     try:
         async with _listening(socket, lambda: _FirstBytes(http, older.protocol)):
             log.info("tunnels-on-demand-served", socket=str(socket))

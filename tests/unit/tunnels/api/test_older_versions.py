@@ -16,6 +16,7 @@ from tests.unit.logged import logged
 from kube_efs.model import errors
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import AwsDenied, KubeEfsError, TunnelAgentUnavailable, TunnelError
+from kube_efs.settings.fields import _LONGEST_SOCKET_BYTES, read_socket
 from kube_efs.tunnels.api.client import connect_tunnels
 from kube_efs.tunnels.api.messages import FAILURE_KEY, parse_failure, render_failure, render_spec
 from kube_efs.tunnels.api.server import serving
@@ -94,12 +95,24 @@ async def call(driver: grpc.aio.Channel, name: str) -> Any:
     return await getattr(TunnelsStub(driver), name)(REQUESTS[name], timeout=SECONDS)
 
 
-async def test_older_driver_gets_the_answer_of_each_call(socket: Path) -> None:
+def modes_in(folder: Path) -> list[int]:
+    return [one.stat().st_mode & 0o777 for one in folder.iterdir()]
+
+
+async def test_older_driver_gets_the_answer_of_each_call(
+    socket: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     async with agent(socket), older_driver(socket) as driver:
         assert {name: await call(driver, name) for name in REQUESTS} == ANSWERS
-        private = socket.with_suffix(".grpc")
-        assert private.stat().st_mode & 0o777 == 0o600
-    assert list(socket.parent.iterdir()) == []
+        assert modes_in(tmp_path) == [0o700]
+    assert modes_in(tmp_path) == modes_in(socket.parent) == []
+
+
+async def test_older_driver_is_served_at_the_longest_path(socket: Path) -> None:
+    path = read_socket(str(socket).ljust(_LONGEST_SOCKET_BYTES, "t"))
+    async with agent(path), older_driver(path) as driver:
+        assert await call(driver, "Ensure") == ANSWERS["Ensure"]
 
 
 async def test_first_calls_of_older_drivers_at_once_are_answered(socket: Path) -> None:
