@@ -444,16 +444,29 @@ class Lives(RuleBasedStateMachine):
     def crash(self) -> None:
         self.follow()
 
+    async def _give_up(self, number: int, holder: str, steps: int) -> None:
+        asked = asyncio.create_task(self.agent.tunnels.ensure(spec(number), Holder(holder)))
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        asked.cancel()
+        await asyncio.gather(asked, return_exceptions=True)
+
+    @rule(number=st.integers(0, 7), steps=st.integers(0, 12))
+    def caller_gives_up_for_ever(self, number: int, steps: int) -> None:
+        async def reconcile() -> None:
+            known = {Holder(one) for holders in self.holding.values() for one in holders}
+            for _ in range(2):
+                await self.agent.tunnels.reconcile(known)
+                self.agent.now += 61
+
+        self.loop.run_until_complete(self._give_up(number, "gone", steps))
+        self.loop.run_until_complete(reconcile())
+        assert Holder("gone") not in load_reservations(self.agent.path).reservations.holders
+        self.time_passes_without_a_connection()
+
     @rule(number=st.integers(0, 7), holder=st.sampled_from("abc"), steps=st.integers(0, 12))
     def crash_in_the_middle(self, number: int, holder: str, steps: int) -> None:
-        async def ask() -> bool:
-            asked = asyncio.create_task(self.agent.tunnels.ensure(spec(number), Holder(holder)))
-            for _ in range(steps):
-                await asyncio.sleep(0)
-            asked.cancel()
-            return not isinstance((await asyncio.gather(asked, return_exceptions=True))[0], BaseException)
-
-        self.loop.run_until_complete(ask())
+        self.loop.run_until_complete(self._give_up(number, holder, steps))
         self.follow()
         # Nobody was answered, so the holder may be there or not; but what was held is.
         found = self.agent.tunnels.reservations.tunnels.get(spec(number).name)
