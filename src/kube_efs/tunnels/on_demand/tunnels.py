@@ -21,6 +21,7 @@ import asyncio
 import ipaddress
 import socket
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -87,6 +88,8 @@ class OnDemandTunnels:
         self._changes_saved = 0
         self._saving = asyncio.Lock()
         self._pending_calls: dict[str, _PendingCalls] = {}
+        # The holders whose last call failed because a program had the port: none of them is mounting.
+        self._refused: defaultdict[str, set[Holder]] = defaultdict(set)
         self._idle_ports = IdlePorts()
         self._missing_since: dict[Holder, float] = {}
 
@@ -133,10 +136,11 @@ class OnDemandTunnels:
         try:
             async with asyncio.timeout(limit):
                 await self._check_ca_file(spec, holder)
-                with self._pending(spec.name), span("tunnel.reserve"):
-                    port = await self._reserve(spec, holder, pod_token)
-                with span("tunnel.listen"):
-                    await self._wait_until_listening(spec.name, port, holder)
+                with self._pending(spec.name):
+                    with span("tunnel.reserve"):
+                        port = await self._reserve(spec, holder, pod_token)
+                    with span("tunnel.listen"):
+                        await self._wait_until_listening(spec.name, port, holder)
         except TimeoutError as error:
             raise TunnelNotReady(
                 f"was not ready within {limit:g} s",
@@ -193,22 +197,24 @@ class OnDemandTunnels:
     async def _wait_until_listening(self, name: str, port: int, holder: Holder) -> None:
         """Wait until stunnel listens; if another program has the port, the next call gets another one.
 
-        It does not if anything but this call may use the tunnel. Otherwise the volume could not be mounted
-        while the program runs: the kubelet repeats the call, and each one holds the tunnel again, long before
-        it would close.
+        It does not if a mount uses the port, or if a holder may be mounting, because its last call got the
+        port. Otherwise the volume could not be mounted while the program runs: the kubelet repeats the call,
+        and each one holds the tunnel again, long before it would close.
         """
         try:
             await self._plan.wait_until_listening(name, port)
         except PortTaken:
+            self._refused[name].add(holder)
             # Not ``is_in_use``: the program that took it uses the port.
             mounted = await asyncio.to_thread(self._mounted) or ()
             tunnel = self._plan.wanted.tunnels.get(name)
-            # A call at the same time may have given up the port already, and got another one.
-            is_only_ours = tunnel and tunnel.port == port and tunnel.holders == {holder}
-            if is_only_ours and port not in mounted and name not in self._pending_calls:
+            is_unused = tunnel and tunnel.holders <= self._refused[name] and port not in mounted
+            # Another call may just get the port. If it does not, it gives up the port.
+            if is_unused and self._pending_calls[name].count == 1:
                 others = (one for one in self._plan.wanted.tunnels.values() if one != tunnel)
                 await self._save(self._change(Reservations.of(others)))
             raise
+        self._refused.pop(name, None)
 
     async def _check_ca_file(self, spec: TunnelSpec, holder: Holder) -> None:
         known = self._plan.wanted.tunnels.get(spec.name)

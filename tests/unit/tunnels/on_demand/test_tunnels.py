@@ -257,8 +257,28 @@ async def test_port_that_a_program_has_taken_stays_while_it_is_used(used_by: str
     assert await agent.tunnels.ensure(spec(), POD) == port
 
 
-async def test_port_of_a_later_call_is_not_given_up_by_an_earlier_one(agent: Agent) -> None:
-    """Both are calls for one mount: the caller has given up the earlier one, which still reads the mounts."""
+@pytest.mark.parametrize("is_answered", [False, True])
+async def test_port_that_a_program_has_taken_during_a_reboot_is_given_up_by_all_holders(
+    agent: Agent, *, is_answered: bool
+) -> None:
+    for holder in (POD, OTHER):
+        port = await agent.tunnels.ensure(spec(), holder)
+    after = Agent(agent.folder)
+    await after.tunnels.load()
+    for holder in (POD, OTHER):
+        after.refusal = PortTaken("is taken by another program")
+        with pytest.raises(PortTaken):
+            await after.tunnels.ensure(spec(), holder)
+        after.refusal = None
+        if is_answered and holder == POD:  # and mounts, from now on
+            await after.tunnels.ensure(spec(), POD)
+    after.ports_in_use = frozenset({port})
+    found = [await after.tunnels.ensure(spec(), holder) for holder in (POD, OTHER)]
+    assert [one == port for one in found] == [is_answered, is_answered]
+    assert len(set(found)) == 1
+
+
+async def test_port_is_not_given_up_while_another_call_may_get_it(agent: Agent) -> None:
     port = await agent.tunnels.ensure(spec(), POD)
     agent.refusal = PortTaken("is taken by another program")
     is_reading, may_end = asyncio.Event(), threading.Event()
@@ -275,13 +295,11 @@ async def test_port_of_a_later_call_is_not_given_up_by_an_earlier_one(agent: Age
     with pytest.raises(PortTaken):
         await agent.tunnels.ensure(spec(), POD)
     agent.ports_in_use, agent.refusal = frozenset({port}), None
-    later = await agent.tunnels.ensure(spec(), POD)
+    assert await agent.tunnels.ensure(spec(), POD) == port
     may_end.set()
     with pytest.raises(PortTaken):
         await earlier
-    [tunnel] = load_reservations(agent.path).reservations.tunnels.values()
-    assert tunnel.port == later != port
-    assert tunnel.holders == {POD}
+    assert await agent.tunnels.ensure(spec(), POD) == port
 
 
 async def test_call_ends_after_the_timeout(tmp_path: Path) -> None:
