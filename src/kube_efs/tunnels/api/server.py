@@ -7,8 +7,8 @@ Drivers up to version 0.2.0 call with gRPC on the same socket, see ``older_drive
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final, cast
 
@@ -20,7 +20,6 @@ from kube_efs.model.errors import InvalidSetting
 from kube_efs.telemetry.traces import TRACE_PARENT
 from kube_efs.tunnels.api.calls import CALLS, CallFailed, TunnelCalls
 from kube_efs.tunnels.api.older_drivers import OlderDrivers
-from kube_efs.tunnels.api.private_sockets import hidden_name, published
 from kube_efs.tunnels.on_demand.tunnels import OnDemandTunnels
 from kube_efs.tunnels.status import TunnelsStatus
 
@@ -29,6 +28,7 @@ log = structlog.get_logger()
 # SIGTERM leaves the agent 5 s for everything.
 _GRACE_SECONDS: Final = 1.0
 _DIRECTORY_MODE: Final = 0o750
+_SOCKET_MODE: Final = 0o600
 _MAX_BYTES: Final = 4 << 20  # of a request, as with gRPC
 # Each call has a connection. After a restart of the node, the calls of all its pods arrive at once.
 _BACKLOG: Final = 1024
@@ -66,10 +66,10 @@ async def _listening(socket: Path, protocol: Callable[[], asyncio.Protocol]) -> 
     async with AsyncExitStack() as stack:
         try:
             socket.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
-            loop = asyncio.get_running_loop()
-            listener = await loop.create_unix_server(protocol, hidden_name(socket), backlog=_BACKLOG)
+            loop, hidden = asyncio.get_running_loop(), socket.with_name(f".{socket.name}")
+            listener = await loop.create_unix_server(protocol, hidden, backlog=_BACKLOG)
             stack.callback(listener.close)
-            stack.enter_context(published(socket))
+            stack.enter_context(_published(hidden, socket))
         except OSError as error:
             raise InvalidSetting(
                 f"cannot be bound ({error})",
@@ -78,6 +78,24 @@ async def _listening(socket: Path, protocol: Callable[[], asyncio.Protocol]) -> 
                 remedy="choose a short path in a writable directory",
             ) from error
         yield
+
+
+@contextmanager
+def _published(hidden: Path, socket: Path) -> Iterator[None]:
+    """While the context is open, the socket that is bound with a hidden name has its own name.
+
+    It is renamed after its mode is set, so no other user can connect at any moment, and clients never find a
+    dead socket. It replaces the socket of an earlier process. At the end, the name is removed unless a
+    successor has taken it. Raises OSError.
+    """
+    hidden.chmod(_SOCKET_MODE)
+    ours = hidden.stat().st_ino
+    hidden.replace(socket)
+    try:
+        yield
+    finally:
+        if socket.exists() and socket.stat().st_ino == ours:
+            socket.unlink()
 
 
 class _FirstBytes(asyncio.Protocol):
