@@ -50,6 +50,8 @@ PLANTED :=
 # Which rows of the benchmarks, by their names; all by default. DEBIAN=1 measures in a fresh Debian 13, as in the image.
 ROWS :=
 DEBIAN :=
+# Which versions of Python `make pythons` takes; all by default.
+VERSIONS :=
 # The version of a release, as in pyproject.toml.
 VERSION :=
 # Options of scripts/scan.py, such as --osv-url for a mirror.
@@ -73,7 +75,7 @@ test: setup ## Set up what is missing, then run what a change usually breaks
 	$(PYTEST) --numprocesses=$(WORKERS) --hypothesis-profile=$(EXAMPLES) $(QUICK)
 
 pythons: setup ## Run the unit tests with the other supported versions of Python that this machine has
-	@scripts/other-pythons
+	@scripts/other-pythons $(VERSIONS)
 
 newcomer: setup ## Run `make demo`, `make test` and their errors on fresh Debian and Ubuntu (needs root)
 	@scripts/install-programs base
@@ -102,7 +104,7 @@ check: ## Run everything that CI runs (needs root; about an hour on two cores, t
 	@# The control plane of conformance has run the other scenarios.
 	$(MAKE) scenarios LARGE='tests/scenarios/test_operator_pods.py tests/docs tests/integration'
 	$(MAKE) test-lab
-	$(MAKE) pythons
+	$(MAKE) pythons VERSIONS=3.13
 	$(MAKE) test EXAMPLES=thorough
 
 conformance: setup ## Build a Kubernetes control plane (once, twenty minutes), then run the tests on it
