@@ -175,7 +175,7 @@ async def _at_many_lines(
 async def _changing_table(node: Node, lines: int) -> AsyncIterator[None]:
     """While the context is open, the driver's mount table has that many lines, and another comes and goes."""
     changing = await asyncio.create_subprocess_exec(
-        *("nsenter", f"--target={node.driver}", "--mount"),
+        *("nsenter", f"--target={node.driver}", "--mount", "--root"),
         *(sys.executable, str(Path(__file__).with_name("mounting.py"))),
         *(str(node.programs.folder / "foreign"), str(lines)),
         stdout=asyncio.subprocess.PIPE,
