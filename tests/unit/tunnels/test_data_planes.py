@@ -146,6 +146,9 @@ class Node(RuleBasedStateMachine):
         super().__init__()
         self.kernel = Kernel()
         self.wanted: set[int] = set()
+        # Those that were closed since the last pause. If one is requested again, its port may close for a
+        # moment, and then it opens again: the data plane has already begun to close it.
+        self.closing: set[int] = set()
         self.now = 0.0
         self.patch = pytest.MonkeyPatch()
         for name, replaced in (("STUNNEL", "StunnelShards"), ("KERNEL", "RelayKeeper")):
@@ -187,13 +190,16 @@ class Node(RuleBasedStateMachine):
 
     @rule(numbers=NUMBERS, steps=STEPS)
     def close_unused_tunnels(self, numbers: set[int], steps: int) -> None:
-        self.wanted -= {one for one in numbers if service(one).port not in self.kernel.connected}
+        unused = {one for one in numbers if service(one).port not in self.kernel.connected}
+        self.wanted -= unused
+        self.closing |= unused
         self._want()
         self._step(steps)
 
     @rule(numbers=NUMBERS)
     def connect(self, numbers: set[int]) -> None:
-        self.kernel.connected |= {service(one).port for one in numbers & self.wanted} & self.kernel.ports
+        usable = (numbers & self.wanted) - self.closing
+        self.kernel.connected |= {service(one).port for one in usable} & self.kernel.ports
 
     @rule(numbers=NUMBERS)
     def disconnect(self, numbers: set[int]) -> None:
@@ -221,6 +227,7 @@ class Node(RuleBasedStateMachine):
         assert not self.planes.report.left_out
         assert not self.planes.not_running
         assert self.kernel.ports == {service(one).port for one in self.wanted}
+        self.closing.clear()
 
     def _close(self) -> None:
         for task in asyncio.all_tasks(self.loop):
