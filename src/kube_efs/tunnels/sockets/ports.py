@@ -205,7 +205,8 @@ def _sockets(states: Collection[TcpState], port: int | None = None) -> tuple[Tcp
     # Also those of IPv6: a wildcard socket there also takes the IPv4 port.
     if sock_diag.is_available():
         return sock_diag.ask(states, port)
-    return tuple(one for one in read_tables() if one.state in states)
+    # The tables are read in parts. While other sockets come and go, one can be in two of them.
+    return tuple(dict.fromkeys(one for one in read_tables() if one.state in states))
 
 
 def _socket_inodes(process: Path) -> tuple[int, ...]:

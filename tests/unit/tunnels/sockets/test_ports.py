@@ -20,7 +20,7 @@ from kube_efs.tunnels.sockets.ports import (
     parse_nfs_servers,
     read_ports,
 )
-from kube_efs.tunnels.sockets.tcp_tables import TcpSocket
+from kube_efs.tunnels.sockets.tcp_tables import TcpSocket, TcpState
 
 _SECONDS = 30.0
 
@@ -74,6 +74,16 @@ def test_one_reading_shows_listeners_and_connections(listener: socket.socket) ->
         assert port in found.listening
         assert found.connections[port] == 1
         assert found.busy.issuperset({port, port_of(client)})
+
+
+def test_socket_that_a_table_has_twice_is_one_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sock_diag, "is_available", lambda: False)
+    listening = TcpSocket(local_port=22049, remote_port=0, state=TcpState.LISTEN, inode=1)
+    open_one = TcpSocket(local_port=22049, remote_port=40000, state=TcpState.ESTABLISHED, inode=2)
+    monkeypatch.setattr(ports, "read_tables", lambda: (listening, open_one, listening, open_one))
+    found = read_ports([22049])
+    assert found is not None
+    assert found.connections[22049] == 1
 
 
 def test_connections_that_wait_to_be_accepted_are_seen(listener: socket.socket) -> None:
