@@ -149,7 +149,7 @@ def _begun(
 
 
 def _with_chosen_policy(journal: Journal, volume: Volume) -> Journal:
-    """With Retain, if somebody has chosen it for the CSI volume since it was migrated.
+    """With Retain, if an administrator has chosen it for the CSI volume since it was migrated.
 
     Without its NFS volume, a migration is complete, and has set the policy in the journal.
     """

@@ -102,7 +102,7 @@ def _leaving(move: Move, seen: Seen, claim: Claim) -> MigrationStep | Wait:
             "is in use", field=f"claim {claim.key}", value=", ".join(seen.users), remedy="end these pods"
         )
     if target is None:
-        # The plan may be hours old. Somebody who has chosen Retain since would lose the data with the claim.
+        # The plan may be hours old. If Retain was chosen since, the claim would take the data with it.
         if source.reclaim_policy is not move.source_policy:
             problem = f"has volume {move.source}, whose reclaim policy was changed to {source.reclaim_policy}"
             raise _refused(move, problem, "run the same command again")

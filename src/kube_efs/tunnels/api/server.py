@@ -122,7 +122,7 @@ def _page(calls: TunnelCalls, kind: type[Message]) -> Callable[[web.Request], Aw
         try:
             message = kind.FromString(await request.read())
         except DecodeError:
-            return web.Response(status=400, text="the body is no message of this call")
+            return web.Response(status=400, text="the body is not a valid message of this call")
         try:
             answered = await calls.answer(message, request.headers.get(TRACE_PARENT, ""))
         except CallFailed as failed:
