@@ -57,7 +57,7 @@ async def measure(folder: Path) -> AsyncIterator[Figure | Curve]:
 
     Without the programs of a real control plane there are no more than a thousand claims.
     """
-    planes = ControlPlanes(folder / "control-plane", PROGRAMS)
+    planes = ControlPlanes(folder / "control-plane", PROGRAMS, many_objects=True)
     is_real = (PROGRAMS / "kube-apiserver").exists()
     plane: ControlPlane = PlaneOfClaims(planes) if is_real else EmbeddedControlPlane(folder / "kubeconfig")
     most = int(os.environ.get("BENCH_CLAIMS", _MOST if is_real else _IDLE_SIZE))

@@ -199,7 +199,7 @@ class ScaleCluster:
     async def of(cls, folder: Path) -> AsyncIterator[Self]:
         """A cluster of no nodes, volumes and file systems."""
         async with AsyncExitStack() as stack:
-            planes = ControlPlanes(folder / "control-plane", PROGRAMS)
+            planes = ControlPlanes(folder / "control-plane", PROGRAMS, many_objects=True)
             stack.push_async_callback(planes.stop)
             plane = await stack.enter_async_context(RealPlane(planes))
             client = await stack.enter_async_context(connect(load_config(plane.kubeconfig)))

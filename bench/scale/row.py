@@ -27,6 +27,8 @@ from kube_efs.model.efs.ids import FileSystemId
 from kube_efs_lab.programs import NAMES
 
 _LOOK_SECONDS: Final = 0.5
+# What all statuses and counters cost the API server must not show in the figures.
+_RARE_LOOK_SECONDS: Final = 5.0
 _PATIENCE_SECONDS: Final = 900.0
 # Longer than the probe interval of an agent, and the delay of its status after it.
 _SETTLE_SECONDS: Final = 20.0
@@ -96,7 +98,11 @@ async def _start(
         for first in range(0, sizes.nodes, size):
             await cluster.start_agents(names[first : first + size], cluster.folder / f"nodes-{first}")
         await _until(lambda: _is_everywhere(cluster, address, sizes.nodes + 1), "all agents serve")
-        await _until(lambda: _have_statuses(cluster, sizes.nodes + 1), "all agents have a status")
+        await _until(
+            lambda: _have_statuses(cluster, sizes.nodes + 1),
+            "all agents have a status",
+            pause_seconds=_RARE_LOOK_SECONDS,
+        )
     times = sorted(cluster.agents_at(address).values())
     yield plain(
         f"size of the status of a node with {sizes.used} tunnels", max(await cluster.statuses()), "bytes"
@@ -194,7 +200,11 @@ async def _api_server_restart(cluster: ScaleCluster, sizes: Sizes) -> AsyncItera
     async with _phase(cluster) as phase:
         await cluster.plane.plane.restart_api_server()
         answered = time.monotonic() - begun
-        await _until(lambda: _watch(cluster, sizes.nodes + 1), "all agents watch again")
+        await _until(
+            lambda: _watch(cluster, sizes.nodes + 1),
+            "all agents watch again",
+            pause_seconds=_RARE_LOOK_SECONDS,
+        )
     name = "restart of the API server"
     restarted = await _restarted(cluster, name)
     yield plain(
@@ -286,8 +296,10 @@ async def _phase(cluster: ScaleCluster) -> AsyncIterator[_Phase]:
     phase.cost = (await cluster.counters.read()).since(before)
 
 
-async def _until(holds: Callable[[], Awaitable[bool]], what: str) -> None:
-    await steps.eventually(holds, what=what, seconds=_PATIENCE_SECONDS, pause_seconds=_LOOK_SECONDS)
+async def _until(
+    holds: Callable[[], Awaitable[bool]], what: str, *, pause_seconds: float = _LOOK_SECONDS
+) -> None:
+    await steps.eventually(holds, what=what, seconds=_PATIENCE_SECONDS, pause_seconds=pause_seconds)
 
 
 async def _is_everywhere(cluster: ScaleCluster, address: str, nodes: int) -> bool:
