@@ -9,7 +9,7 @@ import os
 from kube_efs.mounts.mount import SystemMounter
 from kube_efs.mounts.mountinfo import read_once
 from kube_efs.mounts.table import MountTable
-from kube_efs.telemetry.loading import load_logging
+from kube_efs.telemetry.loading import load_http, load_logging
 
 _READINGS = os.environ["BENCH_READINGS"]
 
@@ -23,6 +23,7 @@ def _read_and_count() -> tuple[bytes, bool]:
 def main() -> None:
     """As the command does it, and with all that it has imported."""
     load_logging()
+    load_http()
     from kube_efs.csi.run_node import run_node  # noqa: PLC0415
     from kube_efs.settings.loading import load  # noqa: PLC0415
     from kube_efs.settings.node import NodeSettings  # noqa: PLC0415

@@ -30,6 +30,8 @@ _LOOK_SECONDS: Final = 0.5
 # What all statuses and counters cost the API server must not show in the figures.
 _RARE_LOOK_SECONDS: Final = 5.0
 _PATIENCE_SECONDS: Final = 900.0
+# For each claim, Kubernetes' binder looks through all volumes.
+_CLAIMS_PATIENCE_SECONDS: Final = 2400.0
 # Longer than the probe interval of an agent, and the delay of its status after it.
 _SETTLE_SECONDS: Final = 20.0
 _HOUR: Final = 3600.0
@@ -223,7 +225,7 @@ async def _claims(cluster: ScaleCluster, sizes: Sizes, systems: list[FileSystemI
     used = cpu_seconds(cluster.controller.pid)
     async with Load.of(cluster.client) as load, _phase(cluster) as phase:
         wanted = orders(spread(dict.fromkeys(classes, 1), sizes.claims), None)
-        timings = await load.run(wanted, patience_seconds=_PATIENCE_SECONDS)
+        timings = await load.run(wanted, patience_seconds=_CLAIMS_PATIENCE_SECONDS)
     used = cpu_seconds(cluster.controller.pid) - used
     bound = sorted(one.bound for one in timings if one.bound is not None)
     name = f"{sizes.claims:,} claims at once"

@@ -30,7 +30,7 @@ from kube_efs.report.options import (
     VolumeOrder,
     WatchOption,
 )
-from kube_efs.telemetry.loading import load_logging
+from kube_efs.telemetry.loading import load_http, load_logging
 
 if TYPE_CHECKING:
     from kube_efs.aws.gateway import AwsGateway
@@ -107,6 +107,7 @@ def controller(
 ) -> None:
     """Create volumes for claims (runs in a Deployment; settings come from the environment)."""
     load_logging()
+    load_http()
     from kube_efs.controllers.process import run_controller
     from kube_efs.settings.controller import ControllerSettings
     from kube_efs.settings.loading import load
@@ -122,6 +123,7 @@ def controller(
 def run_efs_provisioner() -> None:
     """Do what efs-provisioner did, with its environment and its permissions."""
     load_logging()
+    load_http()
     from kube_efs.controllers.process import run_controller
     from kube_efs.settings.controller import ControllerSettings, efs_provisioner_defaults
     from kube_efs.settings.loading import load
@@ -152,6 +154,7 @@ def node() -> None:
 def run_the_operator() -> None:
     """Install and manage kube-efs as a ClusterCSIDriver specifies (runs in a Deployment)."""
     load_logging()
+    load_http()
     from kube_efs.operator.run import run_operator
     from kube_efs.settings.loading import load
     from kube_efs.settings.operator import OperatorSettings

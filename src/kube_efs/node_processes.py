@@ -22,9 +22,10 @@ def run_tunnel_process() -> int:
 
     import asyncio
 
-    from kube_efs.telemetry.loading import load_logging
+    from kube_efs.telemetry.loading import load_http, load_logging
 
     load_logging()
+    load_http()
     from kube_efs.settings.loading import load
     from kube_efs.settings.tunnel import TunnelSettings
     from kube_efs.telemetry.logging import configure
@@ -40,9 +41,10 @@ def run_node_process() -> int:
     """Mount volumes for the kubelet; returns the exit status, or raises InvalidSetting."""
     import asyncio
 
-    from kube_efs.telemetry.loading import load_logging
+    from kube_efs.telemetry.loading import load_http, load_logging
 
     load_logging()
+    load_http()
     from kube_efs.csi.run_node import run_node
     from kube_efs.settings.loading import load
     from kube_efs.settings.node import NodeSettings

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tiny_ca.authority import Authority
+
 # A new name here costs memory on every node; docs/performance.md has the cost of the large ones.
 SHARED = {
     *("aiohappyeyeballs", "aiohttp", "aiosignal", "attr", "frozenlist", "multidict", "propcache", "yarl"),
@@ -22,10 +24,12 @@ OTHERS = {"_distutils_hack", "cython_runtime", "grpc_tools", "kube_efs", "kube_e
 
 # The process itself, until its event loop would start.
 START = """
-import asyncio, json, sys
+import asyncio, gc, json, os, ssl, sys
 def started(work):
     work.close()
-    print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules})))
+    trusted = [one.cert_store_stats()["x509"] for one in gc.get_objects() if isinstance(one, ssl.SSLContext)]
+    modules = sorted({name.partition(".")[0] for name in sys.modules})
+    print(json.dumps([modules, sum(trusted), os.environ["SSL_CERT_FILE"]]))
 asyncio.run = started
 sys.argv = ["kube-efs", COMMAND]
 from kube_efs.__main__ import main
@@ -46,14 +50,19 @@ def run(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("command", ["tunnel", "node"])
 def test_process_of_a_node_imports_only_what_it_needs_at_its_start(command: str, tmp_path: Path) -> None:
+    authorities_of_the_system = tmp_path / "ca.pem"
+    authorities_of_the_system.write_text(Authority.create("ca").pem)
     ended = run(
         START.replace("COMMAND", repr(command)),
+        SSL_CERT_FILE=str(authorities_of_the_system),
         NODE_NAME="one",
         CSI_ENDPOINT=f"unix://{tmp_path}/csi.sock",
         KUBE_EFS_TUNNEL_SOCKET=str(tmp_path / "tunnel.sock"),
     )
     assert ended.returncode == 0, ended.stderr
-    own = {name for name in json.loads(ended.stdout) if not name.startswith("__")}
+    modules, trusted, environment = json.loads(ended.stdout)
+    assert (trusted, environment) == (0, str(authorities_of_the_system))
+    own = {name for name in modules if not name.startswith("__")}
     libraries = own - set(sys.stdlib_module_names) - OTHERS
     assert {name for name in libraries if not name.startswith("_")} == EXPECTED[command]
 

@@ -1,6 +1,7 @@
-"""Loads structlog in less time and memory."""
+"""Loads libraries of long-running processes in less time and memory."""
 
 import importlib
+import os
 import sys
 
 
@@ -14,3 +15,22 @@ def load_logging() -> None:
         sys.modules["rich"] = None  # type: ignore[assignment]
         importlib.import_module("structlog")
         del sys.modules["rich"]
+
+
+def load_http() -> None:
+    """Load aiohttp without the authorities of the system, which it reads twice when it is imported.
+
+    They would be for connections that name no authorities of their own. kube-efs has no such connection, and
+    one would fail and not be unverified. With OpenSSL 3.5, this saves 4 MB.
+    """
+    if "aiohttp" in sys.modules:
+        return
+    names = ("SSL_CERT_FILE", "SSL_CERT_DIR")  # OpenSSL reads them instead of its own paths
+    given = {name: os.environ[name] for name in names if name in os.environ}
+    os.environ.update(dict.fromkeys(names, os.devnull))
+    try:
+        importlib.import_module("aiohttp")
+    finally:
+        for name in names:
+            del os.environ[name]
+        os.environ.update(given)
