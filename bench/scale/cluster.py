@@ -190,6 +190,7 @@ class ScaleCluster:
     counters: ApiServerCounters
     listeners: Listeners
     handed_over: Path
+    refused_twice: Path
     agents: list[ChildProcess]
     _aws: Mapping[str, str]
     _stack: AsyncExitStack
@@ -228,11 +229,13 @@ class ScaleCluster:
                 counters=ApiServerCounters(plane.kubeconfig),
                 listeners=Listeners(stack),
                 handed_over=folder / "handed-over",
+                refused_twice=folder / "refused-twice",
                 agents=[],
                 _aws=aws,
                 _stack=stack,
             )
             cluster.handed_over.touch()
+            cluster.refused_twice.touch()
             cluster._kubeconfigs.mkdir()
             stack.push_async_callback(cluster.end_controller)
             yield cluster
@@ -263,6 +266,7 @@ class ScaleCluster:
             "BENCH_KUBECONFIGS": str(self._kubeconfigs),
             "BENCH_FOLDER": str(folder),
             "BENCH_HANDED_OVER": str(self.handed_over),
+            "BENCH_REFUSED_TWICE": str(self.refused_twice),
             "BENCH_SUBNETS": ",".join(one.subnet_id for one in self.account.subnets),
             "BENCH_ZONES": ",".join(one.zone for one in self.account.subnets),
         }
@@ -332,6 +336,10 @@ class ScaleCluster:
             ConfigMap, namespace=NAMES.namespace, labels={**NAMES.tunnel_status_labels}, chunk_size=500
         )
         return [sum(map(len, (one.data or {}).values())) async for one in found]
+
+    def requests_refused_twice(self) -> int:
+        """How many requests of agents were answered 429 twice so far."""
+        return len(self.refused_twice.read_text(encoding="ascii").splitlines())
 
     def agents_at(self, address: str) -> dict[str, float]:
         """The nodes that have handed over a service of that address, and when each did first."""

@@ -6,7 +6,7 @@ Everything else is the product's: settings, watch, plan, probes, checks of mount
 
 ``BENCH_NODES`` are the names of the nodes; each has a kubeconfig of its name in ``BENCH_KUBECONFIGS``. Each
 change of the addresses of services is appended to the file ``BENCH_HANDED_OVER``: the time, the node and the
-addresses.
+addresses. Each request that the API server answers 429 a second time is appended to ``BENCH_REFUSED_TWICE``.
 """
 
 import asyncio
@@ -19,6 +19,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+import httpx2
+
+from kube_efs.kube import retrying
 from kube_efs.settings.loading import load
 from kube_efs.settings.tunnel import TunnelSettings
 from kube_efs.telemetry.logging import configure
@@ -31,6 +34,7 @@ from kube_efs.tunnels.sockets.ports import PortReading
 _PID: Final = 1
 _ZONES: Final = 3
 _NICE: Final = 19
+_TOO_MANY_REQUESTS: Final = 429
 _NO_SOCKETS: Final = PortReading(connections={}, busy=frozenset(), listening=frozenset())
 
 
@@ -79,6 +83,15 @@ class _Agent(agent.TunnelAgent):
         super().__init__(options, metrics, read=lambda _: _NO_SOCKETS, is_in_use=lambda _: False, **given)
 
 
+def _note_refusal(request: httpx2.Request, outcome: httpx2.Response | Exception, _delay: float) -> None:
+    """Called before a request is repeated, instead of the log."""
+    if isinstance(outcome, httpx2.Response) and outcome.status_code == _TOO_MANY_REQUESTS:
+        refused = request.extensions["refused"] = request.extensions.get("refused", 0) + 1
+        if refused == 2:
+            with open(os.environ["BENCH_REFUSED_TWICE"], "a", encoding="ascii") as notes:  # noqa: PTH123
+                notes.write(f"{request.method} {request.url.path}\n")
+
+
 def _settings(number: int, node: str) -> TunnelSettings:
     folder = Path(os.environ["BENCH_FOLDER"], node)
     folder.mkdir()
@@ -120,6 +133,7 @@ def main() -> None:
     places = vars(agent)
     places["DataPlanes"], places["read_flows"] = HandedOver, tuple
     vars(run)["TunnelAgent"] = _Agent
+    vars(retrying)["_log_retry"] = _note_refusal
     asyncio.run(_run(os.environ["BENCH_NODES"].split(",")))
 
 
