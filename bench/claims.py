@@ -1,7 +1,8 @@
 """Bursts of claims of the CSI class on a real control plane, and what the controller costs after them.
 
 Claims become Bound no faster than the binder of Kubernetes and the API server permit. Before each burst, as
-many claims get volumes from a loop that only creates volumes; its rate is the limit of the burst.
+many claims get volumes from a loop that only creates volumes; its rate is the limit of the burst. Both see a
+claim first, because that is what a controller must do.
 """
 
 import asyncio
@@ -9,23 +10,30 @@ import os
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Iterator
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Final
 
-from bench.claiming import Load, Order, Seen, orders
+from bench.claiming import Load, Seen, orders
 from bench.existing import Controller
 from bench.figures import Curve, Figure, Line, Row, at_least, at_most, plain
 from bench.latencies import percentile, rate, slope, spread
 from bench.processes import ORDINARY_SETTINGS, cores_used, cpu_by_program, daemons
 from lightkube import AsyncClient
-from lightkube.models.core_v1 import CSIPersistentVolumeSource, ObjectReference, PersistentVolumeSpec
+from lightkube.models.core_v1 import (
+    CSIPersistentVolumeSource,
+    ObjectReference,
+    PersistentVolumeClaimSpec,
+    PersistentVolumeSpec,
+)
 from lightkube.models.meta_v1 import ObjectMeta
-from lightkube.resources.core_v1 import PersistentVolume
+from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim
+from lightkube.resources.storage_v1 import StorageClass
 from tests.conformance.programs import PROGRAMS
 from tests.scenarios import csi_steps, steps
 from tests.scenarios.csi_steps import Aws
 
+from kube_efs.kube.watching import Applied, Deleted, Listed, follow
 from kube_efs_lab.cluster import EmbeddedCluster
 from kube_efs_lab.control_plane import ControlPlane, EmbeddedControlPlane
 from kube_efs_lab.real_control_plane import ControlPlanes
@@ -37,6 +45,7 @@ _BURSTS: Final = (100, 1_000, _MOST)
 # So many tenths of a burst are reported, and its curve has so many points.
 _TENTH: Final = 10
 _POINTS: Final = 100
+_LOOP: Final = "limit.example.com"
 _LOOPS: Final = 16  # as many requests at once as the controller has
 _IDLE_SIZE: Final = 1_000
 _IDLE_SECONDS: Final = 30.0
@@ -150,38 +159,69 @@ async def _burst(
 
 
 async def _limit(client: AsyncClient, size: int) -> float:
-    """Claims Bound a second if a loop creates their volumes, each with a reference to its claim."""
-    storage_class = f"limit-{size}"  # without a provisioner, and without an object
+    """Claims Bound a second if the provisioner of their class is a loop that creates a volume for each."""
+    name = f"limit-{size}"
+    await client.create(StorageClass(metadata=ObjectMeta(name=name), provisioner=_LOOP))
     async with Load.of(client) as load:
-        wanted = orders([storage_class] * size, None)
-        left = iter(wanted)
-
-        async def create_volumes() -> None:
-            for order in left:
-                await client.create(_volume_for(order, load.namespace))
-
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(_LOOPS):
-                tasks.create_task(create_volumes())
+        wanted = orders([name] * size, None)
+        claims = asyncio.Queue[PersistentVolumeClaim]()
+        tasks = [asyncio.create_task(_read_claims(client, load.namespace, claims))]
+        tasks += [asyncio.create_task(_create_volumes(client, claims)) for _ in range(_LOOPS)]
+        try:
             timings = await load.run(wanted, patience_seconds=_PATIENCE_SECONDS)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
     bound = sorted(one.bound for one in timings if one.bound is not None)
     if len(bound) < size:
         raise TimeoutError(f"{len(bound)} of {size} claims of the limit were Bound")
     return rate(bound)
 
 
-def _volume_for(order: Order, namespace: str) -> PersistentVolume:
-    """A volume of another driver, so that the controller has no work with it."""
-    name = f"{namespace}-{order.name}"
+async def _read_claims(
+    client: AsyncClient, namespace: str, claims: asyncio.Queue[PersistentVolumeClaim]
+) -> None:
+    """Note each new claim of the namespace, until cancelled."""
+    seen = set[str]()
+    changes = follow(client, PersistentVolumeClaim, read=lambda claim: claim, namespace=namespace)
+    async with aclosing(changes):
+        async for change in changes:
+            match change:
+                case Listed(found):
+                    some = list(found)
+                case Applied(claim):
+                    some = [claim]
+                case Deleted():
+                    some = []
+            for claim in some:
+                uid = (claim.metadata and claim.metadata.uid) or ""
+                if uid not in seen:
+                    seen.add(uid)
+                    claims.put_nowait(claim)
+
+
+async def _create_volumes(client: AsyncClient, claims: asyncio.Queue[PersistentVolumeClaim]) -> None:
+    while True:
+        await client.create(_volume_for(await claims.get()))
+
+
+def _volume_for(claim: PersistentVolumeClaim) -> PersistentVolume:
+    """A volume of another driver, so that the controller has no work with it.
+
+    It has the UID of the claim. Without it, Kubernetes' binder would look at the claim again only after 15 s.
+    """
+    metadata, spec = claim.metadata or ObjectMeta(), claim.spec or PersistentVolumeClaimSpec()
+    name = f"{metadata.namespace}-{metadata.name}"
     return PersistentVolume(
         metadata=ObjectMeta(name=name),
         spec=PersistentVolumeSpec(
             accessModes=["ReadWriteMany"],
-            capacity={"storage": order.size},
-            claimRef=ObjectReference(namespace=namespace, name=order.name),
-            csi=CSIPersistentVolumeSource(driver="limit.example.com", volumeHandle=name),
+            capacity={"storage": "1Gi"},
+            claimRef=ObjectReference(namespace=metadata.namespace, name=metadata.name, uid=metadata.uid),
+            csi=CSIPersistentVolumeSource(driver=_LOOP, volumeHandle=name),
             persistentVolumeReclaimPolicy="Retain",
-            storageClassName=order.storage_class,
+            storageClassName=spec.storageClassName,
         ),
     )
 

@@ -256,9 +256,9 @@ class RealControlPlane(AbstractAsyncContextManager["RealControlPlane"]):
                 "root-ca-file": self.ca_file,
                 "service-account-private-key-file": self.folder / "service-account.key",
                 "use-service-account-credentials": "true",
-                # By default, a test of 100 claims would measure this limit of its binder, and not kube-efs.
-                "kube-api-qps": 10_000,
-                "kube-api-burst": 10_000,
+                # By default its binder, not kube-efs, would be what a test of 100 claims measures.
+                "kube-api-qps": 200,
+                "kube-api-burst": 400,
             },
         )
         # What the controllers give to every namespace shows that they work.
