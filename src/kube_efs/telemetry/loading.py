@@ -21,7 +21,7 @@ def load_http() -> None:
     """Load aiohttp without the authorities of the system, which it reads twice when it is imported.
 
     They would be for connections that name no authorities of their own. kube-efs has no such connection, and
-    one would fail and not be unverified. With OpenSSL 3.5, this saves 4 MB.
+    one would fail and not be unverified. This saves 2 MB.
     """
     if "aiohttp" in sys.modules:
         return
