@@ -91,7 +91,8 @@ async def measure(folder: Path) -> AsyncIterator[Figure | Curve]:
                         yield at_most(
                             f"CPU of {name} idle with {size:,} volumes", share * 100, 1, "% of a core"
                         )
-            yield controller.curve()
+            if most >= _IDLE_SIZE:  # otherwise, it has a single point
+                yield controller.curve()
     finally:
         await planes.stop()
 
