@@ -79,8 +79,8 @@ class RealControlPlane(AbstractAsyncContextManager["RealControlPlane"]):
     ``programs`` is the directory with etcd, kube-apiserver and kube-controller-manager, and kube-scheduler if
     there are ``nodes``. ``api_server_flags`` are further flags of kube-apiserver, without the two hyphens.
 
-    The programs are set up for a few thousand objects, unless there are ``many_objects``: a heap that does not
-    fit into the memory limit of a small cluster would be collected without a pause, which takes a whole core.
+    The programs are set up for a few thousand objects, unless there are ``many_objects``: a heap that does
+    not fit into the memory limit of a small cluster would be collected without a pause, which takes a core.
     """
 
     def __init__(

@@ -23,8 +23,8 @@ _PROC: Final = Path("/proc")
 # stunnel accepts about half as many connections, and the limit in containers is often 1024.
 _MOST_FILES: Final = 65536
 # Each connection has its threads. With a heap for each thread, no thread could use freed memory of another.
-# A reload needs all services twice for a moment. glibc would keep up to 128 KiB more than is needed at the end
-# of the heap, and as much of what is freed there: with a process for sixteen tunnels, a twentieth of all.
+# A reload needs all services twice for a moment. glibc would keep up to 128 KiB more than is needed at the
+# end of the heap, and as much of what is freed there: with a process for sixteen tunnels, a twentieth of all.
 _ENVIRONMENT: Final = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_TOP_PAD_": "0",
