@@ -29,6 +29,7 @@ from kube_efs.model.errors import ConfigurationRejected, PortTaken, TunnelNotRea
 from kube_efs.tunnels.api.client import TunnelClient
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.reservations import Holder, TunnelSpec
+from kube_efs.tunnels.sockets.ports import find_taken
 from kube_efs.tunnels.status import TunnelState
 
 pytestmark = pytest.mark.skipif(not Path("/usr/bin/stunnel").exists(), reason="stunnel is not installed")
@@ -156,7 +157,8 @@ async def test_port_of_an_unmounted_volume_that_another_program_has_taken_is_giv
     """As after a reboot, when the state of the agent is still there."""
     async with agent_process(options):
         port = await client.ensure(spec(backend), POD)
-    await eventually(lambda: not stunnels_of(options.conf_path), "stunnel has ended")
+    # A process that ends has no command line any more before it closes its port.
+    await eventually(lambda: not find_taken([port]), "the port of the ended stunnel is free")
     (options.directory / "run" / "tunnel.sock").unlink()
     with socket.create_server(("127.0.0.1", port)):
         async with agent_process(options):
