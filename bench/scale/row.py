@@ -277,11 +277,11 @@ def _requests(name: str, phase: _Phase, nodes: int) -> Iterator[Figure]:
     refused = phase.cost.refused
     what = ", ".join(f"{number} {one}" for one, number in refused.items())
     of_agents = [number for one, number in refused.items() if one.endswith(_OF_AGENTS)]
-    yield plain(f"{name}: requests of agents answered 429", sum(of_agents), "", what)
+    yield plain(f"{name}: requests for these answered 429", sum(of_agents), "", what)
     yield exactly(f"{name}: requests of agents answered 429 twice", phase.refused_twice, 0)
     # Those of Kubernetes' own controllers, too: the API server answers so until it has loaded a kind.
     others = sum(number for one, number in refused.items() if not one.endswith(_OF_AGENTS))
-    yield plain(f"{name}: requests of all other programs answered 429", others)
+    yield plain(f"{name}: all other requests answered 429", others)
 
 
 def _cost(phase: _Phase) -> str:
