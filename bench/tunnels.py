@@ -61,9 +61,12 @@ class _Agent:
         await self._client.ensure(spec, Holder(f"pod {self.tunnels}"))
         return (time.perf_counter() - begun) * _MILLISECONDS
 
-    def megabytes(self) -> float:
+    def megabytes(self) -> Mapping[str, float]:
         """The memory of all, that of the stunnels as proportional set size."""
-        return resident_megabytes([self._program.pid]) + megabytes_in_parts(stunnels_of(self._conf))
+        return {
+            "agent": resident_megabytes([self._program.pid]),
+            "all stunnels": megabytes_in_parts(stunnels_of(self._conf)),
+        }
 
     def cpu_seconds(self) -> Mapping[str, float]:
         """The processor time so far."""
@@ -99,8 +102,11 @@ async def measure(folder: Path) -> AsyncIterator[Figure]:
             detail = f"least {min(times):.0f} ms; CPU of each: {', '.join(used)}; {agent.stunnels()} stunnels"
             name = f"a new access-point tunnel at {count:,} tunnels"
             yield at_most(name, statistics.median(times), 60, "ms median", detail)
-        grown = (memory[_COUNTS[-1]] - memory[_COUNTS[-2]]) / (_COUNTS[-1] - _COUNTS[-2])
-        yield at_most(f"memory of each further tunnel at {_COUNTS[-1]:,}", grown, 0.3, "MB")
+        most, fewer = _COUNTS[-1], _COUNTS[-2]
+        grown = {who: (used - memory[fewer][who]) / (most - fewer) for who, used in memory[most].items()}
+        detail = ", ".join(f"{who} {megabytes:.3f} MB" for who, megabytes in grown.items())
+        name = f"memory of each further tunnel at {most:,}"
+        yield at_most(name, sum(grown.values()), 0.3, "MB", detail)
         await asyncio.sleep(_SETTLING_SECONDS)
         before = agent.cpu_seconds()
         await asyncio.sleep(_IDLE_SECONDS)

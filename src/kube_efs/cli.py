@@ -30,7 +30,7 @@ from kube_efs.report.options import (
     VolumeOrder,
     WatchOption,
 )
-from kube_efs.telemetry.loading import load_http, load_logging
+from kube_efs.telemetry.loading import load_libraries
 
 if TYPE_CHECKING:
     from kube_efs.aws.gateway import AwsGateway
@@ -106,8 +106,7 @@ def controller(
     ] = "",
 ) -> None:
     """Create volumes for claims (runs in a Deployment; settings come from the environment)."""
-    load_logging()
-    load_http()
+    load_libraries()
     from kube_efs.controllers.process import run_controller
     from kube_efs.settings.controller import ControllerSettings
     from kube_efs.settings.loading import load
@@ -122,8 +121,7 @@ def controller(
 @app.command(_EFS_PROVISIONER, hidden=True)
 def run_efs_provisioner() -> None:
     """Do what efs-provisioner did, with its environment and its permissions."""
-    load_logging()
-    load_http()
+    load_libraries()
     from kube_efs.controllers.process import run_controller
     from kube_efs.settings.controller import ControllerSettings, efs_provisioner_defaults
     from kube_efs.settings.loading import load
@@ -153,8 +151,7 @@ def node() -> None:
 @app.command("operator")
 def run_the_operator() -> None:
     """Install and manage kube-efs as a ClusterCSIDriver specifies (runs in a Deployment)."""
-    load_logging()
-    load_http()
+    load_libraries()
     from kube_efs.operator.run import run_operator
     from kube_efs.settings.loading import load
     from kube_efs.settings.operator import OperatorSettings

@@ -22,10 +22,9 @@ def run_tunnel_process() -> int:
 
     import asyncio
 
-    from kube_efs.telemetry.loading import load_http, load_logging
+    from kube_efs.telemetry.loading import load_libraries
 
-    load_logging()
-    load_http()
+    load_libraries()
     from kube_efs.settings.loading import load
     from kube_efs.settings.tunnel import TunnelSettings
     from kube_efs.telemetry.logging import configure
@@ -41,10 +40,9 @@ def run_node_process() -> int:
     """Mount volumes for the kubelet; returns the exit status, or raises InvalidSetting."""
     import asyncio
 
-    from kube_efs.telemetry.loading import load_http, load_logging
+    from kube_efs.telemetry.loading import load_libraries
 
-    load_logging()
-    load_http()
+    load_libraries()
     from kube_efs.csi.run_node import run_node
     from kube_efs.settings.loading import load
     from kube_efs.settings.node import NodeSettings

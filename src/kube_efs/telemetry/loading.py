@@ -5,6 +5,12 @@ import os
 import sys
 
 
+def load_libraries() -> None:
+    """Load structlog and aiohttp; call this before anything imports one of them."""
+    load_logging()
+    _load_http()
+
+
 def load_logging() -> None:
     """Load structlog without rich, which it uses only for tracebacks that kube-efs does not show.
 
@@ -17,7 +23,7 @@ def load_logging() -> None:
         del sys.modules["rich"]
 
 
-def load_http() -> None:
+def _load_http() -> None:
     """Load aiohttp without the authorities of the system, which it reads twice when it is imported.
 
     They would be for connections that name no authorities of their own. kube-efs has no such connection, and
