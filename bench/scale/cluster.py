@@ -11,6 +11,7 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Any, Final, Self
 
+import msgspec
 import yaml
 from bench.scale.api_server import ApiServerCounters
 from lightkube import AsyncClient
@@ -177,6 +178,15 @@ async def _answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) ->
         writer.close()
 
 
+class _Repeated(msgspec.Struct):
+    """A line ``request-repeated`` of a log."""
+
+    method: str
+    path: str
+    reason: str
+    attempt: int
+
+
 @dataclass(slots=True, kw_only=True)
 class ScaleCluster:
     """The cluster; its controller runs, agents do not run yet."""
@@ -338,8 +348,9 @@ class ScaleCluster:
         return [sum(map(len, (one.data or {}).values())) async for one in found]
 
     def requests_refused_twice(self) -> int:
-        """How many requests of agents were answered 429 twice so far."""
-        return len(self.refused_twice.read_text(encoding="ascii").splitlines())
+        """How many requests of agents, controller and operator were answered 429 twice so far."""
+        of_agents = self.refused_twice.read_text(encoding="ascii").splitlines()
+        return len(of_agents) + sum(_refused_twice(one.log_file) for one in (self.controller, self.operator))
 
     def agents_at(self, address: str) -> dict[str, float]:
         """The nodes that have handed over a service of that address, and when each did first."""
@@ -349,6 +360,15 @@ class ScaleCluster:
             if address in addresses:
                 first.setdefault(node, float(time))
         return first
+
+
+def _refused_twice(log_file: Path) -> int:
+    """How many lines in the log of a process follow a line about the attempt before, both answered 429."""
+    lines = (line for line in log_file.read_bytes().splitlines() if b"request-repeated" in line)
+    repeated = (msgspec.json.decode(line, type=_Repeated) for line in lines)
+    refused = [one for one in repeated if one.reason == "answered 429"]
+    attempts = {(one.method, one.path, one.attempt) for one in refused}
+    return sum((one.method, one.path, one.attempt - 1) in attempts for one in refused)
 
 
 def _make(file: Path) -> None:

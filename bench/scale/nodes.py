@@ -83,7 +83,7 @@ class _Agent(agent.TunnelAgent):
         super().__init__(options, metrics, read=lambda _: _NO_SOCKETS, is_in_use=lambda _: False, **given)
 
 
-def _note_refusal(request: httpx2.Request, outcome: httpx2.Response | Exception, _delay: float) -> None:
+def _note_refusal(request: httpx2.Request, outcome: httpx2.Response | Exception, *_: float) -> None:
     """Called before a request is repeated, instead of the log."""
     if isinstance(outcome, httpx2.Response) and outcome.status_code == _TOO_MANY_REQUESTS:
         refused = request.extensions["refused"] = request.extensions.get("refused", 0) + 1

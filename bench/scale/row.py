@@ -278,7 +278,7 @@ def _requests(name: str, phase: _Phase, nodes: int) -> Iterator[Figure]:
     what = ", ".join(f"{number} {one}" for one, number in refused.items())
     of_agents = [number for one, number in refused.items() if one.endswith(_OF_AGENTS)]
     yield plain(f"{name}: requests for these answered 429", sum(of_agents), "", what)
-    yield exactly(f"{name}: requests of agents answered 429 twice", phase.refused_twice, 0)
+    yield exactly(f"{name}: requests of ours answered 429 twice", phase.refused_twice, 0)
     # Those of Kubernetes' own controllers, too: the API server answers so until it has loaded a kind.
     others = sum(number for one, number in refused.items() if not one.endswith(_OF_AGENTS))
     yield plain(f"{name}: all other requests answered 429", others)

@@ -52,7 +52,7 @@ class RetryingTransport(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """The answer; raises TransportError."""
         ends_at = self._clock() + self._patience_seconds
-        pause, spread_of_many = _FIRST_PAUSE_SECONDS, _SPREAD_OF_MANY
+        attempt, pause, spread_of_many = 1, _FIRST_PAUSE_SECONDS, _SPREAD_OF_MANY
         while True:
             outcome = await self._send(request)
             asked = _asked_seconds(request, outcome)
@@ -63,12 +63,13 @@ class RetryingTransport(httpx2.AsyncBaseTransport):
             if least > patience:
                 return _result(outcome)
             delay = random.uniform(least, min(least * spread, patience))  # noqa: S311 - guards nothing
-            _log_retry(request, outcome, delay)
+            _log_retry(request, outcome, attempt, delay)
             if isinstance(outcome, httpx2.Response):
                 await outcome.aclose()
             await self._sleep(delay)
             pause = min(pause * 2, _LAST_PAUSE_SECONDS)
             spread_of_many = min(spread_of_many * 2, _SPREAD_MAX)
+            attempt += 1
 
     async def aclose(self) -> None:
         """Close the connections."""
@@ -103,7 +104,7 @@ def _result(outcome: _Outcome) -> httpx2.Response:
     raise outcome
 
 
-def _log_retry(request: httpx2.Request, outcome: _Outcome, delay: float) -> None:
+def _log_retry(request: httpx2.Request, outcome: _Outcome, attempt: int, delay: float) -> None:
     if isinstance(outcome, httpx2.Response):
         reason = f"answered {outcome.status_code}"
     else:
@@ -112,6 +113,7 @@ def _log_retry(request: httpx2.Request, outcome: _Outcome, delay: float) -> None
         "request-repeated",
         method=request.method,
         path=request.url.path,
+        attempt=attempt,
         reason=reason,
         retry_seconds=round(delay, 2),
     )

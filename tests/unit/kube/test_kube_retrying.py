@@ -133,9 +133,10 @@ async def test_each_retry_logs_its_reason() -> None:
     server = Server(REFUSED, answer(429, Retry_After="1"), answer(200))
     with capture_logs() as logs:
         await server.send()
-    assert [(line["event"], line["method"], line["path"], line["reason"]) for line in logs] == [
-        ("request-repeated", "POST", "/api/v1/namespaces", "connection refused"),
-        ("request-repeated", "POST", "/api/v1/namespaces", "answered 429"),
+    keys = ("event", "method", "path", "attempt", "reason")
+    assert [tuple(line[key] for key in keys) for line in logs] == [
+        ("request-repeated", "POST", "/api/v1/namespaces", 1, "connection refused"),
+        ("request-repeated", "POST", "/api/v1/namespaces", 2, "answered 429"),
     ]
 
 
