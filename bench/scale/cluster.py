@@ -364,7 +364,8 @@ class ScaleCluster:
 
 def _refused_twice(log_file: Path) -> int:
     """How many lines in the log of a process follow a line about the attempt before, both answered 429."""
-    lines = (line for line in log_file.read_bytes().splitlines() if b"request-repeated" in line)
+    log = log_file.read_bytes() if log_file.exists() else b""  # it has not started yet
+    lines = (line for line in log.splitlines() if b"request-repeated" in line)
     repeated = (msgspec.json.decode(line, type=_Repeated) for line in lines)
     refused = [one for one in repeated if one.reason == "answered 429"]
     attempts = {(one.method, one.path, one.attempt) for one in refused}
