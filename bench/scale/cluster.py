@@ -350,7 +350,8 @@ class ScaleCluster:
     def requests_refused_twice(self) -> int:
         """How many requests of agents, controller and operator were answered 429 twice so far."""
         of_agents = self.refused_twice.read_text(encoding="ascii").splitlines()
-        return len(of_agents) + sum(_refused_twice(one.log_file) for one in (self.controller, self.operator))
+        # Those of the operator and of each controller, also of one that has ended.
+        return len(of_agents) + sum(map(_refused_twice, self.folder.glob("*.log")))
 
     def agents_at(self, address: str) -> dict[str, float]:
         """The nodes that have handed over a service of that address, and when each did first."""
@@ -364,8 +365,7 @@ class ScaleCluster:
 
 def _refused_twice(log_file: Path) -> int:
     """How many lines in the log of a process follow a line about the attempt before, both answered 429."""
-    log = log_file.read_bytes() if log_file.exists() else b""  # it has not started yet
-    lines = (line for line in log.splitlines() if b"request-repeated" in line)
+    lines = (line for line in log_file.read_bytes().splitlines() if b"request-repeated" in line)
     repeated = (msgspec.json.decode(line, type=_Repeated) for line in lines)
     refused = [one for one in repeated if one.reason == "answered 429"]
     attempts = {(one.method, one.path, one.attempt) for one in refused}

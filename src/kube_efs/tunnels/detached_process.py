@@ -25,7 +25,7 @@ _MOST_FILES: Final = 65536
 # Each connection has its threads. With a heap for each thread, no thread could use freed memory of another.
 # A reload needs all services twice for a moment. glibc would keep up to 128 KiB more than is needed at the
 # end of the heap, and as much of what is freed there, and a few freed blocks of each size for each thread:
-# with a process for sixteen tunnels, a tenth of all. A connection encrypts without new blocks.
+# with a process for sixteen tunnels, a tenth of all. Measured, neither reloads nor data are slower.
 _ENVIRONMENT: Final = {
     "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0",
     "MALLOC_ARENA_MAX": "1",
