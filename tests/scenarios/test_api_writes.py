@@ -1,21 +1,34 @@
-"""The writes of the controller to the API server for claims, which a proxy counts."""
+"""The writes of the controller to the API server for claims, which a proxy counts.
+
+The cluster is that of this module alone: what other tests leave behind, such as a trash that is emptied again
+after a minute, would be counted, too.
+"""
 
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 
 import pytest
 from bench.counting import Writes
 from lightkube.resources.core_v1 import Pod
 from tests.scenarios import csi_steps, directory_steps, steps
+from tests.scenarios.conftest import make_plane
 from tests.scenarios.directory_steps import Claims
 from tests.scenarios.faulty_api import FaultyPlane
 from tests.scenarios.steps import Cluster
 
 from kube_efs.model.names import WORKER_LABELS
 from kube_efs.model.tunnel_volumes import root_name
+from kube_efs_lab.real_control_plane import ControlPlanes
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 CLAIMS = 10
+
+
+@pytest.fixture(scope="module")
+def plane(pytestconfig: pytest.Config, cluster_folder: Path, control_planes: ControlPlanes) -> FaultyPlane:
+    """The control plane of the cluster; not started yet."""
+    return FaultyPlane(make_plane(pytestconfig, cluster_folder, control_planes), cluster_folder)
 
 
 async def _tunnel_class(cluster: Cluster) -> str:
@@ -39,10 +52,10 @@ CLASSES: Mapping[str, Callable[[Cluster], Awaitable[str]]] = {
 
 
 async def _first_pods_are_gone(cluster: Cluster) -> None:
-    """Wait until the pods that empty each trash after the start of the controller have ended."""
+    """Wait until each trash was emptied after the start of the controller, also after failed pods."""
 
     async def look() -> bool:
-        ended = await steps.metric(cluster.controller, "kube_efs_worker_pods_total")
+        ended = await steps.metric(cluster.controller, 'kube_efs_worker_pods_total{outcome="succeeded"')
         pods = cluster.client.list(Pod, namespace=cluster.namespace, labels=dict(WORKER_LABELS))
         left = [one async for one in pods]
         return ended >= len(cluster.file_system_ids) and not left
