@@ -1,11 +1,13 @@
 """Events, which users see in ``kubectl describe``.
 
-They are written in the background, so that nothing waits for them. A repeated event of an object increases
-the count of the existing one, as in every Kubernetes component.
+They are written in the background, so that nothing waits for them, and one after the other: a burst of claims
+needs the API server itself, and its events can follow. Warnings overtake the others. A repeated event of an
+object increases the count of the existing one, as in every Kubernetes component.
 """
 
 import asyncio
 import hashlib
+import itertools
 from collections import OrderedDict
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
@@ -31,8 +33,9 @@ CONTROLLER = "kube-efs-controller"
 
 _MESSAGE_MAX_CHARACTERS = 1024  # core/v1 Event, field message
 _REMEMBERED = 4096
-_WRITERS = 4
-_WAITING_MAX = 2500  # for each writer
+# Both events of 10,000 claims at once. Then there is still room for warnings.
+_NORMAL_WAITING_MAX = 20_000
+_WAITING_MAX = 22_500
 _FLUSH_SECONDS = 2.0
 # Most events are published only once.
 _TRY_AGAIN_SECONDS = (1.0, 5.0)
@@ -63,6 +66,7 @@ class _Entry:
     type: EventType
     reason: str
     message: str
+    published: datetime
     is_counted: bool = True
 
     @property
@@ -70,6 +74,10 @@ class _Entry:
         """The same for each repetition, also after a restart: the name of the Event object ends with it."""
         text = "\0".join((self.subject.uid, self.type, self.reason, self.message))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+# Warnings first, and each kind in the order of its publication.
+_Turn = tuple[bool, int, _Entry]
 
 
 class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
@@ -80,13 +88,12 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
         self._source = EventSource(component=component, host=host or None)
         self._component = component
         self._instance = host or component
-        # One writer gets all repetitions of an event, so that they stay in order.
-        self._lanes = [asyncio.Queue[_Entry](maxsize=_WAITING_MAX) for _ in range(_WRITERS)]
+        self._waiting = asyncio.PriorityQueue[_Turn]()
+        self._numbers = itertools.count()
         self._counts: OrderedDict[str, int] = OrderedDict()
-        self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
-        self._tasks = [asyncio.create_task(self._write_all(lane)) for lane in self._lanes]
+        self._task = asyncio.create_task(self._write_all())
         return self
 
     async def __aexit__(
@@ -94,35 +101,38 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
     ) -> None:
         try:
             async with asyncio.timeout(_FLUSH_SECONDS):
-                await asyncio.gather(*(lane.join() for lane in self._lanes))
+                await self._waiting.join()
         except TimeoutError:
             log.warning(
                 "events-dropped",
-                count=sum(lane.qsize() for lane in self._lanes),
+                count=self._waiting.qsize(),
                 reason="the API server did not accept them in time",
             )
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
 
     def publish(self, subject: Subject, kind: EventType, reason: str, message: str) -> None:
         """Write that event soon. Never waits and never fails; a failed write is logged."""
-        self._put(_Entry(subject, kind, reason, shortened(message, _MESSAGE_MAX_CHARACTERS)))
+        self._put(subject, kind, reason, message)
 
     def publish_once(self, subject: Subject, kind: EventType, reason: str, message: str) -> None:
         """The same, unless this event exists or this process has written it: repetitions are not counted."""
+        self._put(subject, kind, reason, message, is_counted=False)
+
+    def _put(
+        self, subject: Subject, kind: EventType, reason: str, message: str, *, is_counted: bool = True
+    ) -> None:
+        is_normal = kind is EventType.NORMAL
+        if self._waiting.qsize() >= (_NORMAL_WAITING_MAX if is_normal else _WAITING_MAX):
+            log.warning("event-dropped", object=subject.name, reason=reason)
+            return
         text = shortened(message, _MESSAGE_MAX_CHARACTERS)
-        self._put(_Entry(subject, kind, reason, text, is_counted=False))
+        entry = _Entry(subject, kind, reason, text, datetime.now(UTC), is_counted)
+        self._waiting.put_nowait((is_normal, next(self._numbers), entry))
 
-    def _put(self, entry: _Entry) -> None:
-        try:
-            self._lanes[int(entry.key, 16) % _WRITERS].put_nowait(entry)
-        except asyncio.QueueFull:
-            log.warning("event-dropped", object=entry.subject.name, reason=entry.reason)
-
-    async def _write_all(self, lane: asyncio.Queue[_Entry]) -> None:
+    async def _write_all(self) -> None:
         while True:
-            entry = await lane.get()
+            _, _, entry = await self._waiting.get()
             try:
                 await self._write_patiently(entry)
             except KubeError as error:
@@ -133,7 +143,7 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
                     error=str(error),
                 )
             finally:
-                lane.task_done()
+                self._waiting.task_done()
 
     async def _write_patiently(self, entry: _Entry) -> None:
         for pause in _TRY_AGAIN_SECONDS:
@@ -172,7 +182,7 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
         return 1
 
     async def _count_up(self, entry: _Entry, count: int) -> int:
-        patch = {"count": count, "lastTimestamp": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")}
+        patch = {"count": count, "lastTimestamp": entry.published.strftime("%Y-%m-%dT%H:%M:%SZ")}
         with _translated(entry):
             await self._client.patch(
                 Event, _name(entry), patch, namespace=_namespace(entry), patch_type=PatchType.MERGE
@@ -180,7 +190,7 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
         return count
 
     def _build(self, entry: _Entry) -> Event:
-        subject, now = entry.subject, datetime.now(UTC)
+        subject = entry.subject
         return Event(
             metadata=ObjectMeta(name=_name(entry), namespace=_namespace(entry)),
             involvedObject=ObjectReference(
@@ -198,8 +208,8 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
             reportingComponent=self._component,
             reportingInstance=self._instance,
             count=1,
-            firstTimestamp=now,
-            lastTimestamp=now,
+            firstTimestamp=entry.published,
+            lastTimestamp=entry.published,
         )
 
 

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx2
@@ -168,7 +169,7 @@ async def test_publish_never_waits_and_never_fails(client_of: ClientOf) -> None:
     client = client_of(_never)
     events_of = recorder(client)
     with capture_logs() as logs:
-        for _ in range(10_001):
+        for _ in range(20_001):
             events_of.publish(CLAIM, EventType.NORMAL, "Provisioning", "x")
     assert logs[-1] == {
         "event": "event-dropped",
@@ -177,6 +178,29 @@ async def test_publish_never_waits_and_never_fails(client_of: ClientOf) -> None:
         "reason": "Provisioning",
     }
     await client.close()
+
+
+async def test_warnings_overtake_what_waits_and_keep_their_time(client_of: ClientOf) -> None:
+    written: list[Any] = []
+    first_arrived, may_be_answered = asyncio.Event(), asyncio.Event()
+
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        first_arrived.set()
+        await may_be_answered.wait()
+        written.append(json.loads(request.content))
+        return httpx2.Response(201, json=written[-1])
+
+    async with client_of(answer) as client, recorder(client) as events_of:
+        events_of.publish(CLAIM, EventType.NORMAL, "Provisioning", "first")
+        await first_arrived.wait()
+        events_of.publish(CLAIM, EventType.NORMAL, "ProvisioningSucceeded", "later")
+        for message in ("one", "two"):
+            events_of.publish(CLAIM, EventType.WARNING, "ProvisioningFailed", message)
+        published = datetime.now(UTC)
+        may_be_answered.set()
+
+    assert [event["message"] for event in written] == ["first", "one", "two", "later"]
+    assert all(datetime.fromisoformat(event["firstTimestamp"]) <= published for event in written)
 
 
 async def test_shutdown_waits_only_briefly_for_a_hanging_server(
