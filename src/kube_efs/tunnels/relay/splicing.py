@@ -13,6 +13,9 @@ the connection:
   a regular end. Other alerts and a renegotiation are not.
 * 0 bytes: TCP ended without ``close_notify``, so data may be missing.
 
+Each of these calls returns one record. A record that is followed by others is passed on together with those
+that have arrived, because each call at the side of the client costs processor time, too.
+
 A regular end of one side is passed on, and the other direction continues. If nothing comes from there for a
 minute, the connection ends, because a peer that is gone looks the same.
 
@@ -21,12 +24,14 @@ connection could get the same number, and its data.
 """
 
 import errno
+import fcntl
 import os
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+import time
+from collections.abc import Callable
+from contextlib import closing, suppress
 
 from kube_efs.tunnels.relay.mount_target import SOL_TLS
 
@@ -36,10 +41,16 @@ _RECORD_BYTES = 16 * 1024
 _ALERT = b"\x15"
 _HANDSHAKE = b"\x16"
 _CLOSE_NOTIFY = b"\x01\x00"
-# As much as a pipe takes. Larger pipes than by default would save calls, but they count for the limit of all
-# processes of this user on the node, and beyond it, those in other containers get tiny ones.
+# A piece of so much is probably followed by others.
+_LARGE_BYTES = 8 * 1024
+# As much as a pipe takes.
 _MOST_BYTES = 1 << 20
-_SILENCE = struct.pack("ll", 60, 0)
+# The size of a pipe. Large ones save calls, but they count for the limit of all processes of this user on the
+# node, and beyond it, those in other containers get tiny ones. So a pipe is large only while it is used.
+_PIPE_BYTES = 64 * 1024
+_LARGE_PIPE_BYTES = 256 * 1024
+_SILENCE_SECONDS = 60
+_SILENCE = struct.pack("ll", _SILENCE_SECONDS, 0)
 _RESET = struct.pack("ii", 1, 0)
 
 
@@ -65,6 +76,7 @@ class Splicing:
         self._client = client
         self._stream = stream
         self._on_end = on_end
+        self._can_look: bool | None = None  # None: not known yet
         self._lock = threading.Lock()
         self._running = 2
         self._is_half_closed = False
@@ -116,45 +128,74 @@ class Splicing:
         self._on_end()
 
     def _send(self) -> None:
-        with _pipe() as (reading, writing):
-            while count := self._take(self._client, writing):
-                _put(reading, count, self._stream)
+        with closing(_Pipe()) as pipe:
+            while count := self._take(self._client, pipe):
+                pipe.empty(count, self._stream)
                 self.sent_bytes += count
         with suppress(OSError):  # the other direction sees that the mount target is gone
             self._stream.sendmsg([_CLOSE_NOTIFY], [(SOL_TLS, _RECORD_TYPE, _ALERT)])
             self._stream.shutdown(socket.SHUT_WR)
 
     def _receive(self) -> None:
-        with _pipe() as (reading, writing):
-            while count := self._take_records(writing):
-                _put(reading, count, self._client)
-                self.received_bytes += count
+        with closing(_Pipe()) as pipe, suppress(_CloseNotify):
+            while True:
+                count = last = self._take_first(pipe)
+                try:
+                    while self._can_look and last >= _LARGE_BYTES:
+                        last = self._take_record(pipe, os.SPLICE_F_NONBLOCK)
+                        count += last
+                except BlockingIOError:
+                    pass  # no other record has arrived, or the pipe is full
+                finally:
+                    # Also before the end of the connection: these records are intact.
+                    pipe.empty(count, self._client)
+                    self.received_bytes += count
+                if count >= _PIPE_BYTES // 2:
+                    pipe.resize(_LARGE_PIPE_BYTES)
         with suppress(OSError):  # the client is gone
             self._client.shutdown(socket.SHUT_WR)
 
-    def _take_records(self, writing: int) -> int:
-        """Move the data of the next records into the pipe; 0 after ``close_notify``."""
+    def _take_first(self, pipe: "_Pipe") -> int:
+        """Wait for a record, and find out whether a call with SPLICE_F_NONBLOCK would wait, too.
+
+        Some kernels ignore the flag for sockets. Then no call may be made while records are in the pipe: they
+        would wait for the next one. Now it is empty.
+        """
+        if self._can_look is None:
+            began = time.monotonic()
+            try:
+                return self._take_record(pipe, os.SPLICE_F_NONBLOCK)
+            except BlockingIOError:
+                self._can_look = time.monotonic() - began < _SILENCE_SECONDS / 2
+        return self._take_record(pipe)
+
+    def _take_record(self, pipe: "_Pipe", flags: int = 0) -> int:
+        """Move the data of the next record into the pipe, or a part of it; raises _CloseNotify.
+
+        Raises BlockingIOError with SPLICE_F_NONBLOCK if that is not possible without waiting.
+        """
         try:
-            count = self._take(self._stream, writing)
+            count = pipe.fill(self._stream, flags) if flags else self._take(self._stream, pipe)
         except OSError as error:
             if error.errno == errno.EBADMSG:
                 raise ConnectionError("a TLS record was changed on its way") from error
             if error.errno != errno.EINVAL:
                 raise
             self._require_close_notify()
-            return 0
+            raise _CloseNotify from error
         if not count:
             raise ConnectionError("the mount target ended the connection without close_notify")
         return count
 
-    def _take(self, side: socket.socket, writing: int) -> int:
+    def _take(self, side: socket.socket, pipe: "_Pipe") -> int:
         """Move what a side sends into the pipe; 0 at its end."""
         while True:
             try:
-                return os.splice(side.fileno(), writing, _MOST_BYTES)
+                return pipe.fill(side)
             except BlockingIOError as error:  # a minute without data, which is usual for NFS
                 if self._is_half_closed:
                     raise ConnectionError("one side has ended, and the other one is silent") from error
+                pipe.resize(_PIPE_BYTES)
 
     def _require_close_notify(self) -> None:
         record, ancillary, _, _ = self._stream.recvmsg(_RECORD_BYTES, _RECORD_TYPE_BYTES, socket.MSG_DONTWAIT)
@@ -167,17 +208,33 @@ class Splicing:
             raise ConnectionError(f"the mount target sent the TLS alert {record[1]}")
 
 
-@contextmanager
-def _pipe() -> Iterator[tuple[int, int]]:
-    reading, writing = os.pipe()
-    try:
-        yield reading, writing
-    finally:
-        os.close(reading)
-        os.close(writing)
+class _CloseNotify(Exception):
+    """The mount target has ended the data in the regular way."""
 
 
-def _put(reading: int, count: int, side: socket.socket) -> None:
-    """Move so many bytes from the pipe to a side; waits for room there."""
-    while count:
-        count -= os.splice(reading, side.fileno(), count)
+class _Pipe:
+    """A pipe between two sockets, which is empty between two uses."""
+
+    def __init__(self) -> None:
+        self._reading, self._writing = os.pipe()
+        self._size = _PIPE_BYTES
+
+    def close(self) -> None:
+        os.close(self._reading)
+        os.close(self._writing)
+
+    def fill(self, side: socket.socket, flags: int = 0) -> int:
+        """Move what the side has received into the pipe; 0 at its end."""
+        return os.splice(side.fileno(), self._writing, _MOST_BYTES, flags=flags)
+
+    def empty(self, count: int, side: socket.socket) -> None:
+        """Move so many bytes, which are all, to the side; waits for room there."""
+        while count:
+            count -= os.splice(self._reading, side.fileno(), count)
+
+    def resize(self, size: int) -> None:
+        """Have that size in bytes, if the limit of the node permits it."""
+        if size != self._size:
+            self._size = size
+            with suppress(OSError):  # beyond the limit
+                fcntl.fcntl(self._writing, fcntl.F_SETPIPE_SZ, size)

@@ -1,17 +1,23 @@
 """Splicing with plain sockets: how it copies, counts and ends does not depend on TLS.
 
-What it does with TLS records needs a kernel with TLS: ``tests/integration/data_planes``.
+What it does with TLS records needs a kernel with TLS: ``tests/integration/data_planes``. The socket of the
+mount target is of two kinds, because kernels differ: TCP ignores SPLICE_F_NONBLOCK, UNIX sockets do not.
 """
 
+import fcntl
 import hashlib
 import os
 import socket
+import struct
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 
+from kube_efs.tunnels.relay import splicing
 from kube_efs.tunnels.relay.splicing import Splicing, reset
 
 DEADLINE_SECONDS = 60.0
@@ -34,15 +40,15 @@ class Connection:
     ended: threading.Event = field(default_factory=threading.Event)
 
 
-@pytest.fixture
-def connection() -> Iterator[Connection]:
+@pytest.fixture(params=[connected_pair, socket.socketpair], ids=["waiting", "prompt"])
+def connection(request: pytest.FixtureRequest) -> Iterator[Connection]:
     client, relay_side = connected_pair()
-    mount_target, stream = connected_pair()
+    mount_target, stream = request.param()
     ended = threading.Event()
-    splicing = Splicing(relay_side, stream, ended.set)
-    splicing.start()
+    between = Splicing(relay_side, stream, ended.set)
+    between.start()
     with client, mount_target:
-        yield Connection(client, mount_target, splicing, ended)
+        yield Connection(client, mount_target, between, ended)
     assert ended.wait(DEADLINE_SECONDS)
 
 
@@ -78,6 +84,47 @@ def test_both_directions_carry_everything_at_the_same_time_and_are_counted(conne
     assert connection.ended.wait(DEADLINE_SECONDS)
     assert connection.splicing.sent_bytes == len(written)
     assert connection.splicing.received_bytes == len(read)
+
+
+@pytest.mark.parametrize("count", [1, 8 * 1024, 100_000, 1_000_000])
+def test_answer_does_not_wait_for_the_next_one(connection: Connection, count: int) -> None:
+    for number in range(20):
+        connection.client.sendall(b"call")
+        assert receive(connection.mount_target, 4) == b"call"
+        answer = bytes([number]) * count
+        connection.mount_target.sendall(answer)
+        assert receive(connection.client, count) == answer
+    connection.splicing.abort("end of the test")
+
+
+@pytest.mark.parametrize("connection", [socket.socketpair], indirect=True)
+def test_pipe_is_large_only_while_many_records_arrive(
+    connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+
+    def noted(pipe: int, command: int, size: int) -> int:
+        sizes.append(size)
+        return fcntl.fcntl(pipe, command, size)
+
+    monkeypatch.setattr(splicing, "fcntl", SimpleNamespace(fcntl=noted, F_SETPIPE_SZ=fcntl.F_SETPIPE_SZ))
+    answer = os.urandom(1 << 24)
+    threading.Thread(target=connection.mount_target.sendall, args=(answer,)).start()
+    assert receive(connection.client, len(answer)) == answer
+    assert sizes == [splicing._LARGE_PIPE_BYTES]
+
+    # Instead of a minute of silence; for the calls after the next record.
+    connection.splicing._stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 1000))
+    connection.mount_target.sendall(b"one")
+    assert receive(connection.client, 3) == b"one"
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while len(sizes) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    threading.Thread(target=connection.mount_target.sendall, args=(answer,)).start()
+    assert receive(connection.client, len(answer)) == answer
+    assert sizes == [splicing._LARGE_PIPE_BYTES, splicing._PIPE_BYTES, splicing._LARGE_PIPE_BYTES]
+    connection.splicing.abort("end of the test")
 
 
 def test_end_of_the_mount_target_without_close_notify_resets_the_client(connection: Connection) -> None:
@@ -139,11 +186,11 @@ def test_connection_ends_if_no_thread_can_start() -> None:
     client, relay_side = connected_pair()
     mount_target, stream = connected_pair()
     ended = threading.Event()
-    splicing = Splicing(relay_side, stream, ended.set)
+    between = Splicing(relay_side, stream, ended.set)
     with client, mount_target:
-        splicing.start()
+        between.start()
 
         assert ended.is_set()
-        assert splicing.problem == "can't start new thread"
+        assert between.problem == "can't start new thread"
         with pytest.raises(ConnectionResetError):
             client.recv(1)
