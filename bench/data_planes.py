@@ -13,13 +13,15 @@ from typing import Final
 
 import msgspec
 from bench.figures import Figure, Row, at_most, plain
-from bench.guest_planes import SAMPLES, data_planes
+from bench.guest_cipher.build import build_cipher
+from bench.guest_planes import CIPHER, SAMPLES, data_planes
 from bench.plane_samples import COUNTS, Metric, Samples, Sizes, sample
 from bench.planes import EFS_PROXY, EFS_PROXY_PROGRAM, RELAY, STUNNEL
 from tests.kernel.uml import Guest, what_is_missing
 
 _SIZES: Final = Sizes(rounds=5, mebibytes=256, requests=1000)
 _GUEST_SECONDS: Final = 400.0
+_CACHE: Final = Path(__file__).parents[1] / ".cache" / "kernel"
 _UNITS: Final = {
     Metric.WRITE_CPU: "s",
     Metric.READ_CPU: "s",
@@ -97,11 +99,12 @@ def _ratios_of_a_guest(folder: Path) -> Iterable[Figure]:
         raise RuntimeError(missing)
     scenario = data_planes.__name__
     program = os.environ.get(EFS_PROXY_PROGRAM)
+    environment = {CIPHER: str(build_cipher(_CACHE))}
     guest = Guest(
         module=data_planes.__module__,
         scenarios=(scenario,),
         folder=folder,
-        environment={EFS_PROXY_PROGRAM: program} if program else {},
+        environment=environment | ({EFS_PROXY_PROGRAM: program} if program else {}),
     )
     result = guest.run(seconds=_GUEST_SECONDS)[scenario]
     if result.error:
