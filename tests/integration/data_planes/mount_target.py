@@ -17,6 +17,8 @@ from tests.integration.nfs_backend import free_address
 from tiny_ca.authority import Authority, ServerCertificate
 
 TIMEOUT_SECONDS = 60.0
+# An answer of three TLS records, as long as fits into the buffers of a client.
+REPETITIONS = 4_000
 Behaviour = Callable[[ssl.SSLSocket], None]
 
 
@@ -98,22 +100,22 @@ def answer_and_close(tls: ssl.SSLSocket) -> None:
 
 
 def answer_and_truncate(tls: ssl.SSLSocket) -> None:
-    """Answer one request, and end TCP without an end of TLS."""
-    tls.sendall(tls.recv(1 << 16))
+    """Repeat a request many times, and end TCP without an end of TLS."""
+    tls.sendall(tls.recv(1 << 16) * REPETITIONS)
     _raw(tls).close()
 
 
 def answer_and_tamper(tls: ssl.SSLSocket) -> None:
-    """Answer one request, and send a record that was not encrypted with the key of this connection."""
-    tls.sendall(tls.recv(1 << 16))
+    """Repeat a request many times, and send a record that another key has encrypted."""
+    tls.sendall(tls.recv(1 << 16) * REPETITIONS)
     with _raw(tls) as raw:
         raw.sendall(b"\x17\x03\x03\x00\x40" + b"forged data".ljust(64))
         raw.recv(1)
 
 
 def answer_and_send_plain_text(tls: ssl.SSLSocket) -> None:
-    """Answer one request, and continue without TLS."""
-    tls.sendall(tls.recv(1 << 16))
+    """Repeat a request many times, and continue without TLS."""
+    tls.sendall(tls.recv(1 << 16) * REPETITIONS)
     with _raw(tls) as raw:
         raw.sendall(b"forged data" * 100)
         raw.recv(1)

@@ -65,6 +65,12 @@ async def connected(
                 await writer.wait_closed()
 
 
+async def answered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> bytes:
+    """The answer of a mount target that repeats the request."""
+    writer.write(request)
+    return await reader.readexactly(len(request) * mount_target.REPETITIONS)
+
+
 async def echoed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, data: bytes) -> bytes:
     writer.write(data)
     return await reader.readexactly(len(data))
@@ -267,7 +273,7 @@ async def test_broken_stream_ends_with_an_error_after_its_intact_part(
         service = service_at(plane, target.address)
         await plane.serve(service)
         async with connected(service) as (reader, writer):
-            assert await echoed(reader, writer, b"a request") == b"a request"
+            assert await answered(reader, writer, b"a request") == b"a request" * mount_target.REPETITIONS
             with pytest.raises(ConnectionResetError):
                 await reader.read()
 
@@ -277,7 +283,7 @@ async def test_truncated_stream_ends_after_its_intact_part(plane: Plane) -> None
         service = service_at(plane, target.address)
         await plane.serve(service)
         async with connected(service) as (reader, writer):
-            assert await echoed(reader, writer, b"a request") == b"a request"
+            assert await answered(reader, writer, b"a request") == b"a request" * mount_target.REPETITIONS
             assert await until_the_end(reader) == b""
 
 

@@ -8,7 +8,7 @@ import pytest
 from tests.integration.data_planes import mount_target
 from tests.integration.data_planes.conftest import Plane
 from tests.integration.data_planes.mount_target import RenegotiatingMountTarget
-from tests.integration.data_planes.test_contract import HOST, connected, echoed, service_at, trusted
+from tests.integration.data_planes.test_contract import HOST, answered, connected, echoed, service_at, trusted
 
 from kube_efs.tunnels.data_plane import DataPlaneName, Traffic
 
@@ -23,7 +23,7 @@ async def test_truncated_stream_is_an_error(plane: Plane) -> None:
         service = service_at(plane, target.address)
         await plane.serve(service)
         async with connected(service) as (reader, writer):
-            assert await echoed(reader, writer, b"a request") == b"a request"
+            assert await answered(reader, writer, b"a request") == b"a request" * mount_target.REPETITIONS
             with pytest.raises(ConnectionResetError):
                 await reader.read()
 
