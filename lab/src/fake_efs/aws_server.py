@@ -8,6 +8,7 @@ API_DescribeAccessPoints.html there.
 import json
 import logging
 import sys
+from collections import Counter
 from collections.abc import Callable
 from functools import partial, wraps
 from pathlib import Path
@@ -74,31 +75,44 @@ class StrictEfs(EFSBackend):
         """A new access point; a token that was used is refused with what it gave."""
         if file_system_id not in self.file_systems_by_id:
             raise FileSystemNotFound(file_system_id)
-        there = list(self.access_points.values())
-        for one in there:
-            if one.client_token == client_token:
-                raise AccessPointAlreadyExists(one.access_point_id)
-        if sum(one.file_system_id == file_system_id for one in there) >= ACCESS_POINTS_MAX:
+        by_token, numbers = _indexes(self)
+        if client_token in by_token:
+            raise AccessPointAlreadyExists(by_token[client_token].access_point_id)
+        if numbers[file_system_id] >= ACCESS_POINTS_MAX:
             raise AccessPointLimitExceeded(file_system_id)
         made = _create(self, client_token, [], file_system_id, posix_user, root_directory)
         del self.access_points[made.access_point_id]
         made.access_point_id = f"fsap-{mock_random.get_random_hex(_DIGITS)}"
         made.access_point_arn = f"{made.access_point_arn.rpartition('/')[0]}/{made.access_point_id}"
         self.tagging_service.tag_resource(made.access_point_id, tags)
-        self.access_points[made.access_point_id] = made
+        self.access_points[made.access_point_id] = by_token[client_token] = made
+        numbers[file_system_id] += 1
         return made
 
     def delete_access_point(self, access_point_id: str) -> None:
         """Remove it; one that is not there is an error."""
         if access_point_id not in self.access_points:
             raise AccessPointNotFound(access_point_id)
+        gone = self.access_points[access_point_id]
         _delete(self, access_point_id)
+        by_token, numbers = _indexes(self)
+        by_token.pop(gone.client_token, None)
+        numbers[gone.file_system_id] -= 1
 
     def describe_file_system_policy(self, file_system_id: str) -> str:
         """Its policy; a file system that is not there is an error, not a defect of the server."""
         if file_system_id not in self.file_systems_by_id:
             raise FileSystemNotFound(file_system_id)
         return _policy_of(self, file_system_id)
+
+
+def _indexes(backend: EFSBackend) -> tuple[dict[str, AccessPoint], Counter[str]]:
+    """Its access points by their client tokens, and their number on each file system.
+
+    moto looks through all of them, which takes longer with each.
+    """
+    found: tuple[dict[str, AccessPoint], Counter[str]] = vars(backend).setdefault("indexes", ({}, Counter()))
+    return found
 
 
 class PagedAnswers(EFSResponse):
