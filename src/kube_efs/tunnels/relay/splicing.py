@@ -14,7 +14,9 @@ the connection:
 * 0 bytes: TCP ended without ``close_notify``, so data may be missing.
 
 Each of these calls returns one record. A record that is followed by others is passed on together with those
-that have arrived, because each call at the side of the client costs processor time, too.
+that have arrived, because each call at the side of the client costs processor time, too. But only if the pipe
+has room for all of them: from Linux 5.15 on, the kernel drops what does not fit, without an error (corrected
+in 6.1.189, 6.12.113 and 6.18.55). A record takes at most 17 pages of a pipe (MAX_SKB_FRAGS).
 
 A regular end of one side is passed on, and the other direction continues. If nothing comes from there for a
 minute, the connection ends, because a peer that is gone looks the same.
@@ -25,6 +27,7 @@ connection could get the same number, and its data.
 
 import errno
 import fcntl
+import mmap
 import os
 import socket
 import struct
@@ -45,10 +48,12 @@ _CLOSE_NOTIFY = b"\x01\x00"
 _LARGE_BYTES = 8 * 1024
 # As much as a pipe takes.
 _MOST_BYTES = 1 << 20
+_RECORD_PIPE_BYTES = 17 * mmap.PAGESIZE
 # The size of a pipe. Large ones save calls, but they count for the limit of all processes of this user on the
-# node, and beyond it, those in other containers get tiny ones. So a pipe is large only while it is used.
-_PIPE_BYTES = 64 * 1024
-_LARGE_PIPE_BYTES = 256 * 1024
+# node, and beyond it, those in other containers get tiny ones. So only a few connections have one.
+_PIPE_BYTES = 16 * mmap.PAGESIZE
+_LARGE_PIPE_BYTES = 128 * mmap.PAGESIZE
+_large_pipes = threading.BoundedSemaphore(32)
 _SILENCE_SECONDS = 60
 _SILENCE = struct.pack("ll", _SILENCE_SECONDS, 0)
 _RESET = struct.pack("ii", 1, 0)
@@ -141,25 +146,23 @@ class Splicing:
             while True:
                 count = last = self._take_first(pipe)
                 try:
-                    while self._can_look and last >= _LARGE_BYTES:
-                        last = self._take_record(pipe, os.SPLICE_F_NONBLOCK)
-                        count += last
-                except BlockingIOError:
-                    pass  # no other record has arrived, or the pipe is full
+                    with suppress(BlockingIOError):  # no other record has arrived
+                        while self._can_look and last >= _LARGE_BYTES and pipe.records < pipe.room:
+                            last = self._take_record(pipe, os.SPLICE_F_NONBLOCK)
+                            count += last
                 finally:
                     # Also before the end of the connection: these records are intact.
                     pipe.empty(count, self._client)
                     self.received_bytes += count
-                if count >= _PIPE_BYTES // 2:
-                    pipe.resize(_LARGE_PIPE_BYTES)
+                if last >= _LARGE_BYTES:
+                    pipe.enlarge()
         with suppress(OSError):  # the client is gone
             self._client.shutdown(socket.SHUT_WR)
 
     def _take_first(self, pipe: "_Pipe") -> int:
         """Wait for a record, and find out whether a call with SPLICE_F_NONBLOCK would wait, too.
 
-        Some kernels ignore the flag for sockets. Then no call may be made while records are in the pipe: they
-        would wait for the next one. Now it is empty.
+        Some kernels ignore it. Then no call may be made while records are in the pipe, which is empty now.
         """
         if self._can_look is None:
             began = time.monotonic()
@@ -170,10 +173,7 @@ class Splicing:
         return self._take_record(pipe)
 
     def _take_record(self, pipe: "_Pipe", flags: int = 0) -> int:
-        """Move the data of the next record into the pipe, or a part of it; raises _CloseNotify.
-
-        Raises BlockingIOError with SPLICE_F_NONBLOCK if that is not possible without waiting.
-        """
+        """Move the data of a record, or a part of it, into the pipe; raises _CloseNotify, BlockingIOError."""
         try:
             count = pipe.fill(self._stream, flags) if flags else self._take(self._stream, pipe)
         except OSError as error:
@@ -195,7 +195,6 @@ class Splicing:
             except BlockingIOError as error:  # a minute without data, which is usual for NFS
                 if self._is_half_closed:
                     raise ConnectionError("one side has ended, and the other one is silent") from error
-                pipe.resize(_PIPE_BYTES)
 
     def _require_close_notify(self) -> None:
         record, ancillary, _, _ = self._stream.recvmsg(_RECORD_BYTES, _RECORD_TYPE_BYTES, socket.MSG_DONTWAIT)
@@ -213,28 +212,37 @@ class _CloseNotify(Exception):
 
 
 class _Pipe:
-    """A pipe between two sockets, which is empty between two uses."""
+    """A pipe between two sockets with ``records`` in it; if there are less than ``room``, one more fits."""
 
     def __init__(self) -> None:
         self._reading, self._writing = os.pipe()
-        self._size = _PIPE_BYTES
+        self._is_large = False
+        self.records = self.room = 0
+        if fcntl.fcntl(self._writing, fcntl.F_GETPIPE_SZ) < _PIPE_BYTES:
+            self.close()
+            raise ConnectionError("the node has too many pipes (fs.pipe-user-pages-soft)")
 
     def close(self) -> None:
         os.close(self._reading)
         os.close(self._writing)
+        if self._is_large:
+            _large_pipes.release()
+
+    def enlarge(self) -> None:
+        """Have room for several records, if the limit of the node permits it."""
+        if not self._is_large and _large_pipes.acquire(blocking=False):
+            self._is_large = True
+            with suppress(OSError):
+                size = fcntl.fcntl(self._writing, fcntl.F_SETPIPE_SZ, _LARGE_PIPE_BYTES)
+                self.room = size // _RECORD_PIPE_BYTES
 
     def fill(self, side: socket.socket, flags: int = 0) -> int:
         """Move what the side has received into the pipe; 0 at its end."""
+        self.records += 1
         return os.splice(side.fileno(), self._writing, _MOST_BYTES, flags=flags)
 
     def empty(self, count: int, side: socket.socket) -> None:
         """Move so many bytes, which are all, to the side; waits for room there."""
         while count:
             count -= os.splice(self._reading, side.fileno(), count)
-
-    def resize(self, size: int) -> None:
-        """Have that size in bytes, if the limit of the node permits it."""
-        if size != self._size:
-            self._size = size
-            with suppress(OSError):  # beyond the limit
-                fcntl.fcntl(self._writing, fcntl.F_SETPIPE_SZ, size)
+        self.records = 0

@@ -6,12 +6,12 @@ mount target is of two kinds, because kernels differ: TCP ignores SPLICE_F_NONBL
 
 import fcntl
 import hashlib
+import mmap
 import os
 import socket
-import struct
 import threading
-import time
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -97,34 +97,94 @@ def test_answer_does_not_wait_for_the_next_one(connection: Connection, count: in
     connection.splicing.abort("end of the test")
 
 
-@pytest.mark.parametrize("connection", [socket.socketpair], indirect=True)
-def test_pipe_is_large_only_while_many_records_arrive(
-    connection: Connection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sizes: list[int] = []
+@dataclass(slots=True)
+class Pipes:
+    """What was done with pipes: the number of records at each call that does not wait, and the sizes."""
 
-    def noted(pipe: int, command: int, size: int) -> int:
-        sizes.append(size)
+    records: list[tuple[int, int]] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+
+
+@pytest.fixture
+def pipes(monkeypatch: pytest.MonkeyPatch) -> Pipes:
+    """Calls that the test notes, and makes."""
+    noted, fill = Pipes(), splicing._Pipe.fill
+
+    def fill_and_note(pipe: splicing._Pipe, side: socket.socket, flags: int = 0) -> int:
+        if flags and pipe.records:
+            noted.records.append((pipe.records, fcntl.fcntl(pipe._writing, fcntl.F_GETPIPE_SZ)))
+        return fill(pipe, side, flags)
+
+    def control(pipe: int, command: int, size: int = 0) -> int:
+        noted.sizes += [size] if size else []
         return fcntl.fcntl(pipe, command, size)
 
-    monkeypatch.setattr(splicing, "fcntl", SimpleNamespace(fcntl=noted, F_SETPIPE_SZ=fcntl.F_SETPIPE_SZ))
+    names = {"F_SETPIPE_SZ": fcntl.F_SETPIPE_SZ, "F_GETPIPE_SZ": fcntl.F_GETPIPE_SZ}
+    monkeypatch.setattr(splicing._Pipe, "fill", fill_and_note)
+    monkeypatch.setattr(splicing, "fcntl", SimpleNamespace(fcntl=control, **names))
+    return noted
+
+
+@pytest.mark.parametrize("connection", [socket.socketpair], indirect=True)
+def test_several_records_are_passed_on_at_once_if_all_fit(pipes: Pipes, connection: Connection) -> None:
     answer = os.urandom(1 << 24)
     threading.Thread(target=connection.mount_target.sendall, args=(answer,)).start()
     assert receive(connection.client, len(answer)) == answer
-    assert sizes == [splicing._LARGE_PIPE_BYTES]
-
-    # Instead of a minute of silence; for the calls after the next record.
-    connection.splicing._stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 0, 1000))
-    connection.mount_target.sendall(b"one")
-    assert receive(connection.client, 3) == b"one"
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while len(sizes) < 2:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    threading.Thread(target=connection.mount_target.sendall, args=(answer,)).start()
-    assert receive(connection.client, len(answer)) == answer
-    assert sizes == [splicing._LARGE_PIPE_BYTES, splicing._PIPE_BYTES, splicing._LARGE_PIPE_BYTES]
     connection.splicing.abort("end of the test")
+
+    assert pipes.sizes == [splicing._LARGE_PIPE_BYTES]
+    assert pipes.records
+    # Each record can take 17 pages, whatever its size.
+    assert all((records + 1) * 17 * mmap.PAGESIZE <= size for records, size in pipes.records)
+
+
+def test_only_some_pipes_are_large(pipes: Pipes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(splicing, "_large_pipes", threading.BoundedSemaphore(2))
+    first, second, third = (splicing._Pipe() for _ in range(3))
+    for pipe in (first, first, second, third):
+        pipe.enlarge()
+    assert [pipe.room for pipe in (first, second, third)] == [7, 7, 0]
+    first.close()
+    third.enlarge()
+    assert third.room == 7
+    assert len(pipes.sizes) == 3
+    second.close()
+    third.close()
+
+
+def test_connection_with_a_tiny_pipe_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny = SimpleNamespace(fcntl=lambda *_: 2 * mmap.PAGESIZE, F_GETPIPE_SZ=fcntl.F_GETPIPE_SZ)
+    monkeypatch.setattr(splicing, "fcntl", tiny)
+    client, relay_side = connected_pair()
+    mount_target, stream = connected_pair()
+    ended = threading.Event()
+    between = Splicing(relay_side, stream, ended.set)
+    with client, mount_target:
+        between.start()
+
+        assert ended.wait(DEADLINE_SECONDS)
+        assert "fs.pipe-user-pages-soft" in between.problem
+
+
+@pytest.mark.parametrize(("seconds", "can_look"), [(0, True), (60, False)])
+def test_kernel_that_waits_despite_the_flag_is_recognized(
+    monkeypatch: pytest.MonkeyPatch, seconds: int, can_look: bool
+) -> None:
+    client, relay_side = connected_pair()
+    mount_target, stream = socket.socketpair()
+    times: list[float] = []
+
+    def monotonic() -> float:
+        if times:  # the call without waiting has ended
+            mount_target.sendall(b"an answer")
+        times.append(seconds if times else 0)
+        return times[-1]
+
+    monkeypatch.setattr(splicing, "time", SimpleNamespace(monotonic=monotonic))
+    between, pipe = Splicing(relay_side, stream, lambda: None), splicing._Pipe()
+    with client, relay_side, stream, mount_target, closing(pipe):
+        assert between._take_first(pipe) == len(b"an answer")
+    assert between._can_look is can_look
 
 
 def test_end_of_the_mount_target_without_close_notify_resets_the_client(connection: Connection) -> None:
