@@ -126,7 +126,8 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
         if self._waiting.qsize() >= (_NORMAL_WAITING_MAX if is_normal else _WAITING_MAX):
             log.warning("event-dropped", object=subject.name, reason=reason)
             return
-        text = shortened(message, _MESSAGE_MAX_CHARACTERS)
+        # The name of a file in a message can have bytes that are not UTF-8.
+        text = shortened(message.encode(errors="backslashreplace").decode(), _MESSAGE_MAX_CHARACTERS)
         entry = _Entry(subject, kind, reason, text, datetime.now(UTC), is_counted)
         self._waiting.put_nowait((is_normal, next(self._numbers), entry))
 
@@ -135,12 +136,12 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
             _, _, entry = await self._waiting.get()
             try:
                 await self._write_patiently(entry)
-            except KubeError as error:
+            except Exception as error:  # noqa: BLE001 - the next ones must be written nevertheless
                 log.warning(
                     "event-not-written",
                     object=entry.subject.name,
                     event_reason=entry.reason,
-                    error=str(error),
+                    error=str(error) if isinstance(error, KubeError) else repr(error),
                 )
             finally:
                 self._waiting.task_done()

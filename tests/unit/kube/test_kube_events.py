@@ -177,7 +177,34 @@ async def test_publish_never_waits_and_never_fails(client_of: ClientOf) -> None:
         "object": "data",
         "reason": "Provisioning",
     }
+    with capture_logs() as logs:
+        for _ in range(2_501):  # for which there is room of their own
+            events_of.publish(CLAIM, EventType.WARNING, "ProvisioningFailed", "x")
+    assert [line["reason"] for line in logs] == ["ProvisioningFailed"]
     await client.close()
+
+
+async def test_bytes_of_a_file_name_that_are_not_utf8_are_shown(kube: AsyncClient) -> None:
+    async with recorder(kube) as events_of:
+        events_of.publish(CLAIM, EventType.WARNING, "TrashNotEmptied", "such as a\udcffb")
+    assert [event.message for event in await written(kube)] == ["such as a\\udcffb"]
+
+
+async def test_internal_error_of_an_event_is_logged_and_the_next_is_written(client_of: ClientOf) -> None:
+    messages: list[str] = []
+
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        messages.append(json.loads(request.content)["message"])
+        if len(messages) == 1:
+            raise ZeroDivisionError
+        return httpx2.Response(201, content=request.content)
+
+    with capture_logs() as logs:
+        async with client_of(answer) as client, recorder(client) as events_of:
+            events_of.publish(CLAIM, EventType.NORMAL, "Provisioning", "first")
+            events_of.publish(CLAIM, EventType.NORMAL, "Provisioning", "second")
+    assert messages == ["first", "second"]
+    assert [line["error"] for line in logs] == ["ZeroDivisionError()"]
 
 
 async def test_warnings_overtake_what_waits_and_keep_their_time(client_of: ClientOf) -> None:
