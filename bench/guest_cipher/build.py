@@ -1,8 +1,9 @@
 """Builds the module ``gcm_instructions.c`` for the kernel of guests.
 
-The module needs the sources of that kernel, which Debian has in a package, and its configuration, which the
-kernel prints. Only headers are generated from them, which takes some seconds. The kernel checks neither the
-origin of a module nor the versions of its symbols, only the release and the options it was built with.
+The module needs sources of that version, which Debian has in a package, and the configuration of the kernel,
+which it prints. Only headers are generated from them, which takes some seconds. The sources can be some
+corrections newer than the kernel. The module gets the release of the kernel, which checks only that and the
+options it was built with. What the module uses does not change within a version.
 """
 
 import hashlib
@@ -28,7 +29,8 @@ def build_cipher(cache: Path) -> Path:
     """The module, which stays in ``cache``; raises RuntimeError with what is missing and what installs it."""
     releases = sorted(_MODULES.glob("*"))
     if len(releases) != 1:
-        raise RuntimeError(f"{_MODULES} has the modules of {len(releases)} kernels instead of one")
+        problem = f"{_MODULES} has the modules of {len(releases)} kernels instead of one"
+        raise RuntimeError(f"{problem}; install the package user-mode-linux, and remove other kernels")
     release = releases[0].name
     digest = hashlib.sha256(b"".join((release.encode(), *(file.read_bytes() for file in _FILES))))
     built = cache / f"{_NAME}-{digest.hexdigest()[:12]}.ko"
