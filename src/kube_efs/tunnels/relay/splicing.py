@@ -15,8 +15,8 @@ the connection:
 
 Each of these calls returns one record. A record that is followed by others is passed on together with those
 that have arrived, because each call at the side of the client costs processor time, too. But only if the pipe
-has room for all of them: from Linux 5.15 on, the kernel drops what does not fit, without an error (corrected
-in 6.1.189, 6.12.113 and 6.18.55). A record takes at most 17 pages of a pipe (MAX_SKB_FRAGS).
+has room for all of them: from Linux 5.15 on, the kernel drops what does not fit, without an error ("net: tls:
+fix silent data drop under pipe back-pressure", in 6.1.189). A record takes at most 17 pages (MAX_SKB_FRAGS).
 
 A regular end of one side is passed on, and the other direction continues. If nothing comes from there for a
 minute, the connection ends, because a peer that is gone looks the same.
