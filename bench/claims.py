@@ -174,9 +174,8 @@ async def _burst(
 
 
 async def _events_written(cluster: EmbeddedCluster) -> float:
-    lines = await steps.samples(cluster.controller, "kube_efs_api_requests_total{")
-    written = (line for line in lines if 'resource="events"' in line and 'code="201"' in line)
-    return sum(float(line.rpartition(" ")[2]) for line in written)
+    written = 'kube_efs_api_requests_total{code="201",resource="events"'
+    return await steps.metric(cluster.controller, written)
 
 
 async def _limit(client: AsyncClient, size: int) -> float:

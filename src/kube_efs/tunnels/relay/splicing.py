@@ -81,7 +81,7 @@ class Splicing:
         self._client = client
         self._stream = stream
         self._on_end = on_end
-        self._can_look: bool | None = None  # None: not known yet
+        self._can_look: bool | None = None  # without waiting; None: not known yet
         self._lock = threading.Lock()
         self._running = 2
         self._is_half_closed = False

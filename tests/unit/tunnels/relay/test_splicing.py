@@ -10,7 +10,7 @@ import mmap
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -37,19 +37,24 @@ class Connection:
     client: socket.socket
     mount_target: socket.socket
     splicing: Splicing
-    ended: threading.Event = field(default_factory=threading.Event)
+    ended: threading.Event
+
+
+def new_connection(pair: Callable[[], tuple[socket.socket, socket.socket]] = connected_pair) -> Connection:
+    """A connection whose splicing has not started; ``pair`` makes the sockets of the mount target's side."""
+    client, relay_side = connected_pair()
+    mount_target, stream = pair()
+    ended = threading.Event()
+    return Connection(client, mount_target, Splicing(relay_side, stream, ended.set), ended)
 
 
 @pytest.fixture(params=[connected_pair, socket.socketpair], ids=["waiting", "prompt"])
 def connection(request: pytest.FixtureRequest) -> Iterator[Connection]:
-    client, relay_side = connected_pair()
-    mount_target, stream = request.param()
-    ended = threading.Event()
-    between = Splicing(relay_side, stream, ended.set)
-    between.start()
-    with client, mount_target:
-        yield Connection(client, mount_target, between, ended)
-    assert ended.wait(DEADLINE_SECONDS)
+    made = new_connection(request.param)
+    made.splicing.start()
+    with made.client, made.mount_target:
+        yield made
+    assert made.ended.wait(DEADLINE_SECONDS)
 
 
 def receive(side: socket.socket, count: int) -> bytes:
@@ -155,15 +160,12 @@ def test_only_some_pipes_are_large(pipes: Pipes, monkeypatch: pytest.MonkeyPatch
 def test_connection_with_a_tiny_pipe_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = SimpleNamespace(fcntl=lambda *_: 2 * mmap.PAGESIZE, F_GETPIPE_SZ=fcntl.F_GETPIPE_SZ)
     monkeypatch.setattr(splicing, "fcntl", tiny)
-    client, relay_side = connected_pair()
-    mount_target, stream = connected_pair()
-    ended = threading.Event()
-    between = Splicing(relay_side, stream, ended.set)
-    with client, mount_target:
-        between.start()
+    made = new_connection()
+    with made.client, made.mount_target:
+        made.splicing.start()
 
-        assert ended.wait(DEADLINE_SECONDS)
-        assert "fs.pipe-user-pages-soft" in between.problem
+        assert made.ended.wait(DEADLINE_SECONDS)
+        assert "fs.pipe-user-pages-soft" in made.splicing.problem
 
 
 @pytest.mark.parametrize(("seconds", "can_look"), [(0, True), (60, False)])
@@ -243,14 +245,11 @@ def no_threads() -> Iterator[None]:
 
 @pytest.mark.usefixtures("no_threads")
 def test_connection_ends_if_no_thread_can_start() -> None:
-    client, relay_side = connected_pair()
-    mount_target, stream = connected_pair()
-    ended = threading.Event()
-    between = Splicing(relay_side, stream, ended.set)
-    with client, mount_target:
-        between.start()
+    made = new_connection()
+    with made.client, made.mount_target:
+        made.splicing.start()
 
-        assert ended.is_set()
-        assert between.problem == "can't start new thread"
+        assert made.ended.is_set()
+        assert made.splicing.problem == "can't start new thread"
         with pytest.raises(ConnectionResetError):
-            client.recv(1)
+            made.client.recv(1)
