@@ -1,8 +1,9 @@
 """Events, which users see in ``kubectl describe``.
 
 They are written in the background, so that nothing waits for them, and one after the other: a burst of claims
-needs the API server itself, and its events can follow. Warnings overtake the others. A repeated event of an
-object increases the count of the existing one, as in every Kubernetes component.
+needs the API server itself, and its events can follow. Warnings overtake the others. One that fails or is
+slow, for example because of a webhook in its namespace, holds up no other. A repeated event of an object
+increases the count of the existing one, as in every Kubernetes component.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ import hashlib
 import itertools
 from collections import OrderedDict
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from types import TracebackType
@@ -39,6 +40,9 @@ _WAITING_MAX = 22_500
 _FLUSH_SECONDS = 2.0
 # Most events are published only once.
 _TRY_AGAIN_SECONDS = (1.0, 5.0)
+# After this time the next one is written, too, unless there are already so many.
+_SLOW_SECONDS = 1.0
+_SLOW_MAX = 8
 
 
 class EventType(StrEnum):
@@ -68,6 +72,7 @@ class _Entry:
     message: str
     published: datetime
     is_counted: bool = True
+    attempts: int = 0
 
     @property
     def key(self) -> str:
@@ -89,6 +94,8 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
         self._component = component
         self._instance = host or component
         self._waiting = asyncio.PriorityQueue[_Turn]()
+        self._writers = asyncio.Semaphore(_SLOW_MAX)
+        self._pausing = 0
         self._numbers = itertools.count()
         self._counts: OrderedDict[str, int] = OrderedDict()
 
@@ -105,7 +112,7 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
         except TimeoutError:
             log.warning(
                 "events-dropped",
-                count=self._waiting.qsize(),
+                count=self._left(),
                 reason="the API server did not accept them in time",
             )
         self._task.cancel()
@@ -123,7 +130,7 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
         self, subject: Subject, kind: EventType, reason: str, message: str, *, is_counted: bool = True
     ) -> None:
         is_normal = kind is EventType.NORMAL
-        if self._waiting.qsize() >= (_NORMAL_WAITING_MAX if is_normal else _WAITING_MAX):
+        if self._left() >= (_NORMAL_WAITING_MAX if is_normal else _WAITING_MAX):
             log.warning("event-dropped", object=subject.name, reason=reason)
             return
         # The name of a file in a message can have bytes that are not UTF-8.
@@ -131,28 +138,41 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
         entry = _Entry(subject, kind, reason, text, datetime.now(UTC), is_counted)
         self._waiting.put_nowait((is_normal, next(self._numbers), entry))
 
-    async def _write_all(self) -> None:
-        while True:
-            _, _, entry = await self._waiting.get()
-            try:
-                await self._write_patiently(entry)
-            except Exception as error:  # noqa: BLE001 - the next ones must be written nevertheless
-                log.warning(
-                    "event-not-written",
-                    object=entry.subject.name,
-                    event_reason=entry.reason,
-                    error=str(error) if isinstance(error, KubeError) else repr(error),
-                )
-            finally:
-                self._waiting.task_done()
+    def _left(self) -> int:
+        return self._waiting.qsize() + self._pausing
 
-    async def _write_patiently(self, entry: _Entry) -> None:
-        for pause in _TRY_AGAIN_SECONDS:
-            try:
-                return await self._write(entry)
-            except KubeUnavailable:
-                await asyncio.sleep(pause)
-        return await self._write(entry)
+    async def _write_all(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                await self._writers.acquire()
+                writing = tasks.create_task(self._write_or_log(await self._waiting.get()))
+                await asyncio.wait([writing], timeout=_SLOW_SECONDS)
+
+    async def _write_or_log(self, turn: _Turn) -> None:
+        _, _, entry = turn
+        try:
+            await self._write(entry)
+        except Exception as error:  # noqa: BLE001 - the next ones must be written nevertheless
+            if isinstance(error, KubeUnavailable) and entry.attempts < len(_TRY_AGAIN_SECONDS):
+                self._pausing += 1
+                pause = _TRY_AGAIN_SECONDS[entry.attempts]
+                asyncio.get_running_loop().call_later(pause, self._try_again, turn)
+                return
+            log.warning(
+                "event-not-written",
+                object=entry.subject.name,
+                event_reason=entry.reason,
+                error=str(error) if isinstance(error, KubeError) else repr(error),
+            )
+        finally:
+            self._writers.release()
+        self._waiting.task_done()
+
+    def _try_again(self, turn: _Turn) -> None:
+        is_normal, number, entry = turn
+        self._pausing -= 1
+        self._waiting.put_nowait((is_normal, number, replace(entry, attempts=entry.attempts + 1)))
+        self._waiting.task_done()  # of the attempt that failed
 
     async def _write(self, entry: _Entry) -> None:
         # Forgotten until the write has succeeded: after a lost answer, only the API server knows the count.

@@ -165,6 +165,50 @@ async def test_failed_write_is_retried(
     assert ("event-not-written" in [line["event"] for line in logs]) is not is_written
 
 
+async def test_event_that_must_be_retried_holds_up_no_other(
+    client_of: ClientOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "_TRY_AGAIN_SECONDS", (3600, 3600))
+    written: list[str] = []
+
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        if "/namespaces/broken/" in request.url.path:
+            return httpx2.Response(500, json={"kind": "Status", "code": 500, "message": "a webhook fails"})
+        written.append(json.loads(request.content)["message"])
+        return httpx2.Response(201, content=request.content)
+
+    with capture_logs() as logs:
+        async with client_of(answer) as client, recorder(client) as events_of:
+            broken = replace(CLAIM, namespace="broken")
+            events_of.publish(broken, EventType.WARNING, "ProvisioningFailed", "first")
+            events_of.publish(CLAIM, EventType.WARNING, "ProvisioningFailed", "second")
+            monkeypatch.setattr(events, "_FLUSH_SECONDS", 0.05)
+    assert written == ["second"]
+    assert [(line["event"], line["count"]) for line in logs] == [("events-dropped", 1)]
+
+
+async def test_slow_write_holds_up_no_other(
+    client_of: ClientOf, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
+) -> None:
+    monkeypatch.setattr(events, "_SLOW_SECONDS", 0.01)
+    monkeypatch.setattr(events, "_FLUSH_SECONDS", 0.05)
+    written: list[str] = []
+
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        if "/namespaces/slow/" in request.url.path:
+            await asyncio.Event().wait()
+        written.append(json.loads(request.content)["message"])
+        return httpx2.Response(201, content=request.content)
+
+    async def is_written() -> bool:
+        return written == ["second"]
+
+    async with client_of(answer) as client, recorder(client) as events_of:
+        events_of.publish(replace(CLAIM, namespace="slow"), EventType.NORMAL, "Provisioning", "first")
+        events_of.publish(CLAIM, EventType.NORMAL, "Provisioning", "second")
+        await eventually(is_written)
+
+
 async def test_publish_never_waits_and_never_fails(client_of: ClientOf) -> None:
     client = client_of(_never)
     events_of = recorder(client)
