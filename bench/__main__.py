@@ -17,9 +17,8 @@ from typing import Final
 
 from bench import api_writes, claims, connections, data_planes, node, reloads, throughput, tunnels, workers
 from bench.figures import Curve, Figure, Row
-from bench.page import PAGE, PLOTS, updated
-from bench.plots import plot
-from bench.results import Clock, Outcome, Results, read_results, write_results
+from bench.page import publish
+from bench.results import Clock, Outcome, Results, read_results
 from bench.scale import row as scale
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -89,12 +88,7 @@ def main() -> int:
     kept = {row.name: read_results().rows.get(row.name) for row in ONLY_BY_NAME}
     rows = outcomes | {name: outcome for name, outcome in kept.items() if outcome}
     whole = Results(rows=rows, total_seconds=round(time.monotonic() - begun, 1))
-    results = read_results().updated(outcomes) if wanted else whole
-    write_results(results)
-    PLOTS.mkdir(exist_ok=True)
-    for curve in (curve for outcome in outcomes.values() for curve in outcome.curves):
-        (PLOTS / f"{curve.name}.svg").write_text(plot(curve), encoding="utf-8")
-    PAGE.write_text(updated(PAGE.read_text(encoding="utf-8"), results), encoding="utf-8")
+    publish(read_results().updated(outcomes) if wanted else whole)
     return int(any(outcome.failure for outcome in outcomes.values()))
 
 

@@ -3,6 +3,9 @@
 Claims become Bound no faster than the binder of Kubernetes and the API server permit. Before each burst, as
 many claims get volumes from a loop that only creates volumes; its rate is the limit of the burst. Both see a
 claim first, because that is what a controller must do.
+
+A control plane has machines of its own, and AWS is elsewhere. So the control plane gets half of the
+processors, and the controller shares the other half with moto and the bench.
 """
 
 import asyncio
@@ -18,7 +21,7 @@ from bench.claiming import Load, Seen, orders
 from bench.existing import Controller
 from bench.figures import Curve, Figure, Line, Row, at_least, at_most, plain
 from bench.latencies import percentile, rate, slope, spread
-from bench.processes import ORDINARY_SETTINGS, cores_used, cpu_by_program, daemons
+from bench.processes import ORDINARY_SETTINGS, cores_used, cpu_by_program, daemons, separate
 from lightkube import AsyncClient
 from lightkube.models.core_v1 import (
     CSIPersistentVolumeSource,
@@ -52,6 +55,7 @@ _IDLE_SECONDS: Final = 30.0
 _PATIENCE_SECONDS: Final = 600.0
 _EVENTS: Final = 2  # of each claim: Provisioning and ProvisioningSucceeded
 _LOOK_SECONDS: Final = 0.5
+_PLANE: Final = ("kube-apiserver", "etcd", "kube-controller-manager")
 _SETTINGS: Final = {**ORDINARY_SETTINGS, "KUBE_EFS_ACCESS_POINT_QUOTA": "100000"}
 
 
@@ -78,12 +82,15 @@ async def measure(folder: Path) -> AsyncIterator[Figure | Curve]:
             Aws.of(cluster) as aws,
             Load.of(cluster.client) as load,
         ):
+            processors = (
+                separate(_PLANE) if is_real else "the embedded API server in the process of the bench"
+            )
             controller = Controller(cluster)
             async for figure in controller.figures(0, load, await _classes(cluster, aws)):
                 yield figure
             for size in (one for one in _BURSTS if one <= most):
                 classes = await _classes(cluster, aws)
-                async for one in _burst(cluster, classes, size, is_real=is_real):
+                async for one in _burst(cluster, classes, size, processors):
                     yield one
                 if size >= _IDLE_SIZE:
                     async for figure in controller.figures(size, load, classes):
@@ -108,7 +115,7 @@ async def _classes(cluster: EmbeddedCluster, aws: Aws) -> list[str]:
 
 
 async def _burst(
-    cluster: EmbeddedCluster, classes: list[str], size: int, *, is_real: bool
+    cluster: EmbeddedCluster, classes: list[str], size: int, processors: str
 ) -> AsyncIterator[Figure | Curve]:
     """As many claims a second as they become, from the first until the last one is Bound."""
     limit = await _limit(cluster.client, size)
@@ -134,7 +141,6 @@ async def _burst(
     if len(bound) < size:
         raise TimeoutError(f"{len(bound)} of {size} claims were Bound after {_PATIENCE_SECONDS:g} s")
     made = sorted(moment - begun for moment in volumes.moments.values())
-    kind = "kube-apiserver and etcd" if is_real else "the embedded API server"
     yield at_least(
         f"claims of the CSI class → Bound a second ÷ the limit, {size:,} at once",
         rate(bound) / limit,
@@ -145,7 +151,7 @@ async def _burst(
         f"claims of the CSI class → Bound a second, {size:,} at once",
         rate(bound),
         "/s",
-        f"{kind} and moto on the same cores: all claims existed after {load.created_seconds:.1f} s, their "
+        f"{processors}: all claims existed after {load.created_seconds:.1f} s, their "
         f"volumes after {made[-1]:.1f} s, Bound after {bound[-1]:.1f} s; half were Bound after "
         f"{percentile(bound, 50):.1f} s; moto took {in_aws:.2f} s for a call",
     )

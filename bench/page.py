@@ -1,11 +1,12 @@
-"""The results as the tables of docs/performance.md."""
+"""The results as the tables and plots of docs/performance.md."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
 from bench.figures import Figure
-from bench.results import Outcome, Results
+from bench.plots import plot
+from bench.results import Outcome, Results, write_results
 
 PAGE: Final = Path(__file__).parents[1] / "docs" / "performance.md"
 PLOTS: Final = PAGE.parent / "plots"
@@ -13,6 +14,15 @@ BEGIN: Final = "<!-- begin: python -m bench -->"
 END: Final = "<!-- end -->"
 
 _HEAD: Final = "| figure | measured | goal | met | detail |\n|---|---|---|---|---|"
+
+
+def publish(results: Results) -> None:
+    """Write the file of the results, their plots and the page."""
+    write_results(results)
+    PLOTS.mkdir(exist_ok=True)
+    for curve in (curve for outcome in results.rows.values() for curve in outcome.curves):
+        (PLOTS / f"{curve.name}.svg").write_text(plot(curve), encoding="utf-8")
+    PAGE.write_text(updated(PAGE.read_text(encoding="utf-8"), results), encoding="utf-8")
 
 
 def render(results: Results) -> str:
