@@ -23,7 +23,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
+from functools import cache, lru_cache
 from typing import Final
 from urllib.parse import quote, quote_plus
 
@@ -69,7 +69,12 @@ _NAME_MAX: Final = 200
 
 def is_secret_name(name: str) -> bool:
     """Whether something with that name is a secret: DB_PASS, clientSecret, but not TOKEN_FILE."""
-    words = [word.lower() for word in _NAME_WORD.findall(name[-_NAME_MAX:])]
+    return _ends_as_secret(name[-_NAME_MAX:])
+
+
+@lru_cache(maxsize=1024)  # log lines have few names, and each is judged in each line
+def _ends_as_secret(name: str) -> bool:
+    words = [word.lower() for word in _NAME_WORD.findall(name)]
     while len(words) > 1 and (words[-1] in _NAME_TAILS or words[-1].isdigit()):
         words.pop()
     joined = "".join(words)
@@ -108,7 +113,7 @@ def _known() -> frozenset[str]:
 
 def _without_known(text: str) -> str:
     known = _known()
-    if not known:
+    if not any(value in text for value in known):
         return text
     # A known secret of one letter must not be replaced inside of REMOVED.
     text = text.replace(REMOVED, _PLACE)
@@ -122,6 +127,8 @@ def _beginning_without_known(text: str, length: int) -> str:
 
     Long secrets leave little of a text. Therefore the searched part is doubled until enough is left.
     """
+    if len(text) <= length:
+        return _without_known(text)
     longest = max(map(len, _known()), default=0)
     end = length + longest
     while end < len(text):
@@ -137,7 +144,10 @@ def _beginning_without_known(text: str, length: int) -> str:
 
 def text_without_secrets(text: str) -> str:
     """The text with ``[removed]`` in place of all that has the shape, the name or the value of a secret."""
-    text = _without_known(text)
+    return _without_unknown(_without_known(text))
+
+
+def _without_unknown(text: str) -> str:
     if "-----" not in text:
         return _cleaned(text)
     parts = _CERTIFICATE().split(_without_private_keys(text))  # every other part is a certificate
@@ -153,20 +163,22 @@ def shortened(text: str, limit: int) -> str:
     # One more character shows whether the text is longer than what is searched.
     begin = _beginning_without_known(text, limit + _LOOKAHEAD + 1)
     if len(begin) <= limit + _LOOKAHEAD:
-        clean = text_without_secrets(begin)
+        clean = _without_unknown(begin)
         if len(clean) <= limit:
             return clean
     else:
         # The end of what was searched may be the beginning of a secret that no rule finds.
-        clean = text_without_secrets(begin[: limit + _LOOKAHEAD])[:-_LOOKAHEAD]
+        clean = _without_unknown(begin[: limit + _LOOKAHEAD])[:-_LOOKAHEAD]
     note = f"... ({len(text)} characters)"
     return clean[: max(0, limit - len(note))] + note
 
 
 def _cleaned(text: str) -> str:
     for marks, pattern, replacement in _shapes():
-        if any(mark in text for mark in marks):
-            text = pattern.sub(replacement, text)
+        for mark in marks:
+            if mark in text:
+                text = pattern.sub(replacement, text)
+                break
     if "<" in text or "&lt;" in text:
         text = _ELEMENT().sub(_judged_element, text)
     if "=" in text or ":" in text or "%3" in text or "--" in text:
