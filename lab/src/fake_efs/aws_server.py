@@ -18,8 +18,8 @@ from moto.efs.exceptions import AccessPointNotFound, EFSError, FileSystemNotFoun
 from moto.efs.models import AccessPoint, EFSBackend
 from moto.efs.responses import EFSResponse
 from moto.moto_api._internal import mock_random
-from moto.moto_server.werkzeug_app import DomainDispatcherApplication
-from moto.server import main as serve
+from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+from waitress import serve
 
 from fake_efs.authorization import enforce
 from fake_efs.policy import Statement, parse_policy
@@ -27,6 +27,8 @@ from fake_efs.s3_files_api import S3FilesApi
 
 ACCESS_POINTS_MAX = 10_000
 
+_THREADS = 16
+_CONNECTIONS_MAX = 1000
 _DIGITS = 17
 _PAGE, _PAGE_MAX = 100, 1000
 
@@ -169,7 +171,7 @@ def main() -> None:
     The arguments are the address to listen on, the file that grows with each change, see ``note_changes``,
     and the file of the driver's policy if it has one.
     """
-    logging.getLogger("werkzeug").setLevel(logging.WARNING)
+    logging.getLogger("waitress").setLevel(logging.ERROR)
     # moto finds a service by the module of its class, so a class of our own cannot take its place.
     for ours, theirs in ((StrictEfs, EFSBackend), (PagedAnswers, EFSResponse)):
         for name, method in vars(ours).items():
@@ -183,7 +185,9 @@ def main() -> None:
         statements = parse_policy(policy_file[0].read_text(), of_identity=True)
         enforce(statements)
     add_s3_files(S3FilesApi(partial(_note, changes_file), statements))
-    serve(["-H", host, "-p", "0"])
+    # moto's own server closes each connection, which AWS does not.
+    application = DomainDispatcherApplication(create_backend_app)
+    serve(application, host=host, port=0, threads=_THREADS, connection_limit=_CONNECTIONS_MAX)
 
 
 if __name__ == "__main__":
