@@ -68,7 +68,9 @@ class ProvisioningEvents:
         place = plan.place_of(volume)
         log.info("volume-provisioned", claim=plan.claim.key, volume=volume.name, location=place)
         message = f"Volume {volume.name} is ready at {place}"
-        self._recorder.publish(_claim(plan.claim), EventType.NORMAL, "ProvisioningSucceeded", message)
+        self._recorder.publish(
+            _claim(plan.claim), EventType.NORMAL, "ProvisioningSucceeded", message, ends="Provisioning"
+        )
 
     def failed(self, claim: Claim, error: Exception, *, retry_seconds: float) -> None:
         """An attempt has failed and will be repeated."""

@@ -1,9 +1,11 @@
 """Events, which users see in ``kubectl describe``.
 
-They are written in the background, so that nothing waits for them, and one after the other: a burst of claims
-needs the API server itself, and its events can follow. Warnings overtake the others. One that fails or is
-slow, for example because of a webhook in its namespace, holds up no other. A repeated event of an object
-increases the count of the existing one, as in every Kubernetes component.
+They are written in the background, so that nothing waits for them, and one after the other. Warnings overtake
+the others. One that fails or is slow, for example because of a webhook in its namespace, holds up no other. A
+repeated event of an object increases the count of the existing one, as in every Kubernetes component.
+
+A burst of claims needs the API server itself, and its events can follow. So while many wait, the writer
+pauses for as long as it writes, and leaves out that something began if it has also ended by then.
 """
 
 import asyncio
@@ -43,6 +45,8 @@ _TRY_AGAIN_SECONDS = (1.0, 5.0)
 # After this time the next one is written, too, unless there are already so many.
 _SLOW_SECONDS = 1.0
 _SLOW_MAX = 8
+# So many waiting events are a burst.
+_MANY = 50
 
 
 class EventType(StrEnum):
@@ -97,6 +101,9 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
         self._writers = asyncio.Semaphore(_SLOW_MAX)
         self._pausing = 0
         self._numbers = itertools.count()
+        # The numbers of waiting events by object and reason, and of those among them that have ended.
+        self._begun: dict[tuple[str, str], int] = {}
+        self._ended: set[int] = set()
         self._counts: OrderedDict[str, int] = OrderedDict()
 
     async def __aenter__(self) -> Self:
@@ -118,12 +125,20 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
-    def publish(self, subject: Subject, kind: EventType, reason: str, message: str) -> None:
-        """Write that event soon. Never waits and never fails; a failed write is logged."""
+    def publish(
+        self, subject: Subject, kind: EventType, reason: str, message: str, *, ends: str = ""
+    ) -> None:
+        """Write that event soon. Never waits and never fails; a failed write is logged.
+
+        It ends what an earlier event of the object with the reason ``ends`` has begun.
+        """
+        begun = self._begun.pop((subject.uid, ends), None)
+        if begun is not None:
+            self._ended.add(begun)
         self._put(subject, kind, reason, message)
 
     def publish_once(self, subject: Subject, kind: EventType, reason: str, message: str) -> None:
-        """The same, unless this event exists or this process has written it: repetitions are not counted."""
+        """Write it, unless this event exists or this process has written it: repetitions are not counted."""
         self._put(subject, kind, reason, message, is_counted=False)
 
     def _put(
@@ -136,17 +151,39 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
         # The name of a file in a message can have bytes that are not UTF-8.
         text = shortened(message.encode(errors="backslashreplace").decode(), _MESSAGE_MAX_CHARACTERS)
         entry = _Entry(subject, kind, reason, text, datetime.now(UTC), is_counted)
-        self._waiting.put_nowait((is_normal, next(self._numbers), entry))
+        number = next(self._numbers)
+        self._begun[subject.uid, reason] = number
+        self._waiting.put_nowait((is_normal, number, entry))
 
     def _left(self) -> int:
         return self._waiting.qsize() + self._pausing
 
     async def _write_all(self) -> None:
+        clock = asyncio.get_running_loop().time
         async with asyncio.TaskGroup() as tasks:
             while True:
                 await self._writers.acquire()
-                writing = tasks.create_task(self._write_or_log(await self._waiting.get()))
+                turn = await self._next()
+                begun = clock()
+                writing = tasks.create_task(self._write_or_log(turn))
                 await asyncio.wait([writing], timeout=_SLOW_SECONDS)
+                is_normal, _, _ = turn
+                if is_normal and self._waiting.qsize() >= _MANY:
+                    await asyncio.sleep(clock() - begun)
+
+    async def _next(self) -> _Turn:
+        while True:
+            turn = await self._waiting.get()
+            _, number, entry = turn
+            key = entry.subject.uid, entry.reason
+            if self._begun.get(key) == number:
+                del self._begun[key]
+            if number not in self._ended:
+                return turn
+            self._ended.remove(number)
+            if self._waiting.qsize() < _MANY:
+                return turn
+            self._waiting.task_done()
 
     async def _write_or_log(self, turn: _Turn) -> None:
         _, _, entry = turn

@@ -9,6 +9,8 @@ class Events:
     def __init__(self) -> None:
         self.told: list[str] = []
 
-    def publish(self, subject: Subject, kind: EventType, reason: str, message: str) -> None:
+    def publish(
+        self, subject: Subject, kind: EventType, reason: str, message: str, *, ends: str = ""
+    ) -> None:
         assert (subject.kind, subject.uid) == ("SharedVolume", "u")
         self.told.append(f"{kind} {reason} {message}")

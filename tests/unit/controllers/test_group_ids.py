@@ -28,7 +28,9 @@ class Events(EventRecorder):
     def __init__(self) -> None:
         self.published: list[tuple[str, str]] = []
 
-    def publish(self, subject: Subject, kind: EventType, reason: str, message: str) -> None:
+    def publish(
+        self, subject: Subject, kind: EventType, reason: str, message: str, *, ends: str = ""
+    ) -> None:
         assert (kind, reason) == (EventType.WARNING, "GroupIdShared")
         self.published.append((f"{subject.kind} {subject.name}", message))
 

@@ -16,7 +16,9 @@ class Noting(EventRecorder):
         self.reasons: list[str] = []
         self.messages: list[str] = []
 
-    def publish(self, subject: Subject, kind: EventType, reason: str, message: str) -> None:
+    def publish(
+        self, subject: Subject, kind: EventType, reason: str, message: str, *, ends: str = ""
+    ) -> None:
         assert (subject.kind, subject.namespace, subject.name, subject.uid, kind) == (
             "ConfigMap",
             "kube-efs",

@@ -5,6 +5,7 @@ import json
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
 import httpx2
@@ -207,6 +208,56 @@ async def test_slow_write_holds_up_no_other(
         events_of.publish(replace(CLAIM, namespace="slow"), EventType.NORMAL, "Provisioning", "first")
         events_of.publish(CLAIM, EventType.NORMAL, "Provisioning", "second")
         await eventually(is_written)
+
+
+async def publish_claims(events_of: EventRecorder, count: int) -> None:
+    """Both events of so many claims; the first one is being written when the last one waits."""
+    claims = [replace(CLAIM, name=f"data-{number}", uid=str(number)) for number in range(count)]
+    for claim in claims:
+        events_of.publish(claim, EventType.NORMAL, "Provisioning", "begins")
+    await asyncio.sleep(0)
+    for claim in claims:
+        events_of.publish(claim, EventType.NORMAL, "Succeeded", "done", ends="Provisioning")
+
+
+@pytest.mark.parametrize(("claims", "left_out"), [(20, 0), (100, 99)])
+async def test_burst_leaves_out_the_beginning_of_what_has_ended(
+    client_of: ClientOf, claims: int, left_out: int
+) -> None:
+    written: list[Any] = []
+
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        written.append(json.loads(request.content))
+        return httpx2.Response(201, content=request.content)
+
+    async with client_of(answer) as client, recorder(client) as events_of:
+        await publish_claims(events_of, claims)
+
+    reasons = [event["reason"] for event in written]
+    assert reasons.count("Succeeded") == claims
+    assert claims - reasons.count("Provisioning") == left_out
+
+
+async def test_writer_pauses_in_a_burst_for_as_long_as_it_writes(
+    client_of: ClientOf, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
+) -> None:
+    monkeypatch.setattr(events, "_FLUSH_SECONDS", 0)
+    clock = asyncio.get_running_loop().time
+    moments: list[tuple[float, float]] = []
+
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        begun = clock()
+        await asyncio.sleep(0.02)  # the time of a write
+        moments.append((begun, clock()))
+        return httpx2.Response(201, content=request.content)
+
+    async def has_written_some() -> bool:
+        return len(moments) > 5
+
+    async with client_of(answer) as client, recorder(client) as events_of:
+        await publish_claims(events_of, 60)
+        await eventually(has_written_some)
+    assert all(later - ended >= ended - begun for (begun, ended), (later, _) in pairwise(moments))
 
 
 async def test_publish_never_waits_and_never_fails(client_of: ClientOf) -> None:
