@@ -125,7 +125,7 @@ def _checked_component(name: str, shown: str, field: str = "path") -> str:
         raise InvalidValue(
             "has a . or .. component", field=field, value=shown, remedy="name the directory itself"
         )
-    if "/" in name or any(not character.isprintable() for character in name):
+    if "/" in name or not name.isprintable():
         raise InvalidValue(
             "has a control character or slash", field=field, value=shown, remedy="use plain names"
         )
