@@ -13,8 +13,9 @@ import asyncio
 import os
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +23,7 @@ from bench.claiming import Load, Seen, orders
 from bench.existing import Controller
 from bench.figures import Curve, Figure, Line, Row, at_least, at_most, plain
 from bench.latencies import Timing, percentile, rate, slope, spread
-from bench.processes import ORDINARY_SETTINGS, cores_used, cpu_by_program, daemons, separate
+from bench.processes import ORDINARY_SETTINGS, cores_used, cpu_by_program, daemons, separated
 from lightkube import AsyncClient
 from lightkube.models.core_v1 import (
     CSIPersistentVolumeSource,
@@ -51,11 +52,15 @@ _TENTH: Final = 10
 _POINTS: Final = 100
 _LOOP: Final = "limit.example.com"
 _ASKED: Final = "volume.kubernetes.io/storage-provisioner"
+_OF_LIMIT: Final[Mapping[str, str]] = {"limit": "true"}
+# A small burst is over in seconds, and depends on what else the machine does in these.
+_ROUNDS: Final = 5
 _LOOPS: Final = 16  # as many requests at once as the controller has
 _IDLE_SIZE: Final = 1_000
 _IDLE_SECONDS: Final = 30.0
-_PATIENCE_SECONDS: Final = 600.0
+_PATIENCE_SECONDS: Final = 1200.0
 _EVENTS_SECONDS: Final = 2.0
+_GONE_SECONDS: Final = 5.0
 _PLANE: Final = ("kube-apiserver", "etcd", "kube-controller-manager")
 _SETTINGS: Final = {**ORDINARY_SETTINGS, "KUBE_EFS_ACCESS_POINT_QUOTA": "100000"}
 
@@ -83,28 +88,32 @@ async def measure(folder: Path) -> AsyncIterator[Figure | Curve]:
             Aws.of(cluster) as aws,
             Load.of(cluster.client) as load,
         ):
-            processors = (
-                separate(_PLANE) if is_real else "the embedded API server in the process of the bench"
-            )
-            controller = Controller(cluster)
-            async for figure in controller.figures(0, load, await _classes(cluster, aws)):
-                yield figure
-            for size in (one for one in _BURSTS if one <= most):
-                classes = await _classes(cluster, aws)
-                async for one in _burst(cluster, classes, size, processors):
+            with separated(_PLANE if is_real else ()) as processors:
+                async for one in _measure(cluster, aws, load, most, processors):
                     yield one
-                if size >= _IDLE_SIZE:
-                    async for figure in controller.figures(size, load, classes):
-                        yield figure
-                if size == _IDLE_SIZE:
-                    for name, share in (await cores_used(daemons(cluster), _IDLE_SECONDS)).items():
-                        yield at_most(
-                            f"CPU of {name} idle with {size:,} volumes", share * 100, 1, "% of a core"
-                        )
-            if most >= _IDLE_SIZE:  # otherwise, it has a single point
-                yield controller.curve()
     finally:
         await planes.stop()
+
+
+async def _measure(
+    cluster: EmbeddedCluster, aws: Aws, load: Load, most: int, processors: str
+) -> AsyncIterator[Figure | Curve]:
+    controller = Controller(cluster)
+    async for figure in controller.figures(0, load, await _classes(cluster, aws)):
+        yield figure
+    for size in (one for one in _BURSTS if one <= most):
+        classes = await _classes(cluster, aws)
+        rounds = _ROUNDS if size < _IDLE_SIZE else 1
+        for one in _figures([await _burst(cluster, classes, size) for _ in range(rounds)], processors):
+            yield one
+        if size >= _IDLE_SIZE:
+            async for figure in controller.figures(size, load, classes):
+                yield figure
+        if size == _IDLE_SIZE:
+            for name, share in (await cores_used(daemons(cluster), _IDLE_SECONDS)).items():
+                yield at_most(f"CPU of {name} idle with {size:,} volumes", share * 100, 1, "% of a core")
+    if most >= _IDLE_SIZE:  # otherwise, it has a single point
+        yield controller.curve()
 
 
 async def _classes(cluster: EmbeddedCluster, aws: Aws) -> list[str]:
@@ -115,10 +124,32 @@ async def _classes(cluster: EmbeddedCluster, aws: Aws) -> list[str]:
     ]
 
 
-async def _burst(
-    cluster: EmbeddedCluster, classes: list[str], size: int, processors: str
-) -> AsyncIterator[Figure | Curve]:
-    """As many claims a second as they become, from the first until the last one is Bound."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Burst:
+    """A burst and its limit: seconds, claims a second, and milliseconds of CPU of each program.
+
+    ``bound`` and ``made`` are the times of claims and volumes, the first one first. ``with_events`` and
+    ``written`` end when the last of the ``events`` is written.
+    """
+
+    limit: float
+    costs_of_limit: Counter[str]
+    created: float
+    made: list[float]
+    bound: list[float]
+    costs: Counter[str]
+    with_events: Counter[str]
+    written: float
+    events: int
+    in_aws: float
+
+    @property
+    def ratio(self) -> float:
+        """The part of the limit that was reached."""
+        return rate(self.bound) / self.limit
+
+
+async def _burst(cluster: EmbeddedCluster, classes: list[str], size: int) -> _Burst:
     limit, costs_of_limit = await _limit(cluster.client, size)
     earlier = await _events_written(cluster)
     async with _followed(cluster.client, classes) as volumes:
@@ -130,46 +161,65 @@ async def _burst(
         # They follow the claims, and are a part of their cost. The next limit is measured without them.
         events = await _events_written(cluster) - earlier
         with_events, written = cpu_by_program() - used, time.monotonic() - begun
-    in_aws = (await _seconds_in_aws(cluster) - before) / size
-    bound = _all_bound(timings)
-    made = sorted(moment - begun for moment in volumes.moments.values())
+    return _Burst(
+        limit=limit,
+        costs_of_limit=costs_of_limit,
+        created=load.created_seconds,
+        made=sorted(moment - begun for moment in volumes.moments.values()),
+        bound=_all_bound(timings),
+        costs=costs,
+        with_events=with_events,
+        written=written,
+        events=events,
+        in_aws=(await _seconds_in_aws(cluster) - before) / size,
+    )
+
+
+def _figures(bursts: list[_Burst], processors: str) -> Iterator[Figure | Curve]:
+    """As many claims a second as they become, from the first until the last one is Bound.
+
+    Of several rounds, that in the middle counts.
+    """
+    in_order = sorted(bursts, key=lambda burst: burst.ratio)
+    low, one, high = in_order[0], in_order[len(bursts) // 2], in_order[-1]
+    size = len(one.bound)
+    rounds = f"; {len(bursts)} rounds: {low.ratio:.2f} to {high.ratio:.2f}" if len(bursts) > 1 else ""
     yield at_least(
         f"claims of the CSI class → Bound a second ÷ the limit, {size:,} at once",
-        rate(bound) / limit,
+        one.ratio,
         0.8,
-        detail=f"{rate(bound):.1f} ÷ {limit:.1f} a second, which a loop reaches that only creates volumes; "
-        f"CPU a claim there: {_shares(costs_of_limit, size)}",
+        detail=f"{rate(one.bound):.1f} ÷ {one.limit:.1f} a second, which a loop reaches that only creates "
+        f"volumes{rounds}; CPU a claim there: {_shares(one.costs_of_limit, size)}",
     )
     yield plain(
         f"claims of the CSI class → Bound a second, {size:,} at once",
-        rate(bound),
+        rate(one.bound),
         "/s",
-        f"{processors}: all claims existed after {load.created_seconds:.1f} s, their "
-        f"volumes after {made[-1]:.1f} s, Bound after {bound[-1]:.1f} s; half were Bound after "
-        f"{percentile(bound, 50):.1f} s; moto took {in_aws:.2f} s for a call",
+        f"{processors}: all claims existed after {one.created:.1f} s, their volumes after "
+        f"{one.made[-1]:.1f} s, Bound after {one.bound[-1]:.1f} s; half were Bound after "
+        f"{percentile(one.bound, 50):.1f} s; moto took {one.in_aws:.2f} s for a call",
     )
     yield plain(
         f"their volumes created a second, {size:,} at once",
-        rate(made),
+        rate(one.made),
         "/s",
         "the rest is the binder of Kubernetes, which serves one claim after the other",
     )
     yield at_most(
         f"CPU time of the controller for a claim, {size:,} at once",
-        with_events["kube-efs controller"] / size,
+        one.with_events["kube-efs controller"] / size,
         5,
         "ms",
-        f"CPU a claim until it is Bound: {_shares(costs, size)}",
+        f"CPU a claim until it is Bound: {_shares(one.costs, size)}",
     )
     yield plain(
         f"time until all events of {size:,} claims were written",
-        written,
+        one.written,
         "s",
-        f"{events} events; CPU a claim from its creation until then: {_shares(with_events, size)}",
+        f"{one.events} events; CPU a claim from its creation until then: {_shares(one.with_events, size)}",
     )
     if size == _MOST:
-        for one in _shape(bound, made):
-            yield one
+        yield from _shape(one.bound, one.made)
 
 
 async def _events_written(cluster: EmbeddedCluster) -> int:
@@ -192,9 +242,8 @@ async def _limit(client: AsyncClient, size: int) -> tuple[float, Counter[str]]:
     The volumes are followed as those of kube-efs are, because that costs the API server time, too. The second
     value are the milliseconds of CPU of each program.
     """
-    name = f"limit-{size}"
-    await client.create(StorageClass(metadata=ObjectMeta(name=name), provisioner=_LOOP))
-    async with _followed(client, [name]), Load.of(client) as load:
+    async with Load.of(client) as load, _followed(client, [name := load.namespace]):
+        await client.create(StorageClass(metadata=ObjectMeta(name=name), provisioner=_LOOP))
         used = cpu_by_program()
         wanted = orders([name] * size, None)
         claims = asyncio.Queue[PersistentVolumeClaim]()
@@ -206,7 +255,26 @@ async def _limit(client: AsyncClient, size: int) -> tuple[float, Counter[str]]:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        return rate(_all_bound(timings)), cpu_by_program() - used
+        costs = cpu_by_program() - used
+        await _remove(client, load.namespace, [one.name for one in wanted])
+        return rate(_all_bound(timings)), costs
+
+
+async def _remove(client: AsyncClient, namespace: str, claims: Iterable[str]) -> None:
+    """Delete the claims and their volumes: the binder looks at all volumes for each claim."""
+    left = iter(claims)
+
+    async def some() -> None:
+        for claim in left:
+            await client.delete(PersistentVolumeClaim, claim, namespace=namespace)
+            await client.delete(PersistentVolume, f"{namespace}-{claim}")
+
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(_LOOPS):
+            tasks.create_task(some())
+    async with asyncio.timeout(_PATIENCE_SECONDS):
+        while [one async for one in client.list(PersistentVolume, labels=dict(_OF_LIMIT))]:  # noqa: ASYNC110 - asked from outside
+            await asyncio.sleep(_GONE_SECONDS)
 
 
 @asynccontextmanager
@@ -267,7 +335,7 @@ def _volume_for(claim: PersistentVolumeClaim) -> PersistentVolume:
     metadata, spec = claim.metadata or ObjectMeta(), claim.spec or PersistentVolumeClaimSpec()
     name = f"{metadata.namespace}-{metadata.name}"
     return PersistentVolume(
-        metadata=ObjectMeta(name=name),
+        metadata=ObjectMeta(name=name, labels=dict(_OF_LIMIT)),
         spec=PersistentVolumeSpec(
             accessModes=["ReadWriteMany"],
             capacity={"storage": "1Gi"},

@@ -4,8 +4,8 @@ import asyncio
 import os
 import time
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Final
 
 import psutil
@@ -76,20 +76,30 @@ def cpu_by_program() -> Counter[str]:
     return used
 
 
-def separate(programs: Collection[str]) -> str:
+@contextmanager
+def separated(programs: Collection[str]) -> Iterator[str]:
     """Give these programs half of the processors and all other processes the rest, as machines of their own.
 
-    Processes that start later have the processors of their parent. Returns what was done, for people.
+    Processes that start later have the processors of their parent. Gives what was done, for people.
     """
     processors = sorted(os.sched_getaffinity(0))
     own, others = processors[: len(processors) // 2], processors[len(processors) // 2 :]
-    if not own:
-        return "all programs share one processor"
+    if not own or not programs:
+        yield "all programs share the processors"
+        return
     this = psutil.Process()
     for process in (this, *this.children(recursive=True)):
-        for thread in process.threads():
-            os.sched_setaffinity(thread.id, own if process.name() in programs else others)
-    return f"{', '.join(programs)} on {len(own)} of {len(processors)} processors, all others on the rest"
+        _pin(process, own if process.name() in programs else others)
+    try:
+        yield f"{', '.join(programs)} on {len(own)} of {len(processors)} processors, all others on the rest"
+    finally:
+        _pin(this, processors)
+
+
+def _pin(process: psutil.Process, processors: Sequence[int]) -> None:
+    for thread in process.threads():
+        with suppress(ProcessLookupError):
+            os.sched_setaffinity(thread.id, processors)
 
 
 def _program(process: psutil.Process) -> str:
