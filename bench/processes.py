@@ -89,7 +89,8 @@ def separated(programs: Collection[str]) -> Iterator[str]:
         return
     this = psutil.Process()
     for process in (this, *this.children(recursive=True)):
-        _pin(process, own if process.name() in programs else others)
+        with suppress(psutil.Error):  # it has ended
+            _pin(process, own if process.name() in programs else others)
     try:
         yield f"{', '.join(programs)} on {len(own)} of {len(processors)} processors, all others on the rest"
     finally:

@@ -181,7 +181,7 @@ class AwsApi:
 
     async def stop(self) -> None:
         """End the server; all that it knew is gone."""
-        # Nothing must be saved, and when asked it waits for clients that keep their connections.
+        # Nothing must be saved.
         await self._process.kill()
 
 

@@ -171,7 +171,8 @@ def main() -> None:
     The arguments are the address to listen on, the file that grows with each change, see ``note_changes``,
     and the file of the driver's policy if it has one.
     """
-    logging.getLogger("waitress").setLevel(logging.ERROR)
+    logging.getLogger("waitress").setLevel(logging.WARNING)
+    logging.getLogger("waitress.queue").setLevel(logging.ERROR)
     # moto finds a service by the module of its class, so a class of our own cannot take its place.
     for ours, theirs in ((StrictEfs, EFSBackend), (PagedAnswers, EFSResponse)):
         for name, method in vars(ours).items():

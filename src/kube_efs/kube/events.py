@@ -1,8 +1,8 @@
 """Events, which users see in ``kubectl describe``.
 
 They are written in the background, so that nothing waits for them, and one after the other. Warnings overtake
-the others. One that fails or is slow, for example because of a webhook in its namespace, holds up no other. A
-repeated event of an object increases the count of the existing one, as in every Kubernetes component.
+the others. One that fails, for example because of a webhook in its namespace, is written again later, after
+others. A repeated event increases the count of the existing one, as in every Kubernetes component.
 
 A burst of claims needs the API server itself, and its events can follow. So while many wait, the writer
 pauses for as long as it writes, and leaves out that something began if it has also ended by then.
@@ -40,13 +40,11 @@ _REMEMBERED = 4096
 _NORMAL_WAITING_MAX = 20_000
 _WAITING_MAX = 22_500
 _FLUSH_SECONDS = 2.0
-# Most events are published only once.
-_TRY_AGAIN_SECONDS = (1.0, 5.0)
-# After this time the next one is written, too, unless there are already so many.
-_SLOW_SECONDS = 1.0
-_SLOW_MAX = 8
+# Most events are published only once. An outage of minutes must not lose them.
+_TRY_AGAIN_SECONDS = (1.0, 5.0, 30.0, 60.0, 120.0)
 # So many waiting events are a burst.
 _MANY = 50
+_PAUSE_MAX_SECONDS = 1.0
 
 
 class EventType(StrEnum):
@@ -98,8 +96,8 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
         self._component = component
         self._instance = host or component
         self._waiting = asyncio.PriorityQueue[_Turn]()
-        self._writers = asyncio.Semaphore(_SLOW_MAX)
         self._pausing = 0
+        self._is_ending = False
         self._numbers = itertools.count()
         # The numbers of waiting events by object and reason, and of those among them that have ended.
         self._begun: dict[tuple[str, str], int] = {}
@@ -113,6 +111,7 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._is_ending = True
         try:
             async with asyncio.timeout(_FLUSH_SECONDS):
                 await self._waiting.join()
@@ -132,10 +131,10 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
 
         It ends what an earlier event of the object with the reason ``ends`` has begun.
         """
-        begun = self._begun.pop((subject.uid, ends), None)
-        if begun is not None:
-            self._ended.add(begun)
-        self._put(subject, kind, reason, message)
+        if self._put(subject, kind, reason, message):
+            begun = self._begun.pop((subject.uid, ends), None)
+            if begun is not None:
+                self._ended.add(begun)
 
     def publish_once(self, subject: Subject, kind: EventType, reason: str, message: str) -> None:
         """Write it, unless this event exists or this process has written it: repetitions are not counted."""
@@ -143,33 +142,31 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
 
     def _put(
         self, subject: Subject, kind: EventType, reason: str, message: str, *, is_counted: bool = True
-    ) -> None:
+    ) -> bool:
         is_normal = kind is EventType.NORMAL
         if self._left() >= (_NORMAL_WAITING_MAX if is_normal else _WAITING_MAX):
             log.warning("event-dropped", object=subject.name, reason=reason)
-            return
+            return False
         # The name of a file in a message can have bytes that are not UTF-8.
         text = shortened(message.encode(errors="backslashreplace").decode(), _MESSAGE_MAX_CHARACTERS)
         entry = _Entry(subject, kind, reason, text, datetime.now(UTC), is_counted)
         number = next(self._numbers)
         self._begun[subject.uid, reason] = number
         self._waiting.put_nowait((is_normal, number, entry))
+        return True
 
     def _left(self) -> int:
         return self._waiting.qsize() + self._pausing
 
     async def _write_all(self) -> None:
         clock = asyncio.get_running_loop().time
-        async with asyncio.TaskGroup() as tasks:
-            while True:
-                await self._writers.acquire()
-                turn = await self._next()
-                begun = clock()
-                writing = tasks.create_task(self._write_or_log(turn))
-                await asyncio.wait([writing], timeout=_SLOW_SECONDS)
-                is_normal, _, _ = turn
-                if is_normal and self._waiting.qsize() >= _MANY:
-                    await asyncio.sleep(clock() - begun)
+        while True:
+            turn = await self._next()
+            begun = clock()
+            await self._write_or_log(turn)
+            is_normal, _, _ = turn
+            if is_normal and self._waiting.qsize() >= _MANY and not self._is_ending:
+                await asyncio.sleep(min(clock() - begun, _PAUSE_MAX_SECONDS))
 
     async def _next(self) -> _Turn:
         while True:
@@ -201,8 +198,6 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
                 event_reason=entry.reason,
                 error=str(error) if isinstance(error, KubeError) else repr(error),
             )
-        finally:
-            self._writers.release()
         self._waiting.task_done()
 
     def _try_again(self, turn: _Turn) -> None:
@@ -240,7 +235,9 @@ class EventRecorder(AbstractAsyncContextManager["EventRecorder"]):
         return 1
 
     async def _count_up(self, entry: _Entry, count: int) -> int:
-        patch = {"count": count, "lastTimestamp": entry.published.strftime("%Y-%m-%dT%H:%M:%SZ")}
+        patch: dict[str, object] = {"count": count}
+        if not entry.attempts:  # otherwise, a newer one may have been written before it
+            patch["lastTimestamp"] = entry.published.strftime("%Y-%m-%dT%H:%M:%SZ")
         with _translated(entry):
             await self._client.patch(
                 Event, _name(entry), patch, namespace=_namespace(entry), patch_type=PatchType.MERGE

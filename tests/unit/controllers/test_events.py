@@ -1,6 +1,7 @@
 """Events and annotations on the embedded API server."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,10 +15,11 @@ from lightkube.models.meta_v1 import LabelSelector, ObjectMeta
 from lightkube.resources.core_v1 import Event, PersistentVolumeClaim
 
 from kube_efs.controllers.events import ProvisioningEvents
+from kube_efs.kube import events as recording
 from kube_efs.kube.claims import ClaimStore
 from kube_efs.kube.events import EventRecorder
 from kube_efs.kube.reading import read_claim
-from kube_efs.model.claims import Claim
+from kube_efs.model.claims import Claim, ClaimUid
 from kube_efs.model.efs.directories import parse_directory
 from kube_efs.model.efs.ids import ClaimUid, FileSystemId
 from kube_efs.model.errors import KubeInvalid, KubeUnavailable, RemovalRefused
@@ -113,10 +115,12 @@ async def test_deleted_claim_is_not_an_error(
 class _Plan:
     """The parts of a plan that events contain."""
 
-    def __init__(self, claim: Claim) -> None:
+    def __init__(
+        self, claim: Claim, warnings: Sequence[str] = ("parameters.sizeLimit: has no effect",)
+    ) -> None:
         self.claim = claim
         self.place = str(LOCATION)
-        self.warnings = ("parameters.sizeLimit: has no effect",)
+        self.warnings = tuple(warnings)
 
     async def locations(self) -> tuple[Location, ...]:
         return (LOCATION,)
@@ -129,6 +133,21 @@ class _Plan:
 
     async def make(self) -> Made:
         raise NotImplementedError
+
+
+async def test_burst_of_claims_with_volumes_has_one_event_each(
+    kube: AsyncClient, told: ProvisioningEvents, claim: Claim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recording, "_FLUSH_SECONDS", 60)
+    for number in range(60):
+        told.provisioning(_Plan(replace(claim, uid=ClaimUid(str(number))), warnings=()))
+    for number in range(60):
+        told.provisioned(_Plan(replace(claim, uid=ClaimUid(str(number))), warnings=()), VOLUME)
+    async with told._recorder:
+        pass
+    reasons = Counter(event["reason"] for event in await events(kube))
+    assert reasons["ProvisioningSucceeded"] == 60
+    assert reasons["Provisioning"] == 0
 
 
 async def test_every_event_has_its_message(kube: AsyncClient, told: ProvisioningEvents, claim: Claim) -> None:

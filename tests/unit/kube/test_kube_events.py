@@ -140,14 +140,14 @@ async def test_refused_event_is_logged_and_the_next_is_written(kube: AsyncClient
     assert (line["object"], line["event_reason"]) == ("data", "Provisioning")
 
 
-@pytest.mark.parametrize(("failures", "is_written"), [(1, True), (2, True), (3, False)])
+@pytest.mark.parametrize(("failures", "is_written"), [(1, True), (5, True), (6, False)])
 async def test_failed_write_is_retried(
     client_of: ClientOf,
     monkeypatch: pytest.MonkeyPatch,
     failures: int,
     is_written: bool,
 ) -> None:
-    monkeypatch.setattr(events, "_TRY_AGAIN_SECONDS", (0, 0))
+    monkeypatch.setattr(events, "_TRY_AGAIN_SECONDS", (0,) * 5)
     written: list[Any] = []
     left = failures
 
@@ -188,28 +188,6 @@ async def test_event_that_must_be_retried_holds_up_no_other(
     assert [(line["event"], line["count"]) for line in logs] == [("events-dropped", 1)]
 
 
-async def test_slow_write_holds_up_no_other(
-    client_of: ClientOf, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
-) -> None:
-    monkeypatch.setattr(events, "_SLOW_SECONDS", 0.01)
-    monkeypatch.setattr(events, "_FLUSH_SECONDS", 0.05)
-    written: list[str] = []
-
-    async def answer(request: httpx2.Request) -> httpx2.Response:
-        if "/namespaces/slow/" in request.url.path:
-            await asyncio.Event().wait()
-        written.append(json.loads(request.content)["message"])
-        return httpx2.Response(201, content=request.content)
-
-    async def is_written() -> bool:
-        return written == ["second"]
-
-    async with client_of(answer) as client, recorder(client) as events_of:
-        events_of.publish(replace(CLAIM, namespace="slow"), EventType.NORMAL, "Provisioning", "first")
-        events_of.publish(CLAIM, EventType.NORMAL, "Provisioning", "second")
-        await eventually(is_written)
-
-
 async def publish_claims(events_of: EventRecorder, count: int) -> None:
     """Both events of so many claims; the first one is being written when the last one waits."""
     claims = [replace(CLAIM, name=f"data-{number}", uid=str(number)) for number in range(count)]
@@ -222,8 +200,9 @@ async def publish_claims(events_of: EventRecorder, count: int) -> None:
 
 @pytest.mark.parametrize(("claims", "left_out"), [(20, 0), (100, 99)])
 async def test_burst_leaves_out_the_beginning_of_what_has_ended(
-    client_of: ClientOf, claims: int, left_out: int
+    client_of: ClientOf, monkeypatch: pytest.MonkeyPatch, claims: int, left_out: int
 ) -> None:
+    monkeypatch.setattr(events, "_FLUSH_SECONDS", 60)
     written: list[Any] = []
 
     async def answer(request: httpx2.Request) -> httpx2.Response:
@@ -236,6 +215,26 @@ async def test_burst_leaves_out_the_beginning_of_what_has_ended(
     reasons = [event["reason"] for event in written]
     assert reasons.count("Succeeded") == claims
     assert claims - reasons.count("Provisioning") == left_out
+    assert not events_of._begun
+    assert not events_of._ended
+
+
+async def test_event_is_not_left_out_if_its_end_was_dropped(
+    client_of: ClientOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "_FLUSH_SECONDS", 60)
+    monkeypatch.setattr(events, "_NORMAL_WAITING_MAX", 150)
+    claims = set[str]()
+
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        claims.add(json.loads(request.content)["involvedObject"]["name"])
+        return httpx2.Response(201, content=request.content)
+
+    with capture_logs() as logs:
+        async with client_of(answer) as client, recorder(client) as events_of:
+            await publish_claims(events_of, 100)
+    assert {line["event"] for line in logs} == {"event-dropped"}
+    assert len(claims) == 100
 
 
 async def test_writer_pauses_in_a_burst_for_as_long_as_it_writes(
