@@ -19,7 +19,7 @@ from kube_efs.kube import events as recording
 from kube_efs.kube.claims import ClaimStore
 from kube_efs.kube.events import EventRecorder
 from kube_efs.kube.reading import read_claim
-from kube_efs.model.claims import Claim, ClaimUid
+from kube_efs.model.claims import Claim
 from kube_efs.model.efs.directories import parse_directory
 from kube_efs.model.efs.ids import ClaimUid, FileSystemId
 from kube_efs.model.errors import KubeInvalid, KubeUnavailable, RemovalRefused
