@@ -151,7 +151,7 @@ class _Burst:
 
 async def _burst(cluster: EmbeddedCluster, classes: list[str], size: int) -> _Burst:
     limit, costs_of_limit = await _limit(cluster.client, size)
-    earlier = await _events_written(cluster)
+    earlier, _ = await _events_written(cluster)
     async with _followed(cluster.client, classes) as volumes:
         before, used, begun = await _seconds_in_aws(cluster), cpu_by_program(), time.monotonic()
         async with Load.of(cluster.client) as load:
@@ -159,8 +159,8 @@ async def _burst(cluster: EmbeddedCluster, classes: list[str], size: int) -> _Bu
             timings = await load.run(wanted, patience_seconds=_PATIENCE_SECONDS)
         costs = cpu_by_program() - used
         # They follow the claims, and are a part of their cost. The next limit is measured without them.
-        events = await _events_written(cluster) - earlier
-        with_events, written = cpu_by_program() - used, time.monotonic() - begun
+        events, written = await _events_written(cluster)
+        with_events = cpu_by_program() - used
     return _Burst(
         limit=limit,
         costs_of_limit=costs_of_limit,
@@ -169,8 +169,8 @@ async def _burst(cluster: EmbeddedCluster, classes: list[str], size: int) -> _Bu
         bound=_all_bound(timings),
         costs=costs,
         with_events=with_events,
-        written=written,
-        events=events,
+        written=written - begun,
+        events=events - earlier,
         in_aws=(await _seconds_in_aws(cluster) - before) / size,
     )
 
@@ -222,17 +222,17 @@ def _figures(bursts: list[_Burst], processors: str) -> Iterator[Figure | Curve]:
         yield from _shape(one.bound, one.made)
 
 
-async def _events_written(cluster: EmbeddedCluster) -> int:
-    """The number of events that the controller has written since its start, when it is not going to grow."""
-    before = -1.0
+async def _events_written(cluster: EmbeddedCluster) -> tuple[int, float]:
+    """The number of events that the controller has written since its start, and when it ceased to grow."""
+    before, last = -1.0, time.monotonic()
     async with asyncio.timeout(_PATIENCE_SECONDS):
         while True:
             written = await steps.metric(
                 cluster.controller, 'kube_efs_api_requests_total{code="201",resource="events"'
             )
             if written == before:
-                return int(written)
-            before = written
+                return int(written), last
+            before, last = written, time.monotonic()
             await asyncio.sleep(_EVENTS_SECONDS)
 
 
