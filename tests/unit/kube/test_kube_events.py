@@ -167,9 +167,10 @@ async def test_failed_write_is_retried(
 
 
 async def test_event_that_must_be_retried_holds_up_no_other(
-    client_of: ClientOf, monkeypatch: pytest.MonkeyPatch
+    client_of: ClientOf, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
 ) -> None:
     monkeypatch.setattr(events, "_TRY_AGAIN_SECONDS", (3600, 3600))
+    monkeypatch.setattr(events, "_FLUSH_SECONDS", 0)
     written: list[str] = []
 
     async def answer(request: httpx2.Request) -> httpx2.Response:
@@ -178,12 +179,15 @@ async def test_event_that_must_be_retried_holds_up_no_other(
         written.append(json.loads(request.content)["message"])
         return httpx2.Response(201, content=request.content)
 
+    async def is_written() -> bool:
+        return bool(written)
+
     with capture_logs() as logs:
         async with client_of(answer) as client, recorder(client) as events_of:
             broken = replace(CLAIM, namespace="broken")
             events_of.publish(broken, EventType.WARNING, "ProvisioningFailed", "first")
             events_of.publish(CLAIM, EventType.WARNING, "ProvisioningFailed", "second")
-            monkeypatch.setattr(events, "_FLUSH_SECONDS", 0.05)
+            await eventually(is_written)
     assert written == ["second"]
     assert [(line["event"], line["count"]) for line in logs] == [("events-dropped", 1)]
 
@@ -241,6 +245,7 @@ async def test_writer_pauses_in_a_burst_for_as_long_as_it_writes(
     client_of: ClientOf, monkeypatch: pytest.MonkeyPatch, eventually: Eventually
 ) -> None:
     monkeypatch.setattr(events, "_FLUSH_SECONDS", 0)
+    monkeypatch.setattr(events, "_PAUSE_MAX_SECONDS", 3600)
     clock = asyncio.get_running_loop().time
     moments: list[tuple[float, float]] = []
 
