@@ -20,8 +20,9 @@ log, because stunnel reports it nowhere else. The results are:
   reason.
 * stunnel logs no result for seconds, perhaps because the disk is full. If it listens on all ports, and some
   are new, it has loaded the file. If someone has removed the log, no new ports are needed: no later attempt
-  would show a result, and each one resets connections. Otherwise this counts as a refusal. If the load was a
-  test whether stunnel hangs, the keeper ends it.
+  would show a result, and each one resets connections. Otherwise, while stunnel works, the keeper waits
+  longer: on a node without free processors, a load of 20 ms takes many seconds. A stunnel that does not work
+  hangs, which counts as a refusal. If the load was a test whether it hangs, the keeper ends it.
 
 Unless all services listen, the keeper leaves out the service that stunnel names, or all if it names none, and
 loads the others. It retries the services that it left out later.
@@ -67,6 +68,7 @@ from kube_efs.tunnels.stunnel.process import StunnelProcess
 log = structlog.get_logger()
 
 _LOAD_SECONDS = 5.0
+_LONGEST_LOAD_SECONDS = 30.0
 _LOG_POLL_SECONDS = 0.005
 # A reload resets connections that stunnel has not accepted yet, and a caller that just received a port
 # connects now. The pause also combines loads: of many calls at the same time, the first one causes one load,
@@ -304,6 +306,25 @@ class StunnelKeeper:
     async def _await_outcome(
         self, process: StunnelProcess, monitor: LoadMonitor, ports: Collection[int]
     ) -> Outcome:
+        end = asyncio.get_running_loop().time() + _LONGEST_LOAD_SECONDS
+        activity = process.activity()
+        while (outcome := await self._read_outcome(process, monitor)) is None:
+            listening = await asyncio.to_thread(listening_ports, process.pid)
+            has_new = not self._loaded.ports.issuperset(ports)
+            if set(listening).issuperset(ports) and (has_new or not self._log_path.exists()):
+                log.warning("stunnel-log-not-written", pid=process.pid, path=str(self._log_path))
+                # Ports that it had before do not show that it does not hang.
+                monitor.outcome = Loaded() if has_new else None
+                return Loaded()
+            before, activity = activity, process.activity()
+            if not activity.has_worked_since(before):
+                return Unloadable(reason=f"stunnel has done nothing for {_LOAD_SECONDS:g} s")
+            if asyncio.get_running_loop().time() >= end:
+                return Unloadable(reason=f"stunnel did not confirm it within {_LONGEST_LOAD_SECONDS:g} s")
+        return outcome
+
+    async def _read_outcome(self, process: StunnelProcess, monitor: LoadMonitor) -> Outcome | None:
+        """The result of the load in the log; None if there is none for seconds."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_LOAD_SECONDS):
                 while True:
@@ -312,14 +333,7 @@ class StunnelKeeper:
                     if monitor.outcome or ended:
                         return monitor.outcome or monitor.ended()
                     await asyncio.sleep(_LOG_POLL_SECONDS)
-        listening = await asyncio.to_thread(listening_ports, process.pid)
-        has_new = not self._loaded.ports.issuperset(ports)
-        if set(listening).issuperset(ports) and (has_new or not self._log_path.exists()):
-            log.warning("stunnel-log-not-written", pid=process.pid, path=str(self._log_path))
-            # Ports that it had before do not show that it does not hang.
-            monitor.outcome = Loaded() if has_new else None
-            return Loaded()
-        return Unloadable(reason=f"stunnel did not confirm it within {_LOAD_SECONDS:g} s")
+        return None
 
     async def _find_culprits(
         self, outcome: Outcome, services: Collection[TunnelService]

@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
@@ -16,7 +17,7 @@ from kube_efs.tunnels.detached_process import DetachedProcess, running_commands
 log = structlog.get_logger()
 
 USUAL_PATHS = (Path("/usr/local/bin/stunnel"), Path("/usr/bin/stunnel"))
-_RELOADABLE_SECONDS = 2.0
+_RELOADABLE_SECONDS = 30.0
 _POLL_SECONDS: Final = 0.005
 
 
@@ -32,6 +33,21 @@ def find_stunnel(configured: Path | None, usual: Sequence[Path] = USUAL_PATHS) -
         value=str(tried),
         remedy="install stunnel, or set STUNNEL_PATH to its path",
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """The CPU time of a process in clock ticks, and whether it runs or waits for a processor or a disk.
+
+    Only of the main thread: it reads the configuration, and the other threads serve connections.
+    """
+
+    ticks: int
+    runs: bool
+
+    def has_worked_since(self, earlier: Self) -> bool:
+        """Whether it is slow and not hanging: it got CPU time, or would use it now."""
+        return self.runs or self.ticks > earlier.ticks
 
 
 class StunnelProcess(DetachedProcess):
@@ -62,6 +78,15 @@ class StunnelProcess(DetachedProcess):
                 # The kernel reports no event for this.
                 while not (self.ended.is_set() or _handles(self.pid, signal.SIGHUP)):  # noqa: ASYNC110
                     await asyncio.sleep(_POLL_SECONDS)
+
+    def activity(self) -> Activity:
+        """What the process has done until now (proc(5), ``stat`` of a thread); nothing after its end."""
+        with suppress(OSError):
+            text = Path(f"/proc/{self.pid}/task/{self.pid}/stat").read_text(errors="replace")
+            # The name of the program, in brackets, may contain spaces and brackets.
+            fields = text.rpartition(")")[2].split()
+            return Activity(ticks=int(fields[11]) + int(fields[12]), runs=fields[0] in "RD")
+        return Activity(ticks=0, runs=False)
 
     def reload(self) -> None:
         """Make it read its configuration again; open connections stay."""
