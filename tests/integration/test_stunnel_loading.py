@@ -47,6 +47,7 @@ async def kept(
         asyncio.Semaphore(1),
         on_change=lambda: None,
     )
+    assert options.ca_file
     service = TunnelService(
         name=FS,
         file_system_id=FS,
