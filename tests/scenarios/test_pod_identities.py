@@ -123,6 +123,15 @@ async def list_root(port: int) -> bool:
         return await client.wait() == 0
 
 
+async def listed(port: int) -> None:
+    """Wait until a client may list the root directory.
+
+    A restarted agent reloads stunnel, also for a new certificate. That resets connections that stunnel has not
+    accepted yet. A mount would connect again.
+    """
+    await steps.eventually(lambda: list_root(port), what="a client lists the root directory")
+
+
 # --- scenarios
 
 
@@ -181,7 +190,7 @@ async def test_certificate_is_renewed_with_tokens_of_the_pod_also_after_a_restar
     assert mount_of(cluster, uid, volume) == mount
     [again] = await held_tunnels(cluster, [1])
     assert again.port == tunnel.port
-    assert await list_root(tunnel.port)
+    await listed(tunnel.port)
 
     # After the next restart STS refuses: the pod gets an event, and the mount continues.
     roles.distrust(WRITER)
@@ -190,7 +199,7 @@ async def test_certificate_is_renewed_with_tokens_of_the_pod_also_after_a_restar
     told = await failed_mount(cluster, space, "one", remedy)
     assert f"code = PermissionDenied desc = service account {space}/writer: " in told
     assert mount_of(cluster, uid, volume) == mount
-    assert await list_root(tunnel.port)
+    await listed(tunnel.port)
 
     before = roles.sessions[WRITER]
     roles.trust(WRITER, space, "writer")
