@@ -21,7 +21,7 @@ from kube_efs.model.csi.mount_options import plan_mount
 from kube_efs.model.csi.volume_attributes import parse_attributes
 from kube_efs.model.csi.volume_handles import parse_volume_handle
 from kube_efs.model.efs.ids import Region
-from kube_efs.model.errors import AwsDenied, MountFailed, TunnelNotReady
+from kube_efs.model.errors import KubeEfsError, MountFailed, TunnelNotReady
 from kube_efs.mounts.table import MountTable
 from kube_efs.tunnels.api.client import TunnelOnDemand
 from kube_efs.tunnels.reservations import Holder, TunnelSpec
@@ -51,7 +51,8 @@ class World:
     most_at_once: Counter[str] = field(default_factory=Counter)
     failure: Exception | None = None
     # Which identities have no credentials, and which connections EFS refuses.
-    lacks_credentials: bool = False
+    # Why there is no tunnel with an identity.
+    identity_failure: KubeEfsError | None = None
     refuses: Callable[[TunnelSpec], bool] = lambda _: False
     client: AsyncClient | None = None
     pod_tokens: list[str] = field(default_factory=list)
@@ -134,8 +135,8 @@ class World:
 
     async def ensure(self, spec: TunnelSpec, holder: Holder) -> int:
         await no_pause()
-        if self.lacks_credentials and spec.iam:
-            raise AwsDenied("has no credentials", field="instance role")
+        if self.identity_failure and spec.iam:
+            raise self.identity_failure
         if self.chance():
             raise TunnelNotReady("is not there in time", field="tunnel", value=spec.name)
         self.holders_by_spec.setdefault(spec, set()).add(holder)

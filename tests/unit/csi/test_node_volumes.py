@@ -21,7 +21,7 @@ from kube_efs.csi.statistics import Statistics
 from kube_efs.csi.target import make_target
 from kube_efs.model.csi.errors import VolumeInUse
 from kube_efs.model.efs.ids import FileSystemId
-from kube_efs.model.errors import KubeEfsError, MountFailed, MountUnfinished
+from kube_efs.model.errors import AwsDenied, KubeEfsError, MountFailed, MountUnfinished, TunnelNotReady
 from kube_efs.tunnels.reservations import Holder, TunnelSpec
 
 Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
@@ -376,19 +376,22 @@ def _has_none(spec: TunnelSpec) -> bool:
     return spec.iam is None
 
 
+NO_CREDENTIALS = AwsDenied("has no credentials", field="instance role")
+
+
 @pytest.mark.parametrize(
-    ("lacks_credentials", "refuses", "is_signed"),
+    ("failure", "refuses", "is_signed"),
     [
-        pytest.param(False, lambda _: False, True, id="every client is allowed"),
-        pytest.param(False, _has_none, True, id="only identities are allowed"),
-        pytest.param(False, _has_identity, False, id="this identity is denied"),
-        pytest.param(True, lambda _: False, False, id="without credentials"),
+        pytest.param(None, lambda _: False, True, id="every client is allowed"),
+        pytest.param(None, _has_none, True, id="only identities are allowed"),
+        pytest.param(None, _has_identity, False, id="this identity is denied"),
+        pytest.param(NO_CREDENTIALS, lambda _: False, False, id="without credentials"),
     ],
 )
 async def test_optional_identity_is_used_where_it_works(
-    world: World, lacks_credentials: bool, refuses: Callable[[TunnelSpec], bool], is_signed: bool
+    world: World, failure: KubeEfsError | None, refuses: Callable[[TunnelSpec], bool], is_signed: bool
 ) -> None:
-    world.lacks_credentials, world.refuses = lacks_credentials, refuses
+    world.identity_failure, world.refuses = failure, refuses
     wanted = world.wanted("one", one_pod=False, flags=("tls", "iam=auto"))
     await publish(world.volumes(), wanted)
     (spec,) = (spec for spec, holders in world.holders_by_spec.items() if holders)
@@ -399,8 +402,16 @@ async def test_optional_identity_is_used_where_it_works(
     assert [len(holders) for holders in world.holders_by_spec.values() if holders] == [1]
 
 
+async def test_slow_tunnel_does_not_lead_to_a_mount_without_identity(world: World) -> None:
+    wanted = world.wanted("one", flags=("tls", "iam=auto"))
+    world.identity_failure = TunnelNotReady("is not there in time", field="tunnel")
+    with pytest.raises(TunnelNotReady):
+        await publish(world.volumes(), wanted)
+    assert (world.mounted, world.holders) == ({}, set())
+
+
 async def test_both_reasons_are_reported_if_no_identity_works(world: World) -> None:
-    world.lacks_credentials, world.refuses = True, _has_none
+    world.identity_failure, world.refuses = NO_CREDENTIALS, _has_none
     wanted = world.wanted("one", flags=("tls", "iam=auto"))
     with pytest.raises(MountFailed) as caught:
         await publish(world.volumes(), wanted)
