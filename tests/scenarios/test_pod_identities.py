@@ -126,8 +126,8 @@ async def list_root(port: int) -> bool:
 async def listed(port: int) -> None:
     """Wait until a client may list the root directory.
 
-    A restarted agent reloads stunnel, also for a new certificate. That resets connections that stunnel has not
-    accepted yet. A mount would connect again.
+    A restarted agent reloads stunnel, also for a new certificate. That resets connections that stunnel has
+    not accepted yet. A mount would connect again.
     """
     await steps.eventually(lambda: list_root(port), what="a client lists the root directory")
 
