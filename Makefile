@@ -37,6 +37,9 @@ LOCK := $(BIN)/uv pip compile --constraint constraints.txt --python-version 3.13
 # How many nodes `make kubelet` runs at a time. Each has one processor.
 NODES := $(shell echo $$(( $(CORES) < 4 ? $(CORES) : 4 )))
 
+# What `make kubelet` builds for its tests; without the storage suite, they do not need its programs.
+PROGRAMS := control-plane storage-suite
+
 # Which tests of `make kernel`, `make kubelet` and `make newcomer`, in pytest's words for -k; all by default.
 SCENARIOS :=
 # Runs of the simulation: how many, from which seed on, in how many processes; or one seed to show; or with a fault
@@ -61,7 +64,7 @@ BASE :=
 ARCH :=
 IMAGE :=
 
-.PHONY: help setup programs demo up test newcomer pythons test-lab scenarios check conformance kernel kubelet simulate soak chaos lint format settings monitoring forms krew lock release pictures proto image \
+.PHONY: help setup programs demo up test newcomer pythons test-lab scenarios check conformance openshift kernel kubelet simulate soak chaos lint format settings monitoring forms krew lock release pictures proto image \
   image-check scan bench clean
 
 help: ## List the targets
@@ -96,10 +99,10 @@ check: ## Run everything that CI runs (needs root; about an hour on two cores, t
 	$(MAKE) image-check
 	$(MAKE) scan SCAN_OPTIONS=--if-reachable
 	$(MAKE) kernel SCENARIOS='not relay or crashes or network'
-	$(MAKE) kubelet SCENARIOS='test_storage_suite or test_volumes or test_faults'
+	$(MAKE) kubelet SCENARIOS='test_volumes or test_faults' PROGRAMS=control-plane
 	$(MAKE) soak SOAK_SECONDS=30
 	$(MAKE) chaos CHAOS_SECONDS=60
-	$(MAKE) simulate SEEDS=400
+	$(MAKE) simulate SEEDS=200
 	$(MAKE) conformance
 	@# The control plane of conformance has run the other scenarios.
 	$(MAKE) scenarios LARGE='tests/scenarios/test_operator_pods.py tests/docs tests/integration'
@@ -107,11 +110,15 @@ check: ## Run everything that CI runs (needs root; about an hour on two cores, t
 	$(MAKE) pythons VERSIONS=3.13
 	$(MAKE) test EXAMPLES=thorough
 
-conformance: setup ## Build a Kubernetes control plane (once, twenty minutes), then run the tests on it
+conformance: setup ## Build a Kubernetes control plane (once, a quarter of an hour), then run the tests on it
 	@scripts/install-programs tests
-	tests/conformance/tools/build
+	tests/conformance/tools/build control-plane csi snapshots
 	$(PYTEST) --numprocesses=$(PLANES) --cluster real tests/scenarios tests/conformance \
 	  --ignore tests/scenarios/test_operator_pods.py
+
+openshift: setup ## Build the tools of OLM and OpenShift (once, seven minutes), then check the bundle and the pods with them
+	tests/conformance/tools/build operators openshift
+	$(PYTEST) tests/openshift
 
 kernel: setup ## Run the processes of a node on a separate kernel, with real NFS mounts and faults (needs root)
 	@scripts/install-programs kernel
@@ -119,7 +126,7 @@ kernel: setup ## Run the processes of a node on a separate kernel, with real NFS
 
 kubelet: setup ## Run volumes of our image on a real kubelet with containerd, on a separate kernel (needs root)
 	@scripts/install-programs kubelet
-	tests/conformance/tools/build
+	tests/conformance/tools/build $(PROGRAMS)
 	$(PYTEST) --numprocesses=$(NODES) --timeout=3000 tests/kubelet -k '$(SCENARIOS)'
 
 up: setup ## Start an embedded cluster and EFS on this machine, until Ctrl-C (needs root)
