@@ -213,7 +213,10 @@ class TunnelAgent:
         return self._statuses.compute(self._plan.tunnels, self._data_planes.report, seen)
 
     def liveness(self) -> Health:
-        """Failing when a loop is stuck; the restart of the agent that follows affects no data plane."""
+        """Failing when a loop is stuck.
+
+        After five minutes, the kubelet restarts the container, and with it the data planes.
+        """
         return combine(*(heartbeat.health() for heartbeat in self._heartbeats))
 
     def readiness(self) -> Health:

@@ -172,6 +172,15 @@ def test_process_has_five_minutes_to_start(workload: str, command: str, settings
     assert starting["periodSeconds"] * starting["failureThreshold"] == 300
 
 
+@pytest.mark.parametrize("platform", Platform)
+def test_slow_tunnel_agent_is_not_restarted_for_five_minutes(platform: Platform) -> None:
+    """A restart of its container ends the data planes, and with them all connections of the node's mounts."""
+    [container] = _workload(platform, NAMES.tunnel)["containers"]
+    probe = container["livenessProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] >= 300
+    assert probe["timeoutSeconds"] >= 30
+
+
 @pytest.mark.parametrize("csi", [False, True], ids=["without", "csi"])
 @pytest.mark.parametrize("workload", [NAMES.controller, NAMES.tunnel], ids=["controller", "tunnel"])
 @pytest.mark.parametrize("platform", Platform)
