@@ -1,7 +1,10 @@
 """A stunnel that is slow to read its configuration is waited for; one that hangs is not."""
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -14,31 +17,30 @@ from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.stunnel import keeper
 from kube_efs.tunnels.stunnel.keeper import StunnelKeeper
 from kube_efs.tunnels.stunnel.log import ConnectionLog
+from kube_efs.tunnels.stunnel.process import Activity, StunnelProcess
 
 STUNNEL = Path("/usr/bin/stunnel")
 
 pytestmark = pytest.mark.skipif(not STUNNEL.exists(), reason="stunnel is not installed")
 
-# Each uses far more CPU time than the keeper waits for a sign of life in these tests.
+# It works far longer than the keeper waits for a stunnel that does nothing.
 SLOW = f'n=0; while [ $n -lt 1000000 ]; do n=$((n+1)); done; exec {STUNNEL} "$@"'
 ENDLESS = "while :; do :; done"
 HANGING = "exec sleep 3600"
 
 
-@pytest.fixture
-def program(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    path = tmp_path / "stunnel"
-    path.write_text(f"#!/bin/sh\n{request.param}\n")
-    path.chmod(0o755)
-    return path
+@pytest.fixture(autouse=True)
+def short_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The keeper gives up a stunnel that does nothing for 0.2 s."""
+    monkeypatch.setattr(keeper, "_LOOK_SECONDS", 0.04)
 
 
-@pytest.fixture
-async def kept(
-    program: Path, options: TunnelOptions, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[StunnelKeeper]:
-    """A keeper that loads one service and waits 0.2 s for a sign of life."""
-    monkeypatch.setattr(keeper, "_LOAD_SECONDS", 0.2)
+@asynccontextmanager
+async def keeping(options: TunnelOptions, script: str) -> AsyncIterator[StunnelKeeper]:
+    """A keeper that loads one service, with this script as its stunnel."""
+    program = options.conf_path.with_name("stunnel")
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
     kept = StunnelKeeper(
         program,
         options,
@@ -58,27 +60,63 @@ async def kept(
     )
     kept.set_services([service])
     running = asyncio.create_task(kept.run())
-    yield kept
-    running.cancel()
-    await kept.stop()
+    try:
+        yield kept
+    finally:
+        running.cancel()
+        await kept.stop()
 
 
-@pytest.mark.parametrize("program", [SLOW], indirect=True)
-async def test_slow_stunnel_is_waited_for(kept: StunnelKeeper) -> None:
-    await eventually(lambda: kept.report.loaded or kept.report.left_out, "a result")
-    assert kept.report.left_out == {}
+async def test_slow_stunnel_is_waited_for(options: TunnelOptions, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeper, "_MOST_LOOKS", 10_000)
+    async with keeping(options, SLOW) as kept:
+        await eventually(lambda: kept.report.loaded or kept.report.left_out, "a result")
+        assert kept.report.left_out == {}
 
 
-@pytest.mark.parametrize("program", [HANGING], indirect=True)
-async def test_hanging_stunnel_is_not_waited_for(kept: StunnelKeeper) -> None:
-    await eventually(lambda: kept.report.left_out, "the end of the wait")
-    assert "has done nothing for 0.2 s" in str(kept.report.left_out[FS])
+@pytest.mark.parametrize(
+    ("script", "seconds"),
+    [
+        pytest.param(HANGING, "0.2", id="that does nothing"),
+        pytest.param(ENDLESS, "1.2", id="that never ends reading"),
+    ],
+)
+async def test_stunnel_is_not_waited_for_longer(options: TunnelOptions, script: str, seconds: str) -> None:
+    async with keeping(options, script) as kept:
+        await eventually(lambda: kept.report.left_out, "the end of the wait")
+        assert f"stunnel did not confirm it within {seconds} s" in str(kept.report.left_out[FS])
 
 
-@pytest.mark.parametrize("program", [ENDLESS], indirect=True)
-async def test_stunnel_that_never_ends_reading_is_not_waited_for_longer(
-    kept: StunnelKeeper, monkeypatch: pytest.MonkeyPatch
+async def test_stunnel_without_a_processor_is_not_replaced(
+    options: TunnelOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keeper, "_LONGEST_LOAD_SECONDS", 0.5)
-    await eventually(lambda: kept.report.left_out, "the end of the wait")
-    assert "within 0.5 s" in str(kept.report.left_out[FS])
+    looks = 0
+
+    def waits_for_a_processor(_: StunnelProcess) -> Activity:
+        nonlocal looks
+        looks += 1
+        return Activity(ticks=1, runs=True)
+
+    async with keeping(options, f'exec {STUNNEL} "$@"') as kept:
+        await eventually(lambda: kept.report.loaded, "the first load")
+        pid = kept.report.pid
+        assert pid
+        os.kill(pid, signal.SIGSTOP)
+        monkeypatch.setattr(StunnelProcess, "activity", waits_for_a_processor)
+        kept.reload_or_replace()
+        await eventually(lambda: looks > 2 * keeper._IDLE_LOOKS, "more looks than one that hangs gets")
+        os.kill(pid, signal.SIGCONT)
+        await eventually(lambda: kept._monitor is None, "the result")
+        assert (kept.report.pid, kept.report.left_out) == (pid, {})
+
+
+@pytest.mark.parametrize(
+    ("later", "has_worked"),
+    [
+        pytest.param(Activity(ticks=7, runs=False), False, id="sleeps"),
+        pytest.param(Activity(ticks=8, runs=False), True, id="has used a processor"),
+        pytest.param(Activity(ticks=7, runs=True), True, id="waits for a processor"),
+    ],
+)
+def test_process_has_worked_if_it_used_or_awaits_a_processor(later: Activity, has_worked: bool) -> None:
+    assert later.has_worked_since(Activity(ticks=7, runs=False)) is has_worked

@@ -49,9 +49,10 @@ async def sixty_volumes_continue_when_agent_and_stunnel_are_killed(machine: Mach
             await _write(targets, "with-the-next-two")
             written = time.monotonic() - began
         assert await _holders(node) == holders
-        loads, served = _read_last_start(node.tunnel.log_file)
+        starts, loads, served = _read_last_agent(node.tunnel.log_file)
         machine.tell(served_seconds=served, written_seconds=written, worker_waited_seconds=work.longest)
-        # Each stunnel has loaded all its tunnels at once.
+        # Each stunnel was started once, and has loaded all its tunnels at once.
+        assert starts == len(loads)
         assert loads == [("stunnel-1.conf", _ACCESS_POINTS + 1), ("stunnel.conf", 1)]
     for directory in volumes:
         for name in ("without-the-agent", "with-the-next-one", "with-the-next-two"):
@@ -92,10 +93,18 @@ async def _write(targets: Collection[Path], name: str) -> None:
     await run("sh", "-c", f"{each} wait", seconds=_WRITTEN_SECONDS)
 
 
-def _read_last_start(log_file: Path) -> tuple[list[tuple[str, int]], float]:
-    """Each load of the last agent, with its number of tunnels, and the seconds until the end of the last."""
+def _read_last_agent(log_file: Path) -> tuple[int, list[tuple[str, int]], float]:
+    """The starts of stunnels by the last agent, their loads, and the seconds until the end of the last load.
+
+    A load has the name of the configuration and the number of its tunnels.
+    """
     entries = [json.loads(line) for line in log_file.read_text().splitlines() if line.startswith("{")]
-    started = max(number for number, one in enumerate(entries) if one["event"] == "tunnel-agent-started")
-    loads = [one for one in entries[started:] if one["event"] == "stunnel-configured"]
-    began, ended = (datetime.fromisoformat(one["timestamp"]) for one in (entries[started], loads[-1]))
-    return sorted((one["configuration"], one["tunnels"]) for one in loads), (ended - began).total_seconds()
+    number = max(number for number, one in enumerate(entries) if one["event"] == "tunnel-agent-started")
+    entries = entries[number:]
+    loads = [one for one in entries if one["event"] == "stunnel-configured"]
+    began, ended = (datetime.fromisoformat(one["timestamp"]) for one in (entries[0], loads[-1]))
+    return (
+        sum(one["event"] == "stunnel-started" for one in entries),
+        sorted((one["configuration"], one["tunnels"]) for one in loads),
+        (ended - began).total_seconds(),
+    )

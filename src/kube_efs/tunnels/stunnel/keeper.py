@@ -67,8 +67,11 @@ from kube_efs.tunnels.stunnel.process import StunnelProcess
 
 log = structlog.get_logger()
 
-_LOAD_SECONDS = 5.0
-_LONGEST_LOAD_SECONDS = 30.0
+# How often the keeper looks what stunnel does while its log has no result, and after how many looks it gives
+# up: if stunnel did nothing in any of the last ones, or at all.
+_LOOK_SECONDS = 1.0
+_IDLE_LOOKS = 5
+_MOST_LOOKS = 30
 _LOG_POLL_SECONDS = 0.005
 # A reload resets connections that stunnel has not accepted yet, and a caller that just received a port
 # connects now. The pause also combines loads: of many calls at the same time, the first one causes one load,
@@ -306,27 +309,28 @@ class StunnelKeeper:
     async def _await_outcome(
         self, process: StunnelProcess, monitor: LoadMonitor, ports: Collection[int]
     ) -> Outcome:
-        end = asyncio.get_running_loop().time() + _LONGEST_LOAD_SECONDS
-        activity = process.activity()
-        while (outcome := await self._read_outcome(process, monitor)) is None:
-            listening = await asyncio.to_thread(listening_ports, process.pid)
-            has_new = not self._loaded.ports.issuperset(ports)
-            if set(listening).issuperset(ports) and (has_new or not self._log_path.exists()):
-                log.warning("stunnel-log-not-written", pid=process.pid, path=str(self._log_path))
-                # Ports that it had before do not show that it does not hang.
-                monitor.outcome = Loaded() if has_new else None
-                return Loaded()
+        activity, idle_looks = process.activity(), 0
+        for look in range(1, _MOST_LOOKS + 1):
+            if outcome := await self._read_outcome(process, monitor):
+                return outcome
+            if look >= _IDLE_LOOKS:
+                listening = await asyncio.to_thread(listening_ports, process.pid)
+                has_new = not self._loaded.ports.issuperset(ports)
+                if set(listening).issuperset(ports) and (has_new or not self._log_path.exists()):
+                    log.warning("stunnel-log-not-written", pid=process.pid, path=str(self._log_path))
+                    # Ports that it had before do not show that it does not hang.
+                    monitor.outcome = Loaded() if has_new else None
+                    return Loaded()
             before, activity = activity, process.activity()
-            if not activity.has_worked_since(before):
-                return Unloadable(reason=f"stunnel has done nothing for {_LOAD_SECONDS:g} s")
-            if asyncio.get_running_loop().time() >= end:
-                return Unloadable(reason=f"stunnel did not confirm it within {_LONGEST_LOAD_SECONDS:g} s")
-        return outcome
+            idle_looks = 0 if activity.has_worked_since(before) else idle_looks + 1
+            if idle_looks == _IDLE_LOOKS:
+                break
+        return Unloadable(reason=f"stunnel did not confirm it within {look * _LOOK_SECONDS:g} s")
 
     async def _read_outcome(self, process: StunnelProcess, monitor: LoadMonitor) -> Outcome | None:
-        """The result of the load in the log; None if there is none for seconds."""
+        """The result of the load in the log, or the end of stunnel; None if there is none for a second."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(_LOAD_SECONDS):
+            async with asyncio.timeout(_LOOK_SECONDS):
                 while True:
                     ended = process.ended.is_set()
                     self.read_log()

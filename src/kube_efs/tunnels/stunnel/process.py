@@ -69,7 +69,7 @@ class StunnelProcess(DetachedProcess):
         return process
 
     async def wait_until_reloadable(self) -> None:
-        """Wait until it handles SIGHUP, which ends it before; for some seconds at most, or until it ends.
+        """Wait until it handles SIGHUP, which ends it before; for half a minute at most, or until it ends.
 
         stunnel 5.68 handles the signal only some milliseconds after it has begun to listen.
         """
