@@ -197,9 +197,14 @@ class TlsFront:
 
     async def stop(self) -> None:
         """Stop listening and cut every connection."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        server, self._server = self._server, None
+        if server is not None:
+            # asyncio gives an accepted connection its transport one step later. On a closed server, that
+            # fails and leaves the connection open. So it accepts no more first.
+            for listener in server.sockets:
+                asyncio.get_running_loop().remove_reader(listener.fileno())
+            await asyncio.sleep(0)
+            server.close()
         for connection in self._connections:
             connection.cancel()
         await asyncio.gather(*self._connections, return_exceptions=True)
