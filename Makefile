@@ -107,7 +107,6 @@ check: ## Run everything that CI runs (needs root; about an hour on two cores, t
 	@# The control plane of conformance has run the other scenarios.
 	$(MAKE) scenarios LARGE='tests/scenarios/test_operator_pods.py tests/docs tests/integration'
 	$(MAKE) test-lab
-	$(MAKE) pythons VERSIONS=3.13
 	$(MAKE) test EXAMPLES=thorough
 
 conformance: setup ## Build a Kubernetes control plane (once, a quarter of an hour), then run the tests on it
