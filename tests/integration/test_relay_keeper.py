@@ -38,13 +38,14 @@ from tests.integration.tunnel_node import (
 
 from kube_efs.doctor.gathering.attempts import Attempts
 from kube_efs.doctor.gathering.node import NodeCheckOptions, gather_node
+from kube_efs.model.errors import RelayUnavailable
 from kube_efs.telemetry.health import Heartbeat
 from kube_efs.telemetry.metrics import TunnelMetrics
 from kube_efs.tunnels.data_plane import STUNNEL, DataPlaneChoice, DataPlaneName, TunnelService
 from kube_efs.tunnels.detached_process import running_commands
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.relay import keeper as relay_keeper
-from kube_efs.tunnels.relay.control import RelayState
+from kube_efs.tunnels.relay.control import RelayControl, RelayState
 from kube_efs.tunnels.relay.keeper import RelayKeeper
 from kube_efs.tunnels.sockets.ports import listening_ports
 from kube_efs.tunnels.status import TunnelState
@@ -198,6 +199,25 @@ async def test_predecessor_keeps_its_connections_and_is_reported(
             assert following.report.leaving == (first.pid,)
 
 
+async def test_relay_that_answers_late_keeps_its_connections(
+    options: TunnelOptions, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with carrying(options, authority) as (keeper, service, first):
+        state, asked = RelayControl.state, 0
+
+        async def late(control: RelayControl) -> RelayState:
+            nonlocal asked
+            asked += 1
+            if asked < 3:
+                raise RelayUnavailable("did not answer in 5 s")
+            return await state(control)
+
+        monkeypatch.setattr(RelayControl, "state", late)
+        keeper.reload_or_replace([service.port])
+        await eventually(lambda: keeper.report.leaving == (first.pid,), "the predecessor")
+        assert _carries(first)
+
+
 async def test_relay_that_answers_stays_if_no_successor_starts(
     options: TunnelOptions, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,6 +241,8 @@ async def test_ports_that_were_handed_over_to_a_successor_that_ended_are_served_
         async def too_late(
             is_expected: Callable[[int], bool], ended: asyncio.Event | None = None
         ) -> RelayState | None:
+            if is_expected(first.pid):
+                return await answered(is_expected, ended)
             monkeypatch.undo()
             await answered(is_expected, ended)
             return None

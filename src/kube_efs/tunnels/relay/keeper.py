@@ -37,7 +37,7 @@ log = structlog.get_logger()
 
 _MODULE: Final = "kube_efs.tunnels.relay.process"
 # Python starts in 0.1 s, on a busy node in seconds.
-_START_SECONDS: Final = 20.0
+_ANSWER_SECONDS: Final = 20.0
 _POLL_SECONDS: Final = 0.02
 # SIGTERM leaves the agent 5 s for everything.
 _STOP_SECONDS: Final = 3.0
@@ -204,12 +204,12 @@ class RelayKeeper:
     async def _replace(self, process: DetachedProcess) -> None:
         """Start a successor. A relay that does not answer is ended: it hangs, and so do its connections.
 
-        One that answers stays for its connections, which work. If no successor starts, it also keeps its
-        ports, unless it has handed them over. The next connection that it does not accept leads here again.
+        It is asked several times, because all connections of the node depend on it, and on a busy node it may
+        only be slow. One that answers stays for its connections, which work. If no successor starts, it also
+        keeps its ports, unless it has handed them over. The next connection that it does not accept leads
+        here again.
         """
-        try:
-            await self._control.state()
-        except RelayUnavailable:
+        if await self._await_answer(lambda _: True, process.ended) is None:
             await process.stop(timeout_seconds=_STOP_SECONDS)
             self._handle_ends()
             return
@@ -248,7 +248,7 @@ class RelayKeeper:
     ) -> RelayState | None:
         """The state of the expected relay; None if it does not answer in time, or ends."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(_START_SECONDS):
+            async with asyncio.timeout(_ANSWER_SECONDS):
                 while not (ended and ended.is_set()):
                     with suppress(RelayUnavailable):
                         state = await self._control.state()
