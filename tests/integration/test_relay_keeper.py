@@ -126,7 +126,9 @@ async def test_relay_that_hangs_is_replaced(options: TunnelOptions) -> None:
         os.kill(hanging, signal.SIGSTOP)
         await eventually(lambda: node.agent.status().relay_pid not in {None, hanging}, "another relay")
         await listening(port)
-        assert relays_of(options) == [relay_at(options, port)]
+        assert hanging not in relays_of(options)
+        # On a machine without free processors, half a second can be a stall of the next one too.
+        await eventually(lambda: node.agent.status().relay_pid == relay_at(options, port), "its report")
 
 
 async def test_relay_ends_without_services(options: TunnelOptions) -> None:
@@ -197,6 +199,23 @@ async def test_predecessor_keeps_its_connections_and_is_reported(
         assert relay_at(options, service.port) == keeper.report.relay_pid
         async with keeping_after(options, keeper) as following:
             assert following.report.leaving == (first.pid,)
+
+
+@pytest.mark.parametrize("is_noticed", [True, False])
+async def test_request_about_a_relay_that_has_ended_does_not_replace_the_next_one(
+    options: TunnelOptions, authority: Authority, *, is_noticed: bool
+) -> None:
+    async with carrying(options, authority) as (keeper, service, ended):
+        ended.kill()
+        if is_noticed:
+            await eventually(lambda: keeper.report.relay_pid is None, "its end")
+        keeper.reload_or_replace([service.port])
+        await eventually(lambda: keeper.report.relay_pid not in {None, ended.pid}, "the next relay")
+        following = keeper.report.relay_pid
+        other = replace(service, name="fs-2", port=free_port())
+        keeper.set_services([service, other])
+        await eventually(lambda: len(keeper.report.loaded) == 2, "what comes after the request")
+        assert keeper.report.relay_pid == following
 
 
 async def test_relay_that_answers_late_keeps_its_connections(

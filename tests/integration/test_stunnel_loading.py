@@ -3,7 +3,7 @@
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from kube_efs.tunnels.data_plane import TunnelService
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.stunnel import keeper
 from kube_efs.tunnels.stunnel.keeper import StunnelKeeper
-from kube_efs.tunnels.stunnel.log import ConnectionLog
+from kube_efs.tunnels.stunnel.log import ConnectionLog, Outcome
 from kube_efs.tunnels.stunnel.process import Activity, StunnelProcess
 
 STUNNEL = Path("/usr/bin/stunnel")
@@ -108,6 +108,38 @@ async def test_stunnel_without_a_processor_is_not_replaced(
         os.kill(pid, signal.SIGCONT)
         await eventually(lambda: kept._monitor is None, "the result")
         assert (kept.report.pid, kept.report.left_out) == (pid, {})
+
+
+async def test_request_about_a_stunnel_that_has_ended_does_not_reload_the_next_one(
+    options: TunnelOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with keeping(options, f'exec {STUNNEL} "$@"') as kept:
+        await eventually(lambda: kept.report.loaded, "the first load")
+        pid = kept.report.pid
+        assert pid
+        load, reload, loads, reloads = kept._load, StunnelProcess.reload, 0, 0
+
+        async def counted(services: Collection[TunnelService]) -> Outcome:
+            nonlocal loads
+            loads += 1
+            if kept.report.pid is None:  # the next stunnel is about to be started
+                asyncio.get_running_loop().call_soon(kept.reload_or_replace)
+            return await load(services)
+
+        def reloaded(process: StunnelProcess) -> None:
+            nonlocal reloads
+            reloads += 1
+            reload(process)
+
+        monkeypatch.setattr(kept, "_load", counted)
+        monkeypatch.setattr(StunnelProcess, "reload", reloaded)
+        os.kill(pid, signal.SIGKILL)
+        await eventually(lambda: loads == 2, "its start, and what the request causes")
+        await eventually(lambda: kept._monitor is None, "the result")
+        assert kept.report.pid not in {None, pid}
+        assert reloads == 0
+        kept.reload_or_replace()
+        await eventually(lambda: reloads == 1, "a request about the one that runs")
 
 
 @pytest.mark.parametrize(

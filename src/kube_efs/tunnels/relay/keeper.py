@@ -63,7 +63,7 @@ class RelayKeeper:
         self._loaded: dict[str, TunnelService] = {}
         # After a call without an answer, only the relay knows whether it was carried out.
         self._is_unsure = False
-        self._must_replace = False
+        self._hanging: int | None = None
         self._facts: Mapping[str, ServiceFacts] = {}
         self._delay = RestartBackoff()
         self._not_before = 0.0
@@ -83,10 +83,14 @@ class RelayKeeper:
             self._wake.set()
 
     def reload_or_replace(self, ports: Collection[int]) -> None:
-        """Replace the relay, which does not accept connections on these ports."""
-        log.warning("relay-hangs", pid=self.report.relay_pid, ports=sorted(ports))
-        self._must_replace = True
-        self._wake.set()
+        """Replace the relay of the report, which does not accept connections on these ports.
+
+        A relay that follows it accepts them, so it is not replaced.
+        """
+        if self.report.relay_pid:
+            log.warning("relay-hangs", pid=self.report.relay_pid, ports=sorted(ports))
+            self._hanging = self.report.relay_pid
+            self._wake.set()
 
     def merge(self, reading: PortReading | None, *, now: float) -> None:
         """Nothing: there is one relay."""
@@ -166,8 +170,8 @@ class RelayKeeper:
         """Load the wanted services; returns the seconds until a retry, None if none is needed."""
         self._handle_ends()
         # First, because another request can come meanwhile.
-        must_replace, self._must_replace = self._must_replace, False
-        if must_replace and self._process:
+        hanging, self._hanging = self._hanging, None
+        if self._process and self._process.pid == hanging:
             await self._replace(self._process)
         if self._wanted is None:
             self._set_report({})

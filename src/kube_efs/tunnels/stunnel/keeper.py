@@ -133,7 +133,7 @@ class StunnelKeeper:
         self._wanted: Mapping[str, TunnelService] = {}
         self._written = ""
         self._loaded = _NOTHING
-        self._must_reload = False
+        self._hanging: int | None = None
         self._delay = RestartBackoff()
         self._not_before = 0.0
         self._quiet_until = 0.0
@@ -153,8 +153,11 @@ class StunnelKeeper:
         self._wake.set()
 
     def reload_or_replace(self) -> None:
-        """Make stunnel read its configuration again, and replace it if it does not: then it hangs."""
-        self._must_reload = True
+        """Make stunnel read its configuration again, and replace it if it does not: then it hangs.
+
+        Only the one of the report: if it ends before, the next one needs no reload.
+        """
+        self._hanging = self.report.pid
         self._wake.set()
 
     def read_log(self) -> None:
@@ -263,7 +266,8 @@ class StunnelKeeper:
             connect_timeout_seconds=self._options.connect_timeout_seconds,
             fips=self._options.fips,
         )
-        must_reload, self._must_reload = self._must_reload, False
+        must_reload = self._process is not None and self._process.pid == self._hanging
+        self._hanging = None
         if self._process and text == self._loaded.text and not must_reload:
             return Loaded()
         is_start = self._process is None

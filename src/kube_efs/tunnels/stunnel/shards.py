@@ -99,8 +99,10 @@ class StunnelShards:
         """Make the stunnels of these ports reload, and replace those that do not: they hang."""
         names = {name for name, service in (self._wanted or {}).items() if service.port in ports}
         for number in {self._assigned[name] for name in names & self._assigned.keys()}:
-            log.warning("stunnel-hangs", pid=self._keepers[number].report.pid)
-            self._keepers[number].reload_or_replace()
+            keeper = self._keepers[number]
+            if keeper.report.pid:
+                log.warning("stunnel-hangs", pid=keeper.report.pid)
+                keeper.reload_or_replace()
 
     def merge(self, reading: PortReading | None, *, now: float) -> None:
         """Empty a shard that is nearly empty and whose ports were unused in several readings, as in this one.
