@@ -2,7 +2,9 @@
 
 import asyncio
 import math
+import selectors
 import socket
+import time
 
 import pytest
 
@@ -75,6 +77,18 @@ async def test_listener_that_does_not_answer_is_unreachable() -> None:
     assert dict(found) == {"127.0.0.1": False}
 
 
+async def test_listener_that_accepts_in_time_is_reachable_for_an_agent_without_a_processor() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        round_ = asyncio.create_task(probe_addresses({"127.0.0.1"}, timeout_seconds=0.05, port=port))
+        with selectors.DefaultSelector() as calls:
+            calls.register(listener, selectors.EVENT_READ)
+            while not calls.select(0):  # noqa: ASYNC110 - the kernel reports it to no event of the loop
+                await asyncio.sleep(0)
+        time.sleep(0.06)  # noqa: ASYNC251 - as a loop that gets no processor: its time is up before it looks
+        assert dict(await round_) == {"127.0.0.1": True}
+
+
 async def test_no_round_is_needed_without_addresses() -> None:
     assert dict(await probe_addresses((), timeout_seconds=1)) == {}
 
@@ -94,7 +108,7 @@ async def test_thousands_of_unreachable_addresses_take_less_than_a_minute(
         finally:
             trying -= 1
 
-    monkeypatch.setattr(asyncio, "open_connection", wait)
+    monkeypatch.setattr(asyncio.get_running_loop(), "sock_connect", wait)
     addresses = {f"10.0.{number // 250}.{number % 250}" for number in range(3000)}
     found = await probe_addresses(addresses, timeout_seconds=0.01)
     assert not any(found.values())
