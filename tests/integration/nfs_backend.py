@@ -7,7 +7,7 @@ import os
 import socket
 import ssl
 import struct
-from collections.abc import Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -95,7 +95,9 @@ class Backend:
     async def __aenter__(self) -> Self:
         self._listener = socket.create_server((self.address, 2049), backlog=100)
         self._listener.setblocking(False)
-        self._start(self._accept(self._listener))
+        # A server of asyncio with TLS does not show connections before the end of their handshake, so it
+        # could not close them. And a task that waits for one can be cancelled when it has just got it.
+        asyncio.get_running_loop().add_reader(self._listener, self._accept, self._listener)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -104,6 +106,7 @@ class Backend:
     async def stop(self) -> None:
         """Stop listening, and close every connection."""
         if self._listener is not None:
+            asyncio.get_running_loop().remove_reader(self._listener)
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -112,18 +115,13 @@ class Backend:
                 connection.close()
             self._listener = None
 
-    def _start(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _accept(self, listener: socket.socket) -> None:
-        # asyncio's own server with TLS does not show connections before the end of their handshake, so it
-        # could not close them.
-        while True:
-            connection, _ = await asyncio.get_running_loop().sock_accept(listener)
+    def _accept(self, listener: socket.socket) -> None:
+        with suppress(BlockingIOError, ConnectionError):  # the client has already given up
+            connection, _ = listener.accept()
             self._accepted.add(connection)
-            self._start(self._serve(connection))
+            task = asyncio.get_running_loop().create_task(self._serve(connection))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def _serve(self, connection: socket.socket) -> None:
         self._accepted.discard(connection)
