@@ -25,6 +25,7 @@ _AGENT_PORT = 7000
 _BOOT_SECONDS = 300.0
 _COMMAND_SECONDS = 300.0
 _PAUSE_SECONDS = 0.2
+_PODS = "/var/lib/kubelet/pods"
 
 
 class CommandFailed(AssertionError):
@@ -143,6 +144,18 @@ class Node:
             return [int(one) for one in (await self.try_run("pgrep", "-x", program)).output.split()]
         except OSError:
             return []
+
+    async def pod_directories(self) -> set[str]:
+        """The uids of all pods that the kubelet has a directory for."""
+        return set((await self.run("ls", _PODS)).split())
+
+    async def describe_pod_directory(self, uid: str) -> str:
+        """What is in the directory of a pod, what is mounted there, and what the kubelet logged about it."""
+        found = await self.try_run("find", f"{_PODS}/{uid}", "-xdev")
+        mounts = await self.run("cat", "/proc/mounts")
+        log = (self.folder / "kubelet.log").read_text(errors="replace")
+        lines = [line for line in (mounts + log).splitlines() if uid in line]
+        return "\n".join([f"--- directory of pod {uid}", found.output, *lines])
 
     def log(self) -> str:
         """The ends of the node's logs."""

@@ -235,10 +235,19 @@ async def test_pods_are_deleted_without_an_error_and_nothing_is_left(users: User
     # By default, the contents of access points stay, as with the driver of AWS.
     assert all(users.workload(name).file for name in ("static", "shared-volume"))
 
-    async def only_directories_of_pods() -> bool:
-        # The kubelet removes that of a deleted pod a little later.
-        directories = await cluster.node.run("ls", "/var/lib/kubelet/pods")
-        pods = {one["metadata"]["uid"] for one in (await cluster.get("pods", "-A"))["items"]}
-        return set(directories.split()) == pods
+    left: set[str] = set()
 
-    await eventually(only_directories_of_pods, what="no directory of a deleted pod is left", seconds=600)
+    async def no_directory_is_left() -> bool:
+        # The kubelet removes that of a deleted pod a little later.
+        nonlocal left
+        directories = await cluster.node.pod_directories()
+        # A pod that the kubelet has rejected, or not seen yet, has none.
+        left = directories - {one["metadata"]["uid"] for one in (await cluster.get("pods", "-A"))["items"]}
+        return not left
+
+    try:
+        await eventually(no_directory_is_left, what="no directory of a deleted pod is left", seconds=600)
+    except AssertionError as error:
+        for uid in left:
+            error.add_note(await cluster.node.describe_pod_directory(uid))
+        raise
