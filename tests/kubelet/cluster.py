@@ -137,11 +137,7 @@ class Workload:
             assert int(found or 0) <= self.restarts, await self._describe()
             return False
 
-        try:
-            await eventually(look, what=f"{self.name} writes", seconds=seconds)
-        except AssertionError as error:
-            error.add_note(await self._describe())
-            raise
+        await eventually(look, what=f"{self.name} writes", seconds=seconds, explain=self._describe)
 
     async def has_seen_no_error(self) -> None:
         """Fail if the program has ended or was started again, or if a block is not what was written."""

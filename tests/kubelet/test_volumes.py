@@ -12,6 +12,8 @@ from tests.kubelet.images import SHELL
 from tests.kubelet.installing import DIRECTORIES, DRIVER
 from tests.scenarios.steps import eventually
 
+from kube_efs.model.names import WORKER_LABELS
+
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 # Of a user of the volume who is not the one that the image runs as.
@@ -235,19 +237,35 @@ async def test_pods_are_deleted_without_an_error_and_nothing_is_left(users: User
     # By default, the contents of access points stay, as with the driver of AWS.
     assert all(users.workload(name).file for name in ("static", "shared-volume"))
 
-    left: set[str] = set()
+    workers = ("pods", "-n", NAMES.namespace, "-l", f"component={WORKER_LABELS['component']}")
+
+    async def all_work_is_done() -> bool:
+        # The last pods that failed stay, for their logs.
+        return all(one["status"]["phase"] == "Failed" for one in (await cluster.get(*workers))["items"])
+
+    await eventually(
+        all_work_is_done,
+        what="all worker pods have ended",
+        seconds=600,
+        explain=lambda: cluster.kubectl("describe", *workers),
+    )
+
+    async def directories_of_deleted_pods() -> set[str]:
+        # A pod that the kubelet has rejected, or not seen yet, has none.
+        directories = await cluster.node.pod_directories()
+        return directories - {one["metadata"]["uid"] for one in (await cluster.get("pods", "-A"))["items"]}
 
     async def no_directory_is_left() -> bool:
         # The kubelet removes that of a deleted pod a little later.
-        nonlocal left
-        directories = await cluster.node.pod_directories()
-        # A pod that the kubelet has rejected, or not seen yet, has none.
-        left = directories - {one["metadata"]["uid"] for one in (await cluster.get("pods", "-A"))["items"]}
-        return not left
+        return not await directories_of_deleted_pods()
 
-    try:
-        await eventually(no_directory_is_left, what="no directory of a deleted pod is left", seconds=600)
-    except AssertionError as error:
-        for uid in left:
-            error.add_note(await cluster.node.describe_pod_directory(uid))
-        raise
+    async def describe_directories() -> str:
+        left = await directories_of_deleted_pods()
+        return "\n".join([await cluster.node.describe_pod_directory(one) for one in left])
+
+    await eventually(
+        no_directory_is_left,
+        what="no directory of a deleted pod is left",
+        seconds=600,
+        explain=describe_directories,
+    )

@@ -94,8 +94,9 @@ async def eventually(
     what: str,
     seconds: float = DEADLINE_SECONDS,
     pause_seconds: float | None = None,
+    explain: Callable[[], Awaitable[str]] | None = None,
 ) -> T:
-    """The first true answer; fails with ``what`` and the last answer after ``seconds``.
+    """The first true answer; fails with ``what``, the last answer and an explanation after ``seconds``.
 
     Without ``pause_seconds``, the pauses between the calls grow, because each call is work for the cluster.
     """
@@ -111,7 +112,10 @@ async def eventually(
                 if pause_seconds is None:
                     pause = min(pause * 1.3, _LAST_PAUSE_SECONDS)
     except TimeoutError:
-        raise AssertionError(f"{what}: not so after {seconds:.0f} s; last answer: {answer!r}") from None
+        failure = AssertionError(f"{what}: not so after {seconds:.0f} s; last answer: {answer!r}")
+        if explain is not None:
+            failure.add_note(await explain())
+        raise failure from None
 
 
 async def new_namespace(client: AsyncClient) -> str:
