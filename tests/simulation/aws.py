@@ -24,6 +24,8 @@ from kube_efs.model.efs.kinds import FileSystemKind
 
 # The total timeout of the client library.
 _TIMEOUT_SECONDS = 30.0
+# Each process is refused at times, as between the end of its credentials and their renewal.
+_EXPIRED = ("ExpiredTokenException", 403)
 # For so long after a pause, a leader does not know that another one leads.
 _UNAWARE_SECONDS = 2.0
 
@@ -139,8 +141,8 @@ class Connection:
             if delivery.again is not None:
                 self._loop.after(delivery.arrives + delivery.again, lambda: arrive(is_answered=False))
         elif delivery.fault is Fault.BUSY:
-            error = _error(operation, "ThrottlingException", 429)
-            self._loop.after(delivery.answers or 0.0, settle, future, error)
+            refusal = ("ThrottlingException", 429) if delivery.code == 429 else _EXPIRED
+            self._loop.after(delivery.answers or 0.0, settle, future, _error(operation, *refusal))
         # An answer that arrives during a pause of the process is received after it.
         await asyncio.wait({future}, timeout=_TIMEOUT_SECONDS)
         if not future.done():

@@ -27,7 +27,7 @@ from prometheus_client import CollectorRegistry
 
 from kube_efs.model.efs.file_systems import Discovery, FileSystem, MountTarget
 from kube_efs.model.efs.ids import FileSystemId
-from kube_efs.model.errors import AwsDenied, AwsNotFound, AwsUnavailable, KubeEfsError
+from kube_efs.model.errors import AwsNotFound, AwsNotPermitted, AwsUnavailable, KubeEfsError
 from kube_efs.telemetry.health import Health, Heartbeat
 from kube_efs.telemetry.metrics import AwsMetrics
 
@@ -107,7 +107,7 @@ class Answers:
         return frozenset(
             fs
             for fs, listed, answer in self
-            if (answer == () and fs in with_targets) or (listed is None and isinstance(answer, AwsDenied))
+            if (answer == () and fs in with_targets) or _is_hidden(listed, answer)
         )
 
 
@@ -122,8 +122,7 @@ def merge(before: Discovery, answers: Answers, doubtful: Collection[FileSystemId
     for file_system_id, listed, answer in answers:
         known = before.file_systems.get(file_system_id)
         latest = listed or known
-        is_lost = listed is None and isinstance(answer, AwsDenied) and file_system_id not in doubtful
-        if answer is None or is_lost:
+        if answer is None or (_is_hidden(listed, answer) and file_system_id not in doubtful):
             continue
         targets = known.mount_targets if known else None
         if isinstance(answer, tuple) and file_system_id not in doubtful:
@@ -133,6 +132,11 @@ def merge(before: Discovery, answers: Answers, doubtful: Collection[FileSystemId
         else:
             found[file_system_id] = replace(latest, mount_targets=targets)
     return Discovery(file_systems=MappingProxyType(found), unclear=frozenset(unclear), complete=True)
+
+
+def _is_hidden(listed: FileSystem | None, answer: MountTargetsAnswer) -> bool:
+    """Whether AWS neither lists the file system nor permits to ask about it."""
+    return listed is None and isinstance(answer, AwsNotPermitted)
 
 
 class Catalogue:

@@ -37,6 +37,7 @@ from kube_efs.model.errors import (
     AwsInvalidAnswer,
     AwsLimitReached,
     AwsNotFound,
+    AwsNotPermitted,
     AwsThrottled,
     AwsUnavailable,
     InvalidSetting,
@@ -264,7 +265,8 @@ def _judge(error: Exception, iam_action: str, remedy: str) -> tuple[type[KubeEfs
     if isinstance(error, boto.ClientError):
         return _judge_answer(error, iam_action)
     if isinstance(error, _CREDENTIAL_ERRORS):
-        return AwsDenied, f"could not be signed ({cause_of(error)})", _CREDENTIALS_REMEDY
+        kind = AwsNotPermitted if isinstance(error, boto.NoCredentialsError) else AwsDenied
+        return kind, f"could not be signed ({cause_of(error)})", _CREDENTIALS_REMEDY
     if isinstance(error, _SETTING_ERRORS):
         problem = f"could not be sent ({cause_of(error)})"
         return InvalidSetting, problem, "correct the AWS configuration of this process"
@@ -291,13 +293,16 @@ def _judge_answer(error: boto.ClientError, iam_action: str) -> tuple[type[KubeEf
     if code in LIMIT_REMEDIES or code.endswith("LimitExceeded"):
         return AwsLimitReached, problem, LIMIT_REMEDIES.get(code, _QUOTA_REMEDY)
     is_existing = code.endswith("AlreadyExists") or bool(_existing_id(error))
-    if is_existing or code.endswith("NotFound") or status == 404:
+    # Not by the status: a proxy or another service may answer 404, too, and what does not exist is forgotten,
+    # or no longer protects data.
+    if is_existing or code.endswith(("NotFound", "NotFoundException")):
         return AwsAlreadyExists if is_existing else AwsNotFound, problem, ""
     if code in _CREDENTIAL_CODES:
         return AwsDenied, problem, _CREDENTIALS_REMEDY
     if code in _PERMISSION_CODES or status in {401, 403}:
+        kind = AwsNotPermitted if code in _PERMISSION_CODES else AwsDenied
         remedy = f"allow {iam_action} to the role of this process" if iam_action else _CREDENTIALS_REMEDY
-        return AwsDenied, problem, remedy
+        return kind, problem, remedy
     return AwsUnavailable, problem, ""
 
 

@@ -33,7 +33,7 @@ from kube_efs.model.efs.ids import (
 )
 from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.efs.targets import parse_address
-from kube_efs.model.errors import AwsDenied, AwsNotFound
+from kube_efs.model.errors import AwsNotFound, AwsNotPermitted
 
 log = structlog.get_logger(__name__)
 
@@ -77,7 +77,7 @@ class AwsS3Files:
                 return understood_one(
                     _parse_access_point, [answer], operation="GetAccessPoint", subject=access_point_id
                 )
-            except AwsDenied as error:
+            except AwsNotPermitted as error:
                 log.info("access-points-listed-instead", reason=str(error))
                 self._denied_until = self._clock() + _DENIED_SECONDS
         for found in await self.list(file_system_id):

@@ -18,7 +18,7 @@ from kube_efs.model.csi.parameters import parse_parameters
 from kube_efs.model.efs.ids import FileSystemId, ZoneName
 from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.efs.targets import S3FilesTargets
-from kube_efs.model.errors import AwsDenied, AwsNotFound, InvalidValue, KubeEfsError
+from kube_efs.model.errors import AwsNotFound, AwsNotPermitted, InvalidValue, KubeEfsError
 from kube_efs.model.volumes import DRIVER
 from kube_efs.provisioning.volume_index import VolumeIndex
 
@@ -74,7 +74,7 @@ class S3FilesDiscovery:
             return await self._gateway.s3_files.addresses(file_system_id)
         except AwsNotFound:
             return None
-        except AwsDenied as error:
+        except AwsNotPermitted as error:
             self._note_denial(error)
             return None
         except KubeEfsError as error:

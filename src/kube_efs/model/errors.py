@@ -15,6 +15,7 @@
     │   ├── AwsAlreadyExists     something was created with this token before
     │   ├── AwsThrottled
     │   ├── AwsDenied
+    │   │   └── AwsNotPermitted  only a person can change it
     │   ├── AwsLimitReached
     │   └── AwsUnavailable       every other error, and no answer
     │       └── AwsInvalidAnswer an answer that is not from AWS, such as a page of a proxy
@@ -184,6 +185,14 @@ class AwsThrottled(AwsError):
 
 class AwsDenied(AwsError):
     """Credentials are missing, wrong, expired, or lack the permission."""
+
+
+class AwsNotPermitted(AwsDenied):
+    """The role of this process lacks the permission, or the process has no credentials at all.
+
+    Only a person changes this, so a call that is not necessary can be omitted. Other denials may end by
+    themselves, for example when expired credentials are renewed.
+    """
 
 
 class AwsLimitReached(AwsError):

@@ -40,8 +40,8 @@ from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle
 from kube_efs.model.efs.directories import Directory, Relation
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import (
-    AwsDenied,
     AwsNotFound,
+    AwsNotPermitted,
     KubeNotFound,
     NotYet,
     RemovalRefused,
@@ -536,7 +536,7 @@ class Guards:
             return await self._roots(location, role)
         except AwsNotFound:  # The file system was deleted with its access points.
             return ()
-        except AwsDenied:
+        except AwsNotPermitted:
             # The IAM policies of the older provisioners do not allow this call. They never made it, and it is
             # not necessary as long as no volume of the cluster uses an access point.
             if view.has_access_points(location.file_system_id):

@@ -12,7 +12,14 @@ from tests.simulation.virtual import VirtualLoop
 from kube_efs.aws.catalogue import Catalogue, DiscoveryChange, compare
 from kube_efs.model.efs.file_systems import Discovery, FileSystem, LifeCycleState, MountTarget
 from kube_efs.model.efs.ids import FileSystemId, MountTargetId, SubnetId, ZoneName
-from kube_efs.model.errors import AwsDenied, AwsNotFound, AwsThrottled, AwsUnavailable, KubeEfsError
+from kube_efs.model.errors import (
+    AwsDenied,
+    AwsNotFound,
+    AwsNotPermitted,
+    AwsThrottled,
+    AwsUnavailable,
+    KubeEfsError,
+)
 from kube_efs.telemetry.health import Health
 from kube_efs.telemetry.metrics import AwsMetrics
 
@@ -209,9 +216,19 @@ async def test_file_system_without_lookup_permission_is_removed_when_omitted_twi
     catalogue = Catalogue(efs, 300)
     before = await catalogue.refresh()
     efs.remove(FS2)
-    efs.target_errors[FS2] = AwsDenied("was answered with AccessDenied")
+    efs.target_errors[FS2] = AwsNotPermitted("was answered with AccessDenied")
     assert await catalogue.refresh() == before
     assert (await catalogue.refresh()).usable == (FS1,)
+
+
+async def test_omitted_file_system_stays_while_aws_refuses_the_credentials() -> None:
+    efs = FakeEfs(FS1, FS2)
+    catalogue = Catalogue(efs, 300)
+    before = await catalogue.refresh()
+    efs.remove(FS2)
+    efs.target_errors[FS2] = AwsDenied("was answered with ExpiredToken")
+    for _ in range(3):
+        assert (await catalogue.refresh()).usable == before.usable
 
 
 async def test_after_a_restart_referenced_file_systems_are_unclear_until_listed() -> None:

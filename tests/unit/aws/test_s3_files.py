@@ -7,7 +7,7 @@ from kube_efs.aws.connection import Service
 from kube_efs.aws.s3_files import AwsS3Files
 from kube_efs.model.csi.volume_handles import AccessPointId
 from kube_efs.model.efs.ids import FileSystemId
-from kube_efs.model.errors import AwsDenied
+from kube_efs.model.errors import AwsNotPermitted
 
 FILE_SYSTEM, POINT = FileSystemId("fs-0123456789abcdef0"), AccessPointId("fsap-0123456789abcdef0")
 ANSWER = {"accessPointId": POINT, "fileSystemId": FILE_SYSTEM, "clientToken": "token", "status": "available"}
@@ -24,7 +24,7 @@ class Account:
         assert service is Service.S3_FILES
         self.calls.append(operation)
         if not self.allows_get:
-            raise AwsDenied("is not allowed", field=operation)
+            raise AwsNotPermitted("is not allowed", field=operation)
         return ANSWER
 
     async def read_all(

@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
+import pytest
+
 from kube_efs.aws.gateway import AwsGateway
 from kube_efs.aws.network import AwsNetwork
 from kube_efs.aws.s3_files import AwsS3Files
@@ -12,7 +14,7 @@ from kube_efs.controllers.s3_files import S3FilesDiscovery
 from kube_efs.model.claims import StorageClass
 from kube_efs.model.efs.ids import FileSystemId, ZoneName
 from kube_efs.model.efs.targets import S3FilesTargets
-from kube_efs.model.errors import AwsDenied, AwsNotFound, AwsUnavailable, KubeEfsError
+from kube_efs.model.errors import AwsDenied, AwsNotFound, AwsNotPermitted, AwsUnavailable, KubeEfsError
 from kube_efs.model.volumes import DRIVER, CsiSource, Volume
 from kube_efs.provisioning.volume_index import VolumeIndex
 
@@ -121,12 +123,21 @@ async def test_file_systems_of_classes_are_found_before_their_first_volume(event
         assert OTHER not in here.aws.calls
 
 
-async def test_mount_targets_are_kept_while_aws_does_not_answer(eventually: Eventually) -> None:
+@pytest.mark.parametrize(
+    "error",
+    [
+        AwsUnavailable("was not answered", field="ListMountTargets"),
+        AwsDenied("was answered with ExpiredToken", field="ListMountTargets"),
+    ],
+)
+async def test_mount_targets_are_kept_while_aws_does_not_answer_or_refuses_the_credentials(
+    eventually: Eventually, error: KubeEfsError
+) -> None:
     async with Scene(eventually) as here:
         here.aws.known[FS] = {ZONE: "10.0.0.1"}
         here.add("s3", f"s3files:{FS}")
         await here.until(lambda: FS in here.addresses)
-        here.aws.known[FS] = AwsUnavailable("was not answered", field="ListMountTargets")
+        here.aws.known[FS] = error
         await here.rounds(FS)
         assert here.addresses == {FS: {ZONE: "10.0.0.1"}}
         here.aws.known[FS] = {ZONE: "10.0.0.2"}
@@ -137,8 +148,8 @@ async def test_mount_targets_are_kept_while_aws_does_not_answer(eventually: Even
 
 async def test_denied_calls_leave_the_mount_targets_to_dns(eventually: Eventually) -> None:
     async with Scene(eventually) as here:
-        here.aws.known[FS] = AwsDenied("was answered with AccessDenied", field="ListMountTargets")
-        here.network.error = AwsDenied("was answered with AccessDenied", field="DescribeAvailabilityZones")
+        here.aws.known[FS] = AwsNotPermitted("was answered with AccessDenied", field="ListMountTargets")
+        here.network.error = AwsNotPermitted("was answered with AccessDenied", field="DescribeZones")
         here.add("s3", f"s3files:{FS}")
         await here.rounds(FS)
         assert here.found == []

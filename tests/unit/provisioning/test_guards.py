@@ -16,7 +16,9 @@ from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.errors import (
     AwsDenied,
+    AwsError,
     AwsNotFound,
+    AwsNotPermitted,
     AwsUnavailable,
     KubeConflict,
     KubeDenied,
@@ -65,7 +67,7 @@ def lead_through(world: World, path: str) -> None:
 
 def denied(moment: str) -> int:
     if moment == "before roots":
-        raise AwsDenied("was answered with AccessDenied", field="DescribeAccessPoints")
+        raise AwsNotPermitted("was answered with AccessDenied", field="DescribeAccessPoints")
     return 0
 
 
@@ -213,9 +215,18 @@ def failing(error: KubeEfsError) -> Callable[[str], int]:
     return fail
 
 
-async def test_nothing_is_removed_while_aws_does_not_answer(world: World) -> None:
-    world.moment.on_moment = failing(AwsUnavailable("was not answered", field="DescribeAccessPoints"))
-    with pytest.raises(AwsUnavailable):
+@pytest.mark.parametrize(
+    "error",
+    [
+        AwsUnavailable("was not answered", field="DescribeAccessPoints"),
+        AwsDenied("was answered with ExpiredToken", field="DescribeAccessPoints"),
+    ],
+)
+async def test_nothing_is_removed_while_aws_does_not_answer_or_refuses_the_credentials(
+    world: World, error: AwsError
+) -> None:
+    world.moment.on_moment = failing(error)
+    with pytest.raises(type(error)):
         await world.engine.reclaim(RELEASED)
     assert (world.folders.there, world.store.volumes["pv"].deleting) == ({DATA}, False)
 
@@ -230,7 +241,7 @@ async def test_removal_does_not_need_permission_to_list_unused_access_points(wor
 async def test_removal_needs_permission_to_list_access_points_that_volumes_use(world: World) -> None:
     lead_through(world, "/elsewhere")
     world.moment.on_moment = denied
-    with pytest.raises(AwsDenied):
+    with pytest.raises(AwsNotPermitted):
         await world.engine.reclaim(ON_FS)
     assert world.folders.there == {DATA}
 

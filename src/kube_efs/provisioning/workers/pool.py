@@ -24,8 +24,8 @@ from kube_efs.model.efs.directories import Directory, FoundDirectory, Permission
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import (
-    AwsDenied,
     AwsNotFound,
+    AwsNotPermitted,
     CopyDiffers,
     GidTaken,
     KubeEfsError,
@@ -291,7 +291,7 @@ class WorkerPool(AbstractAsyncContextManager["WorkerPool"]):
         except AwsNotFound:
             if is_own:
                 raise
-        except AwsDenied as error:
+        except AwsNotPermitted as error:
             # Volumes of existing directories need no AWS. Without this permission, no file system is removed.
             log.warning("removal-not-excluded", file_system=root.file_system_id, reason=str(error))
 

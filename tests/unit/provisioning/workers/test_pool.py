@@ -34,6 +34,7 @@ from kube_efs.model.errors import (
     AwsDenied,
     AwsError,
     AwsNotFound,
+    AwsNotPermitted,
     AwsThrottled,
     CopyDiffers,
     KubeDenied,
@@ -769,8 +770,10 @@ async def test_only_volumes_of_other_accounts_are_on_file_systems_that_do_not_ex
         assert await pool.measure(at("/"), [parse_directory("/data")], MeasuringTerms())
 
 
-@pytest.mark.parametrize(("error", "starts"), [(AwsDenied, True), (AwsThrottled, False)])
-async def test_trash_is_emptied_without_access_to_aws_but_not_without_its_answer(
+@pytest.mark.parametrize(
+    ("error", "starts"), [(AwsNotPermitted, True), (AwsDenied, False), (AwsThrottled, False)]
+)
+async def test_trash_is_emptied_without_permissions_in_aws_but_not_without_its_answer(
     kube: AsyncClient, kubelet: Kubelet, error: type[AwsError], starts: bool
 ) -> None:
     async def check_stays(file_system_id: FileSystemId) -> None:

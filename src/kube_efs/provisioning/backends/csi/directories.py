@@ -25,7 +25,7 @@ from kube_efs.model.efs.directories import Directory, FoundDirectory, Permission
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import (
-    AwsDenied,
+    AwsNotPermitted,
     GidRangeFull,
     GidTaken,
     RemovalRefused,
@@ -188,7 +188,7 @@ class CsiDirectories:
     async def _make_with_some_id(
         self, parameters: VolumeParameters, place: Location, account: Account
     ) -> int:
-        with suppress(AwsDenied):  # Without permission to list access points, none is created here.
+        with suppress(AwsNotPermitted):  # Without permission to list access points, none is created here.
             # The IDs of access points are in use, too.
             await account.access_points[FileSystemKind.EFS].known.loaded(place.file_system_id)
         base = _base_of(parameters, place)

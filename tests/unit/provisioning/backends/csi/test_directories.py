@@ -9,7 +9,15 @@ from tests.unit.provisioning.backends.csi.csi_world import FS, OTHER, CsiWorld, 
 from kube_efs.model.claims import ReclaimPolicy
 from kube_efs.model.efs.directories import Directory, FoundDirectory, Permissions
 from kube_efs.model.efs.ids import FileSystemId
-from kube_efs.model.errors import GidRangeFull, GidTaken, RemovalRefused, WorkerFailed, WorkerRefused
+from kube_efs.model.errors import (
+    AwsDenied,
+    AwsNotPermitted,
+    GidRangeFull,
+    GidTaken,
+    RemovalRefused,
+    WorkerFailed,
+    WorkerRefused,
+)
 from kube_efs.model.volumes import Location, VolumePhase
 from kube_efs.provisioning.workers.contract import Confirm
 
@@ -32,6 +40,17 @@ async def test_directory_volume_has_its_own_ids_and_releases_them() -> None:
     assert world.folders.removed == [f"{FS}:/b/pvc-1 in /b"]
     await world.volumes.create(request("pvc-3", **plain))
     assert permissions[f"{FS}:/b/pvc-3"].gid == 5
+
+
+async def test_ids_of_access_points_are_not_taken_while_aws_refuses_the_credentials() -> None:
+    world = CsiWorld()
+    world.api.faults["list"] = AwsDenied("was answered with ExpiredToken", field="DescribeAccessPoints")
+    with pytest.raises(AwsDenied):
+        await world.volumes.create(request("pvc-1", **PLAIN))
+    assert world.folders.made == {}
+    world.api.faults["list"] = AwsNotPermitted("was answered with AccessDenied", field="DescribeAccessPoints")
+    await world.volumes.create(request("pvc-1", **PLAIN))
+    assert world.folders.made[f"{FS}:/b/pvc-1"].gid == 5
 
 
 @pytest.mark.parametrize("is_made", [True, False])
