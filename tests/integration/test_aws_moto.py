@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from ipaddress import IPv4Network
+from pathlib import Path
 
 import aiohttp
 import pytest
@@ -17,6 +18,7 @@ from structlog.testing import capture_logs
 from tests.serving import answering, serving
 
 from fake_efs.aws_api import create_subnets
+from kube_efs.aws import connection
 from kube_efs.aws.catalogue import Catalogue
 from kube_efs.aws.connection import AwsCredentials, AwsOptions
 from kube_efs.aws.gateway import AwsGateway
@@ -25,7 +27,14 @@ from kube_efs.model.csi.volume_handles import AccessPointId
 from kube_efs.model.efs.directories import Directory
 from kube_efs.model.efs.file_systems import LifeCycleState
 from kube_efs.model.efs.ids import FileSystemId, Region, SubnetId, ZoneName
-from kube_efs.model.errors import AwsDenied, AwsError, AwsNotFound, AwsThrottled, AwsUnavailable
+from kube_efs.model.errors import (
+    AwsDenied,
+    AwsError,
+    AwsNotFound,
+    AwsNotPermitted,
+    AwsThrottled,
+    AwsUnavailable,
+)
 from kube_efs.telemetry.metrics import AwsDriverMetrics, AwsMetrics
 
 REGION = Region("us-east-1")
@@ -318,17 +327,27 @@ async def test_endpoint_and_credentials_of_the_environment_are_used(
         assert await gateway.network.zone_ids()
 
 
-async def test_missing_credentials_are_reported_with_a_remedy(
-    endpoint: str, monkeypatch: pytest.MonkeyPatch
+async def test_missing_credentials_are_reported_with_a_remedy_and_used_once_they_are_there(
+    endpoint: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
+    now = 1000.0
+    monkeypatch.setattr(connection, "monotonic", lambda: now)
     async with AwsGateway(AwsOptions(region=REGION, endpoint_url=endpoint, max_attempts=1)) as gateway:
-        with pytest.raises(AwsDenied, match="give this process valid AWS credentials"):
+        with pytest.raises(AwsNotPermitted, match="give this process valid AWS credentials"):
             await gateway.file_systems()
+        (tmp_path / "credentials").write_text(
+            "[default]\naws_access_key_id = test\naws_secret_access_key = test\n"
+        )
+        # Not at each call: a look can take seconds where instance metadata does not answer.
+        with pytest.raises(AwsNotPermitted):
+            await gateway.file_systems()
+        now += 10
+        assert await gateway.file_systems() == ()
 
 
 async def test_invalid_entry_does_not_hide_the_others(proxy: tuple[Proxy, str]) -> None:

@@ -1,18 +1,19 @@
 """The connection for all calls to AWS: limits, retries and counts them, and translates errors."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
+from time import monotonic
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias, TypeVar
 
 from aiobotocore.config import AioConfig
 from aiobotocore.credentials import AioDeferredRefreshableCredentials
 from botocore import xform_name
+from botocore.exceptions import NoCredentialsError
 from prometheus_client import CollectorRegistry
 
 from kube_efs.aws.errors import InvalidAnswer, aws_errors, error_code, reading
@@ -43,6 +44,10 @@ _IAM_PREFIXES: Final = {
     Service.S3_FILES: "s3files",
     Service.STS: "sts",
 }
+# The only call that needs no credentials, because the token in it proves who calls.
+_UNSIGNED: Final = "AssumeRoleWithWebIdentity"
+# A look for credentials takes seconds where instance metadata does not answer.
+_LOOK_AGAIN_SECONDS: Final = 10.0
 # Those whose requests the AWS driver counts, too.
 _COUNTED: Final = frozenset({Service.EFS, Service.S3_FILES})
 
@@ -105,6 +110,8 @@ class AwsConnection:
             self._session.register_component("credential_provider", resolver)
         self._clients: dict[Service, Client] = {}
         self._opening = asyncio.Lock()
+        self._has_credentials = options.credentials is not None
+        self._look_again_at = 0.0
         self._slots = asyncio.Semaphore(options.max_concurrency)
         self._exit_stack = AsyncExitStack()
 
@@ -184,18 +191,20 @@ class AwsConnection:
         with span(f"aws.{_label(service, operation)}", subject=str(subject)):
             # Held until the last retry and the last page, so this also limits concurrent requests.
             async with self._slots:
-                started = time.monotonic()
+                started = monotonic()
                 iam_action = f"{_IAM_PREFIXES[service]}:{operation}"
                 try:
                     with aws_errors(operation, iam_action=iam_action, subject=subject):
                         async with asyncio.timeout_at(self._next_deadline()) as deadline:
+                            if operation != _UNSIGNED:
+                                await self._find_credentials()
                             yield await self._client(service), deadline
                 except KubeEfsError as error:
                     self._count(service, operation, error_code(error))
                     raise
                 finally:
                     self._metrics.call_seconds.labels(_label(service, operation)).observe(
-                        time.monotonic() - started
+                        monotonic() - started
                     )
 
     def _next_deadline(self) -> float:
@@ -203,6 +212,21 @@ class AwsConnection:
 
     def _count(self, service: Service, operation: str, outcome: str) -> None:
         self._metrics.calls.labels(_label(service, operation), outcome).inc()
+
+    async def _find_credentials(self) -> None:
+        """Raise NoCredentialsError while there are none; they are looked for again after a while.
+
+        A client that is created without credentials never gets any. Instance metadata may not answer yet when
+        a node has just booted, and a Secret may be mounted later.
+        """
+        if self._has_credentials:
+            return
+        async with self._opening:
+            if not self._has_credentials and monotonic() >= self._look_again_at:
+                self._has_credentials = await self._session.get_credentials() is not None
+                self._look_again_at = monotonic() + _LOOK_AGAIN_SECONDS
+            if not self._has_credentials:
+                raise NoCredentialsError
 
     async def _client(self, service: Service) -> Client:
         async with self._opening:
