@@ -35,6 +35,8 @@ _REMEDIES: dict[type[KubeError], str] = {
     KubeDenied: "check the service account's roles",
     KubeUnavailable: "check that the API server is up and reachable",
 }
+# The path of the kinds that each cluster has.
+_CORE = "/api/v1/"
 # Not the roles but the admission refuses a request with one of these texts in the answer.
 _REMEDIES_OF_ADMISSION: dict[str, str] = {
     "exceeded quota": "raise the quota, or delete objects that it counts",
@@ -89,6 +91,10 @@ def _unusable(error: Exception) -> InvalidSetting:
 def _from_status(error: httpx2.HTTPStatusError, what: str) -> KubeError:
     code, reason, message = _read_status(error)
     kind = _BY_CODE.get(code, KubeUnavailable)
+    # A load balancer may answer 404, too, and a volume that does not exist protects no data. The API server
+    # omits the reason only for kinds that it does not have.
+    if kind is KubeNotFound and reason != "NotFound" and _CORE in error.request.url.path:
+        kind = KubeUnavailable
     if reason == "AlreadyExists":
         kind = KubeAlreadyExists
     return kind(f"answered {code} ({message})", field=what, remedy=_remedy(kind, message))

@@ -8,6 +8,7 @@ import pytest
 from lightkube import AsyncClient
 from lightkube.core.exceptions import ConfigError
 from lightkube.resources.core_v1 import Pod
+from lightkube.resources.storage_v1 import CSINode
 
 from kube_efs.kube.errors import translated
 from kube_efs.model.errors import (
@@ -33,7 +34,9 @@ def status(code: int, reason: str, message: str) -> dict[str, Any]:
     return {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message}
 
 
-async def refused(client_of: ClientOf, response: httpx2.Response) -> KubeEfsError:
+async def refused(
+    client_of: ClientOf, response: httpx2.Response, kind: type[Pod | CSINode] = Pod
+) -> KubeEfsError:
     """The error of a caller that gets this answer."""
 
     async def answer(_: httpx2.Request) -> httpx2.Response:
@@ -41,7 +44,7 @@ async def refused(client_of: ClientOf, response: httpx2.Response) -> KubeEfsErro
 
     async with client_of(answer) as client:
         with pytest.raises(KubeEfsError) as caught, translated("pod a"):
-            await client.get(Pod, "a", namespace="team")
+            await client.get(kind, "a")
     return caught.value
 
 
@@ -118,6 +121,18 @@ async def test_remedy_of_a_denial_depends_on_its_reason(
             id="no content type",
         ),
         pytest.param(
+            httpx2.Response(404, html="<html>"),
+            KubeUnavailable,
+            f"pod a: answered 404 (Not Found){DOWN}",
+            id="a load balancer's page for an unknown path",
+        ),
+        pytest.param(
+            httpx2.Response(404, json={"error": "no"}),
+            KubeUnavailable,
+            f"pod a: answered 404 (no reason given){DOWN}",
+            id="JSON of a load balancer for an unknown path",
+        ),
+        pytest.param(
             httpx2.Response(403, json={"error": "no"}),
             KubeDenied,
             f"pod a: answered 403 (no reason given){DENIED}",
@@ -136,6 +151,11 @@ async def test_refusal_of_an_intermediary_is_translated(
 ) -> None:
     error = await refused(client_of, response)
     assert (type(error), str(error)) == (kind, text)
+
+
+async def test_kind_that_the_cluster_does_not_have_is_not_found(client_of: ClientOf) -> None:
+    error = await refused(client_of, httpx2.Response(404, text="404 page not found\n"), CSINode)
+    assert type(error) is KubeNotFound
 
 
 @pytest.mark.parametrize(
