@@ -7,10 +7,13 @@ zone, so several rounds have to agree.
 
 import asyncio
 import socket
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
+from ipaddress import ip_address
 from types import MappingProxyType
+from typing import Any
 
 from kube_efs.model.efs.ids import SubnetId, ZoneName
 from kube_efs.model.efs.targets import TunnelTarget
@@ -19,6 +22,8 @@ NFS_PORT = 2049
 # With three mount targets for each of a thousand file systems, all unreachable, a round takes 24 s. After
 # 70 s, the agent would count as stuck.
 _AT_ONCE = 256
+# The resolver asks the next name server after 5 s.
+_RESOLVE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,32 +116,47 @@ class Reachability:
 async def probe_addresses(
     addresses: Collection[str], *, timeout_seconds: float, port: int = NFS_PORT
 ) -> Mapping[str, bool]:
-    """Which of the addresses accept a TCP connection within the time; hundreds are tried at the same time."""
-    loop, slots = asyncio.get_running_loop(), asyncio.Semaphore(_AT_ONCE)
+    """Which of the addresses accept a TCP connection within the time; hundreds are tried at the same time.
+
+    A name accepts one if any of its addresses does.
+    """
+    slots = asyncio.Semaphore(_AT_ONCE)
 
     async def accepts(address: str) -> bool:
-        family = socket.AF_INET6 if ":" in address else socket.AF_INET
         async with slots:
-            with socket.socket(family) as connection:
-                connection.setblocking(False)
-                try:
-                    async with asyncio.timeout(timeout_seconds):
-                        await loop.sock_connect(connection, (address, port))
-                except TimeoutError:
-                    return _is_connected(connection)
-                except OSError:
-                    return False
-                return True
+            for family, destination in await _resolve(address, port):
+                if await _accepts(family, destination, timeout_seconds):
+                    return True
+            return False
 
     ordered = tuple(addresses)
     return dict(zip(ordered, await asyncio.gather(*map(accepts, ordered)), strict=True))
 
 
-def _is_connected(connection: socket.socket) -> bool:
-    # On a node without free processors, the time can be up before the loop looks, though the kernel has
-    # connected.
+async def _resolve(address: str, port: int) -> Sequence[tuple[int, tuple[Any, ...]]]:
+    """The family and destination of each address of a name; none if it cannot be resolved."""
+    with suppress(ValueError):
+        is_new = ip_address(address).version == 6
+        return [(socket.AF_INET6 if is_new else socket.AF_INET, (address, port))]
+    loop = asyncio.get_running_loop()
     try:
-        connection.getpeername()
-    except OSError:
-        return False
-    return True
+        async with asyncio.timeout(_RESOLVE_SECONDS):
+            found = await loop.getaddrinfo(address, port, type=socket.SOCK_STREAM)
+    except (OSError, TimeoutError):
+        return ()
+    return [(family, destination) for family, _, _, _, destination in found]
+
+
+async def _accepts(family: int, destination: tuple[Any, ...], timeout_seconds: float) -> bool:
+    # A kernel without the family refuses the socket itself.
+    with suppress(OSError), socket.socket(family) as connection:
+        connection.setblocking(False)
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await asyncio.get_running_loop().sock_connect(connection, destination)
+        except TimeoutError:
+            # On a node without free processors, the time can be up before the loop looks, though the kernel
+            # has connected.
+            connection.getpeername()
+        return True
+    return False

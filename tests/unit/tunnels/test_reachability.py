@@ -1,10 +1,13 @@
 """The state of mount targets changes neither too early nor too late."""
 
 import asyncio
+import errno
 import math
+import os
 import selectors
 import socket
 import time
+from typing import Any
 
 import pytest
 
@@ -87,6 +90,59 @@ async def test_listener_that_accepts_in_time_is_reachable_for_an_agent_without_a
                 await asyncio.sleep(0)
         time.sleep(0.06)  # noqa: ASYNC251 - as a loop that gets no processor: its time is up before it looks
         assert dict(await round_) == {"127.0.0.1": True}
+
+
+@pytest.mark.parametrize(
+    "addresses",
+    [["127.0.0.1"], ["::1"], ["127.0.0.2", "127.0.0.1"], ["127.0.0.1", "::1"]],
+    ids=["IPv4", "IPv6", "the second one", "the first one"],
+)
+async def test_name_is_reachable_if_one_of_its_addresses_is(
+    monkeypatch: pytest.MonkeyPatch, addresses: list[str]
+) -> None:
+    accepting = addresses[0] if "::1" in addresses else addresses[-1]
+    family = socket.AF_INET6 if ":" in accepting else socket.AF_INET
+    with socket.create_server((accepting, 0), family=family) as listener:
+        port = listener.getsockname()[1]
+        resolve(monkeypatch, addresses)
+        found = await probe_addresses({"fs-1.example.com"}, timeout_seconds=5, port=port)
+    assert dict(found) == {"fs-1.example.com": True}
+
+
+def resolve(monkeypatch: pytest.MonkeyPatch, addresses: list[str], *, seconds: float = 0.0) -> None:
+    """Let each name have these addresses, which the resolver returns after the time."""
+    of_addresses = socket.getaddrinfo
+
+    def answer(_name: str, port: int, *_: object) -> list[Any]:
+        time.sleep(seconds)
+        return [one for address in addresses for one in of_addresses(address, port, type=socket.SOCK_STREAM)]
+
+    monkeypatch.setattr(socket, "getaddrinfo", answer)
+
+
+async def test_node_without_a_family_of_addresses_checks_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    class WithoutIpv6(socket.socket):
+        def __init__(self, family: int = -1, *rest: Any, **named: Any) -> None:
+            if family == socket.AF_INET6:
+                raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+            super().__init__(family, *rest, **named)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        monkeypatch.setattr(socket, "socket", WithoutIpv6)
+        found = await probe_addresses({"127.0.0.1", "fd00::1"}, timeout_seconds=5, port=port)
+    assert dict(found) == {"127.0.0.1": True, "fd00::1": False}
+
+
+async def test_slow_resolver_takes_nothing_of_the_time_for_the_connection(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        resolve(monkeypatch, ["127.0.0.1"], seconds=0.1)
+        found = await probe_addresses(
+            {"fs-1.example.com"}, timeout_seconds=0.05, port=listener.getsockname()[1]
+        )
+    assert dict(found) == {"fs-1.example.com": True}
 
 
 async def test_no_round_is_needed_without_addresses() -> None:
