@@ -21,7 +21,7 @@ from pathlib import Path
 import psutil
 import pytest
 from tests.integration.nfs_backend import Authority, Backend, free_address
-from tests.integration.relay_runner import DEADLINE_SECONDS, relay_process, service_of
+from tests.integration.relay_runner import COMMAND, DEADLINE_SECONDS, relay_process, service_of
 from tests.integration.tunnel_node import FS, eventually, host_of, listening
 
 from kube_efs.model.errors import InvalidValue, PortTaken, RelayUnavailable
@@ -433,6 +433,30 @@ async def test_successor_that_disappears_before_its_commit_changes_nothing(
     assert (state.pid, state.leaving) == (relay.pid, False)
     with pytest.raises(ConnectionResetError):
         await answer_to(service)
+
+
+async def test_successor_that_was_given_up_before_its_commit_changes_nothing(
+    relay: asyncio.subprocess.Process, control: RelayControl, path: Path
+) -> None:
+    service = service_of(free_address())
+    await control.add(service)
+    relay.send_signal(signal.SIGSTOP)
+    successor = await asyncio.create_subprocess_exec(*COMMAND, str(path))
+    await eventually(lambda: blocks_sigterm(successor.pid), "it can be ended only after its start")
+    successor.terminate()
+    relay.send_signal(signal.SIGCONT)
+    async with asyncio.timeout(DEADLINE_SECONDS):
+        assert await successor.wait() == 1
+    state = await control.state()
+    assert (state.pid, state.leaving) == (relay.pid, False)
+    with pytest.raises(ConnectionResetError):
+        await answer_to(service)
+
+
+def blocks_sigterm(pid: int) -> bool:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    [blocked] = [line.split()[1] for line in lines if line.startswith("SigBlk:")]
+    return bool(int(blocked, 16) & 1 << signal.SIGTERM - 1)
 
 
 async def test_successor_takes_over_more_listeners_than_fit_into_a_message(

@@ -237,6 +237,48 @@ async def test_relay_that_answers_late_keeps_its_connections(
         assert _carries(first)
 
 
+async def test_relay_that_hangs_after_an_answer_is_ended(
+    options: TunnelOptions, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with carrying(options, authority) as (keeper, service, hanging):
+        monkeypatch.setattr(relay_keeper, "_ANSWER_SECONDS", 0.5)
+        answered, has_answered = keeper._await_answer, False
+
+        async def hang_after_an_answer(
+            is_expected: Callable[[int], bool], ended: asyncio.Event | None = None
+        ) -> RelayState | None:
+            nonlocal has_answered
+            state = await answered(is_expected, ended)
+            if not has_answered:
+                has_answered = True
+                hanging.suspend()
+            return state
+
+        monkeypatch.setattr(keeper, "_await_answer", hang_after_an_answer)
+        with capture_logs() as logs:
+            keeper.reload_or_replace([service.port])
+            await eventually(lambda: any(one["event"] == "relay-not-started" for one in logs), "no successor")
+        keeper.reload_or_replace([service.port])
+        await eventually(lambda: not hanging.is_running(), "its end")
+        monkeypatch.setattr(relay_keeper, "_ANSWER_SECONDS", 20.0)
+        await eventually(lambda: list(keeper.report.loaded.values()) == [service], "the service")
+        assert relay_at(options, service.port) == keeper.report.relay_pid
+
+
+async def test_relay_that_is_started_when_the_agent_ends_is_ended_too(
+    options: TunnelOptions, authority: Authority
+) -> None:
+    keeper = RelayKeeper(options, TunnelMetrics(CollectorRegistry()), lambda: None)
+    keeper.set_services([service_of(free_address(), ca_file=authority.file)])
+    with capture_logs() as logs:
+        task = asyncio.create_task(keeper.run())
+        await eventually(lambda: any(one["event"] == "relay-started" for one in logs), "a start")
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    await keeper.stop()
+    assert relays_of(options) == []
+
+
 async def test_relay_that_answers_stays_if_no_successor_starts(
     options: TunnelOptions, authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:

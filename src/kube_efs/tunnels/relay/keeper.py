@@ -31,7 +31,7 @@ from kube_efs.tunnels.detached_process import DetachedProcess, running_commands
 from kube_efs.tunnels.files import limit_log
 from kube_efs.tunnels.options import TunnelOptions
 from kube_efs.tunnels.relay.control import RelayControl, RelayedService, RelayState
-from kube_efs.tunnels.sockets.ports import PortReading, count_connections, listening_ports_of
+from kube_efs.tunnels.sockets.ports import PortReading, count_connections, listening_ports, listening_ports_of
 
 log = structlog.get_logger()
 
@@ -58,6 +58,8 @@ class RelayKeeper:
             options.relay_socket, connect_timeout_seconds=options.connect_timeout_seconds
         )
         self._process: DetachedProcess | None = None
+        # The last that was started; the agent may end before it answers.
+        self._starting: DetachedProcess | None = None
         self._leaving: dict[int, DetachedProcess] = {}
         self._wanted: Mapping[str, TunnelService] | None = None
         self._loaded: dict[str, TunnelService] = {}
@@ -125,7 +127,7 @@ class RelayKeeper:
 
     async def stop(self) -> None:
         """End the relay and its predecessors, and with them every connection, in less than 5 s."""
-        processes = [*([self._process] if self._process else []), *self._leaving.values()]
+        processes = [one for one in (self._process, self._starting, *self._leaving.values()) if one]
         await asyncio.gather(*(one.stop(timeout_seconds=_STOP_SECONDS) for one in processes))
 
     async def _take_over(self) -> None:
@@ -210,31 +212,26 @@ class RelayKeeper:
 
         It is asked several times, because all connections of the node depend on it, and on a busy node it may
         only be slow. One that answers stays for its connections, which work. If no successor starts, it also
-        keeps its ports, unless it has handed them over. The next connection that it does not accept leads
-        here again.
+        keeps its ports, unless it has handed them over. The kernel knows, but a relay that hangs meanwhile
+        does not say so. The next connection that it does not accept leads here again.
         """
         if await self._await_answer(lambda _: True, process.ended) is None:
             await process.stop(timeout_seconds=_STOP_SECONDS)
             self._handle_ends()
             return
         successor = await self._spawn()
-        if successor is None and await self._is_in_charge(process):
+        if successor is None and await asyncio.to_thread(listening_ports, process.pid) != ():
             return
         # Without a successor, ``_converge`` starts another relay: this one has handed over its ports.
         self._leaving[process.pid] = process
         self._process, self._loaded, self._is_unsure = successor, {}, True
-
-    async def _is_in_charge(self, process: DetachedProcess) -> bool:
-        with suppress(RelayUnavailable):
-            state = await self._control.state()
-            return state.pid == process.pid and not state.leaving
-        return False
 
     async def _spawn(self) -> DetachedProcess | None:
         """A new relay that answers; None if it does not, and the log has the reason."""
         command = (sys.executable, "-I", "-m", _MODULE, str(self._options.relay_socket))
         try:
             process = DetachedProcess.spawn(command, self._options.relay_log_path, self._wake.set)
+            self._starting = process
         except OSError as error:
             log.warning("relay-not-started", reason=f"{error.filename or sys.executable}: {error.strerror}")
             return None

@@ -147,6 +147,10 @@ def take_over(relay: Relay, predecessor: socket.socket) -> Control:
     control = Control(relay, listeners[0])
     for state, listener in zip(answer["services"], listeners[1:], strict=True):
         relay.resume(Service.resume(state, listener))
+    # The agent may have given it up, because the predecessor was slow. If it took over now, it would end at
+    # once, and nobody would listen until the agent has started another one.
+    if signal.SIGTERM in signal.sigpending():
+        raise ConnectionError("it must end before it has taken over")
     predecessor.sendall(_COMMIT)
     if not receive_line(predecessor, _ANSWER_SECONDS, most_bytes=_REQUEST_BYTES):
         raise ConnectionError("the running relay did not hand over")
