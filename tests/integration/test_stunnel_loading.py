@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,14 +42,7 @@ async def keeping(options: TunnelOptions, script: str) -> AsyncIterator[StunnelK
     program = options.conf_path.with_name("stunnel")
     program.write_text(f"#!/bin/sh\n{script}\n")
     program.chmod(0o755)
-    kept = StunnelKeeper(
-        program,
-        options,
-        TunnelMetrics(CollectorRegistry()),
-        ConnectionLog(),
-        asyncio.Semaphore(1),
-        on_change=lambda: None,
-    )
+    kept = keeper_of(options, program)
     assert options.ca_file
     service = TunnelService(
         name=FS,
@@ -65,6 +59,17 @@ async def keeping(options: TunnelOptions, script: str) -> AsyncIterator[StunnelK
     finally:
         running.cancel()
         await kept.stop()
+
+
+def keeper_of(options: TunnelOptions, program: Path) -> StunnelKeeper:
+    return StunnelKeeper(
+        program,
+        options,
+        TunnelMetrics(CollectorRegistry()),
+        ConnectionLog(),
+        asyncio.Semaphore(1),
+        on_change=lambda: None,
+    )
 
 
 async def test_slow_stunnel_is_waited_for(options: TunnelOptions, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,6 +113,41 @@ async def test_stunnel_without_a_processor_is_not_replaced(
         os.kill(pid, signal.SIGCONT)
         await eventually(lambda: kept._monitor is None, "the result")
         assert (kept.report.pid, kept.report.left_out) == (pid, {})
+
+
+async def test_stunnel_of_an_earlier_agent_without_a_processor_has_loaded_nothing(
+    options: TunnelOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It listens on all ports with the file that it had, and refuses the new one when it reads it."""
+    looks = 0
+
+    def waits_for_a_processor(_: StunnelProcess) -> Activity:
+        nonlocal looks
+        looks += 1
+        return Activity(ticks=1, runs=True)
+
+    async with keeping(options, f'exec {STUNNEL} "$@"') as earlier:
+        await eventually(lambda: earlier.report.loaded, "the first load")
+        pid, [service] = earlier.report.pid, earlier.report.loaded.values()
+        assert pid
+        os.kill(pid, signal.SIGSTOP)
+        monkeypatch.setattr(StunnelProcess, "activity", waits_for_a_processor)
+        kept = keeper_of(options, STUNNEL)
+        kept.set_services([replace(service, ca_file=Path("/nonexistent"))])
+        kept.take_over(pid)
+        running = asyncio.create_task(kept.run())
+        await eventually(lambda: looks > 2 * keeper._IDLE_LOOKS, "more looks than one that hangs gets")
+        assert kept.report.loaded == {}
+        os.kill(pid, signal.SIGCONT)
+        await eventually(lambda: kept.report.left_out, "the refusal")
+        assert kept.report.pid == pid
+        running.cancel()
+
+
+async def test_cancelled_load_waits_for_no_line_of_the_log(options: TunnelOptions) -> None:
+    async with keeping(options, HANGING) as kept:
+        await eventually(lambda: kept._monitor, "a load")
+    assert kept._monitor is None
 
 
 async def test_request_about_a_stunnel_that_has_ended_does_not_reload_the_next_one(

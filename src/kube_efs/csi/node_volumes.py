@@ -46,7 +46,7 @@ from kube_efs.csi.publication import (
 from kube_efs.csi.target import make_target, remove_target
 from kube_efs.model.csi.errors import ExistingVolumeDiffers, VolumeInUse
 from kube_efs.model.csi.mount_options import MountPlan
-from kube_efs.model.errors import KubeEfsError, MountFailed, MountUnfinished, TunnelError, shown
+from kube_efs.model.errors import AwsThrottled, KubeEfsError, MountFailed, MountUnfinished, TunnelError, shown
 from kube_efs.mounts.mount import Mounter, run_to_completion
 from kube_efs.mounts.mountinfo import MountEntry
 from kube_efs.telemetry.traces import span
@@ -282,7 +282,7 @@ class NodeVolumes:
             source = plan.source(server)
             with span("mount", volume=mount.volume_id, source=source, target=str(mount.target)):
                 await self._mounter.mount(source, mount.target, options)
-        except (MountUnfinished, TunnelError):
+        except (AwsThrottled, MountUnfinished, TunnelError):
             # The mount may still succeed, or the tunnel is only slow, for example on a busy node. A mount
             # without the identity would keep the permissions of anonymous clients until its end.
             raise

@@ -21,7 +21,14 @@ from kube_efs.csi.statistics import Statistics
 from kube_efs.csi.target import make_target
 from kube_efs.model.csi.errors import VolumeInUse
 from kube_efs.model.efs.ids import FileSystemId
-from kube_efs.model.errors import AwsDenied, KubeEfsError, MountFailed, MountUnfinished, TunnelNotReady
+from kube_efs.model.errors import (
+    AwsDenied,
+    AwsThrottled,
+    KubeEfsError,
+    MountFailed,
+    MountUnfinished,
+    TunnelNotReady,
+)
 from kube_efs.tunnels.reservations import Holder, TunnelSpec
 
 Eventually = Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
@@ -402,10 +409,19 @@ async def test_optional_identity_is_used_where_it_works(
     assert [len(holders) for holders in world.holders_by_spec.values() if holders] == [1]
 
 
-async def test_slow_tunnel_does_not_lead_to_a_mount_without_identity(world: World) -> None:
+@pytest.mark.parametrize(
+    "failure",
+    [
+        TunnelNotReady("is not there in time", field="tunnel"),
+        AwsThrottled("was answered with Throttling", field="AssumeRoleWithWebIdentity"),
+    ],
+)
+async def test_slow_tunnel_does_not_lead_to_a_mount_without_identity(
+    world: World, failure: KubeEfsError
+) -> None:
     wanted = world.wanted("one", flags=("tls", "iam=auto"))
-    world.identity_failure = TunnelNotReady("is not there in time", field="tunnel")
-    with pytest.raises(TunnelNotReady):
+    world.identity_failure = failure
+    with pytest.raises(type(failure)):
         await publish(world.volumes(), wanted)
     assert (world.mounted, world.holders) == ({}, set())
 

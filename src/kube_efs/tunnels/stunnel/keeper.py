@@ -286,8 +286,10 @@ class StunnelKeeper:
         except OSError as error:
             return Unloadable(reason=f"{error.filename or self._options.conf_path}: {error.strerror}")
         monitor = self._monitor = LoadMonitor(text, {service.name for service in services})
-        outcome = await self._await_outcome(process, monitor, {service.port for service in services})
-        self._monitor = None
+        try:
+            outcome = await self._await_outcome(process, monitor, {service.port for service in services})
+        finally:
+            self._monitor = None
         if must_reload and monitor.outcome is None and not process.ended.is_set():
             # stunnel hangs, and so do its connections. The kernel opens new ones for its mounts. As the
             # process has ended then, the branch for an ended process below starts the next one.
@@ -313,23 +315,22 @@ class StunnelKeeper:
     async def _await_outcome(
         self, process: StunnelProcess, monitor: LoadMonitor, ports: Collection[int]
     ) -> Outcome:
-        activity, idle_looks = process.activity(), 0
-        for look in range(1, _MOST_LOOKS + 1):
+        activity, looks, idle_looks = process.activity(), 0, 0
+        while looks < _MOST_LOOKS and idle_looks < _IDLE_LOOKS:
+            looks += 1
             if outcome := await self._read_outcome(process, monitor):
                 return outcome
-            if look >= _IDLE_LOOKS:
-                listening = await asyncio.to_thread(listening_ports, process.pid)
-                has_new = not self._loaded.ports.issuperset(ports)
-                if set(listening).issuperset(ports) and (has_new or not self._log_path.exists()):
-                    log.warning("stunnel-log-not-written", pid=process.pid, path=str(self._log_path))
-                    # Ports that it had before do not show that it does not hang.
-                    monitor.outcome = Loaded() if has_new else None
-                    return Loaded()
             before, activity = activity, process.activity()
             idle_looks = 0 if activity.has_worked_since(before) else idle_looks + 1
-            if idle_looks == _IDLE_LOOKS:
-                break
-        return Unloadable(reason=f"stunnel did not confirm it within {look * _LOOK_SECONDS:g} s")
+        # Not before: a stunnel that was taken over listens while it still has to read its new file.
+        listening = await asyncio.to_thread(listening_ports, process.pid)
+        has_new = not self._loaded.ports.issuperset(ports)
+        if set(listening).issuperset(ports) and (has_new or not self._log_path.exists()):
+            log.warning("stunnel-log-not-written", pid=process.pid, path=str(self._log_path))
+            # Ports that it had before do not show that it does not hang.
+            monitor.outcome = Loaded() if has_new else None
+            return Loaded()
+        return Unloadable(reason=f"stunnel did not confirm it within {looks * _LOOK_SECONDS:g} s")
 
     async def _read_outcome(self, process: StunnelProcess, monitor: LoadMonitor) -> Outcome | None:
         """The result of the load in the log, or the end of stunnel; None if there is none for a second."""

@@ -98,9 +98,11 @@ class StunnelShards:
     def reload_or_replace(self, ports: Collection[int]) -> None:
         """Make the stunnels of these ports reload, and replace those that do not: they hang."""
         names = {name for name, service in (self._wanted or {}).items() if service.port in ports}
-        for number in {self._assigned[name] for name in names & self._assigned.keys()}:
-            keeper = self._keepers[number]
-            if keeper.report.pid:
+        # The one that listens, where a tunnel has not moved to its new shard yet.
+        numbers = {**self._assigned, **self._shards_by_listener()}
+        for number in {numbers[name] for name in names & numbers.keys()}:
+            keeper = self._keepers.get(number)
+            if keeper and keeper.report.pid:
                 log.warning("stunnel-hangs", pid=keeper.report.pid)
                 keeper.reload_or_replace()
 

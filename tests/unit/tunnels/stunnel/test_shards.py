@@ -110,6 +110,11 @@ class Keeper:
         self._found: int | None = None
         self._wake = asyncio.Event()
         self.report = KeeperReport()
+        self.hangs = False
+
+    def reload_or_replace(self) -> None:
+        self.hangs = False
+        self._wake.set()
 
     def set_services(self, services: Iterable[TunnelService]) -> None:
         wanted = {one.name: one for one in services}
@@ -125,6 +130,9 @@ class Keeper:
         while True:
             self._wake.clear()
             await asyncio.sleep(0)
+            if self.hangs:
+                await self._wake.wait()
+                continue
             if self._pid not in self._kernel.stunnels:
                 self._pid, self._loaded = self._found, {}
             self._pid = self._pid if self._pid in self._kernel.stunnels else None
@@ -287,6 +295,9 @@ class Node(RuleBasedStateMachine):
         self._start()
         self._step(steps)
 
+    def keepers(self) -> Iterator[Keeper]:
+        return (cast("Keeper", one) for one in self.shards._keepers.values())
+
     @rule()
     def settle(self) -> None:
         self._step(SETTLED)
@@ -374,4 +385,21 @@ def test_tunnel_that_is_used_again_before_its_move_stays() -> None:
     node.disconnect({last})
     node.check_the_tunnels(rounds=3, steps=SETTLED)
     assert node.shards._assigned[service(last).name] == 1
+    node.teardown()
+
+
+def test_stall_is_about_the_stunnel_that_listens() -> None:
+    """A tunnel of a shard that hangs was closed and opened again, and belongs to another shard now."""
+    node = Node()
+    node.open_tunnels(set(range(3 * SIZE)), steps=SETTLED)
+    node.close_unused_tunnels(set(range(SIZE)), steps=SETTLED)
+    [hanging] = [one for one in node.keepers() if "fs-11" in one.report.loaded]
+    hanging.hangs = True
+    node.close_unused_tunnels({11}, steps=SETTLED)
+    node.open_tunnels({12}, steps=SETTLED)
+    node.on_demand.add(11)
+    node._want()
+    node.shards._distribute(node.shards._wanted or {})
+    node.shards.reload_or_replace({service(11).port})
+    assert not hanging.hangs
     node.teardown()
