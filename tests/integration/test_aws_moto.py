@@ -226,7 +226,7 @@ async def test_listings_include_all_pages(proxy: tuple[Proxy, str]) -> None:
     ("status", "code", "expected"),
     [
         (404, "FileSystemNotFound", AwsNotFound),
-        (403, "AccessDeniedException", AwsDenied),
+        (403, "AccessDeniedException", AwsNotPermitted),
         (429, "ThrottlingException", AwsThrottled),
         (500, "InternalServerError", AwsUnavailable),
     ],

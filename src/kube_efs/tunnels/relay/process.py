@@ -98,11 +98,8 @@ class Control:
         """Carry out one request; raises Refused."""
         match request:
             case {"command": "state"}:
-                return {
-                    "pid": os.getpid(),
-                    "leaving": self._relay.is_leaving,
-                    "services": self._relay.state(),
-                }
+                services = self._relay.state()
+                return {"pid": os.getpid(), "leaving": self._relay.is_leaving, "services": services}
             case {"command": "renew", "name": name}:
                 self._relay.check_files(name)
             case {"command": "add", "service": service}:
@@ -147,8 +144,7 @@ def take_over(relay: Relay, predecessor: socket.socket) -> Control:
     control = Control(relay, listeners[0])
     for state, listener in zip(answer["services"], listeners[1:], strict=True):
         relay.resume(Service.resume(state, listener))
-    # The agent may have given it up, because the predecessor was slow. If it took over now, it would end at
-    # once, and nobody would listen until the agent has started another one.
+    # The agent has given it up, perhaps because the predecessor was slow. It would end with its new listeners.
     if signal.SIGTERM in signal.sigpending():
         raise ConnectionError("it must end before it has taken over")
     predecessor.sendall(_COMMIT)
