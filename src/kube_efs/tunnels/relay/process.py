@@ -144,7 +144,7 @@ def take_over(relay: Relay, predecessor: socket.socket) -> Control:
     control = Control(relay, listeners[0])
     for state, listener in zip(answer["services"], listeners[1:], strict=True):
         relay.resume(Service.resume(state, listener))
-    # The agent has given it up, perhaps because the predecessor was slow. It would end with its new listeners.
+    # The agent has given it up, perhaps because the predecessor was slow: it would end with its listeners.
     if signal.SIGTERM in signal.sigpending():
         raise ConnectionError("it must end before it has taken over")
     predecessor.sendall(_COMMIT)
