@@ -35,7 +35,7 @@ from kube_efs.model.efs import targets
 from kube_efs.model.efs.directories import Relation
 from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.efs.targets import PortUse, TunnelTargets
-from kube_efs.model.errors import RemovalRefused, WorkerFailed
+from kube_efs.model.errors import AwsNotFound, RemovalRefused, WorkerFailed
 from kube_efs.model.volumes import Volume
 from kube_efs.provisioning import engine as engines
 from kube_efs.provisioning import guards
@@ -207,11 +207,11 @@ def guard_uses_an_old_list_of_access_points() -> None:
     """The roots come from a list that may be 15 minutes old."""
     fresh = Guards._access_points
 
-    async def old(self: Any, removal: Any, file_system_id: Any, view: Any) -> Any:
+    async def old(self: Any, removed: Any, view: Any) -> Any:
         kept = self.__dict__.setdefault("old_listing", {})
-        now = asyncio.get_running_loop().time()
+        now, file_system_id = asyncio.get_running_loop().time(), removed.location.file_system_id
         if file_system_id not in kept or now > kept[file_system_id][0] + 900:
-            kept[file_system_id] = (now, await fresh(self, removal, file_system_id, view))
+            kept[file_system_id] = (now, await fresh(self, removed, view))
         return kept[file_system_id][1]
 
     _put(Guards, "_access_points", old)
@@ -222,8 +222,12 @@ def guard_asks_efs_about_access_points_of_s3_files() -> None:
     """EFS does not know the file system, so nothing uses its directories."""
     original = Guards._access_points
 
-    async def of_efs(self: Guards, location: Any, role: Any, view: Any) -> Any:
-        return await original(self, replace(location, kind=FileSystemKind.EFS), role, view)
+    async def of_efs(self: Guards, removed: Any, view: Any) -> Any:
+        location = replace(removed.location, kind=FileSystemKind.EFS)
+        try:
+            return await original(self, replace(removed, location=location), view)
+        except AwsNotFound:
+            return ()
 
     _put(Guards, "_access_points", of_efs)
 

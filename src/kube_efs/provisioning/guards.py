@@ -69,10 +69,15 @@ _NAMED_MAX: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemovableDirectory:
-    """A directory that is removed with its contents, but only if it is strictly below ``base``."""
+    """A directory that is removed with its contents, but only if it is strictly below ``base``.
+
+    Its file system is in the account of ``role``. ``is_copy``: kube-efs alone creates such directories.
+    """
 
     location: Location
     base: Directory = field(default_factory=Directory)
+    role: CrossAccountRole | None = None
+    is_copy: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -392,7 +397,7 @@ class Guards:
             return Permit(keeps_file_system=keeps_file_system)
         location = removal.directory.location
         await self._check_unlocated(location, itself, view)
-        users = await self._users(location, point, itself, view)
+        users = await self._users(removal.directory, point, itself, view)
         # An access point can be removed without its directory, which then stays with all that is below it.
         if users.below and point is None:
             below = ", ".join(f"volume {one}" if " " not in one else one for one in sorted(users.below))
@@ -496,18 +501,18 @@ class Guards:
 
     async def _users(
         self,
-        location: Location,
+        removed: RemovableDirectory,
         point: RemovableAccessPoint | None,
         itself: frozenset[str],
         view: VolumeIndex,
     ) -> _Users:
+        location = removed.location
         candidates: dict[Relation, set[str]] = {
             relation: set(volumes - itself)
             for relation, volumes in view.directories.related(location).items()
         }
         blocking: dict[Relation, set[str]] = {Relation.SAME: set(), Relation.BELOW: set()}
-        role = point.role if point else None
-        for found in await self._access_points(location, role, view):
+        for found in await self._access_points(removed, view):
             if point and found.access_point_id == point.handle.access_point_id:
                 continue
             relation = found.directory.relation_to(location.directory)
@@ -526,22 +531,21 @@ class Guards:
             above=frozenset(candidates.get(Relation.ABOVE, set())),
         )
 
-    async def _access_points(
-        self, location: Location, role: CrossAccountRole | None, view: VolumeIndex
-    ) -> Sequence[AccessPoint]:
+    async def _access_points(self, removed: RemovableDirectory, view: VolumeIndex) -> Sequence[AccessPoint]:
         """The access points of the file system, listed by AWS after this call."""
         if self._roots is None:
             return ()
+        file_system_id = removed.location.file_system_id
         try:
-            return await self._roots(location, role)
-        except AwsNotFound:  # The file system was deleted with its access points.
-            return ()
-        except AwsNotPermitted:
+            return await self._roots(removed.location, removed.role)
+        except (AwsNotFound, AwsNotPermitted) as error:
             # The IAM policies of the older provisioners do not allow this call. They never made it, and it is
-            # not necessary as long as no volume of the cluster uses an access point.
-            if view.has_access_points(location.file_system_id):
+            # not necessary as long as no volume of the cluster uses an access point. A file system that AWS
+            # does not find may also belong to another account or region.
+            is_necessary = isinstance(error, AwsNotPermitted) or not removed.is_copy
+            if is_necessary and view.has_access_points(file_system_id):
                 raise
-            log.info("access-points-not-listed", file_system=location.file_system_id)
+            log.info("access-points-not-listed", file_system=file_system_id, reason=str(error))
             return ()
 
     async def _list_volumes(self) -> VolumeIndex:

@@ -96,7 +96,7 @@ class Snapshots:
         AwsError, KubeError, WorkerFailed.
         """
         location = parse_snapshot_id(snapshot_id).location
-        removal = Removal(directory=RemovableDirectory(location=location, base=BASE))
+        removal = Removal(directory=RemovableDirectory(location=location, base=BASE, is_copy=True))
 
         async def ask() -> Permit:
             permit = await self._guards.check_without_volume(removal)

@@ -246,6 +246,17 @@ async def test_removal_needs_permission_to_list_access_points_that_volumes_use(w
     assert world.folders.there == {DATA}
 
 
+async def test_file_system_of_another_account_keeps_what_volumes_may_use_through_access_points(
+    world: World,
+) -> None:
+    """AWS does not find it in our account, so nobody knows where its access points lead to."""
+    lead_through(world, "/elsewhere")
+    world.moment.on_moment = failing(AwsNotFound("was answered with FileSystemNotFound", field="fs-1"))
+    with pytest.raises(AwsNotFound):
+        await world.engine.reclaim(ON_FS)
+    assert world.folders.there == {DATA}
+
+
 async def test_deleted_file_system_has_no_access_points(world: World) -> None:
     world.moment.on_moment = failing(AwsNotFound("is not there", field="DescribeAccessPoints"))
     done = await world.engine.reclaim(RELEASED)

@@ -234,14 +234,15 @@ class CsiVolumes:
 
         Raises NotYet while an earlier call could create its access point again, RemovalRefused, AwsError.
         """
+        role = role if handle.kind.has_roles else None
         if handle.base is not None:
             place = Location(file_system_id=handle.file_system_id, directory=handle.directory)
-            return Removal(directory=RemovableDirectory(location=place, base=handle.base), tenant=tenant)
+            directory = RemovableDirectory(location=place, base=handle.base, role=role)
+            return Removal(directory=directory, tenant=tenant)
         if handle.access_point_id is None:
             return Removal()
         account = await self._account(handle.kind, role)
         points = account.access_points[handle.kind]
-        role = role if handle.kind.has_roles else None
         found = await points.known.find(handle)
         file_system = await self._goes_along(handle, found) if role is None else None
         if found is None:
@@ -256,7 +257,7 @@ class CsiVolumes:
             and not is_reusable(found)
         )
         return Removal(
-            directory=RemovableDirectory(location=root) if is_removed else None,
+            directory=RemovableDirectory(location=root, role=role) if is_removed else None,
             access_point=RemovableAccessPoint(handle=handle, role=role, root=root),
             file_system=file_system,
             tenant=tenant,

@@ -709,6 +709,15 @@ async def test_directory_without_an_access_point_has_the_owner_and_mode_that_its
     assert (permissions.uid, permissions.gid, permissions.mode) == (7, 8, 0o700)
 
 
+async def test_directory_of_another_account_is_removed_after_a_look_at_its_access_points_there() -> None:
+    world = CsiWorld()
+    made = await world.volumes.create(request(provisioningMode="efs-dir", uid="1", gid="1"), ROLE)
+    world.note("pvc-1", made.handle, **LEAVING)
+    world.accounts.roles.clear()
+    await world.volumes.delete(made.handle, ROLE)
+    assert world.account_roles == {ROLE}
+
+
 # --- S3 Files
 
 
