@@ -1,6 +1,7 @@
 """Translates the errors of the Kubernetes client into those of kube-efs; the only place that does."""
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -35,8 +36,11 @@ _REMEDIES: dict[type[KubeError], str] = {
     KubeDenied: "check the service account's roles",
     KubeUnavailable: "check that the API server is up and reachable",
 }
-# The path of the kinds that each cluster has.
-_CORE = "/api/v1/"
+# The paths of kinds that each cluster has.
+_BUILT_IN = re.compile(
+    r"/api/v1/|/apis/(apps|apiextensions\.k8s\.io|coordination\.k8s\.io|rbac\.authorization\.k8s\.io"
+    r"|storage\.k8s\.io)/v1/"
+)
 # Not the roles but the admission refuses a request with one of these texts in the answer.
 _REMEDIES_OF_ADMISSION: dict[str, str] = {
     "exceeded quota": "raise the quota, or delete objects that it counts",
@@ -92,8 +96,8 @@ def _from_status(error: httpx2.HTTPStatusError, what: str) -> KubeError:
     code, reason, message = _read_status(error)
     kind = _BY_CODE.get(code, KubeUnavailable)
     # A load balancer may answer 404, too, and a volume that does not exist protects no data. The API server
-    # omits the reason only for kinds that it does not have.
-    if kind is KubeNotFound and reason != "NotFound" and _CORE in error.request.url.path:
+    # omits the reason only for groups that it does not have.
+    if kind is KubeNotFound and reason != "NotFound" and _BUILT_IN.search(error.request.url.path):
         kind = KubeUnavailable
     if reason == "AlreadyExists":
         kind = KubeAlreadyExists

@@ -291,7 +291,9 @@ async def test_denial_after_an_answer_does_not_let_a_candidate_lead(
             read.set()
             namespace = request.url.path.split("/")[5]
             if namespace != OTHER:
-                return httpx2.Response(404, json={"kind": "Status", "code": 404, "message": "not found"})
+                return httpx2.Response(
+                    404, json={"kind": "Status", "code": 404, "reason": "NotFound", "message": "not found"}
+                )
             spec = {"holderIdentity": "efs-manager-0", "leaseDurationSeconds": 15}
             return httpx2.Response(200, json={"metadata": {"name": DEFAULT_LEASE}, "spec": spec})
         clock.now += 1
@@ -323,7 +325,9 @@ async def test_candidate_that_cannot_read_the_other_leases_waits(
     async def answer(_: httpx2.Request) -> httpx2.Response:
         if is_down:
             return httpx2.Response(500, json={"kind": "Status", "code": 500, "message": "etcd"})
-        return httpx2.Response(404, json={"kind": "Status", "code": 404, "message": "not found"})
+        return httpx2.Response(
+            404, json={"kind": "Status", "code": 404, "reason": "NotFound", "message": "not found"}
+        )
 
     await installs(kube, OURS)
     of, clock = terms(OURS), Clock()

@@ -7,6 +7,7 @@ import httpx2
 import pytest
 from lightkube import AsyncClient
 from lightkube.core.exceptions import ConfigError
+from lightkube.generic_resource import create_namespaced_resource
 from lightkube.resources.core_v1 import Pod
 from lightkube.resources.storage_v1 import CSINode
 
@@ -26,6 +27,7 @@ from kube_efs.model.errors import (
 
 ClientOf = Callable[[Callable[[httpx2.Request], Coroutine[Any, Any, httpx2.Response]]], AsyncClient]
 
+SNAPSHOT = create_namespaced_resource("snapshot.storage.k8s.io", "v1", "VolumeSnapshot", "volumesnapshots")
 DENIED = "; check the service account's roles"
 DOWN = "; check that the API server is up and reachable"
 
@@ -34,9 +36,7 @@ def status(code: int, reason: str, message: str) -> dict[str, Any]:
     return {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message}
 
 
-async def refused(
-    client_of: ClientOf, response: httpx2.Response, kind: type[Pod | CSINode] = Pod
-) -> KubeEfsError:
+async def refused(client_of: ClientOf, response: httpx2.Response, kind: type[Any] = Pod) -> KubeEfsError:
     """The error of a caller that gets this answer."""
 
     async def answer(_: httpx2.Request) -> httpx2.Response:
@@ -153,9 +153,12 @@ async def test_refusal_of_an_intermediary_is_translated(
     assert (type(error), str(error)) == (kind, text)
 
 
-async def test_kind_that_the_cluster_does_not_have_is_not_found(client_of: ClientOf) -> None:
-    error = await refused(client_of, httpx2.Response(404, text="404 page not found\n"), CSINode)
-    assert type(error) is KubeNotFound
+@pytest.mark.parametrize(("kind", "expected"), [(SNAPSHOT, KubeNotFound), (CSINode, KubeUnavailable)])
+async def test_only_a_kind_that_clusters_may_not_have_is_not_found_without_a_reason(
+    client_of: ClientOf, kind: type[Any], expected: type[KubeError]
+) -> None:
+    error = await refused(client_of, httpx2.Response(404, text="404 page not found\n"), kind)
+    assert type(error) is expected
 
 
 @pytest.mark.parametrize(

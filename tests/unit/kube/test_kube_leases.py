@@ -290,7 +290,9 @@ async def test_lease_time_starts_before_the_request(client_of: ClientOf) -> None
     async def answer_late(request: httpx2.Request) -> httpx2.Response:
         await asyncio.sleep(0)
         if request.method == "GET":
-            return httpx2.Response(404, json={"kind": "Status", "code": 404, "message": "not found"})
+            return httpx2.Response(
+                404, json={"kind": "Status", "code": 404, "reason": "NotFound", "message": "not found"}
+            )
         clock.now += 9
         return httpx2.Response(201, json=json.loads(request.content))
 
