@@ -29,12 +29,11 @@ async def test_rotated_credentials_do_not_wait_for_other_facts(
     fails = False
 
     async def answer(request: httpx2.Request) -> httpx2.Response:
-        status = {"kind": "Status", "status": "Failure", "code": 500 if fails else 404}
         if request.url.path.endswith("/nodes"):
             return httpx2.Response(200, json={"kind": "NodeList", "metadata": {}, "items": []})
         if "/proxies/" in request.url.path and not fails:
             return httpx2.Response(200, json={"kind": "Proxy", "metadata": {"name": "cluster"}, **PROXY})
-        return httpx2.Response(500 if fails else 404, json=status)
+        return _refusal(500 if fails else 404)
 
     reconciler, cache = _reconciler(client_of(answer), Platform.OPENSHIFT)
     cache.credentials_version, cache.trusted_ca_version = "1", "a"
@@ -71,8 +70,7 @@ async def test_deleted_trusted_ca_counts_only_where_nobody_writes_it_again(
     async def answer(request: httpx2.Request) -> httpx2.Response:
         if request.url.path.endswith("/nodes"):
             return httpx2.Response(200, json={"kind": "NodeList", "metadata": {}, "items": []})
-        code = 500 if is_down else 404
-        return httpx2.Response(code, json={"kind": "Status", "status": "Failure", "code": code})
+        return _refusal(500 if is_down else 404)
 
     reconciler, cache = _reconciler(client_of(answer), platform)
     cache.credentials_version, cache.trusted_ca_version = "", "a"
@@ -93,8 +91,7 @@ async def test_conflicts_that_do_not_end_are_reported(client_of: Callable[..., A
     """Else the operator would repeat a pass five times in a second forever, and tell nobody."""
 
     async def answer(request: httpx2.Request) -> httpx2.Response:
-        code = 409 if request.method == "PATCH" else 404
-        return httpx2.Response(code, json={"kind": "Status", "status": "Failure", "code": code})
+        return _refusal(409 if request.method == "PATCH" else 404)
 
     reconciler, cache = _reconciler(client_of(answer), Platform.KUBERNETES)
     spec = {"managementState": "Unmanaged"}
@@ -103,6 +100,11 @@ async def test_conflicts_that_do_not_end_are_reported(client_of: Callable[..., A
         assert await reconciler.reconcile() < 1
     with pytest.raises(KubeConflict, match="status of ClusterCSIDriver"):
         await reconciler.reconcile()
+
+
+def _refusal(code: int) -> httpx2.Response:
+    reason = {404: "NotFound", 409: "Conflict", 500: "InternalError"}[code]
+    return httpx2.Response(code, json={"kind": "Status", "status": "Failure", "code": code, "reason": reason})
 
 
 def _reconciler(client: AsyncClient, platform: Platform) -> tuple[Reconciler, ObjectCache]:
