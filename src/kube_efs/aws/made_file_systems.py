@@ -13,6 +13,7 @@ from kube_efs.aws.connection import AwsConnection, Service
 from kube_efs.aws.responses import parse_file_system, understood, understood_one
 from kube_efs.model.csi.file_system_templates import FileSystemTemplate, PerformanceMode, client_policy
 from kube_efs.model.csi.made_file_systems import (
+    CHECKED_TAG,
     STAGE_TAG,
     USED_TAG,
     MadeFileSystem,
@@ -100,7 +101,14 @@ class AwsMadeFileSystems:
 
     async def set_stage(self, file_system_id: FileSystemId, stage: Stage) -> None:
         """Record the stage in the tags; ``ready`` also records that it is used."""
-        tags = {STAGE_TAG: str(stage), **({USED_TAG: "true"} if stage is Stage.READY else {})}
+        used = {USED_TAG: "true"} if stage is Stage.READY else {}
+        await self._tag(file_system_id, {STAGE_TAG: str(stage), CHECKED_TAG: "false", **used})
+
+    async def set_checked(self, file_system_id: FileSystemId) -> None:
+        """Record that it contains nothing that must stay, until the next stage."""
+        await self._tag(file_system_id, {CHECKED_TAG: "true"})
+
+    async def _tag(self, file_system_id: FileSystemId, tags: Mapping[str, str]) -> None:
         await self._connection.call(
             Service.EFS,
             "TagResource",
@@ -136,6 +144,7 @@ def _parse_if_made(entry: Mapping[str, Any]) -> MadeFileSystem | None:
         owner=known[0],
         stage=known[1],
         is_used=USED_TAG in tags,
+        is_checked=tags.get(CHECKED_TAG) == "true",
         token=token,
         state=found.state,
         mount_targets=found.number_of_mount_targets or 0,

@@ -8,6 +8,9 @@ them atomically. Two of them decide what may happen:
   contains no data, and may be removed when its claim does not exist any more. The stage alone would not prove
   that: a process that wants to remove an unused file system may write it later than one that uses it.
 
+``checked`` is true from the check of the contents, before a removal deletes the first mount target, until the
+file system is used again. Without mount targets, nobody can look for snapshots.
+
 Tags can be copied to other file systems: AWS Backup does so when it restores one. A creation token cannot.
 So the token is a tag, too, and a file system with another token is not one of these.
 """
@@ -33,6 +36,7 @@ CREATING_FILE_SYSTEM: Final = "CreatingFileSystem"
 _PREFIX: Final = "efs.csi.aws.com/"
 STAGE_TAG: Final = f"{_PREFIX}stage"
 USED_TAG: Final = f"{_PREFIX}used"
+CHECKED_TAG: Final = f"{_PREFIX}checked"
 _TOKEN_TAG: Final = f"{_PREFIX}creation-token"
 # EFS accepts so many of a resource.
 _TAGS_MAX: Final = 50
@@ -65,6 +69,7 @@ class FileSystemOwner:
 class MadeFileSystem:
     """One of them. ``is_used``: whether a volume may be or may have been on it.
 
+    ``is_checked``: its removal has found nothing that must stay.
     ``mount_targets`` is their number, in any state. ``addresses`` are theirs, if they were read.
     """
 
@@ -72,6 +77,7 @@ class MadeFileSystem:
     owner: FileSystemOwner
     stage: Stage
     is_used: bool = True
+    is_checked: bool = False
     token: str
     state: LifeCycleState = LifeCycleState.AVAILABLE
     mount_targets: int = 0
@@ -138,9 +144,9 @@ def tags_for(
     }
     known = {key: value[:256] for key, value in described.items() if value}
     tags = {**known, **{one.key: one.value for one in of_driver}, **dict(template.tags), **deciding}
-    # One more is added when it is used.
-    if len(tags) >= _TAGS_MAX:
-        room = max(0, _TAGS_MAX - 1 - len(tags) + len(template.tags))
+    # Two more are added when it is used and when it is removed.
+    if len(tags) + 2 > _TAGS_MAX:
+        room = max(0, _TAGS_MAX - 2 - len(tags) + len(template.tags))
         remedy = f"use at most {room} tags"
         raise InvalidArgument("has more tags than EFS accepts", field="fileSystemTags", remedy=remedy)
     return tags

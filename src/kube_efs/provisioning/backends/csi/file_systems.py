@@ -293,8 +293,8 @@ class FileSystems:
 
         From then on, no new volume and no new worker uses it. ``check_contents`` raises RemovalRefused if it
         contains something that must stay, NotYet while a worker uses it, and WorkerFailed if that may never
-        end; it is called unless all mount targets are deleted or being deleted, because then no worker could
-        mount the file system. Raises RemovalRefused, NotYet, WorkerFailed, AwsError, KubeError.
+        end. It is called before the first mount target is deleted, because then no worker could mount the
+        file system. Raises RemovalRefused, NotYet, WorkerFailed, AwsError, KubeError.
         """
         if not await self._confirmed(found, order):
             return None
@@ -317,10 +317,20 @@ class FileSystems:
             # Workers can take minutes, and others may have begun to use the file system meanwhile.
             if not await self._confirmed(found, order):
                 return None
+        elif found.is_used and not found.is_checked:
+            # Somebody else has deleted them, perhaps to create others.
+            raise RemovalRefused(
+                "has no mount targets, so nobody can look for snapshots in it",
+                field="file system",
+                value=found.file_system_id,
+                remedy="create a mount target, or delete the file system",
+            )
         now = await self._removing(found.file_system_id)
         if now is not None and now.is_used and not found.is_used:
             await self.reopen(found)
             return None
+        if now is not None and now.is_used and not now.is_checked:
+            await self._gateway.made_file_systems.set_checked(found.file_system_id)
         return found
 
     async def remove(

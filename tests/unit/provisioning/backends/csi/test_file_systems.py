@@ -1061,6 +1061,24 @@ def test_snapshot_keeps_the_file_system() -> None:
     run(test)
 
 
+@pytest.mark.parametrize("state", ["deleted", "deleting"])
+def test_snapshot_keeps_a_file_system_whose_mount_targets_somebody_has_deleted(state: str) -> None:
+    async def test() -> None:
+        account = AwsAccount()
+        driver = Driver(account)
+        handle = await driver.create(wanted())
+        driver.folders.made[f"{handle.file_system_id}:/.kube-efs-snapshots/s-1"] = Permissions()
+        for one in account.mount_targets.values():
+            one.update(LifeCycleState="deleting", until=asyncio.get_running_loop().time() + 30)
+        if state == "deleted":
+            account.mount_targets.clear()
+        with pytest.raises(RemovalRefused, match="has no mount targets"):
+            await driver.volumes.delete(handle)
+        assert handle.file_system_id in account.file_systems
+
+    run(test)
+
+
 def test_snapshot_that_is_created_after_an_interrupted_removal_keeps_the_file_system() -> None:
     """An attempt of csi-provisioner continues with the pod of the one before, which has found no snapshot."""
 
