@@ -316,6 +316,24 @@ async def test_concurrent_calls_are_limited(proxy: tuple[Proxy, str]) -> None:
     assert proxy[0].most_running == 3
 
 
+async def test_deletion_does_not_wait_for_other_calls_for_longer_than_it_may_take(
+    proxy: tuple[Proxy, str],
+) -> None:
+    async with AwsGateway(replace(options(proxy[1]), max_concurrency=1)) as gateway:
+        [made] = await many_file_systems(gateway, 1)
+        proxy[0].delay_seconds = 5.0
+        earlier = asyncio.create_task(gateway.mount_targets(made))
+        async with asyncio.timeout(START_SECONDS):
+            while not proxy[0].running:  # noqa: ASYNC110 - of the server, which has no event
+                await asyncio.sleep(0.01)
+        calls = gateway._connection
+        calls._options = replace(calls._options, call_timeout_seconds=0.1)
+        with pytest.raises(AwsUnavailable, match="was not answered in time"):
+            await gateway.delete_file_system(made)
+        assert await earlier == ()
+        assert [one for one in proxy[0].calls if one.startswith("DELETE")] == []
+
+
 async def test_endpoint_and_credentials_of_the_environment_are_used(
     endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

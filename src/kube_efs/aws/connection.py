@@ -79,7 +79,8 @@ class AwsOptions:
     ``endpoint_url`` None means AWS_ENDPOINT_URL in the environment (or AWS_ENDPOINT_URL_EFS for one service),
     otherwise AWS itself. ``credentials_source`` gives temporary credentials, such as those of a role, and is
     called again before they expire. ``call_timeout_seconds`` limits a call, or one page of a list, with all
-    its retries and pauses; connect and read timeouts limit one attempt. ``page_size`` is the maximum of EFS.
+    its retries and pauses; for a deletion, this includes the wait for other calls. Connect and read timeouts
+    limit one attempt. ``page_size`` is the maximum of EFS.
     """
 
     region: Region
@@ -189,23 +190,28 @@ class AwsConnection:
     ) -> AsyncIterator[tuple[Client, asyncio.Timeout]]:
         # The wait for other calls is a part of the span.
         with span(f"aws.{_label(service, operation)}", subject=str(subject)):
-            # Held until the last retry and the last page, so this also limits concurrent requests.
-            async with self._slots:
-                started = monotonic()
-                iam_action = f"{_IAM_PREFIXES[service]}:{operation}"
-                try:
-                    with aws_errors(operation, iam_action=iam_action, subject=subject):
-                        async with asyncio.timeout_at(self._next_deadline()) as deadline:
-                            if operation != _UNSIGNED:
-                                await self._find_credentials()
-                            yield await self._client(service), deadline
-                except KubeEfsError as error:
-                    self._count(service, operation, error_code(error))
-                    raise
-                finally:
-                    self._metrics.call_seconds.labels(_label(service, operation)).observe(
-                        monotonic() - started
-                    )
+            started = monotonic()
+            iam_action = f"{_IAM_PREFIXES[service]}:{operation}"
+            # A deletion was confirmed just before. While it waits for other calls, the confirmation ages.
+            is_deletion = operation.startswith("Delete")
+            try:
+                with aws_errors(operation, iam_action=iam_action, subject=subject):
+                    # A slot is held until the last retry and page, so this also limits concurrent requests.
+                    async with (
+                        asyncio.timeout_at(self._next_deadline() if is_deletion else None) as deadline,
+                        self._slots,
+                    ):
+                        started = monotonic()
+                        if not is_deletion:
+                            deadline.reschedule(self._next_deadline())
+                        if operation != _UNSIGNED:
+                            await self._find_credentials()
+                        yield await self._client(service), deadline
+            except KubeEfsError as error:
+                self._count(service, operation, error_code(error))
+                raise
+            finally:
+                self._metrics.call_seconds.labels(_label(service, operation)).observe(monotonic() - started)
 
     def _next_deadline(self) -> float:
         return asyncio.get_running_loop().time() + self._options.call_timeout_seconds

@@ -297,7 +297,9 @@ def _judge_answer(error: boto.ClientError, iam_action: str) -> tuple[type[KubeEf
     # or no longer protects data.
     if is_existing or code.endswith(("NotFound", "NotFoundException")):
         return AwsAlreadyExists if is_existing else AwsNotFound, problem, ""
-    if code in _CREDENTIAL_CODES:
+    # The library itself calls STS for credentials, which may refuse a new role for a while.
+    is_of_library = bool(iam_action) and not iam_action.endswith(f":{error.operation_name}")
+    if code in _CREDENTIAL_CODES or (code in _PERMISSION_CODES and is_of_library):
         return AwsDenied, problem, _CREDENTIALS_REMEDY
     if code in _PERMISSION_CODES or status in {401, 403}:
         kind = AwsNotPermitted if code in _PERMISSION_CODES else AwsDenied

@@ -30,9 +30,9 @@ def read_content(body: Json) -> SnapshotContent:
         uid=meta["uid"],
         resource_version=meta.get("resourceVersion", ""),
         driver=spec.get("driver", ""),
-        deletion_policy=ReclaimPolicy.RETAIN
-        if spec.get("deletionPolicy") == ReclaimPolicy.RETAIN
-        else ReclaimPolicy.DELETE,
+        deletion_policy=ReclaimPolicy.DELETE
+        if spec.get("deletionPolicy") == ReclaimPolicy.DELETE
+        else ReclaimPolicy.RETAIN,
         volume_handle=source.get("volumeHandle") or "",
         given_handle=source.get("snapshotHandle") or "",
         snapshot_uid=snapshot.get("uid") or "",

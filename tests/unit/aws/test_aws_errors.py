@@ -268,6 +268,13 @@ def test_denial_names_the_missing_iam_action_or_the_credentials() -> None:
     assert "give this process valid AWS credentials" in str(translated(boto.NoCredentialsError()))
 
 
+def test_refusal_of_credentials_by_sts_is_not_a_missing_permission_for_the_call() -> None:
+    refused = {"Error": {"Code": "AccessDenied"}, "ResponseMetadata": {"HTTPStatusCode": 403}}
+    result = translated(boto.ClientError(refused, "AssumeRoleWithWebIdentity"))
+    assert type(result) is AwsDenied
+    assert "give this process valid AWS credentials" in str(result)
+
+
 def test_already_exists_error_names_the_existing_object() -> None:
     error = {"Code": "AccessPointAlreadyExists", "Message": "there is one"}
     response = {"Error": error, "AccessPointId": "fsap-0123456789abcdef0"}
