@@ -187,6 +187,10 @@ class AwsDenied(AwsError):
     """Credentials are missing, wrong, expired, or lack the permission."""
 
 
+# The code of AwsNotPermitted when the process has no credentials, as the client library names it.
+NO_CREDENTIALS = "NoCredentialsError"
+
+
 class AwsNotPermitted(AwsDenied):
     """The role of this process lacks the permission, or the process has no credentials at all.
 

@@ -40,6 +40,7 @@ from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle
 from kube_efs.model.efs.directories import Directory, Relation
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import (
+    NO_CREDENTIALS,
     AwsNotFound,
     AwsNotPermitted,
     KubeNotFound,
@@ -60,6 +61,8 @@ _BARRIER_SECONDS: Final = 20.0
 # An older answer may be outdated.
 # ``CALL_SECONDS`` of the backend ``csi`` contains this time.
 _ANSWER_SECONDS: Final = 30.0
+# Instance metadata may not give credentials yet to a controller on a node that has just booted.
+_BOOT_SECONDS: Final = 60.0
 # Two namespaces with the same text only share their turn when the trash is emptied.
 _TENANT_LENGTH: Final = 8
 _SAME_OR_BELOW: Final = frozenset({Relation.SAME, Relation.BELOW})
@@ -283,6 +286,8 @@ class Guards:
         self._store = store
         self._roots = roots
         self._is_of_worker = is_of_worker
+        self._clock = clock
+        self._began = clock()
         self.reservations = DirectoryReservations()
         self.awaited = AwaitedVolumes(index, clock=clock)
         self._fresh = SingleFlight(self._list_volumes)
@@ -543,7 +548,8 @@ class Guards:
             # not necessary as long as no volume of the cluster uses an access point. A file system that AWS
             # does not find may also belong to another account or region.
             is_necessary = isinstance(error, AwsNotPermitted) or not removed.is_copy
-            if is_necessary and view.has_access_points(file_system_id):
+            is_early = error.code == NO_CREDENTIALS and self._clock() < self._began + _BOOT_SECONDS
+            if is_early or (is_necessary and view.has_access_points(file_system_id)):
                 raise
             log.info("access-points-not-listed", file_system=file_system_id, reason=str(error))
             return ()

@@ -238,6 +238,21 @@ async def test_removal_does_not_need_permission_to_list_unused_access_points(wor
     assert done.data is DataFate.REMOVED
 
 
+async def test_removal_waits_for_credentials_after_a_start(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = AwsNotPermitted("could not be signed", field="DescribeAccessPoints")
+    missing.code = "NoCredentialsError"
+    world.moment.on_moment = failing(missing)
+    with pytest.raises(AwsNotPermitted):
+        await world.engine.reclaim(RELEASED)
+    assert world.folders.there == {DATA}
+    monkeypatch.setattr(guards, "_BOOT_SECONDS", 0.0)
+    done = await world.engine.reclaim(RELEASED)
+    assert done is not None
+    assert done.data is DataFate.REMOVED
+
+
 async def test_removal_needs_permission_to_list_access_points_that_volumes_use(world: World) -> None:
     lead_through(world, "/elsewhere")
     world.moment.on_moment = denied
