@@ -356,6 +356,7 @@ def _calls(gateway: AwsGateway) -> dict[str, Callable[[], Awaitable[object]]]:
         "made_file_systems.create": lambda: made.create("token", FileSystemTemplate(), {}),
         "made_file_systems.configure": lambda: made.configure(FS, FileSystemTemplate()),
         "made_file_systems.set_stage": lambda: made.set_stage(FS, Stage.READY),
+        "made_file_systems.set_checked": lambda: made.set_checked(FS),
         "owned.find": lambda: owned.find("infra"),
         "owned.delete_security_group": lambda: owned.delete_security_group("sg-1"),
         "interfaces.of_instances": lambda: gateway.interfaces.of_instances(["i-1"]),
