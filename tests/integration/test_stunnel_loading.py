@@ -92,24 +92,29 @@ async def test_stunnel_is_not_waited_for_longer(options: TunnelOptions, script: 
         assert f"stunnel did not confirm it within {seconds} s" in str(kept.report.left_out[FS])
 
 
+def without_a_processor(monkeypatch: pytest.MonkeyPatch) -> list[StunnelProcess]:
+    """Let each stunnel wait for a processor; returns an entry for each look of the keeper."""
+    looks: list[StunnelProcess] = []
+
+    def wait(process: StunnelProcess) -> Activity:
+        looks.append(process)
+        return Activity(ticks=1, runs=True)
+
+    monkeypatch.setattr(StunnelProcess, "activity", wait)
+    return looks
+
+
 async def test_stunnel_without_a_processor_is_not_replaced(
     options: TunnelOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks = 0
-
-    def waits_for_a_processor(_: StunnelProcess) -> Activity:
-        nonlocal looks
-        looks += 1
-        return Activity(ticks=1, runs=True)
-
     async with keeping(options, f'exec {STUNNEL} "$@"') as kept:
         await eventually(lambda: kept.report.loaded, "the first load")
         pid = kept.report.pid
         assert pid
         os.kill(pid, signal.SIGSTOP)
-        monkeypatch.setattr(StunnelProcess, "activity", waits_for_a_processor)
+        looks = without_a_processor(monkeypatch)
         kept.reload_or_replace()
-        await eventually(lambda: looks > 2 * keeper._IDLE_LOOKS, "more looks than one that hangs gets")
+        await eventually(lambda: len(looks) > 2 * keeper._IDLE_LOOKS, "more looks than one that hangs gets")
         os.kill(pid, signal.SIGCONT)
         await eventually(lambda: kept._monitor is None, "the result")
         assert (kept.report.pid, kept.report.left_out) == (pid, {})
@@ -119,24 +124,17 @@ async def test_stunnel_of_an_earlier_agent_without_a_processor_has_loaded_nothin
     options: TunnelOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It listens on all ports with the file that it had, and refuses the new one when it reads it."""
-    looks = 0
-
-    def waits_for_a_processor(_: StunnelProcess) -> Activity:
-        nonlocal looks
-        looks += 1
-        return Activity(ticks=1, runs=True)
-
     async with keeping(options, f'exec {STUNNEL} "$@"') as earlier:
         await eventually(lambda: earlier.report.loaded, "the first load")
         pid, [service] = earlier.report.pid, earlier.report.loaded.values()
         assert pid
         os.kill(pid, signal.SIGSTOP)
-        monkeypatch.setattr(StunnelProcess, "activity", waits_for_a_processor)
+        looks = without_a_processor(monkeypatch)
         kept = keeper_of(options, STUNNEL)
         kept.set_services([replace(service, ca_file=Path("/nonexistent"))])
         kept.take_over(pid)
         running = asyncio.create_task(kept.run())
-        await eventually(lambda: looks > 2 * keeper._IDLE_LOOKS, "more looks than one that hangs gets")
+        await eventually(lambda: len(looks) > 2 * keeper._IDLE_LOOKS, "more looks than one that hangs gets")
         assert kept.report.loaded == {}
         os.kill(pid, signal.SIGCONT)
         await eventually(lambda: kept.report.left_out, "the refusal")

@@ -136,15 +136,15 @@ async def probe_addresses(
 async def _resolve(address: str, port: int) -> Sequence[tuple[int, tuple[Any, ...]]]:
     """The family and destination of each address of a name; none if it cannot be resolved."""
     with suppress(ValueError):
-        is_new = ip_address(address).version == 6
-        return [(socket.AF_INET6 if is_new else socket.AF_INET, (address, port))]
+        family = socket.AF_INET6 if ip_address(address).version == 6 else socket.AF_INET
+        return [(family, (address, port))]
     loop = asyncio.get_running_loop()
     try:
         async with asyncio.timeout(_RESOLVE_SECONDS):
             found = await loop.getaddrinfo(address, port, type=socket.SOCK_STREAM)
     except (OSError, TimeoutError):
         return ()
-    return [(family, destination) for family, _, _, _, destination in found]
+    return [(kind, destination) for kind, _, _, _, destination in found]
 
 
 async def _accepts(family: int, destination: tuple[Any, ...], timeout_seconds: float) -> bool:

@@ -212,8 +212,8 @@ class RelayKeeper:
 
         It is asked several times, because all connections of the node depend on it, and on a busy node it may
         only be slow. One that answers stays for its connections, which work. If no successor starts, it also
-        keeps its ports, unless it has handed them over. The kernel knows, but a relay that hangs meanwhile
-        does not say so. The next connection that it does not accept leads here again.
+        keeps its ports, unless it has handed them over. The kernel says so, because a relay that hangs
+        meanwhile does not answer. The next connection that it does not accept leads here again.
         """
         if await self._await_answer(lambda _: True, process.ended) is None:
             await process.stop(timeout_seconds=_STOP_SECONDS)

@@ -18,11 +18,11 @@ log, because stunnel reports it nowhere else. The results are:
 * A running stunnel cannot bind a port. It now listens on no port, so no service counts as loaded.
 * A running stunnel ends. The keeper starts it again with the same file, because its log then contains the
   reason.
-* stunnel logs no result for seconds, perhaps because the disk is full. If it listens on all ports, and some
-  are new, it has loaded the file. If someone has removed the log, no new ports are needed: no later attempt
-  would show a result, and each one resets connections. Otherwise, while stunnel works, the keeper waits
-  longer: on a node without free processors, a load of 20 ms takes many seconds. A stunnel that does not work
-  hangs, which counts as a refusal. If the load was a test whether it hangs, the keeper ends it.
+* stunnel logs no result for seconds. While it works, the keeper waits longer: on a node without free
+  processors, a load of 20 ms takes many seconds. Then the disk may be full: if stunnel listens on all ports,
+  and some are new, it has loaded the file. If someone has removed the log, no new ports are needed: no later
+  attempt would show a result, and each one resets connections. Otherwise it hangs, which counts as a refusal.
+  If the load was a test whether it hangs, the keeper ends it.
 
 Unless all services listen, the keeper leaves out the service that stunnel names, or all if it names none, and
 loads the others. It retries the services that it left out later.
