@@ -30,6 +30,7 @@ from kube_efs.csi.interceptors import CallInterceptor
 from kube_efs.csi.server import parse_endpoint, serving
 from kube_efs.kube.claims import ClaimStore
 from kube_efs.kube.events import CONTROLLER, EventRecorder
+from kube_efs.kube.snapshots import SnapshotStore
 from kube_efs.kube.volumes import VolumeStore
 from kube_efs.kube.watching import Applied, Deleted, Listed, follow
 from kube_efs.provisioning.snapshots import Snapshots
@@ -95,6 +96,7 @@ async def open_controller(
     snapshots = None
     if workers is not None:
         snapshots = Snapshots(
+            store=SnapshotStore(client),
             sources=sources,
             copies=copies,
             directories=workers,

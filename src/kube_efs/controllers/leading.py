@@ -68,6 +68,7 @@ from kube_efs.controllers.worker_volumes import WorkerVolumes
 from kube_efs.kube.claims import ClaimStore
 from kube_efs.kube.events import CONTROLLER, EventRecorder
 from kube_efs.kube.leases import Leadership
+from kube_efs.kube.snapshots import SnapshotStore
 from kube_efs.kube.usage_store import UsageStore
 from kube_efs.kube.volumes import VolumeStore
 from kube_efs.model.efs.ids import VpcId
@@ -206,6 +207,7 @@ async def lead(context: LeaderContext) -> None:
             tasks.create_task(context.duties.keep("unfinished file systems", unfinished.run))
         if csi and pool:
             snapshots = Snapshots(
+                store=SnapshotStore(client),
                 sources=sources,
                 copies=copies,
                 directories=pool,

@@ -21,7 +21,6 @@ from kube_efs.kube.references import References
 from kube_efs.kube.snapshots import SnapshotStore, VolumeSnapshotContent, read_content
 from kube_efs.kube.watching import Applied, Deleted, Listed, follow
 from kube_efs.model.claims import SNAPSHOT_GROUP
-from kube_efs.model.csi.cross_account import CrossAccountRole, parse_provisioner_secret
 from kube_efs.model.csi.errors import VolumeMissing, VolumePending
 from kube_efs.model.csi.snapshots import parse_snapshot_id
 from kube_efs.model.csi.volume_handles import parse_volume_handle
@@ -135,7 +134,7 @@ class SnapshotController:
             await self._store.mark_being_created(content, is_being_created=False)
 
     async def _create(self, content: SnapshotContent) -> None:
-        role = await self._role(content)
+        role = await self._references.role(content.secret)
         if not content.is_being_created:
             await self._store.mark_being_created(content, is_being_created=True)
         try:
@@ -178,12 +177,6 @@ class SnapshotController:
                 value=content.handle,
                 remedy="it is checked again",
             )
-
-    async def _role(self, content: SnapshotContent) -> CrossAccountRole | None:
-        if content.secret is None:
-            return None
-        found = await self._references.secret(*content.secret)
-        return parse_provisioner_secret(found or {})
 
     async def _report(self, content: SnapshotContent, error: KubeEfsError) -> None:
         reason = "SnapshotDeleteError" if content.to_be_deleted else "SnapshotCreationFailed"

@@ -8,8 +8,9 @@ from lightkube import AsyncClient
 from lightkube.resources.core_v1 import ConfigMap, Secret
 
 from kube_efs.kube.errors import translated
+from kube_efs.model.csi.cross_account import CrossAccountRole, parse_provisioner_secret
 from kube_efs.model.csi.parameters import FileSystemReference, ReferenceKind
-from kube_efs.model.errors import KubeNotFound
+from kube_efs.model.errors import KubeNotFound, NotYet
 
 
 class References:
@@ -38,6 +39,20 @@ class References:
             return None
         texts = {key: _decoded(value) for key, value in (found.data or {}).items()}
         return {key: text for key, text in texts.items() if text is not None}
+
+    async def role(self, secret: tuple[str, str] | None) -> CrossAccountRole | None:
+        """The role in the Secret with that namespace and name; None without one.
+
+        Raises NotYet while the Secret does not exist: our own account is not a substitute. Raises
+        InvalidArgument if its content is not valid.
+        """
+        if secret is None:
+            return None
+        found = await self.secret(*secret)
+        if found is None:
+            value, remedy = "/".join(secret), "create it, with awsRoleArn"
+            raise NotYet("does not exist", field="provisioner secret", value=value, remedy=remedy)
+        return parse_provisioner_secret(found)
 
 
 def _decoded(value: str) -> str | None:

@@ -13,6 +13,8 @@ from kube_efs.model.claims import SNAPSHOT_GROUP, ReclaimPolicy
 from kube_efs.model.errors import KubeNotFound, NotYet
 from kube_efs.model.snapshots import BEING_CREATED, FINALIZER, SnapshotContent
 
+_PAGE_SIZE: Final = 500
+
 VolumeSnapshot: Final[Any] = create_namespaced_resource(
     SNAPSHOT_GROUP, "v1", "VolumeSnapshot", "volumesnapshots"
 )
@@ -82,6 +84,15 @@ class SnapshotStore:
                 return read_content((await self._client.get(VolumeSnapshotContent, name)).to_dict())
         except KubeNotFound:
             return None
+
+    async def contents(self) -> tuple[SnapshotContent, ...]:
+        """Every content of the cluster; none without this kind of objects."""
+        try:
+            with translated("list VolumeSnapshotContent"):
+                found = self._client.list(VolumeSnapshotContent, chunk_size=_PAGE_SIZE)
+                return tuple([read_content(one.to_dict()) async for one in found])
+        except KubeNotFound:
+            return ()
 
     async def mark_being_created(self, content: SnapshotContent, *, is_being_created: bool) -> None:
         """Set or remove the annotation: with it, nobody deletes the content, because its copy may exist."""

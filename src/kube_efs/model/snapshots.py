@@ -86,6 +86,11 @@ class SnapshotContent:
         return not self.is_being_created and BEING_DELETED in self.annotations
 
     @property
+    def needs_data(self) -> bool:
+        """Whether the data must stay for it; False if it must be removed with it."""
+        return not (self.to_be_deleted and self.deletion_policy is ReclaimPolicy.DELETE)
+
+    @property
     def has_data(self) -> bool:
         """Whether data must be removed with it."""
         is_own = bool(self.handle) and not self.is_of_group

@@ -6,11 +6,12 @@ between, a removal of an earlier volume with the same directory must not mistake
 
 Only the process that has answered knows such a volume. It also gets the calls to remove the earlier one. If
 it ends, csi-provisioner ends too, and calls again.
+
+There is no limit of time: csi-provisioner repeats the creation without end while the API server refuses it,
+for example because of an admission webhook.
 """
 
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Final
 
 from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle
@@ -18,55 +19,38 @@ from kube_efs.model.efs.directories import Relation
 from kube_efs.model.volumes import Location
 from kube_efs.provisioning.volume_index import VolumeIndex
 
-# While the API server refuses the object, csi-provisioner tries again after up to 1,000 s.
-_AWAITED_SECONDS: Final = 3600.0
 _SAME_OR_BELOW: Final = frozenset({Relation.SAME, Relation.BELOW})
 
 
-@dataclass(frozen=True, slots=True)
-class _Awaited:
-    handle: VolumeHandle
-    until: float
-
-
 class AwaitedVolumes:
-    """Remembers volumes by name until ``index`` contains them, or for an hour."""
+    """Remembers volumes by name until watches show them in ``index``."""
 
-    def __init__(self, index: VolumeIndex, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, index: VolumeIndex) -> None:
         self._index = index
-        self._clock = clock
-        self._volumes: dict[str, _Awaited] = {}
+        self._volumes: dict[str, VolumeHandle] = {}
+        index.on_shown = lambda name: self._volumes.pop(name, None)
 
     def expect(self, name: str, handle: VolumeHandle) -> None:
         """Await the volume of that name, which will lead to the access point or directory of the handle."""
-        self._forget_late()
-        self._volumes[name] = _Awaited(handle, self._clock() + _AWAITED_SECONDS)
+        if name not in self._index.volumes:
+            self._volumes[name] = handle
 
     def forget(self, handle: VolumeHandle) -> None:
         """Forget the volumes of exactly this handle, because it was removed."""
-        self._volumes = {name: one for name, one in self._volumes.items() if one.handle != handle}
+        self._volumes = {name: one for name, one in self._volumes.items() if one != handle}
 
     def using(
         self, access_point_id: AccessPointId | None, place: Location | None
     ) -> Mapping[str, VolumeHandle]:
         """The awaited volumes that use this access point, or this directory or one below it."""
-        self._forget_late()
         return {
-            name: one.handle
-            for name, one in self._volumes.items()
-            if (
-                one.handle.access_point_id == access_point_id
-                if one.handle.access_point_id is not None
-                else place is not None and _is_in(one.handle, place)
-            )
-        }
-
-    def _forget_late(self) -> None:
-        now = self._clock()
-        self._volumes = {
             name: one
             for name, one in self._volumes.items()
-            if one.until > now and name not in self._index.volumes
+            if (
+                one.access_point_id == access_point_id
+                if one.access_point_id is not None
+                else place is not None and _is_in(one, place)
+            )
         }
 
 

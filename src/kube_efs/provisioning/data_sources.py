@@ -10,7 +10,7 @@ from kube_efs.kube.volumes import VolumeStore
 from kube_efs.model.claims import Claim, ClaimPhase, DataSource, DataSourceKind
 from kube_efs.model.copies import CopySource, FileOwner
 from kube_efs.model.csi.access_points import AccessPoint
-from kube_efs.model.csi.cross_account import CrossAccountRole, parse_provisioner_secret
+from kube_efs.model.csi.cross_account import CrossAccountRole
 from kube_efs.model.csi.errors import InvalidArgument, VolumeMissing
 from kube_efs.model.csi.snapshots import parse_snapshot_id
 from kube_efs.model.csi.volume_handles import VolumeHandle, parse_volume_handle
@@ -70,9 +70,7 @@ class DataSources:
 
     async def _of_volume(self, volume: Volume) -> CopySource:
         if volume.csi is not None and volume.csi.driver == DRIVER:
-            namespace, name = volume.deletion_secret or ("", "")
-            secret = await self._references.secret(namespace, name) if name else None
-            role = parse_provisioner_secret(secret) if secret is not None else None
+            role = await self._references.role(volume.deletion_secret)
             return await self.of_handle(parse_volume_handle(volume.csi.handle), role)
         location = self._index.location_of(volume.name)
         if location is None:

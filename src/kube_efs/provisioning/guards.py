@@ -289,7 +289,7 @@ class Guards:
         self._clock = clock
         self._began = clock()
         self.reservations = DirectoryReservations()
-        self.awaited = AwaitedVolumes(index, clock=clock)
+        self.awaited = AwaitedVolumes(index)
         self._fresh = SingleFlight(self._list_volumes)
 
     async def check(self, removal: Removal, volume: Volume) -> Permit:
@@ -386,7 +386,7 @@ class Guards:
                 f"is about to be used by volume {', '.join(others)}",
                 field="access point" if removal.access_point else "directory",
                 value=point or str(place),
-                remedy="the removal is repeated when that volume exists",
+                remedy="the removal waits for that volume; if its claim is gone, restart the controller",
             )
 
     async def _check(self, removal: Removal, itself: frozenset[str], view: VolumeIndex) -> Permit:

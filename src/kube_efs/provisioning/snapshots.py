@@ -9,13 +9,15 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Final
 
+from kube_efs.kube.snapshots import SnapshotStore
 from kube_efs.model.csi.cross_account import CrossAccountRole
-from kube_efs.model.csi.errors import SourceRefused, VolumePending
+from kube_efs.model.csi.errors import SourceRefused, VolumeMissing, VolumePending
 from kube_efs.model.csi.root_directories import plain_name
 from kube_efs.model.csi.snapshots import BASE, parse_snapshot_id, render_snapshot_id, snapshot_location
 from kube_efs.model.csi.volume_handles import VolumeHandle
 from kube_efs.model.efs.ids import FileSystemId
-from kube_efs.model.errors import AwsNotFound, WorkerRefused
+from kube_efs.model.errors import AwsNotFound, RemovalRefused, WorkerRefused
+from kube_efs.model.volumes import DRIVER, Location
 from kube_efs.provisioning.copies import Copies, check_copy
 from kube_efs.provisioning.data_sources import DataSources
 from kube_efs.provisioning.guards import Guards, Order, Permit, RemovableDirectory, Removal
@@ -42,6 +44,7 @@ class Snapshots:
     def __init__(
         self,
         *,
+        store: SnapshotStore,
         sources: DataSources,
         copies: Copies,
         directories: Directories,
@@ -49,6 +52,7 @@ class Snapshots:
         check_stays: Callable[[FileSystemId], Awaitable[None]],
     ) -> None:
         self._check_stays = check_stays
+        self._store = store
         self._sources = sources
         self._copies = copies
         self._directories = directories
@@ -92,8 +96,8 @@ class Snapshots:
         """Remove the data of the snapshot; a missing one is not an error.
 
         ``confirm`` raises KubeEfsError if the data must stay; it is called at the last reversible moment.
-        Raises VolumeMissing for the ID of another driver, RemovalRefused when a volume uses the directory,
-        AwsError, KubeError, WorkerFailed.
+        Raises VolumeMissing for the ID of another driver, RemovalRefused when a volume or another
+        VolumeSnapshotContent uses the directory, AwsError, KubeError, WorkerFailed.
         """
         location = parse_snapshot_id(snapshot_id).location
         removal = Removal(directory=RemovableDirectory(location=location, base=BASE, is_copy=True))
@@ -102,6 +106,7 @@ class Snapshots:
             permit = await self._guards.check_without_volume(removal)
             if confirm is not None:
                 await confirm()
+            await self._check_contents(location)
             return permit
 
         async with self._guards.reservations.removing(location):
@@ -109,3 +114,21 @@ class Snapshots:
             await remove_directory(self._directories, removal, order)
             # Otherwise a later snapshot of the name would find the record of this one.
             await self._directories.discard_copy(location, _KEY + location.directory.parts[-1])
+
+    async def _check_contents(self, location: Location) -> None:
+        """Raise RemovalRefused if an object of Kubernetes needs the snapshot, such as one with Retain.
+
+        An administrator can create any number of VolumeSnapshotContents with the ID of one snapshot.
+        """
+        for content in await self._store.contents():
+            snapshot_id = content.handle or content.given_handle
+            if content.driver != DRIVER or not content.needs_data or not snapshot_id:
+                continue
+            with suppress(VolumeMissing):
+                if parse_snapshot_id(snapshot_id).location == location:
+                    raise RemovalRefused(
+                        f"is also used by VolumeSnapshotContent {content.name}",
+                        field="directory",
+                        value=str(location),
+                        remedy="delete that first, or set deletionPolicy to Retain",
+                    )

@@ -128,6 +128,8 @@ class VolumeIndex:
         self._s3_files: dict[str, FileSystemId] = {}
         # Called when a volume has one that no other volume has.
         self.on_s3_file_system: Callable[[], None] = lambda: None
+        # Called with the name of each volume that a watch shows.
+        self.on_shown: Callable[[str], object] = lambda _: None
         # The uids of volumes that this process has removed and watches may still show.
         self._gone: set[str] = set()
         # The names of volumes that were requested and that no watch has shown.
@@ -215,6 +217,7 @@ class VolumeIndex:
     def put_volume(self, volume: Volume) -> None:
         """Note a new or changed volume that a watch shows."""
         self._expected.discard(volume.name)
+        self.on_shown(volume.name)
         if volume.uid not in self._gone:
             self._note(volume)
         self._wake()

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from lightkube import AsyncClient
 from prometheus_client import CollectorRegistry
-from tests.unit.provisioning.backends.csi.csi_world import CsiWorld
+from tests.unit.provisioning.backends.csi.csi_world import CsiWorld, Texts
 
 from kube_efs.controllers.snapshots import SnapshotController
 from kube_efs.kube.events import EventRecorder
@@ -18,7 +18,14 @@ from kube_efs.model.csi.errors import InvalidArgument, VolumePending
 from kube_efs.model.csi.volume_handles import VolumeHandle
 from kube_efs.model.efs.directories import Directory
 from kube_efs.model.errors import KubeEfsError, WorkerFailed
-from kube_efs.model.snapshots import BEING_CREATED, BEING_DELETED, FINALIZER, SnapshotContent
+from kube_efs.model.snapshots import (
+    BEING_CREATED,
+    BEING_DELETED,
+    FINALIZER,
+    SECRET_NAME,
+    SECRET_NAMESPACE,
+    SnapshotContent,
+)
 from kube_efs.model.volumes import DRIVER, Location
 from kube_efs.provisioning.snapshots import Snapshot, Snapshots
 from kube_efs.provisioning.workers.contract import Confirm
@@ -88,6 +95,17 @@ async def test_content_is_kept_while_its_copy_may_exist(
         # The copy is complete, but its file system is being removed, so the call fails.
         assert await controller._handle("content") is not None
     assert (store.known.is_being_created, "has failed" in store.known.problem) == (may_exist, True)
+
+
+async def test_snapshot_waits_for_the_secret_of_its_account(kube: AsyncClient) -> None:
+    store, world = Content(), CsiWorld()
+    secret = {SECRET_NAMESPACE: "system", SECRET_NAME: "missing"}
+    store.known = replace(store.known, annotations=secret)
+    async with controller_of(kube, store, world.snapshots) as controller:
+        controller._references = Texts()
+        assert await controller._handle("content") is not None
+    assert "provisioner secret: 'system/missing' does not exist" in store.known.problem
+    assert not store.known.is_being_created
 
 
 def being_deleted() -> Content:

@@ -31,7 +31,8 @@ from kube_efs.model.errors import (
     WorkerFailed,
     WorkerRefused,
 )
-from kube_efs.model.volumes import Location, VolumePhase
+from kube_efs.model.snapshots import BEING_DELETED, SnapshotContent
+from kube_efs.model.volumes import DRIVER, Location, VolumePhase
 
 # The generated type of a stub is that of calls that block, unless mypy sees the channel that it is made with.
 Stub = Any
@@ -660,6 +661,42 @@ async def test_snapshot_in_use_is_not_deleted(stub: Stub, world: CsiWorld) -> No
     assert code is StatusCode.FAILED_PRECONDITION
     assert "is also used by user" in text
     assert (world.folders.removed, world.folders.discarded) == ([], [])
+
+
+LEAVING: dict[str, Any] = {"deleting": True, "annotations": {BEING_DELETED: "yes"}}
+
+
+@pytest.mark.parametrize(
+    ("others", "is_needed"),
+    [
+        pytest.param({"handle": f"{SNAPSHOT_ID}:7:8"}, True, id="in use"),
+        pytest.param({"given_handle": SNAPSHOT_ID}, True, id="not read"),
+        pytest.param(
+            {"handle": SNAPSHOT_ID, "deletion_policy": ReclaimPolicy.RETAIN, **LEAVING},
+            True,
+            id="deleted with the policy Retain",
+        ),
+        pytest.param({"handle": SNAPSHOT_ID, **LEAVING}, False, id="deleted, too"),
+        pytest.param({"handle": f"{SNAPSHOT_ID}0"}, False, id="another snapshot"),
+        pytest.param({"handle": SNAPSHOT_ID, "driver": "ebs.csi.aws.com"}, False, id="of another driver"),
+        pytest.param({"handle": "snap-0123"}, False, id="not a snapshot of ours"),
+        pytest.param({}, False, id="not created yet"),
+    ],
+)
+async def test_snapshot_that_another_content_needs_is_not_deleted(
+    stub: Stub, world: CsiWorld, others: dict[str, Any], is_needed: bool
+) -> None:
+    itself = SnapshotContent(name="itself", uid="1", driver=DRIVER, handle=SNAPSHOT_ID)
+    other = SnapshotContent(**{"name": "other", "uid": "2", "driver": DRIVER, **others})
+    world.contents.known = [replace(itself, **LEAVING), other]
+    request_ = csi.DeleteSnapshotRequest(snapshot_id=SNAPSHOT_ID)
+    if is_needed:
+        code, text = await refused(stub.DeleteSnapshot(request_))
+        assert code is StatusCode.FAILED_PRECONDITION
+        assert "is also used by VolumeSnapshotContent other" in text
+    else:
+        await stub.DeleteSnapshot(request_)
+    assert bool(world.folders.removed) is not is_needed
 
 
 async def test_snapshot_of_another_driver_counts_as_deleted(stub: Stub, world: CsiWorld) -> None:

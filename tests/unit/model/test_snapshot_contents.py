@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from kube_efs.kube.snapshots import read_content
 from kube_efs.model.claims import ReclaimPolicy
 from kube_efs.model.snapshots import BEING_CREATED, BEING_DELETED, SnapshotContent
 
@@ -64,6 +65,15 @@ def test_only_complete_snapshots_of_the_policy_delete_have_data(
     changes: dict[str, Any], has_data: bool
 ) -> None:
     assert content(**changes).has_data is has_data
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [("Delete", ReclaimPolicy.DELETE), ("Retain", ReclaimPolicy.RETAIN), ("Archive", ReclaimPolicy.RETAIN)],
+)
+def test_data_stays_with_an_unknown_policy(policy: str, expected: ReclaimPolicy) -> None:
+    body = {"metadata": {"name": "c", "uid": "1"}, "spec": {"deletionPolicy": policy}}
+    assert read_content(body).deletion_policy is expected
 
 
 def test_own_writes_are_not_inputs() -> None:

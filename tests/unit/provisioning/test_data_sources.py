@@ -68,8 +68,8 @@ class _Snapshots(SnapshotStore):
 
 class _References(References):
     async def secret(self, namespace: str, name: str) -> Mapping[str, str] | None:
-        assert (namespace, name) == ("system", "role")
-        return {"awsRoleArn": "arn:aws:iam::123456789012:role/storage"}
+        assert namespace == "system"
+        return None if name == "missing" else {"awsRoleArn": "arn:aws:iam::123456789012:role/storage"}
 
 
 def sources(
@@ -143,6 +143,15 @@ async def test_access_point_of_another_account_is_looked_up_there(kube: AsyncCli
     volume = replace(CSI, csi=handle, deletion_secret=("system", "role"))
     await sources(kube, volume, roles=roles).of_claim(WANTED)
     assert [one and one.role_arn for one in roles] == ["arn:aws:iam::123456789012:role/storage"]
+
+
+async def test_source_is_not_read_without_the_secret_of_its_account(kube: AsyncClient) -> None:
+    handle = CsiSource(handle=f"{FS}::fsap-0123456789abcdef0")
+    roles: list[CrossAccountRole | None] = []
+    volume = replace(CSI, csi=handle, deletion_secret=("system", "missing"))
+    with pytest.raises(NotYet, match="provisioner secret: 'system/missing' does not exist"):
+        await sources(kube, volume, roles=roles).of_claim(WANTED)
+    assert roles == []
 
 
 @pytest.mark.parametrize(

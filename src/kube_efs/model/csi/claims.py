@@ -35,22 +35,17 @@ _MODES = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SecretReference:
-    """A Secret by namespace and name."""
-
-    namespace: str
-    name: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CsiRequest:
-    """The request of a claim to the driver; ``secret`` contains the role, None for our own account."""
+    """The request of a claim to the driver.
+
+    ``secret`` is the namespace and name of the Secret with the role, None for our own account.
+    """
 
     claim: Claim
     volume: VolumeRequest
     reclaim_policy: ReclaimPolicy
     mount_options: tuple[str, ...]
-    secret: SecretReference | None
+    secret: tuple[str, str] | None
     warnings: tuple[str, ...]
 
 
@@ -160,7 +155,7 @@ def volume_for(request: CsiRequest, source: CsiSource, zone: str | None) -> Volu
         ),
         csi=source,
         zone=zone,
-        deletion_secret=(secret.namespace, secret.name) if secret else None,
+        deletion_secret=secret,
         attributes_class=claim.attributes_class,
         mount_options=request.mount_options,
         access_modes=claim.access_modes,
@@ -168,7 +163,7 @@ def volume_for(request: CsiRequest, source: CsiSource, zone: str | None) -> Volu
     )
 
 
-def _secret(claim: Claim, template: SecretTemplate | None) -> SecretReference | None:
+def _secret(claim: Claim, template: SecretTemplate | None) -> tuple[str, str] | None:
     if template is None:
         return None
     values = {"pv.name": volume_name(claim), "pvc.name": claim.name, "pvc.namespace": claim.namespace}
@@ -176,4 +171,4 @@ def _secret(claim: Claim, template: SecretTemplate | None) -> SecretReference | 
     def filled(text: str) -> str:
         return _VARIABLE.sub(lambda found: values[found[1]], text)
 
-    return SecretReference(namespace=filled(template.namespace), name=filled(template.name))
+    return filled(template.namespace), filled(template.name)

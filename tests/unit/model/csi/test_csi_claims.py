@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kube_efs.model.claims import Claim, DataSource, ReclaimPolicy, StorageClass
-from kube_efs.model.csi.claims import CsiRequest, SecretReference, parse_claim, volume_for, volume_name
+from kube_efs.model.csi.claims import CsiRequest, parse_claim, volume_for, volume_name
 from kube_efs.model.efs.ids import ClaimUid
 from kube_efs.model.errors import ClaimRefused
 from kube_efs.model.volumes import DRIVER, ClaimReference, CsiSource, Volume
@@ -84,7 +84,7 @@ def test_secret_reference_is_read_as_csi_provisioner_does(
     namespace: str, name: str, expected: tuple[str, str]
 ) -> None:
     request = parsed(parameters={NAMESPACE: namespace, SECRET: name})
-    assert request.secret == SecretReference(namespace=expected[0], name=expected[1])
+    assert request.secret == expected
     assert volume_for(request, CsiSource(handle="x"), None).deletion_secret == expected
 
 

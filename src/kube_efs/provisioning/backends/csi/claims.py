@@ -13,11 +13,10 @@ from kube_efs.kube.quantities import parse_quantity
 from kube_efs.kube.references import References
 from kube_efs.model.claims import Claim, StorageClass
 from kube_efs.model.csi.access_points import VolumeRequest
-from kube_efs.model.csi.claims import CsiRequest, SecretReference, parse_claim, volume_for
-from kube_efs.model.csi.cross_account import CrossAccountRole, parse_provisioner_secret
+from kube_efs.model.csi.claims import CsiRequest, parse_claim, volume_for
 from kube_efs.model.csi.volume_attributes import render_attributes
 from kube_efs.model.csi.volume_handles import VolumeHandle, parse_volume_handle
-from kube_efs.model.errors import InvalidValue, KubeAlreadyExists, NotYet, RemovalRefused
+from kube_efs.model.errors import InvalidValue, KubeAlreadyExists, RemovalRefused
 from kube_efs.model.volumes import DRIVER, CsiSource, Location, Volume
 from kube_efs.provisioning.backends.csi.volumes import CsiVolume, CsiVolumes
 from kube_efs.provisioning.copies import Copies
@@ -76,7 +75,7 @@ class CsiPlan:
 
     async def locations(self) -> tuple[Location, ...]:
         """Its directory on each possible file system; raises InvalidArgument, NotYet, KubeError."""
-        role = await _role(self._request.secret, self._references)
+        role = await self._references.role(self._request.secret)
         return await self._volumes.places(await self._volume(), role)
 
     async def _volume(self) -> VolumeRequest:
@@ -102,7 +101,7 @@ class CsiPlan:
 
     async def make(self) -> CsiMade:
         """Make the access point or the directory; raises KubeEfsError."""
-        role = await _role(self._request.secret, self._references)
+        role = await self._references.role(self._request.secret)
         notice = partial(self._notice, self.claim) if self._notice else None
         made = await self._volumes.create(await self._volume(), role, notice, claim=self.claim)
         return CsiMade(request=self._request, made=made)
@@ -166,9 +165,7 @@ class CsiBackend:
 
     async def removal(self, volume: Volume) -> Removal:
         """The access point or the directory of the volume."""
-        namespace, name = volume.deletion_secret or ("", "")
-        secret = SecretReference(namespace=namespace, name=name) if name else None
-        role = await _role(secret, self._references)
+        role = await self._references.role(volume.deletion_secret)
         return await self._volumes.removal(_handle(volume), role, tenant=tenant_of(volume))
 
     async def settled(self, volume: Volume) -> None:
@@ -179,16 +176,6 @@ class CsiBackend:
     async def remove(self, removal: Removal, order: Order) -> None:
         """Remove them."""
         await self._volumes.remove(removal, order)
-
-
-async def _role(secret: SecretReference | None, references: References) -> CrossAccountRole | None:
-    if secret is None:
-        return None
-    found = await references.secret(secret.namespace, secret.name)
-    if found is None:
-        value, remedy = f"{secret.namespace}/{secret.name}", "create it, with awsRoleArn"
-        raise NotYet("does not exist", field="provisioner secret", value=value, remedy=remedy)
-    return parse_provisioner_secret(found)
 
 
 def _handle(volume: Volume) -> VolumeHandle:

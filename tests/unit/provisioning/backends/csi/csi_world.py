@@ -13,6 +13,7 @@ from kube_efs.aws.made_file_systems import AwsMadeFileSystems
 from kube_efs.kube.claims import ClaimStore
 from kube_efs.kube.cluster_reader import ClusterReader
 from kube_efs.kube.references import References
+from kube_efs.kube.snapshots import SnapshotStore
 from kube_efs.kube.volumes import VolumeStore
 from kube_efs.model.claims import Claim
 from kube_efs.model.csi.access_point_tags import TagPolicy
@@ -32,6 +33,7 @@ from kube_efs.model.errors import (
     KubeEfsError,
     KubeNotFound,
 )
+from kube_efs.model.snapshots import SnapshotContent
 from kube_efs.model.volumes import CsiSource, Location, Volume
 from kube_efs.provisioning.backends.csi.access_points import AccessPoints
 from kube_efs.provisioning.backends.csi.accounts import Account, Accounts
@@ -267,6 +269,16 @@ class Listed(VolumeStore):
         return found[name]
 
 
+class Contents(SnapshotStore):
+    """The VolumeSnapshotContents of the API server."""
+
+    def __init__(self) -> None:
+        self.known: list[SnapshotContent] = []
+
+    async def contents(self) -> tuple[SnapshotContent, ...]:
+        return tuple(self.known)
+
+
 class KnownClaims(ClaimStore):
     """The claims of the API server; every read raises ``fault`` if it is set."""
 
@@ -344,7 +356,9 @@ class CsiWorld:
         file_systems = FileSystems(
             self.gateway, NamedCluster(), self.texts, notice=lambda *_: None, patience_seconds=1
         )
+        self.contents = Contents()
         self.snapshots = Snapshots(
+            store=self.contents,
             sources=self.sources,
             copies=self.copies,
             directories=self.folders,
