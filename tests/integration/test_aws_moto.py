@@ -30,6 +30,8 @@ from kube_efs.model.efs.ids import FileSystemId, Region, SubnetId, ZoneName
 from kube_efs.model.errors import (
     AwsDenied,
     AwsError,
+    AwsInvalidAnswer,
+    AwsNoCredentialsYet,
     AwsNotFound,
     AwsNotPermitted,
     AwsThrottled,
@@ -356,8 +358,12 @@ async def test_missing_credentials_are_reported_with_a_remedy_and_used_once_they
     now = 1000.0
     monkeypatch.setattr(connection, "monotonic", lambda: now)
     async with AwsGateway(AwsOptions(region=REGION, endpoint_url=endpoint, max_attempts=1)) as gateway:
-        with pytest.raises(AwsNotPermitted, match="give this process valid AWS credentials"):
+        with pytest.raises(AwsNoCredentialsYet, match="give this process valid AWS credentials"):
             await gateway.file_systems()
+        now += 60
+        with pytest.raises(AwsNotPermitted) as caught:
+            await gateway.file_systems()
+        assert not isinstance(caught.value, AwsNoCredentialsYet)
         (tmp_path / "credentials").write_text(
             "[default]\naws_access_key_id = test\naws_secret_access_key = test\n"
         )
@@ -416,6 +422,27 @@ async def test_answer_that_is_not_from_aws_is_an_error(proxy: tuple[Proxy, str],
             gateway.access_points.create(request),
         ):
             with pytest.raises(AwsUnavailable, match=r"gave an invalid answer"):
+                await call
+
+
+async def test_answer_about_another_resource_is_an_error(proxy: tuple[Proxy, str]) -> None:
+    other = {
+        "FileSystemId": "fs-76543210",
+        "LifeCycleState": "available",
+        "CreationToken": "other",
+        "AccessPointId": "fsap-76543210",
+    }
+    answer = {"FileSystems": [other], "AccessPoints": [other]}
+    proxy[0].fail = lambda _request: web.json_response(answer, headers={"x-amzn-RequestId": "0aa9b1c4"})
+    asked = FileSystemId("fs-01234567")
+    async with AwsGateway(options(proxy[1])) as gateway:
+        for call in (
+            gateway.file_system(asked),
+            gateway.made_file_systems.get(asked),
+            gateway.made_file_systems.with_token("token"),
+            gateway.access_points.get(AccessPointId("fsap-01234567"), asked),
+        ):
+            with pytest.raises(AwsInvalidAnswer, match="it has another"):
                 await call
 
 

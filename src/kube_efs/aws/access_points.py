@@ -37,7 +37,11 @@ class AwsAccessPoints:
         )
         found = answer.get("AccessPoints") or ()
         return understood_one(
-            parse_access_point, found, operation="DescribeAccessPoints", subject=access_point_id
+            parse_access_point,
+            found,
+            operation="DescribeAccessPoints",
+            subject=access_point_id,
+            key="AccessPointId",
         )
 
     async def create(self, request: AccessPointRequest) -> AccessPoint:

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
+from math import inf
 from time import monotonic
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias, TypeVar
@@ -16,7 +17,7 @@ from botocore import xform_name
 from botocore.exceptions import NoCredentialsError
 from prometheus_client import CollectorRegistry
 
-from kube_efs.aws.errors import InvalidAnswer, aws_errors, error_code, reading
+from kube_efs.aws.errors import InvalidAnswer, NoCredentialsYet, aws_errors, error_code, reading
 from kube_efs.aws.requests import count_requests
 from kube_efs.aws.session import new_session
 from kube_efs.model.efs.ids import Region
@@ -48,6 +49,8 @@ _IAM_PREFIXES: Final = {
 _UNSIGNED: Final = "AssumeRoleWithWebIdentity"
 # A look for credentials takes seconds where instance metadata does not answer.
 _LOOK_AGAIN_SECONDS: Final = 10.0
+# Instance metadata may not give credentials yet on a node that has just booted.
+_BOOT_SECONDS: Final = 60.0
 # Those whose requests the AWS driver counts, too.
 _COUNTED: Final = frozenset({Service.EFS, Service.S3_FILES})
 
@@ -112,6 +115,7 @@ class AwsConnection:
         self._clients: dict[Service, Client] = {}
         self._opening = asyncio.Lock()
         self._has_credentials = options.credentials is not None
+        self._first_looked_at = inf
         self._look_again_at = 0.0
         self._slots = asyncio.Semaphore(options.max_concurrency)
         self._exit_stack = AsyncExitStack()
@@ -220,7 +224,7 @@ class AwsConnection:
         self._metrics.calls.labels(_label(service, operation), outcome).inc()
 
     async def _find_credentials(self) -> None:
-        """Raise NoCredentialsError while there are none; they are looked for again after a while.
+        """Raise NoCredentialsYet or NoCredentialsError while there are none; they are looked for again.
 
         A client that is created without credentials never gets any. Instance metadata may not answer yet when
         a node has just booted, and a Secret may be mounted later.
@@ -229,10 +233,12 @@ class AwsConnection:
             return
         async with self._opening:
             if not self._has_credentials and monotonic() >= self._look_again_at:
+                self._first_looked_at = min(self._first_looked_at, monotonic())
                 self._has_credentials = await self._session.get_credentials() is not None
                 self._look_again_at = monotonic() + _LOOK_AGAIN_SECONDS
             if not self._has_credentials:
-                raise NoCredentialsError
+                is_early = monotonic() < self._first_looked_at + _BOOT_SECONDS
+                raise NoCredentialsYet if is_early else NoCredentialsError
 
     async def _client(self, service: Service) -> Client:
         async with self._opening:

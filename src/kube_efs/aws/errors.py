@@ -36,6 +36,7 @@ from kube_efs.model.errors import (
     AwsError,
     AwsInvalidAnswer,
     AwsLimitReached,
+    AwsNoCredentialsYet,
     AwsNotFound,
     AwsNotPermitted,
     AwsThrottled,
@@ -48,6 +49,10 @@ from kube_efs.model.errors import (
 
 class InvalidAnswer(Exception):
     """An answer with a good status that is not from AWS, for example from a proxy; the text is ours."""
+
+
+class NoCredentialsYet(boto.NoCredentialsError):  # type: ignore[misc]  # the library has no types
+    """No credentials were found, but they may still appear by themselves."""
 
 
 # The exceptions without an answer. All other unknown exceptions come from reading an answer.
@@ -266,6 +271,7 @@ def _judge(error: Exception, iam_action: str, remedy: str) -> tuple[type[KubeEfs
         return _judge_answer(error, iam_action)
     if isinstance(error, _CREDENTIAL_ERRORS):
         kind = AwsNotPermitted if isinstance(error, boto.NoCredentialsError) else AwsDenied
+        kind = AwsNoCredentialsYet if isinstance(error, NoCredentialsYet) else kind
         return kind, f"could not be signed ({cause_of(error)})", _CREDENTIALS_REMEDY
     if isinstance(error, _SETTING_ERRORS):
         problem = f"could not be sent ({cause_of(error)})"

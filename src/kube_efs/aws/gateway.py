@@ -70,7 +70,11 @@ class AwsGateway:
         )
         found = answer.get("FileSystems") or ()
         return understood_one(
-            parse_file_system, found, operation="DescribeFileSystems", subject=file_system_id
+            parse_file_system,
+            found,
+            operation="DescribeFileSystems",
+            subject=file_system_id,
+            key="FileSystemId",
         )
 
     async def mount_targets(self, file_system_id: FileSystemId) -> tuple[MountTarget, ...]:

@@ -41,7 +41,9 @@ class AwsMadeFileSystems:
         found = answer.get("FileSystems") or ()
         if not found:
             return None
-        return understood_one(_parse_made, found, operation="DescribeFileSystems", subject=token)
+        return understood_one(
+            _parse_made, found, operation="DescribeFileSystems", subject=token, key="CreationToken"
+        )
 
     async def get(self, file_system_id: FileSystemId) -> MadeFileSystem | None:
         """That file system; None if the driver has not created it. Raises AwsNotFound."""
@@ -49,7 +51,9 @@ class AwsMadeFileSystems:
             Service.EFS, "DescribeFileSystems", subject=file_system_id, FileSystemId=file_system_id
         )
         found = answer.get("FileSystems") or ()
-        return understood_one(_parse_if_made, found, operation="DescribeFileSystems", subject=file_system_id)
+        return understood_one(
+            _parse_if_made, found, operation="DescribeFileSystems", subject=file_system_id, key="FileSystemId"
+        )
 
     async def list(self) -> tuple[MadeFileSystem, ...]:
         """All of them in the region, also those of other clusters."""

@@ -67,11 +67,18 @@ def understood_one(
     *,
     operation: str,
     subject: object,
+    key: str | None = None,
 ) -> Value:
-    """The only entry of an answer; raises AwsInvalidAnswer, because the effect of the call is unknown."""
+    """The only entry of an answer; raises AwsInvalidAnswer, because the effect of the call is unknown.
+
+    ``key`` is the field of the entry that must contain the subject: a service that imitates AWS may ignore
+    the ID in a request, and answer with the first resource of all.
+    """
     with reading(operation, subject=subject):
         if not entries:
             raise InvalidAnswer("it is empty")
+        if key is not None and entries[0].get(key) != subject:
+            raise InvalidAnswer(f"it has another {key}")
         return parse(entries[0])
 
 

@@ -75,7 +75,11 @@ class AwsS3Files:
                     Service.S3_FILES, "GetAccessPoint", subject=access_point_id, accessPointId=access_point_id
                 )
                 return understood_one(
-                    _parse_access_point, [answer], operation="GetAccessPoint", subject=access_point_id
+                    _parse_access_point,
+                    [answer],
+                    operation="GetAccessPoint",
+                    subject=access_point_id,
+                    key="accessPointId",
                 )
             except AwsNotPermitted as error:
                 log.info("access-points-listed-instead", reason=str(error))

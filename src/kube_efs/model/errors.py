@@ -16,6 +16,7 @@
     │   ├── AwsThrottled
     │   ├── AwsDenied
     │   │   └── AwsNotPermitted  only a person can change it
+    │   │       └── AwsNoCredentialsYet
     │   ├── AwsLimitReached
     │   └── AwsUnavailable       every other error, and no answer
     │       └── AwsInvalidAnswer an answer that is not from AWS, such as a page of a proxy
@@ -187,15 +188,19 @@ class AwsDenied(AwsError):
     """Credentials are missing, wrong, expired, or lack the permission."""
 
 
-# The code of AwsNotPermitted when the process has no credentials, as the client library names it.
-NO_CREDENTIALS = "NoCredentialsError"
-
-
 class AwsNotPermitted(AwsDenied):
     """The role of this process lacks the permission, or the process has no credentials at all.
 
     Only a person changes this, so a call that is not necessary can be omitted. Other denials may end by
     themselves, for example when expired credentials are renewed.
+    """
+
+
+class AwsNoCredentialsYet(AwsNotPermitted):
+    """The process has no credentials at all, but has looked for them for less than a minute.
+
+    Instance metadata may not give them yet on a node that has just booted. So a call that protects data must
+    not be omitted.
     """
 
 

@@ -40,7 +40,7 @@ from kube_efs.model.csi.volume_handles import AccessPointId, VolumeHandle
 from kube_efs.model.efs.directories import Directory, Relation
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import (
-    NO_CREDENTIALS,
+    AwsNoCredentialsYet,
     AwsNotFound,
     AwsNotPermitted,
     KubeNotFound,
@@ -61,8 +61,6 @@ _BARRIER_SECONDS: Final = 20.0
 # An older answer may be outdated.
 # ``CALL_SECONDS`` of the backend ``csi`` contains this time.
 _ANSWER_SECONDS: Final = 30.0
-# Instance metadata may not give credentials yet to a controller on a node that has just booted.
-_BOOT_SECONDS: Final = 60.0
 # Two namespaces with the same text only share their turn when the trash is emptied.
 _TENANT_LENGTH: Final = 8
 _SAME_OR_BELOW: Final = frozenset({Relation.SAME, Relation.BELOW})
@@ -280,14 +278,11 @@ class Guards:
         store: VolumeStore,
         roots: AccessPointRoots | None = None,
         is_of_worker: Callable[[Volume], bool] = lambda _: False,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._index = index
         self._store = store
         self._roots = roots
         self._is_of_worker = is_of_worker
-        self._clock = clock
-        self._began = clock()
         self.reservations = DirectoryReservations()
         self.awaited = AwaitedVolumes(index)
         self._fresh = SingleFlight(self._list_volumes)
@@ -548,7 +543,7 @@ class Guards:
             # not necessary as long as no volume of the cluster uses an access point. A file system that AWS
             # does not find may also belong to another account or region.
             is_necessary = isinstance(error, AwsNotPermitted) or not removed.is_copy
-            is_early = error.code == NO_CREDENTIALS and self._clock() < self._began + _BOOT_SECONDS
+            is_early = isinstance(error, AwsNoCredentialsYet)
             if is_early or (is_necessary and view.has_access_points(file_system_id)):
                 raise
             log.info("access-points-not-listed", file_system=file_system_id, reason=str(error))

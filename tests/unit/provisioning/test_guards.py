@@ -17,6 +17,7 @@ from kube_efs.model.efs.targets import TunnelTarget, TunnelTargets
 from kube_efs.model.errors import (
     AwsDenied,
     AwsError,
+    AwsNoCredentialsYet,
     AwsNotFound,
     AwsNotPermitted,
     AwsUnavailable,
@@ -220,6 +221,7 @@ def failing(error: KubeEfsError) -> Callable[[str], int]:
     [
         AwsUnavailable("was not answered", field="DescribeAccessPoints"),
         AwsDenied("was answered with ExpiredToken", field="DescribeAccessPoints"),
+        AwsNoCredentialsYet("could not be signed", field="DescribeAccessPoints"),
     ],
 )
 async def test_nothing_is_removed_while_aws_does_not_answer_or_refuses_the_credentials(
@@ -233,21 +235,6 @@ async def test_nothing_is_removed_while_aws_does_not_answer_or_refuses_the_crede
 
 async def test_removal_does_not_need_permission_to_list_unused_access_points(world: World) -> None:
     world.moment.on_moment = denied
-    done = await world.engine.reclaim(RELEASED)
-    assert done is not None
-    assert done.data is DataFate.REMOVED
-
-
-async def test_removal_waits_for_credentials_after_a_start(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    missing = AwsNotPermitted("could not be signed", field="DescribeAccessPoints")
-    missing.code = "NoCredentialsError"
-    world.moment.on_moment = failing(missing)
-    with pytest.raises(AwsNotPermitted):
-        await world.engine.reclaim(RELEASED)
-    assert world.folders.there == {DATA}
-    monkeypatch.setattr(guards, "_BOOT_SECONDS", 0.0)
     done = await world.engine.reclaim(RELEASED)
     assert done is not None
     assert done.data is DataFate.REMOVED

@@ -25,6 +25,7 @@ from kube_efs.model.efs.directories import Directory, FoundDirectory, Permission
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.efs.kinds import FileSystemKind
 from kube_efs.model.errors import (
+    AwsNoCredentialsYet,
     AwsNotPermitted,
     GidRangeFull,
     GidTaken,
@@ -188,9 +189,13 @@ class CsiDirectories:
     async def _make_with_some_id(
         self, parameters: VolumeParameters, place: Location, account: Account
     ) -> int:
-        with suppress(AwsNotPermitted):  # Without permission to list access points, none is created here.
+        try:
             # The IDs of access points are in use, too.
             await account.access_points[FileSystemKind.EFS].known.loaded(place.file_system_id)
+        except AwsNotPermitted as error:
+            # Without permission to list access points, none is created here.
+            if isinstance(error, AwsNoCredentialsYet):
+                raise
         base = _base_of(parameters, place)
         await self._scan(base)
         if self._index.volumes_at(place) and self._index.gids.of(str(place)) is None:

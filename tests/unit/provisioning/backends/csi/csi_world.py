@@ -337,7 +337,7 @@ class CsiWorld:
             )
         }
         self.accounts = OneAccount(Account(gateway=self.gateway, access_points=points))
-        guards = self.guards = Guards(index=self.index, store=self.store, roots=self.roots, clock=clock)
+        guards = self.guards = Guards(index=self.index, store=self.store, roots=self.roots)
         self.told: list[tuple[str, str]] = []
         self.copies, self.sources = given_copies(
             guards.reservations,

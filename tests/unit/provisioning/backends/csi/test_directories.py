@@ -11,6 +11,7 @@ from kube_efs.model.efs.directories import Directory, FoundDirectory, Permission
 from kube_efs.model.efs.ids import FileSystemId
 from kube_efs.model.errors import (
     AwsDenied,
+    AwsNoCredentialsYet,
     AwsNotPermitted,
     GidRangeFull,
     GidTaken,
@@ -42,9 +43,12 @@ async def test_directory_volume_has_its_own_ids_and_releases_them() -> None:
     assert permissions[f"{FS}:/b/pvc-3"].gid == 5
 
 
-async def test_ids_of_access_points_are_not_taken_while_aws_refuses_the_credentials() -> None:
+@pytest.mark.parametrize("error", [AwsDenied, AwsNoCredentialsYet])
+async def test_ids_of_access_points_are_not_taken_while_aws_refuses_the_credentials(
+    error: type[AwsDenied],
+) -> None:
     world = CsiWorld()
-    world.api.faults["list"] = AwsDenied("was answered with ExpiredToken", field="DescribeAccessPoints")
+    world.api.faults["list"] = error("was answered with ExpiredToken", field="DescribeAccessPoints")
     with pytest.raises(AwsDenied):
         await world.volumes.create(request("pvc-1", **PLAIN))
     assert world.folders.made == {}
