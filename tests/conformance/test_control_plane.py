@@ -135,7 +135,7 @@ async def test_bookmarks_of_kinds_with_required_fields_do_not_interrupt_a_watch(
     bookmarks: set[str] = set()
     read_event = watching._read_event
 
-    def note(line: str, kind: type[Resource]) -> tuple[str, object, str]:
+    def note(line: bytes, kind: type[Resource]) -> tuple[str, object, str]:
         event = read_event(line, kind)
         if event[0] == "BOOKMARK":
             bookmarks.add(kind.__name__)

@@ -19,6 +19,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar, overload
 
+import httpx2
 import msgspec
 import structlog
 from lightkube import ApiError, AsyncClient
@@ -171,33 +172,14 @@ async def _list(
 async def _watch(
     client: AsyncClient, resource: type[Resource], scope: dict[str, Any], version: str
 ) -> AsyncGenerator[_Event, None]:
-    """The events since that version, until the server's timeout or shortly after it."""
-    seconds = random.randint(*_WATCH_SECONDS)  # noqa: S311 - spreads load, guards nothing
-    deadline = asyncio.get_running_loop().time() + seconds + _GRACE_SECONDS
-    stream = _events(client, resource, scope, version, seconds)
-    with translated(f"watch {resource.__name__}"):
-        async with aclosing(stream):
-            while True:
-                try:
-                    async with asyncio.timeout_at(deadline):
-                        event = await anext(stream, None)
-                except TimeoutError:
-                    return
-                if event is None:
-                    return
-                yield event
-
-
-async def _events(
-    client: AsyncClient, resource: type[Resource], scope: dict[str, Any], version: str, seconds: int
-) -> AsyncGenerator[_Event, None]:
-    """The events of one watch.
+    """The events since that version, until the server's timeout, or until nothing arrives for longer.
 
     AsyncClient.watch() cannot ask for bookmarks, and cannot read those of Pods and other kinds with required
     fields, because they are null.
     """
     library = _untyped(client)._client  # noqa: SLF001
     labels, fields = scope["labels"], scope["fields"]
+    seconds = random.randint(*_WATCH_SECONDS)  # noqa: S311 - spreads load, guards nothing
     parameters = {
         "allowWatchBookmarks": "true",
         "timeoutSeconds": seconds,
@@ -208,19 +190,27 @@ async def _events(
     wanted = library.prepare_request(
         "list", res=resource, namespace=scope.get("namespace"), watch=True, params=parameters
     )
-    build, timeout = library._client.build_request, library._watch_timeout  # noqa: SLF001
-    request = build(wanted.method, wanted.url, params=wanted.params, timeout=timeout)
-    response = await library.send(request, stream=True)
-    try:
-        response.raise_for_status()
-        async for line in response.aiter_lines():
-            yield _read_event(line, wanted.response_type)
-    finally:
-        await response.aclose()
+    # A half-open connection shows no error.
+    timeout = {**library._watch_timeout.as_dict(), "read": seconds + _GRACE_SECONDS}  # noqa: SLF001
+    build = library._client.build_request  # noqa: SLF001
+    request = build(wanted.method, wanted.url, params=wanted.params, timeout=httpx2.Timeout(**timeout))
+    with translated(f"watch {resource.__name__}"):
+        response = await library.send(request, stream=True)
+        try:
+            response.raise_for_status()
+            rest = b""
+            async for chunk in response.aiter_bytes():
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    yield _read_event(line, wanted.response_type)
+            if rest:  # It is cut off, which reading it reports.
+                yield _read_event(rest, wanted.response_type)
+        finally:
+            await response.aclose()
 
 
-def _read_event(line: str, kind: type[Resource]) -> _Event:
-    event = decode_watch_event(line.encode())
+def _read_event(line: bytes, kind: type[Resource]) -> _Event:
+    event = decode_watch_event(line)
     if event.type == "ERROR":
         raise ApiError(status=decode_status(event.object))
     if event.type == "BOOKMARK":

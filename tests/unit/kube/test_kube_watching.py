@@ -3,13 +3,14 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
 
 import httpx2
 import pytest
-from lightkube import AsyncClient
+from lightkube import AsyncClient, KubeConfig
 from lightkube.config.kubeconfig import SingleConfig
+from lightkube.config.models import User
 from lightkube.models.meta_v1 import ObjectMeta
 from lightkube.resources.core_v1 import Pod, Secret
 from structlog.testing import capture_logs
@@ -220,15 +221,39 @@ async def test_pauses_grow_while_requests_fail(client_of: ClientOf, monkeypatch:
     ] == [True] * 10
 
 
-async def test_silently_broken_connection_is_closed(
-    client_of: ClientOf, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_silently_broken_connection_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "_WATCH_SECONDS", (0, 0))
     monkeypatch.setattr(watching, "_GRACE_SECONDS", 0.05)
-    server = _Scripted([_listing("a", version="5"), _events(), _events(_event("ADDED", "b", "6"))])
-    async with client_of(server) as client, reading(client) as reader:
-        assert [await reader.next() for _ in range(2)] == ["listed a", "applied b"]
-    assert server.versions == [None, "5", "5"]
+    answers = iter([_listing("a", version="5").content, b"", json.dumps(_event("ADDED", "b", "6")).encode()])
+    connections: list[asyncio.Task[None] | None] = []
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Send the next answer; a watch stays open, also after the second one, which is nothing."""
+        connections.append(asyncio.current_task())
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while await reader.readuntil(b"\r\n\r\n"):
+                body = next(answers, b"")
+                writer.write(b"HTTP/1.1 200 OK\r\n")
+                if body.startswith(b'{"metadata"'):
+                    writer.write(b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
+                else:
+                    writer.write(b"Transfer-Encoding: chunked\r\n\r\n")
+                    if body:
+                        writer.write(b"%x\r\n%s\n\r\n" % (len(body) + 1, body))
+        writer.close()
+        await writer.wait_closed()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        config = KubeConfig.from_server(f"http://127.0.0.1:{port}").get()
+        assert config is not None
+        async with connect(config._replace(user=User())) as client, reading(client) as reader:
+            assert [await reader.next() for _ in range(2)] == ["listed a", "applied b"]
+            broken, _ = connections
+            assert broken is not None
+            async with asyncio.timeout(10):
+                await broken
+        await asyncio.gather(*(one for one in connections if one))
 
 
 async def test_watch_continues_when_the_server_returns(api_server: ApiServer, cluster: SingleConfig) -> None:
