@@ -82,7 +82,9 @@ class ControllerSettings(
         "EFS_POLLING_INTERVAL", 300, "Seconds between two discoveries of file systems."
     )
     provision_backoff_seconds: float = seconds(
-        "PROVISION_BACKOFF_INTERVAL", 60, "Minimum seconds between two attempts for a claim after a failure."
+        "PROVISION_BACKOFF_INTERVAL",
+        60,
+        "Seconds until a failed attempt for a claim is repeated; a change can repeat it earlier.",
     )
     backends: tuple[BackendName, ...] = setting(
         "KUBE_EFS_BACKENDS",

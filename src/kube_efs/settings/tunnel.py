@@ -107,7 +107,10 @@ class TunnelSettings(CommonSettings, AwsSettings):
         shown="none: the option is refused",
     )
     probe_interval_seconds: float = seconds(
-        "KUBE_EFS_PROBE_INTERVAL_SECONDS", 10, "Seconds between two probes of each tunnel.", most=3600
+        "KUBE_EFS_PROBE_INTERVAL_SECONDS",
+        10,
+        "Seconds between two checks of mount targets, tunnels and ports.",
+        most=3600,
     )
     connect_timeout_seconds: float = seconds(
         "KUBE_EFS_CONNECT_TIMEOUT_SECONDS",
