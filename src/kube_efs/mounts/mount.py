@@ -13,14 +13,15 @@ import random
 import re
 import signal
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import structlog
 
+from kube_efs.completion import run_to_completion
 from kube_efs.model.errors import MountFailed, PlatformError
 from kube_efs.mounts.mountinfo import MountEntry
 from kube_efs.mounts.table import MountTable
@@ -204,22 +205,3 @@ async def _kill(program: str, process: Process, ending: "asyncio.Future[tuple[by
     if not ending.done():
         log.error("program-not-killed", program=program, pid=process.pid)
         ending.cancel()
-
-
-async def run_to_completion(work: Coroutine[Any, Any, _T]) -> _T:
-    """Complete the work even if the call is cancelled, also several times; then cancel the call.
-
-    A thread continues when its call is cancelled, and must not change a target that the next call works on.
-    A call that undoes its mount after a timeout is cancelled a second time when its caller gives up, and
-    must still complete.
-    """
-    task, cancelled = asyncio.ensure_future(work), None
-    while not task.done():
-        try:
-            await asyncio.wait([task])
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled:
-        task.exception()  # otherwise asyncio logs that it was never retrieved
-        raise cancelled
-    return task.result()

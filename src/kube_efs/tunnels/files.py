@@ -1,33 +1,11 @@
 """Files: atomic writes, after which a file has its old or its new content; the size of logs."""
 
-import asyncio
 import glob
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import ParamSpec
-
-Given = ParamSpec("Given")
-
-
-async def write_to_completion(
-    write: Callable[Given, None], *arguments: Given.args, **options: Given.kwargs
-) -> None:
-    """Write in a thread; if the caller is cancelled, it continues only after the write has ended.
-
-    Otherwise the thread would continue, and could write after a later caller. Raises OSError.
-    """
-    writing = asyncio.ensure_future(asyncio.to_thread(write, *arguments, **options))
-    try:
-        await asyncio.shield(writing)
-    except asyncio.CancelledError:
-        await asyncio.wait([writing])
-        with suppress(OSError):
-            writing.result()
-        raise
 
 
 def write_atomically(path: Path, text: str, *, durable: bool = True) -> None:

@@ -33,11 +33,12 @@ import structlog
 from prometheus_client import CollectorRegistry
 
 from kube_efs.aws.credential_sources import CredentialSource, ServiceAccountIdentity
+from kube_efs.completion import run_to_completion
 from kube_efs.model.errors import InvalidValue, KubeEfsError, TunnelNotReady
 from kube_efs.telemetry.duties import Duties, kinds_of
 from kube_efs.telemetry.metrics import Outcome, TunnelMetrics
 from kube_efs.tunnels.data_plane import CertificateFile
-from kube_efs.tunnels.files import write_atomically, write_to_completion
+from kube_efs.tunnels.files import write_atomically
 from kube_efs.tunnels.on_demand.validity import is_too_far_ahead, renewal_time
 from kube_efs.tunnels.options import OnDemandOptions, TunnelOptions
 from kube_efs.tunnels.reservations import Reservation, TunnelSpec
@@ -328,7 +329,7 @@ class ClientCertificates:
         # Otherwise remove_unused_files could remove the new file before it is in _files.
         self._forgotten.discard(spec.name)
         try:
-            await write_to_completion(_write, path, certificate)
+            await run_to_completion(asyncio.to_thread(_write, path, certificate))
             self._files[spec.name] = _describe(path, certificate.secret_pem)
         except OSError as error:
             raise TunnelNotReady(

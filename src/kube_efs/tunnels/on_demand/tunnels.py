@@ -29,9 +29,9 @@ from dataclasses import dataclass, field, replace
 import structlog
 
 from kube_efs.aws.credential_sources import CredentialSource, ServiceAccountIdentity
+from kube_efs.completion import run_to_completion
 from kube_efs.model.errors import PortTaken, TunnelNotReady
 from kube_efs.telemetry.traces import span
-from kube_efs.tunnels.files import write_to_completion
 from kube_efs.tunnels.mount_targets import NFS_PORT, Candidate
 from kube_efs.tunnels.on_demand.ca_files import check_ca_file
 from kube_efs.tunnels.on_demand.renewal import ClientCertificates
@@ -301,9 +301,8 @@ class OnDemandTunnels:
         path = self._options.reservations_path
         try:
             # Also when cancelled: a write that continues in its thread could replace the next state.
-            await write_to_completion(
-                save_reservations, path, reservations, self._stored.unreadable, entries=self._entries
-            )
+            given = (path, reservations, self._stored.unreadable)
+            await run_to_completion(asyncio.to_thread(save_reservations, *given, entries=self._entries))
         except OSError as error:
             log.warning("on-demand-tunnels-not-saved", path=str(path), reason=error.strerror)
             raise TunnelNotReady(
