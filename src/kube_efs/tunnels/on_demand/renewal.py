@@ -134,11 +134,11 @@ class ClientCertificates:
                 path.unlink()
 
     async def ensure(self, spec: TunnelSpec, source: CredentialSource | None) -> CredentialSource | None:
-        """Create a certificate unless it exists; returns the source of its credentials, None without any.
+        """Create a certificate unless there is a valid one; returns the source of its credentials, if any.
 
         Raises the errors of finding credentials, and TunnelNotReady when the file cannot be written.
         """
-        if spec.name not in self._files:
+        if not self._is_valid(spec.name):
             self._sources[spec.name] = await self._renew(spec, source)
             self._wake.set()
             self._on_renewed()
@@ -160,7 +160,7 @@ class ClientCertificates:
         if not token:
             raise InvalidValue("is missing", field=f"token of {spec.iam}")
         has_failed = name in self._problems
-        if name in self._files and name in self._pod_tokens and not has_failed:
+        if self._is_valid(name) and name in self._pod_tokens and not has_failed:
             if not is_holder:
                 await self._load(spec, None, token)
             self._pod_tokens[name] = token
@@ -182,6 +182,11 @@ class ClientCertificates:
         self._pod_tokens[name] = token
         self._wake.set()
         self._on_renewed()
+
+    def _is_valid(self, name: str) -> bool:
+        """Whether the tunnel has a certificate that EFS accepts, unlike after a night without power."""
+        file = self._files.get(name)
+        return file is not None and file.not_after > self._now()
 
     def keep_only(self, names: Collection[str]) -> None:
         """Remove the certificates of all other tunnels; ``remove_unused_files`` removes their files later."""

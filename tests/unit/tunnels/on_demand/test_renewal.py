@@ -110,6 +110,32 @@ def tunnel(spec: TunnelSpec, source: CredentialSource | None = None) -> Reservat
     return Reservation(spec=spec, port=22049, source=source)
 
 
+@pytest.mark.parametrize("spec", [PLAIN, SIGNED])
+async def test_expired_certificate_is_renewed_before_a_mount(tmp_path: Path, spec: TunnelSpec) -> None:
+    """The node was off for a day, and the kubelet publishes its volumes before the first renewal."""
+    earlier, node = Node(tmp_path), Node(tmp_path)
+    earlier.keys("AKIAONE")
+    source = await earlier.certificates.ensure(spec, None)
+    node.now = START + timedelta(days=1)
+    node.certificates.take_over([tunnel(spec, source)])
+    await node.certificates.ensure(spec, source)
+    assert node.certificate(spec).not_valid_after_utc > node.now
+    assert node.renewed == 1
+
+
+async def test_mount_with_an_expired_certificate_says_why_there_are_no_credentials(tmp_path: Path) -> None:
+    earlier, node = Node(tmp_path), Node(tmp_path)
+    earlier.keys("AKIAONE")
+    source = await earlier.certificates.ensure(SIGNED, None)
+    node.now = START + timedelta(days=1)
+    node.certificates.take_over([tunnel(SIGNED, source)])
+    node.profiles.unlink()
+    with pytest.raises(KubeEfsError, match="profile"):
+        await node.certificates.ensure(SIGNED, source)
+    # stunnel refuses a configuration that names a missing file.
+    assert node.certificate(SIGNED).not_valid_after_utc < node.now
+
+
 async def test_concurrent_calls_share_one_certificate(node: Node) -> None:
     assert await node.certificates.ensure(PLAIN, None) is None
     first = node.certificate(PLAIN)
