@@ -13,7 +13,13 @@ from kube_efs.controllers.shared_volume_events import SharedVolumeEvents
 from kube_efs.kube.events import EventRecorder
 from kube_efs.kube.reading import Json
 from kube_efs.kube.shared_volume_store import SharedVolumeStore
-from kube_efs.kube.shared_volumes import SharedVolumeResource, read_marked_volume, read_owner
+from kube_efs.kube.shared_volumes import (
+    Inputs,
+    SharedVolumeResource,
+    read_inputs,
+    read_marked_volume,
+    read_owner,
+)
 from kube_efs.kube.watching import Applied, Deleted, Listed, follow
 from kube_efs.model.errors import KubeAlreadyExists, KubeConflict, KubeError, KubeNotFound
 from kube_efs.model.shared_volumes.limits import ANNOTATION
@@ -187,13 +193,21 @@ async def serve_shared_volumes(
 
 
 async def _watch_shared_volumes(client: AsyncClient, controller: SharedVolumeController) -> None:
+    handled: dict[Owner, Inputs] = {}
     async for change in follow(client, SharedVolumeResource, namespace="*"):
         match change:
             case Listed(objects):
-                controller.listed([read_owner(one) for one in objects])
+                handled = {read_owner(one): read_inputs(one) for one in objects}
+                controller.listed(handled)
             case Applied(found):
-                controller.seen(read_owner(found))
+                owner, inputs = read_owner(found), read_inputs(found)
+                # Not after a change of the status alone, which this controller writes: an error whose text is
+                # another one each time would be retried without a pause.
+                if handled.get(owner) != inputs:
+                    controller.seen(owner)
+                handled[owner] = inputs
             case Deleted(found):
+                handled.pop(read_owner(found), None)
                 controller.gone(read_owner(found))
 
 

@@ -18,6 +18,7 @@ from kube_efs.model.tunnel_volumes import CHOSEN_FILE_SYSTEM, REJECT_REASON, REJ
 
 # How often a claim may change while its file system is recorded.
 _CHANGES_FOLLOWED: Final = 5
+_PAGE_SIZE: Final = 500
 
 
 class ClaimStore:
@@ -85,8 +86,8 @@ class ClaimStore:
     async def list(self) -> list[Claim]:
         """Every claim of the cluster."""
         with translated("claims"):
-            found = [one async for one in self._client.list(PersistentVolumeClaim, namespace="*")]
-        return [read_claim(one.to_dict()) for one in found]
+            found = self._client.list(PersistentVolumeClaim, namespace="*", chunk_size=_PAGE_SIZE)
+            return [read_claim(one.to_dict()) async for one in found]
 
     async def is_gone(self, claim: Claim) -> bool:
         """Whether the claim does not exist any more, as the API server answers now."""

@@ -12,6 +12,7 @@ from kube_efs.model.efs.ids import ClaimUid
 _PROVIDER: Final = "aws:///"
 # No cluster is without it, and no two clusters have the same uid of it.
 _CLUSTER_NAMESPACE: Final = "kube-system"
+_PAGE_SIZE: Final = 500
 
 
 class ClusterReader:
@@ -24,7 +25,8 @@ class ClusterReader:
     async def instance_ids(self) -> frozenset[str]:
         """The IDs of the EC2 instances of the nodes."""
         with translated("nodes"):
-            ids = [(one.spec and one.spec.providerID) or "" async for one in self._client.list(Node)]
+            nodes = self._client.list(Node, chunk_size=_PAGE_SIZE)
+            ids = [(one.spec and one.spec.providerID) or "" async for one in nodes]
         names = (one.rpartition("/")[2] for one in ids if one.startswith(_PROVIDER))
         # Nodes of Fargate have other names.
         return frozenset(one for one in names if one.startswith("i-"))

@@ -177,6 +177,9 @@ class Leadership:
             lease = await self._object.get()
         except KubeNotFound:
             await self._object.create(self._new())
+            if not self.is_leader:
+                # Perhaps somebody has deleted the Lease of a leader.
+                self.follows_a_crash = True
             return _Outcome.HELD
         spec = lease.spec = lease.spec or LeaseSpec()
         version = (lease.metadata and lease.metadata.resourceVersion) or ""
@@ -185,9 +188,7 @@ class Leadership:
             self._seen_version, self._seen_at = version, self._clock()
         if not self._may_take(spec):
             return _Outcome.HELD_BY_ANOTHER
-        if not self.is_leader:
-            # While it leads, the holder is this candidate itself.
-            self.follows_a_crash = bool(spec.holderIdentity)
+        former = spec.holderIdentity
         now = datetime.now(UTC)
         if spec.holderIdentity != self._terms.identity:
             spec.leaseTransitions = (spec.leaseTransitions or 0) + 1
@@ -197,6 +198,9 @@ class Leadership:
         spec.renewTime = now
         _say(lease, self._terms.serves)
         self._held = await self._object.replace(lease)
+        if not self.is_leader:
+            # While it leads, the holder is this candidate itself.
+            self.follows_a_crash = bool(former)
         return _Outcome.HELD
 
     async def _renew(self) -> bool:

@@ -35,6 +35,8 @@ from kube_efs.model.shared_volumes.shared_volume import (
 # Accepted by the definition, and never valid in AWS.
 _NO_FILE_SYSTEM: Final = "fs-0"
 _NO_ACCESS_POINT: Final = "fsap-0"
+# A pod may have more than a megabyte, and those of any tenant are listed.
+_PAGE_SIZE: Final = 20
 
 
 class SharedVolumeStore:
@@ -75,8 +77,9 @@ class SharedVolumeStore:
     async def users(self, owner: Owner) -> tuple[str, ...]:
         """The names of the pods that block the deletion of the claim: those on a node, ended or not."""
         with translated(f"pods of namespace {owner.namespace}"):
-            pods = [pod async for pod in self._client.list(Pod, namespace=owner.namespace)]
-        return tuple(sorted(str(pod.metadata and pod.metadata.name) for pod in pods if _uses(pod, owner)))
+            pods = self._client.list(Pod, namespace=owner.namespace, chunk_size=_PAGE_SIZE)
+            names = [str(pod.metadata and pod.metadata.name) async for pod in pods if _uses(pod, owner)]
+        return tuple(sorted(names))
 
     async def annotation(self, namespace: str, key: str) -> str | None:
         """One annotation of a Namespace; None without it, or without the Namespace."""

@@ -6,7 +6,7 @@ name.
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 from lightkube.generic_resource import create_namespaced_resource
 from lightkube.models.core_v1 import (
@@ -52,6 +52,9 @@ _REASONS = {
 }
 
 
+Inputs: TypeAlias = tuple[str, int, bool, tuple[str, ...]]
+
+
 def read_owner(body: Json) -> Owner:
     """The name of a SharedVolume."""
     return Owner(namespace=body["metadata"]["namespace"], name=body["metadata"]["name"])
@@ -83,6 +86,13 @@ def read_shared_volume(body: Json) -> SharedVolume:
         ),
         since={kind: one.get("lastTransitionTime", "") for kind, one in conditions.items()},
     )
+
+
+def read_inputs(body: Json) -> Inputs:
+    """What decides about a SharedVolume: everything but its status."""
+    meta = body["metadata"]
+    finalizers = tuple(meta.get("finalizers") or ())
+    return meta["uid"], meta.get("generation", 0), "deletionTimestamp" in meta, finalizers
 
 
 def _truth(condition: Json | None) -> bool | None:

@@ -21,6 +21,8 @@ from kube_efs.operator.kinds import ApiServer, CloudCredential, Infrastructure, 
 from kube_efs.operator.platforms import Platform
 from kube_efs.settings.operator import OperatorSettings
 
+_PAGE_SIZE: Final = 500
+
 CREDENTIALS_SECRET: Final = "aws-efs-cloud-credentials"  # noqa: S105 - the name of one
 TRUSTED_CA_CONFIG_MAP: Final = "aws-efs-csi-driver-trusted-ca-bundle"
 TRUSTED_CA_KEY: Final = "ca-bundle.crt"
@@ -178,8 +180,9 @@ def controller_replicas(nodes: NodeCounts, current: int) -> int:
 async def count_nodes(client: AsyncClient) -> NodeCounts:
     """Count the nodes that can run the controller; raises KubeError. It lists all: call it rarely."""
     with translated("nodes"):
-        nodes = [item async for item in client.list(Node) if _admits_controller(item)]
-    return NodeCounts(ready=sum(_is_schedulable(node) for node in nodes), existing=len(nodes))
+        found = client.list(Node, chunk_size=_PAGE_SIZE)
+        are_ready = [_is_schedulable(node) async for node in found if _admits_controller(node)]
+    return NodeCounts(ready=sum(are_ready), existing=len(are_ready))
 
 
 def _admits_controller(node: Node) -> bool:

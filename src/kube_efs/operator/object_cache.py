@@ -113,9 +113,13 @@ class ObjectCache:
 
     async def _watch_driver(self) -> None:
         async for found in self._watch_single(ClusterCSIDriver, name=DRIVER):
+            before, was_ready = self.driver, self.ready.is_set()
             self.driver = None if found is None else manifest_of(found, "ClusterCSIDriver")
             self.ready.set()
-            self._notify()
+            # The operator itself writes the status. A pass for each would be a loop without pauses, if the
+            # text of an error differs each time.
+            if not was_ready or _inputs(before) != _inputs(self.driver):
+                self._notify()
 
     async def _watch_credentials(self) -> None:
         stream = self._watch_single(Secret, name=CREDENTIALS_SECRET, namespace=self._namespace)
@@ -144,6 +148,15 @@ class ObjectCache:
         async with aclosing(stream) as changes:
             async for change in changes:
                 yield only_object(change)
+
+
+def _inputs(driver: Manifest | None) -> Manifest | None:
+    """The resource without what a change of the status alone changes."""
+    if driver is None:
+        return None
+    written = {"resourceVersion", "managedFields"}
+    metadata = {key: value for key, value in driver["metadata"].items() if key not in written}
+    return {**driver, "metadata": metadata, "status": None}
 
 
 def _version(live: Manifest) -> int:

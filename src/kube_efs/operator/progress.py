@@ -63,10 +63,16 @@ def is_stable(workload: Manifest) -> bool:
     return record_of_rollout(workload).items() <= annotations.items()
 
 
+def is_observed(workload: Manifest) -> bool:
+    """Whether the status is about the current specification; that of a new workload consists of zeros."""
+    generation = (workload.get("status") or {}).get("observedGeneration")
+    return bool(workload["metadata"].get("generation") == generation)
+
+
 def rollout_progress(workload: Manifest) -> str:
     """What the rollout of a Deployment or DaemonSet waits for; empty when it is complete."""
     status = workload.get("status") or {}
-    if workload["metadata"].get("generation") != status.get("observedGeneration"):
+    if not is_observed(workload):
         return "the new specification has not been read yet"
     if workload["kind"] == "DaemonSet":
         desired = status.get("desiredNumberScheduled") or 0

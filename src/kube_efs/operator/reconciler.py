@@ -125,7 +125,8 @@ class Reconciler:
         self._others = OtherOperators(objects, settings.namespace)
         self._other_operator = ""
         self._takeover_done = False
-        self._last_takeover = Progress()
+        # After a start, an older controller may be ending. Two would create volumes for one claim.
+        self._last_takeover = Progress(controller="whether an older controller has ended is not known yet")
         self._nodes = NodeCounts(ready=0, existing=0)
         self._recounts_nodes = True
         self._facts: InstallationFacts | None = None

@@ -47,7 +47,7 @@ from kube_efs.operator.kinds import (
 )
 from kube_efs.operator.manifests import Manifest
 from kube_efs.operator.object_client import ObjectClient
-from kube_efs.operator.progress import Progress
+from kube_efs.operator.progress import Progress, is_observed
 from kube_efs.operator.volumes_in_use import UseOfVolume, describe_names, describe_pods, find_volume_uses
 
 log = structlog.get_logger(__name__)
@@ -375,9 +375,9 @@ def _is_ready_elsewhere(node_daemon_set: Manifest | None, *, older_pods: int) ->
     anti-affinity. So each older pod explains one pod that is missing. After an older pod is deleted, one more
     is missing until the new driver is ready on that node. If it never is, no further node loses its driver.
     """
-    status = (node_daemon_set or {}).get("status") or {}
-    if "desiredNumberScheduled" not in status:
+    if node_daemon_set is None or not is_observed(node_daemon_set):
         return False
+    status = node_daemon_set["status"]
     return bool(status["desiredNumberScheduled"] - (status.get("numberReady") or 0) <= older_pods)
 
 

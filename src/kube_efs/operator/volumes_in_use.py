@@ -1,10 +1,11 @@
 """Finds the pods that use volumes which need kube-efs on their node, and volumes that are being removed."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from lightkube import AsyncClient
+from lightkube.models.core_v1 import ObjectReference
 from lightkube.resources.core_v1 import PersistentVolume, PersistentVolumeClaim, Pod
 
 from kube_efs.kube.errors import translated
@@ -12,6 +13,8 @@ from kube_efs.kube.reading import read_volume
 from kube_efs.model.volumes import DRIVER, FINALIZER, PROVISIONED_BY
 
 _NAMES_MAX: Final = 10
+# A pod of a tenant may have more than a megabyte.
+_PAGE_SIZE: Final = 100
 
 
 @dataclass(frozen=True, slots=True, order=True, kw_only=True)
@@ -25,15 +28,77 @@ class UseOfVolume:
     by_driver: bool = True
 
 
+class VolumeUses:
+    """Finds uses object by object: first all volumes are added, then all claims, then all pods.
+
+    The whole objects of ten thousand pods would need more memory than the operator's container has.
+    """
+
+    def __init__(self) -> None:
+        self._found: set[UseOfVolume] = set()
+        # By name, whether the driver mounts the volume, and its claim.
+        self._volumes: dict[str, tuple[bool, ObjectReference | None]] = {}
+        # By namespace and name, whether the driver mounts the volume of the claim.
+        self._claims: dict[tuple[str, str], bool] = {}
+
+    @property
+    def has_volumes(self) -> bool:
+        """Whether any volume needs kube-efs."""
+        return bool(self._volumes)
+
+    @property
+    def found(self) -> tuple[UseOfVolume, ...]:
+        """The uses by the pods so far, sorted."""
+        return tuple(sorted(self._found))
+
+    def add_volume(self, volume: PersistentVolume) -> None:
+        """Note the volume if it needs kube-efs."""
+        if volume.metadata and volume.spec and _needs_kube_efs(volume):
+            self._volumes[volume.metadata.name or ""] = (_is_csi(volume), volume.spec.claimRef)
+
+    def add_claim(self, claim: PersistentVolumeClaim) -> None:
+        """Note the claim if its volume needs kube-efs. A claim may name the volume of any other claim."""
+        own, name = claim.metadata, (claim.spec and claim.spec.volumeName) or ""
+        if own and name in self._volumes:
+            by_driver, bound = self._volumes[name]
+            if not bound or (bound.namespace, bound.name) == (own.namespace, own.name):
+                self._claims[own.namespace or "", own.name or ""] = by_driver
+
+    def add_pod(self, pod: Pod) -> None:
+        """Note the uses of the pod.
+
+        A pod that has ended has no mounts, but if it is being deleted, the kubelet may still unmount them.
+        """
+        if not (pod.metadata and pod.spec and pod.spec.nodeName):
+            return
+        if _has_ended(pod) and not pod.metadata.deletionTimestamp:
+            return
+        namespace = pod.metadata.namespace or ""
+        for name in _claim_names(pod):
+            if (namespace, name) in self._claims:
+                self._found.add(
+                    UseOfVolume(
+                        node=pod.spec.nodeName,
+                        namespace=namespace,
+                        pod=pod.metadata.name or "",
+                        claim=name,
+                        by_driver=self._claims[namespace, name],
+                    )
+                )
+
+
 async def find_volume_uses(client: AsyncClient) -> tuple[UseOfVolume, ...]:
     """The pods on nodes that use a volume of the driver or a tunnel volume; raises KubeError."""
+    uses = VolumeUses()
     with translated("volumes in use"):
-        volumes = [item async for item in client.list(PersistentVolume)]
-        if not any(_needs_kube_efs(volume) for volume in volumes):
-            return ()
-        claims = [item async for item in client.list(PersistentVolumeClaim, namespace="*")]
-        pods = [item async for item in client.list(Pod, namespace="*")]
-    return volume_uses_of(pods, claims, volumes)
+        async for volume in client.list(PersistentVolume, chunk_size=_PAGE_SIZE):
+            uses.add_volume(volume)
+        if uses.has_volumes:
+            async for claim in client.list(PersistentVolumeClaim, namespace="*", chunk_size=_PAGE_SIZE):
+                uses.add_claim(claim)
+            async for pod in client.list(Pod, namespace="*", chunk_size=_PAGE_SIZE):
+                uses.add_pod(pod)
+    return uses.found
 
 
 async def find_volumes_being_removed(client: AsyncClient) -> tuple[str, ...]:
@@ -45,46 +110,13 @@ async def find_volumes_being_removed(client: AsyncClient) -> tuple[str, ...]:
     with translated("volumes being removed"):
         found = [
             one.metadata.name or ""
-            async for one in client.list(PersistentVolume)
+            async for one in client.list(PersistentVolume, chunk_size=_PAGE_SIZE)
             if one.metadata and one.metadata.deletionTimestamp
             if FINALIZER in (one.metadata.finalizers or ())
             if (one.metadata.annotations or {}).get(PROVISIONED_BY) == DRIVER
             if one.status and one.status.phase == "Released"
             if one.spec and one.spec.persistentVolumeReclaimPolicy == "Delete"
         ]
-    return tuple(sorted(found))
-
-
-def volume_uses_of(
-    pods: Iterable[Pod], claims: Iterable[PersistentVolumeClaim], volumes: Iterable[PersistentVolume]
-) -> tuple[UseOfVolume, ...]:
-    """The same for these objects, sorted.
-
-    A pod that has ended has no mounts, but if it is being deleted, the kubelet may still be unmounting them.
-    """
-    volume_of_name = {
-        volume.metadata.name: volume for volume in volumes if volume.metadata and _needs_kube_efs(volume)
-    }
-    by_driver_of_claim = {
-        (claim.metadata.namespace, claim.metadata.name): _is_csi(volume)
-        for claim in claims
-        if claim.metadata and claim.spec and (volume := volume_of_name.get(claim.spec.volumeName))
-        if _is_for(volume, claim)
-    }
-    found = {
-        UseOfVolume(
-            node=pod.spec.nodeName or "",
-            namespace=pod.metadata.namespace or "",
-            pod=pod.metadata.name or "",
-            claim=name,
-            by_driver=by_driver_of_claim[pod.metadata.namespace, name],
-        )
-        for pod in pods
-        if pod.metadata and pod.spec and pod.spec.nodeName
-        if pod.metadata.deletionTimestamp or not _has_ended(pod)
-        for name in _claim_names(pod)
-        if (pod.metadata.namespace, name) in by_driver_of_claim
-    }
     return tuple(sorted(found))
 
 
@@ -97,12 +129,6 @@ def describe_names(names: Sequence[str]) -> str:
     """The names, at most ten of them."""
     more = f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else ""
     return ", ".join(names[:_NAMES_MAX]) + more
-
-
-def _is_for(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
-    """Whether the volume is not bound to another claim. A claim may name the volume of any other claim."""
-    bound, own = volume.spec and volume.spec.claimRef, claim.metadata
-    return not bound or bool(own and (bound.namespace, bound.name) == (own.namespace, own.name))
 
 
 def _is_csi(volume: PersistentVolume) -> bool:

@@ -113,7 +113,12 @@ async def _targets(client: AsyncClient, names: Names) -> ConfigMap | None:
 
 async def _statuses(client: AsyncClient, names: Names) -> tuple[ConfigMap, ...]:
     with translated("the nodes' ConfigMaps"):
-        found = client.list(ConfigMap, namespace=names.namespace, labels=dict(names.tunnel_status_labels))
+        found = client.list(
+            ConfigMap,
+            namespace=names.namespace,
+            labels=dict(names.tunnel_status_labels),
+            chunk_size=_PAGE,
+        )
         return tuple([item async for item in found])
 
 
@@ -124,23 +129,23 @@ async def _classes(client: AsyncClient) -> tuple[StorageClass, ...]:
 
 async def _claims(client: AsyncClient) -> tuple[Claim, ...]:
     with translated("claims"):
-        found = client.list(PersistentVolumeClaim, namespace="*")
+        found = client.list(PersistentVolumeClaim, namespace="*", chunk_size=_PAGE)
         return tuple([read_claim(item.to_dict()) async for item in found])
 
 
 async def _volumes(client: AsyncClient) -> tuple[Volume, ...]:
     with translated("volumes"):
-        return tuple([read_volume(item.to_dict()) async for item in client.list(PersistentVolume)])
+        found = client.list(PersistentVolume, chunk_size=_PAGE)
+        return tuple([read_volume(item.to_dict()) async for item in found])
 
 
 async def _events(client: AsyncClient) -> list[Event]:
     """The events of claims and volumes, oldest first."""
     with translated("events"):
-        events = [
-            event
-            for kind in ("PersistentVolumeClaim", "PersistentVolume")
-            async for event in client.list(Event, namespace="*", fields={"involvedObject.kind": kind})
-        ]
+        events: list[Event] = []
+        for kind in ("PersistentVolumeClaim", "PersistentVolume"):
+            found = client.list(Event, namespace="*", fields={"involvedObject.kind": kind}, chunk_size=_PAGE)
+            events += [event async for event in found]
     return sorted(events, key=_time)
 
 

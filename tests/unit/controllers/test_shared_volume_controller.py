@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import cast
@@ -14,11 +14,13 @@ from lightkube.resources.core_v1 import Namespace
 from lightkube.types import PatchType
 from prometheus_client import CollectorRegistry
 from tests.unit.controllers.events import Events
+from tests.unit.kube.shared_volume_definition import define
 
 from kube_efs.controllers.shared_volume_events import SharedVolumeEvents
-from kube_efs.controllers.shared_volumes import SharedVolumeController, watch_limits
+from kube_efs.controllers.shared_volumes import SharedVolumeController, _watch_shared_volumes, watch_limits
 from kube_efs.kube.events import EventRecorder
 from kube_efs.kube.shared_volume_store import SharedVolumeStore
+from kube_efs.kube.shared_volumes import SharedVolumeResource, read_shared_volume
 from kube_efs.model.claims import Claim, ClaimPhase
 from kube_efs.model.efs.ids import ClaimUid
 from kube_efs.model.errors import KubeConflict, KubeDenied, KubeInvalid, KubeUnavailable
@@ -337,6 +339,46 @@ async def test_only_the_limit_annotation_of_a_namespace_is_watched(
         return told.namespaces.count("proj3") == 1
 
     await eventually(is_reported)
+    watch.cancel()
+    await asyncio.gather(watch, return_exceptions=True)
+
+
+class _Seen:
+    """Records the SharedVolumes to handle."""
+
+    def __init__(self) -> None:
+        self.owners: list[Owner] = []
+
+    def listed(self, owners: Collection[Owner]) -> None:
+        self.owners += owners
+
+    def seen(self, owner: Owner) -> None:
+        self.owners.append(owner)
+
+    def gone(self, owner: Owner) -> None:
+        self.owners.remove(owner)
+
+
+async def test_own_status_is_no_reason_to_try_again(
+    kube: AsyncClient, eventually: Callable[[Callable[[], Awaitable[object]]], Awaitable[None]]
+) -> None:
+    """Else an error whose text differs each time, such as one with a port, would be retried at once."""
+    await define(kube)
+    store, seen, owner = SharedVolumeStore(kube), _Seen(), Owner(namespace="default", name="sv1")
+    watch = asyncio.create_task(_watch_shared_volumes(kube, cast("SharedVolumeController", seen)))
+    metadata = ObjectMeta(name=owner.name, namespace=owner.namespace)
+    spec = {"fileSystemID": "fs-1234cdef", "accessPointID": "fsap-0123456789abcdef"}
+    shared = read_shared_volume(await kube.create(SharedVolumeResource(metadata=metadata, spec=spec)))
+
+    async def is_seen(times: int) -> bool:
+        return seen.owners == [owner] * times
+
+    await eventually(lambda: is_seen(1))
+    for message in ("one", "another"):
+        shared = await store.write_status(shared, Status(phase=FAILED, message=message))
+    await store.hold(shared)
+    # Events come in the order of the changes.
+    await eventually(lambda: is_seen(2))
     watch.cancel()
     await asyncio.gather(watch, return_exceptions=True)
 

@@ -18,7 +18,7 @@ from lightkube.resources.coordination_v1 import Lease
 from lightkube.resources.core_v1 import Endpoints
 from structlog.testing import capture_logs
 
-from kube_efs.kube.lease_objects import LockKind
+from kube_efs.kube.lease_objects import LeaseObject, LockKind
 from kube_efs.kube.leases import Leadership, LeaseTerms
 
 ClientOf = Callable[[Callable[[httpx2.Request], Coroutine[Any, Any, httpx2.Response]]], AsyncClient]
@@ -188,6 +188,33 @@ async def test_lease_taken_by_another_is_lost(kube: AsyncClient) -> None:
     assert not leader.is_leader
     assert (await spec(kube)).holderIdentity == "b"
     assert "leadership-lost" in [line["event"] for line in logs]
+
+
+async def test_lease_that_was_deleted_under_a_leader_counts_as_that_of_a_crashed_one(
+    kube: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also for a candidate that has lost the race for a released Lease before."""
+    clock = Clock()
+    former, late, faster = (candidate(kube, name, clock) for name in ("former", "late", "faster"))
+    await former.acquire()
+    former.release_at_end()
+    await former.release()
+    replace_lease = LeaseObject.replace
+
+    async def replace_late(self: LeaseObject, lease: Lease) -> Lease:
+        monkeypatch.setattr(LeaseObject, "replace", replace_lease)
+        await faster.acquire()
+        return await replace_lease(self, lease)
+
+    monkeypatch.setattr(LeaseObject, "replace", replace_late)
+    await late._try()
+    assert faster.is_leader
+    assert not faster.follows_a_crash
+    assert late.follows_a_crash
+    await late._try()
+    await kube.delete(Lease, "lead", namespace="default")
+    await late.acquire()
+    assert late.follows_a_crash
 
 
 async def test_deleted_lease_is_recreated(kube: AsyncClient, eventually: Eventually) -> None:

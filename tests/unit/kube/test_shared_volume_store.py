@@ -1,9 +1,11 @@
 """SharedVolumes with their volumes and claims, on the embedded API server."""
 
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any, cast
 
+import httpx2
 import pytest
 import pytest_asyncio
 from lightkube import AsyncClient
@@ -234,6 +236,22 @@ async def test_users_are_scheduled_pods_with_the_claim(kube: AsyncClient, store:
     ):
         await kube.create(pod)
     assert await store.users(OWNER) == ("a", "b")
+
+
+async def test_pods_of_a_namespace_are_read_in_small_pages(client_of: Callable[..., AsyncClient]) -> None:
+    """Its users could otherwise fill the memory of the controller with large pods."""
+    limits = []
+
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        limits.append(request.url.params.get("limit"))
+        first = "continue" not in request.url.params
+        metadata = {"resourceVersion": "1", **({"continue": "page-2"} if first else {})}
+        items = [_pod("a" if first else "b", "pvc-sv1", "node").to_dict()]
+        return httpx2.Response(200, json={"metadata": metadata, "items": items})
+
+    async with client_of(answer) as client:
+        assert await SharedVolumeStore(client).users(OWNER) == ("a", "b")
+    assert limits == ["20", "20"]
 
 
 async def test_namespace_annotation_is_read(kube: AsyncClient, store: SharedVolumeStore) -> None:

@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry
 from kube_efs.kube.events import EventRecorder
 from kube_efs.model.errors import KubeConflict
 from kube_efs.model.names import NEW_INSTALLATION
+from kube_efs.operator.cluster_csi_driver import FINALIZER, OPERATOR_NAMESPACE, read_driver_resource
 from kube_efs.operator.events import COMPONENT, OperatorEvents
 from kube_efs.operator.object_cache import ObjectCache
 from kube_efs.operator.object_client import ObjectClient
@@ -100,6 +101,28 @@ async def test_conflicts_that_do_not_end_are_reported(client_of: Callable[..., A
         assert await reconciler.reconcile() < 1
     with pytest.raises(KubeConflict, match="status of ClusterCSIDriver"):
         await reconciler.reconcile()
+
+
+async def test_new_leader_waits_for_an_older_controller_that_may_still_end(
+    client_of: Callable[..., AsyncClient],
+) -> None:
+    """The former leader deleted it and added our finalizer, and the first step of this one fails."""
+
+    async def answer(_request: httpx2.Request) -> httpx2.Response:
+        return _refusal(500)
+
+    reconciler, _ = _reconciler(client_of(answer), Platform.KUBERNETES)
+    metadata = {
+        "name": "efs.csi.aws.com",
+        "uid": "1",
+        "finalizers": [FINALIZER],
+        "annotations": {OPERATOR_NAMESPACE: "storage"},
+    }
+    driver = read_driver_resource({"metadata": metadata, "spec": {"managementState": "Managed"}})
+    progress, knows_older_pods = await reconciler._take_over(driver)
+    assert progress.controller
+    assert progress.errors
+    assert not knows_older_pods
 
 
 def _refusal(code: int) -> httpx2.Response:

@@ -1,8 +1,9 @@
 """Which pods use volumes, which older pods can therefore be deleted, and which older objects are."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import Any, cast
 
+import httpx2
 import pytest
 import yaml
 from lightkube import AsyncClient
@@ -22,9 +23,10 @@ from lightkube.types import CascadeType, PatchType
 
 from kube_efs.model.errors import KubeDenied, KubeUnavailable
 from kube_efs.operator.kinds import KINDS, ObjectReference
+from kube_efs.operator.manifests import Manifest
 from kube_efs.operator.object_client import ObjectClient
 from kube_efs.operator.takeover import Takeover, select_pods
-from kube_efs.operator.volumes_in_use import UseOfVolume, describe_pods, volume_uses_of
+from kube_efs.operator.volumes_in_use import UseOfVolume, VolumeUses, describe_pods, find_volume_uses
 
 
 def volume(name: str, **spec: Any) -> PersistentVolume:
@@ -36,6 +38,19 @@ def claim(name: str, volume_name: str, namespace: str = "team") -> PersistentVol
     metadata = {"name": name, "namespace": namespace}
     body = {"metadata": metadata, "spec": {"volumeName": volume_name}}
     return cast("PersistentVolumeClaim", PersistentVolumeClaim.from_dict(body))
+
+
+def volume_uses_of(
+    pods: Iterable[Pod], claims: Iterable[PersistentVolumeClaim], volumes: Iterable[PersistentVolume]
+) -> tuple[UseOfVolume, ...]:
+    uses = VolumeUses()
+    for one in volumes:
+        uses.add_volume(one)
+    for each in claims:
+        uses.add_claim(each)
+    for another in pods:
+        uses.add_pod(another)
+    return uses.found
 
 
 def pod(name: str, *claims: str, node: str = "a", phase: str = "Running", **fields: Any) -> Pod:
@@ -112,6 +127,26 @@ def test_claims_of_ephemeral_volumes_are_found() -> None:
     web.spec.volumes = [Volume(name="scratch", ephemeral=EphemeralVolumeSource())]
     (found,) = volume_uses_of([web], [claim("web-scratch", "driver")], VOLUMES)
     assert found.claim == "web-scratch"
+
+
+async def test_objects_of_large_clusters_are_read_in_pages(client_of: Callable[..., AsyncClient]) -> None:
+    """Whole lists of ten thousand pods would need more memory than the operator has."""
+    pages: dict[str, Iterator[Sequence[Any]]] = {
+        "persistentvolumes": iter([VOLUMES[1:], VOLUMES[:1]]),
+        "persistentvolumeclaims": iter([CLAIMS[1:], CLAIMS[:1]]),
+        "pods": iter([[pod("web", "driver")], [pod("job", "tunnel")]]),
+    }
+    limits = []
+
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        limits.append(request.url.params.get("limit"))
+        further = {} if "continue" in request.url.params else {"continue": "page-2"}
+        items = [one.to_dict() for one in next(pages[request.url.path.rpartition("/")[2]])]
+        return httpx2.Response(200, json={"metadata": {"resourceVersion": "1", **further}, "items": items})
+
+    async with client_of(answer) as client:
+        assert [one.pod for one in await find_volume_uses(client)] == ["job", "web"]
+    assert limits == ["100"] * 6
 
 
 def test_only_the_first_ten_pods_are_named() -> None:
@@ -304,6 +339,29 @@ async def test_older_controller_is_waited_for_until_its_pods_have_ended(kube: As
     assert (await takeover.step(forced=True, node_daemon_set=None)).done
 
 
+def observed(*, desired: int, ready: int, generation: int = 1) -> Manifest:
+    """A DaemonSet of the driver with the status of its first generation."""
+    status = {"observedGeneration": 1, "desiredNumberScheduled": desired, "numberReady": ready}
+    return {"metadata": {"generation": generation}, "status": status}
+
+
+# What the API server answers before kube-controller-manager has handled a new DaemonSet.
+NEW = {"metadata": {"generation": 1}, "status": {"desiredNumberScheduled": 0, "numberReady": 0}}
+
+
+@pytest.mark.parametrize("daemon_set", [NEW, observed(desired=0, ready=0, generation=2)])
+async def test_no_older_pod_is_deleted_while_the_status_of_the_new_daemon_set_is_unknown(
+    kube: AsyncClient, daemon_set: Manifest
+) -> None:
+    await create_account(kube, "efs-csi-sa")
+    await kube.create(older_pod("old", node="a"))
+    progress = await Takeover(ObjectClient(kube), "default").step(forced=False, node_daemon_set=daemon_set)
+    assert progress.waiting
+    (left,) = [one async for one in kube.list(Pod, namespace="default")]
+    assert left.metadata
+    assert left.metadata.deletionTimestamp is None
+
+
 @pytest.mark.parametrize(
     ("namespace", "is_older"),
     [
@@ -325,7 +383,7 @@ async def test_pods_of_the_aws_driver_in_other_namespaces_are_waited_for_and_sta
     await create_account(kube, "efs-csi-node-sa", namespace)
     await kube.create(older_pod("old", account="efs-csi-node-sa", namespace=namespace))
 
-    daemon_set = {"status": {"desiredNumberScheduled": 2, "numberReady": 1}}
+    daemon_set = observed(desired=2, ready=1)
     progress = await Takeover(ObjectClient(kube), "default").step(forced=True, node_daemon_set=daemon_set)
     assert progress.waiting == is_older * (
         "this operator does not delete older pods of other namespaces: drain the nodes of"
@@ -356,7 +414,7 @@ async def test_next_older_pod_is_deleted_only_after_a_refusal(
         raise error
 
     monkeypatch.setattr(kube, "delete", fail)
-    daemon_set = {"status": {"desiredNumberScheduled": 2, "numberReady": 0}}
+    daemon_set = observed(desired=2, ready=0)
     progress = await Takeover(ObjectClient(kube), "default").step(forced=False, node_daemon_set=daemon_set)
     assert asked == expected
     assert len(progress.errors) == len(expected)
